@@ -59,7 +59,7 @@ _NOTHING_SEEN = Observation(reachable=frozenset(), engine_reachable=False, moved
 
 @dataclass(slots=True)
 class OfferCache:
-    """What each provider was last heard to offer. A provider that does not answer keeps its old offers."""
+    """The last known offers of each provider. A provider that does not answer keeps its old offers."""
 
     providers: Mapping[str, Provider]
     clock: Clock
@@ -285,7 +285,7 @@ class Controller:
             raise StaleWrite("another daemon became leader while this one planned")
 
     def _plan(self, snapshot: Snapshot) -> Plan:
-        """Return what to do now. What planning fails on, a defect, is left out and told of, so that the others go on.
+        """Return the plan. A job or stage on which planning fails by a defect is quarantined, so that the others go on.
 
         Raises what planning failed with where it fails whatever is left out.
         """
@@ -327,7 +327,7 @@ class Controller:
         self._tell_setbacks(self.quarantine.record(LeftOut(jobs=jobs), self.clock.now()))
 
     def _note_failing(self, troubles: Failures) -> None:
-        """Tell now and then of what fails. It is tried again and again, and no job is left out for it."""
+        """Report failures at intervals. They are retried, and no job is left out for them."""
         now = self.clock.now()
         news = {what: troubles[what] for what in self.quarantine.not_yet_reported(troubles, now)} if troubles else {}
         if not news:
@@ -381,7 +381,8 @@ class Controller:
         return self._book
 
     def _read_history(self, live: Sequence[Instance]) -> tuple[SpendLedger, FleetTracker, JobMonitor]:
-        """Return what the log tells so far, all three up to the same event; a read that fails leaves none behind."""
+        """Return what follows from the log so far, all three up to the same event; a read that fails leaves none
+        behind."""
         now, live_since = self.clock.now(), [i.requested_at for i in live]
         recent, watch = FleetTracker(), JobMonitor()
         book = read_spend(self.store, now)

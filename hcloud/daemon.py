@@ -386,9 +386,9 @@ class Daemon:
 
 
 def note_owner(store: Store, owner: str) -> None:
-    """Write down whose tag machines carry from now on.
+    """Record the owner tag that instances carry from now on.
 
-    Raises ConfigError where machines live that carry another: no listing would tell of them any more, so that they
+    Raises ConfigError where machines live that carry another: no listing would contain them any more, so that they
     would be taken for gone, with jobs started again beside those that still run there, and cost on.
     """
     before, living = store.get_meta(OWNER), store.live().instances
@@ -420,7 +420,7 @@ def closing_if_refused(store: Store) -> Iterator[None]:
 
 @contextmanager
 def forgiving() -> Iterator[None]:
-    """Log HCloud's own errors and go on: for notes whose loss harms nothing."""
+    """Log HCloud's own errors and go on: for records that may be lost without harm."""
     try:
         yield
     except HCloudError as error:
@@ -428,7 +428,7 @@ def forgiving() -> Iterator[None]:
 
 
 def run_daemon(config: Config, notes: Sequence[str] = ()) -> int:
-    """Run the daemon until it is told to stop; return the exit code."""
+    """Run the daemon until it is asked to stop; return the exit code."""
     logging.basicConfig(level=config.log_level.upper(), format="%(levelname)s %(name)s: %(message)s")
     for chatty in ("alembic", "apscheduler", "distributed"):
         logging.getLogger(chatty).setLevel(logging.WARNING)

@@ -46,7 +46,8 @@ def preview_plan(snapshot: Snapshot, jobs: Sequence[Job], policy: Policy, planne
 
 
 def describe_preview(preview: Preview, policy: Policy) -> list[Mapping[str, Any]]:
-    """Tell what becomes of each job, in order: name, action (place, launch, wait), code, text, price_usd_per_h that its
+    """Return the outcome of each job, in order: name, action (place, launch, wait), code, text, price_usd_per_h that
+    its
     launches add (shared evenly with the others a machine is for), instances, candidates, and how it becomes known."""
     snapshot, plan = preview.snapshot, preview.plan
     said = [a for a in preview.knowing.actions if isinstance(a, (Profile, Classify, Wait))]
@@ -62,7 +63,7 @@ def _enqueued(plan: Plan) -> set[str]:
 
 
 def _knowing(action: Profile | Classify | Wait | None, job: Job) -> Mapping[str, Any] | None:
-    """Tell how a job becomes known; None: nothing is decided about that (the policy profiles no jobs)."""
+    """Return how a job becomes known; None: nothing is decided about that (profiling is off)."""
     if action is None:
         return None
     numbers = action.reason.numbers

@@ -1,6 +1,6 @@
-"""Tell systemd how this process is (sd_notify(3)); does nothing where systemd does not listen.
+"""Notify systemd of this process's state (sd_notify(3)); does nothing where systemd does not listen.
 
-Nothing here ever raises: a service must not fail because nobody listens any more.
+Nothing here ever raises: a service must not fail because systemd no longer listens.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What has been spent this UTC day and month, by whom: the booked side of every budget check."""
+"""What was spent this UTC day and month, by user: the booked side of every budget check."""
 
 from __future__ import annotations
 
@@ -51,7 +51,8 @@ class _CostShare(Holding):
 
 @dataclass(slots=True)
 class _Sharers:
-    """Who holds a machine, or did lately; ``crowded``: the shares of some who may have met are more than all of it."""
+    """The holders of an instance, now or lately; ``crowded``: the shares of some who may have met are more than all
+    of it."""
 
     parts: list[_CostShare] = field(default_factory=list)
     crowded: bool = False
@@ -82,7 +83,7 @@ class SpendLedger:
 
     What a machine cost while it booted, or stood idle, is nobody's here, as it is in reports ((boot), (idle)): whoever
     uses it next gains from it too. So boots cannot take a user over a limit on what that user's units hold; while they
-    last the ledger counts what is still promised with those who wait. Limits for everybody count whole machines.
+    last the ledger counts what is still promised with the waiting jobs. Limits for all users count whole instances.
 
     What goes on is not added up anew for each answer: sums are kept by user, of one day, and begun anew on the next, or
     where something happened that they were not made for (``_stale``).
@@ -213,7 +214,7 @@ class SpendLedger:
             self._crowds[name] = company
 
     def _settle(self, name: str, company: _Sharers, meter: _Meter, until: float) -> None:
-        """Book for good what was too much up to ``until``, and forget who was gone by then."""
+        """Book for good what was too much up to ``until``, and forget holders that had ended by then."""
         for part, since, to, usd_per_h in _overcharged(company, meter, until) if company.crowded else ():
             self._book(part.user, since, to, -usd_per_h)
             if part.job_id in self._job_usd or part.until == inf:
@@ -243,7 +244,7 @@ class SpendLedger:
         unit.since = max(until, unit.since)
 
     def _end_unit(self, unit: _UnitMeter, until: float) -> None:
-        """Close it for good. It may have ended before a price was heard of that we booked it up to."""
+        """Close it for good. It may have ended before a price change that was booked for it."""
         self._close_unit(unit, until)
         unit.part.until = until
         for since, booked_until, rate in unit.booked:
@@ -317,7 +318,7 @@ class SpendLedger:
             self._opened(unit.user, unit.since, self._rate(unit))
 
     def _book_before(self, unit: _UnitMeter, machine: _Meter, started_at: float) -> None:
-        """Book what a unit cost at earlier prices: it began before a price was heard of that is in force by now."""
+        """Book what a unit cost at earlier prices: it began before the current price was reported."""
         for since, until, usd_per_h in machine.booked:
             stretch = (max(since, started_at), until, usd_per_h * unit.share)
             if stretch[0] < until:

@@ -1,4 +1,4 @@
-"""What a rented machine is told when it starts: cloud-init user data that makes it a worker which ends itself.
+"""Cloud-init user data that makes a rented machine a worker which terminates itself.
 
 The template and its scripts are shipped in ``deploy/cloud-init``. What is secret is the worker's key: by
 ``credential_command`` a machine fetches it with an identity of its own; only where ``credential`` is given does it
@@ -39,7 +39,7 @@ class WorkerSetup:
     ``capacity`` is what its units may share. ``package`` is what pip installs where the image lacks the program
     ("": the image must have it), from ``package_index`` where given (a mirror). ``credential_command`` is a shell
     command on the machine that prints a JSON object of the files in CREDENTIAL_FILES ("": the image has them).
-    ``notice``: whose metadata service the worker watches; with ``heed_rebalance`` a mere recommendation counts too.
+    ``notice``: the metadata service that the worker watches; with ``heed_rebalance`` a mere recommendation counts too.
     """
 
     request: LaunchRequest

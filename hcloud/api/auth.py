@@ -1,6 +1,6 @@
-"""Who is calling, what they may do, and how much they may send: settled before anything reads the request.
+"""Authentication, roles and limits of a request, checked before anything reads its body.
 
-On the Unix socket the kernel says who is at the other end (SO_PEERCRED); over TCP a token does. A read-only caller's
+On the Unix socket the kernel names the caller (SO_PEERCRED); over TCP a token does. A read-only caller's
 request of any method but GET ends here, whatever routes exist.
 """
 
@@ -44,7 +44,7 @@ class SocketPeer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """Who asks; ``name`` becomes the ``actor`` of events."""
+    """The caller; ``name`` becomes the ``actor`` of events."""
 
     name: str
     role: Role
@@ -147,7 +147,7 @@ def _refuse_long(scope: Scope, limit: int) -> None:
 
 
 def _bounded(receive: Receive, limit: int) -> Receive:
-    """Count a body whose length was not stated, and stop it at the limit."""
+    """Count a body without a stated length, and stop it at the limit."""
     taken = 0
 
     async def receive_bounded() -> Message:

@@ -88,10 +88,10 @@ def _admit_everything(specs: Sequence[JobSpec]) -> None:
 class ApiContext:
     """What handlers need. Called from several threads at once.
 
-    ``wake`` asks for a cycle now. ``offers`` returns what the providers were last heard to offer (no cloud call).
-    ``preview`` runs ``make_plan`` on the live snapshot plus the given jobs and tells what became of each, in order,
+    ``wake`` asks for a cycle now. ``offers`` returns the last known offers (no cloud call).
+    ``preview`` runs ``make_plan`` on the live snapshot plus the given jobs and returns the outcome of each, in order,
     with the keys of :class:`hcloud.api.schemas.PlannedJob`; it changes nothing. ``admit`` raises Refused when policy
-    forbids submitting these. ``seen_at`` tells when workers last answered. ``readers`` and ``admins`` are user names;
+    forbids submitting these. ``seen_at``: when workers last answered. ``readers`` and ``admins`` are user names;
     root and the daemon's own user are admins.
     """
 
@@ -120,7 +120,7 @@ async def get_context(request: Request) -> ApiContext:
 
 
 async def the_caller(request: Request) -> Caller:
-    """Return whom the gate let in."""
+    """Return the caller that authentication let in."""
     caller: Caller = request.state.caller
     return caller
 

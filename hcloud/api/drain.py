@@ -40,7 +40,7 @@ class DrainRequest:
 
 @checked_dataclass(frozen=True, slots=True, kw_only=True, config={"extra": "forbid"})
 class DestroyRequest:
-    """Which machines to end at once: by id, or ``every`` one. ``dry_run`` only tells what that would mean."""
+    """Which machines to end at once: by id, or ``every`` one. ``dry_run`` only returns the plan."""
 
     instances: tuple[_Name, ...] = ()
     every: bool = False
@@ -96,7 +96,7 @@ class AffectedInstance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Destruction:
-    """What ends, what that loses and saves. ``paused``: nothing is launched afterwards until somebody resumes."""
+    """The terminated machines, and what that loses and saves. ``paused``: nothing is launched until resumed."""
 
     machines: tuple[AffectedInstance, ...]
     jobs: tuple[AffectedJob, ...]

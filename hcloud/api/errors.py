@@ -33,7 +33,7 @@ class Forbidden(Refused):
 
 
 class Unauthenticated(Refused):
-    """The caller did not say who they are, or not convincingly."""
+    """The caller sent no valid credentials."""
 
 
 class TooLarge(BadInput):
@@ -57,7 +57,7 @@ _STATUS: tuple[tuple[type[HCloudError], HTTPStatus, str], ...] = (
 
 
 def failure_response(error: HCloudError) -> JSONResponse:
-    """Return what a caller is told of ``error``."""
+    """Return the message that a caller gets for ``error``."""
     status, code = next((status, code) for kind, status, code in _STATUS if isinstance(error, kind))
     headers = {}
     if status is HTTPStatus.SERVICE_UNAVAILABLE:
@@ -99,7 +99,7 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(Exception)
     async def on_defect(request: Request, error: Exception) -> JSONResponse:
-        """Answer 500 and the kind of exception; what it says may be nobody's business and stays in the log."""
+        """Answer 500 and the type of the exception; its message may hold secrets and stays in the log."""
         # The top of one request: a defect in a handler must not end the daemon; its traceback is logged.
         _log.error("defect in the handler of %s %s", request.method, request.url.path, exc_info=error)
         return _response(

@@ -40,7 +40,7 @@ class Story:
 
 
 def job_story(store: Store, job: Job) -> Story:
-    """Tell the story of ``job`` from the event log."""
+    """Return the timeline of ``job`` from the event log."""
     events = list(store.events(job_id=job.id, kinds=_TOLD, limit=MOST_EVENTS))
     machines = _machines(store, job, events)
     until = job.finished_at

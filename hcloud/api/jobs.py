@@ -68,7 +68,7 @@ def _admit(context: ApiContext, submissions: Sequence[Submission]) -> None:
 
 @router.post("/plan")
 def plan_jobs(context: Context, caller: TheCaller, requests: JobRequests) -> list[PlannedJob]:
-    """Tell what would be done for these jobs and at what price, by the planner that would do it. Changes nothing."""
+    """Preview what the planner would do for these jobs, and at what price. Changes nothing."""
     specs = _specs(context, caller, requests)
     context.admit(specs)
     planned: Any = context.preview(specs)  # mappings, checked on their way out
@@ -130,7 +130,7 @@ def cancel_job(context: Context, caller: TheCaller, job_id: str) -> JobView:
 
 @router.get("/jobs/{job_id}/explain")
 def explain_job(context: Context, job_id: str) -> Story:
-    """Tell what was decided about a job and what happened to it, in order, with the numbers that decided it."""
+    """Explain what was decided about a job and what happened to it, in order, with the deciding numbers."""
     return job_story(context.store, context.store.job(job_id))
 
 

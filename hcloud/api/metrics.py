@@ -24,7 +24,7 @@ class Gauges:
 
 
 def exposition(gauges: Gauges) -> str:
-    """Return the text. States and markets nobody is in are shown as 0, so that series do not come and go."""
+    """Return the text. Empty states and markets are shown as 0, so that series do not come and go."""
     return "".join(f"{line}\n" for line in _lines(gauges))
 
 

@@ -98,7 +98,7 @@ def show_instance(context: Context, instance_id: str) -> InstanceView:
 
 @router.get("/offers")
 def list_offers(context: Context) -> list[Offer]:
-    """List what the providers were last heard to offer, sorted by provider, zone, type and market."""
+    """List the last known offers, sorted by provider, zone, type and market."""
     return sorted(context.offers(), key=lambda offer: offer.key)
 
 
@@ -139,7 +139,7 @@ async def list_events(
 
 @router.get("/status")
 def status(context: Context, caller: TheCaller) -> Status:
-    """Tell how the daemon is."""
+    """Return the daemon's health."""
     gauges = read_gauges(context)
     return Status(
         version=__version__,

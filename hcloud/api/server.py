@@ -121,7 +121,7 @@ class ApiServer:
             keeper.cancel()
 
     def _keep_lock(self) -> bool:
-        """Take the lock anew where somebody deleted it, with its directory perhaps: the next daemon could lead beside
+        """Take the lock again after it was deleted, perhaps with its directory: the next daemon could lead beside
         this one, under the same name. Returns whether it was still there.
 
         Raises:
@@ -137,7 +137,7 @@ class ApiServer:
         return False
 
     async def _keep_socket(self, serving: set[asyncio.Task[None]]) -> None:
-        """Open the Unix socket anew when somebody deleted it: nobody could reach a daemon that works otherwise."""
+        """Open the Unix socket again after it was deleted: the daemon would be unreachable otherwise."""
         while True:
             await asyncio.sleep(SOCKET_CHECK_S)
             try:

@@ -1,4 +1,5 @@
-"""The tokens file: who may come in over TCP. Lines are ``name:sha256-of-token:role``; ``#`` begins a comment."""
+"""The tokens file: callers that may connect over TCP. Lines are ``name:sha256-of-token:role``; ``#`` begins a
+comment."""
 
 from __future__ import annotations
 
@@ -66,7 +67,7 @@ def _parse_line(line: str, where: str) -> TokenEntry:
 
 
 class TokenFile:
-    """A tokens file that is read again when it changes; while it cannot be read, nobody comes in."""
+    """A tokens file that is read again when it changes; while it cannot be read, no token is accepted."""
 
     def __init__(self, path: Path) -> None:
         """Read ``path``. Raises ConfigError when it is missing, malformed, or writable by others than its owner."""

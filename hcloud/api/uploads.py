@@ -53,7 +53,7 @@ def note_use(uploads_dir: Path, sha256: str) -> bool:
 
 
 def prune(uploads_dir: Path, in_use: Collection[str], before: float) -> int:
-    """Delete archives that nobody asked for since ``before`` (Unix seconds) and no digest ``in_use`` names; return how
+    """Delete archives not used since ``before`` (Unix seconds) and no digest ``in_use`` names; return how
     many."""
     old = [path for path in uploads_dir.glob("*" + SUFFIX) if path.stat().st_mtime < before]
     unused = [path for path in old if path.name.removesuffix(SUFFIX) not in in_use]
@@ -64,7 +64,7 @@ def prune(uploads_dir: Path, in_use: Collection[str], before: float) -> int:
 
 @router.get("/{sha256}")
 def find_upload(context: Context, sha256: Sha256) -> Upload:
-    """Tell whether the daemon has this archive already (404 when not), so that it need not be sent again."""
+    """Return whether the daemon has this archive already (404 if not), so that it need not be sent again."""
     # Whoever asks is about to submit a job with it: from now on it must not count as forgotten.
     if not note_use(context.uploads_dir, sha256):
         raise NotFound(f"no archive {sha256} was uploaded")

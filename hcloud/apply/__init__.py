@@ -109,7 +109,7 @@ class Applier:
         uploads_dir: Path,
         unit_index: UnitIndex | None = None,
     ) -> None:
-        """Take the ports; nothing is called yet. ``holders`` may be shared with who follows the same rows."""
+        """Take the ports; nothing is called yet. ``holders`` may be shared with others that follow the same rows."""
         self.store = store
         self.clock = clock
         self.unit_index = unit_index or UnitIndex()
@@ -123,7 +123,7 @@ class Applier:
     ) -> ApplyResult:
         """Carry out ``plan``: rows first, then what frees money and room (stops, resizes, ends), then what takes it.
 
-        What fails by a defect is left out, and told of, so that it does not stop all the rest.
+        An action that fails by a defect is skipped and reported, so that it does not stop the others.
 
         Raises StoreBusy, StaleWrite (the lease is lost): what was done so far is recorded, the rest is planned anew.
         """

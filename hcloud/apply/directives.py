@@ -24,7 +24,7 @@ def set_paused(txn: Transaction, actor: str, reason: str) -> bool:
 
 
 def record_directive(txn: Transaction, order: Directive) -> None:
-    """Write down an order and the event that tells of it."""
+    """Record a directive and its event."""
     txn.put_directive(order)
     what = "destroy" if order.destroy else "drain"
     _tell(txn, what, order.scope, order.name, order.by, order.deadline_at)

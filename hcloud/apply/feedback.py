@@ -20,7 +20,7 @@ LEAST_RUN_S = 1.0
 def record_findings(txn: Transaction, run: Job, findings: Findings) -> None:
     """Record what one profiling run found, good for something or not, with a JOB_PROFILED event of the job profiled.
 
-    A run that profiles nobody (``measure`` in a job file) teaches nothing of jobs: its event has all there is.
+    A run for no job (``measure`` in a job file) updates no belief: its event has all its results.
     """
     request = run.spec.profile
     assert request is not None
@@ -92,7 +92,7 @@ def record_performance(
 ) -> None:
     """Record how a job of a known application did, beside what was expected, once its attempt is over.
 
-    ``instance``: where it ran (rank 0). ``alone``: nobody else held part of the machine as it ended.
+    ``instance``: where it ran (rank 0). ``alone``: no other unit held part of the instance as it ended.
     """
     row = txn.application(row_name(job.application)) if job.application else None
     run_s, done = run_time_s(job), job.attempt is not None and job.attempt.over and job.attempt.failure is None
@@ -124,7 +124,7 @@ def record_window(
 
 
 def _performance(row: Application, reached: UnitTotals, run_s: float, whole: bool) -> float | None:
-    """Return performance per second by the application's measure; None where this run cannot tell."""
+    """Return performance per second by the application's measure; None if this run does not show it."""
     if row.measure in WHOLE_JOBS:
         part = 1.0 if whole else reached.progress if row.measure is Measure.PROGRESS else None
     elif row.measure is Measure.REQUESTS:
@@ -201,7 +201,7 @@ def _tell_prediction(txn: Transaction, job: Job, row: Application, own: Expected
 def _fed(
     row: Application, own: ExpectedPerformance, base: ExpectedPerformance, scale: float, run: _JobRun
 ) -> Application:
-    """Return the application with the run, told as one that has on one node what is asked for."""
+    """Return the application with the run added, converted to one node with the requested resources."""
     factor, (low, high) = own.value / base.value * scale, own.limits()
     relative = Estimate(value=base.value / scale, low=low / factor, high=high / factor)
     before = None if run.best_before is None else run.best_before / factor

@@ -1,4 +1,4 @@
-"""Machines are told their expiry again and again: it renews their lease, and repairs a renewal they missed."""
+"""Lease renewals pushed to instances again and again, so that a missed one is repaired."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _GONE_KEPT = 1000
 
 @dataclass(slots=True)
 class LeasePush:
-    """Remembers which expiry each machine was told, and when. It may be lost without harm: then all are told again."""
+    """Remembers which expiry each instance was sent, and when. If that is lost, all are sent again."""
 
     _told: dict[InstanceId, tuple[float, float]] = field(default_factory=dict)
     """By machine, the expiry it took and when (Unix seconds)."""
@@ -25,7 +25,7 @@ class LeasePush:
     """Machines that could not be told, by a defect, and when to try it again."""
 
     def renew(self, runner: Runner, live: Sequence[Instance], reachable: Set[InstanceId], now: float) -> Failures:
-        """Tell those of the ``live`` machines that answer and are due; return for which it fails, a defect."""
+        """Send the expiry to ``live`` instances that answer and are due; return the failures by a defect."""
         if len(self._told) > 2 * len(live) + _GONE_KEPT:
             self._told = {each.id: self._told[each.id] for each in live if each.id in self._told}
         due = self._due(live, reachable, now)
@@ -33,7 +33,7 @@ class LeasePush:
         self._put_off = {name: until for name, until in self._put_off.items() if until > now}
 
         def tell(some: Sequence[InstanceId]) -> None:
-            """Tell some of them."""
+            """Send to some of them."""
             took = runner.renew({name: due[name] for name in some})
             self._told.update({name: (due[name], now) for name in took})
 
@@ -46,8 +46,8 @@ class LeasePush:
         return failing
 
     def _due(self, live: Sequence[Instance], reachable: Set[InstanceId], now: float) -> dict[InstanceId, float]:
-        """Return the expiry that each is to be told. Those for which it failed before come last: where many fail, the
-        others are told first."""
+        """Return the expiry to send to each. Those that failed before come last: if many fail, the
+        others are served first."""
         told, due_at, put_off = self._told, now - RENEW_EVERY_S, self._put_off
         to_tell = [i for i in live if (last := told.get(i.id)) is None or last[1] <= due_at or last[0] != i.expires_at]
         due = {i.id: i.expires_at for i in to_tell if i.state in _USABLE and i.id in reachable}

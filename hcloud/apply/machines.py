@@ -290,7 +290,7 @@ def _back_off_refused(txn: Transaction, offer: Offer, refusal: ProviderError, po
 
 
 def _record_unregistered(txn: Transaction, instance: Instance, why: str, policy: Policy) -> None:
-    """Remember a machine that was paid for and whose worker never came: its offer is left alone, for longer each time
+    """Remember an instance that was paid for and never registered: its offer is left alone, for longer each time
     in a row. Several launched before the first was given up are one."""
     earlier = _find_backoff(txn, instance.offer) or _new_backoff(instance.offer)
     if earlier.unregistered and instance.requested_at < earlier.unregistered_at:
@@ -348,7 +348,7 @@ def _new_backoff(offer: Offer, *, quota: bool = False) -> OfferBackoff:
 
 
 def _put_backoff(txn: Transaction, backoff: OfferBackoff, code: str) -> None:
-    """Write down until when an offer is not tried, and tell why."""
+    """Record until when an offer is backed off, and why."""
     txn.put_backoff(backoff)
     txn.emit(
         EventKind.OFFER_BACKOFF,
@@ -371,7 +371,7 @@ def drain(txn: Transaction, action: Drain) -> None:
 
 
 def renew(txn: Transaction, action: Renew) -> None:
-    """Record a later expiry; the machine hears of it with the next lease renewal."""
+    """Record a later expiry; the next lease renewal sends it to the instance."""
     instance = txn.instance(action.instance_id)
     if instance.state in (InstanceState.TERMINATING, InstanceState.TERMINATED):
         raise Refused(f"{instance.id} is terminating")

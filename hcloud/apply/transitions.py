@@ -1,4 +1,4 @@
-"""How state changes are written: the row and the event that tells of it, in one transaction."""
+"""State changes: the row and its event, written in one transaction."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def run_time_s(job: Job) -> float:
 
 
 def _last_end(job: Job, now: float) -> float:
-    """Return when its last unit ended, which may be told long after, by a daemon that was away; ``now``: none ran."""
+    """Return when its last unit ended, which may be reported much later; ``now`` if none ran."""
     ends = [a.ended_at for a in job.attempt.allocations if a.ended_at is not None] if job.attempt else []
     return max(ends, default=now)
 

@@ -1,4 +1,4 @@
-"""Whose units are on which machine, and which machines something happened to."""
+"""Which units are on which instance, and which instances changed."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ class UnitActions:
         return [self.unit_spec(job, attempt, allocation) for allocation in waiting]
 
     def unit_spec(self, job: Job, attempt: Attempt, allocation: Allocation) -> UnitSpec:
-        """Return what the engine is told of one rank; the id is the same however often it is told."""
+        """Return the specification of one rank for the engine; its id is the same at every repetition."""
         spec = job.spec
         workdir = str(self.uploads_dir / f"{spec.workdir_sha256}.tar.gz") if spec.workdir_sha256 else None
         own = {
@@ -155,7 +155,7 @@ class UnitActions:
         return intent
 
     def record_stop_rank(self, txn: Transaction, action: StopRank) -> Intent:
-        """Write the intent to end one rank, whose end is then read as an eviction. Raises Refused: it ended, or is
+        """Record the intent to stop one rank; its end then counts as an eviction. Raises Refused: it ended, or is
         asked to end already."""
         job = txn.job(action.job_id)
         attempt, held = job.attempt, job.attempt.held(action.rank) if job.attempt is not None else None
@@ -219,7 +219,7 @@ class UnitActions:
         return intents
 
     def drive_resizes(self, intents: Sequence[Intent], lease: LeaderLease | None) -> None:
-        """Tell workers the bounds that rows state; said again until taken. Where one refuses, all ranks go back."""
+        """Send workers the bounds in the rows, until they are taken. If one refuses, all ranks go back."""
         wanted: dict[str, tuple[str, Resources]] = {}
         for intent in intents:
             held = _resized(self.store.job(intent.subject), intent)
@@ -236,7 +236,7 @@ class UnitActions:
     def _record_resized(
         self, txn: Transaction, intent: Intent, result: ResizeResult | None, bounds: Resources | None
     ) -> None:
-        """Settle a resize, or say it again later. ``result`` None: its unit has ended; ``bounds``: what was told."""
+        """Settle a resize, or retry it later. ``result`` None: its unit has ended; ``bounds``: what was sent."""
         job, outcome = txn.job(intent.subject), result.outcome if result is not None else "ended"
         held = _resized(job, intent)
         # It has more than its row says, and does not go back: as long as it runs it may yet.
@@ -266,14 +266,14 @@ def _resize_intent(txn: Transaction, job: Job, unit: str) -> Intent:
 
 
 def _resizing(job: Job) -> list[Allocation]:
-    """Return the running ranks whose new bounds are not settled."""
+    """Return the running ranks with an unsettled resize."""
     held = job.attempt.allocations if job.attempt is not None else ()
     return [each for each in held if each.resized_from is not None and not each.released]
 
 
 def _revert_resizes(txn: Transaction, job: Job, refused: Allocation, detail: str, *, sure: bool) -> None:
-    """Let all ranks that were resized with one whose worker refused hold what they held before; theirs are told so, and
-    itself where it is not ``sure`` that it took nothing before."""
+    """Let all ranks that were resized with one whose worker refused hold what they held before; theirs are sent that,
+    and itself where it is not ``sure`` that it took nothing before."""
     attempt, resizing = job.attempt, _resizing(job)
     assert attempt is not None
     back = [replace(each, resources=each.resized_from or each.resources, resized_from=None) for each in resizing]
@@ -285,7 +285,7 @@ def _revert_resizes(txn: Transaction, job: Job, refused: Allocation, detail: str
 
 
 def _settle_resizes(txn: Transaction, job: Job) -> None:
-    """Forget what ranks held before, once no worker is to be told any more."""
+    """Forget what ranks held before, once every worker has its new bounds."""
     attempt, resizing = job.attempt, _resizing(job)
     if attempt is None or any(txn.intent(f"resize:{attempt.unit_id(each.rank)}") for each in resizing):
         return
@@ -321,7 +321,7 @@ def _put_allocations(txn: Transaction, job: Job, changed: Sequence[Allocation]) 
 
 
 def _put_ranks(txn: Transaction, job: Job, changed: Sequence[Allocation], detail: str = "") -> None:
-    """Change what ranks hold, with the events that cost is told from."""
+    """Change what ranks hold, with the events that costs are computed from."""
     _put_allocations(txn, job, changed)
     for held in changed:
         txn.emit(

@@ -106,7 +106,7 @@ def programs_of(command: Sequence[str]) -> list[str]:
 
 
 def _simple_commands(line: str) -> Iterator[list[str]]:
-    """Yield the words of each command of a shell line, as far as splitting at its joints tells."""
+    """Yield the words of each command of a shell line, as far as splitting at its operators shows."""
     lexer = shlex.shlex(line.replace("\n", " ; "), posix=True, punctuation_chars="|&;()")
     lexer.whitespace_split = True
     words: list[str] = []

@@ -161,7 +161,7 @@ def _between(observed: Mapping[str, float], columns: Iterable[str]) -> dict[str,
     """Return performance at the amounts of ``columns`` between two observed ones that are near each other, on the
     straight line between them (both axes logarithmic).
 
-    Nobody else may have been measured at 0.3 and 0.6 vCPUs; at 0.5 many were, and tell how such jobs go on from there.
+    No other application may be measured at 0.3 and 0.6 vCPUs; at 0.5 many are, and show how jobs scale from there.
     """
     amounts = {float(column.split()[0]): value for column, value in observed.items() if column.endswith(" vCPU")}
     found: dict[str, float] = {}

@@ -84,7 +84,7 @@ class Renewing(Estimator, Protocol):
 
 @runtime_checkable
 class Widening(Fitted, Protocol):
-    """A fit that can take in columns nobody has measured yet without learning anew: they tell nothing of the others."""
+    """A fit that takes in columns without any measurement without refitting: they carry no information."""
 
     def with_columns(self, new: Sequence[str]) -> Fitted:
         """Return what :meth:`Estimator.fit` finds of the same rows with these columns as well, all cells unknown."""
@@ -144,7 +144,7 @@ def completed(rows: MeasuredRows, cells: Cells, mean: Matrix, sd: Matrix) -> Com
 def row_effects(values: Matrix, *, sweeps: int = 30) -> tuple[Matrix, Matrix]:
     """Return row and column effects (rows), (columns) of the additive model, by alternating means over known cells.
 
-    Column effects have mean 0 over the columns anybody measured; columns nobody measured have effect 0, as have rows
+    Column effects have mean 0 over measured columns; columns without measurements have effect 0, as have rows
     without a cell.
     """
     known = ~np.isnan(values)

@@ -142,8 +142,8 @@ class GaussianFoldIn:
         return rows.take(sorted(chosen))
 
     def moments(self, rows: MeasuredRows, near: Moments | None = None) -> Moments:
-        """Return mean and covariance of all columns; a column nobody measured is wide and alone. ``near``: what they
-        will not be far from, so that they are found sooner."""
+        """Return mean and covariance of all columns; a column without measurements is wide and uncorrelated.
+        ``near``: what they will not be far from, so that they are found sooner."""
         columns = len(rows.columns)
         wide = WIDE[rows.scale] ** 2
         if rows.scale is Scale.SCORE:
@@ -354,7 +354,8 @@ class FittedGaussian:
         return found
 
     def with_columns(self, new: Sequence[str]) -> FittedGaussian:
-        """Return it with columns nobody has measured yet: wide and alone, as in :meth:`GaussianFoldIn.moments`."""
+        """Return it with columns without measurements added: wide and uncorrelated, as in
+        :meth:`GaussianFoldIn.moments`."""
         rows, old = self.rows.with_columns(new), self.moments
         known, size = len(self.rows.columns), len(rows.columns)
         cells = self.rows.values[~np.isnan(self.rows.values)]

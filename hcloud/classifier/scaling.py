@@ -3,8 +3,8 @@
 Ernest (Venkataraman et al., NSDI 2016) writes run time over ``n`` nodes as ``a + b/n + c log n + d n``: serial and
 parallel part, tree aggregation, per-node overhead. Two observations cannot fix four unknowns, so we learn over the
 known applications how curves differ: on the logarithmic axis a curve is ``log t(n) = b_u + phi(n) . w_u`` with few
-terms, and ``w`` is Gaussian over applications. That carries over to node counts nobody has measured; where a node count
-was measured, what collaborative filtering found there is blended in, and so is Ernest's fit of the job alone.
+terms, and ``w`` is Gaussian over applications. That carries over to node counts without measurements; where a node
+count was measured, what collaborative filtering found there is blended in, and so is Ernest's fit of the job alone.
 """
 
 from __future__ import annotations

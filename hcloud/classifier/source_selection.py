@@ -6,8 +6,8 @@ Williams, eq. 2.24), so the pair can be chosen before anything is measured (Para
 
 Only sources that decisions count are asked, and count: those of one core cannot be told apart from taking turns on it,
 and locking the bus troubles everybody on the host. With every program of the library left out in turn
-(``make bench-accuracy``) floating-point and llc-capacity told most of all sixteen, but of those that count 4 points
-less (tolerated) and 3 (caused).
+(``make bench-accuracy``) floating-point and llc-capacity are the most informative of all sixteen, but of those that
+count 4 points less (tolerated) and 3 (caused).
 """
 
 from __future__ import annotations

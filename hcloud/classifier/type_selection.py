@@ -2,8 +2,8 @@
 
 Conditioned on performance measured on some types, the classifier's Gaussian says how much doubt is left of each other
 type, whatever the values (Gaussian processes; Rasmussen and Williams, eq. 2.24), so the set can be chosen before
-anything is measured (Paragon §2.2 takes two at random). What one type tells depends on which others are measured: two
-of one family tell hardly more than either, so sets are compared, not single types.
+anything is measured (Paragon §2.2 takes two at random). What one type adds depends on which others are measured: two
+of one family add hardly more than either, so sets are compared, not single types.
 """
 
 from __future__ import annotations

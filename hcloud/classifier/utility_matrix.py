@@ -95,7 +95,7 @@ class MeasuredRows:
         return self if order == list(range(len(self))) else self.take(order)
 
     def with_columns(self, wanted: Sequence[str]) -> MeasuredRows:
-        """Return these rows with columns nobody has measured yet appended, all cells unknown."""
+        """Return these rows with columns without measurements appended, all cells unknown."""
         new = tuple(sorted(set(wanted) - set(self.columns)))
         if not new:
             return self

@@ -1,7 +1,7 @@
 """``hcloud offers`` for a job or a size: what could run it and what that costs, cheapest first; live or offline.
 
 Prices are for all nodes of the job together, as billing counts them: per second from launch, at least the billing
-minimum. What one attempt costs at most is told where the job limits its run time.
+minimum. The most one attempt may cost is stated if the job limits its run time.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def _of_job(spec: JobSpec) -> OfferQuery:
 
 
 def live(offers: Sequence[Mapping[str, Any]], asked: OfferQuery) -> Iterator[RunOption]:
-    """Yield the daemon's offers (as its API tells them) that will do."""
+    """Yield the daemon's offers (as in its API) that fit."""
     for each in offers:
         kind = each["instance_type"]
         named = not asked.types or any(fnmatchcase(kind["name"], pattern) for pattern in asked.types)

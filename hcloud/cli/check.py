@@ -1,4 +1,4 @@
-"""What the `check` commands share: look at every file, tell all problems, fail if there is one."""
+"""What the `check` commands share: check every file, report all problems, fail if there is one."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def form_option(function: Callable[..., None]) -> Callable[..., None]:
 def check_files(
     files: Sequence[Path], form: str, load: Callable[[Path, list[str]], T], describe: Callable[[T], dict[str, Any]]
 ) -> None:
-    """Check ``files`` and tell of each what ``describe`` says (its ``summary`` lines are for people).
+    """Check ``files`` and report what ``describe`` says of each (its ``summary`` lines are for people).
 
     Ends the command with exit code 2 when a file is wrong.
     """

@@ -138,9 +138,9 @@ Watch = Callable[[Progress], object]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparisonOptions:
-    """How results are told: ``form``, and ``out``, where they and pictures are written, too.
+    """How results are shown: ``form``, and ``out``, the directory for tables and pictures.
 
-    ``bounds``: each beside the least that anybody could pay. ``recorded``: what came of the same jobs in truth, which
+    ``bounds``: each beside the least possible cost. ``recorded``: what came of the same jobs in truth, which
     stands below.
     """
 
@@ -188,7 +188,7 @@ class Trial:
 def compare(seeds: Seeds, settings_with: Callable[[int], Sequence[Setting]], wanted: ComparisonOptions) -> int:
     """Simulate the settings with each seed, and show what came of them side by side.
 
-    Returns the exit code: 1 where one of several could not be simulated to its end, which a note tells.
+    Returns the exit code: 1 if one of several could not be simulated to its end, with a note.
     """
     first = settings_with(seeds.every[0])
     with results_folder(wanted.out, f"--out {wanted.out}"):
@@ -213,7 +213,7 @@ def _compare_once(settings: Sequence[Setting], wanted: ComparisonOptions) -> int
 
 
 def _compare_all(seeds: Seeds, by_seed: Iterable[Sequence[Setting]], wanted: ComparisonOptions) -> int:
-    """Tell means over the seeds, limits, and what may be chance."""
+    """Report means over the seeds, their limits, and which differences may be chance."""
     trials = _all_tried(seeds, by_seed, wanted.bounds)
     names = [each.name for each in next(iter(trials.values())).ran]
     stuck = _stuck_with(trials)
@@ -341,7 +341,7 @@ def _rows_by_seed(trials: Mapping[int, Trial]) -> list[dict[str, Any]]:
 
 
 def _pictures_of_means(ended: Sequence[Repeated], first: Sequence[SimulationResult]) -> dict[str, Callable[[], str]]:
-    """Return pictures: what all seeds tell, and courses with the first of them."""
+    """Return pictures: means of all seeds, and time series of the first."""
     met = mean_targets(ended)
     drawn: dict[str, Callable[[], str]] = {
         "cost.svg": partial(limits_svg, "cost in USD, mean of all seeds", mean_costs(ended)),
@@ -355,7 +355,7 @@ def _pictures_of_means(ended: Sequence[Repeated], first: Sequence[SimulationResu
 def _ended(
     table: ReportTable, stuck: Mapping[int, str], form: str, by_policy: Sequence[Sequence[SimulationResult]]
 ) -> int:
-    """Return the exit code; where it is not 0 whoever reads CSV, which has no notes, is told why beside it.
+    """Return the exit code; if it is not 0, the reason is also on standard error, as CSV has no notes.
 
     ``by_policy``: of each policy that came to an end its outcomes, with every seed.
     """
@@ -373,7 +373,7 @@ def _ended(
 
 
 def _with_stuck(table: ReportTable, names: Sequence[str], stuck: Mapping[int, str]) -> ReportTable:
-    """Return the table with a row for each of ``names``: a policy in whose place is said why it came to no end is one
+    """Return the table with a row for each of ``names``: a policy that did not end is one
     without numbers, and a note."""
     rows, empty = iter(table.rows), (None,) * (len(table.columns) - 1)
     told: tuple[Row, ...] = tuple((n, *empty) if place in stuck else next(rows) for place, n in enumerate(names))
@@ -395,7 +395,7 @@ def _tell_notes(workload: Workload) -> None:
 
 
 def _show(shown: ReportTable, table: ReportTable, more: Mapping[str, Any], form: str) -> None:
-    """Tell people (``shown``) or programs (``table``, and in JSON ``more``)."""
+    """Show results to people (``shown``) or programs (``table``, and in JSON ``more``)."""
     from hcloud.cli.report import show
 
     if form == "json":

@@ -13,7 +13,7 @@ MOST = 200
 
 
 def job_ids(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Return the user's newest jobs whose id begins as typed (``7`` as well as ``job-7``), with name and state."""
+    """Return the user's newest jobs with an id that begins as typed (``7`` or ``job-7``), with name and state."""
     try:
         client = _client()
         jobs = client.get("/v1/jobs", user=client.get("/v1/status")["you"], limit=MOST)
@@ -27,7 +27,7 @@ def job_ids(ctx: click.Context, param: click.Parameter, incomplete: str) -> list
 
 
 def instance_ids(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Return the live instances whose id begins as typed, with type and state."""
+    """Return the live instances with an id that begins as typed, with type and state."""
     try:
         instances = _client().get("/v1/instances")
     except (HCloudError, OSError, ValueError, KeyError):

@@ -199,7 +199,7 @@ def _prices(config: Config) -> Iterator[DoctorFinding]:
 
 
 def _scheduler(config: Config) -> Iterator[DoctorFinding]:
-    """Whether the engine's scheduler is reached, from here and by what machines are told."""
+    """Check whether the engine's scheduler is reachable from here and at the address that instances get."""
     if config.engine.runner != "dask":
         return
     host, _, port = config.engine.listen.rpartition(":")

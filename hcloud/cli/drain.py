@@ -194,7 +194,7 @@ def _job_row(each: Mapping[str, Any]) -> list[Any]:
 
 
 def ask(machines: int, yes: bool) -> None:
-    """Have the number of machines typed, unless ``yes``. Raises BadInput where nobody can be asked, Abort on a no."""
+    """Have the number of machines typed, unless ``yes``. Raises BadInput without a terminal, Abort on a no."""
     if yes:
         return
     if not sys.stdin.isatty():
@@ -210,7 +210,7 @@ def wait_until_gone(wanted: set[str], wait_s: float, live: Callable[[], set[str]
     left = set(wanted)
 
     def gone() -> bool:
-        """Ask again, as long as somebody reads what we say."""
+        """Repeat, as long as the output is read."""
         stop_when_unread()
         left.intersection_update(live())
         return not left

@@ -175,7 +175,7 @@ def _past_jobs(client: Client, from_at: float, now: float) -> Iterator[tuple[str
 
 
 def _ran_s(job: Mapping[str, Any], spec: JobSpec, now: float) -> float | None:
-    """Return for how long a job is to run in a replay; None: nobody knows.
+    """Return for how long a job is to run in a replay; None: unknown.
 
     A batch job that succeeded, for as long as the longest of its nodes did, however late others joined; a service for
     as long as it was wanted: until it was cancelled or ended, or up to ``now``.

@@ -90,7 +90,7 @@ class LazyGroup(click.Group):
     """A group that knows its commands by name and loads the one that is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names of the commands whose modules are installed."""
+        """Return the names of the commands with an installed module."""
         return [name for name, (module, _, _) in COMMANDS.items() if importlib.util.find_spec(module) is not None]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
@@ -201,7 +201,7 @@ _STANDARD_OUTPUT = "standard output"
 
 
 class _Output(io.FileIO):
-    """Standard output, which says that it is at fault; else nothing tells it from any other file that is written."""
+    """Standard output with errors that name it; otherwise they look like those of any other file."""
 
     def write(self, data: Any, /) -> int | None:  # type: ignore[override]  # it is None where writing would block
         """Write; raises OSError that names standard output."""
@@ -228,7 +228,7 @@ _PLAIN = {"±": "+-"}
 
 
 def _write_plainly() -> None:
-    """Let a terminal or file whose encoding lacks a letter get plain ones for it (``?`` where there are none)."""
+    """Replace letters that the encoding of a terminal or file lacks by plain ones (else ``?``)."""
 
     def plain(error: UnicodeError) -> tuple[str, int]:
         """Return what to write instead of the letters that are lacking, and where to go on."""

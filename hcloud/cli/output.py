@@ -77,7 +77,7 @@ class WholeRange(click.IntRange):
 
 
 def _limited(limits: click.FloatRange | click.IntRange) -> bool:
-    """Return whether help has a range to tell; without limits click would tell ``x<=None``."""
+    """Return whether help has a range to show; without limits click would show ``x<=None``."""
     return limits.min is not None or limits.max is not None
 
 
@@ -101,7 +101,7 @@ def console(*, stderr: bool = False) -> Console:
 
 
 class _Console(Console):
-    """A console that leaves it to the command's end what becomes of output that nobody reads any more."""
+    """A console that leaves broken pipes to the command."""
 
     def on_broken_pipe(self) -> None:
         """Raise BrokenPipeError; Rich would end the program with 1, as if it had failed."""
@@ -109,7 +109,7 @@ class _Console(Console):
 
 
 class _Unpadded:
-    """A stream whose lines do not end in the blanks that tables are filled up with."""
+    """A stream without the blanks that pad the lines of tables."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -144,7 +144,7 @@ def write_csv(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
 def table(
     columns: Sequence[str], rows: Sequence[Sequence[Any]], title: str | None = None, spare: Sequence[str] = ()
 ) -> Table:
-    """Return a table without lines. Columns whose name begins with ``>`` are aligned to the right.
+    """Return a table without lines. Columns with a name that begins with ``>`` are right-aligned.
 
     On a terminal too narrow for all of it, ``spare`` columns are left out, the first named first.
     """

@@ -60,7 +60,7 @@ def _described(loaded: Policy) -> dict[str, Any]:
 
 
 def _summary(loaded: Policy) -> Iterator[str]:
-    """Say what a policy means, one line per subject; what is at its unlimited default is told too."""
+    """Describe a policy, one line per subject, unlimited defaults included."""
     keep = loaded.retention
     yield f"policy {loaded.name} ({loaded.digest})"
     yield f"spend: {_money(loaded.budgets)}"

@@ -61,9 +61,9 @@ def exit_on_signal() -> Iterator[SignalHandling]:
     """Leave the block by ``SystemExit`` on SIGTERM and SIGHUP, by ``KeyboardInterrupt`` on SIGINT, so that whatever it
     opened is closed on the way out. Whoever is on the way is deaf to further signals; forked children just end.
 
-    What a signal's handler raises is lost where CPython runs code that nobody called (a hook of a fork, of a weak
+    What a signal's handler raises is lost where CPython runs code without a caller (a hook of a fork, of a weak
     reference, of an import's lock), and turned into something else by some libraries: it is raised again until it is
-    on its way. Before the block tells of anything it calls ``go_on``, so that nothing is told of what was broken off.
+    on its way. Before the block reports anything it calls ``go_on``, so that no interrupted result is reported.
     """
     load_mock_cloud()
     leaving = SignalHandling()

@@ -189,7 +189,7 @@ class Sold:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """Who decides: policies of ours, the first of which sets the limits of ``rivals``, too."""
+    """The planners: our policies, the first of which sets the limits of ``rivals``, too."""
 
     ours: tuple[Policy, ...]
     rivals: tuple[PeerTool, ...]
@@ -216,7 +216,7 @@ def decided_by(peer: PeerTool, setting: Setting) -> Setting:
 
 
 def _loads(name: str, reading: WorkloadOptions) -> Callable[[int], Experiment | Workload]:
-    """Return what makes the load with a seed; what a file or the daemon tells is read once for all."""
+    """Return what makes the load with a seed; files and the daemon are read once for all seeds."""
     if name.removeprefix(PAPERS) in SCENARIOS:
         reading.only("hours")
         make = make_scenario if name in SCENARIOS else make_experiment

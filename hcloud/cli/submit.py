@@ -36,7 +36,7 @@ COLUMNS = ("id", "name", "state", "submitted_at", "deadline_at")
 
 
 class JobCommand(click.Command):
-    """A command whose arguments after ``--`` are the job's own command line, whatever they look like."""
+    """A command that takes its arguments after ``--`` as the job's own command line."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Set the part after ``--`` aside."""

@@ -72,8 +72,8 @@ class FakeRunner:
 
     ``work`` says what a unit does, ``profile`` what is found where it is measured instead, ``surroundings`` how fast
     units run beside each other (None: each as fast as its machine's quality). Samples are taken every
-    ``sample_every_s`` of the clock, at moments of its own for each worker; with a ``gap`` only those are told that do
-    not just say that a unit goes on (see :class:`FakeSamplePolicy`). Units, fences and starts are written down
+    ``sample_every_s`` of the clock, at moments of its own for each worker; with a ``gap`` only those are reported
+    that do not just say that a unit goes on (see :class:`FakeSamplePolicy`). Units, fences and starts are written down
     where the first source keeps its journal, if it has one: then they outlive this process, and other processes see
     them.
     """
@@ -160,7 +160,7 @@ class FakeRunner:
             return {each: result for each, (_, result) in results.items()}
 
     def renew(self, expiries: Mapping[InstanceId, float]) -> frozenset[InstanceId]:
-        """Move the expiry of machines whose workers answer."""
+        """Move the expiry of instances with an answering worker."""
         with self._hold():
             up = {} if self._away else self._machines
             silent = self._silent
@@ -225,7 +225,7 @@ class FakeRunner:
         self._away = False
 
     def starts(self, prefix: str = "") -> tuple[Start, ...]:
-        """Return every actual start, in order, of units whose id begins with ``prefix``, whoever asked for it."""
+        """Return every actual start, in order, of units with ids that begin with ``prefix``."""
         with self._hold():
             return tuple(each for each in self._starts if each.unit_id.startswith(prefix))
 
@@ -241,7 +241,7 @@ class FakeRunner:
         return unit is not None and unit.forgotten
 
     def bounds(self) -> Mapping[UnitId, Resources]:
-        """Return what each of the units that :meth:`running` tells may use now."""
+        """Return what each of the units in :meth:`running` may use now."""
         running = self.running()
         return {unit_id: spec.resources for unit_id in running if (spec := self._units[unit_id].spec) is not None}
 

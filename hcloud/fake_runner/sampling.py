@@ -1,4 +1,4 @@
-"""What simulated workers tell of their units, and when: a sample at each look, or only what does not just go on."""
+"""What simulated workers report of their units: a sample at each interval, or only samples with news."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ the daemon takes for news as well."""
 
 @dataclass(slots=True)
 class _Telling:
-    """What was told last of a unit, and how it has gone on: evenly, as ``even`` did, since ``since``.
+    """What was last reported of a unit, and how it has gone on: evenly, as ``even`` did, since ``since``.
 
-    ``changed``: it is to be told at the next look, from which on it is seen how fast it is now.
+    ``changed``: the next sample is reported, and its new rate measured from there.
     """
 
     life: SimulatedUnit
@@ -39,7 +39,7 @@ class _Telling:
 @dataclass(slots=True)
 class FakeSamplePolicy:
     """Chooses when workers look at their units (every ``every_s``, each worker at moments of its own) and what of that
-    they tell: all, or with a ``gap`` only what is new. A sample stands for the looks before it that were not told.
+    they report: all, or with a ``gap`` only what is new. A sample stands for the unreported ones before it.
     """
 
     every_s: float
@@ -54,12 +54,12 @@ class FakeSamplePolicy:
             self._changed_at.setdefault(unit, at)
 
     def forget(self, unit: UnitId) -> None:
-        """Nothing more is told of a unit."""
+        """Report nothing more of a unit."""
         self._of.pop(unit, None)
         self._changed_at.pop(unit, None)
 
     def tell(self, life: SimulatedUnit, instance_id: InstanceId, now: float) -> tuple[UnitReport, float]:
-        """Return what is told of a unit that runs, the same object while that is the same, and when it may be other."""
+        """Return the report of a running unit, the same object while it is unchanged, and when it may change."""
         unit, known = life.unit.id, self._of.get(life.unit.id)
         if known is None or known.life.unit.started_at != life.unit.started_at:
             at = self._look_at(instance_id, now)
@@ -72,7 +72,7 @@ class FakeSamplePolicy:
         return known.report, known.next_at
 
     def end(self, life: SimulatedUnit, instance_id: InstanceId, now: float) -> UnitReport:
-        """Return what is told of a unit that has ended, and forget it: with the last look at it, unless all it would
+        """Return the report of a unit that has ended, and forget it: with its last sample, unless all it would
         say is in the end itself."""
         known = self._of.get(life.unit.id)
         self.forget(life.unit.id)
@@ -83,7 +83,7 @@ class FakeSamplePolicy:
         return life.report(now, at, self._looks(known, at))
 
     def _go_on(self, known: _Telling, life: SimulatedUnit, instance_id: InstanceId, changed_at: float) -> None:
-        """Tell of the last look before a change; the next look is told as well. Whoever goes on evenly just does."""
+        """Report the last sample before a change, and the next one."""
         before, known.life = known.life, life
         bounded = life.unit.spec is not before.unit.spec
         if not bounded and _goes_on(known.even, life):

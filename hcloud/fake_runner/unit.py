@@ -28,7 +28,7 @@ class FakeUnit:
     ``started_at`` None: it was fenced by a stop before its start, or refused (``refusal`` says why), and can never run.
     It works at ``speed`` since ``since_at`` (None: its start), when it had done ``done_s`` of its work. ``forgotten``:
     its directory is gone, its fence is not. ``bounded_at``: when its bounds were last changed, having used
-    ``cpu_before_s`` by then, by who led in the epoch ``bounded_in``.
+    ``cpu_before_s`` by then, by the leader of epoch ``bounded_in``.
     """
 
     id: UnitId
@@ -122,7 +122,7 @@ class SimulatedUnit:
         return self.ends_at <= now
 
     def report(self, now: float, sampled_at: float | None, looks: int = 1) -> UnitReport:
-        """Return what its worker tells of it, with a sample taken at ``sampled_at``, which stands for ``looks``."""
+        """Return its worker's report, with a sample taken at ``sampled_at``, which stands for ``looks``."""
         unit, sample = self.unit, None if sampled_at is None else self.sample(sampled_at, looks)
         if self.ended(now):
             state = UnitState.ENDED

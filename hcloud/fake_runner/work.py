@@ -1,4 +1,4 @@
-"""What a unit does on the fake engine: told by a table, or read from its command by a very small shell."""
+"""What a unit does on the fake engine: from a table, or read from its command by a very small shell."""
 
 from __future__ import annotations
 
@@ -63,7 +63,8 @@ class Surroundings(Protocol):
     def speeds(
         self, machine: SimulatedMachine, residents: Sequence[Resident], now: float
     ) -> tuple[Sequence[float], float]:
-        """Return the speed of each unit from now on (more than 0), and until when they hold if nobody comes or goes."""
+        """Return the speed of each unit from now on (more than 0), and until when they hold if no unit starts or
+        ends."""
         ...
 
 
@@ -79,7 +80,7 @@ def work_from(scripts: Mapping[str, Work]) -> WorkOf:
 
 
 def read_work(unit: UnitSpec) -> Work:
-    """Return what the unit's setup and command do, as far as a small shell can tell.
+    """Return what the unit's setup and command do, as far as a small shell can read them.
 
     Known are ``sleep N``, ``true``, ``false``, ``exit N`` and ``echo WORDS [>&2]`` with variables, joined by ``;`` or
     ``&&``. A program it does not know takes a second, or, with a metrics hook, serves until it is stopped.

@@ -2,7 +2,7 @@
 
 Boot times have a tail (HCloud §8: 12 to 19 s mostly, two minutes at the 95th percentile), so that a machine which is
 late is likely to be late for long: what has lasted for ``a`` goes on for another ``t`` or more with ``a / (a + t)``
-where nothing tells its scale (:mod:`hcloud.forecast.wait_times`).
+where nothing shows its scale (:mod:`hcloud.forecast.wait_times`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def is_late(age_s: float, usual_s: float, seen_s: Sequence[float], others_s: Seq
     """Return whether a machine that has been starting for ``age_s`` is later than nearly all of its like.
 
     ``usual_s``: what its type usually takes; ``seen_s``: how long others took lately; ``others_s``: for how long others
-    have been starting now. Where all are slow at once nobody is late: another one would be no sooner there.
+    have been starting now. If all are slow at once, none is late: another one would be no sooner.
     """
     if age_s < LEAST_S:
         return False

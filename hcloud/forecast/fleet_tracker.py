@@ -104,7 +104,7 @@ Kind = tuple[str, str]
 
 @dataclass(slots=True)
 class _MachineRecord:
-    """A live machine as the log tells of it; ``readings``: measured over predicted performance of its units."""
+    """A live instance as recorded in the log; ``readings``: measured over predicted performance of its units."""
 
     provider: str
     region: str
@@ -128,7 +128,7 @@ class _MachineRecord:
 
     @property
     def observed(self) -> Observed:
-        """What it tells of its type."""
+        """What it shows of its type."""
         return self.market, self.region, min(1.0, max(0.0, self.ratio or 0.0))
 
     def read(self, reading: float) -> None:
@@ -141,7 +141,7 @@ class _MachineRecord:
 class FleetTracker:
     """Follows the event log; can be rebuilt from the last hour of it and the requests of live machines.
 
-    Machines are judged by type, and only those types again of which something new was told.
+    Machines are judged by type, and only those types again with new records.
     """
 
     _machines: dict[InstanceId, _MachineRecord] = field(default_factory=dict)
@@ -227,7 +227,8 @@ class FleetTracker:
     def _judge_each(
         self, there: Mapping[InstanceId, _MachineRecord], measured: Mapping[InstanceId, float], usual: Sequence[float]
     ) -> None:
-        """Judge machines against others of their type, so that a prediction that is wrong for all condemns nobody."""
+        """Judge machines against others of their type, so that a prediction that is wrong for all degrades none of
+        them."""
         middle = statistics.median(usual) if len(usual) >= READINGS_MINIMUM else 1.0
         for name, machine in there.items():
             self._delivered.pop(name, None)
@@ -307,7 +308,8 @@ class FleetTracker:
         self._count(event, waits=False)
 
     def _count(self, event: Event, *, waits: bool) -> None:
-        """Note the length of the queue; at one moment only the last counts: who passes through has not waited."""
+        """Record the length of the queue; of one moment only the last counts: a job that passes through has not
+        waited."""
         (self._waiting.add if waits else self._waiting.discard)(event.job_id or "")
         if self._queue and self._queue[-1][0] >= event.at:
             self._queue[-1] = (self._queue[-1][0], len(self._waiting))

@@ -157,7 +157,7 @@ def _kept_after(
 
 
 def pace_of_counter(samples: Sequence[Sampled], counter: Counter, since: float, readings: int) -> Pace | None:
-    """Return the pace per second of a total in the samples after ``since``; None: fewer than ``readings`` tell of it.
+    """Return the pace per second of a total in the samples after ``since``; None: fewer than ``readings`` contain it.
 
     A reading is the pace between two samples in which the total moved: a program that writes its progress down once an
     epoch is not taken for one that stands still in between.
@@ -170,7 +170,7 @@ class _Moves:
     """Where a total moved in a rank's samples: when each reading began, how fast it was and for how many looks, how
     long it stood still.
 
-    ``at``, ``total``: where it moved last; ``last_at``: of the last sample that tells of it.
+    ``at``, ``total``: where it moved last; ``last_at``: of the last sample that contains it.
     """
 
     starts: list[float]
@@ -224,7 +224,7 @@ def _moves_in(samples: Sequence[Sampled], counter: Counter) -> _Moves:
 
 
 def pace_of_rate(values: Sequence[Timed], since: float, readings: int) -> Pace | None:
-    """Return the mean of ``values`` after ``since``; None: fewer than ``readings`` looks tell of it."""
+    """Return the mean of ``values`` after ``since``; None: fewer than ``readings`` samples contain it."""
     history = [(each.value, each.looks) for each in values]
     fresh = bisect_right(values, since, key=attrgetter("at"))
     own = history[fresh:]
@@ -276,7 +276,7 @@ def _with_earlier(earlier: tuple[Sampled, ...], gone: Sampled) -> tuple[Sampled,
 
 
 class Watching(dict[JobId, JobSamples]):
-    """What is known at one moment of jobs that were sampled; nobody may change it."""
+    """What is known at one moment of sampled jobs; immutable."""
 
     journal: list[JobId]
     """Of which job something was taken in, in order: up to ``taken_in`` before this moment, then after it."""

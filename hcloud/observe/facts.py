@@ -1,4 +1,4 @@
-"""What was observed, as changes of rows: facts only, each noted once however often it is told."""
+"""What was observed, as row changes: facts only, each recorded once however often it is reported."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NOTICE_TOLERANCE_S = 5.0
 
 
 class UnitHost(NamedTuple):
-    """Where a unit runs: its worker's report, the machine's row, and whether nobody else holds part of it."""
+    """Where a unit runs: its worker's report, the machine's row, and whether no other unit holds part of it."""
 
     worker: WorkerReport
     instance: Instance
@@ -33,7 +33,7 @@ class UnitHost(NamedTuple):
 
 
 def instance_registered(instance: Instance, worker: WorkerReport, now: float) -> Iterator[Change]:
-    """A machine's worker registered, or tells of a notice that is earlier than what is known."""
+    """An instance's worker registered, or reports a preemption notice earlier than the known one."""
     if instance.state is InstanceState.BOOTING:
         boot_s = now - (instance.launched_at or instance.requested_at)
 
@@ -85,7 +85,7 @@ def instance_gone(
 
 
 def _release_on(txn: Transaction, job: Job, instance_id: str, at: float, cause: FailureCause, why: str) -> None:
-    """Units ended with their machine, ``at`` by its provider's clock, which may be long before we hear of it: nobody
+    """Units ended with their machine, ``at`` by its provider's clock, which may be long before it is reported: no unit
     pays for more."""
     fresh = txn.job(job.id)
     assert fresh.attempt is not None

@@ -18,7 +18,7 @@ EARLIER = "earlier"
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """What a kept file lacks at its beginning: ``dropped`` bytes, in whose place stand ``told`` bytes that say so.
+    """What a kept file lacks at its beginning: ``dropped`` bytes, replaced by ``told`` bytes that say so.
 
     Whoever reads output counts what the program wrote, kept or not, and goes on so when it was archived. It lies in a
     file beside, as a program may write such a line itself (one that copies the output of another job, say).
@@ -47,7 +47,7 @@ class Gap:
         return offset - self.dropped + self.told
 
     def offset(self, place: int) -> int:
-        """Return which of the program's bytes is at a ``place`` in the file, behind what is told of the gap."""
+        """Return which of the program's bytes is at a ``place`` in the file, behind the line about the gap."""
         return place - self.told + self.dropped
 
 
@@ -61,7 +61,7 @@ def _part(archive: Path) -> Path:
 
 def _copied(archive: Path, part: Path) -> tuple[int, int]:
     """Return up to which of the program's bytes a part was copied, and how many of them are in it; nothing, where a
-    daemon was killed while it told of the gap."""
+    daemon was killed while it recorded the gap."""
     gap, size = Gap.of(archive), part.stat().st_size if part.exists() else 0
     return (gap.offset(size), size - gap.told) if size >= max(gap.told, 1) else (0, 0)
 
@@ -148,7 +148,7 @@ class LogArchive:
 
 @dataclass(slots=True)
 class NoLogArchive(LogArchive):
-    """Where nobody will ever read what units wrote: nothing is kept of it."""
+    """Keeps no output: for runs whose output is never read."""
 
     def collect(self, runner: Runner, unit: str, instance_id: str) -> bool:
         """Return that all is here that is to be kept."""
@@ -156,5 +156,5 @@ class NoLogArchive(LogArchive):
 
 
 def _unit(path: Path) -> str:
-    """Return the unit whose output a file holds: ``job-7.1.0_19ab`` of ``job-7.1.0_19ab.stdout.part``."""
+    """Return the unit of an output file: ``job-7.1.0_19ab`` of ``job-7.1.0_19ab.stdout.part``."""
     return ".".join(path.name.split(".")[:3])

@@ -74,7 +74,7 @@ class Observation:
 
 
 class FactBatch(NamedTuple):
-    """What was learnt of one unit, or else of a machine: changes that stand or fall together. ``source``: who told."""
+    """Facts about one unit, or one instance: changes that are recorded together. ``source``: the reporter."""
 
     instance_id: str
     source: str
@@ -84,8 +84,8 @@ class FactBatch(NamedTuple):
 @dataclass(slots=True)
 class ObservationRound:
     """What comes up at one look. ``failing``: what could not be taken in, or written down; ``unclear``: the machines of
-    which that is; ``ended``: units whose end is being recorded, or was before, and the machine each is on;
-    ``answering``: the machines whose workers answer."""
+    which that is; ``ended``: units with an end that is being or was recorded, and the instance of each;
+    ``answering``: the instances with an answering worker."""
 
     failing: dict[str, Failure] = field(default_factory=dict)
     unclear: set[str] = field(default_factory=set)
@@ -168,7 +168,7 @@ class Observer:
             return RunnerView(workers=(), reachable=False)
 
     def _forget_ended(self) -> None:
-        """Forget units whose end is written down, and let their workers do so."""
+        """Forget units with a recorded end, and have their workers forget them."""
         for unit in self._look.ended:
             self._windows.pop(unit, None)
             self._reached.pop(unit, None)
@@ -293,7 +293,7 @@ class Observer:
             yield facts.instance_gone(instance, view, self.unit_index, at, "absent from complete listings", None)
 
     def _unlisted(self, instance: Instance) -> Iterator[Change]:
-        """A machine whose worker answers is there, whatever is listed: it is told of, once."""
+        """An instance with an answering worker exists, whatever is listed: that is reported once."""
         name = instance.offer.provider
         if instance.id not in self._told_unlisted:
             self._told_unlisted.add(instance.id)
@@ -304,8 +304,8 @@ class Observer:
             yield lambda txn: emit_provider_error(txn, name, "instances", trouble, instance.id)
 
     def _lapsed(self, view: LiveView, now: float) -> Iterator[FactBatch]:
-        """Tell of machines of providers that are no longer configured, which nobody lists: whose time is over by far,
-        and whose worker does not answer, has ended itself."""
+        """Report instances of providers that are no longer configured, so not listed: one long past its lease,
+        without an answering worker, has terminated itself."""
         why = "its provider is not configured, and its lease has expired"
         for each in view.instances:
             known = each.offer.provider in self.providers or each.id in self._look.answering
@@ -382,7 +382,7 @@ class Observer:
     def _worker_news(
         self, worker: WorkerReport, instance: Instance, now: float, policy: Policy, heard: Sequence[UnitReport]
     ) -> Iterator[FactBatch]:
-        """``heard``: reports of units, the very same of which teach nothing new."""
+        """``heard``: reports of units; an identical one carries nothing new."""
         name, here = instance.id, self.unit_index.owners.get(instance.id, {})
         yield from self._apart(name, name, None, facts.instance_registered(instance, worker, now))
         alone = len({job.id for job, _ in here.values()}) <= 1
@@ -396,7 +396,7 @@ class Observer:
             yield from self._apart(name, name, None, self._missing(worker, here, now))
 
     def _apart(self, name: str, source: str, owner: UnitOwner | None, told: Iterator[Change]) -> Iterator[FactBatch]:
-        """Yield what one unit, or one worker, tells; where taking that in fails it hides nothing of the others."""
+        """Yield the facts of one unit or worker; a failure with one hides nothing of the others."""
         try:
             changes = tuple(told)
         except CYCLE_ERRORS:
@@ -501,7 +501,7 @@ class Observer:
                 yield facts.unit_vanished(job.id, allocation.rank)
 
     def _forget_vanished(self, now: float) -> None:
-        """Forget, now and then, machines that no live row knows and units that nobody holds: no end of a unit is
+        """Forget, now and then, instances without a live row and units that no job holds: no end of a unit is
         ever reported that vanished with its machine."""
         if now < self._forgot_at + FORGET_EVERY_S:
             return

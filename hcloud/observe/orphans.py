@@ -1,4 +1,4 @@
-"""Machines that carry our owner tag and are in no record: told of, ended, asked again while they are listed."""
+"""Instances with our owner tag and no record: reported, terminated, and again while they are listed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hcloud.store import LeaderLease, Store
 
 @dataclass(slots=True)
 class Orphans:
-    """Ends machines that nobody knows. There is no intent to repeat: a listing that names one again is reason enough.
+    """Terminates unknown instances. No intent is needed: the next listing repeats the call.
 
     Its memory of what was asked may be lost without harm: then each is asked once more, sooner.
     """
@@ -33,7 +33,7 @@ class Orphans:
         provider: Provider,
         listed: Sequence[CloudInstance],
     ) -> None:
-        """Tell of and end the ``listed`` ones whose time has come; a call that fails is repeated ever later."""
+        """Report and terminate the ``listed`` ones that are due; a failed call is retried with back-off."""
         now = clock.now()
         due = [each for each in listed if self._asked.get((name, each.provider_id), (0, now))[1] <= now]
         if not due:
@@ -56,7 +56,7 @@ class Orphans:
             self._asked[name, each.provider_id] = (tries + 1, now + terminate_retry_delay_s(trouble, tries))
 
     def forget(self, before: float) -> None:
-        """Forget machines that nobody has had reason to ask again since ``before``: they are gone."""
+        """Forget instances that were not listed since ``before``: they are terminated."""
         self._asked = {key: asked for key, asked in self._asked.items() if asked[1] >= before}
 
 

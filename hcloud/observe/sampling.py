@@ -1,7 +1,7 @@
 """Which samples of running units are recorded: those that say something new, and now and then one of what goes on.
 
 A sample is a row for ever, and is judged by every plan that follows. One that lies where the last two recorded ones
-point tells nothing, so while a unit goes on as it did the recorded ones lie ever further apart; as soon as one departs
+point says nothing, so while a unit goes on as it did the recorded ones lie ever further apart; as soon as one departs
 from that, it is recorded with the last one that did not. One stands for all looks before it at which nothing was new:
 what totals were at any time, and how many looks found a promise kept, can still be read off the log, and a job is
 judged by as many looks as if each were there.
@@ -137,7 +137,7 @@ class Sampling:
         return before if sample is None or sample.at <= course.recorded.at else (*before, course.record(sample))
 
     def forget(self, unit: str) -> None:
-        """Forget a unit whose end is recorded."""
+        """Forget a unit with a recorded end."""
         self._trends.pop(unit, None)
 
     def retain(self, units: Set[str]) -> None:

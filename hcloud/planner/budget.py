@@ -3,7 +3,7 @@
 An instance counts with its price until the end of its lease (``paid_until``). So every limit holds even if this daemon
 dies now and each instance lives until it powers itself off. Cost beyond the end of the day or month counts against the
 limit of the next one. A user is charged with the share of each instance that the user's jobs hold. An awaited instance
-is charged in full to those who await or hold it; so is one that boots for a running job.
+is charged in full to its waiting or holding users; so is one that boots for a running job.
 """
 
 from __future__ import annotations
@@ -263,7 +263,7 @@ def open_budget(
 ) -> BudgetLedger:
     """Return the account of ``instances`` as held and awaited by ``jobs``, on top of the spend in ``snapshot``.
 
-    With ``heard``, units asked to stop are charged until their grace is over; otherwise until their end is known.
+    With ``heard``, stopping units are charged until their grace is over; otherwise until their end is known.
     """
     spend = snapshot.spend
     ledger = BudgetLedger(

@@ -2,7 +2,7 @@
 
 Operators' directives come first: destroyed instances are terminated now, drained ones once they are empty. A failed
 poll proves nothing: silence counts only while the engine answers. A silent instance is terminated, but its jobs run
-again only when the provider confirms it is gone. An instance whose lease no budget can renew is drained; its units are
+again only when the provider confirms it is gone. An instance is drained if no budget can renew its lease; its units are
 stopped in time for their grace, and it is terminated before it expires. These drains and stops are not limited by the
 disruption policy, because the instance goes away in any case.
 """

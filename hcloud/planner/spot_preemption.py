@@ -1,6 +1,6 @@
 """Spot preemption: what follows when providers take instances back.
 
-A job whose instance was preempted, or lost, is queued again (``retries`` counts it). After ``spot.most_losses``
+A job that lost its instance is queued again (``retries`` counts it). After ``spot.most_losses``
 preemptions it avoids spot, if anything else is on offer: each loss may cost all its work, so a long job might never
 end. Draining an instance on a provider's notice is part of ``instance_lifecycle``.
 """

@@ -135,10 +135,10 @@ def measure_recipe(
     advance: Callable[[str], None] = lambda _: None,
     bench_for: Callable[..., AbstractContextManager[Answers]] = Bench,
 ) -> ReferenceProfile:
-    """Prepare and measure one program; ``advance`` is told each question begun.
+    """Prepare and measure one program; ``advance`` is called at the start of each question.
 
     Raises:
-        Unmeasurable: it could not be run, or tells nothing.
+        Unmeasurable: it could not be run, or shows no performance.
         UnitRefused: its files cannot be made, or packages are missing.
     """
     load, began = os.getloadavg()[0], time.monotonic()
@@ -188,7 +188,7 @@ def measure_reference(
     with bench_for(subject, host, run_s=plan.seconds * LOOK_SHARE, deadline_s=request.total_s) as bench:
 
         def so_far() -> Findings:
-            """Return what is measured up to now: it is told again and again, for a run that is cut off."""
+            """Return what is measured so far: it is reported repeatedly, in case the run is cut off."""
             whole = rates.get(max(request.steps_vcpus))
             return Findings(
                 measure=whole.measure if whole is not None else None,
@@ -211,7 +211,7 @@ def measure_reference(
 
 
 def _plan_of(request: ProfileRequest) -> tuple[MeasurementPlan, list[str]]:
-    """Return what a reference job asks for, and sentences about what nobody knows how to measure."""
+    """Return what a reference job asks for, and sentences about what cannot be measured."""
     sources, unknown = list[InterferenceSource](), list[str]()
     for name in request.sources:
         try:

@@ -14,7 +14,7 @@ from hcloud.core.model import MetricsHook
 
 
 class Totals(Protocol):
-    """What a group used since it was made; None where it cannot tell."""
+    """What a group used since it was made; None if unknown."""
 
     @property
     def cpu_s(self) -> float | None:
@@ -66,7 +66,7 @@ class ControlGroup(Protocol):
 
 
 class Started(Protocol):
-    """An enclosed command that was started; its output is copied to files while somebody calls ``take``."""
+    """An enclosed command that was started; its output is copied to files by calls of ``take``."""
 
     pid: int
     missing: bool
@@ -79,7 +79,7 @@ class Started(Protocol):
         """Copy what the readable descriptors hold."""
 
     def drain(self) -> None:
-        """Copy what is left once nobody writes any more."""
+        """Copy the rest once the last writer has closed it."""
 
 
 class Enclosure(Protocol):
@@ -131,7 +131,7 @@ class ProfilingHost(Protocol):
         """How much memory all that is measured here may hold together."""
 
     def stopping(self) -> bool:
-        """Whether somebody asked to end early."""
+        """Whether an early end was requested."""
 
     def last_progress(self, job: Path, name: str, total: float) -> float | None:
         """Return the progress (0..1) in the last line of a program's file; None: nothing to be read there."""

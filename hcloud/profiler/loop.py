@@ -6,7 +6,7 @@ measured in windows, with sources of interference beside it or not. Modes (see `
     feed FILE COMMAND...      the file's content again and again into the command's standard input; counts MiB
     repeat COMMAND...         the command again and again; counts runs
     call FILE                 ``unit()`` of that Python file again and again; counts calls
-    exchange FILE COMMAND...  the command serves; sends it the file and reads the answer, whose end is told by
+    exchange FILE COMMAND...  the command serves; sends it the file and reads the answer, which ends with
                               answering the first time; counts exchanges
 """
 

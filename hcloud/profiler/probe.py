@@ -27,7 +27,7 @@ def ask(kind: str, process: subprocess.Popen[str], line: str) -> str:
 
 
 def tell(process: subprocess.Popen[str], line: str) -> None:
-    """Send a line to a victim; whether it is there to read it, its answer tells."""
+    """Send a line to a victim; its answer shows whether it was read."""
     assert process.stdin is not None
     with suppress(BrokenPipeError):
         process.stdin.write(line)

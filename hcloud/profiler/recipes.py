@@ -1,4 +1,4 @@
-"""Recipes: how a reference program is set to work, so that anybody can measure it again (``profiles/recipes``).
+"""Recipes: how a reference program is set to work, so that it can be measured again (``profiles/recipes``).
 
 A recipe names Debian packages, makes its inputs from a seed, and repeats a small piece of work without end
 (``hcloud.profiler.loop``), so that one run can be measured in windows.
@@ -143,7 +143,7 @@ def missing_packages(recipes: Iterable[Recipe]) -> tuple[str, ...]:
 # ------------------------------------------------------------------------------------------------------------- inputs
 @contextmanager
 def prepared(recipe: Recipe) -> Iterator[Path]:
-    """Make a recipe's work directory, owned by a user who is not root; it is gone after the block.
+    """Make a recipe's work directory, owned by an ordinary user; it is gone after the block.
 
     Raises UnitRefused where a line of ``prepare`` fails; the sentence ends with what it wrote.
     """

@@ -99,7 +99,7 @@ def setup_script(recipe: Recipe) -> str:
 
 
 def facts_of(output: str) -> dict[str, str]:
-    """Return what a job's output tells of its machine."""
+    """Return the facts about its machine in a job's output."""
     found = (line.split(" ", 2) for line in output.splitlines() if line.startswith(f"{FACT} "))
     return {words[1]: words[2].strip() for words in found if len(words) == 3 and words[2].strip()}
 
@@ -117,7 +117,7 @@ def _reading(line: str) -> Reading:
 
 
 def profile_of(name: str, recipe: Recipe, parts: Sequence[Part]) -> ReferenceProfile:
-    """Return the profile made of what jobs found on one or more types; the whole one tells sizes and neighbours.
+    """Return the profile made of what jobs found on one or more types; the complete one has sizes and neighbours.
 
     Raises:
         Unmeasurable: they found nothing of it, or not by its progress; the sentence ends with what they noted.
@@ -147,7 +147,7 @@ def _on_type(cell: Reading) -> bool:
 
 
 def _cells(part: Part) -> Iterator[Reading]:
-    """Yield the cells of a part, performance in units per second; whether it ran on one node nobody asked."""
+    """Yield the cells of a part, performance in units per second; whether it runs on one node was not measured."""
     for each in part.readings:
         if each.question in _PERFORMANCE:
             yield replace(each, value=each.value * TOTAL, low=each.low * TOTAL, high=each.high * TOTAL)

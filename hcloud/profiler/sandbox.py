@@ -2,7 +2,7 @@
 
 The copy sees its work directory through an overlay whose upper layer is thrown away; the rest of its enclosure
 is the engine's: own process, mount, IPC and network namespaces, another user, no way to keys.
-What this machine cannot do is told in ``Outcome.lacks``, never left out silently.
+What this machine cannot do is listed in ``CopyResult.lacks``, never left out silently.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def run_copy(copy: Copy, host: ProfilingHost) -> CopyResult:
 
 @contextmanager
 def live_copy(copy: Copy, host: ProfilingHost) -> Iterator[LiveCopy]:
-    """Run a copy while the block lasts; who stays in the block longer than ``max_s`` ends it.
+    """Run a copy while the block lasts; a block that lasts longer than ``max_s`` ends it.
 
     Raises BadInput as ``run_copy`` does.
     """
@@ -130,7 +130,7 @@ def _lacks(copy: Copy, group: ControlGroup | None) -> Iterator[str]:
 
 
 def _user_for(workdir: Path) -> int:
-    """The owner of the work directory; for root's own, nobody: a copy never runs as root."""
+    """The owner of the work directory; for root's own, the user nobody: a copy never runs as root."""
     if os.geteuid() != 0:
         return os.getuid()
     return workdir.stat().st_uid or NOBODY_UID
@@ -184,7 +184,7 @@ def _take_bounds(host: ProfilingHost, copy: Copy, group: ControlGroup | None) ->
 
 
 class LiveCopy:
-    """A copy at work. Somebody has to ``attend`` it: output that nobody takes stops a program sooner or later.
+    """A copy at work. Its user must ``attend`` it: output that is not read stops a program sooner or later.
 
     ``job`` is where what it writes into its work directory appears; ``lacks`` as in ``Outcome``.
     """
@@ -226,7 +226,7 @@ class LiveCopy:
         return []
 
     def use(self) -> CopyUse:
-        """Return what it used so far; of its group where that can tell, else of its living processes."""
+        """Return what it used so far; of its group if that is accounted, else of its living processes."""
         grouped = self._group.usage() if self._group is not None else None
         tree = self._host.tree_usage(self.processes())
         return CopyUse(

@@ -1,6 +1,6 @@
 """Directories that vanish with whoever made them: at the end of a block, or, after a kill -9, when the next is made.
 
-A directory is locked (flock) as long as its maker lives, so that another process can tell what was left behind.
+A directory is locked (flock) as long as its maker lives, so that another process can recognise what was left behind.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def scratch(what: str, above: Path | None = None) -> Iterator[Path]:
 
 
 def sweep(above: Path, now: float) -> None:
-    """Remove directories whose makers are gone."""
+    """Remove directories of processes that have ended."""
     for folder in above.glob(f"{PREFIX}*"):
         try:
             state = folder.lstat()

@@ -36,7 +36,7 @@ class InterferenceSource:
     (``dataclasses.replace`` sets what is full on another machine).
 
     ``number`` is the paper's; ``cross_core``: measured to be felt from another core (else it must share the core, where
-    it takes time as any other program does); ``meter`` names what of ``Used`` tells how hard it presses.
+    it takes time as any other program does); ``meter`` names the field of ``Used`` that shows how hard it presses.
     """
 
     number: str

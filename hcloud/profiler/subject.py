@@ -56,7 +56,7 @@ class Subject:
 class ObservedSpan:
     """Seconds in which a copy was looked at.
 
-    Hosts take the CPU away from a whole instance for seconds: then the program does nothing and nobody looks, and that
+    Hosts take the CPU away from a whole instance for seconds: then neither the program nor the profiler runs, and that
     this time has passed says nothing about the program.
     """
 
@@ -310,7 +310,7 @@ class Stage:
         """Requests per second, or what is left of them at the latency of the first window, whichever is less.
 
         Under a load that waits for its answers the rate falls as latency grows; under one that does not, only latency
-        tells. The worse of the two relative losses is right for both.
+        shows. The worse of the two relative losses is right for both.
         """
         live = self.play(vcpus)
         began, first_use = time.monotonic(), live.use()
@@ -338,7 +338,7 @@ class Stage:
 
 
 def busy_alone(cpu_s: float, waited_s: float, took_s: float, vcpus: float) -> float:
-    """Return the CPUs it would have kept busy had nobody else on the machine taken them: what it got, in the time it
+    """Return the CPUs it would have kept busy on an otherwise idle machine: what it got, in the time it
     did not wait for a CPU. Never more than its ``vcpus``, never less than what it got; a part of a CPU is a limit that
     makes it wait by itself, so there it is what it got.
 

@@ -1,7 +1,7 @@
 """At which intensity of a source performance falls by 5 %, from as few measured intensities as will do.
 
 Effects of iBench's sources are about linear in intensity (Dissertation §5.3), so the loss at full intensity brackets
-the point, the line through it tells where to measure next, and interpolation between the two neighbours gives it.
+the point, the line through it gives the next measurement, and interpolation between the two neighbours gives it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Loss:
 
 
 def next_intensity(points: Sequence[Loss], highest: float) -> float | None:
-    """Return where to measure next, up to ``highest``; None when the points tell what can be told."""
+    """Return where to measure next, up to ``highest``; None when more points would not help."""
     if not points:
         return highest
     if len(points) >= POINTS_MAX or max(point.loss.high for point in points) < LOSS:

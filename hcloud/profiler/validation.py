@@ -96,7 +96,7 @@ class Validation:
 
     @property
     def indistinguishable(self) -> tuple[tuple[str, ...], ...]:
-        """Groups of sources whose effects on every victim agree within 15 % or twice the noise."""
+        """Groups of sources with effects on every victim that agree within 15 % or twice the noise."""
         groups: list[list[SourceValidation]] = []
         for each in self.measured:
             home = next((group for group in groups if all(self._alike(each, other) for other in group)), None)
@@ -172,7 +172,7 @@ def validate(
     host: ProfilingHost,
     advance: Callable[[str], None],
 ) -> Validation:
-    """Measure sources within about ``seconds`` in all; ``advance`` is told each source begun.
+    """Measure sources within about ``seconds`` in all; ``advance`` is called at the start of each source.
 
     Raises UnitRefused where stress-ng is not installed or a victim cannot run.
     """

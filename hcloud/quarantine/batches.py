@@ -34,7 +34,7 @@ class Failure(NamedTuple):
 
     @classmethod
     def from_error(cls, *, exc_info: Exception, job_id: JobId | None = None) -> Failure:
-        """Return what a defect is told as."""
+        """Return a defect as a failure."""
         return cls(error_text(exc_info), exc_info, job_id)
 
 
@@ -111,7 +111,7 @@ def bisect_failures(
     """Do something with all ``items`` at once; where that fails by a defect, with halves of them, and so on, until only
     those are left that fail alone. It must be harmless to repeat.
 
-    Returns what it failed with, where nobody failed alone. Raises NO_FAULT.
+    Returns the failure, if no item failed alone. Raises NO_FAULT.
     """
     untried, alone, failed = [items] if items else [], 0, list[Failure]()
     while untried and alone <= SINGLE_FAILURES_MAX:

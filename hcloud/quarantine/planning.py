@@ -1,5 +1,5 @@
 """A plan despite a defect: what planning fails on is found by trying, and left out, so that one job does not stop all
-the others. Without a plan nothing starts, and machines that nobody renews end with all that runs on them.
+the others. Without a plan nothing starts, and instances end at their lease with all that runs on them.
 
 A plan is a pure function, so it can be tried as often as need be. First it is tried without any job: if it still fails,
 no job is at fault, and stages are left out. Else jobs are taken in again, all at once, and by halves where that fails.

@@ -56,11 +56,11 @@ class Quarantine:
         return dict(chain.from_iterable(_still(kept, now) for kept in (self.jobs, self.stages, self.others)))
 
     def not_yet_reported(self, others: Iterable[str], now: float) -> list[str]:
-        """Return what of all that fails besides planning is not remembered, or was told long ago."""
+        """Return the failures outside planning that were not reported lately."""
         return [name for name in others if name not in self.others or self.others[name][0] <= now]
 
     def record_others(self, others: Mapping[str, str], now: float) -> None:
-        """Remember what was told of what fails besides planning, and nothing that is long ago."""
+        """Remember the reported failures outside planning, and drop old ones."""
         self.others = dict(each for each in self.others.items() if each[1][0] > now)
         self.others.update({name: (now + QUARANTINE_S, error) for name, error in others.items()})
 

@@ -1,7 +1,7 @@
 """Our ledger against the cloud's bill, machine by machine: what agrees, what does not, and what only one of them knows.
 
 The bill's lines are read by :mod:`hcloud.report.bill_lines`. Compared is what a machine itself cost, over the time of
-which the bill tells; disks, traffic, taxes and fees are not in the ledger and are only told beside it.
+of the bill; disks, traffic, taxes and fees are not in the ledger and are only listed.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def bill_table(
     """Compare the ledger with a bill.
 
     ``events`` are those of ``BILL_KINDS`` from the start of the log. ``providers`` are the names of those the bill is
-    about (empty: all that are told of). ``owner`` is the tag of our machines; ``tolerance`` the share (0..1) by which
+    about (empty: all in it). ``owner`` is the tag of our machines; ``tolerance`` the share (0..1) by which
     two amounts may differ and still agree.
     """
     ledger = _OwnAccount(FleetHistory(bill.since, bill.until))

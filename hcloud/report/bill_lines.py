@@ -43,7 +43,7 @@ class BillLine:
 
 @dataclass(slots=True, kw_only=True)
 class Bill:
-    """A bill's lines about machines. ``since`` and ``until`` bound the time of which it tells (Unix seconds).
+    """A bill's lines about machines. ``since`` and ``until`` bound the time it covers (Unix seconds).
 
     ``owners`` are owner tags by resource; ``not_compared`` sums what is not about a machine, by what it is.
     """
@@ -57,7 +57,7 @@ class Bill:
     not_compared: dict[str, float] = field(default_factory=lambda: defaultdict(float))
 
     def note_time(self, since: float, until: float) -> None:
-        """Widen the time of which the bill tells."""
+        """Widen the time that the bill covers."""
         self.since, self.until = min(self.since, since), max(self.until, until)
 
 
@@ -123,7 +123,7 @@ def _take_aws(plain: Fields, row: Fields, where: str, bill: Bill) -> None:
 
 
 def _is_owner(name: object) -> bool:
-    """Tell whether a column or key is our owner tag: ``resourceTags/user:hcloud:owner``, ``user_hcloud_owner``..."""
+    """Return whether a column or key is our owner tag: ``resourceTags/user:hcloud:owner``, ``user_hcloud_owner``..."""
     return re.sub(r"[^a-z]", "", str(name).lower()).endswith("hcloudowner")
 
 

@@ -40,7 +40,7 @@ class _CommitmentLine:
 def commitments_table(
     events: Iterable[Event], grouping: Grouping, since: float, until: float, now: float
 ) -> ReportTable:
-    """Return how reserved machines were used, by pool, market or day; or by job, user or tag who held them."""
+    """Return how reserved machines were used, by pool, market or day; or by job, user or tag."""
     lines: dict[tuple[str, ...], _CommitmentLine] = {}
     history = FleetHistory(since, until)
     for event in events:

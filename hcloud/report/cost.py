@@ -1,4 +1,4 @@
-"""Cost and savings: each stretch of machine time, charged to who held it, at its own and at the on-demand price."""
+"""Cost and savings: each stretch of machine time, charged to its holders, at its own and at the on-demand price."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From events to stretches of machine time: who held which machine, at what price, from when to when.
+"""From events to stretches of instance time: which unit held which instance, at what price, from when to when.
 
 One pass over the log. A machine's stretches are settled when it has ended, or from time to time while it lives on, so
 that memory depends on what lives now and not on the length of the log.
@@ -34,7 +34,7 @@ class UnitHold:
 
 @dataclass(slots=True, kw_only=True)
 class MachineHistory:
-    """A machine as the log tells of it. ``prices`` are (since, USD/h), rising in time."""
+    """An instance as recorded in the log. ``prices`` are (since, USD/h), rising in time."""
 
     id: str
     provider: str
@@ -62,7 +62,7 @@ class MachineHistory:
 
     @property
     def running(self) -> bool:
-        """Whether a unit's end is still to be told."""
+        """Whether a unit's end is not recorded yet."""
         return any(holding.ended_at is None for holding in self.holdings)
 
     def price_at(self, at: float) -> float:
@@ -236,7 +236,7 @@ FLEET_KINDS: frozenset[EventKind] = frozenset(_HANDLERS)
 
 
 def unit_id(event: Event) -> str:
-    """Return the unit an event tells of: attempt and rank."""
+    """Return the unit of an event: attempt and rank."""
     return f"{event.fields.get('attempt')}.{event.fields.get('rank')}"
 
 
@@ -270,5 +270,5 @@ def _stretches(machine: MachineHistory, since: float, until: float) -> Iterator[
 
 
 def _end_of(holding: UnitHold, machine: MachineHistory, until: float) -> float:
-    """Return when a hold ended: with its machine at the latest, however late its end was told."""
+    """Return when a hold ended: with its machine at the latest, however late its end was reported."""
     return min(at for at in (until, holding.ended_at, machine.ended_at) if at is not None)

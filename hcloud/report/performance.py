@@ -85,7 +85,7 @@ class _PerformanceSums:
 class _JobLog:
     """Follows jobs through the log; each job becomes a row, or joins a group, when it has ended or the log has.
 
-    Profiling runs are no jobs that anybody submitted: they are told only by their own tag.
+    Profiling runs were not submitted by users: they are reported only by their own tag.
     """
 
     def __init__(self, grouping: Grouping, since: float, now: float) -> None:
@@ -146,7 +146,7 @@ class _JobLog:
         story.pool, story.market = self.machines.get(event.instance_id or "", (story.pool, story.market))
 
     def add(self, story: _JobStory) -> None:
-        """Count a job whose story is told as far as it goes."""
+        """Count a job, with its events so far."""
         story.close(self.now)
         if self.grouping.kind == "job":
             self.rows.append(_job_row(story, self.now))

@@ -47,7 +47,7 @@ class Serving:
             self.kept += looks * (measured[min(enough)] <= self.latency_ms)
 
     def unit_started(self, at: float) -> None:
-        """Count a unit that runs; the time nobody was there to serve ends."""
+        """Count a running unit; the downtime ends."""
         self.units += 1
         self.started_at = at if self.started_at is None else self.started_at
         if self.down_since is not None:
@@ -62,7 +62,7 @@ class Serving:
 
     def share(self, until: float, *, over: bool) -> float | None:
         """Return the part (0..1) of its looks up to ``until`` that kept the promise; while it was down nothing did.
-        None where nobody looked.
+        None without samples.
 
         One that is ``over`` was there up to the end of its last unit, if that was meant to end; one that lost it was
         down from then on.

@@ -15,7 +15,7 @@ Row = tuple[Value, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """One column. ``name`` carries the unit (``cost_usd``); ``unit`` says it again for those who format: empty is text
+    """One column. ``name`` carries the unit (``cost_usd``); ``unit`` repeats it for formatting: empty is text
     or a plain number. ``label`` is what people are shown instead of the name, where programs rely on that."""
 
     name: str

@@ -18,7 +18,7 @@ what the program counts: bills also hold boot times, idle time, failed attempts,
 lowest. The optimum is at most this solution's price. What is relaxed is only left out or made divisible: nothing a
 real planner must do is asked less cheaply than it can be had. Machines that run jobs faster than stated would break
 the first constraint, so run times are divided by ``fastest``, the speed of the fastest machine there can be. A job
-whose size the planner may choose counts with the least it may get.
+sized by the planner counts with the least it may get.
 
 Reserved machines are paid for from the beginning to the last arrival at least, used or not, so until then they are
 free to use and their price is added; afterwards each second of use costs its price, as a fleet of reserved machines is

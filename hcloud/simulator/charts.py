@@ -219,7 +219,7 @@ def _allocation(outcome: SimulationResult, top: int, most: float, span_s: float)
 
 
 def _fitting(name: str, width: float) -> str:
-    """Return a name that takes at most so much room, as XML: of a long one both ends, as files are told by theirs."""
+    """Return a name that takes at most so much room, as XML: of a long one both ends, which distinguish files."""
     most = int(width / CHARACTER)
     end = most // 2
     if sum(map(_characters, name)) <= most:

@@ -189,8 +189,8 @@ class _ClusterExperiment:
 
 
 def _private(heterogeneity: float, servers: Sequence[Server]) -> Truth:
-    """Return the truth of a cluster of old and new servers, which differ by more than a cloud's types. Nobody else is
-    on them (Paragon §5), and on smaller ones everybody presses harder.
+    """Return the truth of a cluster of old and new servers, which differ by more than a cloud's types. No other
+    tenant is on them (Paragon §5), and on smaller ones everybody presses harder.
 
     Under medium load 88 % of the jobs ran on the type that is best for them (Paragon fig. 9): there is room on the
     types that programs prefer, so what all prefer alike follows the room there is.
@@ -257,8 +257,8 @@ EXPERIMENTS: dict[str, str] = {each.name: each.summary for each in SCENARIOS.val
 def make_experiment(
     name: str, seed: int = 0, *, hours: float = 2.0, share: float = 1.0, sensitive: float | None = None
 ) -> Experiment:
-    """Return an experiment; ``share`` (0..1] of its jobs. ``hours`` and ``sensitive`` count for HCloud's, whose load is
-    per time (:func:`hcloud.simulator.scenarios.make_scenario`).
+    """Return an experiment; ``share`` (0..1] of its jobs. ``hours`` and ``sensitive`` count for HCloud's, with a load
+    that is per time (:func:`hcloud.simulator.scenarios.make_scenario`).
 
     Raises BadInput for an unknown name or a nonsensical size.
     """

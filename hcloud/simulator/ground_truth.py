@@ -35,14 +35,14 @@ class MachineTruth(Protocol):
 
 
 class VirtualCloud(Provider, MachineSource, Protocol):
-    """A mock provider, with what only a virtual one can be asked or told."""
+    """A mock provider, with the queries and commands that only a virtual cloud has."""
 
     def machines(self, now: float) -> Sequence[MachineTruth]:
         """Return every machine ever launched, of all owners, as of ``now``."""
         ...
 
     def appear(self, request: LaunchRequest) -> str:
-        """Let somebody else launch a machine; return its provider id."""
+        """Launch a machine as another tenant; return its provider id."""
         ...
 
     def kill(self, provider_id: str) -> None:

@@ -110,7 +110,8 @@ def unused_commitment_usd(outcome: SimulationResult) -> float:
 
 
 def times_bound(outcome: SimulationResult, bound: Bound) -> float | None:
-    """Return how many times the bound was paid; who leaves jobs undone may pay less than it takes to do them all."""
+    """Return how many times the bound was paid; a planner that leaves jobs undone may pay less than all of them
+    cost."""
     return outcome.cost_usd / bound.usd if bound.usd and outcome.succeeded == outcome.jobs else None
 
 

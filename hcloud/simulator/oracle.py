@@ -1,4 +1,4 @@
-"""A planner that is told the truth: what is lost then, neither a classifier nor its probes are to blame for.
+"""A planner that knows the truth: its losses are not due to the classifier or its probes.
 
 Everything else stays as it is: jobs are profiled and wait for that, and the planner reads the same records.
 """
@@ -25,7 +25,7 @@ def told_the_truth(world: World, planner: Planner) -> Planner:
     """Return ``planner`` for which speeds on types and tolerated and caused pressures are the world's own."""
 
     def plan(snapshot: Snapshot, policy: Policy, rng: np.random.Generator) -> Plan:
-        """Plan as always, on a snapshot whose beliefs are true."""
+        """Plan as always, on a snapshot with true beliefs."""
         beliefs = {key: corrected(world, key, each) for key, each in snapshot.applications.items()}
         return planner(replace(snapshot, applications=beliefs), policy, rng)
 

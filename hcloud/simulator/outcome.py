@@ -61,7 +61,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitedFor:
-    """A reason (its ``code``, and ``text``, as one job was told) for which jobs waited to start: ``job_s`` in all."""
+    """A reason (its ``code``, and the ``text`` of one job) for which jobs waited to start: ``job_s`` in all."""
 
     code: str
     text: str
@@ -70,7 +70,7 @@ class WaitedFor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailedBy:
-    """A reason (its ``code``, and ``text``, as one job was told) by which so many ``jobs`` failed."""
+    """A reason (its ``code``, and the ``text`` of one job) by which so many ``jobs`` failed."""
 
     code: str
     text: str
@@ -354,7 +354,7 @@ def outcome_of(
     Money, and the use of commitments, counts from its start for ``paid_s``, or (None) to the end: of what is rented to
     that of the last machine, of commitments to that of the last job, however long idle machines are kept after it.
     ``ideals`` (``Simulation.ideals()``) says what each job would do at its best; without, no
-    performance is told.
+    performance is reported.
     """
     reader = _EventReader()
     reader.follow(events())
@@ -468,7 +468,7 @@ def defects_of(outcome: SimulationResult) -> str | None:
 
 
 def wait_notes(outcomes: Sequence[SimulationResult]) -> Iterator[str]:
-    """Yield a line for each outcome whose jobs waited: what for, the longest first, with the words of one of them."""
+    """Yield a line for each outcome with waiting jobs: what for, the longest first, with the words of one of them."""
     for each in outcomes:
         waited_s = sum(reason.job_s for reason in each.waited_for)
         parts = [

@@ -1,6 +1,7 @@
 """Today's tools as planners: their *placement and buying rules*, re-implemented for comparison on equal terms.
 
-None of this is those tools' code, and none of it says how well they run programs: only who is served first, where it
+None of this is those tools' code, and none of it says how well they run programs: only which job is served first,
+where it
 goes, what is bought and when it is let go. What becomes of jobs and machines (retries, leases, back-offs after a
 stockout, caps and budgets) is ours for all of them, so that rules alone differ. Sources: ``docs/simulation.md``.
 """
@@ -37,7 +38,7 @@ UNDERUSED = 0.5
 
 @dataclass(slots=True, eq=False)
 class RentedMachine:
-    """A machine that the plan launches: its offer's place at the counter, what is left of it, who it is for."""
+    """A machine that the plan launches: its offer's place at the counter, what is left of it, its jobs."""
 
     at: int
     room: Amounts
@@ -70,11 +71,11 @@ Buy = Callable[[BuyingView, JobGroup, list[int]], int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerTool:
-    """One tool's rules. ``like``: whose they are. ``commits``: as which strategy it reserves machines beforehand.
+    """One tool's rules. ``like``: the tool. ``commits``: as which strategy it reserves machines beforehand.
 
     ``order``: sort key of waiting jobs. ``prefer``: which of the machines with room. ``buy``: which of the offers that
     can be had. ``idle_s``: how long an idle rented machine is kept. ``alone``: a machine for each job. ``blocks``:
-    nobody passes a job for which nothing can be bought. ``consolidates``: underused machines are emptied.
+    no job passes one for which nothing can be bought. ``consolidates``: underused machines are emptied.
     """
 
     name: str
@@ -116,7 +117,7 @@ def _plain(policy: Policy) -> Policy:
 
 # ------------------------------------------------------------------------------------------------------------- serving
 def _serve(peer: PeerTool, context: PlanContext) -> None:
-    """Place who fits, let others wait for machines that are starting, buy for the rest; in the peer's order."""
+    """Place jobs that fit, let others wait for booting machines, buy for the rest; in the peer's order."""
     shop = BuyingView(context=context, offer_market=open_market(context), markets=peer.markets)
     context.fleet.expect(context.stopping)
     stuck: dict[int, Reason] = {}
@@ -271,7 +272,7 @@ def _bought(peer: PeerTool, shop: BuyingView, job: Job, group: JobGroup) -> Reas
 
 
 def _joined(shop: BuyingView, job: Job, group: JobGroup) -> RentedMachine | None:
-    """Return a machine that this plan launches and has room for a rank of the job, whose user pays a part of it."""
+    """Return a machine that this plan launches and has room for a rank of the job, with a share for its user."""
     for machine in shop.machines:
         taken = shop.offer_market.taken(group)[machine.at]
         roomy = shop.offer_market.serves(group, machine.at) and bool((machine.room + SLACK >= taken).all())
@@ -347,7 +348,7 @@ def _let_idle_go(peer: PeerTool, context: PlanContext) -> None:
 
 
 def _consolidate(peer: PeerTool, context: PlanContext) -> None:
-    """Empty one underused rented machine whose jobs may be interrupted and fit on others, the fewest jobs first; where
+    """Empty one underused rented machine with interruptible jobs that fit on others, the fewest jobs first; where
     there is none, launch one cheaper machine for what of one of them fits nowhere. Their work is lost.
     """
     fleet = context.fleet
@@ -460,7 +461,7 @@ def _cheapest(shop: BuyingView, group: JobGroup, choices: list[int]) -> int:
 
 
 def _behind(shop: BuyingView, group: JobGroup) -> list[JobGroup]:
-    """Return the groups of who is served after the first of ``shop.left`` (of ``group``), as far as they may share
+    """Return the groups of jobs served after the first of ``shop.left`` (of ``group``), as far as they may share
     machines with it and find no room on those that are launched already: these would be bought for twice."""
     if group.exclusive:
         return []
@@ -477,7 +478,8 @@ def _behind(shop: BuyingView, group: JobGroup) -> list[JobGroup]:
 
 
 def _for_the_batch(shop: BuyingView, group: JobGroup, choices: list[int]) -> int:
-    """Add up who waits, as far as some type holds all of them; then the best market's cheapest type that does."""
+    """Add up the waiting jobs, as far as some type holds all of them; then the best market's cheapest type that
+    does."""
     markets = {shop.market(at) for at in choices}
     tier = Market.RESERVED if Market.RESERVED in markets else Market.SPOT if Market.SPOT in markets else None
     own = [at for at in choices if tier is None or shop.market(at) is tier]
@@ -490,15 +492,15 @@ def _for_the_batch(shop: BuyingView, group: JobGroup, choices: list[int]) -> int
 
 
 def _best_used(shop: BuyingView, group: JobGroup, choices: list[int]) -> int:
-    """The type that would be used best by who waits (the scarcer of CPU and memory, then their mean), at any price.
+    """The type that the waiting jobs would use best (the scarcer of CPU and memory, then their mean), at any price.
 
-    Reserved machines come first: who pays for them in any case writes them down as the least number of workers.
+    Reserved machines come first: as they are paid in any case, they are the minimum number of workers.
     """
     choices = [at for at in choices if shop.market(at) is Market.RESERVED] or choices
     waiting = [group, *_behind(shop, group)]
 
     def score(at: int) -> tuple[float, float, int]:
-        """Fill one machine with who waits; return the used share (0..1) of the scarcer, their mean, and rank."""
+        """Fill one machine with waiting jobs; return the used share (0..1) of the scarcer, their mean, and rank."""
         left = shop.offer_market.capacity[at].copy()
         for each in waiting:
             if bool((left + SLACK >= each.demand).all()):

@@ -1,6 +1,6 @@
 """How well each simulated job did beside its best: alone, at once, on the machine type that suits it most.
 
-Only a simulation can tell that, since it knows the truth. Batch jobs count by their run time (Paragon §6.1), services
+Only a simulation knows that. Batch jobs count by their run time (Paragon §6.1), services
 by their latency (HCloud §8.4): 1 is the best there is. QoS is kept where at most 5 % of the best are lost (Paragon §2),
 or latency is at most 5 % above what was promised.
 """
@@ -116,6 +116,6 @@ def quantile(found: Sequence[JobPerformance], share: float, kind: str | None = N
 
 
 def kept_pct(found: Sequence[JobPerformance], kind: str | None = None) -> float | None:
-    """Return the percentage of jobs whose QoS was kept; None where there is none."""
+    """Return the percentage of jobs that kept their QoS; None where there is none."""
     values = [each.kept for each in found if kind in (None, each.kind)]
     return 100.0 * float(np.mean(values)) if values else None

@@ -1,10 +1,10 @@
 """What programs really are in a simulated world: how fast on which machines, what they cause and what they bear.
 
-Programs of one machine (``single``) are the shipped library's, as measured, varied by a factor each. Nobody measured
+Programs of one machine (``single``) are the shipped library's, as measured, varied by a factor each. No data exists for
 analytics frameworks and memory-based services here, so their vectors come from stated ranges: services bear little of
 caches, memory bandwidth and network and cause little but network; analytics bear and cause more (HCloud: Dissertation
-§8.2; Paragon §2.3 tells the same of such programs). Only resources that all programs of a machine share count: units
-hold whole cores, so nobody shares a core.
+§8.2; Paragon §2.3 says the same of such programs). Only resources that all programs of a machine share count: units
+hold whole cores, so no core is shared.
 """
 
 from __future__ import annotations

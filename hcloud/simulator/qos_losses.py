@@ -33,7 +33,8 @@ class Stay:
 
 @dataclass(slots=True)
 class Stays:
-    """Who was where: ``on``: by machine; ``last``: the last stay of each job; ``types``: type names by machine."""
+    """Which job was where: ``on``: by machine; ``last``: the last stay of each job; ``types``: type names by
+    machine."""
 
     on: dict[str, list[Stay]] = field(default_factory=lambda: defaultdict(list))
     last: dict[str, Stay] = field(default_factory=dict)
@@ -90,7 +91,7 @@ def _left_beside(stays: Stays, own: Stay, specs: Mapping[str, JobSpec], world: W
 
 
 def _stretches(stays: Stays, own: Stay, specs: Mapping[str, JobSpec]) -> Iterator[tuple[float, list[Stay]]]:
-    """Yield stretches of a stay with the same neighbours: how long each is, and who they were."""
+    """Yield stretches of a stay with the same neighbours: how long each is, and which they were."""
     others = [
         each
         for each in stays.on[own.instance_id]

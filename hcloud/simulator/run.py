@@ -104,7 +104,7 @@ class Commitment:
 
 @dataclass(slots=True)
 class Progress:
-    """How far a simulation is, told to whoever watches."""
+    """How far a simulation is, for progress displays."""
 
     now_s: float = 0.0
     submitted: int = 0
@@ -168,7 +168,7 @@ class Simulation:
         return told_the_truth(self._world, planner) if self.setting.oracle and self._world is not None else planner
 
     def _library(self) -> Library | None:
-        """Return the world's library; nothing where nobody asks: reading the shipped one takes longer than a little
+        """Return the world's library; nothing if it is not used: reading the shipped one takes longer than a little
         simulation."""
         if self._world is not None:
             return self._world.library()
@@ -249,7 +249,7 @@ class Simulation:
 
     def _step_s(self, outcome: ApplyResult, still_s: float) -> float:
         """Return how far to go: a cycle while something moves; else to what happens or is due next, at most ten
-        seconds, or a minute when all has just gone on for an hour; straight to it where nobody is there at all."""
+        seconds, or a minute when all has just gone on for an hour; straight to it if there are no jobs at all."""
         step_s = self.setting.cycle_s
         if outcome.moved:
             return step_s

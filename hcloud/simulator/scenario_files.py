@@ -47,7 +47,7 @@ VCPUS_MOST, HOURS_MOST, JOBS_MOST, KINDS_MOST = 1e6, 744.0, 1_000_000, 1000
 class Kind:
     """One kind of job: ``like`` has its run time's mean, ``spread`` is the standard deviation of that's logarithm.
 
-    ``where``: file, line and key of it, for whoever is told that it makes no sense.
+    ``where``: file, line and key of it, for error messages.
     """
 
     like: Arrival

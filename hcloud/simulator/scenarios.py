@@ -154,7 +154,7 @@ def _job(
 
 
 def batch_job(run: Run, number: int, cores: int, within_s: float, memory_mib: int | None = None) -> JobSpec:
-    """Return a batch job of a program that tells its progress."""
+    """Return a batch job of a program that reports its progress."""
     return JobSpec(
         name=f"{run.kind}-{number}",
         user=run.user,

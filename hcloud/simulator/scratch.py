@@ -1,4 +1,4 @@
-"""Folders that simulations work in: in memory where there is such a place, and gone once nobody works there."""
+"""Folders that simulations work in: in memory where there is such a place, and removed after use."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def quick_folder() -> Iterator[Path]:
     """Open a folder for a block: in ``$TMPDIR`` if that is set, else in memory, else where temporary files go.
 
     It is held by a lock that ends with the process (and those it forked), however that ends. So what a killed one left
-    is known as nobody's, and the next one removes it. Raises BadInput where no folder can be made.
+    is recognised as abandoned, and the next one removes it. Raises BadInput where no folder can be made.
     """
     place = _place()
     try:
@@ -39,7 +39,7 @@ def quick_folder() -> Iterator[Path]:
 
 @contextmanager
 def folder_in(place: Path | None) -> Iterator[Path]:
-    """Open a folder for a block, in one that somebody else holds and removes (None: :func:`quick_folder`)."""
+    """Open a folder for a block, in one that the caller holds and removes (None: :func:`quick_folder`)."""
     with quick_folder() if place is None else tempfile.TemporaryDirectory(dir=place) as made:
         yield Path(made)
 

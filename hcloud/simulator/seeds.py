@@ -63,9 +63,9 @@ class Repeated:
 
 
 def repeated_table(policies: Sequence[Repeated], seeds: Sequence[int]) -> ReportTable:
-    """Return one row per policy: means over ``seeds`` and their limits. The notes tell how each differs from the first.
+    """Return one row per policy: means over ``seeds`` and their limits. The notes say how each differs from the first.
 
-    A number that is not there with every seed (of promises nobody made) is not there at all.
+    A number that is not there with every seed (of targets, without any) is not there at all.
     """
     unasked = _ONLY_BESIDE_BOUNDS if not policies[0].bounds else _NAMES - _BESIDE_BOUNDS
     asked = [each for each in _MEASURES if each.name not in unasked]

@@ -83,7 +83,7 @@ class Workload:
     def cores(self, step_s: float = 60.0) -> tuple[float, ...]:
         """Return how many cores would be in use at each step if every job began at once: the load itself.
 
-        Looked at once a step, or, where that misses more than a tenth of the load or tells of so much more (short jobs
+        Looked at once a step, or, where that misses more than a tenth of the load or shows so much more (short jobs
         that come at regular times), the mean over each step.
         """
         steps = int(self.span_s / step_s) + 1
@@ -411,7 +411,7 @@ def _target(row: Mapping[str, str], number: Callable[..., float], where: str) ->
 # ------------------------------------------------------------------------------------------------------------- history
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PastJob:
-    """A job a daemon was given; ``run_s`` None: it has not succeeded, so nobody knows how long it would have run."""
+    """A job a daemon was given; ``run_s`` None: it has not succeeded, so its run time is unknown."""
 
     submitted_at: float
     spec: JobSpec

@@ -51,7 +51,7 @@ class Truth:
     """What a world is like. Everything follows from these numbers and the seed.
 
     ``heterogeneity``: how much machine types differ (0: not at all; 1: as measured on clouds; 5: old and new servers
-    side by side). ``room``: vCPUs there are of each type in all, on a cluster whose owner has bought what the programs
+    side by side). ``room``: vCPUs there are of each type in all, on a cluster bought for what the programs
     run best on (:func:`hcloud.simulator.program_models.ranking_by_room`); empty: what all prefer alike is drawn by lot.
     ``sensitivity`` and ``pressure`` scale what programs feel and cause. ``external_load`` (share of a
     whole server) with its standard deviation ``external_swing`` is on all smaller machines that are not reserved
@@ -313,7 +313,7 @@ class World:
 
     # -------------------------------------------------------------------------------------------------------- profiling
     def profile(self, unit: UnitSpec, work: Work, speed: float) -> Findings:
-        """Return what a profiling run finds: the truth, with noise; of a program nobody can measure, why not."""
+        """Return what a profiling run finds: the truth, with noise; of a program that cannot be measured, why not."""
         assert unit.profile is not None
         if reason := why_not_measured(unit, work):
             return Findings(notes=(reason,), duration_s=min(unit.profile.run_s, work.duration_s))

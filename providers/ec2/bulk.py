@@ -1,6 +1,6 @@
 """Listings without their bulk: what HCloud never reads of a machine is dropped before the library turns it into values.
 
-Networks, volumes and options are most of what EC2 tells of a machine, and most of the time that the library takes to
+Networks, volumes and options are most of EC2's description of a machine, and most of the time that the library takes to
 read a listing of thousands. They cannot be left out by asking. What is left out is first a few large groups, then
 every single value that is not among those that are read; and the library is given a description of machines that knows
 no more than that, because it looks for everything that is described.
@@ -67,7 +67,7 @@ EVENT = "before-parse.ec2.DescribeInstances"
 
 
 def drop_bulk(response_dict: dict[str, Any], **_: Any) -> None:
-    """Handle botocore's event before an answer is read; what tells of an error stays as it is."""
+    """Handle botocore's event before an answer is read; an error stays as it is."""
     if response_dict["status_code"] == 200:
         response_dict["body"] = _LEAF.sub(b"", _BULK.sub(b"", response_dict["body"]))
 

@@ -32,7 +32,7 @@ class _Picture:
 
 
 class Ec2Catalogue:
-    """Reads lazily; answers from memory until a part is too old. ``troubles`` tells what could not be read, by part."""
+    """Reads lazily; answers from memory until a part is too old. ``troubles``: what could not be read, by part."""
 
     def __init__(self, provider: str, settings: Ec2Settings, clients: Clients, clock: Clock) -> None:
         self._provider, self._settings, self._clients, self._clock = provider, settings, clients, clock

@@ -1,7 +1,7 @@
 """Connections to the services of one region: reads are retried by the library, launches and ends never.
 
-A launch that is out of capacity is HTTP 500, which the library would repeat blindly; and a write whose reply was lost
-must be repeated with its token by those who wrote the intent down. So writes get exactly one try here.
+A launch that is out of capacity is HTTP 500, which the library would repeat blindly; and a write without a reply
+must be repeated with its token by the owner of the intent. So writes get exactly one try here.
 """
 
 from __future__ import annotations
@@ -61,11 +61,11 @@ class Clients:
             raise ConfigError(f"{error}", where=f"providers.{provider}.settings.profile") from error
 
     def reading(self, service: str = "ec2") -> Any:
-        """Return a client whose calls are tried ``read_attempts`` times."""
+        """Return a client that tries calls ``read_attempts`` times."""
         return self._client(service, retrying=True)
 
     def writing(self, service: str = "ec2") -> Any:
-        """Return a client whose calls are tried once."""
+        """Return a client that tries calls once."""
         return self._client(service, retrying=False)
 
     def _client(self, service: str, *, retrying: bool) -> Any:

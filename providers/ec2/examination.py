@@ -1,4 +1,4 @@
-"""Looking an AWS account over without any effect: who we are, what is missing, how much may be rented.
+"""Checks of an AWS account without side effects: identity, missing permissions, quotas.
 
 Permissions are tried as dry runs: EC2 judges the request and does nothing. What has no dry run is read for real, or
 said not to have been tried.

@@ -103,7 +103,8 @@ def error_code(error: Exception) -> str:
 
 
 def translated(error: Exception, call: Call, what: str) -> ProviderError:
-    """Return what to raise for one of FAILURES; ``what`` says who wanted what, e.g. ``"ec2: listing machines"``."""
+    """Return what to raise for one of FAILURES; ``what`` names the caller and the call, e.g. ``"ec2: listing
+    machines"``."""
     if isinstance(error, ClientError):
         return _answered(error, call, what)
     if call is Call.READ or isinstance(error, _NOT_SENT):

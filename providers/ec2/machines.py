@@ -1,4 +1,4 @@
-"""Machines as EC2 tells them, read as the port's vocabulary; and what we write on them to know them again."""
+"""Instances of EC2 in the port's vocabulary, and the tags by which ours are recognised."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ class Notices:
         self.trouble = ""
 
     def look(self, now: float) -> Mapping[str, float]:
-        """Read the queue; return all known times. A queue that does not answer is told in ``trouble``, no more."""
+        """Read the queue; return all known times. A queue that does not answer is only noted in ``trouble``."""
         with self._lock:
             if self._queue_url:
                 try:

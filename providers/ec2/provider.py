@@ -242,7 +242,7 @@ class Ec2Provider:
         raise OutcomeUnknown(f"{self.name}: the machine of {request.instance_id} is known but not listed yet")
 
     def _find(self, request: LaunchRequest) -> CloudInstance | None:
-        """Return the machine of the request's token, if EC2 tells of it (a new one may be missing for a while)."""
+        """Return the machine of the request's token, if EC2 lists it (a new one may be missing for a while)."""
         with calling(Call.READ, f"{self.name}: looking for the machine of {request.instance_id}"):
             found = list(self._described([{"Name": f"tag:{TOKEN}", "Values": [request.token]}]))
         if not found:
@@ -258,7 +258,7 @@ class Ec2Provider:
 
     # --------------------------------------------------------------------------------------------------------- listing
     def instances(self, owner: str) -> Listing:
-        """List an owner's machines; when a later page fails, what came before is told as incomplete."""
+        """List an owner's machines; when a later page fails, what came before is returned as incomplete."""
         notices = self._notices.look(self._clock.now())
         found: dict[str, CloudInstance] = {}
         complete = True
@@ -348,7 +348,7 @@ class Ec2Provider:
         )
 
     def facts(self) -> Mapping[str, str]:
-        """Say which region and image, what the account may rent, and what could not be read; asks nobody."""
+        """Say which region and image, what the account may rent, and what could not be read; without any call."""
         settings = self.settings
         told_facts = {
             "region": settings.region,

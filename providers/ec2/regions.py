@@ -38,7 +38,7 @@ class Ec2Regions:
         self._troubles: dict[str, str] = {}
 
     def offers(self) -> tuple[Offer, ...]:
-        """Return the offers of all regions; those of one that does not answer are the last it told."""
+        """Return the offers of all regions; those of one that does not answer are its last ones."""
         told, troubles = self._of_all(lambda each: each.offers())
         self._offers |= told
         self._troubles = {region: str(trouble) for region, trouble in troubles.items()}

@@ -18,7 +18,7 @@ PAGE = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Running:
-    """One machine. ``in_room``: it stands in a capacity reservation, whose own count already knows it."""
+    """One machine. ``in_room``: it stands in a capacity reservation, which already counts it."""
 
     zone: str
     type_name: str
@@ -118,7 +118,7 @@ def read_quotas(clients: Clients, type_names: Iterable[str]) -> dict[tuple[str, 
 
 
 def vcpus_used(running: Iterable[Running], vcpus_of: Mapping[str, float]) -> Counter[tuple[str, str]]:
-    """Return vCPUs in use by market and class; where EC2 does not tell a machine's, its type's count."""
+    """Return vCPUs in use by market and class; if EC2 does not state a machine's, its type's count."""
     used: Counter[tuple[str, str]] = Counter()
     for each in running:
         vcpus = each.vcpus or vcpus_of.get(each.type_name, 0.0)

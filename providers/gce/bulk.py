@@ -2,7 +2,7 @@
 
 A machine carries its user data, disks and networks; of ten thousand that is a hundred megabytes, and turning them
 into messages takes ten seconds. Whether Compute Engine would leave fields of aggregated lists out by itself is not sure
-enough to rely on. So the text is read once as it is, and what nobody looks at is dropped before the library sees it.
+enough to rely on. So the text is read once as it is, and unused parts are dropped before the library sees it.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ class GceCatalogue:
     def offers(self, provider: str) -> tuple[Offer, ...]:
         """Return all offers, sorted by key.
 
-        A zone whose types cannot be read is left out and remembered in ``troubles``.
+        A zone without readable types is left out and remembered in ``troubles``.
 
         Raises:
             ProviderUnavailable, Throttled: quotas, reservations or the types of every zone could not be read.

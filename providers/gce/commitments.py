@@ -84,7 +84,8 @@ class Committed:
         return max(0, int(min(pool.vcpus / vcpus, pool.memory_mb / memory_mb)))
 
     def plan(self, zone: str, type_name: str) -> str | None:
-        """Return the term whose price holds: the dearer where there are several, for none is promised."""
+        """Return the term with the price that holds: the more expensive where there are several, for none is
+        promised."""
         pool = self._pool(zone, type_name)
         return min(pool.plans) if pool is not None and pool.plans else None
 
@@ -109,7 +110,7 @@ def series_of_type(type_name: str) -> str:
 
 
 def needs_of(type_name: str, known: Mapping[str, tuple[float, float]]) -> tuple[float, float] | None:
-    """Return vCPUs and memory in MB of a type, by what is known or as its name says; None: neither tells."""
+    """Return vCPUs and memory in MB of a type, by what is known or as its name says; None: neither says."""
     if type_name in known:
         return known[type_name]
     custom = _CUSTOM.search(type_name)

@@ -1,4 +1,4 @@
-"""Credentials that ask nobody but those who give the token.
+"""Credentials that call nothing but the source of the token.
 
 The library's own would, beside every token, look up at yet another host in which regions an account may be used
 (``allowedLocations`` at iamcredentials.googleapis.com), whatever endpoint was configured.

@@ -1,6 +1,6 @@
 """What became of machines that are gone: Compute Engine lists a deleted machine no more, but keeps its operations.
 
-So a machine taken back is told apart from one that was lost, and its end is known to the second.
+So a preempted machine is distinguished from a lost one, and its end is known to the second.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class EndOperation:
 
 
 def end_of(operations: Sequence[compute.Operation]) -> EndOperation | None:
-    """Return the end told by a machine's operations, oldest first: the first that took it away."""
+    """Return the end in a machine's operations, oldest first: the first that took it away."""
     for each in operations:
         taking = each.operation_type == PREEMPTED or any(
             word in each.operation_type.lower() for word in ("delete", "terminate", "stop")
@@ -45,7 +45,7 @@ def end_of(operations: Sequence[compute.Operation]) -> EndOperation | None:
 
 
 class EndedMachines:
-    """Remembers the machines listed last, and tells of those that have gone for a while."""
+    """Remembers the machines listed last, and reports those that have been gone for a while."""
 
     def __init__(self, api: Api) -> None:
         self._api = api

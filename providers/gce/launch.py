@@ -30,7 +30,7 @@ MOST_FAILED = 1000
 
 
 class Launcher:
-    """Launches machines. ``undecided``: ids of machines whose insert was last seen under way."""
+    """Launches machines. ``undecided``: ids of machines with an insert in progress."""
 
     def __init__(
         self, api: Api, settings: GceSettings, clock: Clock, catalogue: GceCatalogue, price_of: PriceOf
@@ -59,7 +59,7 @@ class Launcher:
     def _underway(self, request: LaunchRequest, known: Sequence[compute.Operation]) -> compute.Operation | None:
         """The insert that has succeeded or may yet, if there is one.
 
-        One that failed since it was last asked for is told now, so that a slow stockout leads on to the next offer.
+        One that failed since the last call is reported now, so that a slow stockout leads on to the next offer.
         """
         inserts = [each for each in known if each.operation_type == "insert"]
         for each in inserts:
@@ -69,7 +69,7 @@ class Launcher:
         return None
 
     def _raise_failure(self, request: LaunchRequest, operations: Sequence[compute.Operation], told: Set[str]) -> None:
-        """Raise what the last of these failed with that has not been told before."""
+        """Raise the last of these failures that was not reported before."""
         untold = [each for each in operations if each.name not in told and failure_of(each) is not None]
         with self._lock:
             if untold:
@@ -142,7 +142,7 @@ class Launcher:
         return _priced(found, request)
 
     def _over(self, request: LaunchRequest, zone: str, name: str, operation: compute.Operation) -> CloudInstance:
-        """The machine this token launched and that has ended since, as its operations tell it."""
+        """The machine this token launched and that has ended since, according to its operations."""
         now = self._clock.now()
         launched_at = seconds(operation.insert_time) or now
         machine = CloudInstance(

@@ -89,7 +89,7 @@ class ComputeProject:
         return facts
 
     def _told(self, found: AggregatedList, owner: str, now: float) -> list[CloudInstance]:
-        """The owner's machines, without those whose launch is not decided: they may turn out to be a stockout."""
+        """The owner's machines, without undecided launches: they may turn out to be a stockout."""
         machines = (told(each, self._price_of, now) for _, each in found.items)
         return [
             each

@@ -70,7 +70,7 @@ class WorkerSettings(_GceSection):
     service account; its metadata, where whoever may read the machine in the project can read them, only if
     ``tls_in_metadata``; else the image, in ``/etc/hcloud/tls``. ``package`` is what pip installs where the image lacks
     the program (empty: it must have it), from ``package_index`` where given (a mirror). ``scheduler_address`` is where
-    machines reach the engine, if not at ``engine.listen``. A machine whose worker is not up ``boot_timeout_s`` after
+    machines reach the engine, if not at ``engine.listen``. A machine without a worker ``boot_timeout_s`` after
     its start switches itself off.
     """
 
@@ -93,7 +93,7 @@ class GceSettings(_GceSection):
     emulators) or the path of a key file. ``system_memory_mib`` is kept back from jobs for the system and the worker.
     ``launches_at_once``: how many launches are under way at the same time.
     ``longest_run_s`` is when Compute Engine itself deletes a machine whatever happens: its own limit cannot be moved
-    while a machine runs, so a machine's earlier expiry is kept by its worker, which hears of renewals.
+    while a machine runs, so a machine's earlier expiry is kept by its worker, which receives renewals.
     """
 
     project: Project

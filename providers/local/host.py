@@ -79,7 +79,7 @@ def _available_mib() -> int:
 
 
 def pick_port(between: str, taken: set[int], *, start: int) -> int:
-    """Return a port of a range such as ``9100-9999`` that nobody listens on, searching from ``start`` on.
+    """Return a port of a range such as ``9100-9999`` that is free, searching from ``start`` on.
 
     Raises:
         InsufficientCapacity: every port is in use.

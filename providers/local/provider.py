@@ -280,7 +280,7 @@ class LocalProvider:
 
     # --------------------------------------------------------------------------------------------------------- listing
     def instances(self, owner: str) -> Listing:
-        """List the slices of ``owner``; one whose supervisor died is powered off before it is called ended."""
+        """List the slices of ``owner``; one with a dead supervisor is powered off before it counts as ended."""
         with _unavailable("cannot list slices"):
             found = [self._view(directory, record) for directory, record in self._all() if record.owner == owner]
         return Listing(instances=tuple(sorted(found, key=lambda each: each.provider_id)))

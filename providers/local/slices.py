@@ -75,7 +75,7 @@ def _processes() -> Iterable[int]:
 
 
 def descendants(pid: int) -> set[int]:
-    """All live processes below ``pid``, which as a subreaper also keeps those whose parents ended."""
+    """All live processes below ``pid``, which as a subreaper also keeps orphans."""
     children: dict[int, set[int]] = {}
     for each in _processes():
         stat = _stat(each)
@@ -221,7 +221,7 @@ class SliceDirectory:
         return None if notice is None else float(notice["preempt_at"])
 
     def expires_at(self, record: SliceRecord) -> float:
-        """Return when the slice powers itself off: as paid for at launch, or as its worker was told since."""
+        """Return when the slice powers itself off: as paid for at launch, or as renewed since."""
         try:
             renewal = read_json(self.machine / "renewal.json")
         except ProviderUnavailable:

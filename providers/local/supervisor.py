@@ -1,10 +1,10 @@
 """The machine under a slice's worker: starts it, restarts it when it dies, powers the slice off when its time is over.
 
 Run as ``python -m providers.local.supervisor DIRECTORY``. The command returns once the supervisor stands on its own
-feet (its own session, no terminal, no parent) and is recorded, or fails saying why. It needs nobody: daemon and engine
-may come and go.
+feet (its own session, no terminal, no parent) and is recorded, or fails saying why. It needs no other process: daemon
+and engine may come and go.
 
-The worker's files in ``machine/`` tell it two things: ``renewal.json`` (``{"expires_at": ...}``) that more was paid
+The worker's files in ``machine/`` carry two things: ``renewal.json`` (``{"expires_at": ...}``) that more was paid
 ahead, and ``off.json`` (``{"reason": ...}``) that the worker switches the machine off. An operator writes seconds of
 notice into the slice's file ``preempt`` to take a spot slice back.
 """

@@ -57,7 +57,7 @@ class MockCatalogue:
         )
 
     def _with_pool(self, offer: Offer, left_vcpus: Sequence[float]) -> Offer:
-        """Return the offer with what is left of the quota that leaves it the least, of those that are told."""
+        """Return the offer with what is left of the quota that leaves it the least, of those that are stated."""
         quotas = [(left, at) for at, left in enumerate(left_vcpus) if self.told[at].holds(offer.region, offer.market)]
         if not quotas:
             return offer
@@ -99,7 +99,7 @@ class MockCatalogue:
         return bool(draws_for(self.settings.seed, "stockout", *offer.key, period).random() < stockouts.rate)
 
     def _short(self, zone: str, type_name: str, now: float) -> bool:
-        """Nobody sells what is about to be taken back: it cannot be had from when that is announced."""
+        """Capacity about to be taken back is not sold from the notice on."""
         soon = self.shortages.next_at(zone, type_name, now) - now <= self.settings.spot.notice_s
         return soon or self.shortages.short(zone, type_name, now)
 

@@ -20,8 +20,8 @@ BIRTH = "cloud"
 class Cloud:
     """All machines ever launched. Use only inside :meth:`hold`, which brings it up to the present first.
 
-    ``now`` is the cloud's own time: it never runs backwards, whatever its clock does. ``touched``: whose turn it was,
-    again and again, that something that can be told of it changed. ``live`` are the machines that have not ended;
+    ``now`` is the cloud's own time: it never runs backwards, whatever its clock does. ``touched``: the ids,
+    again and again, that something visible of it changed. ``live`` are the machines that have not ended;
     ``reserved`` counts the reserved ones of them by zone and type.
     """
 
@@ -42,7 +42,7 @@ class Cloud:
 
     @property
     def version(self) -> int:
-        """Another number whenever anything that can be told of a machine has changed."""
+        """Another number whenever anything visible of a machine has changed."""
         return len(self.touched)
 
     def listen(self, take_row: Callable[[str, Any], None]) -> None:

@@ -50,7 +50,8 @@ CALLS: dict[FaultKind, frozenset[Call]] = {
 class Fault:
     """One scripted fault.
 
-    It meets calls of ``call`` (None: any its kind may meet) whose offer fits ``zone``, ``instance_type`` and ``market``
+    It meets calls of ``call`` (None: any its kind may meet) with an offer that fits ``zone``, ``instance_type`` and
+    ``market``
     (None: any), between ``from_s`` and ``to_s`` seconds after the cloud came to be, ``times`` times (None: each time).
     """
 

@@ -36,7 +36,7 @@ class MachineRecord:
 class MachineRow:
     """A machine, with every moment of its life that is already settled; ``math.inf`` where it will not come.
 
-    ``listed_at`` is from when listings show it, ``notice_at`` from when they tell of ``preempt_at``. ``stopped_at`` is
+    ``listed_at`` is from when listings show it, ``notice_at`` from when they show ``preempt_at``. ``stopped_at`` is
     the end of an asked termination, ``expires_at`` and ``lease_ends_at`` are the ends it makes by itself.
     """
 
@@ -81,7 +81,7 @@ class MachineRow:
         return CloudState.RUNNING if now >= self.running_at else CloudState.PENDING
 
     def detail_at(self, now: float) -> str:
-        """Say in words why it ended, or that it was told to."""
+        """Return why it ended, or that it was asked to."""
         if now < self.ends_at:
             return "asked to end" if now >= self.stop_asked_at else ""
         ends = {
@@ -94,12 +94,12 @@ class MachineRow:
         return ends.get(self.ends_at, "")
 
     def changes(self) -> tuple[float, ...]:
-        """Return every time at which what is told of it changes."""
+        """Return every time at which its listing changes."""
         times = (self.launched_at, self.listed_at, self.running_at, self.notice_at, self.stop_asked_at, self.ends_at)
         return tuple(sorted({at for at in times if at <= self.ends_at and math.isfinite(at)}))
 
     def told_at(self, now: float, price_usd_per_h: float) -> CloudInstance:
-        """Return the machine as the cloud tells it."""
+        """Return the machine as the cloud lists it."""
         return CloudInstance(
             provider_id=self.provider_id,
             instance_id=self.instance_id,

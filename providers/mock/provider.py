@@ -1,4 +1,4 @@
-"""The mock provider: a behaving cloud whose state follows its clock, with every trouble a cloud can make."""
+"""The mock provider: a behaving cloud that follows its clock, with every fault a cloud can have."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from providers.mock.throttle import TokenBucket
 
 @dataclass(slots=True)
 class _ReportedStates:
-    """What an owner was told of machines, by id, as of which version of the cloud and step of prices; which are not
+    """What was listed to an owner, by id, as of which version of the cloud and step of prices; which are not
     listed yet, and until when ended ones are."""
 
     version: int = 0
@@ -186,8 +186,8 @@ class MockProvider:
 
     # ------------------------------------------------------------------------------------------ for tests and simulator
     def appear(self, request: LaunchRequest) -> str:
-        """Let somebody else launch a machine on this account, tagged as they please: owner, name and token may be "" or
-        like ours. No fault and no limit meets it, and nobody renews a lease of it. Returns its provider id."""
+        """Launch a machine as another tenant of this account, with any tags: owner, name and token may be "" or
+        like ours. No fault and no limit meets it, and its lease is not renewed. Returns its provider id."""
         calm = FaultQueue(self.settings.model_copy(update={"script": (), "chances": {}}), self._cloud)
         with self._cloud.hold(self._clock.now()):
             row = FailureModel(self._catalogue, calm).machine(request, len(self._cloud.machines) + 1, self._cloud.now)
@@ -286,7 +286,7 @@ class MockProvider:
 
     # -------------------------------------------------------------------------------------------------------- telling
     def _tell_all(self, owner: str) -> tuple[CloudInstance, ...]:
-        """Return an owner's machines by id; only what may have changed since the last time is told anew."""
+        """Return an owner's machines by id; only what may have changed since the last time is made again."""
         now, machines = self._cloud.now, self._cloud.machines
         known = self._told.setdefault(owner, _ReportedStates())
         news = dict.fromkeys([*self._cloud.touched[known.version :], *known.unlisted])

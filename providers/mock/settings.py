@@ -108,7 +108,7 @@ class QualitySettings(_MockSection):
 
 class QuotaSettings(_MockSection):
     """At most so many vCPUs at once; ``region`` and ``market`` None: in all together. ``told``: offers say what is left
-    of it, as those of one host do, and of clouds whose quotas can be read; else who asks for more is only refused."""
+    of it, as those of one host do, and of clouds whose quotas can be read; else larger requests are only refused."""
 
     vcpus: Real = Field(ge=0)
     region: str | None = None
@@ -160,7 +160,7 @@ class MockSettings(_MockSection):
     ``labels`` are those of all its machines, beside those of each type. ``zones`` maps a zone to its region and
     price factor by name: ``east-1a`` is in ``east-1``, if ``regions`` does not say another. ``reserved`` holds how
     many machines of a type are reserved per zone, or in one (``ZONE/TYPE``; absent types: ``reserved_default``).
-    ``list_lag_s`` is how long a new machine may be missing from listings. A machine whose lease is not renewed for
+    ``list_lag_s`` is how long a new machine may be missing from listings. A machine without a lease renewal for
     ``lease_s`` ends itself (None: at its expiry only). ``chances`` gives a fault's probability per call, ``script``
     faults at set times. With ``state_file`` (or ``persist``: ``cloud.journal`` in the provider's
     state directory) the cloud outlives this process and is shared with others.

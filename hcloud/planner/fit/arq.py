@@ -27,9 +27,9 @@ _NO_LIMIT = BatchTarget()
 
 
 def run_s(known: Classification | None, nodes: int = 1) -> float | None:
-    """Return the expected run time alone on the best platform (``CT``), or None where no measure tells of whole jobs.
+    """Return the expected run time alone on the best platform (``CT``), or None if no measure covers whole jobs.
 
-    ``nodes``: on so many; node counts nobody knows of count as the most that are known below.
+    ``nodes``: on so many; unknown node counts count as the most that are known below.
     """
     if known is None or known.measure not in WHOLE_JOBS or not known.by_type:
         return None

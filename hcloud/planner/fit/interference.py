@@ -76,10 +76,10 @@ def sensitivity(
     classes: int,
     tolerance: float = LOSS_AT_TOLERATED,
 ) -> Sensitivity:
-    """Return the sensitivity of an application; a resource nobody asked about is neither pressed nor felt.
+    """Return the sensitivity of an application; a resource without a question is neither pressed nor felt.
 
     ``tolerance``: the part of its performance that neighbours may cost. What is lost grows in proportion to the
-    pressure (iBench's second claim), so who may lose twice as much bears twice the pressure.
+    pressure (iBench's second claim), so a job that may lose twice as much bears twice the pressure.
     """
     reach, cause, feel = reach_of(confidence), known.caused, known.tolerated
     more = tolerance / LOSS_AT_TOLERATED
@@ -100,7 +100,7 @@ def quality_needed(known: Classification, sources: Sequence[str]) -> float:
     cause = known.caused
 
     def total() -> float:
-        """Of a resource that nobody asked about: nothing."""
+        """Of a resource without a question: nothing."""
         return quality.total([min(FULL, max(0.0, cause[s].value)) if s in cause else 0.0 for s in sources])
 
     return known.answer(("quality needed", sources), total)
@@ -253,7 +253,7 @@ class PressureState:
         self.changes.append(at)
 
     def suits(self, who: Sensitivity) -> Mask:
-        """Return the machines where ``who`` disturbs nobody and nobody disturbs it (``D1 >= 0``, ``D2 >= 0``).
+        """Return the machines without interference beyond tolerance, in either direction (``D1 >= 0``, ``D2 >= 0``).
 
         What was found before holds but for the machines that changed since: the cost is linear in what changed.
         """
@@ -364,7 +364,7 @@ def sensitivities(
     tolerance: float,
     before: Sensitivities | None = None,
 ) -> Sensitivities:
-    """Return the sensitivities of ``applications``; those that ``before`` tells of are not worked out again."""
+    """Return the sensitivities of ``applications``; those in ``before`` are reused."""
     sources = sources_of(applications)
     asked = (sources, confidence, classes, tolerance)
     beliefs, told = before.made_of[0] if before is not None else {}, before.known if before is not None else {}
@@ -402,9 +402,9 @@ def open_pressure(
     machines: Sequence[str] = (),
     before: PressureBaseline | None = None,
 ) -> PressureState:
-    """Return the state of machines whose ``residents`` are named by application: one name per unit, known or not.
+    """Return the state of machines with these ``residents``: one application name per unit, known or not.
 
-    Of an application nothing is known of, what is usual counts. ``told``: what :func:`sensitivities` tells of
+    Of an application nothing is known of, what is usual counts. ``told``: what :func:`sensitivities` returns for
     ``applications``, where that was worked out before; ``before``: how ``machines`` stood, or others, when last asked.
     """
     told = told or sensitivities(applications, confidence=confidence, classes=classes, tolerance=tolerance)

@@ -1,4 +1,4 @@
-"""Paragon's greedy server selection (§3.2): nobody disturbed, then the best type, then the tightest fit that is sure.
+"""Paragon's greedy server selection (§3.2): no interference, then the best type, then the tightest sure fit.
 
 Servers are filtered by one constraint after the other, the hardest to satisfy first: what the new job causes must stay
 within what residents still tolerate (``D1``), what residents cause within what the job tolerates (``D2``). Where a
@@ -49,7 +49,7 @@ class Selection:
 
 
 class Pools(Enum):
-    """Whether machines of the lowest pool are preferred (ARQ §4.2), so that better ones are left to those who need
+    """Whether machines of the lowest pool are preferred (ARQ §4.2), so that better ones are left to jobs that need
     them: never, of machines of the best type, or before any type is preferred."""
 
     NO = "no"

@@ -529,7 +529,7 @@ class SizeCurve:
         return float(self.taken[kind, self.best()[kind] if place is None else place])
 
     def alone(self) -> Floats:
-        """Return by kind what :meth:`least` does for a machine with nobody else on it, shape ``(K,)``."""
+        """Return by kind what :meth:`least` does for an otherwise empty machine, shape ``(K,)``."""
         return self._first(self.ladders.kinds, self.ladders.surely >= self.target - _NOTHING_LOST)
 
     def shortfalls(self) -> Places:

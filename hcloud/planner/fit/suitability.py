@@ -54,8 +54,8 @@ FEW = 8
 
 @dataclass(slots=True, eq=False)
 class RankSizes:
-    """The vCPUs that a rank gets on each machine beside those who cause so much there (``beside``, shape ``(K, N)``);
-    worked out when they are first asked for, as most who wait find no room that suits them whatever they would get.
+    """The vCPUs that a rank gets on each machine under this pressure (``beside``, shape ``(K, N)``);
+    worked out when they are first asked for, as most waiting jobs find no suitable room at any size.
     ``one``: of single machines."""
 
     suit: Suitability
@@ -137,7 +137,7 @@ class Suitability:
             classes, plan_cache, made_of = self.policy.admission.classes, self.snapshot.plan_cache, (known, self.policy)
 
             def told() -> Sensitivities:
-                """From what earlier plans were told, as far as that is still believed."""
+                """From earlier plans, as far as that is still believed."""
                 return sensitivities(known, classes=classes, before=plan_cache.latest("sensitivities"), **asked)
 
             ending = self._ending()
@@ -213,7 +213,8 @@ class Suitability:
             self.pressure.remove(at, self.pressure.of(application))
 
     def unsettle(self, at: int) -> None:
-        """Note that a unit on machine ``at`` was asked to end: until it is gone, who suits the place is not known."""
+        """Note that a unit on machine ``at`` was asked to end: until it is gone, the suitability of the place is
+        unknown."""
         if self.pressure is not None:
             self.pressure.quiet[at] = False
 
@@ -234,7 +235,7 @@ class Suitability:
 
     # -------------------------------------------------------------------------------------------------------- selecting
     def suited(self, application: str, among: Mask) -> Mask:
-        """Return the machines of ``among`` where nobody would be disturbed; all, where the order bars nobody."""
+        """Return the machines of ``among`` without interference beyond tolerance; all, if the order ignores it."""
         who = self._choosy(application)
         return among if who is None or self.pressure is None else self.pressure.suited_among(who, among)
 
@@ -280,7 +281,7 @@ class Suitability:
 
     @property
     def wanted_margin(self) -> float:
-        """How far from disturbing anybody a machine should be to be taken for a tight fit: nothing where the policy's
+        """How far below the tolerated pressure a machine must be to count as a tight fit: nothing if the policy's
         confidence is in the bounds already, all of the doubt where estimates are compared as they are."""
         return DOUBT * max(0.0, 1.0 - reach_of(self.policy.placement.neighbour_confidence))
 
@@ -353,14 +354,14 @@ class Suitability:
         return self._steps(application, aim).least_on(int(self._places(kinds)[at]), loss)
 
     def granted_alone(self, application: str, aim: SizeTarget, kinds: MachineKinds) -> Amounts:
-        """Return :meth:`granted` on machines of some kinds with nobody else there."""
+        """Return :meth:`granted` on otherwise empty machines of some kinds."""
         if self.known(application) is None or not kinds.sizes:
             return np.full(len(kinds.at), aim.asked_vcpus)
         alone: Amounts = self._steps(application, aim).alone()[self._places(kinds)]
         return alone
 
     def portions(self, application: str, aim: SizeTarget) -> RankSizes:
-        """Return :meth:`granted` on the machines of the fleet beside who is there now."""
+        """Return :meth:`granted` on the machines of the fleet beside their residents."""
         beside = self.pressure.expected_now() if self.pressure is not None else None
         return RankSizes(suit=self, application=application, aim=aim, beside=beside)
 
@@ -461,7 +462,7 @@ class Suitability:
     def select(self, application: str, fits: Mask, *, neighbours_too: bool | None) -> int:
         """Return the best machine of ``fits`` for a rank, or -1.
 
-        ``neighbours_too`` None: nobody may be disturbed; False: the job itself may be; True: residents as well.
+        ``neighbours_too`` None: no interference allowed; False: the job itself may be; True: residents as well.
         """
         who, pressure = self.who(application), self.pressure
         if who is None or pressure is None:
@@ -534,7 +535,7 @@ class Suitability:
         return prospect.switch(quality).within_s
 
     def _quality_below(self, who: Sensitivity, roomy: Mask, lost: Amounts) -> tuple[float, bool] | None:
-        """Return what quality (0..1) a job gets if it goes down, and whether anybody is disturbed; None: no room."""
+        """Return what quality (0..1) a job gets if it goes down, and whether there is interference; None: no room."""
         assert self.pressure is not None
         if np.count_nonzero(lost):
             found = select_relaxed(self.pressure, who, roomy, lost, neighbours_too=True, work_cells=self.work_cells)
@@ -544,7 +545,7 @@ class Suitability:
         return None if margin is None else (on_type * min(1.0, max(0.0, 1.0 + margin / FULL)), margin < 0.0)
 
     def _prospect(self, large: Mask, fresh_s: float) -> WaitingValue:
-        """Return what waiting for one of the machines ``large`` is worth: the same for all who wait for these."""
+        """Return what waiting for one of the machines ``large`` is worth: the same for all jobs that wait for these."""
         key = (large.tobytes(), fresh_s)
         if key not in self.prospects:
             busy_s = self.snapshot.fleet_stats.busy_s
@@ -598,7 +599,7 @@ class Suitability:
         return {**numbers, **_relaxed(chosen)}
 
     def _quality_met(self, who: Sensitivity, at: int) -> dict[str, Number]:
-        """Return what quality (0..1) machine ``at`` offers beside those who run there, and how well that suits."""
+        """Return what quality (0..1) machine ``at`` offers beside its residents, and how well that suits."""
         there = [(held.resources.vcpus, job) for job, held in self.fleet.holdings[at]]
         if not there or self.pressure is None:
             return {}
