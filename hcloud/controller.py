@@ -464,7 +464,7 @@ class Controller:
 
     def _with_seen(self, instances: tuple[Instance, ...]) -> tuple[Instance, ...]:
         """Add since when a worker is silent, which matters only of those that are to stay: since this daemon first
-        looked in vain. Before that nobody looked: the host may have slept, or its clock was set."""
+        looked in vain. Before that there was no poll: the host may have slept, or its clock was set."""
         reachable, seen_at, now = self.last_seen.reachable, self.observer.seen_at, self.clock.now()
         silent = [each for each in instances if each.id not in reachable and each.state is not _ENDING]
         known = [each.id for each in silent if each.seen_at is not None or each.id in seen_at]

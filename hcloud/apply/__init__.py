@@ -170,7 +170,7 @@ class Applier:
         return self._record(actions, refused, lease, lambda: record)[0]
 
     def _renewals(self, plan: Plan, refused: list[Refusal], lease: LeaderLease | None) -> list[Action]:
-        """Renew machines: with some, units of users whose limits have no room for that are stopped, and must be
+        """Renew machines: units of users with exhausted limits may be stopped for that, and must be
         before, as the daemon may die in between."""
         actions = [a for a in plan.actions if isinstance(a, Renew)]
         return list(self._record(actions, refused, lease, lambda: renew)[0])

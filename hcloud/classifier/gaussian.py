@@ -96,8 +96,8 @@ class GaussianFoldIn:
 
     ``tail``: degrees of freedom of the multivariate t that weighs rows in the fit, so that a few freak rows do not set
     the covariance (Lange, Little and Taylor, JASA 1989), and that widens the answer for a row unlike any other; None:
-    Gaussian throughout, whose uncertainty can only fall as cells are observed. ``prior_rows``: how many rows' worth of
-    "all columns vary alone" is mixed into the covariance. ``calibrate``: scale the stated uncertainty so that
+    Gaussian throughout, with an uncertainty that can only fall as cells are observed. ``prior_rows``: how many rows'
+    worth of "all columns vary alone" is mixed into the covariance. ``calibrate``: scale the stated uncertainty so that
     80 % intervals hold 80 % of held-out training cells. ``sweeps_max``, ``rows_max``, ``patterns_max`` bound the work:
     beyond them the densest rows are learned from.
     """

@@ -1,4 +1,4 @@
-"""The engine: runs units on instances and tells what became of them, with Dask distributed as transport only.
+"""The engine: runs units on instances and reports their ends, with Dask distributed as transport only.
 
 A unit lives in a directory of its instance (``unit``), kept by a process of its own (``keeper``) inside a sandbox
 (``sandbox``, ``limits``). The instance's worker is two processes: a supervisor that forks keepers and enforces expiry

@@ -1,4 +1,4 @@
-"""What a worker is told when its machine starts: one JSON file, written by the provider."""
+"""What a worker gets when its machine starts: one JSON file, written by the provider."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Bootstrap:
     ranges of their own. ``poweroff``: what ends the machine: "exit" (write ``<state_dir>/off.json`` and exit with
     ``POWERED_OFF_EXIT``) or a command. ``settings``: ``pids_max``, ``max_log_mib``, ``max_workdir_mib``,
     ``readonly_paths`` (``:``-separated, shown to units), ``listen_host``, ``preempt_file`` (its appearance is a
-    notice), ``notice`` (``ec2`` or ``gce``: whose metadata service is watched for one), ``heed_rebalance`` (``yes``: a
+    notice), ``notice`` (``ec2`` or ``gce``: the metadata service to watch), ``heed_rebalance`` (``yes``: a
     recommendation to leave is one too), ``metadata_url``.
     """
 

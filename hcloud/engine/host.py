@@ -174,7 +174,7 @@ def _isolation() -> Isolation:
 
 
 def _sweep() -> None:
-    """Remove groups whose maker was killed. One that is still in use refuses, so this can do no harm."""
+    """Remove groups of killed processes. One that is still in use refuses, so this can do no harm."""
     for name in limits.found_cgroups(PREFIX):
         owner = name.split("-")[1]
         if owner.isdigit() and not Path("/proc", owner).exists():

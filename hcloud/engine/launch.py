@@ -61,7 +61,7 @@ class RunningCommand:
                 self._copy(handle)
 
     def drain(self) -> None:
-        """Copy what is left in the pipes once nobody writes any more."""
+        """Copy what is left in the pipes after the last writer."""
         deadline, late = time.monotonic() + DRAIN_S, 0
         while self.handles and late < LATE_READS:
             over = time.monotonic() >= deadline  # perhaps only because nobody here got any CPU

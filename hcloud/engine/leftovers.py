@@ -1,6 +1,6 @@
 """What a worker leaves in the kernel (firewall table, groups) when its machine, a slice of a host, was just killed.
 
-Nobody of it is left to clean up, so each worker notes where its state is, and the next worker on the host takes back
+None of it is left to clean up, so each worker notes where its state is, and the next worker on the host takes back
 what belongs to a state directory that is gone.
 """
 
@@ -22,7 +22,7 @@ def note(name: str, state_dir: Path, notes: Path = NOTES) -> None:
 
 
 def take_back(remove: Callable[[str], None], notes: Path = NOTES) -> None:
-    """Call ``remove`` with each name whose state directory is gone, and drop its note."""
+    """Call ``remove`` with each name without a state directory, and drop its note."""
     with contextlib.suppress(OSError):
         for entry in sorted(os.listdir(notes)):
             if not os.path.isdir((notes / entry).read_text()):

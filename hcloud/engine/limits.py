@@ -41,7 +41,7 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CgroupUsage:
-    """Totals since the group was made, None where the group cannot tell; memory without reclaimable file cache."""
+    """Totals since the group was made, None if the group does not account it; memory without reclaimable file cache."""
 
     cpu_s: float | None = None
     memory_mib: float | None = None
@@ -245,7 +245,7 @@ def groups_inside(cgroup: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def find_instance_cgroup(name: str, cpus: tuple[int, ...] | None) -> dict[str, Any] | None:
-    """Make groups ``hcloud.<name>`` for an instance whose provider made none; None where this process may not."""
+    """Make groups ``hcloud.<name>`` for an instance without groups of its provider; None where this process may not."""
     mounts = _cgroup_mounts()
     controllers = {name: mounts[name] for name in V1_CONTROLLERS if name in mounts}
     try:

@@ -70,7 +70,7 @@ class LinkHost:
         return {"units": reports, "isolation": self._isolation, "preempt_at": self.preempt_at()}
 
     def preempt_at(self) -> float | None:
-        """Return when the machine will be taken back, if it was told so."""
+        """Return when the machine will be preempted, if announced."""
         notice = read_json(Path(self._bootstrap.settings.get("preempt_file", "/nowhere"))) or {}
         told = notice.get("preempt_at")
         return float(told) if told is not None else None
@@ -150,7 +150,7 @@ class LinkWorker(Worker):
             self.periodic_callbacks.pop(chore, None)
 
     def start_http_server(self, *_: object, **__: object) -> None:
-        """Serve no web page: Dask's would be open to everyone who can reach its port."""
+        """Serve no web page: Dask's would be open to every caller that reaches its port."""
 
     async def heartbeat(self) -> None:
         """Leave out Dask's own: ``report_changes`` says that we live."""
@@ -189,10 +189,10 @@ class LinkWorker(Worker):
         task.add_done_callback(self._calls.discard)
 
     def _is_late(self, sent_at: float, timeout_s: float) -> bool:
-        """Whether nobody waits for this call's answer any more: it lay in a buffer while we hung.
+        """Whether this call's answer is no longer awaited: it lay in a buffer while we hung.
 
-        What was told as unknown must not happen long after. The two clocks are not compared but their distance, which
-        is smallest for the message that came fastest.
+        What was reported as unknown must not happen long after. The two clocks are not compared but their distance,
+        which is smallest for the message that came fastest.
         """
         distance = time.monotonic() - sent_at
         self._clock_distance = min(distance, self._clock_distance)

@@ -1,6 +1,6 @@
-"""The metadata service of a rented machine, watched by its worker: it tells first when the machine is taken back.
+"""The metadata service of a rented machine, watched by its worker: the first source of preemption notices.
 
-A thread of the link asks; what it hears it writes to the notice file, so that a restarted worker knows it too. The
+A thread of the link asks; what it receives it writes to the notice file, so that a restarted worker knows it too. The
 service that does not answer, or answers nonsense, is no notice.
 """
 
@@ -67,7 +67,7 @@ class Ec2Metadata:
         self._token = ""
 
     def look(self) -> float | None:
-        """``spot/instance-action`` tells the time; before it there may be a recommendation to go elsewhere."""
+        """``spot/instance-action`` has the time; before it there may be a recommendation to go elsewhere."""
         action = self._get("/latest/meta-data/spot/instance-action")
         if action is not None:
             return _moment(action, "time")

@@ -43,7 +43,7 @@ Samples = list[tuple[str, dict[str, str], float]]
 class MetricsReader:
     """Reads a hook again and again without ever blocking; ``latest`` is the last good reading.
 
-    ``span`` tells from when to when (monotonic seconds) that was made: for a URL since the scrape before.
+    ``span`` is the time (monotonic seconds) that was made: for a URL since the scrape before.
     """
 
     def __init__(self, hook: MetricsHook) -> None:
@@ -135,7 +135,7 @@ def parse_prometheus(text: str) -> Samples:
 def rate_and_latency(before: Samples, after: Samples, seconds: float) -> dict[str, Any]:
     """Return the request rate and latency percentiles of the span between two readings.
 
-    Latency: the first histogram (``*_bucket``) whose name tells of requests or latency, interpolated as Prometheus
+    Latency: the first histogram (``*_bucket``) with requests or latency in its name, interpolated as Prometheus
     does, else a summary's quantiles as they are. Rate: that family's ``_count``, else a ``*_requests_total`` counter.
     """
     old = {(name, tuple(sorted(labels.items()))): value for name, labels, value in before}

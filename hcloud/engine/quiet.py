@@ -1,4 +1,4 @@
-"""How Dask is told to keep still: with its defaults an idle scheduler with 200 workers takes a full core."""
+"""How Dask is configured to idle cheaply: with its defaults an idle scheduler with 200 workers takes a full core."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ class DaskRunner:
         return RunnerView(workers=workers, silent=frozenset(silent))
 
     def _read(self, reports: Mapping[str, Answer]) -> set[InstanceId]:
-        """Take reports in; return those that make no sense: of these stands what was told before."""
+        """Take reports in; return those that make no sense: of these the previous report stays."""
         illegible = set[InstanceId]()
         for name, plain in reports.items():
             try:
@@ -201,7 +201,7 @@ class DaskRunner:
         }
 
     def renew(self, expiries: Mapping[InstanceId, float]) -> frozenset[InstanceId]:
-        """Tell machines their new expiry, which renews their lease."""
+        """Send machines their new expiry, which renews their lease."""
         answers = self._call({name: [{"op": "renew", "expires_at": at}] for name, at in expiries.items()})
         return frozenset(name for name, (answer,) in answers.items() if "renewed" in answer)
 
@@ -282,7 +282,7 @@ def _archive_name(path: str) -> str:
 
 @lru_cache(maxsize=KEPT_NAMES)
 def _name_of_content(path: str, size: int, mtime_ns: int) -> str:
-    """Read an archive once as long as it stays as it is: ``size`` and ``mtime_ns`` tell whether it does."""
+    """Read an archive once as long as it stays as it is: ``size`` and ``mtime_ns`` show whether it does."""
     digest = hashlib.sha256()
     with open(path, "rb") as file:
         while content := file.read(CHUNK_BYTES):
@@ -341,7 +341,7 @@ class _Wire:
             ) from error
 
     async def _connected(self) -> Any:
-        """Return the connection pool, after making sure that somebody listens: Dask would try for long."""
+        """Return the connection pool, after checking for a listener: Dask would try for long."""
         if self._pool is None:
             self._pool = await self._new_pool()
         if not self._pool.available.get(self._address):

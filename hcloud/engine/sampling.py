@@ -63,7 +63,7 @@ class Sampler:
         return disk_bytes(self._unit.path / "root", stop_at=limit) >= DISK_USED_UP * limit
 
     def _measure(self) -> CgroupUsage:
-        """Totals; what the group cannot tell is summed over its processes."""
+        """Totals; what the group does not account is summed over its processes."""
         group = self._group.usage() if self._group is not None else CgroupUsage()
         members = self._group.processes() if self._group is not None else descendants(os.getpid())
         tree, ended = tree_usage(members), resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -98,7 +98,7 @@ class Sampler:
             return
 
     def _watch_memory(self) -> tuple[FailureCause, str] | None:
-        """Without a group nobody stops the whole tree at its limit, so we do."""
+        """Without a group the kernel does not stop the tree at its limit, so this does."""
         used_mib = tree_usage(descendants(os.getpid())).memory_mib
         self.memory_mib_max = max(used_mib, self.memory_mib_max or 0.0)
         if used_mib <= self._spec.resources.memory_mib:

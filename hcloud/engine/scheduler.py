@@ -63,7 +63,7 @@ class Switchboard(Scheduler):
         self._waiting: dict[int, tuple[str, asyncio.Future[Answer]]] = {}
 
     def start_http_server(self, *_: object, **__: object) -> None:
-        """Serve no web page: Dask's would be open to everyone who can reach its port."""
+        """Serve no web page: Dask's would be open to every caller that reaches its port."""
 
     # ----------------------------------------------------------------------------------------------- from the workers
     def _take_alive(self, worker: str) -> None:
@@ -81,7 +81,7 @@ class Switchboard(Scheduler):
             future.set_result(answer)
 
     async def remove_worker(self, address: str, *arguments: Any, **options: Any) -> Any:
-        """Forget a worker, and tell those who wait for its answers that none will come."""
+        """Forget a worker, and fail the calls that await its answers."""
         self._reports.pop(self.coerce_address(address), None)
         for asked, future in list(self._waiting.values()):
             if asked == address and not future.done():

@@ -137,10 +137,10 @@ class Unit:
 
     def end_at_last(self, record: ExitRecord, *, every_s: float) -> None:
         """Write the exit record, tried again every ``every_s`` seconds as long as the disk does not take it: what ended
-        well must not be taken for lost, and run again. Where the directory was deleted nobody is left to tell."""
+        well must not be taken for lost, and run again. Where the directory was deleted nothing can be known."""
 
         def told() -> bool:
-            """Return whether it is written down, or nobody is left to read it."""
+            """Return whether it is recorded, or no longer readable."""
             try:
                 if self.path.exists():
                     self.end(record)
@@ -164,7 +164,7 @@ class Unit:
         self.write(BOUNDS, {"epoch": epoch})
 
     def signal_keeper(self, number: int) -> bool:
-        """Send a signal to its keeper if that lives, and to nobody else; return whether it was sent."""
+        """Send a signal to its keeper if that lives, and to no other process; return whether it was sent."""
         keeper = self.read("keeper.json")
         if keeper is None:
             return False
@@ -232,7 +232,7 @@ class UnitDirectories:
         """Take the fence: make the unit's directory; return it with the held lock's file descriptor.
 
         None: there is one already, or was one: this unit was started, or fenced off, before. The fence must be on the
-        disk (``sync``) before anything is done behind it or told of it.
+        disk (``sync``) before anything is done after it or reported of it.
         """
         if (self._forgotten / unit_id).exists():
             return None
@@ -287,10 +287,10 @@ class UnitDirectories:
         return True
 
     def bury(self, unit: Unit, at: float, findings: Findings | None = None) -> None:
-        """Write the exit record of a unit whose keeper is gone without one.
+        """Write the exit record of a unit without a keeper and without one.
 
         After a reboot, and when the keeper was killed while the command ran, that is INSTANCE_LOST: the fault is this
-        machine's, not the program's. A unit whose command never started is START_REFUSED, which may be tried again.
+        machine's, not the program's. A unit that never started its command is START_REFUSED, which may be tried again.
         """
         spec, started, stop = unit.read("spec.json") or {}, unit.read("started.json"), unit.read("stop.json")
         rebooted = spec.get("boot_id") != boot_id()

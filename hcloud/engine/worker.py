@@ -146,7 +146,7 @@ class WorkerSupervisor:
             sd_notify.stopping()
 
     def _remembered_renewal(self) -> tuple[float, float]:
-        """Return the expiry, and the end of the lease on the monotonic clock (which nobody can step)."""
+        """Return the expiry, and the end of the lease on the monotonic clock (which cannot be stepped)."""
         path, now = self._bootstrap.state_dir / "renewal.json", self._clock.now()
         renewal = read_json(path)
         if renewal is None:
@@ -409,7 +409,7 @@ def _reap_all_but(link: subprocess.Popen[bytes] | None) -> None:
 
 
 def _marked(unit: Unit) -> set[int]:
-    """Return processes whose environment names this very unit: the last resort where there is neither group nor
+    """Return processes with this very unit in their environment: the last resort where there is neither group nor
     sandbox. Its id alone does not do: another deployment on this host may have a unit of the same one."""
     mark, found = f"HCLOUD_UNIT_MARK={unit.mark}".encode(), set()
     for name in os.listdir("/proc"):

@@ -129,7 +129,7 @@ def _offer_facts(machines: Sequence[_MachineFacts]) -> _OfferFacts:
 class _FleetBaseline:
     """The instances as a plan finds them, updated from one plan to the next.
 
-    Only instances whose row or residents changed are read again. Fleets share its lists and arrays, which nothing else
+    Only instances with a changed row or residents are read again. Fleets share its lists and arrays, which nothing else
     may modify.
     """
 

@@ -240,7 +240,8 @@ def _harm(pressure: PressureState, who: Sensitivity, places: Places) -> Floats:
 
 
 def _lengthened(bears: Floats, pressures: Floats) -> Floats:
-    """Return by how much ``pressures`` lengthen runs, as logarithms, of those who lose 5 % at what they bear.
+    """Return by how much ``pressures`` lengthen runs, as logarithms, of applications that lose 5 % at what they
+    tolerate.
 
     Shapes ``(K, N)``, ``bears`` also ``(K, 1)``; see :func:`hcloud.planner.fit.sizing.losses_beside`.
     """

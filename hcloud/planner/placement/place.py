@@ -207,7 +207,7 @@ def awaited_places(context: PlanContext, job: Job) -> list[int]:
 
 
 def _settle_awaiting(context: PlanContext, promise: bool) -> None:
-    """Hold room for jobs that await instances; requeue those whose instance failed, in their old position."""
+    """Hold room for jobs that await instances; requeue those with a failed instance, in their old position."""
     for which, place in context.awaiting:
         if which is promise:
             job, group = context.queue[which][place]
