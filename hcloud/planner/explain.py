@@ -14,7 +14,7 @@ from hcloud.planner.text import failure, percent, price, seconds, size_share, us
 from hcloud.spec.validation import counted
 
 _SHOWN_BY_NEXT = {JobState.PLACED, *JOB_ENDED}
-"""States whose reason is shown by the event that follows, with more: the placement, or the end of the job."""
+"""In these states the next event shows the reason, with more: the placement, or the end of the job."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

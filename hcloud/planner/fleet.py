@@ -129,8 +129,8 @@ def _offer_facts(machines: Sequence[_MachineFacts]) -> _OfferFacts:
 class _FleetBaseline:
     """The instances as a plan finds them, updated from one plan to the next.
 
-    Only instances whose row or residents changed are read again. Fleets share its lists and arrays, which nothing else
-    may modify.
+    Only instances with a changed row or changed residents are read again. Fleets share its lists and arrays, which
+    nothing else may modify.
     """
 
     def __init__(self) -> None:

@@ -182,8 +182,8 @@ def _check_serving(context: PlanContext, at: int, instance: Instance, directive:
 
 
 def _overdue_reason(context: PlanContext, at: int) -> Reason | None:
-    """Return why not to renew an instance whose units should all have stopped long ago, or None. Otherwise such units
-    would be paid for without end."""
+    """Return why not to renew an instance if all its units should have stopped long ago, else None. Otherwise such
+    units would be paid for without end."""
     held, instance = context.fleet.holdings[at], context.fleet.instances[at]
     if not held or at in context.kept or context.running_on(at) or instance.offer.market is Market.RESERVED:
         return None

@@ -151,7 +151,7 @@ def _instance(instance: Instance) -> Iterator[str]:
 
 def _limits(snapshot: Snapshot, policy: Policy) -> list[str]:
     live = [i for i in snapshot.instances if i.state is not InstanceState.TERMINATED]
-    # An instance may be renewed for others although a unit on it, whose user cannot pay, was just asked to stop.
+    # An instance may be renewed for others although a unit on it was just asked to stop because its user cannot pay.
     ledger = open_budget(snapshot, policy, live, snapshot.jobs, heard=True)
     caps, budgets = policy.caps, policy.budgets
     present: list[tuple[str, float, float | None]] = [

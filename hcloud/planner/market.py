@@ -31,8 +31,8 @@ _PLENTY = 1_000_000
 LOOK_AHEAD_UNITS = 16
 """Number of units considered when checking which ones tolerate each other on a new instance."""
 EQUAL_PRICE_FACTOR = 1.5
-"""While jobs wait at the cap on instances, offers whose price per worth is within this factor of the best count as
-equal, and the largest is taken."""
+"""While jobs wait at the cap on instances, offers within this factor of the best price per worth count as equal, and
+the largest is taken."""
 FREE_USD_PER_H = 1e-6
 """Price assumed for an offer without one, so that prices can be compared."""
 

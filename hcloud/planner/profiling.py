@@ -46,7 +46,7 @@ from hcloud.spec.policy import ProfilingPolicy
 from hcloud.spec.validation import counted
 
 MOST_TIMES_REQUESTED = 4.0
-"""A job whose size the planner chooses is measured with up to this many times the vCPUs it requests."""
+"""If the planner chooses the size of a job, it is measured with up to this many times the vCPUs it requests."""
 STOP_MARGIN_S = 30.0
 """A profiling run that exceeds its time limit by this much is stopped."""
 ROOM_FOR_SOURCE_MIB = 160
@@ -235,7 +235,7 @@ def _slack_ends_at(state: _ProfilingState, job: Job) -> float:
 
 
 def _why_never(state: _ProfilingState, job: Job, identity: Identity, rows: Sequence[Application]) -> Reason | None:
-    """Return why this job is not to be profiled, whatever is available; None: it may be."""
+    """Return why this job is not to be profiled, no matter what is available; None: it may be."""
     spec, policy = job.spec, state.policy
     if not state.context.policy.profiles_jobs:
         return Reason(code="profiling_off", text="profiling is off in the policy")

@@ -143,7 +143,7 @@ class Snapshot:
     spend: Spend = Spend()
     backoffs: tuple[OfferBackoff, ...] = ()
     reachable: frozenset[str] = frozenset()
-    """Ids of the instances whose worker answered just now."""
+    """Ids of the instances with a worker that answered just now."""
     offers_known: frozenset[str] = frozenset()
     """Providers whose offers were read at least once; the absence of any other provider proves nothing."""
     engine_reachable: bool = True

@@ -403,7 +403,7 @@ class RecheckQueue:
         self._jobs = jobs
 
     def _changed(self, snapshot: Snapshot, policy: Policy) -> set[JobId]:
-        """Return the postponed jobs whose samples, estimates or policy changed."""
+        """Return the postponed jobs with changed samples, estimates or policy."""
         if policy is not self._policy:
             return set(self._postponed)
         watched, beliefs, resting = snapshot.job_samples, snapshot.applications, self._postponed

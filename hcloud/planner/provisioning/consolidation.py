@@ -1,4 +1,4 @@
-"""Consolidate: empty an instance whose jobs fit on others, if that saves more than it costs.
+"""Consolidate: empty an instance if its jobs fit on others and that saves more than it costs.
 
 This happens only while nothing else is going on: no job waits, no instance boots or drains, and no unit is stopping. At
 most one instance per plan is drained; its jobs are stopped, and placed elsewhere by a later plan. The saving is its
@@ -25,7 +25,7 @@ from hcloud.planner.text import seconds, size_share, usd
 from hcloud.spec.validation import counted
 
 LEASE_MARGIN_S = 300.0
-"""An instance whose lease is renewed sooner than this is skipped, since that decision is about to be made anyway."""
+"""An instance with a lease to renew sooner than this is skipped, since that decision is about to be made anyway."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

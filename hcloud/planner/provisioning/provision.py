@@ -1,8 +1,8 @@
 """Provide room for jobs that found none: wait for room that is coming, evict best effort, or launch; else record why.
 
-Each unplaced job, in queue order, claims room in this order: on running instances, whose stopping units will free it;
-on booting instances; by evicting best-effort jobs; on instances that this plan launches. Claims are not stored: every
-plan makes them again in the same order, and so never launches twice for the same need.
+Each unplaced job, in queue order, claims room in this order: on running instances, as their stopping units will free
+it; on booting instances; by evicting best-effort jobs; on instances that this plan launches. Claims are not stored:
+every plan makes them again in the same order, and so never launches twice for the same need.
 """
 
 from __future__ import annotations
@@ -255,7 +255,7 @@ def _serve(state: ProvisioningState, job: Job, group: JobGroup) -> Reason | None
 
 
 def _claimable(state: ProvisioningState, group: JobGroup) -> Mask:
-    """Return the running instances whose room ``group`` may wait for: not those that are free but closed to it."""
+    """Return the running instances with room that ``group`` may wait for: not those that are free but closed to it."""
     context, fleet = state.context, state.context.fleet
     roomy = fleet.fitting(group.demand, fleet.placeable)
     if context.suit is not None and group.application:
