@@ -105,12 +105,12 @@ class Directive:
 
 def closed(orders: Sequence[Directive], offers: Sequence[Offer]) -> tuple[OfferBackoff, ...]:
     """Return the ``offers`` that ``orders`` block, as back-offs that last until the orders are withdrawn."""
-    found = {
+    blocked = {
         (offer.provider, offer.instance_type.name): order for offer in offers for order in orders if order.closes(offer)
     }
     return tuple(
         OfferBackoff(provider=provider, instance_type=name, until_at=inf, error=f"drained by {order.by}", failures=0)
-        for (provider, name), order in sorted(found.items(), key=lambda each: each[0])
+        for (provider, name), order in sorted(blocked.items(), key=lambda each: each[0])
     )
 
 

@@ -102,8 +102,8 @@ def _is_as_slow(context: PlanContext, job: Job) -> bool:
 
 
 def _is_alone(context: PlanContext, view: RankSamples) -> bool:
-    here = context.fleet.holdings[context.fleet.index[view.held.instance_id]]
-    return all(each.id == view.job.id for each, _ in here)
+    holdings = context.fleet.holdings[context.fleet.index[view.held.instance_id]]
+    return all(each.id == view.job.id for each, _ in holdings)
 
 
 def profiled_since(context: PlanContext, view: RankSamples) -> set[str]:

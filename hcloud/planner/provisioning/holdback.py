@@ -98,11 +98,11 @@ class HalfEmptyHoldback:
             shut = expensive[places] if shut is None else shut | expensive[places]
         if shut is None:
             return None
-        suit, asked = self.context.suit, places[shut].tolist()
-        lasts_s = suit.expected_s(group.application, group.wanted) if suit is not None and asked else None
+        suit, candidates = self.context.suit, places[shut].tolist()
+        lasts_s = suit.expected_s(group.application, group.wanted) if suit is not None and candidates else None
         if lasts_s is not None:
             # Open again those that are needed for longer than the job runs.
-            shut[shut] = [self._needed_s(at) < lasts_s for at in asked]
+            shut[shut] = [self._needed_s(at) < lasts_s for at in candidates]
         return shut
 
     def _half_empty(self, group: JobGroup, places: Places) -> Mask | None:
@@ -119,13 +119,13 @@ class HalfEmptyHoldback:
         # Prices and sizes are computed only where an instance is half empty without them.
         empty: Mask = self.rented[places] & np.logical_and.reduce(used < limit, axis=0)
         expensive = self._above_price(self.offer_market.alone_usd_per_h(group)) if np.count_nonzero(empty) else None
-        asked = (empty & expensive[places]).nonzero()[0] if expensive is not None else places[:0]
-        if not asked.size:
+        candidates = (empty & expensive[places]).nonzero()[0] if expensive is not None else places[:0]
+        if not candidates.size:
             return None
-        more = max(1, group.pending) * group.wanted * group.taken_on(fleet.capacity, places[asked])[:2]
+        more = max(1, group.pending) * group.wanted * group.taken_on(fleet.capacity, places[candidates])[:2]
         empty[:] = False
-        used, limit = used.take(asked, axis=1) + more, limit.take(asked, axis=1)
-        empty[asked] = np.logical_and.reduce(used < limit, axis=0)
+        used, limit = used.take(candidates, axis=1) + more, limit.take(candidates, axis=1)
+        empty[candidates] = np.logical_and.reduce(used < limit, axis=0)
         return empty
 
     def _above_price(self, usd_per_h: float) -> Mask | None:
@@ -182,10 +182,10 @@ class ExpensiveRoomHoldback:
         wanted_vcpus = self._wanted_vcpus(self._rate(group)) if free_vcpus > 0.0 else 0.0
         if wanted_vcpus <= 0.0:
             return None
-        kept: Mask = np.zeros(len(fleet.instances), dtype=np.bool_)
-        taken = np.broadcast_to(group.taken_everywhere(fleet.capacity)[0], kept.shape)[paid]
-        kept[paid] = free_vcpus - taken < wanted_vcpus - SLACK
-        return kept
+        held_back: Mask = np.zeros(len(fleet.instances), dtype=np.bool_)
+        taken = np.broadcast_to(group.taken_everywhere(fleet.capacity)[0], held_back.shape)[paid]
+        held_back[paid] = free_vcpus - taken < wanted_vcpus - SLACK
+        return held_back
 
     def expensive_for(self, group: JobGroup) -> Mask | None:
         """Return the rented instances that cost ``group`` more than one of its own, shape ``(N,)``; None: none.
@@ -209,9 +209,9 @@ class ExpensiveRoomHoldback:
         rate = fleet.price_usd_per_h / np.maximum(fleet.capacity[0], SLACK)
         units = np.array([len(held) for held in fleet.holdings], dtype=np.float64)
         alone_usd_per_h = self.offer_market.worth_usd_per_h(group)
-        kept: Mask = steady & (self._rate(group) < limit * rate)
-        kept &= alone_usd_per_h < fleet.price_usd_per_h / (1.0 + units)
-        return kept if kept.any() else None
+        expensive: Mask = steady & (self._rate(group) < limit * rate)
+        expensive &= alone_usd_per_h < fleet.price_usd_per_h / (1.0 + units)
+        return expensive if expensive.any() else None
 
     def _machines_to_spare(self) -> bool:
         waiting = sum(group.pending for group in self.context.groups.values())
@@ -240,9 +240,11 @@ class ExpensiveRoomHoldback:
         """Return whether a cheap instance can be launched for ``group`` in time, and mapping and policy leave the
         choice."""
         context = self.context
-        asked = group.spot_ok and context.strategy.hybrid is None and context.policy.provisioning.keep_for_dearer > 0.0
-        asked = asked and group.urgency is not Urgency.CANNOT_WAIT_LONGER
-        return asked and self._rate(group) > 0.0
+        applies = (
+            group.spot_ok and context.strategy.hybrid is None and context.policy.provisioning.keep_for_dearer > 0.0
+        )
+        applies = applies and group.urgency is not Urgency.CANNOT_WAIT_LONGER
+        return applies and self._rate(group) > 0.0
 
     def _wanted_vcpus(self, rate_usd_per_h: float) -> float:
         """Return how many vCPUs jobs lack, or hold on rented instances, that pay this much more for one."""
@@ -315,18 +317,18 @@ class NoisyJobHoldback:
         fleet, limit = self.context.fleet, self.context.policy.provisioning.keep_for_quiet
         if limit <= 0.0 or not self.paid.size or group.moved or not group.application:
             return None
-        here: Mask = self.is_paid[places]
-        asked = places[here]
-        if not asked.size or self.wanted_vcpus <= 0.0:
+        reserved: Mask = self.is_paid[places]
+        candidates = places[reserved]
+        if not candidates.size or self.wanted_vcpus <= 0.0:
             return None
-        taken = group.taken_on(fleet.capacity, asked)[0]
-        noisy = self._loudest(group.application) > limit * FULL * taken / fleet.capacity[0, asked]
+        taken = group.taken_on(fleet.capacity, candidates)[0]
+        noisy = self._loudest(group.application) > limit * FULL * taken / fleet.capacity[0, candidates]
         if not np.count_nonzero(noisy):
             return None
         free = np.minimum(fleet.free[0].take(self.paid), fleet.room[0].take(self.paid))
         free_vcpus = float(np.add.reduce(np.maximum(free, 0.0)))
-        here[here] = noisy & (free_vcpus - taken < self.wanted_vcpus - SLACK)
-        return here
+        reserved[reserved] = noisy & (free_vcpus - taken < self.wanted_vcpus - SLACK)
+        return reserved
 
     @property
     def wanted_vcpus(self) -> float:
