@@ -267,6 +267,7 @@ class PlanContext:
 
     # ---------------------------------------------------------------------------------------------------------- actions
     def add(self, action: Action) -> None:
+        """Append an action to the plan."""
         self.actions.append(action)
 
     def enqueue(

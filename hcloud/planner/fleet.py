@@ -58,6 +58,7 @@ OfferShape = tuple[str, Market]
 
 
 def offer_shape_of(offer: Offer) -> OfferShape:
+    """Return type and market of ``offer``."""
     return f"{offer.provider}/{offer.instance_type.name}", offer.market
 
 

@@ -318,6 +318,7 @@ def idle_as_long_as(context: PlanContext, instance: Instance, keep_s: float) -> 
 
 
 def idle_for_s(context: PlanContext, instance: Instance) -> float:
+    """Return for how many seconds ``instance`` has been idle."""
     since = instance.idle_since or instance.ready_at or instance.launched_at or context.now
     return max(0.0, context.now - since)
 

@@ -62,6 +62,7 @@ class Residents:
         return self.names
 
     def invalidate(self) -> None:
+        """Discard what was computed from the former units."""
         self.capacity = self.oldest_at = self.names = None
 
 

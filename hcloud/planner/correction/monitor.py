@@ -138,6 +138,7 @@ class RankSamples:
 
     @property
     def job(self) -> Job:
+        """The job that is judged."""
         return self.expectation.job
 
     @property
