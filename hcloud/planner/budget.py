@@ -3,7 +3,7 @@
 An instance counts with its price until the end of its lease (``paid_until``). So every limit holds even if this daemon
 dies now and each instance lives until it powers itself off. Cost beyond the end of the day or month counts against the
 limit of the next one. A user is charged with the share of each instance that the user's jobs hold. An awaited instance
-is charged in full to its waiting or holding users; so is one that boots for a running job.
+is charged in full to the users of jobs that await or hold it; so is one that boots for a running job.
 """
 
 from __future__ import annotations

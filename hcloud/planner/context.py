@@ -181,7 +181,7 @@ class PlanContext:
     jobs: Sequence[Job]
     """All jobs that have not ended, by number."""
     running: Sequence[Job]
-    """Jobs whose attempt is not over."""
+    """Jobs with a running attempt."""
     fleet: Fleet
     ledger: BudgetLedger
     strategy: Strategy
@@ -204,7 +204,7 @@ class PlanContext:
     enqueued: set[JobId] = field(default_factory=set)
     """Jobs that this plan put into the queue."""
     stopping: set[JobId] = field(default_factory=set)
-    """Jobs whose attempt was asked to stop."""
+    """Jobs with an attempt that was asked to stop."""
     measuring: Set[JobId] = frozenset()
     """Profiling runs that are not over."""
     lazy: set[int] = field(default_factory=set)
@@ -250,6 +250,7 @@ class PlanContext:
 
     # ---------------------------------------------------------------------------------------------------------- actions
     def add(self, action: Action) -> None:
+        """Append an action to the plan."""
         self.actions.append(action)
 
     def enqueue(

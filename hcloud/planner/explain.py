@@ -14,7 +14,7 @@ from hcloud.planner.text import failure, percent, price, seconds, size_share, us
 from hcloud.spec.validation import counted
 
 _SHOWN_BY_NEXT = {JobState.PLACED, *JOB_ENDED}
-"""States whose reason is shown by the event that follows, with more: the placement, or the end of the job."""
+"""In these states the next event shows the reason, with more: the placement, or the end of the job."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,13 +49,13 @@ def job_timeline(job: Job, events: Sequence[Event], instances: Sequence[Instance
 
 def machines_of(job: Job, events: Sequence[Event]) -> set[InstanceId]:
     """Return the instances ``job`` awaits or awaited, runs or ran on, according to its row and its ``events``."""
-    found = set(job.awaiting) | {a.instance_id for a in (job.attempt.allocations if job.attempt is not None else ())}
+    machines = set(job.awaiting) | {a.instance_id for a in (job.attempt.allocations if job.attempt is not None else ())}
     for event in events:
         if event.job_id == job.id:
             awaited = event.fields.get("awaits")
-            found |= {name for name in (event.instance_id, awaited) if isinstance(name, str)}
-            found |= {name for name, _ in _allocations(event)}
-    return found
+            machines |= {name for name in (event.instance_id, awaited) if isinstance(name, str)}
+            machines |= {name for name, _ in _allocations(event)}
+    return machines
 
 
 def _allocations(event: Event) -> Iterator[tuple[InstanceId, Resources]]:
@@ -147,9 +147,9 @@ def _placed(event: Event) -> Iterator[TimelineStep]:
     first = names.partition(",")[0]
     text = f"attempt {event.fields.get('attempt')} placed on {names}: {_decision(event).removeprefix(f'{first}: ')}"
     given = event.fields.get("candidates")
-    found = [_candidate_words(str(each)) for each in given] if isinstance(given, list | tuple) else []
-    text += f"; chosen: {found[0]}" if found else ""
-    text += f"; alternatives: {', '.join(found[1:])}" if found[1:] else ""
+    candidates = [_candidate_words(str(each)) for each in given] if isinstance(given, list | tuple) else []
+    text += f"; chosen: {candidates[0]}" if candidates else ""
+    text += f"; alternatives: {', '.join(candidates[1:])}" if candidates[1:] else ""
     yield _line(event, "placed", text)
 
 

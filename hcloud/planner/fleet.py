@@ -58,6 +58,7 @@ OfferShape = tuple[str, Market]
 
 
 def offer_shape_of(offer: Offer) -> OfferShape:
+    """Return type and market of ``offer``."""
     return f"{offer.provider}/{offer.instance_type.name}", offer.market
 
 
@@ -107,7 +108,7 @@ def _offer_facts(machines: Sequence[_MachineFacts]) -> _OfferFacts:
     shapes = sorted({each.shape for each in machines})
     numbers = {shape: at for at, shape in enumerate(shapes)}
     shape_at = np.array([numbers[each.shape] for each in machines], dtype=np.intp)
-    found = _OfferFacts(
+    facts = _OfferFacts(
         capacity=_columns([each.capacity for each in machines]),
         steady=np.array([each.steady for each in machines], dtype=np.bool_),
         reserved=np.array([each.reserved for each in machines], dtype=np.bool_),
@@ -120,17 +121,17 @@ def _offer_facts(machines: Sequence[_MachineFacts]) -> _OfferFacts:
         kinds=kinds_of(sizes),
         price_usd_per_h=np.array([each.price_usd_per_h for each in machines], dtype=np.float64),
     )
-    arrays = (found.capacity, found.steady, found.reserved, found.price_usd_per_h)
-    for shared in (*arrays, found.type_at, found.shape_at, found.of_shape):
+    arrays = (facts.capacity, facts.steady, facts.reserved, facts.price_usd_per_h)
+    for shared in (*arrays, facts.type_at, facts.shape_at, facts.of_shape):
         shared.setflags(write=False)
-    return found
+    return facts
 
 
 class _FleetBaseline:
     """The instances as a plan finds them, updated from one plan to the next.
 
-    Only instances with a changed row or residents are read again. Fleets share its lists and arrays, which nothing else
-    may modify.
+    Only instances with a changed row or changed residents are read again. Fleets share its lists and arrays, which
+    nothing else may modify.
     """
 
     def __init__(self) -> None:
@@ -156,16 +157,16 @@ class _FleetBaseline:
         self._seen = instances
 
     def _place(self, instances: Sequence[Instance], occupants: Mapping[InstanceId, Residents]) -> None:
-        gone = InstanceState.TERMINATED
-        self.instances = [each for each in by_number(instances) if each.state is not gone]
+        terminated = InstanceState.TERMINATED
+        self.instances = [each for each in by_number(instances) if each.state is not terminated]
         self.index: dict[InstanceId, int] = {each.id: at for at, each in enumerate(self.instances)}
         self.facts = self._read_offers()
         self.staying = self._staying_places()
         self.residents = [occupants.get(each.id, _EMPTY) for each in self.instances]
         self.holdings: list[list[tuple[Job, Allocation]]] = [each.held for each in self.residents]
         pairs = zip(self.residents, self.instances, strict=True)
-        left = [held.left_of(each.capacity) if held.held else self._made[each.id][1].capacity for held, each in pairs]
-        self.free: Amounts = _columns(left)
+        free = [held.left_of(each.capacity) if held.held else self._made[each.id][1].capacity for held, each in pairs]
+        self.free: Amounts = _columns(free)
 
     def _replace(self, changed: Sequence[tuple[Instance, Instance]]) -> set[int]:
         """Replace changed rows; return the places where the offer changed too."""

@@ -182,7 +182,7 @@ def _check_serving(context: PlanContext, at: int, instance: Instance, directive:
 
 
 def _overdue_reason(context: PlanContext, at: int) -> Reason | None:
-    """Return why not to renew an instance with only units that should have stopped long ago, or None. Otherwise such
+    """Return why not to renew an instance if all its units should have stopped long ago, else None. Otherwise such
     units would be paid for without end."""
     held, instance = context.fleet.holdings[at], context.fleet.instances[at]
     if not held or at in context.kept or context.running_on(at) or instance.offer.market is Market.RESERVED:
@@ -318,6 +318,7 @@ def idle_as_long_as(context: PlanContext, instance: Instance, keep_s: float) -> 
 
 
 def idle_for_s(context: PlanContext, instance: Instance) -> float:
+    """Return for how many seconds ``instance`` has been idle."""
     since = instance.idle_since or instance.ready_at or instance.launched_at or context.now
     return max(0.0, context.now - since)
 

@@ -103,8 +103,8 @@ def _attempt(job: Job, by_id: Mapping[str, Instance]) -> Iterator[str]:
 
 
 def _may_choose(job: Job, held: Allocation) -> bool:
-    within, asked = job.spec.vcpus_within, job.spec.resources
-    same = replace(held.resources, vcpus=asked.vcpus) == asked
+    within, requested = job.spec.vcpus_within, job.spec.resources
+    same = replace(held.resources, vcpus=requested.vcpus) == requested
     return within is not None and same and within[0] <= held.resources.vcpus <= within[1]
 
 
@@ -119,8 +119,8 @@ def _fit(jobs: Sequence[Job], by_id: Mapping[str, Instance]) -> list[str]:
     for job in jobs:
         for part in job.attempt.allocations if job.attempt is not None else ():
             if not part.released:
-                before = held.get(part.instance_id)
-                held[part.instance_id] = part.resources if before is None else before.plus(part.resources)
+                so_far = held.get(part.instance_id)
+                held[part.instance_id] = part.resources if so_far is None else so_far.plus(part.resources)
     return [
         f"{instance_id} is oversubscribed: {amount} held of {by_id[instance_id].capacity}"
         for instance_id, amount in sorted(held.items())
@@ -151,7 +151,7 @@ def _instance(instance: Instance) -> Iterator[str]:
 
 def _limits(snapshot: Snapshot, policy: Policy) -> list[str]:
     live = [i for i in snapshot.instances if i.state is not InstanceState.TERMINATED]
-    # An instance may be renewed for others although a unit on it, whose user cannot pay, was just asked to stop.
+    # An instance may be renewed for others although a unit on it was just asked to stop because its user cannot pay.
     ledger = open_budget(snapshot, policy, live, snapshot.jobs, heard=True)
     caps, budgets = policy.caps, policy.budgets
     present: list[tuple[str, float, float | None]] = [

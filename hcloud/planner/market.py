@@ -31,8 +31,8 @@ _PLENTY = 1_000_000
 LOOK_AHEAD_UNITS = 16
 """Number of units considered when checking which ones tolerate each other on a new instance."""
 EQUAL_PRICE_FACTOR = 1.5
-"""While jobs wait at the cap on instances, offers whose price per worth is within this factor of the best count as
-equal, and the largest is taken."""
+"""While jobs wait at the cap on instances, offers within this factor of the best price per worth count as equal, and
+the largest is taken."""
 FREE_USD_PER_H = 1e-6
 """Price assumed for an offer without one, so that prices can be compared."""
 
@@ -357,11 +357,11 @@ def _shortfalls(offer_market: OfferMarket, first: JobGroup, choices: Sequence[Ch
     one and falling back costs no more. Reserved instances are exempt.
     """
     short = offer_market.shortfalls(first)
-    found = {each.at: int(short[each.at]) for each in choices}
-    likely = min((each.score for each in choices if found[each.at] == 1), default=inf)
+    likelihoods = {each.at: int(short[each.at]) for each in choices}
+    likely = min((each.score for each in choices if likelihoods[each.at] == 1), default=inf)
     rented = [each for each in choices if offer_market.offers[each.at].market is not Market.RESERVED]
-    expensive = {each.at for each in rented if found[each.at] == 0 and each.score >= 2.0 * likely - SLACK}
-    return {at: 1 if at in expensive else short for at, short in found.items()}
+    expensive = {each.at for each in rented if likelihoods[each.at] == 0 and each.score >= 2.0 * likely - SLACK}
+    return {at: 1 if at in expensive else short for at, short in likelihoods.items()}
 
 
 def _score_offer(
@@ -400,9 +400,9 @@ def _count_compatible(context: PlanContext, group: JobGroup, most: int, present:
     return count
 
 
-def _multiples(left: Amounts, demand: Amounts) -> int:
-    asked = demand > 0
-    return int(((left[asked] + SLACK) / demand[asked]).min()) if asked.any() else _PLENTY
+def _multiples(free: Amounts, demand: Amounts) -> int:
+    needed = demand > 0
+    return int(((free[needed] + SLACK) / demand[needed]).min()) if needed.any() else _PLENTY
 
 
 # ----------------------------------------------------------------------------------------------------- why nothing fits
@@ -482,8 +482,8 @@ def _no_such_machine(context: PlanContext, group: JobGroup) -> Reason | None:
         left = zoned
     if where is not None and not any(where.labelled(offer.labels) for offer in left):
         wanted = {name for name, _ in where.labels}
-        there = {f"{name}={value}" for offer in left for name, value in offer.labels.items() if name in wanted}
-        names = sorted(there) or ["none with such labels"]
+        labels = {f"{name}={value}" for offer in left for name, value in offer.labels.items() if name in wanted}
+        names = sorted(labels) or ["none with such labels"]
         return _none_offered("no_such_label", "placement.labels", where.words("labels"), names)
     return None
 

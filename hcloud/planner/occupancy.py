@@ -62,6 +62,7 @@ class Residents:
         return self.names
 
     def invalidate(self) -> None:
+        """Discard what was computed from the former units."""
         self.capacity = self.oldest_at = self.names = None
 
 
@@ -71,11 +72,11 @@ class Occupancy:
 
     rows: dict[JobId, Job] = field(default_factory=dict)
     running: Sequence[Job] = ()
-    """Jobs whose attempt is not over, by number; valid until the next plan."""
+    """Jobs with a running attempt, by number; valid until the next plan."""
     needing_decision: Sequence[Job] = ()
-    """Jobs whose row may require a decision, by number; valid until the next plan."""
+    """Jobs that may require a decision according to their row, by number; valid until the next plan."""
     stopping: set[JobId] = field(default_factory=set)
-    """Jobs whose attempt was asked to stop."""
+    """Jobs with an attempt that was asked to stop."""
     measuring: set[JobId] = field(default_factory=set)
     """Profiling runs."""
     corrected: set[JobId] = field(default_factory=set)
@@ -91,7 +92,7 @@ class Occupancy:
     residents: dict[InstanceId, Residents] = field(default_factory=dict)
     """The units on each instance."""
     touched: set[InstanceId] = field(default_factory=set)
-    """Instances whose units changed since :meth:`take_touched`."""
+    """Instances with changed units since :meth:`take_touched`."""
     _seen: Sequence[Job] = ()
     _running: FilteredRows[Job] = field(default_factory=lambda: FilteredRows(_is_running))
     _needing_decision: FilteredRows[Job] = field(default_factory=lambda: FilteredRows(needs_decision))

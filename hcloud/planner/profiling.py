@@ -46,7 +46,7 @@ from hcloud.spec.policy import ProfilingPolicy
 from hcloud.spec.validation import counted
 
 MOST_TIMES_REQUESTED = 4.0
-"""A job whose size the planner chooses is measured with up to this many times the vCPUs it requests."""
+"""If the planner chooses the size of a job, it is measured with up to this many times the vCPUs it requests."""
 STOP_MARGIN_S = 30.0
 """A profiling run that exceeds its time limit by this much is stopped."""
 ROOM_FOR_SOURCE_MIB = 160
@@ -102,8 +102,8 @@ def run_for(
         knees=spec.vcpus_within is not None and len(steps_vcpus) > 1,
     )
     name, only = f"{spec.name}:profile-{what}", (offer.instance_type.name,)
-    asked = replace(_run_spec(spec, request, policy), name=name, instance_types=only)
-    return asked, nodes * run_usd(policy, offer)
+    run_spec = replace(_run_spec(spec, request, policy), name=name, instance_types=only)
+    return run_spec, nodes * run_usd(policy, offer)
 
 
 def _run_spec(spec: JobSpec, request: ProfileRequest, policy: ProfilingPolicy) -> JobSpec:
@@ -235,7 +235,7 @@ def _slack_ends_at(state: _ProfilingState, job: Job) -> float:
 
 
 def _why_never(state: _ProfilingState, job: Job, identity: Identity, rows: Sequence[Application]) -> Reason | None:
-    """Return why this job is not to be profiled, whatever is available; None: it may be."""
+    """Return why this job is not to be profiled, no matter what is available; None: it may be."""
     spec, policy = job.spec, state.policy
     if not state.context.policy.profiles_jobs:
         return Reason(code="profiling_off", text="profiling is off in the policy")
@@ -572,8 +572,8 @@ def _runs(
     steps, sources = steps_of(job, first.instance_type.capacity.vcpus), [each.sources for each in pressing]
     runs = [run_for(state.policy, job, first, "base", steps_vcpus=steps, sources=sources[0])]
     for at, offer in enumerate(offers[1:], start=1):
-        beside = sources[at] if at < len(sources) else ()
-        runs.append(run_for(state.policy, job, offer, "type", steps_vcpus=(vcpus,), sources=beside))
+        run_sources = sources[at] if at < len(sources) else ()
+        runs.append(run_for(state.policy, job, offer, "type", steps_vcpus=(vcpus,), sources=run_sources))
     if len(offers) == 1 and len(sources) > 1 and sources[1]:
         runs.append(run_for(state.policy, job, first, "beside", steps_vcpus=(vcpus,), sources=sources[1]))
     if job.spec.nodes.count > 1:

@@ -105,12 +105,12 @@ class Directive:
 
 def closed(orders: Sequence[Directive], offers: Sequence[Offer]) -> tuple[OfferBackoff, ...]:
     """Return the ``offers`` that ``orders`` block, as back-offs that last until the orders are withdrawn."""
-    found = {
+    blocked = {
         (offer.provider, offer.instance_type.name): order for offer in offers for order in orders if order.closes(offer)
     }
     return tuple(
         OfferBackoff(provider=provider, instance_type=name, until_at=inf, error=f"drained by {order.by}", failures=0)
-        for (provider, name), order in sorted(found.items(), key=lambda each: each[0])
+        for (provider, name), order in sorted(blocked.items(), key=lambda each: each[0])
     )
 
 
@@ -143,7 +143,7 @@ class Snapshot:
     spend: Spend = Spend()
     backoffs: tuple[OfferBackoff, ...] = ()
     reachable: frozenset[str] = frozenset()
-    """Ids of the instances whose worker answered just now."""
+    """Ids of the instances with a worker that answered just now."""
     offers_known: frozenset[str] = frozenset()
     """Providers whose offers were read at least once; the absence of any other provider proves nothing."""
     engine_reachable: bool = True

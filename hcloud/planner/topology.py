@@ -28,8 +28,8 @@ class AffinityGroup(NamedTuple):
 
     def clashes(self, other: AffinityGroup) -> bool:
         """Return whether jobs of the two groups must not share an instance."""
-        asked = matches(other.name, self.apart_from) or matches(self.name, other.apart_from)
-        return self.user == other.user and asked
+        apart = matches(other.name, self.apart_from) or matches(self.name, other.apart_from)
+        return self.user == other.user and apart
 
 
 class TopologyConstraints:
@@ -67,14 +67,14 @@ class TopologyConstraints:
 
     def without_conflicts(self, company: AffinityGroup) -> Mask:
         """Return which instances hold no job that ``company`` must not share one with."""
-        found = self._clashing.get(company)
-        if found is None:
-            found = np.zeros(len(self._fleet.instances), dtype=np.int64)
+        conflicts = self._clashing.get(company)
+        if conflicts is None:
+            conflicts = np.zeros(len(self._fleet.instances), dtype=np.int64)
             for other, counts in self._counts.items():
                 if company.clashes(other):
-                    found += counts
-            self._clashing[company] = found
-        free: Mask = found == 0
+                    conflicts += counts
+            self._clashing[company] = conflicts
+        free: Mask = conflicts == 0
         return free
 
     def spread(self, constraints: Constraints, taken: Sequence[int]) -> Mask:
@@ -84,8 +84,8 @@ class TopologyConstraints:
             free[list(taken)] = False
         if constraints.spread == "zone":
             zones = [instance.offer.zone for instance in self._fleet.instances]
-            there = {zones[at] for at in taken}
-            free &= np.array([zone not in there for zone in zones], dtype=np.bool_)
+            taken_zones = {zones[at] for at in taken}
+            free &= np.array([zone not in taken_zones for zone in zones], dtype=np.bool_)
         return free
 
     # ------------------------------------------------------------------------------------------------- coming and going

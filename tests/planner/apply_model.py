@@ -1,7 +1,7 @@
-"""An ideal world: carries a plan out on its own snapshot, with nothing refused and nothing else happening.
+"""An ideal world that applies a plan to its own snapshot: no action is refused and nothing else happens.
 
-`apply_ideally` is what the real applier does when everything works; `pass_time` lets machines boot, units run and
-stops take effect, so that a test can drive a whole fleet without store, provider or engine.
+`apply_ideally` does what the real applier does when everything works. `pass_time` lets instances boot, units run and
+stops take effect. So a test can drive a whole fleet without store, provider or engine.
 """
 
 from collections.abc import Callable
@@ -46,7 +46,7 @@ from hcloud.planner.snapshot import Snapshot
 
 @dataclass
 class World:
-    """Rows under change; machines this plan launches are numbered on."""
+    """The rows as they change; launched instances are numbered from the highest id on."""
 
     now: float
     jobs: dict[str, Job]
@@ -54,12 +54,11 @@ class World:
     offers: dict[tuple[str, str, str, str], Offer]
 
     def carry_out(self, action: Action) -> None:
-        """Change the rows as one action says."""
         _EFFECTS[type(action)](self, action)
 
 
 def apply_ideally(snapshot: Snapshot, plan: Plan) -> Snapshot:
-    """Return the snapshot as it is right after every action of `plan` has been carried out."""
+    """Return the snapshot after every action of `plan` was carried out."""
     world = World(
         now=snapshot.now,
         jobs={job.id: job for job in snapshot.jobs},
@@ -240,9 +239,9 @@ _EFFECTS: dict[type, Callable[[World, Any], None]] = {
 
 # ------------------------------------------------------------------------------------------------------- time goes by
 def pass_time(snapshot: Snapshot, seconds: float, *, run_s: float = 60.0) -> Snapshot:
-    """Return the world `seconds` later: machines boot in their typical time, units end after `run_s` or when stopped.
+    """Return the world `seconds` later: instances boot in their typical time, units end after `run_s` or when stopped.
 
-    Machines asked to end are gone; their units end as lost.
+    Terminating instances are gone, and their units are lost.
     """
     now = snapshot.now + seconds
     machines = [m for i in snapshot.instances if (m := _machine_later(i, now)) is not None]

@@ -1,4 +1,4 @@
-"""What must hold of plans where jobs demand zones, labels, distance from others, or spread; and the seeded faults."""
+"""Properties of plans for jobs with placement constraints (zones, labels, anti-affinity, spread), and seeded faults."""
 
 from collections import defaultdict
 from collections.abc import Iterable
@@ -16,7 +16,7 @@ from tests.strategies_planner import meetings, spreads
 
 
 def zones_and_labels_are_as_demanded(planner: Planner, snapshot: Snapshot, policy: Policy) -> None:
-    """Nothing is started in, or launched for, a zone or a machine that a job does not want."""
+    """Nothing is started on, or launched in, a zone or instance that a job's constraints exclude."""
     plan = planner(snapshot, policy)
     jobs, machines = {j.id: j for j in snapshot.jobs}, {i.id: i for i in snapshot.instances}
     for action in plan.actions:
@@ -33,8 +33,8 @@ def zones_and_labels_are_as_demanded(planner: Planner, snapshot: Snapshot, polic
             assert all(fnmatchcase(labels[name], wanted) for name, wanted in where.labels), (job.id, offer.key)
 
 
-def who_is_kept_apart_does_not_meet(planner: Planner, snapshot: Snapshot, policy: Policy) -> None:
-    """No two jobs of a user, one of which is to be kept apart from the other, come to share a machine."""
+def anti_affinity_holds(planner: Planner, snapshot: Snapshot, policy: Policy) -> None:
+    """No two jobs of a user share an instance if one must be kept apart from the other."""
     plan = planner(snapshot, policy)
     before, after = _meetings(snapshot), _meetings(apply_ideally(snapshot, plan))
     assert not after - before, f"they meet: {after - before}"
@@ -45,7 +45,7 @@ def who_is_kept_apart_does_not_meet(planner: Planner, snapshot: Snapshot, policy
 
 
 def _meetings(snapshot: Snapshot) -> set[tuple[str, int, str, str]]:
-    """Every clash of two units: where, which pair of units of it, and whose."""
+    """Return every clash of two units: instance, pair of units, and user."""
     found: defaultdict[tuple[str, str, str], int] = defaultdict(int)
     for name, units in _units(snapshot).items():
         for one, other in combinations(sorted(units, key=lambda job: job.id), 2):
@@ -64,7 +64,8 @@ def _units(snapshot: Snapshot) -> dict[str, list[Job]]:
 
 
 def nodes_spread_as_demanded(planner: Planner, snapshot: Snapshot, policy: Policy) -> None:
-    """The nodes a plan starts, or launches machines for, are on different machines, or in different zones."""
+    """The nodes a plan starts, or launches instances for, are on different instances or in different zones, as
+    required."""
     plan, machines = planner(snapshot, policy), {i.id: i for i in snapshot.instances}
     placed = {a.job_id: [r.instance_id for r in a.ranks] for a in plan.actions if isinstance(a, Place)}
     for job in snapshot.jobs:
@@ -98,13 +99,13 @@ def _without(snapshot: Snapshot, **forgotten: object) -> Snapshot:
     return replace(snapshot, jobs=jobs)
 
 
-def looks_at_no_map(snapshot: Snapshot, policy: Policy) -> Plan:
-    """Seeded fault: does not know which zones and labels are wanted."""
+def ignores_zones_and_labels(snapshot: Snapshot, policy: Policy) -> Plan:
+    """Seeded fault: ignores zones and labels."""
     return honest(_without(snapshot, zones=(), labels=()), policy)
 
 
-def forgets_the_older_demand(snapshot: Snapshot, policy: Policy) -> Plan:
-    """Seeded fault: asks newcomers whom they avoid, but not those who are there."""
+def ignores_running_anti_affinity(snapshot: Snapshot, policy: Policy) -> Plan:
+    """Seeded fault: checks the anti-affinity of new jobs only, not of those that run."""
     jobs = tuple(
         replace(job, spec=replace(job.spec, placement=None)) if job.attempt is not None else job
         for job in snapshot.jobs
@@ -112,13 +113,13 @@ def forgets_the_older_demand(snapshot: Snapshot, policy: Policy) -> Plan:
     return honest(replace(snapshot, jobs=jobs), policy)
 
 
-def puts_nodes_together(snapshot: Snapshot, policy: Policy) -> Plan:
-    """Seeded fault: knows of no spread."""
+def ignores_spread(snapshot: Snapshot, policy: Policy) -> Plan:
+    """Seeded fault: ignores spread."""
     return honest(_without(snapshot, spread="none"), policy)
 
 
 CASES = (
-    Case(zones_and_labels_are_as_demanded, lambda: looks_at_no_map, seed=8),
-    Case(who_is_kept_apart_does_not_meet, lambda: forgets_the_older_demand, scenes=meetings()),
-    Case(nodes_spread_as_demanded, lambda: puts_nodes_together, scenes=spreads()),
+    Case(zones_and_labels_are_as_demanded, lambda: ignores_zones_and_labels, seed=8),
+    Case(anti_affinity_holds, lambda: ignores_running_anti_affinity, scenes=meetings()),
+    Case(nodes_spread_as_demanded, lambda: ignores_spread, scenes=spreads()),
 )

@@ -1,6 +1,6 @@
-"""What must hold of plans that use what is known of jobs; for each property a seeded fault that it must catch.
+"""Properties of plans that use estimates of jobs, and for each a seeded fault that it must catch.
 
-The oracles count for themselves: what presses on what is summed up unit by unit, from the classifications alone.
+The oracles compute independently: pressure is summed unit by unit from the classifications alone.
 """
 
 from collections.abc import Iterable, Sequence
@@ -45,7 +45,7 @@ DUST = 1e-6
 # --------------------------------------------------------------------------------------------------------- the oracle
 @dataclass(frozen=True)
 class Unit:
-    """One unit on a machine, and what its application causes and tolerates, with the policy's confidence."""
+    """One unit on an instance, and what its application causes and tolerates at the policy's confidence."""
 
     job: Job
     caused: dict[str, float]
@@ -63,13 +63,13 @@ def _unit(job: Job, snapshot: Snapshot, policy: Policy) -> Unit | None:
 
 
 def _jobs_on(machine: str, snapshot: Snapshot) -> list[Job]:
-    """Whose units are on a machine, one entry per unit."""
+    """Return the jobs on an instance, one entry per unit."""
     attempts = [(job, job.attempt) for job in snapshot.jobs if job.attempt is not None]
     return [job for job, a in attempts for held in a.allocations if held.instance_id == machine and not held.released]
 
 
 def _strained(units: Sequence[Unit]) -> set[tuple[str, str]]:
-    """Which job is pressed on which resource beyond what it tolerates."""
+    """Return the pairs of job and resource where the job is pressed beyond what it tolerates."""
     found = set()
     for at, unit in enumerate(units):
         for source, borne in unit.tolerated.items():
@@ -84,15 +84,15 @@ def _all_known(jobs: Iterable[Job], snapshot: Snapshot) -> bool:
 
 
 def _suits(job: Job, machine: Instance, snapshot: Snapshot, policy: Policy) -> bool:
-    """Whether nobody would be disturbed by ``job`` on ``machine`` that is not disturbed already, nor it by them."""
+    """Return whether ``job`` on ``machine`` would add no pair to those pressed beyond tolerance."""
     there = _jobs_on(machine.id, snapshot)
     units = [unit for each in (*there, job) if (unit := _unit(each, snapshot, policy)) is not None]
     return len(units) == len(there) + 1 and not _strained(units)
 
 
 # ------------------------------------------------------------------------------------------------------- the properties
-def residents_are_left_in_peace(planner: Planner, snapshot: Snapshot, policy: Policy) -> None:
-    """Nobody is pressed beyond what it tolerates by a placement that does not say so, resource by resource."""
+def tolerances_hold(planner: Planner, snapshot: Snapshot, policy: Policy) -> None:
+    """No placement presses any unit beyond what it tolerates, unless its reason says so."""
     plan = planner(snapshot, policy)
     after, placed = apply_ideally(snapshot, plan), _of(plan, Place)
     for machine in after.instances:
@@ -107,17 +107,17 @@ def residents_are_left_in_peace(planner: Planner, snapshot: Snapshot, policy: Po
             assert source in said, f"{job_id} is pressed on {source} on {machine.id}, and nobody says so: {said!r}"
 
 
-def best_effort_disturbs_nobody(planner: Planner, snapshot: Snapshot, policy: Policy) -> None:
-    """Jobs without a promise never relax what a neighbour tolerates."""
+def best_effort_relaxes_no_tolerance(planner: Planner, snapshot: Snapshot, policy: Policy) -> None:
+    """Best-effort jobs never press a neighbour beyond what it tolerates."""
     jobs = {job.id: job for job in snapshot.jobs}
     for action in _of(planner(snapshot, policy), Place):
         if isinstance(jobs[action.job_id].spec.target, BestEffortTarget):
             assert "neighbours" not in str(action.reason.numbers.get("relaxed", "")), action
 
 
-def nobody_waits_beside_a_machine_that_suits(planner: Planner, snapshot: Snapshot, policy: Policy) -> None:
-    """A job of one node never waits, behind a demanding one or for anything, beside a machine with room that suits it;
-    one with a promise whose patience is over does not wait beside any machine with room."""
+def no_job_waits_while_an_instance_suits(planner: Planner, snapshot: Snapshot, policy: Policy) -> None:
+    """A job of one node never waits while an instance with room suits it; one with a target and no slack left does not
+    wait while any instance has room."""
     after = apply_ideally(snapshot, planner(snapshot, policy))
     promised = {i for job in after.jobs for i in job.awaiting}
     gangs_wait = any(job.spec.nodes.count > 1 and job.state is JobState.QUEUED for job in after.jobs)
@@ -139,14 +139,14 @@ def _waits(job: Job, snapshot: Snapshot) -> bool:
 
 
 def _impatient(job: Job, snapshot: Snapshot, policy: Policy) -> bool:
-    """Whether even the longest patience any rule could give this job is used up."""
+    """Return whether even the longest patience that any rule allows is used up."""
     assert job.queued_at is not None
     promise = isinstance(job.spec.target, BatchTarget)
     return promise and snapshot.now - job.queued_at > policy.admission.patience_cap_s
 
 
-def nobody_starves(planner: Planner, snapshot: Snapshot, policy: Policy) -> None:
-    """With queues by quality, nobody who has just come is started where one out of patience is left waiting for it."""
+def no_job_starves(planner: Planner, snapshot: Snapshot, policy: Policy) -> None:
+    """With queues by quality, no new job is started where a job without slack could have run and is left waiting."""
     if policy.admission.queues != "by_quality" or policy.caps.max_jobs_per_user is not None:
         return
     plan = planner(snapshot, policy)
@@ -161,13 +161,13 @@ def nobody_starves(planner: Planner, snapshot: Snapshot, policy: Policy) -> None
 
 
 def _takes(job: Job, amount: Resources, machine: Instance) -> bool:
-    """Whether ``job`` could have started on ``machine`` in place of something that got ``amount`` there."""
+    """Return whether ``job`` could have started on ``machine`` instead of something that got ``amount`` there."""
     demands = job.spec.nodes.count > 1 or job.spec.exclusive or job.spec.vcpus_within or job.spec.placement
     return not demands and job.spec.may_use(machine.offer) and job.spec.resources.fits(amount)
 
 
 def unsuited_machines_wait_their_turn(planner: Planner, snapshot: Snapshot, policy: Policy) -> None:
-    """A job goes where it is disturbed, or disturbs, only if nobody is left with room where it would not."""
+    """A job goes where interference exceeds tolerance only if no job is left that suits that instance."""
     plan = planner(snapshot, policy)
     jobs, after = {job.id: job for job in snapshot.jobs}, apply_ideally(snapshot, plan)
     promised = {i for job in (*snapshot.jobs, *after.jobs) for i in job.awaiting}
@@ -187,8 +187,8 @@ def unsuited_machines_wait_their_turn(planner: Planner, snapshot: Snapshot, poli
 
 
 def sizes_are_the_least_that_do(planner: Planner, snapshot: Snapshot, policy: Policy) -> None:
-    """Where the planner chooses how many vCPUs a rank gets, they are within bounds, and one whole step less would miss
-    the target wherever more than that was given; where it may not choose, they are what was asked for."""
+    """Sizes chosen by the planner are within bounds, and one whole step less would miss the target; other sizes are as
+    requested."""
     jobs, machines = {job.id: job for job in snapshot.jobs}, {m.id: m for m in snapshot.instances}
     for action in _of(planner(snapshot, policy), Place):
         spec, asked = jobs[action.job_id].spec, jobs[action.job_id].spec.resources.vcpus
@@ -211,7 +211,7 @@ def sizes_are_the_least_that_do(planner: Planner, snapshot: Snapshot, policy: Po
 
 # ---------------------------------------------------------------------------------------------------- the seeded faults
 def gives_the_most(snapshot: Snapshot, policy: Policy) -> Plan:
-    """Seeded fault: takes the most that is allowed for what is needed."""
+    """Seeded fault: grants the most that is allowed."""
     plan, within = honest(snapshot, policy), {job.id: job.spec.vcpus_within for job in snapshot.jobs}
 
     def most(action: Action) -> Action:
@@ -224,20 +224,20 @@ def gives_the_most(snapshot: Snapshot, policy: Policy) -> Plan:
     return replace(plan, actions=tuple(most(action) for action in plan.actions))
 
 
-def knows_nothing_of_neighbours(snapshot: Snapshot, policy: Policy) -> Plan:
+def ignores_neighbours(snapshot: Snapshot, policy: Policy) -> Plan:
     """Seeded fault: places by type alone."""
     return honest(snapshot, replace(policy, placement=PlacementPolicy(order="interference_oblivious")))
 
 
-def takes_everybody_for_important(snapshot: Snapshot, policy: Policy) -> Plan:
-    """Seeded fault: jobs without a promise are treated as if they had one."""
+def treats_all_as_targets(snapshot: Snapshot, policy: Policy) -> Plan:
+    """Seeded fault: treats best-effort jobs like jobs with a target."""
     target = BatchTarget(finish_within_s=50_000.0)
     jobs = tuple(replace(job, spec=replace(job.spec, target=target)) for job in snapshot.jobs)
     return honest(replace(snapshot, jobs=jobs), policy)
 
 
 def blocks_easy_behind_demanding(snapshot: Snapshot, policy: Policy) -> Plan:
-    """Seeded fault: one queue that stops at the first job that cannot be placed."""
+    """Seeded fault: stops at the first job in the queue that cannot be placed."""
     plan = honest(snapshot, policy)
     waiting = {job.id for job in apply_ideally(snapshot, plan).jobs if job.state is JobState.QUEUED}
     kept = [action for action in plan.actions if not (waiting and isinstance(action, Place))]
@@ -245,7 +245,7 @@ def blocks_easy_behind_demanding(snapshot: Snapshot, policy: Policy) -> Plan:
 
 
 def has_endless_patience(snapshot: Snapshot, policy: Policy) -> Plan:
-    """Seeded fault: nobody's slack ever ends."""
+    """Seeded fault: slack never ends."""
     endless = AdmissionPolicy(patience_s=1e8, patience_cap_s=1e8)
     calm = {name: replace(known, measure=None) for name, known in snapshot.applications.items()}
     jobs = tuple(replace(job, spec=replace(job.spec, target=BatchTarget())) for job in snapshot.jobs)
@@ -253,7 +253,7 @@ def has_endless_patience(snapshot: Snapshot, policy: Policy) -> Plan:
 
 
 def serves_the_newest_first(snapshot: Snapshot, policy: Policy) -> Plan:
-    """Seeded fault: who came last is served first."""
+    """Seeded fault: serves the newest job first."""
     now = snapshot.now
     jobs = tuple(
         replace(job, submitted_at=-job.submitted_at, queued_at=2 * now - (job.queued_at or now))
@@ -265,7 +265,7 @@ def serves_the_newest_first(snapshot: Snapshot, policy: Policy) -> Plan:
 
 
 def is_content_with_the_first(snapshot: Snapshot, policy: Policy) -> Plan:
-    """Seeded fault: says it relaxed something wherever it goes, and goes to the first machine with room."""
+    """Seeded fault: always claims to have relaxed something, and takes the first instance with room."""
     plan = honest(snapshot, replace(policy, placement=PlacementPolicy(order="first_fit")))
     numbers = {"relaxed": "cpu on itself by 1"}
     actions = [
@@ -276,12 +276,12 @@ def is_content_with_the_first(snapshot: Snapshot, policy: Policy) -> Plan:
 
 
 CASES = (
-    Case(residents_are_left_in_peace, lambda: knows_nothing_of_neighbours),
-    Case(best_effort_disturbs_nobody, lambda: takes_everybody_for_important),
-    Case(nobody_waits_beside_a_machine_that_suits, lambda: blocks_easy_behind_demanding),
-    Case(nobody_waits_beside_a_machine_that_suits, lambda: has_endless_patience, seed=1),
+    Case(tolerances_hold, lambda: ignores_neighbours),
+    Case(best_effort_relaxes_no_tolerance, lambda: treats_all_as_targets),
+    Case(no_job_waits_while_an_instance_suits, lambda: blocks_easy_behind_demanding),
+    Case(no_job_waits_while_an_instance_suits, lambda: has_endless_patience, seed=1),
     Case(unsuited_machines_wait_their_turn, lambda: is_content_with_the_first),
-    Case(nobody_starves, lambda: serves_the_newest_first, seed=1),
+    Case(no_job_starves, lambda: serves_the_newest_first, seed=1),
     Case(sizes_are_the_least_that_do, lambda: gives_the_most),
     Case(a_plan_settles, lambda: forgets_what_it_awaits),
     Case(names_and_order_do_not_matter, lambda: plans_in_listed_order),
@@ -293,7 +293,7 @@ CASES = (
     Case(disruption_stays_within_limits, lambda: ends_without_limit),
     Case(reasons_are_complete, lambda: speechless),
 )
-BARRING = frozenset({residents_are_left_in_peace, best_effort_disturbs_nobody})
-"""What holds of orders that keep jobs from machines where anybody would be disturbed."""
+BARRING = frozenset({tolerances_hold, best_effort_relaxes_no_tolerance})
+"""Properties of placement orders that keep jobs from instances where interference would exceed tolerance."""
 OWN_CASES = CASES[:7]
-"""Those whose fault is seeded in this file; the others are shown to catch theirs beside the rest of the planner."""
+"""The cases whose fault is seeded in this file; the faults of the others are seeded elsewhere."""

@@ -1,6 +1,6 @@
-"""What must hold of every plan, as functions that raise AssertionError; and for each a seeded fault that it must catch.
+"""Properties of every plan, as functions that raise AssertionError, and for each a seeded fault that it must catch.
 
-The oracles here count for themselves: they do not use the planner's ledger or arrays.
+The oracles compute independently: they use neither the planner's ledger nor its arrays.
 """
 
 from collections import Counter, defaultdict
@@ -27,13 +27,13 @@ Property = Callable[[Planner, Snapshot, Policy], None]
 
 
 def honest(snapshot: Snapshot, policy: Policy) -> Plan:
-    """The planner as it is."""
+    """The planner without a fault."""
     return make_plan(snapshot, policy, np.random.default_rng(7))
 
 
 # ------------------------------------------------------------------------------------------------------ money and caps
 def money_and_caps_hold(planner: Planner, snapshot: Snapshot, policy: Policy) -> None:
-    """No limit is passed that was kept before, and none that was passed already is passed further."""
+    """No limit is exceeded that held before, and none that was exceeded already is exceeded further."""
     plan = planner(snapshot, policy)
     before, after = _usage(snapshot, policy), _usage(apply_ideally(snapshot, plan), policy)
     for rule, limit in _limits(policy, before.keys() | after.keys()):
@@ -74,7 +74,7 @@ def _promised(instance: Instance, now: float, ends_at: float) -> float:
 
 
 def _shares(job: Job, live: dict[str, Instance]) -> Iterable[tuple[Instance, float]]:
-    """What of which machine a job holds or, at least, awaits: the larger of its vCPU and memory shares."""
+    """Return the share of each instance that a job holds or awaits: the larger of its vCPU and memory shares."""
     attempt = job.attempt if job.attempt is not None and job.attempt.stop_requested_at is None else None
     held = [(a.instance_id, a.resources) for a in (attempt.allocations if attempt else ()) if not a.released]
     grows = attempt is not None and not attempt.over
@@ -104,13 +104,13 @@ def _limits(policy: Policy, rules: Iterable[str]) -> Iterable[tuple[str, float]]
 
 
 def spends_without_limits(snapshot: Snapshot, policy: Policy) -> Plan:
-    """Seeded fault: plans as if there were neither budgets nor caps."""
+    """Seeded fault: plans without budgets and caps."""
     return honest(snapshot, replace(policy, budgets=Budgets(), caps=Caps(max_instances=10**6, max_vcpus=None)))
 
 
 # ------------------------------------------------------------------------------------------------------------ placement
 def places_only_where_allowed(planner: Planner, snapshot: Snapshot, policy: Policy) -> None:
-    """Units start only on READY, answering, staying machines of a market the job may use; nothing while paused."""
+    """Units start only on READY, answering, staying instances of a permitted market, and none while paused."""
     instances, jobs = {i.id: i for i in snapshot.instances}, {j.id: j for j in snapshot.jobs}
     plan = planner(snapshot, policy)
     leaving = {a.instance_id for a in plan.actions if isinstance(a, Terminate) or (isinstance(a, Drain) and not a.undo)}
@@ -137,7 +137,7 @@ def _may_use_spot(job: Job, policy: Policy) -> bool:
 
 
 def places_on_anything(snapshot: Snapshot, policy: Policy) -> Plan:
-    """Seeded fault: takes every machine for READY, answering and staying."""
+    """Seeded fault: takes every instance for READY, answering and staying."""
     machines = tuple(
         replace(i, state=InstanceState.READY, preempt_at=None, seen_at=snapshot.now, expires_at=snapshot.now + 3000)
         for i in snapshot.instances
@@ -146,20 +146,20 @@ def places_on_anything(snapshot: Snapshot, policy: Policy) -> Plan:
 
 
 def nothing_is_oversubscribed(planner: Planner, snapshot: Snapshot, policy: Policy) -> None:
-    """What is placed fits what is free, rank by rank and all together; and no other invariant breaks either."""
+    """Placed units fit what is free, one by one and together, and no other invariant is violated."""
     after = apply_ideally(snapshot, planner(snapshot, policy))
     known = set(check_invariants(snapshot))
     assert not [sentence for sentence in check_invariants(after) if sentence not in known]
 
 
 def forgets_what_runs(snapshot: Snapshot, policy: Policy) -> Plan:
-    """Seeded fault: does not see what running units hold."""
+    """Seeded fault: ignores what running units hold."""
     running = (JobState.RUNNING, JobState.PLACED)
     return honest(replace(snapshot, jobs=tuple(j for j in snapshot.jobs if j.state not in running)), policy)
 
 
 def gangs_start_whole(planner: Planner, snapshot: Snapshot, policy: Policy) -> None:
-    """A gang's ranks are all placed, once each, or none; an incremental job starts with its minimum or more."""
+    """All ranks of a gang are placed, once each, or none; an incremental job starts with at least its minimum."""
     jobs = {j.id: j for j in snapshot.jobs}
     for action in _of(planner(snapshot, policy), Place):
         job, ranks = jobs[action.job_id], [rank.rank for rank in action.ranks]
@@ -171,7 +171,7 @@ def gangs_start_whole(planner: Planner, snapshot: Snapshot, policy: Policy) -> N
 
 
 def drops_a_rank(snapshot: Snapshot, policy: Policy) -> Plan:
-    """Seeded fault: the last rank of a scale-out job is left out."""
+    """Seeded fault: drops the last rank of a job with several nodes."""
     plan = honest(snapshot, policy)
     return replace(plan, actions=tuple(_without_last_rank(a) for a in plan.actions))
 
@@ -181,8 +181,8 @@ def _without_last_rank(action: Action) -> Action:
     return replace(action, ranks=action.ranks[:-1]) if many and isinstance(action, Place) else action
 
 
-def nobody_waits_beside_free_room(planner: Planner, snapshot: Snapshot, policy: Policy) -> None:
-    """A job of one node is not left waiting while a READY machine nobody else is promised has room for it."""
+def no_job_waits_beside_free_room(planner: Planner, snapshot: Snapshot, policy: Policy) -> None:
+    """A job of one node does not wait while a READY instance that is promised to no other job has room for it."""
     plan = planner(snapshot, policy)
     after = apply_ideally(snapshot, plan)
     promised = {i for job in after.jobs for i in job.awaiting}
@@ -198,7 +198,7 @@ def nobody_waits_beside_free_room(planner: Planner, snapshot: Snapshot, policy: 
 
 
 def _being_freed(snapshot: Snapshot) -> set[str]:
-    """Machines with units that were asked to end: their room may be meant for a job that needs more than that."""
+    """Return the instances with stopping units; their room may be meant for a larger job."""
     attempts = [job.attempt for job in snapshot.jobs if job.attempt is not None]
     ending = [attempt for attempt in attempts if attempt.stop_requested_at is not None]
     return {held.instance_id for attempt in ending for held in attempt.allocations if not held.released}
@@ -234,20 +234,20 @@ def _there(machine: Instance, snapshot: Snapshot) -> Iterable[Job]:
 
 
 def _apart(one: Job, other: Job) -> bool:
-    """Whether one of two jobs of one user is to be kept apart from the other."""
+    """Return whether one of two jobs of one user must be kept apart from the other."""
     pairs = ((one.spec.placement, other.spec.name), (other.spec.placement, one.spec.name))
     asked = [fnmatchcase(name, each) for where, name in pairs if where is not None for each in where.apart_from]
     return one.spec.user == other.spec.user and any(asked)
 
 
 def overlooks_a_machine(snapshot: Snapshot, policy: Policy) -> Plan:
-    """Seeded fault: takes the machine with the highest number for one that does not answer."""
+    """Seeded fault: takes the instance with the highest number for unreachable."""
     seen = frozenset(sorted(snapshot.reachable)[:-1])
     return honest(replace(snapshot, reachable=seen, engine_reachable=False), policy)
 
 
 def types_and_solitude_are_kept(planner: Planner, snapshot: Snapshot, policy: Policy) -> None:
-    """A job runs, and buys, only types it names; an exclusive one has its machines alone, and all of each."""
+    """A job uses only types it names; an exclusive job has its instances alone, and all of each."""
     plan = planner(snapshot, policy)
     jobs, instances = {j.id: j for j in snapshot.jobs}, {i.id: i for i in snapshot.instances}
     for place in _of(plan, Place):
@@ -271,7 +271,7 @@ def types_and_solitude_are_kept(planner: Planner, snapshot: Snapshot, policy: Po
 
 
 def forgets_types_and_solitude(snapshot: Snapshot, policy: Policy) -> Plan:
-    """Seeded fault: takes every job for one that runs on any type and beside anybody."""
+    """Seeded fault: ignores types and exclusiveness."""
     plain = tuple(replace(j, spec=replace(j.spec, instance_types=(), exclusive=False)) for j in snapshot.jobs)
     return honest(replace(snapshot, jobs=plain), policy)
 
@@ -283,7 +283,7 @@ def same_again(planner: Planner, snapshot: Snapshot, policy: Policy) -> None:
 
 
 def moody() -> Planner:
-    """Seeded fault: every second plan leaves out its first action."""
+    """Seeded fault: every second plan omits its first action."""
     calls = iter(range(10**9))
 
     def plan(snapshot: Snapshot, policy: Policy) -> Plan:
@@ -294,7 +294,7 @@ def moody() -> Planner:
 
 
 def names_and_order_do_not_matter(planner: Planner, snapshot: Snapshot, policy: Policy) -> None:
-    """Other names in the same order, listed in another order, give the same plan and scores under those names."""
+    """Other ids in the same order, listed in another order, give the same plan and scores under those ids."""
     renamed = _renamed(snapshot)
     shuffled = replace(
         renamed,
@@ -329,7 +329,7 @@ def _renamed_job(job: Job) -> Job:
 
 
 def _nameless(action: Action, snapshot: Snapshot) -> tuple[object, ...]:
-    """An action with places in the numbered order instead of names, and without the words of its reason."""
+    """Return an action with positions instead of ids, and without texts."""
     names = [job.id for job in snapshot.jobs] + [instance.id for instance in snapshot.instances]
     order = {name: place for place, name in enumerate(sorted(names, key=_sort_key))}
     subject = order.get(getattr(action, "job_id", getattr(action, "instance_id", "")), -1)
@@ -346,20 +346,20 @@ def _sort_key(name: str) -> tuple[str, int]:
 
 
 def plans_in_listed_order(snapshot: Snapshot, policy: Policy) -> Plan:
-    """Seeded fault: the last listed job is forgotten."""
+    """Seeded fault: ignores the last job listed."""
     return honest(replace(snapshot, jobs=snapshot.jobs[:-1]), policy)
 
 
 def has_an_unlucky_number(snapshot: Snapshot, policy: Policy) -> Plan:
-    """Seeded fault: does not see jobs whose number divides by three."""
+    """Seeded fault: ignores jobs whose number is divisible by three."""
     seen = tuple(job for job in snapshot.jobs if int(job.id.partition("-")[2]) % 3)
     return honest(replace(snapshot, jobs=seen), policy)
 
 
 def a_plan_settles(planner: Planner, snapshot: Snapshot, policy: Policy) -> None:
-    """Planning again right after a plan was carried out finds nothing to do, but to say why a job waits now.
+    """Planning again after a plan was applied finds nothing to do, except to record why jobs wait.
 
-    Only machines beyond the number that may be ended in one cycle are left for the next. A third plan has nothing.
+    Only terminations beyond the limit per cycle are left for the next plan. A third plan is empty.
     """
     plan = planner(snapshot, policy)
     after = apply_ideally(snapshot, plan)
@@ -371,14 +371,14 @@ def a_plan_settles(planner: Planner, snapshot: Snapshot, policy: Policy) -> None
 
 
 def forgets_what_it_awaits(snapshot: Snapshot, policy: Policy) -> Plan:
-    """Seeded fault: machines that were requested are not remembered."""
+    """Seeded fault: forgets instances that were requested."""
     machines = tuple(i for i in snapshot.instances if i.state is not InstanceState.REQUESTED)
     return honest(replace(snapshot, instances=machines), policy)
 
 
 # ----------------------------------------------------------------------------------------------------------- disruption
 def disruption_stays_within_limits(planner: Planner, snapshot: Snapshot, policy: Policy) -> None:
-    """No more machines are ended at once than allowed; only best effort is evicted for others, and only if allowed."""
+    """No more instances are terminated at once than allowed; only best-effort jobs are evicted, and only if allowed."""
     plan, jobs = planner(snapshot, policy), {j.id: j for j in snapshot.jobs}
     assert len(_of(plan, Terminate)) <= policy.disruption.max_terminations_per_cycle
     for stop in _of(plan, StopAttempt):
@@ -392,7 +392,7 @@ def disruption_stays_within_limits(planner: Planner, snapshot: Snapshot, policy:
 
 
 def ends_without_limit(snapshot: Snapshot, policy: Policy) -> Plan:
-    """Seeded fault: knows no limit of disruption."""
+    """Seeded fault: ignores the disruption limits."""
     return honest(snapshot, replace(policy, disruption=DisruptionPolicy(max_terminations_per_cycle=10**6)))
 
 
@@ -405,7 +405,7 @@ RESERVED_WORDS = {"job_id", "instance_id", "user", "actor", "at", "kind", "code"
 
 
 def reasons_are_complete(planner: Planner, snapshot: Snapshot, policy: Policy) -> None:
-    """Every action says why in a sentence with a code; no number is named like a column of the event log."""
+    """Every action has a reason with code and text, and no number is named like a column of the event log."""
     for action in planner(snapshot, policy).actions:
         reason = action.reason
         assert reason.code, action
@@ -422,7 +422,7 @@ def speechless(snapshot: Snapshot, policy: Policy) -> Plan:
 
 
 def machines_are_bought_as_allowed(planner: Planner, snapshot: Snapshot, policy: Policy) -> None:
-    """What is launched is on offer, allowed, not backed off, in stock, and large enough for those it is for."""
+    """Launches are of offers that are allowed, not backed off, in stock, and large enough for their jobs."""
     jobs, bought = {j.id: j for j in snapshot.jobs}, Counter[tuple[str, ...]]()
     plan = planner(snapshot, policy)
     assert not (snapshot.paused and _of(plan, Launch)), "launched while paused"
@@ -439,7 +439,7 @@ def machines_are_bought_as_allowed(planner: Planner, snapshot: Snapshot, policy:
 
 
 def buys_what_is_sold_out(snapshot: Snapshot, policy: Policy) -> Plan:
-    """Seeded fault: takes no notice of stock."""
+    """Seeded fault: ignores stock."""
     endless = tuple(replace(offer, available=None) for offer in snapshot.offers)
     restore = {offer.key: offer for offer in snapshot.offers}
     plan = honest(replace(snapshot, offers=endless), policy)
@@ -449,15 +449,14 @@ def buys_what_is_sold_out(snapshot: Snapshot, policy: Policy) -> Plan:
 
 @dataclass(frozen=True)
 class Case:
-    """A property and a planner that breaks it; ``seed``: of random snapshots among which one soon shows that.
-
-    ``scenes``: snapshots drawn for this property alone, where any would seldom show the fault.
-    """
+    """A property, and a planner that breaks it."""
 
     holds: Property
     broken_by: Callable[[], Planner]
     seed: int = 0
+    """Without it, random snapshots rarely show the fault."""
     scenes: SearchStrategy[Snapshot] | None = None
+    """Snapshots drawn for this property alone."""
 
 
 CASES = (
@@ -465,7 +464,7 @@ CASES = (
     Case(places_only_where_allowed, lambda: places_on_anything),
     Case(nothing_is_oversubscribed, lambda: forgets_what_runs, seed=7),
     Case(gangs_start_whole, lambda: drops_a_rank, seed=5),
-    Case(nobody_waits_beside_free_room, lambda: overlooks_a_machine, seed=8),
+    Case(no_job_waits_beside_free_room, lambda: overlooks_a_machine, seed=8),
     Case(types_and_solitude_are_kept, lambda: forgets_types_and_solitude),
     Case(same_again, moody),
     Case(names_and_order_do_not_matter, lambda: plans_in_listed_order),

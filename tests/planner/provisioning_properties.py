@@ -1,4 +1,4 @@
-"""What must hold of every plan under a provisioning strategy; and for each a seeded fault that it must catch."""
+"""Properties of plans under a provisioning strategy, and for each a seeded fault that it must catch."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -15,15 +15,15 @@ from tests.strategies_planner import free_capacity
 
 # ----------------------------------------------------------------------------------------------------- what is paid for
 def what_is_paid_for_is_not_idle(planner: Planner, snapshot: Snapshot, policy: Policy) -> None:
-    """No machine is rented for a job while a reserved one that could serve it has nothing to do, or is not launched.
+    """No instance is rented for a job while a reserved one that could serve it is idle or not launched.
 
-    That goes for those that share it as well, as long as limits have room for one machine more.
+    This includes jobs that share a rented instance, as long as limits allow one instance more.
     """
     if policy.provisioning.strategy in ("odf", "odm") or _users_are_limited(policy):
         return
     plan, jobs = planner(snapshot, policy), {job.id: job for job in snapshot.jobs}
     after = apply_ideally(snapshot, plan)
-    _nobody_awaits_rent_beside_idle(jobs, after, policy)
+    _no_job_awaits_rent_beside_idle(jobs, after, policy)
     rented = [a for a in plan.actions if isinstance(a, Launch) and a.offer.market is not Market.RESERVED]
     for launch in rented:
         job = jobs[launch.for_jobs[0]]
@@ -36,8 +36,8 @@ def what_is_paid_for_is_not_idle(planner: Planner, snapshot: Snapshot, policy: P
             assert not spare or late or job.spec.nodes.count > 1, f"{job.id} joins {launch.offer.key} beside {spare}"
 
 
-def _nobody_awaits_rent_beside_idle(jobs: Mapping[str, Job], after: Snapshot, policy: Policy) -> None:
-    """Whoever came to await a rented machine, launched for it or for others, could not be on a reserved one now."""
+def _no_job_awaits_rent_beside_idle(jobs: Mapping[str, Job], after: Snapshot, policy: Policy) -> None:
+    """No job that this plan made await a rented instance could run on an idle reserved one."""
     reserved = {m.id: m.offer.market is Market.RESERVED for m in after.instances}
     idle = list(_idle_reserved(after, policy))
     for job in after.jobs:
@@ -48,7 +48,7 @@ def _nobody_awaits_rent_beside_idle(jobs: Mapping[str, Job], after: Snapshot, po
 
 
 def _has_room_for_more(snapshot: Snapshot, policy: Policy) -> bool:
-    """Whether no limit could refuse one machine more."""
+    """Return whether no limit could refuse one more instance."""
     caps, budgets = policy.caps, policy.budgets
     unlimited = caps.max_vcpus is None and budgets.per_hour_usd is None and budgets.per_day_usd is None
     pooled = any(offer.pool for offer in snapshot.offers)
@@ -61,7 +61,7 @@ def _users_are_limited(policy: Policy) -> bool:
 
 
 def _idle_reserved(snapshot: Snapshot, policy: Policy) -> Iterable[Instance]:
-    """Reserved machines that are up, stay, and which nobody holds or awaits a part of."""
+    """Return the reserved instances that are ready, stay, and are neither held nor awaited."""
     awaited = {i for job in snapshot.jobs for i in job.awaiting}
     for machine in snapshot.instances:
         lasts = machine.expires_at - snapshot.now > policy.lease.renew_before_s
@@ -72,7 +72,8 @@ def _idle_reserved(snapshot: Snapshot, policy: Policy) -> Iterable[Instance]:
 
 
 def _unlaunched(snapshot: Snapshot, policy: Policy, instead_of: Offer) -> Iterable[Offer]:
-    """Reserved machines that could have been launched instead: no dearer, no larger, no limit of their own."""
+    """Return the reserved instances that could have been launched instead: no larger, no more expensive, no cap of
+    their own."""
     for offer in snapshot.offers:
         stock = offer.available is None or offer.available >= 1
         tried = any(b.covers(offer) and b.until_at > snapshot.now for b in snapshot.backoffs)
@@ -88,7 +89,7 @@ def _fits(job: Job, offer: Offer) -> bool:
 
 
 def rents_beside_the_reserved(snapshot: Snapshot, policy: Policy) -> Plan:
-    """Seeded fault: takes reserved machines for silent ones, and knows no reserved offers."""
+    """Seeded fault: takes reserved instances for unreachable, and ignores reserved offers."""
     kinds = {m.id: m.offer.market for m in snapshot.instances}
     seen = frozenset(name for name in snapshot.reachable if kinds[name] is not Market.RESERVED)
     offers = tuple(offer for offer in snapshot.offers if offer.market is not Market.RESERVED)
@@ -96,7 +97,7 @@ def rents_beside_the_reserved(snapshot: Snapshot, policy: Policy) -> Plan:
 
 
 def joins_what_is_rented_anyway(snapshot: Snapshot, policy: Policy) -> Plan:
-    """Seeded fault: a job for which a reserved machine is launched goes along on one that is rented for another."""
+    """Seeded fault: a job that gets a reserved instance shares one rented for another job."""
     plan = honest(snapshot, policy)
     launches = [action for action in plan.actions if isinstance(action, Launch)]
     rented = next((each for each in launches if each.offer.market is not Market.RESERVED), None)
@@ -109,7 +110,7 @@ def joins_what_is_rented_anyway(snapshot: Snapshot, policy: Policy) -> Plan:
 
 
 def joins_beside_the_idle(snapshot: Snapshot, policy: Policy) -> Plan:
-    """Seeded fault: a job that would start on a reserved machine of its own goes along on one rented for another."""
+    """Seeded fault: a job that could start on an idle reserved instance shares one rented for another job."""
     plan, markets = honest(snapshot, policy), {m.id: m.offer.market for m in snapshot.instances}
     launches = [a for a in plan.actions if isinstance(a, Launch) and a.offer.market is not Market.RESERVED]
     starts = [a for a in plan.actions if isinstance(a, Place) and markets[a.ranks[0].instance_id] is Market.RESERVED]
@@ -122,7 +123,7 @@ def joins_beside_the_idle(snapshot: Snapshot, policy: Policy) -> Plan:
 
 # ------------------------------------------------------------------------------------------------------- the strategies
 def each_strategy_rents_what_it_may(planner: Planner, snapshot: Snapshot, policy: Policy) -> None:
-    """SR launches reserved machines only, OdF and OdM none; OdF and HF rent nothing but full servers."""
+    """SR launches reserved instances only, OdF and OdM none; OdF and HF rent full servers only."""
     name, full = policy.provisioning.strategy, _full_from(snapshot, policy)
     for launch in (a for a in planner(snapshot, policy).actions if isinstance(a, Launch)):
         reserved = launch.offer.market is Market.RESERVED
@@ -141,12 +142,12 @@ def _full_from(snapshot: Snapshot, policy: Policy) -> float:
 
 
 def rents_anything(snapshot: Snapshot, policy: Policy) -> Plan:
-    """Seeded fault: has no strategy."""
+    """Seeded fault: ignores the strategy."""
     return honest(snapshot, replace(policy, provisioning=ProvisioningPolicy()))
 
 
-def nobody_is_placed_below_the_quality_needed(planner: Planner, snapshot: Snapshot, policy: Policy) -> None:
-    """Under P8 a job runs on reserved machines, full servers, or types of which nine in ten deliver what it needs."""
+def no_job_is_placed_below_the_quality_needed(planner: Planner, snapshot: Snapshot, policy: Policy) -> None:
+    """Under P8 a job runs on reserved instances, full servers, or types of which 90 % deliver what it needs."""
     own, machines = policy.provisioning, {m.id: m for m in snapshot.instances}
     if own.strategy not in ("hf", "hm") or own.mapping != "p8":
         return
@@ -174,14 +175,14 @@ def _needed(job: Job, known: dict[str, Classification] | object, own: Provisioni
 
 
 def takes_every_job_for_an_easy_one(snapshot: Snapshot, policy: Policy) -> Plan:
-    """Seeded fault: knows nothing of jobs, and assumes that they need nothing."""
+    """Seeded fault: assumes that jobs need no quality."""
     easy = replace(policy.provisioning, assumed_quality_batch=0.0, assumed_quality_service=0.0)
     return honest(replace(snapshot, applications={}), replace(policy, provisioning=easy))
 
 
 # ---------------------------------------------------------------------------------------------------------------- stock
 def shared_pools_are_not_oversold(planner: Planner, snapshot: Snapshot, policy: Policy) -> None:
-    """What one plan launches of offers that share a host fits into what is left of it, all together."""
+    """What one plan launches of offers that share a pool fits into what is left of the pool."""
     left = {(o.provider, o.pool): o.pool_free for o in snapshot.offers if o.pool_free is not None}
     for launch in (a for a in planner(snapshot, policy).actions if isinstance(a, Launch)):
         pool, size = (launch.offer.provider, launch.offer.pool), launch.offer.instance_type.capacity
@@ -192,7 +193,7 @@ def shared_pools_are_not_oversold(planner: Planner, snapshot: Snapshot, policy: 
 
 
 def takes_each_offer_for_a_host_of_its_own(snapshot: Snapshot, policy: Policy) -> Plan:
-    """Seeded fault: does not see that offers share a host."""
+    """Seeded fault: ignores shared pools."""
     own = {offer.key: offer for offer in snapshot.offers}
     offers = tuple(replace(offer, pool="", pool_free=None) for offer in snapshot.offers)
     plan = honest(replace(snapshot, offers=offers), policy)
@@ -206,5 +207,5 @@ CASES = (
     Case(what_is_paid_for_is_not_idle, lambda: joins_beside_the_idle, seed=8),
     Case(each_strategy_rents_what_it_may, lambda: rents_anything),
     Case(shared_pools_are_not_oversold, lambda: takes_each_offer_for_a_host_of_its_own),
-    Case(nobody_is_placed_below_the_quality_needed, lambda: takes_every_job_for_an_easy_one),
+    Case(no_job_is_placed_below_the_quality_needed, lambda: takes_every_job_for_an_easy_one),
 )

@@ -1,4 +1,4 @@
-"""Small fleets for tests of single decisions: everything has a sensible value, a test names what matters to it."""
+"""Small fleets for tests of single decisions: every value has a default, so a test states only what matters to it."""
 
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -32,12 +32,11 @@ A = TypeVar("A", bound=Action)
 
 
 def need(vcpus: float = 1.0, memory_mib: int = 512) -> Resources:
-    """An amount."""
     return Resources(vcpus=vcpus, memory_mib=memory_mib, disk_gib=1.0)
 
 
 def offer(name: str = "small", vcpus: float = 2.0, usd_per_h: float = 0.1, **changes: Any) -> Offer:
-    """An on-demand offer of 4 GiB per vCPU that boots in 30 s."""
+    """Return an on-demand offer of 4 GiB per vCPU that boots in 30 s."""
     size = Resources(vcpus=vcpus, memory_mib=int(vcpus * 4096), disk_gib=100.0)
     kind = InstanceType(provider="mock", name=name, capacity=size, boot_delay_s=30.0)
     plain = Offer(
@@ -53,7 +52,7 @@ def offer(name: str = "small", vcpus: float = 2.0, usd_per_h: float = 0.1, **cha
 
 
 def machine(number: int, of: Offer | None = None, **changes: Any) -> Instance:
-    """A READY machine, idle since just now, with most of its lease before it."""
+    """Return a READY instance that became idle just now, with most of its lease left."""
     plain = Instance(
         id=f"inst-{number}",
         offer=of or offer(),
@@ -71,19 +70,19 @@ def machine(number: int, of: Offer | None = None, **changes: Any) -> Instance:
 
 
 def spec(**changes: Any) -> JobSpec:
-    """A batch job of one vCPU with a far deadline."""
+    """Return a batch job of one vCPU with a distant deadline."""
     target: Target = BatchTarget(finish_within_s=90_000.0)
     return replace(JobSpec(name="job", user="ann", command=("true",), target=target, resources=need()), **changes)
 
 
 def job(number: int, state: JobState = JobState.QUEUED, *, asks: JobSpec | None = None, **changes: Any) -> Job:
-    """A waiting job, submitted in the order of the numbers."""
+    """Return a waiting job; jobs are submitted in the order of their numbers."""
     plain = Job(id=f"job-{number}", spec=asks or spec(), state=state, submitted_at=NOW - 100 + number)
     return replace(plain, **changes)
 
 
 def running(number: int, *on: Instance, asks: JobSpec | None = None, **changes: Any) -> Job:
-    """A job with one rank on each of the machines, running since 100 s ago."""
+    """Return a job with one rank on each instance, running for 100 s."""
     asks = asks or spec()
     asks = replace(asks, nodes=Nodes(count=len(on), gang=asks.nodes.gang))
     held = tuple(
@@ -95,7 +94,7 @@ def running(number: int, *on: Instance, asks: JobSpec | None = None, **changes: 
 
 
 def ended(given: Job, cause: FailureCause | None = None, *, ranks: tuple[int, ...] | None = None) -> Job:
-    """The job with the units of these ranks (default: all) over, 2 s ago."""
+    """Return the job with the units of ``ranks`` (default: all) ended 2 s ago."""
     assert given.attempt is not None
     over = tuple(
         replace(a, ended_at=NOW - 2, exit_code=0 if cause is None else 1, cause=cause)
@@ -107,7 +106,7 @@ def ended(given: Job, cause: FailureCause | None = None, *, ranks: tuple[int, ..
 
 
 def scene(*things: Job | Instance | Offer, **changes: Any) -> Snapshot:
-    """A snapshot in which every provider and every READY or DRAINING machine answers."""
+    """Return a snapshot in which every provider and every READY or DRAINING instance answers."""
     machines = tuple(t for t in things if isinstance(t, Instance))
     up = (InstanceState.READY, InstanceState.DRAINING)
     plain = Snapshot(
@@ -123,16 +122,16 @@ def scene(*things: Job | Instance | Offer, **changes: Any) -> Snapshot:
 
 
 def decide(snapshot: Snapshot, policy: Policy | None = None) -> Plan:
-    """Plan, with a policy that limits nothing unless one is given."""
+    """Return the plan, under a policy without limits unless one is given."""
     return make_plan(snapshot, policy or Policy(), np.random.default_rng(0))
 
 
 def of(plan: Plan, kind: type[A]) -> list[A]:
-    """The actions of one kind."""
+    """Return the actions of one kind."""
     return [action for action in plan.actions if isinstance(action, kind)]
 
 
 def told(plan: Plan, job_id: str) -> str:
-    """The code of the last thing said about a job."""
+    """Return the code of the last reason recorded for a job."""
     codes = [a.reason.code for a in plan.actions if getattr(a, "job_id", "") == job_id]
     return codes[-1] if codes else ""

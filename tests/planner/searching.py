@@ -1,4 +1,4 @@
-"""How properties of plans are tried on random snapshots, and how a seeded fault is looked for."""
+"""Run properties of plans on random snapshots, and search for the effect of a seeded fault."""
 
 from collections.abc import Callable, Iterable
 
@@ -18,15 +18,14 @@ _SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
 
 
 def on_random_snapshots(examples: int) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Decorate a test that takes drawn values (``given`` goes below it) to try so many of them."""
+    """Decorate a test that takes drawn values (``given`` goes below it) with the number of examples."""
     return settings(max_examples=examples, phases=_PHASES, suppress_health_check=_SLOW)
 
 
 def hold(cases: Iterable[Case], scenes: Scenes, policies: Policies, examples: int) -> None:
-    """Check that the planner as it is keeps all properties on so many snapshots.
+    """Check that the planner keeps all properties on ``examples`` snapshots.
 
-    Raises:
-        AssertionError: one is broken.
+    Raises AssertionError if one is broken.
     """
 
     @on_random_snapshots(examples)
@@ -41,11 +40,8 @@ def hold(cases: Iterable[Case], scenes: Scenes, policies: Policies, examples: in
 def catches_its_fault(case: Case, scenes: Scenes, policies: Policies) -> None:
     """Check that a planner with the fault of ``case`` breaks its property on one of some thousand snapshots.
 
-    Many short searches find more than a long one, which dwells on what it began with. They start at the seed of the
-    case, with which one was quick when that was written; any other would do.
-
-    Raises:
-        AssertionError: none shows it.
+    Many short searches find more than a long one, which stays near its first example. They start at the seed of the
+    case, which makes the search short; any other would do. Raises AssertionError if the fault has no effect.
     """
     planner = case.broken_by()
     tries = range(case.seed, case.seed + _SEARCHES)

@@ -1,4 +1,4 @@
-"""What to commit to: the least cost over the load, and what follows from it."""
+"""Commitments: the count with the least cost over a load, and what follows from it."""
 
 import time
 
@@ -16,7 +16,6 @@ YEAR = Terms(name="1y", term_months=12, upfront_usd=0.0, usd_per_h=0.6)
 
 
 def hourly(*levels: float) -> LoadCurve:
-    """A load that holds each level for an hour."""
     return LoadCurve.of([(HOUR * n, level) for n, level in enumerate(levels)], until_at=HOUR * len(levels))
 
 
@@ -25,12 +24,12 @@ prices = st.sampled_from([0.05, 0.3, 0.5, 0.75, 1.0, 1.2])
 
 
 def count_without_the_rest(load: LoadCurve, on_demand: float, committed: float) -> int:
-    """Seeded fault: sizes for the mean, whatever the prices."""
+    """Seeded fault: sizes for the mean load, whatever the prices."""
     return round(load.mean) if committed < on_demand else 0
 
 
 def is_the_least(count: int, load: LoadCurve, committed: float) -> bool:
-    """Try every other count."""
+    """Return whether no other count costs less."""
     least = min(cost_usd_per_h(load, 1.0, committed, n) for n in range(int(np.ceil(load.peak)) + 2))
     return cost_usd_per_h(load, 1.0, committed, count) <= least + 1e-9
 
@@ -58,14 +57,14 @@ def test_cheaper_commitments_are_bought_more_of_and_never_cost_more_than_none(
 
 
 def use_layer_by_layer(load: LoadCurve) -> list[float]:
-    """The same in the plainest way: a look at the whole load for each unit."""
+    """Return the utilisation computed layer by layer over the whole load."""
     weights = load.seconds / load.seconds.sum()
     units = range(int(np.ceil(load.peak - 1e-9)))
     return [float((np.clip(load.levels - below, 0.0, 1.0) * weights).sum()) for below in units]
 
 
 @given(st.lists(st.tuples(st.floats(0.1, 9.0), st.floats(0.0, 40.0) | st.integers(0, 9)), min_size=2, max_size=20))
-def test_use_of_all_layers_at_once_is_what_a_look_at_each_finds(steps: list[tuple[float, float]]) -> None:
+def test_use_of_all_layers_equals_use_layer_by_layer(steps: list[tuple[float, float]]) -> None:
     times = np.cumsum([0.0, *(seconds for seconds, _ in steps)])
     load = LoadCurve(times, np.array([level for _, level in steps], dtype=np.float64))
     assert load.use_of_layers().tolist() == pytest.approx(use_layer_by_layer(load), abs=1e-12)
@@ -76,12 +75,12 @@ def test_dust_on_a_peak_makes_no_layer_and_takes_none_away(dust: float) -> None:
     assert hourly(1.0, 3.0 + dust).use_of_layers().tolist() == pytest.approx([1.0, 0.5, 0.5])
 
 
-def test_a_load_of_many_machines_over_years_is_looked_at_at_once() -> None:
+def test_a_load_of_many_machines_over_years_is_computed_quickly() -> None:
     levels = np.random.default_rng(0).uniform(0.0, 1e6, 24 * 365)
     load = LoadCurve(np.arange(levels.size + 1) * HOUR, levels)
     began_s = time.process_time()
     use = load.use_of_layers()
-    assert time.process_time() - began_s < 1.0  # 17 s layer by layer
+    assert time.process_time() - began_s < 1.0  # layer by layer it takes 17 s
     assert use.sum() == pytest.approx(load.mean)
 
 

@@ -1,4 +1,4 @@
-"""Machines are emptied when that saves more than it costs; jobs do not wander."""
+"""Instances are emptied if that saves more than it costs, and jobs do not move back and forth."""
 
 from collections import defaultdict
 from dataclasses import replace
@@ -31,13 +31,13 @@ SERVICE = spec(target=ServiceTarget(requests_per_s=1.0, latency_ms=9.0))
 
 
 def long_ago(given_job: Job, placed_s: float = 700.0) -> Job:
-    """The job, running for so long."""
+    """Return the job, running for that long."""
     assert given_job.attempt is not None
     return replace(given_job, attempt=replace(given_job.attempt, placed_at=NOW - placed_s))
 
 
 def two_machines(asks: JobSpec = SERVICE, placed_s: float = 700.0) -> Snapshot:
-    """Two machines of two vCPUs with one job of one vCPU each."""
+    """Return two instances of two vCPUs with one job of one vCPU each."""
     first, second = machine(1, idle_since=None), machine(2, idle_since=None)
     jobs = [long_ago(running(n, on, asks=asks), placed_s) for n, on in ((1, first), (2, second))]
     return scene(*jobs, first, second, offer())
@@ -102,7 +102,7 @@ def test_jobs_move_to_an_idle_reserved_machine_but_not_to_an_idle_rented_one() -
 # ----------------------------------------------------------------------------------------------------------- hysteresis
 @st.composite
 def spread_out(draw: st.DrawFn) -> Snapshot:
-    """Machines with a few small services each, for different times."""
+    """Draw instances with a few small services each, placed at different times."""
     fleet: list[Instance] = []
     jobs: list[Job] = []
     for number in range(1, draw(st.integers(3, 5)) + 1):
@@ -116,7 +116,7 @@ def spread_out(draw: st.DrawFn) -> Snapshot:
 
 
 def jobs_do_not_wander(planner: Planner, at: Snapshot) -> None:
-    """Nobody is moved twice within the rest, nothing is launched for it, and it comes to an end."""
+    """No job is moved twice within the rest period, nothing is launched for it, and moving ends."""
     moved: dict[str, list[float]] = defaultdict(list)
     late = 0
     for cycle in range(120):
@@ -140,7 +140,7 @@ def test_jobs_do_not_wander(at: Snapshot) -> None:
 
 
 def takes_no_rest(snapshot: Snapshot, policy: Policy) -> Plan:
-    """Seeded fault: takes every job for one that has been where it is for long."""
+    """Seeded fault: ignores the rest period."""
     return honest(replace(snapshot, jobs=tuple(long_ago(j) if j.attempt else j for j in snapshot.jobs)), policy)
 
 

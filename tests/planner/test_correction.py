@@ -1,4 +1,4 @@
-"""Jobs that miss their target are helped, step by step, when that repays; noise moves nobody."""
+"""Corrections of jobs that miss their target are taken step by step if they pay off; noise moves no job."""
 
 from dataclasses import replace
 
@@ -31,17 +31,16 @@ from tests.planner.scenes import NOW, decide, machine, need, of, offer, running,
 from tests.planner.watched import classified, hooked, samples, started, sure, with_samples
 
 SLOW = (0.0002,) * 12
-"""Of the whole per second: 24 % of the pace that a deadline 2,000 s after submission wants, after 600 s."""
+"""Progress per second; 24 % of the rate that meets a deadline 2,000 s after submission, as seen after 600 s."""
 BUSY = {"vcpus_used": 1.0}
 
 
 def late(*on: Instance, number: int = 1, **changes: object) -> Job:
-    """A job that has run 600 s of its 2,000."""
+    """Return a job that has run for 600 s of its 2,000 s."""
     return started(running(number, *on, asks=hooked(**changes)), 600.0)  # type: ignore[arg-type]
 
 
 def neighbour(number: int, on: Instance, ago_s: float = 200.0, vcpus: float = 1.0) -> Job:
-    """A best-effort job."""
     return started(running(number, on, asks=spec(target=BestEffortTarget(), resources=need(vcpus))), ago_s)
 
 
@@ -54,7 +53,7 @@ def steps(plan: Plan) -> list[str]:
 
 
 def slow(*jobs_and_machines: object, paces: tuple[float, ...] = SLOW, **used: float) -> Snapshot:
-    """A scene whose first job was measured so."""
+    """Return a scene in which the first job was measured at these paces."""
     return with_samples(scene(*jobs_and_machines), {"job-1": [samples(paces, **used)]})  # type: ignore[arg-type]
 
 
@@ -71,7 +70,7 @@ def test_a_job_that_uses_all_it_has_is_given_more_of_its_machine_first() -> None
 
 
 @pytest.mark.parametrize(("pace", "helped"), [(1 / 1950, False), (1 / 3000, True)])
-def test_a_job_of_which_nothing_new_was_told_for_long_is_not_late_for_that(pace: float, helped: bool) -> None:
+def test_a_job_without_a_new_record_for_long_is_not_late_for_that(pace: float, helped: bool) -> None:
     host = busy(1)
     job = started(running(1, host, asks=hooked()), 900.0)
     told = samples([pace] * 75, until=NOW - 150.0, vcpus_used=1.0)
@@ -121,7 +120,7 @@ def test_a_neighbour_that_changed_nothing_is_left_alone() -> None:
     assert steps(plan) == []
 
 
-def test_nobody_is_evicted_where_the_policy_forbids_it() -> None:
+def test_no_job_is_evicted_if_the_policy_forbids_it() -> None:
     here = busy(1)
     policy = Policy(disruption=DisruptionPolicy(evict_best_effort=False))
     before = slow(late(here), neighbour(2, here, ago_s=125.0), here, paces=(0.0009,) * 10 + SLOW)
@@ -146,7 +145,7 @@ def test_an_evicted_neighbour_does_not_come_back_while_the_job_runs() -> None:
 def test_a_job_is_moved_to_an_empty_machine_when_a_promised_neighbour_is_in_its_way() -> None:
     here, free = busy(1), machine(2)
     rival = started(running(2, here, asks=spec()), 125.0)
-    # 30 % done: to begin anew costs less than going on.
+    # 30 % done: a restart costs less than going on.
     before = slow(late(here), rival, here, free, paces=(0.003,) * 10 + SLOW)
     plan = decide(before)
     assert steps(plan) == ["move"]
@@ -225,7 +224,7 @@ def test_what_was_measured_alone_is_believed_and_the_next_step_follows_at_once()
 
 
 def on_two(known: Classification, **used: float) -> Plan:
-    """What is decided about a late job on two machines, each of which it was measured on."""
+    """Return what is decided about a late job with one rank on each of two instances."""
     one, two = busy(1, 1.0), busy(2, 1.0)
     job = replace(late(one, two, nodes=Nodes(count=2)), application="app")
     before = with_samples(scene(job, one, two), {"job-1": [samples(SLOW, **used), samples(SLOW, **used)]})
@@ -249,12 +248,13 @@ def test_what_each_rank_counts_for_itself_is_held_against_its_own_part(vcpus_use
     ("believed", "profiled_ago_s", "runs", "on", "done"),
     [
         (0.0009, 100.0, ("job-9",), "mock/small", ["move"]),
-        (0.00035, 700.0, ("job-9",), "mock/small", ["reclassify"]),  # before this start: what is known may be wrong
+        # profiled before this start, so the estimate may be wrong
+        (0.00035, 700.0, ("job-9",), "mock/small", ["reclassify"]),
         (0.00035, 100.0, ("job-8",), "mock/small", ["reclassify"]),  # not a copy of this job
-        (0.0009, 100.0, ("job-9",), "mock/large", ["move"]),  # at less than half, which no belief of a type explains
+        (0.0009, 100.0, ("job-9",), "mock/large", ["move"]),  # below half, which no estimate of a type is wrong by
     ],
 )
-def test_a_job_slower_than_its_copy_is_since_is_begun_anew_elsewhere(
+def test_a_job_slower_than_a_later_copy_is_restarted_elsewhere(
     believed: float, profiled_ago_s: float, runs: tuple[str, ...], on: str, done: list[str]
 ) -> None:
     here, free = busy(1, 1.0), machine(2)
@@ -300,7 +300,7 @@ PHASES = (0.0009,) * 10 + SLOW
 
 @st.composite
 def slow_starts(draw: st.DrawFn) -> Snapshot:
-    """A job at 5 to 45 % of what is expected of it, alone or beside one that hardly presses, on a full fleet or not."""
+    """Draw a job at 5 to 45 % of its estimate, alone or with a harmless neighbour, on a full fleet or not."""
     seed, here = draw(st.integers(0, 2**32 - 1)), busy(1)
     scatter = np.random.default_rng(seed).uniform(0.95, 1.05, size=12)
     paces = tuple(float(0.0009 * draw(st.floats(0.05, 0.45)) * each) for each in scatter)
@@ -315,7 +315,7 @@ def slow_starts(draw: st.DrawFn) -> Snapshot:
 
 
 def one_slow_start_teaches_nothing(planner: Planner, at: Snapshot) -> None:
-    """Whatever is done for it: of its application nothing else is believed for it alone."""
+    """No estimate of its application is derived from this job alone."""
     taught = [action.learnt for action in of(planner(at, Policy()), Correct) if action.learnt is not None]
     assert not taught, taught
 
@@ -342,7 +342,7 @@ def test_that_property_catches_a_planner_that_believes_every_start() -> None:
 
 
 def _taught(at: Snapshot) -> bool:
-    """Whether anything is believed anew of an application."""
+    """Return whether any estimate of an application changes."""
     return any(action.learnt is not None for action in of(decide(at), Correct))
 
 
@@ -352,14 +352,14 @@ def test_a_job_a_little_slower_than_a_copy_on_another_type_is_known_wrongly() ->
     assert steps(decide(replace(at, applications={"app": classified(0.00035)}))) == ["reclassify"]
 
 
-def test_beside_a_neighbour_it_is_not_its_start_that_is_slow() -> None:
+def test_a_slow_job_with_a_neighbour_is_not_taken_for_a_straggler() -> None:
     here = busy(1)
     at = _lone(late(here), neighbour(2, here, ago_s=590.0), here, machine(2), row={"profiled_at": NOW - 100.0})
     assert "move" not in steps(decide(at))
 
 
 def _lone(job: Job, *others: object, row: dict[str, object] | None = None) -> Snapshot:
-    """A slow job of a known application, a copy of which was profiled as job-9."""
+    """Return a slow job of a known application, of which a copy was profiled as job-9."""
     known = {"name": "app", "program": identify(job.spec).program, "type_column": "mock/small", "runs": ("job-9",)}
     job, row = replace(job, application="app", profile_runs=("job-9",)), {**known, **(row or {})}
     programs = {row["program"]: (Application(**row),)}  # type: ignore[arg-type]
@@ -367,11 +367,11 @@ def _lone(job: Job, *others: object, row: dict[str, object] | None = None) -> Sn
 
 
 def guess(value: float, low: float) -> Estimate:
-    """What was concluded from other programs."""
+    """Return an estimate inferred from other programs."""
     return Estimate(value=value, low=low, high=100.0)
 
 
-def test_beside_neighbours_it_is_a_tolerance_nobody_measured_that_was_wrong() -> None:
+def test_with_neighbours_an_unmeasured_tolerance_is_corrected() -> None:
     [learnt] = [action.learnt for action in of(decide(_beside_loud(0.00035, guess(50.0, 2.0))), Correct)]
     assert learnt is not None
     assert dict(learnt.tolerated) == {"llc": pytest.approx(EXCESS * 40 / (35 / 20 - 1))}
@@ -380,22 +380,22 @@ def test_beside_neighbours_it_is_a_tolerance_nobody_measured_that_was_wrong() ->
 @pytest.mark.parametrize(
     ("believed", "tolerated"),
     [
-        (0.00035, sure(50.0)),  # it was seen to bear that: a phase, a stranger or the machine slows it
+        (0.00035, sure(50.0)),  # measured: a phase, an unknown neighbour or the instance slows it
         (0.00035, sure(50.0)._replace(low=1.0)),
-        (0.00035, guess(50.0, 3.0)),  # needs 2.8, less than the estimate leaves open
-        (0.00035, guess(2.5, 1.0)),  # believed to be slowed more than that
+        (0.00035, guess(50.0, 3.0)),  # needs 2.8, less than the estimate allows
+        (0.00035, guess(2.5, 1.0)),  # already estimated to be slowed more than that
     ],
 )
-def test_beside_neighbours_that_cannot_slow_it_so_much_nothing_is_learnt(believed: float, tolerated: Estimate) -> None:
+def test_neighbours_that_cannot_slow_it_so_much_change_no_estimate(believed: float, tolerated: Estimate) -> None:
     assert not _taught(_beside_loud(believed, tolerated))
 
 
-def test_beside_neighbours_less_than_half_of_what_they_leave_is_a_straggler() -> None:
+def test_less_than_half_of_what_neighbours_leave_is_a_straggler() -> None:
     assert not _taught(_beside_loud(0.0009, guess(50.0, 0.1)))
     assert _taught(_beside_loud(0.0009, guess(1.5, 0.1))), "whom that was to slow so much"
 
 
-def test_whom_nothing_is_left_to_tolerate_less_of_teaches_nothing() -> None:
+def test_a_tolerance_at_its_minimum_is_not_corrected() -> None:
     assert not _taught(_beside_loud(0.00035, guess(0.0, 0.0), caused=4.0))  # needs 0.27
 
 
@@ -409,7 +409,7 @@ def test_whatever_is_believed_a_lesson_is_less_and_within_its_limits(value: floa
 
 
 def _beside_loud(believed: float, tolerated: Estimate, caused: float = 40.0) -> Snapshot:
-    """A slow job and a neighbour that causes so much of what it tolerates so much of."""
+    """Return a slow job, and a neighbour that causes 100 of a resource that the job tolerates so much of."""
     here = busy(1)
     job, beside = replace(late(here), application="app"), replace(neighbour(2, here), application="loud")
     known = {
@@ -424,7 +424,7 @@ def test_a_service_is_judged_by_its_latency() -> None:
     target = ServiceTarget(requests_per_s=10.0, latency_ms=20.0, percentile=99.0)
     asks = spec(target=target, metrics=MetricsHook(url="http://127.0.0.1/"))
     job = started(running(1, here, asks=asks), 600.0)
-    # Half busy, it waits a third less on twice the vCPUs; hardly busy, they would not help.
+    # Half busy, it waits a third less on twice the vCPUs; hardly busy, more vCPUs would not help.
     for latency_ms, used_s, expected in ((50.0, 5.0, ["resize"]), (50.0, 0.5, []), (19.0, 5.0, [])):
         measured = tuple(
             Sampled(at=NOW - 120 + 10 * n, values={"cpu_s": used_s * n}, latency_ms={99.0: latency_ms})
@@ -459,7 +459,7 @@ def test_steps_of_one_attempt_and_jobs_per_plan_are_limited() -> None:
 
 
 # --------------------------------------------------------------------------------------------------------------- phases
-def test_a_share_of_long_running_jobs_is_looked_at_for_a_change_of_phase() -> None:
+def test_a_share_of_long_running_jobs_is_checked_for_a_change_of_phase() -> None:
     fleet = [busy(n) for n in range(1, 61)]
     jobs = [
         replace(started(running(n, on, asks=hooked(9e4)), 700.0), application="app") for n, on in enumerate(fleet, 1)
@@ -478,7 +478,7 @@ def test_a_share_of_long_running_jobs_is_looked_at_for_a_change_of_phase() -> No
 
 # ----------------------------------------------------------------------------------------------------------- stragglers
 def spread(paces: tuple[float, ...], **changes: object) -> Snapshot:
-    """An incremental job with a rank on each of some machines, at these paces, and one machine more."""
+    """Return an incremental job with ranks at these paces, one per instance, and one more instance."""
     fleet = [busy(n) for n in range(1, len(paces) + 1)]
     asks = hooked(9e4, nodes=Nodes(count=len(paces), minimum=1, gang=False))
     job = started(running(1, *fleet, asks=asks), 600.0)
@@ -488,7 +488,7 @@ def spread(paces: tuple[float, ...], **changes: object) -> Snapshot:
     return with_samples(scene(job, *fleet, spare), {"job-1": measured})
 
 
-def test_a_rank_at_less_than_half_the_median_is_started_anew_elsewhere() -> None:
+def test_a_rank_below_half_the_median_is_restarted_elsewhere() -> None:
     before = spread((0.001, 0.001, 0.0003, 0.0011))
     plan = decide(before)
     assert [(a.job_id, a.rank) for a in of(plan, StopRank)] == [("job-1", 2)]
@@ -504,7 +504,7 @@ def test_a_rank_at_less_than_half_the_median_is_started_anew_elsewhere() -> None
 
 def test_a_straggler_that_is_ending_is_not_stopped_again() -> None:
     policy = Policy(correction=Policies(max_relaunches_per_attempt=2))
-    asked_at = NOW - 5.0  # within its grace: its end is not seen yet
+    asked_at = NOW - 5.0  # within its grace its end is not visible yet
     done = Correction(at=asked_at, step="relaunch", attempt="job-1.1")
     before = spread((0.001, 0.001, 0.0003, 0.0011), corrections=(done,))
     assert not of(decide(before, policy), StopRank)
@@ -523,14 +523,14 @@ TARGET = 1.0 / 1000.0
 
 @st.composite
 def noise(draw: st.DrawFn) -> tuple[float, ...]:
-    """Paces around exactly what the deadline wants, off by up to 40 % each time."""
+    """Draw paces around exactly what the deadline needs, off by up to 40 % each time."""
     seed, spread_pct = draw(st.integers(0, 2**32 - 1)), draw(st.sampled_from([10, 20, 40]))
     drawn = np.random.default_rng(seed).uniform(1 - spread_pct / 100, 1 + spread_pct / 100, size=60)
     return tuple(float(TARGET * each) for each in drawn)
 
 
-def noise_moves_nobody(planner: Planner, paces: tuple[float, ...]) -> None:
-    """However the readings of a job that is on target scatter, neither it nor its neighbours are touched."""
+def noise_moves_no_job(planner: Planner, paces: tuple[float, ...]) -> None:
+    """However the readings of a job on target scatter, neither it nor its neighbours are touched."""
     here, free = busy(1, 4.0), machine(2, offer("small", vcpus=4.0))
     every = samples(paces, until=NOW, vcpus_used=1.0)
     for seen in range(8, len(every), 2):
@@ -548,12 +548,12 @@ def noise_moves_nobody(planner: Planner, paces: tuple[float, ...]) -> None:
 
 @settings(max_examples=40, phases=[Phase.generate], suppress_health_check=[HealthCheck.too_slow])
 @given(noise())
-def test_noise_moves_nobody(paces: tuple[float, ...]) -> None:
-    noise_moves_nobody(honest, paces)
+def test_noise_moves_no_job(paces: tuple[float, ...]) -> None:
+    noise_moves_no_job(honest, paces)
 
 
 def believes_the_last_readings(snapshot: Snapshot, policy: Policy) -> Plan:
-    """Seeded fault: takes the mean of the last readings for certain."""
+    """Seeded fault: takes the mean of the last readings for exact."""
     last = {
         name: replace(each, ranks={rank: seen[-4:] for rank, seen in each.ranks.items()})
         for name, each in snapshot.job_samples.items()
@@ -566,7 +566,7 @@ def test_that_property_catches_a_planner_that_believes_the_last_readings() -> No
     @settings(max_examples=100, phases=[Phase.generate], suppress_health_check=[HealthCheck.too_slow])
     @given(noise())
     def holds(paces: tuple[float, ...]) -> None:
-        noise_moves_nobody(believes_the_last_readings, paces)
+        noise_moves_no_job(believes_the_last_readings, paces)
 
     with pytest.raises(AssertionError):
         holds()

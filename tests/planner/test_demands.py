@@ -1,4 +1,4 @@
-"""What users demand of machines: which one is taken, what a job that waits is told, what can never be."""
+"""Placement constraints: which instance is chosen, which reason a waiting job gets, and what is impossible."""
 
 from dataclasses import replace
 
@@ -15,7 +15,7 @@ FULL = Policy(caps=Caps(max_instances=2))
 
 
 def asks(count: int = 1, **demands: object) -> JobSpec:
-    """A job of so many nodes that demands this."""
+    """Return a spec of so many nodes with these constraints."""
     return spec(placement=Constraints(**demands), nodes=Nodes(count=count, minimum=count))  # type: ignore[arg-type]
 
 
@@ -30,7 +30,7 @@ def test_a_job_goes_where_its_zone_and_its_labels_are() -> None:
     assert of(decide(scene(*machines, A, B, job(1, asks=priced))), Finish)[0].state is JobState.FAILED
 
 
-def test_a_job_that_waits_beside_room_is_told_which_demand_keeps_it_from_there() -> None:
+def test_the_reason_to_wait_names_the_constraint_that_excludes_free_room() -> None:
     there = running(1, machine(1), asks=spec(name="db"))
     waits = job(2, asks=asks(apart_from=("d*",)))
     tiny = machine(2, offer("tiny", 0.5))
@@ -45,7 +45,7 @@ def test_a_job_that_waits_beside_room_is_told_which_demand_keeps_it_from_there()
     assert wait.reason.numbers["refused"] == "cap_instances"
 
 
-def test_whoever_came_first_is_kept_apart_and_others_are_not() -> None:
+def test_anti_affinity_is_mutual_and_holds_for_no_other_job() -> None:
     recluse = running(1, machine(1), asks=replace(asks(apart_from=("*",)), name="db"))
     assert of(decide(scene(machine(1), recluse, job(2), A)), Launch)
     other_user = replace(spec(), user="bob")
@@ -86,7 +86,7 @@ def test_more_nodes_than_zones_can_never_run_and_too_few_zones_in_stock_wait() -
     assert wait.reason.code == "too_few_zones"
 
 
-def test_no_machine_is_emptied_into_a_zone_or_beside_a_job_that_is_not_wanted() -> None:
+def test_consolidation_respects_zones_and_anti_affinity() -> None:
     policy = Policy(disruption=DisruptionPolicy(consolidate=True))
     moved = replace(running(1, machine(1, A)), submitted_at=1.0)
     rested = replace(moved, attempt=replace(moved.attempt, placed_at=moved.attempt.placed_at - 9000.0))  # type: ignore

@@ -1,4 +1,4 @@
-"""What operators order about machines: drained ones get nothing new, end when empty; destroyed ones end at once."""
+"""Directives of operators: drained instances get no new units and end when empty; destroyed ones end at once."""
 
 from math import inf
 

@@ -74,7 +74,7 @@ def test_surety_is_not_worth_twice_the_price_of_what_is_likely_to_do() -> None:
     assert (bought(0.19), bought(0.21)) == (["large"], ["small"])
 
 
-def test_what_is_paid_for_already_is_not_dear() -> None:
+def test_reserved_instances_are_never_too_expensive() -> None:
     """The small type likely serves it; a rented one surely does, and so does a reserved one at a higher price."""
     doubtful = Estimate(value=110.0, low=90.0, high=134.0, observed=True)
     belief = replace(

@@ -1,4 +1,4 @@
-"""Reserved room, and machines nobody takes back, are for those who pay most elsewhere."""
+"""Reserved room, and rented instances that are not spot, are held back for jobs that pay most elsewhere."""
 
 from dataclasses import replace
 
@@ -19,19 +19,19 @@ RENTED = machine(2, TWO, idle_since=None)
 
 
 def service(vcpus: float = 2.0) -> JobSpec:
-    """A service, which may not run on spot machines."""
+    """Return a service, which may not run on spot."""
     return spec(target=ServiceTarget(requests_per_s=10.0, latency_ms=20.0), resources=need(vcpus), interruptible=False)
 
 
 def went(snapshot: Snapshot, policy: Policy | None = None) -> tuple[list[str], list[str]]:
-    """Where jobs were placed, and what was launched."""
+    """Return where jobs were placed, and what was launched."""
     plan = decide(snapshot, policy)
     markets = [a.offer.market.value for a in of(plan, Launch)]
     return [f"{a.job_id} on {a.ranks[0].instance_id}" for a in of(plan, Place)], markets
 
 
 def crowd(*more: object, keeps: int = 1) -> Snapshot:
-    """A reserved machine with so many services' room free, and as many services on rented ones."""
+    """Return a reserved instance with room for so many services, and as many services on rented ones."""
     rented = [machine(9 + n, TWO, idle_since=None) for n in range(keeps)]
     there = [running(50 + n, each, asks=service()) for n, each in enumerate(rented)]
     return scene(PAID, *rented, *there, TWO, SPOT, *more)  # type: ignore[arg-type]
@@ -56,11 +56,11 @@ def test_service_that_comes_behind_batch_in_the_queue_finds_room() -> None:
 
 
 def big_spot() -> Offer:
-    """A spot machine for three."""
+    """Return a spot instance for three services."""
     return replace(SPOT, instance_type=offer("four", vcpus=4.0).instance_type, price_usd_per_h=0.072)
 
 
-def test_plan_for_those_who_were_kept_away_is_made_once() -> None:
+def test_a_job_kept_away_is_planned_for_once() -> None:
     before = crowd(job(1), keeps=2)
     assert not of(decide(apply_ideally(before, decide(before))), Launch)
 
@@ -93,7 +93,8 @@ def test_policy_may_keep_nothing_for_anybody() -> None:
 def beside(
     units: int, size: float, usd_per_h: float, vcpus: float, target: Target = FREE, policy: Policy | None = None
 ) -> tuple[list[str], list[str]]:
-    """Where a job goes, best effort unless told otherwise, when it could join so many services on a rented machine."""
+    """Return where a job, by default best effort, is placed when it could share a rented instance with so many
+    services."""
     there: Instance = machine(2, offer("host", vcpus=vcpus, usd_per_h=usd_per_h), idle_since=None)
     services = [running(20 + n, there, asks=service(size)) for n in range(units)]
     return went(scene(there, *services, job(1, asks=spec(target=target)), there.offer, SPOT), policy)
@@ -103,7 +104,7 @@ def beside(
     ("units", "size", "usd_per_h", "joins"),
     [(1, 3.0, 0.2, False), (3, 1.0, 0.2, False), (3, 1.0, 0.07, True)],
 )
-def test_best_effort_joins_services_on_a_machine_nobody_takes_back_only_where_that_is_not_dear(
+def test_best_effort_shares_a_non_spot_instance_with_services_only_if_that_is_cheap(
     units: int, size: float, usd_per_h: float, joins: bool
 ) -> None:
     assert beside(units, size, usd_per_h, 4.0) == ((["job-1 on inst-2"], []) if joins else ([], ["spot"]))
@@ -123,5 +124,5 @@ def test_promise_shares_machines_while_none_more_is_allowed(machines: int, joins
     assert went_to == ((["job-1 on inst-2"], []) if joins else ([], ["spot"]))
 
 
-def test_many_who_share_a_machine_make_it_unlikely_that_one_who_joins_is_the_last() -> None:
+def test_with_many_units_on_an_instance_a_new_one_is_unlikely_to_be_the_last() -> None:
     assert beside(12, 0.25, 0.2, 4.0) == (["job-1 on inst-2"], [])

@@ -1,4 +1,4 @@
-"""The story of a job: in order, with the numbers, and of the right machines only."""
+"""The timeline of a job: in order, with numbers, and of the right instances only."""
 
 from dataclasses import replace
 
@@ -59,7 +59,7 @@ EVENTS = [
 ]
 
 
-def test_story_tells_why_it_waited_what_was_bought_instead_of_what_and_how_it_went() -> None:
+def test_timeline_shows_why_it_waited_what_was_launched_and_how_it_ended() -> None:
     lines = job_timeline(running(1, machine(1)), EVENTS[::-1], [machine(1)])
     assert [line.code for line in lines] == [
         "submitted",
@@ -104,7 +104,7 @@ def test_a_failed_unit_is_shown_with_its_exit_code_if_it_has_one() -> None:
         assert any(text in line.text for line in lines), lines
 
 
-def test_a_defect_that_hits_the_job_is_told() -> None:
+def test_a_defect_that_affects_the_job_is_shown() -> None:
     text = "defect in HCloud: reading the report of job-1.1.0 fails; everything else goes on"
     trouble = _event(7, EventKind.PLANNING_TROUBLE, job="job-1", error="KeyError: 'state'", text=text)
     elsewhere = _event(8, EventKind.PLANNING_TROUBLE, job="job-2", error="KeyError", text="HCloud fails on job-2")
@@ -117,7 +117,7 @@ def test_story_of_a_job_without_events_is_empty() -> None:
     assert job_timeline(running(1, machine(1, state=InstanceState.DRAINING)), [], []) == []
 
 
-def test_story_puts_what_was_predicted_beside_what_was_reached() -> None:
+def test_timeline_shows_prediction_and_measurement() -> None:
     events = [
         _event(1, EventKind.JOB_PROFILED, job="job-1", text="job-2 (profile-base, 20.0 s): measured 3 x step"),
         _event(2, EventKind.JOB_CLASSIFIED, job="job-1", source="profiled", text="profiled in 2 run(s)",
@@ -132,7 +132,7 @@ def test_story_puts_what_was_predicted_beside_what_was_reached() -> None:
     assert "the machine was shared" in predicted.text
 
 
-def test_corrections_are_told_and_cost_follows_the_size() -> None:
+def test_corrections_are_shown_and_cost_follows_the_size() -> None:
     corrected = _event(1000, EventKind.CORRECTION, job="job-1", step="resize", code="correct_resize", text="too slow")
     resized = _event(
         1806, EventKind.UNIT_RESIZED, job="job-1", on="inst-1", attempt="job-1.1", rank=0, vcpus=2.0, memory_mib=512
@@ -146,11 +146,11 @@ def test_corrections_are_told_and_cost_follows_the_size() -> None:
     assert told["correct_resize"].text == "corrected (resize): too slow"
     assert told["resized"].text.startswith("rank 0 resized to 2.0 vCPU")
     assert told["misbehaved"].text == "inst-1: delivered 50 %"
-    # Half an hour of half the machine, half an hour of all of it, at $0.1/h.
+    # Half an hour of half the instance, half an hour of all of it, at $0.1/h.
     assert told["cost"].numbers["cost_usd"] == 0.075
 
 
-def test_what_there_was_to_choose_from_is_told() -> None:
+def test_candidates_are_shown() -> None:
     given = ["mock/small spot|0.1|1.2|1|1.4|", "mock/tiny|0.05||||no room"]
     placed = _event(6, EventKind.ATTEMPT_PLACED, job="job-1", attempt="job-1.1", text="has room", candidates=given)
     [line] = [each for each in job_timeline(running(1, machine(1)), [placed], []) if each.code == "placed"]

@@ -1,4 +1,4 @@
-"""What a placed job had to choose from is told of types by market: what each costs, and why it was not taken."""
+"""The candidates of a placed job are types by market: what each costs, and why it was not chosen."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ LARGE, LARGE_LATER, TINY = offer("large", 4.0, 0.2), offer("large", 4.0, 0.9), o
 
 
 def candidates_beside(*things: object) -> dict[str, Candidate]:
-    """The candidates of the one job that waits, by type."""
+    """Return the candidates of the one waiting job, by type."""
     placed = of(decide(scene(job(9, asks=spec(resources=need(1.0))), *things)), Place)  # type: ignore[arg-type]
     return {each.column.partition("/")[2]: each for each in placed[0].candidates}
 
 
-def test_types_without_room_say_so_beside_the_chosen_one() -> None:
+def test_types_without_room_are_candidates_too() -> None:
     full = machine(1)
     told = candidates_beside(full, machine(2, LARGE), running(1, full, asks=spec(resources=need(2.0))))
     assert {name: each.rejected for name, each in told.items()} == {"large": "", "small": "no room"}
@@ -42,7 +42,7 @@ def test_the_chosen_one_costs_what_its_machine_costs_and_others_the_least_they_d
 
 
 @pytest.mark.parametrize("may_be_interrupted", [True, False])
-def test_machines_of_one_type_are_told_apart_by_their_market(may_be_interrupted: bool) -> None:
+def test_candidates_of_one_type_differ_by_market(may_be_interrupted: bool) -> None:
     there = (machine(1, offer("large", 4.0, 0.2)), machine(2, SPOT), offer("small"))
     dearer, cheaper = (offer(usd_per_h=price, market=Market.SPOT) for price in (0.05, 0.04))
     asks = spec(resources=need(2.0), interruptible=may_be_interrupted)
@@ -53,7 +53,7 @@ def test_machines_of_one_type_are_told_apart_by_their_market(may_be_interrupted:
     assert told == pytest.approx(steady | spot if may_be_interrupted else steady)
 
 
-def test_jobs_alike_on_machines_of_different_markets_are_each_told_their_price() -> None:
+def test_equal_jobs_in_different_markets_have_their_own_price() -> None:
     placed = of(decide(scene(*(job(n, asks=spec(resources=need(4.0))) for n in (8, 9)), machine(1, LARGE),
                              machine(2, SPOT))), Place)  # fmt: skip
     told = {each.ranks[0].instance_id: each.candidates[0] for each in placed}

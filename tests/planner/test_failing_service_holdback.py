@@ -1,4 +1,4 @@
-"""Services are not placed where services miss their latency, while others can be had."""
+"""Services are not placed where services miss their latency, while other instances are available."""
 
 from dataclasses import replace
 
@@ -14,7 +14,7 @@ TWO = offer("two", vcpus=2.0, usd_per_h=0.1)
 
 
 def service() -> JobSpec:
-    """A service that promises 20 ms."""
+    """Return a service with a target of 20 ms."""
     target = ServiceTarget(requests_per_s=10.0, latency_ms=20.0)
     return spec(target=target, resources=need(2.0), interruptible=False)
 
@@ -24,7 +24,7 @@ def serving(number: int, on: Instance) -> Job:
 
 
 def watched(latency_ms: dict[int, float], looks: int = 9) -> dict[str, JobSamples]:
-    """What these jobs were measured to take, at so many looks."""
+    """Return samples of these latencies."""
     return {
         f"job-{n}": JobSamples(
             attempt=f"job-{n}.1", ranks={0: (Sampled(at=NOW - 9, values={}, latency_ms={99.0: ms}, looks=looks),)}
@@ -34,7 +34,7 @@ def watched(latency_ms: dict[int, float], looks: int = 9) -> dict[str, JobSample
 
 
 def went(snapshot: Snapshot) -> tuple[list[str], int]:
-    """Where jobs were placed, and how many machines were launched."""
+    """Return where jobs were placed, and how many instances were launched."""
     plan = decide(snapshot)
     return [a.ranks[0].instance_id for a in of(plan, Place)], len(of(plan, Launch))
 
@@ -66,6 +66,6 @@ def test_promises_missed_everywhere_say_nothing_of_machines() -> None:
     assert went(scene(*there, job_samples=watched({8: 25.0, 9: 25.0}))) == (["inst-1"], 0)
 
 
-def test_one_look_is_not_enough() -> None:
+def test_one_sample_is_not_enough() -> None:
     there = (SLOW, serving(8, SLOW), job(1, asks=service()), TWO)
     assert went(scene(*there, job_samples=watched({8: 25.0}, looks=1))) == (["inst-1"], 0)

@@ -1,4 +1,4 @@
-"""A fleet that plans hand on is what an empty memory makes of the same machines and jobs, whatever there was before."""
+"""A fleet updated from plan to plan equals one built from scratch, whatever changed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DEARER = replace(FLEET[1].offer, price_usd_per_h=9.0)
 
 
 def machine_row(number: int, shape: str) -> Instance | None:
-    """A machine in that state; the row of one that stays the same is the same object."""
+    """Return an instance in that state; the row of an unchanged one is the same object."""
     there = FLEET[number]
     return {
         "gone": None,
@@ -37,7 +37,7 @@ def machine_row(number: int, shape: str) -> Instance | None:
 
 
 def job_row(number: int, shape: str) -> Job | None:
-    """A job that holds such parts of machines; what is left depends on their order."""
+    """Return a job that holds such parts of instances; sums depend on their order."""
     asks = spec(resources=need(0.1 * number))
     return {
         "gone": None,
@@ -49,7 +49,7 @@ def job_row(number: int, shape: str) -> Job | None:
 
 
 def told(fleet: Fleet) -> tuple[object, ...]:
-    """All that a plan finds of a fleet."""
+    """Return everything a plan reads of a fleet."""
     arrays = (fleet.capacity, fleet.free, fleet.room, fleet.load, fleet.reserved, fleet.price_usd_per_h, fleet.of_shape)
     held = [[(job.id, unit.resources) for job, unit in each] for each in fleet.holdings]
     residents = [(each.since(), each.applications()) for each in fleet.residents]
@@ -58,15 +58,15 @@ def told(fleet: Fleet) -> tuple[object, ...]:
 
 
 def opened(plan_cache: PlanCache, machines: tuple[Instance, ...], jobs: tuple[Job, ...]) -> Fleet:
-    """The fleet as a plan opens it, which then takes some of it."""
+    """Return the fleet as a plan opens it; the plan then uses some of it."""
     plan_cache.occupancy.follow(jobs)
     return Fleet(machines, plan_cache)
 
 
 def follows_as_if_new(plan_cache: PlanCache, states: list[tuple[list[str], list[str]]], *, known: bool) -> None:
-    """Raise AssertionError where a memory that follows ends up with anything that an empty one does not find.
+    """Raise AssertionError if an updated fleet differs from one built from scratch.
 
-    ``known``: what changed is remembered.
+    ``known``: changes are recorded by the row sets.
     """
     all_machines, all_jobs = RowSet[Instance](), RowSet[Job]()
     for machines, jobs in states:
@@ -75,7 +75,7 @@ def follows_as_if_new(plan_cache: PlanCache, states: list[tuple[list[str], list[
         rows: tuple[RowsByNumber[Instance], RowsByNumber[Job]] = (all_machines.snapshot(), all_jobs.snapshot())
         fleet = opened(plan_cache, *rows) if known else opened(plan_cache, tuple(rows[0]), tuple(rows[1]))
         assert told(fleet) == told(opened(PlanCache(), tuple(reversed(rows[0])), tuple(rows[1])))
-        for at in range(len(fleet.instances)):  # what a plan takes is nothing to the next one
+        for at in range(len(fleet.instances)):  # what one plan uses is free again for the next
             fleet.use(at, np.array([0.5, 1.0, 1.0]))
 
 
@@ -86,15 +86,14 @@ def test_fleet_that_is_handed_on_is_what_a_new_one_is(states: list[tuple[list[st
 
 
 class Silent(Occupancy):
-    """One that does not tell where residents came or went."""
+    """Seeded fault: does not report where residents changed."""
 
     def take_touched(self) -> set[InstanceId]:
-        """Tell of nobody."""
         super().take_touched()
         return set()
 
 
-def test_fleet_that_misses_who_came_is_found_out() -> None:
+def test_the_property_catches_a_fleet_that_misses_changes() -> None:
     plan_cache = PlanCache()
     plan_cache.occupancy = Silent()
     ready, nobody = ["ready"] * 3, ["gone"] * 3

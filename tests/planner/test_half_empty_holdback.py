@@ -1,4 +1,4 @@
-"""Half empty machines get no new jobs while something smaller can be rented: they are used up and let go."""
+"""Half-empty instances get no new jobs while something smaller can be rented; they run empty and are released."""
 
 from dataclasses import replace
 
@@ -15,12 +15,12 @@ IDLE = machine(1, LARGE)
 
 
 def outcome(snapshot: Snapshot, policy: Policy | None = None) -> tuple[list[str], list[str]]:
-    """Where jobs were placed, and what was launched."""
+    """Return where jobs were placed, and what was launched."""
     plan = decide(snapshot, policy)
     return [a.ranks[0].instance_id for a in of(plan, Place)], [a.offer.instance_type.name for a in of(plan, Launch)]
 
 
-def test_small_job_gets_a_machine_of_its_size_and_leaves_the_large_idle_one_to_be_let_go() -> None:
+def test_a_small_job_gets_an_instance_of_its_size_and_the_large_idle_one_is_released() -> None:
     assert outcome(scene(job(1), IDLE, SMALL, LARGE)) == ([], ["small"])
 
 
@@ -75,7 +75,7 @@ def test_job_that_was_moved_goes_to_machines_that_run() -> None:
 
 
 def lasting(seconds: float) -> Classification:
-    """An application that runs for so long."""
+    """Return an application with that run time."""
     pace = Estimate(value=1 / seconds, low=1 / seconds, high=1 / seconds, observed=True)
     return Classification(
         by_type={"mock/large": pace, "mock/small": pace},
@@ -88,7 +88,7 @@ def lasting(seconds: float) -> Classification:
 def test_job_that_is_over_before_the_others_may_come() -> None:
     plain = Policy()
     policy = replace(plain, placement=replace(plain.placement, order="paragon"))
-    # What runs there unknown to anybody since 101 s is expected to go on as long again.
+    # A job without estimate that has run for 101 s is expected to run for as long again.
     there = running(1, IDLE, asks=spec(resources=need(2.0)))
     for lasts_s, expected in ((90.0, (["inst-1"], [])), (110.0, ([], ["small"]))):
         new = job(2, application="app")
@@ -96,10 +96,10 @@ def test_job_that_is_over_before_the_others_may_come() -> None:
         assert outcome(before, policy) == expected
 
 
-def test_who_is_past_its_time_is_expected_to_end_soon() -> None:
+def test_a_job_past_its_expected_end_is_expected_to_end_soon() -> None:
     plain = Policy()
     policy = replace(plain, placement=replace(plain.placement, order="paragon"))
-    # It was to take 95 s, and runs since 101 s.
+    # It was expected to take 95 s, and has run for 101 s.
     there = running(1, IDLE, asks=spec(resources=need(2.0)), application="app")
     new = job(2, application="app")
     before = scene(there, new, replace(IDLE, idle_since=None), SMALL, LARGE, applications={"app": lasting(95.0)})

@@ -1,4 +1,4 @@
-"""What a plan does about machines: buy, keep, renew, give up."""
+"""What a plan does about instances: launch, keep, renew, drain, terminate."""
 
 from dataclasses import replace
 from typing import Any
@@ -42,7 +42,7 @@ def test_gang_is_named_once_per_rank_on_the_machines_bought_for_it() -> None:
     assert not of(decide(scene(gang, offer()), Policy(caps=Caps(max_instances=2))), Launch)
 
 
-def test_a_gang_beyond_a_limit_is_told_how_much_of_what_is_counted_is_its_own() -> None:
+def test_the_reason_of_a_gang_beyond_a_limit_names_its_own_part() -> None:
     gang = job(1, asks=spec(resources=need(2), nodes=Nodes(count=3)))
     (wait,) = of(decide(scene(gang, offer()), Policy(caps=Caps(max_vcpus=4))), Wait)
     assert wait.reason.text.startswith(
@@ -57,7 +57,7 @@ def test_a_gang_is_bought_a_machine_only_if_its_user_can_pay_for_those_that_serv
     limit_usd: float, launches: int
 ) -> None:
     gang, there = job(1, asks=spec(resources=need(2), nodes=Nodes(count=2))), machine(1)
-    # The one that is there costs 0.083 USD until it expires, another one 0.1 USD.
+    # The present instance costs 0.083 USD until it expires, another one 0.1 USD.
     policy = Policy(budgets=Budgets(per_user={"ann": UserBudget(per_day_usd=limit_usd)}))
     plan = decide(scene(gang, there, offer(), spend=DAY), policy)
     assert len(of(plan, Launch)) == launches
@@ -73,7 +73,7 @@ def test_nothing_is_bought_twice_for_the_same_need() -> None:
     assert of(decide(scene(awaiting, job(2), job(3), coming, offer())), Launch)[0].for_jobs == ("job-3",)
 
 
-def test_job_whose_machine_failed_is_queued_and_bought_another() -> None:
+def test_job_whose_instance_failed_is_requeued_and_gets_another() -> None:
     lost = job(1, JobState.AWAITING_INSTANCE, awaiting=("inst-7",))
     backoff = OfferBackoff(provider="mock", instance_type="small", until_at=NOW + 60, error="stockout")
     plan = decide(scene(lost, offer(), LARGE, backoffs=(backoff,)))
@@ -215,12 +215,12 @@ def test_user_without_money_is_stopped_and_the_others_stay() -> None:
     poor, rich = running(1, near), running(2, near, asks=spec(user="bob"))
     plan = decide(scene(poor, rich, near, spend=DAY), policy)
     assert [(a.job_id, a.reason.code) for a in of(plan, StopAttempt)] == [("job-1", "budget_user_per_day")]
-    assert not of(plan, Renew)  # should we die now, who is on a renewed machine holds it until it expires
+    assert not of(plan, Renew)  # if the daemon dies now, units on a renewed instance hold it until it expires
     assert [type(a) for a in decide(scene(rich, near, spend=DAY), policy).actions] == [Renew]
 
 
 @pytest.mark.parametrize(("asked_s_ago", "left_s", "renewed"), [(5, 800, False), (40, 800, True), (5, 9, True)])
-def test_machine_of_others_waits_for_the_end_of_who_cannot_pay_while_there_is_time(
+def test_renewal_waits_for_stopping_units_whose_users_cannot_pay(
     asked_s_ago: float, left_s: float, renewed: bool
 ) -> None:
     limits = {"ann": UserBudget(per_day_usd=0.04), "bob": UserBudget(per_day_usd=9.0)}
@@ -230,8 +230,8 @@ def test_machine_of_others_waits_for_the_end_of_who_cannot_pay_while_there_is_ti
     poor = replace(poor, attempt=replace(poor.attempt, stop_requested_at=NOW - asked_s_ago))
     plan = decide(scene(poor, rich, near, spend=DAY), Policy(budgets=Budgets(per_user=limits)))
     assert [type(a) for a in plan.actions] == ([Renew] if renewed else [])
-    assert of(decide(scene(poor, rich, near, spend=DAY)), Renew)  # nobody's money is limited
-    # While the engine was away nobody was told to end: their grace begins when it is back.
+    assert of(decide(scene(poor, rich, near, spend=DAY)), Renew)  # no user's money is limited
+    # Units cannot receive a stop while the engine is away: their grace begins when it is back.
     back = replace(scene(poor, rich, near, spend=DAY), engine_reachable_since=NOW - 1)
     assert bool(of(decide(back, Policy(budgets=Budgets(per_user=limits))), Renew)) is (left_s < 10)
 
@@ -255,10 +255,8 @@ def test_machine_is_not_renewed_for_units_that_should_have_ended_long_ago(asked_
 
 
 @pytest.mark.parametrize(("limit_usd", "renewed"), [(0.06, False), (0.1, True)])
-def test_who_is_ending_could_pay_for_all_machines_they_hold_should_nobody_end_them(
-    limit_usd: float, renewed: bool
-) -> None:
-    # Half of the one costs 0.05 USD until it were renewed to, half of the other 0.0417 until it expires.
+def test_users_of_stopping_units_can_pay_for_all_they_hold(limit_usd: float, renewed: bool) -> None:
+    # Half of one costs 0.05 USD for the renewal, half of the other 0.0417 USD until it expires.
     near, other = machine(1, expires_at=NOW + 800, idle_since=None), machine(2, idle_since=None)
     limits = {"ann": UserBudget(per_day_usd=limit_usd), "bob": UserBudget(per_day_usd=9.0)}
     ending = running(1, near, other, asks=spec(stop_grace_s=30.0, nodes=Nodes(count=2)))
@@ -269,8 +267,7 @@ def test_who_is_ending_could_pay_for_all_machines_they_hold_should_nobody_end_th
     assert bool(of(plan, Renew)) is renewed
 
 
-def test_who_is_ending_on_a_machine_that_is_renewed_for_others_pays_for_it_until_the_end_is_known() -> None:
-    """There is no time to wait for that: what it may hold of the renewed machine, no other job of its user spends."""
+def test_a_stopping_unit_is_charged_for_a_renewal_until_its_end_is_known() -> None:
     near, other = machine(1, expires_at=NOW + 9, idle_since=None), machine(2)
     limits = {"ann": UserBudget(per_day_usd=0.045), "bob": UserBudget(per_day_usd=9.0)}  # half of other: 0.0417 USD
     poor, rich = running(1, near), running(2, near, asks=spec(user="bob"))
@@ -331,13 +328,13 @@ def test_job_that_names_types_runs_and_buys_only_those() -> None:
     assert of(decide(scene(job(1, asks=asks), machine(1, LARGE), offer())), Place)
 
 
-def test_job_that_names_a_type_nobody_offers_fails_and_says_what_there_is() -> None:
+def test_job_with_a_type_that_is_not_offered_fails_and_names_the_types_offered() -> None:
     finish = of(decide(scene(job(1, asks=spec(instance_types=("gpu.*",))), offer(), LARGE)), Finish)[0]
     assert finish.reason.numbers["why"] == "no_such_type"
     assert "instance_types gpu.*; available: large, small" in finish.reason.text
 
 
-def test_exclusive_job_takes_a_whole_machine_and_nobody_joins_it() -> None:
+def test_exclusive_job_takes_a_whole_instance_and_shares_it_with_no_job() -> None:
     alone = spec(exclusive=True)
     plan = decide(scene(job(1, asks=alone), job(2), machine(1), machine(2)))
     assert [(p.job_id, p.ranks[0].instance_id) for p in of(plan, Place)] == [("job-1", "inst-1"), ("job-2", "inst-2")]
@@ -369,7 +366,6 @@ def test_offers_that_share_a_host_are_counted_together_and_with_what_was_launche
 
 @pytest.mark.parametrize("asked_s_ago", [10.0, 2990.0])
 def test_what_a_unit_that_was_asked_to_end_may_hold_is_not_spent_by_others_of_its_user(asked_s_ago: float) -> None:
-    """Until its end is known: should the daemon be away by then, it is booked as long as its machine is paid for."""
     one, two = machine(1), machine(2)  # half of either costs 0.0417 USD until it expires
     ending = running(1, one, asks=spec(stop_grace_s=3000.0))
     assert ending.attempt is not None
@@ -380,10 +376,10 @@ def test_what_a_unit_that_was_asked_to_end_may_hold_is_not_spent_by_others_of_it
 
 
 @pytest.mark.parametrize(("limit_usd", "placed", "queued"), [(0.15, 2, 0), (0.09, 2, 1), (0.05, 1, 1), (0.03, 0, 2)])
-def test_who_cannot_pay_for_the_machine_that_was_awaited_lets_go_of_it_the_last_first(
+def test_jobs_that_cannot_pay_for_an_awaited_instance_are_requeued_the_last_first(
     limit_usd: float, placed: int, queued: int
 ) -> None:
-    # Half of either costs 0.0417 USD until it expires, all of what is awaited counts until somebody is there.
+    # Half of either costs 0.0417 USD until it expires; an awaited instance counts in full until a unit is on it.
     there = [machine(1), machine(2)]
     waiting = [job(number, JobState.AWAITING_INSTANCE, awaiting=(each.id,)) for number, each in enumerate(there, 1)]
     policy = Policy(budgets=Budgets(per_user={"ann": UserBudget(per_day_usd=limit_usd)}))

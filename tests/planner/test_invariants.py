@@ -1,4 +1,4 @@
-"""Each invariant names the violation it is there for, and a sound snapshot has none."""
+"""Each invariant reports its violation, and a sound snapshot has none."""
 
 from dataclasses import replace
 

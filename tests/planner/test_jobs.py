@@ -1,4 +1,4 @@
-"""What a plan does about jobs: admit, place, retry, stop, end."""
+"""What a plan does about jobs: admit, place, retry, stop, finish."""
 
 from dataclasses import replace
 
@@ -60,7 +60,7 @@ def test_job_that_may_not_be_interrupted_never_runs_on_spot() -> None:
     assert of(decide(scene(job(1), spot)), Place)
 
 
-def test_attempt_that_ended_well_finishes_the_job_and_tells_of_a_missed_deadline() -> None:
+def test_a_successful_attempt_finishes_the_job_and_reports_a_missed_deadline() -> None:
     asks = spec(target=BatchTarget(finish_by_at=NOW - 10))
     finish = of(decide(scene(ended(running(1, machine(1), asks=asks)), machine(1))), Finish)[0]
     assert finish.state is JobState.SUCCEEDED
@@ -112,7 +112,7 @@ def test_job_beyond_its_own_budget_is_stopped_and_then_failed() -> None:
     assert (finish.state, finish.reason.code) == (JobState.FAILED, "job_budget")
 
 
-def test_backing_off_and_paused_jobs_wait_and_are_told_once() -> None:
+def test_backing_off_and_paused_jobs_wait_with_one_record() -> None:
     later = job(1, not_before_at=NOW + 20)
     assert told(decide(scene(later, machine(1))), "job-1") == "backoff_until"
     assert not decide(scene(replace(later, wait_code="backoff_until"), machine(1))).actions

@@ -102,7 +102,7 @@ def test_a_new_machine_is_bought_for_the_size_and_the_job_gets_it_there() -> Non
     assert of(decide(scene(small, LARGE, sized(1, 600.0), applications={"a": both}), QUASAR), Launch)[0].offer is small
 
 
-def test_interference_counts_when_judging_who_would_fill_a_new_machine() -> None:
+def test_interference_counts_when_estimating_how_full_a_new_instance_gets() -> None:
     """Four jobs that cannot bear each other do not fill a machine for four; four calm ones do."""
     one, four = offer("one", vcpus=1.0, usd_per_h=0.1), offer("four", vcpus=4.0, usd_per_h=0.3)
     paragon = Policy(placement=PlacementPolicy(order="paragon"))

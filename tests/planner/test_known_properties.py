@@ -1,4 +1,4 @@
-"""Plans that use what is known of jobs keep every property, and each of their own catches the fault seeded for it."""
+"""Plans that use estimates keep every property, and each of their own catches its seeded fault."""
 
 import pytest
 from hypothesis import strategies as st
@@ -13,22 +13,20 @@ PLAIN = st.just(Policy())
 
 
 def test_every_property_holds_in_any_fleet() -> None:
-    """The planner as it is keeps all of them."""
     hold(CASES, known_snapshots(), aware_policies(), examples=80)
 
 
 def test_every_property_holds_where_it_is_crowded() -> None:
-    """The same where nearly every decision is about neighbours."""
+    """Neighbours decide nearly every placement here."""
     hold(CASES, crowded(), aware_policies(PLAIN), examples=120)
 
 
 def test_every_property_but_peace_with_neighbours_holds_where_losses_are_weighed() -> None:
-    """An order that keeps nobody from a machine for its neighbours' sake keeps all others."""
+    """This order keeps no job from an instance because of its neighbours."""
     weighing = aware_policies(PLAIN, orders=("least_loss",))
     hold([case for case in CASES if case.holds not in BARRING], crowded(), weighing, examples=60)
 
 
 @pytest.mark.parametrize("case", OWN_CASES, ids=lambda case: f"{case.holds.__name__}-{case.broken_by().__name__}")
 def test_property_catches_its_seeded_fault(case: Case) -> None:
-    """A planner with the fault breaks it on one of some hundred snapshots."""
     catches_its_fault(case, crowded(), aware_policies(PLAIN))

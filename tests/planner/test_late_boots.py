@@ -1,4 +1,4 @@
-"""A promise does not wait for a machine that starts far later than its like."""
+"""A job with a target does not wait for an instance that boots far later than usual."""
 
 from dataclasses import replace
 
@@ -22,18 +22,18 @@ from tests.planner.scenes import NOW, decide, job, machine, need, of, offer, run
 
 SMALL = offer("small", vcpus=1.0, usd_per_h=0.05)
 AGE_S = 150.0
-"""Boots take 30 s usually."""
+"""Boots usually take 30 s."""
 
 
 def starting(number: int, age_s: float = AGE_S) -> Instance:
-    """A machine that has been starting for so long."""
+    """Return an instance that has been booting for so long."""
     return machine(
         number, SMALL, state=InstanceState.BOOTING, requested_at=NOW - age_s, launched_at=NOW - age_s, ready_at=None
     )
 
 
 def awaiting(number: int = 1, within_s: float = 400.0, *, target: Target | None = None, on: str = "inst-1") -> Job:
-    """A job that awaits a machine, submitted 100 s ago."""
+    """Return a job that awaits an instance, submitted 100 s ago."""
     asks = spec(target=target or BatchTarget(finish_within_s=within_s))
     return job(number, JobState.AWAITING_INSTANCE, asks=asks, awaiting=(on,))
 
@@ -42,7 +42,7 @@ def launched(snapshot: Snapshot, policy: Policy | None = None) -> int:
     return len(of(decide(snapshot, policy), Launch))
 
 
-def test_job_whose_deadline_is_near_leaves_what_starts_late_for_another_machine() -> None:
+def test_job_with_a_near_deadline_leaves_a_late_instance_for_another() -> None:
     plan = decide(scene(awaiting(), starting(1), SMALL))
     assert [a.for_jobs for a in of(plan, Launch)] == [("job-1",)]
     assert [a.reason.code for a in of(plan, Enqueue)] == ["awaited_late"]
@@ -79,11 +79,11 @@ def test_where_all_start_slowly_nothing_more_is_bought() -> None:
     assert launched(scene(*waiting, *slow, SMALL)) == 0
 
 
-def test_while_the_engine_does_not_answer_nobody_is_late() -> None:
+def test_no_instance_is_late_while_the_engine_does_not_answer() -> None:
     assert launched(scene(awaiting(), starting(1), SMALL, engine_reachable=False)) == 0
 
 
-def test_room_that_is_kept_for_others_is_for_who_leaves_a_late_machine() -> None:
+def test_held_back_room_is_open_to_jobs_that_leave_a_late_instance() -> None:
     paid = machine(5, replace(offer("big", vcpus=2.0, usd_per_h=0.05), market=Market.RESERVED, available=0))
     two = offer("two", vcpus=2.0, usd_per_h=0.1)
     rented = machine(6, two, idle_since=None)

@@ -27,7 +27,7 @@ def _workload() -> Snapshot:
 
 
 @pytest.mark.parametrize("most", [3, 20])
-def test_every_job_finishes_and_every_machine_is_let_go(most: int) -> None:
+def test_every_job_finishes_and_every_instance_is_released(most: int) -> None:
     policy, world, done = Policy(caps=Caps(max_instances=most)), _workload(), Counter[str]()
     for _ in range(400):
         plan = decide(world, policy)

@@ -1,4 +1,4 @@
-"""Reserved room is for many quiet jobs, rather than for a few that leave the rest of the machine to nobody."""
+"""Reserved room is held for many quiet jobs, rather than for a few noisy ones that leave the rest of it unused."""
 
 from dataclasses import replace
 
@@ -18,7 +18,7 @@ ASKS = spec(target=BatchTarget(), resources=need(2.0))
 
 
 def known(caused: float) -> Classification:
-    """An application that causes so much of one resource and bears all of it."""
+    """Return an application that causes so much of one resource and tolerates all of it."""
 
     def sure(value: float) -> Estimate:
         return Estimate(value=value, low=value, high=value)
@@ -36,7 +36,7 @@ APPLICATIONS = {"loud": known(50.0), "quiet": known(20.0)}
 
 
 def policy(keeps: float = 1.3, order: str = "paragon") -> Policy:
-    """Jobs are loud that press by more than so many times their part."""
+    """Return a policy under which jobs are noisy that press by more than so many times their share."""
     return Policy(
         placement=PlacementPolicy(order=order),  # type: ignore[arg-type]
         provisioning=ProvisioningPolicy(keep_for_quiet=keeps),
@@ -44,7 +44,7 @@ def policy(keeps: float = 1.3, order: str = "paragon") -> Policy:
 
 
 def crowd(comes: str, rented: str = "quiet", machines: int = 4, **changes: object) -> Snapshot:
-    """An idle reserved machine of eight vCPUs, ``rented`` jobs on machines of two, and one that comes."""
+    """Return an idle reserved instance of eight vCPUs, ``rented`` jobs on instances of two, and one new job."""
     theirs = [machine(9 + n, TWO, idle_since=None) for n in range(machines)]
     there = [running(50 + n, each, asks=ASKS, application=rented) for n, each in enumerate(theirs)]
     waits = job(1, asks=ASKS, application=comes)
@@ -52,7 +52,7 @@ def crowd(comes: str, rented: str = "quiet", machines: int = 4, **changes: objec
 
 
 def went(snapshot: Snapshot, by: Policy) -> tuple[list[str], list[str]]:
-    """Where jobs were placed, and what was launched."""
+    """Return where jobs were placed, and what was launched."""
     plan = decide(snapshot, by)
     launched = [action.offer.instance_type.name for action in of(plan, Launch)]
     return [action.ranks[0].instance_id for action in of(plan, Place)], launched
@@ -74,12 +74,12 @@ def test_quiet_job_takes_what_is_kept() -> None:
         pytest.param(crowd("never seen"), id="nothing is known of it"),
     ],
 )
-def test_reserved_room_is_for_whoever_comes_where_no_quiet_job_would_fill_it(snapshot: Snapshot) -> None:
+def test_reserved_room_is_open_to_all_if_no_quiet_job_would_fill_it(snapshot: Snapshot) -> None:
     assert went(snapshot, policy()) == (["inst-1"], [])
 
 
 @pytest.mark.parametrize("by", [policy(keeps=0.0), policy(keeps=2.0), policy(order="first_fit")])
-def test_nobody_is_kept_away_where_the_policy_says_so_or_asks_nobody_what_he_bears(by: Policy) -> None:
+def test_nothing_is_held_back_if_the_policy_says_so_or_uses_no_estimates(by: Policy) -> None:
     assert went(crowd("loud"), by) == (["inst-1"], [])
 
 

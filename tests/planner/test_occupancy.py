@@ -1,4 +1,4 @@
-"""What is followed from plan to plan is what an empty roster finds, whatever came and went before."""
+"""An occupancy updated from plan to plan equals one built from scratch, whatever changed."""
 
 from dataclasses import replace
 
@@ -16,7 +16,7 @@ States = st.lists(st.lists(st.sampled_from(SHAPES), min_size=5, max_size=5), min
 
 
 def row(number: int, shape: str) -> Job | None:
-    """A row of that shape; what sizes sum to depends on their order."""
+    """Return a row of that shape; sums depend on their order."""
     asks, (here, there) = spec(resources=need(0.1 * number)), FLEET
     shapes = {
         "queued": job(number, asks=asks),
@@ -31,7 +31,7 @@ def row(number: int, shape: str) -> Job | None:
 
 
 def told(occupancy: Occupancy) -> tuple[object, ...]:
-    """All that a plan may ask of a roster."""
+    """Return everything a plan reads of an occupancy."""
     residents = {
         name: (each.held, each.left_of(FLEET[0].capacity), each.since(), each.applications())
         for name, each in occupancy.residents.items()
@@ -41,7 +41,7 @@ def told(occupancy: Occupancy) -> tuple[object, ...]:
 
 
 def follows_as_if_new(follower: Occupancy, states: list[list[str]]) -> None:
-    """Raise AssertionError where ``follower`` ends up with anything that a new roster does not find."""
+    """Raise AssertionError if ``follower`` differs from an occupancy built from scratch."""
     for shapes in states:
         jobs = [each for n, shape in enumerate(shapes, start=1) if (each := row(n, shape)) is not None]
         follower.follow(jobs)
@@ -52,23 +52,23 @@ def follows_as_if_new(follower: Occupancy, states: list[list[str]]) -> None:
 
 @settings(max_examples=30)
 @given(States)
-def test_roster_that_follows_knows_what_a_new_one_does(states: list[list[str]]) -> None:
+def test_an_updated_occupancy_equals_a_new_one(states: list[list[str]]) -> None:
     follows_as_if_new(Occupancy(), states)
 
 
 class Forgetful(Occupancy):
-    """One that forgets nobody."""
+    """Seeded fault: removes no job."""
 
     def _remove(self, job: Job) -> None:
-        """Seeded fault: what the row said before goes on counting."""
+        """The former row keeps counting."""
 
 
-def test_that_property_catches_a_roster_that_forgets_nobody() -> None:
+def test_the_property_catches_an_occupancy_that_removes_no_job() -> None:
     with pytest.raises(AssertionError):
         follows_as_if_new(Forgetful(), [["here"], ["ended"]])
 
 
-def test_that_property_catches_residents_that_do_not_notice_who_came(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_property_catches_residents_that_are_not_invalidated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Residents, "invalidate", lambda there: setattr(there, "capacity", None))
     with pytest.raises(AssertionError):
         follows_as_if_new(Occupancy(), [["here", "here"], ["here", "here", "here"]])

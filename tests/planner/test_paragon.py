@@ -74,7 +74,7 @@ def test_the_tightest_fit_is_taken_of_those_that_are_sure() -> None:
     assert taken(40.1) == taken(1000.0) == 2
 
 
-def test_machine_is_taken_where_nobody_is_disturbed() -> None:
+def test_a_job_goes_where_interference_is_tolerable() -> None:
     found = choose(fleet(["loud"], ["calm"], ["fragile"]), "fragile")
     assert found is not None
     assert (found.at, found.among, found.relaxed) == (2, 2, ())

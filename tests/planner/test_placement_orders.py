@@ -1,4 +1,4 @@
-"""The orders of placement, told apart by where they put one job, and how long a job holds out."""
+"""The orders of placement: where each puts one job, and how long a job waits for a suitable instance."""
 
 from dataclasses import replace
 
@@ -16,7 +16,7 @@ SLOW, FAST = offer("slow", vcpus=8.0), offer("fast", vcpus=8.0)
 
 
 def known(caused: float, tolerated: float, **changes: object) -> Classification:
-    """An application that causes and tolerates so much of one resource, and is faster on fast machines."""
+    """Return an application that causes and tolerates so much of one resource, and is faster on fast instances."""
 
     def sure(value: float) -> Estimate:
         return Estimate(value=value, low=value, high=value)
@@ -37,13 +37,14 @@ FREE = spec(target=BatchTarget())
 
 
 def policy(preferred: str, **admission: object) -> Policy:
-    """A policy with this order of placement, by which a tight fit is one by the estimates' bounds."""
+    """Return a policy with this placement order, under which a tight fit uses the bounds of estimates."""
     placement = PlacementPolicy(order=preferred, neighbour_confidence=0.9)  # type: ignore[arg-type]
     return Policy(placement=placement, admission=AdmissionPolicy(**admission))  # type: ignore[arg-type]
 
 
 def fleet(**changes: object) -> Snapshot:
-    """A fast machine beside a loud neighbour, an empty slow one, a fast one beside a calm neighbour; one job waits."""
+    """Return a fast instance with a noisy neighbour, an empty slow one, a fast one with a quiet neighbour, and one
+    job."""
     one, two, three = machine(1, FAST), machine(2, SLOW), machine(3, FAST)
     waiting = job(9, asks=FREE, application="fragile", queued_at=NOW)
     return scene(
@@ -211,14 +212,14 @@ def test_quasar_takes_the_cheapest_type_that_meets_the_target_where_paragon_take
 
 
 def picky(best: str, *, run_s: float = 200.0) -> Classification:
-    """An application that nobody disturbs, which takes twice as long on the other type."""
+    """Return an application without interference that takes twice as long on the other type."""
     rates = {name: (1.0 if name == best else 0.5) / run_s for name in ("slow", "fast")}
     by_type = {f"mock/{name}": Estimate(value=rate, low=rate, high=rate) for name, rate in rates.items()}
     return known(5, 90, by_type=by_type, measure=Measure.COMPLETION)
 
 
 def small(name: str) -> Offer:
-    """A type whose machines have room for one job."""
+    """Return a type whose instances have room for one job."""
     return offer(name, vcpus=1.0)
 
 
@@ -227,7 +228,7 @@ BY_QUALITY = policy("paragon", queues="by_quality")
 
 
 def placed_on(snapshot: Snapshot, rules: Policy = BY_QUALITY) -> dict[str, str]:
-    """Which job is placed where."""
+    """Return where each job was placed."""
     return {place.job_id: place.ranks[0].instance_id for place in of(decide(snapshot, rules), Place)}
 
 

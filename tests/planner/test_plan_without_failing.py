@@ -1,4 +1,4 @@
-"""Plans despite defects: what planning fails on is found, and only that is left out."""
+"""Planning in spite of defects: what fails is found, and only that is left out."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FIRST = Planted("the first")
 
 @dataclass
 class Defective:
-    """Plans honestly, but fails where ``fails`` says so of what is there and what is left out; counts its plans."""
+    """A planner that fails where ``fails`` says so, and counts its plans."""
 
     fails: Callable[[set[str], LeftOut], bool]
     plans: int = 0
@@ -110,7 +110,7 @@ def test_however_many_fail_where_all_are_served_the_others_are_served() -> None:
     assert (set(found.left_out.jobs), set(found.left_out.stages)) == (poison, set())
 
 
-def test_the_search_ends_and_who_was_not_cleared_by_then_stays_out() -> None:
+def test_the_search_ends_and_jobs_not_cleared_by_then_stay_out() -> None:
     odd = names(*range(1, 1000, 2))
     planner = Defective(lambda there, _: bool(there & odd))
     found = despite(planner, scene(*waiting(999)))
@@ -164,7 +164,7 @@ def test_everything_optional_is_a_stage_and_every_stage_optional() -> None:
     assert sorted(OPTIONAL_STAGES) == sorted([GROWTH, *STAGES])
 
 
-def test_a_waiting_job_that_is_left_out_is_told_so_once_and_the_others_are_served() -> None:
+def test_a_waiting_job_that_is_left_out_is_recorded_once_and_the_others_are_served() -> None:
     snapshot = scene(job(1), job(2), machine(1), left_out=left_out(1))
     plan = decide(snapshot)
     assert [place.job_id for place in of(plan, Place)] == ["job-2"]
@@ -181,7 +181,7 @@ def test_nothing_is_decided_about_a_job_that_is_left_out_in_any_state_of_waiting
     assert [type(action) for action in plan.actions] == [Wait]
 
 
-def test_who_is_left_out_counts_among_the_jobs_that_its_user_may_have() -> None:
+def test_a_job_left_out_counts_for_the_cap_of_its_user() -> None:
     awaits = job(1, JobState.AWAITING_INSTANCE, awaiting=("inst-9",))
     plan = decide(scene(awaits, job(2), machine(1), left_out=left_out(1)), Policy(caps=Caps(max_jobs_per_user=1)))
     assert (of(plan, Place), told(plan, "job-2")) == ([], "cap_jobs_per_user")
@@ -196,14 +196,14 @@ def test_a_running_job_that_is_left_out_keeps_its_machine_and_its_end_is_judged_
     assert told(decide(scene(over, there, left_out=left_out(1))), "job-1") == ""
 
 
-def test_who_is_left_out_can_be_cancelled() -> None:
+def test_a_job_left_out_can_be_cancelled() -> None:
     waits, there = replace(job(1), cancelled_by="ann"), machine(1, idle_since=None)
     assert [each.job_id for each in of(decide(scene(waits, left_out=left_out(1))), Finish)] == ["job-1"]
     runs = replace(running(1, there), cancelled_by="ann")
     assert [each.job_id for each in of(decide(scene(runs, there, left_out=left_out(1))), StopAttempt)] == ["job-1"]
 
 
-def test_who_is_left_out_may_not_spend_more_than_its_own_budget() -> None:
+def test_a_job_left_out_may_not_exceed_its_own_budget() -> None:
     there, limited = machine(1, idle_since=None), spec(budget_usd=0.5)
     spent = [replace(each, spent_usd=0.6) for each in (running(1, there, asks=limited), job(2, asks=limited))]
     plan = decide(scene(*spent, there, left_out=left_out(1, 2)))

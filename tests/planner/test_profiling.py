@@ -1,4 +1,5 @@
-"""Who is profiled, looked at, taken for known or let go on unknown; and what must hold of all of it."""
+"""Which jobs are profiled, in full or in one short run, classified as known, or as typical; and properties of all of
+it."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -41,13 +42,13 @@ BELIEF = Classification(
 
 
 def new(number: int = 1, *, at: float = NOW, **changes: Any) -> Job:
-    """A job just submitted, of a program of its own unless a command is given."""
+    """Return a job just submitted, of its own program unless a command is given."""
     command = changes.pop("command", (f"program-{number}",))
     return job(number, JobState.SUBMITTED, asks=spec(command=command, **changes), submitted_at=at)
 
 
 def run_for(parent: Job, number: int, *, at: float = NOW, look: bool = False) -> Job:
-    """A live profiling run."""
+    """Return an unfinished profiling run."""
     request = ProfileRequest(job_id=parent.id, type_column="mock/small", steps_vcpus=(1.0,), look=look)
     return job(number, asks=replace(parent.spec, profile=request, profiling="never"), submitted_at=at)
 
@@ -94,17 +95,18 @@ def test_unknown_job_gets_runs_on_the_two_cheapest_types_that_fit() -> None:
     assert not of(decide(scene(asked, SMALL)), Profile)
 
 
-def test_job_whose_size_is_open_is_measured_with_more_than_it_asks_for() -> None:
+def test_job_whose_size_is_open_is_measured_with_more_than_it_requests() -> None:
     asked = new(resources=Resources(vcpus=2.0, memory_mib=512), vcpus_within=(0.5, 16.0))
     (action,) = of(decide(scene(asked, SMALL, LARGE, offer("huge", vcpus=32.0, usd_per_h=1.6)), ALWAYS), Profile)
     base, other = action.runs
     assert base.profile is not None and other.profile is not None
     assert (base.instance_types, base.profile.steps_vcpus, base.profile.knees) == (("large",), (2.0, 8.0, 0.5), True)
-    assert (base.resources.vcpus, other.resources.vcpus) == (8.0, 2.0)  # or it could not use what it is measured with
+    # otherwise it could not use what it is measured with
+    assert (base.resources.vcpus, other.resources.vcpus) == (8.0, 2.0)
     assert (other.profile.steps_vcpus, other.profile.knees) == ((2.0,), False)
 
 
-def test_machine_for_more_than_a_job_asks_for_is_not_taken_where_it_is_too_dear() -> None:
+def test_an_instance_larger_than_the_request_is_not_used_if_too_expensive() -> None:
     asked = new(resources=Resources(vcpus=1.0, memory_mib=512), vcpus_within=(0.5, 16.0))
     dear = offer("dear", vcpus=4.0, usd_per_h=50.0)
     policy = replace(ALWAYS, profiling=replace(ALWAYS.profiling, types=1, max_usd_per_job=0.1))
@@ -123,7 +125,7 @@ def test_how_long_a_service_ran_once_does_not_keep_others_from_being_profiled() 
 
 
 def sources_for(asked: Job, *others: Any, policy: Policy = ALWAYS, **known: Any) -> tuple[tuple[str, ...], str]:
-    """The sources a job is profiled beside, and what is said of that."""
+    """Return the sources a job is profiled under, and the reason given."""
     (action,) = of(decide(replace(scene(asked, SMALL, *others), **known), policy), Profile)
     assert action.runs[0].profile is not None
     return action.runs[0].profile.sources, action.reason.text
@@ -138,7 +140,7 @@ def test_sources_are_those_that_leave_least_to_guess_and_why_is_said() -> None:
     alone = np.diag([0.09, 0.16, 0.0025, 0.0025, 0.04])
     prior = SourcePrior(sources=names, covariances=(alone, alone), rows=20)
     chosen, why = sources_for(new(), source_prior=prior)
-    assert chosen == ("memory-capacity", "storage-bandwidth")  # no copy has a network
+    assert chosen == ("memory-capacity", "storage-bandwidth")  # a copy has no network
     assert (
         "; under memory-capacity and storage-bandwidth, then elsewhere llc-capacity and memory-bandwidth, after" in why
     )
@@ -148,7 +150,7 @@ def test_sources_are_those_that_leave_least_to_guess_and_why_is_said() -> None:
     cells = {question: {"memory-capacity": 5.0} for question in ("tolerated", "caused")}
     drifted = row_of(new(), cells=cells, missed=(True,) * 3)
     again = sources_for(new(), source_prior=prior, programs={drifted.program: (drifted,)})[0]
-    assert again == ("memory-capacity", "storage-bandwidth")  # what was measured before the drift is doubtful again
+    assert again == ("memory-capacity", "storage-bandwidth")  # measured before the drift, so uncertain again
     surely = replace(drifted, missed=(), profiled_at=None)
     assert "memory-capacity" not in sources_for(new(), source_prior=prior, programs={surely.program: (surely,)})[0]
 
@@ -181,11 +183,12 @@ def test_second_machine_is_for_further_sources_where_it_has_room_even_of_the_sam
     assert len(once.runs) == 1
     owned, wide = offer("mine", market=Market.RESERVED), offer("ours", vcpus=8.0, market=Market.RESERVED)
     fixed = replace(ALWAYS, provisioning=ProvisioningPolicy(strategy="sr"))
-    (kept,) = of(decide(scene(new(), owned, wide), fixed), Profile)  # jobs wait for machines that nobody rents
+    # jobs wait for instances of a strategy that never rents
+    (kept,) = of(decide(scene(new(), owned, wide), fixed), Profile)
     assert [len(run.profile.sources) for run in kept.runs if run.profile] == [2, 0]
 
 
-def test_nobody_is_profiled_on_machines_that_the_strategy_never_rents() -> None:
+def test_no_job_is_profiled_on_instances_that_the_strategy_never_rents() -> None:
     full = offer("full", vcpus=16.0, usd_per_h=0.8)
     policy = replace(ALWAYS, provisioning=ProvisioningPolicy(strategy="hf", full_server_vcpus=16.0))
     (action,) = of(decide(scene(new(), SMALL, LARGE, full), policy), Profile)
@@ -201,7 +204,7 @@ def test_known_job_is_classified_and_placed_in_the_same_plan() -> None:
     assert enqueue.job_id == "job-1"
 
 
-def test_same_program_under_other_input_is_looked_at_once() -> None:
+def test_same_program_with_other_input_gets_one_short_run() -> None:
     first, other = new(1, command=("sort", "a")), new(2, command=("sort", "b"))
     (action,) = of(decide(knowing(scene(other, SMALL, LARGE), row_of(first)), ALWAYS), Profile)
     (look,) = action.runs
@@ -209,7 +212,7 @@ def test_same_program_under_other_input_is_looked_at_once() -> None:
     assert look.profile.look
 
 
-def test_look_in_vain_is_followed_by_one_whole_profile() -> None:
+def test_a_short_run_that_differs_is_followed_by_one_full_profile() -> None:
     first, other = new(1, command=("sort", "a")), new(2, command=("sort", "b"))
     looked = replace(other, profile_runs=("job-7",))
     own = row_of(other, profiled_at=None, looked_at=NOW - 5)
@@ -254,12 +257,12 @@ def test_machines_that_are_all_up_already_are_profiled_on_while_they_stand_idle(
     mine = offer("mine", market=Market.RESERVED, available=0)
     cluster = replace(ALWAYS, provisioning=ProvisioningPolicy(strategy="sr"))
     (action,) = of(decide(scene(new(1), mine, machine(1, of=mine), SMALL), cluster), Profile)
-    assert [run.instance_types for run in action.runs] == [("mine",)]  # what may not be rented is not waited for
+    assert [run.instance_types for run in action.runs] == [("mine",)]  # no job waits for what may not be rented
     busy = running(9, machine(1, of=mine))
     assert told(decide(scene(new(1), busy, mine, machine(1, of=mine), SMALL), cluster), "job-1") == "profiling_no_offer"
 
 
-def test_nobody_is_profiled_on_a_spot_machine_that_stands_idle() -> None:
+def test_no_job_is_profiled_on_an_idle_spot_instance() -> None:
     idle = machine(1, of=offer(market=Market.SPOT))
     plan = decide(scene(new(1), offer(available=0), idle), ALWAYS)
     assert not of(plan, Profile)
@@ -271,21 +274,21 @@ def test_of_what_stands_idle_those_types_are_taken_that_tell_most_together_and_e
     mine = [offer(name, vcpus=4.0, market=Market.RESERVED, available=0) for name in names]
     cluster = replace(ALWAYS, provisioning=ProvisioningPolicy(strategy="sr"))
     idle = [machine(number, of=each) for number, each in enumerate(mine, 1)]
-    # On the second type programs are as fast as on the first, on each other one fast or slow for itself.
+    # On the second type programs are as fast as on the first; on each other one independently fast or slow.
     alike = np.array([[1.0, 0.99, 0, 0], [0.99, 1.0, 0, 0], [0, 0, 1.0, 0], [0, 0, 0, 0.2]])
     prior = TypePrior(columns=tuple(f"mock/{name}" for name in names), covariance=alike)
     snapshot = replace(scene(new(1), new(2), *mine, *idle), type_prior=prior)
     first, second = of(decide(snapshot, cluster), Profile)
     assert {run.instance_types for run in first.runs} == {("one",), ("three",)}
     assert {run.instance_types for run in second.runs} == {("twin",), ("four",)}
-    # Where a source finds no room on what tells most, it is on another type first.
+    # If the most informative type has no room for a source, another type comes first.
     roomy = replace(cluster, profiling=replace(cluster.profiling, instance_types=("t*", "one"), spare_vcpus=4.0))
     wide = offer("one", vcpus=8.0, market=Market.RESERVED, available=0)
     other = replace(snapshot, offers=(wide, *mine[1:]), instances=(machine(1, of=wide), *idle[1:]))
     assert [run.instance_types for run in of(decide(other, roomy), Profile)[0].runs] == [("one",), ("three",)]
 
 
-def test_dear_profiles_are_cut_and_then_left_out() -> None:
+def test_expensive_profiles_are_cut_and_then_skipped() -> None:
     policy = Policy(profiling=ProfilingPolicy(enabled="always", max_usd_per_job=0.006))
     assert len(of(decide(scene(new(), SMALL, LARGE), policy), Profile)[0].runs) == 1
     day = Policy(budgets=Budgets(per_day_usd=0.2), profiling=ProfilingPolicy(enabled="always"))
@@ -330,7 +333,7 @@ Planner = Callable[[Snapshot, Policy], Plan]
 
 @st.composite
 def scenes(draw: DrawFn) -> tuple[Snapshot, Policy]:
-    """Some submitted jobs at all stages of becoming known, on a small market."""
+    """Draw some submitted jobs in all stages of profiling, on a small market."""
     jobs, rows = list[Job](), list[Application]()
     for number in range(1, draw(st.integers(1, 6)) + 1):
         asked = new(
@@ -362,7 +365,7 @@ def scenes(draw: DrawFn) -> tuple[Snapshot, Policy]:
 
 
 def limits_are_kept(planner: Planner, snapshot: Snapshot, policy: Policy) -> None:
-    """Not too many at one time, never two of one program, none dearer than allowed."""
+    """Not too many are profiled at one time, never two of one program, and none beyond the cost limit."""
     after = apply_ideally(snapshot, planner(snapshot, policy))
     busy = {j.spec.profile.job_id for j in snapshot.jobs if j.spec.profile is not None}
     started = of(planner(snapshot, policy), Profile)
@@ -374,13 +377,13 @@ def limits_are_kept(planner: Planner, snapshot: Snapshot, policy: Policy) -> Non
 
 
 def without_limits(snapshot: Snapshot, policy: Policy) -> Plan:
-    """Seeded fault: profiles as many as there are, whatever it costs."""
+    """Seeded fault: ignores the limits."""
     endless = replace(policy.profiling, max_concurrent=1000, max_usd_per_job=None)
     return decide(snapshot, replace(policy, profiling=endless))
 
 
 def slack_is_left(planner: Planner, snapshot: Snapshot, policy: Policy) -> None:
-    """Nobody is profiled beyond the part of the time to the deadline that it may take, or kept when that is over."""
+    """No job is profiled beyond its part of the time to the deadline, or kept when that is used up."""
     plan, jobs = planner(snapshot, policy), {j.id: j for j in snapshot.jobs}
     queued, share = {a.job_id for a in of(plan, Enqueue)}, policy.profiling.max_share_of_slack
     for each in jobs.values():
@@ -396,13 +399,14 @@ def slack_is_left(planner: Planner, snapshot: Snapshot, policy: Policy) -> None:
 
 
 def without_deadlines(snapshot: Snapshot, policy: Policy) -> Plan:
-    """Seeded fault: takes no notice of deadlines."""
+    """Seeded fault: ignores deadlines."""
     patient = replace(policy.profiling, max_share_of_slack=1.0)
     return decide(snapshot, replace(policy, profiling=patient))
 
 
-def only_who_may_is_profiled(planner: Planner, snapshot: Snapshot, policy: Policy) -> None:
-    """Neither the unwilling nor runs, cancelled, busy, known jobs or those with a whole set of runs are profiled."""
+def only_permitted_jobs_are_profiled(planner: Planner, snapshot: Snapshot, policy: Policy) -> None:
+    """Profiling runs, cancelled, running and known jobs, those with a whole set of runs and those that opted out are
+    not profiled."""
     jobs = {j.id: j for j in snapshot.jobs}
     busy = {j.spec.profile.job_id for j in snapshot.jobs if j.spec.profile is not None}
     for action in of(planner(snapshot, policy), Profile):
@@ -415,14 +419,14 @@ def only_who_may_is_profiled(planner: Planner, snapshot: Snapshot, policy: Polic
         assert all(run.profile is not None and run.profile.job_id == each.id for run in action.runs)
 
 
-def asks_nobody(snapshot: Snapshot, policy: Policy) -> Plan:
-    """Seeded fault: takes every job for one that may be profiled."""
+def profiles_any_job(snapshot: Snapshot, policy: Policy) -> Plan:
+    """Seeded fault: profiles any job."""
     willing = tuple(replace(j, spec=replace(j.spec, profiling="auto", network="none")) for j in snapshot.jobs)
     return decide(replace(snapshot, jobs=willing, programs={}), policy)
 
 
-def everybody_goes_on_or_is_told(planner: Planner, snapshot: Snapshot, policy: Policy) -> None:
-    """A submitted job is queued, profiled, already waits for its runs, or is told why it waits."""
+def every_job_goes_on_or_has_a_reason(planner: Planner, snapshot: Snapshot, policy: Policy) -> None:
+    """A submitted job is queued, profiled, waits for its runs, or has a reason why it waits."""
     plan = planner(snapshot, policy)
     spoken = {getattr(action, "job_id", "") for action in plan.actions}
     busy = {j.spec.profile.job_id for j in snapshot.jobs if j.spec.profile is not None}
@@ -435,8 +439,8 @@ def everybody_goes_on_or_is_told(planner: Planner, snapshot: Snapshot, policy: P
         ), f"{kept.job_id} waits for its profile for ever"
 
 
-def says_nothing(snapshot: Snapshot, policy: Policy) -> Plan:
-    """Seeded fault: leaves jobs waiting without a word."""
+def records_no_reason(snapshot: Snapshot, policy: Policy) -> Plan:
+    """Seeded fault: records no reason."""
     plan = decide(snapshot, policy)
     return replace(plan, actions=tuple(a for a in plan.actions if not isinstance(a, Wait)))
 
@@ -444,8 +448,8 @@ def says_nothing(snapshot: Snapshot, policy: Policy) -> Plan:
 CASES: tuple[tuple[Callable[[Planner, Snapshot, Policy], None], Planner], ...] = (
     (limits_are_kept, without_limits),
     (slack_is_left, without_deadlines),
-    (only_who_may_is_profiled, asks_nobody),
-    (everybody_goes_on_or_is_told, says_nothing),
+    (only_permitted_jobs_are_profiled, profiles_any_job),
+    (every_job_goes_on_or_has_a_reason, records_no_reason),
 )
 PHASES, SLOW = [Phase.generate], [HealthCheck.too_slow, HealthCheck.data_too_large]
 

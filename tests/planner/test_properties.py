@@ -1,4 +1,4 @@
-"""Every property of plans holds over random snapshots, and each catches the fault seeded for it."""
+"""Every property of plans holds on random snapshots, and catches its seeded fault."""
 
 import pytest
 
@@ -11,7 +11,6 @@ CASES = (*properties.CASES, *demand_properties.CASES)
 
 
 def test_every_property_holds_and_every_demand_is_kept() -> None:
-    """The planner as it is keeps all of them."""
     hold(CASES, snapshots(), policies(), examples=200)
 
 
@@ -19,12 +18,11 @@ def test_every_property_holds_and_every_demand_is_kept() -> None:
     "case", [case for case in CASES if case.scenes is not None], ids=lambda case: case.holds.__name__
 )
 def test_property_holds_where_its_fault_would_show(case: Case) -> None:
-    """What is seldom drawn by chance is drawn for it."""
+    """Random snapshots rarely show these faults, so snapshots are drawn for each property."""
     assert case.scenes is not None
     hold([case], case.scenes, policies(), examples=25)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.holds.__name__}-{case.broken_by().__name__}")
 def test_property_catches_its_seeded_fault(case: Case) -> None:
-    """A planner with the fault breaks it on one of some hundred snapshots."""
     catches_its_fault(case, snapshots() if case.scenes is None else case.scenes, policies())

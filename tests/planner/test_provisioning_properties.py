@@ -1,4 +1,4 @@
-"""Every property of plans holds under every strategy, and those of provisioning catch the faults seeded for them."""
+"""Every property of plans holds under every strategy, and those of provisioning catch their seeded faults."""
 
 import pytest
 from hypothesis import given
@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hcloud.planner.snapshot import Snapshot
 from hcloud.spec.policy import Policy
 from tests.planner import properties
-from tests.planner.properties import Case, honest, nobody_waits_beside_free_room
+from tests.planner.properties import Case, honest, no_job_waits_beside_free_room
 from tests.planner.provisioning_properties import CASES, joins_what_is_rented_anyway
 from tests.planner.searching import catches_its_fault, hold, on_random_snapshots
 from tests.strategies_planner import policies, snapshots
@@ -19,15 +19,15 @@ BASELINES = ("p1", "p2", "p3", "p4", "p5", "p6", "p7")
 @on_random_snapshots(100)
 @given(st.one_of(looking_back(), reserved_fleets()), provisioned_policies())
 def test_every_property_holds_under_every_strategy(snapshot: Snapshot, policy: Policy) -> None:
-    """Hybrids let jobs wait beside room that is not good enough for them, or meant for others; all else holds."""
+    """Hybrids let jobs wait while room is free that is not good enough for them, or held back; all else holds."""
     for case in (*properties.CASES, *CASES):
-        if case.holds is not nobody_waits_beside_free_room or policy.provisioning.strategy not in ("hf", "hm"):
+        if case.holds is not no_job_waits_beside_free_room or policy.provisioning.strategy not in ("hf", "hm"):
             case.holds(honest, snapshot, policy)
 
 
 def test_mappings_to_compare_with_make_sound_plans() -> None:
-    """P1 to P7 leave what is paid for idle, that is what is wrong with them; their plans hold everything else."""
-    cases = [case for case in properties.CASES if case.holds is not nobody_waits_beside_free_room]
+    """P1 to P7 leave reserved instances idle, which is their flaw; their plans keep all other properties."""
+    cases = [case for case in properties.CASES if case.holds is not no_job_waits_beside_free_room]
     compared = provisioned_policies(strategies=("hf", "hm"), mappings=BASELINES)
     hold(cases, st.one_of(looking_back(), reserved_fleets()), compared, examples=60)
 
@@ -45,5 +45,4 @@ def _where_it_shows(case: Case) -> tuple[st.SearchStrategy[Snapshot], st.SearchS
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.holds.__name__}-{case.broken_by().__name__}")
 def test_property_catches_its_seeded_fault(case: Case) -> None:
-    """A planner with the fault breaks it on one of some hundred snapshots."""
     catches_its_fault(case, *_where_it_shows(case))

@@ -1,4 +1,4 @@
-"""Who is awake is who a look at all facts of all jobs would find, whatever changed, and whether that is remembered."""
+"""The jobs that are due are those that a comparison of all facts finds, whatever changed, recorded or not."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ UNTIL_S = {"soon": 3.0, "late": 30.0, "ever": math.inf}
 
 
 class World:
-    """Jobs, samples, beliefs and time, as snapshots show them to a vigil; and what it was told."""
+    """Jobs, samples, estimates and time, as snapshots show them, and what was postponed."""
 
     def __init__(self, *, known: bool) -> None:
-        """``known``: what changed is remembered."""
+        """``known``: changes are recorded by the row sets."""
         self.known, self.now, self.seq = known, NOW, 0
         self.living, self.book = RowSet[Job](), JobMonitor()
         self.belief, self.policy = 0, 0
@@ -48,7 +48,6 @@ class World:
         self.rests: dict[int, tuple[object, ...]] = {}
 
     def happen(self, what: str, which: int, how: str) -> None:
-        """Let one thing happen."""
         if what == "row":
             row = self.living.rows.get(which)
             fresh = {"gone": None, "queued": job(which, JobState.QUEUED), "running": running(which, machine(1))}
@@ -65,8 +64,8 @@ class World:
             setattr(self, what, which)
 
     def snapshot(self) -> Snapshot:
-        """What a plan sees."""
-        jobs, watched = self.living.snapshot(), self.book.watched()
+        """Return the snapshot a plan would see."""
+        jobs, watched = self.living.now(), self.book.watched()
         return Snapshot(
             now=self.now,
             jobs=jobs if self.known else tuple(jobs),
@@ -76,18 +75,16 @@ class World:
         )
 
     def facts(self, number: int, watched: Mapping[str, JobSamples]) -> tuple[object, ...]:
-        """All that a job is judged by, by identity."""
+        """Return everything a job is judged by, as identities."""
         kept = (self.living.rows[number], watched.get(f"job-{number}"), BELIEFS[self.belief], POLICIES[self.policy])
         return tuple(id(each) for each in kept)
 
 
-def wakes_as_a_look_at_all_does(
-    rechecks: RecheckQueue, deeds: list[list[tuple[str, int, str]]], *, known: bool
-) -> None:
-    """Raise AssertionError where the vigil finds others awake than a look at all facts does."""
+def due_as_in_full_comparison(rechecks: RecheckQueue, deeds: list[list[tuple[str, int, str]]], *, known: bool) -> None:
+    """Raise AssertionError if other jobs are due than a comparison of all facts finds."""
     world = World(known=known)
     until, seen = dict[int, float](), dict[int, tuple[object, ...]]()
-    kept: list[object] = []  # so that no object gets the identity of an earlier one
+    kept: list[object] = []  # keep objects alive, so that no id is reused
     for step in deeds:
         for deed in step:
             world.happen(*deed)
@@ -107,19 +104,18 @@ def wakes_as_a_look_at_all_does(
 
 @settings(max_examples=150)
 @given(Deeds, st.booleans())
-def test_who_is_awake_is_who_a_look_at_all_finds(deeds: list[list[tuple[str, int, str]]], known: bool) -> None:
-    wakes_as_a_look_at_all_does(RecheckQueue(), deeds, known=known)
+def test_due_jobs_are_those_a_full_comparison_finds(deeds: list[list[tuple[str, int, str]]], known: bool) -> None:
+    due_as_in_full_comparison(RecheckQueue(), deeds, known=known)
 
 
 class Deaf(RecheckQueue):
-    """One that hears of no sample and of no new belief."""
+    """Seeded fault: notices neither samples nor estimates."""
 
     def _changed(self, snapshot: Snapshot, policy: Policy) -> set[str]:
-        """Wake nobody."""
         return set()
 
 
-def test_vigil_that_hears_of_no_sample_is_found_out() -> None:
+def test_the_property_catches_a_queue_that_misses_samples() -> None:
     first = [("row", 1, "running"), ("sample", 1, ""), ("rest", 1, "ever")]
     with pytest.raises(AssertionError):
-        wakes_as_a_look_at_all_does(Deaf(), [first, [("sample", 1, "")]], known=True)
+        due_as_in_full_comparison(Deaf(), [first, [("sample", 1, "")]], known=True)

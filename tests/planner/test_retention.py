@@ -1,4 +1,4 @@
-"""Machines that misbehave are let go; nobody is condemned by a prediction that was wrong for all."""
+"""Degraded instances are released; a prediction that is wrong everywhere degrades none."""
 
 from dataclasses import replace
 from math import inf
@@ -58,8 +58,8 @@ def test_plan_says_when_an_idle_machine_goes_if_nothing_comes_for_it() -> None:
     assert later.due_at == NOW + 6
 
 
-def test_idle_machine_goes_though_somebody_tried_in_vain_to_be_placed_there() -> None:
-    """Three fifths of it taken and given back leave some dust: 0.2 + 0.2 + 0.2 - 0.2 - 0.2 - 0.2 is more than 0."""
+def test_an_idle_instance_is_released_although_a_placement_there_was_undone() -> None:
+    """0.2 + 0.2 + 0.2 - 0.2 - 0.2 - 0.2 exceeds 0, so taking and releasing three fifths leaves a rounding error."""
     of_four = replace(
         offer(),
         instance_type=replace(offer().instance_type, capacity=Resources(vcpus=4.0, memory_mib=16_384, disk_gib=50.0)),
@@ -82,23 +82,23 @@ def test_plan_says_when_a_back_off_is_over_and_nothing_of_what_is_paid_anyway() 
 
 # --------------------------------------------------------------------------------------------------- what the log tells
 def told(kind: EventKind, at: float, number: int = 1, job_number: int = 1, **fields: object) -> Event:
-    """An event of a machine."""
+    """Return an event of an instance."""
     return Event(at=at, kind=kind, instance_id=f"inst-{number}", job_id=f"job-{job_number}", fields=fields)
 
 
 def requested(number: int, market: str = "on_demand") -> Event:
-    """A machine of the one type there is."""
+    """Return the request of an instance of the only type."""
     where: dict[str, Any] = {"provider": "mock", "region": "r", "zone": "a", "type": "small", "market": market}
     return told(EventKind.INSTANCE_REQUESTED, 0.0, number, **where)
 
 
 def measured(number: int, ratio: float) -> Event:
-    """A job there achieved this part of what was predicted."""
+    """Return events of a job that achieved this part of its prediction."""
     return told(EventKind.PREDICTION, 5.0, number, predicted=10.0, measured=10.0 * ratio)
 
 
 def book(*events: Event) -> FleetStats:
-    """What a book of these events says."""
+    """Return what the fleet tracker derives from these events."""
     kept = FleetTracker()
     kept.follow(events)
     return kept.recent(100.0)
@@ -123,7 +123,7 @@ def test_machine_on_which_nothing_ever_starts_is_broken() -> None:
 
 
 @given(st.lists(st.floats(0.0, 2.0), min_size=3, max_size=9))
-def test_a_prediction_wrong_for_all_alike_condemns_nobody(factors: list[float]) -> None:
+def test_a_prediction_wrong_for_all_degrades_no_instance(factors: list[float]) -> None:
     wrong = [measured(n, 0.4) for n in (1, 2, 3)] * 3
     assert all(value == 1.0 for value in book(*[requested(n) for n in (1, 2, 3)], *wrong).delivered.values())
     mixed = [measured(1, factor) for factor in factors]

@@ -1,4 +1,4 @@
-"""More for a job that misses its target: of its machines (all ranks or none), and more machines where that repays."""
+"""Scaling of jobs that miss their target: up (all ranks or none), and out if the time saved is worth it."""
 
 from dataclasses import replace
 
@@ -15,12 +15,12 @@ from tests.planner.scenes import NOW, decide, machine, need, of, offer, running,
 from tests.planner.watched import classified, hooked, samples, started, sure, with_samples
 
 SLOW = (0.0002,) * 12
-"""Of the whole per second: 24 % of the pace that a deadline 2,000 s after submission wants, after 600 s."""
+"""Progress per second; 24 % of the rate that meets a deadline 2,000 s after submission, as seen after 600 s."""
 MEDIUM = offer("small", vcpus=4.0)
 
 
 def late(*on: Instance, vcpus: float = 1.0, **changes: object) -> Job:
-    """A job with a rank on each machine that has run 600 s of its 2,000."""
+    """Return a job with a rank on each instance that has run for 600 s of its 2,000 s."""
     job = started(running(1, *on, asks=hooked(resources=need(vcpus), **changes)), 600.0)
     return replace(job, spec=replace(job.spec, **changes))  # type: ignore[arg-type]
 
@@ -30,7 +30,7 @@ def here(number: int, of_vcpus: float = 4.0) -> Instance:
 
 
 def measured(*things: Job | Instance | Offer, vcpus_used: float = 1.0) -> Snapshot:
-    """A scene in which all ranks of the first job were measured so."""
+    """Return a scene in which all ranks of the first job were measured so."""
     first = things[0]
     assert isinstance(first, Job) and first.attempt is not None
     ranks = [samples(SLOW, vcpus_used=vcpus_used) for _ in first.attempt.allocations]
@@ -80,7 +80,7 @@ def test_bounds_that_are_not_settled_are_not_changed_again() -> None:
 
 # ------------------------------------------------------------------------------------------------------------ scale-out
 def lonely(on: Instance, **changes: object) -> Job:
-    """An incremental job with one of its three nodes, on a machine that has no more."""
+    """Return an incremental job with one of its three nodes, on an instance without room for more."""
     job = late(on)
     nodes = Nodes(count=3, minimum=1, gang=False)
     return replace(job, spec=replace(job.spec, nodes=nodes), **changes)  # type: ignore[arg-type]
@@ -97,7 +97,7 @@ def test_machines_are_launched_for_missing_nodes_once_and_grown_onto() -> None:
     assert of(plan, Correct)[0].reason.numbers["launched_for"] == 2
     after = apply_ideally(before, plan)
     assert not of(decide(after), Launch), "nothing is launched for it again"
-    # Others that wait do not take what was launched for it.
+    # Other waiting jobs do not take what was launched for it.
     rival = replace(late(full), id="job-9", state="queued", attempt=None, attempts_made=0)
     later = replace(after, jobs=(*after.jobs, rival), offers=())
     for _ in range(2):
@@ -107,7 +107,7 @@ def test_machines_are_launched_for_missing_nodes_once_and_grown_onto() -> None:
 
 
 def forgets_what_boots_for_the_running(snapshot: Snapshot, policy: Policy) -> Plan:
-    """Seeded fault: does not know for which running jobs machines are on their way."""
+    """Seeded fault: ignores for which running jobs instances boot."""
     strangers = tuple(replace(machine, for_running=()) for machine in snapshot.instances)
     return honest(replace(snapshot, instances=strangers), policy)
 
@@ -165,20 +165,20 @@ ALWAYS = Policy(profiling=ProfilingPolicy(enabled="always", skip_if_shorter_than
 
 
 def misjudged(*more: Job | Instance | Offer, **changes: object) -> Snapshot:
-    """A job of a known application that does six tenths of the expected performance: too much for a straggler."""
+    """Return a job of a known application at 60 % of its estimate: too fast for a straggler."""
     full = here(1, 1.0)
     job = replace(late(full), application="app", **changes)  # type: ignore[arg-type]
     return replace(measured(job, full, *more), applications={"app": classified(0.00035)})
 
 
-def test_a_misjudged_job_is_profiled_anew_on_an_idle_machine_before_anything_else() -> None:
+def test_a_misjudged_job_is_first_profiled_again_on_an_idle_instance() -> None:
     before = misjudged(machine(2, MEDIUM), MEDIUM)
     plan = decide(before, ALWAYS)
     assert steps(plan) == ["reprofile"]
     [again] = of(plan, Profile)
     assert (again.job_id, [run.instance_types for run in again.runs]) == ("job-1", [("small",)])
     assert not of(plan, Launch)
-    # What comes next waits for what it tells.
+    # Further steps wait for its result.
     run = replace(late(here(1)), id="job-7", spec=again.runs[0], state="queued", attempt=None, attempts_made=0)
     [job] = before.jobs
     made = Correction(at=NOW, step="reprofile", attempt="job-1.1")

@@ -1,4 +1,4 @@
-"""A job that lost spot machine after spot machine goes where nothing is taken back."""
+"""A job that lost several spot instances goes to instances that are not preempted."""
 
 import pytest
 

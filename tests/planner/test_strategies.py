@@ -1,4 +1,4 @@
-"""Who goes where under the paper's strategies: single decisions with the numbers that made them."""
+"""Which jobs go where under the strategies of the paper: single decisions with their numbers."""
 
 from dataclasses import replace
 
@@ -21,23 +21,23 @@ KNOWN = {"calm": classification(0.1), "keen": classification(0.97)}
 
 
 def under(strategy: Strategy, mapping: MappingPolicy = "p8", **changes: float) -> Policy:
-    """A policy of this strategy."""
+    """Return a policy with this strategy."""
     return Policy(provisioning=ProvisioningPolicy(strategy=strategy, mapping=mapping, **changes))
 
 
 def reserved_in_use(vcpus: float, number: int = 1) -> tuple[Job, Instance]:
-    """A reserved machine of 16 vCPUs with one unit on it, so large."""
+    """Return a reserved instance of 16 vCPUs with one unit of that size."""
     on = machine(number, RESERVED, idle_since=None)
     return running(90 + number, on, asks=spec(resources=need(vcpus))), on
 
 
 def decided(*things: Job | Instance | Offer, policy: Policy, fleet_stats: FleetStats | None = None) -> Plan:
-    """Plan with what is known of the applications."""
+    """Return the plan with these estimates."""
     return decide(scene(*things, applications=KNOWN, fleet_stats=fleet_stats or FleetStats()), policy)
 
 
 def launched(plan: Plan) -> list[str]:
-    """The types of what is launched."""
+    """Return the launched types."""
     return [a.offer.instance_type.name for a in of(plan, Launch)]
 
 
@@ -116,7 +116,7 @@ def test_expected_wait_longer_than_a_spin_up_rents_a_full_server_at_once() -> No
     assert launched(decided(fresh, *busy, SMALL, FULL, policy=under("hm"), fleet_stats=seldom)) == ["full"]
 
 
-def test_where_nothing_can_be_rented_reserved_room_is_given_to_whoever_waits() -> None:
+def test_if_nothing_can_be_rented_reserved_room_is_open_to_all() -> None:
     policy = replace(under("hm"), caps=Caps(max_instances=1))
     plan = decided(job(1, application="calm"), *reserved_in_use(12), SMALL, FULL, policy=policy)
     assert [a.ranks[0].instance_id for a in of(plan, Place)] == ["inst-1"]

@@ -1,4 +1,4 @@
-"""Who waits only as no more machines are allowed gets larger machines in place of the smallest."""
+"""Jobs that wait only at the cap on instances get larger instances in place of the smallest."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,7 +17,7 @@ TWO_VCPUS = spec(resources=need(2))
 
 
 def _full(*machines: Instance) -> list[Instance | Job]:
-    """Machines that a job each fills."""
+    """Return instances with one job each."""
     return [*machines, *(running(n, each, asks=TWO_VCPUS) for n, each in enumerate(machines, start=1))]
 
 
@@ -41,18 +41,18 @@ def _drained(plan: Plan) -> list[str]:
     return [action.instance_id for action in of(plan, Drain)]
 
 
-def test_half_of_the_small_machines_are_drained_while_many_wait_and_nobody_is_stopped() -> None:
+def test_half_of_the_small_instances_drain_while_many_jobs_wait_and_no_unit_is_stopped() -> None:
     plan = decide(_crowded(), FOUR)
     assert _drained(plan) == ["inst-1", "inst-2"]
     assert not of(plan, StopAttempt)
-    assert told(plan, "job-100") == ""  # it was told before what it waits for
+    assert told(plan, "job-100") == ""  # its reason was recorded before
     reason = of(plan, Drain)[0].reason
     assert (reason.code, reason.numbers["waiting"], reason.numbers["limit"]) == ("too_small", 20, 4)
     assert "large on_demand" in reason.text
 
 
 def test_no_more_give_way_than_bring_what_is_lacking() -> None:
-    assert _drained(decide(_crowded(3), FOUR)) == ["inst-1"]  # 6 vCPUs are lacking; the first exchange brings them
+    assert _drained(decide(_crowded(3), FOUR)) == ["inst-1"]  # 6 vCPUs are lacking; the first replacement provides them
 
 
 def test_what_drains_already_counts() -> None:
@@ -64,7 +64,7 @@ def test_what_drains_already_counts() -> None:
 
 
 @pytest.mark.parametrize("count", [3, 6, 9, 20])
-def test_plan_that_was_carried_out_leaves_nobody_to_drain(count: int) -> None:
+def test_an_applied_plan_leaves_nothing_to_drain(count: int) -> None:
     fleet, policy = _fleet(of_small=6), Policy(caps=Caps(max_instances=6))
     drained = _drained(decide(_crowded(count, fleet), policy))
     assert drained
@@ -108,12 +108,12 @@ def test_smallest_give_way_first() -> None:
 
 @pytest.mark.parametrize(("more_usd", "count"), [(0.1, 0), (0.4, 1), (0.7, 2)])
 def test_no_more_give_way_than_the_budget_has_larger_machines_for(more_usd: float, count: int) -> None:
-    policy = replace(FOUR, budgets=Budgets(per_hour_usd=0.4 + more_usd))  # each exchange costs 0.3 an hour more
+    policy = replace(FOUR, budgets=Budgets(per_hour_usd=0.4 + more_usd))  # each replacement costs 0.3 USD/h more
     assert len(_drained(decide(_crowded(), policy))) == count
 
 
 @pytest.mark.parametrize(("wait_code", "bought"), [("cap_instances", "large"), ("", "small")])
-def test_larger_machines_may_be_dearer_while_jobs_wait_for_the_cap(wait_code: str, bought: str) -> None:
+def test_larger_instances_may_cost_more_while_jobs_wait_at_the_cap(wait_code: str, bought: str) -> None:
     dear = replace(LARGE, price_usd_per_h=0.5)
     waiting = [replace(each, wait_code=wait_code) for each in _queue(20)]
     plan = decide(scene(*_fleet(of_small=3), *waiting, SMALL, dear), FOUR)
@@ -125,5 +125,5 @@ def test_best_effort_gets_larger_machines_too() -> None:
     assert _drained(decide(scene(*_fleet(), *waiting, SMALL, LARGE), FOUR)) == ["inst-1", "inst-2"]
 
 
-def test_nobody_is_drained_while_decisions_are_paused() -> None:
+def test_nothing_is_drained_while_decisions_are_paused() -> None:
     assert not _drained(decide(replace(_crowded(), paused=True), FOUR))

@@ -1,4 +1,4 @@
-"""Samples of running jobs, for tests of what is done when they do not do as they should."""
+"""Samples of running jobs, for tests of corrections."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -16,7 +16,7 @@ Pace = Callable[[int], float]
 def samples(
     paces: Sequence[float], *, until: float = NOW, every_s: float = EVERY_S, vcpus_used: float = 0.5, start: float = 0.0
 ) -> tuple[Sampled, ...]:
-    """Samples up to ``until`` of a unit that made ``paces[i]`` of its whole per second in interval i."""
+    """Return samples up to ``until`` of a unit with ``paces[i]`` of the whole per second in interval i."""
     found, progress, cpu_s = [], start, 0.0
     since = until - every_s * len(paces)
     for number in range(len(paces) + 1):
@@ -28,7 +28,7 @@ def samples(
 
 
 def with_samples(snapshot: Snapshot, measured: Mapping[str, Sequence[tuple[Sampled, ...]]]) -> Snapshot:
-    """The snapshot in which jobs were measured so, by rank."""
+    """Return the snapshot with these measurements of jobs, by rank."""
     attempts = {job.id: job.attempt.id for job in snapshot.jobs if job.attempt is not None}
     watched = {
         name: JobSamples(attempt=attempts[name], ranks=dict(enumerate(ranks))) for name, ranks in measured.items()
@@ -37,13 +37,13 @@ def with_samples(snapshot: Snapshot, measured: Mapping[str, Sequence[tuple[Sampl
 
 
 def hooked(within_s: float = 2000.0, **changes: object) -> JobSpec:
-    """A batch job with a progress hook that is to end so long after its submission."""
+    """Return a batch job with progress metric and a deadline so long after submission."""
     asks = spec(target=BatchTarget(finish_within_s=within_s), progress=ProgressHook(file="progress"))
     return replace(asks, **changes)  # type: ignore[arg-type]
 
 
 def started(job: Job, ago_s: float) -> Job:
-    """The job, all of whose ranks have run for so long."""
+    """Return the job with all ranks running for so long."""
     assert job.attempt is not None
     ranks = tuple(replace(a, started_at=NOW - ago_s) for a in job.attempt.allocations)
     attempt = replace(job.attempt, placed_at=NOW - ago_s - 1, allocations=ranks)
@@ -51,12 +51,12 @@ def started(job: Job, ago_s: float) -> Job:
 
 
 def sure(value: float) -> Estimate:
-    """A value without doubt."""
+    """Return an estimate without uncertainty."""
     return Estimate(value=value, low=value, high=value, observed=True)
 
 
 def classified(pace: float, **changes: object) -> Classification:
-    """An application that makes ``pace`` of its whole per second on a small machine, more on more vCPUs."""
+    """Return an application that makes ``pace`` of its whole per second on a small instance, and more on more vCPUs."""
     plain = Classification(
         by_type={"mock/small": sure(pace)},
         by_step={"1 vCPU": sure(pace), "2 vCPU": sure(2 * pace)},

@@ -36,9 +36,11 @@ class LossAttribution:
         """Return the speed-up of the job without any neighbour; if it has none, the speed-up of a restart elsewhere."""
         here_too = {job.id: job for job, _ in self._holdings}
         here_too.pop(self.view.job.id, None)
-        without = [self.faster_without(each, assume=False) for each in here_too.values()]
+        speedups = [self.faster_without(each, assume=False) for each in here_too.values()]
         return (
-            1.0 + math.fsum(factor - 1.0 for factor in without) if without else restart_speedup(self.context, self.view)
+            1.0 + math.fsum(factor - 1.0 for factor in speedups)
+            if speedups
+            else restart_speedup(self.context, self.view)
         )
 
     def faster_without(self, neighbour: Job, *, assume: bool = True) -> float:
@@ -50,23 +52,31 @@ class LossAttribution:
         """
         view, assessment, margin = self.view, self.assessment, self.context.policy.correction.margin
         mean = max(assessment.pace.mean, assessment.wanted * 0.01)
-        own = self._neighbours.get(neighbour.id, _Neighbour(0.0, 0.0, 0.0))
-        fell = self._history.around((own.placed_at, own.started_at), view.span_s) if self._history is not None else None
-        if fell is not None:
-            before, after = fell
+        neighbour_held = self._neighbours.get(neighbour.id, _Neighbour(0.0, 0.0, 0.0))
+        around = (
+            self._history.around((neighbour_held.placed_at, neighbour_held.started_at), view.span_s)
+            if self._history is not None
+            else None
+        )
+        if around is not None:
+            before, after = around
             if before < after * (1.0 + margin):
                 return 1.0
-            came = [
-                each.vcpus for each in self._neighbours.values() if abs(each.placed_at - own.placed_at) <= view.span_s
+            vcpus_arrived = [
+                each.vcpus
+                for each in self._neighbours.values()
+                if abs(each.placed_at - neighbour_held.placed_at) <= view.span_s
             ]
-            return 1.0 + max(0.0, min(before / after, before / mean) - 1.0) * own.vcpus / max(sum(came), SLACK)
-        share = own.vcpus / max(self._neighbour_vcpus, SLACK)
+            return 1.0 + max(0.0, min(before / after, before / mean) - 1.0) * neighbour_held.vcpus / max(
+                sum(vcpus_arrived), SLACK
+            )
+        share = neighbour_held.vcpus / max(self._neighbour_vcpus, SLACK)
         expected = view.deviation() is not None and assessment.by != "latency"
         if self._performance_alone >= mean * (1.0 + margin):
-            charged = expected or own.placed_at >= view.samples[0].at
+            charged = expected or neighbour_held.placed_at >= view.samples[0].at
             return 1.0 + (self._performance_alone / mean - 1.0) * share if charged else 1.0
-        if assume and not expected and own.placed_at <= (view.held.started_at or 0.0):
-            return min(assessment.wanted / mean, 1.0 + own.vcpus / view.held.resources.vcpus)
+        if assume and not expected and neighbour_held.placed_at <= (view.held.started_at or 0.0):
+            return min(assessment.wanted / mean, 1.0 + neighbour_held.vcpus / view.held.resources.vcpus)
         return 1.0
 
     @property
@@ -81,9 +91,9 @@ class LossAttribution:
         for job, held in self._holdings:
             if job.id != self.view.job.id and job.id not in self.context.stopping:
                 placed_at = job.attempt.placed_at if job.attempt is not None else 0.0
-                before = neighbours.get(job.id, _Neighbour(0.0, placed_at, placed_at))
-                started_at = max(before.started_at, held.started_at or placed_at)
-                neighbours[job.id] = _Neighbour(before.vcpus + held.resources.vcpus, placed_at, started_at)
+                present = neighbours.get(job.id, _Neighbour(0.0, placed_at, placed_at))
+                started_at = max(present.started_at, held.started_at or placed_at)
+                neighbours[job.id] = _Neighbour(present.vcpus + held.resources.vcpus, placed_at, started_at)
         return neighbours
 
     @cached_property
@@ -127,8 +137,8 @@ def feedback_from(context: PlanContext, view: RankSamples) -> Learnt | None:
         return None
     mean, vcpus = deviation.measured.mean, view.held.resources.vcpus
     if not neighbours or mean > deviation.estimate.value:
-        one = view.estimate(nodes=1)  # several nodes do more than the one that the estimate is for
-        performance = mean * (one.value / deviation.estimate.value) if one is not None else 0.0
+        single = view.estimate(nodes=1)  # several nodes do more than the one that the estimate is for
+        performance = mean * (single.value / deviation.estimate.value) if single is not None else 0.0
         return Learnt(column=column, vcpus=vcpus, performance=performance) if performance > 0 else None
     tolerated = _tolerated(context, view, neighbours, deviation.estimate.value / mean - 1.0) if mean > 0 else {}
     return Learnt(column=column, vcpus=vcpus, tolerated=tolerated) if tolerated else None
@@ -139,8 +149,8 @@ def _has_lower_load(context: PlanContext, view: RankSamples, deviation: Deviatio
     known, target, margin = view.known(), view.job.spec.target, context.policy.correction.margin
     if known is None or known.measure is not Measure.REQUESTS or not isinstance(target, ServiceTarget):
         return False
-    asked = target.requests_per_s / max(1, view.job.spec.nodes.count)
-    return deviation.measured.mean < deviation.estimate.value and deviation.measured.mean >= (1.0 - margin) * asked
+    load = target.requests_per_s / max(1, view.job.spec.nodes.count)
+    return deviation.measured.mean < deviation.estimate.value and deviation.measured.mean >= (1.0 - margin) * load
 
 
 def _tolerated(context: PlanContext, view: RankSamples, neighbours: list[Job], longer: float) -> dict[str, float]:
@@ -186,5 +196,5 @@ def describe_learnt(learnt: Learnt) -> str:
     """Return a new estimate as the end of a sentence."""
     if learnt.performance is not None:
         return f"estimate on {learnt.column} corrected to {learnt.performance:.4g}/s"
-    source, kept = next(iter(learnt.tolerated.items()))
-    return f"estimated tolerance of {source} corrected to {kept:.0f}"
+    source, tolerance = next(iter(learnt.tolerated.items()))
+    return f"estimated tolerance of {source} corrected to {tolerance:.0f}"

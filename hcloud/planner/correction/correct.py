@@ -166,8 +166,8 @@ def keep_in_force(context: PlanContext) -> None:
 
 
 def _can_be_judged(context: PlanContext, job: Job) -> bool:
-    asked = job.id in context.stopping or job.cancelled_by is not None or job.spec.profile is not None
-    if asked or job.id in context.snapshot.left_out.jobs:
+    excluded = job.id in context.stopping or job.cancelled_by is not None or job.spec.profile is not None
+    if excluded or job.id in context.snapshot.left_out.jobs:
         return False
     hooks = job.spec.progress is not None or job.spec.metrics is not None
     return job.id in context.snapshot.job_samples and (hooks or job.application in context.snapshot.applications)
@@ -258,19 +258,19 @@ def _evict(context: PlanContext, view: RankSamples, assessment: Assessment) -> I
     """Evict the best-effort neighbour that holds most vCPUs, one at a time."""
     if not context.policy.disruption.evict_best_effort:
         return
-    here = {
+    evictable = {
         job.id: (job, context.fleet.instances[at].id)
         for at in _machines(context, view.job)
         for job, _ in context.fleet.holdings[at]
         if is_evictable(context, job)
     }
-    blame = LossAttribution(context, view, assessment)
+    attribution = LossAttribution(context, view, assessment)
     for victim, name in sorted(
-        here.values(), key=lambda each: (-each[0].spec.resources.vcpus, _lost_s(context, each[0]))
+        evictable.values(), key=lambda each: (-each[0].spec.resources.vcpus, _lost_s(context, each[0]))
     ):
-        lost = _lost_s(context, victim) + context.policy.disruption.move_gap_s
+        lost_s = _lost_s(context, victim) + context.policy.disruption.move_gap_s
         size = victim.spec.resources.vcpus / max(view.job.spec.resources.vcpus, SLACK)
-        cost_s = lost * size / context.policy.correction.promise_worth
+        cost_s = lost_s * size / context.policy.correction.promise_worth
 
         def act(reason: Reason, victim: Job = victim) -> None:
             numbers: dict[str, Number] = {"for_job": view.job.id, **reason.numbers}
@@ -282,7 +282,7 @@ def _evict(context: PlanContext, view: RankSamples, assessment: Assessment) -> I
         yield Option(
             step=EVICT,
             text=text,
-            factor=blame.faster_without(victim),
+            factor=attribution.faster_without(victim),
             cost_s=cost_s,
             act=act,
             instances=(name,),
@@ -311,23 +311,23 @@ def _move(context: PlanContext, view: RankSamples, assessment: Assessment) -> It
     if not view.job.spec.stateful:
         if not _may_move(context, view.job):
             return
-        without = LossAttribution(context, view, assessment).faster_alone()
-        best = without * _best_type_speedup(context, view)
+        speedup_alone = LossAttribution(context, view, assessment).faster_alone()
+        best = speedup_alone * _best_type_speedup(context, view)
         to = (
             destination(context, view.job)
             if _is_worthwhile(context, assessment, best, _move_cost_s(context, view.job, best))
             else -1
         )
         if to >= 0:
-            factor = without * _type_speedup(view, column_of(context.fleet.instances[to]))
+            factor = speedup_alone * _type_speedup(view, column_of(context.fleet.instances[to]))
             yield _move_option(context, view, view.job, to, factor, _move_cost_s(context, view.job, factor))
         return
-    at, blame = context.fleet.index[view.held.instance_id], LossAttribution(context, view, assessment)
-    others = {job.id: job for job, _ in context.fleet.holdings[at] if job.id != view.job.id}
-    for other in sorted(others.values(), key=lambda job: (_lost_s(context, job), queue_key(job))):
+    at, attribution = context.fleet.index[view.held.instance_id], LossAttribution(context, view, assessment)
+    neighbours = {job.id: job for job, _ in context.fleet.holdings[at] if job.id != view.job.id}
+    for other in sorted(neighbours.values(), key=lambda job: (_lost_s(context, job), queue_key(job))):
         if not _may_move(context, other):
             continue
-        factor, cost_s = blame.faster_without(other), _move_cost_s(context, other)
+        factor, cost_s = attribution.faster_without(other), _move_cost_s(context, other)
         to = destination(context, other) if _is_worthwhile(context, assessment, factor, cost_s) else -1
         if to >= 0:
             yield _move_option(context, view, other, to, factor, cost_s)
@@ -344,29 +344,29 @@ def _move_cost_s(context: PlanContext, mover: Job, factor: float = 1.0) -> float
 
 
 def _move_option(context: PlanContext, view: RankSamples, mover: Job, to: int, factor: float, cost_s: float) -> Option:
-    here, there = view.instance.id, context.fleet.instances[to].id
+    source, target = view.instance.id, context.fleet.instances[to].id
 
     def act(reason: Reason) -> None:
         numbers: dict[str, Number] = {"for_job": view.job.id, **reason.numbers}
         text = reason.text
         if mover is not view.job:
-            text = f"moving off {here} for {view.job.id}, which {reason.text}"
-            why = Reason(code="correct_move", text=f"moving off {here} to relieve {view.job.id}", numbers=numbers)
-            context.add(Correct(job_id=mover.id, step=MOVED, reason=why, instances=(here,)))
+            text = f"moving off {source} for {view.job.id}, which {reason.text}"
+            why = Reason(code="correct_move", text=f"moving off {source} to relieve {view.job.id}", numbers=numbers)
+            context.add(Correct(job_id=mover.id, step=MOVED, reason=why, instances=(source,)))
         context.stop(mover, FailureCause.EVICTED, Reason(code="moved_for_target", text=text, numbers=numbers))
 
-    own = mover is view.job
-    like = "a later copy of it" if profiled_since(context, view) else "other runs of its application"
-    why = f" (slower there than {like})" if own and restart_speedup(context, view) > 1.0 else ""
-    text = f"moving {mover.id} from {here}{why} to {there}, which has room"
+    moves_itself = mover is view.job
+    reference = "a later copy of it" if profiled_since(context, view) else "other runs of its application"
+    why = f" (slower there than {reference})" if moves_itself and restart_speedup(context, view) > 1.0 else ""
+    text = f"moving {mover.id} from {source}{why} to {target}, which has room"
     return Option(
-        step=MOVED if own else "move_neighbour",
+        step=MOVED if moves_itself else "move_neighbour",
         text=text,
         factor=factor,
         cost_s=cost_s,
         act=act,
-        instances=(here,) if own else (),
-        numbers={"mover": mover.id, "to": there},
+        instances=(source,) if moves_itself else (),
+        numbers={"mover": mover.id, "to": target},
     )
 
 
@@ -387,8 +387,8 @@ def movable(context: PlanContext, job: Job) -> bool:
 def destination(context: PlanContext, job: Job) -> int:
     """Return the instance to move ``job`` to: one that suits it or, without estimates, an empty one; -1 if none."""
     fleet, group = context.fleet, context.group_of(job)
-    here = [a.instance_id for a in job.attempt.allocations] if job.attempt is not None else []
-    among: Mask = usable(context, group, fleet.placeable) & fleet.others_than(here)
+    sources = [a.instance_id for a in job.attempt.allocations] if job.attempt is not None else []
+    among: Mask = usable(context, group, fleet.placeable) & fleet.others_than(sources)
     if context.suit is not None and group.application:
         roomy = context.suit.suited(group.application, fleet.fitting_now(group.demand, among))
         candidates = np.flatnonzero(fleet.fitting_now(group.asks, roomy) if roomy.any() else roomy)
@@ -398,15 +398,15 @@ def destination(context: PlanContext, job: Job) -> int:
         return int(candidates[0]) if candidates.size else -1
     empty: Mask = np.array([not held for held in fleet.holdings], dtype=np.bool_) & (fleet.load <= SLACK)
     as_large = fleet.capacity[0] >= max(
-        (fleet.capacity[0, fleet.index[i]] for i in here if i in fleet.index), default=0
+        (fleet.capacity[0, fleet.index[i]] for i in sources if i in fleet.index), default=0
     )
     return fleet.least_loaded(group.asks, among & empty & as_large)
 
 
 def _type_speedup(view: RankSamples, column: str) -> float:
     """Return the speed-up of the job on an instance of type ``column``; 1 if it is not known."""
-    here, there = view.estimate(), view.estimate(column=column, vcpus=view.job.spec.resources.vcpus)
-    return there.value / here.value if there is not None and here is not None else 1.0
+    current, elsewhere = view.estimate(), view.estimate(column=column, vcpus=view.job.spec.resources.vcpus)
+    return elsewhere.value / current.value if elsewhere is not None and current is not None else 1.0
 
 
 def _best_type_speedup(context: PlanContext, view: RankSamples) -> float:

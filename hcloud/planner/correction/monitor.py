@@ -138,6 +138,7 @@ class RankSamples:
 
     @property
     def job(self) -> Job:
+        """The job that is judged."""
         return self.expectation.job
 
     @property
@@ -168,8 +169,8 @@ class RankSamples:
     def _assess(self) -> Assessment | None:
         target = self.expectation.job.spec.target
         if isinstance(target, ServiceTarget):
-            kept = self.watched.latency_kept(self.held.rank, target.percentile, target.latency_ms)
-            pace = pace_of_rate(kept, self.since, self.context.policy.correction.readings)
+            in_time = self.watched.latency_kept(self.held.rank, target.percentile, target.latency_ms)
+            pace = pace_of_rate(in_time, self.since, self.context.policy.correction.readings)
             return Assessment(by="latency", pace=pace, wanted=1.0) if pace is not None else None
         if target.kind == "best_effort":
             return None

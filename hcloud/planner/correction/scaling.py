@@ -90,12 +90,12 @@ def _growth(context: PlanContext, view: RankSamples, assessment: Assessment, ran
     """Return the factor by which all ranks may grow: limited by need, by policy and by the fullest instance."""
     policy, fleet = context.policy.correction, context.fleet
     short = assessment.wanted / assessment.pace.mean if assessment.pace.mean > 0 else policy.resize_limit
-    here: dict[int, float] = {}
+    held_vcpus: dict[int, float] = {}
     for held in ranks:
         at = fleet.index[held.instance_id]
-        here[at] = here.get(at, 0.0) + held.resources.vcpus
-    spare = {at: min(float(fleet.free[0, at]), float(fleet.room[0, at])) for at in here}
-    room = min(1.0 + max(0.0, spare[at]) / vcpus for at, vcpus in here.items())
+        held_vcpus[at] = held_vcpus.get(at, 0.0) + held.resources.vcpus
+    spare = {at: min(float(fleet.free[0, at]), float(fleet.room[0, at])) for at in held_vcpus}
+    room = min(1.0 + max(0.0, spare[at]) / vcpus for at, vcpus in held_vcpus.items())
     limit = most_vcpus(context, view.job) / max(held.resources.vcpus for held in ranks)
     return min(short * (1.0 + policy.margin), room, limit)
 
@@ -149,8 +149,10 @@ def more_nodes(context: PlanContext, view: RankSamples, assessment: Assessment) 
     if attempt is None or job.spec.nodes.gang or not missing:
         return
     group, now, count = context.group_of(job), len(_ranks(job)), job.spec.nodes.count
-    more, less = view.estimate(nodes=count), view.estimate(nodes=now)
-    factor = float(np.exp(more.mean - less.mean)) if more is not None and less is not None else count / max(now, 1)
+    after, before = view.estimate(nodes=count), view.estimate(nodes=now)
+    factor = (
+        float(np.exp(after.mean - before.mean)) if after is not None and before is not None else count / max(now, 1)
+    )
     numbers: dict[str, Number] = {"nodes": count, "nodes_before": now}
     soon = context.fleet.placeable | context.fleet.coming
     if context.fleet.fitting_now(group.asks, usable(context, group, soon)).any():

@@ -1,6 +1,6 @@
 """Restart stragglers elsewhere: slow ranks of incremental jobs (Quasar §4.4), and slow jobs of one rank.
 
-A rank with a pace surely below a part of the median of the others is stopped, and
+A rank surely slower than a part of the median of the others is stopped, and
 :func:`~hcloud.planner.correction.scaling.add_missing_ranks` starts it on another instance. This requires that an
 instance has room now, that the restart is expected to end well before the straggler would, and that the job does not
 end meanwhile.
@@ -102,8 +102,8 @@ def _is_as_slow(context: PlanContext, job: Job) -> bool:
 
 
 def _is_alone(context: PlanContext, view: RankSamples) -> bool:
-    here = context.fleet.holdings[context.fleet.index[view.held.instance_id]]
-    return all(each.id == view.job.id for each, _ in here)
+    holdings = context.fleet.holdings[context.fleet.index[view.held.instance_id]]
+    return all(each.id == view.job.id for each, _ in holdings)
 
 
 def profiled_since(context: PlanContext, view: RankSamples) -> set[str]:
@@ -158,7 +158,7 @@ def _reason(held: Allocation, measured: float, median: float, left_s: float, aga
 
 
 def _paces(context: PlanContext, job: Job, attempt: Attempt) -> list[tuple[Allocation, Pace, float]]:
-    """Return the running ranks of known pace, with their progress (0..1)."""
+    """Return the running ranks with a known pace, and their progress (0..1)."""
     watched, policy, paces = context.snapshot.job_samples.get(job.id), context.policy.correction, []
     if watched is None or watched.attempt != attempt.id:
         return []

@@ -59,8 +59,8 @@ def excluded(context: PlanContext, group: JobGroup, but: Sequence[int] = ()) -> 
         if group.company is not None
         else roomy,
     }
-    found = {key: np.flatnonzero(roomy & ~mask).tolist() for key, mask in allowed.items()}
-    return {key: [fleet.instances[at].id for at in places] for key, places in found.items() if places}
+    places_excluded = {key: np.flatnonzero(roomy & ~mask).tolist() for key, mask in allowed.items()}
+    return {key: [fleet.instances[at].id for at in places] for key, places in places_excluded.items() if places}
 
 
 def candidates_of(context: PlanContext, job: Job, group: JobGroup, at: int) -> tuple[Candidate, ...]:
@@ -82,11 +82,11 @@ def candidates_of(context: PlanContext, job: Job, group: JobGroup, at: int) -> t
 
 
 def _all_candidates(context: PlanContext, job: Job, group: JobGroup) -> Iterator[Candidate]:
-    fleet, may = context.fleet, _may_be(context, group)
-    room = context.fitting_now(group, may)
+    fleet, permitted = context.fleet, _may_be(context, group)
+    room = context.fitting_now(group, permitted)
     known = context.suit is not None and group.application
     suited = context.suit.suited(group.application, room) if context.suit is not None and known else room
-    levels = ((suited, RANKED), (room, DISTURBED), (may, NO_ROOM))
+    levels = ((suited, RANKED), (room, DISTURBED), (permitted, NO_ROOM))
     # The level of a shape is the first one that any of its instances reaches.
     some = np.array([(fleet.of_shape & mask).any(axis=1) for mask, _ in levels])
     ready: list[int] = np.flatnonzero(some.any(axis=0)).tolist()
@@ -103,12 +103,12 @@ def _may_be(context: PlanContext, group: JobGroup) -> Mask:
     """Return the instances that are large enough for a rank of ``group`` and of a kind it may run on."""
     fleet = context.fleet
     large = np.logical_and.reduce(fleet.capacity >= group.demand[:, None] - SLACK, axis=0)
-    may: Mask = large & fleet.placeable & fleet.of_types(group.instance_types)
+    permitted: Mask = large & fleet.placeable & fleet.of_types(group.instance_types)
     if not group.spot_ok:
-        may &= fleet.steady
+        permitted &= fleet.steady
     if group.constraints is not None:
-        may &= context.topology.admitted(group.constraints)
-    return may
+        permitted &= context.topology.admitted(group.constraints)
+    return permitted
 
 
 def _offers_to_launch(context: PlanContext, group: JobGroup, ready: Set[OfferShape]) -> Iterable[Offer]:
@@ -196,5 +196,5 @@ def _preference_words(context: PlanContext, group: JobGroup) -> tuple[str, str]:
         if order == "least_loss":
             return order, "least expected loss, by type and by interference with its neighbours"
         return "suits", "no interference beyond tolerance, best type and tightest fit"
-    found = {"first_fit": "first that fits", "random": "chosen at random"}.get(order)
-    return (order, found) if found is not None else ("least_loaded", "least loaded")
+    words = {"first_fit": "first that fits", "random": "chosen at random"}.get(order)
+    return (order, words) if words is not None else ("least_loaded", "least loaded")

@@ -62,14 +62,15 @@ def _placed_now(context: PlanContext, job: Job, group: JobGroup) -> bool:
 
 
 def _without_unpaid(context: PlanContext, left: list[tuple[Job, JobGroup]]) -> list[tuple[Job, JobGroup]]:
-    """Requeue jobs whose awaited instances are all ready but which their user can no longer pay for; return those not
+    """Requeue jobs with all awaited instances ready, if their user can no longer pay for these; return those not
     placed.
 
     This happens when prices rose or others spent the money. The last job is requeued first, since the ones before it
     may be able to pay then. Otherwise the instances would stay idle and reserved until they expire.
     """
     while True:
-        # The first job of a group whose user cannot pay marked the whole group; each job awaits instances of its own.
+        # The first job of a group with a user who cannot pay marked the whole group; each job awaits instances of its
+        # own.
         left = [pair for pair in left if _unpaid(context, *pair) is None or not _placed_anew(context, *pair)]
         unpaid = [(at, reason) for at, pair in enumerate(left) if (reason := _unpaid(context, *pair)) is not None]
         if not unpaid:
@@ -180,7 +181,7 @@ def suited(context: PlanContext, group: JobGroup, mask: Mask) -> Mask:
 
 
 def permitted(context: PlanContext, group: JobGroup, mask: Mask) -> Mask:
-    """Return the instances of ``mask`` whose market, type, zone and labels ``group`` may use."""
+    """Return the instances of ``mask`` with a market, type, zone and labels that ``group`` may use."""
     allowed = mask if group.spot_ok else mask & context.fleet.steady
     if context.guarded is not None and not group.promise:
         allowed = allowed & ~context.guarded
@@ -438,8 +439,8 @@ def _search(
 ) -> list[int]:
     """Return the preferred instances of ``among`` for up to ``wanted`` ranks, those in ``held`` first.
 
-    Otherwise room would have been held in vain from jobs served before. ``present`` are the instances of other ranks;
-    ``choosy`` requires a suitable type.
+    Otherwise room would have been held back from earlier jobs without need. ``present`` are the instances of other
+    ranks; ``choosy`` requires a suitable type.
     """
     fleet, places = context.fleet, list[int]()
     # Most jobs that wait find nothing, whatever is closed to them: check that first.

@@ -79,8 +79,8 @@ def advise(load: LoadCurve, on_demand_usd_per_h: float, options: Sequence[Terms]
         raise BadInput(f"the on-demand price is ${on_demand_usd_per_h:g}/h; it must be above 0")
     if not options:
         raise BadInput("no option to commit to; name at least one with its term and price")
-    found = [_advise(load, on_demand_usd_per_h, terms) for terms in options]
-    return sorted(found, key=lambda advice: (advice.usd_per_h, advice.terms.term_months, advice.terms.name))
+    advices = [_advise(load, on_demand_usd_per_h, terms) for terms in options]
+    return sorted(advices, key=lambda advice: (advice.usd_per_h, advice.terms.term_months, advice.terms.name))
 
 
 def cost_usd_per_h(load: LoadCurve, on_demand_usd_per_h: float, committed_usd_per_h: float, count: int) -> float:

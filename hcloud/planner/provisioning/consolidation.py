@@ -25,7 +25,7 @@ from hcloud.planner.text import seconds, size_share, usd
 from hcloud.spec.validation import counted
 
 LEASE_MARGIN_S = 300.0
-"""An instance whose lease is renewed sooner than this is skipped, since that decision is about to be made anyway."""
+"""An instance with a lease to renew sooner than this is skipped, since that decision is about to be made anyway."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -60,7 +60,7 @@ class HalfEmptyHoldback:
     expensive_room: ExpensiveRoomHoldback
     noisy_room: NoisyJobHoldback
     _needed: dict[int, float] = field(default_factory=dict)
-    _dearer: dict[float, Mask | None] = field(default_factory=dict)
+    _expensive: dict[float, Mask | None] = field(default_factory=dict)
 
     def open(self, group: JobGroup, places: Places) -> Places:
         """Return which of the instances ``places`` are open to ``group``.
@@ -71,8 +71,8 @@ class HalfEmptyHoldback:
         left = places if shut is None else places[~shut]
         if left.size and (paid := self.expensive_room.paid_kept_from(group)) is not None:
             left = left[~paid[left]]
-        if left.size and (loud := self.noisy_room.kept_from(group, left)) is not None:
-            left = left[~loud]
+        if left.size and (noisy := self.noisy_room.kept_from(group, left)) is not None:
+            left = left[~noisy]
         if left.size and group.serves and not group.application:
             left = left[~machines_failing_services(self.context)[left]]
         small = self._too_small(group, left) if left.size else None
@@ -93,16 +93,16 @@ class HalfEmptyHoldback:
     def _kept_up(self, group: JobGroup, places: Places) -> Mask | None:
         """Return which of ``places`` a member of ``group`` would keep alive, expensively or half empty, for longer than
         its present units need it; None: none."""
-        shut, dearly = self._half_empty(group, places), self.expensive_room.kept_up_dearly(group)
-        if dearly is not None:
-            shut = dearly[places] if shut is None else shut | dearly[places]
+        shut, expensive = self._half_empty(group, places), self.expensive_room.expensive_for(group)
+        if expensive is not None:
+            shut = expensive[places] if shut is None else shut | expensive[places]
         if shut is None:
             return None
-        suit, asked = self.context.suit, places[shut].tolist()
-        lasts_s = suit.expected_s(group.application, group.wanted) if suit is not None and asked else None
+        suit, candidates = self.context.suit, places[shut].tolist()
+        lasts_s = suit.expected_s(group.application, group.wanted) if suit is not None and candidates else None
         if lasts_s is not None:
             # Open again those that are needed for longer than the job runs.
-            shut[shut] = [self._needed_s(at) < lasts_s for at in asked]
+            shut[shut] = [self._needed_s(at) < lasts_s for at in candidates]
         return shut
 
     def _half_empty(self, group: JobGroup, places: Places) -> Mask | None:
@@ -118,24 +118,24 @@ class HalfEmptyHoldback:
         used, limit = capacity - fleet.room[:2].take(places, axis=1), below * capacity
         # Prices and sizes are computed only where an instance is half empty without them.
         empty: Mask = self.rented[places] & np.logical_and.reduce(used < limit, axis=0)
-        dear = self._dear(self.offer_market.alone_usd_per_h(group)) if np.count_nonzero(empty) else None
-        asked = (empty & dear[places]).nonzero()[0] if dear is not None else places[:0]
-        if not asked.size:
+        expensive = self._above_price(self.offer_market.alone_usd_per_h(group)) if np.count_nonzero(empty) else None
+        candidates = (empty & expensive[places]).nonzero()[0] if expensive is not None else places[:0]
+        if not candidates.size:
             return None
-        more = max(1, group.pending) * group.wanted * group.taken_on(fleet.capacity, places[asked])[:2]
+        more = max(1, group.pending) * group.wanted * group.taken_on(fleet.capacity, places[candidates])[:2]
         empty[:] = False
-        used, limit = used.take(asked, axis=1) + more, limit.take(asked, axis=1)
-        empty[asked] = np.logical_and.reduce(used < limit, axis=0)
+        used, limit = used.take(candidates, axis=1) + more, limit.take(candidates, axis=1)
+        empty[candidates] = np.logical_and.reduce(used < limit, axis=0)
         return empty
 
-    def _dear(self, usd_per_h: float) -> Mask | None:
+    def _above_price(self, usd_per_h: float) -> Mask | None:
         """Return the rented instances of which ``retention.drain_below`` costs more than ``usd_per_h``; None: none.
         Cached, because few prices are asked for by many jobs."""
-        if usd_per_h not in self._dearer:
+        if usd_per_h not in self._expensive:
             part = self.context.policy.retention.drain_below * self.context.fleet.price_usd_per_h
-            dear: Mask = self.rented & (usd_per_h < part)
-            self._dearer[usd_per_h] = dear if usd_per_h > 0.0 and dear.any() else None
-        return self._dearer[usd_per_h]
+            expensive: Mask = self.rented & (usd_per_h < part)
+            self._expensive[usd_per_h] = expensive if usd_per_h > 0.0 and expensive.any() else None
+        return self._expensive[usd_per_h]
 
     def _needed_s(self, at: int) -> float:
         """Return for how many seconds instance ``at`` is expected to be needed by its present units."""
@@ -164,7 +164,7 @@ class ExpensiveRoomHoldback:
     offer_market: OfferMarket
     paid: npt.NDArray[np.intp]
     """Places of the reserved instances that may be used now."""
-    _dearly: dict[int, Mask | None] = field(default_factory=dict)
+    _expensive_at: dict[int, Mask | None] = field(default_factory=dict)
     _elsewhere: list[tuple[float, float]] | None = None
     _rates: dict[int, float] = field(default_factory=dict)
     _left_s: dict[int, float] | None = None
@@ -182,22 +182,22 @@ class ExpensiveRoomHoldback:
         wanted_vcpus = self._wanted_vcpus(self._rate(group)) if free_vcpus > 0.0 else 0.0
         if wanted_vcpus <= 0.0:
             return None
-        kept: Mask = np.zeros(len(fleet.instances), dtype=np.bool_)
-        taken = np.broadcast_to(group.taken_everywhere(fleet.capacity)[0], kept.shape)[paid]
-        kept[paid] = free_vcpus - taken < wanted_vcpus - SLACK
-        return kept
+        held_back: Mask = np.zeros(len(fleet.instances), dtype=np.bool_)
+        taken = np.broadcast_to(group.taken_everywhere(fleet.capacity)[0], held_back.shape)[paid]
+        held_back[paid] = free_vcpus - taken < wanted_vcpus - SLACK
+        return held_back
 
-    def kept_up_dearly(self, group: JobGroup) -> Mask | None:
+    def expensive_for(self, group: JobGroup) -> Mask | None:
         """Return the rented instances that cost ``group`` more than one of its own, shape ``(N,)``; None: none.
 
         A vCPU is expensive there, and each of its units, including the new one, is equally likely to be the last that
         keeps it alive.
         """
-        if group.place not in self._dearly:
-            self._dearly[group.place] = self._kept_up_dearly(group)
-        return self._dearly[group.place]
+        if group.place not in self._expensive_at:
+            self._expensive_at[group.place] = self._expensive_for(group)
+        return self._expensive_at[group.place]
 
-    def _kept_up_dearly(self, group: JobGroup) -> Mask | None:
+    def _expensive_for(self, group: JobGroup) -> Mask | None:
         fleet, limit = self.context.fleet, self.context.policy.provisioning.keep_for_dearer
         if group.moved or not self._pays_little(group):
             return None
@@ -209,9 +209,9 @@ class ExpensiveRoomHoldback:
         rate = fleet.price_usd_per_h / np.maximum(fleet.capacity[0], SLACK)
         units = np.array([len(held) for held in fleet.holdings], dtype=np.float64)
         alone_usd_per_h = self.offer_market.worth_usd_per_h(group)
-        kept: Mask = steady & (self._rate(group) < limit * rate)
-        kept &= alone_usd_per_h < fleet.price_usd_per_h / (1.0 + units)
-        return kept if kept.any() else None
+        expensive: Mask = steady & (self._rate(group) < limit * rate)
+        expensive &= alone_usd_per_h < fleet.price_usd_per_h / (1.0 + units)
+        return expensive if expensive.any() else None
 
     def _machines_to_spare(self) -> bool:
         waiting = sum(group.pending for group in self.context.groups.values())
@@ -240,9 +240,11 @@ class ExpensiveRoomHoldback:
         """Return whether a cheap instance can be launched for ``group`` in time, and mapping and policy leave the
         choice."""
         context = self.context
-        asked = group.spot_ok and context.strategy.hybrid is None and context.policy.provisioning.keep_for_dearer > 0.0
-        asked = asked and group.urgency is not Urgency.CANNOT_WAIT_LONGER
-        return asked and self._rate(group) > 0.0
+        applies = (
+            group.spot_ok and context.strategy.hybrid is None and context.policy.provisioning.keep_for_dearer > 0.0
+        )
+        applies = applies and group.urgency is not Urgency.CANNOT_WAIT_LONGER
+        return applies and self._rate(group) > 0.0
 
     def _wanted_vcpus(self, rate_usd_per_h: float) -> float:
         """Return how many vCPUs jobs lack, or hold on rented instances, that pay this much more for one."""
@@ -270,8 +272,8 @@ class ExpensiveRoomHoldback:
 
     def _rented_vcpus(self, job: Job) -> float:
         fleet, held = self.context.fleet, job.attempt.allocations if job.attempt is not None else ()
-        there = [(fleet.index.get(each.instance_id), each) for each in held if not each.released]
-        return sum(each.resources.vcpus for at, each in there if at is not None and not fleet.reserved[at])
+        places = [(fleet.index.get(each.instance_id), each) for each in held if not each.released]
+        return sum(each.resources.vcpus for at, each in places if at is not None and not fleet.reserved[at])
 
     def _could_be_there(self, group: JobGroup) -> bool:
         allowed = permitted(self.context, group, self.context.fleet.large_enough(group.demand))
@@ -315,18 +317,18 @@ class NoisyJobHoldback:
         fleet, limit = self.context.fleet, self.context.policy.provisioning.keep_for_quiet
         if limit <= 0.0 or not self.paid.size or group.moved or not group.application:
             return None
-        here: Mask = self.is_paid[places]
-        asked = places[here]
-        if not asked.size or self.wanted_vcpus <= 0.0:
+        reserved: Mask = self.is_paid[places]
+        candidates = places[reserved]
+        if not candidates.size or self.wanted_vcpus <= 0.0:
             return None
-        taken = group.taken_on(fleet.capacity, asked)[0]
-        loud = self._loudest(group.application) > limit * FULL * taken / fleet.capacity[0, asked]
-        if not np.count_nonzero(loud):
+        taken = group.taken_on(fleet.capacity, candidates)[0]
+        noisy = self._loudest(group.application) > limit * FULL * taken / fleet.capacity[0, candidates]
+        if not np.count_nonzero(noisy):
             return None
         free = np.minimum(fleet.free[0].take(self.paid), fleet.room[0].take(self.paid))
         free_vcpus = float(np.add.reduce(np.maximum(free, 0.0)))
-        here[here] = loud & (free_vcpus - taken < self.wanted_vcpus - SLACK)
-        return here
+        reserved[reserved] = noisy & (free_vcpus - taken < self.wanted_vcpus - SLACK)
+        return reserved
 
     @property
     def wanted_vcpus(self) -> float:
@@ -347,8 +349,8 @@ class NoisyJobHoldback:
 
     def _loudest(self, application: str) -> float:
         """Return the highest pressure (0..100) the application is estimated to cause on any shared resource."""
-        who = self.context.suit.who(application) if self.context.suit is not None else None
-        return who.loudest if who is not None else 0.0
+        standing = self.context.suit.who(application) if self.context.suit is not None else None
+        return standing.loudest if standing is not None else 0.0
 
 
 # ----------------------------------------------------------------------------------------------------- failing services
@@ -357,7 +359,7 @@ def machines_failing_services(context: PlanContext) -> Mask:
     if context.unkept is None:
         seen, missed = (np.zeros(len(context.fleet.instances)) for _ in range(2))
         for job in context.running:
-            for at, misses in _judged(context, job):
+            for at, misses in _judged_ranks(context, job):
                 seen[at] += 1
                 missed[at] += misses
         elsewhere_kept = 2 * (missed.sum() - missed) <= seen.sum() - seen
@@ -365,7 +367,7 @@ def machines_failing_services(context: PlanContext) -> Mask:
     return context.unkept
 
 
-def _judged(context: PlanContext, job: Job) -> Iterator[tuple[int, bool]]:
+def _judged_ranks(context: PlanContext, job: Job) -> Iterator[tuple[int, bool]]:
     """Yield the place of each rank of a service that was sampled often enough, and whether it misses its latency."""
     watched, target, attempt = context.snapshot.job_samples.get(job.id), job.spec.target, job.attempt
     if watched is None or attempt is None or watched.attempt != attempt.id or not isinstance(target, ServiceTarget):
@@ -374,20 +376,20 @@ def _judged(context: PlanContext, job: Job) -> Iterator[tuple[int, bool]]:
         at = context.fleet.index.get(held.instance_id)
         samples = watched.ranks.get(held.rank, ())
         if at is not None and not held.released:
-            looks, missed = _looks(samples, target, context.policy.correction.readings)
-            if looks >= context.policy.correction.readings:
-                yield at, 2 * missed > looks
+            measured, missed = _latencies(samples, target, context.policy.correction.readings)
+            if measured >= context.policy.correction.readings:
+                yield at, 2 * missed > measured
 
 
-def _looks(samples: tuple[Sampled, ...], target: ServiceTarget, enough: int) -> tuple[int, int]:
+def _latencies(samples: tuple[Sampled, ...], target: ServiceTarget, enough: int) -> tuple[int, int]:
     """Return in how many of the last ``enough`` samples latency was measured, and in how many it was too high."""
-    looks = missed = 0
+    measured = missed = 0
     for sample in reversed(samples):
-        told = [percentile for percentile in sample.latency_ms if percentile >= target.percentile]
-        if told:
-            stands_for = min(sample.looks, enough - looks)  # count no more of the older samples than are needed
-            looks += stands_for
-            missed += stands_for * (sample.latency_ms[min(told)] > target.latency_ms)
-        if looks >= enough:
+        percentiles = [percentile for percentile in sample.latency_ms if percentile >= target.percentile]
+        if percentiles:
+            stands_for = min(sample.looks, enough - measured)  # count no more of the older samples than are needed
+            measured += stands_for
+            missed += stands_for * (sample.latency_ms[min(percentiles)] > target.latency_ms)
+        if measured >= enough:
             break
-    return looks, missed
+    return measured, missed

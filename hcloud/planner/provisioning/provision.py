@@ -1,8 +1,8 @@
 """Provide room for jobs that found none: wait for room that is coming, evict best effort, or launch; else record why.
 
-Each unplaced job, in queue order, claims room in this order: on running instances, whose stopping units will free it;
-on booting instances; by evicting best-effort jobs; on instances that this plan launches. Claims are not stored: every
-plan makes them again in the same order, and so never launches twice for the same need.
+Each unplaced job, in queue order, claims room in this order: on running instances, as their stopping units will free
+it; on booting instances; by evicting best-effort jobs; on instances that this plan launches. Claims are not stored:
+every plan makes them again in the same order, and so never launches twice for the same need.
 """
 
 from __future__ import annotations
@@ -88,8 +88,8 @@ class PlannedCapacity:
         """
         at = self.at[:count]
         roomy = np.logical_and.reduce(self.left[:count] + SLACK >= taken[at], axis=1)
-        found: list[int] = (roomy & serves[at]).nonzero()[0].tolist()
-        return found
+        places: list[int] = (roomy & serves[at]).nonzero()[0].tolist()
+        return places
 
 
 @dataclass(slots=True)
@@ -255,7 +255,7 @@ def _serve(state: ProvisioningState, job: Job, group: JobGroup) -> Reason | None
 
 
 def _claimable(state: ProvisioningState, group: JobGroup) -> Mask:
-    """Return the running instances whose room ``group`` may wait for: not those that are free but closed to it."""
+    """Return the running instances with room that ``group`` may wait for: not those that are free but closed to it."""
     context, fleet = state.context, state.context.fleet
     roomy = fleet.fitting(group.demand, fleet.placeable)
     if context.suit is not None and group.application:
@@ -463,15 +463,15 @@ def _open_machine(
 def _no_more_zones(state: ProvisioningState, group: JobGroup) -> Reason:
     """Return the reason that the nodes of a job of ``group`` find too few zones, for now or for ever."""
     offer_market, fleet = state.offer_market, state.context.fleet
-    there = permitted(state.context, group, np.ones(len(fleet.instances), dtype=np.bool_))
+    permitted_places = permitted(state.context, group, np.ones(len(fleet.instances), dtype=np.bool_))
     zones = {offer_market.offers[int(at)].zone for at in np.flatnonzero(offer_market.fitting(group))}
-    zones |= {fleet.instances[int(at)].offer.zone for at in np.flatnonzero(there)}
-    asked, named = f"its {group.needed} nodes need different zones (placement.spread)", ", ".join(sorted(zones))
+    zones |= {fleet.instances[int(at)].offer.zone for at in np.flatnonzero(permitted_places)}
+    need, named = f"its {group.needed} nodes need different zones (placement.spread)", ", ".join(sorted(zones))
     numbers: dict[str, Number] = {"zones": len(zones), "nodes": group.needed, "bound": "placement.spread"}
     if len(zones) < group.needed and _all_offers_known(state):
-        text = f"can never run here: {asked}, and only {len(zones)} exist: {named}"
+        text = f"can never run here: {need}, and only {len(zones)} exist: {named}"
         return Reason(code="impossible", text=text, numbers={**numbers, "why": "too_few_zones"})
-    text = f"{asked}, but too few of {named} have machines available"
+    text = f"{need}, but too few of {named} have machines available"
     return Reason(code="too_few_zones", text=text, numbers=numbers)
 
 

@@ -286,13 +286,13 @@ class Hybrid:
         side = self._side(mapping_need, size)
         if self._offered is None or self._offered.offers is not offers:
             self._offered = self._look_at(offers)
-        there = self._offered
+        kinds = self._offered
         if side is not None:
-            return there.reserved if side else ~there.reserved
+            return kinds.reserved if side else ~kinds.reserved
         if self.policy.mapping != "p8":
-            return np.ones_like(there.reserved)
-        good: Mask = there.reserved | (there.quality > mapping_need.quality)
-        others: Mask = there.full & ~good  # mostly none; then the wait for reserved room does not matter
+            return np.ones_like(kinds.reserved)
+        good: Mask = kinds.reserved | (kinds.quality > mapping_need.quality)
+        others: Mask = kinds.full & ~good  # mostly none; then the wait for reserved room does not matter
         return good | others if np.count_nonzero(others) and self.rents_sooner(mapping_need, size) else good
 
     def _look_at(self, offers: Sequence[Offer]) -> _OfferKinds:
@@ -366,7 +366,7 @@ def _hybrid_offers(snapshot: Snapshot, policy: Policy, strategy: Strategy) -> tu
 def _open_hybrid(snapshot: Snapshot, policy: Policy, fleet: Fleet, strategy: Strategy) -> Hybrid:
     own, full_from, reserved = policy.provisioning, strategy.full_from, fleet.reserved
     offers = [instance.offer for instance in fleet.instances]
-    there = snapshot.plan_cache.of("hybrid machines", (full_from, *offers), lambda: _machines(offers, full_from))
+    kinds = snapshot.plan_cache.of("hybrid machines", (full_from, *offers), lambda: _machines(offers, full_from))
     # Instances launched from an uncounted stock are paid capacity only once they are ready. Counting them before would
     # change the utilisation, and with it whether they were needed.
     staying, instances = np.zeros(len(fleet.instances), dtype=np.bool_), fleet.instances
@@ -378,19 +378,19 @@ def _open_hybrid(snapshot: Snapshot, policy: Policy, fleet: Fleet, strategy: Str
         "hybrid offers", made_of, lambda: _hybrid_offers(snapshot, policy, strategy)
     )
     unlaunched_vcpus = sum(o.instance_type.capacity.vcpus * (o.available or 0) for o in unlaunched)
-    qualities = [expected_quality(snapshot, own, full_from, offer) for offer in there.kinds]
+    qualities = [expected_quality(snapshot, own, full_from, offer) for offer in kinds.kinds]
     return Hybrid(
         policy=own,
         snapshot=snapshot,
         fleet=fleet,
         full_from=full_from,
         reserved=reserved,
-        quality=np.array(qualities, dtype=np.float64)[there.at],
-        full=there.full,
+        quality=np.array(qualities, dtype=np.float64)[kinds.at],
+        full=kinds.full,
         paid_vcpus=float(fleet.capacity[0, reserved & staying].sum()) + unlaunched_vcpus,
         soft=soft_limit(snapshot, own),
         spin_up_s=min((o.instance_type.boot_delay_s for o in rented if is_full(full_from, o)), default=float("inf")),
-        reserved_sizes=there.reserved_sizes + [o.instance_type.capacity for o in unlaunched],
-        rented_sizes=there.rented_sizes + [o.instance_type.capacity for o in rented],
+        reserved_sizes=kinds.reserved_sizes + [o.instance_type.capacity for o in unlaunched],
+        rented_sizes=kinds.rented_sizes + [o.instance_type.capacity for o in rented],
         rented=rented,
     )

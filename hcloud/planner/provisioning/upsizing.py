@@ -114,14 +114,14 @@ def _open_upsizing(state: ProvisioningState) -> _Upsizing | None:
 
 def _small(context: PlanContext) -> list[int]:
     """Return the instances that may be drained, smallest first: rented, not awaited, and without services."""
-    fleet, found = context.fleet, list[int]()
+    fleet, places = context.fleet, list[int]()
     for at in fleet.staying:
         instance, in_use = fleet.instances[at], at in context.kept or at in context.lazy
         rented = instance.offer.market is not Market.RESERVED and instance.state is InstanceState.READY
         endless = any(job.spec.target.kind == "service" for job, _ in fleet.holdings[at])
         if rented and fleet.placeable[at] and not in_use and not endless:
-            found.append(at)
-    return sorted(found, key=lambda at: (float(fleet.capacity[0, at]), at))
+            places.append(at)
+    return sorted(places, key=lambda at: (float(fleet.capacity[0, at]), at))
 
 
 def _drain(state: ProvisioningState, at: int, offer: Offer) -> None:
