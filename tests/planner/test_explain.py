@@ -72,7 +72,14 @@ def test_story_tells_why_it_waited_what_was_bought_instead_of_what_and_how_it_we
         "cost",
     ]
     told = "\n".join(line.text for line in lines)
-    for words in ("$0.02 is left", "alternatives: large", "after 31 s", "placed on inst-1", "ran 60 min", "deadline kept"):
+    for words in (
+        "$0.02 is left",
+        "alternatives: large",
+        "after 31 s",
+        "placed on inst-1",
+        "ran 60 min",
+        "deadline kept",
+    ):
         assert words in told
     assert "inst-2" not in told
 
