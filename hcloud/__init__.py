@@ -1,3 +1,3 @@
-"""HCloud: a daemon that runs jobs with performance targets on the cheapest instances that keep those targets."""
+"""HCloud: a daemon that runs jobs with performance targets on the cheapest instances that meet them."""
 
 __version__ = "0.1.0"

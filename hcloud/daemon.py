@@ -53,8 +53,10 @@ STALLED_AFTER_S = 60.0
 class Daemon:
     """One running daemon. ``run`` returns when a signal asked it to stop."""
 
-    def __init__(self, config: Config, clock: Clock | None = None) -> None:
+    def __init__(self, config: Config, clock: Clock | None = None, notes: Sequence[str] = ()) -> None:
         """Build the parts in the order in which they can fail with a clear sentence.
+
+        ``notes``: a sentence for each key of the configuration that was renamed or removed.
 
         Raises:
             ConfigError: configuration, policy, provider settings or database are at fault, or machines of another owner
@@ -62,6 +64,7 @@ class Daemon:
             AlreadyServing: another daemon serves this socket.
         """
         self.config = config
+        self.notes = notes
         self.clock = clock or SystemClock()
         self.started_at = self.clock.now()
         self.watch = PolicyWatch(config.policy)
@@ -97,7 +100,9 @@ class Daemon:
             self._install_signals()
             self._record("started")
             sd_notify.ready(f"serving {api.socket_path}")
-            _log.info("hcloud %s serves %s; policy %s", __version__, api.socket_path, self.controller.policy.name)
+            _log.info("hcloud %s listening on %s; policy %s", __version__, api.socket_path, self.controller.policy.name)
+            for note in (*self.notes, *self.watch.status.notes):
+                _log.warning("%s", note)
             with infrequent_gc():
                 self._loop(api)
             sd_notify.stopping()
@@ -108,7 +113,7 @@ class Daemon:
     def _loop(self, api: ApiServer) -> None:
         while not self._stop.is_set():
             if not api.alive:
-                _log.critical("the API has died; ending so that the supervisor starts everything anew")
+                _log.critical("the API thread died; exiting so that the supervisor restarts the daemon")
                 return
             self._wake.clear()
             pause_s = self._cycle_once()
@@ -123,14 +128,14 @@ class Daemon:
         try:
             outcome = self.controller.cycle()
         except StaleWrite as lost:
-            _log.warning("the cycle was overtaken: %s", lost)
+            _log.warning("cycle abandoned: %s", lost)
             self.controller.lease = None
             return self._note_cycle(began_at, error=str(lost))
         except StoreError as trouble:
-            _log.error("the store does not answer: %s", trouble)
+            _log.error("the database does not answer: %s", trouble)
             return self._note_cycle(began_at, error=str(trouble))
         except Exception as bug:  # noqa: BLE001 the loop's top: a bad cycle must not end the daemon
-            _log.exception("the cycle failed")
+            _log.exception("cycle failed")
             return self._note_cycle(began_at, error=f"{type(bug).__name__}: {bug}")
         finally:
             self._cycle_began_at = None
@@ -160,8 +165,8 @@ class Daemon:
     def _tell_who_leads(self) -> None:
         leads = self.controller.lease is not None
         if leads != self._leads:
-            others = "another daemon on this database leads; this one stands by, and takes over where that one ends"
-            _log.info("this daemon leads" if leads else others)
+            others = "standby: another daemon on this database is the leader"
+            _log.info("this daemon is the leader" if leads else others)
         self._leads = leads
 
     def _left_out(self, now: float) -> Mapping[str, str]:
@@ -178,9 +183,13 @@ class Daemon:
             return
         self.controller.policy = status.policy
         if status.error:
-            _log.warning("policy %s %s stays in force: %s", status.policy.name, status.digest, status.error)
+            _log.warning(
+                "policy file rejected; policy %s %s stays in force: %s", status.policy.name, status.digest, status.error
+            )
         else:
             _log.info("policy %s %s is in force", status.policy.name, status.digest)
+            for note in status.notes:
+                _log.warning("%s", note)
         text = status.error or "in force"
         name, digest, ok = status.policy.name, status.digest, not status.error
         with forgiving(), self.store.transaction(self.clock.now()) as txn:
@@ -237,7 +246,7 @@ class Daemon:
             logs = self.controller.observer.logs.prune(now - kept.logs_days * DAY_S)
             in_use = [job.spec.workdir_sha256 or "" for job in self.store.live().jobs]
             uploads = prune_uploads(self.uploads_dir, set(in_use), now - kept.logs_days * DAY_S)
-            text = "housekeeping: removed %d events, %d jobs and machines, %d samples, %d logs, %d uploads of long ago"
+            text = "housekeeping: deleted %d events, %d jobs and machines, %d samples, %d logs, %d uploads"
             _log.info(text, events, rows, samples, logs, uploads)
 
     def _set_foreign_logs_aside(self) -> None:
@@ -254,7 +263,7 @@ class Daemon:
 
         count = self.controller.observer.logs.set_aside(foreign)
         if count:
-            _log.warning("%d logs are of jobs that this database does not know; they were moved to logs/earlier", count)
+            _log.warning("moved %d logs of jobs unknown to this database to logs/earlier", count)
 
     def _install_signals(self) -> None:
         def stop(signum: int, frame: FrameType | None) -> None:
@@ -328,6 +337,7 @@ class Daemon:
             "engine": self._engine_status(),
             "providers": {name: self._provider_status(name) for name in self.providers} | self._missing_providers(),
             "spend": self._spend_status(),
+            "notes": [*self.notes, *self.watch.status.notes],
         }
 
     def _engine_status(self) -> EngineStatus:
@@ -355,8 +365,8 @@ class Daemon:
         return {
             name: {
                 "ok": False,
-                "error": f"it is not configured, and {count} of its machines may be up and cost money: they can be "
-                "neither looked after nor ended; put it back until they have ended",
+                "error": f"not configured, but {count} of its machines may be running and billed; they cannot be "
+                "managed or terminated; restore it until they are terminated",
                 "offers": 0,
                 "facts": {},
             }
@@ -384,8 +394,8 @@ def note_owner(store: Store, owner: str) -> None:
     before, living = store.get_meta(OWNER), store.live().instances
     if before is not None and before != owner and living:
         raise ConfigError(
-            f"it is {owner!r}, but {_machines(living)} of this database carry the tag of {before!r}: "
-            "put that back until 'hcloud instances' shows none",
+            f"it is {owner!r}, but {_machines(living)} of this database carry the tag {before!r}; "
+            "restore that until 'hcloud instances' shows none",
             where="owner",
         )
     if before != owner:
@@ -417,9 +427,9 @@ def forgiving() -> Iterator[None]:
         _log.warning("%s", error)
 
 
-def run_daemon(config: Config) -> int:
+def run_daemon(config: Config, notes: Sequence[str] = ()) -> int:
     """Run the daemon until it is told to stop; return the exit code."""
     logging.basicConfig(level=config.log_level.upper(), format="%(levelname)s %(name)s: %(message)s")
     for chatty in ("alembic", "apscheduler", "distributed"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
-    return Daemon(config).run()
+    return Daemon(config, notes=notes).run()

@@ -86,7 +86,7 @@ def _planned(job: Job, snapshot: Snapshot, plan: Plan, policy: Policy) -> Mappin
     fails = any(isinstance(a, Finish) and a.job_id == job.id for a in plan.actions)
     action = "place" if placed else "launch" if launches else "fail" if fails else "wait"
     reasons = [a.reason for a in placed] + [a.reason for a in launches] + told
-    unsaid = Reason(code="waiting", text="it would wait; the plan says nothing else of it")
+    unsaid = Reason(code="waiting", text="it would wait")
     reason = reasons[0] if reasons else unsaid
     return {
         "name": job.spec.name,
@@ -136,5 +136,5 @@ def _note(offer: Offer, job: Job, snapshot: Snapshot, policy: Policy) -> str:
     spot_ok = job.spec.target.kind in policy.spot.for_targets
     interruptible = job.spec.interruptible or not policy.spot.only_interruptible
     if offer.market is Market.SPOT and not (spot_ok and interruptible):
-        return "this job may not run on spot machines"
+        return "this job may not run on spot"
     return "not needed"

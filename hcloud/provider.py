@@ -1,8 +1,8 @@
-"""Ports: what HCloud needs of a place that rents machines (Provider) and of an engine that runs programs (Runner).
+"""The two ports of HCloud: :class:`Provider` rents instances, :class:`Runner` runs programs on them.
 
-Every implementation passes the one contract suite of its port (``tests/contract``). Both may be called from several
-threads. Rules common to both: a *read* that fails raises or says it is partial, and never reads as "nothing there"; a
-*write* is idempotent by its token; when its outcome is unknown it raises so and may be repeated with the same token.
+Every implementation passes the contract suite of its port (``tests/contract``). Both ports are called from several
+threads. A *read* that fails raises or reports a partial result, never an empty one. A *write* is idempotent by its
+token; if its outcome is unknown, it raises OutcomeUnknown or returns ``unknown``, and is repeated with the same token.
 """
 
 from __future__ import annotations
@@ -28,39 +28,46 @@ from hcloud.core.model import (
 )
 
 MOST_RESERVED = 1_000_000
-"""Machines of one type in one place: far more than anybody has, and few enough to be counted one by one."""
+"""Limit of reserved instances of one type in one place."""
 
 
 # ------------------------------------------------------------------------------------------------------------ provider
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerBootstrap:
-    """What a new machine needs to become a worker of this deployment; secrets as file paths on the daemon's host.
-
-    ``lease_s``: without a renewal for so long the machine finishes nothing new and powers itself off.
-    """
+    """What a new instance needs to become a worker of this deployment."""
 
     scheduler_address: str
+    """Address and port at which workers register."""
     tls_dir: str
+    """Directory of the worker's certificate and key, on the daemon's host."""
     isolation: Literal["require", "best_effort"] = "require"
+    """``require``: refuse units that cannot be isolated."""
     lease_s: float = 600.0
+    """Without a renewal for this long, the instance powers itself off."""
     settings: Mapping[str, str] = field(default_factory=dict)
+    """Further settings of the worker."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchRequest:
-    """One machine to be launched. ``token`` makes it idempotent: the same token never yields a second machine."""
+    """One instance to launch."""
 
     token: str
+    """Idempotency token: the same token never launches a second instance."""
     instance_id: InstanceId
     owner: str
+    """Value of the owner tag, by which :meth:`Provider.instances` lists."""
     offer: Offer
     expires_at: float
+    """When the instance powers itself off, unless it is renewed."""
     tags: Mapping[str, str] = field(default_factory=dict)
+    """Further tags."""
     bootstrap: WorkerBootstrap | None = None
+    """None: start no worker."""
 
 
 class CloudState(StrEnum):
-    """A machine's state as its provider tells it."""
+    """An instance's state according to its provider."""
 
     PENDING = "pending"
     RUNNING = "running"
@@ -70,67 +77,73 @@ class CloudState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CloudInstance:
-    """A machine as its provider tells it. ``instance_id``, ``token`` and ``owner`` are read from its tags."""
+    """An instance according to its provider."""
 
     provider_id: str
+    """The provider's own id."""
     instance_id: InstanceId
+    """From its tags, as are ``token`` and ``owner``."""
     token: str
     owner: str
     state: CloudState
     zone: str
     launched_at: float
+    """Billing starts here."""
     price_usd_per_h: float
+    """Current price."""
     terminated_at: float | None = None
+    """Billing ends here."""
     preempt_at: float | None = None
+    """When the provider will reclaim it, according to its notice."""
     expires_at: float | None = None
+    """When it will power itself off, if the provider knows."""
     detail: str = ""
+    """The provider's reason for its state."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listing:
-    """All machines with our owner tag that the provider told of.
-
-    ``complete`` is False when a zone or page did not answer: then an absent machine means nothing.
-    ``consistent_after_s``: a machine launched less than this long ago may be absent even from a complete listing.
-    Terminated machines may be listed for a while, or not at all.
-    """
+    """The instances with our owner tag. Terminated ones may be listed for a while, or not at all."""
 
     instances: tuple[CloudInstance, ...]
     complete: bool = True
+    """False if a zone or page did not answer: then the absence of an instance means nothing."""
     unanswered: tuple[str, ...] = ()
+    """The zones or pages that did not answer."""
     consistent_after_s: float = 0.0
+    """An instance launched less than this long ago may be absent even from a complete listing."""
 
 
 def is_machine(answer: object) -> bool:
-    """Return whether a plug-in's answer to a launch is a machine at all."""
+    """Return whether a plug-in's result of a launch has the right type."""
     return isinstance(answer, CloudInstance)
 
 
 def is_listing(answer: object) -> bool:
-    """Return whether a plug-in's answer is a listing of machines."""
+    """Return whether a plug-in's listing has the right type."""
     return isinstance(answer, Listing) and all(isinstance(each, CloudInstance) for each in answer.instances)
 
 
 def is_offer_list(answer: object) -> bool:
-    """Return whether a plug-in's answer is offers, and nothing else."""
+    """Return whether a plug-in's offers have the right type."""
     return isinstance(answer, tuple) and all(isinstance(each, Offer) for each in answer)
 
 
 class Provider(Protocol):
-    """A place that rents machines. Built by its entry point as ``factory(name, settings, clock, owner, state_dir)``.
+    """A source of instances; its entry point is a :class:`ProviderFactory`.
 
-    One that takes several launches at the same time says how many in an attribute ``launches_at_once``; without it the
-    launches of a plan are made one after the other.
+    The optional attribute ``launches_at_once`` is the number of concurrent calls of ``launch``; without it, launches
+    are made one after the other.
     """
 
     name: str
 
     def offers(self) -> tuple[Offer, ...]:
-        """Return what can be had, sorted by key. Raises ProviderUnavailable, Throttled."""
+        """Return the instances that can be launched, sorted by key. Raises ProviderUnavailable, Throttled."""
         ...
 
     def launch(self, request: LaunchRequest) -> CloudInstance:
-        """Launch one machine, or return the one this token launched before (also if it has ended since).
+        """Launch one instance, or return the one that this token launched before, even if it has ended since.
 
         Raises:
             InsufficientCapacity, QuotaExceeded, LaunchRejected, Throttled: certainly not launched.
@@ -140,109 +153,109 @@ class Provider(Protocol):
         ...
 
     def instances(self, owner: str) -> Listing:
-        """List machines by owner tag. Raises ProviderUnavailable, Throttled."""
+        """List instances by owner tag. Raises ProviderUnavailable, Throttled."""
         ...
 
     def terminate(self, provider_ids: Sequence[str]) -> None:
-        """Begin to end machines; ids ended or unknown are no error. Raises like ``launch`` (retry is harmless)."""
+        """Start terminating instances; ids that have ended or are unknown are no error. Raises like ``launch``."""
         ...
 
     def facts(self) -> Mapping[str, str]:
-        """Say in words what this provider can and cannot do here (isolation in force, what the machine lacks)."""
+        """Return sentences about what works here and what does not, such as the isolation in force, by topic."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """What one look at an account found. ``do`` says what would help, "" where nothing is wrong."""
+    """The result of one check of a provider account."""
 
     check: str
+    """Name of the check."""
     verdict: Literal["ok", "warn", "fail"]
     finding: str
+    """What was found, in one sentence."""
     do: str = ""
+    """What would fix it; empty if nothing is wrong."""
 
 
 @runtime_checkable
 class Examinable(Protocol):
-    """A provider that can look its account over: credentials, permissions one by one, quotas, image, clock."""
+    """A provider that can check its account: credentials, single permissions, quotas, image, clock."""
 
     def examine(self) -> Sequence[Finding]:
-        """Try out, without any effect, what the provider will need; never raises ProviderError: troubles are findings.
+        """Check, without side effects, everything that the provider needs.
 
-        A permission that is missing is named as the cloud names it.
+        Never raises ProviderError: failures are findings. Missing permissions are named as the cloud names them.
         """
         ...
 
 
 class ProviderFactory(Protocol):
-    """What an entry point of group ``hcloud.providers`` names: a class or function with this signature.
+    """The class or function that an entry point of the group ``hcloud.providers`` names.
 
-    Raises ConfigError on settings it does not know, naming the key and the nearest right one. It may also have a static
-    method ``check_settings(name, settings)`` that raises the same and builds nothing: ``hcloud config check`` calls it.
+    Raises ConfigError for unknown settings, naming the key and the closest known one. The optional static method
+    ``check_settings(name, settings)`` raises the same without building anything, for ``hcloud config check``.
     """
 
     def __call__(
         self, name: str, settings: Mapping[str, object], clock: object, owner: str, state_dir: str
     ) -> Provider:
-        """Build the provider. ``state_dir`` is a private directory it may write to and which outlives the daemon."""
+        """Build the provider. ``state_dir`` is a private, persistent directory for its own files."""
         ...
 
 
-# ------------------------------------------------------------------------------------------- machines for fake engines
+# ------------------------------------------------------------------------------------------------ simulated instances
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedMachine:
-    """A simulated machine that is up, as a fake engine on it sees it. ``quality`` is a speed factor around 1."""
+    """A running simulated instance, as a fake engine sees it."""
 
     instance_id: InstanceId
     capacity: Resources
     ready_at: float
     expires_at: float
     quality: float = 1.0
+    """Speed factor around 1."""
     preempt_at: float | None = None
     type_name: str = ""
     market: Market = Market.ON_DEMAND
 
 
 class Journal(Protocol):
-    """What simulated things write down so that a killed process finds them as they were: named rows, latest wins."""
+    """Persistent rows by name, for simulated state that survives a killed process; the last row of a name counts."""
 
     def hold(self) -> AbstractContextManager[Mapping[str, object]]:
-        """Keep every other thread and process out; gives the rows others have written since it was last held."""
+        """Lock out all other threads and processes; enters with the rows that others wrote since the last time."""
         ...
 
     def write(self, rows: Mapping[str, object]) -> None:
-        """Write rows of JSON values, all or none; only while holding."""
+        """Write rows of JSON values atomically; only while the lock is held."""
         ...
 
 
 @runtime_checkable
 class MachineSource(Protocol):
-    """Where a fake engine finds the machines it runs on; a simulated Provider is one."""
+    """The source of the instances of a fake engine; a simulated Provider is one."""
 
     def running(self, now: float) -> Mapping[InstanceId, SimulatedMachine]:
-        """Return the machines that are up at ``now``; the same object again while nothing has changed."""
+        """Return the instances that are running at ``now``; the same object while nothing has changed."""
         ...
 
     def set_expiry(self, expiries: Mapping[InstanceId, float]) -> frozenset[InstanceId]:
-        """Move the time at which machines end themselves; returns those that are up and took it."""
+        """Set the expiry of instances; return those that are running and accepted it."""
         ...
 
     def journal(self, name: str) -> Journal | None:
-        """Return where the engine on these machines writes down its units; None: they live in memory."""
+        """Return the engine's journal for its units, or None if they are kept in memory only."""
         ...
 
 
 # -------------------------------------------------------------------------------------------------------------- runner
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnitSpec:
-    """One node's part of one attempt, as given to the engine. ``id`` is the fence: at most one start per id, ever.
-
-    ``workdir`` is the path, on the daemon's host, of the uploaded archive (tar.gz) to unpack, or None.
-    ``peers`` are the instance ids of all ranks in order. The unit finds ``env`` in its environment, and of the engine
-    HCLOUD_UNIT_ID, HCLOUD_RANK and HCLOUD_PEERS (comma-separated).
-    """
+    """One rank of an attempt, as the engine starts it; the fields mirror :class:`hcloud.core.model.JobSpec`."""
 
     id: UnitId
+    """The fence: at most one unit is ever started per id."""
     instance_id: InstanceId
     rank: int
     command: tuple[str, ...]
@@ -250,63 +263,68 @@ class UnitSpec:
     image: str | None = None
     setup: str | None = None
     workdir: str | None = None
+    """Path of the uploaded archive (tar.gz) on the daemon's host; the unit starts in a copy of its content."""
     env: Mapping[str, str] = field(default_factory=dict)
+    """The engine adds HCLOUD_UNIT_ID, HCLOUD_RANK and HCLOUD_PEERS (comma-separated)."""
     network: Literal["none", "host"] = "none"
     peers: tuple[InstanceId, ...] = ()
+    """Instances of all ranks, in order."""
     max_runtime_s: float | None = None
     stop_grace_s: float = 10.0
     progress: ProgressHook | None = None
     metrics: MetricsHook | None = None
     profile: ProfileRequest | None = None
-    """Given: the unit does not run the command once but measures it; what it finds is in its exit record."""
+    """If set, the unit measures the command instead of running it once; the findings are in its exit record."""
 
 
 def unmarked(unit: UnitId) -> str:
-    """Return the job, attempt and rank of a unit's id, ``job-<n>.<k>.<rank>``, whenever the attempt was placed."""
+    """Return a unit's id without the mark of its attempt: ``job-<n>.<k>.<rank>``."""
     return unit.partition(MARKED_BY)[0]
 
 
 class UnitState(StrEnum):
-    """What the engine knows of a unit."""
+    """A unit's state according to the engine."""
 
-    STARTING = "starting"  # its directory exists (fence taken); setup may be running
+    STARTING = "starting"  # its directory exists, so no other start can succeed; setup may be running
     RUNNING = "running"
-    ENDED = "ended"  # a durable exit record exists
+    ENDED = "ended"  # its exit record is on disk
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnitSample:
-    """What a unit used and achieved up to ``at``; counters are totals since its start. None: not measured here.
-
-    ``latency_ms`` maps percentiles as text ("50", "99") to milliseconds over the last interval. ``looks``: of a worker
-    that keeps to itself what only goes on, how many of its looks one stands for: this one, and those since the sample
-    before, at which everything went on evenly.
-    """
+    """A unit's resource use and performance at one time; None: not measured here."""
 
     at: float
     cpu_s: float | None = None
+    """CPU time since the start."""
     memory_mib: float | None = None
     read_mib: float | None = None
+    """Total since the start."""
     written_mib: float | None = None
+    """Total since the start."""
     progress: float | None = None
+    """0..1."""
     requests_per_s: float | None = None
     latency_ms: Mapping[str, float] = field(default_factory=dict)
+    """Latency over the last interval by percentile ("50", "99")."""
     looks: int = 1
+    """Readings that this sample stands for: workers omit readings of a unit that continues steadily."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExitRecord:
-    """How a unit ended; written durably on the instance before anything is told of it. ``cause`` None means success."""
+    """How a unit ended; the worker writes it to disk before it reports the end."""
 
     exit_code: int | None
     cause: FailureCause | None
+    """None: success."""
     started_at: float
     ended_at: float
     detail: str = ""
     cpu_s: float | None = None
     memory_mib_max: float | None = None
     findings: Findings | None = None
-    """Of a profiling run, also of one that was stopped or failed, as far as it came."""
+    """Measurements of a profiling run, also of one that failed or was stopped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -322,106 +340,107 @@ class UnitReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerReport:
-    """One registered worker. ``units`` are all units whose directories exist on its instance, ended ones included.
-
-    ``preempt_at`` is a notice the instance itself saw (metadata); ``isolation`` names what is in force ("cgroup1",
-    "bwrap"...).
-    """
+    """One registered worker."""
 
     instance_id: InstanceId
     units: tuple[UnitReport, ...]
+    """All units with a directory on the instance, ended ones included."""
     isolation: tuple[str, ...] = ()
+    """The isolation in force ("cgroup1", "bwrap", ...)."""
     preempt_at: float | None = None
+    """A preemption notice that the instance itself received."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunnerView:
-    """What the engine knows now. An instance in neither ``workers`` nor ``silent`` has simply not registered.
-
-    ``silent`` workers are known but did not answer this time: nothing may be concluded about their units.
-    ``reachable`` is False when the engine itself did not answer: then nothing at all may be concluded.
-    """
+    """The engine's state. Instances in neither ``workers`` nor ``silent`` have not registered."""
 
     workers: tuple[WorkerReport, ...]
     silent: frozenset[InstanceId] = frozenset()
+    """Registered workers that did not answer: nothing can be concluded about their units."""
     reachable: bool = True
+    """False if the engine itself did not answer: nothing at all can be concluded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartResult:
-    """Outcome of a start: ``started`` (now or before), ``refused`` (certainly not, and never under this id, whoever
-    asks later: ``detail``), ``unknown``."""
+    """The outcome of a start."""
 
     outcome: Literal["started", "refused", "unknown"]
+    """``started``: now or by an earlier call; ``refused``: not started, and no later call with this id will be."""
     detail: str = ""
+    """Why it was refused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResizeResult:
-    """Outcome of a change of bounds: ``resized`` (now or before), ``refused`` (certainly not, and never: ``detail``),
-    ``unknown`` (ask again)."""
+    """The outcome of a resize."""
 
     outcome: Literal["resized", "refused", "unknown"]
+    """``resized``: now or by an earlier call; ``refused``: not resized, do not repeat; ``unknown``: repeat."""
     detail: str = ""
+    """Why it was refused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogChunk:
-    """A piece of a unit's output. ``end``: the unit has ended and ``next_offset`` is behind the last byte."""
+    """A piece of a unit's output."""
 
     content: bytes
     next_offset: int
+    """Where to continue reading."""
     end: bool
+    """The unit has ended, and there is no more output."""
 
 
 Stream = Literal["stdout", "stderr"]
 
 
 class Runner(Protocol):
-    """The engine: starts units on instances by name, and tells what became of them."""
+    """The engine: starts units on instances and reports their state."""
 
     def observe(self) -> RunnerView:
-        """Return every worker's report. Never raises: an engine that is away gives ``reachable=False``."""
+        """Return the reports of all workers. Never raises; sets ``reachable=False`` if the engine does not answer."""
         ...
 
     def start(self, units: Sequence[UnitSpec]) -> Mapping[UnitId, StartResult]:
-        """Start units; repeating it is harmless. Returns one result per unit, ``unknown`` where a worker is silent."""
+        """Start units; idempotent. Returns one result per unit, ``unknown`` if its worker does not answer."""
         ...
 
     def stop(self, units: Mapping[UnitId, InstanceId], *, cause: FailureCause | None) -> frozenset[UnitId]:
-        """Ask units to end (TERM, then KILL after their grace); returns those asked. Not waited for; repeatable.
+        """Stop units (SIGTERM, after their grace SIGKILL) without waiting; idempotent. Returns those that were reached.
 
-        A unit whose start has not arrived yet is fenced: it can never start afterwards (its report is ENDED).
-        ``cause`` is written into the exit record unless the unit had ended before.
+        If a unit's start has not arrived yet, the unit is fenced: it can never start, and is reported as ENDED.
+        ``cause`` goes into the exit record, unless the unit had ended before.
         """
         ...
 
     def resize(
         self, units: Mapping[UnitId, tuple[InstanceId, Resources]], *, epoch: int = 0
     ) -> Mapping[UnitId, ResizeResult]:
-        """Bound running units by other vCPUs and memory from now on; repeating it is harmless. One result per unit.
+        """Change the vCPU and memory limits of running units; idempotent. Returns one result per unit.
 
-        Refused where the machine cannot bound units, for units that are not there or have ended, and where one who led
-        in a later ``epoch`` has bounded the unit: the call of a daemon that stood still may come late.
+        Refused if the instance cannot enforce limits, if the unit is unknown or has ended, or if a later leader
+        ``epoch`` has already resized it: a suspended daemon's call may arrive late.
         """
         ...
 
     def renew(self, expiries: Mapping[InstanceId, float]) -> frozenset[InstanceId]:
-        """Tell machines their new expiry, which also renews their lease; returns those that took it."""
+        """Send instances their new expiry, which renews their lease; return those that accepted it."""
         ...
 
     def logs(self, unit: UnitId, instance_id: InstanceId, stream: Stream, offset: int, limit: int) -> LogChunk:
-        """Read output from byte ``offset``. Raises WorkerUnreachable, NotFound (unknown unit)."""
+        """Return up to ``limit`` bytes of output from ``offset``. Raises WorkerUnreachable, NotFound (unknown unit)."""
         ...
 
     def forget(self, units: Mapping[UnitId, InstanceId]) -> None:
-        """Delete the directories of ended units (their end is recorded and their logs are kept). Best effort."""
+        """Delete the directories of ended units, after their end and logs were recorded; best effort."""
         ...
 
     def facts(self) -> Mapping[str, str]:
-        """Say in words what the engine is and where (address, workers, versions)."""
+        """Return sentences about the engine, such as address, workers and versions, by topic."""
         ...
 
     def close(self) -> None:
-        """Let go of connections; running units go on."""
+        """Close connections; running units continue."""
         ...

@@ -20,8 +20,8 @@ from hcloud.simulator.run import Setting, simulated
 from lab.papers.clusters import scheduler
 from lab.soak.run import soaking
 
-TEXT_FIELDS = frozenset({"text", "detail", "error", "why", "message"})
-"""Event fields, at any depth, that hold sentences for people."""
+TEXT_FIELDS = frozenset({"text", "detail", "error", "why", "message", "outcome"})
+"""Event fields, at any depth, that hold sentences for people. Of each of ``candidates`` the last part is one, too."""
 SOAK_SEED = 7
 
 
@@ -64,7 +64,10 @@ def lines(events: Iterable[Event], *, without_text: bool = False) -> Iterator[st
 
 def _filtered(value: object) -> object:
     if isinstance(value, dict):
-        return {key: _filtered(each) for key, each in value.items() if key not in TEXT_FIELDS}
+        kept = {key: _filtered(each) for key, each in value.items() if key not in TEXT_FIELDS}
+        if isinstance(candidates := kept.get("candidates"), list):
+            kept["candidates"] = [str(each).rpartition("|")[0] for each in candidates]
+        return kept
     if isinstance(value, list | tuple):
         return [_filtered(each) for each in value]
     return value

@@ -20,18 +20,18 @@ DESCRIPTION = """\
 Submit jobs with performance targets, watch them, and ask what they cost and why.
 
 Times are Unix seconds (UTC), money is USD. Every failure has the body `{"error": {"code", "message"}}`:
-400 bad input, 401 no or unknown token, 403 not allowed for your role, 404 no such thing, 409 refused by policy or
-budget, 413 body too large, 503 not now (try again after `Retry-After` seconds). Repeating any request is harmless; give
+400 bad input, 401 no or unknown token, 403 not allowed for your role, 404 not found, 409 refused by policy or
+budget, 413 body too large, 503 unavailable (retry after `Retry-After` seconds). Repeating any request is harmless; give
 a `token` with each submitted job, so that a repeated submission is recognised.
 """
 _ERRORS: dict[int | str, dict[str, Any]] = {
     400: {"model": ErrorBody, "description": "Bad input: what, where, what would be right"},
     401: {"model": ErrorBody, "description": "No token, or not a known one (TCP only)"},
     403: {"model": ErrorBody, "description": "Your role does not allow it"},
-    404: {"model": ErrorBody, "description": "There is no such thing"},
-    409: {"model": ErrorBody, "description": "Policy or budget says no"},
+    404: {"model": ErrorBody, "description": "Not found"},
+    409: {"model": ErrorBody, "description": "Refused by policy or budget"},
     413: {"model": ErrorBody, "description": "The body is too large"},
-    503: {"model": ErrorBody, "description": "Not now; try again after the seconds in Retry-After"},
+    503: {"model": ErrorBody, "description": "Unavailable; retry after the seconds in Retry-After"},
 }
 
 

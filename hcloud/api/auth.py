@@ -137,13 +137,13 @@ def _header(scope: Scope, name: bytes) -> str:
 def _refuse_nul(scope: Scope) -> None:
     # Databases differ in whether text may hold NUL; no name, tag or id does.
     if "\0" in scope["path"] or b"%00" in scope.get("query_string", b""):
-        raise BadInput("the address holds a NUL character; leave it out")
+        raise BadInput("the address contains a NUL character; remove it")
 
 
 def _refuse_long(scope: Scope, limit: int) -> None:
     stated = _header(scope, b"content-length")
     if stated.isdigit() and int(stated) > limit:
-        raise TooLarge(f"the body has {int(stated)} bytes; at most {limit} are taken")
+        raise TooLarge(f"the body has {int(stated)} bytes; the limit is {limit}")
 
 
 def _bounded(receive: Receive, limit: int) -> Receive:
@@ -156,7 +156,7 @@ def _bounded(receive: Receive, limit: int) -> Receive:
         message = await receive()
         taken += len(message.get("body", b""))
         if taken > limit:
-            raise HTTPException(status_code=413, detail=f"the body has more than {limit} bytes, the most that is taken")
+            raise HTTPException(status_code=413, detail=f"the body exceeds the limit of {limit} bytes")
         return message
 
     return receive_bounded

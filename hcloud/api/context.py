@@ -77,6 +77,7 @@ class DaemonStatus(TypedDict, total=False):
     providers: Mapping[str, ProviderStatus]
     spend: SpendStatus
     event_seq: int
+    notes: Sequence[str]
 
 
 def _admit_everything(specs: Sequence[JobSpec]) -> None:

@@ -146,7 +146,7 @@ def destroy(context: Context, caller: TheCaller, request: DestroyRequest) -> Des
     """End machines at once; what runs there is queued again. With ``every``, also pause. Admins only."""
     caller.require_admin("destroy machines")
     if bool(request.instances) == request.every:
-        raise BadInput("name the machines to end, or say every: one of the two")
+        raise BadInput("name the machines to destroy, or set every; not both")
     if request.dry_run:
         return _destruction(context, request, ordered=False, paused="")
     paused = f"every machine was destroyed by {caller.name}" if request.every else ""
@@ -183,10 +183,10 @@ def _named(context: ApiContext, view: LiveView, request: DrainRequest) -> list[t
         for scope, name in wanted:
             order = in_force.get((scope, name))
             if order is None:
-                hint = ", ".join(f"{s} {n}" for s, n in in_force) or "nothing is drained"
+                hint = ", ".join(f"{s} {n}" for s, n in in_force) or "none"
                 raise NotFound(f"{scope} {name} is not drained; in force: {hint}")
             if order.destroy:
-                raise BadInput(f"{name} was ordered to end by {order.by}; that cannot be undone")
+                raise BadInput(f"{name} is being destroyed by {order.by}; that cannot be undone")
     return wanted
 
 
@@ -194,7 +194,7 @@ def _check_known(context: ApiContext, view: LiveView, scope: DirectiveScope, nam
     if scope is DirectiveScope.INSTANCE:
         instance = context.store.instance(name)
         if instance.state in _ENDING:
-            raise BadInput(f"{name} is {instance.state}; there is nothing left to drain")
+            raise BadInput(f"{name} is {instance.state}; it cannot be drained any more")
         return
     offers = [*context.offers(), *(instance.offer for instance in view.instances)]
     order = Directive(scope=scope, name=name, by="", ordered_at=0.0)

@@ -101,7 +101,7 @@ def install(app: FastAPI) -> None:
     async def on_defect(request: Request, error: Exception) -> JSONResponse:
         """Answer 500 and the kind of exception; what it says may be nobody's business and stays in the log."""
         # The top of one request: a defect in a handler must not end the daemon; its traceback is logged.
-        _log.error("defect while answering %s %s", request.method, request.url.path, exc_info=error)
+        _log.error("defect in the handler of %s %s", request.method, request.url.path, exc_info=error)
         return _response(
             500, "defect", f"a defect in HCloud ({type(error).__name__}); the daemon's log has the details"
         )
@@ -127,7 +127,7 @@ def describe_invalid(errors: Sequence[Mapping[str, object]]) -> str:
     if kind == "json_invalid":
         detail = context.get("error") if isinstance(context, Mapping) else ""
         return f"the body is not JSON ({detail} at character {where.removeprefix('body ')})"
-    message = str(first.get("msg", "is not right")).removeprefix("Value error, ")
+    message = str(first.get("msg", "is invalid")).removeprefix("Value error, ")
     shown = "" if kind in {"missing", "extra_forbidden"} else _shown(first.get("input"))
     more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
     return f"{where}: {message[:1].lower()}{message[1:]}{shown}{more}"

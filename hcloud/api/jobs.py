@@ -139,7 +139,7 @@ def explain_job(context: Context, job_id: str) -> Story:
     response_class=Response,
     responses={
         200: {
-            "description": "Bytes from `offset`. X-HCloud-Next-Offset: where to go on; X-HCloud-End: true when this "
+            "description": "Bytes from `offset`. X-HCloud-Next-Offset: where to continue; X-HCloud-End: true when this "
             "attempt's output is complete; X-HCloud-Attempt and X-HCloud-Job-State: which attempt, and how the job is.",
             "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
         }
@@ -152,7 +152,7 @@ async def read_logs(
     offset: Annotated[int, Query(ge=0, le=2**53)] = 0,
     limit: Annotated[int, Query(ge=1, le=4 * LOG_PART_BYTES)] = LOG_PART_BYTES,
     rank: Annotated[int, Query(ge=0, le=100_000)] = 0,
-    attempt: Annotated[int | None, Query(ge=1, le=2**31, description="by default the present or last one")] = None,
+    attempt: Annotated[int | None, Query(ge=1, le=2**31, description="default: the current or last one")] = None,
     wait_s: WaitS = 0,
 ) -> Response:
     """Read a job's output, live or kept; with ``wait_s``, as soon as there is more of it."""

@@ -35,23 +35,23 @@ def _lines(gauges: Gauges) -> Iterator[str]:
     yield from _metric("up_since_seconds", "When the daemon started.", _plain(daemon.get("started_at")))
     yield from _metric("leader", "1 when this daemon plans.", _plain(daemon.get("leader")))
     yield from _metric("jobs", "Jobs by state.", [({"state": state}, gauges.jobs.get(state, 0)) for state in JobState])
-    yield from _metric("instances", "Live machines by state and market.", _instances(gauges.instances))
+    yield from _metric("instances", "Instances by state and market.", _instances(gauges.instances))
     yield from _metric(
         "price_usd_per_hour",
-        "What the billed machines cost per hour.",
+        "Cost of the billed instances per hour.",
         [({"market": market}, price) for market, price in gauges.price_usd_per_h_by_market.items()],
     )
-    yield from _metric("cycle_duration_seconds", "How long the last cycle took.", _plain(cycle.get("duration_s")))
+    yield from _metric("cycle_duration_seconds", "Duration of the last cycle.", _plain(cycle.get("duration_s")))
     yield from _metric("cycle_failed", "1 when the last cycle ended with an error.", _plain(_flag(cycle.get("error"))))
     left_out = cycle.get("left_out")
-    help_text = "Jobs and stages that planning fails on and is done without, and what else HCloud fails on."
+    help_text = "Jobs, stages and calls in quarantine because HCloud fails on them with a defect."
     yield from _metric("planning_left_out", help_text, _plain(None if left_out is None else len(left_out)))
     yield from _metric("engine_reachable", "1 when the engine answered.", _plain(engine.get("reachable")))
     yield from _metric("engine_workers", "Workers that answered.", _plain(engine.get("workers")))
     yield from _metric("engine_workers_silent", "Known workers that did not answer.", _plain(engine.get("silent")))
     yield from _metric("event_seq", "Number of the newest event.", _plain(daemon.get("event_seq")))
     age = None if gauges.priced_at is None else max(0.0, gauges.now - gauges.priced_at)
-    yield from _metric("price_age_seconds", "Age of the oldest price on sale.", _plain(age))
+    yield from _metric("price_age_seconds", "Age of the oldest price among current offers.", _plain(age))
     spend = daemon.get("spend", {})
     yield from _metric("spend_day_usd", "Money spent in this UTC day.", _plain(spend.get("day_usd")))
     yield from _metric("spend_month_usd", "Money spent in this UTC month.", _plain(spend.get("month_usd")))

@@ -30,7 +30,7 @@ BIGGEST = 2**63 - 1
 
 UnixTime = Annotated[float | None, Query(ge=0, le=1e11, allow_inf_nan=False, description="Unix seconds (UTC)")]
 WaitS = Annotated[
-    float, Query(ge=0, le=30, allow_inf_nan=False, description="how long to wait for something new, in seconds")
+    float, Query(ge=0, le=30, allow_inf_nan=False, description="how long to wait for new events, in seconds")
 ]
 
 
@@ -80,7 +80,7 @@ class Paused:
 @router.get("/instances")
 def list_instances(
     context: Context,
-    ended: Annotated[bool, Query(description="also machines that are gone")] = False,
+    ended: Annotated[bool, Query(description="include terminated instances")] = False,
     limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
 ) -> list[InstanceView]:
     """List machines, with the jobs on them."""

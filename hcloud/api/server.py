@@ -145,14 +145,14 @@ class ApiServer:
                     continue
                 listener = open_unix_socket(self.socket_path, self._settings)
             except AlreadyServing as other:
-                _log.critical("%s was deleted by somebody, and %s", self.socket_path.parent, other)
+                _log.critical("%s was deleted, and %s", self.socket_path.parent, other)
                 for server, _ in self._listeners:
                     server.should_exit = True
                 return
             except (ConfigError, OSError) as trouble:
                 _log.error("the socket was deleted: %s", trouble)
                 continue
-            _log.warning("%s was deleted by somebody; it is open again", self.socket_path)
+            _log.warning("%s was deleted; it has been opened again", self.socket_path)
             former, _ = self._listeners[0]
             server = uvicorn.Server(former.config)
             serving.add(asyncio.create_task(server.serve(sockets=[listener])))
@@ -213,7 +213,7 @@ def open_unix_socket(path: Path, settings: ApiSettings) -> socket.socket:
     that a killed daemon left behind. The caller holds the lock. Raises ConfigError.
     """
     if path.exists() and not stat.S_ISSOCK(path.stat().st_mode):
-        raise ConfigError(f"{path} is in the way and is not a socket; remove it")
+        raise ConfigError(f"{path} exists and is not a socket; remove it")
     group = _group_id(settings.socket_group)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:

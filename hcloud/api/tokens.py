@@ -92,7 +92,7 @@ class TokenFile:
                     self._seen, self._entries = seen, ()
                     self._entries = self._read()
             except ConfigError as error:
-                _log.error("no token is accepted until this is mended: %s", error)
+                _log.error("no token is accepted until this is fixed: %s", error)
                 self._entries = ()
             return self._entries
 

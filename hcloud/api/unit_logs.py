@@ -99,7 +99,7 @@ def _of_attempt(context: ApiContext, job: Job, number: int, question: LogQuestio
         return _from_engine(context, unit, allocation, question)
     if allocation is None and present and job.state not in JOB_ENDED:
         return _nothing(job, question)  # an incremental job's rank that has not found room yet
-    raise NotFound(f"the output of attempt {number}, rank {question.rank} of {job.id} is no longer kept")
+    raise NotFound(f"output of attempt {number}, rank {question.rank} of {job.id} has been deleted")
 
 
 def _last_kept(folder: Path, unit: str, stream: Stream) -> Path:

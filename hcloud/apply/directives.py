@@ -41,7 +41,7 @@ def withdraw_directive(
         return False
     order = Directive(scope=scope, name=name, by=actor, ordered_at=txn.now)
     _tell(txn, "undo", scope, name, actor, None)
-    reason = Reason(code="drain_undone", text=f"{actor} allows it to be used again")
+    reason = Reason(code="drain_undone", text=f"undrained by {actor}")
     for instance in live:
         if order.covers(instance) and instance.state is InstanceState.DRAINING:
             transition_instance(txn, txn.instance(instance.id), InstanceState.READY, reason)

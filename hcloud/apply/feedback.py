@@ -34,15 +34,15 @@ def record_findings(txn: Transaction, run: Job, findings: Findings) -> None:
     same = next((row for row in rows if request.look and alike(row, request, findings)), None)
     if same is not None:
         known = txn.put_application(recognise(same, identity, request, findings, run.id))
-        text = f"behaves as {same.name} does"
+        text = f"behaves like {same.name}"
     else:
         known = txn.put_application(learn(own, identity, request, findings, run.id, txn.now))
-        text = "behaves otherwise than its program is known to" if request.look else _what_was_measured(findings)
+        text = "does not behave like its known program" if request.look else _what_was_measured(findings)
         if own is not None and not comparable(own, findings):
-            text += f"; numbers by {own.measure} are not comparable to that, and not kept together with it"
+            text += f"; not comparable with earlier numbers by {own.measure}, stored apart"
         if job.state in JOB_ON_INSTANCE and findings.readings and row_name(job.application) != known.name:
             txn.put_job(replace(job, application=known.name))
-            text += f"; it is taken for {known.name} from now on, not for {job.application or 'a typical application'}"
+            text += f"; now classified as {known.name}, before as {job.application or 'a typical application'}"
     _tell(txn, job, run, findings, known.name, text)
 
 

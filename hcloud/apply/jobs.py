@@ -68,7 +68,7 @@ def finish(txn: Transaction, action: Finish) -> None:
     job = txn.job(action.job_id)
     _require_over(job, "ended")
     if action.state is not JobState.CANCELLED and job.cancelled_by:
-        raise Refused(f"{job.id} was cancelled by {job.cancelled_by} meanwhile")
+        raise Refused(f"{job.id} has been cancelled by {job.cancelled_by}")
     failure = job.attempt.failure if job.attempt and job.state in JOB_ON_INSTANCE else None
     failures = (*job.failures, failure) if failure else job.failures
     transition_job(txn, job, action.state, action.reason, failures=failures)
@@ -113,7 +113,7 @@ def classify(txn: Transaction, action: Classify) -> None:
     if job.state not in (JobState.SUBMITTED, JobState.PROFILED) or job.cancelled_by:
         raise Refused(f"{job.id} is {job.state}" + (f", cancelled by {job.cancelled_by}" if job.cancelled_by else ""))
     if job.profile_runs and job.state is JobState.SUBMITTED:
-        text = f"its profiling run(s) {', '.join(job.profile_runs)} are over or given up"
+        text = f"profiling runs {', '.join(job.profile_runs)} finished or given up"
         job = transition_job(txn, job, JobState.PROFILED, Reason(code="profiled", text=text))
     transition_job(txn, job, JobState.CLASSIFIED, action.reason, application=action.application, wait_code="")
     txn.emit(
@@ -122,7 +122,7 @@ def classify(txn: Transaction, action: Classify) -> None:
         user=job.spec.user,
         **{**reason_fields(action.reason), "application": action.application, "source": action.source},
     )
-    _end_runs(txn, job, f"{job.id} goes on without them")
+    _end_runs(txn, job, f"{job.id} continues without them")
 
 
 def _end_runs(txn: Transaction, job: Job, why: str) -> None:
@@ -150,7 +150,7 @@ def correct(txn: Transaction, action: Correct) -> None:
     job = txn.job(action.job_id)
     attempt = job.attempt
     if attempt is None or attempt.over or job.state not in JOB_ON_INSTANCE:
-        raise Refused(f"{job.id} has nothing running")
+        raise Refused(f"{job.id} is not running")
     made = Correction(at=txn.now, step=action.step, attempt=attempt.id, instances=action.instances)
     txn.put_job(replace(job, corrections=(*job.corrections, made)[-KEPT:]))
     txn.emit(

@@ -64,7 +64,7 @@ def provider_named(providers: Mapping[str, Provider], name: str) -> Provider:
     """Return a provider by name; raises ProviderUnavailable where the configuration no longer has it, though machines
     of it still live: what waits for it is tried again, as it may be put back, and holds up nothing else."""
     if name not in providers:
-        raise ProviderUnavailable(f"provider {name} is not configured; put it back until its machines have ended")
+        raise ProviderUnavailable(f"provider {name} is not configured; restore it until its machines are terminated")
     return providers[name]
 
 

@@ -180,7 +180,7 @@ class MachineActions:
             fresh = txn.instance(instance.id)
             code = "stockout" if isinstance(refusal, InsufficientCapacity) else type(refusal).__name__.lower()
             transition_instance(
-                txn, fresh, InstanceState.TERMINATED, Reason(code=code, text=f"not launched: {refusal}")
+                txn, fresh, InstanceState.TERMINATED, Reason(code=code, text=f"launch failed: {refusal}")
             )
             txn.close_intent(intent.token)
             _back_off_refused(txn, instance.offer, refusal, policy)
@@ -331,7 +331,7 @@ def record_preemption(txn: Transaction, instance: Instance, taken_at: float, pol
         txn.put_backoff(after)
         return
     backoff_s = policy.stockout.backoff_after_s(losses - spot.quick_losses + 1)
-    text = f"{losses} machines in a row were taken back within {spot.quick_loss_s:g} s of their launch"
+    text = f"{losses} machines in a row were preempted within {spot.quick_loss_s:g} s of their launch"
     _put_backoff(txn, replace(after, until_at=max(after.until_at, txn.now + backoff_s), error=text), QUICK_LOSS)
 
 
@@ -374,7 +374,7 @@ def renew(txn: Transaction, action: Renew) -> None:
     """Record a later expiry; the machine hears of it with the next lease renewal."""
     instance = txn.instance(action.instance_id)
     if instance.state in (InstanceState.TERMINATING, InstanceState.TERMINATED):
-        raise Refused(f"{instance.id} is ending")
+        raise Refused(f"{instance.id} is terminating")
     txn.put_instance(replace(instance, expires_at=action.expires_at))
     txn.emit(
         EventKind.INSTANCE_RENEWED,
@@ -434,11 +434,11 @@ def _refuse_beyond_caps(offer: Offer, policy: Policy, live: LaunchBudgetView) ->
         raise Refused(f"caps.max_instances {policy.caps.max_instances} is reached")
     vcpus, most_vcpus = live.vcpus + offer.instance_type.capacity.vcpus, policy.caps.max_vcpus
     if most_vcpus is not None and vcpus > most_vcpus + CENT_DUST:
-        raise Refused(f"caps.max_vcpus {most_vcpus:g} has no room: {vcpus:g} vCPUs would be alive")
+        raise Refused(f"{vcpus:g} vCPUs would exceed caps.max_vcpus ({most_vcpus:g})")
     burn = live.usd_per_h + offer.price_usd_per_h
     limit = policy.budgets.per_hour_usd
     if limit is not None and burn > limit + CENT_DUST:
-        raise Refused(f"budgets.per_hour_usd {limit} has no room: {burn:.4f} would be spent per hour")
+        raise Refused(f"${burn:.4f}/h would exceed budgets.per_hour_usd ({limit})")
 
 
 def _request_fields(instance: Instance, list_price_usd: float) -> dict[str, Any]:

@@ -145,7 +145,7 @@ class UnitActions:
         job = txn.job(action.job_id)
         attempt = job.attempt
         if attempt is None or attempt.over or job.state not in JOB_ON_INSTANCE:
-            raise Refused(f"{job.id} has nothing running")
+            raise Refused(f"{job.id} is not running")
         if attempt.stop_requested_at is not None:
             return None
         stopping = replace(attempt, stop_cause=action.cause, stop_requested_at=txn.now)
@@ -160,12 +160,12 @@ class UnitActions:
         job = txn.job(action.job_id)
         attempt, held = job.attempt, job.attempt.held(action.rank) if job.attempt is not None else None
         if attempt is None or held is None or held.released or job.state not in JOB_ON_INSTANCE:
-            raise Refused(f"rank {action.rank} of {job.id} does not run")
+            raise Refused(f"rank {action.rank} of {job.id} is not running")
         if attempt.stop_requested_at is not None:
-            raise Refused(f"{attempt.id} is ending")
+            raise Refused(f"{attempt.id} is stopping")
         token = f"stop:{attempt.unit_id(action.rank)}"
         if txn.intent(token) is not None:
-            raise Refused(f"rank {action.rank} of {attempt.id} is ending")
+            raise Refused(f"rank {action.rank} of {attempt.id} is stopping")
         intent = Intent(token=token, kind=IntentKind.STOP, subject=job.id, created_at=txn.now)
         txn.open_intent(intent)
         return intent
@@ -199,16 +199,16 @@ class UnitActions:
         job, left = txn.job(action.job_id), dict(free)
         attempt = job.attempt
         if attempt is None or job.state not in JOB_ON_INSTANCE or attempt.stop_requested_at is not None:
-            raise Refused(f"{job.id} does not run, or is ending")
+            raise Refused(f"{job.id} is not running, or is stopping")
         told = [f"resize:{attempt.unit_id(rank.rank)}" for rank in action.ranks]
         if any(txn.intent(token) is not None for token in told):
-            raise Refused(f"not every worker of {attempt.id} has taken the bounds of before")
+            raise Refused(f"an earlier resize of {attempt.id} is not complete")
         others = []
         for rank in action.ranks:
             held = _running_rank(attempt, rank.rank, rank.instance_id)
             more, room = rank.resources.minus(held.resources), left.get(held.instance_id)
             if room is None or not more.fits(room):
-                raise Refused(f"{held.instance_id} has only {room} left, {more} more wanted")
+                raise Refused(f"{held.instance_id} has only {room} left; {more} more requested")
             left[held.instance_id] = room.minus(more)
             others.append(replace(held, resources=rank.resources, resized_from=held.resources))
         free.update(left)
@@ -255,7 +255,7 @@ def _running_rank(attempt: Attempt, rank: int, instance_id: str) -> Allocation:
     """Return the rank, which runs on that machine with bounds that are settled. Raises Refused."""
     held = attempt.held(rank)
     if held is None or held.released or held.started_at is None or held.instance_id != instance_id:
-        raise Refused(f"rank {rank} of {attempt.id} does not run on {instance_id}")
+        raise Refused(f"rank {rank} of {attempt.id} is not running on {instance_id}")
     if held.resized_from is not None:
         raise Refused(f"rank {rank} of {attempt.id} is being resized already")
     return held
@@ -374,14 +374,14 @@ def _start_pending(job: Job) -> bool:
 
 def _refuse_unready(txn: Transaction, job: Job, action: Place, free: Mapping[str, Resources]) -> None:
     if job.cancelled_by:
-        raise Refused(f"{job.id} was cancelled by {job.cancelled_by} meanwhile")
+        raise Refused(f"{job.id} has been cancelled by {job.cancelled_by}")
     if job.state not in JOB_WAITING and not _can_grow(job):
         raise Refused(f"{job.id} is {job.state}, not waiting")
     attempt = job.attempt if job.state in JOB_ON_INSTANCE else None
     for rank in action.ranks:
         held = attempt.held(rank.rank) if attempt is not None else None
         if held is not None and not (held.released and held.cause is FailureCause.EVICTED):
-            raise Refused(f"rank {rank.rank} of {job.id} runs already, or has ended")
+            raise Refused(f"rank {rank.rank} of {job.id} is already running, or has ended")
     wanted: dict[str, Resources] = {}
     for rank in action.ranks:
         before = wanted.get(rank.instance_id)
@@ -390,7 +390,7 @@ def _refuse_unready(txn: Transaction, job: Job, action: Place, free: Mapping[str
         if txn.instance(instance_id).state is not InstanceState.READY or instance_id not in free:
             raise Refused(f"{instance_id} is not ready")
         if not amount.fits(free[instance_id]):
-            raise Refused(f"{instance_id} has only {free[instance_id]} left, {amount} wanted")
+            raise Refused(f"{instance_id} has only {free[instance_id]} left; {amount} requested")
 
 
 def _can_grow(job: Job) -> bool:

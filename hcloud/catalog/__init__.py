@@ -1,7 +1,7 @@
-"""Instance types and prices: a dated snapshot that is always there, refreshed from the clouds' own price lists.
+"""Instance types and prices: a shipped snapshot, refreshed from the clouds' own price lists.
 
-A price is a :class:`Quote` with its day and its source; what is not known is absent, never zero. What providers read is
-a plain file per cloud (:func:`price_file`).
+A price is a :class:`Quote` with its date and source; an unknown price is absent, never zero. Providers read a plain
+file per cloud (:func:`price_file`).
 """
 
 from hcloud.catalog.candidates import CatalogMatch, CatalogQuery, candidates

@@ -1,4 +1,4 @@
-"""AWS's own client for the two calls that need a signature: prices by query, and the history of spot prices."""
+"""boto3 clients for the two signed AWS calls: queries of the price list, and the history of spot prices."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final, Literal
 
-from hcloud.core.errors import ProviderUnavailable
+from hcloud.core.errors import ProviderUnavailable, missing_library
 
 TIMEOUT_S: Final = 30.0
 
 
 def aws_client(service: Literal["ec2", "pricing"], region: str, endpoint: str | None, profile: str | None) -> Any:
-    """Return a boto3 client. Credentials come from boto3's own chain (``profile``, environment, role), never from us.
+    """Return a boto3 client with credentials of boto3's own chain (``profile``, environment, role).
 
     Raises:
-        ProviderUnavailable: boto3 is not installed, or there is no such profile.
+        ProviderUnavailable: boto3 is not installed, or the profile does not exist.
     """
     try:
         import boto3
         from botocore.config import Config
     except ImportError as error:
-        raise ProviderUnavailable("boto3 is not installed; install hcloud-daemon[aws]") from error
+        raise ProviderUnavailable(missing_library("boto3", "aws")) from error
     with aws_errors(f"AWS {service}"):
         session = boto3.session.Session(profile_name=profile)
         config = Config(
@@ -34,14 +34,14 @@ def aws_client(service: Literal["ec2", "pricing"], region: str, endpoint: str | 
 
 @contextmanager
 def aws_errors(what: str) -> Iterator[None]:
-    """Turn what boto3 raises into ProviderUnavailable, in one sentence."""
+    """Convert exceptions of boto3 to ProviderUnavailable."""
     from botocore.exceptions import BotoCoreError, ClientError
 
     try:
         yield
     except ClientError as error:
-        said = error.response.get("Error", {})
-        message = f"{what} refused: {said.get('Code', 'error')} ({said.get('Message', '')})"
+        details = error.response.get("Error", {})
+        message = f"{what} refused: {details.get('Code', 'error')} ({details.get('Message', '')})"
         raise ProviderUnavailable(message) from error
     except BotoCoreError as error:
         raise ProviderUnavailable(f"{what} cannot be read: {error}") from error

@@ -1,8 +1,8 @@
-"""AWS price lists of EC2, in both forms that AWS gives them: the bulk CSV file of a region, and GetProducts.
+"""AWS price lists of EC2 in both formats: the bulk CSV file of a region, and GetProducts.
 
-Taken are shared instances with plain Linux: on demand, and the standard reservations without upfront payment, which are
-also how much a commitment costs per hour. Forms: AWS Billing User Guide, "Reading the price list files"; AWS Price List
-API Reference, "GetProducts".
+Only shared instances with plain Linux are read: on-demand prices, and standard reservations without upfront payment as
+hourly prices of commitments. Formats: AWS Billing User Guide, "Reading the price list files"; AWS Price List API
+Reference, "GetProducts".
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hcloud.core.errors import ProviderUnavailable
 SOURCE: Final = "AWS price list"
 PLANS: Final = (PricePlan.ON_DEMAND, PricePlan.COMMIT_1Y, PricePlan.COMMIT_3Y)
 _TERMS: Final = {"1yr": PricePlan.COMMIT_1Y, "3yr": PricePlan.COMMIT_3Y}
-# Column of the CSV file, and attribute of a product.
+# Column of the CSV file: attribute of a product.
 _COLUMNS: Final = {
     "Instance Type": "instanceType",
     "vCPU": "vcpu",
@@ -33,7 +33,7 @@ _COLUMNS: Final = {
     "CapacityStatus": "capacitystatus",
 }
 _OPTIONAL: Final = {"GPU": "gpu", "MarketOption": "marketoption", "License Model": "licenseModel"}
-_WANTED: Final = {
+_REQUIRED: Final = {
     "tenancy": ("Shared",),
     "operatingSystem": ("Linux",),
     "preInstalledSw": ("NA",),
@@ -47,16 +47,16 @@ FILTERS: Final = (
     ("preInstalledSw", "NA"),
     ("capacitystatus", "Used"),
 )
-"""What GetProducts is asked for, besides the region."""
-_CSV_NEEDS: Final = ("TermType", "Unit", "PricePerUnit", "Currency", *_COLUMNS)
+"""Filters of GetProducts, in addition to the region."""
+_CSV_COLUMNS: Final = ("TermType", "Unit", "PricePerUnit", "Currency", *_COLUMNS)
 _MEMORY: Final = re.compile(r"([0-9][0-9,]*(?:\.[0-9]+)?) (GiB|MiB)", re.IGNORECASE)
 
 
 def csv_version(lines: Iterator[str]) -> tuple[str, list[str]]:
-    """Read the file's head; return its version and the names of its columns, and leave ``lines`` at the first row.
+    """Read the file's header up to its first row; return its version and the names of its columns.
 
     Raises:
-        ProviderUnavailable: it is no price list.
+        ProviderUnavailable: it is not a price list.
     """
     version = ""
     for line in lines:
@@ -64,35 +64,35 @@ def csv_version(lines: Iterator[str]) -> tuple[str, list[str]]:
         if row[:1] == ["Version"] and len(row) > 1:
             version = row[1]
         if row[:1] == ["SKU"]:
-            missing = [name for name in _CSV_NEEDS if name not in row]
+            missing = [name for name in _CSV_COLUMNS if name not in row]
             if missing:
-                raise ProviderUnavailable(f"the {SOURCE} has no column {missing[0]!r}; its form has changed")
+                raise ProviderUnavailable(f"the {SOURCE} has no column {missing[0]!r}; its format has changed")
             return version, row
-    raise ProviderUnavailable(f"the {SOURCE} ended before its table began; nothing was taken from it")
+    raise ProviderUnavailable(f"the {SOURCE} ended before its table began; no price was read from it")
 
 
 def read_csv(lines: Iterable[str], region: str, reading: PriceReading) -> None:
-    """Take the prices of one region's CSV file, line by line: a whole file has hundreds of megabytes.
+    """Read the prices of one region's CSV file line by line: a file has hundreds of megabytes.
 
     Raises:
-        ProviderUnavailable: it is no price list, or holds no price of a plain Linux machine.
+        ProviderUnavailable: it is not a price list, or has no price of a plain Linux instance.
     """
     rest = iter(lines)
     version, columns = csv_version(rest)
-    places = {name: columns.index(name) for name in columns}
+    index_of = {name: columns.index(name) for name in columns}
     before = len(reading.quotes)
     for row in csv.reader(line for line in rest if '"Shared"' in line and '"Linux"' in line):
         if len(row) != len(columns):
-            raise ProviderUnavailable(f"the {SOURCE} of {region} breaks off in the middle of a line")
-        _take_row({name: row[at] for name, at in places.items()}, region, reading)
+            raise ProviderUnavailable(f"the {SOURCE} of {region} is truncated in the middle of a line")
+        _add_row({name: row[at] for name, at in index_of.items()}, region, reading)
     _finish(region, version, reading, before)
 
 
 def read_products(products: Iterable[str], region: str, reading: PriceReading) -> None:
-    """Take the prices of GetProducts' answers (``PriceList``: one JSON text per product).
+    """Read the prices of GetProducts' responses (``PriceList``: one JSON document per product).
 
     Raises:
-        ProviderUnavailable: an answer is not of the known form, or there is no price of a plain Linux machine.
+        ProviderUnavailable: a response has an unknown format, or there is no price of a plain Linux instance.
     """
     before, version = len(reading.quotes), ""
     for text in products:
@@ -101,27 +101,27 @@ def read_products(products: Iterable[str], region: str, reading: PriceReading) -
             attributes = product["product"]["attributes"]
             terms = list(_terms(product["terms"]))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ProviderUnavailable(f"the {SOURCE} is not of the known form ({type(error).__name__})") from error
+            raise ProviderUnavailable(f"the {SOURCE} has an unknown format ({type(error).__name__})") from error
         version = max(version, text_of(product, "version"))
         for plan, usd in terms:
-            _take(attributes, plan, usd, region, reading)
+            _add(attributes, plan, usd, region, reading)
     _finish(region, version, reading, before)
 
 
 def _finish(region: str, version: str, reading: PriceReading, before: int) -> None:
     if len(reading.quotes) == before:
-        raise ProviderUnavailable(f"the {SOURCE} of {region} holds no price of a plain Linux machine; it was not taken")
+        raise ProviderUnavailable(f"the {SOURCE} of {region} has no price of a plain Linux instance; nothing was read")
     reading.whole |= {("ec2", region, plan) for plan in PLANS}
     if version:
         reading.versions[version_key(region)] = version
 
 
 def version_key(region: str) -> str:
-    """Return the name under which the edition of a region's list is remembered."""
+    """Return the key in ``versions`` for the edition of a region's list."""
     return f"ec2 {region}"
 
 
-def _take_row(row: Mapping[str, str], region: str, reading: PriceReading) -> None:
+def _add_row(row: Mapping[str, str], region: str, reading: PriceReading) -> None:
     attributes = {name: row[column] for column, name in _COLUMNS.items()}
     attributes |= {name: row.get(column, "") for column, name in _OPTIONAL.items()}
     plan = _plan(row["TermType"], row)
@@ -130,7 +130,7 @@ def _take_row(row: Mapping[str, str], region: str, reading: PriceReading) -> Non
     if row["Currency"] != "USD":
         reading.left_out[f"in {row['Currency']}, not USD"] += 1
         return
-    _take(attributes, plan, _number(row["PricePerUnit"]), region, reading)
+    _add(attributes, plan, _number(row["PricePerUnit"]), region, reading)
 
 
 def _plan(term: str, attributes: Mapping[str, str]) -> PricePlan | None:
@@ -141,21 +141,21 @@ def _plan(term: str, attributes: Mapping[str, str]) -> PricePlan | None:
 
 
 def _terms(terms: Mapping[str, Any]) -> Iterator[tuple[PricePlan, float]]:
-    for term, found in terms.items():
-        for each in found.values():
+    for term, offers in terms.items():
+        for each in offers.values():
             plan = _plan(term, each.get("termAttributes", {}))
             for dimension in each["priceDimensions"].values():
                 if plan is not None and dimension["unit"] in ("Hrs", "Hours") and "USD" in dimension["pricePerUnit"]:
                     yield plan, _number(dimension["pricePerUnit"]["USD"])
 
 
-def _take(attributes: Mapping[str, str], plan: PricePlan, usd: float, region: str, reading: PriceReading) -> None:
-    if any(attributes.get(name, "") not in values for name, values in _WANTED.items()):
+def _add(attributes: Mapping[str, str], plan: PricePlan, usd: float, region: str, reading: PriceReading) -> None:
+    if any(attributes.get(name, "") not in values for name, values in _REQUIRED.items()):
         return
     kind = attributes["instanceType"]
     if "." not in kind or (plan is not PricePlan.ON_DEMAND and not is_price(usd)):
-        return  # a dedicated host; or a reservation whose hours are all paid upfront
-    reading.take(Key("ec2", region, kind, plan), usd)
+        return  # a dedicated host, or a reservation that is paid upfront
+    reading.add(Key("ec2", region, kind, plan), usd)
     memory = _MEMORY.fullmatch(attributes["memory"].strip())
     vcpus = _number(attributes["vcpu"])
     if memory is not None and vcpus > 0:

@@ -1,4 +1,4 @@
-"""EC2's spot prices: what DescribeSpotPriceHistory tells of every zone, and the one price per region made of it."""
+"""EC2 spot prices: DescribeSpotPriceHistory by zone, and one price per region derived from it."""
 
 from __future__ import annotations
 
@@ -13,22 +13,21 @@ from hcloud.core.clock import Clock
 
 SOURCE: Final = "EC2 spot price history"
 LOOK_BACK_S: Final = 24 * 3600.0
-"""Every pool's present price is told even when it is older."""
+"""Start of the history; AWS includes the current price of every pool even if it is older."""
 
 
 class SpotSource:
     """The spot prices of some regions, by zone."""
 
     def __init__(self, regions: Iterable[str], endpoint: str | None, profile: str | None, clock: Clock) -> None:
-        """Prepare; nothing is sent yet."""
         self.name = SOURCE
         self._regions, self._endpoint, self._profile, self._clock = tuple(regions), endpoint, profile, clock
 
     def read(self, versions: Mapping[str, str]) -> PriceReading:
-        """Return the spot prices of the last day and those in force, by zone.
+        """Return the current spot prices and those of the last day, by zone.
 
         Raises:
-            ProviderUnavailable: a region could not be read whole.
+            ProviderUnavailable: a region could not be read completely.
         """
         reading = PriceReading(source=SOURCE, at=self._clock.now())
         for region in self._regions:
@@ -45,14 +44,14 @@ class SpotSource:
 
 
 def read_history(entries: Iterable[Mapping[str, Any]], region: str, reading: PriceReading) -> None:
-    """Take the entries of one page; what is no price is counted and left out."""
+    """Add the entries of one page; entries without a valid price are counted and left out."""
     for entry in entries:
         try:
             usd = float(entry["SpotPrice"])
         except ValueError:
             usd = 0.0
         if not is_price(usd):
-            reading.left_out["no price (zero, negative or absurd)"] += 1
+            reading.left_out["no valid price (zero, negative or too high)"] += 1
             continue
         at = min(entry["Timestamp"].timestamp(), reading.at)
         price = SpotPrice(
@@ -62,16 +61,16 @@ def read_history(entries: Iterable[Mapping[str, Any]], region: str, reading: Pri
 
 
 def region_prices(reading: PriceReading) -> None:
-    """Make one spot price per region and type: that of its dearest zone now, so that no plan is cheaper than life."""
+    """Add one spot price per region and type: the current price of the most expensive zone, as an upper bound."""
     latest: dict[tuple[str, str, str], SpotPrice] = {}
     for price in reading.spot_prices:
         pool = (price.region, price.zone, price.type)
         if pool not in latest or price.at >= latest[pool].at:
             latest[pool] = price
-    dearest: dict[Key, float] = {}
+    highest: dict[Key, float] = {}
     for price in latest.values():
         key = Key("ec2", price.region, price.type, PricePlan.SPOT)
-        dearest[key] = max(price.usd_per_h, dearest.get(key, 0.0))
-    for key, usd in dearest.items():
-        reading.take(key, usd)
+        highest[key] = max(price.usd_per_h, highest.get(key, 0.0))
+    for key, usd in highest.items():
+        reading.add(key, usd)
         reading.whole.add((key.cloud, key.region, key.plan))

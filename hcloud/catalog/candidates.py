@@ -1,4 +1,4 @@
-"""What the catalogue has for a size: every type and place that is large enough, cheapest first."""
+"""Search of the catalog: all types and regions that are large enough, cheapest first."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hcloud.catalog.prices import PriceCatalogue, PricePlan, Quote, TypeSize
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CatalogMatch:
-    """One type in one region, paid for in one way, that is large enough."""
+    """One type, region and plan that is large enough."""
 
     cloud: str
     region: str
@@ -23,7 +23,7 @@ class CatalogMatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CatalogQuery:
-    """What is looked for. Empty collections: any. ``types`` are patterns (``*`` and ``?``)."""
+    """Search criteria. Empty collections: any. ``types`` are patterns (``*`` and ``?``)."""
 
     vcpus: float
     memory_mib: int
@@ -35,7 +35,7 @@ class CatalogQuery:
     arm: bool = False
 
     def fits(self, name: str, size: TypeSize) -> bool:
-        """Tell whether a type will do. Burstable and ARM machines only when asked for, or named."""
+        """Return whether a type matches. Burstable and ARM types do only if requested, or matched by ``types``."""
         if size.vcpus + 1e-9 < self.vcpus or size.memory_mib < self.memory_mib:
             return False
         if self.types:
@@ -43,15 +43,15 @@ class CatalogQuery:
         return (self.burstable or not size.burstable) and (self.arm or size.arch == "x86_64")
 
 
-def candidates(catalogue: PriceCatalogue, wanted: CatalogQuery) -> list[CatalogMatch]:
-    """Return what will do, cheapest first; types whose size is not known are not among them."""
-    fitting = {at: size for at, size in catalogue.sizes.items() if wanted.fits(at[1], size)}
-    found = [
+def candidates(catalogue: PriceCatalogue, query: CatalogQuery) -> list[CatalogMatch]:
+    """Return the matches of a query, cheapest first, without types of unknown size."""
+    fitting = {at: size for at, size in catalogue.sizes.items() if query.fits(at[1], size)}
+    matches = [
         CatalogMatch(cloud=key.cloud, region=key.region, type=key.type, plan=key.plan, size=size, quote=quote)
         for key, quote in catalogue.quotes.items()
         if (size := fitting.get((key.cloud, key.type))) is not None
-        and key.plan in wanted.plans
-        and (not wanted.clouds or key.cloud in wanted.clouds)
-        and (not wanted.regions or key.region in wanted.regions)
+        and key.plan in query.plans
+        and (not query.clouds or key.cloud in query.clouds)
+        and (not query.regions or key.region in query.regions)
     ]
-    return sorted(found, key=lambda each: (each.quote.usd_per_h, each.cloud, each.region, each.type, each.plan))
+    return sorted(matches, key=lambda each: (each.quote.usd_per_h, each.cloud, each.region, each.type, each.plan))

@@ -1,8 +1,8 @@
-"""The predefined machine types of Compute Engine: vCPUs, memory, and the parts that are billed.
+"""The predefined machine types of Compute Engine: vCPUs, memory, and the billed amounts.
 
-Google sells vCPUs and memory of a family separately and gives machine types a fixed mix of them (Compute Engine
-documentation, "General-purpose", "Compute-optimized" and "Memory-optimized machine family"; N1 is 3.75, 6.5 and 0.9 GiB
-per vCPU). The price lists therefore name parts, not types. Custom types are not listed: there is no end of them.
+Google prices vCPUs and memory of a family separately; machine types are fixed combinations of them (Compute Engine
+documentation, "General-purpose", "Compute-optimized" and "Memory-optimized machine family"). Price lists therefore
+contain parts, not types. Custom types are not included, as their number is unlimited.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _COUNTS: Final[Mapping[str, tuple[int, ...]]] = {
     "t2d": (1, 2, 4, 8, 16, 32, 48, 60),
     "t2a": (1, 2, 4, 8, 16, 32, 48),
 }
-"""vCPUs that every series of a family has."""
+"""Numbers of vCPUs that every series of a family has."""
 _MORE: Final[Mapping[tuple[str, str], tuple[int, ...]]] = {
     ("n1", "standard"): (1,),
     ("n2", "standard"): (128,),
@@ -58,7 +58,7 @@ _OTHERS: Final[Mapping[str, tuple[str, float, float]]] = {
     "m1-megamem-96": ("m1", 96, 1433.6),
 }
 _SHARED: Final[Mapping[str, tuple[str, float, float, float]]] = {
-    # type: (family, vCPUs seen, vCPUs billed, GiB)
+    # type: (family, vCPUs, billed vCPUs, GiB)
     "e2-micro": ("e2", 2, 0.25, 1),
     "e2-small": ("e2", 2, 0.5, 2),
     "e2-medium": ("e2", 2, 1, 4),
@@ -66,12 +66,12 @@ _SHARED: Final[Mapping[str, tuple[str, float, float, float]]] = {
     "g1-small": ("g1", 1, 1, 1.7),
 }
 WHOLE_MACHINE_FAMILIES: Final = frozenset({"f1", "g1"})
-"""Their price per vCPU is that of the machine, memory included."""
+"""Families for which the price per vCPU is that of the whole machine, memory included."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """One machine type: its size, and how much of its family's vCPUs and memory is billed."""
+    """One machine type: its size, and the billed amounts of its family's vCPUs and memory."""
 
     family: str
     size: TypeSize
@@ -100,7 +100,7 @@ def _shape(family: str, vcpus: float, gib: float) -> Shape:
 
 
 def whole_price(shape: Shape, vcpu_usd_per_h: float | None, gib_usd_per_h: float | None) -> float | None:
-    """Return a machine's price from the prices of its family's parts; None where a part's price is not known."""
+    """Return the price of a type from the prices of its family's parts, or None if one is unknown."""
     if vcpu_usd_per_h is None:
         return None
     if shape.family in WHOLE_MACHINE_FAMILIES:

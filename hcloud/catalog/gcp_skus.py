@@ -1,7 +1,7 @@
-"""Google's Cloud Billing Catalog: SKUs of Compute Engine, put together to prices of machine types.
+"""Google's Cloud Billing Catalog: prices of machine types, from the SKUs of Compute Engine.
 
-A SKU is the price of one vCPU or one GiB of a family in some regions; which, only its description says in words (Cloud
-Billing API Reference, "services.skus.list"). Descriptions that are not understood are left out, never guessed.
+A SKU is the price of one vCPU or one GiB of a family in some regions. Only its description identifies them, in words
+(Cloud Billing API Reference, "services.skus.list"). Unknown descriptions are skipped, never guessed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from hcloud.core.errors import ProviderUnavailable
 
 SOURCE: Final = "Cloud Billing Catalog"
 COMPUTE_ENGINE: Final = "services/6F81-5844-456A"
-"""The id of Compute Engine in the catalogue."""
+"""Id of Compute Engine in the Cloud Billing Catalog."""
 _PLANS: Final = {
     "OnDemand": PricePlan.ON_DEMAND,
     "Preemptible": PricePlan.SPOT,
@@ -29,7 +29,7 @@ _USAGE: Final = r"(?:Spot Preemptible |Preemptible |Commitment v1: )?"
 _WHERE: Final = r" (?:running )?in .+"
 _FAMILY: Final = re.compile(rf"{_USAGE}(?P<family>.*?) ?(?P<part>Core|Cpu|Ram){_WHERE}")
 _FAMILY_NAMES: Final = (
-    (re.compile(r"N1 Predefined Instance|", re.ASCII), "n1"),  # a commitment for N1 names no family
+    (re.compile(r"N1 Predefined Instance|", re.ASCII), "n1"),  # commitments for N1 name no family
     (re.compile(r"Compute optimized"), "c2"),
     (re.compile(r"Memory-optimized(?: Instance)?"), "m1"),
     (re.compile(r"([A-Z][0-9][A-Z]?)(?: AMD| Arm)?(?: Instance)?"), ""),
@@ -42,44 +42,46 @@ Part = Literal["cpu", "ram"]
 
 
 def part_of(description: str) -> tuple[str, Part] | None:
-    """Return the family and part a SKU's description names, or None where it names something else.
+    """Return the family and part in a SKU's description, or None for other SKUs.
 
     "Spot Preemptible N2D AMD Instance Ram running in Tokyo" is the memory of n2d. Custom machines, sole tenancy,
-    premiums and accelerators are something else.
+    premiums and accelerators are other SKUs.
     """
     for pattern, family in _WHOLE:
         if pattern.fullmatch(description):
             return family, "cpu"
-    found = _FAMILY.fullmatch(description)
-    if found is None:
+    match = _FAMILY.fullmatch(description)
+    if match is None:
         return None
-    part: Part = "ram" if found["part"] == "Ram" else "cpu"
+    part: Part = "ram" if match["part"] == "Ram" else "cpu"
     for pattern, family in _FAMILY_NAMES:
-        named = pattern.fullmatch(found["family"])
+        named = pattern.fullmatch(match["family"])
         if named is not None:
             return family or named[1].lower(), part
     return None
 
 
 def read_skus(skus: Iterable[Mapping[str, Any]], regions: Collection[str], reading: PriceReading) -> None:
-    """Take the prices of all machine types from Compute Engine's SKUs; ``regions`` empty: of every region.
+    """Read the prices of all machine types from Compute Engine's SKUs; empty ``regions``: of every region.
 
     Raises:
-        ProviderUnavailable: a SKU is not of the known form, or there is no price of a machine.
+        ProviderUnavailable: a SKU has an unknown format, or there is no price of a machine type.
     """
     parts: dict[tuple[str, str, PricePlan, Part], float] = {}
     for sku in skus:
         try:
-            _note(sku, parts, reading)
+            _add_part(sku, parts, reading)
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-            raise ProviderUnavailable(f"the {SOURCE} is not of the known form ({type(error).__name__})") from error
+            raise ProviderUnavailable(f"the {SOURCE} has an unknown format ({type(error).__name__})") from error
     before = len(reading.quotes)
     _assemble(parts, regions, reading)
     if len(reading.quotes) == before:
-        raise ProviderUnavailable(f"the {SOURCE} holds no price of a machine; it was not taken")
+        raise ProviderUnavailable(f"the {SOURCE} has no price of a machine type; nothing was read")
 
 
-def _note(sku: Mapping[str, Any], parts: dict[tuple[str, str, PricePlan, Part], float], reading: PriceReading) -> None:
+def _add_part(
+    sku: Mapping[str, Any], parts: dict[tuple[str, str, PricePlan, Part], float], reading: PriceReading
+) -> None:
     category = sku["category"]
     plan = _PLANS.get(text_of(category, "usageType"))
     if category["resourceFamily"] != "Compute" or plan is None:
@@ -93,12 +95,12 @@ def _note(sku: Mapping[str, Any], parts: dict[tuple[str, str, PricePlan, Part], 
     for region in sku["serviceRegions"]:
         key = (named[0], region, plan, named[1])
         if key in parts and parts[key] != usd:
-            reading.left_out["told twice with different prices; the higher one was taken"] += 1
+            reading.left_out["listed twice with different prices; the higher one was used"] += 1
         parts[key] = max(usd, parts.get(key, 0.0))
 
 
 def _usd_per_h(sku: Mapping[str, Any], reading: PriceReading) -> float | None:
-    """Return a SKU's price per hour: that of the last tier, since the first may be a free allowance."""
+    """Return a SKU's price per hour, of its last tier: the first one may be a free allowance."""
     expression = sku["pricingInfo"][-1]["pricingExpression"]
     price = expression["tieredRates"][-1]["unitPrice"]
     if not expression["usageUnit"].endswith("h"):  # "h", "GiBy.h"
@@ -109,7 +111,7 @@ def _usd_per_h(sku: Mapping[str, Any], reading: PriceReading) -> float | None:
         return None
     usd = int(price.get("units", 0) or 0) + int(price.get("nanos", 0) or 0) / 1e9
     if usd <= 0:
-        reading.left_out["no price (zero, negative or absurd)"] += 1
+        reading.left_out["no valid price (zero, negative or too high)"] += 1
         return None
     return usd
 
@@ -127,7 +129,7 @@ def _assemble(
             vcpu, gib = (parts.get((shape.family, region, plan, part)) for part in ("cpu", "ram"))
             usd = whole_price(shape, vcpu, gib)
             if usd is None:
-                reading.left_out["a family's vCPU without its memory, or the other way round"] += 1
+                reading.left_out["a family with a price of vCPUs or memory only"] += 1
             else:
-                reading.take(Key("gce", region, kind, plan), round(usd, 9))
+                reading.add(Key("gce", region, kind, plan), round(usd, 9))
                 reading.sizes["gce", kind] = shape.size

@@ -1,4 +1,4 @@
-"""The catalogue's vocabulary: what a size, a price and a catalogue are. Pure values."""
+"""The values of the catalog: sizes, prices and the catalog itself."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 CLOUDS: Final = ("ec2", "gce")
-"""The clouds the catalogue knows, by the names of their providers' types."""
+"""The clouds of the catalog, named as their provider types."""
 USD_PER_H_MAX: Final = 1000.0
-"""No machine is sold for more; a larger number is a mistake in a price list, or an upfront payment."""
+"""Upper limit of plausible prices; more is an error in a price list, or an upfront payment."""
 
 
 class PricePlan(StrEnum):
-    """How an hour is paid for. The commitments are prices per hour without upfront payment, for one or three years."""
+    """How an hour is paid for. Commitments are hourly prices without upfront payment, for one or three years."""
 
     ON_DEMAND = "on_demand"
     SPOT = "spot"
@@ -24,7 +24,7 @@ class PricePlan(StrEnum):
 
 
 class Key(NamedTuple):
-    """What a price is the price of."""
+    """What a price applies to."""
 
     cloud: str
     region: str
@@ -34,7 +34,7 @@ class Key(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Quote:
-    """A price in USD per hour, as ``source`` told it at ``at`` (Unix seconds)."""
+    """A price from a source at a time (Unix seconds)."""
 
     usd_per_h: float
     at: float
@@ -46,47 +46,49 @@ class Quote:
 
 
 def is_price(usd_per_h: float) -> bool:
-    """Tell whether a number can be a price per hour: zero in a price list means "not known", never "free"."""
+    """Return whether a number is a plausible price per hour; zero in a price list means unknown, never free."""
     return math.isfinite(usd_per_h) and 0.0 < usd_per_h <= USD_PER_H_MAX
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TypeSize:
-    """How large a type is. ``burstable``: its vCPUs are promised only for part of the time.
-
-    ``arch`` is ``x86_64`` or ``arm64``; ``gpus`` how many accelerators it has.
-    """
+    """The size of an instance type."""
 
     vcpus: float
     memory_mib: int
     burstable: bool = False
+    """Its vCPUs are guaranteed only for part of the time."""
     arch: str = "x86_64"
+    """``x86_64`` or ``arm64``."""
     gpus: int = 0
+    """Number of accelerators."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PriceCatalogue:
-    """Sizes by cloud and type, prices by key. ``versions``: which edition of a price list was last read, by list."""
+    """Sizes and prices of instance types."""
 
     sizes: Mapping[tuple[str, str], TypeSize] = field(default_factory=dict)
+    """By cloud and type."""
     quotes: Mapping[Key, Quote] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
+    """The edition that was last read of each price list."""
 
     def price(self, cloud: str, region: str, kind: str, plan: PricePlan = PricePlan.ON_DEMAND) -> Quote | None:
-        """Return a price, or None where it is not known."""
+        """Return a price, or None if it is unknown."""
         return self.quotes.get(Key(cloud, region, kind, plan))
 
     def places(self) -> Iterator[tuple[str, str, str]]:
-        """Yield each cloud, region and type that has a price, in order."""
+        """Yield each cloud, region and type with a price, in order."""
         yield from sorted({(key.cloud, key.region, key.type) for key in self.quotes})
 
     def oldest_at(self) -> float | None:
-        """Return the date of the oldest price, or None where there is none."""
+        """Return the date of the oldest price, or None without prices."""
         return min((quote.at for quote in self.quotes.values()), default=None)
 
 
 def overlay(below: PriceCatalogue, above: PriceCatalogue) -> PriceCatalogue:
-    """Return both catalogues as one; of two prices for the same the newer counts, of equal age that of ``above``."""
+    """Merge two catalogs: of two prices for one key the newer counts; of equal age, that of ``above``."""
     quotes = dict(below.quotes)
     for key, quote in above.quotes.items():
         known = quotes.get(key)

@@ -1,4 +1,4 @@
-"""One refresh: read every price list, judge it by what is known, keep what is believed, and say what happened."""
+"""A refresh: every price list is read and compared with the known prices; plausible prices are stored."""
 
 from __future__ import annotations
 
@@ -19,34 +19,37 @@ DAY_S = 86_400.0
 
 @dataclass(slots=True, kw_only=True)
 class Refreshed:
-    """What a refresh did. ``troubles`` says, by source, why it could not be read; then nothing of it was changed."""
+    """The result of a refresh."""
 
     at: float
     written: bool = False
     merges: dict[str, Merge] = field(default_factory=dict)
+    """By source, for those that were read."""
     troubles: dict[str, str] = field(default_factory=dict)
+    """Errors by source, for those that could not be read; their prices are unchanged."""
     notes: list[str] = field(default_factory=list)
+    """Sentences about entries that were left out."""
 
     @property
     def held(self) -> int:
-        """How many prices moved too far to be believed."""
+        """Number of prices held back because they changed too much."""
         return sum(merged.counts()["held"] for merged in self.merges.values())
 
     @property
     def refused(self) -> tuple[str, ...]:
-        """Which parts of a list were not believed at all, in words."""
+        """Sentences about the parts of lists that were not accepted at all."""
         return tuple(sentence for merged in self.merges.values() for sentence in merged.refused)
 
     def sentences(self) -> list[str]:
-        """Return what happened, one line per source, then what was left out."""
+        """Return the result in sentences: one per source, then those about left-out entries."""
         lines = []
         for name, merged in self.merges.items():
             counts = merged.counts()
             lines.append(
                 f"{name}: {counts['new']} new, {counts['changed']} changed, {merged.confirmed} confirmed, "
-                f"{counts['held']} held back, {merged.silent} no longer told"
+                f"{counts['held']} held back, {merged.silent} no longer listed"
             )
-        lines += [f"{name}: not read, its prices stay as they were: {why}" for name, why in self.troubles.items()]
+        lines += [f"{name}: not read, its prices are unchanged: {why}" for name, why in self.troubles.items()]
         return [*lines, *self.refused, *self.notes]
 
 
@@ -60,13 +63,13 @@ def refresh(
     accept: bool = False,
     dry_run: bool = False,
 ) -> Refreshed:
-    """Read ``sources`` and keep what is believed; a source that fails leaves its prices as they were.
+    """Read ``sources`` and store plausible prices; the prices of a source that fails are unchanged.
 
     With ``accept``, nothing is held back; with ``dry_run``, nothing is written.
 
     Raises:
-        Refused: another refresh is under way.
-        ConfigError: the catalogue on disk is broken.
+        Refused: another refresh is running.
+        ConfigError: the catalog on disk is damaged.
     """
     done = Refreshed(at=clock.now())
     with files.locked():
@@ -75,13 +78,13 @@ def refresh(
         for source in sources:
             try:
                 reading = source.read(stored.versions)
-            except HCloudError as trouble:
-                done.troubles[source.name] = str(trouble)
+            except HCloudError as error:
+                done.troubles[source.name] = str(error)
                 continue
             merged = merge(overlay(shipped_catalogue(), stored), reading, limits, accept=accept)
             done.merges[source.name] = merged
             done.notes += reading.notes()
-            stored = _with_believed(stored, reading, merged)
+            stored = _with_accepted(stored, reading, merged)
             readings.append(reading)
         if readings and not dry_run:
             files.store(stored)
@@ -91,14 +94,13 @@ def refresh(
     return done
 
 
-def _with_believed(stored: PriceCatalogue, reading: PriceReading, merged: Merge) -> PriceCatalogue:
-    """Add what of a reading is kept. An edition of which something was held or refused is read again next time.
-
-    What was just read wins whatever its date: a clock that was wrong once must not keep old prices in force.
-    """
-    doubted = bool(merged.refused) or merged.counts()["held"] > 0
+def _with_accepted(stored: PriceCatalogue, reading: PriceReading, merged: Merge) -> PriceCatalogue:
+    """Return the stored prices with the accepted ones of a reading."""
+    # An edition with held or refused prices is read again next time. New prices replace stored ones whatever their
+    # dates: a clock that was wrong once must not keep old prices.
+    doubtful = bool(merged.refused) or merged.counts()["held"] > 0
     return PriceCatalogue(
         sizes={**stored.sizes, **reading.sizes},
         quotes={**stored.quotes, **merged.taken},
-        versions=stored.versions if doubted else {**stored.versions, **reading.versions},
+        versions=stored.versions if doubtful else {**stored.versions, **reading.versions},
     )

@@ -1,8 +1,7 @@
-"""The offline snapshot: prices and sizes that apache-libcloud ships, with the day they were collected.
+"""The offline snapshot: prices and sizes in the data files of apache-libcloud, with their date.
 
-Only its data is read (EC2: Linux on demand per region and instance types; GCE: price per vCPU and GiB of each machine
-family). Zero means "not known". EC2's table also holds prices of dedicated instances; what
-:mod:`hcloud.catalog.families` mends says so in its source.
+EC2: on-demand prices for Linux by region and type. GCE: prices per vCPU and GiB of each machine family. Zero means
+unknown. The source of prices that :mod:`hcloud.catalog.families` corrected says so.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from importlib.metadata import version
 from importlib.resources import files
 from typing import Any, Final, cast
 
-from hcloud.catalog.families import mended
+from hcloud.catalog.families import corrected_prices
 from hcloud.catalog.gce_sizes import shapes, whole_price
 from hcloud.catalog.prices import Key, PriceCatalogue, PricePlan, Quote, TypeSize, is_price
 from hcloud.core.errors import ConfigError
@@ -30,28 +29,28 @@ _BURSTABLE_EC2: Final = ("t1.", "t2.", "t3.", "t3a.", "t4g.")
 
 @cache
 def shipped_catalogue() -> PriceCatalogue:
-    """Return the snapshot. It is read once.
+    """Return the snapshot; cached.
 
     Raises:
-        ConfigError: the installed apache-libcloud has no such data, or data of another form.
+        ConfigError: the installed apache-libcloud has no such data, or data in another format.
     """
     file = files("libcloud") / "data" / "pricing.json"
     try:
         document = json.loads(file.read_text(encoding="utf-8"))
         return snapshot_of(document, source=f"apache-libcloud {version('apache-libcloud')}")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        message = (
-            f"holds no price table of the known form ({type(error).__name__}: {error}); install apache-libcloud anew"
-        )
+        message = f"has no price table of the known format ({type(error).__name__}: {error}); reinstall apache-libcloud"
         raise ConfigError(message, where=str(file)) from error
 
 
 def snapshot_of(document: Mapping[str, Any], source: str) -> PriceCatalogue:
-    """Return the catalogue of a libcloud price table. Cells that are no price are left out."""
+    """Return the catalog of a libcloud price table, without cells that are not prices."""
     at, by_family = float(document["updated"]), f"{source}, by its family"
     quotes = {
-        Key("ec2", region, kind, PricePlan.ON_DEMAND): Quote(cell.usd_per_h, at, by_family if cell.mended else source)
-        for kind, region, cell in mended(document["compute"]["ec2_linux"], _ec2_factors())
+        Key("ec2", region, kind, PricePlan.ON_DEMAND): Quote(
+            cell.usd_per_h, at, by_family if cell.corrected else source
+        )
+        for kind, region, cell in corrected_prices(document["compute"]["ec2_linux"], _ec2_factors())
         if is_price(cell.usd_per_h)
     }
     parts = _gce(document["compute"]["gce_instances"])
@@ -60,7 +59,7 @@ def snapshot_of(document: Mapping[str, Any], source: str) -> PriceCatalogue:
 
 
 def _ec2_factors() -> dict[str, float]:
-    """Return AWS's normalization factors by type, where there is one."""
+    """Return AWS's normalization factors of the types that have one."""
     kinds = _ec2_types().items()
     named = ((name, str(kind["extra"].get("normalizationSizeFactor", ""))) for name, kind in kinds)
     return {name: float(text) for name, text in named if text.replace(".", "", 1).isdigit() and float(text) > 0}
@@ -100,7 +99,7 @@ def _ec2_size(name: str, ram_mib: int, extra: Mapping[str, str]) -> TypeSize:
 
 
 def ec2_size(name: str, vcpus: float, memory_mib: int, processor: str, gpus: str) -> TypeSize:
-    """Return the size of an EC2 type from what price lists say of it (``gpus``: a number as text, or another word)."""
+    """Return the size of an EC2 type from the attributes of price lists (``gpus``: a number as text, or a word)."""
     return TypeSize(
         vcpus=vcpus,
         memory_mib=memory_mib,

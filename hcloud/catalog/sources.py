@@ -1,4 +1,4 @@
-"""Where prices come from: which lists a deployment reads, and how each is asked."""
+"""The price lists that a deployment reads, and how each is read."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ BULK_ENDPOINT: Final = "https://pricing.us-east-1.amazonaws.com"
 PAGE_SIZE: Final = "5000"
 PAGES_MAX: Final = 1000
 _QUERY_REGION: Final = "us-east-1"
-"""GetProducts is answered in few regions only, there for all of them."""
+"""GetProducts is available in few regions only, with the prices of all."""
 
 
 class PriceSource(Protocol):
-    """One price list. ``read`` may take minutes; it changes nothing."""
+    """One price list. ``read`` may take minutes and changes nothing."""
 
     name: str
 
     def read(self, versions: Mapping[str, str]) -> PriceReading:
-        """Return what the list tells now; ``versions`` are the editions that were read before.
+        """Return the current prices of the list; ``versions`` are the editions that were read before.
 
         Raises:
-            ProviderUnavailable: it could not be read whole; nothing may be concluded about prices.
+            ProviderUnavailable: it could not be read completely; nothing can be concluded about prices.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AwsPrices:
-    """What of AWS's prices is read. ``endpoint`` None: AWS's own for the kind of ``price_list``."""
+    """Which AWS prices are read; see :class:`hcloud.config.settings.AwsPriceSettings`."""
 
     regions: Sequence[str]
     price_list: Literal["bulk", "query"] = "bulk"
@@ -54,7 +54,7 @@ class AwsPrices:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GcpPrices:
-    """What of Google's prices is read. ``api_key`` is a reference to the key; None: prices are not read."""
+    """Which Google prices are read; see :class:`hcloud.config.settings.GcpPriceSettings`."""
 
     regions: Sequence[str]
     endpoint: str = "https://cloudbilling.googleapis.com"
@@ -62,19 +62,19 @@ class GcpPrices:
 
 
 def sources(aws: AwsPrices, gcp: GcpPrices, secret: Callable[[str], str], clock: Clock) -> tuple[PriceSource, ...]:
-    """Return the price lists to be read. ``secret`` resolves a reference, at the moment it is needed and not before."""
-    wanted: list[PriceSource] = []
+    """Return the price lists to read. ``secret`` resolves a reference; it is called only when the secret is needed."""
+    chosen: list[PriceSource] = []
     if aws.regions:
-        wanted.append(_BulkList(aws, clock) if aws.price_list == "bulk" else _QueriedList(aws, clock))
+        chosen.append(_BulkList(aws, clock) if aws.price_list == "bulk" else _QueriedList(aws, clock))
         if aws.spot:
-            wanted.append(SpotSource(aws.regions, aws.ec2_endpoint, aws.profile, clock))
+            chosen.append(SpotSource(aws.regions, aws.ec2_endpoint, aws.profile, clock))
     if gcp.api_key is not None:
-        wanted.append(_SkuList(gcp, secret, clock))
-    return tuple(wanted)
+        chosen.append(_SkuList(gcp, secret, clock))
+    return tuple(chosen)
 
 
 class _BulkList:
-    """AWS's bulk files: no credentials needed; a region's file is read only when its edition is a new one."""
+    """AWS's bulk files, without credentials; a region's file is read only if its edition is new."""
 
     def __init__(self, settings: AwsPrices, clock: Clock) -> None:
         self.name = aws_list.SOURCE
@@ -82,7 +82,7 @@ class _BulkList:
         self._endpoint = settings.endpoint or BULK_ENDPOINT
 
     def read(self, versions: Mapping[str, str]) -> PriceReading:
-        """See :class:`Source`."""
+        """See :class:`PriceSource`."""
         reading = PriceReading(source=self.name, at=self._clock.now())
         with closing(_server(self._endpoint, self._clock)) as server:
             index = server.json(REGION_INDEX).get("regions", {})
@@ -101,31 +101,31 @@ class _BulkList:
 
 
 def _path_of(index: Any, region: str) -> str:
-    """Return where a region's CSV file is: beside the JSON file that the index names."""
+    """Return the path of a region's CSV file, next to the JSON file in the index."""
     try:
         path = index[region]["currentVersionUrl"]
     except (KeyError, TypeError):
         known = ", ".join(sorted(index)[:12]) if isinstance(index, Mapping) else "nothing"
         raise ProviderUnavailable(f"AWS has no price list for region {region!r}; it has {known}, ...") from None
     if not isinstance(path, str) or not path.startswith("/") or not path.endswith(".json"):
-        raise ProviderUnavailable(f"the index of the {aws_list.SOURCE} is not of the known form")
+        raise ProviderUnavailable(f"the index of the {aws_list.SOURCE} has an unknown format")
     return path.removesuffix(".json") + ".csv"
 
 
 def _edition(path: str) -> str:
-    """Return the edition that is part of a file's path: ``/offers/v1.0/aws/AmazonEC2/<edition>/<region>/index.csv``."""
+    """Return the edition in a file's path ``/offers/v1.0/aws/AmazonEC2/<edition>/<region>/index.csv``."""
     return path.split("/")[-3] if path.count("/") >= 3 else ""
 
 
 class _QueriedList:
-    """AWS's query API: a few megabytes per region, with credentials that may call ``pricing:GetProducts``."""
+    """AWS's query API: a few megabytes per region; needs the permission ``pricing:GetProducts``."""
 
     def __init__(self, settings: AwsPrices, clock: Clock) -> None:
         self.name = aws_list.SOURCE
         self._settings, self._clock = settings, clock
 
     def read(self, versions: Mapping[str, str]) -> PriceReading:
-        """See :class:`Source`."""
+        """See :class:`PriceSource`."""
         reading = PriceReading(source=self.name, at=self._clock.now())
         client = aws_client("pricing", _QUERY_REGION, self._settings.endpoint, self._settings.profile)
         for region in self._settings.regions:
@@ -140,20 +140,20 @@ class _QueriedList:
 
 
 class _SkuList:
-    """Google's Cloud Billing Catalog, with an API key that travels in a header (addresses end up in logs)."""
+    """Google's Cloud Billing Catalog. The API key is sent in a header, as URLs end up in logs."""
 
     def __init__(self, settings: GcpPrices, secret: Callable[[str], str], clock: Clock) -> None:
         self.name = gcp_skus.SOURCE
         self._settings, self._secret, self._clock = settings, secret, clock
 
     def read(self, versions: Mapping[str, str]) -> PriceReading:
-        """See :class:`Source`."""
+        """See :class:`PriceSource`."""
         reading = PriceReading(source=self.name, at=self._clock.now())
         headers = {"X-Goog-Api-Key": self._secret(self._settings.api_key or "")}
         with closing(_server(self._settings.endpoint, self._clock, headers)) as server:
             gcp_skus.read_skus(_pages(server), self._settings.regions, reading)
         for key, quote in reading.quotes.items():
-            if key.plan is PricePlan.SPOT:  # the same in every zone of a region
+            if key.plan is PricePlan.SPOT:  # one price for all zones of a region
                 at = reading.at
                 price = SpotPrice(
                     cloud="gce", region=key.region, zone="", type=key.type, usd_per_h=quote.usd_per_h, at=at
@@ -163,7 +163,7 @@ class _SkuList:
 
 
 def _server(endpoint: str, clock: Clock, headers: Mapping[str, str] | None = None) -> PriceServer:
-    # Imported here: the HTTP client costs 9 MiB and a tenth of a second, and most daemons read no price list.
+    # Imported here: the HTTP client costs 9 MiB and 0.1 s, and most daemons read no price list.
     from hcloud.catalog.fetch import PriceServer
 
     return PriceServer(endpoint, clock, headers)
@@ -172,8 +172,8 @@ def _server(endpoint: str, clock: Clock, headers: Mapping[str, str] | None = Non
 def _pages(server: PriceServer) -> Iterator[Mapping[str, Any]]:
     token = ""
     for _ in range(PAGES_MAX):
-        asked = {"pageSize": PAGE_SIZE, "currencyCode": "USD", **({"pageToken": token} if token else {})}
-        page = server.json(f"/v1/{gcp_skus.COMPUTE_ENGINE}/skus", asked)
+        parameters = {"pageSize": PAGE_SIZE, "currencyCode": "USD", **({"pageToken": token} if token else {})}
+        page = server.json(f"/v1/{gcp_skus.COMPUTE_ENGINE}/skus", parameters)
         yield from page.get("skus", ())
         token = page.get("nextPageToken", "")
         if not token:

@@ -1,4 +1,4 @@
-"""Spot prices as they were, per zone: one line of CSV per change."""
+"""The history of spot prices by zone: one line of CSV per change."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ COLUMNS: Final = ("at", "cloud", "region", "zone", "type", "usd_per_h")
 
 
 def read_history(path: Path) -> Iterator[SpotPrice]:
-    """Yield the recorded prices, oldest first; nothing where nothing was recorded yet.
+    """Yield the recorded prices, oldest first; none if the file does not exist.
 
     Raises:
-        ConfigError: the file is not one of ours, or cannot be read.
+        ConfigError: the file has another format or cannot be read.
     """
     try:
         with path.open(encoding="utf-8", newline="") as stream:
             rows = csv.reader(stream)
             if tuple(next(rows, COLUMNS)) != COLUMNS:
                 raise ConfigError(
-                    f"is no spot price history; its first line must be {','.join(COLUMNS)}", where=f"{path}:1"
+                    f"is not a spot price history; its first line must be {','.join(COLUMNS)}", where=f"{path}:1"
                 )
             for number, row in enumerate(rows, 2):
                 yield _price(row, f"{path}:{number}")
@@ -42,24 +42,21 @@ def _price(row: list[str], where: str) -> SpotPrice:
     except ValueError:
         raise ConfigError(f"is not a line of {','.join(COLUMNS)}", where=where) from None
     if not is_price(price.usd_per_h):
-        raise ConfigError(f"holds {usd}, which is no price", where=where)
+        raise ConfigError(f"contains {usd}, which is not a valid price", where=where)
     return price
 
 
 def lines(prices: Iterable[SpotPrice]) -> Iterator[str]:
-    """Yield a history as lines of text, header first."""
+    """Yield the lines of a history file, header first."""
     yield ",".join(COLUMNS) + "\n"
     for each in prices:
         yield f"{each.at:.0f},{each.cloud},{each.region},{each.zone},{each.type},{each.usd_per_h:.10g}\n"
 
 
-def with_news(known: Iterable[SpotPrice], news: Iterable[SpotPrice], since: float) -> list[SpotPrice]:
-    """Return both in order of time, each pool's price only where it changed, and of before ``since`` only the last.
-
-    The last price before ``since`` is kept because it was the price then.
-    """
+def merged_history(known: Iterable[SpotPrice], new: Iterable[SpotPrice], since: float) -> list[SpotPrice]:
+    """Return both in order of time, with each pool's changes only, and without prices that ended before ``since``."""
     pools: dict[tuple[str, str, str, str], dict[int, SpotPrice]] = {}
-    for each in (*known, *news):
+    for each in (*known, *new):
         pool = (each.cloud, each.region, each.zone, each.type)
         pools.setdefault(pool, {})[round(each.at)] = each
     kept = [price for prices in pools.values() for price in _changes(sorted(prices.items()), since)]

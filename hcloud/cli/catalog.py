@@ -26,7 +26,7 @@ from hcloud.catalog import (
     shipped_catalogue,
 )
 from hcloud.cli.output import console, format_option, span, table, write_csv, write_json, write_rows
-from hcloud.config import Config, find_config, load_config, read_documents
+from hcloud.config import Config, find_config, load_config, read_config
 from hcloud.core.clock import SystemClock
 from hcloud.core.errors import ConfigError, NotFound
 from hcloud.spec.validation import nearest, parse
@@ -301,7 +301,7 @@ def deployment() -> Config | None:
         return None
     if found.exists() and not os.access(found, os.R_OK):
         return None
-    document = read_documents(found)[0]
+    document = read_config(found, [])
     # The database may be named by a variable that only the daemon has; nobody needs it here.
     value = document.value
     known = {key: each for key, each in value.items() if key != "database"} if isinstance(value, Mapping) else value

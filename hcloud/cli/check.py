@@ -24,7 +24,7 @@ def form_option(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def check_files(
-    files: Sequence[Path], form: str, load: Callable[[Path], T], describe: Callable[[T], dict[str, Any]]
+    files: Sequence[Path], form: str, load: Callable[[Path, list[str]], T], describe: Callable[[T], dict[str, Any]]
 ) -> None:
     """Check ``files`` and tell of each what ``describe`` says (its ``summary`` lines are for people).
 
@@ -40,11 +40,15 @@ def check_files(
         click.get_current_context().exit(ConfigError.exit_code)
 
 
-def _result(file: Path, load: Callable[[Path], T], describe: Callable[[T], dict[str, Any]]) -> dict[str, Any]:
+def _result(
+    file: Path, load: Callable[[Path, list[str]], T], describe: Callable[[T], dict[str, Any]]
+) -> dict[str, Any]:
+    notes: list[str] = []
     try:
-        return {"file": str(file), "ok": True, "problems": [], **describe(load(file))}
+        return {"file": str(file), "ok": True, "problems": [], **describe(load(file, notes)), "notes": notes}
     except ConfigError as error:
-        return {"file": str(file), "ok": False, "problems": [str(error), *getattr(error, "__notes__", ())]}
+        problems = [str(error), *getattr(error, "__notes__", ())]
+        return {"file": str(file), "ok": False, "problems": problems, "notes": notes}
 
 
 def _tell(result: dict[str, Any]) -> None:
@@ -55,3 +59,5 @@ def _tell(result: dict[str, Any]) -> None:
     click.echo(f"{result['file']}: ok")
     for line in result["summary"]:
         click.echo(f"  {line}")
+    for note in result["notes"]:
+        click.echo(f"  note: {note}")

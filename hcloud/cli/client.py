@@ -1,4 +1,4 @@
-"""The daemon as commands see it: HTTP over its Unix socket (or TLS with a token), with retries that are harmless."""
+"""The daemon as commands see it: HTTP over its Unix socket, or TLS with a token, with harmless retries."""
 
 from __future__ import annotations
 
@@ -8,25 +8,29 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-import httpx
 
+from hcloud.cli.http import Http, Response, TransportError
+from hcloud.config.locate import SYSTEM_CONFIG, find_config, stated_socket
 from hcloud.core.clock import Clock, SystemClock
 from hcloud.core.errors import BadInput, ConfigError, DaemonUnreachable, HCloudError, NotFound, Refused
 
-SYSTEM_CONFIG = Path("/etc/hcloud/config.yaml")
+if TYPE_CHECKING:
+    import ssl
+
 SYSTEM_SOCKET = Path("/run/hcloud/hcloud.sock")
 PATIENCE_S = 1.0
 WAITING_PATIENCE_S = 60.0
-"""A daemon that restarts must not end what follows it."""
+"""For commands that follow a job: a restart of the daemon must not end them."""
 BUSY_PATIENCE_S = 10.0
 FIRST_PAUSE_S = 0.1
 ANSWER_TIMEOUT_S = 60.0
 GRACE_S = 0.5
-"""So much longer than the time that is left a daemon may take to say that this time is up."""
+"""How much longer than the remaining time a daemon may take to say that the time is up."""
 _ERRORS: Mapping[int, type[HCloudError]] = {
     400: BadInput,
     401: Refused,
@@ -42,12 +46,13 @@ _ERRORS: Mapping[int, type[HCloudError]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """Where the daemon is: a socket, or a URL with a token and the file of the CA to trust."""
+    """Where the daemon is: a socket, or a URL with a token."""
 
     socket: Path | None = None
     url: str = "http://hcloud"
     token: str | None = None
     ca_file: str | None = None
+    """Certificates of the authorities to trust; None: the system's."""
 
     def __str__(self) -> str:
         return str(self.socket) if self.socket is not None else self.url
@@ -75,17 +80,21 @@ def find_endpoint() -> Endpoint:
 
 
 def _configured_socket() -> Path:
-    from hcloud.config import Config, find_config, read_documents  # 0.1 s, which $HCLOUD_SOCKET saves
-    from hcloud.spec.validation import parse
-
     try:
         found = find_config()
     except ConfigError:
         return SYSTEM_SOCKET
     if found == SYSTEM_CONFIG and not os.access(found, os.R_OK):  # meant for the daemon alone
         return SYSTEM_SOCKET
-    document = read_documents(found)[0]
-    # The database may be named by a variable that only the daemon has; nobody needs it here.
+    stated = stated_socket(found)
+    if stated is not None and stated.is_socket():
+        return stated
+    # The whole configuration is read, which takes 0.1 s, only where that may explain why there is no socket.
+    from hcloud.config import Config, read_config
+    from hcloud.spec.validation import parse
+
+    document = read_config(found, [])
+    # The database may be named by a variable that only the daemon has.
     value = document.value
     known = {key: each for key, each in value.items() if key != "database"} if isinstance(value, Mapping) else value
     return parse(Config, known, document.where, context={"base": found.expanduser().absolute().parent}).socket_path
@@ -94,24 +103,23 @@ def _configured_socket() -> Path:
 class Client:
     """Requests to one daemon. Every request may be repeated without harm, so lost connections and 503 are retried."""
 
-    def __init__(self, door: Endpoint | None = None, clock: Clock | None = None) -> None:
+    def __init__(self, endpoint: Endpoint | None = None, clock: Clock | None = None) -> None:
         """Prepare; nothing is sent yet."""
-        self.door = door or find_endpoint()
+        self.endpoint = endpoint or find_endpoint()
         self.clock = clock or SystemClock()
         self.patience_s = PATIENCE_S
-        """How long a daemon that does not answer is asked again; ``be_patient`` where a restart must not matter."""
-        self.tell: Callable[[str], None] | None = None
-        """Is told, once each time, that the daemon does not answer and is waited for."""
+        """How long requests to a daemon that does not answer are retried; see ``be_patient``."""
+        self.answer_timeout_s = ANSWER_TIMEOUT_S
+        """Most time for connecting, and between two parts of an answer."""
+        self.report_waiting: Callable[[str], None] | None = None
+        """Called once per request that waits for a daemon, with a sentence that says so."""
         self._give_up_at = math.inf
-        transport = httpx.HTTPTransport(uds=str(self.door.socket)) if self.door.socket is not None else None
-        headers = {"Authorization": f"Bearer {self.door.token}"} if self.door.token else {}
-        self._http = httpx.Client(
-            base_url=self.door.url,
-            transport=transport,
-            headers=headers,
-            timeout=ANSWER_TIMEOUT_S,
-            trust_env=False,  # a proxy from the environment has no business on a socket
-            verify=_trust(self.door.ca_file),
+        token = self.endpoint.token
+        self._http = Http(
+            url=self.endpoint.url,
+            socket_path=self.endpoint.socket,
+            headers={"Authorization": f"Bearer {token}"} if token else {},
+            tls=_trust(self.endpoint.ca_file),
         )
 
     def pause(self, seconds: float) -> None:
@@ -119,13 +127,13 @@ class Client:
         self.clock.wait(threading.Event(), seconds)
 
     def be_patient(self, timeout_s: float | None = None) -> None:
-        """From now on wait for a daemon that restarts, saying so, but no longer than ``timeout_s`` in all."""
+        """From now on wait for a daemon that restarts, with a message, for at most ``timeout_s`` in all."""
         self.patience_s = WAITING_PATIENCE_S
-        self.tell = self.tell or (lambda line: click.echo(line, err=True))
+        self.report_waiting = self.report_waiting or (lambda line: click.echo(line, err=True))
         self._give_up_at = math.inf if timeout_s is None else self.clock.now() + timeout_s
 
     def left_s(self) -> float:
-        """Return how much is left of the time given to ``be_patient``; infinite where none was."""
+        """Return the remaining time given to ``be_patient``; infinite if none was."""
         return self._give_up_at - self.clock.now()
 
     def get(self, path: str, **parameters: Any) -> Any:
@@ -137,51 +145,49 @@ class Client:
         return self.send("POST", path, body=body).json()
 
     def put_file(self, path: str, chunks: Iterator[bytes], length: int) -> Any:
-        """Send a file's bytes once (a failed upload is started anew by the caller's next run)."""
+        """Send a file's bytes once, without retries: the caller's next run starts a failed upload again."""
         headers = {"Content-Length": str(length), "Content-Type": "application/octet-stream"}
         try:
-            response = self._http.put(path, content=chunks, headers=headers)
-        except httpx.TransportError as error:
-            raise _unreachable(self.door, error) from error
+            response = self._http.request("PUT", path, content=chunks, headers=headers, timeout_s=ANSWER_TIMEOUT_S)
+        except TransportError as error:
+            raise _unreachable(self.endpoint, error) from error
         return _checked(response).json()
 
-    def send(
-        self, method: str, path: str, parameters: Mapping[str, Any] | None = None, body: Any = None
-    ) -> httpx.Response:
-        """Send a request, again where that may help.
+    def send(self, method: str, path: str, parameters: Mapping[str, Any] | None = None, body: Any = None) -> Response:
+        """Send a request, and retry where that may help.
 
         Raises:
-            BadInput, NotFound, Refused: the daemon said so, in its words.
-            Unreachable: no daemon answers, or it stayed busy.
+            BadInput, NotFound, Refused: the daemon's answer, in its words.
+            DaemonUnreachable: no daemon answers, or it stayed busy.
         """
         given = {name: value for name, value in (parameters or {}).items() if value is not None}
-        began_at, pause_s, told = self.clock.now(), FIRST_PAUSE_S, self.tell is None
+        began_at, pause_s, reported = self.clock.now(), FIRST_PAUSE_S, self.report_waiting is None
         while True:
             waited_s = self.clock.now() - began_at
             last = self.left_s() <= 0
-            timeout_s = min(ANSWER_TIMEOUT_S, max(0.0, self.left_s()) + GRACE_S)
+            timeout_s = min(self.answer_timeout_s, max(0.0, self.left_s()) + GRACE_S)
             try:
-                response = self._http.request(method, path, params=given, json=body, timeout=timeout_s)
-                if response.status_code != httpx.codes.SERVICE_UNAVAILABLE or waited_s >= BUSY_PATIENCE_S or last:
+                response = self._http.request(method, path, parameters=given, body=body, timeout_s=timeout_s)
+                if response.status_code != HTTPStatus.SERVICE_UNAVAILABLE or waited_s >= BUSY_PATIENCE_S or last:
                     return _checked(response)
-            except httpx.TransportError as error:
+            except TransportError as error:
                 if waited_s >= self.patience_s or last or _forbidden(error):
-                    raise _unreachable(self.door, error) from error
-                told = told or self._told(self.clock.now() - began_at)
+                    raise _unreachable(self.endpoint, error) from error
+                reported = reported or self._reported(self.clock.now() - began_at)
             self.pause(min(pause_s, max(0.0, self.left_s())))
             pause_s = min(1.0, pause_s * 2)
 
-    def _told(self, silent_s: float) -> bool:
-        """Say that the daemon is waited for, where that takes longer than any command would wait."""
-        if self.tell is None or silent_s < PATIENCE_S:
+    def _reported(self, silent_s: float) -> bool:
+        """Report that the daemon is waited for, once that takes longer than an ordinary command would wait."""
+        if self.report_waiting is None or silent_s < PATIENCE_S:
             return False
-        self.tell(f"no daemon answers {_at(self.door)}; waiting for it")
+        self.report_waiting(f"no daemon answers {_at(self.endpoint)}; waiting for it")
         return True
 
 
-def _trust(ca_file: str | None) -> Any:
+def _trust(ca_file: str | None) -> ssl.SSLContext | None:
     if ca_file is None:
-        return True
+        return None
     import ssl
 
     try:
@@ -190,8 +196,8 @@ def _trust(ca_file: str | None) -> Any:
         raise BadInput(f"HCLOUD_CA_FILE: cannot read {ca_file}: {error.strerror}") from error
 
 
-def _checked(response: httpx.Response) -> httpx.Response:
-    if response.is_success:
+def _checked(response: Response) -> Response:
+    if 200 <= response.status_code < 300:
         return response
     try:
         message = response.json()["error"]["message"]
@@ -200,29 +206,27 @@ def _checked(response: httpx.Response) -> httpx.Response:
     raise _ERRORS.get(response.status_code, HCloudError)(message)
 
 
-def _cause(error: BaseException) -> OSError | None:
-    seen: BaseException | None = error
-    while seen is not None and not isinstance(seen, OSError):
-        seen = seen.__cause__ or seen.__context__
-    return seen
+def _forbidden(error: TransportError) -> bool:
+    cause = error.__cause__
+    return isinstance(cause, OSError) and cause.errno in (errno.EACCES, errno.EPERM)
 
 
-def _forbidden(error: httpx.TransportError) -> bool:
-    cause = _cause(error)
-    return cause is not None and cause.errno in (errno.EACCES, errno.EPERM)
-
-
-def _unreachable(door: Endpoint, error: httpx.TransportError) -> DaemonUnreachable:
+def _unreachable(endpoint: Endpoint, error: TransportError) -> DaemonUnreachable:
     if _forbidden(error):
-        return DaemonUnreachable(f"you may not use {door}; ask for membership in its group (ls -l {door} shows which)")
-    if isinstance(error, httpx.ConnectError):
-        if door.socket is None:
-            return DaemonUnreachable(f"no daemon answers {_at(door)} ({error})")
         return DaemonUnreachable(
-            f"no daemon answers {_at(door)}; start it with 'hcloud daemon' or 'systemctl start hcloud'"
+            f"you may not use {endpoint}; ask for membership in its group (ls -l {endpoint} shows which)"
         )
-    return DaemonUnreachable(f"the daemon on {door} broke off ({type(error).__name__}: {error}); see its log")
+    if isinstance(error.__cause__, TimeoutError):
+        return DaemonUnreachable(f"the daemon on {endpoint} did not answer in time; see its log")
+    if error.connected:
+        cause = type(error.__cause__).__name__
+        return DaemonUnreachable(f"the daemon on {endpoint} closed the connection ({cause}: {error}); see its log")
+    if endpoint.socket is None:
+        return DaemonUnreachable(f"no daemon answers {_at(endpoint)} ({error})")
+    return DaemonUnreachable(
+        f"no daemon answers {_at(endpoint)}; start it with 'hcloud daemon' or 'systemctl start hcloud'"
+    )
 
 
-def _at(door: Endpoint) -> str:
-    return f"at {door}" if door.socket is None else f"on {door}"
+def _at(endpoint: Endpoint) -> str:
+    return f"at {endpoint}" if endpoint.socket is None else f"on {endpoint}"

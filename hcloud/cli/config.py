@@ -45,20 +45,21 @@ def example() -> None:
     click.echo(package_data.path("config.example.yaml").read_text(encoding="utf-8"), nl=False)
 
 
-def load_with_policy(file: Path) -> Config:
+def load_with_policy(file: Path, notes: list[str] | None = None) -> Config:
     """Return the configuration in ``file``, its policy and its providers' settings checked too. Raises ConfigError."""
-    loaded = load_config(file, provider_types=sorted({point.name for point in entry_points(group="hcloud.providers")}))
-    load_named_policy(loaded, file)
+    types = sorted({point.name for point in entry_points(group="hcloud.providers")})
+    loaded = load_config(file, notes, provider_types=types)
+    load_named_policy(loaded, file, notes)
     for provider in loaded.providers:
         check_provider_settings(provider.type, provider.name, loaded.settings_of(provider))
     return loaded
 
 
-def _load_all(file: Path) -> Config:
+def _load_all(file: Path, notes: list[str]) -> Config:
     from hcloud.store import check_database  # a quarter of a second, which other commands save
 
     # The database is no part of `load_with_policy`: what ends machines without records must not fail on it.
-    loaded = load_with_policy(file)
+    loaded = load_with_policy(file, notes)
     try:
         check_database(loaded.database, state_dir=loaded.state_dir)
     except ConfigError as error:

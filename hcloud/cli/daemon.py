@@ -19,9 +19,10 @@ def daemon(config_path: Path | None) -> None:
         from hcloud.daemon import run_daemon
 
         file = find_config(config_path)
-        config = load_config(file)
-        load_named_policy(config, file)  # the daemon reads it again; only here it is known where it was named
+        notes: list[str] = []
+        config = load_config(file, notes)
+        load_named_policy(config, file, [])  # the daemon reads it again; only here it is known where it was named
         try:
-            raise SystemExit(run_daemon(config))
+            raise SystemExit(run_daemon(config, notes))
         except ConfigError as error:
             raise at_its_line(error, file) from error

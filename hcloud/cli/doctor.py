@@ -8,8 +8,11 @@ from __future__ import annotations
 import os
 import shutil
 import socket
+import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
 
@@ -64,6 +67,7 @@ def doctor(no_cloud: bool, form: str) -> int:
 
 # ---------------------------------------------------------------------------------------------------- this machine
 def _of_this_machine(*, cloud: bool) -> Iterator[DoctorFinding]:
+    yield from _namesakes()
     try:
         path = find_config()
         config = load_with_policy(path)
@@ -79,6 +83,21 @@ def _of_this_machine(*, cloud: bool) -> Iterator[DoctorFinding]:
     yield from _scheduler(config)
     if cloud:
         yield from _accounts(config)
+
+
+def _namesakes() -> Iterator[DoctorFinding]:
+    """Yield what else is called hcloud here: Hetzner Cloud's official library and command line are."""
+    do = "install HCloud in an environment of its own (uv tool, pipx, deploy/install)"
+    with suppress(metadata.PackageNotFoundError):
+        other = metadata.distribution("hcloud")
+        finding = (
+            f"Hetzner Cloud's library hcloud {other.version} is in the same environment; its files and ours overlap"
+        )
+        yield DoctorFinding(check="name clash", verdict="fail", finding=finding, do=do)
+    ours, first = Path(sys.executable).parent / "hcloud", shutil.which("hcloud")
+    if first is not None and ours.exists() and not os.path.samefile(first, ours):
+        finding = f"'hcloud' runs {first}, not this program ({ours})"
+        yield DoctorFinding(check="name clash", verdict="warn", finding=finding, do=f"{do}, or put ours first on PATH")
 
 
 def _keys(config: Config) -> Iterator[DoctorFinding]:

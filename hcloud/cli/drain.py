@@ -74,7 +74,7 @@ def drain(
 
 
 def _show_orders(orders: list[dict[str, Any]], form: str) -> None:
-    write_rows(form, orders, ORDER_COLUMNS, _order_row, empty="nothing is drained")
+    write_rows(form, orders, ORDER_COLUMNS, _order_row, empty="none")
 
 
 def _order_row(order: Mapping[str, Any]) -> list[Any]:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import click
 
-from hcloud.cli.check import check_files, form_option
 from hcloud.cli.client import Client
+from hcloud.cli.completing import job_ids
 from hcloud.cli.output import (
     FiniteRange,
     WholeRange,
@@ -23,66 +21,78 @@ from hcloud.cli.output import (
     write_json,
     write_rows,
 )
-from hcloud.cli.policy import dollars
-from hcloud.config import load_job
-from hcloud.core.clock import SystemClock
 from hcloud.core.errors import BadInput
-from hcloud.core.units import utc_text
-from hcloud.spec.jobfile import JobFile
-from hcloud.spec.validation import json_schema
 
 ENDED = frozenset({"succeeded", "failed", "cancelled"})
 CANCELLED_COLUMNS = ("job", "name", "state", "cancelled_by")
+_text_or_json = click.option(
+    "-o",
+    "--output",
+    "form",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="Output format.",
+)
 
 
 def job_id(text: str) -> str:
-    """Read ``7`` as ``job-7``. Raises BadInput for what could be no id, and would be another path of the API."""
+    """Return a job's id; ``7`` means ``job-7``. Raises BadInput for anything else than an id (a path, say)."""
     if not re.fullmatch(r"[\w-]+", text, re.ASCII):
         raise BadInput(f"{text!r} is not the id of a job; one looks like job-7")
     return f"job-{text}" if text.isdigit() else text
 
 
 @click.command()
-@click.argument("job")
-@click.option("-f", "--follow", is_flag=True, help="Go on until the job has ended, across attempts.")
+@click.argument("job", shell_complete=job_ids)
+@click.option("-f", "--follow", is_flag=True, help="Continue until the job has ended, across attempts.")
 @click.option("--stderr", "stderr", is_flag=True, help="Standard error instead of standard output.")
 @click.option("--rank", type=WholeRange(min=0), default=0, show_default=True, help="Which node of the job.")
-@click.option("--attempt", type=WholeRange(min=1), help="Which attempt (default: the present or last one).")
-def logs(job: str, follow: bool, stderr: bool, rank: int, attempt: int | None) -> None:
-    """Show the output of JOB, also after its end."""
-    from hcloud.cli.follow import copy_output, follow_output
+@click.option("--attempt", type=WholeRange(min=1), help="Which attempt (default: the current or last one).")
+@_text_or_json
+def logs(job: str, follow: bool, stderr: bool, rank: int, attempt: int | None, form: str) -> None:
+    """Show the output of JOB, also after its end. With -o json: one JSON object per line, for each part of it."""
+    from hcloud.cli.follow import copy_output, follow_output, write_bytes, write_part
 
     client, stream = Client(), "stderr" if stderr else "stdout"
+    write = write_bytes if form == "text" else write_part
     if follow:
-        follow_output(client, job_id(job), stream=stream, rank=rank, attempt=attempt, onwards=attempt is None)
+        follow_output(
+            client, job_id(job), stream=stream, rank=rank, attempt=attempt, onwards=attempt is None, write=write
+        )
     else:
-        copy_output(client, job_id(job), stream=stream, rank=rank, attempt=attempt)
+        copy_output(client, job_id(job), stream=stream, rank=rank, attempt=attempt, write=write)
 
 
 @click.command()
-@click.argument("jobs", nargs=-1, required=True)
+@click.argument("jobs", nargs=-1, required=True, shell_complete=job_ids)
 @click.option("--timeout", type=FiniteRange(min=0), help="Give up after this many seconds; the jobs go on.")
-def wait(jobs: tuple[str, ...], timeout: float | None) -> int:
-    """Wait until JOBS have ended; ends with 1 when one of them did not succeed."""
+@_text_or_json
+def wait(jobs: tuple[str, ...], timeout: float | None, form: str) -> int:
+    """Wait until JOBS have ended; exits with 1 if one of them did not succeed."""
     from hcloud.cli.follow import wait_for
 
-    return wait_for(Client(), [job_id(each) for each in jobs], timeout_s=timeout)
+    ended: list[dict[str, Any]] = []
+    code = wait_for(Client(), [job_id(each) for each in jobs], timeout_s=timeout, ended=ended)
+    if form == "json":
+        write_json(ended)
+    return code
 
 
 @click.command()
-@click.argument("jobs", nargs=-1)
+@click.argument("jobs", nargs=-1, shell_complete=job_ids)
 @click.option("-a", "--all", "every", is_flag=True, help="All your jobs that have not ended.")
-@click.option("-u", "--all-users", is_flag=True, help="With --all: everybody's (admins).")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("-u", "--all-users", is_flag=True, help="With --all: of all users (admins only).")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 @format_option
 def cancel(jobs: tuple[str, ...], every: bool, all_users: bool, yes: bool, form: str) -> None:
-    """Stop JOBS. A job that has ended stays as it is."""
+    """Stop JOBS. Jobs that have ended are left alone."""
     if bool(jobs) == every:
         raise BadInput("name the jobs to cancel, or --all; see 'hcloud status'")
     client = Client()
     ids = _all_live(client, all_users) if every else [job_id(each) for each in jobs]
     if not ids:
-        click.echo("no job of yours is left to cancel")
+        click.echo("none of your jobs is left to cancel")
         return
     if not confirmed(f"Cancel {' '.join(ids) if len(ids) <= 5 else f'{len(ids)} jobs'}?", yes):
         raise click.Abort
@@ -110,10 +120,10 @@ def _all_live(client: Client, all_users: bool) -> list[str]:
 
 
 @click.command()
-@click.argument("job")
+@click.argument("job", shell_complete=job_ids)
 @click.option("-o", "--output", "form", type=click.Choice(["table", "json"]), default="table", help="Output format.")
 def explain(job: str, form: str) -> None:
-    """Tell what was decided about JOB, and why, with the numbers that decided it."""
+    """Explain every decision about JOB, with the numbers that decided it."""
     story = Client().get(f"/v1/jobs/{job_id(job)}/explain")
     if form == "json":
         write_json(story)
@@ -123,7 +133,7 @@ def explain(job: str, form: str) -> None:
 
 
 def job_detail(job: dict[str, Any], now: float) -> list[tuple[str, str]]:
-    """Return what there is to say of one job, as names and texts."""
+    """Return the details of one job as (name, text) pairs."""
     spec, attempt = job["spec"], job["attempt"]
     need = spec["resources"]
     failures = f", failures: {', '.join(job['failures'])}" if job["failures"] else ""
@@ -160,52 +170,3 @@ def target_text(target: dict[str, Any]) -> str:
     within = f"within {span(target['finish_within_s'])}" if target["finish_within_s"] is not None else ""
     by = f"by {when(target['finish_by_at'])}" if target["finish_by_at"] is not None else ""
     return " ".join(part for part in (within, by) if part) or "batch"
-
-
-@click.group()
-def job() -> None:
-    """Check job files; print their schema."""
-
-
-@job.command()
-@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
-@form_option
-def check(files: tuple[Path, ...], form: str) -> None:
-    """Check job FILES (-: standard input) and say in plain words what they ask for; nothing is submitted."""
-    now = SystemClock().now()
-    check_files(files, form, lambda file: load_job(file, now=now), _described)
-
-
-@job.command()
-def schema() -> None:
-    """Print the JSON Schema of job files, which is also what the API takes."""
-    write_json(json_schema(JobFile))
-
-
-def _described(jobs: tuple[JobFile, ...]) -> dict[str, Any]:
-    return {"jobs": [each.name for each in jobs], "summary": [line for each in jobs for line in _summary(each)]}
-
-
-def _summary(asked: JobFile) -> Iterator[str]:
-    need, nodes = asked.resources, asked.nodes.to_nodes()
-    yield f"{asked.name}: {_promise(asked)}"
-    together = "" if nodes.count == 1 else " together" if nodes.gang else f", from {nodes.minimum}"
-    count = "1 node" if nodes.count == 1 else f"{nodes.count} nodes"
-    yield f"  {count}{together}, each {need.vcpus:g} vCPUs, {need.memory} MiB memory, {gib(need.disk)} disk"
-    limits = [f"at most {span(asked.max_runtime)}"] if asked.max_runtime else []
-    limits += [f"at most {dollars(asked.budget_usd)}"] if asked.budget_usd else []
-    tries = asked.retries.exit_code
-    limits.append(f"tried again {tries} times when it fails" if tries else "not tried again when it fails")
-    yield f"  {', '.join(limits)}; {'may' if asked.interruptible else 'must not'} be interrupted"
-
-
-def _promise(asked: JobFile) -> str:
-    batch, service = asked.target.batch, asked.target.service
-    if service is not None:
-        latency = f"{service.percentile:g} % of answers within {service.latency_ms:g} ms"
-        return f"service of {service.requests_per_s:g} requests/s, {latency}"
-    if batch is None:
-        return "best effort, no promise"
-    limits = [f"within {span(batch.within)}"] if batch.within is not None else []
-    limits += [f"by {utc_text(batch.by)}"] if batch.by is not None else []
-    return f"batch, done {' and '.join(limits)}" if limits else "batch, no deadline"

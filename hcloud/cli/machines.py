@@ -13,6 +13,7 @@ import click
 from hcloud.cli import candidates
 from hcloud.cli.candidates import OfferQuery, asked_of
 from hcloud.cli.client import Client
+from hcloud.cli.instance_table import INSTANCE_COLUMNS, INSTANCE_SPARE, instance_row
 from hcloud.cli.jobs import job_id
 from hcloud.cli.output import (
     FiniteRange,
@@ -31,9 +32,6 @@ from hcloud.core.clock import SystemClock
 from hcloud.core.errors import BadInput
 from hcloud.core.model import EventKind
 
-INSTANCE_COLUMNS = ("instance", "state", "provider", "zone", "type", "market", ">$/h", ">vcpus", ">used", ">up",
-                    ">expires", "jobs")  # fmt: skip
-INSTANCE_SPARE = ("zone", "used", "provider", "market", "vcpus", "expires", "up", "type")
 INSTANCE_CSV = ("instance", "state", "provider", "zone", "type", "market", "price_usd_per_h", "vcpus", "memory_mib",
                 "used_vcpus", "launched_at", "ready_at", "expires_at", "terminated_at", "jobs")  # fmt: skip
 OFFER_COLUMNS = ("provider", "zone", "type", "market", ">vcpus", ">memory_mib", ">price_usd_per_h", ">available",
@@ -62,26 +60,6 @@ def instances(ended: bool, limit: int, form: str) -> None:
         )
     else:
         write_rows(form, found, INSTANCE_CSV, _instance_csv)
-
-
-def instance_row(each: dict[str, Any], now: float) -> list[Any]:
-    """Return a machine as a row of ``INSTANCE_COLUMNS``."""
-    offer, kind = each["offer"], each["offer"]["instance_type"]
-    end = each["terminated_at"] or now
-    return [
-        each["id"],
-        each["state"],
-        offer["provider"],
-        offer["zone"],
-        kind["name"],
-        offer["market"],
-        f"{offer['price_usd_per_h']:.4f}",
-        f"{kind['capacity']['vcpus']:g}",
-        f"{each['used']['vcpus']:g}",
-        span(end - each["launched_at"]) if each["launched_at"] is not None else "",
-        span(each["expires_at"] - now) if each["terminated_at"] is None else "",
-        " ".join(each["jobs"]),
-    ]
 
 
 def _instance_csv(each: dict[str, Any]) -> list[Any]:

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 import click
 
 from hcloud import __version__
-from hcloud.core.errors import BadInput, HCloudError
+from hcloud.core.errors import HCloudError
 
 EXIT_OK, EXIT_JOB_FAILED, EXIT_BAD_INPUT, EXIT_UNREACHABLE, EXIT_REFUSED = range(5)
 EXIT_INTERRUPTED = 130
@@ -26,49 +26,59 @@ EXIT_CODES = """\
 \b
 Exit codes:
   0  ok
-  1  a job failed (or anything that is none of the others)
+  1  a job failed, or any other failure
   2  bad input
   3  the daemon is unreachable
   4  refused by policy, budget or your role
 """
 
-# name: (module, attribute, one line of help), in the order in which help shows them
-COMMANDS: dict[str, tuple[str, str, str]] = {
-    "init": ("hcloud.cli.init", "init", "Set HCloud up: configuration, keys, directories."),
-    "submit": ("hcloud.cli.submit", "submit", "Submit jobs from files, or one command."),
-    "run": ("hcloud.cli.submit", "run", "Submit, follow the output, and end as the job ends."),
-    "status": ("hcloud.cli.status", "status", "Show the daemon, jobs and machines."),
-    "queue": ("hcloud.cli.status", "queue", "Show jobs."),
-    "logs": ("hcloud.cli.jobs", "logs", "Show a job's output; -f follows it."),
-    "wait": ("hcloud.cli.jobs", "wait", "Wait for jobs to end."),
-    "cancel": ("hcloud.cli.jobs", "cancel", "Stop jobs."),
-    "explain": ("hcloud.cli.jobs", "explain", "Tell what was decided about a job, and why."),
-    "job": ("hcloud.cli.jobs", "job", "Check job files; print their schema."),
-    "instances": ("hcloud.cli.machines", "instances", "Show machines."),
-    "offers": ("hcloud.cli.machines", "offers", "Show what can be rented, at what price."),
-    "catalog": ("hcloud.cli.catalog", "catalog", "Show what machines cost; read prices anew; compare."),
-    "events": ("hcloud.cli.machines", "events", "Show the audit log; -f follows it."),
-    "simulate": ("hcloud.cli.simulate", "simulate", "Try policies on a virtual cloud: cost, promises, waits."),
-    "report": ("hcloud.cli.report", "report", "Report cost, performance, savings, utilisation."),
-    "bill": ("hcloud.cli.bill", "bill", "Compare the ledger with the cloud's bill."),
-    "orphans": ("hcloud.cli.doctor", "orphans", "Show what carried our tag but was in no record."),
-    "doctor": ("hcloud.cli.doctor", "doctor", "Look the deployment over: what is wrong, and what to do."),
-    "drain": ("hcloud.cli.drain", "drain", "Take machines out of use when their jobs have ended or moved."),
-    "destroy": ("hcloud.cli.drain", "destroy", "End machines at once, with a plan and a question first."),
-    "pause": ("hcloud.cli.machines", "pause", "Launch and place nothing more until resumed."),
-    "resume": ("hcloud.cli.machines", "resume", "Launch and place again."),
-    "profile": ("hcloud.cli.profile", "profile", "Measure programs and sources of interference."),
-    "plan": ("hcloud.cli.plan", "plan", "Recommend what to reserve; try a policy on the past."),
-    "policy": ("hcloud.cli.policy", "policy", "Check policy files; print their schema."),
-    "config": ("hcloud.cli.config", "config", "Check the configuration; print its schema."),
-    "daemon": ("hcloud.cli.daemon", "daemon", "Run the daemon."),
-    "engine": ("hcloud.cli.engine", "engine", "Run the engine's scheduler."),
-    "worker": ("hcloud.cli.engine", "worker", "Run a worker on an instance."),
-    "completion": ("hcloud.cli.main", "completion", "Print the shell completion script."),
-    "version": ("hcloud.cli.main", "version", "Print the version."),
+# group: {name: (module, attribute, one line of help)}, in the order in which help shows them
+GROUPS: dict[str, dict[str, tuple[str, str, str]]] = {
+    "Jobs": {
+        "submit": ("hcloud.cli.submit", "submit", "Submit jobs from files, or one command."),
+        "run": ("hcloud.cli.submit", "run", "Submit, follow the output, and exit as the job does."),
+        "status": ("hcloud.cli.status", "status", "Show the daemon, jobs and machines."),
+        "queue": ("hcloud.cli.status", "queue", "Show jobs."),
+        "logs": ("hcloud.cli.jobs", "logs", "Show a job's output; -f follows it."),
+        "wait": ("hcloud.cli.jobs", "wait", "Wait for jobs to end."),
+        "cancel": ("hcloud.cli.jobs", "cancel", "Stop jobs."),
+        "explain": ("hcloud.cli.jobs", "explain", "Explain every decision about a job."),
+        "job": ("hcloud.cli.job_files", "job", "Check job files; print their schema."),
+    },
+    "Machines and money": {
+        "instances": ("hcloud.cli.machines", "instances", "Show machines."),
+        "offers": ("hcloud.cli.machines", "offers", "Show what can be rented, and its price."),
+        "drain": ("hcloud.cli.drain", "drain", "Take machines out of use once their jobs have ended or moved."),
+        "destroy": ("hcloud.cli.drain", "destroy", "Terminate machines at once, after a plan and a question."),
+        "report": ("hcloud.cli.report", "report", "Report cost, performance, savings, utilisation, decisions."),
+        "bill": ("hcloud.cli.bill", "bill", "Compare the ledger with the cloud's bill."),
+        "catalog": ("hcloud.cli.catalog", "catalog", "Show, refresh and compare prices."),
+    },
+    "Policies and what-if": {
+        "policy": ("hcloud.cli.policy", "policy", "Check policy files; print their schema."),
+        "simulate": ("hcloud.cli.simulate", "simulate", "Compare policies on a virtual cloud: cost, targets, waits."),
+        "plan": ("hcloud.cli.plan", "plan", "Recommend reservations; replay the past under a new policy."),
+    },
+    "Knowledge": {
+        "profile": ("hcloud.cli.profile", "profile", "Measure programs and sources of interference."),
+    },
+    "Operations": {
+        "init": ("hcloud.cli.init", "init", "Set up a deployment: configuration, keys, directories."),
+        "daemon": ("hcloud.cli.daemon", "daemon", "Run the daemon."),
+        "engine": ("hcloud.cli.engine", "engine", "Run the engine's scheduler."),
+        "worker": ("hcloud.cli.engine", "worker", "Run a worker on an instance."),
+        "config": ("hcloud.cli.config", "config", "Check the configuration; print its schema."),
+        "doctor": ("hcloud.cli.doctor", "doctor", "Check the deployment and say what to fix."),
+        "events": ("hcloud.cli.machines", "events", "Show the audit log; -f follows it."),
+        "orphans": ("hcloud.cli.doctor", "orphans", "List cloud machines with our tag that HCloud has no record of."),
+        "pause": ("hcloud.cli.machines", "pause", "Stop launching and placing until resumed."),
+        "resume": ("hcloud.cli.machines", "resume", "Launch and place again."),
+        "help": ("hcloud.cli.manual", "help_command", "Show the help of a command; --man prints a man page."),
+        "completion": ("hcloud.cli.manual", "completion", "Print the shell completion script."),
+        "version": ("hcloud.cli.manual", "version", "Print the version."),
+    },
 }
-
-
+COMMANDS = {name: entry for group in GROUPS.values() for name, entry in group.items()}
 MOVED = {
     "soak": "'make soak', or 'python -m lab.soak', in a checkout of HCloud",
     "reproduce": "'make reproduce', or 'python -m lab.papers', in a checkout of HCloud",
@@ -117,8 +127,10 @@ class LazyGroup(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the list of commands without loading any."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, COMMANDS[name][2]) for name in self.list_commands(ctx)])
+        installed = set(self.list_commands(ctx))
+        for title, group in GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name, line) for name, (_, _, line) in group.items() if name in installed])
 
 
 @click.group(
@@ -130,8 +142,9 @@ class LazyGroup(click.Group):
     "--config", "-c", type=click.Path(), help="Configuration file (else $HCLOUD_CONFIG and the usual places)."
 )
 @click.option("--socket", type=click.Path(), help="The daemon's socket (else $HCLOUD_SOCKET and the configuration).")
+@click.version_option(__version__, prog_name="hcloud", message="%(prog)s %(version)s")
 def cli(config: str | None, socket: str | None) -> None:
-    """Submit jobs with performance targets; HCloud rents the machines, cheaply, and tells you why.
+    """Submit jobs with performance targets; HCloud rents the machines cheaply and explains each decision.
 
     Begin with 'hcloud init', 'hcloud engine' and 'hcloud daemon', then 'hcloud submit -- echo hello'.
     """
@@ -254,31 +267,6 @@ def _complain(error: HCloudError) -> None:
     click.echo(f"hcloud: {error}", err=True)
     for note in getattr(error, "__notes__", ()):
         click.echo(f"hcloud: {note}", err=True)
-
-
-SHELLS = ("bash", "zsh", "fish")
-
-
-@click.command()
-@click.argument("shell", type=click.Choice(SHELLS))
-def completion(shell: str) -> None:
-    """Print the completion script of SHELL.
-
-    bash: add 'eval "$(hcloud completion bash)"' to ~/.bashrc. zsh: the same in ~/.zshrc.
-    fish: hcloud completion fish > ~/.config/fish/completions/hcloud.fish
-    """
-    from click.shell_completion import get_completion_class
-
-    writer = get_completion_class(shell)
-    if writer is None:  # click knows all three; a version that does not is at fault
-        raise BadInput(f"this version of click cannot complete for {shell}")
-    click.echo(writer(cli, {}, "hcloud", "_HCLOUD_COMPLETE").source())
-
-
-@click.command()
-def version() -> None:
-    """Print the version."""
-    click.echo(f"hcloud {__version__}")
 
 
 if __name__ == "__main__":

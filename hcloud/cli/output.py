@@ -18,8 +18,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from hcloud.core.units import parse_number
-
 F = TypeVar("F", bound=Callable[..., Any])
 FORMATS = ("table", "json", "csv")
 WIDE = 4096
@@ -52,7 +50,11 @@ class FiniteRange(click.FloatRange):
         number = super().convert(value, param, ctx)
         if not math.isfinite(number):
             self.fail(f"{value} is not a finite number.", param, ctx)
-        if isinstance(value, str) and parse_number(value) is None:
+        if isinstance(value, str):
+            from hcloud.core.units import parse_number  # imports pydantic: only where such an option is given
+
+            if parse_number(value) is not None:
+                return number
             self.fail(f"{value!r} is not a number in plain digits.", param, ctx)
         return number
 

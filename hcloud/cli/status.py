@@ -10,8 +10,9 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from hcloud.cli.client import Client
+from hcloud.cli.completing import job_ids
+from hcloud.cli.instance_table import INSTANCE_COLUMNS, INSTANCE_SPARE, instance_row
 from hcloud.cli.jobs import ENDED, job_detail, job_id, target_text
-from hcloud.cli.machines import INSTANCE_COLUMNS, INSTANCE_SPARE, instance_row
 from hcloud.cli.output import (
     FiniteRange,
     WholeRange,
@@ -25,7 +26,6 @@ from hcloud.cli.output import (
     write_rows,
 )
 from hcloud.core.errors import BadInput
-from hcloud.core.model import JobState
 
 JOB_COLUMNS = ("job", "name", "user", "state", "target", ">vcpus", ">nodes", ">age", ">left", "where")
 JOB_SPARE = ("nodes", "vcpus", "user", "age", "target", "where")
@@ -33,7 +33,11 @@ JOB_CSV = ("job", "name", "user", "state", "target", "vcpus", "memory_mib", "nod
            "finished_at", "attempts", "wait_code", "wait_text", "outcome")  # fmt: skip
 
 
-_STATES = click.Choice([str(state) for state in JobState])
+JOB_STATES = (
+    "submitted", "profiled", "classified", "queued", "awaiting_instance", "placed", "running", "preempted", "succeeded",
+    "failed", "cancelled",
+)  # fmt: skip
+"""The values of ``JobState``, which this command does without importing."""
 
 
 def _tag(_context: click.Context, _option: click.Parameter, tag: str | None) -> str | None:
@@ -45,19 +49,31 @@ def _tag(_context: click.Context, _option: click.Parameter, tag: str | None) -> 
 def _listing_options(function: Callable[..., None]) -> Callable[..., None]:
     for option in (
         format_option,
-        click.option("--watch", is_flag=True, help="Show it again and again, until interrupted."),
-        click.option("--interval", type=FiniteRange(min=0.2), default=2.0, help="Seconds between, with --watch."),
-        click.option("-n", "--limit", type=WholeRange(1, 10_000), default=50, show_default=True, help="Most jobs."),
+        click.option("--watch", is_flag=True, help="Redraw until interrupted."),
+        click.option(
+            "--interval", type=FiniteRange(min=0.2), default=2.0, help="Seconds between redraws with --watch."
+        ),
+        click.option(
+            "-n",
+            "--limit",
+            type=WholeRange(1, 10_000),
+            default=50,
+            show_default=True,
+            help="Show at most N jobs.",
+            metavar="N",
+        ),
         click.option("--tag", callback=_tag, help="Only jobs with this tag: KEY or KEY=VALUE."),
-        click.option("-s", "--state", type=_STATES, multiple=True, help="Only jobs in this state (repeatable)."),
-        click.option("-u", "--all-users", is_flag=True, help="Jobs of everybody, not only yours."),
+        click.option(
+            "-s", "--state", type=click.Choice(JOB_STATES), multiple=True, help="Only jobs in this state (repeatable)."
+        ),
+        click.option("-u", "--all-users", is_flag=True, help="Jobs of all users, not only yours."),
     ):
         function = option(function)
     return function
 
 
 @click.command()
-@click.argument("jobs", nargs=-1)
+@click.argument("jobs", nargs=-1, shell_complete=job_ids)
 @_listing_options
 def status(
     jobs: tuple[str, ...],
@@ -75,7 +91,6 @@ def status(
     choice = {"state": list(state) or None, "tag": tag, "limit": limit}
 
     def read() -> dict[str, Any]:
-        """Ask the daemon anew, for each redraw."""
         return _picture(client, ids, all_users, choice)
 
     if watch:
@@ -106,7 +121,6 @@ def queue(
     choice = {"state": list(state) or None, "tag": tag, "limit": limit}
 
     def read() -> dict[str, Any]:
-        """Ask the daemon anew, for each redraw."""
         return _picture(client, [], all_users, choice)
 
     if watch:
@@ -147,7 +161,9 @@ def _watch(client: Client, form: str, interval_s: float, shown: Callable[[], Ren
                 client.pause(interval_s)
         with Live(shown(), console=screen, auto_refresh=False, screen=True) as live:
             # What is written beside a picture on a screen of its own is lost: it stands above the picture.
-            client.tell = lambda line: live.update(Group(Text(line, style="bold"), live.get_renderable()), refresh=True)
+            client.report_waiting = lambda line: live.update(
+                Group(Text(line, style="bold"), live.get_renderable()), refresh=True
+            )
             while True:
                 client.pause(interval_s)
                 live.update(shown(), refresh=True)
@@ -168,11 +184,11 @@ def _shown(picture: dict[str, Any], in_detail: bool) -> RenderableType:
 
 
 def daemon_lines(status: dict[str, Any]) -> list[str]:
-    """Return the daemon's health in a few lines; what is wrong stands in capitals at its beginning."""
+    """Return the daemon's health in a few lines; each problem begins with a word in capitals."""
     daemon, now = status["daemon"], status["now"]
     cycle, policy, engine = daemon.get("cycle", {}), daemon.get("policy", {}), daemon.get("engine", {})
     up = span(now - daemon["started_at"]) if "started_at" in daemon else "?"
-    leader = "leads" if daemon.get("leader", True) else "stands by"
+    leader = "leader" if daemon.get("leader", True) else "standby"
     lines = [f"daemon   hcloud {status['version']}, up {up}, {leader}; you are {status['you']} ({status['role']})"]
     if cycle.get("at"):
         lines.append(
@@ -186,6 +202,7 @@ def daemon_lines(status: dict[str, Any]) -> list[str]:
         lines.append(f"provider {name}: {provider.get('offers', 0)} offers")
     lines += [_money_line(status), _count_line(status), *_isolation_lines(daemon)]
     lines += [f"TROUBLE  {text}" for text in troubles(status)]
+    lines += [f"note     {text}" for text in daemon.get("notes", ())]
     return [printable(line) for line in lines]
 
 
@@ -200,7 +217,7 @@ def _money_line(status: dict[str, Any]) -> str:
         if spent is not None
     ]
     priced_at = status["priced_at"]
-    aged = f"; the oldest price on offer is {span(status['now'] - priced_at)} old" if priced_at is not None else ""
+    aged = f"; oldest price {span(status['now'] - priced_at)} old" if priced_at is not None else ""
     return f"money    {', '.join(parts)}{aged}"
 
 
@@ -221,15 +238,15 @@ def _isolation_lines(daemon: dict[str, Any]) -> list[str]:
 
 
 def troubles(status: dict[str, Any]) -> list[str]:
-    """Return everything that is wrong, in one sentence each."""
+    """Return one sentence per problem."""
     daemon = status["daemon"]
-    found = [f"paused: {status['paused']}; 'hcloud resume' goes on"] if status["paused"] else []
+    found = [f"paused: {status['paused']}; continue with 'hcloud resume'"] if status["paused"] else []
     if daemon.get("policy", {}).get("error"):
-        found.append(f"the policy file is not in force, the one before is: {daemon['policy']['error']}")
+        found.append(f"policy file rejected, the previous policy stays in force: {daemon['policy']['error']}")
     if daemon.get("cycle", {}).get("error"):
         found.append(f"the last cycle failed: {daemon['cycle']['error']}")
     found += [
-        f"HCloud fails on {name}, a defect, and goes on without: {error}"
+        f"defect in HCloud, {name} is quarantined: {error}"
         for name, error in sorted(daemon.get("cycle", {}).get("left_out", {}).items())
     ]
     found += [

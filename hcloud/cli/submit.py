@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -29,6 +30,8 @@ from hcloud.core.errors import BadInput
 F = TypeVar("F", bound=Callable[..., Any])
 BATCH = 2000
 PLANS_SHOWN = 5
+_MADE_UP = 10**12
+"""The preview numbers jobs that are not submitted yet from here on."""
 COLUMNS = ("id", "name", "state", "submitted_at", "deadline_at")
 
 
@@ -50,7 +53,7 @@ def submit_options(function: F) -> F:
         click.argument("files", nargs=-1, type=click.Path(path_type=Path, allow_dash=True)),
         job_options,
         click.option("--dry-run", "--dryrun", "dry_run", is_flag=True, help="Show the priced plan; submit nothing."),
-        click.option("-y", "--yes", is_flag=True, help="Do not ask."),
+        click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation."),
         click.option("-q", "--quiet", is_flag=True, help="Do not show the plan."),
     ]
     for option in reversed(options):
@@ -60,7 +63,7 @@ def submit_options(function: F) -> F:
 
 @click.command(cls=JobCommand, options_metavar="[OPTIONS]", epilog="Example: hcloud submit --within 10m -- make test")
 @submit_options
-@click.option("-d", "--detach", is_flag=True, help="Return at once; `submit` always does.")
+@click.option("-d", "--detach", is_flag=True, help="Return at once (the default).")
 @format_option
 @click.pass_context
 def submit(
@@ -110,7 +113,7 @@ def run(
     timeout: float | None,
     **flags: Any,
 ) -> int:
-    """Submit, follow the output and wait; ends with 1 when a job failed. Interrupting leaves the jobs running."""
+    """Submit, follow the output and wait; exits with 1 if a job failed. Interrupting leaves the jobs running."""
     from hcloud.cli.follow import follow_output, wait_for
 
     client = Client()
@@ -137,7 +140,7 @@ def run(
 
 
 def send(client: Client, jobs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Submit jobs in batches; every job has a token of its own, so repeating a lost request submits nothing twice."""
+    """Submit jobs in batches. Each has a token of its own, so a repeated request submits nothing twice."""
     requests = [{"job": job, "token": f"cli-{uuid.uuid4()}"} for job in jobs]
     submitted: list[dict[str, Any]] = []
     for start in range(0, len(requests), BATCH):
@@ -146,7 +149,7 @@ def send(client: Client, jobs: Sequence[Mapping[str, Any]]) -> list[dict[str, An
 
 
 def _posted(client: Client, path: str, requests: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Send requests about jobs. What the daemon says of one by its place in the body names the job instead."""
+    """Send requests about jobs. Errors name the job instead of its place in the body."""
     try:
         answer: list[dict[str, Any]] = client.post(path, requests)
         return answer
@@ -181,10 +184,12 @@ def _count(jobs: Sequence[Any]) -> str:
 
 
 def _show_plan(client: Client, jobs: Sequence[Mapping[str, Any]], form: str, *, on_stderr: bool = False) -> None:
-    """Ask what would be done and show it; a table shows the first few jobs whole and the rest in sum."""
+    """Ask what the next plan would do with the jobs and show it; jobs that are alike are shown once."""
     planned: list[dict[str, Any]] = []
     for start in range(0, len(jobs), BATCH):
-        planned += _posted(client, "/v1/plan", [{"job": job} for job in jobs[start : start + BATCH]])
+        batch = jobs[start : start + BATCH]
+        answer = _posted(client, "/v1/plan", [{"job": job} for job in batch])
+        planned += [_with_names(each, batch) for each in answer]
     if form == "json":
         write_json(planned)
         return
@@ -193,28 +198,58 @@ def _show_plan(client: Client, jobs: Sequence[Mapping[str, Any]], form: str, *, 
         write_rows(form, planned, columns, lambda job: [*(job[name] for name in columns[:-1]), _how_known(job)])
         return
     shown = console(stderr=on_stderr)
-    # Who can never run is not to be missed among the others, however many these are.
-    failing = [job for job in planned if job["action"] == "fail"]
-    in_order = [*failing, *(job for job in planned if job["action"] != "fail")]
-    first = max(PLANS_SHOWN, len(failing))
-    for job in in_order[:first]:
-        shown.print(f"{job['name']}: {job['action']}, {printable(job['text'])}")
+    alike: dict[str, list[dict[str, Any]]] = {}
+    for asked, job in zip(jobs, planned, strict=True):
+        alike.setdefault(_alike(asked, job), []).append(job)
+    # Jobs that can never run come first, so that they are not missed among many others.
+    groups = sorted(alike.values(), key=lambda group: group[0]["action"] != "fail")
+    first = max(PLANS_SHOWN, sum(group[0]["action"] == "fail" for group in groups))
+    for group in groups[:first]:
+        job = group[0]
+        shown.print(f"{printable(_names(group))}: {job['action']}, {printable(job['text'])}")
         if job["knowing"] is not None:
             shown.print(f"  {_how_known(job)}")
         if job["action"] == "launch":
             shown.print(table(CANDIDATE_COLUMNS, [_candidate_row(each) for each in job["candidates"]]))
-    if len(planned) > first:
-        shown.print(f"... and {len(planned) - first} more jobs")
+    left = sum(len(group) for group in groups[first:])
+    if left:
+        shown.print(f"... and {left} more job{'s' if left > 1 else ''}")
     added = sum(job["price_usd_per_h"] for job in planned)
     shown.print(f"adds {usd(added)}/h in new machines" if added else "adds no new machines")
 
 
+def _with_names(planned: dict[str, Any], batch: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return a job's plan with names in place of the ids that the preview made up for jobs not submitted yet."""
+
+    def name(found: re.Match[str]) -> str:
+        place = int(found[1]) - _MADE_UP
+        return str(batch[place]["name"]) if place < len(batch) else "another job"
+
+    text = re.sub(r"job-(1\d{12})\b", name, planned["text"])
+    knowing = planned["knowing"]
+    if knowing is not None:
+        knowing = {**knowing, "text": re.sub(r"job-(1\d{12})\b", name, knowing["text"])}
+    return {**planned, "text": text, "knowing": knowing}
+
+
+def _alike(asked: Mapping[str, Any], planned: Mapping[str, Any]) -> str:
+    """Return what jobs have in common that are shown as one: all they ask for but the name, and what is done."""
+    return json.dumps([{**asked, "name": ""}, planned["action"], planned["code"]], sort_keys=True, default=str)
+
+
+def _names(group: Sequence[Mapping[str, Any]]) -> str:
+    if len(group) == 1:
+        return str(group[0]["name"])
+    names = list(dict.fromkeys(str(each["name"]) for each in group))
+    return f"{len(group)} jobs ({', '.join(names[:3])}{', ...' if len(names) > 3 else ''})"
+
+
 def _how_known(job: Mapping[str, Any]) -> str:
-    """Say whether a job is profiled first, or what it is taken for."""
+    """Return whether a job is profiled first, or what it is classified as."""
     knowing = job["knowing"]
     if knowing is None:
         return ""
-    first = {"profiled": "before that ", "later": "to be profiled before that: "}
+    first = {"profiled": "first ", "later": "to be profiled first: "}
     return first.get(knowing["how"], "") + printable(knowing["text"])
 
 

@@ -1,29 +1,53 @@
-"""The only reader of YAML: configuration, policies and job files, with errors that name file, line and key."""
+"""The only reader of YAML: configuration, policies and job files, with errors that name file, line and key.
 
-from hcloud.config.document import read_documents, to_yaml
-from hcloud.config.files import (
-    at_its_line,
-    find_config,
-    load_config,
-    load_job,
-    load_named_policy,
-    load_policy,
-    read_env_file,
-)
-from hcloud.config.profiles import load_library
-from hcloud.config.secrets import resolve_secret
-from hcloud.config.settings import (
-    SOCKET_NAME,
-    ApiSettings,
-    CatalogSettings,
-    Config,
-    EngineSettings,
-    ProviderSettings,
-    RetentionSettings,
-    TcpSettings,
-    home_dir,
-)
-from hcloud.config.watch import PolicyStatus, PolicyWatch
+Names are imported when they are used: commands that only look for the daemon's socket load none of the schemas.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hcloud.config.document import read_documents, to_yaml
+    from hcloud.config.files import (
+        at_its_line,
+        load_config,
+        load_job,
+        load_named_policy,
+        load_policy,
+        read_config,
+        read_env_file,
+    )
+    from hcloud.config.locate import SOCKET_NAME, find_config, home_dir
+    from hcloud.config.profiles import load_library
+    from hcloud.config.secrets import resolve_secret
+    from hcloud.config.settings import (
+        ApiSettings,
+        CatalogSettings,
+        Config,
+        EngineSettings,
+        ProviderSettings,
+        RetentionSettings,
+        TcpSettings,
+    )
+    from hcloud.config.watch import PolicyStatus, PolicyWatch
+
+_MODULES = {
+    "document": ("read_documents", "to_yaml"),
+    "files": (
+        "at_its_line", "load_config", "load_job", "load_named_policy", "load_policy", "read_config", "read_env_file",
+    ),
+    "locate": ("SOCKET_NAME", "find_config", "home_dir"),
+    "profiles": ("load_library",),
+    "secrets": ("resolve_secret",),
+    "settings": (
+        "ApiSettings", "CatalogSettings", "Config", "EngineSettings", "ProviderSettings", "RetentionSettings",
+        "TcpSettings",
+    ),
+    "watch": ("PolicyStatus", "PolicyWatch"),
+}  # fmt: skip
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = [
     "SOCKET_NAME",
@@ -44,8 +68,15 @@ __all__ = [
     "load_library",
     "load_named_policy",
     "load_policy",
+    "read_config",
     "read_documents",
     "read_env_file",
     "resolve_secret",
     "to_yaml",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_MODULE_OF[name]}"), name)

@@ -1,7 +1,7 @@
-"""YAML files as plain values that remember their lines.
+"""YAML files as plain values, with the line of every key.
 
-Stricter and less surprising than YAML 1.1: a key may stand only once, keys are text, only ``true`` and ``false`` are
-booleans (``NO`` is text), ``0660`` and dates stay text, no tags that build objects. Anchors, aliases and ``<<`` work.
+Stricter than YAML 1.1: duplicate keys are errors, keys are text, only ``true`` and ``false`` are booleans (``NO`` is
+text), ``0660`` and dates stay text, and tags cannot construct objects. Anchors, aliases and ``<<`` are supported.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from hcloud.spec.validation import KeyPath, key_path
 FILE_BYTES_MAX: Final = 16 * 1024 * 1024
 DEPTH_MAX: Final = 32
 VALUES_MAX: Final = 100_000
-"""One document may not expand to more values than this through its aliases."""
+"""Limit of values in one document after its aliases are expanded."""
 STDIN: Final = Path("-")
 
 _PLAIN_TYPES: Final = (
@@ -39,7 +39,7 @@ _TAG = "tag:yaml.org,2002:"
 
 
 class _Loader(yaml.SafeLoader):
-    """Only composes nodes; their values are read here."""
+    """Composes nodes only; :class:`_NodeReader` converts them to values."""
 
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012  (PyYAML's own way)
 
@@ -48,49 +48,50 @@ for _name, _pattern, _first in _PLAIN_TYPES:
     _Loader.add_implicit_resolver(_TAG + _name, re.compile(_pattern), _first)
 
 _DISPUTED: Final = re.compile("[\t?!\x85\u2028\u2029\ufeff]|[|>]#")
-"""What libyaml reads otherwise than PyYAML, or reads where PyYAML refuses it."""
+"""Text that libyaml and PyYAML treat differently."""
 
 if yaml.__with_libyaml__:
 
     class _QuickLoader(Composer, yaml.CSafeLoader):
-        """As :class:`_Loader`, but libyaml reads: three times as fast. Composing in Python bounds the depth."""
+        """Like :class:`_Loader` but parses with libyaml, which is faster. Composing in Python limits the depth."""
 
         yaml_implicit_resolvers = _Loader.yaml_implicit_resolvers
 
         def __init__(self, text: str) -> None:
-            """Begin to read ``text``."""
             yaml.CSafeLoader.__init__(self, text)
             Composer.__init__(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
-    """One YAML document: its value and the line (from 1) of every key and list item."""
+    """One YAML document."""
 
     file: str
+    """Name for errors."""
     value: object
     lines: dict[KeyPath, int]
+    """Line, from 1, of every key and list item."""
 
     def where(self, path: KeyPath) -> str:
-        """Return ``file:line: key`` of ``path``, or of the nearest thing around it that is really there."""
-        there = path
-        while there not in self.lines and there:
-            there = there[:-1]
-        text = f"{self.file}:{self.lines.get(there, 1)}"
+        """Return ``file:line: key`` for ``path``; a key that is missing gets the line of the mapping around it."""
+        written = path
+        while written not in self.lines and written:
+            written = written[:-1]
+        text = f"{self.file}:{self.lines.get(written, 1)}"
         return f"{text}: {key_path(path)}" if path else text
 
 
 def file_name(path: Path) -> str:
-    """Return how errors name a file."""
+    """Return the name of a file for errors."""
     name = "<stdin>" if path == STDIN else str(path)
     return name if name.isprintable() else ascii(name)
 
 
 def read_documents(path: Path) -> list[Document]:
-    """Return the documents of a YAML file (``-``: standard input), empty ones left out.
+    """Return the documents of a YAML file (``-``: standard input) that are not empty.
 
     Raises:
-        ConfigError: it cannot be read, is no UTF-8 or no YAML, repeats a key, or holds nothing.
+        ConfigError: the file cannot be read, is not UTF-8 or not YAML, repeats a key, or has no document.
     """
     file, text = file_name(path), read_text(path)
     try:
@@ -99,7 +100,7 @@ def read_documents(path: Path) -> list[Document]:
         raise _invalid_yaml(file, error) from None
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
-        raise ConfigError("holds a control character; YAML is plain text", where=f"{file}:{line}") from None
+        raise ConfigError("contains a control character; YAML is plain text", where=f"{file}:{line}") from None
     except RecursionError:
         raise ConfigError(f"is nested deeper than {DEPTH_MAX} levels", where=f"{file}:1") from None
     documents = [document for document in documents if document.value is not None]
@@ -112,12 +113,12 @@ def read_document(path: Path) -> Document:
     """Return the only document of a YAML file.
 
     Raises:
-        ConfigError: as ``read_documents``, or there are several.
+        ConfigError: as ``read_documents``, or the file has several documents.
     """
     documents = read_documents(path)
     if len(documents) > 1:
         second = documents[1]
-        raise ConfigError("begins a second document here; only job files may hold several", where=second.where(()))
+        raise ConfigError("a second document begins here; only job files may contain several", where=second.where(()))
     return documents[0]
 
 
@@ -125,7 +126,7 @@ def read_text(path: Path) -> str:
     """Return a text file's content.
 
     Raises:
-        ConfigError: it does not exist, is a directory, may not be read, is too large, or is not UTF-8.
+        ConfigError: the file does not exist, is a directory, is not readable, is too large, or is not UTF-8.
     """
     file = file_name(path)
     try:
@@ -147,13 +148,13 @@ def read_text(path: Path) -> str:
 
 
 def to_yaml(value: object) -> str:
-    """Return plain values (of mappings, lists, text, numbers) as YAML that reads back as the same."""
+    """Return plain values (mappings, lists, text, numbers) as YAML that reads back as the same values."""
     return str(yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=110))
 
 
 def _composed(text: str) -> Iterable[yaml.Node]:
-    """Return the documents of ``text`` as nodes, the same whichever loader reads it. Raises YAMLError while iterated:
-    always PyYAML's, as the sentences are made of its words."""
+    """Return the documents of ``text`` as nodes. Raises YAMLError while iterated."""
+    # libyaml's nodes are the same, but its errors are not: the messages below are written for PyYAML's.
     if yaml.__with_libyaml__ and not _DISPUTED.search(text):
         with suppress(yaml.YAMLError):
             return list(yaml.compose_all(text, Loader=_QuickLoader))
@@ -162,25 +163,25 @@ def _composed(text: str) -> Iterable[yaml.Node]:
 
 def _unreadable(path: Path, error: OSError | ValueError) -> str:
     if isinstance(error, FileNotFoundError):
-        beside = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
-        close = difflib.get_close_matches(path.name, beside, n=1)
+        names = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
+        close = difflib.get_close_matches(path.name, names, n=1)
         return "no such file" + (f"; did you mean {str(path.with_name(close[0]))!r}?" if close else "")
     if isinstance(error, IsADirectoryError):
         return "is a directory, not a file"
     if isinstance(error, PermissionError):
-        return "may not be read: permission denied"
+        return "is not readable: permission denied"
     return f"cannot be read: {error.strerror if isinstance(error, OSError) else error}"
 
 
 def _invalid_yaml(file: str, error: yaml.MarkedYAMLError) -> ConfigError:
     mark = error.problem_mark or error.context_mark
-    problem = error.problem or "it cannot be understood"
+    problem = error.problem or "it cannot be parsed"
     if "'\\t'" in problem:
-        sentence = "a tab stands where YAML wants spaces; indent with spaces"
+        sentence = "indented with a tab; use spaces"
     elif "mapping values are not allowed" in problem:
-        sentence = "a ':' stands where no key can begin; check the indentation, and put text that holds ': ' in quotes"
+        sentence = "unexpected ':'; check the indentation, and put text that contains ': ' in quotes"
     elif "could not find expected ':'" in problem:
-        sentence = "a key without ':' after it, just above this line"
+        sentence = "a key without ':' above this line"
     else:
         sentence = f"is not valid YAML: {problem}"
     return ConfigError(" ".join(sentence.split()), where=f"{file}:{mark.line + 1}" if mark else f"{file}:1")
@@ -188,19 +189,19 @@ def _invalid_yaml(file: str, error: yaml.MarkedYAMLError) -> ConfigError:
 
 @dataclass(slots=True, kw_only=True)
 class _NodeReader:
-    """Turns one document's nodes into values and remembers their lines."""
+    """Converts the nodes of one document to values and records their lines."""
 
     file: str
     lines: dict[KeyPath, int] = field(default_factory=dict)
     values: int = 0
 
     def document(self, node: yaml.Node) -> Document:
-        """Return the whole document: its value, and the line of every key and item."""
+        """Return the whole document."""
         self.lines[()] = _line(node)
         return Document(file=self.file, value=self.read(node, ()), lines=self.lines)
 
     def read(self, node: yaml.Node, path: KeyPath) -> object:
-        """Return the value at ``path``. Raises ConfigError: nested too deep, too large, or of an unknown tag."""
+        """Return the value at ``path``. Raises ConfigError: nested too deeply, too large, or of an unknown tag."""
         self.count(node, path)
         if len(path) > DEPTH_MAX:
             raise self.wrong(f"is nested deeper than {DEPTH_MAX} levels", node, path[:3])
@@ -211,29 +212,29 @@ class _NodeReader:
         return self.scalar(node, path)
 
     def count(self, node: yaml.Node, path: KeyPath) -> None:
-        """Stop documents that grow without end by referring to themselves."""
+        """Count a value. Raises ConfigError beyond the limit, which aliases reach quickly."""
         self.values += 1
         if self.values > VALUES_MAX:
             raise self.wrong(f"expands to more than {VALUES_MAX} values", node, path)
 
     def item(self, node: yaml.Node, path: KeyPath) -> object:
-        """Return a list's item, its line remembered."""
+        """Return a list's item and record its line."""
         self.lines[path] = _line(node)
         return self.read(node, path)
 
     def mapping(self, node: yaml.MappingNode, path: KeyPath) -> dict[str, object]:
-        """Return a mapping with its merges resolved, the lines of its keys remembered. Raises as ``read`` does."""
+        """Return a mapping with its merges resolved, and record the lines of its keys. Raises as ``read`` does."""
         if node.tag != _TAG + "map":
             raise self.wrong(f"has a tag {shown(node.tag)} that is not supported", node, path)
         result: dict[str, object] = {}
         for key, child in self.entries(node, path, depth=0):
-            here = (*path, key.value)
-            self.lines[here] = _line(key)
-            result[key.value] = self.read(child, here)
+            child_path = (*path, key.value)
+            self.lines[child_path] = _line(key)
+            result[key.value] = self.read(child, child_path)
         return result
 
     def entries(self, node: yaml.MappingNode, path: KeyPath, depth: int) -> list[tuple[yaml.Node, yaml.Node]]:
-        """Return a mapping's entries; those merged with ``<<`` only where it has none of that name."""
+        """Return a mapping's entries; its own take precedence over those merged with ``<<``."""
         if depth > DEPTH_MAX:
             raise self.wrong("merges itself", node, path)
         own: dict[str, tuple[yaml.Node, yaml.Node]] = {}
@@ -248,28 +249,28 @@ class _NodeReader:
             name = self.key_name(key, path)
             if name in own:
                 first = _line(own[name][0])
-                raise self.wrong(f"stands twice, first in line {first}; keep one of them", key, (*path, name))
+                raise self.wrong(f"is a duplicate of the key in line {first}; keep one of them", key, (*path, name))
             own[name] = (key, child)
         for key, child in merged:
             own.setdefault(key.value, (key, child))
         return list(own.values())
 
     def sources(self, node: yaml.Node, path: KeyPath) -> Iterator[yaml.MappingNode]:
-        """Yield what one ``<<`` merges: a mapping, or each of a list. Raises ConfigError for anything else."""
+        """Yield the mappings that one ``<<`` merges. Raises ConfigError for other values."""
         for source in node.value if isinstance(node, yaml.SequenceNode) else [node]:
             if not isinstance(source, yaml.MappingNode):
                 raise self.wrong("can merge only mappings", node, (*path, "<<"))
             yield source
 
     def key_name(self, key: yaml.Node, path: KeyPath) -> str:
-        """Return a key that is text. Raises ConfigError for one that YAML reads as something else (``1``, a list)."""
+        """Return a key's text. Raises ConfigError for a key that is not text (``1``, a list)."""
         value = self.scalar(key, path) if isinstance(key, yaml.ScalarNode) else key.value
         if not isinstance(value, str):
             raise self.wrong(f"has a key that is not text, {shown(value)}; put it in quotes", key, path)
         return value
 
     def scalar(self, node: yaml.Node, path: KeyPath) -> object:
-        """Return text, None, a boolean, or a finite number. Raises ConfigError for other tags and numbers."""
+        """Return text, None, a boolean or a finite number. Raises ConfigError for other tags and numbers."""
         text, kind = str(node.value), node.tag.removeprefix(_TAG)
         if kind == "str":
             return text
@@ -284,11 +285,11 @@ class _NodeReader:
         if number is None:
             raise self.wrong(f"has a tag {shown(node.tag)} that is not supported", node, path)
         if isinstance(number, float) and not math.isfinite(number):
-            raise self.wrong(f"is no number that can be used: {shown(text)}", node, path)
+            raise self.wrong(f"is not a finite number: {shown(text)}", node, path)
         return number
 
     def wrong(self, message: str, node: yaml.Node, path: KeyPath) -> ConfigError:
-        """Return, for the caller to raise, what is wrong with file, line and key."""
+        """Return an error with file, line and key."""
         where = f"{self.file}:{_line(node)}"
         return ConfigError(message, where=f"{where}: {key_path(path)}" if path else where)
 

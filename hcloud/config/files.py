@@ -1,119 +1,108 @@
-"""From a file's path to a checked configuration, policy or list of jobs, every error with file, line and key."""
+"""Loading of configurations, policies and job files. Errors name file, line and key."""
 
 from __future__ import annotations
 
 import difflib
+import logging
 import os
 import re
 from collections.abc import Collection, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from hcloud.config.document import STDIN, Document, file_name, read_document, read_documents, read_text
-from hcloud.config.settings import Config, home_dir
+from hcloud.config.settings import Config
 from hcloud.core.errors import ConfigError
 from hcloud.core.units import shown
 from hcloud.spec.jobfile import JobFile, parse_job
+from hcloud.spec.key_changes import KEY_CHANGES, DocumentKind, translate_keys
 from hcloud.spec.policy import Policy, parse_policy
 from hcloud.spec.validation import KeyPath, nearest, parse
 
-SYSTEM_CONFIG = Path("/etc/hcloud/config.yaml")
+_log = logging.getLogger("hcloud")
 _YAML = (".yaml", ".yml", ".json")
 _REFERENCE = re.compile(r"\$\{([^}]*)\}")
 
 
-def find_config(explicit: Path | None = None) -> Path:
-    """Return the configuration file in force.
-
-    The first of: ``explicit`` and ``$HCLOUD_CONFIG`` (whether or not there is such a file), ``./hcloud.yaml``,
-    ``config.yaml`` in ``$HCLOUD_HOME`` or ``~/.hcloud``, ``/etc/hcloud/config.yaml``.
-
-    Raises:
-        ConfigError: there is none anywhere.
-    """
-    if explicit is not None:
-        return explicit
-    if os.environ.get("HCLOUD_CONFIG"):
-        return Path(os.environ["HCLOUD_CONFIG"])
-    places = [Path("hcloud.yaml"), home_dir() / "config.yaml", SYSTEM_CONFIG]
-    for place in places:
-        if place.is_file():
-            return place
-    looked = ", ".join(str(place) for place in places)
-    raise ConfigError(f"there is no configuration (looked for {looked}); `hcloud init` makes one")
-
-
-def load_config(path: Path, *, provider_types: Collection[str] | None = None) -> Config:
+def load_config(path: Path, notes: list[str] | None = None, *, provider_types: Collection[str] | None = None) -> Config:
     """Return the configuration in ``path``; relative paths in it are relative to its directory.
 
-    With ``provider_types``, providers of other types are refused.
+    A sentence for each renamed or removed key is appended to ``notes``; without a list it is logged as a warning.
+    Providers of a type that is not in ``provider_types`` are refused.
 
     Raises:
         ConfigError: names file, line, key, what is wrong and what would be right.
     """
-    document = read_document(path)
+    document = read_config(path, notes)
     value = _with_references(document)
     context = {"base": path.expanduser().absolute().parent, "provider_types": provider_types}
     return parse(Config, value, document.where, context=context)
 
 
-def load_policy(path: Path) -> Policy:
-    """Return the policy in ``path``.
+def read_config(path: Path, notes: list[str] | None = None) -> Document:
+    """Return the configuration in ``path``, not validated, with old keys translated. ``notes``: as of load_config."""
+    return _with_todays_keys(read_document(path), "config", notes)
+
+
+def load_policy(path: Path, notes: list[str] | None = None) -> Policy:
+    """Return the policy in ``path``. ``notes``: as of :func:`load_config`.
 
     Raises:
         ConfigError: names file, line, key, what is wrong and what would be right.
     """
-    document = read_document(path)
+    document = _with_todays_keys(read_document(path), "policy", notes)
     return parse_policy(document.value, locate=document.where)
 
 
-def load_named_policy(config: Config, file: Path) -> Policy:
-    """Return the policy that the configuration read from ``file`` names.
+def load_named_policy(config: Config, file: Path, notes: list[str] | None = None) -> Policy:
+    """Return the policy that the configuration read from ``file`` names. ``notes``: as of :func:`load_config`.
 
     Raises:
-        ConfigError: as ``load_policy``; of a policy that cannot be read, where the configuration names it.
+        ConfigError: as ``load_policy``. A policy that cannot be read is reported at the key that names it.
     """
     try:
-        return load_policy(config.policy)
+        return load_policy(config.policy, notes)
     except ConfigError as error:
-        if error.where != file_name(config.policy):  # it could be read, and something in it is wrong
+        if error.where != file_name(config.policy):  # the file was read, but its content is wrong
             raise
-        there = config.policy.exists()
-        said = str(error) if there else f"there is no {file_name(config.policy)}{_policy_meant(config.policy, file)}"
-        raise ConfigError(said, where=read_document(file).where(("policy",))) from None
+        message = str(error)
+        if not config.policy.exists():
+            message = f"there is no {file_name(config.policy)}{_similar_policy(config.policy, file)}"
+        raise ConfigError(message, where=read_document(file).where(("policy",))) from None
 
 
-def _policy_meant(missing: Path, config_file: Path) -> str:
-    """Return a hint at the policy beside a missing one that is spelt most like it, if there is one."""
-    beside = missing.parent.iterdir() if missing.parent.is_dir() else ()
-    files = {each.name: each for each in beside if each.suffix in _YAML and each.is_file()}
+def _similar_policy(missing: Path, config_file: Path) -> str:
+    """Return a hint with the most similar policy name in the same directory, or an empty string."""
+    siblings = missing.parent.iterdir() if missing.parent.is_dir() else ()
+    files = {each.name: each for each in siblings if each.suffix in _YAML and each.is_file()}
     for name in difflib.get_close_matches(missing.name, files, n=5):
         with suppress(ConfigError, OSError):
-            load_policy(files[name])
+            load_policy(files[name], [])
             if not files[name].samefile(config_file):
                 return f"; did you mean {str(files[name])!r}?"
     return ""
 
 
 def at_its_line(error: ConfigError, file: Path) -> ConfigError:
-    """Return an error at a key of the configuration in ``file`` with file and line too, where that key is written."""
+    """Return the error with file and line added, if its ``where`` is a top-level key that ``file`` contains."""
     document, key = read_document(file), error.where
     if (key,) not in document.lines:
         return error
     return ConfigError(str(error).removeprefix(f"{key}: "), where=document.where((key,)))
 
 
-def load_job(path: Path, *, now: float | None = None) -> tuple[JobFile, ...]:
+def load_job(path: Path, notes: list[str] | None = None, *, now: float | None = None) -> tuple[JobFile, ...]:
     """Return the jobs in ``path`` (``-``: standard input), one per document.
 
-    ``env_file`` is read into ``env``, ``workdir`` becomes absolute and must be a directory; both are relative to the
-    job file. With ``now``, deadlines in the past are refused.
+    ``env_file`` is merged into ``env``, and ``workdir`` becomes an absolute path; both are relative to the job file.
+    Deadlines before ``now`` are refused. ``notes``: as of :func:`load_config`.
 
     Raises:
         ConfigError: names file, line, key, what is wrong and what would be right.
     """
     base = Path.cwd() if path == STDIN else path.expanduser().absolute().parent
-    return tuple(_job(document, base, now) for document in read_documents(path))
+    return tuple(_job(_with_todays_keys(document, "job", notes), base, now) for document in read_documents(path))
 
 
 def _job(document: Document, base: Path, now: float | None) -> JobFile:
@@ -122,7 +111,7 @@ def _job(document: Document, base: Path, now: float | None) -> JobFile:
     if job.workdir is not None:
         directory = base / Path(job.workdir).expanduser()
         if not directory.is_dir():
-            raise ConfigError(f"is no directory: {file_name(directory)}", where=document.where(("workdir",)))
+            raise ConfigError(f"is not a directory: {file_name(directory)}", where=document.where(("workdir",)))
         changes["workdir"] = str(directory)
     if job.env_file is not None:
         file = base / Path(job.env_file).expanduser()
@@ -133,10 +122,10 @@ def _job(document: Document, base: Path, now: float | None) -> JobFile:
 def read_env_file(path: Path, where: str = "") -> dict[str, str]:
     """Return the variables of a file of ``NAME=value`` lines; blank lines and ``#`` comments are skipped.
 
-    Values are taken as they are, without one pair of quotes around them. ``where`` is the key that named the file.
+    Values are literal, except that one pair of quotes around them is removed. ``where`` is the key that named the file.
 
     Raises:
-        ConfigError: it cannot be read, or a line has another form.
+        ConfigError: the file cannot be read, or a line has another form.
     """
     try:
         text = read_text(path)
@@ -156,11 +145,26 @@ def read_env_file(path: Path, where: str = "") -> dict[str, str]:
     return variables
 
 
-def _with_references(document: Document) -> object:
-    """Return the configuration with ``${NAME}`` in ``database`` replaced.
+def _with_todays_keys(document: Document, kind: DocumentKind, notes: list[str] | None) -> Document:
+    """Return the document with renamed keys under their new names and without removed ones, each with its line."""
+    value, applied = translate_keys(document.value, KEY_CHANGES[kind], document.where)
+    lines = dict(document.lines)
+    for each in applied:
+        note = f"{document.where(each.path)} {each.change.sentence}"
+        if notes is None:
+            _log.warning("%s", note)
+        else:
+            notes.append(note)
+        depth = len(each.path)
+        for path in [path for path in lines if path[:depth] == each.path]:
+            line = lines.pop(path)
+            if each.new_path is not None:
+                lines[each.new_path + path[depth:]] = line
+    return replace(document, value=value, lines=lines)
 
-    Anywhere else it would be taken literally, so it is refused.
-    """
+
+def _with_references(document: Document) -> object:
+    """Return the configuration with ``${NAME}`` in ``database`` replaced. Raises ConfigError for it in other values."""
     value = document.value
     if not isinstance(value, Mapping):
         return value
@@ -174,21 +178,21 @@ def _with_references(document: Document) -> object:
 
 
 def _variable(name: str, document: Document) -> str:
-    found = os.environ.get(name)
-    if not found:
+    value = os.environ.get(name)
+    if not value:
         hint = nearest(name, [each for each in os.environ if each.startswith("HCLOUD_")] or [])
         hint = f"; {hint}" if hint.startswith("did you mean") else ""
         raise ConfigError(
             f"the environment variable {shown(name)} is not set{hint}", where=document.where(("database",))
         )
-    return found
+    return value
 
 
 def _texts(value: object, path: KeyPath) -> list[tuple[KeyPath, str]]:
     if isinstance(value, str):
         return [(path, value)]
     if isinstance(value, Mapping):
-        return [found for key, child in value.items() for found in _texts(child, (*path, str(key)))]
+        return [each for key, child in value.items() for each in _texts(child, (*path, str(key)))]
     if isinstance(value, list):
-        return [found for index, child in enumerate(value) for found in _texts(child, (*path, index))]
+        return [each for index, child in enumerate(value) for each in _texts(child, (*path, index))]
     return []

@@ -1,6 +1,6 @@
-"""Find the data files HCloud ships: policies, profiles, unit files and the commented example configuration.
+"""Shipped data files: policies, profiles, unit files and the commented example configuration.
 
-In a checkout (also an editable installation) they lie beside the packages; a wheel has them in ``hcloud/_shipped``.
+In a checkout (or an editable installation) they are next to the packages; a wheel contains them in ``hcloud/_shipped``.
 """
 
 from pathlib import Path
@@ -10,18 +10,19 @@ _WHEEL_ROOT = _PACKAGE / "_shipped"
 
 
 def root() -> Path:
-    """Directory that holds ``policies/``, ``profiles/``, ``deploy/`` and ``config.example.yaml``."""
+    """Return the directory with ``policies/``, ``profiles/``, ``deploy/`` and ``config.example.yaml``."""
     return _WHEEL_ROOT if _WHEEL_ROOT.is_dir() else _PACKAGE.parent
 
 
 def path(name: str) -> Path:
-    """Path of one shipped file or directory, for example ``path("policies/hm.yaml")`` or ``path("policies")``.
+    """Return the path of a shipped file or directory, for example of ``policies/hm.yaml`` or ``policies``.
 
     Raises:
-        FileNotFoundError: nothing of that name is shipped; the message lists what the same directory does hold.
+        FileNotFoundError: there is none of that name; the message lists the content of the same directory.
     """
-    found = root() / name
-    if found.exists():
-        return found
-    beside = sorted(entry.name for entry in found.parent.iterdir()) if found.parent.is_dir() else []
-    raise FileNotFoundError(f"HCloud ships no {name!r}; {found.parent.name}/ holds: {', '.join(beside) or 'nothing'}")
+    shipped = root() / name
+    if shipped.exists():
+        return shipped
+    folder = shipped.parent
+    names = sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []
+    raise FileNotFoundError(f"HCloud ships no {name!r}; {folder.name}/ contains: {', '.join(names) or 'nothing'}")

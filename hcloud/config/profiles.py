@@ -1,4 +1,4 @@
-"""Files of profiles: the shipped library and what users import, read with line numbers and written to be read."""
+"""Files of reference profiles: the shipped library and imported ones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hcloud.config.document import read_documents
 from hcloud.core.errors import ConfigError
 
 IMPORTED = "profiles"
-"""Directory below the state directory that holds what was imported."""
+"""Directory of imported profiles, below the state directory."""
 
 
 def load_profiles(path: Path) -> tuple[ReferenceProfile, ...]:
@@ -28,12 +28,12 @@ def load_profiles(path: Path) -> tuple[ReferenceProfile, ...]:
 
 
 def library_profiles(paths: Iterable[Path]) -> Iterator[tuple[Path, ReferenceProfile]]:
-    """Yield every profile and its file, in the order of the paths and of the names in each directory.
+    """Yield every profile with its file, in the order of the paths and of the names in each directory.
 
-    A path is a file, or a directory whose ``*.yaml`` are read; one that does not exist holds nothing.
+    A path is a file, or a directory, of which the ``*.yaml`` files are read; paths that do not exist are skipped.
 
     Raises:
-        ConfigError: a file is no profile, or a directory cannot be read.
+        ConfigError: a file is not a profile, or a directory cannot be read.
     """
     for path in paths:
         for file in _files(path):
@@ -42,10 +42,10 @@ def library_profiles(paths: Iterable[Path]) -> Iterator[tuple[Path, ReferencePro
 
 
 def load_library(paths: Iterable[Path]) -> Library:
-    """Return the library of known applications in files and directories, later ones in place of earlier ones.
+    """Return the library of the applications in files and directories; later ones replace earlier ones of one name.
 
     Raises:
-        ConfigError: a file is no profile (with line and key), or a directory cannot be read.
+        ConfigError: a file is not a profile, or a directory cannot be read.
     """
     return library_of(profile for _, profile in library_profiles(paths))
 
@@ -62,25 +62,26 @@ def _files(path: Path) -> list[Path]:
 
 
 def profile_yaml(profile: ReferenceProfile) -> str:
-    """Return a profile as YAML that reads back as the same, one line per cell."""
+    """Return a profile as YAML that reads back as the same profile, one line per cell."""
     whole = document(profile)
     return str(yaml.safe_dump(whole, sort_keys=False, allow_unicode=True, width=120, default_flow_style=None))
 
 
 def write_profile(directory: Path, profile: ReferenceProfile) -> Path:
-    """Write a profile into a directory (made where it is not there), whole or not at all; return its file.
+    """Write a profile atomically into a directory, which is created if necessary; return its file.
 
-    Raises OSError where that cannot be done.
+    Raises:
+        OSError: the directory or the file cannot be written.
     """
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / f"{profile.profile}.yaml"
-    context = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with context.open("w", encoding="utf-8") as stream:
+        with temporary.open("w", encoding="utf-8") as stream:
             stream.write(profile_yaml(profile))
             stream.flush()
             os.fsync(stream.fileno())
-        context.replace(path)
+        temporary.replace(path)
     finally:
-        context.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
     return path

@@ -1,5 +1,7 @@
-"""What a deployment is configured to be: the schema of ``config.yaml``. Readers always see absolute paths and no nulls
-where a value can be derived.
+"""The configuration of a deployment: the schema of ``config.yaml``.
+
+The text under each field is its description in ``hcloud config schema``. In a :class:`Config`, paths are absolute, and
+values that can be derived are never None.
 """
 
 from __future__ import annotations
@@ -14,25 +16,20 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, ValidationInfo
 from pydantic.dataclasses import dataclass
 
+from hcloud.config.locate import SOCKET_NAME, home_dir
 from hcloud.config.secrets import check_secret
 from hcloud.core.units import NonEmptyText, Number, PositiveCount, PositiveMib, PositiveSeconds, Seconds, shown
 from hcloud.spec.validation import AtKey, nearest
 
 _STRICT = ConfigDict(extra="forbid")
-SOCKET_NAME: Final = "hcloud.sock"
 _SOCKET_PATH_BYTES_MAX = 107
 _PRICED_TYPES: Final = ("ec2", "gce")
-"""Types of providers that take their prices from the catalogue: its clouds, by name."""
+"""Provider types that take their prices from the catalog, which has files of the same names."""
 _OWNER = r"^[a-z][a-z0-9-]{2,39}$"
 
 
-def home_dir() -> Path:
-    """Return where a user's HCloud lives: ``$HCLOUD_HOME``, else ``~/.hcloud``."""
-    return Path(os.environ.get("HCLOUD_HOME") or "~/.hcloud").expanduser().absolute()
-
-
 def _absolute(value: object, info: ValidationInfo) -> object:
-    """Resolve a path against the directory of the file it stands in (the context), ``~`` against the home directory."""
+    """Resolve a path against the directory of its configuration file (``base`` of the context), and ``~``."""
     if value is None or not isinstance(value, str | Path):
         return value
     if not str(value).strip() or "\0" in str(value):
@@ -68,7 +65,7 @@ def _check_mode(text: str) -> str:
     if not re.fullmatch(r"0?[0-7]{3}", text):
         raise ValueError(f'must be a file mode in quotes such as "0660", not {shown(text)}')
     if int(text, 8) & 0o007:
-        raise ValueError(f"must not let everybody on this machine in: end it with 0, not {shown(text)}")
+        raise ValueError(f"must not give access to all users; the last digit must be 0, not {shown(text)}")
     return text
 
 
@@ -83,7 +80,7 @@ def _check_database(text: str, info: ValidationInfo) -> str:
 
 
 def _check_provider_type(text: str, info: ValidationInfo) -> str:
-    """Refuse a plug-in that is not installed, where the reader of the file says which are (the context)."""
+    """Refuse a plug-in that is not installed, if the context lists ``provider_types``."""
     known = (info.context or {}).get("provider_types")
     if known is not None and text not in known:
         raise ValueError(f"there is no provider type {shown(text)}; {nearest(text, known)}")
@@ -109,7 +106,7 @@ Url = Annotated[NonEmptyText, AfterValidator(_check_url)]
 Factor = Annotated[Number, Field(gt=1, le=1000)]
 Listen = Annotated[NonEmptyText, AfterValidator(_check_listen)]
 if TYPE_CHECKING:
-    # What may be left out (or null) in the file is derived in __post_init__, so that readers always see a value.
+    # Null in the file: __post_init__ derives the value, so readers never see None.
     DerivedPath = Path
     DerivedText = str
 else:
@@ -119,59 +116,59 @@ else:
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
 class TcpSettings:
-    """The API on the network: always with TLS and a token."""
+    """The API over the network, always with TLS and a token."""
 
     listen: Listen
     """Address and port, for example 0.0.0.0:8443."""
     certificate: AbsolutePath
     """PEM file of the server's certificate chain."""
     key: AbsolutePath
-    """PEM file of its private key."""
+    """PEM file of the private key."""
     tokens_file: AbsolutePath
-    """File of `name:sha256-of-token:role` lines; roles are reader, submitter and admin."""
+    """File with lines `name:sha256-of-token:role`; roles are reader, submitter and admin."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
 class ApiSettings:
-    """Who may talk to the daemon. Callers on the socket are known by their user name on this machine."""
+    """Access to the daemon's API. On the socket, users are identified by their user name on this machine."""
 
     socket_mode: Annotated[NonEmptyText, AfterValidator(_check_mode)] = "0660"
-    """File mode of the socket; who can open it can submit jobs."""
+    """File mode of the socket; every user who can open it can submit jobs."""
     socket_group: NonEmptyText | None = None
-    """Group of the socket; null: that of the daemon."""
+    """Group of the socket; null: the daemon's own group."""
     tcp: TcpSettings | None = None
-    """The API on the network; null: only the socket."""
+    """The API over the network; null: only the socket."""
     readers: tuple[NonEmptyText, ...] = ()
-    """Users who may look but change nothing."""
+    """Users with read-only access."""
     admins: tuple[NonEmptyText, ...] = ()
-    """Users who may also cancel the jobs of others, pause and resume; the daemon's own user and root always may."""
+    """Users who may also cancel other users' jobs, pause and resume; root and the daemon's own user always may."""
 
     def __post_init__(self) -> None:
         both = sorted(set(self.readers) & set(self.admins))
         if both:
-            raise AtKey("admins", f"names {both[0]}, who is also among the readers; keep one")
+            raise AtKey("admins", f"names {both[0]}, who is also one of the readers; keep one")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
 class EngineSettings:
-    """How programs are run on the machines."""
+    """How programs run on the instances."""
 
     runner: Literal["dask", "fake"] = "dask"
-    """dask: real programs; fake: pretend to run them (trying policies out)."""
+    """dask: run real programs; fake: simulate them, to try policies on the mock provider."""
     listen: Listen = "127.0.0.1:8786"
-    """Where workers dial in; instances elsewhere need an address they can reach."""
+    """Address at which workers register; instances on other hosts must be able to reach it."""
     worker_ports: Annotated[NonEmptyText, AfterValidator(_check_ports)] = "9100-9999"
-    """Ports for workers, one each."""
+    """Range of ports for workers, one each."""
     tls_dir: DerivedPath = None  # type: ignore[assignment]
-    """Directory of the CA and the keys made by `hcloud init`; null: <state_dir>/tls."""
+    """Directory of the certificate authority and keys that `hcloud init` creates; null: <state_dir>/tls."""
     isolation: Literal["require", "best_effort"] = "best_effort"
-    """require: refuse jobs where the machine cannot isolate them; best_effort: isolate as well as it can and say so."""
+    """require: refuse jobs on instances that cannot isolate them; best_effort: isolate as far as possible."""
     unit_user_base: Annotated[int, Field(strict=True, ge=1000, le=2_000_000_000)] = 61000
-    """First of the user ids under which jobs run (when the worker is root)."""
+    """First of the user ids under which jobs run, if workers run as root."""
     max_workdir_mib: PositiveMib = 64
-    """Largest work directory that may be uploaded."""
+    """Largest work directory that can be uploaded."""
     max_log_mib: PositiveMib = 64
-    """Largest log kept of one unit; the middle of longer ones is dropped."""
+    """Largest log of one unit; of longer ones, the middle is dropped."""
 
     def __post_init__(self) -> None:
         if _port_of(self.listen) in self.worker_port_range:
@@ -179,35 +176,35 @@ class EngineSettings:
 
     @property
     def worker_port_range(self) -> range:
-        """Ports for workers as a range."""
+        """``worker_ports`` as a range."""
         first, last = self.worker_ports.split("-")
         return range(int(first), int(last) + 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
 class ProviderSettings:
-    """One place to rent machines from."""
+    """A source of instances."""
 
     name: NonEmptyText
-    """What policies, offers and reports call it."""
+    """Its name in policies, offers and reports."""
     type: Annotated[NonEmptyText, AfterValidator(_check_provider_type)]
-    """Which plug-in: local (slices of this machine), mock (pretended), or one that was installed."""
+    """Plug-in: local (slices of this machine), mock (simulated), ec2, gce, or another installed one."""
     poll_s: PositiveSeconds = 2.0
-    """List its machines this often while something changes; less often when nothing does."""
+    """How often its instances are listed while something changes; less often otherwise."""
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """The plug-in's own settings."""
+    """Settings of the plug-in."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
 class RetentionSettings:
-    """How long the past is kept."""
+    """How long records are kept."""
 
     events_days: Annotated[int, Field(ge=32)] = 400
-    """Audit log, costs, jobs and machines; reports reach back no further. A month's budget counts by it."""
+    """Audit log, costs, jobs and instances: the range of reports. At least 32, for monthly budgets."""
     logs_days: PositiveCount = 30
-    """Output of jobs that ended."""
+    """Output of ended jobs."""
     samples_days: PositiveCount = 30
-    """CPU, memory, rate and latency samples."""
+    """Samples of CPU, memory, request rate and latency."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
@@ -215,17 +212,17 @@ class AwsPriceSettings:
     """Prices of EC2."""
 
     regions: tuple[NonEmptyText, ...] = ()
-    """Regions whose prices are read; empty: none."""
+    """Regions to read prices of; empty: none."""
     price_list: Literal["bulk", "query"] = "bulk"
-    """bulk: files of some hundred MB per region, no credentials; query: a few MB, needs pricing:GetProducts."""
+    """bulk: some hundred MB per region, without credentials; query: a few MB, needs pricing:GetProducts."""
     endpoint: Url | None = None
-    """Where the price list is; null: AWS's own."""
+    """Address of the price list; null: AWS's own."""
     spot: bool = True
     """Also read spot prices; needs ec2:DescribeSpotPriceHistory and the extra `aws`."""
     ec2_endpoint: Url | None = None
-    """Where spot prices are asked for; null: AWS's own."""
+    """Address of the EC2 API for spot prices; null: AWS's own."""
     profile: NonEmptyText | None = None
-    """Profile of the AWS configuration files; null: the usual chain (environment, role of this machine...)."""
+    """Profile of the AWS configuration files; null: the default credential chain."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
@@ -233,25 +230,25 @@ class GcpPriceSettings:
     """Prices of Compute Engine."""
 
     api_key: Annotated[NonEmptyText, AfterValidator(check_secret)] | None = None
-    """Where the key of the Cloud Billing API is: env:NAME or file:PATH, never the key itself; null: nothing is read."""
+    """Location of the Cloud Billing API key, env:NAME or file:/PATH, not the key itself; null: no prices are read."""
     regions: tuple[NonEmptyText, ...] = ()
-    """Regions whose prices are kept; empty: all."""
+    """Regions to keep prices of; empty: all."""
     endpoint: Url = "https://cloudbilling.googleapis.com"
-    """Where the catalogue of prices is."""
+    """Address of the Cloud Billing API."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
 class CatalogSettings:
-    """Where prices come from. Without any of this, they are those of the shipped snapshot, with its date."""
+    """Sources of prices. Without any, prices are those of the shipped snapshot."""
 
     refresh_every_s: Annotated[Seconds, Field(ge=600)] | None = None
-    """The daemon reads new prices this often; null: only `hcloud catalog refresh` does."""
+    """How often the daemon refreshes prices; null: only `hcloud catalog refresh` does."""
     price_factor_max: Factor = 3.0
-    """A price that moved by more than this factor, up or down, is held back until `hcloud catalog refresh --accept`."""
+    """Prices that change by more than this factor are held back until `hcloud catalog refresh --accept`."""
     spot_factor_max: Factor = 10.0
-    """The same for spot prices."""
+    """The same limit for spot prices."""
     spot_history_days: PositiveCount = 90
-    """How long spot prices are kept."""
+    """How long the history of spot prices is kept."""
     aws: AwsPriceSettings = AwsPriceSettings()
     """Prices of EC2."""
     gcp: GcpPriceSettings = GcpPriceSettings()
@@ -259,37 +256,37 @@ class CatalogSettings:
 
     def __post_init__(self) -> None:
         if self.refresh_every_s is not None and not self.aws.regions and self.gcp.api_key is None:
-            raise AtKey("refresh_every_s", "has nothing to read: name aws.regions or gcp.api_key, or leave it out")
+            raise AtKey("refresh_every_s", "has no price source: set aws.regions or gcp.api_key, or leave it out")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
 class Config:
-    """One deployment of HCloud."""
+    """Configuration of one deployment."""
 
     owner: Annotated[NonEmptyText, AfterValidator(_check_owner), Field(json_schema_extra={"pattern": _OWNER})]
-    """Tag on every machine of this deployment, the only ones it ever lists or touches. Unique per cloud account."""
+    """Tag on every instance of this deployment, which lists and terminates no others. Unique per cloud account."""
     state_dir: DerivedPath = None  # type: ignore[assignment]
-    """Database, logs, uploads, keys; null: $HCLOUD_HOME, else ~/.hcloud."""
+    """Directory of database, logs, uploads and keys; null: $HCLOUD_HOME, else ~/.hcloud."""
     run_dir: DerivedPath = None  # type: ignore[assignment]
-    """Socket and process id; null: <state_dir>/run."""
+    """Directory of the socket and its lock; null: <state_dir>/run."""
     database: DerivedText = field(default=None, repr=False)  # type: ignore[assignment]
     """sqlite:///FILE, postgresql+psycopg://... or a reference ${HCLOUD_DATABASE}; null: <state_dir>/hcloud.db."""
     policy: Annotated[AbsolutePath, Field(validate_default=True)] = Path("policies/default.yaml")
-    """The policy in force; read again when it changes."""
+    """Policy file; read again when it changes."""
     cycle_interval_s: PositiveSeconds = 1.0
-    """Observe, plan and act at least this often."""
+    """Longest time between two planning cycles."""
     api: ApiSettings = ApiSettings()
-    """Who may talk to the daemon."""
+    """Access to the daemon's API."""
     engine: EngineSettings = EngineSettings()
-    """How programs are run."""
+    """How programs run on the instances."""
     providers: tuple[ProviderSettings, ...] = (ProviderSettings(name="local", type="local"),)
-    """Where machines come from."""
+    """Sources of instances."""
     catalog: CatalogSettings = CatalogSettings()
-    """Where prices come from."""
+    """Sources of prices."""
     retention: RetentionSettings = RetentionSettings()
-    """How long the past is kept."""
+    """How long records are kept."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
-    """What is logged."""
+    """Lowest level that is logged."""
 
     def __post_init__(self) -> None:
         self._derive("state_dir", home_dir())
@@ -306,27 +303,27 @@ class Config:
     def _check(self) -> None:
         names = [provider.name for provider in self.providers]
         if not names:
-            raise AtKey("providers", "is empty, so there would be no machines; name at least one")
+            raise AtKey("providers", "is empty, so there would be no instances; name at least one")
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice:
-            raise AtKey("providers", f"names {twice!r} twice; give each a name of its own")
+            raise AtKey("providers", f"has two entries named {twice!r}; give each its own name")
         if len(os.fsencode(self.socket_path)) > _SOCKET_PATH_BYTES_MAX:
             raise AtKey("run_dir", f"is too long for a socket ({_SOCKET_PATH_BYTES_MAX} bytes): {self.socket_path}")
         if self.api.tcp is not None and _port_of(self.api.tcp.listen) == _port_of(self.engine.listen):
-            raise AtKey("api", f"tcp.listen has the port of engine.listen ({self.engine.listen})")
+            raise AtKey("api", f"tcp.listen has the same port as engine.listen ({self.engine.listen})")
 
     @property
     def catalog_dir(self) -> Path:
-        """Where the catalogue of prices is kept."""
+        """Directory of the price catalog."""
         return self.state_dir / "catalog"
 
     def settings_of(self, provider: ProviderSettings) -> Mapping[str, Any]:
-        """A provider's own settings; one that takes prices gets the catalogue's where it names none."""
+        """Return a provider's own settings, with the catalog's price file added if it needs one and names none."""
         if provider.type not in _PRICED_TYPES or {"prices", "prices_file"} & set(provider.settings):
             return provider.settings
         return {**provider.settings, "prices_file": str(self.catalog_dir / f"{provider.type}.json")}
 
     @property
     def socket_path(self) -> Path:
-        """The Unix socket of the API."""
+        """Unix socket of the API."""
         return self.run_dir / SOCKET_NAME

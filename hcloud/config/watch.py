@@ -1,4 +1,4 @@
-"""Following the policy file: an edit takes effect, a broken edit leaves the last good policy in force and says so."""
+"""Reloading of the policy file: a valid edit takes effect, an invalid one leaves the last valid policy in force."""
 
 from __future__ import annotations
 
@@ -10,61 +10,65 @@ from hcloud.core.errors import ConfigError
 from hcloud.spec.policy import Policy
 
 Fingerprint = tuple[int, int, int] | str
+"""Time, size and inode of a file, or the error if there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyStatus:
-    """The policy in force and, when the file holds something else that is wrong, what is wrong with it."""
+    """The policy in force, and the error of the file if its current content is not valid."""
 
     policy: Policy
     digest: str
     error: str | None = None
-    """Why the file as it is now was not taken; None when it is in force."""
+    """Why the current content of the file is not valid; None: it is in force."""
     changed: bool = False
-    """Whether policy or error differ from what the poll before told."""
+    """Whether policy or error changed since the previous poll."""
+    notes: tuple[str, ...] = ()
+    """A sentence for each key of the policy in force that was renamed or removed."""
 
 
 class PolicyWatch:
-    """Keeps the last good policy of one file. Not for use by several threads at once."""
+    """Holds the last valid policy of one file. Not thread-safe."""
 
     def __init__(self, path: Path, policy: Policy | None = None) -> None:
-        """Read ``path``, or start from ``policy`` as if it had been read just now.
+        """Read ``path``, or start with ``policy`` as its content.
 
         Raises:
-            ConfigError: no policy was given and the file holds no valid one.
+            ConfigError: no ``policy`` was given, and the file contains no valid one.
         """
         self.path = path
         self._seen = _fingerprint(path)
-        policy = policy or load_policy(path)
-        self._status = PolicyStatus(policy=policy, digest=policy.digest)
+        notes: list[str] = []
+        policy = policy or load_policy(path, notes)
+        self._status = PolicyStatus(policy=policy, digest=policy.digest, notes=tuple(notes))
 
     @property
     def status(self) -> PolicyStatus:
-        """What the last poll found."""
+        """The result of the last poll."""
         return self._status
 
     def poll(self, *, force: bool = False) -> PolicyStatus:
-        """Take what the file holds if it changed (time, size or inode); ``force`` reads it in any case."""
-        seen = _fingerprint(self.path)
-        if seen == self._seen and not force:
+        """Read the file if it changed (time, size or inode), or with ``force`` in any case."""
+        fingerprint = _fingerprint(self.path)
+        if fingerprint == self._seen and not force:
             self._status = replace(self._status, changed=False)
             return self._status
-        # The fingerprint from before the reading: an edit during it is seen by the next poll.
-        self._seen, before = seen, self._status
+        # Taken before reading, so that the next poll notices an edit made meanwhile.
+        self._seen, before = fingerprint, self._status
         try:
-            policy = load_policy(self.path)
-            after = PolicyStatus(policy=policy, digest=policy.digest)
+            notes: list[str] = []
+            policy = load_policy(self.path, notes)
+            after = PolicyStatus(policy=policy, digest=policy.digest, notes=tuple(notes))
         except ConfigError as error:
-            after = PolicyStatus(policy=before.policy, digest=before.digest, error=str(error))
+            after = replace(before, error=str(error))
         changed = (after.digest, after.error) != (before.digest, before.error)
         self._status = replace(after, changed=changed)
         return self._status
 
 
 def _fingerprint(path: Path) -> Fingerprint:
-    """Identify a file's content cheaply; a file that cannot be looked at has the reason as its fingerprint."""
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError as error:
         return str(error)
-    return (found.st_mtime_ns, found.st_size, found.st_ino)
+    return (status.st_mtime_ns, status.st_size, status.st_ino)

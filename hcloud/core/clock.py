@@ -1,4 +1,4 @@
-"""Time as an argument: the one place that reads a wall clock."""
+"""Time as an argument: the only module that reads the wall clock."""
 
 from __future__ import annotations
 
@@ -9,35 +9,34 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """What the daemon and the simulator hand in. ``now`` is Unix seconds (UTC)."""
+    """The source of time that the daemon and the simulator pass in. All times are Unix seconds (UTC)."""
 
     def now(self) -> float:
         """Return the present time in Unix seconds."""
         ...
 
     def wait(self, wake: threading.Event, timeout_s: float) -> bool:
-        """Wait for ``wake`` at most ``timeout_s``; return whether it was set."""
+        """Wait up to ``timeout_s`` for ``wake``; return whether it was set."""
         ...
 
 
 class SignalledEvent(threading.Event):
-    """An event that signal handlers may set. They run in the main thread, in the midst of anything.
+    """An event that a signal handler may set.
 
-    Also while that holds the event's own lock, for which an ordinary event would wait for ever. A wait may be told
-    late then, at its end.
+    Handlers run in the main thread, possibly while it holds the event's own lock: an ordinary event would deadlock. A
+    wait interrupted that way may notice the event only at its timeout.
     """
 
     def __init__(self) -> None:
-        """Begin unset."""
         super().__init__()
         self._cond = threading.Condition(threading.RLock())
 
 
 class SystemClock:
-    """The real clock, made monotonic: it never runs backwards, so a stepped host clock cannot un-happen an event.
+    """The wall clock made monotonic, so that stepping the host's clock back cannot reorder events.
 
-    A forward jump is passed on (leases and expiries must notice it); a backward jump is held until real time has
-    caught up, advancing by the monotonic clock meanwhile.
+    Forward jumps are passed on, since leases and expiries must notice them. After a backward jump, time advances with
+    the monotonic clock until the wall clock has caught up.
     """
 
     def __init__(self) -> None:
@@ -46,7 +45,7 @@ class SystemClock:
         self._last_monotonic = time.monotonic()
 
     def now(self) -> float:
-        """Return Unix seconds, never less than an earlier answer."""
+        """Return Unix seconds, never less than an earlier result."""
         with self._lock:
             wall, monotonic = time.time(), time.monotonic()
             if wall < self._last_now:
@@ -60,7 +59,7 @@ class SystemClock:
 
 
 class ManualClock:
-    """A clock that stands still until told to move; drives tests and the simulator."""
+    """A clock that moves only when it is advanced; for tests and the simulator."""
 
     def __init__(self, start_at: float = 1_000_000.0) -> None:
         self._now = start_at
@@ -70,12 +69,12 @@ class ManualClock:
         return self._now
 
     def advance(self, seconds: float) -> float:
-        """Move forward (negative: a clock jump) and return the new time."""
+        """Move forward (negative: backward) and return the new time."""
         self._now += seconds
         return self._now
 
     def wait(self, wake: threading.Event, timeout_s: float) -> bool:
-        """Jump ahead at once instead of waiting."""
+        """Advance by ``timeout_s`` without waiting, unless ``wake`` is set."""
         if wake.is_set():
             return True
         self.advance(timeout_s)
@@ -83,13 +82,13 @@ class ManualClock:
 
 
 def holds_within(condition: Callable[[], object], timeout_s: float, every_s: float) -> bool:
-    """Look again and again, in real time, until ``condition`` holds; return whether it did within ``timeout_s``.
+    """Poll ``condition`` in real time; return whether it held within ``timeout_s``.
 
-    For what tells nobody when it happens: a process of somebody else ends, a server begins to listen.
+    For conditions without a notification, such as the end of a process that is not our child.
     """
     give_up_at = time.monotonic() + timeout_s
     while True:
-        # Asked before the look: who gets no CPU for long looks once more before giving up.
+        # Read before the check: a process that got no CPU for long checks once more before it gives up.
         last = time.monotonic() >= give_up_at
         if condition():
             return True

@@ -1,49 +1,50 @@
-"""The whole error tree, each class named by the reaction it calls for::
+"""The error tree. Each class stands for one reaction of the caller::
 
 HCloudError
-|-- BadInput                 tell the user what, where, what would be right; exit 2
-|   |-- ConfigError          a file, line and key are at fault
-|   |-- Standstill           a simulation whose jobs can never run: tell it, go on with the other policies
-|   |-- NoJobs               a workload without any job: tell whose it is, and by what it became so small
-|   `-- InvalidTransition    a state machine was asked for a move its table forbids (a bug: carries the story)
-|-- NotFound                 the caller named a thing that does not exist; exit 2
-|-- Refused                  policy or budget says no; exit 4
-|-- Unreachable              the daemon cannot be reached; exit 3
-|-- Unmeasurable             profiling found no number here: note the sentence, go on without it
-|-- StoreError               what was asked of it is at fault, or a row: a bug; others can be written
-|   |-- StoreDamaged         the file itself is broken: stop, restore a copy
-|   |-- StoreBusy            locked, full or gone for now: keep state as it is, try the cycle again
-|   `-- StaleWrite           somebody else moved the row or holds the leader lease: drop this write
+|-- BadInput                 the user's input: report what, where, and what would be right; exit 2
+|   |-- ConfigError          a key of a configuration, policy or job file
+|   |-- SimulationStalled    the remaining jobs can never run: report it, continue with the other policies
+|   |-- NoJobs               a workload without jobs
+|   `-- InvalidTransition    a bug: a state machine was asked for a transition that is not allowed
+|-- NotFound                 the caller named something that does not exist; exit 2
+|-- Refused                  forbidden by policy or budget; exit 4
+|-- DaemonUnreachable        the daemon does not answer; exit 3
+|-- Unmeasurable             profiling got no number: note why, continue without it
+|-- StoreError               a bug in one write or row; other writes can succeed
+|   |-- StoreDamaged         the database file is corrupt: stop, restore a backup
+|   |-- StoreBusy            locked, full or unavailable: nothing was written, retry the cycle
+|   `-- StaleWrite           another daemon changed the row or holds the leader lease: drop the write
 |-- ProviderError
-|   |-- InsufficientCapacity stockout: remember it, go to the next offer
-|   |-- QuotaExceeded        account limit: remember it for the whole region and type family
-|   |-- Throttled            back off; the call was NOT carried out
-|   |-- ProviderUnavailable  back off; a read says nothing about what exists
-|   |-- OutcomeUnknown       a write may or may not have happened: repeat it with the same token
-|   |-- LaunchRejected       this request can never succeed as it is: do not repeat it
-|   `-- InstanceNotFound     treat as gone
+|   |-- InsufficientCapacity stockout: back off this offer, try the next one
+|   |-- QuotaExceeded        account limit: back off the type family in the whole region
+|   |-- Throttled            back off; the call was NOT executed
+|   |-- ProviderUnavailable  back off; a failed read says nothing about what exists
+|   |-- OutcomeUnknown       a write may have been executed: repeat it with the same token
+|   |-- LaunchRejected       the request can never succeed: do not repeat it
+|   `-- InstanceNotFound     treat the instance as gone
 `-- RunnerError
-    |-- WorkerUnreachable    the outcome is unknown: ask again, or wait until the instance is confirmed gone
-    `-- UnitRefused          definitely not started: the attempt may be ended
+    |-- WorkerUnreachable    outcome unknown: ask again, or wait until the instance is confirmed gone
+    `-- UnitRefused          certainly not started: the attempt may be ended
 """
 
 from __future__ import annotations
 
 
 class HCloudError(Exception):
-    """Root of everything HCloud raises on purpose; ``exit_code`` is what the CLI ends with."""
+    """Base of all errors that HCloud raises on purpose."""
 
     exit_code = 1
+    """Exit code of a command that fails with this error."""
 
 
 class BadInput(HCloudError):
-    """The user's input is at fault; the message is one sentence: what, where, what would be right."""
+    """The user's input is wrong. The message is one sentence: what, where, and what would be right."""
 
     exit_code = 2
 
 
 class ConfigError(BadInput):
-    """A configuration, policy or job file is at fault. ``where`` is ``file:line: key``."""
+    """A configuration, policy or job file is wrong. ``where`` is ``file:line: key``, or a part of it."""
 
     def __init__(self, message: str, *, where: str = "") -> None:
         super().__init__(f"{where}: {message}" if where else message)
@@ -51,15 +52,15 @@ class ConfigError(BadInput):
 
 
 class SimulationStalled(BadInput):
-    """A simulation stands still: what is left can never run on this cloud under this policy."""
+    """A simulation makes no progress: the remaining jobs can never run on this cloud under this policy."""
 
 
 class NoJobs(BadInput):
-    """A workload has no job in it that could be simulated."""
+    """A workload contains no job that can be simulated."""
 
 
 class InvalidTransition(BadInput):
-    """A state machine was asked for an illegal move; the message tells the subject's story so far."""
+    """A state transition is not allowed. The message includes the history of the job or instance."""
 
     exit_code = 1
 
@@ -71,7 +72,7 @@ class NotFound(HCloudError):
 
 
 class Refused(HCloudError):
-    """Policy or budget forbids it; the message says which rule and the numbers."""
+    """Policy or budget forbids it. The message names the rule and the numbers."""
 
     exit_code = 4
 
@@ -83,39 +84,39 @@ class DaemonUnreachable(HCloudError):
 
 
 class Unmeasurable(HCloudError):
-    """A profiled program gave no number; the message says why, in one sentence."""
+    """Profiling a program gave no number. The message is one sentence that says why."""
 
 
 class StoreError(HCloudError):
-    """The database could not do what was asked."""
+    """The database could not execute a request."""
 
 
 class StoreDamaged(StoreError):
-    """The database itself is damaged, whatever is asked of it; it must be restored from a copy."""
+    """The database file is corrupt; it must be restored from a backup."""
 
 
 class StoreBusy(StoreError):
-    """Locked, full or gone for now; nothing was written. Try again later."""
+    """The database is locked, full or unavailable. Nothing was written; try again later."""
 
 
 class StaleWrite(StoreError):
-    """The row moved on, or another daemon holds the leader lease; nothing was written."""
+    """The row has a newer revision, or another daemon holds the leader lease. Nothing was written."""
 
 
 class ProviderError(HCloudError):
-    """A cloud provider did not do what was asked."""
+    """A call to a cloud provider failed."""
 
 
 class InsufficientCapacity(ProviderError):
-    """Stockout of this type in this zone. Normal; try the next offer."""
+    """Stockout of this type in this zone. Expected; try the next offer."""
 
 
 class QuotaExceeded(ProviderError):
-    """An account limit; other zones of the region will say the same."""
+    """An account limit, which applies to all zones of the region."""
 
 
 class Throttled(ProviderError):
-    """Too many calls; the call was not carried out. ``retry_after_s`` is a hint."""
+    """Too many calls; this one was not executed. ``retry_after_s`` is a hint."""
 
     def __init__(self, message: str, *, retry_after_s: float = 1.0) -> None:
         super().__init__(message)
@@ -123,28 +124,36 @@ class Throttled(ProviderError):
 
 
 class ProviderUnavailable(ProviderError):
-    """The provider does not answer; nothing may be concluded about what exists."""
+    """The provider does not answer; nothing can be concluded about what exists."""
 
 
 class OutcomeUnknown(ProviderError):
-    """A write was sent but its reply was lost: repeat with the same token."""
+    """A write was sent but its reply was lost. Repeat it with the same token."""
 
 
 class LaunchRejected(ProviderError):
-    """The request is wrong in itself (unknown type, bad image); repeating it cannot help."""
+    """The request itself is wrong (unknown type, bad image); repeating it cannot succeed."""
 
 
 class InstanceNotFound(ProviderError):
-    """No such instance; treat as gone."""
+    """There is no such instance; treat it as gone."""
 
 
 class RunnerError(HCloudError):
-    """The engine did not do what was asked."""
+    """A call to the engine failed."""
 
 
 class WorkerUnreachable(RunnerError):
-    """The worker on that instance does not answer; what happened there is unknown."""
+    """The worker on that instance does not answer; the outcome is unknown."""
 
 
 class UnitRefused(RunnerError):
-    """The worker definitely did not start the unit; the message says why."""
+    """The worker certainly did not start the unit. The message says why."""
+
+
+def missing_library(library: str, extra: str) -> str:
+    """Return the sentence for a library that only an extra brings: what is missing and what installs it."""
+    return (
+        f"{library} is not installed; install HCloud with the extra '{extra}': "
+        f"pip install '.[{extra}]' in a checkout, or pip install 'FILE.whl[{extra}]'"
+    )

@@ -1,4 +1,4 @@
-"""What is known of applications: what profiling measured, and what is believed from it, each with its uncertainty."""
+"""Knowledge about applications: the measurements of profiling, and estimates with their uncertainty."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SourceName = Literal[
     "memory-capacity", "memory-bandwidth", "storage-capacity", "storage-bandwidth", "network-bandwidth", "llc-capacity",
     "l2", "llc-bandwidth", "l1i", "l1d", "tlb", "integer", "floating-point", "prefetchers", "interconnect", "vector",
 ]  # fmt: skip
-"""The sources of interference that the profiler makes: the fifteen of iBench and its variant of the sixth."""
+"""Sources of interference that the profiler generates: the fifteen of iBench, and a variant of its sixth."""
 SOURCES: tuple[str, ...] = get_args(SourceName)
 T = TypeVar("T")
 Row = TypeVar("Row")
@@ -24,54 +24,58 @@ _UNANSWERED: Any = object()
 # ------------------------------------------------------------------------------------------------------------- profiles
 
 APART = 1.1
-"""Amounts nearer to each other than by this factor are not worth telling apart."""
+"""Numbers of vCPUs that differ by less than this factor are not distinguished."""
 MOST_KNEES = 2
-"""So often a profiling run looks for where growth ends (:func:`next_knee`)."""
+"""How many sizes a profiling run adds in search of the knee (:func:`next_knee`)."""
 
 
 class Measure(StrEnum):
-    """What a profiling run took for performance, best first; all are per second, more is better."""
+    """The quantity by which a profiling run measured performance, best first; per second, more is better."""
 
-    PROGRESS = "progress"  # the progress hook's fraction of the whole job
-    REQUESTS = "requests"  # requests served, by the metrics hook
+    PROGRESS = "progress"  # fraction of the whole job, from the progress hook
+    REQUESTS = "requests"  # requests served, from the metrics hook
     COMPLETION = "completion"  # whole runs: 1 / duration
     OUTPUT = "output"  # MiB written
-    INSTRUCTIONS = "instructions"  # instructions, where the machine counts them
-    CPU = "cpu"  # CPU-seconds of useful work
+    INSTRUCTIONS = "instructions"  # instructions retired, if the machine counts them
+    CPU = "cpu"  # CPU-seconds
 
 
 WHOLE_JOBS = (Measure.PROGRESS, Measure.COMPLETION)
-"""Measures in fractions of a whole job, whose scale is the input's."""
+"""Measures in fractions of a whole job; their scale depends on the input."""
 
 
 def per_rank(measure: Measure | None, nodes: int) -> float:
-    """Return the part of what ``nodes`` machines do together that one rank's samples tell: all of a job's progress, but
-    of requests, output and CPU time, which each rank counts for itself, only its own."""
+    """Return the fraction of a job's total performance on ``nodes`` nodes that the samples of one rank show.
+
+    Every rank reports the progress of the whole job, but only its own requests, output and CPU time.
+    """
     return 1.0 if measure in WHOLE_JOBS else 1.0 / max(1, nodes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """One measured cell. ``question`` is one of the classifier's (type, step, nodes, tolerated, caused); ``column`` as
-    there; ``low`` and ``high`` are the 95 % limits of ``value`` from ``runs`` repeats.
-    """
+    """One measured cell of the classifier's matrices."""
 
     question: str
+    """The matrix: type, step, nodes, tolerated or caused."""
     column: str
     value: float
     low: float
+    """Lower 95 % limit of ``value``."""
     high: float
+    """Upper 95 % limit of ``value``."""
     runs: int = 1
+    """Repeats of the measurement."""
 
 
 def next_knee(rates: Mapping[float, float]) -> float | None:
-    """Return where between the vCPUs of ``rates`` (performance by vCPUs, above 0) a program stops growing that grows in
-    proportion until then: whole vCPUs, or tenths of one. None where growth goes on, or has ended before.
+    """Return the number of vCPUs, between measured ones, at which a program seems to stop scaling; None: nowhere.
 
-    With its threads, say: two ends look the same whether it grows all the way or no more than so far.
+    ``rates`` is performance by vCPUs (both above 0). The result is a whole number, or tenths below 1. It assumes
+    proportional scaling up to the knee, such as that of a program with a fixed number of threads.
     """
     for more, less in pairwise(sorted(rates, reverse=True)):
-        # Few grow quite in proportion, so it is rather a little more; but never for what is mere noise.
+        # Few programs scale quite in proportion, so the knee is rounded up, after 5 % are taken off for noise.
         at = 0.95 * less * rates[more] / rates[less]
         at = float(ceil(at)) if at >= 1 else ceil(10 * at) / 10
         if APART * less <= at <= more / APART:
@@ -81,146 +85,157 @@ def next_knee(rates: Mapping[float, float]) -> float | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Findings:
-    """What a profiling run found. No readings: nothing could be measured, and ``notes`` say why in whole sentences.
-
-    ``use`` is the resource use of a run alone: vCPUs busy, memory in MiB, MiB read and written per second.
-    """
+    """The result of a profiling run."""
 
     measure: Measure | None = None
     readings: tuple[Reading, ...] = ()
+    """Empty: nothing could be measured; ``notes`` say why."""
     use: tuple[float, ...] = ()
+    """Resource use of a run alone: vCPUs busy, memory in MiB, MiB read and MiB written per second."""
     duration_s: float = 0.0
     notes: tuple[str, ...] = ()
+    """Whole sentences about what could not be measured."""
 
 
 # ------------------------------------------------------------------------------------------------------ classifications
 class Estimate(NamedTuple):
-    """A value, and the limits between which the truth lies in 80 of 100 cases; ``observed``: measured, not inferred."""
+    """A value with its 80 % limits."""
 
     value: float
     low: float
     high: float
     observed: bool = False
+    """Measured, not inferred."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Neighbour:
-    """A known application, and how alike it behaves: 1 the same, towards 0 nothing in common."""
+    """A known application that behaves similarly."""
 
     name: str
     similarity: float
+    """1: the same; towards 0: nothing in common."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Classification:
-    """What is believed of a job after profiling: the answers to the four questions, each with its uncertainty.
+    """The estimated behaviour of an application: performance, interference and the resource quality it needs.
 
-    Performance is work per second (or requests per second) in the unit in which the job was measured, ``measure``
-    (None: not known); more is better. ``tolerated`` and ``caused`` are pressures 0..100 per shared resource.
-    ``quality_target`` is ``Q_T`` (0..1) with its 80 % limits, ``quality_class`` the ARQ queue 0..9. ``notes`` say what
-    was missing, unusable or never seen before.
+    Performance is work per second in the unit of ``measure``; more is better. Pressures are 0..100.
     """
 
     by_type: Mapping[str, Estimate] = field(default_factory=dict)
+    """Performance by instance type."""
     by_step: Mapping[str, Estimate] = field(default_factory=dict)
+    """Performance by number of vCPUs."""
     by_nodes: Mapping[int, Estimate] = field(default_factory=dict)
+    """Performance by number of nodes."""
     tolerated: Mapping[str, Estimate] = field(default_factory=dict)
+    """Pressure it tolerates, by shared resource."""
     caused: Mapping[str, Estimate] = field(default_factory=dict)
+    """Pressure it causes, by shared resource."""
     quality_target: Estimate
+    """``Q_T`` (0..1): the resource quality it needs."""
     quality_class: int
+    """ARQ queue, 0..9."""
     nearest: tuple[Neighbour, ...] = ()
+    """The most similar known applications."""
     measure: Measure | None = None
+    """None: not known."""
     notes: tuple[str, ...] = ()
+    """What was missing, unusable or new."""
     _answers: dict[object, Any] = field(init=False, default_factory=dict, compare=False, repr=False)
 
     def answer(self, question: object, work_out: Callable[[], T]) -> T:
-        """Return what follows from this record alone, worked out once. Answers are shared: nobody may change them."""
-        found: T = self._answers.get(question, _UNANSWERED)
-        if found is _UNANSWERED:
+        """Return ``work_out()``, cached by ``question``; it must depend on this record alone.
+
+        Results are shared: callers must not modify them.
+        """
+        result: T = self._answers.get(question, _UNANSWERED)
+        if result is _UNANSWERED:
             if len(self._answers) > _KEPT_ANSWERS:
                 self._answers.clear()
-            found = self._answers[question] = work_out()
-        return found
+            result = self._answers[question] = work_out()
+        return result
 
 
 # --------------------------------------------------------------------------------------------------------- applications
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Application:
-    """What was measured of one program of one user: a row of the classifier's matrices, kept in the store.
-
-    ``inputs`` are the inputs (digests) with which it is known to behave alike, oldest first, each with its performance
-    as a factor of ``cells``; 0: alike, but never measured. ``cells``: performance per second and pressures, by question
-    and column; performance on types is that with ``reference_vcpus``. ``spreads``: how far from each cell the truth may
-    lie (95 %): of performance as natural logarithm, of pressures in points. ``use``: resource use of a run alone (see
-    :class:`Findings`). ``profiled_at``, ``looked_at``: when it was last profiled as a whole, or looked at; None: never.
-    ``run_s``: how long its jobs run. ``missed``: of the last measurements, which were not as predicted.
-    """
+    """Measurements of one program of one user: a row of the classifier's matrices, kept in the store."""
 
     name: str
     program: str
+    """Digest of the program."""
     inputs: Mapping[str, float] = field(default_factory=dict)
+    """Inputs (digests) with which it behaves alike, oldest first: performance as a factor of ``cells``; 0: unknown."""
     measure: Measure | None = None
     cells: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """Performance per second and pressures, by question and column."""
     spreads: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """95 % uncertainty of each cell: of performance as natural logarithm, of pressures in points."""
     use: tuple[float, ...] = ()
+    """Resource use of a run alone, as in :class:`Findings`."""
     type_column: str = ""
+    """The instance type it was profiled on."""
     reference_vcpus: float = 0.0
+    """Number of vCPUs to which performance by type refers."""
     profiled_at: float | None = None
+    """When it was last profiled completely; None: never."""
     looked_at: float | None = None
+    """When a short check run was last made; None: never."""
     run_s: float | None = None
+    """Typical run time of its jobs."""
     runs: tuple[str, ...] = ()
+    """Profiling runs that contributed."""
     missed: tuple[bool, ...] = ()
+    """Of the latest measurements, which differed from the prediction."""
     revision: int = 0
 
 
-# ------------------------------------------------------------------------------------------------------ all of them
+# ---------------------------------------------------------------------------------------------------- rows by name
 ON_TOP = 64
-"""So many changed rows lie over the others before all are copied."""
+"""Changed rows that are layered over the base before both are merged."""
 
 
 class LayeredRows(Mapping[str, Row], Generic[Row]):
-    """Rows by name, as of one moment: a mapping that never changes.
+    """An immutable mapping of rows by name; :meth:`over` makes the next version at the cost of the changed rows.
 
-    :meth:`over` makes the next one at the cost of what changed, not of what there is.
-    Names are in order of their first appearance but for those of the last few changes, which come last.
+    Names are in order of their first appearance, except that those of recent changes come last.
     """
 
     __slots__ = ("_base", "_length", "_top")
 
     def __init__(self, base: Mapping[str, Row] | None = None, top: Mapping[str, Row] | None = None) -> None:
-        """Lay ``top`` over ``base``; neither may be changed from now on."""
+        """Rows of ``top`` hide those of ``base``. Neither mapping may be modified afterwards."""
         self._base: Mapping[str, Row] = {} if base is None else base
         self._top: Mapping[str, Row] = {} if top is None else top
         self._length = len(self._base) + sum(name not in self._base for name in self._top)
 
     def over(self, changed: Mapping[str, Row]) -> LayeredRows[Row]:
-        """Return these rows with those that have ``changed`` in place of theirs."""
+        """Return the rows with ``changed`` ones added or replaced."""
         top = {**self._top, **changed}
         return LayeredRows(self._base, top) if len(top) <= ON_TOP else LayeredRows({**self._base, **top})
 
     def since(self, before: Mapping[str, Row]) -> Iterator[tuple[str, Row]]:
-        """Yield the rows that are not the same as ``before``, cheaply where that is an earlier state of these."""
+        """Yield the rows that are not the same objects in ``before``; fast if that is an earlier version of these."""
         related = isinstance(before, LayeredRows) and before._base is self._base
         for name, row in (self._top if related else self).items():
             if before.get(name) is not row:
                 yield name, row
 
     def __getitem__(self, name: str) -> Row:
-        """Return the row of that name."""
-        found = self._top.get(name)
-        return self._base[name] if found is None else found
+        row = self._top.get(name)
+        return self._base[name] if row is None else row
 
     def __iter__(self) -> Iterator[str]:
-        """Yield the names."""
         yield from self._base
         for name in self._top:
             if name not in self._base:
                 yield name
 
     def __len__(self) -> int:
-        """Return how many rows there are."""
         return self._length
 
     def __repr__(self) -> str:
-        """Show all of them."""
         return repr(dict(self))

@@ -1,4 +1,4 @@
-"""When Python looks for reference cycles."""
+"""How often Python's garbage collector looks for reference cycles."""
 
 from __future__ import annotations
 
@@ -7,18 +7,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 NEW_OBJECTS, TIMES = 100_000, 20
-"""Young objects are looked at after so many new ones, older ones every so many times. Python's own: 700 and 10."""
+"""Collect the youngest generation after this many new objects, the next one after this many collections."""
 
 
 @contextmanager
 def infrequent_gc(full_after: int = TIMES, new_objects: int = NEW_OBJECTS) -> Iterator[None]:
-    """Look for reference cycles seldom, and never in what is there already: for a block.
+    """Collect garbage less often inside a ``with`` block, and never among the objects that exist already.
 
-    Facts, plans and the log are large and hold no cycles, yet Python walks through them after every 700 new objects:
-    that took half of the time of admitting a long queue, and a quarter of a simulation. What is not part of a cycle,
-    nearly everything, is let go of at once in any case. ``full_after``: the oldest are looked at every so many times;
-    ``new_objects``: the youngest after so many of them.
+    ``new_objects`` and ``full_after`` are the thresholds of the youngest and the oldest generation.
     """
+    # Snapshots, plans and events are many and hold no cycles; reference counting frees them at once. With Python's
+    # thresholds (700 and 10), walking through them took a large part of a simulation.
     before = gc.get_threshold()
     gc.freeze()
     gc.set_threshold(new_objects, TIMES, full_after)

@@ -1,8 +1,7 @@
-"""The vocabulary: what a job, a target, an offer, an instance and an event are.
+"""The domain model: jobs, targets, offers, instances, intents and events.
 
-Conventions: ``*_at`` is Unix seconds (UTC), ``*_s`` a duration in seconds, ``*_mib``/``*_gib`` binary units, ``*_usd``
-money. Everything is frozen; change is ``dataclasses.replace``, and a state changes only through :func:`move_job` and
-:func:`move_instance`.
+Units are part of a field's name: ``*_at`` is Unix seconds (UTC), ``*_s`` seconds, ``*_mib`` and ``*_gib`` binary sizes,
+``*_usd`` US dollars. All classes are frozen. A state changes only through :func:`move_job` and :func:`move_instance`.
 """
 
 from __future__ import annotations
@@ -20,46 +19,50 @@ from hcloud.core.rows import replace_fields
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgressHook:
-    """How a batch job's progress (0..1) is read: by the last line (number or ``done/total``) of a file."""
+    """Where a batch job reports its progress: in the last line of a file, as a number or ``done/total``."""
 
     file: str
+    """Path relative to the work directory."""
     total: float = 1.0
+    """The number that means done."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricsHook:
-    """How a service's rate and latency are read, inside its own network: a URL (Prometheus text) or a probe command.
-
-    A probe prints one JSON object ``{"requests_per_s": r, "latency_ms": {"50": .., "99": ..}}`` as its last line.
-    """
+    """How to read a service's request rate and latency, from inside the job's network; either ``url`` or ``probe``."""
 
     url: str | None = None
+    """Address of metrics in Prometheus text format."""
     probe: tuple[str, ...] | None = None
+    """A command whose last line is a JSON object ``{"requests_per_s": r, "latency_ms": {"50": .., "99": ..}}``."""
     every_s: float = 5.0
+    """Time between two readings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileRequest:
-    """What one profiling run measures on the one machine it has for itself (Quasar, Dissertation §4.3.2).
-
-    ``job_id`` is who is profiled. ``type_column`` names the machine's type in the utility matrix; ``steps_vcpus`` are
-    the scale-up settings to run at, first what it is for; ``sources`` the sources of interference that are tuned to the
-    5 % point (tolerated) and measured beside it (caused); ``nodes`` the node count of this run. ``run_s`` ends each
-    copy of the job, ``total_s`` the whole run; what is not measured by then stays unknown. ``warm_up_s`` passes before
-    a stateful job is measured. ``look``: only one short run, to see whether a known program still behaves as known.
-    ``knees``: also at the sizes between where it seems to stop growing (:func:`hcloud.core.estimates.next_knee`).
-    """
+    """What one profiling run measures, on an instance that it has to itself (Quasar, Dissertation §4.3.2)."""
 
     job_id: str
+    """The job that is profiled; empty for a job that is itself a measurement."""
     type_column: str
+    """The instance type, as the utility matrix names it."""
     steps_vcpus: tuple[float, ...]
+    """The numbers of vCPUs to run at, the job's own first."""
     sources: tuple[str, ...] = ()
+    """Interference sources: each is raised until the job loses 5 % (tolerated), then slowed by the job (caused)."""
     nodes: int = 1
+    """Node count of this run."""
     run_s: float = 5.0
+    """Duration of each copy of the job."""
     total_s: float = 60.0
+    """Duration of the whole run; cells that are not measured by then stay unknown."""
     warm_up_s: float = 0.0
+    """Time before a stateful job is measured."""
     look: bool = False
+    """Run one short copy only, to check that a known program still behaves as recorded."""
     knees: bool = False
+    """Also run at sizes at which scaling may end (:func:`hcloud.core.estimates.next_knee`)."""
 
 
 Spread = Literal["none", "host", "zone"]
@@ -67,36 +70,35 @@ Spread = Literal["none", "host", "zone"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Constraints:
-    """What a user demands of the machines of a job. Patterns know ``*`` and ``?``; empty: no demand.
-
-    ``zones``: patterns of zones. ``labels``: names a machine must have, each with a pattern of its value.
-    ``apart_from``: patterns of names of jobs of the same user, with which it shares no machine (and they none with it);
-    where that includes its own name, its own nodes share none either. ``spread``: no two of its nodes on one machine
-    (``host``), or in one zone (``zone``).
-    """
+    """Where a job may be placed. Patterns contain ``*`` and ``?``; an empty field is no constraint."""
 
     zones: tuple[str, ...] = ()
+    """Patterns of zones."""
     labels: tuple[tuple[str, str], ...] = ()
+    """Labels an instance must have: name and pattern of the value."""
     apart_from: tuple[str, ...] = ()
+    """Anti-affinity, in both directions: patterns of names of the same user's jobs. If its own name matches, its own
+    nodes share no instance either."""
     spread: Spread = "none"
+    """No two of its nodes on one instance (``host``) or in one zone (``zone``)."""
 
     def in_zone(self, zone: str) -> bool:
-        """Return whether machines of ``zone`` will do."""
+        """Return whether instances in ``zone`` are acceptable."""
         return not self.zones or matches(zone, self.zones)
 
     def labelled(self, labels: Mapping[str, str]) -> bool:
-        """Return whether machines with these ``labels`` will do."""
-        return all(name in labels and fnmatchcase(labels[name], wanted) for name, wanted in self.labels)
+        """Return whether instances with ``labels`` are acceptable."""
+        return all(name in labels and fnmatchcase(labels[name], pattern) for name, pattern in self.labels)
 
     def words(self, name: str) -> str:
-        """Return one of the demands as its author wrote it, for a sentence."""
+        """Return the constraint in field ``name`` as text, for a message."""
         if name == "labels":
             return ", ".join(f"{key}={value}" for key, value in self.labels)
         return self.spread if name == "spread" else ", ".join(getattr(self, name))
 
 
 def matches(text: str, patterns: Sequence[str]) -> bool:
-    """Return whether one of ``patterns`` describes ``text``."""
+    """Return whether ``text`` matches one of ``patterns`` (``*`` and ``?``)."""
     return any(fnmatchcase(text, pattern) for pattern in patterns)
 
 
@@ -107,25 +109,28 @@ InstanceId = str
 AttemptId = str
 """``job-<n>.<k>``: the k-th attempt (from 1) to run a job. At most one unit per attempt and rank is ever started."""
 UnitId = str
-"""``job-<n>.<k>.<rank>_<mark>``: one node's part of an attempt, from rank 0; started anew elsewhere ``<rank>-1``."""
+"""``job-<n>.<k>.<rank>_<mark>``: one node's part of an attempt, from rank 0; ``<rank>-1`` after one relaunch."""
 MARKED_BY = "_"
+"""Separates the mark (:attr:`Attempt.mark`) from the rest of a unit's id."""
 
 PROFILE_TAG = "hcloud.profile"
-"""Tag of profiling runs; its value is the job that is profiled."""
+"""Tag of profiling runs; its value is the profiled job."""
 Number = float | int | str | bool | None
 
 
-# ------------------------------------------------------------------------------------------------- what users ask for
+# ---------------------------------------------------------------------------------------------------- what users submit
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchTarget:
-    """Finish by an absolute time or within a span of submission; the earlier counts when both are given."""
+    """Finish by a deadline; the earlier of the two limits applies. With neither, just finish."""
 
     kind: Literal["batch"] = "batch"
     finish_by_at: float | None = None
+    """Absolute deadline."""
     finish_within_s: float | None = None
+    """Deadline relative to the submission."""
 
     def deadline_at(self, submitted_at: float) -> float | None:
-        """Return the Unix time by which the job must end, or None where no limit was stated."""
+        """Return the deadline in Unix seconds, or None without one."""
         limits = [self.finish_by_at] if self.finish_by_at is not None else []
         if self.finish_within_s is not None:
             limits.append(submitted_at + self.finish_within_s)
@@ -134,17 +139,19 @@ class BatchTarget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceTarget:
-    """Serve ``requests_per_s`` with the given latency percentile (0..100) at or below ``latency_ms``."""
+    """Serve a request rate with a latency percentile at or below a bound."""
 
     kind: Literal["service"] = "service"
     requests_per_s: float
     latency_ms: float
+    """Bound on the latency."""
     percentile: float = 99.0
+    """The percentile (0..100) that must meet the bound."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BestEffortTarget:
-    """No promise: runs in what is left over, is evicted first."""
+    """No promise: runs on spare capacity and is evicted first."""
 
     kind: Literal["best_effort"] = "best_effort"
 
@@ -154,14 +161,14 @@ Target = BatchTarget | ServiceTarget | BestEffortTarget
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resources:
-    """An amount of one machine; ``vcpus`` may be fractional."""
+    """An amount of an instance's resources; ``vcpus`` may be fractional."""
 
     vcpus: float = 1.0
     memory_mib: int = 512
     disk_gib: float = 1.0
 
     def fits(self, other: Resources) -> bool:
-        """Return whether this amount fits into ``other`` (with float slack on vCPUs and disk)."""
+        """Return whether this amount fits into ``other``, with tolerance for rounding in vCPUs and disk."""
         return (
             self.vcpus <= other.vcpus + 1e-9
             and self.memory_mib <= other.memory_mib
@@ -177,7 +184,7 @@ class Resources:
         )
 
     def minus(self, other: Resources) -> Resources:
-        """Return what is left after taking ``other`` away (may be negative)."""
+        """Return the difference; amounts may be negative."""
         return Resources(
             vcpus=self.vcpus - other.vcpus,
             memory_mib=self.memory_mib - other.memory_mib,
@@ -190,11 +197,14 @@ NOTHING = Resources(vcpus=0.0, memory_mib=0, disk_gib=0.0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nodes:
-    """Scale-out. ``gang``: all ``count`` start together or none; else ranks start as room appears, from ``minimum``."""
+    """On how many nodes a job runs."""
 
     count: int = 1
+    """Nodes requested."""
     minimum: int = 1
+    """Nodes to start with, if this is not a gang; more join when there is capacity."""
     gang: bool = True
+    """All nodes start together or none."""
 
     @property
     def needed(self) -> int:
@@ -203,95 +213,110 @@ class Nodes:
 
 
 class FailureCause(StrEnum):
-    """Why an attempt did not succeed; the key of the retry table."""
+    """Why an attempt failed; the key of the retry table."""
 
     EXIT_CODE = "exit_code"  # the program ended with a non-zero code or a signal of its own
     OUT_OF_MEMORY = "out_of_memory"
     OUT_OF_DISK = "out_of_disk"
-    TIMEOUT = "timeout"  # ran longer than max_runtime_s
-    PREEMPTED = "preempted"  # spot instance taken back
-    INSTANCE_LOST = "instance_lost"  # the machine died or was confirmed gone
-    START_REFUSED = "start_refused"  # the worker could not start it (no such command, sandbox, workdir)
-    EVICTED = "evicted"  # stopped by the planner (budget, drain, higher priority)
+    TIMEOUT = "timeout"  # it ran longer than max_runtime_s
+    PREEMPTED = "preempted"  # the provider reclaimed the spot instance
+    INSTANCE_LOST = "instance_lost"  # the instance failed or was confirmed gone
+    START_REFUSED = "start_refused"  # the worker could not start it (command, sandbox, work directory)
+    EVICTED = "evicted"  # the planner stopped it (budget, drain, priority)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retries:
-    """How often each cause may be retried; ``limits`` maps :class:`FailureCause` values to counts (absent = 0)."""
+    """How often each cause of failure is retried, and the back-off in between."""
 
     limits: Mapping[str, int] = field(
         default_factory=lambda: {"preempted": 100, "instance_lost": 10, "evicted": 100, "start_refused": 1}
     )
+    """Retries by :class:`FailureCause`; causes that are absent are not retried."""
     backoff_s: float = 5.0
+    """Delay before the first retry; doubled with each further one."""
     backoff_cap_s: float = 300.0
+    """Upper limit of the delay."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSpec:
-    """What a user asks for; never changes after submission.
-
-    ``instance_types`` are patterns (``*`` and ``?``) of type names it may run on, empty: any. ``exclusive``: nobody
-    else on its machines while it runs, and all of each is its own. ``profiling``: ``never`` keeps it from being
-    profiled. ``profile`` makes it a profiling run of another job, which only HCloud itself submits. ``placement``: what
-    else is demanded of its machines (None: nothing). ``vcpus_within``: between what and what the planner may choose how
-    many vCPUs it gets, where it is known what they are worth (None: as many as ``resources`` says).
-    """
+    """What a user submits; immutable for the life of the job."""
 
     name: str
+    """Shown in listings and reports; need not be unique."""
     user: str
     command: tuple[str, ...]
+    """Program and arguments."""
     target: Target
     resources: Resources = Resources()
+    """What each rank requests."""
     nodes: Nodes = Nodes()
     image: str | None = None
+    """Container image to run in; None: the instance's own file system."""
     setup: str | None = None
+    """Shell script that runs once per node before the command."""
     workdir_sha256: str | None = None
+    """Digest of the uploaded work directory; each node starts in a copy."""
     env: Mapping[str, str] = field(default_factory=dict)
     tags: Mapping[str, str] = field(default_factory=dict)
+    """Names and values that reports group by."""
     priority: int = 0
+    """Higher is scheduled first."""
     stateful: bool = False
+    """It keeps state that a restart loses."""
     interruptible: bool = True
+    """It may be stopped and started again from the beginning."""
     network: Literal["none", "host"] = "none"
+    """Only its own loopback (``none``) or the instance's network (``host``)."""
     retries: Retries = Retries()
     max_runtime_s: float | None = None
+    """Attempts are stopped after this long."""
     stop_grace_s: float = 10.0
+    """Time between SIGTERM and SIGKILL."""
     budget_usd: float | None = None
+    """The job is stopped once its cost exceeds this."""
     progress: ProgressHook | None = None
     metrics: MetricsHook | None = None
     instance_types: tuple[str, ...] = ()
+    """Patterns of the type names it may run on; empty: any."""
     exclusive: bool = False
+    """Each rank gets a whole instance, shared with no other job."""
     profiling: Literal["auto", "never"] = "auto"
+    """``never``: not profiled, whatever the policy says."""
     profile: ProfileRequest | None = None
+    """Set for profiling runs: the unit measures the command instead of running it once."""
     placement: Constraints | None = None
     vcpus_within: tuple[float, float] | None = None
+    """Limits between which the planner may choose the vCPUs of a classified job; None: exactly ``resources``."""
 
     def held_of(self, capacity: Resources) -> Resources:
-        """Return what one rank holds of a machine of ``capacity``: what it asks for or, if exclusive, all of it."""
+        """Return what one rank allocates of an instance with ``capacity``."""
         return capacity if self.exclusive else self.resources
 
     def may_run_on(self, type_name: str) -> bool:
-        """Return whether its ``instance_types`` include that type."""
+        """Return whether ``instance_types`` includes the type."""
         return not self.instance_types or any(fnmatchcase(type_name, each) for each in self.instance_types)
 
     def may_use(self, offer: Offer) -> bool:
-        """Return whether it may run on machines of ``offer``: by type, zone and labels."""
+        """Return whether the job may run on instances of ``offer``, by type, zone and labels."""
         where = self.placement
-        stated = where is None or (where.in_zone(offer.zone) and where.labelled(offer.labels))
-        return stated and self.may_run_on(offer.instance_type.name)
+        allowed = where is None or (where.in_zone(offer.zone) and where.labelled(offer.labels))
+        return allowed and self.may_run_on(offer.instance_type.name)
 
 
 # ---------------------------------------------------------------------------------------------------------------- jobs
 class JobState(StrEnum):
-    """Where a job is on its walk (architecture.md, "A job's walk")."""
+    """A job's place in its life cycle."""
 
-    SUBMITTED = "submitted"
-    PROFILED = "profiled"
-    CLASSIFIED = "classified"
-    QUEUED = "queued"
-    AWAITING_INSTANCE = "awaiting_instance"
-    PLACED = "placed"
+    SUBMITTED = "submitted"  # accepted; not admitted to the queue yet
+    PROFILED = "profiled"  # its profiling runs have ended
+    CLASSIFIED = "classified"  # its performance and interference are estimated
+    QUEUED = "queued"  # waits for capacity, budget or its back-off
+    AWAITING_INSTANCE = "awaiting_instance"  # an instance was launched for it
+    PLACED = "placed"  # holds resources; its units are being started
     RUNNING = "running"
-    PREEMPTED = "preempted"
+    PREEMPTED = "preempted"  # lost its instance; requeued or failed next
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     CANCELLED = "cancelled"
@@ -321,9 +346,9 @@ JOB_ON_INSTANCE: frozenset[JobState] = frozenset({_J.PLACED, _J.RUNNING})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allocation:
-    """One rank of an attempt: which part of which instance it holds, and what became of its unit.
+    """One rank of an attempt: the resources it holds of an instance, and the outcome of its unit.
 
-    The allocation holds its resources until ``released`` (the unit is confirmed ended or the instance confirmed gone).
+    It holds its resources until the unit is confirmed ended or the instance confirmed gone.
     """
 
     rank: int
@@ -331,12 +356,16 @@ class Allocation:
     resources: Resources
     started_at: float | None = None
     ended_at: float | None = None
+    """Set once the unit is known to be over; releases the resources."""
     exit_code: int | None = None
     cause: FailureCause | None = None
+    """Why the unit failed; None: it succeeded, or is not over."""
     detail: str = ""
-    relaunch: int = 0  # how often the rank was started anew elsewhere, as a straggler
+    """The worker's words about how the unit ended."""
+    relaunch: int = 0
+    """How often the rank was relaunched on another instance, as a straggler."""
     resized_from: Resources | None = None
-    """What it held before ``resources``, while not every worker of its job is known to have taken its new bounds."""
+    """The previous resources, until all workers of the job have confirmed their new limits."""
 
     @property
     def released(self) -> bool:
@@ -350,33 +379,35 @@ class Attempt:
 
     id: AttemptId
     number: int
+    """Counted from 1."""
     placed_at: float
     allocations: tuple[Allocation, ...]
     stop_cause: FailureCause | None = None
-    """Set before stopping, so that the end of the units is read as what it was."""
+    """Why the planner stops it; recorded before the stop, so that the units' exit is attributed to it."""
     stop_requested_at: float | None = None
     mark: str = ""
-    """Part of its units' ids: after an old database is restored, numbers are given again that machines still know."""
+    """Time of placement, part of its units' ids: a restored database assigns numbers again that workers still know."""
 
     @property
     def over(self) -> bool:
-        """Whether nothing of this attempt runs any more."""
-        return None not in [each.ended_at for each in self.allocations]  # asked of every job in every cycle
+        """Whether no unit of this attempt runs any more."""
+        return None not in [each.ended_at for each in self.allocations]  # a hot path: every job in every cycle
 
     @property
     def failure(self) -> FailureCause | None:
-        """Why it failed: the stop's cause, else the first failed rank's. None: every rank ended well, asked or not."""
+        """Why it failed: the stop's cause, else that of the first failed rank. None: every rank succeeded."""
         first = next((a.cause for a in self.allocations if a.cause is not None), None)
         return self.stop_cause or first if first is not None else None
 
     def unit_id(self, rank: int) -> UnitId:
-        """Return the id under which the engine knows this attempt's part ``rank``."""
+        """Return the id of the unit that currently runs ``rank``."""
         held = self.held(rank)
-        again = f"-{held.relaunch}" if held is not None and held.relaunch else ""
-        return f"{self.id}.{rank}{again}" + (f"{MARKED_BY}{self.mark}" if self.mark else "")
+        relaunch = f"-{held.relaunch}" if held is not None and held.relaunch else ""
+        return f"{self.id}.{rank}{relaunch}" + (f"{MARKED_BY}{self.mark}" if self.mark else "")
 
     def held(self, rank: int) -> Allocation | None:
-        """Return the allocation of a rank; they mostly are in order of it."""
+        """Return the allocation of ``rank``, or None."""
+        # Allocations are usually in order of their rank.
         if rank < len(self.allocations) and self.allocations[rank].rank == rank:
             return self.allocations[rank]
         return next((a for a in self.allocations if a.rank == rank), None)
@@ -384,51 +415,58 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Correction:
-    """A ``step`` (see ``planner.correction``) that was taken because a running job did not do as it should.
-
-    ``instances``: machines to which a moved job does not go back, or where no best effort follows one evicted.
-    """
+    """A corrective step that was taken for a running job that missed its target (``hcloud.planner.correction``)."""
 
     at: float
     step: str
     attempt: AttemptId
     instances: tuple[InstanceId, ...] = ()
+    """Instances to avoid: for a moved job, or for best-effort jobs after an eviction."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """A submitted job and how far it has come. ``attempt`` is the present or last one."""
+    """A submitted job and its progress through the life cycle."""
 
     id: JobId
     spec: JobSpec
     state: JobState
     submitted_at: float
     queued_at: float | None = None
+    """When it last entered the queue."""
     not_before_at: float = 0.0
+    """End of its retry back-off."""
     awaiting: tuple[InstanceId, ...] = ()
+    """Instances that were launched for it."""
     attempt: Attempt | None = None
+    """The current or last attempt."""
     attempts_made: int = 0
     failures: tuple[FailureCause, ...] = ()
+    """Causes of its failed attempts, oldest first."""
     cancelled_by: str | None = None
+    """User who cancelled it."""
     wait_code: str = ""
-    """Why it waits, as last recorded (a reason code); an event is written only when it changes."""
+    """Reason code of the last recorded wait; an event is emitted only when it changes."""
     wait_text: str = ""
-    """The sentence that came with ``wait_code``."""
+    """The sentence for ``wait_code``."""
     finished_at: float | None = None
     outcome: str = ""
+    """How it ended, in one sentence."""
     spent_usd: float = 0.0
     submission_token: str | None = None
+    """Idempotency key of the submission."""
     application: str = ""
-    """The known program this is taken for: the key of its classification. Set when the job leaves SUBMITTED."""
+    """Key of its classification: the program it was recognised as. Set when the job leaves SUBMITTED."""
     profile_runs: tuple[JobId, ...] = ()
-    """The profiling runs made for it."""
+    """Its profiling runs."""
     corrections: tuple[Correction, ...] = ()
-    """What was done because it did not do as it should, oldest first."""
+    """Corrective steps taken, oldest first."""
     revision: int = 0
+    """Increases with every write; the store assigns it."""
 
     @property
     def deadline_at(self) -> float | None:
-        """The time by which a batch job must end, else None."""
+        """Deadline of a batch job, or None."""
         target = self.spec.target
         return target.deadline_at(self.submitted_at) if isinstance(target, BatchTarget) else None
 
@@ -437,14 +475,14 @@ def move_job(job: Job, to: JobState, **changes: object) -> Job:
     """Return ``job`` in state ``to`` with ``changes`` applied.
 
     Raises:
-        InvalidTransition: the table forbids the move; the message tells the job's story.
+        InvalidTransition: the transition is not allowed; the message includes the job's history.
     """
     check_job_move(job, to)
     return replace_fields(job, state=to, **changes)
 
 
 def check_job_move(job: Job, to: JobState) -> None:
-    """Raise InvalidTransition where the table forbids the move; the message tells the job's story."""
+    """Raise InvalidTransition, with the job's history, if it may not go to state ``to``."""
     if to is not job.state and to not in JOB_TRANSITIONS[job.state]:
         raise InvalidTransition(
             f"{job.id} cannot go from {job.state} to {to}: submitted {job.submitted_at:.0f}, "
@@ -453,9 +491,9 @@ def check_job_move(job: Job, to: JobState) -> None:
         )
 
 
-# ------------------------------------------------------------------------------------------------------------ machines
+# ----------------------------------------------------------------------------------------------------------- instances
 class Market(StrEnum):
-    """How a machine is paid for."""
+    """How an instance is paid for."""
 
     RESERVED = "reserved"
     ON_DEMAND = "on_demand"
@@ -464,23 +502,20 @@ class Market(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceType:
-    """A machine model of one provider. ``boot_delay_s`` is the typical time from launch to a registered worker."""
+    """A machine type of one provider."""
 
     provider: str
     name: str
     capacity: Resources
     boot_delay_s: float = 60.0
+    """Typical time from launch until the worker registers."""
     labels: Mapping[str, str] = field(default_factory=dict)
+    """The provider's own labels, which jobs can require."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """A machine that can be had now: type, place, market and price.
-
-    ``available`` is how many more can be had (None: not stated). A RESERVED offer's price is its amortised cost, which
-    is paid whether or not it is used. ``pool`` names what offers of one provider share (one host, one quota), and
-    ``pool_free`` what was left of it at ``priced_at``: every machine of these offers is taken out of it.
-    """
+    """An instance type that can be launched now: where, in which market and at what price."""
 
     provider: str
     region: str
@@ -488,11 +523,15 @@ class Offer:
     instance_type: InstanceType
     market: Market
     price_usd_per_h: float
+    """For RESERVED the amortised price, which is paid whether or not the instance is used."""
     priced_at: float
     billing_minimum_s: float = 60.0
     available: int | None = None
+    """How many more can be launched; None: unknown."""
     pool: str = ""
+    """Name of a capacity pool that several offers of the provider share (one host, one quota); empty: none."""
     pool_free: Resources | None = None
+    """What was free in the pool at ``priced_at``."""
 
     @property
     def key(self) -> tuple[str, str, str, str]:
@@ -501,20 +540,20 @@ class Offer:
 
     @property
     def labels(self) -> Mapping[str, str]:
-        """Labels of its machines: those of the type, and ``provider``, ``region``, ``type`` and ``market``."""
+        """Labels of its instances: those of the type, and ``provider``, ``region``, ``type`` and ``market``."""
         own = {"provider": self.provider, "region": self.region, "type": self.instance_type.name}
         return {**self.instance_type.labels, **own, "market": self.market.value}
 
 
 class InstanceState(StrEnum):
-    """Where a machine is: from the intent to launch to confirmed gone."""
+    """An instance's place in its life cycle."""
 
-    REQUESTED = "requested"  # intent recorded; the provider may or may not know of it
-    BOOTING = "booting"  # the provider confirmed it; billed from here
+    REQUESTED = "requested"  # launch intent recorded; the provider may or may not have launched it
+    BOOTING = "booting"  # launched according to the provider; billed from now on
     READY = "ready"  # its worker has registered
-    DRAINING = "draining"  # nothing new is placed on it
+    DRAINING = "draining"  # no new units are placed on it
     TERMINATING = "terminating"  # terminate intent recorded
-    TERMINATED = "terminated"  # confirmed gone (or never came to be)
+    TERMINATED = "terminated"  # confirmed gone, or never launched
 
 
 _I = InstanceState
@@ -533,39 +572,44 @@ INSTANCE_COMING: frozenset[InstanceState] = frozenset({_I.REQUESTED, _I.BOOTING}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instance:
-    """A machine of ours. ``token`` is the idempotency key of its one launch."""
+    """An instance that HCloud launched, or intends to launch."""
 
     id: InstanceId
     offer: Offer
     state: InstanceState
     token: str
+    """Idempotency token of its launch."""
     requested_at: float
     expires_at: float
-    """The machine powers itself off then, unless renewed (which the budget must allow first)."""
+    """End of its lease: it powers itself off then unless the lease is renewed, which the budget must allow."""
     provider_id: str | None = None
+    """The provider's id, once it is launched."""
     launched_at: float | None = None
     """Billing starts here."""
     ready_at: float | None = None
     seen_at: float | None = None
     """When its worker last answered."""
     idle_since: float | None = None
+    """Since when no unit is on it; None: it is in use."""
     preempt_at: float | None = None
-    """The provider announced it takes the machine back then."""
+    """When the provider will reclaim it, according to its notice."""
     terminated_at: float | None = None
     """Billing ends here."""
     for_running: tuple[JobId, ...] = ()
-    """Running jobs that get more nodes on it, once for each: until it is up it counts against their users' budgets."""
+    """Running jobs that it was launched for, once per additional node: until it is ready, their users' budgets pay."""
     reason: str = ""
+    """Why it was launched, in one sentence."""
     revision: int = 0
+    """Increases with every write; the store assigns it."""
 
     @property
     def capacity(self) -> Resources:
-        """What the whole machine offers to units."""
+        """What it offers to units in total."""
         return self.offer.instance_type.capacity
 
     @property
     def retention_s(self) -> float:
-        """Typical spin-up of its type: the unit in which policy states how long to keep it idle (HCloud §8.3)."""
+        """Typical boot time of its type: the unit of the policy's idle retention (HCloud §8.3)."""
         return self.offer.instance_type.boot_delay_s
 
 
@@ -573,14 +617,14 @@ def move_instance(instance: Instance, to: InstanceState, **changes: object) -> I
     """Return ``instance`` in state ``to`` with ``changes`` applied.
 
     Raises:
-        InvalidTransition: the table forbids the move.
+        InvalidTransition: the transition is not allowed.
     """
     check_instance_move(instance, to)
     return replace_fields(instance, state=to, **changes)
 
 
 def check_instance_move(instance: Instance, to: InstanceState) -> None:
-    """Raise InvalidTransition where the table forbids the move."""
+    """Raise InvalidTransition if the instance may not go to state ``to``."""
     if to is not instance.state and to not in INSTANCE_TRANSITIONS[instance.state]:
         raise InvalidTransition(
             f"{instance.id} ({instance.provider_id}) cannot go from {instance.state} to {to}: requested "
@@ -591,7 +635,7 @@ def check_instance_move(instance: Instance, to: InstanceState) -> None:
 
 # ------------------------------------------------------------------------------------------------------------- intents
 class IntentKind(StrEnum):
-    """An outside effect that must happen at most once."""
+    """An external effect that must happen at most once."""
 
     LAUNCH = "launch"
     TERMINATE = "terminate"
@@ -602,29 +646,33 @@ class IntentKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Intent:
-    """Written before an outside call, closed after it. An open intent found at start-up is simply repeated.
+    """A write-ahead record of an external call: written before the call, deleted after it.
 
-    ``token`` identifies the effect: the instance's launch token, ``terminate:<instance>``, ``start:<attempt>:<rank>``,
-    ``stop:<attempt>`` or ``stop:<unit>``, ``resize:<unit>``.
+    After a crash the call of an open intent is repeated with the same token.
     """
 
     token: str
+    """Identifies the effect: the instance's launch token, ``terminate:<instance>``, ``start:<attempt>:<rank>``,
+    ``stop:<attempt>``, ``stop:<unit>`` or ``resize:<unit>``."""
     kind: IntentKind
     subject: str
+    """Id of the instance, attempt or unit."""
     created_at: float
     tries: int = 0
+    """Calls made so far."""
     retry_at: float = 0.0
+    """No further call before this time."""
 
 
 # -------------------------------------------------------------------------------------------------------------- events
 class EventKind(StrEnum):
-    """What the append-only log records. The listed keys of ``Event.fields`` are what reports rely on."""
+    """Kinds of entries in the audit log. The comments list the keys of ``Event.fields`` that reports rely on."""
 
     JOB_SUBMITTED = "job_submitted"  # name, tags, target_kind, vcpus, memory_mib, nodes, priority; target fields
     JOB_STATE = "job_state"  # from, to, code, text (+ numbers of the reason)
     JOB_FINISHED = "job_finished"  # state, outcome, deadline_at, target_met (bool|None), run_s, queue_s, attempts
     ATTEMPT_PLACED = "attempt_placed"  # attempt, allocations: "inst:rank:vcpus:memory_mib", code, text, candidates:
-    #                       "type column market|usd_per_h of a rank|predicted|low|high|why not", the chosen one first
+    #                       "type column market|usd_per_h of a rank|predicted|low|high|rejection", the chosen first
     UNIT_STARTED = "unit_started"  # attempt, rank, vcpus, memory_mib
     UNIT_ENDED = "unit_ended"  # attempt, rank, exit_code, cause, detail, started_at, cpu_s, memory_mib_max
     UNIT_RESIZED = "unit_resized"  # attempt, rank, vcpus, memory_mib
@@ -647,9 +695,9 @@ class EventKind(StrEnum):
     INSTANCE_NOTICE = "instance_notice"  # preempt_at
     INSTANCE_TERMINATED = "instance_terminated"  # terminated_at (billing ends), billed (bool), code, text
     PROVIDER_TROUBLE = "provider_trouble"  # provider, call, error, text
-    PLANNING_TROUBLE = "planning_trouble"  # left_out: the job, stage or else that HCloud fails on; error, text
+    PLANNING_TROUBLE = "planning_trouble"  # left_out: the job or stage that planning fails on; error, text
     OFFER_BACKOFF = "offer_backoff"  # provider, zone, type, market, until_at, error
-    ORPHAN = "orphan"  # provider_id: carries our owner tag but no record; action
+    ORPHAN = "orphan"  # provider_id: it has our owner tag but no record; action
     POLICY_CHANGED = "policy_changed"  # name, digest, ok (bool), text
     OPERATOR_ORDER = "operator_order"  # what: drain | undo | destroy; scope, name, deadline_at, text
     DAEMON = "daemon"  # what: started | stopped | leader | recovered
@@ -657,23 +705,29 @@ class EventKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """One line of the audit log. ``seq`` increases with commit order; ``actor`` is a user name or ``hcloud``."""
+    """One entry of the audit log."""
 
     seq: int = 0
+    """Increases in the order of commits."""
     at: float
     kind: EventKind
     job_id: JobId | None = None
     instance_id: InstanceId | None = None
     user: str | None = None
+    """Owner of the job, if it concerns one."""
     actor: str = "hcloud"
+    """User who caused it, or ``hcloud``."""
     fields: Mapping[str, object] = field(default_factory=dict)
 
 
 # ------------------------------------------------------------------------------------------------------------- reasons
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reason:
-    """Why a decision was made: a stable ``code``, one sentence, and the numbers that decided it."""
+    """Why the planner made a decision."""
 
     code: str
+    """Stable identifier, for programs."""
     text: str
+    """One sentence, for people."""
     numbers: Mapping[str, Number] = field(default_factory=dict)
+    """The numbers that decided it."""

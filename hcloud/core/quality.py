@@ -1,9 +1,9 @@
-"""Resource quality: how demanding a job is, how good a place is, and how well the two fit.
+"""Resource quality: how much a job needs, how much an instance offers, and how well the two match.
 
-Interference is a vector of pressures 0..99 on the shared resources (Tarcil's scale; HCloud §8.3). Two measures of it:
-the order-preserving code of Tarcil (Dissertation eq. 7.1-7.5), which ranks by the worst resource first, and ARQ's sum
-(eq. 6.1), which sorts jobs into ten queues. What an instance type has really delivered is stated as its Q90: what nine
-in ten of its instances reach (HCloud §8.3), with caution while few were seen.
+Interference is a vector of pressures 0..99 on the shared resources (Tarcil's scale; HCloud §8.3). It is reduced to one
+number in two ways: by Tarcil's order-preserving code (Dissertation eq. 7.1-7.5), which compares the worst resource
+first, and by ARQ's sum (eq. 6.1), which sorts jobs into ten queues. An instance type is rated by its Q90: the quality
+that nine in ten of its instances reach (HCloud §8.3), estimated conservatively from few observations.
 """
 
 from __future__ import annotations
@@ -19,21 +19,22 @@ from hcloud.core.model import Market, Offer
 PRESSURE_MAX = 99.0
 CLASSES = 10
 REACHED_BY = 0.9
-"""Q90: the part of the instances that reach it."""
+"""Fraction of the instances that reach the Q90."""
 SURE = 0.9
-"""How sure a stated Q90 is, where enough instances were seen."""
+"""Confidence of a Q90 from enough observations."""
 RECENT = 200
-"""So many of the latest observations of a kind count: clouds change."""
+"""Number of the latest observations that count: clouds change."""
 _BASE = 100.0
 
 
 def encode(pressures: Sequence[float]) -> float:
     """Return the normalised code (0..1) of pressures on N resources, in any order (Dissertation eq. 7.1-7.2).
 
-    The pressures, each 0..99 (100 counts as 99), are sorted in decreasing order and read as digits of base 100, then
-    divided by the largest such number. Read as a fraction, so that many resources do not overflow. No resource: 0.
+    The pressures, each 0..99 (100 counts as 99), are sorted in decreasing order and read as digits of base 100. The
+    number is computed as a fraction of the largest one, so that many resources do not overflow. No resource: 0.
 
-    Raises BadInput where a pressure is not a number from 0 to 100.
+    Raises:
+        BadInput: a pressure is not a number from 0 to 100.
     """
     if not pressures:
         return 0.0
@@ -45,8 +46,8 @@ def encode(pressures: Sequence[float]) -> float:
 def target(caused: Sequence[float]) -> float:
     """Return ``Q_T`` (0..1): the quality a job needs, from the pressures 0..99 it causes (Dissertation eq. 7.2).
 
-    Tarcil takes ``t = 99 - c``: who presses hard on a resource also suffers there, so the code of what a job causes is
-    the code of what it cannot bear.
+    Tarcil assumes ``t = 99 - c``: a job that uses a resource heavily is also sensitive to it. The code of the pressure
+    it causes is therefore the code of the pressure it cannot tolerate.
     """
     return encode(caused)
 
@@ -57,7 +58,8 @@ def offer(neighbours: Sequence[Sequence[float]]) -> float:
     ``neighbours`` has one vector of caused pressures per *other* unit of the server, idle units included as zeros; each
     resource counts with their mean. No other unit: 1.
 
-    Raises BadInput where the vectors differ in length or hold no pressures.
+    Raises:
+        BadInput: the vectors differ in length, or a pressure is not a number from 0 to 100.
     """
     if not neighbours:
         return 1.0
@@ -71,12 +73,13 @@ def offer(neighbours: Sequence[Sequence[float]]) -> float:
 
 
 def offer_beside(residents: Sequence[tuple[float, Sequence[float]]], *, vcpus: float, own_vcpus: float) -> float:
-    """Return ``U_H`` (0..1): what a server of ``vcpus`` offers to ``own_vcpus`` of it (Dissertation eq. 7.3-7.4).
+    """Return ``U_H`` (0..1): the quality that a server of ``vcpus`` offers to ``own_vcpus`` of it (eq. 7.3-7.4).
 
-    ``residents`` are pairs of the vCPUs a neighbour holds and the pressures 0..99 it causes; a unit is one vCPU, and
-    what nobody holds is idle. Alone on the server: 1.
+    ``residents`` are pairs of the vCPUs a neighbour holds and the pressures 0..99 it causes. A unit is one vCPU; free
+    vCPUs count as idle units. Without neighbours: 1.
 
-    Raises BadInput where the vectors differ in length or hold no pressures.
+    Raises:
+        BadInput: the vectors differ in length, or a pressure is not a number from 0 to 100.
     """
     lengths = {len(caused) for _, caused in residents}
     if len(lengths) > 1:
@@ -89,15 +92,16 @@ def offer_beside(residents: Sequence[tuple[float, Sequence[float]]], *, vcpus: f
 
 
 def match(offered: float, needed: float) -> float:
-    """Return how well a unit of quality ``offered`` suits a job that needs ``needed`` (both 0..1), 1 being ideal.
+    """Return how well quality ``offered`` suits a job that needs ``needed`` (both 0..1); 1 is ideal (eq. 7.5).
 
-    At or above the need: ``1 - (offered - needed)``, so that the tightest fit is best. Below it: ``offered``. The
-    printed second branch of eq. 7.5 (``needed - offered``) would rank a worse violation higher and contradicts its own
-    text. A satisfying unit is never below ``needed`` and a violating one always is, so every satisfying unit ranks
-    above every violating one.
+    At or above the need: ``1 - (offered - needed)``, so that the tightest fit is best. Below it: ``offered``. Every
+    satisfying unit therefore ranks above every violating one.
 
-    Raises BadInput where a quality is not a number from 0 to 1.
+    Raises:
+        BadInput: a quality is not a number from 0 to 1.
     """
+    # The printed second branch of eq. 7.5, `needed - offered`, would rank a worse violation higher and contradicts the
+    # text around it.
     for name, value in (("offered", offered), ("needed", needed)):
         if not 0.0 <= value <= 1.0:
             raise BadInput(f"quality {name} is {value}; it must be a number from 0 to 1")
@@ -108,69 +112,71 @@ def match(offered: float, needed: float) -> float:
 def total(pressures: Sequence[float]) -> float:
     """Return ARQ's quality (0..1): the mean pressure over the full scale (Dissertation eq. 6.1, normalised).
 
-    For a job the pressures it causes; for a server those it still tolerates.
+    ``pressures`` are those that a job causes, or those that a server still tolerates.
     """
     return math.fsum(map(_pressure, pressures)) / (len(pressures) * PRESSURE_MAX) if pressures else 0.0
 
 
 def quality_class(quality: float, classes: int = CLASSES) -> int:
-    """Return the ARQ class 0..``classes``-1 of a quality 0..1: ``floor(n Q)``; exactly 1 is in the top class."""
+    """Return the ARQ class 0..``classes``-1 of a quality 0..1: ``floor(n Q)``; exactly 1 is in the highest class."""
     if not 0.0 <= quality <= 1.0:
         raise BadInput(f"quality is {quality}; it must be a number from 0 to 1")
     return min(classes - 1, int(classes * quality))
 
 
-# ----------------------------------------------------------------------------------------------- what types deliver
+# ---------------------------------------------------------------------------------------- quality of instance types
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivered:
-    """The quality (0..1) one instance has delivered: what its jobs achieved there of what they achieve alone."""
+    """One observation of an instance's quality."""
 
     provider: str
     region: str
     instance_type: str
     market: Market
     quality: float
+    """0..1: performance of its jobs there, as a fraction of their performance alone."""
 
 
 def reached(observed: Sequence[float], *, unknown: float = 0.0) -> float:
-    """Return what nine in ten instances reach, to be believed with 90 %, from what the ``observed`` ones delivered.
+    """Return a lower bound, with 90 % confidence, of the quality that nine in ten instances reach.
 
-    ``observed``: qualities 0..1, oldest first; the latest 200 count. The bound is the order statistic that lies below
-    the tenth percentile with 90 % probability, whatever the distribution. Fewer than 22 instances have no such
-    statistic: their least counts as far as it is to be believed (``1 - 0.9^n``), ``unknown`` for the rest.
+    ``observed`` are qualities 0..1, oldest first; the latest ``RECENT`` count. The bound is a distribution-free order
+    statistic. Fewer than 22 observations have none: then the minimum is weighted with its confidence ``1 - 0.9^n``, and
+    ``unknown`` with the rest.
     """
     recent = sorted(observed[-RECENT:])
-    place = _safe_place(len(recent))
-    if place > 0:
-        return recent[place - 1]
-    believed = 1.0 - REACHED_BY ** len(recent)
-    return believed * recent[0] + (1.0 - believed) * min(unknown, recent[0]) if recent else unknown
+    rank = _safe_rank(len(recent))
+    if rank > 0:
+        return recent[rank - 1]
+    confidence = 1.0 - REACHED_BY ** len(recent)
+    return confidence * recent[0] + (1.0 - confidence) * min(unknown, recent[0]) if recent else unknown
 
 
 @lru_cache(maxsize=RECENT + 1)
-def _safe_place(count: int) -> int:
-    """Return the largest k with ``P(Bin(count, 0.1) >= k) >= 0.9``: the k-th least is a safe bound (0: none is)."""
-    place, below = 0, REACHED_BY**count  # P(Bin < 1)
-    while 1.0 - below >= SURE and place < count:
-        place += 1
-        below += math.comb(count, place) * (1 - REACHED_BY) ** place * REACHED_BY ** (count - place)
-    return place
+def _safe_rank(count: int) -> int:
+    """Return the largest k with ``P(Bin(count, 0.1) >= k) >= 0.9``: the k-th smallest is a safe bound (0: none is)."""
+    rank, below = 0, REACHED_BY**count  # P(Bin < 1)
+    while 1.0 - below >= SURE and rank < count:
+        rank += 1
+        below += math.comb(count, rank) * (1 - REACHED_BY) ** rank * REACHED_BY ** (count - rank)
+    return rank
 
 
 Observed = tuple[str, str, float]
-"""What one instance of some type delivered: its market, its region, the quality (0..1)."""
+"""Market, region and delivered quality (0..1) of one instance."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TypeQuality:
-    """What instance types have delivered, by type, then market, then region: the narrower, the fewer observations."""
+    """Delivered quality of instance types, at three levels: by type, by type and market, and by region as well."""
 
     by_key: Mapping[tuple[str, ...], tuple[float, ...]]
+    """Observations, oldest first, by (provider, type), (provider, type, market) and (..., region)."""
     _reached: dict[tuple[object, ...], float] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
     def of(cls, observations: Iterable[Delivered]) -> TypeQuality:
-        """Sort observations, oldest first. Raises BadInput for a quality that is not a number from 0 to 1."""
+        """Group observations, oldest first. Raises BadInput for a quality that is not a number from 0 to 1."""
         found: dict[tuple[str, ...], list[float]] = {}
         for each in observations:
             if not 0.0 <= each.quality <= 1.0:
@@ -180,33 +186,33 @@ class TypeQuality:
         return cls(by_key={key: tuple(values[-RECENT:]) for key, values in found.items()})
 
     def renewed(self, observed: Mapping[tuple[str, str], Sequence[Observed]]) -> TypeQuality:
-        """Return it with these observations, oldest first, of these types (provider, name) in place of those before."""
+        """Return a copy with the observations (oldest first) of these types (provider, name) replaced."""
         found: dict[tuple[str, ...], list[float]] = {}
         for (provider, name), instances in observed.items():
             for market, region, delivered in instances:
                 for key in _keys(provider, name, market, region):
                     found.setdefault(key, []).append(delivered)
         others = {key: values for key, values in self.by_key.items() if key[:2] not in observed}
-        same = {asked: known for asked, known in self._reached.items() if asked[:2] not in observed}
-        lately = {key: tuple(values[-RECENT:]) for key, values in found.items()}
-        return TypeQuality(by_key=others | lately, _reached=same)
+        still_valid = {cache_key: q90 for cache_key, q90 in self._reached.items() if cache_key[:2] not in observed}
+        replaced = {key: tuple(values[-RECENT:]) for key, values in found.items()}
+        return TypeQuality(by_key=others | replaced, _reached=still_valid)
 
     def q90(self, offer: Offer, *, unknown: float = 0.0) -> float:
-        """Return the quality nine in ten instances of ``offer`` reach; of a type never seen, ``unknown``.
+        """Return the quality (0..1) that nine in ten instances of ``offer`` reach; ``unknown`` without observations.
 
-        Where few were seen in this market and region, what is known of the type elsewhere fills in for the doubt.
+        With few observations in this market and region, those of the same type elsewhere fill in.
         """
         keys = _keys(offer.provider, offer.instance_type.name, offer.market.value, offer.region)
-        asked = (*keys[-1], unknown)
-        if asked not in self._reached:
-            believed = unknown
+        cache_key = (*keys[-1], unknown)
+        if cache_key not in self._reached:
+            q90 = unknown
             for key in keys:
-                believed = reached(self.by_key.get(key, ()), unknown=believed)
-            self._reached[asked] = believed
-        return self._reached[asked]
+                q90 = reached(self.by_key.get(key, ()), unknown=q90)
+            self._reached[cache_key] = q90
+        return self._reached[cache_key]
 
     def seen(self, offer: Offer) -> int:
-        """Return how many observations of exactly this type, market and region there are."""
+        """Return the number of observations of exactly this type, market and region."""
         keys = _keys(offer.provider, offer.instance_type.name, offer.market.value, offer.region)
         return len(self.by_key.get(keys[-1], ()))
 

@@ -1,6 +1,9 @@
-"""Rows that live, in order of their number, and what changed between two states of them.
+"""Live rows and the changes between two snapshots of them.
 
-Thousands of rows live, of which a few change from one cycle to the next: whoever follows them looks at those only.
+Thousands of jobs and instances are live, but few change from one cycle to the next. A :class:`RowSet` keeps a journal
+of its writes. Its snapshots (:class:`RowsByNumber`) are tuples that find in the journal what changed between them, so
+that readers (:func:`row_changes`, :class:`FilteredRows`) pay for the changed rows only. Rows are frozen;
+:func:`replace_fields` makes the next version of one.
 """
 
 from __future__ import annotations
@@ -11,12 +14,12 @@ from dataclasses import fields
 from functools import cache, lru_cache
 from typing import Any, Generic, Protocol, TypeVar
 
-KEPT = 4096
-"""So many changes are remembered before it is begun anew; who followed none of them looks at all rows once."""
+JOURNAL_MAX = 4096
+"""Entries after which a new journal is started; the next comparison with an older snapshot reads all rows."""
 
 
 class Numbered(Protocol):
-    """Something with an id that ends in its number: ``job-7``, ``inst-12``."""
+    """A row with an id that ends in its number: ``job-7``, ``inst-12``."""
 
     @property
     def id(self) -> str:
@@ -26,45 +29,46 @@ class Numbered(Protocol):
 
 Row = TypeVar("Row", bound=Numbered)
 Change = tuple[Row | None, Row | None]
-"""A row as it was and as it is; None: there was none before, or it lives no more."""
+"""A row before and after; None before: it is new; None after: it is no longer live."""
 
 
 class RowsByNumber(tuple[Row, ...]):
-    """All rows that live at one moment, by number; made by :class:`Living`, which knows what was written since when."""
+    """An immutable snapshot of a :class:`RowSet`: all live rows in order of their number."""
 
     journal: list[tuple[int, Change[Row]]]
-    """What was written, each with its number: up to ``written`` before these, then after them."""
-    written: int
-    told: dict[int, Sequence[Change[Row]]]
-    """What changed since an earlier state, by what was written up to then: many follow from the same state."""
+    """Number and change of every write; shared by all snapshots of one set until the journal is restarted."""
+    length: int
+    """Number of journal entries that this snapshot includes."""
+    changes_by_length: dict[int, Sequence[Change[Row]]]
+    """Cached results of :meth:`since` by the other snapshot's length: many readers compare with the same one."""
 
     def since(self, before: Sequence[Row]) -> Sequence[Change[Row]] | None:
-        """Return what changed since ``before``, by number; None where that is not known. Nobody may change it."""
-        if not isinstance(before, RowsByNumber) or before.journal is not self.journal or before.written > self.written:
-            return None
-        found = self.told.get(before.written)
-        if found is None:
-            found = self.told[before.written] = self._since(before.written)
-        return found
+        """Return the changes since the snapshot ``before``, by number; None if the journal does not reach back to it.
 
-    def _since(self, written: int) -> Sequence[Change[Row]]:
-        found: dict[int, Change[Row]] = {}
-        for number, (was, now) in self.journal[written : self.written]:
-            found[number] = (found[number][0] if number in found else was, now)
-        return [change for _, change in sorted(found.items()) if change[0] is not change[1]]
+        Callers must not modify the result.
+        """
+        if not isinstance(before, RowsByNumber) or before.journal is not self.journal or before.length > self.length:
+            return None
+        changes = self.changes_by_length.get(before.length)
+        if changes is None:
+            merged: dict[int, Change[Row]] = {}
+            for number, (old, new) in self.journal[before.length : self.length]:
+                merged[number] = (merged[number][0] if number in merged else old, new)
+            changes = [change for _, change in sorted(merged.items()) if change[0] is not change[1]]
+            self.changes_by_length[before.length] = changes
+        return changes
 
 
 class RowSet(Generic[Row]):
-    """Keeps the rows that live, by number."""
+    """The live rows of one kind, by number, with a journal of their changes."""
 
     def __init__(self) -> None:
-        """Know of none."""
         self.rows: dict[int, Row] = {}
         self._journal: list[tuple[int, Change[Row]]] = []
-        self._state: RowsByNumber[Row] = self._as_now()
+        self._snapshot: RowsByNumber[Row] = self._new_snapshot()
 
-    def take(self, written: Mapping[int, Row | None]) -> None:
-        """Replace in place, append what is new, drop what ended."""
+    def write(self, written: Mapping[int, Row | None]) -> None:
+        """Insert or replace rows by number; None removes the row."""
         rows, highest, in_order = self.rows, next(reversed(self.rows), 0), True
         for number, row in written.items():
             before = rows.pop(number, None) if row is None else rows.get(number)
@@ -73,77 +77,77 @@ class RowSet(Generic[Row]):
                 highest = max(highest, number)
                 rows[number] = row
             self._journal.append((number, (before, row)))
-        if not in_order:  # new ones have the highest number, unless they were written at one stroke
+        if not in_order:  # new rows have the highest number, except within one transaction
             self.rows = dict(sorted(rows.items()))
 
-    def now(self) -> RowsByNumber[Row]:
-        """Return the rows as they are: the same object while none is written."""
-        if self._state.written != len(self._journal):
-            if len(self._journal) > KEPT:
+    def snapshot(self) -> RowsByNumber[Row]:
+        """Return the current snapshot: the same object until the next write."""
+        if self._snapshot.length != len(self._journal):
+            if len(self._journal) > JOURNAL_MAX:
                 self._journal = []
-            self._state = self._as_now()
-        return self._state
+            self._snapshot = self._new_snapshot()
+        return self._snapshot
 
-    def _as_now(self) -> RowsByNumber[Row]:
-        state = RowsByNumber(self.rows.values())
-        state.journal, state.written, state.told = self._journal, len(self._journal), {}
-        return state
+    def _new_snapshot(self) -> RowsByNumber[Row]:
+        snapshot = RowsByNumber(self.rows.values())
+        snapshot.journal, snapshot.length, snapshot.changes_by_length = self._journal, len(self._journal), {}
+        return snapshot
 
 
 def row_changes(before: Sequence[Row], now: Sequence[Row]) -> Sequence[Change[Row]]:
-    """Return which rows are not the same objects in two states, each as it was and as it is; at the cost of what
-    changed where that is known (:class:`Rows`), else of all. Nobody may change what is returned."""
+    """Return the rows that are not the same objects in ``before`` and ``now``, each with its two versions.
+
+    Takes time proportional to the changes for two snapshots of one :class:`RowSet`, else to all rows. Callers must not
+    modify the result.
+    """
     if before is now:
         return []
-    told = now.since(before) if isinstance(now, RowsByNumber) else None
-    if told is not None:
-        return told
-    there = {row.id: row for row in before}
-    found: list[Change[Row]] = [(was, row) for row in now if (was := there.pop(row.id, None)) is not row]
-    return found + [(gone, None) for gone in there.values()]
+    recorded = now.since(before) if isinstance(now, RowsByNumber) else None
+    if recorded is not None:
+        return recorded
+    removed = {row.id: row for row in before}
+    changes: list[Change[Row]] = [(old, row) for row in now if (old := removed.pop(row.id, None)) is not row]
+    return changes + [(old, None) for old in removed.values()]
 
 
 class FilteredRows(Generic[Row]):
-    """Those of the rows that are ``wanted``, by number; followed at the cost of what changed."""
+    """The rows that meet a condition, by number, maintained incrementally from one snapshot to the next."""
 
-    __slots__ = ("_numbers", "_rows", "_seen", "_wanted")
+    __slots__ = ("_includes", "_numbers", "_rows", "_seen")
 
-    def __init__(self, wanted: Callable[[Row], bool]) -> None:
-        """Have none yet; whether a row is wanted must follow from it alone."""
-        self._wanted = wanted
+    def __init__(self, includes: Callable[[Row], bool]) -> None:
+        """``includes`` must depend on the row alone: it is called again only for rows that changed."""
+        self._includes = includes
         self._numbers: list[int] = []
         self._rows: list[Row] = []
         self._seen: Sequence[Row] = ()
 
     def of(self, rows: Sequence[Row]) -> Sequence[Row]:
-        """Return those of ``rows`` that are wanted. They change with the next call: nobody may keep or change them."""
+        """Return the rows of this snapshot that meet the condition.
+
+        The list is reused by the next call: callers must neither keep nor modify it.
+        """
         seen, self._seen = self._seen, rows
         for before, now in row_changes(seen, rows):
-            if before is not None and self._wanted(before):
-                self._drop(before)
-            if now is not None and self._wanted(now):
-                self._put(now)
+            if before is not None and self._includes(before):
+                at = bisect_left(self._numbers, number_of(before.id))
+                del self._numbers[at], self._rows[at]
+            if now is not None and self._includes(now):
+                number = number_of(now.id)
+                at = bisect_left(self._numbers, number)
+                self._numbers.insert(at, number)
+                self._rows.insert(at, now)
         return self._rows
-
-    def _put(self, row: Row) -> None:
-        number = number_of(row.id)
-        at = bisect_left(self._numbers, number)
-        self._numbers.insert(at, number)
-        self._rows.insert(at, row)
-
-    def _drop(self, row: Row) -> None:
-        at = bisect_left(self._numbers, number_of(row.id))
-        del self._numbers[at], self._rows[at]
 
 
 def by_number(rows: Sequence[Row]) -> Sequence[Row]:
-    """Return rows in order of their number, whatever theirs is: the same object where they are known to be in it."""
+    """Return any rows in order of their number; a snapshot is returned as it is."""
     return rows if isinstance(rows, RowsByNumber) else sorted(rows, key=lambda row: number_of(row.id))
 
 
 @lru_cache(maxsize=2**17)
 def number_of(name: str) -> int:
-    """Return the number in ``job-<n>`` or ``inst-<n>``; it orders everything and breaks every tie."""
+    """Return the number in ``job-<n>`` or ``inst-<n>``; it orders all rows and breaks every tie."""
     return int(name[name.rindex("-") + 1 :])
 
 
@@ -152,29 +156,31 @@ _Setter = Callable[[object, object], None]
 
 
 def replace_fields(row: Record, **changes: object) -> Record:
-    """Return a frozen row of slots with other values.
+    """Return a copy of a frozen dataclass with slots, with ``changes`` applied; faster than ``dataclasses.replace``.
 
-    Its class must derive nothing of them (``__post_init__``), as no ``__init__`` runs. Raises TypeError for a name that
-    it does not have.
+    Neither ``__init__`` nor validation runs.
+
+    Raises:
+        TypeError: a field does not exist, or the class has a ``__post_init__``, which would be skipped.
     """
     kind = type(row)
-    copied, setters = _slots_of(kind)  # type: ignore[arg-type]
-    made: Record = copied(row)
+    copy, setters = _copier(kind)  # type: ignore[arg-type]
+    made: Record = copy(row)
     for name, value in changes.items():
         if name not in setters:
-            raise TypeError(f"{kind.__name__} has no {name!r}; it has {', '.join(setters)}")
+            raise TypeError(f"{kind.__name__} has no field {name!r}; its fields are {', '.join(setters)}")
         setters[name](made, value)
     return made
 
 
 @cache
-def _slots_of(kind: type) -> tuple[Callable[[object], Any], Mapping[str, _Setter]]:
-    """Return what copies rows of a kind, written out as ``__init__`` of a dataclass is (a loop takes half as long
-    again), and what sets each of their slots."""
+def _copier(kind: type) -> tuple[Callable[[object], Any], Mapping[str, _Setter]]:
+    """Return a function that copies rows of a class, and the setters of its slots."""
     if hasattr(kind, "__post_init__"):
-        raise TypeError(f"{kind.__name__} derives values when it is made; use dataclasses.replace")
+        raise TypeError(f"{kind.__name__} has a __post_init__, which would be skipped; use dataclasses.replace")
     setters = {each.name: getattr(kind, each.name).__set__ for each in fields(kind)}
+    # Generated code, like a dataclass's own __init__: a loop over the setters would take half as long again.
     lines = [f"    set_{name}(made, row.{name})" for name in setters]
-    known = {"new": object.__new__, "kind": kind, **{f"set_{name}": setter for name, setter in setters.items()}}
-    exec("\n".join(["def copied(row):", "    made = new(kind)", *lines, "    return made"]), known)
-    return known["copied"], setters
+    names = {"new": object.__new__, "kind": kind, **{f"set_{name}": setter for name, setter in setters.items()}}
+    exec("\n".join(["def copy(row):", "    made = new(kind)", *lines, "    return made"]), names)
+    return names["copy"], setters

@@ -1,7 +1,7 @@
-"""Amounts as people write them: durations, sizes, money, times and text, as field types of everything read from users.
+"""Field types for user input: durations, sizes, money, times and text.
 
-Each type is a pydantic ``Annotated`` type: it accepts a bare number in the unit the field's name states, or text with a
-unit, refuses what has no meaning (booleans, NaN, wrong units) with one sentence, and describes itself in JSON Schema.
+Each is a pydantic ``Annotated`` type. It accepts a bare number in the unit that the field's name states, or text with a
+unit. It rejects everything else (booleans, NaN, wrong units) with one sentence, and describes itself in JSON Schema.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Annotated, Final, TypeVar
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, Strict
 
 TEN_YEARS_S: Final = 10 * 366 * 86400.0
-"""No duration may be longer: it would be a slip, and times far away overflow elsewhere."""
+"""Upper limit of durations: more is a typing error, and distant times overflow elsewhere."""
 NAME_MOST: Final = 200
-"""Longer names fit into no table."""
+"""Upper limit of a name's length in characters; longer ones do not fit into tables."""
 PEBIBYTE_MIB: Final = 1024.0**3
-"""No size may be larger."""
+"""Upper limit of sizes."""
 
 _SECONDS: Final[Mapping[str, float]] = {
     "ms": 0.001, "s": 1, "sec": 1, "m": 60, "min": 60, "h": 3600, "d": 86400, "day": 86400, "days": 86400, "w": 604800,
@@ -32,9 +32,9 @@ _NUMBER = r"[0-9]+(?:\.[0-9]+)?"
 _PLAIN_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _DURATION_PART = re.compile(rf"({_NUMBER})\s*({'|'.join(sorted(_SECONDS, key=len, reverse=True))})\s*")
 DURATION_PATTERN: Final = r"^(" + _NUMBER + r" ?(ms|s|sec|m|min|h|d|day|days|w) ?)+$"
-"""What JSON Schema says of durations written with a unit."""
+"""Durations with a unit, in JSON Schema."""
 SIZE_PATTERN: Final = r"^" + _NUMBER + r" ?([KMGT]iB?|[KMGT]B)$"
-"""What JSON Schema says of sizes written with a unit."""
+"""Sizes with a unit, in JSON Schema."""
 
 T = TypeVar("T")
 
@@ -58,7 +58,7 @@ def parse_duration_s(value: object, unit_s: float = 1.0) -> float:
 
 
 def _duration_text_s(text: str) -> float | None:
-    """Sum the parts of a duration, or None where something else stands between them."""
+    """Return the sum of the parts of a duration, or None if the text has another form."""
     rest, seconds = text.strip(), 0.0
     if not rest or len(rest) > 64:
         return None
@@ -101,7 +101,7 @@ def _size_text_mib(text: str) -> float | None:
 
 
 def _plain_number(value: object) -> float | None:
-    """Return a finite float, or None for anything that is not a number (True is not one)."""
+    """Return a finite float, or None for anything that is not a number; booleans are not numbers."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
@@ -112,14 +112,13 @@ def _plain_number(value: object) -> float | None:
 
 
 def parse_number(text: str) -> float | None:
-    """Return the finite number that text says in plain digits, or None: ``１`` and ``1_0`` are none, though ``float``
-    takes them."""
+    """Return a finite number written in plain ASCII digits, or None; ``float`` would also accept ``１`` and ``1_0``."""
     number = float(text) if _PLAIN_NUMBER.fullmatch(text) else math.nan
     return number if math.isfinite(number) else None
 
 
 def plain(number: float) -> str:
-    """Return a number as a limit is told: 315360000, where ``%g`` writes 3.1536e+08; e's from a quadrillion on only."""
+    """Format a number without an exponent below 1e15: 315360000, where ``%g`` gives 3.1536e+08."""
     return f"{number:.15g}"
 
 
@@ -127,7 +126,7 @@ def parse_utc_s(value: object) -> float:
     """Return Unix seconds from an ISO 8601 time with a zone, for example ``2026-05-01T18:00:00Z``.
 
     Raises:
-        ValueError: not a time, or without a zone (whose clock would be meant?).
+        ValueError: not a time, or without a time zone.
     """
     try:
         moment = datetime.fromisoformat(value.strip()) if isinstance(value, str) else None
@@ -149,7 +148,7 @@ def utc_text(at: float) -> str:
 
 
 def shown(value: object) -> str:
-    """Return the value as an error message quotes it: short, and on one line."""
+    """Return a value as error messages quote it: short and on one line."""
     if isinstance(value, Mapping):
         return "a mapping"
     if isinstance(value, list | tuple):
@@ -198,7 +197,7 @@ _SizeInput = Annotated[float, Field(ge=0)] | Annotated[str, Field(pattern=SIZE_P
 Seconds = Annotated[float, BeforeValidator(parse_duration_s, json_schema_input_type=_DurationInput)]
 """A duration; a bare number is seconds."""
 PositiveSeconds = Annotated[Seconds, AfterValidator(_positive)]
-"""A duration longer than nothing."""
+"""A duration above 0."""
 PositiveMilliseconds = Annotated[
     float,
     BeforeValidator(lambda value: parse_duration_s(value, 0.001) * 1000, json_schema_input_type=_DurationInput),
@@ -220,19 +219,19 @@ PositiveGib = Annotated[
 Number = Annotated[float, Strict(), Field(allow_inf_nan=False)]
 """A finite number; text and booleans are not numbers."""
 PositiveUsd = Annotated[Number, Field(gt=0, le=1e12)]
-"""Money."""
+"""An amount in USD above 0."""
 Count = Annotated[int, Strict(), Field(ge=0, le=10**9)]
-"""How many; zero allowed."""
+"""A whole number, 0 or more."""
 PositiveCount = Annotated[int, Strict(), Field(ge=1, le=10**9)]
-"""How many, at least one."""
+"""A whole number, at least 1."""
 Flag = Annotated[bool, Strict()]
-"""true or false, nothing that merely looks like it."""
+"""true or false only."""
 Text = Annotated[str, Strict(), AfterValidator(_plain_text)]
 """Text that can be stored, logged and handed to a program."""
 NonEmptyText = Annotated[Text, AfterValidator(_not_blank)]
-"""Text with something in it."""
+"""Text that is not blank."""
 Name = Annotated[NonEmptyText, AfterValidator(_short_and_printable)]
-"""What something is called in tables, reasons and logs."""
+"""A name for tables, reasons and logs."""
 UtcSeconds = Annotated[
     float,
     BeforeValidator(
@@ -240,4 +239,4 @@ UtcSeconds = Annotated[
     ),
     PlainSerializer(utc_text, when_used="json"),
 ]
-"""A moment, written as ISO 8601 with its zone, read as Unix seconds."""
+"""A time in Unix seconds, written as ISO 8601 with its time zone."""

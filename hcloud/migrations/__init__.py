@@ -1,1 +1,1 @@
-"""The database's history, one Alembic revision per file in `versions/`; `hcloud.store` runs them by package name."""
+"""Migrations of the database, one Alembic revision per file in `versions/`; run by `hcloud.store`."""

@@ -1,4 +1,4 @@
-"""Alembic's entry: run the migrations on the connection that `hcloud.store` hands over, inside its transaction."""
+"""Alembic's entry point: runs the migrations on the connection of `hcloud.store`, inside its transaction."""
 
 from alembic import context
 
@@ -6,7 +6,7 @@ _connection = context.config.attributes["connection"]
 context.configure(
     connection=_connection,
     version_table=context.config.attributes["version_table"],
-    # SQLite can roll DDL back as well, when the driver is kept from committing by itself (hcloud.store.database does).
+    # SQLite can also roll back DDL, as hcloud.store.database keeps the driver from committing by itself.
     transactional_ddl=True,
 )
 with context.begin_transaction():

@@ -81,8 +81,8 @@ class LogArchive:
             complete = [self._collect_stream(runner, unit, instance_id, stream) for stream in STREAMS]
         except OSError as error:
             self.trouble = (
-                f"output of ended jobs cannot be kept in {self.folder}: {error.strerror}; "
-                "they count as running, and their machines are paid for, until it can"
+                f"cannot store output of ended jobs in {self.folder}: {error.strerror}; "
+                "until it can, they count as running and their machines are paid"
             )
             return False
         return all(complete)

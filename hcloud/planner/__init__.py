@@ -1,4 +1,4 @@
-"""The pure decision core: snapshot and policy in, plan out (architecture.md, ground rule 1)."""
+"""The planner decides what to do: it takes a snapshot and a policy and returns a plan, without side effects."""
 
 from hcloud.planner.make import make_plan
 

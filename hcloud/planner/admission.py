@@ -1,14 +1,14 @@
-"""Which waiting jobs may go on, and in which order: those with a promise first, then by priority, then as submitted.
+"""Decide which waiting jobs are served, and in which order: jobs with a target first, then by priority, then oldest
+first.
 
-Nobody blocks anybody: a job that cannot be served lets those behind it pass. Best-effort jobs come last because they
-run in what is left over; otherwise one of them could take the very room it was evicted from.
+No job blocks another: one that cannot be served lets those behind it pass. Best-effort jobs come last; otherwise one
+could take back the room it was evicted from.
 
-With queues by quality (ARQ, Dissertation ch. 6) the more demanding class goes first, so that it has its pick of good
-machines, and everybody takes the lowest pool that suits: an easy job then finds what is left, and as it can use nearly
-anything it is never blocked behind a demanding one. Inside a class the policy's order holds. A job whose slack is used
-up comes before all that. Each gets only what suits it, by neighbours and type; then those whose slack is used up take,
-in the same order, what nobody has found to suit it (placement). One that has waited for as long as any may takes
-anything when its turn comes, so nobody starves.
+With queues by quality (ARQ, Dissertation ch. 6), the more demanding class goes first, so that it can choose among the
+good instances, and every job takes the worst pool that suits it. Within a class the policy's order holds. Jobs whose
+slack is used up come before all others. In a first pass each job gets only what suits it, by neighbours and type. In a
+second pass, jobs without slack take what is left, in the same order. A job that has waited for ``patience_cap_s``
+accepts anything, so no job starves.
 """
 
 from __future__ import annotations
@@ -29,24 +29,29 @@ from hcloud.spec.validation import counted
 
 
 def queue_key(job: Job) -> tuple[bool, int, float, int]:
-    """Return the job's place in the queue (smaller is served first)."""
+    """Return the sort key of the job in the queue; the smallest is served first."""
     spec = job.spec
     return (spec.target.kind == "best_effort", -spec.priority, job.submitted_at, number_of(job.id))
 
 
 def admit(context: PlanContext) -> None:
-    """Fill ``draft.queue`` from ``draft.waiting``; the others are told why they wait."""
+    """Fill ``context.queue`` from ``context.waiting``, and record why the other jobs wait."""
     paused, now, awaiting = context.snapshot.paused, context.now, JobState.AWAITING_INSTANCE
-    for pair in _served_in_order(context):
+    context.suit = open_suitability(context.snapshot, context.policy, context.fleet, context.stopping)
+    if context.suit is not None and context.policy.admission.queues == "by_quality":
+        pairs = _by_quality(context, context.suit)
+    else:
+        pairs = ((job, context.group_of(job)) for job in _by_priority(context.waiting))
+    for pair in pairs:
         job, group = pair
         if paused:
             context.wait(
                 job,
                 "paused",
-                lambda: Reason(code="paused", text=f"waiting: launches and placements are paused ({paused})"),
+                lambda: Reason(code="paused", text=f"launches and placements are paused ({paused})"),
             )
         elif job.not_before_at > now:
-            context.wait(job, "backoff_until", lambda job=job: _backing_off(job, now))  # type: ignore[misc]
+            context.wait(job, "backoff_until", lambda job=job: _backoff_reason(job, now))  # type: ignore[misc]
         else:
             group.pending += 1
             queue = context.queue[group.promise]
@@ -55,16 +60,8 @@ def admit(context: PlanContext) -> None:
             queue.append(pair)
 
 
-def _served_in_order(context: PlanContext) -> Iterable[tuple[Job, JobGroup]]:
-    """Return who is served first, each with its group."""
-    context.suit = open_suitability(context.snapshot, context.policy, context.fleet, context.stopping)
-    if context.suit is not None and context.policy.admission.queues == "by_quality":
-        return _by_quality(context, context.suit)
-    return ((job, context.group_of(job)) for job in _in_order(context.waiting))
-
-
-def _in_order(waiting: list[Job]) -> Iterator[Job]:
-    """Yield jobs as :func:`queue_key` orders them; they come by number, so that stable sorting keeps it."""
+def _by_priority(waiting: list[Job]) -> Iterator[Job]:
+    """Yield jobs in the order of :func:`queue_key`. They arrive by number, and stable sorting keeps that."""
     ranked: dict[tuple[bool, int], list[Job]] = {}
     for job in sorted(waiting, key=attrgetter("submitted_at")):
         ranked.setdefault((job.spec.target.kind == "best_effort", -job.spec.priority), []).append(job)
@@ -73,7 +70,7 @@ def _in_order(waiting: list[Job]) -> Iterator[Job]:
 
 
 def _by_quality(context: PlanContext, suit: Suitability) -> Iterable[tuple[Job, JobGroup]]:
-    """Return waiting jobs: with a promise first; of these those out of patience, then class by class."""
+    """Return the waiting jobs: best effort last; before it those without slack, then class by class."""
     jobs, now = context.waiting, context.now
     pairs = [(job, context.group_of(job)) for job in jobs]
     kinds = list(context.groups.values())
@@ -92,13 +89,12 @@ def _by_quality(context: PlanContext, suit: Suitability) -> Iterable[tuple[Job, 
         inner = np.array([-job.spec.priority for job in jobs], dtype=np.float64)
     late = left_s <= 0.0
     demanding = np.where(late, left_s, -classes[of_kind])
-    # The last key counts most; jobs come by number, and what is equal keeps its order.
+    # ``lexsort`` sorts by the last key first; jobs come by number, and equal ones keep that order.
     order = np.lexsort((submitted_at, np.where(late, 0.0, inner), demanding, ~late, best_effort[of_kind]))
     return map(pairs.__getitem__, order.tolist())
 
 
 def _queued_at(context: PlanContext, jobs: Sequence[Job]) -> Amounts:
-    """Return :meth:`PlanContext.queued_at` of many jobs at once."""
     now, enqueued = context.now, context.enqueued
     since = [now if job.queued_at is None else job.queued_at for job in jobs]
     if enqueued:
@@ -106,6 +102,6 @@ def _queued_at(context: PlanContext, jobs: Sequence[Job]) -> Amounts:
     return np.array(since, dtype=np.float64)
 
 
-def _backing_off(job: Job, now: float) -> Reason:
+def _backoff_reason(job: Job, now: float) -> Reason:
     text = f"retrying in {seconds(job.not_before_at - now)} ({counted(len(job.failures), 'failure')})"
     return Reason(code="backoff_until", text=text, numbers={"until_at": job.not_before_at})

@@ -1,15 +1,15 @@
-"""Money and caps: what is booked and promised, and whether one more machine, renewal or unit still fits.
+"""Money and caps: what is booked and promised, and whether one more launch, renewal or placement fits.
 
-A machine counts with its price until the end of what is promised (``paid_until``), so that every limit holds even if
-this daemon dies now and each machine lives until it powers itself off. What falls beyond the end of the day or month
-is held against the next one's limit. A user is counted with the share of each machine that the user's jobs hold; a
-machine that is awaited is counted, whole, with those who await or hold it; so is one that boots for a running job.
+An instance counts with its price until the end of its lease (``paid_until``). So every limit holds even if this daemon
+dies now and each instance lives until it powers itself off. Cost beyond the end of the day or month counts against the
+limit of the next one. A user is charged with the share of each instance that the user's jobs hold. An awaited instance
+is charged in full to those who await or hold it; so is one that boots for a running job.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
@@ -32,16 +32,16 @@ from hcloud.spec.policy import Policy
 HOUR_S = 3600.0
 CENT_DUST = 1e-9
 Shares = Mapping[str, float]
-"""Which part (0..1) of a machine's cost is for which user; the rest is nobody's (idle)."""
+"""Part (0..1) of an instance's cost by user; the rest is idle and charged to no user."""
 Bill = tuple[float, float, float, float]
-"""USD in the present UTC day, the present month, the day after, the month after."""
+"""USD in the present UTC day, the present month, the next day and the next month."""
 CAPPED = "cap_instances"
-"""The reason's code of a job that waits as no more machines are allowed (:func:`cap_reached`, rule ``instances``)."""
+"""Code of the reason of a job that waits because ``caps.max_instances`` is reached (:func:`cap_reached`)."""
 PERIODS = ("per_day", "per_month", "next_day", "next_month")
 _NOTHING: Bill = (0.0, 0.0, 0.0, 0.0)
 
 
-def _plus(bill: Bill, other: Bill, times: float = 1.0) -> Bill:
+def _add(bill: Bill, other: Bill, times: float = 1.0) -> Bill:
     return (
         bill[0] + times * other[0],
         bill[1] + times * other[1],
@@ -52,37 +52,41 @@ def _plus(bill: Bill, other: Bill, times: float = 1.0) -> Bill:
 
 @dataclass(slots=True)
 class BudgetLedger:
-    """A running account of one plan; every launch, renewal and placement the plan decides is written into it.
-
-    ``total`` and ``users`` are booked plus promised. ``leaving_usd_per_h`` is the part of ``usd_per_h`` that machines
-    pay which are not renewed any more. ``awaited``: what each job's user is counted with for machines the job awaits.
-    ``watches_total``, ``watches_users``: whether the policy limits them; what is not limited is not counted.
-    """
+    """The running account of one plan: every launch, renewal and placement decided is booked here."""
 
     policy: Policy
     now: float
     day_ends_at: float
     month_ends_at: float
     watches_total: bool
+    """Whether the policy limits the total; if not, it is not counted."""
     watches_users: bool
+    """Whether the policy limits any user; if not, users are not counted."""
     usd_per_h: float = 0.0
+    """Price of all live and planned instances."""
     leaving_usd_per_h: float = 0.0
+    """The part of ``usd_per_h`` paid for instances that will not be renewed."""
     total: Bill = _NOTHING
+    """Booked plus promised, for all users."""
     instances: int = 0
     vcpus: float = 0.0
     per_type: Counter[str] = field(default_factory=Counter)
+    """Number of instances by type."""
     users: dict[str, Bill] = field(default_factory=dict)
+    """Booked plus promised, by user."""
     awaited: dict[JobId, Bill] = field(default_factory=dict)
+    """What each job's user is charged for instances the job awaits."""
     renewed_until: dict[InstanceId, float] = field(default_factory=dict)
+    """Expiry of the leases renewed by this plan."""
 
     def copy(self) -> BudgetLedger:
-        """Return an independent copy, to go back to when a decision falls through."""
+        """Return an independent copy, for decisions that may be dropped."""
         values = {name: getattr(self, name) for name in self.__slots__}
         own = {name: values[name].copy() for name in ("per_type", "users", "awaited", "renewed_until")}
         return BudgetLedger(**{**values, **own})
 
     def bill(self, usd_per_h: float, until_at: float) -> Bill:
-        """Return what a machine costs from now until ``until_at``."""
+        """Return what an instance at this price costs from now until ``until_at``."""
         usd_per_s = usd_per_h / HOUR_S
         whole = usd_per_s * max(0.0, until_at - self.now)
         day = usd_per_s * max(0.0, min(until_at, self.day_ends_at) - self.now)
@@ -91,11 +95,11 @@ class BudgetLedger:
 
     # ------------------------------------------------------------------------------------------------------- launching
     def launch_bill(self, offer: Offer) -> Bill:
-        """Return what a machine launched now is counted with: its whole horizon, or the billing minimum if longer."""
+        """Return the cost of an instance launched now: its lease, or the billing minimum if longer."""
         return self.bill(offer.price_usd_per_h, self.now + max(self.policy.lease.horizon_s, offer.billing_minimum_s))
 
     def refusal(self, offer: Offer, shares: Shares) -> Reason | None:
-        """Return why no machine of ``offer`` may be launched for the users of ``shares``, or None if it may."""
+        """Return why no instance of ``offer`` may be launched for the users of ``shares``; None: it may."""
         return self._cap_refusal(offer) or self._money_refusal(offer, shares)
 
     def _cap_refusal(self, offer: Offer) -> Reason | None:
@@ -114,49 +118,50 @@ class BudgetLedger:
     def _money_refusal(self, offer: Offer, shares: Shares) -> Reason | None:
         wanted = self.launch_bill(offer)
         return (
-            _over("per_hour", self.policy.budgets.per_hour_usd, self.usd_per_h, offer.price_usd_per_h)
+            _limit_refusal("per_hour", self.policy.budgets.per_hour_usd, self.usd_per_h, offer.price_usd_per_h)
             or self._total_refusal(wanted)
-            or self._users_refusal({user: _plus(_NOTHING, wanted, part) for user, part in shares.items()})
+            or self._users_refusal({user: _add(_NOTHING, wanted, part) for user, part in shares.items()})
         )
 
     def _total_refusal(self, wanted: Bill) -> Reason | None:
         budgets = self.policy.budgets
         if not self.watches_total:
             return None
-        return _beyond(budgets.per_day_usd, budgets.per_month_usd, self.total, wanted)
+        return _limits_refusal(budgets.per_day_usd, budgets.per_month_usd, self.total, wanted)
 
     def book_launch(self, offer: Offer, shares: Shares) -> None:
-        """Count a machine of ``offer``, paid by the users of ``shares``."""
+        """Book an instance of ``offer``, paid by the users of ``shares``."""
         wanted = self.launch_bill(offer)
         self._count(offer, 1)
-        self.total = _plus(self.total, wanted)
+        self.total = _add(self.total, wanted)
         self._charge(wanted, shares)
 
     def reshare(self, offer: Offer, before: Shares, after: Shares) -> bool:
-        """Split the cost of a machine booked just now anew; return False, and change nothing, if a user has no room."""
+        """Change how the cost of an instance just booked is shared; return False and change nothing if a user cannot
+        pay."""
         wanted = self.launch_bill(offer)
         changes = {user: part - before.get(user, 0.0) for user, part in after.items()}
-        more = {user: _plus(_NOTHING, wanted, part) for user, part in changes.items() if part > 0}
+        more = {user: _add(_NOTHING, wanted, part) for user, part in changes.items() if part > 0}
         if self._users_refusal(more) is not None:
             return False
         self._charge(wanted, changes)
         return True
 
     def count_live(self, instances: Collection[Instance]) -> None:
-        """Count machines that live already, with what they may still cost."""
+        """Count live instances, with what they may still cost."""
         offers = [instance.offer for instance in instances]
         self.usd_per_h = sum([offer.price_usd_per_h for offer in offers], self.usd_per_h)
         self.instances += len(offers)
         self.vcpus = sum([offer.instance_type.capacity.vcpus for offer in offers], self.vcpus)
         self.per_type.update([offer.instance_type.name for offer in offers])
         for instance in instances if self.watches_total else ():
-            self.total = _plus(self.total, self.promised(instance))
+            self.total = _add(self.total, self.promised(instance))
 
     def release(self, instance: Instance) -> None:
-        """Take back :meth:`count_live`: how things will be when ``instance`` is gone."""
+        """Undo :meth:`count_live` for ``instance``, to see the account once it is gone."""
         self._count(instance.offer, -1)
         if self.watches_total:
-            self.total = _plus(self.total, self.promised(instance), -1.0)
+            self.total = _add(self.total, self.promised(instance), -1.0)
 
     def _count(self, offer: Offer, by: int) -> None:
         self.usd_per_h += by * offer.price_usd_per_h
@@ -165,79 +170,75 @@ class BudgetLedger:
         self.per_type[offer.instance_type.name] += by
 
     def promised(self, instance: Instance) -> Bill:
-        """Return what a live machine may still cost."""
+        """Return what a live instance may still cost."""
         until_at = max(paid_until(instance, self.now), self.renewed_until.get(instance.id, 0.0))
         return self.bill(instance.offer.price_usd_per_h, until_at)
 
     # -------------------------------------------------------------------------------------------------------- renewing
     def renewal_refusal(self, instance: Instance, until_at: float, shares: Shares) -> tuple[Reason, str] | None:
-        """Return why ``instance`` may not live until ``until_at``, and the user whose limit it is ("": everybody's)."""
+        """Return why the lease of ``instance`` may not be renewed, and the user whose limit forbids it (empty: a common
+        limit)."""
         rate, more = instance.offer.price_usd_per_h, self._renewal_bill(instance, until_at)
         others_usd_per_h = self.usd_per_h - self.leaving_usd_per_h - rate
         per_hour_usd = self.policy.budgets.per_hour_usd
-        common = _over("per_hour", per_hour_usd, others_usd_per_h, rate) or self._total_refusal(more)
+        common = _limit_refusal("per_hour", per_hour_usd, others_usd_per_h, rate) or self._total_refusal(more)
         if common is not None:
             return common, ""
         for user in sorted(shares):
-            reason = self._users_refusal({user: _plus(_NOTHING, more, shares[user])})
+            reason = self._users_refusal({user: _add(_NOTHING, more, shares[user])})
             if reason is not None:
                 return reason, user
         return None
 
     def book_renewal(self, instance: Instance, until_at: float, shares: Shares, waiters: Sequence[Job] = ()) -> None:
-        """Count the money until ``until_at``: for those who hold the machine, or those who await it."""
+        """Book the cost of a lease until ``until_at`` to the users of ``shares``, and to those of ``waiters``."""
         more = self._renewal_bill(instance, until_at)
-        self.total = _plus(self.total, more)
+        self.total = _add(self.total, more)
         self._charge(more, shares)
         parts = [size_share(job.spec.held_of(instance.capacity), instance) for job in waiters]
         for job, part in zip(waiters, parts, strict=True):
-            self.remember_awaited(job, _plus(_NOTHING, more, part * _whole(sum(parts))))
+            self.remember_awaited(job, _add(_NOTHING, more, part * _scale_to_whole(sum(parts))))
         self.renewed_until[instance.id] = until_at
 
     def _renewal_bill(self, instance: Instance, until_at: float) -> Bill:
         until_at = max(until_at, paid_until(instance, self.now))
-        return _plus(self.bill(instance.offer.price_usd_per_h, until_at), self.promised(instance), -1.0)
+        return _add(self.bill(instance.offer.price_usd_per_h, until_at), self.promised(instance), -1.0)
 
-    def let_go(self, instance: Instance) -> None:
-        """Note that ``instance`` will not be renewed: its price per hour makes room for other renewals."""
+    def exclude_from_renewal(self, instance: Instance) -> None:
+        """Note that ``instance`` will not be renewed, so that its hourly price makes room for other renewals."""
         self.leaving_usd_per_h += instance.offer.price_usd_per_h
 
     # ----------------------------------------------------------------------------------------------------------- users
     def placement_refusal(self, user: str, instance: Instance, resources: Resources) -> Reason | None:
-        """Return why ``user`` may not take ``resources`` of a live machine (their own limits), or None."""
-        return self._users_refusal({user: self._held(instance, resources)})
+        """Return why the limits of ``user`` do not allow ``resources`` of a live instance, or None."""
+        return self._users_refusal({user: self._held_bill(instance, resources)})
 
     def stay_refusal(self, instance: Instance, until_at: float, shares: Shares) -> Reason | None:
-        """Return why users whose units hold ``shares`` of a live machine may not hold them until ``until_at``, when it
-        were renewed to, or None."""
-        more = _plus(self.bill(instance.offer.price_usd_per_h, until_at), self.promised(instance), -1.0)
-        return self._users_refusal({user: _plus(_NOTHING, more, part) for user, part in shares.items()})
+        """Return why users holding ``shares`` of a live instance could not pay for them until ``until_at``, or None."""
+        more = _add(self.bill(instance.offer.price_usd_per_h, until_at), self.promised(instance), -1.0)
+        return self._users_refusal({user: _add(_NOTHING, more, part) for user, part in shares.items()})
 
     def book_placement(self, user: str, instance: Instance, resources: Resources) -> None:
-        """Count what ``user`` now holds of a live machine."""
-        self._charge(self._held(instance, resources), {user: 1.0})
+        """Book ``resources`` of a live instance to ``user``."""
+        self._charge(self._held_bill(instance, resources), {user: 1.0})
 
     def book_stopping(self, job: Job, instance: Instance, resources: Resources) -> None:
-        """Count what a unit that was asked to end holds until its grace is over."""
+        """Book what a stopping unit holds until its grace is over."""
         asked_at = job.attempt.stop_requested_at if job.attempt is not None else None
         until_at = min((asked_at or self.now) + job.spec.stop_grace_s, paid_until(instance, self.now))
         bill = self.bill(instance.offer.price_usd_per_h, max(until_at, self.now))
-        self._charge(_plus(_NOTHING, bill, size_share(resources, instance)), {job.spec.user: 1.0})
+        self._charge(_add(_NOTHING, bill, size_share(resources, instance)), {job.spec.user: 1.0})
 
-    def _held(self, instance: Instance, resources: Resources) -> Bill:
-        return _plus(_NOTHING, self.promised(instance), size_share(resources, instance))
-
-    def book_awaited(self, job: Job, instance: Instance, share: float) -> None:
-        """Count ``job``'s user with ``share`` of a machine that ``job`` awaits."""
-        self.remember_awaited(job, _plus(_NOTHING, self.promised(instance), share))
+    def _held_bill(self, instance: Instance, resources: Resources) -> Bill:
+        return _add(_NOTHING, self.promised(instance), size_share(resources, instance))
 
     def remember_awaited(self, job: Job, bill: Bill) -> None:
-        """Count, or count again after :meth:`forget_awaited`, what ``job``'s user promised for machines it awaits."""
+        """Book, or book again after :meth:`forget_awaited`, what ``job``'s user is charged for instances it awaits."""
         self._charge(bill, {job.spec.user: 1.0})
-        self.awaited[job.id] = _plus(self.awaited.get(job.id, _NOTHING), bill)
+        self.awaited[job.id] = _add(self.awaited.get(job.id, _NOTHING), bill)
 
     def forget_awaited(self, job: Job) -> Bill | None:
-        """Take back what ``job``'s user was counted with for the machines it awaits, and return it."""
+        """Undo :meth:`remember_awaited` for ``job``; return the bill, None if there was none."""
         bill = self.awaited.pop(job.id, None)
         if bill is not None:
             self._charge(bill, {job.spec.user: -1.0})
@@ -246,7 +247,7 @@ class BudgetLedger:
     def _users_refusal(self, wanted: Mapping[str, Bill]) -> Reason | None:
         for user in sorted(wanted) if self.watches_users else ():
             limits, booked = self.policy.budgets.for_user(user), self.users.get(user, _NOTHING)
-            reason = _beyond(limits.per_day_usd, limits.per_month_usd, booked, wanted[user], user)
+            reason = _limits_refusal(limits.per_day_usd, limits.per_month_usd, booked, wanted[user], user)
             if reason is not None:
                 return reason
         return None
@@ -254,16 +255,15 @@ class BudgetLedger:
     def _charge(self, bill: Bill, shares: Shares) -> None:
         if self.watches_users:
             for user, part in shares.items():
-                self.users[user] = _plus(self.users.get(user, _NOTHING), bill, part)
+                self.users[user] = _add(self.users.get(user, _NOTHING), bill, part)
 
 
 def open_budget(
     snapshot: Snapshot, policy: Policy, instances: Collection[Instance], jobs: Sequence[Job], *, heard: bool = False
 ) -> BudgetLedger:
-    """Return the account of ``instances`` as ``jobs`` hold and await them, on top of what ``snapshot`` has booked.
+    """Return the account of ``instances`` as held and awaited by ``jobs``, on top of the spend in ``snapshot``.
 
-    ``heard``: units that were asked to end are taken to do so in time, and to be heard of; else they count until their
-    end is known.
+    With ``heard``, units asked to stop are charged until their grace is over; otherwise until their end is known.
     """
     spend = snapshot.spend
     ledger = BudgetLedger(
@@ -272,7 +272,10 @@ def open_budget(
         day_ends_at=spend.day_ends_at or inf,
         month_ends_at=spend.month_ends_at or inf,
         watches_total=policy.budgets.per_day_usd is not None or policy.budgets.per_month_usd is not None,
-        watches_users=_limits_users(policy),
+        watches_users=any(
+            limit.per_day_usd is not None or limit.per_month_usd is not None
+            for limit in policy.budgets.per_user.values()
+        ),
         total=(spend.day_usd, spend.month_usd, 0.0, 0.0),
     )
     ledger.count_live(instances)
@@ -287,48 +290,40 @@ def open_budget(
 def _attribute(ledger: BudgetLedger, by_id: Mapping[str, Instance], jobs: Sequence[Job], *, heard: bool) -> None:
     taken: dict[str, float] = {}
     awaited: list[tuple[Job, Instance, float]] = []
-    coming = _coming_for_running(by_id.values())
+    # By running job, the instances that boot for more of its nodes, one entry per node.
+    booting: dict[JobId, list[InstanceId]] = {}
+    for instance in by_id.values():
+        for job_id in instance.for_running if instance.state in INSTANCE_COMING else ():
+            booting.setdefault(job_id, []).append(instance.id)
     for job in jobs:
-        # An attempt that was asked to end counts until its end is known: should we be away by then, nobody is told of
-        # it, and it is booked as long as its machine is paid for.
+        # A stopping attempt counts until its end is known. If the daemon is away by then, its units are booked for as
+        # long as their instance is paid for.
         staying = job.attempt is not None and job.attempt.stop_requested_at is None
         for held in job.attempt.allocations if job.attempt is not None else ():
-            instance = by_id.get(held.instance_id)
-            if instance is None or held.released:
+            host = by_id.get(held.instance_id)
+            if host is None or held.released:
                 continue
             if not staying and heard:
-                ledger.book_stopping(job, instance, held.resources)
+                ledger.book_stopping(job, host, held.resources)
                 continue
-            ledger.book_placement(job.spec.user, instance, held.resources)
-            if not staying:
-                continue
-            taken[instance.id] = taken.get(instance.id, 0.0) + size_share(held.resources, instance)
+            ledger.book_placement(job.spec.user, host, held.resources)
+            if staying:
+                taken[host.id] = taken.get(host.id, 0.0) + size_share(held.resources, host)
         grows = staying and job.attempt is not None and not job.attempt.over
-        for instance_id in (*job.awaiting, *(coming.get(job.id, ()) if grows else ())):
+        for instance_id in (*job.awaiting, *(booting.get(job.id, ()) if grows else ())):
             if instance_id in by_id:
                 share = size_share(job.spec.held_of(by_id[instance_id].capacity), by_id[instance_id])
                 awaited.append((job, by_id[instance_id], share))
                 taken[instance_id] = taken.get(instance_id, 0.0) + share
     for job, instance, share in awaited:
-        ledger.book_awaited(job, instance, share * _whole(taken[instance.id]))
-
-
-def _coming_for_running(instances: Iterable[Instance]) -> dict[JobId, list[InstanceId]]:
-    """Return the machines that are not up yet and were launched for more nodes of running jobs: once for each node."""
-    coming: dict[JobId, list[InstanceId]] = {}
-    for instance in instances:
-        for job_id in instance.for_running if instance.state in INSTANCE_COMING else ():
-            coming.setdefault(job_id, []).append(instance.id)
-    return coming
+        part = share * _scale_to_whole(taken[instance.id])
+        ledger.remember_awaited(job, _add(_NOTHING, ledger.promised(instance), part))
 
 
 def launch_shares(jobs: Sequence[Job], capacity: Resources) -> dict[str, float]:
-    """Return by user which part of a new machine's cost the jobs it is for (one entry per rank) are counted with.
-
-    Together that is at least all of it.
-    """
+    """Return by user the part of a new instance's cost charged for ``jobs`` (one entry per rank); at least 1 in sum."""
     parts = [size_share(job.spec.held_of(capacity), capacity) for job in jobs]
-    scale = _whole(sum(parts))
+    scale = _scale_to_whole(sum(parts))
     shares: dict[str, float] = {}
     for job, part in zip(jobs, parts, strict=True):
         shares[job.spec.user] = shares.get(job.spec.user, 0.0) + part * scale
@@ -336,50 +331,46 @@ def launch_shares(jobs: Sequence[Job], capacity: Resources) -> dict[str, float]:
 
 
 def shares_cost(ledger: BudgetLedger, offer: Offer, jobs: Sequence[Job], job: Job) -> bool:
-    """Split what a new machine of ``offer`` for ``jobs`` costs among them and ``job``, which joins them; return False,
-    and change nothing, if one of their users has no room for that."""
+    """Share the cost of a planned instance of ``offer`` among ``jobs`` and ``job``, which joins them; return False and
+    change nothing if one of the users cannot pay."""
     if not ledger.watches_users:
         return True
     size = offer.instance_type.capacity
     return ledger.reshare(offer, launch_shares(jobs, size), launch_shares([*jobs, job], size))
 
 
-def _whole(parts: float) -> float:
-    """Return the factor that makes ``parts`` of a machine at least the whole."""
+def _scale_to_whole(parts: float) -> float:
     return max(1.0, 1.0 / max(parts, CENT_DUST))
 
 
 def paid_until(instance: Instance, now: float) -> float:
-    """Return until when ``instance`` may cost money: its horizon, or the end of its billing minimum if later."""
+    """Return until when ``instance`` may cost money: the end of its lease, or of its billing minimum if later."""
     if instance.state is InstanceState.TERMINATED:
         return now
     since = instance.launched_at if instance.launched_at is not None else now
     return max(instance.expires_at, since + instance.offer.billing_minimum_s)
 
 
-def _limits_users(policy: Policy) -> bool:
-    limits = policy.budgets.per_user.values()
-    return any(limit.per_day_usd is not None or limit.per_month_usd is not None for limit in limits)
-
-
 def cap_reached(rule: str, what: str, present: float, more: float, limit: float) -> Reason:
-    """Return the reason that ``more`` of ``what`` would pass the policy's ``caps.max_<rule>``."""
+    """Return the reason that ``more`` of ``what`` would exceed the policy's ``caps.max_<rule>``."""
     numbers: dict[str, Number] = {"rule": rule, "limit": limit, "present": present, "wanted": more}
-    text = f"{present:g} {what}; {more:g} more would exceed caps.max_{rule} ({limit:g})"
+    text = f"caps.max_{rule} reached: {present:g} of {limit:g} {what}, {more:g} more needed"
     return Reason(code=f"cap_{rule}", text=text, numbers=numbers)
 
 
-def _beyond(
+def _limits_refusal(
     day_usd: float | None, month_usd: float | None, booked: Bill, wanted: Bill, user: str = ""
 ) -> Reason | None:
     for rule, limit, before, more in zip(PERIODS, (day_usd, month_usd) * 2, booked, wanted, strict=True):
-        # Where nothing more is wanted of a period that is overdrawn already, this decision is not what overdraws it.
-        if more > CENT_DUST and (reason := _over(rule, limit, before, more, user)) is not None:
+        # A decision that costs nothing in a period is not refused because that period is overdrawn already.
+        if more > CENT_DUST and (reason := _limit_refusal(rule, limit, before, more, user)) is not None:
             return reason
     return None
 
 
-def _over(rule: str, limit_usd: float | None, committed_usd: float, wanted_usd: float, user: str = "") -> Reason | None:
+def _limit_refusal(
+    rule: str, limit_usd: float | None, committed_usd: float, wanted_usd: float, user: str = ""
+) -> Reason | None:
     if limit_usd is None or committed_usd + wanted_usd <= limit_usd + CENT_DUST:
         return None
     show = price if rule == "per_hour" else usd

@@ -1,7 +1,7 @@
-"""What earlier plans worked out of records that are still the very same objects: saves time, decides nothing.
+"""Results of earlier plans, reused while the rows they were computed from are the same objects.
 
-Records are frozen, so what was worked out of one holds for as long as it is that one. Whoever drives the cycle keeps a
-:class:`PlanCache` from snapshot to snapshot; a plan made with an empty one is the same plan, only later.
+Rows are frozen, so a result holds as long as its inputs are identical. The driver of the cycle passes one
+:class:`PlanCache` from snapshot to snapshot; an empty cache gives the same plan, more slowly.
 """
 
 from __future__ import annotations
@@ -16,51 +16,50 @@ _KEPT_ASKS = 1000
 
 
 class PlanCache:
-    """One answer by name, with the objects it was worked out of. Answers are shared: nobody may change them.
+    """One result per name, with the objects it was computed from. Results are shared and must not be modified."""
 
-    ``asks``: by the identity of a job's spec that spec and a number, the same for all specs that ask for the same.
-    ``occupancy``: which units hold what. ``posts``: by running job what stays the same of it between two samples,
-    with the records that was worked out of.
-    """
-
-    __slots__ = ("_known", "_numbers", "asks", "occupancy", "posts")
+    __slots__ = ("_known", "_numbers", "asks", "expectations", "occupancy")
 
     def __init__(self) -> None:
-        """Know nothing."""
         self._known: dict[str, tuple[tuple[object, ...], object]] = {}
         self._numbers: dict[tuple[object, ...], int] = {}
         self.occupancy = Occupancy()
+        """Which units hold what."""
         self.asks: dict[int, tuple[object, int]] = {}
-        self.posts: dict[str, Any] = {}
+        """By id of a spec: the spec, and a number shared by all specs with the same requirements."""
+        self.expectations: dict[str, Any] = {}
+        """By running job: what does not change between two of its samples."""
 
     def number_asks(self, spec: object, asks: tuple[object, ...]) -> int:
-        """Note, and return the number of, what ``spec`` asks for. It is kept here, so no other gets its identity."""
+        """Return the number of the requirements ``asks``. Keeps ``spec`` alive, so that its id is not reused."""
         number = self._numbers.setdefault(asks, len(self._numbers))
         self.asks[id(spec)] = (spec, number)
         return number
 
-    def forget_asks(self, but: int) -> None:
-        """Begin anew where more than twice ``but`` specs are kept; only between two plans, as numbers change."""
+    def trim_asks(self, but: int) -> None:
+        """Clear the numbers if more than twice ``but`` specs are kept. Call only between plans, because numbers
+        change."""
         if len(self.asks) > 2 * but + _KEPT_ASKS:
             self.asks.clear()
             self._numbers.clear()
 
-    def forget_others(self, but: int) -> None:
-        """Begin anew with the posts where more than twice ``but`` are kept: most are of what has ended."""
-        if len(self.posts) > 2 * but + _KEPT_ASKS:
-            self.posts.clear()
+    def trim_expectations(self, but: int) -> None:
+        """Clear the rank expectations if more than twice ``but`` are kept; most are of ended jobs."""
+        if len(self.expectations) > 2 * but + _KEPT_ASKS:
+            self.expectations.clear()
 
     def latest(self, name: str) -> Any:
-        """Return the last answer of this name, whatever it was made of; None: there is none."""
+        """Return the last result of this name, whatever it was computed from; None if there is none."""
         known = self._known.get(name)
         return None if known is None else known[1]
 
     def keep(self, name: str, answer: object) -> None:
-        """Keep ``answer`` for :meth:`latest`: whoever asks for it finds out what of it still holds."""
+        """Store ``answer`` for :meth:`latest`; the reader checks what of it still holds."""
         self._known[name] = ((), answer)
 
     def of(self, name: str, made_of: tuple[object, ...], work_out: Callable[[], T]) -> T:
-        """Return the answer ``name``, worked out anew unless all of ``made_of`` are the objects it was made of."""
+        """Return the result ``name``, computed again unless ``made_of`` are the identical objects it was computed
+        from."""
         known = self._known.get(name)
         if known is not None and len(known[0]) == len(made_of):
             for before, now in zip(known[0], made_of, strict=True):

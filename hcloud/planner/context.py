@@ -1,8 +1,8 @@
-"""The plan so far: what each stage of ``make_plan`` reads and extends, in order. Lives for one call."""
+"""The state of one planning pass: what each stage of ``make_plan`` reads and extends."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field, replace
 from math import inf
 
@@ -16,11 +16,9 @@ from hcloud.core.model import (
     JobId,
     JobSpec,
     JobState,
-    Market,
     Offer,
     Reason,
     Resources,
-    matches,
 )
 from hcloud.core.rows import by_number
 from hcloud.planner.budget import BudgetLedger, open_budget
@@ -31,106 +29,112 @@ from hcloud.planner.late_boots import LateBoots, Urgency
 from hcloud.planner.plan import Action, Candidate, Enqueue, Plan, Renew, StopAttempt, Terminate, Wait
 from hcloud.planner.provisioning.strategies import PLAIN, MappingNeed, Strategy, open_strategy
 from hcloud.planner.snapshot import Snapshot
-from hcloud.planner.topology import AffinityGroup, TopologyConstraints, admits
-from hcloud.spec.policy import Policy, SpotPolicy
+from hcloud.planner.spot_preemption import has_non_spot_offer, spot_loss_limit_reached
+from hcloud.planner.text import as_wait, seconds
+from hcloud.planner.topology import AffinityGroup, TopologyConstraints
+from hcloud.spec.policy import Policy
 
-
-def spot_loss_limit_reached(job: Job, spot: SpotPolicy) -> bool:
-    """Whether ``job`` lost so many spot machines that it should go elsewhere."""
-    return 0 < spot.most_losses <= job.failures.count(FailureCause.PREEMPTED)
-
-
-def has_non_spot_offer(spec: JobSpec, offers: Iterable[Offer]) -> bool:
-    """Whether any of ``offers`` is a machine for this job that is not taken back."""
-    return any(
-        offer.market is not Market.SPOT
-        and spec.resources.fits(offer.instance_type.capacity)
-        and (not spec.instance_types or matches(offer.instance_type.name, spec.instance_types))
-        and admits(spec.placement, offer)
-        for offer in offers
-    )
+MOVED, RELAUNCHED = "move", "relaunch"
+"""Corrections after which a job, or a rank of its present attempt, does not return to the instance it left."""
+NODES, NODES_LAUNCHED = "nodes", "nodes_launched"
+"""Corrections after which a job gets all its nodes: where there is room, and on instances launched for it."""
+Key = tuple[object, ...]
 
 
 @dataclass(slots=True, eq=False)
 class JobGroup:
-    """Waiting jobs that ask for the same: what holds for one of them holds for all.
-
-    ``needed`` ranks must start together, up to ``wanted`` may. ``stuck``: why none of them can be served any more in
-    this plan (room and money only shrink while it is made). ``fits_now``, ``fits_later``: whether a rank may find room
-    on machines that can be used now, or that stopping units or starting machines will give; ``offered``: whether any
-    offer is large enough. ``pending`` counts members not yet decided. ``exclusive``: a rank takes a whole machine.
-    ``leaning``: what the mapping of hybrid strategies asks of them; ``lifted``: no machines are closed to them any
-    more, because nothing can be rented for them; ``moved``: they were stopped to be moved to machines that run.
-    ``application``: what they are, where the order of placement uses what is known of it; ``avoid``: machines they were
-    moved away from; ``fits_well``: whether a rank may find room where nobody is disturbed; ``down_within_s``: how much
-    slack may be left when they make do with less; ``lost``: what they lose to the type of each machine (0..1);
-    ``awaits_type``: whether there may be room where only that keeps them; ``candidates``: the types at hand for them
-    (None: not worked out yet); ``told``: the same by what was chosen, and at
-    which price. ``place``: the number of groups there
-    were before it. ``constraints``: what else their machines must be (None: nothing); ``company``: whom they must not
-    meet there (None: nobody). Where the size of a rank is the planner's choice, ``aim`` is what is asked of it, and
-    ``portions`` what a rank gets on each machine, kept in ``sized`` once it was asked for (:attr:`here`); ``demand`` is
-    then the least it may get. ``hurry``: whether it can wait for machines that are late;
-    ``serves``: whether it promises a latency.
-    """
+    """Waiting jobs with the same requirements: whatever holds for one of them holds for all."""
 
     place: int
+    """Number of groups created before this one."""
     resources: Resources
+    """Resources requested per rank."""
     demand: Amounts
+    """The same as an array, shape ``(3,)``. Where the planner chooses the size: the least a rank may get."""
     needed: int
+    """Ranks that must start together."""
     wanted: int
+    """Ranks that may start at most."""
     spot_ok: bool
+    """Whether the group may run on spot instances."""
     promise: bool
+    """Whether the jobs have a target (anything but best effort)."""
     stuck: Reason | None = None
+    """Why no job of the group can be served any more in this plan; room and money only shrink while it is made."""
     fits_now: bool = True
+    """Whether a rank may fit on an instance that is usable now."""
     fits_later: bool = True
+    """Whether a rank may fit on room that stopping units or booting instances will provide."""
     offered: bool = True
+    """Whether any offer is large enough."""
     pending: int = 0
+    """Members not yet decided."""
     instance_types: tuple[str, ...] = ()
+    """Patterns of permitted instance types; empty: any."""
     exclusive: bool = False
+    """Whether a rank takes a whole instance."""
     mapping_need: MappingNeed = PLAIN
+    """What the mapping of a hybrid strategy requires."""
     lifted: bool = False
+    """Instances held back are open to the group, because nothing can be launched for it."""
     moved: bool = False
+    """The jobs were stopped to be moved to other running instances."""
     application: str = ""
+    """Name of the application, if the placement order uses estimates; else empty."""
     avoid: tuple[InstanceId, ...] = ()
+    """Instances the jobs were moved away from."""
     fits_well: bool = True
+    """Whether a rank may fit on an instance with tolerable interference."""
     down_within_s: float | None = None
+    """Slack in seconds below which the jobs accept a worse instance; None: not computed yet."""
     lost: Amounts | None = None
+    """Part of performance (0..1) lost to each instance's type, shape ``(N,)``; None: not computed yet."""
     awaits_type: bool = True
+    """Whether there may be room on instances that only their type makes unsuitable."""
     candidates: tuple[Candidate, ...] | None = None
+    """Types considered for the group; None: not computed yet."""
     told: dict[tuple[OfferShape, float], tuple[Candidate, ...]] = field(default_factory=dict)
+    """The same by the chosen type, market and price."""
     constraints: Constraints | None = None
+    """Zones, labels and spread required by the job file; None: none."""
     company: AffinityGroup | None = None
+    """Affinity group; None: no anti-affinity applies."""
     aim: SizeTarget | None = None
+    """What the size of a rank is chosen for, where the planner chooses it."""
     portions: RankSizes | None = None
+    """The size of a rank on each instance, where the planner chooses it."""
     sized: Amounts | None = None
+    """Cache of :attr:`here`, shape ``(3, N)``; None: not computed yet."""
     urgency: Urgency = Urgency.NONE
+    """Whether the jobs can wait for instances that boot late."""
     serves: bool = False
+    """Whether the target is a latency."""
 
     @property
     def here(self) -> Amounts | None:
-        """What a rank gets on each machine (shape ``(3, N)``) where its size is the planner's choice."""
+        """Resources of a rank on each instance, shape ``(3, N)``, where the planner chooses its size; else None."""
         if self.sized is None and self.portions is not None:
-            self.sized = self._with(self.portions.vcpus())
+            self.sized = self._with_vcpus(self.portions.vcpus())
         return self.sized
 
     @property
     def unsized(self) -> bool:
-        """Whether what a rank gets where is still to be worked out; ``demand`` is the least of that."""
+        """Whether the size of a rank on each instance is still to be computed; until then ``demand`` is its lower
+        bound."""
         return self.portions is not None and self.sized is None
 
     @property
     def spreads(self) -> bool:
-        """Whether where one of its ranks is decides where others may be."""
+        """Whether the place of one rank restricts the places of the others."""
         return self.company is not None or (self.constraints is not None and self.constraints.spread != "none")
 
     @property
     def asks(self) -> Amounts:
-        """What a rank gets: the same everywhere (shape ``(3,)``), or by machine (``(3, N)``)."""
+        """Resources of a rank: shape ``(3,)`` if the same everywhere, else ``(3, N)``."""
         return self.demand if self.here is None else self.here
 
     def asks_on(self, at: int) -> Amounts:
-        """Return :attr:`asks` on machine ``at``, shape ``(3,)``."""
+        """Return :attr:`asks` on instance ``at``, shape ``(3,)``."""
         if self.portions is None:
             return self.demand
         if self.sized is not None:
@@ -140,94 +144,105 @@ class JobGroup:
         return asks
 
     def taken_everywhere(self, capacity: Amounts) -> Amounts:
-        """Return what one rank takes of each machine of ``capacity`` (shape ``(3, N)``): if exclusive, all."""
+        """Return what one rank takes of each instance, given ``capacity`` of shape ``(3, N)``; an exclusive rank takes
+        all."""
         if self.exclusive:
             return capacity
         return self.demand[:, None] if self.here is None else self.here
 
     def taken_on(self, capacity: Amounts, places: Places) -> Amounts:
-        """Return :meth:`taken_everywhere` of the machines ``places`` only; shape ``(3, n)``, or ``(3, 1)`` where it is
+        """Return :meth:`taken_everywhere` for the instances ``places`` only: shape ``(3, n)``, or ``(3, 1)`` if it is
         the same everywhere."""
         if self.exclusive:
             return capacity.take(places, axis=1)
         if self.unsized and self.portions is not None:
-            return self._with(self.portions.vcpus_on(places))
+            return self._with_vcpus(self.portions.vcpus_on(places))
         return self.demand[:, None] if self.here is None else self.here.take(places, axis=1)
 
-    def _with(self, vcpus: Amounts) -> Amounts:
-        """Return what a rank asks for with so many ``vcpus``, shape ``(n,)``, in place of the least it may get."""
+    def _with_vcpus(self, vcpus: Amounts) -> Amounts:
         taken = np.empty((3, vcpus.size))
         taken[0], taken[1:] = vcpus, self.demand[1:, None]
         return taken
 
 
-MOVED, RELAUNCHED = "move", "relaunch"
-"""Corrections after which a job, or a rank of its present attempt, does not go back to the machine it left."""
-NODES, NODES_LAUNCHED = "nodes", "nodes_launched"
-"""Corrections by which a job is to get all its nodes: where there is room, and on machines launched for it."""
-Key = tuple[object, ...]
-
-
 @dataclass(slots=True)
 class PlanContext:
-    """Everything a stage needs. ``now``: the snapshot's time. ``rng`` is for policies that draw lots. ``suit``: how
-    well machines suit jobs, from admission on, where the order of placement asks.
+    """The snapshot, the policy, and the decisions made so far. Lives for one call of ``make_plan``.
 
-    ``running``: jobs whose attempt is not over; ``measuring``: profiling runs that are not over;
-    ``queue``: what admission lets through, in order, with (True) and
-    without a promise. ``awaiting``: who of them awaits machines: which queue, which place. ``unplaced``: what
-    placement left of it. ``active``: by user, how many jobs hold or await machines. Machines: ``lazy`` are idle, near
-    their horizon, and renewed only if something is placed there; ``gone`` are ended by this plan; ``kept`` are awaited
-    by somebody as the plan begins; ``used`` are promised or taken by this plan; ``guarded`` are closed to best effort,
-    as such neighbours were evicted there for a job that still runs (None: none are). ``behind``: running jobs that are
-    to get all their nodes, because they miss their target; ``expanding``: those that machines are launched for.
-    ``kinds_told``: groups whose candidates were worked out; ``fresh_s``: how long the quickest new machine takes;
-    ``diverting``: whether jobs may go down now to machines that do not suit them. ``open_of``: which of some
-    machines are not closed to a group while better ones can be rented (None: not known yet). ``late``: machines that
-    start far later than their like (None: none does); ``unkept``: those where services miss theirs (None: not known
-    yet); ``tried``: how much had changed on machines (:attr:`Suitability.changed`) when a job last found nothing.
+    Integers in sets, lists and keys are places in ``fleet.instances`` unless stated otherwise.
     """
 
     snapshot: Snapshot
     policy: Policy
     now: float
+    """Time of the snapshot."""
     rng: np.random.Generator
+    """Generator for random placement orders."""
     jobs: Sequence[Job]
+    """All jobs that have not ended, by number."""
     running: Sequence[Job]
+    """Jobs whose attempt is not over."""
     fleet: Fleet
     ledger: BudgetLedger
     strategy: Strategy
     topology: TopologyConstraints
     suit: Suitability | None = None
+    """How well instances suit jobs; set at admission if the placement order uses estimates."""
     actions: list[Action] = field(default_factory=list)
+    """The plan so far."""
     waiting: list[Job] = field(default_factory=list)
+    """Jobs that wait for an instance."""
     queue: dict[bool, list[tuple[Job, JobGroup]]] = field(default_factory=lambda: {True: [], False: []})
+    """Admitted jobs in order, with a target (True) and best effort (False)."""
     awaiting: list[tuple[bool, int]] = field(default_factory=list)
+    """Admitted jobs that await instances: which queue, and their index in it."""
     unplaced: list[tuple[Job, JobGroup]] = field(default_factory=list)
+    """Jobs that placement left over."""
     groups: dict[Key, JobGroup] = field(default_factory=dict)
     holds: dict[JobId, list[int]] = field(default_factory=dict)
+    """Room held for jobs on instances they await, by job id."""
     enqueued: set[JobId] = field(default_factory=set)
+    """Jobs that this plan put into the queue."""
     stopping: set[JobId] = field(default_factory=set)
+    """Jobs whose attempt was asked to stop."""
     measuring: Set[JobId] = frozenset()
+    """Profiling runs that are not over."""
     lazy: set[int] = field(default_factory=set)
+    """Idle instances near the end of their lease, renewed only if something is placed there."""
     active: dict[str, int] = field(default_factory=dict)
+    """Number of jobs that hold or await instances, by user."""
     gone: set[int] = field(default_factory=set)
+    """Instances that this plan terminates."""
     kept: dict[int, list[Job]] = field(default_factory=dict)
+    """Instances awaited when the plan began, with the jobs that await them."""
     used: set[int] = field(default_factory=set)
+    """Instances used or promised by this plan."""
     behind: set[JobId] = field(default_factory=set)
+    """Running jobs that are to get all their nodes because they miss their target."""
     expanding: list[Job] = field(default_factory=list)
+    """Those of ``behind`` for which instances are to be launched."""
     guarded: Mask | None = None
+    """Instances closed to best effort, because such neighbours were evicted there for a running job; None: none."""
     open_of: Callable[[JobGroup, Places], Places] | None = None
+    """Returns which of the given instances are open to a group while better ones can be launched; None: not set up
+    yet."""
     late: LateBoots | None = None
+    """Instances that boot far later than usual; None: none."""
     unkept: Mask | None = None
+    """Instances where most services miss their latency; None: not computed yet."""
     kinds_told: int = 0
+    """Number of groups whose candidates were computed."""
     fresh_s: dict[Resources, float] = field(default_factory=dict)
+    """Boot delay of the quickest available offer, by requested resources."""
     diverting: bool = True
+    """Whether jobs may accept unsuitable instances at present."""
     tried: dict[JobId, int] = field(default_factory=dict)
+    """By job, how many changes :attr:`Suitability.changed` had when the job last found no room."""
     next_release_at: float = inf
+    """When the next idle instance is due for release; inf: none."""
 
     def plan(self) -> Plan:
-        """Return what was decided."""
+        """Return the plan, with the time at which it is due again."""
         now, backoffs = self.now, [each.until_at for each in self.snapshot.backoffs]
         backoffs += [at for job in self.jobs if (at := job.not_before_at) > now]
         due_at = min([at for at in backoffs if at > now], default=inf)
@@ -235,13 +250,12 @@ class PlanContext:
 
     # ---------------------------------------------------------------------------------------------------------- actions
     def add(self, action: Action) -> None:
-        """Append an action."""
         self.actions.append(action)
 
     def enqueue(
         self, job: Job, reason: Reason, *, not_before_at: float = 0.0, failure: FailureCause | None = None
     ) -> Job:
-        """Put a job (back) into the queue; it is considered for placement in this very plan. Returns it as queued."""
+        """Put a job into the queue, to be considered in this same plan; return it as queued."""
         self.add(Enqueue(job_id=job.id, reason=reason, not_before_at=not_before_at, failure=failure))
         self.enqueued.add(job.id)
         failures = (*job.failures, failure) if failure is not None else job.failures
@@ -250,57 +264,57 @@ class PlanContext:
         )
 
     def wait(self, job: Job, code: str, why: Callable[[], Reason]) -> None:
-        """Say why ``job`` waits, if that is news. A job that awaits its own machines has been told so."""
+        """Record why ``job`` waits, if the code is new. Nothing is recorded for a job that awaits its own instances."""
         if job.wait_code != code and job.state is JobState.QUEUED:
-            self.add(Wait(job_id=job.id, reason=why()))
+            self.add(Wait(job_id=job.id, reason=as_wait(why())))
 
     def stop(self, job: Job, cause: FailureCause | None, reason: Reason) -> None:
-        """Ask a running attempt to end, once."""
+        """Ask a running attempt to stop, unless that was done already."""
         if job.id not in self.stopping:
             self.stopping.add(job.id)
             self.add(StopAttempt(job_id=job.id, cause=cause, reason=reason))
 
     def mark(self) -> tuple[Amounts, int, int]:
-        """Return what is claimed now, for :meth:`back_to`."""
+        """Return the present claims on room, for :meth:`back_to`."""
         return self.fleet.room.copy(), self.suit.moment if self.suit is not None else 0, self.topology.moment
 
     def back_to(self, marked: tuple[Amounts, int, int]) -> None:
-        """Forget all claims made since :meth:`mark`."""
+        """Drop all claims made since :meth:`mark`."""
         self.fleet.room[:] = marked[0]
         if self.suit is not None:
             self.suit.back_to(marked[1])
         self.topology.back_to(marked[2])
 
     def arrive(self, at: int, group: JobGroup) -> None:
-        """Count a unit of ``group`` as on, or promised room of, machine ``at``: beside whom others find themselves."""
+        """Count a unit of ``group`` as placed on, or promised room on, instance ``at``."""
         self.topology.arrive(at, group.company)
         if self.suit is not None:
             self.suit.arrive(at, group.application)
 
     def leave(self, at: int, group: JobGroup) -> None:
-        """Take :meth:`arrive` back."""
+        """Undo :meth:`arrive`."""
         self.topology.arrive(at, group.company, -1)
         if self.suit is not None:
             self.suit.leave(at, group.application)
 
     def fitting_now(self, group: JobGroup, among: Mask) -> Mask:
-        """Return which machines of ``among`` have room now for what a rank of ``group`` gets there."""
+        """Return which instances of ``among`` have room now for a rank of ``group``."""
         if not group.unsized:
             return self.fleet.fitting_now(group.asks, among)
-        # What it gets on each machine is worked out for those only that have room for the least it may get.
+        # The size per instance is computed only where the lower bound fits.
         roomy = self.fleet.fitting_now(group.demand, among)
         places = roomy.nonzero()[0]
         roomy[places] = self.fleet.have_room_now(places, group.taken_on(self.fleet.capacity, places))
         return roomy
 
     def amount_on(self, group: JobGroup, at: int) -> Amounts:
-        """Return what one rank of ``group`` takes of machine ``at``."""
+        """Return what one rank of ``group`` takes of instance ``at``, shape ``(3,)``."""
         if group.exclusive:
             return self.fleet.capacity[:, at]
         return group.asks_on(at)
 
     def granted(self, group: JobGroup, at: int) -> Resources:
-        """Return :meth:`amount_on` as what an allocation holds."""
+        """Return :meth:`amount_on` as the resources of an allocation."""
         if group.exclusive:
             return self.fleet.instances[at].capacity
         if group.portions is None:
@@ -308,7 +322,8 @@ class PlanContext:
         return replace(group.resources, vcpus=float(group.asks_on(at)[0]))
 
     def terminate(self, at: int, reason: Reason, *, ordered: bool = False) -> bool:
-        """End machine ``at``, if the plan may end one more or an operator ``ordered`` it; return whether it does."""
+        """Terminate instance ``at`` unless the limit per cycle is reached; ``ordered`` by an operator: always. Return
+        whether it is terminated."""
         self.fleet.placeable[at] = self.fleet.coming[at] = self.fleet.hopeful[at] = False
         if not ordered and len(self.gone) >= self.policy.disruption.max_terminations_per_cycle:
             return False
@@ -317,7 +332,7 @@ class PlanContext:
         return True
 
     # --------------------------------------------------------------------------------------------------------- machines
-    def to_be_had(self) -> Sequence[Offer]:
+    def available_offers(self) -> Sequence[Offer]:
         """Return the offers that the policy allows and that are not sold out."""
         offers, policy = self.snapshot.offers, self.policy
         return self.snapshot.plan_cache.of(
@@ -327,13 +342,13 @@ class PlanContext:
         )
 
     def quickest_s(self, group: JobGroup) -> float:
-        """Return how long the quickest machine takes that is on offer for ``group``; infinite where there is none."""
+        """Return the shortest boot delay in seconds of the offers for ``group``; inf if there is none."""
         if group.resources not in self.fresh_s:
-            had = self.to_be_had()
+            available = self.available_offers()
             backoffs = [each for each in self.snapshot.backoffs if each.until_at > self.now]
             delays = [
                 offer.instance_type.boot_delay_s
-                for offer in had
+                for offer in available
                 if group.resources.fits(offer.instance_type.capacity)
                 and not any(backoff.covers(offer) for backoff in backoffs)
             ]
@@ -341,60 +356,61 @@ class PlanContext:
         return self.fresh_s[group.resources]
 
     def running_on(self, at: int) -> list[Job]:
-        """Return the jobs with units on machine ``at`` that nobody has asked to end."""
+        """Return the jobs with units on instance ``at`` that were not asked to stop."""
         return [job for job, _ in self.fleet.holdings[at] if job.id not in self.stopping]
 
     def renew(self, at: int) -> None:
-        """Let machine ``at`` live on for a horizon from now; the caller has booked it."""
+        """Renew the lease of instance ``at`` for one horizon from now; the caller has booked it."""
         instance = self.fleet.instances[at]
         left_s = instance.expires_at - self.now
         reason = Reason(
             code="renewed",
-            text=f"lease of {instance.id} renewed {left_s:.0f} s early, to {self.policy.lease.horizon_s:.0f} s",
+            text=f"lease of {instance.id} renewed for {seconds(self.policy.lease.horizon_s)} ({seconds(left_s)} left)",
             numbers={"left_s": round(left_s, 3), "horizon_s": self.policy.lease.horizon_s},
         )
         self.add(Renew(instance_id=instance.id, expires_at=self.renewed_until_at, reason=reason))
 
     @property
     def renewed_until_at(self) -> float:
-        """When a machine renewed now expires."""
+        """Expiry of a lease renewed now."""
         return self.now + self.policy.lease.horizon_s
 
     # ------------------------------------------------------------------------------------------------------------- jobs
     def user_cap(self, job: Job) -> Reason | None:
-        """Return why no more jobs of this user may hold machines, or None; one that awaits machines counts already."""
+        """Return why no more jobs of this user may hold instances, or None. A job that awaits instances counts
+        already."""
         limit, user = self.policy.caps.max_jobs_per_user, job.spec.user
         if limit is None or job.state is JobState.AWAITING_INSTANCE or self.active.get(user, 0) < limit:
             return None
-        text = f"waiting: {user} already has {limit} job(s) on machines, the most allowed at one time"
+        text = f"caps.max_jobs_per_user reached: {user} has {limit} of {limit} jobs on machines"
         return Reason(code="cap_jobs_per_user", text=text, numbers={"limit": limit, "whose": user})
 
     def slack_left_s(self, job: Job) -> float:
-        """Return for how long ``job`` may still hold out for a machine that suits it; without end where none asks."""
+        """Return for how many seconds ``job`` may still wait for a suitable instance; inf without estimates."""
         return self.suit.slack_left_s(job, self.queued_at(job)) if self.suit is not None else inf
 
     def queued_at(self, job: Job) -> float:
-        """Return since when ``job`` is in the queue; one that this plan puts there: from now."""
+        """Return since when ``job`` is queued; now, if this plan queued it."""
         return self.now if job.queued_at is None or job.id in self.enqueued else job.queued_at
 
     def count_active(self, job: Job, by: int = 1) -> None:
-        """Count a job as holding machines (or, with -1, no longer), where any user may have so many only."""
+        """Add ``by`` to the number of jobs of this user that hold instances, if the policy limits it."""
         if self.policy.caps.max_jobs_per_user is None:
             return
         self.active[job.spec.user] = self.active.get(job.spec.user, 0) + by
 
     def group_of(self, job: Job) -> JobGroup:
-        """Return the group of jobs that ask for the same as ``job``."""
+        """Return the group of jobs with the same requirements as ``job``."""
         spec, hybrid, suit, plan_cache = job.spec, self.strategy.hybrid, self.suit, self.snapshot.plan_cache
         mapping_need = PLAIN if hybrid is None else hybrid.mapping_need(job)
         application = "" if suit is None else suit.application(job)
         avoid = avoided(job, self.now, self.policy.correction.avoid_s) if job.corrections else ()
         aim = None if suit is None or spec.vcpus_within is None else suit.aim_of(job)
         urgency = Urgency.NONE if self.late is None else self.late.urgency(job, suit)
-        # What a spec asks for never changes: this is the most frequent thing done to a long queue.
+        # Requirements of a spec never change. This is the most frequent operation on a long queue.
         known = plan_cache.asks.get(id(spec))
         key = (
-            known[1] if known is not None else plan_cache.number_asks(spec, _asks(spec)),
+            known[1] if known is not None else plan_cache.number_asks(spec, _requirements(spec)),
             mapping_need,
             application,
             avoid,
@@ -403,12 +419,12 @@ class PlanContext:
             aim,
             urgency,
             moved := bool(job.failures) and job.failures[-1] is FailureCause.EVICTED,
-            weary := bool(job.failures) and spot_loss_limit_reached(job, self.policy.spot),
+            avoid_spot := bool(job.failures) and spot_loss_limit_reached(job, self.policy.spot),
         )
         group = self.groups.get(key)
         if group is None:
             group = self.groups[key] = self._new_group(spec, mapping_need, application, aim)
-            group.spot_ok = group.spot_ok and not (weary and has_non_spot_offer(spec, self.to_be_had()))
+            group.spot_ok = group.spot_ok and not (avoid_spot and has_non_spot_offer(spec, self.available_offers()))
             group.avoid, group.moved, group.urgency = avoid, moved, urgency
         return group
 
@@ -439,8 +455,8 @@ class PlanContext:
         )
 
 
-def _asks(spec: JobSpec) -> Key:
-    """Return all of a spec that decides where its jobs may be, but whose they are."""
+def _requirements(spec: JobSpec) -> Key:
+    """Return everything in a spec that decides where its jobs may run, except the user."""
     need, nodes = spec.resources, spec.nodes
     return (
         *(need.vcpus, need.memory_mib, need.disk_gib),
@@ -454,7 +470,7 @@ def _asks(spec: JobSpec) -> Key:
 
 
 def avoided(job: Job, now: float, avoid_s: float) -> tuple[InstanceId, ...]:
-    """Return the machines that ``job`` left in the last ``avoid_s``, or stragglers of its present attempt did."""
+    """Return the instances that ``job`` was moved away from within ``avoid_s``, and those its stragglers left."""
     attempt = job.attempt.id if job.attempt is not None and not job.attempt.over else ""
     fresh = (c for c in job.corrections if now - c.at < avoid_s)
     left = (c for c in fresh if c.step == MOVED or (c.step == RELAUNCHED and c.attempt == attempt))
@@ -462,25 +478,25 @@ def avoided(job: Job, now: float, avoid_s: float) -> tuple[InstanceId, ...]:
 
 
 def open_context(snapshot: Snapshot, policy: Policy, rng: np.random.Generator) -> PlanContext:
-    """Return an empty plan over ``snapshot``; jobs and machines by number, however they were given."""
+    """Return an empty plan over ``snapshot``, with jobs and instances sorted by number."""
     jobs = by_number(snapshot.jobs)
-    snapshot.plan_cache.forget_asks(but=len(jobs))
-    snapshot.plan_cache.forget_others(but=len(jobs))
+    snapshot.plan_cache.trim_asks(but=len(jobs))
+    snapshot.plan_cache.trim_expectations(but=len(jobs))
     occupancy = snapshot.plan_cache.occupancy
     occupancy.follow(jobs)
-    fleet = Fleet(snapshot.instances, snapshot.plan_cache)
+    fleet, left_out = Fleet(snapshot.instances, snapshot.plan_cache), snapshot.left_out.jobs
     context = PlanContext(
         snapshot=snapshot,
         policy=policy,
         now=snapshot.now,
         rng=rng,
         jobs=jobs,
-        running=_not_left_out(occupancy.running, snapshot),
+        running=[job for job in occupancy.running if job.id not in left_out] if left_out else occupancy.running,
         fleet=fleet,
         ledger=open_budget(snapshot, policy, fleet.instances, jobs),
         strategy=open_strategy(snapshot, policy, fleet),
         topology=TopologyConstraints(
-            fleet, [job for job in jobs if job.id in occupancy.demanding] if occupancy.demanding else []
+            fleet, [job for job in jobs if job.id in occupancy.constrained] if occupancy.constrained else []
         ),
         stopping=set(occupancy.stopping),
         measuring=frozenset(occupancy.measuring),
@@ -488,8 +504,3 @@ def open_context(snapshot: Snapshot, policy: Policy, rng: np.random.Generator) -
     for job in occupancy.running if policy.caps.max_jobs_per_user is not None else ():
         context.count_active(job)
     return context
-
-
-def _not_left_out(running: Sequence[Job], snapshot: Snapshot) -> Sequence[Job]:
-    left_out = snapshot.left_out.jobs
-    return [job for job in running if job.id not in left_out] if left_out else running

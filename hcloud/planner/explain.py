@@ -1,7 +1,7 @@
-"""The story of a job, told from its events: why it waited, what was bought for it, where it ran, and how well.
+"""The timeline of a job, built from its events: why it waited, what was launched for it, where it ran, what it cost.
 
-Pure: events and rows in, lines out. What was decided is told in the words and numbers of the decision; what came of it
-(booting time, run time, cost) stands beside what was expected.
+Pure: events and rows in, lines out. Decisions are shown with their own text and numbers, next to what was measured
+later.
 """
 
 from __future__ import annotations
@@ -9,39 +9,46 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from hcloud.core.model import Event, EventKind, Instance, InstanceId, Job, Resources
-from hcloud.planner.text import price, seconds, size_share, usd
+from hcloud.core.model import JOB_ENDED, Event, EventKind, Instance, InstanceId, Job, JobState, Resources
+from hcloud.planner.text import failure, percent, price, seconds, size_share, usd
+from hcloud.spec.validation import counted
+
+_SHOWN_BY_NEXT = {JobState.PLACED, *JOB_ENDED}
+"""States whose reason is shown by the event that follows, with more: the placement, or the end of the job."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimelineStep:
-    """One step of a story: when, a stable code, a sentence, and the numbers behind it."""
+    """One step of a timeline."""
 
     at: float
     code: str
+    """Stable code of the step."""
     text: str
+    """One sentence for users."""
     numbers: Mapping[str, object] = field(default_factory=dict)
+    """Fields of the event behind it."""
 
 
 def job_timeline(job: Job, events: Sequence[Event], instances: Sequence[Instance]) -> list[TimelineStep]:
-    """Return what happened to ``job`` and why, in order.
+    """Return the steps of ``job`` in order, from its events and those of instances it awaited or ran on.
 
-    ``events`` may hold events of other jobs and machines; told are those of ``job`` and of the machines it awaited or
-    ran on. ``instances`` are the rows of those machines, as far as they are known.
+    ``events`` may include others, which are skipped. ``instances`` are the known rows of those instances; without a
+    row, cost is left out.
     """
     known = {instance.id: instance for instance in instances}
-    ours = machines_of(job, events)
+    machines = machines_of(job, events)
     lines: list[TimelineStep] = []
     for event in sorted(events, key=lambda event: event.seq):
-        teller = _TELLERS.get(event.kind)
-        about = event.job_id == job.id or (event.job_id is None and event.instance_id in ours)
-        if teller is not None and about:
-            lines += teller(event)
+        render = _RENDERERS.get(event.kind)
+        concerns = event.job_id == job.id or (event.job_id is None and event.instance_id in machines)
+        if render is not None and concerns:
+            lines += render(event)
     return [*lines, *_cost(job, events, known)]
 
 
 def machines_of(job: Job, events: Sequence[Event]) -> set[InstanceId]:
-    """Return the machines ``job`` awaits or awaited, runs or ran on, as its row and its own ``events`` tell."""
+    """Return the instances ``job`` awaits or awaited, runs or ran on, according to its row and its ``events``."""
     found = set(job.awaiting) | {a.instance_id for a in (job.attempt.allocations if job.attempt is not None else ())}
     for event in events:
         if event.job_id == job.id:
@@ -76,18 +83,23 @@ def _decision(event: Event) -> str:
 def _submitted(event: Event) -> Iterator[TimelineStep]:
     f = event.fields
     text = f"submitted by {event.user}: {f.get('name')}, {f.get('target_kind')}"
-    text += (
-        f", {f.get('vcpus')} vCPU, {f.get('memory_mib')} MiB, {f.get('nodes')} node(s), priority {f.get('priority')}"
-    )
+    text += f", {_number(event, 'vcpus') or 0.0:g} vCPU, {f.get('memory_mib')} MiB"
+    text += f", {counted(int(_number(event, 'nodes') or 1), 'node')}, priority {f.get('priority')}"
     yield _line(event, "submitted", text)
 
 
 def _state(event: Event) -> Iterator[TimelineStep]:
     before, after = event.fields.get("from"), event.fields.get("to")
     if after == "classified" != before:
-        return  # JOB_CLASSIFIED tells it with more
-    verb = f"still {after}" if before == after else f"{before} -> {after}"
-    yield _line(event, str(event.fields.get("code", "")), f"{verb}: {_decision(event)}")
+        return  # JOB_CLASSIFIED says more
+    text = _decision(event)
+    if after in _SHOWN_BY_NEXT:
+        text = f"{before} -> {after}"
+    elif after == JobState.AWAITING_INSTANCE and event.fields.get("awaits"):
+        text = f"{before} -> {after}: {event.fields['awaits']}"
+    elif before != after:
+        text = f"{before} -> {after}: {text}"
+    yield _line(event, str(event.fields.get("code", "")), text)
 
 
 def _profiled(event: Event) -> Iterator[TimelineStep]:
@@ -109,11 +121,11 @@ def _predicted(event: Event) -> Iterator[TimelineStep]:
     predicted, low, high, measured = (_number(event, key) for key in ("predicted", "low", "high", "measured"))
     if predicted is None or low is None or high is None or not measured:
         return
-    off = f"{100 * (predicted - measured) / measured:+.0f} %"
+    error = f"{percent(abs(predicted - measured) / measured)} too {'high' if predicted > measured else 'low'}"
     within = "within" if low <= measured <= high else "outside"
-    text = f"reached {measured:.4g} {f.get('measure')}/s on {f.get('instance_type')}; predicted {predicted:.4g}"
-    text += f" ({low:.4g} to {high:.4g}), {off}: {within} the limits"
-    text += "" if f.get("alone") else "; it shared the machine"
+    text = f"measured {measured:.4g} {f.get('measure')}/s on {f.get('instance_type')}; predicted {predicted:.4g}"
+    text += f" ({low:.4g} to {high:.4g}): {error}, {within} the limits"
+    text += "" if f.get("alone") else "; the machine was shared"
     yield _line(event, "prediction", text)
 
 
@@ -132,7 +144,8 @@ def _ready(event: Event) -> Iterator[TimelineStep]:
 
 def _placed(event: Event) -> Iterator[TimelineStep]:
     names = ", ".join(dict.fromkeys(name for name, _ in _allocations(event)))
-    text = f"attempt {event.fields.get('attempt')} placed on {names}: {_decision(event)}"
+    first = names.partition(",")[0]
+    text = f"attempt {event.fields.get('attempt')} placed on {names}: {_decision(event).removeprefix(f'{first}: ')}"
     given = event.fields.get("candidates")
     found = [_candidate_words(str(each)) for each in given] if isinstance(given, list | tuple) else []
     text += f"; chosen: {found[0]}" if found else ""
@@ -141,9 +154,9 @@ def _placed(event: Event) -> Iterator[TimelineStep]:
 
 
 def _candidate_words(given: str) -> str:
-    column, usd_per_h, predicted, low, high, why = given.split("|", 5)
-    would = f", expected {float(predicted):.3g} ({float(low):.3g} to {float(high):.3g})/s" if predicted else ""
-    return f"{column} at {price(float(usd_per_h))}{would}" + (f": {why}" if why else "")
+    column, usd_per_h, predicted, low, high, rejected = given.split("|", 5)
+    expectation = f", expected {float(predicted):.3g} ({float(low):.3g} to {float(high):.3g})/s" if predicted else ""
+    return f"{column} at {price(float(usd_per_h))}{expectation}" + (f" ({rejected})" if rejected else "")
 
 
 def _corrected(event: Event) -> Iterator[TimelineStep]:
@@ -159,27 +172,24 @@ def _resized(event: Event) -> Iterator[TimelineStep]:
 def _unit_ended(event: Event) -> Iterator[TimelineStep]:
     f, started_at = event.fields, _number(event, "started_at")
     ran = f" after {seconds(event.at - started_at)}" if started_at is not None else " before it started"
-    how = f"failed ({f['cause']})" if f.get("cause") else "succeeded"
-    code = f", exit code {f['exit_code']}" if f.get("exit_code") is not None else ""
-    text = f"rank {f.get('rank')} on {event.instance_id} {how}{ran}{code}"
-    yield _line(event, "unit_ended", text + (f": {f['detail']}" if f.get("detail") else ""))
+    how = failure(str(f["cause"]), f.get("exit_code"), f.get("detail")) if f.get("cause") else "succeeded"
+    yield _line(event, "unit_ended", f"rank {f.get('rank')} on {event.instance_id} {how}{ran}")
 
 
-def _machine_told(event: Event) -> Iterator[TimelineStep]:
+def _instance_decision(event: Event) -> Iterator[TimelineStep]:
     yield _line(event, str(event.fields.get("code", "")), f"{event.instance_id}: {_decision(event)}")
 
 
 def _drained(event: Event) -> Iterator[TimelineStep]:
-    """Tell that nothing more is placed on a machine, or again is."""
     after, before = event.fields.get("to"), event.fields.get("from")
     if after == "draining" or (before == "draining" and after == "ready"):
-        yield from _machine_told(event)
+        yield from _instance_decision(event)
 
 
 def _notice(event: Event) -> Iterator[TimelineStep]:
     at = _number(event, "preempt_at")
     soon = f" in {seconds(max(0.0, at - event.at))}" if at is not None else ""
-    yield _line(event, "preempt_notice", f"the provider preempts {event.instance_id}{soon}")
+    yield _line(event, "preempt_notice", f"provider will preempt {event.instance_id}{soon}")
 
 
 def _failing(event: Event) -> Iterator[TimelineStep]:
@@ -188,15 +198,17 @@ def _failing(event: Event) -> Iterator[TimelineStep]:
 
 def _finished(event: Event) -> Iterator[TimelineStep]:
     f, run_s, queue_s = event.fields, _number(event, "run_s"), _number(event, "queue_s")
-    text = f"{f.get('state')}: {f.get('outcome')}"
+    state, text = str(f.get("state")), str(f.get("outcome"))
+    text = text if text.startswith(state) else f"{state}: {text}"
     if queue_s is not None and run_s is not None:
-        text += f"; waited {seconds(queue_s)}, ran {seconds(run_s)}, {f.get('attempts')} attempt(s)"
+        attempts = counted(int(_number(event, "attempts") or 0), "attempt")
+        text += f"; waited {seconds(queue_s)}, ran {seconds(run_s)}, {attempts}"
     if f.get("target_met") is not None:
-        text += ", deadline kept" if f["target_met"] else ", deadline missed"
+        text += ", deadline met" if f["target_met"] else ", deadline missed"
     yield _line(event, "finished", text)
 
 
-_TELLERS: Mapping[EventKind, Callable[[Event], Iterator[TimelineStep]]] = {
+_RENDERERS: Mapping[EventKind, Callable[[Event], Iterator[TimelineStep]]] = {
     EventKind.JOB_SUBMITTED: _submitted,
     EventKind.JOB_STATE: _state,
     EventKind.JOB_FINISHED: _finished,
@@ -212,37 +224,37 @@ _TELLERS: Mapping[EventKind, Callable[[Event], Iterator[TimelineStep]]] = {
     EventKind.INSTANCE_READY: _ready,
     EventKind.INSTANCE_NOTICE: _notice,
     EventKind.INSTANCE_STATE: _drained,
-    EventKind.INSTANCE_TERMINATED: _machine_told,
+    EventKind.INSTANCE_TERMINATED: _instance_decision,
 }
 
 
 # ----------------------------------------------------------------------------------------------------------------- cost
 def _cost(job: Job, events: Sequence[Event], known: Mapping[InstanceId, Instance]) -> Iterator[TimelineStep]:
-    """Tell what the job's units have cost: their share of each machine's price while they held it."""
+    """Yield the cost of the job's units: their share of each instance's price while they held it."""
     ended = [e for e in events if e.kind is EventKind.UNIT_ENDED and e.job_id == job.id]
     total, parts, at = 0.0, [], 0.0
     for event in ended:
         instance, started_at = known.get(event.instance_id or ""), _number(event, "started_at")
         if instance is None or started_at is None:
             continue
-        for since, until, held in _held(job, event, started_at, events):
+        for since, until, held in _periods_held(job, event, started_at, events):
             share = size_share(held, instance)
             total, at = total + instance.offer.price_usd_per_h * share * (until - since) / 3600, event.at
-            parts.append(f"{share:.0%} of {instance.id} at {price(instance.offer.price_usd_per_h)}")
+            parts.append(f"{percent(share)} of {instance.id} at {price(instance.offer.price_usd_per_h)}")
     if parts:
         text = f"cost {usd(total)} ({', '.join(dict.fromkeys(parts))})"
         yield TimelineStep(at=at, code="cost", text=text, numbers={"cost_usd": round(total, 6), "units": len(parts)})
 
 
-def _held(
+def _periods_held(
     job: Job, ended: Event, started_at: float, events: Sequence[Event]
 ) -> Iterator[tuple[float, float, Resources]]:
-    """Yield from when to when the unit that ended held what of its machine: what it asked for, until it was resized."""
+    """Yield start, end and resources of each period in which the unit's size was constant."""
     since, held = started_at, job.spec.resources
     rank = (ended.fields.get("attempt"), ended.fields.get("rank"))
     for event in sorted(events, key=lambda each: each.seq):
-        about = event.kind is EventKind.UNIT_RESIZED and event.job_id == job.id and since <= event.at <= ended.at
-        if about and (event.fields.get("attempt"), event.fields.get("rank")) == rank:
+        concerns = event.kind is EventKind.UNIT_RESIZED and event.job_id == job.id and since <= event.at <= ended.at
+        if concerns and (event.fields.get("attempt"), event.fields.get("rank")) == rank:
             yield since, event.at, held
             vcpus, memory_mib = _number(event, "vcpus") or 0.0, _number(event, "memory_mib") or 0.0
             since, held = event.at, Resources(vcpus=vcpus, memory_mib=int(memory_mib), disk_gib=0.0)

@@ -1,8 +1,7 @@
-"""The machines as arrays: what each has room for, and which may be used for what.
+"""The live instances as arrays: their capacity, what is free, and which may be used.
 
-Shapes: amounts are ``(3, N)`` float arrays over the N live machines by number; the
-rows are vCPUs, memory in MiB, disk in GiB. Masks are ``(N,)``. Everything here is scratch space of one ``make_plan``
-call.
+Amounts are float arrays of shape ``(3, N)`` over the N live instances by number; the rows are vCPUs, memory in MiB and
+disk in GiB. Masks have shape ``(N,)``. All of it is scratch space of one ``make_plan`` call.
 """
 
 from __future__ import annotations
@@ -24,12 +23,13 @@ Amounts = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 Places = npt.NDArray[np.intp]
 SLACK = 1e-9
-"""The slack of ``Resources.fits``."""
-_NOBODY = Residents()
+"""Tolerance of ``Resources.fits``."""
+_EMPTY = Residents()
 _TIE = 1e-6
-"""Loads closer than this are equal."""
+"""Loads closer than this count as equal."""
 _PAIRS_AT_ONCE = 2**15
-"""So many pairs of a demand and a machine are compared one by one sooner than the machines are sorted."""
+"""Up to this many pairs of demand and instance are compared directly; beyond it, only the skyline of the instances
+is."""
 
 
 def vector(resources: Resources) -> Amounts:
@@ -38,30 +38,31 @@ def vector(resources: Resources) -> Amounts:
 
 
 class MachineKinds(NamedTuple):
-    """Machines by kind: the different types and vCPUs (``sizes``), and which of them each has, shape ``(N,)``."""
+    """Instances grouped by type and size."""
 
     sizes: tuple[tuple[str, float], ...]
+    """The distinct pairs of type and vCPUs."""
     at: Places
+    """Index into ``sizes`` of each instance, shape ``(N,)``."""
 
 
 def kinds_of(sizes: Sequence[tuple[str, float]]) -> MachineKinds:
-    """Return the kinds of machines, of each its type (``<provider>/<type>``) and vCPUs."""
+    """Group instances given as pairs of type (``<provider>/<type>``) and vCPUs."""
     kinds = tuple(sorted(set(sizes)))
     places = {size: place for place, size in enumerate(kinds)}
     return MachineKinds(sizes=kinds, at=np.array([places[size] for size in sizes], dtype=np.intp))
 
 
 OfferShape = tuple[str, Market]
-"""What is sold: a type, as ``<provider>/<type>``, in a market; machines of one type may have very different prices."""
+"""A type, as ``<provider>/<type>``, in a market. Prices may differ between instances of one shape."""
 
 
 def offer_shape_of(offer: Offer) -> OfferShape:
-    """Return which ware ``offer`` is of."""
     return f"{offer.provider}/{offer.instance_type.name}", offer.market
 
 
 class _OfferFacts(NamedTuple):
-    """What of machines follows from their offers, whatever is on them: see :class:`Fleet`. Nobody may change it."""
+    """What follows from the offers of the instances alone; see :class:`Fleet`. Shared, so never modified."""
 
     capacity: Amounts
     steady: Mask
@@ -77,7 +78,7 @@ class _OfferFacts(NamedTuple):
 
 
 class _MachineFacts(NamedTuple):
-    """The same of one machine."""
+    """The same of one instance."""
 
     size: tuple[str, float]
     shape: OfferShape
@@ -87,7 +88,7 @@ class _MachineFacts(NamedTuple):
     price_usd_per_h: float
 
 
-def _made(offer: Offer) -> _MachineFacts:
+def _machine_facts(offer: Offer) -> _MachineFacts:
     kind, market, shape = offer.instance_type, offer.market, offer_shape_of(offer)
     return _MachineFacts(
         size=(shape[0], float(kind.capacity.vcpus)),
@@ -99,7 +100,7 @@ def _made(offer: Offer) -> _MachineFacts:
     )
 
 
-def _lasting(machines: Sequence[_MachineFacts]) -> _OfferFacts:
+def _offer_facts(machines: Sequence[_MachineFacts]) -> _OfferFacts:
     sizes = [each.size for each in machines]
     type_columns = sorted({column for column, _ in sizes})
     places = {column: at for at, column in enumerate(type_columns)}
@@ -126,124 +127,134 @@ def _lasting(machines: Sequence[_MachineFacts]) -> _OfferFacts:
 
 
 class _FleetBaseline:
-    """The machines as a plan finds them, for the next one: looked at anew are those whose row, or whose residents,
-    changed. Fleets share its lists and arrays; nobody else may change them.
+    """The instances as a plan finds them, updated from one plan to the next.
 
-    ``free``: what nothing holds, shape ``(3, N)``.
+    Only instances whose row or residents changed are read again. Fleets share its lists and arrays, which nothing else
+    may modify.
     """
 
     def __init__(self) -> None:
-        """Know of none."""
         self._seen: Sequence[Instance] = ()
         self._made: dict[InstanceId, tuple[Offer, _MachineFacts]] = {}
         self._place((), {})
 
     def follow(self, instances: Sequence[Instance], occupancy: Occupancy) -> None:
-        """Take in all machines as they are now, and what the units of ``roster``, which is followed already, hold."""
+        """Update to ``instances`` and to what units hold of them; ``occupancy`` must be up to date."""
         changed, touched = row_changes(self._seen, instances), occupancy.take_touched()
-        self._seen = ()  # whatever goes wrong below: the next plan then looks at all of them
-        if all(_is_there(before) and _is_there(now) for before, now in changed):
+        self._seen = ()  # if anything below fails, the next plan reads all instances again
+        if all(_is_live(before) and _is_live(now) for before, now in changed):
             places = {at for name in touched if (at := self.index.get(name)) is not None}
             places |= self._replace([(before, now) for before, now in changed if before and now])
         else:
             self._place(instances, occupancy.residents)
             places = set()
-        self._hold(places, occupancy.residents)
+        for at in places:
+            instance = self.instances[at]
+            residents = self.residents[at] = occupancy.residents.get(instance.id, _EMPTY)
+            self.holdings[at] = residents.held
+            self.free[:, at] = residents.left_of(instance.capacity) if residents.held else self.facts.capacity[:, at]
         self._seen = instances
 
-    def _place(self, instances: Sequence[Instance], there: Mapping[InstanceId, Residents]) -> None:
+    def _place(self, instances: Sequence[Instance], occupants: Mapping[InstanceId, Residents]) -> None:
         gone = InstanceState.TERMINATED
         self.instances = [each for each in by_number(instances) if each.state is not gone]
         self.index: dict[InstanceId, int] = {each.id: at for at, each in enumerate(self.instances)}
-        self.lasting = self._last()
-        self.staying = self._those_who_stay()
-        self.residents = [there.get(each.id, _NOBODY) for each in self.instances]
+        self.facts = self._read_offers()
+        self.staying = self._staying_places()
+        self.residents = [occupants.get(each.id, _EMPTY) for each in self.instances]
         self.holdings: list[list[tuple[Job, Allocation]]] = [each.held for each in self.residents]
         pairs = zip(self.residents, self.instances, strict=True)
-        left = [held.of(each.capacity) if held.held else self._made[each.id][1].capacity for held, each in pairs]
+        left = [held.left_of(each.capacity) if held.held else self._made[each.id][1].capacity for held, each in pairs]
         self.free: Amounts = _columns(left)
 
     def _replace(self, changed: Sequence[tuple[Instance, Instance]]) -> set[int]:
-        """Put rows in the place of earlier ones; return where the machine itself is another now."""
-        others = set[int]()
+        """Replace changed rows; return the places where the offer changed too."""
+        changed_offers = set[int]()
         for before, now in changed:
             at = self.index[now.id]
             self.instances[at] = now
             if now.offer is not before.offer:
-                others.add(at)
-        if others:
-            self.lasting = self._last()
+                changed_offers.add(at)
+        if changed_offers:
+            self.facts = self._read_offers()
         if any(before.state is not now.state for before, now in changed):
-            self.staying = self._those_who_stay()
-        return others
+            self.staying = self._staying_places()
+        return changed_offers
 
-    def _last(self) -> _OfferFacts:
-        """Return what follows from the machines' offers; of each it is read off once."""
+    def _read_offers(self) -> _OfferFacts:
         before, self._made = self._made, {}
         for each in self.instances:
-            known = before.get(each.id)
-            self._made[each.id] = known if known and known[0] is each.offer else (each.offer, _made(each.offer))
-        return _lasting([made for _, made in self._made.values()])
+            previous = before.get(each.id)
+            self._made[each.id] = (
+                previous if previous and previous[0] is each.offer else (each.offer, _machine_facts(each.offer))
+            )
+        return _offer_facts([made for _, made in self._made.values()])
 
-    def _those_who_stay(self) -> list[int]:
+    def _staying_places(self) -> list[int]:
         terminating = InstanceState.TERMINATING
         return [at for at, each in enumerate(self.instances) if each.state is not terminating]
 
-    def _hold(self, places: Set[int], there: Mapping[InstanceId, Residents]) -> None:
-        for at in places:
-            instance = self.instances[at]
-            residents = self.residents[at] = there.get(instance.id, _NOBODY)
-            self.holdings[at] = residents.held
-            self.free[:, at] = residents.of(instance.capacity) if residents.held else self.lasting.capacity[:, at]
 
-
-def _is_there(instance: Instance | None) -> bool:
+def _is_live(instance: Instance | None) -> bool:
     return instance is not None and instance.state is not InstanceState.TERMINATED
 
 
 class Fleet:
-    """Machines, what their units hold (``holdings``), what is left, and who may use it.
-
-    ``free``: what nothing holds now. ``room``: what may still be promised: free, plus what units that were asked to
-    end will give back, less what is kept for somebody. A unit starts where both suffice. ``staying``: machines not
-    asked to end before. ``placeable``: units may be started there now. ``coming``: will register. ``hopeful``: a job
-    that awaits it may go on waiting (coming, or READY and staying). The last three are filled in by the lease stage.
-    ``type_at``: each machine's type, as a place in ``type_columns`` (``<provider>/<type>``, as classifications say);
-    ``ware_at``: the same in ``wares`` (types by market); ``of_ware``: by such a place which machines are of that ware,
-    shape ``(wares, N)``;
-    ``sizes``: each machine's type and vCPUs, ``kinds`` the same by kind; ``price_usd_per_h``: of each machine.
-    ``uses``: how often ``free`` has changed.
-    """
+    """The live instances, what their units hold, what is left, and which may be used."""
 
     def __init__(self, instances: Sequence[Instance], plan_cache: PlanCache) -> None:
-        """Index ``instances`` (any order) and what the units of the ``memo``'s roster hold of them."""
-        standing: _FleetBaseline = plan_cache.latest("machines") or _FleetBaseline()
-        standing.follow(instances, plan_cache.occupancy)
-        plan_cache.keep("machines", standing)
-        self.instances, self.index, self.staying = standing.instances, standing.index, standing.staying
-        self.residents, self.holdings = standing.residents, standing.holdings
-        count, lasting = len(self.instances), standing.lasting
-        self.capacity: Amounts = lasting.capacity
-        # One array of both, so that a search compares them at one stroke.
-        self._left: Amounts = np.concatenate((standing.free, standing.free))
-        self.free, self.room = self._left[:3], self._left[3:]
-        self.steady: Mask = lasting.steady
-        self.placeable: Mask = np.zeros(count, dtype=np.bool_)
-        self.coming: Mask = np.zeros(count, dtype=np.bool_)
-        self.hopeful: Mask = np.zeros(count, dtype=np.bool_)
+        """Index ``instances`` (any order) and what units hold of them, according to the occupancy in ``plan_cache``."""
+        baseline: _FleetBaseline = plan_cache.latest("machines") or _FleetBaseline()
+        baseline.follow(instances, plan_cache.occupancy)
+        plan_cache.keep("machines", baseline)
+        self.instances = baseline.instances
+        self.index = baseline.index
+        """Place of each instance, by id."""
+        self.staying = baseline.staying
+        """Places of the instances that were not asked to terminate before this plan."""
+        self.residents = baseline.residents
+        self.holdings = baseline.holdings
+        """Units on each instance."""
+        count, facts = len(self.instances), baseline.facts
+        self.capacity: Amounts = facts.capacity
+        # One array for both, so that a search compares them in one operation.
+        self._left: Amounts = np.concatenate((baseline.free, baseline.free))
+        self.free = self._left[:3]
+        """What no unit holds now."""
+        self.room = self._left[3:]
+        """What may still be promised: free, plus what stopping units will release, less what is claimed or held for
+        jobs. A unit can start where both suffice."""
         self.load: Amounts = 1.0 - self.free[0] / np.maximum(self.capacity[0], SLACK)
-        self.reserved: Mask = lasting.reserved
-        self.partly_reserved = bool(self.reserved.any() and not self.reserved.all())
-        # Equally loaded: a reserved machine first, its price is paid anyway.
-        self._tie: Amounts = np.where(self.reserved, 0.0, _TIE)
+        """Share of the vCPUs in use, shape ``(N,)``."""
         self.uses = 0
+        """How often ``free`` has changed."""
+        self.placeable: Mask = np.zeros(count, dtype=np.bool_)
+        """Units may start there now. Set by :mod:`hcloud.planner.instance_lifecycle`, like the next two."""
+        self.coming: Mask = np.zeros(count, dtype=np.bool_)
+        """Still booting."""
+        self.hopeful: Mask = np.zeros(count, dtype=np.bool_)
+        """A job that awaits the instance may go on waiting: it is booting, or READY and staying."""
+        self.steady: Mask = facts.steady
+        """Not spot."""
+        self.reserved: Mask = facts.reserved
+        self.partly_reserved = bool(self.reserved.any() and not self.reserved.all())
+        # At equal load prefer a reserved instance, which is paid for anyway.
+        self._tie: Amounts = np.where(self.reserved, 0.0, _TIE)
         self._of_types: dict[tuple[str, ...], Mask] = {}
-        self.type_columns, self.type_at = lasting.type_columns, lasting.type_at
-        self.shapes, self.shape_at, self.of_shape = lasting.shapes, lasting.shape_at, lasting.of_shape
-        self.sizes, self.kinds, self.price_usd_per_h = lasting.sizes, lasting.kinds, lasting.price_usd_per_h
+        self.type_columns = facts.type_columns
+        """The distinct types, as ``<provider>/<type>``."""
+        self.type_at = facts.type_at
+        """Index into ``type_columns`` of each instance."""
+        self.shapes = facts.shapes
+        """The distinct pairs of type and market."""
+        self.shape_at = facts.shape_at
+        """Index into ``shapes`` of each instance."""
+        self.of_shape = facts.of_shape
+        """Which instances are of each shape, shape ``(len(shapes), N)``."""
+        self.sizes, self.kinds, self.price_usd_per_h = facts.sizes, facts.kinds, facts.price_usd_per_h
 
     def of_types(self, patterns: tuple[str, ...]) -> Mask:
-        """Return which machines are of a type that one of ``patterns`` names; no patterns: all."""
+        """Return which instances are of a type that matches one of ``patterns``; without patterns: all."""
         known = self._of_types.get(patterns)
         if known is None:
             names = [column.partition("/")[2] for column in self.type_columns]
@@ -252,18 +263,18 @@ class Fleet:
         return known
 
     def others_than(self, names: Sequence[InstanceId]) -> Mask:
-        """Return all machines but those named."""
+        """Return which instances are not in ``names``."""
         others: Mask = np.ones(len(self.instances), dtype=np.bool_)
         others[[self.index[name] for name in names if name in self.index]] = False
         return others
 
     def unshared(self, left: Amounts) -> Mask:
-        """Return the machines of which ``left`` (``room`` or ``free``) is the whole."""
+        """Return which instances are entirely in ``left``, which is :attr:`room` or :attr:`free`."""
         whole: Mask = np.logical_and.reduce(left >= self.capacity - SLACK, axis=0)
         return whole
 
     def expect(self, ending: Set[JobId]) -> None:
-        """Count what the units of jobs ``ending`` hold as room."""
+        """Count what units of the jobs ``ending`` hold as room."""
         if not ending:
             return
         for at, holdings in enumerate(self.holdings):
@@ -272,71 +283,72 @@ class Fleet:
                     self.room[:, at] += vector(held.resources)
 
     def fitting(self, demand: Amounts, among: Mask) -> Mask:
-        """Return which machines of ``among`` have room for ``demand``."""
+        """Return which instances of ``among`` have room for ``demand`` now or when stopping units have ended."""
         cpu, memory, disk = demand - SLACK
         fits: Mask = among & (self.room[0] >= cpu) & (self.room[1] >= memory) & (self.room[2] >= disk)
         return fits
 
     def fitting_now(self, demand: Amounts, among: Mask) -> Mask:
-        """Return which machines of ``among`` have room for ``demand`` that nothing holds now."""
+        """Return which instances of ``among`` have room for ``demand`` now."""
         enough = self._left.reshape(2, 3, -1) >= (demand - SLACK).reshape(3, -1)
         fits: Mask = among & np.logical_and.reduce(enough.reshape(6, -1), axis=0)
         return fits
 
     def have_room_now(self, places: Places, demands: Amounts) -> Mask:
-        """Return :meth:`fitting_now` of the machines ``places``; ``demands``, shape ``(3, n)``: of each."""
+        """Return :meth:`fitting_now` for the instances ``places``, with a demand for each, shape ``(3, n)``."""
         need, free, room = demands - SLACK, self.free.take(places, axis=1), self.room.take(places, axis=1)
         fits: Mask = np.logical_and.reduce((free >= need) & (room >= need), axis=0)
         return fits
 
     def has_room(self, at: int, demand: Amounts) -> bool:
-        """Return whether machine ``at`` has room for ``demand``: :meth:`fitting` of one."""
+        """Return :meth:`fitting` for one instance."""
         cpu, memory, disk = self.room[:, at].tolist()
         wanted = demand.tolist()
         return bool(cpu >= wanted[0] - SLACK and memory >= wanted[1] - SLACK and disk >= wanted[2] - SLACK)
 
     def large_enough(self, demand: Amounts) -> Mask:
-        """Return which machines, empty, have room for ``demand``."""
+        """Return which instances would have room for ``demand`` if they were empty."""
         large: Mask = np.logical_and.reduce(self.capacity + SLACK >= demand[:, None], axis=0)
         return large
 
     def least_loaded(self, demand: Amounts, among: Mask) -> int:
-        """Return the fitting machine with the least share of its vCPUs in use (then: reserved, number), or -1."""
+        """Return the fitting instance with the smallest share of its vCPUs in use, or -1; ties: reserved, then
+        number."""
         fits = self.fitting_now(demand, among)
         if not fits.any():
             return -1
         return int(np.where(fits, self.load + self._tie, np.inf).argmin())
 
     def first(self, demand: Amounts, among: Mask) -> int:
-        """Return the first fitting machine of ``among``, or -1."""
+        """Return the first fitting instance of ``among``, or -1."""
         return next(iter(self.fitting(demand, among).nonzero()[0].tolist()), -1)
 
     def use(self, at: int, demand: Amounts) -> None:
-        """Count a unit as placed on machine ``at``."""
+        """Count a unit as placed on instance ``at``."""
         self.uses += 1
         self.free[:, at] -= demand
         self.room[:, at] -= demand
         self.load[at] += demand[0] / max(self.capacity[0, at], SLACK)
 
     def unuse(self, at: int, demand: Amounts) -> None:
-        """Take :meth:`use` back."""
+        """Undo :meth:`use`."""
         self.uses += 1
         self.free[:, at] += demand
         self.room[:, at] += demand
         self.load[at] -= demand[0] / max(self.capacity[0, at], SLACK)
 
     def fits_somewhere(self, demands: Amounts, among: Mask) -> Mask:
-        """Return for each of ``demands`` (shape ``(G, 3)``) whether any machine of ``among`` has room for it."""
+        """Return for each of ``demands``, shape ``(G, 3)``, whether it fits on any instance of ``among``."""
         return fits_any(demands, self.room[:, among].T)
 
 
 def fits_any(demands: Amounts, rooms: Amounts) -> Mask:
-    """Return for each row of ``demands`` whether it fits into some row of ``rooms`` (both with three columns).
+    """Return for each row of ``demands`` whether it fits into some row of ``rooms``; both have three columns.
 
-    Of very many pairs only the rooms that no other one exceeds in every respect are looked at: few.
+    If there are very many pairs, only rooms that no other room exceeds in every column are compared.
     """
     fits: Mask
-    if len(demands) * len(rooms) > _PAIRS_AT_ONCE:  # where nearly all is taken, most are too small for anybody
+    if len(demands) * len(rooms) > _PAIRS_AT_ONCE:  # in a full cluster most rooms are too small for every demand
         rooms = rooms[np.logical_and.reduce(rooms + SLACK >= demands.min(axis=0), axis=1)]
     if len(demands) * len(rooms) <= _PAIRS_AT_ONCE:
         (vcpus, memory_mib, disk_gib), wanted = (rooms + SLACK).T, demands[:, :, None]
@@ -350,9 +362,9 @@ def fits_any(demands: Amounts, rooms: Amounts) -> Mask:
 
 
 def skyline(points: Amounts) -> Amounts:
-    """Return the rows of ``points`` (shape ``(N, 3)``) that no other row equals or exceeds in all three columns."""
+    """Return the rows of ``points``, shape ``(N, 3)``, that no other row equals or exceeds in all three columns."""
     kept: list[Amounts] = []
-    ordered = np.unique(points, axis=0)[::-1]  # descending by vCPUs, so nothing later exceeds an earlier one in them
+    ordered = np.unique(points, axis=0)[::-1]  # descending by vCPUs, so no later row exceeds an earlier one in them
     highest: Amounts = np.empty((0, 2))
     for point in ordered:
         if not (highest >= point[1:]).all(axis=1).any():

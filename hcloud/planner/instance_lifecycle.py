@@ -1,12 +1,10 @@
-"""What becomes of machines: renewed, drained, given up. Says of each whether units may be placed on it.
+"""Decide about live instances: renew, drain or terminate, and mark on which ones units may be placed.
 
-Nothing is concluded from a failed look: silence counts only while the engine answers, and a silent machine is asked to
-end but its jobs run again only when the provider confirms it gone. A machine whose renewal no budget has room for is
-drained, its units are stopped in time to end within their grace, and it is ended before it expires by itself.
-
-What operators ordered comes first: machines to be destroyed end now, drained ones when nothing runs there any more.
-
-These drains and stops are forced: the machine goes away in any case.
+Operators' directives come first: destroyed instances are terminated now, drained ones once they are empty. A failed
+poll proves nothing: silence counts only while the engine answers. A silent instance is terminated, but its jobs run
+again only when the provider confirms it is gone. An instance whose lease no budget can renew is drained; its units are
+stopped in time for their grace, and it is terminated before it expires. These drains and stops are not limited by the
+disruption policy, because the instance goes away in any case.
 """
 
 from __future__ import annotations
@@ -20,42 +18,43 @@ from hcloud.planner.context import PlanContext
 from hcloud.planner.fleet import SLACK
 from hcloud.planner.plan import Drain
 from hcloud.planner.snapshot import Directive
-from hcloud.planner.text import seconds, size_share
+from hcloud.planner.text import percent, seconds, size_share
+from hcloud.spec.validation import counted
 
 STOP_MARGIN_S = 30.0
-"""A unit is asked to end this long, plus its own grace, before its machine goes away."""
+"""Units are asked to stop this long, plus their own grace, before their instance goes away."""
 END_MARGIN_S = 5.0
-"""A machine is ended this long before it would power itself off."""
+"""An instance is terminated this long before it would power itself off."""
 
 
 def reconcile_instances(context: PlanContext) -> None:
-    """Decide about every live machine; fills in ``fleet.placeable``, ``coming`` and ``hopeful``."""
+    """Decide about every live instance; sets ``fleet.placeable``, ``coming`` and ``hopeful``."""
     for job in context.waiting:
         for at in (context.fleet.index[i] for i in job.awaiting if i in context.fleet.index):
             context.kept.setdefault(at, []).append(job)
     instances = context.fleet.instances
-    for at in sorted(_not_just_serving(context), key=lambda at: instances[at].expires_at):
+    for at in sorted(_needing_attention(context), key=lambda at: instances[at].expires_at):
         instance = instances[at]
-        order = directive_for(context.snapshot.directives, instance)
-        if order is not None and order.destroy:
-            _destroy(context, at, instance, order)
+        directive = directive_for(context.snapshot.directives, instance)
+        if directive is not None and directive.destroy:
+            _destroy(context, at, instance, directive)
         elif context.now >= instance.expires_at - END_MARGIN_S:
-            _end(context, at, "lease_ended", f"lease of {instance.id} expired")
+            _terminate(context, at, "lease_ended", f"lease of {instance.id} expired")
         elif instance.state in (InstanceState.REQUESTED, InstanceState.BOOTING):
-            if order is None:
-                _tend_booting(context, at, instance)
+            if directive is None:
+                _check_booting(context, at, instance)
             else:
-                _end(context, at, "drained", f"{instance.id} drained by {order.by} before it was ready")
+                _terminate(context, at, "drained", f"{instance.id} drained by {directive.by} before it was ready")
         elif instance.id not in context.snapshot.reachable:
-            _tend_silent(context, at, instance)
+            _check_unreachable(context, at, instance)
         elif instance.preempt_at is not None:
-            _tend_noticed(context, at, instance, instance.preempt_at)
+            _drain_preempted(context, at, instance, instance.preempt_at)
         else:
-            _tend_serving(context, at, instance, order)
+            _check_serving(context, at, instance, directive)
 
 
-def _not_just_serving(context: PlanContext) -> list[int]:
-    """Return the machines that something may be to be done about; the others serve on (nearly all do)."""
+def _needing_attention(context: PlanContext) -> list[int]:
+    """Return the instances that may need an action. All others, which are nearly all, are marked placeable."""
     if context.snapshot.directives:
         return context.fleet.staying
     instances, reachable, others = context.fleet.instances, context.snapshot.reachable, list[int]()
@@ -72,24 +71,24 @@ def _not_just_serving(context: PlanContext) -> list[int]:
     return others
 
 
-def directive_for(orders: Sequence[Directive], instance: Instance) -> Directive | None:
-    """Return the strictest order that covers ``instance``: to end it, else the one with the earliest deadline."""
-    if not orders:
+def directive_for(directives: Sequence[Directive], instance: Instance) -> Directive | None:
+    """Return the strictest directive for ``instance``: one to destroy it, else the one with the earliest deadline."""
+    if not directives:
         return None
-    covering = (order for order in orders if order.covers(instance))
+    covering = (directive for directive in directives if directive.covers(instance))
     return min(covering, key=lambda each: (not each.destroy, each.deadline_at or inf, each.ordered_at), default=None)
 
 
-def _destroy(context: PlanContext, at: int, instance: Instance, order: Directive) -> None:
-    text = f"{instance.id} destroyed by {order.by}"
+def _destroy(context: PlanContext, at: int, instance: Instance, directive: Directive) -> None:
+    text = f"{instance.id} destroyed by {directive.by}"
     reason = Reason(code="destroyed", text=text, numbers={"units": len(context.fleet.holdings[at])})
-    for job in context.running_on(at):  # so that their end is read as what it was, and they run again elsewhere
+    for job in context.running_on(at):  # so that their end is recorded as an eviction, and they run again elsewhere
         context.stop(job, FailureCause.EVICTED, reason)
-    context.ledger.let_go(instance)
+    context.ledger.exclude_from_renewal(instance)
     context.terminate(at, reason, ordered=True)
 
 
-def _end(context: PlanContext, at: int, code: str, text: str, **numbers: Number) -> None:
+def _terminate(context: PlanContext, at: int, code: str, text: str, **numbers: Number) -> None:
     context.terminate(at, Reason(code=code, text=text, numbers=numbers))
 
 
@@ -97,21 +96,21 @@ def _answering_since(context: PlanContext, at: float) -> float:
     return max(at, context.snapshot.engine_reachable_since)
 
 
-def _tend_booting(context: PlanContext, at: int, instance: Instance) -> None:
+def _check_booting(context: PlanContext, at: int, instance: Instance) -> None:
     limit_s = context.policy.boot.timeout_s
-    # The provider's clock may be behind ours: no machine is older than our wish for it.
+    # The provider's clock may be behind ours: no instance is older than our request for it.
     waited_s = context.now - _answering_since(context, max(instance.requested_at, instance.launched_at or 0.0))
     booting = instance.state is InstanceState.BOOTING
     if booting and instance.preempt_at is not None:
-        _end(context, at, "preempt_notice", f"{instance.id} preempted before it was ready")
+        _terminate(context, at, "preempt_notice", f"{instance.id} preempted before it was ready")
     elif booting and context.snapshot.engine_reachable and waited_s > limit_s:
         text = f"{instance.id} failed to start: no worker after {seconds(waited_s)} (limit {seconds(limit_s)})"
-        _end(context, at, "never_registered", text, waited_s=round(waited_s, 3), limit_s=limit_s)
+        _terminate(context, at, "never_registered", text, waited_s=round(waited_s, 3), limit_s=limit_s)
     else:
         context.fleet.coming[at] = context.fleet.hopeful[at] = True
 
 
-def _tend_silent(context: PlanContext, at: int, instance: Instance) -> None:
+def _check_unreachable(context: PlanContext, at: int, instance: Instance) -> None:
     context.fleet.hopeful[at] = instance.state is InstanceState.READY and instance.preempt_at is None
     if not context.snapshot.engine_reachable:
         return
@@ -119,17 +118,16 @@ def _tend_silent(context: PlanContext, at: int, instance: Instance) -> None:
     silent_s, limit_s = context.now - _answering_since(context, last_at), context.policy.unreachable.terminate_after_s
     if silent_s > limit_s:
         units = len(context.fleet.holdings[at])
-        text = (
-            f"{instance.id} lost: no contact for {seconds(silent_s)} (limit {seconds(limit_s)}), {units} unit(s) on it"
-        )
-        _end(context, at, "unreachable", text, silent_s=round(silent_s, 3), limit_s=limit_s, units=units)
+        text = f"{instance.id} lost: no contact for {seconds(silent_s)} (limit {seconds(limit_s)})"
+        text += f", {counted(units, 'unit')} on it"
+        _terminate(context, at, "unreachable", text, silent_s=round(silent_s, 3), limit_s=limit_s, units=units)
 
 
-def _tend_noticed(context: PlanContext, at: int, instance: Instance, preempt_at: float) -> None:
+def _drain_preempted(context: PlanContext, at: int, instance: Instance, preempt_at: float) -> None:
     left_s = preempt_at - context.now
     text = f"{instance.id} will be preempted in {seconds(max(0.0, left_s))}"
     if not context.fleet.holdings[at]:
-        _end(context, at, "preempt_notice", f"{text}; no unit runs there", left_s=round(left_s, 3))
+        _terminate(context, at, "preempt_notice", f"{text}; no unit runs there", left_s=round(left_s, 3))
         return
     reason = Reason(code="preempt_notice", text=text, numbers={"left_s": round(left_s, 3)})
     _drain(context, instance, reason)
@@ -150,94 +148,92 @@ def _stop_in_time(context: PlanContext, job: Job, ends_at: float, cause: Failure
         context.stop(job, cause, Reason(code=why.code, text=text, numbers=numbers))
 
 
-def _obey_drain(context: PlanContext, at: int, instance: Instance, order: Directive) -> None:
-    """Place nothing more on ``instance``; stop what runs there in time for the order's deadline."""
-    ends_at = order.deadline_at
-    text = f"{instance.id} drained by {order.by}"
+def _drain_by_order(context: PlanContext, at: int, instance: Instance, directive: Directive) -> None:
+    """Place nothing more on ``instance``; stop its units in time for the directive's deadline."""
+    ends_at = directive.deadline_at
+    text = f"{instance.id} drained by {directive.by}"
     text += (
-        f", at most {seconds(max(0.0, ends_at - context.now))}" if ends_at is not None else "; running units may finish"
+        f"; units are stopped in {seconds(max(0.0, ends_at - context.now))}"
+        if ends_at is not None
+        else "; running units may finish"
     )
-    reason = Reason(code="drained_by_order", text=text, numbers={"by": order.by, "deadline_at": ends_at})
+    reason = Reason(code="drained_by_order", text=text, numbers={"by": directive.by, "deadline_at": ends_at})
     _drain(context, instance, reason)
     for job in context.running_on(at) if ends_at is not None else ():
         _stop_in_time(context, job, ends_at or context.now, FailureCause.EVICTED, reason)
 
 
-def _tend_serving(context: PlanContext, at: int, instance: Instance, order: Directive | None) -> None:
+def _check_serving(context: PlanContext, at: int, instance: Instance, directive: Directive | None) -> None:
     draining, left_s = instance.state is InstanceState.DRAINING, instance.expires_at - context.now
-    if order is not None and context.fleet.holdings[at]:
-        _obey_drain(context, at, instance, order)
-    draining = draining or order is not None
+    if directive is not None and context.fleet.holdings[at]:
+        _drain_by_order(context, at, instance, directive)
+    draining = draining or directive is not None
     if draining and not context.fleet.holdings[at]:
-        _end(context, at, "drained", f"{instance.id} is drained and empty")
+        _terminate(context, at, "drained", f"{instance.id} is drained and empty")
     elif left_s > context.policy.lease.renew_before_s:
         context.fleet.placeable[at] = context.fleet.hopeful[at] = not draining
     elif draining and not context.running_on(at):
-        context.ledger.let_go(instance)
-    elif (overdue := _only_overdue(context, at)) is not None:
-        context.ledger.let_go(instance)
+        context.ledger.exclude_from_renewal(instance)
+    elif (overdue := _overdue_reason(context, at)) is not None:
+        context.ledger.exclude_from_renewal(instance)
         _drain(context, instance, overdue)
     else:
-        _tend_lease(context, at, instance, draining, ordered=order is not None)
+        _renew_or_drain(context, at, instance, draining, ordered=directive is not None)
 
 
-def _only_overdue(context: PlanContext, at: int) -> Reason | None:
-    """Return why a machine is not to be renewed on which nothing is but units that were asked to end, and should have
-    long ago: nobody is to pay for them without an end."""
+def _overdue_reason(context: PlanContext, at: int) -> Reason | None:
+    """Return why not to renew an instance whose units should all have stopped long ago, or None. Otherwise such units
+    would be paid for without end."""
     held, instance = context.fleet.holdings[at], context.fleet.instances[at]
     if not held or at in context.kept or context.running_on(at) or instance.offer.market is Market.RESERVED:
         return None
-    # While the engine was away nobody was told to end: their grace begins when it is back.
-    late_s = context.now - max(_gone_at(context, job, context.snapshot.engine_reachable_since) for job, _ in held)
+    # Units cannot receive a stop while the engine is away: their grace begins when it is back.
+    late_s = context.now - max(_stopped_at(context, job, context.snapshot.engine_reachable_since) for job, _ in held)
     if late_s < 0.0:
         return None
     text = f"lease of {instance.id} not renewed: its units should have stopped {seconds(late_s)} ago"
     return Reason(code="will_not_end", text=text, numbers={"late_s": round(late_s, 3), "units": len(held)})
 
 
-def _gone_at(context: PlanContext, job: Job, since: float = 0.0) -> float:
-    """Return when the units of a job that was asked to end should be gone, if they were told ``since`` then at the
-    earliest."""
+def _stopped_at(context: PlanContext, job: Job, since: float = 0.0) -> float:
     asked_at = job.attempt.stop_requested_at if job.attempt is not None else None
     return max(asked_at or context.now, since) + job.spec.stop_grace_s + END_MARGIN_S
 
 
-def _tend_lease(context: PlanContext, at: int, instance: Instance, draining: bool, *, ordered: bool) -> None:
-    """Renew ``instance`` for those who can pay, or let it go."""
-    if not context.fleet.holdings[at] and not _wanted_idle(context, at, instance):
+def _renew_or_drain(context: PlanContext, at: int, instance: Instance, draining: bool, *, ordered: bool) -> None:
+    """Renew the lease of ``instance`` for the users who can pay, or drain or terminate it."""
+    if not context.fleet.holdings[at] and at not in context.kept and idle_too_long(context, instance):
         context.lazy.add(at)
         context.fleet.placeable[at] = context.fleet.hopeful[at] = True
         return
     refusal = renew_for_payers(context, at)
-    if refusal is not None:
-        if context.fleet.holdings[at]:
-            _let_go(context, at, instance, refusal)
-        else:
-            end_idle_unrenewed(context, at, refusal)
+    if refusal is not None and not context.fleet.holdings[at]:
+        terminate_unrenewed(context, at, refusal)
         return
-    if draining and not ordered and not _misbehaved(context, instance):
-        reason = Reason(code="renewed", text=f"{instance.id} undrained: it fits the budget again")
+    if refusal is not None:
+        context.ledger.exclude_from_renewal(instance)
+        reason = _not_renewed(context, instance, refusal)
+        _drain(context, instance, reason)
+        for job in context.running_on(at):
+            _stop_in_time(context, job, instance.expires_at, FailureCause.EVICTED, reason)
+        return
+    delivered = context.snapshot.fleet_stats.delivered.get(instance.id, 1.0)
+    if draining and not ordered and delivered >= context.policy.retention.release_below_quality:
+        reason = Reason(code="renewed", text=f"{instance.id} undrained: the budget has room for its lease again")
         context.add(Drain(instance_id=instance.id, reason=reason, undo=True))
         draining = False
     context.fleet.placeable[at] = context.fleet.hopeful[at] = not draining
 
 
-def _misbehaved(context: PlanContext, instance: Instance) -> bool:
-    """Whether it was drained for good: it delivered too little."""
-    delivered = context.snapshot.fleet_stats.delivered.get(instance.id, 1.0)
-    return delivered < context.policy.retention.release_below_quality
-
-
-def _wanted_idle(context: PlanContext, at: int, instance: Instance) -> bool:
-    return at in context.kept or not idle_too_long(context, instance)
-
-
 def renew_for_payers(context: PlanContext, at: int) -> Reason | None:
-    """Renew machine ``at``; return why not. Units of users whose own limit has no room are stopped, the others stay: it
-    is renewed when those are gone."""
-    instance, shares = context.fleet.instances[at], _holders_shares(context, at)
-    waiters = context.kept.get(at, [])
-    awaited = launch_shares(waiters, instance.capacity) if waiters and not shares else {}
+    """Renew instance ``at``, or return why not.
+
+    Units of users whose own limit is exhausted are stopped, and the others stay; the lease is renewed once those units
+    are gone.
+    """
+    instance, shares = context.fleet.instances[at], _held_shares(context, at)
+    awaiting = context.kept.get(at, [])
+    awaited = launch_shares(awaiting, instance.capacity) if awaiting and not shares else {}
     unfunded: dict[str, Reason] = {}
     while True:
         refusal = context.ledger.renewal_refusal(instance, context.renewed_until_at, shares or awaited)
@@ -251,37 +247,40 @@ def renew_for_payers(context: PlanContext, at: int) -> Reason | None:
     for job in context.running_on(at):
         if job.spec.user in unfunded:
             context.stop(job, FailureCause.EVICTED, unfunded[job.spec.user])
-    if _who_cannot_pay_is_leaving(context, at):
+    if _unfunded_units_are_stopping(context, at):
         return None
-    # Who was asked to end holds it as well until that is known: their users' other jobs do not spend that money.
-    ending, _ = _ending_shares(context, at)
+    # A stopping unit is still charged to its user, so that the user's other jobs do not spend that money.
+    ending, _ = _stopping_shares(context, at)
     held = {user: shares.get(user, 0.0) + ending.get(user, 0.0) for user in [*shares, *ending]}
-    context.ledger.book_renewal(instance, context.renewed_until_at, held, waiters if awaited else ())
+    context.ledger.book_renewal(instance, context.renewed_until_at, held, awaiting if awaited else ())
     context.renew(at)
     return None
 
 
-def _ending_shares(context: PlanContext, at: int) -> tuple[dict[str, float], float]:
-    """Return the parts of a machine that units hold which were asked to end, by user, and when all should be gone."""
+def _stopping_shares(context: PlanContext, at: int) -> tuple[dict[str, float], float]:
+    """Return by user the shares of an instance held by stopping units, and when all of them should be gone."""
     instance, shares, gone_at = context.fleet.instances[at], dict[str, float](), context.now
     for job, held in context.fleet.holdings[at]:
         if job.id in context.stopping:
-            gone_at = max(gone_at, _gone_at(context, job, context.snapshot.engine_reachable_since))
+            gone_at = max(gone_at, _stopped_at(context, job, context.snapshot.engine_reachable_since))
             part = size_share(held.resources, instance)
             shares[job.spec.user] = shares.get(job.spec.user, 0.0) + part
     return shares, gone_at
 
 
-def _who_cannot_pay_is_leaving(context: PlanContext, at: int) -> bool:
-    """Return whether users of units that were asked to end could not pay for the renewal, and there is time to wait for
-    these ends: if this daemon dies, who is on a renewed machine holds it until it expires."""
-    instance, (shares, gone_at) = context.fleet.instances[at], _ending_shares(context, at)
+def _unfunded_units_are_stopping(context: PlanContext, at: int) -> bool:
+    """Return whether to wait for stopping units whose users cannot pay for the renewal.
+
+    If this daemon dies, units on a renewed instance hold it until it expires. So the lease is renewed only once they
+    are gone, or when no time is left.
+    """
+    instance, (shares, gone_at) = context.fleet.instances[at], _stopping_shares(context, at)
     if context.now >= gone_at or instance.expires_at - context.now <= 2.0 * END_MARGIN_S:
         return False
     return context.ledger.stay_refusal(instance, context.renewed_until_at, shares) is not None
 
 
-def _holders_shares(context: PlanContext, at: int) -> dict[str, float]:
+def _held_shares(context: PlanContext, at: int) -> dict[str, float]:
     shares: dict[str, float] = {}
     for job, held in context.fleet.holdings[at]:
         if job.id not in context.stopping:
@@ -290,10 +289,10 @@ def _holders_shares(context: PlanContext, at: int) -> dict[str, float]:
     return shares
 
 
-def end_idle_unrenewed(context: PlanContext, at: int, refusal: Reason) -> None:
-    """End an idle machine that cannot be renewed."""
+def terminate_unrenewed(context: PlanContext, at: int, refusal: Reason) -> None:
+    """Terminate an idle instance that cannot be renewed."""
     instance = context.fleet.instances[at]
-    context.ledger.let_go(instance)
+    context.ledger.exclude_from_renewal(instance)
     context.terminate(at, _not_renewed(context, instance, refusal))
 
 
@@ -303,22 +302,13 @@ def _not_renewed(context: PlanContext, instance: Instance, refusal: Reason) -> R
     return Reason(code="not_renewed", text=text, numbers={**refusal.numbers, "left_s": round(left_s, 3)})
 
 
-def _let_go(context: PlanContext, at: int, instance: Instance, refusal: Reason) -> None:
-    """Drain a busy machine that cannot be renewed, and stop its units in time."""
-    context.ledger.let_go(instance)
-    reason = _not_renewed(context, instance, refusal)
-    _drain(context, instance, reason)
-    for job in context.running_on(at):
-        _stop_in_time(context, job, instance.expires_at, FailureCause.EVICTED, reason)
-
-
 def idle_too_long(context: PlanContext, instance: Instance) -> bool:
-    """Return whether an idle machine has been kept as long as the policy says. Reserved ones are paid anyway: kept."""
+    """Return whether an idle instance is past its retention. Reserved instances are paid for anyway and kept."""
     return idle_as_long_as(context, instance, context.policy.retention.keep_idle_s(instance.retention_s))
 
 
 def idle_as_long_as(context: PlanContext, instance: Instance, keep_s: float) -> bool:
-    """Return whether an idle machine that is paid for by use has been so for ``keep_s``; if not, note when it will."""
+    """Return whether an idle instance, unless reserved, has been idle for ``keep_s``; if not, note when it will be."""
     if instance.offer.market is Market.RESERVED:
         return False
     left_s = keep_s - idle_for_s(context, instance)
@@ -328,40 +318,32 @@ def idle_as_long_as(context: PlanContext, instance: Instance, keep_s: float) -> 
 
 
 def idle_for_s(context: PlanContext, instance: Instance) -> float:
-    """Return how long ``instance`` has had nothing to do."""
     since = instance.idle_since or instance.ready_at or instance.launched_at or context.now
     return max(0.0, context.now - since)
 
 
 def is_idle(context: PlanContext, at: int) -> bool:
-    """Return whether machine ``at`` answers, stays, and this plan has no use for it."""
+    """Return whether instance ``at`` is READY, empty, and unused by this plan."""
     return bool(
         context.fleet.instances[at].state is InstanceState.READY
         and context.fleet.placeable[at]
         and not context.fleet.holdings[at]
-        and context.fleet.load[at] <= SLACK  # this plan may have just placed something there
+        and context.fleet.load[at] <= SLACK  # this plan may have placed a unit there just now
         and at not in context.used
     )
 
 
 def release_degraded(context: PlanContext) -> None:
-    """Drain or end machines that delivered too little; reserved ones stay, they are paid for in any case."""
-    limit = context.policy.retention.release_below_quality
-    index, below = (
-        context.fleet.index,
-        [name for name, part in context.snapshot.fleet_stats.delivered.items() if part < limit],
-    )
-    for at in sorted([index[name] for name in below if name in index]):
-        if not context.fleet.placeable[at] or not is_degraded(context, at):
+    """Drain or terminate instances that deliver too little. Reserved ones stay, because they are paid for anyway."""
+    limit, delivered = context.policy.retention.release_below_quality, context.snapshot.fleet_stats.delivered
+    index = context.fleet.index
+    for at in sorted([index[name] for name, part in delivered.items() if part < limit and name in index]):
+        instance = context.fleet.instances[at]
+        if not context.fleet.placeable[at] or instance.offer.market is Market.RESERVED:
             continue
-        instance, delivered = (
-            context.fleet.instances[at],
-            context.snapshot.fleet_stats.delivered[context.fleet.instances[at].id],
-        )
-        text = f"{instance.id} delivers {delivered:.0%} of its type's usual performance, below the limit of {limit:.0%}"
-        reason = Reason(
-            code="misbehaved", text=text, numbers={"delivered": round(delivered, 4), "release_below": limit}
-        )
+        quality = delivered[instance.id]
+        text = f"{instance.id} delivers {percent(quality)} of its type's usual performance (limit {percent(limit)})"
+        reason = Reason(code="misbehaved", text=text, numbers={"delivered": round(quality, 4), "release_below": limit})
         if not context.fleet.holdings[at]:
             context.terminate(at, reason)
         elif instance.state is InstanceState.READY:
@@ -369,16 +351,8 @@ def release_degraded(context: PlanContext) -> None:
             context.add(Drain(instance_id=instance.id, reason=reason))
 
 
-def is_degraded(context: PlanContext, at: int) -> bool:
-    """Return whether machine ``at`` is rented and delivered less than the policy wants."""
-    instance = context.fleet.instances[at]
-    delivered = context.snapshot.fleet_stats.delivered.get(instance.id, 1.0)
-    rented = instance.offer.market is not Market.RESERVED
-    return rented and delivered < context.policy.retention.release_below_quality
-
-
 def release_idle(context: PlanContext) -> None:
-    """End machines idle beyond their retention, longest idle first; reserved ones are paid anyway, and kept."""
+    """Terminate instances idle beyond their retention, longest idle first. Reserved ones are kept."""
     unused = context.fleet.placeable & (context.fleet.load <= SLACK) & ~context.fleet.reserved
     idle = [at for at in unused.nonzero()[0].tolist() if is_idle(context, at)]
     for at in sorted(idle, key=lambda at: -idle_for_s(context, context.fleet.instances[at])):

@@ -1,6 +1,6 @@
-"""What must hold of every snapshot, whatever happened before: checked after tests, in the chaos suite and in long runs.
+"""Invariants of every snapshot, checked after tests, in the chaos suite and in long runs.
 
-Facts only; a snapshot that violates one of these means that a decision, an apply or a recovery was wrong.
+A violation means that a decision, an apply or a recovery was wrong.
 """
 
 from __future__ import annotations
@@ -16,26 +16,29 @@ from hcloud.spec.policy import Policy
 
 _SLACK = 1e-6
 MOST_PROFILE_RUNS = 5
-"""A look at what its program is known for and, where that was in vain, one run each on types, steps and nodes; one more
-where it then does other than expected."""
+"""One short run, then one run each on types, steps and nodes, and one repeat where the job later differs from its
+estimate."""
 
 
 def check_invariants(snapshot: Snapshot, policy: Policy | None = None) -> list[str]:
-    """Return one sentence per violation, in a fixed order; an empty list when all is well.
+    """Return one sentence per violation, in a fixed order; an empty list if there is none.
 
-    With ``policy`` also its caps and budgets are checked. They hold for what was decided under this policy at these
-    prices: leave it out where the policy has become stricter, or spot prices have risen, since.
+    With ``policy``, caps and budgets are checked too. They hold for decisions made under this policy at these prices:
+    leave it out if the policy has become stricter, or prices have risen, since.
     """
     by_id = {instance.id: instance for instance in snapshot.instances}
-    found = [*_unique("job", [j.id for j in snapshot.jobs]), *_unique("instance", [i.id for i in snapshot.instances])]
-    found += _unique("launch token", [i.token for i in snapshot.instances])
+    violations = [
+        *_unique("job", [j.id for j in snapshot.jobs]),
+        *_unique("instance", [i.id for i in snapshot.instances]),
+    ]
+    violations += _unique("launch token", [i.token for i in snapshot.instances])
     for job in snapshot.jobs:
-        found += _job(job, by_id)
-    found += _profiling(snapshot.jobs)
-    found += _fit(snapshot.jobs, by_id)
+        violations += _job(job, by_id)
+    violations += _profiling(snapshot.jobs)
+    violations += _fit(snapshot.jobs, by_id)
     for instance in snapshot.instances:
-        found += _instance(instance)
-    return found + (_limits(snapshot, policy) if policy is not None else [])
+        violations += _instance(instance)
+    return violations + (_limits(snapshot, policy) if policy is not None else [])
 
 
 def _unique(what: str, names: Sequence[str]) -> list[str]:
@@ -44,13 +47,13 @@ def _unique(what: str, names: Sequence[str]) -> list[str]:
 
 
 def _profiling(jobs: Sequence[Job]) -> Iterator[str]:
-    """A profiling run that is not asked to end belongs to a job that waits for it, and for one set of runs only."""
+    """A profiling run that was not cancelled belongs to a job that waits for it, and to one set of runs only."""
     by_id = {job.id: job for job in jobs}
     for job in jobs:
         request = job.spec.profile
         if request is not None and request.job_id and job.cancelled_by is None and job.state not in JOB_ENDED:
             parent = by_id.get(request.job_id)
-            # A job that has run may be measured again while it runs; one that has not waits for its runs.
+            # A running job may be profiled again; one that never ran waits for its runs.
             waits = parent is not None and (parent.state is JobState.SUBMITTED or parent.attempts_made > 0)
             if parent is None or not waits or job.id not in parent.profile_runs:
                 yield f"{job.id} profiles {request.job_id}, which does not wait for it"
@@ -70,7 +73,10 @@ def _job(job: Job, by_id: Mapping[str, Instance]) -> Iterator[str]:
     if job.state in JOB_ENDED and job.finished_at is None:
         yield f"{job.id} is {job.state} without finished_at"
     yield from _attempt(job, by_id)
-    yield from _awaiting(job, by_id)
+    if job.awaiting and job.state is not JobState.AWAITING_INSTANCE:
+        yield f"{job.id} is {job.state}, but awaits {', '.join(job.awaiting)}"
+    if job.state is JobState.AWAITING_INSTANCE and not job.awaiting:
+        yield f"{job.id} awaits an instance, but names none"
 
 
 def _attempt(job: Job, by_id: Mapping[str, Instance]) -> Iterator[str]:
@@ -92,29 +98,20 @@ def _attempt(job: Job, by_id: Mapping[str, Instance]) -> Iterator[str]:
         elif not held.released and by_id[held.instance_id].state is InstanceState.TERMINATED:
             yield f"{attempt.id} rank {held.rank} holds part of {held.instance_id}, which is terminated"
         due = job.spec.held_of(by_id[held.instance_id].capacity) if held.instance_id in by_id else held.resources
-        if held.resources != due and not _was_resized(job, held, due) and not _chosen(job, held):
+        if held.resources != due and not _was_resized(job, held, due) and not _may_choose(job, held):
             yield f"{attempt.id} rank {held.rank} holds other resources than its job requested"
 
 
-def _chosen(job: Job, held: Allocation) -> bool:
-    """Whether ``held`` is a size that the planner may choose for ``job``."""
+def _may_choose(job: Job, held: Allocation) -> bool:
     within, asked = job.spec.vcpus_within, job.spec.resources
     same = replace(held.resources, vcpus=asked.vcpus) == asked
     return within is not None and same and within[0] <= held.resources.vcpus <= within[1]
 
 
 def _was_resized(job: Job, held: Allocation, due: Resources) -> bool:
-    """Whether a correction gave the rank more vCPUs than its job asked for."""
     resized = any(c.step == "resize" for c in job.corrections)
     due = replace(due, vcpus=min(due.vcpus, *(job.spec.vcpus_within or (due.vcpus,))))
     return resized and replace(held.resources, vcpus=due.vcpus) == due and held.resources.vcpus >= due.vcpus
-
-
-def _awaiting(job: Job, by_id: Mapping[str, Instance]) -> Iterator[str]:
-    if job.awaiting and job.state is not JobState.AWAITING_INSTANCE:
-        yield f"{job.id} is {job.state}, but awaits {', '.join(job.awaiting)}"
-    if job.state is JobState.AWAITING_INSTANCE and not job.awaiting:
-        yield f"{job.id} awaits an instance, but names none"
 
 
 def _fit(jobs: Sequence[Job], by_id: Mapping[str, Instance]) -> list[str]:
@@ -154,7 +151,7 @@ def _instance(instance: Instance) -> Iterator[str]:
 
 def _limits(snapshot: Snapshot, policy: Policy) -> list[str]:
     live = [i for i in snapshot.instances if i.state is not InstanceState.TERMINATED]
-    # A machine is renewed for others though somebody on it who cannot pay was just asked to end, where time is short.
+    # An instance may be renewed for others although a unit on it, whose user cannot pay, was just asked to stop.
     ledger = open_budget(snapshot, policy, live, snapshot.jobs, heard=True)
     caps, budgets = policy.caps, policy.budgets
     present: list[tuple[str, float, float | None]] = [
@@ -166,7 +163,11 @@ def _limits(snapshot: Snapshot, policy: Policy) -> list[str]:
     for name, limit in sorted(caps.max_instances_per_type.items()):
         present.append((f"caps.max_instances_per_type.{name}", ledger.per_type[name], limit))
     if caps.max_jobs_per_user is not None:
-        holding = Counter(job.spec.user for job in snapshot.jobs if _holds(job))
+        holding = Counter(
+            job.spec.user
+            for job in snapshot.jobs
+            if job.state is JobState.AWAITING_INSTANCE or (job.attempt is not None and not job.attempt.over)
+        )
         name, limit = "caps.max_jobs_per_user", caps.max_jobs_per_user
         present += [(f"{name} of {user}", count, limit) for user, count in sorted(holding.items())]
     for user, bill in sorted(ledger.users.items()):
@@ -174,12 +175,9 @@ def _limits(snapshot: Snapshot, policy: Policy) -> list[str]:
         present += _money(f"budgets.per_user.{user}", bill, limits.per_day_usd, limits.per_month_usd)
     known = [(name, amount, limit) for name, amount, limit in present if limit is not None]
     beyond = [each for each in known if each[1] > each[2] + _SLACK]
-    found = [f"{name} is {limit:g}, but {amount:g} is booked and promised" for name, amount, limit in beyond]
-    return found + _wrongly_bought(live, policy)
-
-
-def _holds(job: Job) -> bool:
-    return job.state is JobState.AWAITING_INSTANCE or (job.attempt is not None and not job.attempt.over)
+    violations = [f"{name} is {limit:g}, but {amount:g} is booked and promised" for name, amount, limit in beyond]
+    refusals = [(instance.id, policy.allow.refusal(instance.offer)) for instance in live]
+    return violations + [f"{instance_id} is not allowed: {why}" for instance_id, why in refusals if why is not None]
 
 
 def _money(
@@ -187,8 +185,3 @@ def _money(
 ) -> list[tuple[str, float, float | None]]:
     limits = (day_usd, month_usd) * 2
     return [(f"{name}.{rule}_usd", usd, limit) for rule, usd, limit in zip(PERIODS, bill, limits, strict=True)]
-
-
-def _wrongly_bought(live: Sequence[Instance], policy: Policy) -> list[str]:
-    refusals = [(instance.id, policy.allow.refusal(instance.offer)) for instance in live]
-    return [f"{instance_id} is not allowed: {why}" for instance_id, why in refusals if why is not None]

@@ -1,35 +1,34 @@
-"""What became of jobs: finish, retry, stop. The first stage of a plan.
+"""Decide the outcome of jobs: finish, retry or stop. The first stage of a plan.
 
-An attempt is judged only when it is over. Retries are counted by cause, with exponential back-off; a job that lost its
-machine goes through PREEMPTED so that reports can tell it from one that failed by itself. Ranks of an incremental job
-that fail do not stop the others: the program decides what a lost helper means, and the attempt is judged when its last
-rank has ended.
+An attempt is judged only once it is over. Retries are counted by cause, with exponential back-off. A job that lost its
+instance passes through PREEMPTED, so that reports can tell it from a job that failed on its own. A failed rank of an
+incremental job does not stop the others; the attempt is judged when its last rank has ended.
 """
 
 from __future__ import annotations
 
 from hcloud.core.model import JOB_ON_INSTANCE, JOB_WAITING, Attempt, FailureCause, Job, JobState, Number, Reason
 from hcloud.planner.context import PlanContext
-from hcloud.planner.plan import Finish, Preempted, Wait
-from hcloud.planner.profiling import leave_submitted
-from hcloud.planner.text import deadline_numbers, seconds, usd
-from hcloud.spec.validation import counted
+from hcloud.planner.plan import Finish, Wait
+from hcloud.planner.profiling import decide_submitted
+from hcloud.planner.retries import failure_reason, may_retry, retry
+from hcloud.planner.spot_preemption import requeue_reason
+from hcloud.planner.text import as_wait, deadline_numbers, failure, seconds, usd
 
 PLANNING_FAILS = "planning_fails"
-_LOST = (FailureCause.PREEMPTED, FailureCause.INSTANCE_LOST)
 _ADMISSIBLE = (JobState.SUBMITTED, JobState.PROFILED, JobState.CLASSIFIED)
 
 
 def decide_outcomes(context: PlanContext) -> None:
-    """Decide what each job's own state calls for; those that wait for a machine come out in ``draft.waiting``."""
+    """Decide what each job's own state requires, and add the jobs that wait for an instance to ``context.waiting``."""
     submitted, left_out = list[Job](), context.snapshot.left_out.jobs
-    for job in context.snapshot.plan_cache.occupancy.restive:  # hardly any of those that run
+    for job in context.snapshot.plan_cache.occupancy.needing_decision:  # excludes nearly all running jobs
         if job.id in left_out and not has_to_end(job):
-            _leave_out(context, job, left_out[job.id])
+            _record_failed_planning(context, job, left_out[job.id])
         elif job.state is JobState.QUEUED and job.cancelled_by is None and job.spec.budget_usd is None:
             context.waiting.append(job)  # nearly all of a long queue
         elif job.state in JOB_ON_INSTANCE:
-            _adapt_running(context, job)
+            _decide_running(context, job)
         elif job.cancelled_by is not None:
             _cancel(context, job)
         elif job.spec.budget_usd is not None and job.spent_usd >= job.spec.budget_usd:
@@ -41,32 +40,25 @@ def decide_outcomes(context: PlanContext) -> None:
         elif job.state in _ADMISSIBLE:
             submitted.append(job)
         elif job.state is JobState.PREEMPTED and job.not_before_at <= context.now:
-            context.waiting.append(context.enqueue(job, _back(context, job)))
+            context.waiting.append(context.enqueue(job, requeue_reason(job)))
     if submitted:
-        leave_submitted(context, submitted)
+        decide_submitted(context, submitted)
 
 
 def has_to_end(job: Job) -> bool:
-    """Return whether a job was cancelled, or has used up its own budget: that holds whatever planning fails on."""
+    """Return whether a job was cancelled or has spent its own budget. Such a job ends even if planning it fails."""
     return job.cancelled_by is not None or (job.spec.budget_usd is not None and job.spent_usd >= job.spec.budget_usd)
 
 
-def _leave_out(context: PlanContext, job: Job, error: str) -> None:
-    """Decide nothing about ``job``, and say why."""
+def _record_failed_planning(context: PlanContext, job: Job, error: str) -> None:
     if job.state not in JOB_ON_INSTANCE and job.wait_code != PLANNING_FAILS:
-        text = f"quarantined: planning it fails with a defect of HCloud ({error}); retried every few minutes"
-        context.add(Wait(job_id=job.id, reason=Reason(code=PLANNING_FAILS, text=text)))
+        text = f"planning this job fails with a defect of HCloud ({error}); retried every few minutes"
+        context.add(Wait(job_id=job.id, reason=as_wait(Reason(code=PLANNING_FAILS, text=text))))
     if job.state is JobState.AWAITING_INSTANCE:
         context.count_active(job)
 
 
-def _back(context: PlanContext, job: Job) -> Reason:
-    lost = sum(job.failures.count(cause) for cause in _LOST)
-    text = f"requeued after losing its machine ({counted(lost, 'time')} so far)"
-    return Reason(code="back_after_preemption", text=text, numbers={"times_lost": lost, "attempts": job.attempts_made})
-
-
-def _adapt_running(context: PlanContext, job: Job) -> None:
+def _decide_running(context: PlanContext, job: Job) -> None:
     attempt = job.attempt
     if attempt is None:
         return
@@ -86,7 +78,8 @@ def _stop_gang_of_failed_rank(context: PlanContext, job: Job, attempt: Attempt) 
     failed = next((a for a in attempt.allocations if a.cause is not None), None)
     if failed is None:
         return
-    text = f"rank {failed.rank} of {len(attempt.allocations)} failed ({failed.cause}); stopping the gang"
+    what = failure(str(failed.cause), failed.exit_code, failed.detail)
+    text = f"rank {failed.rank} of {len(attempt.allocations)} {what}; stopping the gang"
     numbers: dict[str, Number] = {"rank": failed.rank, "exit_code": failed.exit_code, "cause": str(failed.cause)}
     context.stop(job, failed.cause, Reason(code="rank_failed", text=text, numbers=numbers))
 
@@ -99,23 +92,10 @@ def _judge(context: PlanContext, job: Job, attempt: Attempt) -> None:
         _finish(context, job, JobState.SUCCEEDED, _success(context, job, attempt))
     elif job.spec.budget_usd is not None and job.spent_usd >= job.spec.budget_usd:
         _finish(context, job, JobState.FAILED, _budget_reason(job))
-    elif job.failures.count(cause) < job.spec.retries.limits.get(cause.value, 0):
-        _retry(context, job, attempt, cause)
+    elif may_retry(job, cause):
+        retry(context, job, attempt, cause)
     else:
-        _finish(context, job, JobState.FAILED, _failure(context, job, attempt, cause))
-
-
-def _retry(context: PlanContext, job: Job, attempt: Attempt, cause: FailureCause) -> None:
-    retries, used = job.spec.retries, job.failures.count(cause)
-    delay_s = min(retries.backoff_cap_s, retries.backoff_s * 2.0 ** min(used, 60))
-    not_before_at, limit = context.now + delay_s, retries.limits.get(cause.value, 0)
-    numbers: dict[str, Number] = {"retry": used + 1, "limit": limit, "backoff_s": delay_s}
-    text = f"attempt {attempt.number} failed ({cause}); retry {used + 1} of {limit} in {seconds(delay_s)}"
-    reason = Reason(code=f"retry_{cause.value}", text=text, numbers={**numbers, **_ending(attempt, cause)})
-    if cause in _LOST:
-        context.add(Preempted(job_id=job.id, failure=cause, not_before_at=not_before_at, reason=reason))
-    else:
-        context.waiting.append(context.enqueue(job, reason, not_before_at=not_before_at, failure=cause))
+        _finish(context, job, JobState.FAILED, failure_reason(context, job, attempt, cause))
 
 
 def _success(context: PlanContext, job: Job, attempt: Attempt) -> Reason:
@@ -128,25 +108,6 @@ def _success(context: PlanContext, job: Job, attempt: Attempt) -> Reason:
     if late.get("deadline_missed"):
         text += f", {seconds(float(late['late_s'] or 0))} after its deadline"
     return Reason(code="succeeded", text=text, numbers=numbers)
-
-
-def _failure(context: PlanContext, job: Job, attempt: Attempt, cause: FailureCause) -> Reason:
-    limit, ending = job.spec.retries.limits.get(cause.value, 0), _ending(attempt, cause)
-    numbers: dict[str, Number] = {"attempts": job.attempts_made, "retries": limit, **ending}
-    text = f"attempt {attempt.number} ended ({cause}"
-    text += f", code {ending['exit_code']}" if ending.get("exit_code") is not None else ""
-    text += f": {ending['detail']}" if ending.get("detail") else ""
-    text += f"); {limit} retries of this cause are allowed, {job.failures.count(cause)} used"
-    return Reason(code=cause.value, text=text, numbers={**numbers, **deadline_numbers(job, context.now)})
-
-
-def _ending(attempt: Attempt, cause: FailureCause) -> dict[str, Number]:
-    failed = next((a for a in attempt.allocations if a.cause is cause), None)
-    failed = failed or next((a for a in attempt.allocations if a.cause is not None), None)
-    if failed is None:
-        return {"cause": cause.value}
-    ending: dict[str, Number] = {"cause": cause.value, "rank": failed.rank, "exit_code": failed.exit_code}
-    return {**ending, "instance": failed.instance_id, "detail": failed.detail}
 
 
 def _budget_reason(job: Job) -> Reason:

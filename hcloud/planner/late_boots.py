@@ -1,10 +1,10 @@
-"""Instances that boot far later than their type usually does, and which jobs do not wait for them.
+"""Instances that boot far later than is usual for their type, and the jobs that do not wait for them.
 
-Boot times have a tail: a late boot is likely to stay late for long (:mod:`hcloud.forecast.boot_times`). A job that
-would probably miss its deadline by waiting, or a service, which serves nothing while it waits, is given other room,
-also room held back for others (:mod:`hcloud.planner.provisioning.holdback`), or another instance, within every limit.
-The late instance serves whichever job comes first, or is released like any idle one. All this follows from the
-snapshot, so a plan carried out in part is completed by the next one, and no second instance is bought for one need.
+Boot times have a long tail: a late boot is likely to stay late (:mod:`hcloud.forecast.boot_times`). A job that would
+probably miss its deadline by waiting, and any service, gets other room or another instance, within every limit. This
+includes room held back for others (:mod:`hcloud.planner.provisioning.holdback`). The late instance serves whichever job
+comes first, or is released like any idle one. All of this follows from the snapshot, so a partly applied plan is
+completed by the next one, and no second instance is launched for the same need.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from enum import IntEnum
 
 import numpy as np
 
-from hcloud.core.model import Instance, InstanceState, Job, Reason
+from hcloud.core.model import InstanceState, Job, Reason
 from hcloud.forecast.boot_times import broken_by_waiting, is_late
 from hcloud.planner.fit.suitability import Suitability
 from hcloud.planner.fleet import Fleet, Mask
@@ -24,28 +24,31 @@ from hcloud.spec.policy import Policy
 
 
 class Urgency(IntEnum):
-    """Whether a job can wait for machines that are late: it can; it cannot; it cannot and awaits one."""
+    """Whether a job can wait for late instances: it can; it cannot; it cannot, and awaits one."""
 
     NONE = 0
-    PASSES_BY = 1
-    LEAVES = 2
+    CANNOT_WAIT = 1
+    CANNOT_WAIT_LONGER = 2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LateBoots:
-    """Which machines are late: for how long each has been starting (``age_s``, by id), and ``mask``, shape ``(N,)``."""
+    """The instances that boot late."""
 
     now: float
     risk: float
+    """Tolerated probability that waiting breaks a deadline."""
     age_s: dict[str, float]
+    """How long each late instance has been booting, by id."""
     mask: Mask
+    """The same as a mask, shape ``(N,)``."""
 
     def urgency(self, job: Job, suit: Suitability | None) -> Urgency:
-        """Return whether ``job`` can wait for them. ``suit``: what is known of it."""
-        awaited = [self.age_s[name] for name in job.awaiting if name in self.age_s]
-        if job.spec.profile is not None or self._lost_by_waiting(job, awaited, suit) <= self.risk:
+        """Return whether ``job`` can wait for late instances; ``suit`` estimates its run time."""
+        awaited_s = [self.age_s[name] for name in job.awaiting if name in self.age_s]
+        if job.spec.profile is not None or self._lost_by_waiting(job, awaited_s, suit) <= self.risk:
             return Urgency.NONE
-        return Urgency.LEAVES if awaited else Urgency.PASSES_BY
+        return Urgency.CANNOT_WAIT_LONGER if awaited_s else Urgency.CANNOT_WAIT
 
     def _lost_by_waiting(self, job: Job, awaited_s: list[float], suit: Suitability | None) -> float:
         if job.spec.target.kind == "service":
@@ -56,8 +59,8 @@ class LateBoots:
         return broken_by_waiting(min(awaited_s or self.age_s.values()), job.deadline_at - self.now, runs_s)
 
 
-def no_use(job: Job, late: LateBoots | None) -> Reason:
-    """Return the reason that what ``job`` awaits is no use to it any more: it is late, or full."""
+def requeue_reason(job: Job, late: LateBoots | None) -> Reason:
+    """Return the reason to requeue ``job``: an instance it awaits is late, or has no room for it any more."""
     ages_s = {name: late.age_s[name] for name in job.awaiting if name in late.age_s} if late is not None else {}
     if not ages_s:
         names = ", ".join(job.awaiting)
@@ -69,11 +72,16 @@ def no_use(job: Job, late: LateBoots | None) -> Reason:
 
 
 def find_late_boots(snapshot: Snapshot, policy: Policy, fleet: Fleet) -> LateBoots | None:
-    """Return the machines of ``fleet.coming`` that are late; None where none is. While the engine does not answer, no
-    worker can register, and nothing is concluded."""
+    """Return the late instances of ``fleet.coming``; None if there are none. While the engine does not answer, no
+    worker can register and nothing is late."""
     if not snapshot.engine_reachable or not fleet.coming.any():
         return None
-    ages_s = {int(at): _age_s(snapshot, fleet.instances[at]) for at in np.flatnonzero(fleet.coming)}
+    ages_s: dict[int, float] = {}
+    for at in np.flatnonzero(fleet.coming).tolist():
+        instance = fleet.instances[at]
+        since = max(instance.requested_at, instance.launched_at or 0.0, snapshot.engine_reachable_since)
+        # An instance that was only requested is not booting yet.
+        ages_s[at] = snapshot.now - since if instance.state is InstanceState.BOOTING else 0.0
     late: dict[str, float] = {}
     mask = np.zeros(len(fleet.instances), dtype=np.bool_)
     for at, age_s in ages_s.items():
@@ -83,11 +91,3 @@ def find_late_boots(snapshot: Snapshot, policy: Policy, fleet: Fleet) -> LateBoo
         if is_late(age_s, offer.instance_type.boot_delay_s, seen_s, others_s):
             late[fleet.instances[at].id], mask[at] = age_s, True
     return LateBoots(snapshot.now, 1.0 - policy.placement.confidence, late, mask) if late else None
-
-
-def _age_s(snapshot: Snapshot, instance: Instance) -> float:
-    """Return for how long a machine has been starting; one that was only asked for has not begun."""
-    if instance.state is not InstanceState.BOOTING:
-        return 0.0
-    since = max(instance.requested_at, instance.launched_at or 0.0, snapshot.engine_reachable_since)
-    return snapshot.now - since

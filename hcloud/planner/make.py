@@ -1,4 +1,7 @@
-"""``make_plan``: the one place where anything is decided. Pure."""
+"""``make_plan``: the only function that decides, and the order of its stages.
+
+The planner is pure: no I/O, no clock, no state outside the snapshot and the generator it is given.
+"""
 
 from __future__ import annotations
 
@@ -26,12 +29,12 @@ GROWTH = "growth"
 
 
 def make_plan(snapshot: Snapshot, policy: Policy, rng: np.random.Generator) -> Plan:
-    """Return what to do now, each action with the reason that decided it.
+    """Return the actions to take now, each with the reason that decided it.
 
-    The order of the stages is fixed: what became of jobs and machines, who may go on, who is helped to keep its target,
-    who starts where, what is launched for the rest, what is let go. The same snapshot, policy and generator state give
-    the same plan, in whatever order jobs and instances are listed. A plan applied to its own snapshot leaves nothing to
-    launch, place or end. ``snapshot.left_out`` says what planning failed on before: that is passed over.
+    Stages run in a fixed order: outcomes of jobs, state of instances, admission, corrections, placement and
+    provisioning, release of idle instances, consolidation. The same snapshot, policy and generator state give the same
+    plan, whatever the order of jobs and instances. Planning again after the plan was applied to its own snapshot
+    launches, places and terminates nothing more. Jobs and stages in ``snapshot.left_out`` are skipped.
     """
     context = open_context(snapshot, policy, rng)
     decide_outcomes(context)
@@ -40,18 +43,18 @@ def make_plan(snapshot: Snapshot, policy: Policy, rng: np.random.Generator) -> P
         if name not in snapshot.left_out.stages:
             stage(context)
         elif stage in (admit, _serve):
-            _serve_nobody(context, name, snapshot.left_out.stages[name])
-    context.open_of = None  # it knows the draft: without this only the collector of reference cycles could let go of it
+            _record_failed_stage(context, name, snapshot.left_out.stages[name])
+    context.open_of = None  # break the reference cycle, so that the context is freed without the garbage collector
     return context.plan()
 
 
-def _note_late(context: PlanContext) -> None:
+def _set_late_boots(context: PlanContext) -> None:
     context.late = find_late_boots(context.snapshot, context.policy, context.fleet)
 
 
 def _serve(context: PlanContext) -> None:
-    """Place and provision: first more nodes for those who miss their target, then for everybody with a promise, then,
-    in what that leaves, for best effort."""
+    """Place and provision: missing ranks of jobs behind their target first, then jobs with a target, then best
+    effort."""
     if context.snapshot.paused:
         context.used = set(context.kept)
         return
@@ -69,16 +72,16 @@ def _serve(context: PlanContext) -> None:
         add_missing_ranks(context)
 
 
-def _serve_nobody(context: PlanContext, stage: str, error: str) -> None:
-    """Keep the machines that are awaited, and say to all who wait why they do."""
+def _record_failed_stage(context: PlanContext, stage: str, error: str) -> None:
+    """Keep the instances that jobs await, and give every waiting job the reason it waits."""
     context.used.update(context.kept)
-    text = f"waiting: planning stage {stage} fails with a defect of HCloud ({error}); retried soon"
+    text = f"planning stage {stage} fails with a defect of HCloud ({error}); retried soon"
     for job in context.waiting:
         context.wait(job, PLANNING_FAILS, lambda: Reason(code=PLANNING_FAILS, text=text))
 
 
 STAGES: Mapping[str, Callable[[PlanContext], None]] = {
-    "lateness": _note_late,
+    "lateness": _set_late_boots,
     "misbehaviour": release_degraded,
     "admission": admit,
     "correction": correct,
@@ -86,7 +89,7 @@ STAGES: Mapping[str, Callable[[PlanContext], None]] = {
     "release": release_idle,
     "consolidation": consolidate,
 }
-"""What a plan can do without for a while, in order. What became of jobs, and what is paid for, are not among them: a
-machine that nobody renews ends, with all that runs there."""
+"""The stages a plan can skip for a while, in order. Job outcomes and lease renewals are not among them: an instance
+that is not renewed expires, and its units with it."""
 OPTIONAL_STAGES = ("consolidation", "lateness", "misbehaviour", GROWTH, "release", "correction", "service", "admission")
-"""What may be left out of plans (:class:`hcloud.planner.snapshot.LeftOut`), what is missed least first."""
+"""The stages that may be left out of a plan (:class:`hcloud.planner.snapshot.LeftOut`), the most expendable first."""

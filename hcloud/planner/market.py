@@ -1,8 +1,8 @@
-"""What can be bought: offers the policy allows, which fit whom, which one is cheapest for the jobs that wait.
+"""The offers that may be launched, which of them fit which jobs, and which one is the best value for those that wait.
 
-The choice is a greedy set cover: the offer with the smallest price per worth of work it takes over, where the worth of
-a rank is the price of the cheapest machine it could have alone. So one big machine wins over several small ones
-exactly when it is cheaper for the jobs that fill it. Reserved machines come first: they are paid already.
+The choice is a greedy set cover: the offer with the smallest price per worth of the work it takes over. The worth of a
+rank is the price of the cheapest instance it could have alone. So one large instance wins over several small ones
+exactly when it is cheaper for the jobs that fill it. Reserved instances come first, because they are paid for already.
 """
 
 from __future__ import annotations
@@ -26,65 +26,77 @@ from hcloud.planner.topology import admits
 from hcloud.spec.validation import counted
 
 LOOK_AHEAD_GROUPS = 16
-"""So many kinds of waiting jobs are considered when judging how full a new machine would become."""
+"""Number of groups of waiting jobs considered when estimating how full a new instance would become."""
 _PLENTY = 1_000_000
 LOOK_AHEAD_UNITS = 16
-"""So many units are looked at when judging who can be together on a new machine."""
-DEARER = 1.5
-"""While jobs wait as no more machines are allowed, offers up to so many times as dear, for what they are worth, as the
-best are alike: the largest is taken."""
+"""Number of units considered when checking which ones tolerate each other on a new instance."""
+EQUAL_PRICE_FACTOR = 1.5
+"""While jobs wait at the cap on instances, offers whose price per worth is within this factor of the best count as
+equal, and the largest is taken."""
 FREE_USD_PER_H = 1e-6
-"""What a machine without a price is compared with."""
+"""Price assumed for an offer without one, so that prices can be compared."""
 
 
 @dataclass(slots=True)
 class OfferMarket:
-    """The offers the policy allows, as arrays; ``capacity`` is ``(M, 3)``. ``left``: how many more can be had.
-
-    ``pools``: what is left of what several offers share, by provider and name of the pool. ``sells_reserved``: whether
-    any of them is of machines that are paid for already. ``stocked``: which can be had (None: to be looked at).
-    ``capped``: whether jobs wait as no more machines are allowed.
-    """
+    """The offers that the policy allows, as arrays over ``M`` offers, with their remaining stock."""
 
     offers: list[Offer]
     capacity: Amounts
+    """Shape ``(M, 3)``."""
     price_usd_per_h: Amounts
     steady: Mask
+    """Which offers are not spot, shape ``(M,)``."""
     kinds: MachineKinds
+    """Type and vCPUs of each offer."""
     backoffs: list[OfferBackoff | None]
+    """The back-off in force for each offer; None: none."""
     left: list[float]
+    """How many more instances of each offer are available."""
     forbidden: list[tuple[Offer, str]]
+    """Offers that policy or strategy exclude, each with the cause."""
     sells_reserved: bool
+    """Whether any offer is of reserved instances."""
     hybrid: Hybrid | None = None
     suit: Suitability | None = None
     pools: dict[tuple[str, str], Amounts] = field(default_factory=dict)
+    """Remaining capacity of pools shared by several offers, by provider and pool name."""
     fits: dict[int, Mask] = field(default_factory=dict)
+    """Cache of :meth:`fitting`, by id of the group."""
     sized: dict[int, Amounts] = field(default_factory=dict)
+    """Cache of :meth:`demands`, by place of the group."""
     worths: dict[int, float] = field(default_factory=dict)
+    """Cache of :meth:`worth_usd_per_h`, by id of the group."""
     alone: dict[int, float] = field(default_factory=dict)
+    """Cache of :meth:`alone_usd_per_h`, by place of the group."""
     mapped: dict[tuple[MappingNeed, Resources], Mask] = field(default_factory=dict)
+    """Cache of :meth:`rentable`."""
     alike: dict[tuple[object, ...], Mask] = field(default_factory=dict)
+    """Cache of :meth:`fitting`, by what a group requires."""
     refused: dict[tuple[int, ...], Reason] = field(default_factory=dict)
+    """Cache of the reasons why fitting offers are unavailable."""
     stocked: Mask | None = None
+    """Which offers are available, shape ``(M,)``; None: not computed since the last change."""
     capped: bool = False
+    """Whether jobs wait because no more instances are allowed."""
 
     def paid_ranks(self, group: JobGroup) -> int:
-        """Return how many ranks of ``group`` reserved machines that are not launched yet could take."""
+        """Return how many ranks of ``group`` fit on reserved instances that are not launched yet."""
         count = 0
         for at in self.obtainable(group) if self.sells_reserved else ():
             if self.offers[at].market is Market.RESERVED:
-                each = _times(self.capacity[at], self.taken(group)[at])
+                each = _multiples(self.capacity[at], self.taken(group)[at])
                 count += int(min(self.left[at], _PLENTY)) * each
         return count
 
     def fitting(self, group: JobGroup) -> Mask:
-        """Return which offers a rank of ``group`` fits on and may run on, available now or not."""
+        """Return which offers a rank of ``group`` fits on and may run on, available or not; shape ``(M,)``."""
         known = self.fits.get(id(group))
         if known is not None:
             return known
         free_size = group.aim is not None and self.suit is not None
-        asked = (group.demand.tobytes(), group.spot_ok, group.instance_types, group.constraints)
-        key = (id(group),) if free_size else asked
+        requirements = (group.demand.tobytes(), group.spot_ok, group.instance_types, group.constraints)
+        key = (id(group),) if free_size else requirements
         if key not in self.alike:
             fits: Mask = np.logical_and.reduce(self.capacity + SLACK >= self.demands(group), axis=1)
             self.alike[key] = fits & self.permitted(group)
@@ -92,7 +104,7 @@ class OfferMarket:
         return self.alike[key]
 
     def demands(self, group: JobGroup) -> Amounts:
-        """Return what a rank of ``group`` gets on a new machine of each offer, shape ``(M, 3)``."""
+        """Return the resources of a rank of ``group`` on a new instance of each offer, shape ``(M, 3)``."""
         known = self.sized.get(group.place)
         if known is None:
             known = self.sized[group.place] = np.empty((len(self.offers), 3))
@@ -102,18 +114,18 @@ class OfferMarket:
         return known
 
     def taken(self, group: JobGroup) -> Amounts:
-        """Return what a rank of ``group`` takes of a new machine of each offer, shape ``(M, 3)``: if exclusive, all."""
+        """Return what a rank of ``group`` takes of a new instance of each offer, shape ``(M, 3)``; exclusive: all."""
         return self.capacity if group.exclusive else self.demands(group)
 
     def shortfalls(self, group: JobGroup) -> Places:
-        """Return how far a machine of each offer, empty, falls short of the target of ``group``, as far as is known:
-        see :meth:`hcloud.planner.fit.sizing.SizeCurve.shortfalls`."""
+        """Return how far an empty instance of each offer falls short of the target of ``group``, shape ``(M,)``; see
+        :meth:`hcloud.planner.fit.sizing.SizeCurve.shortfalls`."""
         if self.suit is None or group.aim is None or not self.offers:
             return np.zeros(len(self.offers), dtype=np.intp)
         return self.suit.shortfalls(group.application, group.aim, self.kinds)
 
     def permitted(self, group: JobGroup) -> Mask:
-        """Return which offers are of a market, type and place that ``group`` may run on."""
+        """Return which offers are of a market, type, zone and labels that ``group`` may use; shape ``(M,)``."""
         allowed = np.ones(len(self.offers), dtype=np.bool_) if group.spot_ok else self.steady
         if not group.instance_types and group.constraints is None:
             return allowed
@@ -121,29 +133,29 @@ class OfferMarket:
 
     def obtainable(self, group: JobGroup) -> list[int]:
         """Return the fitting offers that are neither backed off nor sold out, cheapest first."""
-        had = self.had(group)
+        had = self.obtainable_places(group)
         cheapest: list[int] = had[self.price_usd_per_h[had].argsort(kind="stable")].tolist()
         return cheapest
 
-    def had(self, group: JobGroup) -> Places:
+    def obtainable_places(self, group: JobGroup) -> Places:
         """Return :meth:`obtainable` in the order of the offers."""
         if self.stocked is None:
             stocked = [self.backoffs[at] is None and self.in_stock(at) for at in range(len(self.offers))]
             self.stocked = np.array(stocked, dtype=np.bool_)
-        had = self.stocked
-        if np.count_nonzero(had):
-            had = had & self.fitting(group)
-        if self.hybrid is not None and np.count_nonzero(had):
-            had = had & self.rentable(group)
-        return had.nonzero()[0]
+        obtainable = self.stocked
+        if np.count_nonzero(obtainable):
+            obtainable = obtainable & self.fitting(group)
+        if self.hybrid is not None and np.count_nonzero(obtainable):
+            obtainable = obtainable & self.rentable(group)
+        return obtainable.nonzero()[0]
 
     def in_stock(self, at: int) -> bool:
-        """Return whether one more machine of offer ``at`` can be had, of its own stock and of its pool."""
+        """Return whether one more instance of offer ``at`` is available, in its own stock and in its pool."""
         pool = self.pools.get(_pool(self.offers[at]))
         return self.left[at] >= 1 and (pool is None or bool((pool + SLACK >= self.capacity[at]).all()))
 
     def take(self, at: int, count: int = 1) -> None:
-        """Take ``count`` machines of offer ``at`` out of stock (negative: give them back)."""
+        """Take ``count`` instances of offer ``at`` out of stock; negative: put them back."""
         self.left[at] -= count
         self.stocked = None
         pool = self.pools.get(_pool(self.offers[at]))
@@ -151,7 +163,7 @@ class OfferMarket:
             pool -= count * self.capacity[at]
 
     def rentable(self, group: JobGroup) -> Mask:
-        """Return which offers the mapping of a hybrid strategy allows for ``group``; without one: all."""
+        """Return which offers the mapping of a hybrid strategy allows for ``group``, shape ``(M,)``."""
         if self.hybrid is None:
             return np.ones(len(self.offers), dtype=np.bool_)
         key = (group.mapping_need, group.resources)
@@ -160,7 +172,7 @@ class OfferMarket:
         return self.mapped[key]
 
     def serves(self, group: JobGroup, at: int) -> bool:
-        """Return whether a machine of offer ``at`` may be launched for, or joined by, a rank of ``group``."""
+        """Return whether an instance of offer ``at`` may be launched for, or shared by, a rank of ``group``."""
         return bool(self.fitting(group)[at]) and (self.hybrid is None or bool(self.rentable(group)[at]))
 
     def serving(self, group: JobGroup) -> Mask:
@@ -168,29 +180,34 @@ class OfferMarket:
         return self.fitting(group) if self.hybrid is None else self.fitting(group) & self.rentable(group)
 
     def worth_usd_per_h(self, group: JobGroup) -> float:
-        """Return the price of the cheapest obtainable machine for one rank of ``group``; 0 where there is none."""
+        """Return the price of the cheapest obtainable instance for one rank of ``group``; 0 if there is none."""
         worth = self.worths.get(id(group))
         if worth is None:
-            prices = self.price_usd_per_h[self.had(group)]
+            prices = self.price_usd_per_h[self.obtainable_places(group)]
             worth = self.worths[id(group)] = float(np.minimum.reduce(prices)) if prices.size else 0.0
         return worth
 
     def alone_usd_per_h(self, group: JobGroup) -> float:
-        """Return the price of the cheapest machine that would be launched for one rank of ``group``: of those that fall
-        short of its target the least, or are likely to meet it; 0 where there is none."""
+        """Return the price of the cheapest instance that would be launched for one rank of ``group``; 0 if there is
+        none.
+
+        Only offers that are likely to meet its target count or, if there are none, those that fall short the least.
+        """
         known = self.alone.get(group.place)
         if known is None:
-            had = self.had(group)
-            if had.size > 1:
-                short = np.maximum(self.shortfalls(group)[had], 1)
-                had = had[short <= np.minimum.reduce(short)]
-            known = self.alone[group.place] = float(np.minimum.reduce(self.price_usd_per_h[had])) if had.size else 0.0
+            obtainable = self.obtainable_places(group)
+            if obtainable.size > 1:
+                short = np.maximum(self.shortfalls(group)[obtainable], 1)
+                obtainable = obtainable[short <= np.minimum.reduce(short)]
+            known = self.alone[group.place] = (
+                float(np.minimum.reduce(self.price_usd_per_h[obtainable])) if obtainable.size else 0.0
+            )
         return known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _PermittedOffers:
-    """What policy and strategy say of the offers, whatever the moment; see :class:`Counter`."""
+    """The part of :class:`OfferMarket` that depends only on offers and policy."""
 
     offers: list[Offer]
     capacity: Amounts
@@ -203,20 +220,23 @@ class _PermittedOffers:
 
 
 def open_market(context: PlanContext) -> OfferMarket:
-    """Sort the snapshot's offers by what policy and back-off memory say of them."""
+    """Return the snapshot's offers, sorted by what policy, strategy and back-offs allow."""
     made_of = (context.snapshot.offers, context.policy)
-    shelf = context.snapshot.plan_cache.of("shelf", made_of, lambda: _fill_shelf(context))
+    permitted = context.snapshot.plan_cache.of("shelf", made_of, lambda: _permit_offers(context))
     backoffs = [b for b in context.snapshot.backoffs if b.until_at > context.now]
     return OfferMarket(
-        offers=shelf.offers,
-        capacity=shelf.capacity,
-        price_usd_per_h=shelf.price_usd_per_h,
-        steady=shelf.steady,
-        kinds=shelf.kinds,
-        backoffs=[_backoff(backoffs, offer) if backoffs else None for offer in shelf.offers],
-        left=shelf.left.copy(),
-        forbidden=shelf.forbidden,
-        sells_reserved=shelf.sells_reserved,
+        offers=permitted.offers,
+        capacity=permitted.capacity,
+        price_usd_per_h=permitted.price_usd_per_h,
+        steady=permitted.steady,
+        kinds=permitted.kinds,
+        backoffs=[
+            max((each for each in backoffs if each.covers(offer)), key=_retry_order, default=None)
+            for offer in permitted.offers
+        ],
+        left=permitted.left.copy(),
+        forbidden=permitted.forbidden,
+        sells_reserved=permitted.sells_reserved,
         hybrid=context.strategy.hybrid,
         suit=context.suit,
         pools=_open_pools(context),
@@ -224,7 +244,7 @@ def open_market(context: PlanContext) -> OfferMarket:
     )
 
 
-def _fill_shelf(context: PlanContext) -> _PermittedOffers:
+def _permit_offers(context: PlanContext) -> _PermittedOffers:
     allowed: list[Offer] = []
     refused: list[tuple[Offer, str]] = []
     for offer in sorted(context.snapshot.offers, key=lambda offer: offer.key):
@@ -250,7 +270,7 @@ def _pool(offer: Offer) -> tuple[str, str]:
 
 
 def _open_pools(context: PlanContext) -> dict[tuple[str, str], Amounts]:
-    """Return what is left of shared pools: what offers say, less what was requested after they were read."""
+    """Return what is left of shared pools: what the offers state, less what was requested since they were read."""
     pools: dict[tuple[str, str], Amounts] = {}
     read_at: dict[tuple[str, str], float] = {}
     for offer in context.snapshot.offers:
@@ -263,53 +283,66 @@ def _open_pools(context: PlanContext) -> dict[tuple[str, str], Amounts]:
     return pools
 
 
-def _backoff(active: Sequence[OfferBackoff], offer: Offer) -> OfferBackoff | None:
-    return max((each for each in active if each.covers(offer)), key=_urgency, default=None)
-
-
-def _urgency(backoff: OfferBackoff) -> tuple[float, str, str, str, str, str]:
+def _retry_order(backoff: OfferBackoff) -> tuple[float, str, str, str, str, str]:
     key = (backoff.provider, backoff.zone, backoff.instance_type, backoff.market, backoff.error)
     return (backoff.until_at, *key)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """An offer that could be bought, what it would be filled with, and how it compares."""
+    """An offer that could be launched, how full it would be, and how it compares."""
 
     at: int
+    """Place of the offer in the market."""
     worth_usd_per_h: float
+    """Worth of the ranks it would take."""
     ranks: int
+    """Number of these ranks."""
     score: float
+    """Price per worth; the smallest is best."""
 
 
 def rank_choices(
     context: PlanContext, offer_market: OfferMarket, first: JobGroup, waiting: Sequence[JobGroup], among: Sequence[int]
 ) -> list[Choice]:
-    """Return the offers ``among`` for a rank of ``first``, best first, with the other ``waiting`` groups in mind."""
-    others = (group for group in waiting if group is not first and group.pending > 0 and _needs_one(group, first))
+    """Return the offers ``among`` for a rank of ``first``, best first, considering the other ``waiting`` groups."""
+    others = (
+        group
+        for group in waiting
+        if group is not first
+        and group.pending > 0
+        and group.stuck is None
+        # The others of the same kind were not placed either; those of the other kind may still find room.
+        and (group.promise is first.promise or not group.fits_now)
+    )
     company = [(first, (first.pending + 1) * first.wanted)]
-    # Who can have what is paid for already is not what a rented machine is for.
-    company += [(each, _unpaid(offer_market, each)) for each in islice(others, LOOK_AHEAD_GROUPS)]
+    # Ranks that fit on reserved instances do not justify a rented one.
+    company += [
+        (each, max(0, each.pending * each.wanted - offer_market.paid_ranks(each)))
+        for each in islice(others, LOOK_AHEAD_GROUPS)
+    ]
     return rank_for(context, offer_market, company, among)
 
 
 def rank_for(
     context: PlanContext, offer_market: OfferMarket, company: Sequence[tuple[JobGroup, int]], among: Sequence[int]
 ) -> list[Choice]:
-    """Return the offers ``among``, best first, for a rank of the first group of ``company``, which is all who need one:
-    each group with its number of ranks, of which :data:`LOOK_AHEAD_GROUPS` and one are considered."""
+    """Return the offers ``among`` for a rank of the first group of ``company``, best first.
+
+    ``company`` are all groups that need an instance, each with its number of ranks; the first ``1 +``
+    :data:`LOOK_AHEAD_GROUPS` are considered.
+    """
     company = company[: 1 + LOOK_AHEAD_GROUPS]
     worths = [offer_market.worth_usd_per_h(group) for group, _ in company]
     scarce = sum(count for _, count in company) > context.policy.caps.max_instances - context.ledger.instances
-    choices = [_judge(context, offer_market, at, company, worths) for at in among]
+    choices = [_score_offer(context, offer_market, at, company, worths) for at in among]
     shortfalls = _shortfalls(offer_market, company[0][0], choices)
     scores = [each.score for each in choices if offer_market.offers[each.at].market is not Market.RESERVED]
-    alike = round(DEARER * min(scores, default=0.0), 9) if offer_market.capped else 0.0
+    alike = round(EQUAL_PRICE_FACTOR * min(scores, default=0.0), 9) if offer_market.capped else 0.0
 
     def order(choice: Choice) -> tuple[int, bool, float, float, float, tuple[str, str, str, str]]:
-        """Sort key: likeliest to meet the target, paid for already, best score (nine digits), then size."""
         offer, score = offer_market.offers[choice.at], round(choice.score, 9)
-        # Equal value for money: the smallest machine, unless machines are what is short; then the one that does most.
+        # At equal value take the smallest instance, unless instances are scarce; then the one worth most.
         size = -choice.worth_usd_per_h if scarce else offer.price_usd_per_h
         rented = offer.market is not Market.RESERVED
         return (shortfalls[choice.at], rented, max(score, alike), size, score, offer.key)
@@ -318,40 +351,31 @@ def rank_for(
 
 
 def _shortfalls(offer_market: OfferMarket, first: JobGroup, choices: Sequence[Choice]) -> dict[int, int]:
-    """Return by offer how likely it is to fall short of the target of ``first``.
+    """Return by offer how likely it is to miss the target of ``first``.
 
-    Where it is at most half as dear to take one that is likelier than not to do, one that surely does counts no better:
-    to take the first, and where it fails the second, then costs no more. What is paid for already is never dear.
+    An offer sure to meet it ranks no better than one likely to, if it costs at least twice as much: trying the cheap
+    one and falling back costs no more. Reserved instances are exempt.
     """
     short = offer_market.shortfalls(first)
     found = {each.at: int(short[each.at]) for each in choices}
     likely = min((each.score for each in choices if found[each.at] == 1), default=inf)
     rented = [each for each in choices if offer_market.offers[each.at].market is not Market.RESERVED]
-    dear = {each.at for each in rented if found[each.at] == 0 and each.score >= 2.0 * likely - SLACK}
-    return {at: 1 if at in dear else short for at, short in found.items()}
+    expensive = {each.at for each in rented if found[each.at] == 0 and each.score >= 2.0 * likely - SLACK}
+    return {at: 1 if at in expensive else short for at, short in found.items()}
 
 
-def _unpaid(offer_market: OfferMarket, group: JobGroup) -> int:
-    return max(0, group.pending * group.wanted - offer_market.paid_ranks(group))
-
-
-def _needs_one(group: JobGroup, first: JobGroup) -> bool:
-    """Whether members of ``group`` are without a machine, as far as is known while ``first`` is served."""
-    return group.stuck is None and (group.promise is first.promise or not group.fits_now)
-
-
-def _judge(
+def _score_offer(
     context: PlanContext,
     offer_market: OfferMarket,
     at: int,
     company: Sequence[tuple[JobGroup, int]],
     worths: list[float],
 ) -> Choice:
-    left, worth, ranks, there = offer_market.capacity[at].copy(), 0.0, 0, list[str]()
+    left, worth, ranks, on_it = offer_market.capacity[at].copy(), 0.0, 0, list[str]()
     for (group, count), each in zip(company, worths, strict=True):
         if offer_market.serves(group, at):
             amount_each = offer_market.taken(group)[at]
-            taken = _beside(context, group, min(count, _times(left, amount_each)), there)
+            taken = _count_compatible(context, group, min(count, _multiples(left, amount_each)), on_it)
             left -= amount_each * taken
             worth += each * taken
             ranks += taken
@@ -359,44 +383,47 @@ def _judge(
     return Choice(at=at, worth_usd_per_h=worth, ranks=ranks, score=score)
 
 
-def _beside(context: PlanContext, group: JobGroup, most: int, there: list[str]) -> int:
-    """Return how many ranks of ``group``, up to ``most``, can be together with the units of ``there`` without anybody
-    being disturbed; they are added to ``there``. Beyond ``LOOK_AHEAD_UNITS`` the first ones tell."""
+def _count_compatible(context: PlanContext, group: JobGroup, most: int, present: list[str]) -> int:
+    """Return how many ranks of ``group``, up to ``most``, tolerate each other and the units of ``there``. They are
+    appended to ``there``. Beyond ``LOOK_AHEAD_UNITS`` units, all are assumed to fit."""
     suit = context.suit
     if suit is None or suit.pressure is None:
         return most
     count = 0
     while count < most:
-        if len(there) >= LOOK_AHEAD_UNITS:
+        if len(present) >= LOOK_AHEAD_UNITS:
             return most
-        if there and not (suit.together(group.application, there) if group.application else True):
+        if present and not (suit.together(group.application, present) if group.application else True):
             break
-        there.append(group.application)
+        present.append(group.application)
         count += 1
     return count
 
 
-def _times(left: Amounts, demand: Amounts) -> int:
-    """Return how many times ``demand`` goes into ``left``."""
+def _multiples(left: Amounts, demand: Amounts) -> int:
     asked = demand > 0
     return int(((left[asked] + SLACK) / demand[asked]).min()) if asked.any() else _PLENTY
 
 
 # ----------------------------------------------------------------------------------------------------- why nothing fits
 def why_not_obtainable(context: PlanContext, offer_market: OfferMarket, group: JobGroup) -> Reason:
-    """Return why no offer can be had for a rank of ``group``: too small, forbidden, backed off, sold out, not known."""
+    """Return why no offer is obtainable for a rank of ``group``: too small, forbidden, backed off, sold out or
+    unknown."""
     fitting = [int(at) for at in np.flatnonzero(offer_market.fitting(group))]
     if fitting:
-        return _backed_off(context, offer_market, fitting)
+        key = tuple(fitting)
+        if key not in offer_market.refused:
+            offer_market.refused[key] = _why_backed_off(context, offer_market, fitting)
+        return offer_market.refused[key]
     if not context.snapshot.offers:
-        return Reason(code="no_offers", text="waiting: no provider has listed its offers yet")
+        return Reason(code="no_offers", text="no provider has listed its offers yet")
     if (reason := _no_such_machine(context, group)) is not None:
         return reason
     sizes_fit = [pair for pair in offer_market.forbidden if _large_enough(group, pair[0])]
     spot = [o for o in offer_market.offers if _large_enough(group, o)]
     if sizes_fit or spot:
         return _not_allowed(group, sizes_fit, spot)
-    return _too_small(context, group)
+    return _nearest_offer(context, group)
 
 
 def _large_enough(group: JobGroup, offer: Offer) -> bool:
@@ -404,32 +431,26 @@ def _large_enough(group: JobGroup, offer: Offer) -> bool:
 
 
 def may_use(group: JobGroup, offer: Offer) -> bool:
-    """Whether ``group`` may run on the offer's type, in its zone, and on machines with its labels."""
+    """Return whether ``group`` may run on the offer's type, in its zone, and with its labels."""
     patterns = group.instance_types
     typed = not patterns or matches(offer.instance_type.name, patterns)
     return typed and admits(group.constraints, offer)
 
 
-def _backed_off(context: PlanContext, offer_market: OfferMarket, fitting: list[int]) -> Reason:
-    known = offer_market.refused.get(tuple(fitting))
-    if known is None:
-        known = offer_market.refused[tuple(fitting)] = _why_backed_off(context, offer_market, fitting)
-    return known
-
-
 def _why_backed_off(context: PlanContext, offer_market: OfferMarket, fitting: list[int]) -> Reason:
-    waiting = [b for at in fitting if (b := offer_market.backoffs[at]) is not None]
-    if not waiting:
+    backed_off = [b for at in fitting if (b := offer_market.backoffs[at]) is not None]
+    if not backed_off:
         names = ", ".join(sorted({offer_market.offers[at].instance_type.name for at in fitting}))
-        return Reason(code="sold_out", text=f"waiting: no {names} available", numbers={"offers": len(fitting)})
-    first = min(waiting, key=_urgency)
-    fit = f"{counted(len(fitting), 'offer')} fit"
-    failed, rest = ("all", "") if len(waiting) == len(fitting) else (f"{len(waiting)}", "; all others are sold out")
+        return Reason(code="sold_out", text=f"no {names} available", numbers={"offers": len(fitting)})
+    first = min(backed_off, key=_retry_order)
+    offers, others = counted(len(fitting), "suitable offer"), ""
+    if len(backed_off) < len(fitting):
+        offers, others = f"{len(backed_off)} of {offers}", "; the others are sold out"
     if first.until_at == inf:
-        text = f"waiting: {fit}; {failed} {first.error} until 'hcloud drain --undo'{rest}"
+        text = f"{offers} {first.error} until 'hcloud drain --undo'{others}"
         return Reason(code="drained", text=text, numbers={"offers": len(fitting), "error": first.error})
-    code = "quota_exceeded" if all("quota" in b.error.lower() for b in waiting) else "all_backed_off"
-    text = f"waiting: {fit}; {failed} failed recently ({first.error or 'no reason given'}){rest}"
+    code = "quota_exceeded" if all("quota" in b.error.lower() for b in backed_off) else "all_backed_off"
+    text = f"{offers} failed recently ({first.error or 'no reason given'}){others}"
     text += f"; next retry in {seconds(first.until_at - context.now)}"
     numbers: dict[str, Number] = {"until_at": first.until_at, "offers": len(fitting), "error": first.error}
     return Reason(code=code, text=text, numbers=numbers)
@@ -440,44 +461,43 @@ def _not_allowed(group: JobGroup, forbidden: list[tuple[Offer, str]], spot: list
         offer, why = min(forbidden, key=lambda pair: (pair[0].price_usd_per_h, pair[0].key))
     else:
         offer, why = min(spot, key=lambda o: (o.price_usd_per_h, o.key)), "this job may not run on spot"
-    text = f"{amount(group.resources)} would fit {offer_words(offer)}; refused: {why}"
+    text = f"{offer_words(offer)} would fit {amount(group.resources)} but is refused: {why}"
     return Reason(code="not_allowed", text=text, numbers={"nearest": offer.instance_type.name, "why": why})
 
 
 def _no_such_machine(context: PlanContext, group: JobGroup) -> Reason | None:
-    """Return which of its demands (types, then zones, then labels) leaves nothing on offer, or None where none does."""
+    """Return which restriction (types, then zones, then labels) excludes every offer, or None."""
     left, where, patterns = list(context.snapshot.offers), group.constraints, group.instance_types
     if patterns:
         typed = [offer for offer in left if matches(offer.instance_type.name, patterns)]
         if not typed:
             names = sorted({offer.instance_type.name for offer in left})
-            return _nothing("no_such_type", "instance_types", ", ".join(patterns), names)
+            return _none_offered("no_such_type", "instance_types", ", ".join(patterns), names)
         left = typed
     if where is not None and where.zones:
         zoned = [offer for offer in left if where.in_zone(offer.zone)]
         if not zoned:
             zones = sorted({offer.zone for offer in left})
-            return _nothing("no_such_zone", "placement.zones", where.words("zones"), zones)
+            return _none_offered("no_such_zone", "placement.zones", where.words("zones"), zones)
         left = zoned
     if where is not None and not any(where.labelled(offer.labels) for offer in left):
         wanted = {name for name, _ in where.labels}
         there = {f"{name}={value}" for offer in left for name, value in offer.labels.items() if name in wanted}
         names = sorted(there) or ["none with such labels"]
-        return _nothing("no_such_label", "placement.labels", where.words("labels"), names)
+        return _none_offered("no_such_label", "placement.labels", where.words("labels"), names)
     return None
 
 
-def _nothing(code: str, key: str, asked: str, there: Sequence[str]) -> Reason:
-    told = ", ".join(there[:8]) + (", ..." if len(there) > 8 else "")
-    text = f"restricted to {asked} ({key}); available: {told}"
-    return Reason(code=code, text=text, numbers={"asked": asked, "bound": key, "kinds": len(there)})
+def _none_offered(code: str, key: str, wanted: str, offered: Sequence[str]) -> Reason:
+    shown = ", ".join(offered[:8]) + (", ..." if len(offered) > 8 else "")
+    text = f"no offer matches {key} {wanted}; available: {shown}"
+    return Reason(code=code, text=text, numbers={"asked": wanted, "bound": key, "kinds": len(offered)})
 
 
-def _too_small(context: PlanContext, group: JobGroup) -> Reason:
+def _nearest_offer(context: PlanContext, group: JobGroup) -> Reason:
     need = vector(group.resources)
 
     def shortfall(offer: Offer) -> float:
-        """Return by what factor the scarcest resource of an offer's type is too small (> 1: it is)."""
         return float((need / np.maximum(vector(offer.instance_type.capacity), SLACK)).max())
 
     named = [offer for offer in context.snapshot.offers if may_use(group, offer)]
@@ -498,5 +518,5 @@ def _too_small(context: PlanContext, group: JobGroup) -> Reason:
         "nearest_memory_mib": have.memory_mib,
         "nearest_disk_gib": have.disk_gib,
     }
-    text = f"no offer fits {amount(group.resources)}; the nearest, {nearest.instance_type.name}, is too small: {short}"
+    text = f"no offer fits {amount(group.resources)}; {nearest.instance_type.name} is nearest: {short}"
     return Reason(code="no_offer_fits", text=text, numbers=numbers)

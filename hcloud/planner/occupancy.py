@@ -1,14 +1,14 @@
-"""Who holds what of which machine, followed from plan to plan: only rows that are new or changed are looked at anew.
+"""Which units hold what on which instance, updated from plan to plan.
 
-A plan reads thousands of rows, of which a few changed since the last one. What follows from one row alone is kept with
-that row for as long as it is the same object (rows are frozen), and what is summed over rows of one machine is summed
-anew, in the same order, where one of them changed: so all is the same as with an empty roster.
+A plan reads thousands of rows, of which few changed since the last one. What follows from one row is kept while the row
+is the same object (rows are frozen). Sums over an instance are computed again, in the same order, if one of its rows
+changed. So the result equals that of an empty start.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
@@ -17,24 +17,27 @@ from hcloud.core.rows import FilteredRows, number_of, row_changes
 
 Held = tuple[Job, Allocation]
 Left = tuple[float, float, float]
-FEWEST = 3
-"""With fewer ranks there is no telling who of them is slow."""
+FEWEST_RANKS = 3
+"""With fewer ranks, a median does not tell which one is slow."""
 
 
 @dataclass(slots=True, eq=False)
 class Residents:
-    """The units on one machine, by number of their jobs, and what they leave of a ``capacity`` (None: to be summed);
-    ``oldest_at``: when the first of them was placed, ``names``: their applications (None: to be looked up)."""
+    """The units on one instance, sorted by number of their jobs."""
 
     numbers: list[int] = field(default_factory=list)
     held: list[Held] = field(default_factory=list)
     capacity: Resources | None = None
+    """Capacity that ``left`` was computed for; None: not computed since the last change."""
     left: Left = (0.0, 0.0, 0.0)
+    """What the units leave of ``capacity``."""
     oldest_at: float | None = None
+    """When the oldest unit was placed; None: not computed since the last change."""
     names: tuple[str, ...] | None = None
+    """Applications of the units; None: not computed since the last change."""
 
-    def of(self, capacity: Resources) -> Left:
-        """Return what is left of the machine: vCPUs, memory in MiB, disk in GiB."""
+    def left_of(self, capacity: Resources) -> Left:
+        """Return what is left of ``capacity``: vCPUs, memory in MiB, disk in GiB."""
         if self.capacity is not capacity:
             vcpus, memory_mib, disk_gib = float(capacity.vcpus), float(capacity.memory_mib), float(capacity.disk_gib)
             for _, held in self.held:
@@ -46,119 +49,129 @@ class Residents:
         return self.left
 
     def since(self) -> float:
-        """Return when the first unit was placed; infinite where there is none."""
+        """Return when the oldest unit was placed; inf if there is none."""
         if self.oldest_at is None:
-            self.oldest_at = min([_placed_at(job) for job, _ in self.held], default=inf)
+            attempts = [job.attempt for job, _ in self.held if job.attempt is not None]
+            self.oldest_at = min([attempt.placed_at for attempt in attempts], default=inf)
         return self.oldest_at
 
     def applications(self) -> tuple[str, ...]:
-        """Return what the units are, the same tuple while they are the same units."""
+        """Return the applications of the units; the same tuple as long as the units are the same."""
         if self.names is None:
             self.names = tuple([job.application for job, _ in self.held])
         return self.names
 
-    def changed(self) -> None:
-        """Forget what followed from the units that were here."""
+    def invalidate(self) -> None:
         self.capacity = self.oldest_at = self.names = None
 
 
 @dataclass(slots=True, eq=False)
 class Occupancy:
-    """All jobs that have not ended, and what follows from each one's row; sets are of their ids.
-
-    ``running``: their attempt is not over, ``restive``: something in the row may call for something, both by number and
-    until the next plan; ``stopping``: their attempt was asked to end; ``measuring``: profiling runs; ``corrected``:
-    something was done for them that held; ``incomplete``: they run with fewer ranks than they may have; ``demanding``:
-    they say where they may be placed; ``scattered``: they run with enough ranks that do not need each other to tell who
-    of them is slow; ``unpromised``: they run without a promise.
-    ``residents``: by machine; ``touched``: where they are others than when whoever followed last took it.
-    """
+    """All jobs that have not ended, sorted by what their rows require. Sets hold job ids."""
 
     rows: dict[JobId, Job] = field(default_factory=dict)
     running: Sequence[Job] = ()
-    restive: Sequence[Job] = ()
+    """Jobs whose attempt is not over, by number; valid until the next plan."""
+    needing_decision: Sequence[Job] = ()
+    """Jobs whose row may require a decision, by number; valid until the next plan."""
     stopping: set[JobId] = field(default_factory=set)
+    """Jobs whose attempt was asked to stop."""
     measuring: set[JobId] = field(default_factory=set)
+    """Profiling runs."""
     corrected: set[JobId] = field(default_factory=set)
+    """Running jobs that were corrected."""
     incomplete: set[JobId] = field(default_factory=set)
-    demanding: set[JobId] = field(default_factory=set)
-    scattered: set[JobId] = field(default_factory=set)
-    unpromised: set[JobId] = field(default_factory=set)
+    """Jobs that run with fewer ranks than they may have."""
+    constrained: set[JobId] = field(default_factory=set)
+    """Jobs with placement constraints."""
+    comparable: set[JobId] = field(default_factory=set)
+    """Running incremental jobs with enough ranks to detect a straggler."""
+    best_effort: set[JobId] = field(default_factory=set)
+    """Running best-effort jobs."""
     residents: dict[InstanceId, Residents] = field(default_factory=dict)
+    """The units on each instance."""
     touched: set[InstanceId] = field(default_factory=set)
+    """Instances whose units changed since :meth:`take_touched`."""
     _seen: Sequence[Job] = ()
-    _running: FilteredRows[Job] = field(default_factory=lambda: FilteredRows(_holds))
-    _restive: FilteredRows[Job] = field(default_factory=lambda: FilteredRows(needs_correction))
+    _running: FilteredRows[Job] = field(default_factory=lambda: FilteredRows(_is_running))
+    _needing_decision: FilteredRows[Job] = field(default_factory=lambda: FilteredRows(needs_decision))
 
     def follow(self, jobs: Sequence[Job]) -> None:
-        """Take in what changed since: ``jobs`` are all there are now."""
+        """Update to ``jobs``, which are all that have not ended."""
         for before, job in row_changes(self._seen, jobs):
             if before is not None:
-                self._forget(self.rows.pop(before.id))
+                self._remove(self.rows.pop(before.id))
             if job is not None:
                 self.rows[job.id] = job
-                self._note(job)
+                self._add(job)
         self._seen = jobs
-        self.running, self.restive = self._running.of(jobs), self._restive.of(jobs)
+        self.running, self.needing_decision = self._running.of(jobs), self._needing_decision.of(jobs)
 
     @staticmethod
     def runs(job: Job) -> bool:
-        """Return whether a job is one of those that are ``running``."""
-        return _holds(job)
+        """Return whether a job belongs to ``running``."""
+        return _is_running(job)
 
     def take_touched(self) -> set[InstanceId]:
-        """Return the machines that are ``touched``; from here on none is."""
+        """Return :attr:`touched` and clear it."""
         taken, self.touched = self.touched, set()
         return taken
 
-    def _note(self, job: Job) -> None:
-        for ids, wanted in self._kinds():
-            if wanted(job):
-                ids.add(job.id)
+    def _add(self, job: Job) -> None:
+        for ids in self._sets_for(job):
+            ids.add(job.id)
         number = number_of(job.id)
         for held in held_by(job):
-            there = self.residents.setdefault(held.instance_id, Residents())
-            at = bisect_right(there.numbers, number)
-            there.numbers.insert(at, number)
-            there.held.insert(at, (job, held))
-            there.changed()
+            residents = self.residents.setdefault(held.instance_id, Residents())
+            at = bisect_right(residents.numbers, number)
+            residents.numbers.insert(at, number)
+            residents.held.insert(at, (job, held))
+            residents.invalidate()
             self.touched.add(held.instance_id)
 
-    def _forget(self, job: Job) -> None:
-        for ids, _ in self._kinds():
+    def _remove(self, job: Job) -> None:
+        for ids in self._sets_for(job):
             ids.discard(job.id)
         number = number_of(job.id)
         for held in held_by(job):
-            there = self.residents[held.instance_id]
-            at = there.numbers.index(number)
-            del there.numbers[at], there.held[at]
-            there.changed()
+            residents = self.residents[held.instance_id]
+            at = residents.numbers.index(number)
+            del residents.numbers[at], residents.held[at]
+            residents.invalidate()
             self.touched.add(held.instance_id)
-            if not there.held:
+            if not residents.held:
                 del self.residents[held.instance_id]
 
-    def _kinds(self) -> tuple[tuple[set[JobId], Callable[[Job], bool]], ...]:
-        return (
-            (self.stopping, _stops),
-            (self.measuring, _measures),
-            (self.corrected, _was_corrected),
-            (self.incomplete, _lacks_ranks),
-            (self.demanding, _demands),
-            (self.scattered, _is_scattered),
-            (self.unpromised, _makes_no_promise),
-        )
+    def _sets_for(self, job: Job) -> Iterator[set[JobId]]:
+        """Yield the sets that ``job`` belongs to, according to its row."""
+        spec, attempt = job.spec, job.attempt
+        if spec.profile is not None and job.state not in JOB_ENDED:
+            yield self.measuring
+        if spec.placement is not None:
+            yield self.constrained
+        if attempt is None or attempt.over:
+            return
+        if attempt.stop_requested_at is not None:
+            yield self.stopping
+        if job.corrections:
+            yield self.corrected
+        if job.state in JOB_ON_INSTANCE and not spec.nodes.gang and missing_ranks(job):
+            yield self.incomplete
+        if not spec.nodes.gang and spec.progress is not None and len(attempt.allocations) >= FEWEST_RANKS:
+            yield self.comparable
+        if spec.target.kind == "best_effort":
+            yield self.best_effort
 
 
 def missing_ranks(job: Job) -> list[int]:
-    """Return the ranks that have not started yet, and stragglers that were stopped to be started anew elsewhere."""
+    """Return the ranks that never started, and stragglers that were stopped to be restarted elsewhere."""
     held = job.attempt.allocations if job.attempt is not None else ()
     taken = {a.rank for a in held if not (a.released and a.cause is FailureCause.EVICTED)}
     return [rank for rank in range(job.spec.nodes.count) if rank not in taken]
 
 
-def needs_correction(job: Job) -> bool:
-    """Return whether something in a job's row may call for something; nothing does in that of a job of one node that
-    just runs on."""
+def needs_decision(job: Job) -> bool:
+    """Return whether a job's row may require a decision; a running job of one node normally does not."""
     attempt = job.attempt
     if job.state not in JOB_ON_INSTANCE or attempt is None or len(attempt.allocations) != 1:
         return True
@@ -166,45 +179,11 @@ def needs_correction(job: Job) -> bool:
     return job.cancelled_by is not None or ended_at is not None or job.spec.budget_usd is not None
 
 
-def _placed_at(job: Job) -> float:
-    return job.attempt.placed_at if job.attempt is not None else inf
-
-
 def held_by(job: Job) -> list[Allocation]:
-    """Return what units hold that have not ended, of an attempt that is not over."""
+    """Return the allocations of units that have not ended, of an attempt that is not over."""
     held = job.attempt.allocations if job.attempt is not None else ()
     return [each for each in held if each.ended_at is None]
 
 
-def _holds(job: Job) -> bool:
+def _is_running(job: Job) -> bool:
     return job.attempt is not None and not job.attempt.over
-
-
-def _stops(job: Job) -> bool:
-    return job.attempt is not None and job.attempt.stop_requested_at is not None and _holds(job)
-
-
-def _measures(job: Job) -> bool:
-    return job.spec.profile is not None and job.state not in JOB_ENDED
-
-
-def _was_corrected(job: Job) -> bool:
-    return bool(job.corrections) and _holds(job)
-
-
-def _lacks_ranks(job: Job) -> bool:
-    return job.state in JOB_ON_INSTANCE and not job.spec.nodes.gang and _holds(job) and bool(missing_ranks(job))
-
-
-def _demands(job: Job) -> bool:
-    return job.spec.placement is not None
-
-
-def _makes_no_promise(job: Job) -> bool:
-    return job.spec.target.kind == "best_effort" and _holds(job)
-
-
-def _is_scattered(job: Job) -> bool:
-    attempt, spec = job.attempt, job.spec
-    told = not spec.nodes.gang and spec.progress is not None
-    return told and attempt is not None and len(attempt.allocations) >= FEWEST and not attempt.over

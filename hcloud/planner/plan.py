@@ -1,6 +1,6 @@
-"""Decisions as data: a plan is a tuple of frozen actions, each with the reason that decided it.
+"""Plans are data: a tuple of frozen actions, each with the reason that decided it.
 
-``apply`` re-checks each action against fresh rows and may refuse it; partly refused plans are normal.
+The applier re-checks each action against fresh rows and may refuse it; partly applied plans are normal.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from hcloud.core.model import FailureCause, InstanceId, JobId, JobSpec, JobState
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Enqueue:
-    """Move a job to QUEUED: newly submitted, back from a failure (its back-off in ``not_before_at``), or because the
-    machine it awaited failed. ``failure`` is recorded in the job's failures.
-    """
+    """Move a job to QUEUED: newly submitted, failed with retries left, or because an instance it awaited failed."""
 
     job_id: JobId
     reason: Reason
     not_before_at: float = 0.0
+    """Earliest time of the next attempt (back-off)."""
     failure: FailureCause | None = None
+    """Cause to append to the job's failures; None: the job did not fail."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preempted:
-    """Move a job whose machine was taken or lost to PREEMPTED; a later plan enqueues it after its back-off."""
+    """Move a job that lost its instance to PREEMPTED; a later plan enqueues it after its back-off."""
 
     job_id: JobId
     failure: FailureCause
@@ -36,7 +36,7 @@ class Preempted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wait:
-    """Leave a job queued; recorded only when the reason's code changes."""
+    """Record why a queued job waits; stored only when the reason's code changes."""
 
     job_id: JobId
     reason: Reason
@@ -44,7 +44,7 @@ class Wait:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finish:
-    """End a job: SUCCEEDED, FAILED or CANCELLED."""
+    """End a job as SUCCEEDED, FAILED or CANCELLED."""
 
     job_id: JobId
     state: JobState
@@ -53,30 +53,31 @@ class Finish:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """Submit the profiling ``runs`` of a submitted job, which waits for them. ``application``: what it is to become."""
+    """Submit the profiling runs of a submitted job, which waits for them."""
 
     job_id: JobId
     application: str
+    """Name of the application that the runs measure."""
     runs: tuple[JobSpec, ...]
+    """Specs of the runs, submitted as jobs of their own."""
     reason: Reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Classify:
-    """Take a submitted job for ``application`` ("": for nothing known); it is enqueued next. Runs it still has end.
-
-    ``source``: profiled (for this job), known (from earlier), prior (what is typical).
-    """
+    """Set the application of a submitted job, which is enqueued next, and cancel its unfinished profiling runs."""
 
     job_id: JobId
     application: str
+    """Name of the application; empty: unknown."""
     source: str
+    """``profiled`` (for this job), ``known`` (from earlier jobs) or ``prior`` (a typical application)."""
     reason: Reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankPlacement:
-    """Where one rank goes."""
+    """The instance and resources of one rank."""
 
     rank: int
     instance_id: InstanceId
@@ -85,62 +86,61 @@ class RankPlacement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A type of machine, in one market, that a rank could have gone to, as it looked when that was decided.
-
-    ``column``: ``<provider>/<type>``. ``usd_per_h``: what one rank's share of such a machine costs: of the machine it
-    went to, else of the cheapest. ``predicted``: the performance expected of the job there, with its 80 % limits; None:
-    nothing was known. ``rejected``: the constraint that kept it from there; empty: it went there.
-    """
+    """An instance type in one market that was considered for a rank, as it was when the decision was made."""
 
     column: str
+    """``<provider>/<type>``."""
     market: Market
     usd_per_h: float
+    """Cost of one rank's share of such an instance: of the chosen instance, else of the cheapest one."""
     predicted: float | None = None
+    """Expected performance of the job on this type; None: nothing is known of the job."""
     low: float | None = None
+    """Lower 80 % limit of ``predicted``."""
     high: float | None = None
+    """Upper 80 % limit of ``predicted``."""
     rejected: str = ""
+    """Constraint that excluded this type; empty: it was chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Start a job's ranks on READY instances: a new attempt, or more ranks of an incremental job's running attempt.
-
-    ``candidates``: the types that were to choose from, the chosen one first.
-    """
+    """Start ranks of a job on READY instances: a new attempt, or more ranks of a running incremental job."""
 
     job_id: JobId
     ranks: tuple[RankPlacement, ...]
     reason: Reason
     candidates: tuple[Candidate, ...] = ()
+    """The types considered, the chosen one first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopAttempt:
-    """Ask a running attempt to end; ``cause`` is how its end will be read (None: the user cancelled it)."""
+    """Ask a running attempt to stop."""
 
     job_id: JobId
     cause: FailureCause | None
+    """Cause to record when the attempt has ended; None: the user cancelled it."""
     reason: Reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """Launch one machine that expires at ``expires_at`` unless renewed; ``for_jobs`` then await it.
-
-    A job is named once for each of its ranks that is to run there, and awaits the machine as often. Running jobs await
-    nothing, they grow onto it: ``for_running`` names them in the same way, so that their users are counted with it.
-    """
+    """Launch one instance, which expires at ``expires_at`` unless its lease is renewed."""
 
     offer: Offer
     expires_at: float
     for_jobs: tuple[JobId, ...]
+    """Jobs that will await the instance, one entry for each rank to run there."""
     reason: Reason
     for_running: tuple[JobId, ...] = ()
+    """Running jobs that will add ranks on the instance, one entry per rank. They await nothing, but their users are
+    charged a share of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Renew:
-    """Let a machine live until ``expires_at``; the budget has room for it."""
+    """Extend the lease of an instance; the budget has room for it."""
 
     instance_id: InstanceId
     expires_at: float
@@ -149,16 +149,17 @@ class Renew:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drain:
-    """Place nothing new on a machine (or, with ``undo``, allow it again)."""
+    """Place no new units on an instance."""
 
     instance_id: InstanceId
     reason: Reason
     undo: bool = False
+    """Place units on it again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terminate:
-    """End a machine. Its unreleased allocations end as INSTANCE_LOST once the provider confirms it is gone."""
+    """Terminate an instance. Its unreleased allocations end as INSTANCE_LOST once the provider confirms it is gone."""
 
     instance_id: InstanceId
     reason: Reason
@@ -166,32 +167,35 @@ class Terminate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Correct:
-    """Note with a running job that something is done because it does not do as it should; the deed itself follows.
-
-    ``instances``: the machines it is about. ``learnt``: what is believed of its application from now on.
-    """
+    """Record with a running job that a correction is taken; the actions that carry it out follow in the plan."""
 
     job_id: JobId
     step: str
+    """The correction step, e.g. ``resize`` or ``move``."""
     reason: Reason
     instances: tuple[InstanceId, ...] = ()
+    """The instances concerned."""
     learnt: Learnt | None = None
+    """Change of the application's estimates; None: they stay."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Learnt:
-    """What a running job teaches of its application: ``performance`` alone on type ``column`` with ``vcpus``, and the
-    pressures it ``tolerated`` (0..100 by resource)."""
+    """New estimates of an application, derived from a running job."""
 
     column: str
+    """Instance type they apply to, as ``<provider>/<type>``."""
     vcpus: float
+    """vCPUs the job had."""
     performance: float | None = None
+    """Performance alone on that type with ``vcpus``; None: unchanged."""
     tolerated: Mapping[str, float] = field(default_factory=dict)
+    """Tolerated pressure (0..100) by resource."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resize:
-    """Let ranks of a running job hold other resources of their machines from now on: all of them, or none."""
+    """Change the resources of ranks of a running job on their instances: of all ranks given, or of none."""
 
     job_id: JobId
     ranks: tuple[RankPlacement, ...]
@@ -200,7 +204,7 @@ class Resize:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopRank:
-    """Ask one rank of an incremental job to end, to be started anew elsewhere; the others go on."""
+    """Stop one rank of an incremental job, to restart it on another instance; the other ranks keep running."""
 
     job_id: JobId
     rank: int
@@ -228,11 +232,10 @@ Action = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What to do now, in order, and when time alone changes it: an idle machine is let go, or a back-off is over.
-
-    Until ``due_at`` (inf: nothing is due) planning again is of no use for these, unless something happens.
-    """
+    """The actions to take now, in order, and when the passage of time alone calls for another plan."""
 
     at: float
     actions: tuple[Action, ...] = ()
     due_at: float = inf
+    """Time at which an idle instance is due for release or a back-off ends; inf: never. Until then, planning again is
+    useful only when something else changes."""

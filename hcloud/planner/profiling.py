@@ -1,8 +1,9 @@
-"""How a submitted job becomes known: taken for a known program, profiled on machines of its own, or let go on unknown.
+"""Decide how a submitted job is classified: as a known application, by profiling it, or as a typical one.
 
-A job nobody has seen is run for seconds on one or two small machines (Paragon §2.2, Quasar: Dissertation §4.3.2); the
-same program under new input is only looked at. Profiling serves the job, so it never stands in its way: it has a part
-of the time to the deadline, a price and a number of jobs at one time, and who has waited long enough goes on without.
+An unknown job is run for seconds on one or two small instances (Paragon §2.2, Quasar: Dissertation §4.3.2). The same
+program with new input gets a single short run. Profiling must not delay the job: it may take a limited part of the time
+to the deadline, of the budget and of the job slots. A job that has waited for ``profiling.patience_s`` goes on without
+it.
 """
 
 from __future__ import annotations
@@ -40,29 +41,32 @@ from hcloud.planner.context import PlanContext
 from hcloud.planner.fit.sizing import expected
 from hcloud.planner.plan import Classify, Profile, Wait
 from hcloud.planner.provisioning.strategies import ONLY_RESERVED, forbidden
-from hcloud.planner.text import deadline_numbers, offer_words, seconds, usd
+from hcloud.planner.text import as_wait, deadline_numbers, offer_words, seconds, usd
 from hcloud.spec.policy import ProfilingPolicy
 from hcloud.spec.validation import counted
 
-AT_MOST_UNDER = 4.0
-"""A job whose size is left open is profiled where it can be measured with up to so many times what it asks for."""
+MOST_TIMES_REQUESTED = 4.0
+"""A job whose size the planner chooses is measured with up to this many times the vCPUs it requests."""
 STOP_MARGIN_S = 30.0
-"""A profiling run that is not over this long after its own time cap is stopped."""
+"""A profiling run that exceeds its time limit by this much is stopped."""
+ROOM_FOR_SOURCE_MIB = 160
+"""With less memory than this next to the job, no source that occupies memory fits (the profiler needs 64 MiB, and 96 in
+reserve)."""
+_YET_TO_START = frozenset({JobState.SUBMITTED, JobState.QUEUED})
 
 
 def most_vcpus(job: Job) -> float:
-    """Return at how many vCPUs a job should be measured at least: several times what it asks for, where it may get so
-    many."""
+    """Return with how many vCPUs a job should be measured at least, where it may get so many."""
     vcpus, within = job.spec.resources.vcpus, job.spec.vcpus_within
-    return vcpus if within is None else max(vcpus, min(within[1], AT_MOST_UNDER * vcpus))
+    return vcpus if within is None else max(vcpus, min(within[1], MOST_TIMES_REQUESTED * vcpus))
 
 
 def steps_of(job: Job, most_vcpus: float) -> tuple[float, ...]:
-    """Return the vCPUs to measure a job with on a machine that has ``most_vcpus``: first what it asks for, then the
-    others, most first: half of it, or the ends of what it may be given.
+    """Return the vCPUs to measure a job with on an instance that has ``most_vcpus``.
 
-    Users who leave their jobs' size to the planner may be off by far, to both sides. Only the least tells whether it
-    would do, only more than they ask for whether that would help.
+    First the requested size, then half of it or, where the planner may choose, both ends of the permitted range,
+    largest first. Requests may be far off in both directions: only the smallest size shows whether it suffices, and
+    only a larger one whether it helps.
     """
     vcpus, within = job.spec.resources.vcpus, job.spec.vcpus_within
     if within is None:
@@ -82,7 +86,8 @@ def run_for(
     nodes: int = 1,
     look: bool = False,
 ) -> tuple[JobSpec, float]:
-    """Return a profiling run of ``job`` on a machine of ``offer``, and what it may cost. ``what``: its name's end."""
+    """Return a profiling run of ``job`` on an instance of ``offer``, and what it may cost in USD. ``what`` ends its
+    name."""
     spec = job.spec
     request = ProfileRequest(
         job_id=job.id,
@@ -97,12 +102,12 @@ def run_for(
         knees=spec.vcpus_within is not None and len(steps_vcpus) > 1,
     )
     name, only = f"{spec.name}:profile-{what}", (offer.instance_type.name,)
-    asked = replace(_as_run(spec, request, policy), name=name, instance_types=only)
+    asked = replace(_run_spec(spec, request, policy), name=name, instance_types=only)
     return asked, nodes * run_usd(policy, offer)
 
 
-def _as_run(spec: JobSpec, request: ProfileRequest, policy: ProfilingPolicy) -> JobSpec:
-    """Return what is profiled as a job of the planner's own: with machines to itself, no promise, and an end."""
+def _run_spec(spec: JobSpec, request: ProfileRequest, policy: ProfilingPolicy) -> JobSpec:
+    """Return the spec of a profiling run: an exclusive batch job without deadline, limited in time."""
     return replace(
         spec,
         resources=replace(spec.resources, vcpus=max(request.steps_vcpus)),
@@ -123,30 +128,27 @@ def _as_run(spec: JobSpec, request: ProfileRequest, policy: ProfilingPolicy) -> 
 
 
 def run_usd(policy: ProfilingPolicy, offer: Offer) -> float:
-    """Return what a run on one machine may cost."""
+    """Return what a run on one instance may cost in USD."""
     held_s = max(offer.billing_minimum_s, offer.instance_type.boot_delay_s + policy.total_s)
     return offer.price_usd_per_h * held_s / 3600
 
 
-ROOM_FOR_SOURCE_MIB = 160
-"""Less memory than this beside the job leaves none for a source that holds some (profiler: 64 MiB, and 96 to spare)."""
-_YET_TO_START = frozenset({JobState.SUBMITTED, JobState.QUEUED})
-
-
 @dataclass(slots=True)
 class _ProfilingState:
-    """What is under way: profiling runs by the job they are for, and the programs being profiled. ``offers``: what was
-    found to profile on, by what a job asks for."""
+    """Profiling in progress, and what is available for more."""
 
     context: PlanContext
     runs: dict[JobId, list[Job]] = field(default_factory=dict)
+    """Unfinished profiling runs, by the job they are for."""
     programs: set[str] = field(default_factory=set)
+    """Programs being profiled."""
     offers: dict[tuple[Resources, tuple[str, ...], Constraints | None], list[Offer]] = field(default_factory=dict)
+    """Cache of the offers to profile on, by requirements of a job."""
     _idle: Counter[tuple[str, str]] | None = None
 
     @property
     def idle(self) -> Counter[tuple[str, str]]:
-        """Machines by provider and type that stand idle, less those that runs wait for."""
+        """Idle instances by provider and type, less those that runs wait for."""
         if self._idle is None:
             context = self.context
             self._idle = Counter(
@@ -156,33 +158,30 @@ class _ProfilingState:
 
     @property
     def policy(self) -> ProfilingPolicy:
-        """The section ``profiling`` of the policy in force."""
         return self.context.policy.profiling
 
     def waited_s(self, job: Job) -> float:
-        """Return how long a job has been submitted."""
         return self.context.now - job.submitted_at
 
 
-def leave_submitted(context: PlanContext, submitted: Sequence[Job]) -> None:
-    """Decide about jobs taken in (``submitted``, by number); those that go on come out in ``draft.waiting``."""
-    plain = not context.policy.profiles_jobs and not context.snapshot.programs
-    state = None if plain and not any(job.profile_runs for job in submitted) else _open_desk(context, submitted)
+def decide_submitted(context: PlanContext, submitted: Sequence[Job]) -> None:
+    """Decide about the submitted jobs, given by number; those that are queued are added to ``context.waiting``."""
+    nothing_known = not context.policy.profiles_jobs and not context.snapshot.programs
+    state = None
+    if not nothing_known or any(job.profile_runs for job in submitted):
+        state = _open_profiling(context, submitted)
+        submitted = sorted(submitted, key=lambda job: (-job.spec.priority, job.submitted_at, number_of(job.id)))
     queued = []
-    for job in submitted if state is None else sorted(submitted, key=_urgency):
+    for job in submitted:
         if state is None or job.spec.profile is not None:
-            queued.append(context.enqueue(job, _admitted(context, job)))
-        elif (gone_on := _decide(state, job)) is not None:
-            queued.append(gone_on)
+            queued.append(context.enqueue(job, _admission_reason(context, job)))
+        elif (queued_job := _decide(state, job)) is not None:
+            queued.append(queued_job)
     if queued:
         context.waiting = sorted([*context.waiting, *queued], key=lambda job: number_of(job.id))
 
 
-def _urgency(job: Job) -> tuple[int, float, int]:
-    return (-job.spec.priority, job.submitted_at, number_of(job.id))
-
-
-def _open_desk(context: PlanContext, submitted: Sequence[Job]) -> _ProfilingState:
+def _open_profiling(context: PlanContext, submitted: Sequence[Job]) -> _ProfilingState:
     state, rows = _ProfilingState(context), context.snapshot.plan_cache.occupancy.rows
     for job in [rows[run] for run in sorted(context.measuring)]:
         if job.spec.profile is not None and job.spec.profile.job_id and job.cancelled_by is None:
@@ -191,7 +190,7 @@ def _open_desk(context: PlanContext, submitted: Sequence[Job]) -> _ProfilingStat
     return state
 
 
-def _admitted(context: PlanContext, job: Job) -> Reason:
+def _admission_reason(context: PlanContext, job: Job) -> Reason:
     waited_s = context.now - job.submitted_at
     numbers: dict[str, Number] = {"priority": job.spec.priority, "waited_s": round(waited_s, 3)}
     text = f"admitted {seconds(waited_s)} after submission with priority {job.spec.priority}"
@@ -200,63 +199,48 @@ def _admitted(context: PlanContext, job: Job) -> Reason:
 
 # ------------------------------------------------------------------------------------------------------------- deciding
 def _decide(state: _ProfilingState, job: Job) -> Job | None:
-    """Return the job as queued, or None where it is being profiled, or waits for that."""
+    """Return the job as queued, or None if it is being profiled or waits for that."""
     identity = identify(job.spec)
     rows = state.context.snapshot.programs.get(identity.program, ())
     known = known_as(identity, rows)
-    if job.id in state.runs and _has_time(state, job):
-        return None
-    if job.id in state.runs and known is None:
-        return _give_up(state, job)
+    if job.id in state.runs:
+        runs, policy = state.runs[job.id], state.policy
+        limit_at = min(run.submitted_at for run in runs) + policy.total_s + policy.patience_s
+        if state.context.now < min(limit_at, _slack_ends_at(state, job)):
+            return None
+        if known is None:
+            text = f"{counted(len(runs), 'profiling run')} did not finish in time"
+            numbers: dict[str, Number] = {"runs": len(runs), "waited_s": state.waited_s(job)}
+            return _classify_unknown(state, job, "profiling_too_long", text, numbers)
     if known is not None:
-        return _go_known(state, job, identity, known)
-    if job.profile_runs and not _looked_in_vain(job, identity, rows):
-        text = "profiling measured nothing; classified as a typical application"
-        return _go_unknown(state, job, "profiling_failed", text, {"runs": len(job.profile_runs)})
-    refusal = _not_to_be_profiled(state, job, identity, rows)
+        return _classify_known(state, job, identity, known)
+    own = next((row for row in rows if row.name == identity.name), None)
+    # A short run that differed from what is known of the program is followed by a full profile.
+    differed = len(job.profile_runs) == 1 and own is not None and own.looked_at is not None
+    if job.profile_runs and not differed:
+        text = "its profiling runs measured nothing"
+        return _classify_unknown(state, job, "profiling_failed", text, {"runs": len(job.profile_runs)})
+    refusal = _why_never(state, job, identity, rows)
     if refusal is not None:
-        return _go_unknown(state, job, refusal.code, refusal.text, refusal.numbers)
+        return _classify_unknown(state, job, refusal.code, refusal.text, refusal.numbers)
     return _start(state, job, identity, look=not job.profile_runs and any(is_profiled(row) for row in rows))
 
 
-def _looked_in_vain(job: Job, identity: Identity, rows: Sequence[Application]) -> bool:
-    """Whether a look has shown that it is not what its program is known for: a whole profile is to come."""
-    own = next((row for row in rows if row.name == identity.name), None)
-    return len(job.profile_runs) == 1 and own is not None and own.looked_at is not None
-
-
-def _has_time(state: _ProfilingState, job: Job) -> bool:
-    """Whether a job may still wait for its runs."""
-    began_at = min(run.submitted_at for run in state.runs[job.id])
-    return state.context.now < min(
-        began_at + state.policy.total_s + state.policy.patience_s, _slack_ends_at(state, job)
-    )
-
-
-def _give_up(state: _ProfilingState, job: Job) -> Job:
-    """Let a job go on whose runs take too long, and of which none that is over told enough."""
-    runs = state.runs[job.id]
-    text = f"{counted(len(runs), 'profiling run')} unfinished, no time left; classified as a typical application"
-    return _go_unknown(state, job, "profiling_too_long", text, {"runs": len(runs), "waited_s": state.waited_s(job)})
-
-
 def _slack_ends_at(state: _ProfilingState, job: Job) -> float:
-    """Return until when profiling may keep a job: a part of the time from its submission to its deadline."""
+    """Return until when profiling may delay a job: a part of the time from submission to deadline."""
     deadline_at = job.deadline_at
     if deadline_at is None:
         return inf
     return job.submitted_at + state.policy.max_share_of_slack * max(0.0, deadline_at - job.submitted_at)
 
 
-def _not_to_be_profiled(
-    state: _ProfilingState, job: Job, identity: Identity, rows: Sequence[Application]
-) -> Reason | None:
-    """Return why this job is never profiled, whatever is free; None: it may be."""
+def _why_never(state: _ProfilingState, job: Job, identity: Identity, rows: Sequence[Application]) -> Reason | None:
+    """Return why this job is not to be profiled, whatever is available; None: it may be."""
     spec, policy = job.spec, state.policy
     if not state.context.policy.profiles_jobs:
         return Reason(code="profiling_off", text="profiling is off in the policy")
     if spec.profiling == "never":
-        return Reason(code="profiling_never", text="its job file says profiling: false")
+        return Reason(code="profiling_never", text="its job file says profiling: never")
     if spec.target.kind not in policy.for_targets:
         text = f"profiling.for_targets excludes {spec.target.kind} jobs"
         return Reason(code="profiling_target", text=text)
@@ -269,55 +253,53 @@ def _not_to_be_profiled(
     if spec.stateful and policy.warm_up_s == 0:
         text = "it is stateful, and the policy sets no warm-up for such jobs"
         return Reason(code="profiling_stateful", text=text)
-    return _not_worth_it(state, job, identity, rows)
+    return _why_not_worthwhile(state, job, identity, rows)
 
 
-def _not_worth_it(state: _ProfilingState, job: Job, identity: Identity, rows: Sequence[Application]) -> Reason | None:
-    """Return why profiling would cost more than it could gain, as far as is known."""
-    limit_s, lasts_s = state.policy.skip_if_shorter_than_s, _lasts_s(job, rows)
+def _why_not_worthwhile(
+    state: _ProfilingState, job: Job, identity: Identity, rows: Sequence[Application]
+) -> Reason | None:
+    """Return why profiling would probably cost more than it gains, or None."""
+    limit_s, lasts_s = state.policy.skip_if_shorter_than_s, job.spec.max_runtime_s
+    lasts_s = inf if lasts_s is None else lasts_s
+    if not isinstance(job.spec.target, ServiceTarget):  # earlier runs of a service do not bound this one
+        lasts_s = min(lasts_s, max([row.run_s for row in rows if row.run_s is not None], default=inf))
     if lasts_s < limit_s:
         text = f"it runs for at most {seconds(lasts_s)}, below the minimum of {seconds(limit_s)}"
         return Reason(code="profiling_short", text=text, numbers={"run_s": lasts_s, "limit_s": limit_s})
     own = [row for row in rows if row.name == identity.name]
-    fruitless = sum(len(row.runs) for row in own if row.profiled_at is None and row.looked_at is None)
-    if fruitless >= state.policy.fruitless_runs:
-        text = f"{fruitless} profiling runs of this program measured nothing"
-        return Reason(code="profiling_fruitless", text=text, numbers={"runs": fruitless})
+    failed_runs = sum(len(row.runs) for row in own if row.profiled_at is None and row.looked_at is None)
+    if failed_runs >= state.policy.fruitless_runs:
+        text = f"{counted(failed_runs, 'profiling run')} of this program measured nothing"
+        return Reason(code="profiling_fruitless", text=text, numbers={"runs": failed_runs})
     return None
 
 
-def _lasts_s(job: Job, rows: Sequence[Application]) -> float:
-    """Return for how long a job runs at most, as far as is known; how long a service ran once says nothing of that."""
-    limit_s = inf if job.spec.max_runtime_s is None else job.spec.max_runtime_s
-    ran_s = [row.run_s for row in rows if row.run_s is not None and not isinstance(job.spec.target, ServiceTarget)]
-    return min(limit_s, max(ran_s, default=inf))
-
-
 # ---------------------------------------------------------------------------------------------------------------- going
-def _go_known(state: _ProfilingState, job: Job, identity: Identity, row: Application) -> Job | None:
+def _classify_known(state: _ProfilingState, job: Job, identity: Identity, row: Application) -> Job | None:
     key = key_of(row, identity)
-    believed = state.context.snapshot.applications.get(key)
-    if believed is None and state.waited_s(job) < state.policy.patience_s:
-        _hold(state, job, "classifying", f"{row.name} is being classified", {})
+    estimates = state.context.snapshot.applications.get(key)
+    if estimates is None and state.waited_s(job) < state.policy.patience_s:
+        _keep_waiting(state, job, "classifying", f"{row.name} is being classified", {})
         return None
     source = "profiled" if set(job.profile_runs) & set(row.runs) and row.name == identity.name else "known"
     useful = len(set(job.profile_runs) & set(row.runs))
     text = f"profiled in {counted(useful, 'run')}" if source == "profiled" else f"recognised as {row.name}"
     if job.id in state.runs:
-        text += ", as it cannot wait for the others"
+        text += ", with no time left for the others"
     if source == "known" and identity.input not in row.inputs:
-        text += f", which behaved alike with {len(row.inputs)} inputs"
+        text += f", which behaved alike with {counted(len(row.inputs), 'input')}"
     elif source == "known" and job.profile_runs:
-        text += ", as it behaved in a short run"
-    numbers = _believed(row, job, believed) if believed is not None else {}
+        text += ", confirmed by a short run"
+    numbers = _estimate_numbers(row, job, estimates) if estimates is not None else {}
     if "predicted" in numbers:
         text += f"; expected alone on {row.type_column}: {numbers['predicted']:.4g} {row.measure}/s"
         text += f" ({numbers['predicted_low']:.4g} to {numbers['predicted_high']:.4g})"
-    return _go(state, job, key, source, Reason(code=f"classified_{source}", text=text, numbers=numbers))
+    return _classify(state, job, key, source, Reason(code=f"classified_{source}", text=text, numbers=numbers))
 
 
-def _believed(row: Application, job: Job, known: Classification) -> dict[str, Number]:
-    """Return what is believed of a job, as numbers of a reason."""
+def _estimate_numbers(row: Application, job: Job, known: Classification) -> dict[str, Number]:
+    """Return the estimates of a job as numbers of a reason."""
     numbers: dict[str, Number] = {
         "quality_target": round(known.quality_target.value, 4),
         "quality_class": known.quality_class,
@@ -332,91 +314,95 @@ def _believed(row: Application, job: Job, known: Classification) -> dict[str, Nu
     return numbers
 
 
-def _go_unknown(state: _ProfilingState, job: Job, code: str, text: str, numbers: Mapping[str, Number]) -> Job:
+def _classify_unknown(state: _ProfilingState, job: Job, code: str, text: str, numbers: Mapping[str, Number]) -> Job:
     if not state.context.policy.profiles_jobs and not job.profile_runs:
-        return state.context.enqueue(job, _admitted(state.context, job))
-    return _go(state, job, "", "prior", Reason(code=code, text=f"not profiled: {text}", numbers=numbers))
+        return state.context.enqueue(job, _admission_reason(state.context, job))
+    return _classify(state, job, "", "prior", Reason(code=code, text=f"no profile: {text}", numbers=numbers))
 
 
-def _go(state: _ProfilingState, job: Job, application: str, source: str, reason: Reason) -> Job:
+def _classify(state: _ProfilingState, job: Job, application: str, source: str, reason: Reason) -> Job:
     state.context.add(Classify(job_id=job.id, application=application, source=source, reason=reason))
     known = replace(job, application=application)
-    return state.context.enqueue(known, _admitted(state.context, job))
+    return state.context.enqueue(known, _admission_reason(state.context, job))
 
 
-def _hold(state: _ProfilingState, job: Job, code: str, text: str, numbers: Mapping[str, Number]) -> None:
-    """Leave a job where it is, and say why, if that is news."""
+def _keep_waiting(state: _ProfilingState, job: Job, code: str, text: str, numbers: Mapping[str, Number]) -> None:
+    """Record why a job keeps waiting, if the code is new."""
     if job.wait_code != code:
-        state.context.add(Wait(job_id=job.id, reason=Reason(code=code, text=text, numbers=numbers)))
+        state.context.add(Wait(job_id=job.id, reason=as_wait(Reason(code=code, text=text, numbers=numbers))))
 
 
 # ------------------------------------------------------------------------------------------------------------- starting
 def _start(state: _ProfilingState, job: Job, identity: Identity, *, look: bool) -> Job | None:
-    """Plan the runs, or say what is not free for them; a job that has waited long enough goes on without."""
+    """Plan the profiling runs, or record what they wait for; a job that waited long enough is queued without."""
     policy, context = state.policy, state.context
     offers = _offers_for(state, job)
     boot_s = max((offer.instance_type.boot_delay_s for offer in offers[:1]), default=0.0)
     needs_s, left_s = boot_s + policy.total_s, _slack_ends_at(state, job) - context.now
     if needs_s > left_s:
-        text = f"it would take up to {seconds(needs_s)}; only {seconds(max(0.0, left_s))} may be spent of the time to "
-        return _go_unknown(
-            state, job, "profiling_no_time", text + "its deadline", {"needs_s": needs_s, "left_s": round(left_s, 3)}
-        )
-    hold = _why_not_now(state, job, identity, offers)
-    if hold is None:
-        pressing = [] if look else _all_pressing(state, job, identity, offers)
-        runs, cost_usd = _affordable(state, _runs(state, job, offers, pressing, look=look), offers)
+        text = f"it takes up to {seconds(needs_s)}, but may use only {seconds(max(0.0, left_s))} before its deadline"
+        numbers: dict[str, Number] = {"needs_s": needs_s, "left_s": round(left_s, 3)}
+        return _classify_unknown(state, job, "profiling_no_time", text, numbers)
+    blocked = _why_not_now(state, job, identity, offers)
+    if blocked is None:
+        sources = [] if look else _sources_per_run(state, job, identity, offers)
+        runs, cost_usd = _affordable(state, _runs(state, job, offers, sources, look=look), offers)
         if not runs:
-            text = f"one run on {offer_words(offers[0])} would already cost more than {usd(cost_usd)}"
-            return _go_unknown(state, job, "profiling_too_dear", text, {"limit_usd": cost_usd})
+            text = f"one run on {offer_words(offers[0])} would cost more than the limit of {usd(cost_usd)}"
+            return _classify_unknown(state, job, "profiling_too_dear", text, {"limit_usd": cost_usd})
         state.programs.add(identity.program)
         state.runs[job.id] = []
-        _take_idle(state, runs, offers)
-        reason = _starting(runs, cost_usd, needs_s, pressing)
+        types = {offer.instance_type.name: _type_of(offer) for offer in offers}
+        for run in runs:
+            state.idle[types[run.instance_types[0]]] -= run.nodes.count
+        state.offers.clear()
+        reason = _profiling_reason(runs, cost_usd, needs_s, sources)
         context.add(Profile(job_id=job.id, application=identity.name, runs=runs, reason=reason))
         return None
     if state.waited_s(job) >= policy.patience_s:
-        text = f"given up after {seconds(state.waited_s(job))}: {hold.text}"
-        return _go_unknown(state, job, "profiling_no_room", text, {**hold.numbers, "waited_s": state.waited_s(job)})
-    _hold(state, job, hold.code, hold.text, hold.numbers)
+        text = f"{blocked.text}; gave up after {seconds(state.waited_s(job))}"
+        return _classify_unknown(
+            state, job, "profiling_no_room", text, {**blocked.numbers, "waited_s": state.waited_s(job)}
+        )
+    _keep_waiting(state, job, blocked.code, blocked.text, blocked.numbers)
     return None
 
 
 def profile_again(context: PlanContext, job: Job) -> Profile | None:
-    """Return the run that measures a running ``job`` anew on a machine that stands idle; None where none does, or the
-    policy, the job or limits are against it.
+    """Return a run that measures a running ``job`` again on an idle instance, or None.
 
-    Nothing is launched for it, and it is a base run: its application is known by what that finds from then on.
+    None is returned if no instance is idle, or if the policy, the job or limits forbid it. Nothing is launched for it.
+    It is a base run: the application is classified again from its result.
     """
-    state, identity = _open_desk(context, []), identify(job.spec)
+    state, identity = _open_profiling(context, []), identify(job.spec)
     rows = context.snapshot.programs.get(identity.program, ())
-    if job.id in state.runs or _not_to_be_profiled(state, job, identity, rows) is not None or not state.idle:
+    if job.id in state.runs or _why_never(state, job, identity, rows) is not None or not state.idle:
         return None
     offers = _offers_for(state, job)
     if not offers or state.idle[_type_of(offers[0])] <= 0:
         return None
-    pressing = _pressing(state, job, identity, offers[0])
+    sources = _sources_on(state, job, identity, offers[0])
     steps = steps_of(job, offers[0].instance_type.capacity.vcpus)
-    run = run_for(state.policy, job, offers[0], "again", steps_vcpus=steps, sources=pressing.sources)
+    run = run_for(state.policy, job, offers[0], "again", steps_vcpus=steps, sources=sources.sources)
     runs, cost_usd = _affordable(state, [run], offers)
     if not runs or len(state.runs) >= state.policy.max_concurrent or context.snapshot.paused:
         return None
-    reason = _starting(runs, cost_usd, state.policy.total_s, [pressing])
+    reason = _profiling_reason(runs, cost_usd, state.policy.total_s, [sources])
     return Profile(job_id=job.id, application=identity.name, runs=runs, reason=reason)
 
 
 def _why_not_now(state: _ProfilingState, job: Job, identity: Identity, offers: Sequence[Offer]) -> Reason | None:
     context, busy, limit = state.context, len(state.runs), state.policy.max_concurrent
     if context.snapshot.paused:
-        return Reason(code="paused", text=f"waiting: launches and placements are paused ({context.snapshot.paused})")
+        return Reason(code="paused", text=f"launches and placements are paused ({context.snapshot.paused})")
     if identity.program in state.programs:
-        text = f"waiting: another job of {identity.program} is being profiled"
+        text = f"another job of {identity.program} is being profiled"
         return Reason(code="profiling_same_program", text=text)
     if busy >= limit:
-        text = f"waiting: {busy} jobs are being profiled, the most allowed at one time"
+        text = f"{busy} jobs are being profiled, the most allowed at one time"
         return Reason(code="profiling_slots", text=text, numbers={"busy": busy, "limit": limit})
     if not offers:
-        text = "waiting: no machine available to profile it on"
+        text = "no machine available to profile it on"
         return Reason(code="profiling_no_offer", text=text)
     if state.idle[_type_of(offers[0])] > 0:
         return None
@@ -424,7 +410,9 @@ def _why_not_now(state: _ProfilingState, job: Job, identity: Identity, offers: S
     if refusal is None:
         return None
     return Reason(
-        code=f"profiling_{refusal.code}", text=f"{offer_words(offers[0])}: {refusal.text}", numbers=refusal.numbers
+        code=f"profiling_{refusal.code}",
+        text=f"{refusal.text} ({offer_words(offers[0])})",
+        numbers=refusal.numbers,
     )
 
 
@@ -433,8 +421,8 @@ def _type_of(offer: Offer) -> tuple[str, str]:
 
 
 def _idle(context: PlanContext) -> Counter[tuple[str, str]]:
-    """Count the machines that stand idle by provider and type, less those that profiling runs wait for; spot ones may
-    go in the middle of a run, and are left out."""
+    """Count idle instances by provider and type, less those that profiling runs wait for. Spot instances are left out,
+    because they may be preempted during a run."""
     instances, rows = context.fleet.instances, context.snapshot.plan_cache.occupancy.rows
     empty = [instances[at] for at, held in enumerate(context.fleet.holdings) if not held]
     idle = Counter(
@@ -449,20 +437,11 @@ def _idle(context: PlanContext) -> Counter[tuple[str, str]]:
     return Counter({key: count - awaited[key[1]] for key, count in idle.items() if count > awaited[key[1]]})
 
 
-def _take_idle(state: _ProfilingState, runs: Sequence[JobSpec], offers: Sequence[Offer]) -> None:
-    """Count the idle machines that ``runs`` will be on as taken, so that the next job looks for others."""
-    types = {offer.instance_type.name: _type_of(offer) for offer in offers}
-    for run in runs:
-        state.idle[types[run.instance_types[0]]] -= run.nodes.count
-    state.offers.clear()
-
-
 def _offers_for(state: _ProfilingState, job: Job) -> list[Offer]:
-    """Return one offer of each type to profile on, the first with a vCPU left for a neighbour where there is one.
+    """Return one offer per type to profile on; the first one, if possible, with a vCPU to spare for a neighbour.
 
-    First what stands idle, those types that tell most of all others together (random ones in Paragon §2.2); then the
-    cheapest.
-    Never spot, which may go in the middle.
+    Idle instances come first, of the types that together say most about all others (Paragon §2.2 takes random ones);
+    then the cheapest offers. Spot is left out, because it may be preempted during a run.
     """
     key = (job.spec.resources, job.spec.instance_types, job.spec.placement)
     known = state.offers.get(key)
@@ -474,77 +453,79 @@ def _offers_for(state: _ProfilingState, job: Job) -> list[Offer]:
 def _search_offers(state: _ProfilingState, job: Job) -> list[Offer]:
     context, cheapest = state.context, dict[tuple[str, str], Offer]()
     made_of = (context.snapshot.offers, context.policy)
-    for offer in context.snapshot.plan_cache.of("to profile on", made_of, lambda: _to_profile_on(context)):
+    for offer in context.snapshot.plan_cache.of("to profile on", made_of, lambda: _permitted_offers(context)):
         kind = _type_of(offer)
         fits = kind not in cheapest and job.spec.resources.fits(offer.instance_type.capacity)
-        if fits and job.spec.may_use(offer) and _can_be_had(state, offer):
+        if fits and job.spec.may_use(offer) and _is_available(state, offer):
             cheapest[kind] = offer
-    found = sorted(cheapest.values(), key=lambda each: state.idle[_type_of(each)] <= 0)
-    return _most_telling(state, found, _roomy(state, job, found) or found)
+    offers = sorted(cheapest.values(), key=lambda each: state.idle[_type_of(each)] <= 0)
+    return _most_informative(state, offers, _roomy(state, job, offers) or offers)
 
 
 def _roomy(state: _ProfilingState, job: Job, offers: Sequence[Offer]) -> list[Offer]:
-    """Return those of ``offers`` with a vCPU for a neighbour, and for sizes above what ``job`` asks for if there are
-    such that are not too dear."""
+    """Return the ``offers`` with vCPUs to spare for a neighbour and, if any is within the cost limit, for the sizes
+    above the requested one."""
     roomy = [offer for offer in offers if _has_spare_vcpus(state, job, offer)]
     limit_usd, most = _limit_usd(state), most_vcpus(job)
     wide = [o for o in roomy if o.instance_type.capacity.vcpus >= most and run_usd(state.policy, o) <= limit_usd]
     return wide or roomy
 
 
-def _most_telling(state: _ProfilingState, found: Sequence[Offer], roomy: Sequence[Offer]) -> list[Offer]:
-    """Return ``found`` in the order in which they are profiled on, as many as are: first one that is ``roomy``.
+def _most_informative(state: _ProfilingState, found: Sequence[Offer], roomy: Sequence[Offer]) -> list[Offer]:
+    """Return ``found`` in the order to profile on, at most ``profiling.types`` of them; the first is ``roomy``.
 
-    Of those that stand idle, the ones that tell most together; then as they come.
+    Of the idle types those that say most together come first, then the others in the given order.
     """
-    prior, types, named = state.context.snapshot.type_prior, state.policy.types, {_column_of(o): o for o in found}
-    idle = [column for column, offer in named.items() if state.idle[_type_of(offer)] > 0]
-    able = [_column_of(offer) for offer in roomy]
+    prior, types, by_column = state.context.snapshot.type_prior, state.policy.types, {_column_of(o): o for o in found}
+    idle = [column for column, offer in by_column.items() if state.idle[_type_of(offer)] > 0]
+    suitable = [_column_of(offer) for offer in roomy]
     if prior is None or not idle:
-        telling: tuple[str, ...] = ()
-    elif able[0] in idle:
-        telling = prior.most_telling(idle, types, one_of=able)
+        informative: tuple[str, ...] = ()
+    elif suitable[0] in idle:
+        informative = prior.most_telling(idle, types, one_of=suitable)
     else:
-        telling = prior.most_telling(idle, types - 1, one_of=idle, already=able[:1])
-    first = [column for column in (*telling, *able) if column in able][:1]
-    return [named[column] for column in dict.fromkeys((*first, *telling, *named))][:types]
+        informative = prior.most_telling(idle, types - 1, one_of=idle, already=suitable[:1])
+    head = [column for column in (*informative, *suitable) if column in suitable][:1]
+    return [by_column[column] for column in dict.fromkeys((*head, *informative, *by_column))][:types]
 
 
 def _column_of(offer: Offer) -> str:
     return "/".join(_type_of(offer))
 
 
-def _to_profile_on(context: PlanContext) -> list[Offer]:
-    """Return the offers that the policy lets anybody be profiled on, cheapest first; where its strategy never rents, a
-    run would wait in vain."""
+def _permitted_offers(context: PlanContext) -> list[Offer]:
+    """Return the offers that policy and strategy allow for profiling, cheapest first."""
     policy, types = context.policy, context.policy.profiling.instance_types
-    found = list[Offer]()
+    offers = list[Offer]()
     for offer in sorted(context.snapshot.offers, key=lambda each: (each.price_usd_per_h, each.key)):
         refused = forbidden(policy, offer) is not None or context.strategy.refusal(offer) is not None
         named = not types or matches(offer.instance_type.name, types)
         if named and not refused and offer.market is not Market.SPOT:
-            found.append(offer)
-    return found
+            offers.append(offer)
+    return offers
 
 
-def _can_be_had(state: _ProfilingState, offer: Offer) -> bool:
-    """Whether a machine of that offer can be rented now, or stands idle (all that are reserved may be up already)."""
+def _is_available(state: _ProfilingState, offer: Offer) -> bool:
+    """Return whether an instance of ``offer`` can be launched now or is idle; all reserved ones may be running
+    already."""
     if state.idle[_type_of(offer)] > 0:
         return True
     backoffs, now = state.context.snapshot.backoffs, state.context.now
     return offer.available != 0 and not any(b.covers(offer) and b.until_at > now for b in backoffs)
 
 
-def _pressing(
+def _sources_on(
     state: _ProfilingState, job: Job, identity: Identity, offer: Offer, besides: Sequence[str] = ()
 ) -> Pressing:
-    """Return the sources to measure a job beside on a machine, and why these; ``besides``: those that another run of it
-    is for."""
+    """Return the sources of interference to measure a job under on an instance, and why these.
+
+    ``besides`` are the sources that another of its runs covers.
+    """
     fixed, snapshot = state.policy.sources, state.context.snapshot
     if fixed is not None:
         sources = tuple(source for source in fixed if source not in besides)
         return Pressing(sources=sources, why="as set by profiling.sources")
-    # A copy has no network: it tolerates any load of it and causes none, so nothing need be measured.
+    # A copy has no network, so it neither tolerates nor causes any load of it.
     left_out = {"network-bandwidth"}
     if offer.instance_type.capacity.memory_mib - job.spec.resources.memory_mib < ROOM_FOR_SOURCE_MIB:
         left_out.add("memory-capacity")
@@ -553,22 +534,23 @@ def _pressing(
     return choose_sources(snapshot.source_prior, left_out=left_out, row=own, besides=besides)
 
 
-def _all_pressing(state: _ProfilingState, job: Job, identity: Identity, offers: Sequence[Offer]) -> list[Pressing]:
-    """Return what each run beside sources measures, the base run first: one more where a second machine has a vCPU for
-    them. Its run is then no longer than the first, which has more sizes to measure, and goes on at the same time.
+def _sources_per_run(state: _ProfilingState, job: Job, identity: Identity, offers: Sequence[Offer]) -> list[Pressing]:
+    """Return the sources for each run that applies some, the base run first.
 
-    Where nothing is ever rented, jobs wait for the machine it would keep meanwhile.
+    A second instance with a spare vCPU gets a set of its own; its run ends no later than the base run, which measures
+    more sizes. Under a strategy that never rents there is no second set, because jobs wait for the instance it would
+    hold.
     """
-    found = [_pressing(state, job, identity, offers[0])]
-    second = _second(state, offers) if state.context.policy.provisioning.strategy not in ONLY_RESERVED else None
-    if second is not None and found[0].sources and _has_spare_vcpus(state, job, second):
-        found.append(_pressing(state, job, identity, second, besides=found[0].sources))
-    return found
+    sources = [_sources_on(state, job, identity, offers[0])]
+    second = _second_offer(state, offers) if state.context.policy.provisioning.strategy not in ONLY_RESERVED else None
+    if second is not None and sources[0].sources and _has_spare_vcpus(state, job, second):
+        sources.append(_sources_on(state, job, identity, second, besides=sources[0].sources))
+    return sources
 
 
-def _second(state: _ProfilingState, offers: Sequence[Offer]) -> Offer | None:
-    """Return on what the second machine of a profile is: another type, else the same, if the policy wants several types
-    and two machines can be had. None: there is no second one."""
+def _second_offer(state: _ProfilingState, offers: Sequence[Offer]) -> Offer | None:
+    """Return the offer for the second instance of a profile: another type, else the same one if two are available; None
+    if the policy wants one type only, or there is no second instance."""
     if len(offers) > 1 or state.policy.types == 1:
         return offers[1] if len(offers) > 1 else None
     first = offers[0]
@@ -583,7 +565,7 @@ def _has_spare_vcpus(state: _ProfilingState, job: Job, offer: Offer) -> bool:
 def _runs(
     state: _ProfilingState, job: Job, offers: Sequence[Offer], pressing: Sequence[Pressing], *, look: bool
 ) -> list[tuple[JobSpec, float]]:
-    """Return the runs to make, most telling first, each with what it may cost."""
+    """Return the runs to make, the most informative first, each with its cost limit in USD."""
     vcpus, first = job.spec.resources.vcpus, offers[0]
     if look:
         return [run_for(state.policy, job, first, "look", steps_vcpus=(vcpus,), look=True)]
@@ -600,7 +582,7 @@ def _runs(
 
 
 def _limit_usd(state: _ProfilingState) -> float:
-    """Return what all runs of one job may cost together; infinite where there is no limit."""
+    """Return what all runs of one job may cost together in USD; inf if there is no limit."""
     per_day_usd, policy = state.context.policy.budgets.per_day_usd, state.policy
     return min(
         policy.max_usd_per_job if policy.max_usd_per_job is not None else inf,
@@ -611,7 +593,7 @@ def _limit_usd(state: _ProfilingState) -> float:
 def _affordable(
     state: _ProfilingState, runs: Sequence[tuple[JobSpec, float]], offers: Sequence[Offer]
 ) -> tuple[tuple[JobSpec, ...], float]:
-    """Return as many of ``runs``, in order, as the limits have room for, and their cost (or, for none, the limit)."""
+    """Return as many of ``runs``, in order, as the cost limit allows, and their cost; if none, the limit."""
     limit_usd, taken, cost_usd = _limit_usd(state), list[JobSpec](), 0.0
     for spec, price_usd in runs:
         if cost_usd + price_usd <= limit_usd:
@@ -622,7 +604,7 @@ def _affordable(
     return tuple(taken), cost_usd
 
 
-def _starting(runs: Sequence[JobSpec], cost_usd: float, lasts_s: float, pressing: Sequence[Pressing]) -> Reason:
+def _profiling_reason(runs: Sequence[JobSpec], cost_usd: float, lasts_s: float, pressing: Sequence[Pressing]) -> Reason:
     looks = any(run.profile is not None and run.profile.look for run in runs)
     what = "profiled in one short run, as its program is known" if looks else f"profiled in {counted(len(runs), 'run')}"
     types = ", ".join(dict.fromkeys(run.instance_types[0] for run in runs))

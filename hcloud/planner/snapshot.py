@@ -1,4 +1,4 @@
-"""What a decision may know: a frozen, sorted picture of the world at one moment."""
+"""The input of a decision: a frozen, sorted picture of jobs, instances, offers and estimates at one moment."""
 
 from __future__ import annotations
 
@@ -19,29 +19,24 @@ from hcloud.planner.cache import PlanCache
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spend:
-    """Money booked so far and money already promised, in USD.
-
-    ``day_usd`` and ``month_usd`` are what live and ended instances have cost since the start of the UTC day and month;
-    ``by_user_*`` the same attributed to users by what their jobs held. What live instances may still cost until they
-    expire is computed by the planner from ``Instance.expires_at``.
-    """
+    """Money booked so far in USD. What live instances may still cost until they expire is computed by the planner."""
 
     day_usd: float = 0.0
+    """Cost of live and ended instances since the start of the UTC day."""
     month_usd: float = 0.0
+    """The same since the start of the UTC month."""
     day_ends_at: float = 0.0
     month_ends_at: float = 0.0
     by_user_day_usd: Mapping[str, float] = field(default_factory=dict)
+    """``day_usd`` attributed to users by the resources their jobs held."""
     by_user_month_usd: Mapping[str, float] = field(default_factory=dict)
+    """``month_usd`` attributed in the same way."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfferBackoff:
-    """An offer (or a whole provider/zone, with empty strings as wildcards) not to be tried before ``until_at``.
-
-    ``losses``: how often in a row a spot machine of it was taken back soon after its launch, the last at ``lost_at``;
-    unlike ``failures`` (to launch) they still count when another one could be launched. ``unregistered``: from how many
-    launches in a row no worker came, the last given up at ``unregistered_at``; they count until one registers.
-    """
+    """An offer, or all offers of a provider or zone (empty strings are wildcards), not to be launched before
+    ``until_at``."""
 
     provider: str
     zone: str = ""
@@ -49,14 +44,21 @@ class OfferBackoff:
     market: str = ""
     until_at: float
     error: str = ""
+    """Error message of the last failed launch."""
     failures: int = 1
+    """Failed launches in a row."""
     losses: int = 0
+    """Spot instances in a row that were preempted soon after launch. Unlike ``failures``, a successful launch does not
+    reset the count."""
     lost_at: float = 0.0
+    """Time of the last such loss."""
     unregistered: int = 0
+    """Launches in a row from which no worker registered; reset when one registers."""
     unregistered_at: float = 0.0
+    """When the last of these was given up."""
 
     def covers(self, offer: Offer) -> bool:
-        """Return whether this memory speaks of ``offer``."""
+        """Return whether the back-off applies to ``offer``."""
         return (
             self.provider == offer.provider
             and self.zone in ("", offer.zone)
@@ -66,7 +68,7 @@ class OfferBackoff:
 
 
 class DirectiveScope(StrEnum):
-    """What an order names."""
+    """What the name of a directive refers to."""
 
     INSTANCE = "instance"
     TYPE = "type"
@@ -75,34 +77,34 @@ class DirectiveScope(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Directive:
-    """An operator's standing order: nothing new on these machines, none more like them; or, ``destroy``, they end now.
-
-    ``name`` is an instance's id, a pattern (``*``, ``?``) of type names, or a provider's name. By ``deadline_at`` what
-    still runs there has been stopped and runs again elsewhere; None: it may run to its end.
-    """
+    """An operator's standing order to drain instances and launch no more like them, or to destroy them."""
 
     scope: DirectiveScope
     name: str
+    """Instance id, pattern (``*``, ``?``) of type names, or provider name, according to ``scope``."""
     by: str
+    """The operator who gave the order."""
     ordered_at: float
     deadline_at: float | None = None
+    """When units still running there are stopped, to run elsewhere; None: they may finish."""
     destroy: bool = False
+    """Terminate the instances now."""
 
     def covers(self, instance: Instance) -> bool:
-        """Return whether ``instance`` is meant."""
+        """Return whether the directive applies to ``instance``."""
         if self.scope is DirectiveScope.INSTANCE:
             return instance.id == self.name
         return self.closes(instance.offer)
 
     def closes(self, offer: Offer) -> bool:
-        """Return whether nothing of ``offer`` may be launched. An order about one instance closes none."""
+        """Return whether no instance of ``offer`` may be launched. A directive about one instance blocks no offer."""
         if self.scope is DirectiveScope.TYPE:
             return fnmatchcase(offer.instance_type.name, self.name)
         return self.scope is DirectiveScope.PROVIDER and offer.provider == self.name
 
 
 def closed(orders: Sequence[Directive], offers: Sequence[Offer]) -> tuple[OfferBackoff, ...]:
-    """Return what ``orders`` close among ``offers``, as back-offs that last until the orders are taken back."""
+    """Return the ``offers`` that ``orders`` block, as back-offs that last until the orders are withdrawn."""
     found = {
         (offer.provider, offer.instance_type.name): order for offer in offers for order in orders if order.closes(offer)
     }
@@ -114,14 +116,14 @@ def closed(orders: Sequence[Directive], offers: Sequence[Offer]) -> tuple[OfferB
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftOut:
-    """What planning failed on, each with what went wrong: nothing is decided about these ``jobs`` (but those
-    that are cancelled, or have used up a budget of their own, end), and these ``stages`` of a plan are passed over."""
+    """Jobs and stages excluded from planning because planning them failed, each with its error message."""
 
     jobs: Mapping[JobId, str] = field(default_factory=dict)
+    """Jobs about which nothing is decided; cancelled jobs and jobs over their own budget still end."""
     stages: Mapping[str, str] = field(default_factory=dict)
+    """Stages of the plan that are skipped."""
 
     def __bool__(self) -> bool:
-        """Whether anything is left out."""
         return bool(self.jobs or self.stages)
 
 
@@ -130,44 +132,45 @@ NOTHING_LEFT_OUT = LeftOut()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """Everything a plan may depend on. ``jobs`` are all that have not ended, ``instances`` all not terminated, both in
-    order of their number; ``offers`` sorted by key. ``reachable`` lists the instances whose worker answered just now.
-    ``offers_known`` names providers whose offers were read at least once (an absent provider proves nothing).
-    ``engine_reachable`` False means silence of workers says nothing about them; ``engine_reachable_since`` is when its
-    present, gapless time of answering began: a worker's silence counts from then at the earliest, so that an engine
-    that comes back is not taken for a fleet that died. ``providers`` names those configured (empty: not known, so
-    nothing is ever called impossible).
-    """
+    """Everything a plan may depend on. Rows are sorted: jobs and instances by number, offers by key."""
 
     now: float
     jobs: tuple[Job, ...] = ()
+    """All jobs that have not ended."""
     instances: tuple[Instance, ...] = ()
+    """All instances that are not terminated."""
     offers: tuple[Offer, ...] = ()
     spend: Spend = Spend()
     backoffs: tuple[OfferBackoff, ...] = ()
     reachable: frozenset[str] = frozenset()
+    """Ids of the instances whose worker answered just now."""
     offers_known: frozenset[str] = frozenset()
+    """Providers whose offers were read at least once; the absence of any other provider proves nothing."""
     engine_reachable: bool = True
+    """Whether the engine answers. While it does not, the silence of a worker means nothing."""
     engine_reachable_since: float = 0.0
+    """Since when the engine has answered without interruption. A worker's silence counts from then at the earliest, so
+    that an engine restart is not taken for the loss of the fleet."""
     providers: frozenset[str] = frozenset()
+    """Names of the configured providers; empty: not known, so no job is called impossible."""
     applications: Mapping[str, Classification] = field(default_factory=dict)
-    """What is believed of each application that a job of this snapshot is taken for, by ``Job.application``."""
+    """Estimates of each application that a job of this snapshot is assigned to, by ``Job.application``."""
     fleet_stats: FleetStats = NOTHING_RECENT
-    """What the last while has shown of queue, reserved room and machines; followed by the controller."""
+    """Recent statistics of queue, reserved capacity and instances; maintained by the controller."""
     job_samples: Mapping[JobId, JobSamples] = field(default_factory=dict)
-    """What running jobs have lately been measured to do; followed by the controller."""
+    """Recent samples of running jobs; maintained by the controller."""
     programs: Mapping[str, tuple[Application, ...]] = field(default_factory=dict)
-    """What is known of each program, by ``Identity.program``."""
+    """The known applications of each program, by ``Identity.program``."""
     source_prior: SourcePrior | None = None
-    """How pressures go together in all that is known; None: too little is, or no job is to be profiled."""
-    type_prior: TypePrior | None = None
-    """How performance on machine types goes together in all that is known; None: too little is, or no job is to be
+    """Correlation of pressures across all known applications; None: too little is known, or no job is to be
     profiled."""
+    type_prior: TypePrior | None = None
+    """Correlation of performance across instance types; None: too little is known, or no job is to be profiled."""
     directives: tuple[Directive, ...] = ()
-    """What operators ordered about machines; what that closes among the offers is among the ``backoffs``."""
+    """Standing orders of operators; the offers they block are among ``backoffs``."""
     paused: str = ""
-    """Not empty: nothing may be launched or placed; says why (an operator's drain)."""
+    """Not empty: the reason why nothing may be launched or placed (an operator's drain)."""
     left_out: LeftOut = NOTHING_LEFT_OUT
-    """What planning failed on lately; found and remembered by the controller."""
+    """Jobs and stages on which planning failed lately; maintained by the controller."""
     plan_cache: PlanCache = field(default_factory=PlanCache, compare=False, repr=False)
-    """What earlier plans worked out of records that are still the same; no plan depends on it."""
+    """Results of earlier plans for rows that have not changed; never changes a plan."""

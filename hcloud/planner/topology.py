@@ -1,7 +1,7 @@
-"""Who may be where, by what users demand: zones and labels, jobs kept apart from each other, nodes that spread.
+"""Placement constraints of users: zones and labels, anti-affinity between jobs, spreading of nodes.
 
-Demands are hard: they are never relaxed. To be kept apart is mutual, whichever of the two was there first; units that
-were asked to end count until they are gone.
+Constraints are hard and never relaxed. Anti-affinity is mutual, whichever job was placed first; stopping units count
+until they are gone.
 """
 
 from __future__ import annotations
@@ -19,31 +19,30 @@ Counts = npt.NDArray[np.int64]
 
 
 class AffinityGroup(NamedTuple):
-    """What decides beside whom a job may be: whose it is, its name, and the names it is kept apart from."""
+    """What decides which jobs a job may share an instance with. Anti-affinity applies between jobs of one user."""
 
     user: str
     name: str
     apart_from: tuple[str, ...]
+    """Patterns of job names it must not share an instance with."""
 
     def clashes(self, other: AffinityGroup) -> bool:
-        """Return whether the two must not share a machine."""
+        """Return whether jobs of the two groups must not share an instance."""
         asked = matches(other.name, self.apart_from) or matches(self.name, other.apart_from)
         return self.user == other.user and asked
 
 
 class TopologyConstraints:
-    """The demands of jobs over one fleet. Counts have shape ``(N,)``; nothing is counted where nobody is kept apart.
-
-    ``users``: those of whom a job is kept apart from others of theirs.
-    """
+    """The constraints of jobs over one fleet. Counts have shape ``(N,)``; without anti-affinity nothing is counted."""
 
     def __init__(self, fleet: Fleet, jobs: Sequence[Job]) -> None:
-        """Look over ``jobs``, all that have not ended."""
+        """Read the constraints of ``jobs``, which are all that have not ended."""
         self._fleet = fleet
         stated = [job.spec for job in jobs if job.spec.placement is not None]
         self.users = {spec.user for spec in stated if spec.placement is not None and spec.placement.apart_from}
+        """Users of whom at least one job states an anti-affinity."""
         self._admitted: dict[Constraints, Mask] = {}
-        self._there: dict[AffinityGroup, Counts] = {}
+        self._counts: dict[AffinityGroup, Counts] = {}
         self._clashing: dict[AffinityGroup, Counts] = {}
         self._journal: list[tuple[int, AffinityGroup, int]] = []
         for at, held in enumerate(fleet.holdings if self.users else ()):
@@ -51,14 +50,14 @@ class TopologyConstraints:
                 self.arrive(at, self.company(job.spec))
 
     def company(self, spec: JobSpec) -> AffinityGroup | None:
-        """Return beside whom a job may be; None where nobody of its user is kept apart from anybody."""
+        """Return the affinity group of a job; None if no job of its user states an anti-affinity."""
         if spec.user not in self.users:
             return None
         apart_from = spec.placement.apart_from if spec.placement is not None else ()
         return AffinityGroup(user=spec.user, name=spec.name, apart_from=apart_from)
 
     def admitted(self, constraints: Constraints) -> Mask:
-        """Return the machines whose zone and labels are as demanded."""
+        """Return which instances have the required zone and labels."""
         known = self._admitted.get(constraints)
         if known is None:
             offers = [instance.offer for instance in self._fleet.instances]
@@ -66,12 +65,12 @@ class TopologyConstraints:
             known = self._admitted[constraints] = np.array(flags, dtype=np.bool_)
         return known
 
-    def apart(self, company: AffinityGroup) -> Mask:
-        """Return the machines without anybody that ``company`` must not meet."""
+    def without_conflicts(self, company: AffinityGroup) -> Mask:
+        """Return which instances hold no job that ``company`` must not share one with."""
         found = self._clashing.get(company)
         if found is None:
             found = np.zeros(len(self._fleet.instances), dtype=np.int64)
-            for other, counts in self._there.items():
+            for other, counts in self._counts.items():
                 if company.clashes(other):
                     found += counts
             self._clashing[company] = found
@@ -79,7 +78,7 @@ class TopologyConstraints:
         return free
 
     def spread(self, constraints: Constraints, taken: Sequence[int]) -> Mask:
-        """Return where one more node may go, others of the job being on the machines ``taken``."""
+        """Return where one more node may go, given the instances ``taken`` by the job's other nodes."""
         free = np.ones(len(self._fleet.instances), dtype=np.bool_)
         if constraints.spread != "none":
             free[list(taken)] = False
@@ -91,31 +90,31 @@ class TopologyConstraints:
 
     # ------------------------------------------------------------------------------------------------- coming and going
     def arrive(self, at: int, company: AffinityGroup | None, by: int = 1) -> None:
-        """Count a unit as on, or promised room of, machine ``at`` (or, with -1, as gone)."""
+        """Count ``by`` units as placed on, or promised room on, instance ``at``; -1: as gone."""
         if company is not None:
             self._journal.append((at, company, by))
             self._count(at, company, by)
 
     @property
     def moment(self) -> int:
-        """Now, for :meth:`back_to`."""
+        """The present position in the journal, for :meth:`back_to`."""
         return len(self._journal)
 
     def back_to(self, moment: int) -> None:
-        """Undo all comings and goings since ``moment``."""
+        """Undo all arrivals and departures since ``moment``."""
         while len(self._journal) > moment:
             at, company, by = self._journal.pop()
             self._count(at, company, -by)
 
     def _count(self, at: int, company: AffinityGroup, by: int) -> None:
-        if company not in self._there:
-            self._there[company] = np.zeros(len(self._fleet.instances), dtype=np.int64)
-        self._there[company][at] += by
+        if company not in self._counts:
+            self._counts[company] = np.zeros(len(self._fleet.instances), dtype=np.int64)
+        self._counts[company][at] += by
         for other, counts in self._clashing.items():
             if other.clashes(company):
                 counts[at] += by
 
 
 def admits(constraints: Constraints | None, offer: Offer) -> bool:
-    """Return whether machines of ``offer`` have the zone and the labels demanded."""
+    """Return whether instances of ``offer`` have the required zone and labels."""
     return constraints is None or (constraints.in_zone(offer.zone) and constraints.labelled(offer.labels))

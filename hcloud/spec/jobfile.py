@@ -1,6 +1,7 @@
-"""The job document: what people write in a job file and clients post to the API, checked and made a ``JobSpec``.
+"""Job files: the document that users write and clients post to the API, and its conversion to a ``JobSpec``.
 
-Keys are friendly (``within: 10m``, ``memory: 1.5GiB``); bare numbers are in the unit each field states.
+Field names are the keys of the YAML. The text under each field is its description in ``hcloud job schema``. Values may
+have units (``within: 10m``, ``memory: 1.5GiB``); bare numbers are in the unit that the field states.
 """
 
 from __future__ import annotations
@@ -43,16 +44,17 @@ from hcloud.core.units import (
     shown,
     utc_text,
 )
+from hcloud.spec.key_changes import KEY_CHANGES, translate_keys
 from hcloud.spec.validation import AtKey, KeyPath, key_path, nearest, parse
 
 ARGUMENT_BYTES_MAX: Final = 128 * 1024 - 1
-"""Linux starts no program with a longer argument or environment entry."""
+"""Linux's limit for one argument or environment entry."""
 SETUP_S: Final = 600.0
-"""How long a measured job's setup and start may take, where it does not say how long it may run."""
+"""Time for the setup and start of a measured job without max_runtime."""
 NODES_MOST: Final = 10_000
 VCPUS_MOST: Final = 4096
 REQUESTS_MOST: Final = 1e9
-"""Of a job's nodes, of one node's vCPUs, and of a service's requests per second: more is a slip of the pen."""
+"""Plausibility limits of nodes per job, vCPUs per node and requests per second; more is a typing error."""
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"
 _VARIABLE = r"^[A-Za-z_][A-Za-z0-9_]*$"
 _TAG = r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,62}$"
@@ -61,10 +63,9 @@ _TARGETS = ("batch", "service", "best_effort")
 
 
 def _spelled(pattern: str, wanted: str) -> Callable[[str], str]:
-    """Return a check that text has the form ``wanted`` describes."""
+    """Return a validator for text that matches ``pattern``; ``wanted`` describes the form in its error message."""
 
     def check(text: str) -> str:
-        """Return ``text`` as it is. Raises ValueError where it does not match."""
         if not re.fullmatch(pattern, text) or text.endswith("\n"):
             raise ValueError(f"must be {wanted}, not {shown(text)}")
         return text
@@ -79,14 +80,14 @@ def _fits_a_program(text: str) -> str:
 
 
 def _whole_number_as_text(value: object) -> object:
-    """Let ``THREADS: 4`` be written without quotes; 1.10, true and null mean different things to different people."""
+    """Accept ``THREADS: 4`` without quotes; 1.10, true and null stay errors, as their text is ambiguous."""
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 10**40:
         return str(value)
     return value
 
 
 def _shell_line(value: object) -> object:
-    """Read text as a line for the shell."""
+    """Turn text into a command for the shell."""
     if not isinstance(value, str | list | tuple):
         raise ValueError(f"must be text for the shell or a list of a program and its arguments, not {shown(value)}")
     if not value or (isinstance(value, str) and not value.strip()) or value[0] == "":
@@ -95,7 +96,7 @@ def _shell_line(value: object) -> object:
 
 
 def _target_from_word(value: object) -> object:
-    """Read ``target: best_effort`` and ``target: {batch: }`` as the mapping they mean."""
+    """Turn the short forms ``target: best_effort`` and ``target: {batch: }`` into a mapping."""
     if isinstance(value, str):
         if value not in _TARGETS:
             raise ValueError(f"must be one of {', '.join(_TARGETS)}, not {shown(value)}; {nearest(value, _TARGETS)}")
@@ -106,7 +107,7 @@ def _target_from_word(value: object) -> object:
 
 
 def _nodes_from_number(value: object) -> object:
-    """Read ``nodes: 4`` and ``nodes: 2..8`` as the mapping they mean."""
+    """Turn the short forms ``nodes: 4`` and ``nodes: 2..8`` into a mapping."""
     if isinstance(value, int) and not isinstance(value, bool):
         return {"count": value}
     if isinstance(value, str):
@@ -118,7 +119,7 @@ def _nodes_from_number(value: object) -> object:
 
 
 def _retries_from_number(value: object) -> object:
-    """Read ``retries: 3`` as three more tries after a failure of the program itself."""
+    """Turn the short form ``retries: 3`` into retries after a non-zero exit code."""
     return {"exit_code": value} if isinstance(value, int) and not isinstance(value, bool) else value
 
 
@@ -160,54 +161,54 @@ class _JobFilePart(BaseModel):
 
 
 def parts() -> list[type]:
-    """Return the classes that job files are made of."""
+    """Return the classes of the parts of a job file."""
     return list[type](_JobFilePart.__subclasses__())
 
 
 class BatchPart(_JobFilePart):
-    """Finish by a time or within a span; with neither, just finish."""
+    """Finish by a deadline. Without one, just finish."""
 
     within: PositiveSeconds | None = None
-    """Finish within this long after submission, for example 10m; a bare number is seconds."""
+    """Deadline relative to the submission, for example 10m; a bare number is seconds."""
     by: UtcSeconds | None = None
-    """Finish by this moment, with its time zone, for example 2030-05-01T18:00:00Z."""
+    """Absolute deadline with its time zone, for example 2030-05-01T18:00:00Z."""
 
 
 class ServicePart(_JobFilePart):
-    """Serve a rate of requests with a latency percentile at or below a bound."""
+    """Serve a request rate with a latency percentile at or below a bound."""
 
     requests_per_s: Annotated[Number, Field(gt=0, le=1e9)]
-    """Requests to be served per second."""
+    """Requests per second."""
     latency_ms: PositiveMilliseconds
-    """Latency bound, for example 50ms; a bare number is milliseconds."""
+    """Bound on the latency, for example 50ms; a bare number is milliseconds."""
     percentile: Annotated[Number, Field(gt=0, lt=100)] = 99.0
-    """Which percentile of the latencies the bound is for."""
+    """The percentile of the latencies that must meet the bound."""
 
 
 class BestEffortPart(_JobFilePart):
-    """No promise: runs in what is left over and is evicted first."""
+    """No promise: runs on spare capacity and is evicted first."""
 
 
 class TargetPart(_JobFilePart):
-    """What is promised: exactly one of the three."""
+    """The performance target: exactly one of the three."""
 
     batch: BatchPart | None = None
-    """Finish by a time."""
+    """Finish, by a deadline or without one."""
     service: ServicePart | None = None
-    """Serve at a latency."""
+    """Serve a request rate at a latency."""
     best_effort: BestEffortPart | None = None
     """No promise."""
 
     @model_validator(mode="after")
     def _exactly_one(self) -> TargetPart:
-        stated = [name for name in _TARGETS if getattr(self, name) is not None]
-        if len(stated) != 1:
-            found = " and ".join(stated) or "none"
-            raise ValueError(f"must name exactly one of batch, service and best_effort; it names {found}")
+        given = [name for name in _TARGETS if getattr(self, name) is not None]
+        if len(given) != 1:
+            names = " and ".join(given) or "none"
+            raise ValueError(f"must name exactly one of batch, service and best_effort; it names {names}")
         return self
 
     def to_target(self) -> Target:
-        """Return the target in the words of the model."""
+        """Return the target as the model's class."""
         if self.batch is not None:
             return BatchTarget(finish_by_at=self.batch.by, finish_within_s=self.batch.within)
         if self.service is not None:
@@ -220,14 +221,14 @@ class TargetPart(_JobFilePart):
 
 
 class ResourcesPart(_JobFilePart):
-    """What one node needs; hints, not a machine type."""
+    """What one node requests; a size, not an instance type."""
 
     vcpus: Annotated[Number, Field(gt=0, le=VCPUS_MOST)] = 1.0
     """Virtual CPUs; fractions are allowed."""
     vcpus_min: Annotated[Number, Field(gt=0, le=VCPUS_MOST)] | None = None
-    """With this or vcpus_max the number is chosen for the job: the least that meets its target, at least this many."""
+    """With vcpus_min or vcpus_max, HCloud chooses the fewest vCPUs that meet the target: at least this many."""
     vcpus_max: Annotated[Number, Field(gt=0, le=VCPUS_MOST)] | None = None
-    """And at most this many. What a vCPU more is worth must be known of the job; until then it gets `vcpus`."""
+    """At most this many. Until the job is classified, it gets `vcpus`."""
     memory: PositiveMib = 512
     """Memory, for example 1.5GiB; a bare number is MiB."""
     disk: PositiveGib = 1.0
@@ -244,21 +245,21 @@ class ResourcesPart(_JobFilePart):
 
     @property
     def vcpus_within(self) -> tuple[float, float] | None:
-        """Between what the number of vCPUs may be chosen, or None where it may not."""
+        """Limits between which the number of vCPUs may be chosen, or None for exactly ``vcpus``."""
         if self.vcpus_min is None and self.vcpus_max is None:
             return None
         return self.vcpus_min or self.vcpus, self.vcpus_max or self.vcpus
 
 
 class NodesPart(_JobFilePart):
-    """On how many nodes the job runs."""
+    """Number of nodes, and how they start."""
 
     count: Annotated[int, Field(strict=True, ge=1, le=NODES_MOST)] = 1
-    """Nodes wanted."""
+    """Number of nodes."""
     minimum: Annotated[int, Field(strict=True, ge=1, le=NODES_MOST)] | None = None
-    """Nodes to start with; more join as there is room. Default: all of them, with `gang: false` one."""
+    """Nodes to start with; more join when there is capacity. Default: `count`, or 1 with `gang: false`."""
     gang: Flag | None = None
-    """All nodes start together or none. Default: true unless `minimum` is less than `count`."""
+    """Start all nodes together or none. Default: true, unless `minimum` is less than `count`."""
 
     @model_validator(mode="after")
     def _possible(self) -> NodesPart:
@@ -269,34 +270,34 @@ class NodesPart(_JobFilePart):
         return self
 
     def to_nodes(self) -> Nodes:
-        """Return the nodes with what was left out filled in."""
+        """Return the nodes with the defaults filled in."""
         gang = self.gang if self.gang is not None else self.minimum in (None, self.count)
         return Nodes(count=self.count, minimum=self.minimum or (self.count if gang else 1), gang=gang)
 
 
 class RetriesPart(_JobFilePart):
-    """How often each cause of failure may be retried, and how long to wait in between."""
+    """Retries by cause of failure, and the back-off in between."""
 
     exit_code: Tries = 0
     """The program ended with a non-zero code."""
     out_of_memory: Tries = 0
-    """It used more memory than it may."""
+    """It exceeded its memory."""
     out_of_disk: Tries = 0
-    """It used more disk than it may."""
+    """It exceeded its disk."""
     timeout: Tries = 0
     """It ran longer than max_runtime."""
     preempted: Tries = 100
-    """A spot machine was taken back."""
+    """The provider reclaimed its spot instance."""
     instance_lost: Tries = 10
-    """The machine died."""
+    """Its instance failed."""
     start_refused: Tries = 1
     """It could not be started."""
     evicted: Tries = 100
-    """It was stopped to make room or to keep the budget."""
+    """It was stopped to make room for other jobs or to keep a budget."""
     backoff: Seconds = 5.0
-    """Wait this long before the second try; doubled each time."""
+    """Delay before the first retry; doubled with each further one."""
     backoff_cap: Seconds = 300.0
-    """But at most this long."""
+    """Longest delay."""
 
     @model_validator(mode="after")
     def _possible(self) -> RetriesPart:
@@ -305,7 +306,7 @@ class RetriesPart(_JobFilePart):
         return self
 
     def to_retries(self) -> Retries:
-        """Return the table; causes that are never retried are left out."""
+        """Return the retries as the model's class, without causes that are never retried."""
         limits = self.model_dump(exclude={"backoff", "backoff_cap"})
         return Retries(
             limits={cause: tries for cause, tries in limits.items() if tries},
@@ -315,12 +316,12 @@ class RetriesPart(_JobFilePart):
 
 
 class ProgressPart(_JobFilePart):
-    """How far a batch job is: the last line of a file, a number or done/total."""
+    """Progress of a batch job: the last line of a file, as a number or done/total."""
 
     file: NonEmptyText
     """A file in the work directory."""
     total: Annotated[Number, Field(gt=0)] = 1.0
-    """What the number is when the job is done."""
+    """The number that means done."""
 
     @model_validator(mode="after")
     def _inside(self) -> ProgressPart:
@@ -331,14 +332,14 @@ class ProgressPart(_JobFilePart):
 
 
 class MetricsPart(_JobFilePart):
-    """How a service's rate and latency are read: from a metrics URL or by a probe command."""
+    """How a service's request rate and latency are read: from a metrics URL or by a probe command."""
 
     url: NonEmptyText | None = None
-    """Prometheus text, as the job itself reaches it, for example http://127.0.0.1:9000/metrics."""
+    """Metrics in Prometheus text format, as the job itself reaches them: http://127.0.0.1:9000/metrics."""
     probe: Command | None = None
-    """Prints one JSON object {"requests_per_s": r, "latency_ms": {"50": .., "99": ..}} as its last line."""
+    """A command that prints as last line a JSON object {"requests_per_s": r, "latency_ms": {"50": .., "99": ..}}."""
     every: PositiveSeconds = 5.0
-    """How often to read."""
+    """Time between two readings."""
 
     @model_validator(mode="after")
     def _one_way(self) -> MetricsPart:
@@ -350,41 +351,41 @@ class MetricsPart(_JobFilePart):
 
 
 class PlacementPart(_JobFilePart):
-    """What is demanded of the machines of a job beside types and size; it waits until that is met."""
+    """Constraints on the job's instances; the job waits until they are met."""
 
     zones: tuple[NonEmptyText, ...] = ()
-    """Zones it may run in, with * and ? as wildcards, for example [eu-west-1a, eu-west-1b]. Default: any."""
+    """Zones it may run in; * and ? are wildcards, for example [eu-west-1a, eu-west-1b]. Default: any."""
     labels: Mapping[TagName, TagValue] = Field(default_factory=dict, max_length=50)
-    """Labels its machines must have, with * and ? in values; provider, region, type and market are labels of all."""
+    """Labels its instances must have; values may contain * and ?. All have provider, region, type and market."""
     apart_from: tuple[NonEmptyText, ...] = ()
-    """Names of your jobs (with * and ?) that it shares no machine with, nor they with it; its own: its nodes too."""
+    """Names of your jobs (* and ? are wildcards) that it shares no instance with; its own name separates its nodes."""
     spread: Literal["none", "host", "zone"] = "none"
-    """host: no two of its nodes on one machine; zone: no two in one zone."""
+    """host: no two of its nodes on one instance; zone: no two in one zone."""
 
     def to_constraints(self) -> Constraints | None:
-        """Return the demands in the words of the model, or None where there are none."""
+        """Return the constraints as the model's class, or None without any."""
         labels = tuple(sorted(self.labels.items()))
-        found = Constraints(zones=self.zones, labels=labels, apart_from=self.apart_from, spread=self.spread)
-        return found if found != Constraints() else None
+        constraints = Constraints(zones=self.zones, labels=labels, apart_from=self.apart_from, spread=self.spread)
+        return constraints if constraints != Constraints() else None
 
 
 class MeasurePart(_JobFilePart):
-    """Measure the command instead of running it once: how fast it is at each size, and how it bears and troubles
-    neighbours. What is found stands in the job's log and in its `job_profiled` event."""
+    """Measure the command instead of running it once: its performance at each size, and the interference it tolerates
+    and causes. The results are in the job's log and in its `job_profiled` event."""
 
     on: Annotated[
         Text, AfterValidator(_spelled(r"^[^/\s*?]+/[^/\s*?]+$", "PROVIDER/TYPE, for example local/local.large"))
     ]
     """The instance type to measure on."""
     sizes: Annotated[tuple[Annotated[Number, Field(gt=0)], ...], Field(min_length=1, max_length=16)]
-    """At how many vCPUs; the most are taken for the whole machine."""
+    """Numbers of vCPUs to measure at; the largest counts as the whole instance."""
     sources: Annotated[tuple[NonEmptyText, ...], Field(max_length=32)] = ()
-    """Sources of interference, by name, to measure it beside at one vCPU."""
+    """Interference sources to measure it with, at one vCPU."""
     seconds: Annotated[Seconds, Field(ge=5, le=3600)] = 75.0
-    """About how long it takes."""
+    """Approximate duration."""
 
     def to_request(self) -> ProfileRequest:
-        """Return what the engine is asked for."""
+        """Return the request to the engine."""
         return ProfileRequest(
             job_id="",
             type_column=self.on,
@@ -396,95 +397,104 @@ class MeasurePart(_JobFilePart):
 
 
 class JobFile(_JobFilePart):
-    """One job as people write it. Only ``name`` and ``command`` must be there."""
+    """One job. Only ``name`` and ``command`` are required."""
 
     name: JobName
-    """What lists and reports call it; need not be unique."""
+    """Shown in listings and reports; need not be unique."""
     command: Command
-    """Text is run by /bin/sh -c; a list is a program and its arguments, no shell."""
+    """Text runs with /bin/sh -c; a list is a program and its arguments, without a shell."""
     target: Annotated[
         TargetPart,
         BeforeValidator(_target_from_word, json_schema_input_type=TargetPart | Literal["batch", "best_effort"]),
     ] = TargetPart(best_effort=BestEffortPart())
-    """What is promised. Default: best_effort."""
+    """The performance target. Default: best_effort."""
     resources: ResourcesPart = ResourcesPart()
-    """What one node needs."""
+    """What one node requests."""
     nodes: Annotated[
         NodesPart,
         BeforeValidator(_nodes_from_number, json_schema_input_type=NodesPart | Annotated[int, Field(ge=1)] | str),
     ] = NodesPart()
-    """On how many nodes it runs: a number, a range such as 2..8, or a mapping."""
+    """Number of nodes: a number, a range such as 2..8, or a mapping."""
     workdir: NonEmptyText | None = None
-    """A directory, beside the job file unless absolute; `hcloud submit` uploads it, each node starts in a copy."""
+    """A directory, relative to the job file; `hcloud submit` uploads it, and each node starts in a copy."""
     workdir_sha256: Annotated[Text, AfterValidator(_spelled(r"^[0-9a-f]{64}$", "64 hex digits"))] | None = None
-    """The uploaded work directory; filled in by `hcloud submit`."""
+    """Digest of the uploaded work directory; set by `hcloud submit`."""
     env: Mapping[Variable, Value] = Field(default_factory=dict)
     """Environment variables."""
     env_file: NonEmptyText | None = None
-    """A file of NAME=value lines, beside the job file unless absolute; `env` wins over it."""
+    """A file of NAME=value lines, relative to the job file; `env` takes precedence."""
     setup: Annotated[NonEmptyText, AfterValidator(_fits_a_program)] | None = None
-    """A shell script run before the command, once per node."""
+    """A shell script that runs once per node before the command."""
     image: NonEmptyText | None = None
-    """A container image to run in."""
+    """Container image to run in."""
     tags: Mapping[TagName, TagValue] = Field(default_factory=dict, max_length=50)
-    """Names and values that reports can group by."""
+    """Names and values that reports group by."""
     priority: Annotated[int, Field(strict=True, ge=-1000, le=1000)] = 0
-    """Higher goes first."""
+    """Jobs with higher priority are scheduled first."""
     stateful: Flag = False
-    """It keeps state that a move would lose."""
+    """The job keeps state that a restart loses."""
     interruptible: Flag = True
-    """It may be stopped and started again from the beginning."""
+    """The job may be stopped and started again from the beginning."""
     network: Literal["none", "host"] = "none"
-    """none: only its own loopback; host: the machine's network."""
+    """none: only its own loopback; host: the instance's network."""
     retries: Annotated[
         RetriesPart,
         BeforeValidator(
             _retries_from_number, json_schema_input_type=RetriesPart | Annotated[int, Field(ge=0, le=1000)]
         ),
     ] = RetriesPart()
-    """How often to try again: a number (after a non-zero exit) or a mapping by cause."""
+    """Retries: a number (after a non-zero exit code) or a mapping by cause."""
     max_runtime: PositiveSeconds | None = None
-    """Stop an attempt that runs longer, for example 2h."""
+    """Attempts that run longer are stopped, for example 2h."""
     stop_grace: Annotated[Seconds, Field(le=3600)] = 10.0
-    """Time between the request to stop and the kill."""
+    """Time between SIGTERM and SIGKILL when the job is stopped."""
     budget_usd: PositiveUsd | None = None
-    """The job is stopped when it has cost this much."""
+    """The job is stopped once its cost exceeds this."""
     progress: ProgressPart | None = None
-    """How far a batch job is."""
+    """How a batch job reports its progress."""
     metrics: MetricsPart | None = None
-    """How a service's rate and latency are read."""
+    """How a service's request rate and latency are read."""
     instance_types: tuple[NonEmptyText, ...] = ()
-    """Names of the instance types it may run on, with * and ? as wildcards. Default: any."""
+    """Instance types it may run on; * and ? are wildcards. Default: any."""
     exclusive: Flag = False
-    """Nobody else on its machines while it runs; all of each is its own."""
+    """Each node gets a whole instance, shared with no other job."""
     placement: PlacementPart = PlacementPart()
-    """Zones and labels of its machines, jobs it is kept apart from, how its nodes spread."""
+    """Zones and labels of its instances, anti-affinity, and the spread of its nodes."""
     profiling: Literal["auto", "never"] = "auto"
-    """auto: profiled if the policy says so and it is not known yet; never: not profiled."""
+    """auto: profiled if the policy says so and the program is unknown; never: not profiled."""
     measure: MeasurePart | None = None
-    """Measure the command on a machine of its own instead of running it once."""
+    """Measure the command on an instance of its own instead of running it once."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _translate_old_keys(cls, given: object) -> object:
+        # Also here, for clients of the previous version that post to the API.
+        try:
+            return translate_keys(given, KEY_CHANGES["job"])[0]
+        except ConfigError as error:
+            raise ValueError(str(error)) from None
 
     @model_validator(mode="after")
     def _possible(self) -> JobFile:
         if self.measure is not None and self.nodes.count > 1:
             raise AtKey("nodes", f"must be 1 for a job that is measured, not {self.nodes.count}")
         if self.measure is not None and self.image is not None:
-            raise AtKey("image", "goes not with measure: a program in a container image cannot be copied safely")
+            raise AtKey("image", "cannot be used with measure: a program in a container image cannot be copied safely")
         if self.progress is not None and self.target.service is not None:
             raise AtKey("progress", "has no meaning for a service, which never finishes; use metrics")
         if self.metrics is not None and self.target.batch is not None:
-            raise AtKey("metrics", "has no meaning for a batch job, which serves nobody; use progress")
+            raise AtKey("metrics", "has no meaning for a batch job, which serves no requests; use progress")
         if self.exclusive and self.resources.vcpus_within is not None:
             raise AtKey("exclusive", "gives each node a whole machine; leave out vcpus_min and vcpus_max")
         if self.placement.spread != "none" and self.nodes.count == 1:
             raise AtKey(
                 "placement",
-                f"spread: {self.placement.spread} has no meaning for one node; state nodes, or leave it out",
+                f"spread: {self.placement.spread} has no meaning for one node; set nodes, or leave it out",
             )
         return self
 
     def impossible(self, now: float) -> tuple[KeyPath, str] | None:
-        """Return where and why the job cannot be fulfilled if submitted at ``now``, or None."""
+        """Return the key and the reason why the job cannot succeed if submitted at ``now``, or None."""
         batch = self.target.batch
         if batch is not None and batch.by is not None and batch.by <= now:
             past, present = utc_text(batch.by), utc_text(round(now))
@@ -492,14 +502,15 @@ class JobFile(_JobFilePart):
         return None
 
     def to_spec(self, user: str, now: float | None = None) -> JobSpec:
-        """Return what the daemon stores. With ``now`` (submission), a deadline in the past is refused.
+        """Return the job as the daemon stores it.
 
         Raises:
-            ConfigError: the deadline is over, or a work directory or environment file was not resolved by the client.
+            ConfigError: the deadline is before ``now``, or the client did not upload the work directory or read
+                ``env_file``.
         """
-        trouble = self.impossible(now) if now is not None else None
-        if trouble is not None:
-            raise ConfigError(trouble[1], where=key_path(trouble[0]))
+        problem = self.impossible(now) if now is not None else None
+        if problem is not None:
+            raise ConfigError(problem[1], where=key_path(problem[0]))
         if self.workdir is not None and self.workdir_sha256 is None:
             raise ConfigError(
                 "must be uploaded first and named by workdir_sha256; `hcloud submit` does so", where="workdir"
@@ -510,7 +521,7 @@ class JobFile(_JobFilePart):
         return spec if self.measure is None else _measured(spec, self.measure.to_request())
 
     def _plain_fields(self) -> dict[str, Any]:
-        """Return what the model names and holds in the same way."""
+        """Return the fields that have the same name and type in ``JobSpec``."""
         same = (
             "name",
             "command",
@@ -529,7 +540,7 @@ class JobFile(_JobFilePart):
         return fields | {"env": dict(self.env), "tags": dict(self.tags), "budget_usd": self.budget_usd}
 
     def _parts(self) -> dict[str, Any]:
-        """Return what the model names or holds differently."""
+        """Return the fields that ``JobSpec`` names or represents differently."""
         need, progress, metrics = self.resources, self.progress, self.metrics
         return {
             "target": self.target.to_target(),
@@ -546,7 +557,7 @@ class JobFile(_JobFilePart):
 
 
 def _measured(spec: JobSpec, request: ProfileRequest) -> JobSpec:
-    """Return the job as one that is measured: on a whole machine of that type, and not for ever."""
+    """Return the job as a measurement: on a whole instance of that type, with a limit on its run time."""
     return replace(
         spec,
         instance_types=(request.type_column.partition("/")[2],),
@@ -559,13 +570,13 @@ def _measured(spec: JobSpec, request: ProfileRequest) -> JobSpec:
 
 
 def parse_job(mapping: object, *, locate: Callable[[KeyPath], str] = key_path, now: float | None = None) -> JobFile:
-    """Return the job that ``mapping`` states. ``locate`` turns a key path into the ``where`` of an error.
+    """Return the job in ``mapping``. ``locate`` turns a key path into the ``where`` of an error.
 
     Raises:
-        ConfigError: an unknown key, a value of the wrong kind, a contradiction, or a deadline before ``now``.
+        ConfigError: an unknown key, a value of the wrong type, a contradiction, or a deadline before ``now``.
     """
     job = parse(JobFile, mapping, locate)
-    trouble = job.impossible(now) if now is not None else None
-    if trouble is not None:
-        raise ConfigError(trouble[1], where=locate(trouble[0]))
+    problem = job.impossible(now) if now is not None else None
+    if problem is not None:
+        raise ConfigError(problem[1], where=locate(problem[0]))
     return job

@@ -1,7 +1,8 @@
-"""The operator's policy: what may be spent, rented, kept and disturbed. Pure; files are read by ``hcloud.config``.
+"""The operator's policy: budgets, limits, and how jobs are placed, instances launched and running jobs corrected.
 
-Every field has a unit in its name, a safe default and one line of meaning; they feed ``hcloud policy schema``. Python
-names are the keys of the YAML. Construction checks every value, so a ``Policy`` that exists is a valid one.
+Field names are the keys of the YAML. The text under each field is its description in ``hcloud policy schema`` and in
+``policies/example-full.yaml``. Construction validates every value, so every ``Policy`` object is valid. This module
+does no I/O; ``hcloud.config`` reads the files.
 """
 
 from __future__ import annotations
@@ -35,12 +36,12 @@ def _check_order(small_name: str, small: float | None, large_name: str, large: f
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
 class UserBudget:
-    """What the jobs of one user may cost."""
+    """Budget for the jobs of one user."""
 
     per_day_usd: PositiveUsd | None = None
-    """At most this much per UTC day; null: no limit of its own."""
+    """Limit per UTC day; null: none."""
     per_month_usd: PositiveUsd | None = None
-    """At most this much per UTC month; null: no limit of its own."""
+    """Limit per UTC month; null: none."""
 
     def __post_init__(self) -> None:
         _check_order("per_day_usd", self.per_day_usd, "per_month_usd", self.per_month_usd)
@@ -48,21 +49,21 @@ class UserBudget:
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
 class Budgets:
-    """Money. A machine is launched or renewed only if all it may cost until its expiry still fits."""
+    """Budgets in US dollars. An instance is launched or renewed only if its full cost until expiry fits all of them."""
 
     per_hour_usd: PositiveUsd | None = None
-    """All live machines together may cost at most this much per hour; null: no limit."""
+    """Limit on the price of all live instances together, per hour; null: none."""
     per_day_usd: PositiveUsd | None = None
-    """At most this much per UTC day; null: no limit."""
+    """Limit per UTC day; null: none."""
     per_month_usd: PositiveUsd | None = None
-    """At most this much per UTC month; null: no limit."""
+    """Limit per UTC month; null: none."""
     per_user: Mapping[Name, UserBudget] = field(default_factory=lambda: {"default": UserBudget()})
-    """Limits by user name; the entry `default` holds for everybody else, and for keys a user's own entry leaves out."""
+    """Budgets by user name. `default` applies to all other users, and to keys that a user's own entry omits."""
 
     @model_validator(mode="before")
     @classmethod
     def _inherit_default(cls, given: Any) -> Any:
-        """Give each user the limits of `default` that their own entry does not name (an explicit null lifts one)."""
+        """Copy the keys of `default` that a user's own entry omits; an explicit null removes a limit."""
         arguments = getattr(given, "kwargs", given)  # a call passes ArgsKwargs, a parsed file a mapping
         users = arguments.get("per_user") if isinstance(arguments, Mapping) else None
         common = users.get("default") if isinstance(users, Mapping) else None
@@ -77,42 +78,42 @@ class Budgets:
         _check_order("per_day_usd", self.per_day_usd, "per_month_usd", self.per_month_usd)
 
     def for_user(self, user: str) -> UserBudget:
-        """Return the limits that hold for ``user``."""
+        """Return the budget that applies to ``user``."""
         return self.per_user.get(user) or self.per_user.get("default") or UserBudget()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
 class Caps:
-    """Limits on how much there may be at one time; null: no limit."""
+    """Limits on concurrent instances and jobs; null: no limit."""
 
     max_instances: PositiveCount = 100
-    """Machines of ours that are alive at one time."""
+    """Live instances."""
     max_vcpus: Annotated[Number, Field(gt=0)] | None = 256
-    """vCPUs of all live machines together; on demand 256 cost 10 to 13 dollars an hour."""
+    """vCPUs of all live instances together. 256 on-demand vCPUs cost 10 to 13 dollars an hour."""
     max_price_usd_per_h: PositiveUsd | None = None
-    """No single machine may cost more than this per hour."""
+    """Highest price of a single instance per hour."""
     max_instances_per_type: Mapping[Name, Count] = field(default_factory=dict)
-    """Live machines by instance type name, for example {m5.large: 4}; 0 forbids the type."""
+    """Live instances by type name, for example {m5.large: 4}; 0 forbids the type."""
     max_jobs_per_user: PositiveCount | None = None
-    """Jobs of one user that hold machines at one time; the others wait."""
+    """Jobs of one user that run at the same time; further ones wait."""
     max_queued_jobs: PositiveCount = 100_000
-    """Jobs that may wait; further submissions are refused."""
+    """Jobs that have not ended; further submissions are refused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
 class Allow:
-    """What may be rented at all; null: everything the configured providers offer."""
+    """What may be launched; null: everything that the configured providers offer."""
 
     providers: tuple[Name, ...] | None = None
-    """Names of providers, with * and ? as wildcards."""
+    """Provider names; * and ? are wildcards."""
     regions: tuple[Name, ...] | None = None
-    """Regions, with * and ? as wildcards."""
+    """Regions; * and ? are wildcards."""
     zones: tuple[Name, ...] | None = None
-    """Zones, with * and ? as wildcards."""
+    """Zones; * and ? are wildcards."""
     instance_types: tuple[Name, ...] | None = None
-    """Instance type names, with * and ? as wildcards, for example [m5.*, c5.large]."""
+    """Instance type names; * and ? are wildcards, for example [m5.*, c5.large]."""
     markets: tuple[Market, ...] = (Market.RESERVED, Market.ON_DEMAND, Market.SPOT)
-    """Ways to pay: reserved, on_demand, spot."""
+    """Markets: reserved, on_demand, spot."""
 
     def __post_init__(self) -> None:
         for name in ("providers", "regions", "zones", "instance_types", "markets"):
@@ -121,7 +122,7 @@ class Allow:
                 raise AtKey(name, f"is empty, so nothing could ever be launched; {meaning}")
 
     def refusal(self, offer: Offer) -> str | None:
-        """Return the key that forbids ``offer`` and why, or None when it is allowed."""
+        """Return why ``offer`` is not allowed, naming the key, or None if it is allowed."""
         rules = (
             ("providers", self.providers, offer.provider),
             ("regions", self.regions, offer.region),
@@ -137,58 +138,58 @@ class Allow:
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
 class SpotPolicy:
-    """When machines that may be taken back are good enough."""
+    """Use of spot instances, which the provider may reclaim at short notice."""
 
     for_targets: tuple[TargetKind, ...] = ("best_effort", "batch")
-    """Kinds of target that may run on spot machines: batch, service, best_effort."""
+    """Kinds of target that may run on spot instances: batch, service, best_effort."""
     only_interruptible: Flag = True
-    """Only jobs that say they may be interrupted run on spot machines."""
+    """Run only interruptible jobs on spot instances."""
     most_losses: Count = 3
-    """A job that lost so many spot machines while it ran goes where nothing is taken back, if such machines are on
-    offer for it; 0: it stays on spot machines however often."""
+    """A job that lost this many spot instances while it ran is placed on other markets, if they offer a suitable
+    instance; 0: never."""
     quick_loss_s: PositiveSeconds = 600.0
-    """A spot machine that is taken back within so long after its launch was lost quickly."""
+    """A spot instance that is reclaimed within this time of its launch counts as a quick loss."""
     quick_losses: Count = 2
-    """After so many quick losses in a row, each of a machine launched after the one before, an offer is left alone as
-    after a stockout, longer with each; 0: it is tried again at once."""
+    """After this many quick losses in a row, each of an instance launched after the previous loss, an offer is backed
+    off as after a stockout; 0: it is tried again at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
 class RetentionPolicy:
-    """How long an idle machine is kept for the next job: a multiple of its type's spin-up time (HCloud §8.3)."""
+    """How long idle instances are kept for the next job: a multiple of their type's boot time (HCloud §8.3)."""
 
     spin_up_multiple: Annotated[Number, Field(ge=0, le=10_000)] = 1.0
-    """Idle machines are kept for this many times their spin-up time."""
+    """Keep an idle instance for this many times its boot time."""
     minimum_s: Seconds = 0.0
-    """But at least this long."""
+    """Keep it at least this long."""
     maximum_s: Seconds = 3600.0
-    """And at most this long."""
+    """Keep it at most this long."""
     release_below_quality: Share = 0.8
-    """A machine that delivered less than this part of what its type usually does is let go as soon as it is idle."""
+    """An instance that delivers less than this fraction of its type's usual performance is terminated once idle."""
     drain_below: Share = 0.5
-    """A rented machine of which less than this part would be in use gets no job that has a cheaper one for itself."""
+    """A job is not placed on an instance that stays below this utilisation if a new instance of its own is cheaper."""
 
     def __post_init__(self) -> None:
         if self.minimum_s > self.maximum_s:
             raise AtKey("minimum_s", f"must not be more than maximum_s ({self.maximum_s:g}), but is {self.minimum_s:g}")
 
     def keep_idle_s(self, spin_up_s: float) -> float:
-        """Return how long a machine whose type spins up in ``spin_up_s`` is kept idle."""
+        """Return how long to keep an idle instance of a type that boots in ``spin_up_s``."""
         return min(max(self.spin_up_multiple * spin_up_s, self.minimum_s), self.maximum_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
 class LeasePolicy:
-    """How far ahead a machine's life is paid. It powers itself off at the horizon unless renewed, daemon or not."""
+    """Leases of instances. An instance powers itself off when its lease expires, even if the daemon is down."""
 
     horizon_s: PositiveSeconds = 3600.0
-    """A launch or renewal lets the machine live this much longer."""
+    """Duration of a lease, from launch or renewal."""
     renew_before_s: PositiveSeconds = 900.0
-    """Renew when less than this is left."""
+    """Renew a lease when less than this is left."""
 
     def __post_init__(self) -> None:
         if self.renew_before_s >= self.horizon_s:
-            why = "or machines would be renewed in every cycle"
+            why = "or leases would be renewed in every cycle"
             raise AtKey(
                 "renew_before_s",
                 f"must be less than horizon_s ({self.horizon_s:g}), {why}; it is {self.renew_before_s:g}",
@@ -201,28 +202,28 @@ class LeasePolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
 class BootPolicy:
-    """When to give a starting machine up."""
+    """When a booting instance counts as failed."""
 
     timeout_s: PositiveSeconds = 600.0
-    """A machine whose worker has not registered this long after launch is terminated and its type backed off."""
+    """If the worker has not registered this long after launch, the instance is terminated and its type backed off."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
 class UnreachablePolicy:
-    """When to give a silent machine up."""
+    """When an instance that does not respond counts as failed."""
 
     terminate_after_s: PositiveSeconds = 120.0
-    """A machine silent this long is terminated; its jobs run again only when the provider confirms it is gone."""
+    """Terminate an instance after this long without contact; its jobs are requeued once it is confirmed gone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
 class StockoutPolicy:
-    """How long an offer that could not be had is left alone: doubled with each failure up to the cap."""
+    """Back-off of an offer after a failed launch, doubled with each failure in a row."""
 
     backoff_s: PositiveSeconds = 60.0
-    """After the first failure."""
+    """Back-off after the first failure."""
     backoff_cap_s: PositiveSeconds = 1800.0
-    """At most this long."""
+    """Longest back-off."""
 
     def __post_init__(self) -> None:
         if self.backoff_cap_s < self.backoff_s:
@@ -237,64 +238,66 @@ class StockoutPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
 class DisruptionPolicy:
-    """How much may be changed at once."""
+    """How much running jobs and instances may be disturbed."""
 
     max_terminations_per_cycle: PositiveCount = 10
-    """Machines terminated in one planning cycle."""
+    """Instances terminated in one planning cycle."""
     evict_best_effort: Flag = True
-    """Best-effort jobs may be stopped to make room for jobs with a promise."""
+    """Evict best-effort jobs to make room for jobs with a target."""
     evict_rest_s: Seconds = 300.0
-    """One that was evicted before is safe for so long after it was placed again."""
+    """After an eviction, a job is not evicted again for this long after its next placement."""
     consolidate: Flag = False
-    """Empty a machine whose jobs fit on others when that saves more than it costs, and end it."""
+    """Move the jobs of a poorly used instance to others and terminate it, if that saves money."""
     consolidate_gain: Annotated[Number, Field(ge=1, le=1000)] = 2.0
-    """Only if it saves this many times what it costs (hysteresis)."""
+    """Consolidate only if it saves this many times what it costs (hysteresis)."""
     consolidate_rest_s: PositiveSeconds = 600.0
-    """A job is not moved before it has run so long where it is."""
+    """A job is not moved before it has run this long on its instance."""
     move_gap_s: Seconds = 30.0
-    """What a move costs a job besides the work it loses: the gap until it runs again."""
+    """Assumed interruption of a moved job, in addition to the work it loses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
 class ProvisioningPolicy:
-    """Which machines serve what the running ones cannot (HCloud §8.3-8.4)."""
+    """Which instances are launched for jobs that the running ones cannot serve (HCloud §8.3-8.4)."""
 
     strategy: Strategy = "best_value"
-    """best_value: whatever is cheapest, reserved first. sr: reserved machines only. odf, odm: on demand (and spot)
-    only, full servers or any size. hf, hm: reserved for those that need them, the rest on demand, full or any size."""
+    """best_value: the cheapest suitable offers, reserved first. sr: reserved instances only. odf, odm: on-demand and
+    spot only, full servers or any size. hf, hm: reserved for demanding jobs, on-demand for the rest, full servers or
+    any size."""
     mapping: MappingPolicy = "p8"
-    """Hybrids (hf, hm): who goes to reserved machines. p8: by dynamic limits and delivered quality. To compare with:
-    p1 a fair coin; p2, p3, p4 who needs a quality above 0.8, 0.5, 0.2; p5, p6, p7 all, up to 50, 70, 90 % full."""
+    """With hf and hm: which jobs are mapped to reserved instances. p8: by dynamic limits and delivered quality. For
+    comparison: p1 at random; p2, p3, p4 jobs that need a quality above 0.8, 0.5, 0.2; p5, p6, p7 all jobs until the
+    reserved instances are 50, 70, 90 % full."""
     full_server_vcpus: Annotated[Number, Field(gt=0)] = 16.0
-    """From so many vCPUs on a machine is a full server; where a provider has none, its largest ones are."""
+    """Instances with at least this many vCPUs are full servers. If a provider has none, its largest types are."""
     soft_limit: Share = 0.65
-    """Below this part of the reserved vCPUs in use every job goes there; where the dynamic limit starts (p8)."""
+    """With p8: below this utilisation of the reserved vCPUs all jobs go there. Initial value of the soft limit."""
     soft_limit_minimum: Share = 0.3
-    """The soft limit never falls below this, however the queue grows."""
+    """Lowest value of the soft limit."""
     soft_limit_fall_per_job: Annotated[Number, Field(ge=0, le=1)] = 0.01
-    """The soft limit falls by this much for each job by which the queue grew within `queue_window_s`."""
+    """Decrease of the soft limit for each job by which the queue grew within `queue_window_s`."""
     soft_limit_rise_per_min: Annotated[Number, Field(ge=0, le=1)] = 0.01
-    """The soft limit rises by this much for each minute in which nothing queued, up to the hard limit."""
+    """Increase of the soft limit for each minute without queued jobs, up to the hard limit."""
     hard_limit: Share = 0.9
-    """Above this part of the reserved vCPUs in use jobs queue for reserved machines or go on demand (p8)."""
+    """With p8: above this utilisation of the reserved vCPUs, jobs queue for them or use on-demand instances."""
     queue_window_s: PositiveSeconds = 300.0
-    """Growth of the queue is measured over this long."""
+    """Window over which the growth of the queue is measured."""
     wait_quantile: Annotated[Number, Field(gt=0, lt=1)] = 0.99
-    """The expected wait for reserved room is this quantile of the recent times between its releases."""
+    """The expected wait for reserved capacity is this quantile of the recent times between releases."""
     assumed_quality_batch: Share = 0.5
-    """The quality a batch job of which nothing is known is taken to need; best effort needs none."""
+    """Assumed quality target of unclassified batch jobs. Best-effort jobs have none."""
     assumed_quality_service: Share = 0.9
-    """The same for services."""
+    """Assumed quality target of unclassified services."""
     unmeasured_quality_small: Share = 0.5
-    """The quality the smallest machines are taken to deliver before any was measured ..."""
+    """Assumed quality of the smallest instances before any was measured; sizes in between are interpolated."""
     unmeasured_quality_full: Share = 0.95
-    """... and full servers; sizes between lie between."""
+    """Assumed quality of full servers before any was measured."""
     keep_for_dearer: Share = 0.5
-    """Reserved room, and machines nobody takes back, are kept from jobs for which a vCPU is rented for less than this
-    part of what it costs those that need them; not with hf and hm, which map jobs by quality. 0: kept from none."""
+    """Keep reserved and other non-preemptible capacity free of jobs that can rent a vCPU for less than this fraction of
+    what it costs the jobs that need such capacity. Not with hf and hm, which map jobs by quality. 0: never."""
     keep_for_quiet: Annotated[Number, Field(ge=0, le=100)] = 0.0
-    """While others are rented for, reserved room is kept from jobs that press on a shared resource by more than this
-    many times their part of the machine's vCPUs: they leave room nobody can use. 0: kept from none."""
+    """While instances are rented, keep reserved capacity free of jobs with a pressure on a shared resource above this
+    many times their share of the instance's vCPUs: the vCPUs next to them are of little use. 0: never."""
 
     def __post_init__(self) -> None:
         _check_order("soft_limit_minimum", self.soft_limit_minimum, "soft_limit", self.soft_limit)
@@ -309,8 +312,7 @@ class ProvisioningPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
 class PlacementPolicy:
-    """On which of the machines with room a job goes. What is not known of a job, no order can use: it goes where the
-    least is in use."""
+    """Which of the instances with free capacity a job is placed on. Unclassified jobs go to the least loaded one."""
 
     order: Literal[
         "least_loaded",
@@ -322,37 +324,37 @@ class PlacementPolicy:
         "interference_oblivious",
         "least_loss",
     ] = "least_loaded"
-    """least_loaded: smallest share of vCPUs in use; first_fit: lowest number; random: any; paragon: no neighbour
-    disturbed, then best type, then tightest; quasar: the same with the least vCPUs and nodes that meet the target;
-    heterogeneity_oblivious: paragon without types; interference_oblivious: best type only; least_loss: where it and
-    its neighbours are expected to lose the least, to its type and to each other."""
+    """least_loaded: lowest vCPU utilisation; first_fit: lowest instance number; random: any; paragon: no interference
+    with neighbours, then best type, then tightest fit; quasar: paragon with the fewest vCPUs and nodes that meet the
+    target; heterogeneity_oblivious: paragon without the type; interference_oblivious: best type only; least_loss: the
+    smallest expected loss of performance of the job and its neighbours."""
     confidence: Annotated[Number, Field(ge=0.5, le=0.999)] = 0.9
-    """How probable it must be that a placement meets a target (0.5..0.999)."""
+    """Required probability that a placement meets the job's target (0.5..0.999)."""
     neighbour_confidence: Annotated[Number, Field(ge=0.5, le=0.999)] = 0.5
-    """How probable it must be that neighbours leave each other what they tolerate (0.5..0.999). 0.5: estimates are
-    compared as they are; with more, machines stay emptier and more of them are rented."""
+    """Required probability that neighbours stay within each other's tolerated pressure (0.5..0.999). 0.5 compares the
+    plain estimates; higher values pack instances less densely and rent more of them."""
     tolerance: Annotated[Number, Field(gt=0, lt=1)] = 0.05
-    """The part of its best performance that a job without a target of its own may lose."""
+    """Fraction of its best performance that a job without a target may lose."""
     work_cells: PositiveCount = 20_000_000
-    """Comparisons (machines times resources) after which the search for one job takes the best so far."""
+    """Limit of comparisons (instances times resources) per job; then the search takes the best one so far."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
 class AdmissionPolicy:
-    """Who of those that wait is served first, and how long a job may hold out for a machine that suits it (ARQ)."""
+    """The order of the queue, and how long a job waits for an instance of suitable quality (ARQ)."""
 
     queues: Literal["one", "by_quality"] = "one"
-    """one: a single queue by priority; by_quality: classes by how demanding a job is, so that none blocks another."""
+    """one: a single queue; by_quality: one queue per class of quality target, so that none blocks another."""
     classes: Annotated[int, Field(ge=1, le=100, strict=True)] = 10
-    """Number of classes."""
+    """Number of classes with by_quality."""
     order: Literal["priority", "shortest"] = "priority"
-    """Inside a class: by priority, or by expected run time; a job whose patience has run out comes before both."""
+    """Within a queue: by priority or by expected run time. Jobs that waited longer than their patience come first."""
     tolerance: Annotated[Number, Field(gt=0, le=10)] = 0.05
-    """A job may wait for a suitable machine for this part of its expected run time."""
+    """A job waits for a suitable instance for up to this fraction of its expected run time."""
     patience_s: Seconds = 60.0
-    """Or so long, where its run time is not known."""
+    """Patience of jobs with unknown run time."""
     patience_cap_s: Seconds = 600.0
-    """But never longer than this."""
+    """Upper limit of any job's patience."""
 
 
 CorrectionStep = Literal["reprofile", "reclassify", "resize", "evict", "nodes", "move"]
@@ -360,112 +362,112 @@ CorrectionStep = Literal["reprofile", "reclassify", "resize", "evict", "nodes", 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
 class CorrectionPolicy:
-    """What is done about a running job that misses its target, or does other than expected (Quasar §4.4)."""
+    """Corrective steps for running jobs that miss their target or behave unexpectedly (Quasar §4.4)."""
 
     steps: tuple[CorrectionStep, ...] = ("reprofile", "reclassify", "resize", "evict", "nodes", "move")
-    """What may be done, always tried in this order: profile a copy anew, believe what is measured, give it more of its
-    machines, evict best-effort neighbours, add missing nodes, move it. Empty: nothing."""
+    """Allowed steps, always tried in this order: profile a copy again, update the classification from measurements,
+    give the job more of its instances, evict best-effort neighbours, add missing nodes, move it. Empty: none."""
     margin: Annotated[Number, Field(gt=0, lt=1)] = 0.1
-    """It counts as missed when performance is surely below the wanted one by this part of it."""
+    """A target is missed if performance is below it by at least this fraction."""
     confidence: Annotated[Number, Field(ge=0.9, le=0.999999)] = 0.999
-    """How sure that must be, by the spread of the readings."""
+    """Required confidence that a target is missed, from the spread of the readings."""
     readings: Annotated[int, Field(ge=3, le=60, strict=True)] = 6
-    """And from so many readings on, all since the job started or was last corrected."""
+    """Required number of readings since the start or the last correction."""
     settle_s: PositiveSeconds = 60.0
-    """After a job's start or a correction nothing is concluded for so long."""
+    """Time after a start or a correction in which a job is not judged."""
     gain: Annotated[Number, Field(ge=1, le=1000)] = 1.5
-    """A step must be expected to save this many times what it costs."""
+    """A step must be expected to save at least this many times its cost."""
     promise_worth: Annotated[Number, Field(ge=1, le=1000)] = 10.0
-    """Work of jobs with a promise counts so many times that of best-effort jobs."""
+    """Weight of the work of jobs with a target, relative to best-effort jobs."""
     resize_limit: Annotated[Number, Field(ge=1, le=64)] = 2.0
-    """A job is given at most so many times the vCPUs it asked for; one that states resources.vcpus_max up to that."""
+    """A job is resized to at most this many times its requested vCPUs, or to its resources.vcpus_max."""
     busy_share: Annotated[Number, Field(gt=0, le=1)] = 0.9
-    """A job that uses at least this part of its vCPUs is taken to be faster with more of them."""
+    """A job that uses at least this fraction of its vCPUs is assumed to benefit from more."""
     max_steps_per_attempt: PositiveCount = 8
-    """A job is left alone after so many corrections of one attempt."""
+    """Limit of corrections in one attempt."""
     max_moves_per_job: PositiveCount = 2
-    """A job is moved at most so often."""
+    """Limit of moves of one job."""
     avoid_s: Seconds = 900.0
-    """For so long it does not go back to the machine it left; then other neighbours may be there."""
+    """Time in which a moved job is not placed on the instance that it left."""
     max_per_cycle: PositiveCount = 2
-    """Jobs corrected in one planning cycle."""
+    """Limit of jobs corrected in one planning cycle."""
     sample_share: Share = 0.2
-    """Of the long-running jobs this part is looked at in each period, target missed or not, for a change of phase."""
+    """Fraction of the long-running jobs that is checked for a change of phase in each period."""
     sample_every_s: PositiveSeconds = 600.0
-    """The period."""
+    """Period of these checks."""
     long_running_s: PositiveSeconds = 600.0
-    """Jobs that have run so long are long-running."""
+    """Jobs that have run at least this long are long-running."""
     straggler_below: Annotated[Number, Field(gt=0, lt=1)] = 0.5
-    """A rank of an incremental job with less than this part of the median's pace is a straggler; so is a job with
-    less than this part of what is expected of it, if nothing else of its application is slow, or a copy profiled since
-    on a machine of another type was not."""
+    """A rank of an incremental job is a straggler below this fraction of the median pace. A job is one below this
+    fraction of its expected performance, if no other job of its application is slow, or if a copy that was profiled
+    since on another instance type was not slow."""
     max_relaunches_per_attempt: Count = 1
-    """So many stragglers of one attempt are started anew elsewhere."""
+    """Limit of stragglers relaunched on another instance in one attempt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
 class TimingPolicy:
-    """How often to look."""
+    """How often running jobs are sampled."""
 
     sample_every_s: PositiveSeconds = 10.0
-    """CPU, memory, progress, rate and latency of running jobs are looked at this often; what is new is recorded."""
+    """Sampling period of CPU, memory, progress, request rate and latency of running jobs."""
     steady_share: Share = 0.5
-    """Once what a job does could be judged, one look is recorded after each such part of the time it has gone on so; 0:
-    every look."""
+    """While a job behaves steadily, the next sample is recorded after this fraction of the steady time so far; 0: every
+    sample is recorded."""
     steady_every_s: PositiveSeconds = 120.0
-    """But one at least this often; of a large fleet ``steady_per_s`` makes that longer."""
+    """Longest time between recorded samples of a steady job; longer in large fleets (`steady_per_s`)."""
     steady_per_s: PositiveCount = 20
-    """Of all that runs no more looks at what just goes on are recorded per second, in the mean: from 2,400 ranks on
-    (``steady_every_s`` times as many) each is recorded more seldom, but at least every five minutes."""
+    """Limit of recorded samples of steady jobs per second, on average. With more than `steady_every_s` times as many
+    ranks (2,400 by default) each is recorded less often, but at least every five minutes."""
 
 
 def _enabled_from_flag(value: object) -> object:
-    """Read true and false as the words they mean."""
+    """Accept true for always and false for never."""
     return {True: "always", False: "never"}[value] if isinstance(value, bool) else value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
 class ProfilingPolicy:
-    """Short runs, on machines of their own, by which a job nobody has seen before becomes known (Paragon §2.2)."""
+    """Short runs of unknown jobs on separate instances, to classify them (Paragon §2.2)."""
 
     enabled: Annotated[
         Literal["auto", "always", "never"],
         BeforeValidator(_enabled_from_flag, json_schema_input_type=bool | Literal["auto", "always", "never"]),
     ] = "auto"
-    """auto: where something uses what is learnt (placement.order paragon, quasar, least_loss or one of the oblivious,
+    """auto: if the policy uses classifications (placement.order paragon, quasar, least_loss or an oblivious one,
     admission.queues by_quality, provisioning.strategy hf or hm); always (or true); never (or false)."""
     for_targets: tuple[TargetKind, ...] = ("batch", "service")
-    """Kinds of target whose jobs are profiled: batch, service, best_effort."""
+    """Kinds of target that are profiled: batch, service, best_effort."""
     max_concurrent: PositiveCount = 2
-    """Jobs that are being profiled at one time; each uses up to `types` + 1 machines."""
+    """Jobs profiled at the same time; each uses up to `types` + 1 instances."""
     max_usd_per_job: PositiveUsd | None = 0.25
-    """Profiling one job may cost at most this much, by the prices of its machines; null: no limit."""
+    """Limit of the cost of profiling one job; null: none."""
     max_share_of_budget: Annotated[Number, Field(gt=0, le=1)] = 0.01
-    """And at most this part of budgets.per_day_usd, where there is such a limit."""
+    """Limit of the cost of profiling one job, as a fraction of budgets.per_day_usd if that is set."""
     max_share_of_slack: Annotated[Number, Field(gt=0, le=1)] = 0.1
-    """And may take at most this part of the time from submission to the deadline."""
+    """Limit of the duration of profiling, as a fraction of the time from submission to the deadline."""
     run_s: PositiveSeconds = 5.0
-    """Each copy of the job runs this long."""
+    """Duration of each copy of the job."""
     total_s: PositiveSeconds = 120.0
-    """Each profiling run ends after this long, with what it has."""
+    """Longest duration of a profiling run; it keeps the measurements made so far."""
     warm_up_s: Seconds = 30.0
-    """A stateful job is measured after so long; 0: stateful jobs are not profiled."""
+    """Warm-up time before a stateful job is measured; 0: stateful jobs are not profiled."""
     skip_if_shorter_than_s: Seconds = 60.0
-    """Jobs known to run shorter than this are not profiled: it would cost more than it could gain (Paragon §3.5)."""
+    """Jobs known to run shorter than this are not profiled, as it would cost more than it gains (Paragon §3.5)."""
     patience_s: PositiveSeconds = 300.0
-    """A job that has waited this long for its profiling to start, or for its end, goes on without."""
+    """A job that waited this long for its profiling to start or to end is scheduled without it."""
     types: PositiveCount = 2
-    """On so many machine types each job is measured; each further one tells more of the others, and costs a run."""
+    """Number of instance types on which each job is measured; more types improve the estimates and cost more runs."""
     instance_types: tuple[Name, ...] = ("*",)
-    """Types to profile on, with * and ? as wildcards. Of idle ones those that tell most together, then the
-    cheapest; the first one has `spare_vcpus` to spare."""
+    """Types to profile on; * and ? are wildcards. The most informative combination of idle instances is preferred,
+    then the cheapest; the first one has `spare_vcpus` to spare."""
     spare_vcpus: Annotated[Number, Field(ge=0, le=1024)] = 1.0
-    """What the first machine should have beside the job: for the source of interference, and for who measures."""
+    """Spare vCPUs on the first instance, for the interference source and the profiler."""
     fruitless_runs: PositiveCount = 3
-    """A program of which so many runs could not learn anything is not profiled again."""
+    """A program is not profiled again after this many runs without a result."""
     sources: Annotated[tuple[SourceName, ...], Field(max_length=16)] | None = None
-    """Sources of interference to measure every job beside; []: none. null: on each of two machines the two
-    that leave least to guess."""
+    """Interference sources to measure every job with; []: none. null: the two most informative ones on each of two
+    instances."""
 
     def __post_init__(self) -> None:
         _check_order("run_s", self.run_s, "total_s", self.total_s)
@@ -478,47 +480,47 @@ class ProfilingPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
 class Policy:
-    """What the operator allows and prefers. Every key may be left out; the defaults are safe."""
+    """What the operator allows and prefers. Every key is optional; the defaults are safe."""
 
     name: Name = "default"
     """Shown in status, reports and reasons."""
     budgets: Budgets = Budgets()
-    """Money."""
+    """Budgets in US dollars."""
     caps: Caps = Caps()
-    """Limits on how much there may be at one time."""
+    """Limits on concurrent instances and jobs."""
     allow: Allow = Allow()
-    """What may be rented at all."""
+    """What may be launched."""
     spot: SpotPolicy = SpotPolicy()
-    """When machines that may be taken back are good enough."""
+    """Use of spot instances, which the provider may reclaim at short notice."""
     retention: RetentionPolicy = RetentionPolicy()
-    """How long idle machines are kept."""
+    """How long idle instances are kept."""
     lease: LeasePolicy = LeasePolicy()
-    """How far ahead a machine's life is paid."""
+    """Leases of instances."""
     boot: BootPolicy = BootPolicy()
-    """When to give a starting machine up."""
+    """When a booting instance counts as failed."""
     unreachable: UnreachablePolicy = UnreachablePolicy()
-    """When to give a silent machine up."""
+    """When an instance that does not respond counts as failed."""
     stockout: StockoutPolicy = StockoutPolicy()
-    """How long an offer that could not be had is left alone."""
+    """Back-off of an offer after a failed launch."""
     disruption: DisruptionPolicy = DisruptionPolicy()
-    """How much may be changed at once."""
+    """How much running jobs and instances may be disturbed."""
     admission: AdmissionPolicy = AdmissionPolicy()
-    """Who is served first, and how long jobs hold out for a machine that suits them."""
+    """The order of the queue, and how long jobs wait for a suitable instance."""
     provisioning: ProvisioningPolicy = ProvisioningPolicy()
-    """Which machines serve what the running ones cannot."""
+    """Which instances are launched for jobs that the running ones cannot serve."""
     placement: PlacementPolicy = PlacementPolicy()
-    """On which machine a job goes."""
+    """Which of the instances with free capacity a job is placed on."""
     profiling: ProfilingPolicy = ProfilingPolicy()
-    """How a job nobody has seen before becomes known."""
+    """Profiling of unknown jobs."""
     correction: CorrectionPolicy = CorrectionPolicy()
-    """What is done about running jobs that miss their target."""
+    """Corrective steps for running jobs that miss their target."""
     timing: TimingPolicy = TimingPolicy()
-    """How often to look."""
+    """How often running jobs are sampled."""
 
     def __post_init__(self) -> None:
         if self.boot.timeout_s > self.lease.horizon_s:
             horizon_s, timeout_s = self.lease.horizon_s, self.boot.timeout_s
-            why = "or a machine would expire before it is given up"
+            why = "or the lease would expire before the boot timeout"
             raise AtKey(
                 "boot.timeout_s",
                 f"must not be more than lease.horizon_s ({horizon_s:g}), {why}; it is {timeout_s:g}",
@@ -530,7 +532,7 @@ class Policy:
 
     @property
     def profiles_jobs(self) -> bool:
-        """Whether unknown jobs are profiled: it costs money and time, and pays where something uses what is learnt."""
+        """Whether unknown jobs are profiled, with ``auto`` resolved: only if the policy uses classifications."""
         if self.profiling.enabled != "auto":
             return self.profiling.enabled == "always"
         orders = ("paragon", "quasar", "heterogeneity_oblivious", "interference_oblivious", "least_loss")
@@ -539,17 +541,17 @@ class Policy:
 
     @property
     def digest(self) -> str:
-        """Identify the content: 16 hex digits of SHA-256, the same for any spelling of the same policy."""
+        """16 hex digits of SHA-256 of the values, the same for any spelling of the same policy."""
         text = json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def parse_policy(mapping: object, *, locate: Callable[[KeyPath], str] = key_path) -> Policy:
-    """Return the policy that ``mapping`` (keys as in the YAML) states; what it leaves out has its default.
+    """Return the policy in ``mapping`` (keys as in the YAML); missing keys have their defaults.
 
     ``locate`` turns a key path into the ``where`` of an error.
 
     Raises:
-        ConfigError: an unknown key, a value of the wrong kind, or values that contradict each other.
+        ConfigError: an unknown key, a value of the wrong type, or values that contradict each other.
     """
     return parse(Policy, mapping, locate)

@@ -1,7 +1,7 @@
-"""From a mapping to a checked object, and from what is wrong with it to sentences people understand.
+"""Validation of mappings: from YAML or JSON values to typed objects, with readable errors and a described schema.
 
-Pydantic checks; this module words. An error names the key, what stands there, what would be right and, for a misspelt
-name, the nearest right spelling. The first problem is the error's message, further ones are its notes.
+Pydantic validates; this module writes the messages. An error names the key, its value, what would be right and, for a
+misspelt name, the closest known one. The first problem is the error's message; the others are its notes.
 """
 
 from __future__ import annotations
@@ -24,31 +24,31 @@ from hcloud.core.units import shown
 
 
 class DescribedJsonSchema(GenerateJsonSchema):
-    """Makes the JSON Schema of classes, with what stands below their attributes as descriptions."""
+    """Generates JSON Schema in which the string under an attribute is the description of its key."""
 
     def dataclass_schema(self, schema: core_schema.DataclassSchema) -> JsonSchemaValue:
-        """Return the schema of a dataclass, its properties described."""
+        """Return the schema of a dataclass with described properties."""
         return _described(super().dataclass_schema(schema), schema["cls"])
 
     def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
-        """Return the schema of a model, its properties described."""
+        """Return the schema of a model with described properties."""
         return _described(super().model_schema(schema), schema["cls"])
 
 
 def describe(schemas: Mapping[str, dict[str, Any]], kinds: Iterable[type]) -> None:
-    """Describe the properties of those ``schemas`` that bear the name of one of ``kinds``, in place."""
+    """Add descriptions, in place, to the ``schemas`` that are named after one of the classes ``kinds``."""
     for kind in kinds:
         if kind.__name__ in schemas:
             _described(schemas[kind.__name__], kind)
 
 
 def attribute_docstrings(kind: type) -> dict[str, str]:
-    """Return what stands below each attribute of a class, or below that of a class it inherits from."""
-    found: dict[str, str] = {}
+    """Return the strings under the attributes of a class, inherited ones included, by attribute."""
+    texts: dict[str, str] = {}
     for each in reversed(kind.__mro__):
         if each.__module__ in sys.modules and each.__module__ != "builtins":
-            found |= _of_module(each.__module__).get(each.__name__, {})
-    return found
+            texts |= _module_texts(each.__module__).get(each.__name__, {})
+    return texts
 
 
 def _described(schema: JsonSchemaValue, kind: type) -> JsonSchemaValue:
@@ -60,29 +60,29 @@ def _described(schema: JsonSchemaValue, kind: type) -> JsonSchemaValue:
 
 
 @cache
-def _of_module(name: str) -> Mapping[str, dict[str, str]]:
-    """Return the attributes' texts of each class of a module, read in one go; none where there is no source."""
+def _module_texts(name: str) -> Mapping[str, dict[str, str]]:
+    """Return the attribute strings of each class of a module; empty if its source is not available."""
     try:
         tree = ast.parse(inspect.getsource(sys.modules[name]))
     except (OSError, TypeError):
         return {}
-    return {node.name: _texts(node) for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
+    return {node.name: _class_texts(node) for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
 
 
-def _texts(kind: ast.ClassDef) -> dict[str, str]:
-    found = {}
+def _class_texts(kind: ast.ClassDef) -> dict[str, str]:
+    texts = {}
     for line, below in pairwise(kind.body):
         match line, below:
             case (
                 ast.AnnAssign(target=ast.Name(id=name)),
                 ast.Expr(value=ast.Constant(value=str(text))),
             ):
-                found[name] = inspect.cleandoc(text)
-    return found
+                texts[name] = inspect.cleandoc(text)
+    return texts
 
 
 KeyPath = tuple[str | int, ...]
-"""Keys and list indexes from the top of a document down to a value."""
+"""Keys and list indexes that lead from the top of a document to a value."""
 T = TypeVar("T")
 _ADAPTERS: Final[dict[type[Any], TypeAdapter[Any]]] = {}
 _UNKNOWN = frozenset({"extra_forbidden", "unexpected_keyword_argument"})
@@ -107,9 +107,10 @@ _KINDS = {
 
 
 class AtKey(ValueError):
-    """A contradiction between several values, to be shown at one of their keys (``a.b``: of a mapping in there).
+    """A contradiction between several values, reported at one of their keys.
 
-    ``otherwise`` is another of these keys and what to say there, where that one is written and ``key`` is not.
+    ``key`` may be a dotted path below the validated mapping. ``otherwise`` is a second key with its own message, used
+    if the document contains that key but not ``key``.
     """
 
     def __init__(self, key: str, message: str, *, otherwise: tuple[str, str] | None = None) -> None:
@@ -117,8 +118,8 @@ class AtKey(ValueError):
         self.key = key
         self.otherwise = otherwise
 
-    def told(self, written: object) -> tuple[KeyPath, str]:
-        """Return at which key of the mapping that was ``written`` to tell it, and what."""
+    def located(self, written: object) -> tuple[KeyPath, str]:
+        """Return the key path and the message to report, given the mapping as it was ``written``."""
         key, message = self.key, str(self)
         if self.otherwise is not None and not _holds(written, key) and _holds(written, self.otherwise[0]):
             key, message = self.otherwise
@@ -147,17 +148,17 @@ def _printable(key: str) -> str:
 
 
 def counted(count: int, one: str, several: str = "") -> str:
-    """Return how many of a thing there are: ``1 job``, ``3 jobs``; ``several`` where an s does not make it many."""
+    """Return a count with its noun: ``1 job``, ``3 jobs``; ``several`` is an irregular plural."""
     return f"{count} {one if count == 1 else several or f'{one}s'}"
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return a hint: the nearest right spelling, or the known names (at most twelve) when none is near."""
+    """Return a hint for an unknown name: the closest known one, or the list of up to twelve known ones."""
     names = sorted(known)
-    wanted = name[:80].lower()
+    given = name[:80].lower()
     if not any("-" in each for each in names):  # keys have underscores, which people type as dashes
-        wanted = wanted.replace("-", "_")
-    close = difflib.get_close_matches(wanted, names, n=1, cutoff=0.6)
+        given = given.replace("-", "_")
+    close = difflib.get_close_matches(given, names, n=1, cutoff=0.6)
     if close:
         return f"did you mean {close[0]!r}?"
     listed = ", ".join(names[:12]) + (", ..." if len(names) > 12 else "")
@@ -170,18 +171,18 @@ def parse(
     locate: Callable[[KeyPath], str] = key_path,
     context: Mapping[str, Any] | None = None,
 ) -> T:
-    """Return ``mapping`` as a checked ``model``.
+    """Return ``mapping`` as a validated ``model``.
 
-    ``locate`` turns a key path into the ``where`` of an error; ``context`` is handed to the model's validators.
+    ``locate`` turns a key path into the ``where`` of an error; ``context`` is passed to the model's validators.
 
     Raises:
-        ConfigError: for the first problem; each further problem is a note of it.
+        ConfigError: for the first problem; each further problem is added as a note.
     """
     try:
         checked: T = _adapter(model).validate_python(mapping, context=context)
         return checked
     except ValidationError as error:
-        # A misspelt key also leaves the right one missing or at its default: it explains the others, so it comes first.
+        # Unknown keys first: a misspelt key explains why the right one is missing or at its default.
         problems = sorted(error.errors(include_url=False), key=lambda problem: problem["type"] not in _UNKNOWN)
     sentences = [_sentence(model, problem) for problem in problems]
     first = ConfigError(sentences[0][1], where=locate(sentences[0][0]))
@@ -191,28 +192,28 @@ def parse(
 
 
 def _adapter(model: type[Any]) -> TypeAdapter[Any]:
-    """Return the checker of ``model``, built once."""
+    """Return the cached validator of ``model``."""
     if model not in _ADAPTERS:
         _ADAPTERS[model] = TypeAdapter(model)
     return _ADAPTERS[model]
 
 
 def json_schema(model: type[Any]) -> dict[str, Any]:
-    """Return the JSON Schema of what the class ``model`` accepts, with what stands below its attributes."""
+    """Return the JSON Schema of the class ``model``, with the strings under its attributes as descriptions."""
     return _adapter(model).json_schema(schema_generator=DescribedJsonSchema)
 
 
 def _sentence(model: type[Any], problem: Any) -> tuple[KeyPath, str]:
-    """Return where the problem is and what to say of it."""
+    """Return the key path and the message of one problem that pydantic found."""
     kind, context, value = problem["type"], problem.get("ctx", {}), problem["input"]
     path: KeyPath = tuple(part for part in problem["loc"] if part != "[key]")
     if kind in _UNKNOWN:
         return path, f"unknown key; {nearest(str(path[-1]), _names_at(model, path[:-1]))}"
     if kind == "missing":
-        return path, "is missing"
+        return path, "is required"
     if kind == "value_error":
         cause = context["error"]
-        at, message = cause.told(value) if isinstance(cause, AtKey) else ((), str(cause))
+        at, message = cause.located(value) if isinstance(cause, AtKey) else ((), str(cause))
         return (*path, *at), message
     if kind in _BOUNDS:
         words, name = _BOUNDS[kind]
@@ -234,30 +235,28 @@ def _sentence(model: type[Any], problem: Any) -> tuple[KeyPath, str]:
 def _choice_sentence(expected: str, value: object) -> str:
     choices = [choice.strip(" '") for choice in expected.replace(" or ", ", ").split(",")]
     hint = difflib.get_close_matches(shown(value).strip("'").lower().replace("-", "_"), choices, n=1)
-    wanted = f"must be {choices[0]}" if len(choices) == 1 else f"must be one of {', '.join(choices)}"
-    return f"{wanted}, not {shown(value)}" + (f"; did you mean {hint[0]!r}?" if hint else "")
+    allowed = f"must be {choices[0]}" if len(choices) == 1 else f"must be one of {', '.join(choices)}"
+    return f"{allowed}, not {shown(value)}" + (f"; did you mean {hint[0]!r}?" if hint else "")
 
 
 def _names_at(model: type[Any], path: KeyPath) -> Sequence[str]:
-    """Return the keys that may stand in the mapping at ``path``, read off the model's JSON Schema."""
+    """Return the known keys of the mapping at ``path``, according to the model's JSON Schema."""
     schema = json_schema(model)
     nodes = _branches(schema, schema)
     for part in path:
-        nodes = [branch for node in nodes for child in _children(node, part) for branch in _branches(child, schema)]
+        children = [
+            node.get("items")
+            if isinstance(part, int)
+            else node.get("properties", {}).get(part) or node.get("additionalProperties")
+            for node in nodes
+        ]
+        nodes = [branch for child in children if isinstance(child, Mapping) for branch in _branches(child, schema)]
     return [name for node in nodes for name in node.get("properties", {})]
 
 
 def _branches(node: Mapping[str, Any], schema: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the plain schemas that ``node`` may stand for, its references and alternatives followed."""
+    """Return the alternatives of a schema node, with references resolved."""
     if "$ref" in node:
         return _branches(schema["$defs"][node["$ref"].rpartition("/")[2]], schema)
     alternatives = node.get("anyOf") or node.get("oneOf")
     return [leaf for each in alternatives for leaf in _branches(each, schema)] if alternatives else [node]
-
-
-def _children(node: Mapping[str, Any], part: str | int) -> list[Mapping[str, Any]]:
-    if isinstance(part, int):
-        child = node.get("items")
-    else:
-        child = node.get("properties", {}).get(part) or node.get("additionalProperties")
-    return [child] if isinstance(child, Mapping) else []

@@ -1,8 +1,8 @@
-"""State that survives: jobs, instances, intents, back-offs and the append-only event log, on SQLite or PostgreSQL.
+"""Persistent state: jobs, instances, intents, back-offs and the append-only event log, in SQLite or PostgreSQL.
 
-The only SQL in HCloud. What is committed survives ``kill -9`` and a power cut; what fails leaves nothing half-written.
-Every write is one short transaction, all writes happen one after the other (the row of table ``head`` is their lock),
-and each has a revision number, so that the order of commits, revisions and events is one and the same.
+This is the only SQL in HCloud. Committed data survives ``kill -9`` and power loss; a failed write leaves no trace.
+Every write is one short transaction. Writes are serialised by a lock on the one row of table ``head`` and numbered by
+revision, so that commits, revisions and events have the same order.
 """
 
 from hcloud.store.database import without_password

@@ -1,8 +1,7 @@
-"""One database: connections, the only two kinds of transaction there are, and its errors in words.
+"""One database: connections, its two kinds of transaction, and its errors.
 
-A *reading* transaction sees one moment. A *writing* one excludes every other writer, of this process by a lock (fair
-enough and cheap, where SQLite's own waiting sleeps and starves), of other processes by SQLite's write lock or by the
-lock on the one row of ``head``.
+A *reading* transaction sees a consistent snapshot. A *writing* one excludes all other writers: of this process by a
+lock, as SQLite's own waiting is unfair; of other processes by SQLite's write lock or the lock on the row of ``head``.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from hcloud.core.errors import ConfigError, StoreBusy
+from hcloud.core.errors import ConfigError, StoreBusy, missing_library
 from hcloud.store.faults import database_fault
 
 _POSTGRESQL_CONNECT = {
     "connect_timeout": 5,
-    # A host that vanished with its connection open must not hold the lock on `head` for hours.
+    # A host that disappears with its connection open must not hold the lock on `head` for hours.
     "keepalives_idle": 10,
     "keepalives_interval": 5,
     "keepalives_count": 3,
@@ -35,13 +34,13 @@ _POSTGRESQL_CONNECT = {
 
 
 class Database:
-    """An open database of either kind.
+    """A SQLite or PostgreSQL database.
 
     ``crash_point`` is called with ``commit:before`` and ``commit:after`` around every commit (crash tests).
-    ``read_only``: nothing is made or changed, and a server must take the connection within ``busy_timeout_s`` too.
+    With ``read_only`` nothing is created or changed, and connecting also fails after ``busy_timeout_s``.
 
     Raises:
-        ConfigError: no URL of a database that HCloud can use, or its driver is not installed. Nothing is connected yet.
+        ConfigError: the URL is not one of a supported database, or its driver is not installed. Does not connect.
     """
 
     def __init__(self, url: str, busy_timeout_s: float, *, read_only: bool = False) -> None:
@@ -64,18 +63,18 @@ class Database:
 
     @property
     def name(self) -> str:
-        """Name the database in messages: its file, or its URL without the password."""
+        """Name for messages: the file, or the URL without the password."""
         return str(self.path) if self.path else without_password(self.url.render_as_string(hide_password=True))
 
     def close(self) -> None:
-        """Close all connections; the next use opens new ones."""
+        """Close all connections. The next use opens new ones."""
         self._engine.dispose()
 
     # ---------------------------------------------------------------------------------------------------- transactions
     @contextmanager
     def reading(self) -> Iterator[Connection]:
-        """Yield a connection that sees the database as it is at its first query. Raises StoreBusy, StoreError."""
-        with self._faults_in_words():
+        """Yield a connection with the snapshot of its first query. Raises StoreBusy, StoreError."""
+        with self._converted_faults():
             self._check_file()
             with self._readers.connect() as connection:
                 yield connection
@@ -84,13 +83,13 @@ class Database:
     def writing(self, before_commit: Callable[[Connection], None] | None = None) -> Iterator[Connection]:
         """Yield a connection that may write: committed on exit, rolled back on any exception.
 
-        ``before_commit`` runs at the end of the body, inside the transaction. Transactions do not nest.
+        ``before_commit`` runs after the body, inside the transaction. Transactions do not nest.
 
         Raises:
-            StoreBusy: locked, full or gone; nothing was written. Only where PostgreSQL goes away in the very moment of
-                the commit may all have been written: the same write repeated is then a StaleWrite or finds itself done.
+            StoreBusy: locked, full or unavailable; nothing was written. If PostgreSQL fails during the commit itself,
+                everything may have been written: repeating the write then raises StaleWrite or changes nothing.
         """
-        with self._only_writer_here(), self._faults_in_words():
+        with self._exclusive_writer(), self._converted_faults():
             self._check_file()
             with self._writers.connect() as connection, _rolled_back_on_error(connection):
                 connection.begin()
@@ -107,10 +106,10 @@ class Database:
             self.crash_point("commit:after")
 
     @contextmanager
-    def _only_writer_here(self) -> Iterator[None]:
+    def _exclusive_writer(self) -> Iterator[None]:
         me = threading.get_ident()
         if self._writer_thread == me:
-            raise RuntimeError("a store transaction was begun inside another one; it would wait for itself for ever")
+            raise RuntimeError("a store transaction was started inside another one; it would deadlock")
         if not self._writer_lock.acquire(timeout=self.busy_timeout_s):
             raise StoreBusy(
                 f"{self.name}: another thread has been writing for {self.busy_timeout_s:g} s; nothing was written"
@@ -123,7 +122,7 @@ class Database:
             self._writer_lock.release()
 
     @contextmanager
-    def _faults_in_words(self) -> Iterator[None]:
+    def _converted_faults(self) -> Iterator[None]:
         try:
             yield
         except DBAPIError as error:
@@ -133,33 +132,33 @@ class Database:
 
     # ---------------------------------------------------------------------------------------------------------- SQLite
     def _check_file(self) -> None:
-        """See that the SQLite file in use is still the one under its path: a deleted one takes writes to the grave.
+        """Check that the path still names the open SQLite file; writes to a deleted file would be lost.
 
         Raises:
-            StoreBusy: it is not; moving it back mends that.
+            StoreBusy: it does not. Moving the file back fixes this.
         """
         if self.path is None:
             return
-        found = _identity(self.path)
-        if found is None or found != self._file:
-            what = "has been deleted or moved away" if found is None else "has been replaced by another file"
+        current = _identity(self.path)
+        if current is None or current != self._file:
+            what = "has been deleted or moved away" if current is None else "has been replaced by another file"
             raise StoreBusy(f"{self.path} {what} while in use; put it back, or restart the daemon; nothing was written")
 
     def prepare_file(self) -> None:
-        """Make the SQLite file where it is not there, readable by its owner only (jobs' environments are in it).
+        """Create the SQLite file if it does not exist, readable by its owner only: it contains jobs' environments.
 
         Raises:
-            ConfigError: the path cannot be a database of ours.
+            ConfigError: the path cannot be used for a database.
         """
         if self.path is not None:
             self.check_directory()
             self._open_file(self.path, os.O_CREAT)
 
     def has_file(self) -> bool:
-        """Whether the SQLite file is there and may be written; PostgreSQL has none to miss. Changes nothing.
+        """Return whether the SQLite file exists and is writable; always True for PostgreSQL. Changes nothing.
 
         Raises:
-            ConfigError: the path cannot be a database of ours.
+            ConfigError: the path cannot be used for a database.
         """
         if self.path is None:
             return True
@@ -179,12 +178,12 @@ class Database:
         self._file = _identity(path)
 
     def check_directory(self, state_dir: Path | None = None) -> None:
-        """See that a SQLite file has a directory, or gets one: the daemon makes ``state_dir``, and no other.
+        """Check that the directory of a SQLite file exists or will: the daemon creates ``state_dir`` only.
 
-        What may not be seen is not judged: who looks need not be the daemon's user.
+        Directories that this user cannot see pass: the daemon may run as another user.
 
         Raises:
-            ConfigError: it has none; told of the key ``state_dir`` where that is the directory.
+            ConfigError: it does not, reported at the key ``state_dir`` or ``database``.
         """
         if self.path is None:
             return
@@ -192,20 +191,20 @@ class Database:
         where = "state_dir" if parent == state_dir else "database"
         nearest, mode = _nearest_existing(parent)
         if mode is not None and not stat.S_ISDIR(mode):
-            raise ConfigError(f"the directory {parent} cannot be made: {nearest} is no directory", where=where)
+            raise ConfigError(f"the directory {parent} cannot be created: {nearest} is not a directory", where=where)
         if mode is not None and nearest != parent and not (state_dir and state_dir.is_relative_to(parent)):
-            raise ConfigError(f"the directory {parent} does not exist; create it or name another", where=where)
+            raise ConfigError(f"the directory {parent} does not exist; create it or name another one", where=where)
 
-    def check_directory_is_ours(self) -> None:
-        """See that we may write in a SQLite file's directory, where its log comes to lie. Raises ConfigError."""
+    def check_directory_is_writable(self) -> None:
+        """Check that the directory of a SQLite file is writable, for its log. Raises ConfigError."""
         if self.path is None:
             return
         directory, _ = _nearest_existing(self.path.resolve().parent)
         if not os.access(directory, os.W_OK | os.X_OK):
-            raise ConfigError(f"{self.path} cannot be used: {directory} is not yours to write", where="database")
+            raise ConfigError(f"{self.path} cannot be used: {directory} is not writable", where="database")
 
     def use_write_ahead_log(self) -> None:
-        """Let SQLite's readers and writer not wait for each other; kept in the file. Raises StoreBusy."""
+        """Switch SQLite to its write-ahead log: readers and writer do not block each other. Raises StoreBusy."""
         if self.is_sqlite:
             try:
                 with closing(self._sqlite_connection()) as connection:
@@ -219,19 +218,19 @@ class Database:
         return engine
 
     def _sqlite_connection(self) -> sqlite3.Connection:
-        # mode=rw: never creates, so a deleted database is noticed instead of being replaced by an empty one.
+        # mode=rw does not create: a deleted database is noticed instead of being replaced by an empty one.
         mode = _reading_mode(Path(self.path or "").resolve()) if self.read_only else "mode=rw"
         connection = sqlite3.connect(
             f"file:{quote(str(self.path))}?{mode}",
             uri=True,
             timeout=self.busy_timeout_s,
-            isolation_level=None,  # transactions begin where we say (also around DDL), not where the driver guesses
-            check_same_thread=False,  # the pool hands a connection to one thread at a time
+            isolation_level=None,  # we begin transactions explicitly, also around DDL
+            check_same_thread=False,  # the pool gives a connection to one thread at a time
         )
         with ExitStack() as undo:
-            undo.callback(connection.close)  # of a file that is no database, the first statement tells
+            undo.callback(connection.close)  # a file that is not a database fails at the first statement
             connection.execute("PRAGMA foreign_keys = ON")
-            # FULL: what was committed survives a power cut. It costs one fsync per commit (bench: single submits/s).
+            # FULL: commits survive power loss, at one fsync each.
             connection.execute("PRAGMA synchronous = FULL")
             undo.pop_all()
         return connection
@@ -246,55 +245,55 @@ class Database:
         url = self.url.set(drivername="postgresql+psycopg")
         try:
             return create_engine(url, connect_args=connect, pool_pre_ping=True, pool_size=8, max_overflow=16)
-        except ImportError as error:  # also where the package is there and PostgreSQL's own library is not
+        except ImportError as error:  # also if the package is installed but libpq is not
             raise ConfigError(
-                "PostgreSQL needs the psycopg package; install hcloud-daemon[postgres]", where="database"
+                missing_library("psycopg, the driver of PostgreSQL,", "postgres"), where="database"
             ) from error
 
 
 def parse_url(url: str) -> URL:
-    """Return the parsed URL of a database HCloud can use.
+    """Return the parsed URL of a supported database.
 
     Raises:
-        ConfigError: it is not one; the message shows what one looks like.
+        ConfigError: it is not one; the message shows the form of one.
     """
-    right = "write sqlite:////path/to/hcloud.db or postgresql+psycopg://user@host/database"
+    hint = "write sqlite:////path/to/hcloud.db or postgresql+psycopg://user@host/database"
     try:
         parsed = make_url(url)
         backend = parsed.get_backend_name()
-    except (ArgumentError, NoSuchModuleError, ValueError):  # which quote the password, or a part of it
-        raise ConfigError(f"{without_password(url)!r} is not a database URL; {right}", where="database") from None
+    except (ArgumentError, NoSuchModuleError, ValueError):  # these quote the password, or a part of it
+        raise ConfigError(f"{without_password(url)!r} is not a database URL; {hint}", where="database") from None
     if backend not in {"sqlite", "postgresql"}:
         raise ConfigError(
-            f"HCloud keeps its state in SQLite or PostgreSQL, not in {backend!r}; {right}", where="database"
+            f"HCloud keeps its state in SQLite or PostgreSQL, not in {backend!r}; {hint}", where="database"
         )
     if "@" in (parsed.host or ""):
-        said = f"{without_password(url)!r} has an @ in its user or password; write it as %40"
-        raise ConfigError(said, where="database")
+        message = f"{without_password(url)!r} has an @ in its user or password; write it as %40"
+        raise ConfigError(message, where="database")
     if backend == "sqlite" and parsed.database in {None, "", ":memory:"}:
-        raise ConfigError(f"a database in memory would lose every job; {right}", where="database")
+        raise ConfigError(f"a database in memory would lose every job; {hint}", where="database")
     if backend == "sqlite" and parsed.query:
-        raise ConfigError(f"a SQLite URL takes no options, here {dict(parsed.query)}; {right}", where="database")
+        raise ConfigError(f"a SQLite URL takes no options, here {dict(parsed.query)}; {hint}", where="database")
     return parsed
 
 
 def without_password(url: str) -> str:
-    """Return a database URL that may be shown, be it right or wrong."""
+    """Return a database URL, valid or not, with its password hidden."""
     hidden = re.sub(r"(://[^:@/]*):.*@", r"\1:***@", url)
     return re.sub(r"(?i)([?&][^=&]*(?:pass|pasw|pwd)[^=&]*=)[^&]*", r"\1***", hidden)  # misspelt ones, too
 
 
 def _reading_mode(path: Path) -> str:
-    """Return how SQLite reads a file without making, or changing, one of those that lie beside it."""
+    """Return the SQLite URI parameters that read a file without creating or changing its journal files."""
     journal, log, index = (Path(f"{path}{each}").exists() for each in ("-journal", "-wal", "-shm"))
     if journal:
         return "mode=ro"
-    # Where one of them is missing nobody has the file open, and SQLite would make both for a reader and leave them.
+    # If one is missing, the file is not open anywhere, and SQLite would create both for a reader and leave them.
     return "mode=ro&readonly_shm=1" if log and index else "mode=ro&immutable=1"
 
 
 def _nearest_existing(directory: Path) -> tuple[Path, int | None]:
-    """Return the directory, or the nearest above it that is there, with its mode; None where that may not be seen."""
+    """Return the directory or its nearest existing ancestor, with its mode; None if that is not visible."""
     for each in (directory, *directory.parents):
         try:
             return each, each.stat().st_mode
@@ -320,7 +319,7 @@ def _identity(path: Path) -> tuple[int, int] | None:
 @contextmanager
 def _rolled_back_on_error(connection: Connection) -> Iterator[None]:
     with ExitStack() as undo:
-        undo.callback(_roll_back, connection)  # whatever ends the body, half of it must not stay
+        undo.callback(_roll_back, connection)  # also for exceptions that are not Exception
         yield
         undo.pop_all()
 
@@ -329,4 +328,4 @@ def _roll_back(connection: Connection) -> None:
     try:
         connection.rollback()
     except DBAPIError:
-        connection.invalidate()  # never hand this connection to anybody again
+        connection.invalidate()  # the pool must not reuse this connection

@@ -1,4 +1,4 @@
-"""Conversion between `hcloud.core.model` and rows: numbers in ids, and JSON texts that restore equal values."""
+"""Conversion between the model's classes and rows: numbers in ids, and JSON documents that restore equal values."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _INSTANCE_COLUMNS = {"id", "revision"}
 
 @cache
 def _adapter(kind: type) -> TypeAdapter[Any]:
-    # Built on first use: the adapters cost 0.1 s, which `hcloud submit` need not pay.
+    # Built on first use: it takes 0.1 s, which `hcloud submit` saves.
     return TypeAdapter(kind)
 
 
@@ -28,7 +28,7 @@ def numbered(prefix: str, thing_id: str) -> int:
     """Return n of ``<prefix>-<n>``.
 
     Raises:
-        NotFound: the text is not an id of this kind; the message says what one looks like.
+        NotFound: the text is not an id of this kind; the message shows one.
     """
     head, _, digits = thing_id.partition("-")
     if head != prefix or not digits.isascii() or not digits.isdigit() or len(digits) > 18 or digits != str(int(digits)):
@@ -52,10 +52,10 @@ def instance_number(instance_id: InstanceId) -> int:
 
 
 def dump(value: object, *, without: set[str] | None = None) -> str:
-    """Return ``value`` as JSON text; infinite floats are kept.
+    """Return ``value`` as JSON; infinite floats are preserved.
 
     Raises:
-        BadInput: a text in it is not valid Unicode (a lone surrogate from an undecodable file name).
+        BadInput: it contains text that is not valid Unicode.
     """
     try:
         return to_json(value, exclude=without, inf_nan_mode="constants").decode()
@@ -64,10 +64,10 @@ def dump(value: object, *, without: set[str] | None = None) -> str:
 
 
 def checked_text(text: str, what: str) -> str:
-    """Return ``text`` if both databases can hold it in a column.
+    """Return ``text`` if both databases can store it in a column.
 
     Raises:
-        BadInput: it has a NUL character or is not valid Unicode.
+        BadInput: it contains a NUL character or is not valid Unicode.
     """
     if not storable(text):
         raise BadInput(f"{what} {text!r} contains a NUL character or is not valid Unicode; use printable text")
@@ -75,7 +75,7 @@ def checked_text(text: str, what: str) -> str:
 
 
 def storable(text: str) -> bool:
-    """Return whether both databases can hold ``text`` in a column; what they cannot hold, no row can match."""
+    """Return whether both databases can store ``text`` in a column; no row can match other text."""
     if text.isascii():
         return "\x00" not in text
     try:
@@ -86,7 +86,7 @@ def storable(text: str) -> bool:
 
 
 def _load(kind: type, name: str, document: str, **columns: object) -> Any:
-    """Build one thing out of its document and its columns. Raises StoreError where that is not possible."""
+    """Build an object from its document and its columns. Raises StoreError if they are damaged."""
     try:
         if not columns:
             return _adapter(kind).validate_json(document)
@@ -98,18 +98,18 @@ def _load(kind: type, name: str, document: str, **columns: object) -> Any:
 
 @lru_cache(maxsize=256)
 def load_spec(document: str) -> JobSpec:
-    """Return the spec of a document. Equal jobs, of which there may be thousands, share one: specs never change."""
+    """Return the spec of a document. Equal specs share one object, as they never change."""
     spec: JobSpec = _load(JobSpec, "job's spec", document)
     return spec
 
 
 def dump_job(job: Job) -> str:
-    """Return a job's document: all but what has its own column and the spec."""
+    """Return a job's document, without its spec and the fields with their own columns."""
     return dump(job, without=_JOB_COLUMNS)
 
 
 def load_job(number: int, revision: int, document: str, spec: JobSpec) -> Job:
-    """Return the job of a row; ``spec`` is used as it is, not copied."""
+    """Return the job of a row, with ``spec`` itself, not a copy."""
     job: Job = _load(Job, "job", document, id=f"job-{number}", revision=revision, spec=spec)
     return job
 
@@ -126,7 +126,7 @@ def load_instance(number: int, revision: int, document: str) -> Instance:
 
 
 def dump_application(application: Application) -> str:
-    """Return an application's document: all but its revision."""
+    """Return an application's document, without its revision."""
     return dump(application, without={"revision"})
 
 
@@ -148,14 +148,14 @@ def load_backoff(document: str) -> OfferBackoff:
     return backoff
 
 
-def load_order(document: str) -> Directive:
-    """Return the operator's order of a document."""
-    order: Directive = _load(Directive, "operator's order", document)
-    return order
+def load_directive(document: str) -> Directive:
+    """Return the operator's directive of a document."""
+    directive: Directive = _load(Directive, "operator's directive", document)
+    return directive
 
 
 def backoff_key(backoff: OfferBackoff) -> tuple[str, str, str, str]:
-    """Identify what a back-off speaks of: provider, zone, type name, market (empty: any)."""
+    """Return what a back-off applies to: provider, zone, type name, market (empty: any)."""
     return (backoff.provider, backoff.zone, backoff.instance_type, backoff.market)
 
 

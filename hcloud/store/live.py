@@ -1,7 +1,7 @@
-"""All that has not ended, kept in memory and brought up to date by revision numbers: what each cycle starts from.
+"""The cache of live rows, from which every cycle starts; updated by revision numbers.
 
-Only committed rows are ever read into it, inside one reading transaction, so no failed write can leave a trace in it
-and what other processes write appears as well.
+It reads committed rows only, in one transaction. Failed writes therefore leave no trace, and writes of other processes
+are included.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from hcloud.store.documents import (
     backoff_key,
     load_application,
     load_backoff,
+    load_directive,
     load_instance,
     load_intent,
     load_job,
-    load_order,
     load_spec,
 )
 from hcloud.store.schema import application, head, instance, intent, job, job_spec, machine_order, offer_backoff
@@ -36,7 +36,7 @@ _TERMINATED = InstanceState.TERMINATED.value
 _HEAD = select(head.c.revision, head.c.intents_revision, head.c.backoffs_revision)
 _JOB_COLUMNS = (job.c.number, job.c.revision, job.c.document, job.c.state)
 _FIRST_JOBS = select(*_JOB_COLUMNS).where(job.c.state.not_in(ENDED_STATES)).order_by(job.c.number)
-# Not ordered here: SQLite would then walk the whole table in that order instead of using the index on revisions.
+# Not ordered: SQLite would then scan the whole table instead of using the index on revisions.
 _CHANGED_JOBS = select(*_JOB_COLUMNS).where(job.c.revision > bindparam("seen"))
 _INSTANCE_COLUMNS = (instance.c.number, instance.c.revision, instance.c.document, instance.c.state)
 _FIRST_INSTANCES = select(*_INSTANCE_COLUMNS).where(instance.c.state != _TERMINATED).order_by(instance.c.number)
@@ -47,7 +47,7 @@ _SPECS = select(job_spec.c.number, job_spec.c.document).where(
 _CHANGED_INTENTS = select(intent.c.token, intent.c.document).where(intent.c.revision > bindparam("seen"))
 _TOKENS = select(intent.c.token)
 _BACKOFFS = select(offer_backoff.c.document)
-_ORDERS = select(machine_order.c.document).order_by(machine_order.c.scope, machine_order.c.name)
+_DIRECTIVES = select(machine_order.c.document).order_by(machine_order.c.scope, machine_order.c.name)
 _CHANGED_APPLICATIONS = select(application.c.revision, application.c.document).where(
     application.c.revision > bindparam("seen")
 )
@@ -56,19 +56,24 @@ _SPECS_PER_QUERY = 5000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveView:
-    """Jobs that have not ended and instances not terminated, in order of their number; open intents by token; back-offs
-    by key; known applications by name; operators' orders by what they name. All of one moment."""
+    """A consistent snapshot of everything that has not ended."""
 
     jobs: tuple[Job, ...] = ()
+    """Jobs that have not ended, by number."""
     instances: tuple[Instance, ...] = ()
+    """Instances that are not terminated, by number."""
     intents: tuple[Intent, ...] = ()
+    """Open intents, by token."""
     backoffs: tuple[OfferBackoff, ...] = ()
+    """Back-offs, by key."""
     applications: Mapping[str, Application] = field(default_factory=LayeredRows[Application])
+    """Known applications by name."""
     directives: tuple[Directive, ...] = ()
+    """Operators' directives, by scope and name."""
 
 
 class LiveCache:
-    """Keeps the last view and makes the next one out of the rows that changed since."""
+    """Holds the last view and updates it with the rows that changed since."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -77,14 +82,14 @@ class LiveCache:
         self._instances: RowSet[Instance] = RowSet()
         self._intents: dict[str, Intent] = {}
         self._applications: LayeredRows[Application] = LayeredRows()
-        # The revisions below are those of the last refresh that went through to its end.
+        # Revisions of the last refresh that completed.
         self._seen = -1
         self._seen_intents = -1
         self._seen_backoffs = -1
         self._view = LiveView()
 
     def view(self) -> LiveView:
-        """Return what lives now. Without any change since the last call it is the same object. Raises StoreBusy."""
+        """Return the current view: the same object while nothing changes. Raises StoreBusy."""
         with self._lock, self._database.reading() as connection:
             now = connection.execute(_HEAD).one()
             if now.revision != self._seen:
@@ -92,7 +97,7 @@ class LiveCache:
             return self._view
 
     def known_spec(self, number: int) -> JobSpec | None:
-        """Return a live job's spec if it is at hand: specs never change, so a cached one is right."""
+        """Return a live job's spec if it is cached; specs never change."""
         job = self._jobs.rows.get(number)
         return job.spec if job is not None else None
 
@@ -102,21 +107,21 @@ class LiveCache:
         intents = self._intents if now.intents_revision == self._seen_intents else self._open_intents(connection)
         same_backoffs = now.backoffs_revision == self._seen_backoffs
         backoffs = self._view.backoffs if same_backoffs else _read_backoffs(connection)
-        learnt = self._changed_applications(connection)
-        orders = tuple(load_order(text) for text in connection.execute(_ORDERS).scalars())
-        # From here on nothing can fail: a fault above leaves the last view, and what it was made of, as it was.
-        self._jobs.take(jobs)
-        self._instances.take(machines)
+        applications = self._changed_applications(connection)
+        directives = tuple(load_directive(text) for text in connection.execute(_DIRECTIVES).scalars())
+        # Nothing below can fail, and a failure above leaves the last view unchanged.
+        self._jobs.write(jobs)
+        self._instances.write(machines)
         self._intents = intents
-        if learnt:
-            self._applications = self._applications.over(learnt)
+        if applications:
+            self._applications = self._applications.over(applications)
         self._view = LiveView(
-            jobs=self._jobs.now(),
-            instances=self._instances.now(),
+            jobs=self._jobs.snapshot(),
+            instances=self._instances.snapshot(),
             intents=tuple(intents[token] for token in sorted(intents)),
             backoffs=backoffs,
             applications=self._applications,
-            directives=orders,
+            directives=directives,
         )
         self._seen = now.revision
         self._seen_intents, self._seen_backoffs = now.intents_revision, now.backoffs_revision
@@ -132,8 +137,8 @@ class LiveCache:
         specs = {row.number: spec for row in living if (spec := self.known_spec(row.number)) is not None}
         missing = [row.number for row in living if row.number not in specs]
         for start in range(0, len(missing), _SPECS_PER_QUERY):
-            wanted = {"numbers": missing[start : start + _SPECS_PER_QUERY]}
-            specs.update((row.number, load_spec(row.document)) for row in connection.execute(_SPECS, wanted))
+            batch = {"numbers": missing[start : start + _SPECS_PER_QUERY]}
+            specs.update((row.number, load_spec(row.document)) for row in connection.execute(_SPECS, batch))
         changed: dict[int, Job | None] = dict.fromkeys(row.number for row in rows)
         changed.update(
             (row.number, load_job(row.number, row.revision, row.document, specs[row.number])) for row in living
@@ -154,7 +159,7 @@ class LiveCache:
     def _open_intents(self, connection: Connection) -> dict[str, Intent]:
         changed = connection.execute(_CHANGED_INTENTS, {"seen": self._seen})
         fresh = {row.token: load_intent(row.document) for row in changed}
-        # A closed intent is a deleted row: what is no longer listed is dropped.
+        # Closing an intent deletes its row.
         return {token: fresh.get(token) or self._intents[token] for token in connection.execute(_TOKENS).scalars()}
 
 

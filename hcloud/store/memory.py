@@ -1,7 +1,6 @@
-"""The store's face without a database: for simulations, which start afresh and are read to their end by their maker.
+"""A store in memory, for simulations: the contract of :class:`Store` within one process, without persistence.
 
-All that the other two promise of one process holds here as well (one contract suite runs on all three), but nothing
-survives the process.
+The same contract suite runs on it and on both databases.
 """
 
 from __future__ import annotations
@@ -36,11 +35,11 @@ from hcloud.core.model import (
 from hcloud.core.rows import RowSet, replace_fields
 from hcloud.planner.snapshot import Directive, DirectiveScope, OfferBackoff
 from hcloud.store.documents import backoff_key, checked_text, dump, instance_number, job_number, storable
-from hcloud.store.forgetting import referred_to
+from hcloud.store.forgetting import referenced_numbers
 from hcloud.store.live import LiveView
-from hcloud.store.overlay import Over
+from hcloud.store.overlay import OverlayTable
 from hcloud.store.store import Store, check_lease, nearest_number
-from hcloud.store.transaction import LeaderLease, Submission, Transaction, check_revision, searched_by
+from hcloud.store.transaction import LeaderLease, Submission, Transaction, check_revision, indexed_columns
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
@@ -50,18 +49,18 @@ _seq = attrgetter("seq")
 
 
 class MemoryTransaction(Transaction):
-    """See :class:`Transaction`. Its writes are laid over the store's tables, and merged into them by the commit."""
+    """See :class:`Transaction`. Its writes are layered over the store's tables and merged by the commit."""
 
-    def __init__(self, store: MemoryStore, now: float, first_revision: int) -> None:  # no connection to begin with
+    def __init__(self, store: MemoryStore, now: float, first_revision: int) -> None:  # without a connection
         self.now = now
         self.head = dict(store.head)
         self.revision = max(self.head["revision"] + 1, first_revision)
-        self._jobs = Over(store.all_jobs)
-        self._instances = Over(store.all_instances)
-        self._applications = Over(store.all_applications)
+        self._jobs = OverlayTable(store.all_jobs)
+        self._instances = OverlayTable(store.all_instances)
+        self._applications = OverlayTable(store.all_applications)
         self._by_program = store.by_program
-        self._tokens = Over(store.tokens)
-        self._launch_tokens = Over(store.launch_tokens)
+        self._tokens = OverlayTable(store.tokens)
+        self._launch_tokens = OverlayTable(store.launch_tokens)
         self._intents = store.intents
         self._fresh_intents: dict[str, Intent | None] = {}
         self._backoffs = store.backoffs
@@ -70,7 +69,7 @@ class MemoryTransaction(Transaction):
         self._made: list[Event] = []
 
     def merge(self, store: MemoryStore) -> None:
-        """Let everybody see what was written."""
+        """Commit the writes to the store."""
         for each in (self._jobs, self._instances, self._applications, self._tokens, self._launch_tokens):
             each.merge()
         stale = {"backoffs"} if self._backoffs is not store.backoffs else set()
@@ -78,17 +77,17 @@ class MemoryTransaction(Transaction):
         store.backoffs, store.head = self._backoffs, self.head
         store.orders, store.metas = self._orders, self._meta
         store.log += self._made
-        store.see(self._jobs.fresh, self._instances.fresh, self._applications.fresh, self._fresh_intents, stale)
+        store.publish(self._jobs.fresh, self._instances.fresh, self._applications.fresh, self._fresh_intents, stale)
 
     # ------------------------------------------------------------------------------------------------------------ jobs
     def job(self, job_id: JobId) -> Job:
-        """Return the job as it is now. Raises NotFound."""
-        return _found(self._jobs, job_number(job_id), job_id)
+        """Return the current job. Raises NotFound."""
+        return _row(self._jobs, job_number(job_id), job_id)
 
     def put_job(self, job: Job) -> Job:
-        """Write a job's new state; see :meth:`Transaction.put_job`."""
+        """See :meth:`Transaction.put_job`."""
         number = job_number(job.id)
-        stored = _found(self._jobs, number, job.id)
+        stored = _row(self._jobs, number, job.id)
         check_revision(job.id, job.revision, stored.revision)
         if stored.state is not job.state:
             check_job_move(stored, job.state)
@@ -105,7 +104,7 @@ class MemoryTransaction(Transaction):
 
     def _insert_jobs(self, jobs: Sequence[Job]) -> None:
         for job in jobs:
-            searched_by(job)  # what a database cannot hold is refused here as well
+            indexed_columns(job)  # text that a database cannot store is refused here as well
             dump(job.spec)
             for tag, value in job.spec.tags.items():
                 checked_text(tag, "tag")
@@ -118,14 +117,14 @@ class MemoryTransaction(Transaction):
 
     # ------------------------------------------------------------------------------------------------------- instances
     def instance(self, instance_id: InstanceId) -> Instance:
-        """Return the instance as it is now. Raises NotFound."""
-        return _found(self._instances, instance_number(instance_id), instance_id)
+        """Return the current instance. Raises NotFound."""
+        return _row(self._instances, instance_number(instance_id), instance_id)
 
     def new_instance(self, build: Callable[[InstanceId], Instance]) -> Instance:
-        """Write a new instance; see :meth:`Transaction.new_instance`."""
+        """See :meth:`Transaction.new_instance`."""
         number = self.head["instances"] + 1
         built = build(f"inst-{number}")
-        assert built.id == f"inst-{number}", "an instance must be built with the id it was given"
+        assert built.id == f"inst-{number}", "an instance must be built with the given id"
         earlier = self._launch_tokens.get(checked_text(built.token, "launch token"))
         if earlier is not None:
             raise StaleWrite(f"launch token {built.token} was already used for inst-{earlier}")
@@ -134,9 +133,9 @@ class MemoryTransaction(Transaction):
         return self._write_instance(number, built)
 
     def put_instance(self, instance: Instance) -> Instance:
-        """Write an instance's new state; see :meth:`Transaction.put_instance`."""
+        """See :meth:`Transaction.put_instance`."""
         number = instance_number(instance.id)
-        stored = _found(self._instances, number, instance.id)
+        stored = _row(self._instances, number, instance.id)
         check_revision(instance.id, instance.revision, stored.revision)
         if stored.state is not instance.state:
             check_instance_move(stored, instance.state)
@@ -153,7 +152,7 @@ class MemoryTransaction(Transaction):
 
     # ---------------------------------------------------------------------------------------------------- applications
     def application(self, name: str) -> Application | None:
-        """Return what is known of an application, or None."""
+        """Return an application, or None."""
         return self._applications.get(name)
 
     def applications(self, program: str) -> tuple[Application, ...]:
@@ -163,7 +162,7 @@ class MemoryTransaction(Transaction):
         return tuple(row for row in rows if row is not None and row.program == program)
 
     def put_application(self, application: Application) -> Application:
-        """Write what is known of an application; see :meth:`Transaction.put_application`."""
+        """See :meth:`Transaction.put_application`."""
         stored = self._applications.get(checked_text(application.name, "application"))
         check_revision(application.name, application.revision, 0 if stored is None else stored.revision)
         written = self._applications.fresh[application.name] = replace_fields(application, revision=self.revision)
@@ -176,19 +175,19 @@ class MemoryTransaction(Transaction):
         return self._fresh_intents[token] if token in self._fresh_intents else self._intents.get(token)
 
     def open_intent(self, intent: Intent) -> None:
-        """Write down an outside effect before it is tried. Raises StaleWrite when its token is open already."""
+        """Record an external effect before it is attempted. Raises StaleWrite if its token is open already."""
         if self.intent(intent.token) is not None:
-            raise StaleWrite(f"intent {intent.token} is open already")
+            raise StaleWrite(f"intent {intent.token} is already open")
         self._write_intent(checked_text(intent.token, "intent token"), intent)
 
     def put_intent(self, intent: Intent) -> None:
-        """Rewrite an open intent (another try). Raises StaleWrite when it is not open any more."""
+        """Update an open intent, for another try. Raises StaleWrite if it is no longer open."""
         if self.intent(intent.token) is None:
-            raise StaleWrite(f"intent {intent.token} is not open any more")
+            raise StaleWrite(f"intent {intent.token} is no longer open")
         self._write_intent(intent.token, intent)
 
     def close_intent(self, token: str) -> None:
-        """Forget an intent whose outcome is recorded; closing it twice is harmless."""
+        """Delete an intent after its outcome was recorded; idempotent."""
         if self.intent(token) is not None:
             self._write_intent(token, None)
 
@@ -197,29 +196,29 @@ class MemoryTransaction(Transaction):
         self.head["revision"] = self.head["intents_revision"] = self.revision
 
     def backoff(self, provider: str, zone: str, instance_type: str, market: str) -> OfferBackoff | None:
-        """Return what is remembered of an offer; see :meth:`Transaction.backoff`."""
+        """See :meth:`Transaction.backoff`."""
         return self._backoffs.get((provider, zone, instance_type, market))
 
     def put_backoff(self, backoff: OfferBackoff) -> None:
-        """Remember not to try an offer; replaces what was remembered of the same one."""
+        """Record the back-off of an offer, replacing an earlier one."""
         self._backoffs = {**self._backoffs, backoff_key(backoff): backoff}
         self.head["revision"] = self.head["backoffs_revision"] = self.revision
 
     def clear_backoffs(self, before: float) -> None:
-        """Forget the back-offs that ended before ``before``."""
+        """Delete the back-offs that ended before ``before``."""
         left = {key: each for key, each in self._backoffs.items() if each.until_at >= before}
         if len(left) < len(self._backoffs):
             self._backoffs = left
             self.head["revision"] = self.head["backoffs_revision"] = self.revision
 
-    # ---------------------------------------------------------------------------------------------------------- orders
-    def put_directive(self, order: Directive) -> None:
-        """Write an operator's order; it replaces an earlier one about the same."""
-        self._orders = {**self._orders, (order.scope.value, checked_text(order.name, "name")): order}
+    # ------------------------------------------------------------------------------------------------------ directives
+    def put_directive(self, directive: Directive) -> None:
+        """Record an operator's directive, replacing an earlier one of the same scope and name."""
+        self._orders = {**self._orders, (directive.scope.value, checked_text(directive.name, "name")): directive}
         self.head["revision"] = self.revision
 
     def drop_directive(self, scope: DirectiveScope, name: str) -> bool:
-        """Forget an order; return whether there was one."""
+        """Delete a directive; return whether there was one."""
         if (scope.value, name) not in self._orders:
             return False
         self._orders = {key: each for key, each in self._orders.items() if key != (scope.value, name)}
@@ -227,11 +226,11 @@ class MemoryTransaction(Transaction):
         return True
 
     def meta(self, key: str) -> str | None:
-        """Return the text kept under a key, or None."""
+        """Return the text stored under a key, or None."""
         return self._meta.get(key)
 
     def put_meta(self, key: str, value: str) -> None:
-        """Keep a text under a key. Raises BadInput where it cannot be stored."""
+        """Store a text under a key. Raises BadInput if it cannot be stored."""
         self._meta = {**self._meta, checked_text(key, "key"): checked_text(value, "value")}
 
     # ---------------------------------------------------------------------------------------------------------- events
@@ -246,7 +245,7 @@ class MemoryTransaction(Transaction):
         at: float | None = None,
         **fields: object,
     ) -> None:
-        """Append an event; see :meth:`Transaction.emit`. Its fields become what they would be read back as."""
+        """See :meth:`Transaction.emit`. Fields are converted as a database would return them."""
         self.head["events"] += 1
         event = Event(
             seq=self.head["events"],
@@ -262,7 +261,7 @@ class MemoryTransaction(Transaction):
 
 
 class MemoryStore(Store):
-    """See :class:`Store`. The tables are for its own transactions only."""
+    """See :class:`Store`. The public tables are for :class:`MemoryTransaction` only."""
 
     def __init__(self) -> None:
         self.head: dict[str, Any] = {
@@ -280,20 +279,20 @@ class MemoryStore(Store):
         self.log: list[Event] = []
         self.orders: Mapping[tuple[str, str], Directive] = {}
         self.metas: Mapping[str, str] = {}
-        self._living_jobs: RowSet[Job] = RowSet()
-        self._living_instances: RowSet[Instance] = RowSet()
+        self._live_jobs: RowSet[Job] = RowSet()
+        self._live_instances: RowSet[Instance] = RowSet()
         self._view = LiveView()
         self._viewing = threading.Lock()
         self._stale: set[str] = set()
-        self._learnt: dict[str, Application] = {}
-        self._known: LayeredRows[Application] = LayeredRows()
+        self._new_applications: dict[str, Application] = {}
+        self._applications: LayeredRows[Application] = LayeredRows()
         self._highest_revision = 0
         self._lock = threading.RLock()
         self._writing_now = False
         self._crash_point: Callable[[str], None] | None = None
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing."""
 
     @property
     def crash_point(self) -> Callable[[str], None] | None:
@@ -302,18 +301,15 @@ class MemoryStore(Store):
 
     @crash_point.setter
     def crash_point(self, called: Callable[[str], None] | None) -> None:
-        """Set or remove what is called around commits."""
         self._crash_point = called
 
     # --------------------------------------------------------------------------------------------------------- writing
     @contextmanager
     def transaction(self, now: float, lease: LeaderLease | None = None) -> Iterator[Transaction]:
-        """Yield a transaction; see :meth:`Store.transaction`."""
+        """See :meth:`Store.transaction`."""
         with self._lock:
             if self._writing_now:
-                raise RuntimeError(
-                    "a store transaction was begun inside another one; it would wait for itself for ever"
-                )
+                raise RuntimeError("a store transaction was started inside another one; it would deadlock")
             self._writing_now = True
             try:
                 opened = MemoryTransaction(self, now, self._highest_revision + 1)
@@ -336,7 +332,7 @@ class MemoryStore(Store):
         if self._crash_point is not None:
             self._crash_point("commit:after")
 
-    def see(
+    def publish(
         self,
         jobs: Mapping[int, Job],
         instances: Mapping[int, Instance],
@@ -344,12 +340,12 @@ class MemoryStore(Store):
         intents: Mapping[str, Intent | None],
         stale: Set[str],
     ) -> None:
-        """Take in what has just been written; ``stale``: what else of the view is another now."""
+        """Add committed rows to the view; ``stale`` names its other parts that changed."""
         with self._viewing:
             if jobs:
-                self._living_jobs.take({at: None if each.state in JOB_ENDED else each for at, each in jobs.items()})
+                self._live_jobs.write({at: None if each.state in JOB_ENDED else each for at, each in jobs.items()})
             if instances:
-                self._living_instances.take(
+                self._live_instances.write(
                     {at: None if each.state is InstanceState.TERMINATED else each for at, each in instances.items()}
                 )
             for token, intent in intents.items():
@@ -358,43 +354,43 @@ class MemoryStore(Store):
                 self.by_program.setdefault(row.program, set()).add(name)
             written = {"jobs": jobs, "instances": instances, "intents": intents}
             self._stale |= stale | {name for name, rows in written.items() if rows}
-            self._learnt |= applications
+            self._new_applications |= applications
 
-    def _renewed(self) -> LiveView:
-        """Return the view with what was written since the last one: many commits may lie between."""
+    def _next_view(self) -> LiveView:
+        """Return the view with the writes of all commits since the last one."""
         view, stale = self._view, self._stale
-        if self._learnt:
-            self._known = self._known.over(self._learnt)
-        self._stale, self._learnt = set(), {}
+        if self._new_applications:
+            self._applications = self._applications.over(self._new_applications)
+        self._stale, self._new_applications = set(), {}
         return LiveView(
-            jobs=self._living_jobs.now(),
-            instances=self._living_instances.now(),
+            jobs=self._live_jobs.snapshot(),
+            instances=self._live_instances.snapshot(),
             intents=tuple([self.intents[name] for name in sorted(self.intents)]) if "intents" in stale
             else view.intents,
             backoffs=tuple(sorted(self.backoffs.values(), key=backoff_key)) if "backoffs" in stale else view.backoffs,
-            applications=self._known,
+            applications=self._applications,
             directives=tuple(self.orders[key] for key in sorted(self.orders)) if "orders" in stale else view.directives,
         )  # fmt: skip
 
     def set_meta(self, key: str, value: str) -> None:
-        """Keep a text under a key."""
+        """Store a text under a key."""
         row = {checked_text(key, "key"): checked_text(value, "value")}
         with self._committing():
             self.metas = {**self.metas, **row}
 
     def get_meta(self, key: str) -> str | None:
-        """Return the text kept under a key, or None."""
+        """Return the text stored under a key, or None."""
         return self.metas.get(key)
 
     def prune_events(self, before: float) -> int:
         """See :meth:`Store.prune_events`."""
-        return self._forget(lambda event: event.at < before and not self._in_story(event, before))
+        return self._drop_events(lambda event: event.at < before and not self._subject_is_kept(event, before))
 
     def prune_samples(self, before: float) -> int:
         """See :meth:`Store.prune_samples`."""
-        return self._forget(lambda event: event.at < before and event.kind is EventKind.SAMPLE)
+        return self._drop_events(lambda event: event.at < before and event.kind is EventKind.SAMPLE)
 
-    def _forget(self, old: Callable[[Event], bool]) -> int:
+    def _drop_events(self, old: Callable[[Event], bool]) -> int:
         with self._lock, self._committing():
             kept = [event for event in self.log if not old(event)]
             count, self.log = len(self.log) - len(kept), kept
@@ -402,34 +398,34 @@ class MemoryStore(Store):
 
     def prune_rows(self, before: float) -> int:
         """See :meth:`Store.prune_rows`."""
-        (jobs, machines), log = referred_to(self.live()), self.log
+        (jobs, machines), log = referenced_numbers(self.live()), self.log
         jobs |= {job_number(event.job_id) for event in log if event.job_id}
         machines |= {instance_number(event.instance_id) for event in log if event.instance_id}
         with self._lock, self._committing():
-            old_jobs = [n for n, job in self.all_jobs.items() if n not in jobs and _over_at(job) < before]
-            old_machines = [n for n, row in self.all_instances.items() if n not in machines and _over_at(row) < before]
+            old_jobs = [n for n, job in self.all_jobs.items() if n not in jobs and _ended_at(job) < before]
+            old_machines = [n for n, row in self.all_instances.items() if n not in machines and _ended_at(row) < before]
             self.all_jobs = {n: job for n, job in self.all_jobs.items() if n not in set(old_jobs)}
             self.all_instances = {n: row for n, row in self.all_instances.items() if n not in set(old_machines)}
             self.tokens = {token: n for token, n in self.tokens.items() if n in self.all_jobs}
         return len(old_jobs) + len(old_machines)
 
-    def _in_story(self, event: Event, before: float) -> bool:
+    def _subject_is_kept(self, event: Event, before: float) -> bool:
         job = self.all_jobs.get(job_number(event.job_id)) if event.job_id else None
         machine = self.all_instances.get(instance_number(event.instance_id)) if event.instance_id else None
-        return any(_over_at(row) >= before for row in (job, machine) if row is not None)
+        return any(_ended_at(row) >= before for row in (job, machine) if row is not None)
 
     # --------------------------------------------------------------------------------------------------------- reading
     def live(self) -> LiveView:
         """Return everything that has not ended."""
         with self._viewing:
-            if self._stale or self._learnt:
-                self._view = self._renewed()
+            if self._stale or self._new_applications:
+                self._view = self._next_view()
             return self._view
 
     def job(self, job_id: JobId) -> Job:
-        """Return a job. Raises NotFound, which names the nearest there is."""
+        """Return a job. Raises NotFound with a hint."""
         try:
-            return _found(self.all_jobs, job_number(job_id), job_id)
+            return _row(self.all_jobs, job_number(job_id), job_id)
         except NotFound as error:
             raise NotFound(f"{error}; {self._nearest(job_id)}") from error
 
@@ -443,9 +439,9 @@ class MemoryStore(Store):
         return nearest_number(digits, self.head["jobs"])
 
     def instance(self, instance_id: InstanceId) -> Instance:
-        """Return an instance. Raises NotFound, which names the nearest there is."""
+        """Return an instance. Raises NotFound with a hint."""
         try:
-            return _found(self.all_instances, instance_number(instance_id), instance_id)
+            return _row(self.all_instances, instance_number(instance_id), instance_id)
         except NotFound as error:
             newest = self.head["instances"]
             hint = f"the newest is inst-{newest}" if newest else "none was launched yet"
@@ -461,7 +457,7 @@ class MemoryStore(Store):
         limit: int = 100,
         before: JobId | None = None,
     ) -> tuple[Job, ...]:
-        """Return jobs, newest first; see :meth:`Store.jobs`."""
+        """See :meth:`Store.jobs`."""
         newest = self.head["jobs"] if before is None else job_number(before) - 1
         found: list[Job] = []
         for job in [job for number, job in reversed(self.all_jobs.items()) if number <= newest]:
@@ -477,18 +473,18 @@ class MemoryStore(Store):
         return tuple(islice(fitting, limit))
 
     def counts(self) -> Mapping[JobState, int]:
-        """Return how many jobs there are in each state, ended ones included."""
+        """Return the number of jobs in each state, ended ones included."""
         counted = dict.fromkeys(JobState, 0)
         for job in self.all_jobs.values():
             counted[job.state] += 1
         return counted
 
     def newest_event_seq(self) -> int:
-        """Return the number of the newest event, 0 where there is none."""
+        """Return the number of the newest event, or 0."""
         return int(self.head["events"])
 
     def taken_in(self, submissions: Sequence[Submission]) -> frozenset[tuple[str, str]]:
-        """Return the (user, token) of those that were taken in before."""
+        """See :meth:`Store.taken_in`."""
         keys = ((each.spec.user, each.token) for each in submissions)
         return frozenset((user, token) for user, token in keys if token is not None and (user, token) in self.tokens)
 
@@ -505,7 +501,7 @@ class MemoryStore(Store):
         limit: int = 1000,
         newest: bool = False,
     ) -> tuple[Event, ...]:
-        """Return events between two numbers; see :meth:`Store.events`."""
+        """See :meth:`Store.events`."""
         if job_id is not None:
             job_number(job_id)
         if instance_id is not None:
@@ -513,14 +509,14 @@ class MemoryStore(Store):
         end = len(self.log) if before_seq is None else bisect_left(self.log, before_seq, key=_seq)
         places = range(bisect_right(self.log, after_seq, key=_seq), end)
         events = (self.log[at] for at in (reversed(places) if newest else places))
-        about = (each for each in events if job_id in (None, each.job_id) and instance_id in (None, each.instance_id))
-        found = tuple(islice((each for each in about if _within(each, since, until, kinds)), limit))
-        return found[::-1] if newest else found
+        of_row = (each for each in events if job_id in (None, each.job_id) and instance_id in (None, each.instance_id))
+        chosen = tuple(islice((each for each in of_row if _within(each, since, until, kinds)), limit))
+        return chosen[::-1] if newest else chosen
 
     def iter_events(
         self, *, since: float | None = None, until: float | None = None, kinds: Collection[EventKind] | None = None
     ) -> Iterator[Event]:
-        """Yield events with ``since <= at < until`` in order, up to the newest when it began."""
+        """See :meth:`Store.iter_events`."""
         last, position = self.head["events"], 0
         while True:
             at = bisect_left(self.log, position + 1, key=_seq)
@@ -536,7 +532,7 @@ _PLAIN = frozenset({float, int, bool, type(None)})
 
 
 def _read_back(fields: dict[str, object]) -> dict[str, object]:
-    """Return what is read of an event's fields from a database; the same object where they are as they were."""
+    """Return an event's fields as a database would return them; the same object if nothing changes."""
     lists: dict[str, object] = {}
     for name, each in fields.items():
         if type(each) in _PLAIN or (type(each) is str and each.isascii()):
@@ -548,23 +544,20 @@ def _read_back(fields: dict[str, object]) -> dict[str, object]:
 
 
 class _Table(Protocol[Row]):
-    def get(self, key: int, /) -> Row | None:
-        """Return the row of that number, or None."""
-        ...
+    def get(self, key: int, /) -> Row | None: ...
 
 
 def _keep(table: dict[Key, Value], key: Key, value: Value | None) -> None:
-    """Replace in place, append what is new, drop what is over."""
     if value is None:
         table.pop(key, None)
     else:
         table[key] = value
 
 
-def _found(table: _Table[Row], number: int, thing_id: str) -> Row:
+def _row(table: _Table[Row], number: int, row_id: str) -> Row:
     row = table.get(number)
     if row is None:
-        raise NotFound(f"there is no {thing_id}")
+        raise NotFound(f"there is no {row_id}")
     return row
 
 
@@ -581,8 +574,8 @@ def _tagged(job: Job, tag: str) -> bool:
     return key in job.spec.tags and (not equals or job.spec.tags[key] == value) and storable(tag)
 
 
-def _over_at(row: Job | Instance) -> float:
-    """Return when a job or an instance was over (Unix seconds); inf: it lives."""
+def _ended_at(row: Job | Instance) -> float:
+    """Return when a job or an instance ended (Unix seconds); inf: it is live."""
     if isinstance(row, Job):
         return row.finished_at if row.state in JOB_ENDED and row.finished_at is not None else math.inf
     gone = row.state is InstanceState.TERMINATED and row.terminated_at is not None

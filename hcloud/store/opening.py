@@ -1,6 +1,6 @@
-"""Bring a database to the schema this code needs, or say in one sentence why it cannot be used.
+"""Opening of a database: its tables are created or migrated, or the reason why it cannot be used is reported.
 
-``check_database`` and ``examine`` only look: at what can be told without connecting, and at what opening would meet.
+``check_database`` and ``examine`` only check: without connecting, and with a read-only connection.
 """
 
 from __future__ import annotations
@@ -18,35 +18,35 @@ from sqlalchemy.exc import DBAPIError, ProgrammingError
 from hcloud.core.errors import ConfigError, StoreBusy
 from hcloud.core.model import EventKind
 from hcloud.store.database import Database
-from hcloud.store.faults import connection_mistake, sentence
+from hcloud.store.faults import connection_mistake, first_line
 from hcloud.store.schema import SCHEMA_REVISION, VERSION_TABLE, event_log, head, metadata
 
 if TYPE_CHECKING:
     from alembic.config import Config
 
-# Any number will do so long as it stays the same: daemons that start together migrate one after the other.
+# An arbitrary constant: daemons that start at the same time migrate one after the other.
 _MIGRATION_LOCK = 7_304_166_021
 _EXAMINE_TIMEOUT_S = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Examined:
-    """What opening a database would meet, where it can be opened."""
+    """State of a database that can be opened."""
 
     name: str
-    """Its file, or its URL without the password."""
+    """The file, or the URL without the password."""
     state: Literal["absent", "older", "present"]
-    """absent: without tables, which opening makes; older: opening migrates it; present: of the schema of this code."""
+    """absent: opening creates its tables; older: opening migrates it; present: it has the current schema."""
     schema: str
-    """The schema it has, "" where it has none."""
+    """Its schema; empty if it has none."""
     needed: str = SCHEMA_REVISION
-    """The schema that it has once it has been opened."""
+    """Its schema after opening."""
 
 
 def check_database(url: str, *, state_dir: Path) -> None:
-    """See what can be told of a database without connecting: its URL, the driver, the directory of a SQLite file.
+    """Check a database without connecting: its URL, the driver, the directory of a SQLite file.
 
-    ``state_dir`` is the one directory that the daemon makes.
+    ``state_dir`` is the only directory that the daemon creates.
 
     Raises:
         ConfigError: one of them is wrong; it names the key, ``database`` or ``state_dir``.
@@ -56,18 +56,18 @@ def check_database(url: str, *, state_dir: Path) -> None:
 
 
 def examine(url: str, *, state_dir: Path) -> Examined:
-    """Return what opening a database would meet; nothing is made, migrated or kept locked. Takes a few seconds at most.
+    """Return the state of a database. Creates, migrates and locks nothing; takes a few seconds at most.
 
     Raises:
-        ConfigError: as ``prepare``; its user may not write or make what opening would.
-        StoreBusy: it is locked or does not answer for now.
-        StoreError: the file is damaged, or it refuses to be read.
+        ConfigError: as ``prepare``, or a permission that opening needs is missing.
+        StoreBusy: the database is locked or does not answer.
+        StoreError: the file is damaged or not readable.
     """
     with _only_reading(url) as database:
         database.check_directory(state_dir)
-        there = database.has_file()
-        database.check_directory_is_ours()
-        if not there:
+        exists = database.has_file()
+        database.check_directory_is_writable()
+        if not exists:
             return Examined(name=database.name, state="absent", schema="")
         with database.reading() as connection:
             return _examined(connection, database.name)
@@ -85,19 +85,19 @@ def _only_reading(url: str) -> Iterator[Database]:
 
 
 def _examined(connection: Connection, name: str) -> Examined:
-    found = _revision_of(connection)
-    if found is None:
+    revision = _revision_of(connection)
+    if revision is None:
         _refuse_foreign_tables(connection, name)
-        _see_that_tables_may_be_made(connection, name)
+        _check_may_create_tables(connection, name)
         return Examined(name=name, state="absent", schema="")
-    if found == SCHEMA_REVISION:
-        return Examined(name=name, state="present", schema=found)
-    _refuse_newer(connection, found, name)
-    return Examined(name=name, state="older", schema=found)
+    if revision == SCHEMA_REVISION:
+        return Examined(name=name, state="present", schema=revision)
+    _refuse_newer(connection, revision, name)
+    return Examined(name=name, state="older", schema=revision)
 
 
-def _see_that_tables_may_be_made(connection: Connection, name: str) -> None:
-    # Since PostgreSQL 15 only a database's owner may by default, and `GRANT ... ON DATABASE` does not change that.
+def _check_may_create_tables(connection: Connection, name: str) -> None:
+    # Since PostgreSQL 15 only the owner of a database may, and `GRANT ... ON DATABASE` does not change that.
     if connection.dialect.name != "postgresql":
         return
     schema, user, may = connection.execute(
@@ -107,24 +107,24 @@ def _see_that_tables_may_be_made(connection: Connection, name: str) -> None:
         )
     ).one()
     if not may:
-        wanted = f"GRANT CREATE ON SCHEMA {schema or 'public'} TO {user}"
-        raise ConfigError(f"{name} has no tables yet and its user may make none: {wanted}", where="database")
+        grant = f"GRANT CREATE ON SCHEMA {schema or 'public'} TO {user}"
+        raise ConfigError(f"{name} has no tables yet, and its user may not create any: {grant}", where="database")
 
 
 def prepare(database: Database) -> None:
-    """Create or migrate the tables where needed; quick where nothing is to be done.
+    """Create or migrate the tables if necessary.
 
     Raises:
-        ConfigError: wrong URL, unreadable or foreign file, schema of a newer HCloud.
-        StoreBusy: the database is locked or does not answer for now.
+        ConfigError: the URL is wrong, the file is not readable or not ours, or its schema is newer.
+        StoreBusy: the database is locked or does not answer.
     """
     database.prepare_file()
     try:
         with database.reading() as connection:
-            found = _revision_of(connection)
-        if found != SCHEMA_REVISION:
+            revision = _revision_of(connection)
+        if revision != SCHEMA_REVISION:
             _migrate(database)
-        database.use_write_ahead_log()  # not earlier: a file of another program is left as it is
+        database.use_write_ahead_log()  # not earlier: a file of another program must stay unchanged
     except StoreBusy as error:
         raise connection_mistake(error, database.name) from error
 
@@ -139,12 +139,12 @@ def _migrate(database: Database) -> None:
     with database.writing() as connection:
         if connection.dialect.name == "postgresql":
             connection.execute(text(f"SELECT pg_advisory_xact_lock({_MIGRATION_LOCK})"))
-        found = _revision_of(connection)  # again: another daemon may have been quicker
-        if found is None:
+        revision = _revision_of(connection)  # again: another daemon may have migrated meanwhile
+        if revision is None:
             _refuse_foreign_tables(connection, database.name)
-            _make(connection)
-        elif found != SCHEMA_REVISION:
-            _upgrade(connection, found, database.name)
+            _create(connection)
+        elif revision != SCHEMA_REVISION:
+            _upgrade(connection, revision, database.name)
 
 
 def _refuse_foreign_tables(connection: Connection, name: str) -> None:
@@ -152,48 +152,48 @@ def _refuse_foreign_tables(connection: Connection, name: str) -> None:
     foreign = set(inspect(connection).get_table_names()) if connection.dialect.name == "sqlite" else ours
     if foreign:
         raise ConfigError(
-            f"{name} belongs to another program (it has the tables {', '.join(sorted(foreign)[:5])}); name another",
+            f"{name} belongs to another program (it has the tables {', '.join(sorted(foreign)[:5])}); name another one",
             where="database",
         )
 
 
-def _make(connection: Connection) -> None:
-    """Make a new database in one step; tests compare it with what the migrations make, step by step."""
+def _create(connection: Connection) -> None:
+    """Create all tables in one step; a test compares the result with that of the migrations."""
     metadata.create_all(connection)
     counts = ("revision", "jobs", "instances", "events", "intents_revision", "backoffs_revision", "lease_epoch")
     connection.execute(insert(head), {"only_row": 1, "lease_until": 0.0, **dict.fromkeys(counts, 0)})
-    key = PrimaryKeyConstraint("version_num", name=f"{VERSION_TABLE}_pkc")  # as Alembic makes it
+    key = PrimaryKeyConstraint("version_num", name=f"{VERSION_TABLE}_pkc")  # as Alembic creates it
     versions = Table(VERSION_TABLE, MetaData(), Column("version_num", String(32), nullable=False), key)
     versions.create(connection)
     connection.execute(insert(versions), {"version_num": SCHEMA_REVISION})
 
 
-def _upgrade(connection: Connection, found: str, name: str) -> None:
+def _upgrade(connection: Connection, revision: str, name: str) -> None:
     from alembic import command
 
-    _refuse_newer(connection, found, name)
+    _refuse_newer(connection, revision, name)
     config = _migrations()
     config.attributes.update(connection=connection, version_table=VERSION_TABLE)
     try:
         command.upgrade(config, SCHEMA_REVISION)
     except ProgrammingError as error:
-        raise ConfigError(f"{name} cannot be migrated: {sentence(error.orig or error)}", where="database") from error
+        raise ConfigError(f"{name} cannot be migrated: {first_line(error.orig or error)}", where="database") from error
 
 
-def _refuse_newer(connection: Connection, found: str, name: str) -> None:
+def _refuse_newer(connection: Connection, revision: str, name: str) -> None:
     from alembic.script import ScriptDirectory
 
-    if found not in {script.revision for script in ScriptDirectory.from_config(_migrations()).walk_revisions()}:
+    if revision not in {script.revision for script in ScriptDirectory.from_config(_migrations()).walk_revisions()}:
         version = _last_version(connection)
-        enough = f" to {version}, which used it last" if version else ""
+        target = f" to {version}, which used it last" if version else ""
         raise ConfigError(
-            f"{name} has schema {found}, newer than this HCloud's {SCHEMA_REVISION}: upgrade HCloud{enough}",
+            f"{name} has schema {revision}, newer than this HCloud's {SCHEMA_REVISION}: upgrade HCloud{target}",
             where="database",
         )
 
 
 def _last_version(connection: Connection) -> str:
-    """Return the version of the daemon that was started last; "" where a later schema hides it."""
+    """Return the version of the daemon that was started last, or an empty string if the schema hides it."""
     fields = event_log.c.fields
     started = select(fields).where(event_log.c.kind == EventKind.DAEMON.value, fields.contains('"version"'))
     with suppress(DBAPIError, ValueError, AttributeError):
@@ -203,7 +203,7 @@ def _last_version(connection: Connection) -> str:
 
 
 def _migrations() -> Config:
-    # Alembic is imported where it is used: it costs 0.2 s and 15 MiB, which a start without migrations need not pay.
+    # Imported here: Alembic costs 0.2 s and 15 MiB, which most starts do not need.
     from alembic.config import Config
 
     config = Config()

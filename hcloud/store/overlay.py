@@ -1,4 +1,4 @@
-"""A table in memory under what one transaction has written over it."""
+"""A table in memory with the uncommitted writes of one transaction."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ Key = TypeVar("Key")
 Value = TypeVar("Value")
 
 
-class Over(Generic[Key, Value]):
-    """A table with what a transaction has written over it, which the others see once it is merged."""
+class OverlayTable(Generic[Key, Value]):
+    """A shared table with a transaction's own writes on top; :meth:`merge` commits them."""
 
     __slots__ = ("_below", "fresh")
 
@@ -18,11 +18,11 @@ class Over(Generic[Key, Value]):
         self.fresh: dict[Key, Value] = {}
 
     def get(self, key: Key) -> Value | None:
-        """Return what is there, or None."""
-        found = self.fresh.get(key)
-        return self._below.get(key) if found is None else found
+        """Return the value of a key, own writes first, or None."""
+        value = self.fresh.get(key)
+        return self._below.get(key) if value is None else value
 
     def merge(self) -> None:
-        """Let everybody see what was written."""
+        """Write the own values to the shared table."""
         if self.fresh:
             self._below.update(self.fresh)

@@ -1,8 +1,8 @@
-"""The tables. `hcloud.migrations` builds the same ones step by step; a test compares the two on SQLite and PostgreSQL.
+"""The tables. `hcloud.migrations` creates the same ones step by step; a test compares the two on both databases.
 
-A job is spread over two tables, so that a change of state rewrites a few hundred bytes and never what the user
-submitted. Columns exist for what is searched by; everything else of a thing is one JSON text. JSON is kept as TEXT, not
-JSONB, because it must come back bit by bit (infinite floats, key order) and is never searched.
+A job has two rows, so that a change of state rewrites a few hundred bytes but not the spec. Only the fields used in
+queries have columns; the rest of an object is one JSON document. It is TEXT, not JSONB, because it must be restored
+exactly (infinite floats, order of keys) and is never searched.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from sqlalchemy import (
 )
 
 SCHEMA_REVISION = "v0003"
-"""The migration this code needs; a test compares it with the newest one in `hcloud.migrations`."""
+"""The migration that this code requires; a test compares it with the newest one in `hcloud.migrations`."""
 
 VERSION_TABLE = "hcloud_schema"
-"""Where Alembic notes the migration a database has."""
+"""Table in which Alembic records the migration of a database."""
 
 metadata = MetaData()
 
-# SQLite gives a table its fast 64-bit row number only for the type name INTEGER.
+# SQLite uses its fast 64-bit row number only for the type name INTEGER.
 _Count = BigInteger().with_variant(Integer(), "sqlite")
 
 head = Table(
     "head",
     metadata,
-    # One row. Every writing transaction locks it first: that is what makes commit order, revision order and
-    # event order one and the same on both databases.
+    # One row, which every writing transaction locks first. This gives commits, revisions and events the same order on
+    # both databases.
     Column("only_row", Integer, CheckConstraint("only_row = 1", name="head_only_row"), primary_key=True),
     Column("revision", _Count, nullable=False),
     Column("jobs", _Count, nullable=False),
@@ -155,7 +155,7 @@ event_log = Table(
 event_pruning = Table(
     "event_pruning",
     metadata,
-    # Has a row only inside a transaction of `Store.prune_events`: what the triggers then let go.
+    # Has a row only inside a transaction of `Store.prune_events`: up to where the triggers allow deletion.
     Column("before_at", Double, primary_key=True),
 )
 

@@ -1,4 +1,4 @@
-"""The store's face: see `hcloud.store`."""
+"""The store: the interface to the database; see `hcloud.store`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,14 @@ from hcloud.store.documents import (
     load_spec,
     storable,
 )
-from hcloud.store.forgetting import PIECE, forget_events, forget_rows, referred_to, untold, whole_stories
+from hcloud.store.forgetting import (
+    BATCH,
+    delete_events,
+    delete_rows,
+    of_ended_subjects,
+    referenced_numbers,
+    without_events,
+)
 from hcloud.store.live import LiveCache, LiveView
 from hcloud.store.opening import prepare
 from hcloud.store.transaction import LeaderLease, Submission, Transaction
@@ -36,10 +43,9 @@ _KEYS_PER_QUERY = 500
 
 
 class Store:
-    """Jobs, instances, intents, back-offs and the event log. Safe to use from several threads and several processes.
+    """Jobs, instances, intents, back-offs and the event log. Safe for several threads and several processes.
 
-    Every method may raise StoreBusy (locked, full or gone for now: nothing was written, try again) and, for a fault
-    that does not pass, StoreError.
+    Every method may raise StoreBusy (locked, full or unavailable: nothing was written, try again) and StoreError.
     """
 
     def __init__(self, database: Database) -> None:
@@ -49,15 +55,15 @@ class Store:
 
     @classmethod
     def open(cls, url: str, *, busy_timeout_s: float = 5.0) -> Store:
-        """Open a database, creating or migrating its tables. A write waits ``busy_timeout_s`` for other writers.
+        """Open a database, creating or migrating its tables. A write waits up to ``busy_timeout_s`` for other writers.
 
         Raises:
-            ConfigError: a URL, path or file that cannot be right, or a schema of a newer HCloud.
-            StoreBusy: locked, or not answering for now.
+            ConfigError: the URL, path or file cannot be used, or its schema is newer.
+            StoreBusy: the database is locked or does not answer.
         """
         database = Database(url, busy_timeout_s)
         with ExitStack() as undo:
-            undo.callback(database.close)  # whatever ends this early, no connection may stay open behind it
+            undo.callback(database.close)  # no connection may stay open after a failure
             prepare(database)
             undo.pop_all()
         return cls(database)
@@ -68,66 +74,73 @@ class Store:
 
     @property
     def crash_point(self) -> Callable[[str], None] | None:
-        """Called with ``commit:before`` and ``commit:after`` around every commit, where set (crash tests)."""
+        """Callback around every commit, with ``commit:before`` and ``commit:after``; for crash tests."""
         return self._database.crash_point
 
     @crash_point.setter
     def crash_point(self, called: Callable[[str], None] | None) -> None:
-        """Set or remove what is called around commits."""
         self._database.crash_point = called
 
     # --------------------------------------------------------------------------------------------------------- writing
     @contextmanager
     def transaction(self, now: float, lease: LeaderLease | None = None) -> Iterator[Transaction]:
-        """Yield a transaction: committed on exit, rolled back on an exception. Never hold it across an outside call.
+        """Yield a transaction: committed on exit, rolled back on an exception. Never hold it across an external call.
 
         Raises:
-            StaleWrite: the lease is no longer ours.
+            StaleWrite: ``lease`` was lost to another daemon.
         """
         opened: list[Transaction] = []
         with self._database.writing(lambda connection: opened[0].finish(connection)) as connection:
             opened.append(Transaction(connection, now, self._highest_revision + 1, self._live.known_spec))
-            # Also when this one fails: a revision given out by a failed write must never come to mean another one.
+            # Also if this write fails: its revision must never be assigned again.
             self._highest_revision = opened[0].revision
             check_lease(opened[0], lease)
             yield opened[0]
 
     def submit(self, submissions: Sequence[Submission], now: float) -> tuple[Job, ...]:
-        """Take in jobs, all or none, in the order given; a known (user, token) gives the earlier job.
+        """Add jobs, all or none, in the given order. A known (user, token) returns the earlier job instead.
 
-        Raises BadInput where a text cannot be stored.
+        Raises:
+            BadInput: a text cannot be stored.
         """
         with self.transaction(now) as tx:
             return tx.add_jobs(submissions)
 
     def request_cancel(self, job_id: JobId, actor: str, now: float) -> Job:
-        """Note that ``actor`` wants the job ended; the next cycle sees to it. Ended or asked before: returned as it is.
+        """Record that ``actor`` cancelled the job, for the next cycle; no effect if it has ended or is cancelled.
 
-        Raises NotFound.
+        Raises:
+            NotFound: there is no such job.
         """
-        self.job(job_id)  # for the helpful NotFound
+        self.job(job_id)  # its NotFound has a hint
         with self.transaction(now) as tx:
             job = tx.job(job_id)
             if job.state in JOB_ENDED or job.cancelled_by is not None:
                 return job
+            fields: dict[str, Any] = {
+                "from": job.state.value,
+                "to": job.state.value,
+                "code": "cancel_requested",
+                "text": f"cancellation requested by {actor}",
+            }
             tx.emit(
                 EventKind.JOB_STATE,
                 job_id=job_id,
                 user=job.spec.user,
                 actor=actor,
-                **_no_move(job, "cancel_requested", f"{actor} asked to cancel it"),
+                **fields,
             )
             return tx.put_job(replace(job, cancelled_by=actor))
 
     def set_meta(self, key: str, value: str) -> None:
-        """Keep a text under a key."""
+        """Store a text under a key."""
         row = {"key": checked_text(key, "key"), "value": checked_text(value, "value")}
         with self._writing() as connection:
             connection.execute(delete(schema.meta).where(schema.meta.c.key == key))
             connection.execute(insert(schema.meta), row)
 
     def get_meta(self, key: str) -> str | None:
-        """Return the text kept under a key, or None."""
+        """Return the text stored under a key, or None."""
         if not storable(key):
             return None
         with self._database.reading() as connection:
@@ -140,57 +153,55 @@ class Store:
             yield connection
 
     def prune_events(self, before: float) -> int:
-        """Forget events older than ``before`` and return how many.
+        """Delete events before ``before``, in batches; return their number.
 
-        All events of a job or instance that lives, or ended later than that, stay: a report needs a story whole.
-        Deletes in pieces, so that other writers get their turn.
+        Jobs and instances that are live, or ended later, keep all their events: reports need them complete.
         """
-        return self._prune(before, whole_stories(before))
+        return self._prune(before, of_ended_subjects(before))
 
     def prune_samples(self, before: float) -> int:
-        """Forget samples older than ``before``, also those of jobs that live, and return how many.
+        """Delete samples before ``before``, also those of live jobs; return their number.
 
-        Decisions, costs and outcomes stay; a service that runs for a year would else fill the database by itself.
+        Otherwise a single service that runs for a year would fill the database.
         """
         return self._prune(before, schema.event_log.c.kind == EventKind.SAMPLE.value)
 
-    def _prune(self, before: float, which: ColumnElement[bool]) -> int:
+    def _prune(self, before: float, condition: ColumnElement[bool]) -> int:
         pruned = 0
         while True:
             with self._writing() as connection:
-                count = forget_events(connection, before, which)
+                count = delete_events(connection, before, condition)
             pruned += count
-            if count < PIECE:
+            if count < BATCH:
                 return pruned
 
     def prune_rows(self, before: float) -> int:
-        """Forget jobs and instances that were over before ``before`` and of which no event tells any more, but those
-        that what lives refers to; return how many.
+        """Delete jobs and instances that ended before ``before`` and have no events any more; return their number.
 
-        Numbers are not given again; a job may be submitted again under the token of one that is forgotten.
+        Rows that live jobs refer to are kept. Numbers are never assigned again, but submission tokens become free.
         """
-        jobs, machines = referred_to(self.live())
-        return self._prune_table(schema.job, before, jobs) + self._prune_table(schema.instance, before, machines)
+        jobs, instances = referenced_numbers(self.live())
+        return self._prune_table(schema.job, before, jobs) + self._prune_table(schema.instance, before, instances)
 
     def _prune_table(self, table: Table, before: float, kept: Set[int]) -> int:
         pruned, last = 0, 0
         while True:
             with self._writing() as connection:
-                found = untold(connection, table, before, last)
-                gone = [number for number in found if number not in kept]
-                forget_rows(connection, table, gone)
-            pruned += len(gone)
-            if len(found) < PIECE:
+                numbers = without_events(connection, table, before, last)
+                deleted = [number for number in numbers if number not in kept]
+                delete_rows(connection, table, deleted)
+            pruned += len(deleted)
+            if len(numbers) < BATCH:
                 return pruned
-            last = found[-1]
+            last = numbers[-1]
 
     # ----------------------------------------------------------------------------------------------------------- lease
     def acquire_lease(self, holder: str, now: float, ttl_s: float) -> LeaderLease | None:
-        """Become leader for ``ttl_s``, if nobody else leads at ``now``.
+        """Become leader for ``ttl_s``, or return None if another holder leads at ``now``.
 
-        The same holder gets it at once under a new epoch: a restarted daemon fences off its former self. Epochs are
-        Unix seconds where those have grown, so that they do so over a restored database, too: workers remember them.
+        The same holder gets the lease at once under a new epoch, so that a restarted daemon fences its predecessor.
         """
+        # Workers remember epochs: Unix seconds keep them increasing even after an old database is restored.
         with self.transaction(now) as tx:
             other = tx.head["lease_holder"]
             if other not in (None, holder) and tx.head["lease_until"] > now:
@@ -201,7 +212,7 @@ class Store:
             return lease
 
     def renew_lease(self, lease: LeaderLease, now: float, ttl_s: float) -> LeaderLease | None:
-        """Lead on until ``now + ttl_s``; None when somebody else has led meanwhile."""
+        """Extend the lease to ``now + ttl_s``; return None if it was lost to another holder."""
         with self.transaction(now) as tx:
             if not _holds(tx, lease):
                 return None
@@ -209,18 +220,18 @@ class Store:
             return replace(lease, until=now + ttl_s)
 
     def release_lease(self, lease: LeaderLease) -> None:
-        """Let others lead at once; without effect when the lease is lost already."""
+        """Give up the lease at once; no effect if it is already lost."""
         with self.transaction(0.0) as tx:
             if _holds(tx, lease):
                 tx.head.update(lease_holder=None, lease_until=0.0)
 
     # --------------------------------------------------------------------------------------------------------- reading
     def live(self) -> LiveView:
-        """Return everything that has not ended, as last committed by anybody; costs little where little changed."""
+        """Return everything that has not ended, as last committed by any process; fast if little changed."""
         return self._live.view()
 
     def job(self, job_id: JobId) -> Job:
-        """Return a job. Raises NotFound, which names the nearest there is."""
+        """Return a job. Raises NotFound with a hint."""
         with self._database.reading() as connection:
             try:
                 row = connection.execute(_JOBS.where(schema.job.c.number == job_number(job_id))).first()
@@ -231,7 +242,7 @@ class Store:
             return load_job(row.number, row.revision, row.document, load_spec(row.spec))
 
     def instance(self, instance_id: InstanceId) -> Instance:
-        """Return an instance. Raises NotFound, which names the nearest there is."""
+        """Return an instance. Raises NotFound with a hint."""
         number = instance_number(instance_id)
         with self._database.reading() as connection:
             row = connection.execute(select(schema.instance).where(schema.instance.c.number == number)).first()
@@ -263,7 +274,7 @@ class Store:
             query = query.where(schema.job.c.number.in_(_tagged(tag)))
         if before is not None:
             query = query.where(schema.job.c.number < job_number(before))
-        if not all(storable(wanted) for wanted in (user, name, tag) if wanted is not None):
+        if not all(storable(text) for text in (user, name, tag) if text is not None):
             return ()
         with self._database.reading() as connection:
             rows = connection.execute(query).all()
@@ -279,25 +290,25 @@ class Store:
         return tuple(load_instance(row.number, row.revision, row.document) for row in rows)
 
     def counts(self) -> Mapping[JobState, int]:
-        """Return how many jobs there are in each state, ended ones included."""
+        """Return the number of jobs in each state, ended ones included."""
         query = select(schema.job.c.state, func.count().label("number")).group_by(schema.job.c.state)
         with self._database.reading() as connection:
-            found = {row.state: row.number for row in connection.execute(query)}
-        return {state: found.get(state.value, 0) for state in JobState}
+            counts = {row.state: row.number for row in connection.execute(query)}
+        return {state: counts.get(state.value, 0) for state in JobState}
 
     def newest_event_seq(self) -> int:
-        """Return the number of the newest event, 0 where there is none."""
+        """Return the number of the newest event, or 0."""
         with self._database.reading() as connection:
             return int(connection.execute(select(schema.head.c.events)).scalar_one())
 
     def taken_in(self, submissions: Sequence[Submission]) -> frozenset[tuple[str, str]]:
-        """Return the (user, token) of those that were taken in before: submitting them again adds nothing."""
+        """Return the (user, token) of those that were submitted before: submitting them again adds no job."""
         keys = [(each.spec.user, each.token) for each in submissions if each.token is not None]
         known: set[tuple[str, str]] = set()
         with self._database.reading() as connection:
             for start in range(0, len(keys), _KEYS_PER_QUERY):
-                wanted = tuple_(schema.job.c.user_name, schema.job.c.token).in_(keys[start : start + _KEYS_PER_QUERY])
-                rows = connection.execute(select(schema.job.c.user_name, schema.job.c.token).where(wanted))
+                matches = tuple_(schema.job.c.user_name, schema.job.c.token).in_(keys[start : start + _KEYS_PER_QUERY])
+                rows = connection.execute(select(schema.job.c.user_name, schema.job.c.token).where(matches))
                 known.update((row.user_name, row.token) for row in rows)
         return frozenset(known)
 
@@ -314,8 +325,9 @@ class Store:
         limit: int = 1000,
         newest: bool = False,
     ) -> tuple[Event, ...]:
-        """Return events between ``after_seq`` and ``before_seq`` with ``since <= at < until``, in order: the first
-        ``limit``, or the last (``newest``).
+        """Return events with ``after_seq < seq < before_seq`` and ``since <= at < until``, in order.
+
+        Of more than ``limit``, the first ones are returned, or with ``newest`` the last ones.
         """
         seq = schema.event_log.c.seq
         query = _event_query(since, until, kinds).where(seq > after_seq).limit(limit)
@@ -334,19 +346,21 @@ class Store:
     def iter_events(
         self, *, since: float | None = None, until: float | None = None, kinds: Collection[EventKind] | None = None
     ) -> Iterator[Event]:
-        """Yield events with ``since <= at < until`` in order, up to the newest when it began; memory stays constant.
+        """Yield events with ``since <= at < until`` in order, up to the newest one at the start, in constant memory.
 
-        Read in pieces, each in its own short transaction (the log only grows, so the pieces fit together).
+        Each batch is read in its own short transaction; they are consistent, as the log only grows.
         """
         query = _event_query(since, until, kinds)
         seq = schema.event_log.c.seq
         with self._database.reading() as connection:
             last = connection.execute(select(schema.head.c.events)).scalar_one()
-            position = connection.execute(_first_seq(since)).scalar() if since is not None else 1
+            position: int | None = 1
+            if since is not None:
+                position = connection.execute(select(func.min(seq)).where(schema.event_log.c.at >= since)).scalar()
         while position is not None and position <= last:
-            piece = query.where(seq >= position, seq <= last).limit(_STREAM_CHUNK)
+            batch = query.where(seq >= position, seq <= last).limit(_STREAM_CHUNK)
             with self._database.reading() as connection:
-                rows = connection.execute(piece).all()
+                rows = connection.execute(batch).all()
             yield from (load_event(row) for row in rows)
             position = rows[-1].seq + 1 if len(rows) == _STREAM_CHUNK else None
 
@@ -362,19 +376,10 @@ def _event_query(since: float | None, until: float | None, kinds: Collection[Eve
     return query
 
 
-def _first_seq(since: float) -> Select[Any]:
-    return select(func.min(schema.event_log.c.seq)).where(schema.event_log.c.at >= since)
-
-
 def _tagged(tag: str) -> Select[Any]:
     key, equals, value = tag.partition("=")
     query = select(schema.job_tag.c.number).where(schema.job_tag.c.tag == key)
     return query.where(schema.job_tag.c.tag_value == value) if equals else query
-
-
-def _no_move(job: Job, code: str, text: str) -> dict[str, Any]:
-    """Fields of a JOB_STATE event that tells of a job without moving it."""
-    return {"from": job.state.value, "to": job.state.value, "code": code, "text": text}
 
 
 def _holds(tx: Transaction, lease: LeaderLease) -> bool:
@@ -382,32 +387,32 @@ def _holds(tx: Transaction, lease: LeaderLease) -> bool:
 
 
 def check_lease(tx: Transaction, lease: LeaderLease | None) -> None:
-    """Raise StaleWrite unless ``lease`` (None: anybody) still leads."""
+    """Raise StaleWrite if ``lease`` was lost; None passes."""
     if lease is not None and not _holds(tx, lease):
-        leader = tx.head["lease_holder"] or "nobody"
+        leader = tx.head["lease_holder"] or "no daemon"
         raise StaleWrite(
             f"{lease.holder} no longer leads (its epoch {lease.epoch}; now {tx.head['lease_epoch']}, led by {leader})"
         )
 
 
 def _nearest_job(connection: Connection, job_id: str) -> str:
-    """Say what was probably meant: the number in the text, a job of that name, or the newest one."""
+    """Return a hint for an unknown id: the number in the text, a job of that name, or the newest one."""
     digits = job_id.removeprefix("job").lstrip("-_# ").split(".")[0]
     named = select(func.max(schema.job.c.number)).where(schema.job.c.name == job_id)
     if digits.isascii() and digits.isdigit() and len(digits) <= 18:
-        near = select(schema.job.c.number).where(schema.job.c.number == int(digits))
-        found = connection.execute(near).scalar()
-        if found is not None:
-            return f"did you mean job-{found}?"
-    found = connection.execute(named).scalar() if storable(job_id) else None
-    if found is not None:
-        return f"the newest job of that name is job-{found}"
+        same_number = select(schema.job.c.number).where(schema.job.c.number == int(digits))
+        number = connection.execute(same_number).scalar()
+        if number is not None:
+            return f"did you mean job-{number}?"
+    number = connection.execute(named).scalar() if storable(job_id) else None
+    if number is not None:
+        return f"the newest job of that name is job-{number}"
     newest = connection.execute(select(schema.head.c.jobs)).scalar_one()
     return nearest_number(digits, newest)
 
 
 def nearest_number(digits: str, newest: int) -> str:
-    """Say of a job that is not there whether it was, once, and which is the newest."""
+    """Return a hint for a number without a job: whether there was one, and the newest job."""
     if digits.isascii() and digits.isdigit() and 0 < int(digits) <= newest:
-        return f"it ended longer ago than the past is kept; the newest is job-{newest}"
+        return f"it ended before the retention period; the newest is job-{newest}"
     return f"the newest is job-{newest}" if newest else "no job was submitted yet"

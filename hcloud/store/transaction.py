@@ -1,4 +1,4 @@
-"""One write: fresh rows, checked changes, events; all of it or nothing."""
+"""A write transaction: reads of current rows, validated changes, and events; committed as a whole or not at all."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ _BACKOFF = select(schema.offer_backoff.c.document).where(
     *(schema.offer_backoff.c[name] == bindparam(name) for name in _BACKOFF_COLUMNS)
 )
 _CLEAR_BACKOFFS = delete(schema.offer_backoff).where(schema.offer_backoff.c.until_at < bindparam("limit"))
-_DELETE_ORDER = delete(schema.machine_order).where(
+_DELETE_DIRECTIVE = delete(schema.machine_order).where(
     schema.machine_order.c.scope == bindparam("the_scope"), schema.machine_order.c.name == bindparam("the_name")
 )
 _META = select(schema.meta.c.value).where(schema.meta.c.key == bindparam("the_key"))
@@ -86,26 +86,30 @@ _EARLIER_JOB = select(schema.job.c.number).where(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submission:
-    """A job somebody hands in. The same user and ``token`` (a key the client chose) always mean the same job."""
+    """A job to add."""
 
     spec: JobSpec
     actor: str
+    """User who submits it."""
     token: str | None = None
+    """Idempotency key of the client: one user and token always mean the same job."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaderLease:
-    """The right to lead until ``until``; ``epoch`` grows with every new holder and fences off earlier ones."""
+    """The right of one daemon to lead."""
 
     holder: str
     epoch: int
+    """Increases with every acquisition, and fences earlier holders."""
     until: float
+    """Unix time of its expiry."""
 
 
 class Transaction:
-    """What may be done inside ``Store.transaction``. Reads see this transaction's own writes.
+    """The operations inside ``Store.transaction``. Reads see the transaction's own writes.
 
-    Drop everything read or returned when the transaction does not commit.
+    Discard everything that was read or returned if the transaction does not commit.
     """
 
     def __init__(
@@ -115,27 +119,28 @@ class Transaction:
         self._connection = connection
         self._known_spec = known_spec
         self._specs: dict[int, JobSpec] = {}
-        # Locks the one row of `head`: from here to the commit nobody else writes.
+        # Locks the row of `head`: no other process writes until the commit.
         self.head: dict[str, Any] = dict(connection.execute(_HEAD).one()._mapping)
         self._head_before = dict(self.head)
         self.revision: int = max(self.head["revision"] + 1, first_revision)
         self._events: list[dict[str, object]] = []
-        # Nobody else writes meanwhile, so what was read or written here is what is stored.
-        self._seen_instances: dict[int, Instance] = {}
+        # A valid cache, as no other process writes meanwhile.
+        self._cached_instances: dict[int, Instance] = {}
 
     # ------------------------------------------------------------------------------------------------------------ jobs
     def job(self, job_id: JobId) -> Job:
-        """Return the job as it is now. Raises NotFound."""
+        """Return the current job. Raises NotFound."""
         number = job_number(job_id)
         row = self._row(job_id, _JOB, number)
         return load_job(number, row.revision, row.document, self._spec(number))
 
     def put_job(self, job: Job) -> Job:
-        """Write a job's new state (its spec never changes) and return it with its new revision.
+        """Write a changed job and return it with its new revision.
 
         Raises:
-            StaleWrite: somebody wrote the job after ``job`` was read.
-            InvalidTransition: the stored state may not go to the new one.
+            StaleWrite: the job was written after ``job`` was read.
+            InvalidTransition: the change of state is not allowed.
+            BadInput: the spec was changed.
             NotFound: there is no such job.
         """
         number = job_number(job.id)
@@ -149,9 +154,10 @@ class Transaction:
         return replace(job, revision=self.revision)
 
     def add_jobs(self, submissions: Sequence[Submission]) -> tuple[Job, ...]:
-        """Write new jobs, each with its JOB_SUBMITTED event; where user and token are known already, return that job.
+        """Add jobs, each with its JOB_SUBMITTED event. A known (user, token) returns the earlier job instead.
 
-        Raises BadInput where a text cannot be stored.
+        Raises:
+            BadInput: a text cannot be stored.
         """
         added: dict[tuple[str, str | None], Job] = {}
         jobs, fresh = [], []
@@ -196,7 +202,9 @@ class Transaction:
 
     def _insert_jobs(self, jobs: Sequence[Job]) -> None:
         numbers = [job_number(job.id) for job in jobs]
-        rows = [{"number": n} | searched_by(job) | self._job_columns(job) for n, job in zip(numbers, jobs, strict=True)]
+        rows = [
+            {"number": n} | indexed_columns(job) | self._job_columns(job) for n, job in zip(numbers, jobs, strict=True)
+        ]
         self._connection.execute(insert(schema.job), rows)
         specs = [{"number": n, "document": dump(job.spec)} for n, job in zip(numbers, jobs, strict=True)]
         self._connection.execute(insert(schema.job_spec), specs)
@@ -231,21 +239,22 @@ class Transaction:
 
     # ------------------------------------------------------------------------------------------------------- instances
     def instance(self, instance_id: InstanceId) -> Instance:
-        """Return the instance as it is now. Raises NotFound."""
+        """Return the current instance. Raises NotFound."""
         number = instance_number(instance_id)
-        if number not in self._seen_instances:
+        if number not in self._cached_instances:
             row = self._row(instance_id, _INSTANCE, number)
-            self._seen_instances[number] = load_instance(number, row.revision, row.document)
-        return self._seen_instances[number]
+            self._cached_instances[number] = load_instance(number, row.revision, row.document)
+        return self._cached_instances[number]
 
     def new_instance(self, build: Callable[[InstanceId], Instance]) -> Instance:
-        """Give the next free id to ``build``, write the instance it returns and return that with its revision.
+        """Add the instance that ``build`` returns for the next free id; return it with its revision.
 
-        Raises StaleWrite when its launch token was used before.
+        Raises:
+            StaleWrite: its launch token was used before.
         """
         number = self.head["instances"] + 1
         built = build(f"inst-{number}")
-        assert built.id == f"inst-{number}", "an instance must be built with the id it was given"
+        assert built.id == f"inst-{number}", "an instance must be built with the given id"
         earlier = self._connection.execute(_INSTANCE_TOKEN, {"t": built.token}).scalar()
         if earlier is not None:
             raise StaleWrite(f"launch token {built.token} was already used for inst-{earlier}")
@@ -256,13 +265,15 @@ class Transaction:
         return replace(built, revision=self.revision)
 
     def pass_over(self, instance_id: InstanceId) -> None:
-        """Give no number up to that of ``instance_id`` again: a machine whose record was lost has it, and its worker is
-        known by that. A name that is none of ours changes nothing."""
+        """Never assign the number of ``instance_id``, nor a lower one, again: an instance without a record uses it.
+
+        Names of another form are ignored.
+        """
         with suppress(NotFound):
             self.head["instances"] = max(self.head["instances"], instance_number(instance_id))
 
     def put_instance(self, instance: Instance) -> Instance:
-        """Write an instance's new state and return it with its new revision. Raises like ``put_job``."""
+        """Write a changed instance and return it with its new revision. Raises like ``put_job``."""
         stored = self.instance(instance.id)
         check_revision(instance.id, instance.revision, stored.revision)
         if stored.state is not instance.state:
@@ -274,7 +285,7 @@ class Transaction:
         number = instance_number(instance.id)
         self._connection.execute(_UPDATE_INSTANCE, {"n": number} | self._instance_columns(instance))
         self.head["revision"] = self.revision
-        after = self._seen_instances[number] = replace(instance, revision=self.revision)
+        after = self._cached_instances[number] = replace(instance, revision=self.revision)
         return after
 
     def _instance_columns(self, instance: Instance) -> dict[str, object]:
@@ -287,7 +298,7 @@ class Transaction:
 
     # ---------------------------------------------------------------------------------------------------- applications
     def application(self, name: str) -> Application | None:
-        """Return what is known of an application, or None."""
+        """Return an application, or None."""
         row = self._connection.execute(_APPLICATION, {"name": name}).first()
         return None if row is None else load_application(row.revision, row.document)
 
@@ -297,10 +308,10 @@ class Transaction:
         return tuple(load_application(row.revision, row.document) for row in rows)
 
     def put_application(self, application: Application) -> Application:
-        """Write what is known of an application, new or not, and return it with its new revision.
+        """Add or replace an application and return it with its new revision.
 
         Raises:
-            StaleWrite: somebody wrote it after it was read.
+            StaleWrite: it was written after it was read.
         """
         stored = self._connection.execute(_APPLICATION, {"name": application.name}).first()
         check_revision(application.name, application.revision, 0 if stored is None else stored.revision)
@@ -320,20 +331,20 @@ class Transaction:
         return None if document is None else load_intent(document)
 
     def open_intent(self, intent: Intent) -> None:
-        """Write down an outside effect before it is tried. Raises StaleWrite when its token is open already."""
+        """Record an external effect before it is attempted. Raises StaleWrite if its token is open already."""
         if self.intent(intent.token) is not None:
-            raise StaleWrite(f"intent {intent.token} is open already")
+            raise StaleWrite(f"intent {intent.token} is already open")
         columns = {"token": checked_text(intent.token, "intent token")}
         self._connection.execute(insert(schema.intent), columns | self._intent_columns(intent))
 
     def put_intent(self, intent: Intent) -> None:
-        """Rewrite an open intent (another try). Raises StaleWrite when it is not open any more."""
+        """Update an open intent, for another try. Raises StaleWrite if it is no longer open."""
         if self.intent(intent.token) is None:
-            raise StaleWrite(f"intent {intent.token} is not open any more")
+            raise StaleWrite(f"intent {intent.token} is no longer open")
         self._connection.execute(_UPDATE_INTENT, {"t": intent.token} | self._intent_columns(intent))
 
     def close_intent(self, token: str) -> None:
-        """Forget an intent whose outcome is recorded; closing it twice is harmless."""
+        """Delete an intent after its outcome was recorded; idempotent."""
         if self._connection.execute(_DELETE_INTENT, {"t": token}).rowcount:
             self.head["revision"] = self.head["intents_revision"] = self.revision
 
@@ -342,13 +353,13 @@ class Transaction:
         return {"revision": self.revision, "document": dump(intent)}
 
     def backoff(self, provider: str, zone: str, instance_type: str, market: str) -> OfferBackoff | None:
-        """Return what is remembered of an offer (a market's quota: of no type), past or present, or None."""
+        """Return the current or last back-off of an offer (of a quota: with an empty type), or None."""
         key = dict(zip(_BACKOFF_COLUMNS, (provider, zone, instance_type, market), strict=True))
         document = self._connection.execute(_BACKOFF, key).scalar()
         return None if document is None else load_backoff(document)
 
     def put_backoff(self, backoff: OfferBackoff) -> None:
-        """Remember not to try an offer; replaces what was remembered of the same one."""
+        """Record the back-off of an offer, replacing an earlier one."""
         key = dict(zip(_BACKOFF_COLUMNS, backoff_key(backoff), strict=True))
         self._connection.execute(_DELETE_BACKOFF, {f"the_{name}": value for name, value in key.items()})
         columns = {"until_at": backoff.until_at, "document": dump(backoff)}
@@ -356,40 +367,44 @@ class Transaction:
         self.head["revision"] = self.head["backoffs_revision"] = self.revision
 
     def clear_backoffs(self, before: float) -> None:
-        """Forget the back-offs that ended before ``before``."""
+        """Delete the back-offs that ended before ``before``."""
         if self._connection.execute(_CLEAR_BACKOFFS, {"limit": before}).rowcount:
             self.head["revision"] = self.head["backoffs_revision"] = self.revision
 
-    # ---------------------------------------------------------------------------------------------------------- orders
-    def put_directive(self, order: Directive) -> None:
-        """Write an operator's order; it replaces an earlier one about the same."""
-        self.drop_directive(order.scope, order.name)
-        columns = {"scope": order.scope.value, "name": checked_text(order.name, "name"), "document": dump(order)}
+    # ------------------------------------------------------------------------------------------------------ directives
+    def put_directive(self, directive: Directive) -> None:
+        """Record an operator's directive, replacing an earlier one of the same scope and name."""
+        self.drop_directive(directive.scope, directive.name)
+        columns = {
+            "scope": directive.scope.value,
+            "name": checked_text(directive.name, "name"),
+            "document": dump(directive),
+        }
         self._connection.execute(insert(schema.machine_order), columns)
         self.head["revision"] = self.revision
 
     def drop_directive(self, scope: DirectiveScope, name: str) -> bool:
-        """Forget an order; return whether there was one."""
-        if not self._connection.execute(_DELETE_ORDER, {"the_scope": scope.value, "the_name": name}).rowcount:
+        """Delete a directive; return whether there was one."""
+        if not self._connection.execute(_DELETE_DIRECTIVE, {"the_scope": scope.value, "the_name": name}).rowcount:
             return False
         self.head["revision"] = self.revision
         return True
 
     def meta(self, key: str) -> str | None:
-        """Return the text kept under a key, or None."""
-        found: str | None = self._connection.execute(_META, {"the_key": key}).scalar()
-        return found
+        """Return the text stored under a key, or None."""
+        value: str | None = self._connection.execute(_META, {"the_key": key}).scalar()
+        return value
 
     def put_meta(self, key: str, value: str) -> None:
-        """Keep a text under a key. Raises BadInput where it cannot be stored."""
+        """Store a text under a key. Raises BadInput if it cannot be stored."""
         row = {"key": checked_text(key, "key"), "value": checked_text(value, "value")}
         self._connection.execute(_DELETE_META, {"the_key": key})
         self._connection.execute(insert(schema.meta), row)
 
-    def _row(self, thing_id: str, statement: Select[Any], number: int) -> Any:
+    def _row(self, row_id: str, statement: Select[Any], number: int) -> Any:
         row = self._connection.execute(statement, {"n": number}).first()
         if row is None:
-            raise NotFound(f"there is no {thing_id}")
+            raise NotFound(f"there is no {row_id}")
         return row
 
     # ---------------------------------------------------------------------------------------------------------- events
@@ -404,7 +419,7 @@ class Transaction:
         at: float | None = None,
         **fields: object,
     ) -> None:
-        """Append an event, of ``now`` unless ``at`` says otherwise. Its place in the log is fixed by the commit."""
+        """Append an event at ``at``, by default the transaction's ``now``."""
         self.head["events"] += 1
         self._events.append(
             {
@@ -420,7 +435,7 @@ class Transaction:
         )
 
     def finish(self, connection: Connection) -> None:
-        """Write out the events and the head row; called once, right before the commit."""
+        """Write the events and the head row; called once, before the commit."""
         if self._events:
             connection.execute(insert(schema.event_log), self._events)
         changed = {name: value for name, value in self.head.items() if value != self._head_before[name]}
@@ -428,14 +443,14 @@ class Transaction:
             connection.execute(_SAVE_HEAD, changed)
 
 
-def check_revision(thing_id: str, read_at: int, stored: int) -> None:
-    """Raise StaleWrite where a thing was written after it was read."""
-    if read_at != stored:
-        raise StaleWrite(f"{thing_id} was read at revision {read_at} and is now at {stored}; read it again")
+def check_revision(row_id: str, read_revision: int, stored: int) -> None:
+    """Raise StaleWrite if a row was written after it was read."""
+    if read_revision != stored:
+        raise StaleWrite(f"{row_id} was read at revision {read_revision} and is now at {stored}; read it again")
 
 
-def searched_by(job: Job) -> dict[str, object]:
-    """Return the columns jobs are searched by. Raises BadInput for a text that no database can hold."""
+def indexed_columns(job: Job) -> dict[str, object]:
+    """Return the columns of a job that queries use. Raises BadInput for a text that cannot be stored."""
     token = job.submission_token
     return {
         "user_name": checked_text(job.spec.user, "user"),
@@ -445,7 +460,7 @@ def searched_by(job: Job) -> dict[str, object]:
 
 
 def submitted_fields(job: Job) -> dict[str, Any]:
-    """Return what the JOB_SUBMITTED event says of a job (see EventKind)."""
+    """Return the fields of the JOB_SUBMITTED event (see EventKind)."""
     spec, target = job.spec, job.spec.target
     fields: dict[str, Any] = {
         "name": spec.name,

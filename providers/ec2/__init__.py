@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import cast
 
 from hcloud.core.clock import Clock
-from hcloud.core.errors import ConfigError
+from hcloud.core.errors import ConfigError, missing_library
 from hcloud.provider import Provider
 from providers.ec2.settings import parse_regions
 
@@ -36,7 +36,7 @@ class Ec2Factory:
         parse_regions(name, settings)
         if not _installed("boto3"):
             raise ConfigError(
-                "type ec2 needs the AWS library boto3, which is not installed here: pip install 'hcloud-daemon[aws]'",
+                missing_library("boto3, which type ec2 needs,", "aws"),
                 where=f"providers.{name}.type",
             )
 

@@ -14,7 +14,7 @@ from providers.gce.api import AggregatedList, Api
 from providers.gce.catalogue import GceCatalogue
 from providers.gce.departures import EndedMachines
 from providers.gce.examination import examine
-from providers.gce.launching import Launcher
+from providers.gce.launch import Launcher
 from providers.gce.machine import told
 from providers.gce.names import OWNER_LABEL, parse_provider_id
 from providers.gce.prices import PriceBook

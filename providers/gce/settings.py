@@ -12,10 +12,10 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from hcloud.core.errors import ConfigError
+from hcloud.core.errors import ConfigError, missing_library
 from hcloud.core.model import Market
 
-EXTRA = "hcloud-daemon[gcp]"
+EXTRA = "gcp"
 ENDPOINT = "https://compute.googleapis.com"
 SHORTEST_RUN_S, LONGEST_RUN_S = 30.0, 120 * 86400.0
 """What Compute Engine takes as ``maxRunDuration``."""
@@ -158,7 +158,7 @@ def _refuse_missing_library(where: str) -> None:
     except ModuleNotFoundError:
         found = None
     if found is None:
-        raise ConfigError(f"the Google client library is not installed; run: pip install '{EXTRA}'", where=where)
+        raise ConfigError(missing_library("the Google client library", EXTRA), where=where)
 
 
 def refuse_missing_prices(provider: str, settings: GceSettings) -> None:

@@ -71,7 +71,7 @@ def test_what_cannot_be_drained_is_told_and_nothing_is_changed(deployment: Deplo
     assert "did you mean" in sentence(client.post("/v1/drain", json={"providers": ["mok"]}))
     assert "m.one" in sentence(client.post("/v1/drain", json={"instances": ["inst-1"], "types": ["x*"]}))
     assert "name machines" in sentence(client.post("/v1/drain", json={}))
-    assert "nothing is drained" in sentence(client.post("/v1/drain", json={"types": ["m.one"], "undo": True}))
+    assert "none" in sentence(client.post("/v1/drain", json={"types": ["m.one"], "undo": True}))
     assert deployment.client(SUBMITTER).post("/v1/drain", json={"providers": ["mock"]}).status_code == 403
     assert client.get("/v1/orders").json() == []
 

@@ -1,4 +1,4 @@
-"""A server of price lists, a clock that stands, a catalogue directory, and no cloud to fall through to."""
+"""Fixtures: a server of price lists, a manual clock, a catalog directory, and no access to real clouds."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,27 +15,27 @@ KEY = "the-key-itself"
 
 @pytest.fixture
 def lists() -> Iterator[PriceLists]:
-    """Price lists on a server of their own."""
+    """Price lists on a local server."""
     with serving() as made:
         yield made
 
 
 @pytest.fixture
 def clock() -> ManualClock:
-    """A clock that moves only when somebody waits."""
+    """A clock that moves only during waits."""
     return ManualClock(NOW)
 
 
 @pytest.fixture
 def files(tmp_path: Path) -> CatalogFiles:
-    """An empty catalogue directory."""
+    """An empty catalog directory."""
     return CatalogFiles(tmp_path / "catalog")
 
 
 @pytest.fixture(autouse=True)
 def no_account(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Credentials of nobody, and no account of whoever runs the tests."""
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "nobody")
+    """Invalid credentials, so that no test can use a real account."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "invalid")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "nothing")
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
@@ -50,7 +50,7 @@ Sources = Callable[..., tuple[PriceSource, ...]]
 
 @pytest.fixture
 def aws(lists: PriceLists, clock: ManualClock) -> Sources:
-    """Sources of AWS prices that ask the local server."""
+    """Sources of AWS prices on the local server."""
 
     def build(*regions: str, spot: bool = False, query: bool = False) -> tuple[PriceSource, ...]:
         settings = AwsPrices(
@@ -67,7 +67,7 @@ def aws(lists: PriceLists, clock: ManualClock) -> Sources:
 
 @pytest.fixture
 def gcp(lists: PriceLists, clock: ManualClock) -> Sources:
-    """Sources of Google's prices that ask the local server."""
+    """Sources of Google's prices on the local server."""
 
     def build(*regions: str) -> tuple[PriceSource, ...]:
         settings = GcpPrices(regions=regions, endpoint=lists.address, api_key="env:SOME_KEY")

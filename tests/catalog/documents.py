@@ -1,4 +1,4 @@
-"""Price lists in the form in which the clouds publish them, with prices of the test's choice."""
+"""Price lists in the clouds' formats, with prices that the test chooses."""
 
 import csv
 import io
@@ -40,7 +40,7 @@ RESERVED = {
 
 
 def row(kind: str, usd: float | str, **changes: str) -> dict[str, str]:
-    """A row of the bulk file: a plain Linux machine on demand, where ``changes`` say nothing else."""
+    """A row of the bulk file: a plain on-demand Linux instance, with ``changes``."""
     return {**PLAIN, "Instance Type": kind, "PricePerUnit": str(usd), **changes}
 
 
@@ -59,7 +59,7 @@ def bulk_csv(rows: Sequence[Mapping[str, str]], version: str = "20261101000000")
 
 
 def region_index(versions: Mapping[str, str]) -> dict[str, Any]:
-    """AWS's index of regions: where each one's file of the present edition is."""
+    """AWS's index of regions, with the path of each one's current edition."""
     return {
         "formatVersion": "v1.0",
         "disclaimer": "This pricing list is for informational purposes only.",
@@ -148,7 +148,7 @@ def sku(
 
 
 def n2_skus(vcpu: float = 0.031611, gib: float = 0.004237, *regions: str) -> list[dict[str, Any]]:
-    """What n2 costs on demand and as spot (a fifth of it)."""
+    """On-demand and spot prices (a fifth) of n2."""
     return [
         sku("N2 Instance Core running in Americas", vcpu, *regions),
         sku("N2 Instance Ram running in Americas", gib, *regions, unit="GiBy.h"),
@@ -164,7 +164,7 @@ def n2_skus(vcpu: float = 0.031611, gib: float = 0.004237, *regions: str) -> lis
 
 
 def spot_history(entries: Sequence[tuple[str, str, float, str]], next_token: str = "") -> str:
-    """EC2's answer to DescribeSpotPriceHistory; entries are type, zone, price and time."""
+    """EC2's response to DescribeSpotPriceHistory; entries are type, zone, price and time."""
     items = "".join(
         f"<item><instanceType>{kind}</instanceType><productDescription>Linux/UNIX</productDescription>"
         f"<spotPrice>{usd:.6f}</spotPrice><timestamp>{at}</timestamp><availabilityZone>{zone}</availabilityZone></item>"

@@ -1,4 +1,4 @@
-"""A local server that plays the clouds' price lists over real HTTP, and fails when told to."""
+"""A local HTTP server with the clouds' price lists, with injected failures."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Asked:
 
 @dataclass(slots=True)
 class PriceLists:
-    """What is served. ``fail_next``: statuses to be answered first; ``cut``: paths whose body breaks off half-way."""
+    """The content. ``fail_next``: statuses of the next responses; ``cut``: paths with a truncated body."""
 
     versions: dict[str, str] = field(default_factory=dict)
     files: dict[str, str] = field(default_factory=dict)
@@ -43,19 +43,19 @@ class PriceLists:
     address: str = ""
 
     def publish(self, region: str, version: str, rows: Sequence[Mapping[str, str]]) -> None:
-        """Put a new edition of a region's bulk file up."""
+        """Publish a new edition of a region's bulk file."""
         self.versions[region] = version
         path = f"/offers/v1.0/aws/AmazonEC2/{version}/{region}/index.csv"
         self.files[path] = documents.bulk_csv(rows, version)
 
     def paths(self) -> list[str]:
-        """Return what was asked for, in order."""
+        """Return the requests, in order."""
         return [each.path for each in self.asked]
 
     def answer(self, asked: Asked) -> tuple[int, str, str]:
         """Return status, content type and body."""
         if self.fail_next:
-            return self.fail_next.pop(0), "application/json", '{"error": {"message": "told to fail"}}'
+            return self.fail_next.pop(0), "application/json", '{"error": {"message": "injected"}}'
         if asked.path == INDEX_PATH:
             return 200, "application/json", json.dumps(documents.region_index(self.versions))
         if asked.path in self.files:

@@ -1,4 +1,4 @@
-"""The sanity limits: which new prices are believed."""
+"""The plausibility limits: which new prices are accepted."""
 
 from dataclasses import replace
 
@@ -20,16 +20,16 @@ def known(**usd: float) -> PriceCatalogue:
     return PriceCatalogue(quotes={key(kind): Quote(price, 100.0, SOURCE) for kind, price in usd.items()})
 
 
-def told(*plans: PricePlan, **usd: float) -> PriceReading:
+def reading_of(*plans: PricePlan, **usd: float) -> PriceReading:
     plan = plans[0] if plans else PricePlan.ON_DEMAND
     made = PriceReading(source=SOURCE, at=200.0, whole={PLACE})
     for kind, price in usd.items():
-        made.take(key(kind, plan), price)
+        made.add(key(kind, plan), price)
     return made
 
 
 def test_new_and_changed_prices_are_taken_with_their_date() -> None:
-    merged = merge(known(a=0.1, b=0.2), told(a=0.1, b=0.25, c=1.0), Limits())
+    merged = merge(known(a=0.1, b=0.2), reading_of(a=0.1, b=0.25, c=1.0), Limits())
     assert [(each.key.type, each.verdict) for each in merged.changes] == [("b", "changed"), ("c", "new")]
     assert merged.taken[key("a")] == Quote(0.1, 200.0, SOURCE)
     assert merged.confirmed == 1
@@ -37,41 +37,43 @@ def test_new_and_changed_prices_are_taken_with_their_date() -> None:
 
 @pytest.mark.parametrize("price", [0.031, 0.33])
 def test_a_price_that_moved_too_far_is_held_back_until_accepted(price: float) -> None:
-    merged = merge(known(a=0.1), told(a=price), Limits(price_factor=3))
+    merged = merge(known(a=0.1), reading_of(a=price), Limits(price_factor=3))
     assert [each.verdict for each in merged.changes] == ["held"]
     assert key("a") not in merged.taken
-    assert merge(known(a=0.1), told(a=price), Limits(price_factor=3), accept=True).taken[key("a")].usd_per_h == price
+    assert (
+        merge(known(a=0.1), reading_of(a=price), Limits(price_factor=3), accept=True).taken[key("a")].usd_per_h == price
+    )
 
 
 def test_spot_prices_may_move_further() -> None:
     before = PriceCatalogue(quotes={key("a", PricePlan.SPOT): Quote(0.1, 100.0, SOURCE)})
-    assert merge(before, told(PricePlan.SPOT, a=0.9), Limits()).taken
-    assert not merge(before, told(PricePlan.SPOT, a=1.1), Limits()).taken
+    assert merge(before, reading_of(PricePlan.SPOT, a=0.9), Limits()).taken
+    assert not merge(before, reading_of(PricePlan.SPOT, a=1.1), Limits()).taken
 
 
-def test_a_price_no_longer_told_stays_and_grows_old() -> None:
-    merged = merge(known(a=0.1, b=0.2), told(a=0.1), Limits())
+def test_a_price_that_is_no_longer_listed_keeps_its_date() -> None:
+    merged = merge(known(a=0.1, b=0.2), reading_of(a=0.1), Limits())
     assert merged.silent == 1
     assert key("b") not in merged.taken
 
 
 def test_a_list_that_lost_most_of_its_prices_is_taken_for_broken() -> None:
     many = {f"m{number}": 0.1 for number in range(20)}
-    merged = merge(known(**many), told(m0=0.1, m1=0.1), Limits())
+    merged = merge(known(**many), reading_of(m0=0.1, m1=0.1), Limits())
     assert not merged.taken
     assert merged.refused == (
-        "a list: ec2 eu-central-1 tells 2 of the 20 on_demand prices it told before; none of them was taken",
+        "a list: ec2 eu-central-1 has only 2 of its earlier 20 on_demand prices; none of them was accepted",
     )
-    assert merge(known(**many), told(m0=0.1), Limits(), accept=True).taken
+    assert merge(known(**many), reading_of(m0=0.1), Limits(), accept=True).taken
 
 
 def test_prices_of_another_source_do_not_make_a_list_look_broken() -> None:
     many = known(**{f"m{number}": 0.1 for number in range(20)})
     shipped = replace(many, quotes={at: replace(quote, source="shipped") for at, quote in many.quotes.items()})
-    assert merge(shipped, told(m0=0.1), Limits()).taken
+    assert merge(shipped, reading_of(m0=0.1), Limits()).taken
 
 
-def test_an_edition_that_is_still_current_confirms_what_it_told() -> None:
+def test_an_edition_that_is_still_current_confirms_its_prices() -> None:
     reading = PriceReading(source=SOURCE, at=200.0, unchanged={PLACE})
     shipped = Quote(0.3, 50.0, "shipped")
     before = overlay(known(a=0.1), PriceCatalogue(quotes={key("b"): shipped}))
@@ -98,7 +100,7 @@ PRICES = st.dictionaries(st.sampled_from("abcdef"), st.floats(0.001, 100), min_s
 
 
 def judge(merged: Merge, before: PriceCatalogue, limits: Limits) -> None:
-    """Nothing that was taken without being accepted may have moved further than the limit."""
+    """No price accepted without ``accept`` may have changed by more than the limit."""
     for at, quote in merged.taken.items():
         if at in before.quotes:
             factor = quote.usd_per_h / before.quotes[at].usd_per_h
@@ -112,10 +114,10 @@ def test_property_no_price_moves_further_than_the_limit(
     before: dict[str, float], after: dict[str, float], factor: float
 ) -> None:
     limits = Limits(price_factor=factor)
-    judge(merge(known(**before), told(**after), limits), known(**before), limits)
+    judge(merge(known(**before), reading_of(**after), limits), known(**before), limits)
 
 
 def test_the_property_notices_a_limit_that_is_not_applied() -> None:
-    merged = merge(known(a=0.1), told(a=50.0), Limits(), accept=True)
+    merged = merge(known(a=0.1), reading_of(a=50.0), Limits(), accept=True)
     with pytest.raises(AssertionError):
         judge(merged, known(a=0.1), Limits())

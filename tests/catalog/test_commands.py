@@ -46,13 +46,13 @@ def test_prices_are_shown_with_their_age_without_any_deployment(hcloud: Hcloud) 
     assert shown["size"]["memory_mib"] == 8192
 
 
-def test_a_type_that_is_not_known_is_told_with_the_nearest(hcloud: Hcloud) -> None:
+def test_an_unknown_type_is_reported_with_the_closest_one(hcloud: Hcloud) -> None:
     assert "did you mean 'c6i.large'?" in complaint_of(hcloud("catalog", "show", "c6j.large", "--shipped"))
 
 
-def test_a_region_that_is_not_known_is_told_with_the_nearest(hcloud: Hcloud) -> None:
-    told = complaint_of(hcloud("catalog", "show", "--shipped", "--cloud", "ec2", "--region", "us-east-11"))
-    assert "no price of ec2 is known in us-east-11; did you mean 'us-east-1'?" in told
+def test_an_unknown_region_is_reported_with_the_closest_one(hcloud: Hcloud) -> None:
+    message = complaint_of(hcloud("catalog", "show", "--shipped", "--cloud", "ec2", "--region", "us-east-11"))
+    assert "no price of ec2 is known in us-east-11; did you mean 'us-east-1'?" in message
 
 
 def complaint_of(done: object) -> str:
@@ -72,7 +72,7 @@ def test_refresh_then_diff_tell_what_changed(hcloud: Hcloud, configured: Path, l
     assert (configured / "ec2.json").exists()
 
 
-def test_held_prices_are_told_with_what_to_do(hcloud: Hcloud, configured: Path, lists: PriceLists) -> None:
+def test_held_prices_are_reported_with_what_to_do(hcloud: Hcloud, configured: Path, lists: PriceLists) -> None:
     for version, usd in (("1", 0.1), ("2", 9.0)):
         lists.publish(REGION, version, [row("m9.large", usd)])
         done = hcloud("catalog", "refresh")
@@ -87,7 +87,7 @@ def test_a_list_that_fails_ends_with_1_and_says_so(hcloud: Hcloud, configured: P
     lists.fail_next = [403]
     done = hcloud("catalog", "refresh")
     assert done.code == 1
-    assert "not read, its prices stay as they were" in done.err
+    assert "not read, its prices are unchanged" in done.err
 
 
 def test_refresh_without_a_list_writes_the_shipped_prices_for_providers(hcloud: Hcloud, tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ def test_a_job_and_a_size_together_are_refused(hcloud: Hcloud) -> None:
 
 
 def offer(kind: str, market: str, usd: float, **changes: object) -> dict[str, object]:
-    """An offer as the API tells it."""
+    """An offer as the API returns it."""
     capacity = {"vcpus": 2.0, "memory_mib": 8192, "disk_gib": 20.0}
     return {
         "provider": "p", "region": "r", "zone": "z", "market": market, "price_usd_per_h": usd, "priced_at": 1.0,

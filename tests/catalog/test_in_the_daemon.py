@@ -1,4 +1,4 @@
-"""The daemon reads prices on its schedule, and says what came of it."""
+"""The daemon refreshes prices on schedule and records the result."""
 
 import json
 import os
@@ -20,7 +20,7 @@ REGION = "eu-central-1"
 
 @pytest.fixture
 def home(tmp_path: Path, lists: PriceLists) -> Iterator[Home]:
-    """A deployment whose daemon reads one region's prices from the local server."""
+    """A deployment that reads one region's prices from the local server."""
     made = Home(tmp_path / "home")
     made.set_up()
     config = made.path / "config.yaml"
@@ -32,7 +32,7 @@ def home(tmp_path: Path, lists: PriceLists) -> Iterator[Home]:
     made.end()
 
 
-def told(home: Home) -> list[dict[str, object]]:
+def price_events(home: Home) -> list[dict[str, object]]:
     events = json.loads(home.run("events", "--kind", "daemon", "-o", "json"))
     return [each["fields"] for each in events if each["fields"]["what"] == "prices"]
 
@@ -40,7 +40,7 @@ def told(home: Home) -> list[dict[str, object]]:
 def test_daemon_reads_prices_when_they_are_due_and_not_again_after_a_restart(home: Home, lists: PriceLists) -> None:
     lists.publish(REGION, "1", [row("m9.large", 0.1)])
     first = home.daemon()
-    [fields] = wait_until(lambda: told(home), PATIENCE_S, 0.2)
+    [fields] = wait_until(lambda: price_events(home), PATIENCE_S, 0.2)
     assert fields["ok"] is True
     assert "1 new" in str(fields["text"])
     assert json.loads((home.path / "catalog" / "ec2.json").read_text())[REGION]["m9.large"]["on_demand"] == 0.1
@@ -55,9 +55,9 @@ def test_daemon_reads_prices_when_they_are_due_and_not_again_after_a_restart(hom
 def test_daemon_goes_on_when_prices_cannot_be_read(home: Home, lists: PriceLists) -> None:
     lists.fail_next = [403] * 10
     home.daemon()
-    [fields] = wait_until(lambda: told(home), PATIENCE_S, 0.2)
+    [fields] = wait_until(lambda: price_events(home), PATIENCE_S, 0.2)
     assert fields["ok"] is False
-    assert "stay as they were" in str(fields["text"])
+    assert "are unchanged" in str(fields["text"])
     assert home.answers()
 
 

@@ -92,9 +92,9 @@ def test_of_two_prices_for_the_same_the_higher_one_counts() -> None:
         ("", "ended before its table"),
         ("<html>busy</html>", "ended before its table"),
         (bulk_csv([row("m9.large", 1)]).replace('"Tenancy"', '"Tenure"'), "no column 'Tenancy'"),
-        (bulk_csv([]), "holds no price"),
-        (bulk_csv([row("m9.large", 1, Tenancy="Dedicated")]), "holds no price"),
-        (bulk_csv([row("m9.large", 1)])[:-40], "breaks off"),
+        (bulk_csv([]), "has no price"),
+        (bulk_csv([row("m9.large", 1, Tenancy="Dedicated")]), "has no price"),
+        (bulk_csv([row("m9.large", 1)])[:-40], "is truncated"),
     ],
 )
 def test_a_broken_bulk_file_is_refused(text: str, why: str) -> None:
@@ -112,7 +112,7 @@ def test_queried_products_give_the_same() -> None:
 
 @pytest.mark.parametrize("answer", ["nonsense", "{}", '{"product": {"attributes": {}}, "terms": []}'])
 def test_a_broken_product_is_refused(answer: str) -> None:
-    with pytest.raises(ProviderUnavailable, match="not of the known form"):
+    with pytest.raises(ProviderUnavailable, match="has an unknown format"):
         read_products([answer], "eu-central-1", reading())
 
 
@@ -174,7 +174,7 @@ def test_only_the_regions_asked_for_are_kept() -> None:
 def test_vcpus_without_memory_give_no_price() -> None:
     found = of_skus(*n2_skus(), sku("C3 Instance Core running in Americas", 0.04))
     assert not [key for key in found.quotes if key.type.startswith("c3-")]
-    assert found.left_out["a family's vCPU without its memory, or the other way round"] > 0
+    assert found.left_out["a family with a price of vCPUs or memory only"] > 0
 
 
 def test_free_foreign_and_monthly_skus_are_left_out() -> None:
@@ -185,12 +185,16 @@ def test_free_foreign_and_monthly_skus_are_left_out() -> None:
     ]
     found = of_skus(*n2_skus(), *odd)
     assert {key.type.split("-")[0] for key in found.quotes} == {"n2"}
-    assert sorted(found.left_out) == ["in EUR, not USD", "no price (zero, negative or absurd)", "per mo, not per hour"]
+    assert sorted(found.left_out) == [
+        "in EUR, not USD",
+        "no valid price (zero, negative or too high)",
+        "per mo, not per hour",
+    ]
 
 
 @pytest.mark.parametrize("skus", [[], [{}], [{"category": {"resourceFamily": "Compute", "usageType": "OnDemand"}}]])
 def test_a_broken_catalogue_of_skus_is_refused(skus: list[dict[str, Any]]) -> None:
-    with pytest.raises(ProviderUnavailable, match=r"known form|holds no price"):
+    with pytest.raises(ProviderUnavailable, match=r"unknown format|has no price"):
         read_skus(skus, (), reading())
 
 

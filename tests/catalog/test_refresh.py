@@ -1,4 +1,4 @@
-"""Refreshing over real HTTP: what is believed is kept, what fails changes nothing, and files are whole."""
+"""Refreshes over real HTTP: plausible prices are stored, failures change nothing, and files are complete."""
 
 import json
 import os
@@ -9,7 +9,7 @@ import pytest
 
 from hcloud.catalog import CatalogFiles, Key, PricePlan, SpotPrice, price_file, refresh, shipped_catalogue
 from hcloud.catalog.fetch import PriceServer
-from hcloud.catalog.spot_history import with_news
+from hcloud.catalog.spot_history import merged_history
 from hcloud.core.clock import ManualClock
 from hcloud.core.errors import ConfigError, ProviderUnavailable, Refused
 from tests.catalog.conftest import KEY, NOW, Sources
@@ -124,7 +124,7 @@ def test_one_list_that_fails_does_not_keep_another_from_being_read(
 
 
 def test_only_one_refresh_at_a_time(lists: PriceLists, aws: Sources, files: CatalogFiles, clock: ManualClock) -> None:
-    with files.locked(), pytest.raises(Refused, match="under way"):
+    with files.locked(), pytest.raises(Refused, match="is running"):
         refresh(files, aws(REGION), clock)
 
 
@@ -141,10 +141,10 @@ def test_pages_of_skus_are_read_to_the_end_with_the_key_in_a_header(
     assert not [each for each in lists.asked if KEY in str(each.query)]
 
 
-def test_a_refused_key_is_not_told(lists: PriceLists, gcp: Sources, files: CatalogFiles, clock: ManualClock) -> None:
+def test_a_refused_key_is_not_shown(lists: PriceLists, gcp: Sources, files: CatalogFiles, clock: ManualClock) -> None:
     lists.fail_next = [403]
     done = refresh(files, gcp(), clock)
-    assert "HTTP 403 (told to fail)" in done.troubles["Cloud Billing Catalog"]
+    assert "HTTP 403 (injected)" in done.troubles["Cloud Billing Catalog"]
     assert KEY not in str(done)
 
 
@@ -155,7 +155,7 @@ def test_a_catalogue_that_lost_a_page_is_refused(
     refresh(files, gcp(), clock)
     before = files.current()
     lists.sku_pages = [n2_skus(0.03, 0.004, "us-central1")[:1]]
-    assert "holds no price" in refresh(files, gcp(), clock).troubles["Cloud Billing Catalog"]
+    assert "has no price" in refresh(files, gcp(), clock).troubles["Cloud Billing Catalog"]
     assert files.current() == before
 
 
@@ -195,7 +195,7 @@ def test_spot_prices_are_kept_by_zone_and_the_dearest_zone_is_the_region(
     ]
 
 
-def test_missing_credentials_are_told_in_one_sentence(
+def test_missing_credentials_are_reported_in_one_sentence(
     lists: PriceLists, aws: Sources, files: CatalogFiles, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
@@ -241,7 +241,7 @@ def test_a_catalogue_reads_back_as_it_was_written(files: CatalogFiles) -> None:
 def test_a_broken_file_is_named_and_never_read_as_no_prices(files: CatalogFiles, text: str) -> None:
     files.directory.mkdir(parents=True)
     files.stored_path.write_text(text)
-    with pytest.raises(ConfigError, match=r"catalog\.json: (is no catalogue|has the form)"):
+    with pytest.raises(ConfigError, match=r"catalog\.json: (is not a price catalog|has the format)"):
         files.current()
 
 
@@ -268,12 +268,16 @@ def spot(usd_per_h: float, at: float, zone: str = "a") -> SpotPrice:
 
 def test_history_keeps_changes_only_and_the_price_in_force_at_its_beginning() -> None:
     known = [spot(0.1, 10), spot(0.2, 20), spot(0.3, 30)]
-    assert with_news(known, [spot(0.3, 40), spot(0.4, 50)], since=25) == [spot(0.2, 20), spot(0.3, 30), spot(0.4, 50)]
+    assert merged_history(known, [spot(0.3, 40), spot(0.4, 50)], since=25) == [
+        spot(0.2, 20),
+        spot(0.3, 30),
+        spot(0.4, 50),
+    ]
 
 
-def test_history_told_twice_is_kept_once() -> None:
+def test_repeated_history_is_kept_once() -> None:
     known = [spot(0.1, 10), spot(0.2, 20, zone="b")]
-    assert with_news(known, known, since=0) == known
+    assert merged_history(known, known, since=0) == known
 
 
 @pytest.mark.parametrize("line", ["1,ec2,r,a,m", "x,ec2,r,a,m,0.1", "1,ec2,r,a,m,0"])
@@ -284,7 +288,7 @@ def test_a_broken_line_of_history_is_named(files: CatalogFiles, line: str) -> No
         list(files.history())
 
 
-def test_an_address_where_nobody_listens_is_told(clock: ManualClock, tmp_path: Path) -> None:
+def test_an_address_without_a_server_is_reported(clock: ManualClock, tmp_path: Path) -> None:
     server = PriceServer("http://127.0.0.1:1", clock)
     with pytest.raises(ProviderUnavailable, match=r"127\.0\.0\.1:1/x does not answer"):
         server.json("/x")

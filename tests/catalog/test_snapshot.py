@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hcloud.catalog import PricePlan, shipped_catalogue
-from hcloud.catalog.families import mended
+from hcloud.catalog.families import corrected_prices
 from hcloud.catalog.gce_sizes import shapes, whole_price
 from hcloud.catalog.prices import PriceCatalogue, Quote, is_price
 from hcloud.catalog.snapshot import snapshot_of
@@ -18,7 +18,7 @@ def table(*usd: float) -> dict[str, dict[str, float]]:
 
 
 def cells(table: dict[str, dict[str, float]]) -> dict[str, tuple[float, bool]]:
-    return {kind: (cell.usd_per_h, cell.mended) for kind, _, cell in mended(table, FACTORS)}
+    return {kind: (cell.usd_per_h, cell.corrected) for kind, _, cell in corrected_prices(table, FACTORS)}
 
 
 def test_the_snapshot_knows_both_clouds_and_its_date() -> None:
@@ -34,7 +34,7 @@ def test_the_snapshot_knows_both_clouds_and_its_date() -> None:
 
 def test_zero_in_a_price_table_is_never_a_price() -> None:
     assert all(is_price(quote.usd_per_h) for quote in shipped_catalogue().quotes.values())
-    with pytest.raises(ValueError, match="above 0"):
+    with pytest.raises(ValueError, match="more than 0"):
         Quote(0.0, 1.0, "anybody")
 
 
@@ -81,7 +81,7 @@ def test_one_size_alone_proves_nothing() -> None:
 
 
 def test_a_dedicated_host_is_no_machine() -> None:
-    assert list(mended({"m9": {"eu-central-1": 5.0}}, FACTORS)) == []
+    assert list(corrected_prices({"m9": {"eu-central-1": 5.0}}, FACTORS)) == []
 
 
 def judge(mend: object, shared: float, dedicated: list[bool], holes: list[bool]) -> None:
@@ -101,7 +101,7 @@ flags = st.lists(st.booleans(), min_size=2, max_size=2)
 def test_property_two_shared_sizes_are_enough_to_mend_a_family(
     shared: float, dear: list[bool], holes: list[bool]
 ) -> None:
-    judge(mended, shared, [False, False, *dear], [False, False, *holes])
+    judge(corrected_prices, shared, [False, False, *dear], [False, False, *holes])
 
 
 def test_the_property_notices_a_table_that_is_taken_as_it_is() -> None:

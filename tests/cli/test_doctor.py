@@ -288,3 +288,21 @@ def test_keys_and_prices_are_missed_where_they_are_needed(tmp_path: Path, monkey
         (prices,) = doctor._prices(config)
         assert prices.verdict == verdict
         assert prices.finding.startswith("the newest of ec2 is ")
+
+
+def test_hetzners_hcloud_in_the_same_environment_or_first_on_the_path_is_reported(
+    lonely: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "name clash" not in lonely.run_anew("doctor", exit_code=1)[0]
+    namesake = tmp_path / "site" / "hcloud-2.5.0.dist-info"
+    namesake.mkdir(parents=True)
+    (namesake / "METADATA").write_text("Metadata-Version: 2.1\nName: hcloud\nVersion: 2.5.0\n")
+    program = tmp_path / "bin" / "hcloud"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    path = {"PYTHONPATH": str(namesake.parent), "PATH": f"{program.parent}:{os.environ['PATH']}"}
+    out, _ = lonely.run_anew("doctor", "-o", "json", exit_code=1, **path)
+    clashes = [each["finding"] for each in json.loads(out) if each["check"] == "name clash"]
+    assert "library hcloud 2.5.0" in clashes[0]
+    assert [text.startswith(f"'hcloud' runs {program}") for text in clashes[1:]] == [True]

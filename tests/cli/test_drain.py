@@ -25,7 +25,7 @@ OWNER = "hcloud-a"
 def test_drain_and_destroy_from_the_shell(shell: Shell, deployment: Deployment) -> None:
     shell.run("submit", "--", "sleep", "1000000")
     wait_until(lambda: any(i.ready_at for i in deployment.store.live().instances), 60)
-    assert shell.run("drain")[0] == "nothing is drained\n"
+    assert shell.run("drain")[0] == "none\n"
     _, err = shell.run("drain", "inst-1", "--deadline", "soon", exit_code=2)
     assert "soon" in err
     [order] = json.loads(shell.run("drain", "inst-1", "--deadline", "3600", "-o", "json")[0])

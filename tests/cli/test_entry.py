@@ -17,7 +17,15 @@ from tests.cli.conftest import Shell
 
 def test_help_lists_commands_and_exit_codes(lonely: Shell) -> None:
     out, _ = lonely.run("--help")
-    for text in ("submit", "completion", "Exit codes", "3  the daemon is unreachable", "4  refused by policy"):
+    for text in (
+        "Jobs:",
+        "submit",
+        "Operations:",
+        "completion",
+        "Exit codes",
+        "3  the daemon is unreachable",
+        "4  refused by policy",
+    ):
         assert text in out
 
 
@@ -69,7 +77,7 @@ def test_every_command_explains_itself_or_says_it_is_not_installed(name: str, lo
         (("submit", "--within", "soon", "--", "x"), "(--within): must be a duration"),
         (("submit", "--within", "-5", "--", "x"), "(--within): must be a duration between 0 and ten years, not -5.0"),
         (("submit", "--within", "1m", "--best-effort", "--", "x"), "are different targets; state one"),
-        (("submit", "--rate", "5", "--", "x"), "latency_ms (--latency-ms): is missing"),
+        (("submit", "--rate", "5", "--", "x"), "latency_ms (--latency-ms): is required"),
         (("submit", "--tag", "x", "--", "x"), "--tag x: must have the form NAME=VALUE"),
         (("submit", "--env", "NOT_SET", "--", "x"), "--env NOT_SET: there is no such variable"),
         (("submit", "--workdir", "nowhere", "--", "x"), "is no directory"),
@@ -109,7 +117,7 @@ def test_a_group_alone_shows_its_commands_line_by_line(group: tuple[str, ...], l
     out, err = lonely.run(*group, exit_code=2)
     usage, *_, last = err.splitlines()
     assert usage == " ".join(["Usage: hcloud", *group, "[OPTIONS] COMMAND [ARGS]..."])
-    assert "Commands:" in err.splitlines()
+    assert ("Commands:" if group else "Machines and money:") in err.splitlines()
     assert (out, last) == ("", "hcloud: name one of these commands")
 
 
@@ -232,7 +240,8 @@ def test_closed_standard_streams_are_as_good_as_dev_null(shell: Shell) -> None:
 def test_version_is_the_packages(lonely: Shell) -> None:
     from hcloud import __version__
 
-    assert lonely.run("version")[0] == f"hcloud {__version__}\n"
+    assert lonely.run("version")[0] == lonely.run("--version")[0] == f"hcloud {__version__}\n"
+    assert json.loads(lonely.run("version", "-o", "json")[0])["hcloud"] == __version__
     assert stat.S_ISDIR(lonely.directory.stat().st_mode)
 
 
@@ -245,3 +254,22 @@ def test_letters_that_the_terminal_lacks_are_written_in_plain_ones(tmp_path: Pat
         done = subprocess.run([*command, *more], capture_output=True, cwd=tmp_path, env=ascii_only)
         assert (done.returncode, done.stdout.isascii(), done.stderr) == (0, True, b""), done.stderr.decode()
         assert shown in done.stdout.decode()
+
+
+def test_help_of_a_command_is_its_own_help(lonely: Shell) -> None:
+    assert lonely.run("help", "profile", "bootstrap") == lonely.run("profile", "bootstrap", "--help")
+    assert lonely.run("help") == lonely.run("--help")
+    assert "did you mean 'submit'?" in lonely.run("help", "sumbit", exit_code=2)[1]
+    assert "'hcloud logs' has no command 'x'" in lonely.run("help", "logs", "x", exit_code=2)[1]
+    assert "leave the command out" in lonely.run("help", "--man", "logs", exit_code=2)[1]
+
+
+def test_the_man_page_has_every_command_and_option(lonely: Shell) -> None:
+    page, _ = lonely.run("help", "--man")
+    assert page.startswith('.TH HCLOUD 1 "" "hcloud ')
+    for name in COMMANDS:
+        assert f"\\fBhcloud {name}\\fR" in page, name
+    assert "\\fBhcloud profile bootstrap\\fR" in page and "\\-\\-dry\\-run" in page
+    # A line that begins with a dot is a request; all others must be text.
+    known = {".TH", ".SH", ".SS", ".PP", ".TP", ".B", ".I"}
+    assert {line.split()[0] for line in page.splitlines() if line.startswith(".")} <= known

@@ -3,7 +3,11 @@
 import csv
 import io
 import json
+import os
+import re
 import signal
+import subprocess
+import sys
 import tarfile
 from dataclasses import replace
 from pathlib import Path
@@ -39,11 +43,69 @@ def test_submit_without_a_terminal_asks_nothing_and_quiet_shows_nothing(shell: S
 
 
 def test_dry_run_tells_first_of_a_job_that_can_never_run_however_many_there_are(shell: Shell) -> None:
-    sizes = (1, 1, 1, 1, 1, 1, 640)
+    sizes = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 640)
     jobs = [f"name: j{n}\ncommand: 'true'\nresources: {{vcpus: {size}}}\n" for n, size in enumerate(sizes)]
     (shell.directory / "many.yaml").write_text("---\n".join(jobs))
     out, _ = shell.run("submit", "--dry-run", "many.yaml")
     assert out.startswith("j6: fail, can never run here: ") and "... and 2 more jobs" in out
+
+
+def test_a_preview_shows_jobs_that_are_alike_once_and_no_id_that_does_not_exist(shell: Shell) -> None:
+    jobs = [
+        f"name: j{n}\ncommand: 'true'\nresources: {{vcpus: {size}}}\n" for n, size in enumerate((0.1, 0.1, 0.1, 0.2))
+    ]
+    (shell.directory / "alike.yaml").write_text("---\n".join(jobs))
+    out, _ = shell.run("submit", "--dry-run", "alike.yaml")
+    assert [line.partition(":")[0] for line in out.splitlines() if line.startswith(("j", "3"))] == [
+        "3 jobs (j0, j1, j2)",
+        "j3",
+    ]
+    whole, _ = shell.run("submit", "--dry-run", "-o", "json", "alike.yaml")
+    assert len(json.loads(whole)) == 4
+    assert not re.search(r"job-1\d{12}", out + whole)
+
+
+def test_wait_and_logs_give_documents_to_programs(shell: Shell) -> None:
+    shell.run("run", "-q", "--", "echo hello; exit 3", exit_code=1)
+    out, err = shell.run("wait", "1", "-o", "json", exit_code=1)
+    assert [(each["id"], each["state"]) for each in json.loads(out)] == [("job-1", "failed")]
+    assert "job-1 echo failed" in err
+    for follow in ((), ("-f",)):
+        (part,) = [json.loads(line) for line in shell.run("logs", "1", "-o", "json", *follow)[0].splitlines()]
+        assert part == {"attempt": 1, "offset": 0, "content": "hello\n"}
+
+
+def test_ids_of_jobs_and_instances_are_completed_from_the_daemon_and_not_without_one(
+    shell: Shell, tmp_path: Path
+) -> None:
+    shell.run("submit", "-q", "--", "true")
+    for line, found in (("hcloud logs 1", "job-1"), ("hcloud cancel job-", "job-1"), ("hcloud status x", "")):
+        words = {"_HCLOUD_COMPLETE": "bash_complete", "COMP_WORDS": line, "COMP_CWORD": "2"}
+        assert shell.run_anew(**words)[0].strip() == (f"plain,{found}" if found else "")
+    silent = {"HCLOUD_SOCKET": str(tmp_path / "none.sock"), "COMP_WORDS": "hcloud logs ", "COMP_CWORD": "2"}
+    out, err = shell.run_anew(_HCLOUD_COMPLETE="bash_complete", **silent)
+    assert (out.strip(), err) == ("", "")
+
+
+def test_short_commands_load_neither_an_http_library_nor_the_product(shell: Shell) -> None:
+    shell.run("run", "-q", "--", "true")
+    heavy = {
+        "httpx",
+        "pydantic",
+        "numpy",
+        "sqlalchemy",
+        "fastapi",
+        "hcloud.planner",
+        "hcloud.core.model",
+        "hcloud.core.units",
+    }
+    for words in (["status"], ["queue"], ["logs", "1"], ["wait", "1"], ["cancel", "-y", "1"], ["explain", "1"]):
+        code = f"import sys; from hcloud.cli.main import _run; _run({words}); "
+        code += f"print({heavy} & set(sys.modules), file=sys.stderr)"
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, **shell.environment}
+        )
+        assert done.stderr.splitlines()[-1] == "set()", (words, done.stderr)
 
 
 def test_dry_run_shows_the_plan_and_submits_nothing(shell: Shell, deployment: Deployment) -> None:
@@ -59,14 +121,14 @@ def test_plan_says_that_a_job_is_profiled_first_and_for_how_much(shell: Shell, d
     settings = replace(deployment.policy.profiling, enabled="always")
     deployment.controller.policy = deployment.policy = replace(deployment.policy, profiling=settings)
     out, _ = shell.run("submit", "--dry-run", "--within", "5h", "--", "./simulate", "--years", "9")
-    assert "before that profiled in 2 run(s) on m.one, m.two, for $" in " ".join(out.split())
+    assert "first profiled in 2 runs on m.one, m.two, at most $" in " ".join(out.split())
     (planned,) = json.loads(
         shell.run("submit", "--dry-run", "-o", "json", "--within", "5h", "--", "./simulate", "--years", "9")[0]
     )
     assert (planned["knowing"]["how"], planned["knowing"]["runs"]) == ("profiled", 2)
     assert planned["knowing"]["cost_usd"] > 0
     (plain,) = json.loads(shell.run("submit", "--dry-run", "-o", "json", "--", "true")[0])
-    assert plain["knowing"]["text"].startswith("not profiled: ")
+    assert plain["knowing"]["text"].startswith("no profile: ")
 
 
 def test_submit_of_a_file_takes_every_document_and_flags_win(shell: Shell, deployment: Deployment) -> None:
@@ -154,7 +216,7 @@ def test_cancel_stops_jobs(shell: Shell, deployment: Deployment) -> None:
     wait_until(lambda: deployment.store.job("job-2").state is JobState.CANCELLED, timeout_s=60)
     shell.run("cancel", "--all", "-y")
     wait_until(lambda: not deployment.store.live().jobs, timeout_s=60)
-    assert "no job of yours" in shell.run("cancel", "--all")[0]
+    assert "none of your jobs" in shell.run("cancel", "--all")[0]
 
 
 def test_interrupting_run_leaves_the_job_running_and_says_how_to_stop_it(shell: Shell, deployment: Deployment) -> None:
@@ -191,7 +253,7 @@ def test_one_misspelt_job_leaves_the_others_uncancelled(shell: Shell, deployment
 
 def test_status_says_what_is_wrong(shell: Shell) -> None:
     shell.run("pause", "kernel", "update")
-    assert "TROUBLE  paused: kernel update; 'hcloud resume' goes on" in shell.run("status")[0]
+    assert "TROUBLE  paused: kernel update; continue with 'hcloud resume'" in shell.run("status")[0]
     shell.run("resume")
     assert "TROUBLE" not in shell.run("status")[0]
 

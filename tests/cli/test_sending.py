@@ -108,7 +108,7 @@ def test_a_daemon_that_hangs_does_not_keep_a_waiting_command_beyond_its_time() -
         server.bind(f"{made}/sock")
         server.listen()  # and nobody accepts
         client = Client(Endpoint(socket=Path(made) / "sock"), ManualClock(0.0))
-        with pytest.raises(DaemonUnreachable, match="broke off"):
+        with pytest.raises(DaemonUnreachable, match="did not answer in time"):
             wait_for(client, ["job-1"], timeout_s=0.0)
 
 
@@ -118,7 +118,7 @@ def test_what_follows_waits_for_a_restart_and_an_ordinary_command_says_nothing_o
     told: list[str] = []
     for patient in (False, True):
         client = Client(Endpoint(socket=tmp_path / "none"), ManualClock(0.0))
-        client.tell = told.append if patient else None
+        client.report_waiting = told.append if patient else None
         if patient:
             client.be_patient()
         with pytest.raises(DaemonUnreachable):
@@ -129,7 +129,9 @@ def test_what_follows_waits_for_a_restart_and_an_ordinary_command_says_nothing_o
 
 def test_a_plan_of_many_jobs_is_shown_in_part_and_priced_in_whole(shell: Shell, deployment: Deployment) -> None:
     wait_until(lambda: deployment.controller.offers.all, timeout_s=60)  # the first cycle asks for them
-    jobs = "---\n".join(f"name: n{at}\ncommand: x\nresources: {{vcpus: 2}}\n" for at in range(PLANS_SHOWN + 2))
+    jobs = "---\n".join(
+        f"name: n{at}\ncommand: x\nresources: {{vcpus: {2 + at / 10}}}\n" for at in range(PLANS_SHOWN + 2)
+    )
     (shell.directory / "many.yaml").write_text(jobs)
     planned = json.loads(shell.run("submit", "--dry-run", "-o", "json", "many.yaml")[0])
     added = sum(each["price_usd_per_h"] for each in planned)

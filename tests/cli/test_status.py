@@ -44,12 +44,12 @@ ILL = {"policy": {"error": "p.yaml:3: bad"},
 
 def test_health_is_told_line_by_line() -> None:
     assert daemon_lines(WELL) == [
-        "daemon   hcloud 1.2, up 1h00m, leads; you are ada (admin)",
+        "daemon   hcloud 1.2, up 1h00m, leader; you are ada (admin)",
         "cycle    2s ago, took 250 ms, 4 actions, 1 refused",
         "policy   thrifty 0123456789ab",
         "engine   reachable, 3 workers, 1 silent",
         "provider mock: 7 offers",
-        "money    $1.50/h now, $2.00 of $10.00 today, $30.00 this month; the oldest price on offer is 1m00s old",
+        "money    $1.50/h now, $2.00 of $10.00 today, $30.00 this month; oldest price 1m00s old",
         "jobs     2 running, 1 queued; machines: 3 ready",
         "missing  control groups (mock)",
     ]
@@ -61,13 +61,13 @@ def test_whatever_is_wrong_is_told_and_nothing_else() -> None:
     daemon |= {part: {**daemon[part], **said} for part, said in ILL.items()}
     daemon["providers"] = {"mock": {"error": "throttled"}, "other": {"error": ""}}
     lines = daemon_lines({**WELL, "paused": "kernel update", "daemon": daemon})
-    assert lines[0].endswith(", stands by; you are ada (admin)")
+    assert lines[0].endswith(", standby; you are ada (admin)")
     assert "engine   NOT REACHABLE, 0 workers, 0 silent" in lines
     assert lines[-5:] == [
-        "TROUBLE  paused: kernel update; 'hcloud resume' goes on",
-        "TROUBLE  the policy file is not in force, the one before is: p.yaml:3: bad",
+        "TROUBLE  paused: kernel update; continue with 'hcloud resume'",
+        "TROUBLE  policy file rejected, the previous policy stays in force: p.yaml:3: bad",
         "TROUBLE  the last cycle failed: the database is locked",
-        "TROUBLE  HCloud fails on job-7, a defect, and goes on without: KeyError: 3",
+        "TROUBLE  defect in HCloud, job-7 is quarantined: KeyError: 3",
         "TROUBLE  provider mock: throttled",
     ]
 

@@ -1,4 +1,4 @@
-"""The annotated policy as it is shipped: ``python -m tests.config.annotated_policy`` writes it anew from the schema."""
+"""The shipped annotated policy: ``python -m tests.config.annotated_policy`` regenerates it from the schema."""
 
 import json
 import textwrap
@@ -11,14 +11,14 @@ from hcloud.spec.policy import Policy
 from hcloud.spec.validation import json_schema
 
 SAVED = "policies/example-full.yaml"
-_HEAD = """Every key of a policy: what it means, what it may be, and its default, which is what stands here. Written
-from the schema. Copy what you want to change into a policy of your own; what is left out keeps its default.
+_HEAD = """Every key of a policy with its meaning, its allowed values and its default. Generated from the schema. Copy
+the keys that you want to change into your own policy; keys that are left out keep their defaults.
 
 Durations may have a unit (30s, 10m, 1h30m); a bare number is seconds. Money is US dollars. null: no limit."""
 
 
 def annotated() -> str:
-    """The schema's keys in its order, each below its meaning, with its default."""
+    """Return the keys in the order of the schema, each with its meaning and default."""
     schema, defaults = json_schema(Policy), json.loads(json.dumps(asdict(Policy(name="example-full"))))
     lines = [f"# {line}".rstrip() for line in _HEAD.splitlines()]
     return "\n".join([*lines, *_section(schema, schema["$defs"], defaults, ""), ""])
@@ -44,14 +44,14 @@ def _comment(text: str, indent: str) -> list[str]:
 
 
 def _choices(child: Mapping[str, Any], kinds: Mapping[str, Any], meaning: str) -> str:
-    """Words that may stand here, as far as the meaning does not name them."""
+    """Return the allowed words, unless the meaning names them."""
     resolved = kinds.get(child.get("$ref", "").rpartition("/")[2], child)
     words = [str(word) for word in resolved.get("enum", ())]
     return "" if all(word in meaning for word in words) else f" One of {', '.join(words)}."
 
 
 def _flow(value: object) -> str:
-    """A value on one line of YAML."""
+    """Return a value as one line of YAML."""
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{key}: {_flow(each)}" for key, each in value.items()) + "}"
     if isinstance(value, list):

@@ -9,7 +9,7 @@ from tests.config.entry import Hcloud, caller
 
 @pytest.fixture(autouse=True)
 def fresh_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Neither the configuration of whoever runs the tests nor their home directory is seen."""
+    """Hide the configuration and the home directory of the user who runs the tests."""
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     for name in ("HCLOUD_HOME", "HCLOUD_CONFIG", "HCLOUD_DATABASE", "HCLOUD_SOCKET"):
         monkeypatch.delenv(name, raising=False)

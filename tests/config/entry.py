@@ -1,4 +1,4 @@
-"""Run the real command line in this process, and say what it must look like when it complains."""
+"""Run the real command line in this process, and check the form of its error messages."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

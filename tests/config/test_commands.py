@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from hcloud.config import load_config, load_policy, package_data
+from hcloud.core.errors import missing_library
 from tests.config.entry import Hcloud, complaint
 
 
@@ -113,9 +114,12 @@ def test_config_check_tells_what_is_wrong_with_providers_of_every_kind(
         ("database: sqlite:///nowhere/x.db", "3: database: the directory {here}/nowhere does not exist; create it or"),
         (
             "database: sqlite:///p.yaml/x.db",
-            "3: database: the directory {here}/p.yaml cannot be made: {here}/p.yaml is",
+            "3: database: the directory {here}/p.yaml cannot be created: {here}/p.yaml is",
         ),
-        ("state_dir: p.yaml/state", "3: state_dir: the directory {here}/p.yaml/state cannot be made: {here}/p.yaml is"),
+        (
+            "state_dir: p.yaml/state",
+            "3: state_dir: the directory {here}/p.yaml/state cannot be created: {here}/p.yaml is",
+        ),
         ("database: sqlite:///x.db?mode=ro", "3: database: a SQLite URL takes no options"),
         ("database: postgresql+psycopg://a:s3cr@et@db/x", "3: database: 'postgresql+psycopg://a:***@db/x' has an @ in"),
         ("database: postgresql+psycopg://a:s3cret@db:x/x", "3: database: 'postgresql+psycopg://a:***@db:x/x' is not a"),
@@ -146,7 +150,7 @@ def test_config_check_tells_of_a_missing_driver_and_connects_to_nothing(
             server.accept()
     monkeypatch.setitem(sys.modules, "psycopg", None)
     said = complaint(hcloud("config", "check", file))
-    assert said == f"{file}:3: database: PostgreSQL needs the psycopg package; install hcloud-daemon[postgres]"
+    assert said == f"{file}:3: database: {missing_library('psycopg, the driver of PostgreSQL,', 'postgres')}"
 
 
 def test_config_check_makes_no_database(tmp_path: Path, hcloud: Hcloud) -> None:
@@ -297,13 +301,15 @@ def test_init_works_as_a_program_whatever_the_umask(tmp_path: Path) -> None:
         assert mode(home / umask / "config.yaml") == 0o600
 
 
-def test_a_policy_that_is_not_there_is_told_where_it_is_named(tmp_path: Path, hcloud: Hcloud) -> None:
+def test_a_missing_policy_is_reported_at_the_key_that_names_it(tmp_path: Path, hcloud: Hcloud) -> None:
     config = tmp_path / "config.yaml"
     config.write_text("owner: hcloud-a\nstate_dir: state\npolicy: polic.yaml\nproviders: [{name: m, type: mock}]\n")
-    told = f"{config}:3: policy: there is no {tmp_path / 'polic.yaml'}"
-    assert complaint(hcloud("config", "check", config)) == told
+    message = f"{config}:3: policy: there is no {tmp_path / 'polic.yaml'}"
+    assert complaint(hcloud("config", "check", config)) == message
     config.rename(tmp_path / "policy.yaml")  # spelt like it, and no policy
-    assert complaint(hcloud("config", "check", tmp_path / "policy.yaml")) == told.replace("config.yaml", "policy.yaml")
+    assert complaint(hcloud("config", "check", tmp_path / "policy.yaml")) == message.replace(
+        "config.yaml", "policy.yaml"
+    )
     (tmp_path / "police.yaml").write_text("name: mine\n")
     assert complaint(hcloud("config", "check", tmp_path / "policy.yaml")).endswith(
         f"; did you mean '{tmp_path / 'police.yaml'}'?"

@@ -1,4 +1,4 @@
-"""What stands below attributes is what schemas say of their keys."""
+"""The string under an attribute is the description of its key in the schema."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ def test_every_key_is_described_in_the_schema(model: type[Any]) -> None:
     assert bare == []
 
 
-def test_texts_are_those_below_the_attribute_and_are_inherited() -> None:
+def test_attribute_strings_are_read_and_inherited() -> None:
     class Own(BatchPart):
         pass
 
-    assert attribute_docstrings(Own)["by"].startswith("Finish by this moment, with its time zone")
+    assert attribute_docstrings(Own)["by"].startswith("Absolute deadline with its time zone")
     assert attribute_docstrings(int) == {}
 
 
-def test_a_description_that_is_there_is_kept_and_other_schemas_are_left_alone() -> None:
+def test_existing_descriptions_and_other_schemas_are_unchanged() -> None:
     within, by, other = {"description": "mine"}, dict[str, str](), dict[str, str]()
     schemas = {"BatchPart": {"properties": {"within": within, "by": by}}, "Other": {"properties": {"by": other}}}
     describe(schemas, parts())
     assert within == {"description": "mine"}
-    assert by["description"].startswith("Finish by this moment")
+    assert by["description"].startswith("Absolute deadline")
     assert other == {}

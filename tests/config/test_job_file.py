@@ -115,7 +115,7 @@ def test_every_failure_cause_can_be_given_retries() -> None:
         ({"target": {"batch": {}, "service": {"requests_per_s": 1, "latency_ms": 1}}}, "target: must name exactly one"),
         ({"target": {}}, "target: must name exactly one of batch, service and best_effort; it names none"),
         ({"target": "bach"}, "target: must be one of batch, service, best_effort, not 'bach'; did you mean 'batch'?"),
-        ({"target": "service"}, "target.service.requests_per_s: is missing"),
+        ({"target": "service"}, "target.service.requests_per_s: is required"),
         ({"target": {"service": {"requests_per_s": 0, "latency_ms": 1}}}, "requests_per_s: must be more than 0, not 0"),
         ({"target": {"service": {"requests_per_s": -2, "latency_ms": 1}}}, "requests_per_s: must be more than 0, not"),
         ({"target": {"service": {"requests_per_s": 1, "latency_ms": 0}}}, "service.latency_ms: must be more than 0"),
@@ -221,7 +221,7 @@ def test_work_directory_is_beside_the_job_file_and_must_be_there(tmp_path: Path)
     file.write_text("name: a\ncommand: x\n\nworkdir: wrok\n")
     with pytest.raises(ConfigError) as refused:
         load_job(file)
-    assert str(refused.value) == f"{file}:4: workdir: is no directory: {tmp_path}/jobs/wrok"
+    assert str(refused.value) == f"{file}:4: workdir: is not a directory: {tmp_path}/jobs/wrok"
 
 
 def test_env_file_is_read_and_env_wins(tmp_path: Path) -> None:
@@ -262,7 +262,7 @@ def test_demands_on_machines_are_read_and_refused_in_one_sentence() -> None:
     assert asked.placement == Constraints(zones=("a*",), labels=(("disk", "ssd"), ("gpus", "2")), spread="zone")
     assert spec(placement={"apart_from": ["db", "cache-*"]}).placement == Constraints(apart_from=("db", "cache-*"))
     assert spec(placement={}).placement is None
-    assert "placement: spread: host has no meaning for one node; state nodes" in refusal(placement={"spread": "host"})
+    assert "placement: spread: host has no meaning for one node; set nodes" in refusal(placement={"spread": "host"})
     assert "placement.zone: unknown key; did you mean 'zones'?" in refusal(placement={"zone": ["a"]})
     assert "placement.spread: " in refusal(placement={"spread": "rack"}, nodes=2)
     assert "placement.zones" in refusal(placement={"zones": "a"})

@@ -49,7 +49,7 @@ def test_empty_policy_is_the_default() -> None:
         ({"lease": {"horizon_s": 600}}, "lease.horizon_s: must be more than renew_before_s (900)"),
         (
             {"lease": {"horizon_s": "2m", "renew_before_s": "1m"}},
-            "lease.horizon_s: must be at least boot.timeout_s (600), or a machine would expire before it is given up",
+            "lease.horizon_s: must be at least boot.timeout_s (600), or the lease would expire before the boot timeout",
         ),
         (
             {"lease": {"horizon_s": "2m", "renew_before_s": "1m"}, "boot": {"timeout_s": "3m"}},

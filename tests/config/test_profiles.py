@@ -56,7 +56,7 @@ MUTATIONS = {
     "step that is no amount": ("0.5 vCPU", "half vCPU", "'half vCPU' is no column; write an amount of one machine"),
     "type without provider": ("local/local.small: {", "small: {", "'small' is no column; write provider/type"),
     "NaN": ("value: 20.0", "value: .nan", "value: must be a number, not '.nan'"),
-    "infinite": ("value: 20.0", "value: 1e999", "is no number that can be used"),
+    "infinite": ("value: 20.0", "value: 1e999", "is not a finite number"),
     "negative performance": ("value: 10.0", "value: -10.0", "value: must be more than 0, not -10"),
     "pressure above all of it": ("value: 24.0", "value: 240.0", "value: must be at most 100, not 240"),
     "value outside its limits": ("value: 24.0", "value: 99.0", "must lie between low and high"),

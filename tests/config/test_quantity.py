@@ -48,7 +48,7 @@ def test_what_is_no_size_is_refused_with_an_example(written: object) -> None:
         parse_size_mib(written)
 
 
-def test_size_whose_unit_has_two_meanings_is_refused_with_both() -> None:
+def test_size_with_an_ambiguous_unit_is_refused_with_both_meanings() -> None:
     with pytest.raises(ValueError, match=r"is ambiguous: write 2GiB \(binary\) or 2GB \(decimal\)"):
         parse_size_mib("2G")
 

@@ -26,14 +26,14 @@ def test_a_secret_is_read_from_a_variable_or_a_private_file(tmp_path: Path, monk
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o620])
 def test_a_file_that_others_may_use_is_refused(tmp_path: Path, mode: int) -> None:
-    with pytest.raises(ConfigError, match="may be read by others") as refused:
+    with pytest.raises(ConfigError, match="is readable by other users") as refused:
         resolve_secret(secret_file(tmp_path / "key", mode))
     assert SECRET not in str(refused.value)
 
 
 @pytest.mark.parametrize("content", [b"", b" \n", b"\xff\xfe", b"x" * 70_000])
 def test_what_is_no_secret_is_refused(tmp_path: Path, content: bytes) -> None:
-    with pytest.raises(ConfigError, match=f"file:{tmp_path}/key: (holds no secret|is not text|is too large)"):
+    with pytest.raises(ConfigError, match=f"file:{tmp_path}/key: (is empty|is not text|is too large)"):
         resolve_secret(secret_file(tmp_path / "key", content=content))
 
 
@@ -47,15 +47,15 @@ def test_a_secret_that_is_not_there_is_named(tmp_path: Path, monkeypatch: pytest
 
 @pytest.mark.parametrize("text", [SECRET, "env:", "env:A B", "file:relative", "file:", "AKIA:env:X"])
 def test_a_secret_itself_is_refused_without_being_quoted(text: str) -> None:
-    with pytest.raises(ValueError, match="must say where the secret is") as refused:
+    with pytest.raises(ValueError, match="must be the location of the secret") as refused:
         check_secret(text)
-    assert str(refused.value) == "must say where the secret is, env:NAME or file:/PATH, not what it is"
+    assert str(refused.value) == "must be the location of the secret, env:NAME or file:/PATH, not the secret itself"
 
 
 def test_a_schedule_with_nothing_to_read_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     path.write_text("owner: hcloud-a\ncatalog: {refresh_every_s: 24h}\n")
-    with pytest.raises(ConfigError, match=r"catalog\.refresh_every_s: has nothing to read"):
+    with pytest.raises(ConfigError, match=r"catalog\.refresh_every_s: has no price source"):
         load_config(path)
     settings = CatalogSettings(refresh_every_s=86400, gcp=GcpPriceSettings(api_key="env:SOME_KEY"))
     assert Config(owner="hcloud-a", catalog=settings).catalog.refresh_every_s == 86400

@@ -66,7 +66,7 @@ def test_worker_ports_are_a_range_with_both_ends() -> None:
 def test_configuration_is_found_in_its_documented_order(
     tmp_path: Path, fresh_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(ConfigError, match=r"there is no configuration .* `hcloud init` makes one"):
+    with pytest.raises(ConfigError, match=r"there is no configuration .* `hcloud init` creates one"):
         find_config()
     at_home = written(fresh_home / ".hcloud" / "config.yaml", "owner: hcloud-a\n")
     assert find_config() == at_home

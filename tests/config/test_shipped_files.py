@@ -1,4 +1,4 @@
-"""What is shipped is complete, right, and says the defaults."""
+"""The shipped files are complete and valid, and show the defaults."""
 
 import re
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ POLICIES = sorted(package_data.path("policies").glob("*.yaml"))
 
 
 def schema_paths(node: Any, schema: dict[str, Any], path: KeyPath = ()) -> Iterator[KeyPath]:
-    """All key paths that a schema knows; items of lists add nothing to a path."""
+    """Yield all key paths of a schema; list items add nothing to a path."""
     if "$ref" in node:
         node = schema["$defs"][node["$ref"].rpartition("/")[2]]
     for branch in node.get("anyOf", [node]):
@@ -36,7 +36,7 @@ def written_paths(path: Path) -> set[KeyPath]:
 
 
 def with_tcp_example(tmp_path: Path) -> Path:
-    """The example with its commented block about TCP made real."""
+    """Write the example with its commented TCP block enabled."""
     text = EXAMPLE.read_text(encoding="utf-8")
     block = re.sub(r"(?m)^  # (tcp:|  (?:listen|certificate|key|tokens_file):)", r"  \1", text)
     path = tmp_path / "config.yaml"

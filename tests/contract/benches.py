@@ -2,8 +2,8 @@
 
 A suite is a class of tests; an implementation subclasses it, names its ``abilities`` and gives a ``bench`` fixture. A
 test marked ``@needs(ability)`` that the implementation lacks says so in its id (``[cannot-lose_reply]``) and is
-reported as skipped with the reason, so that nobody reads it as shown. What the same implementation shows under another
-suite, with other settings, is named in ``elsewhere`` and not asked here.
+reported as skipped with the reason, so that it does not count as passed. What the same implementation shows under
+another suite, with other settings, is named in ``elsewhere`` and not asked here.
 """
 
 from collections.abc import Callable, Iterator

@@ -72,6 +72,6 @@ class FencingContract(ContractSuite):
         assert report is None or report.state is UnitState.ENDED
         assert "once" not in output_if_any(bench, unit)
 
-    def test_start_on_an_instance_without_worker_is_never_told_as_started(self, bench: RunnerBench) -> None:
+    def test_start_on_an_instance_without_worker_is_never_reported_as_started(self, bench: RunnerBench) -> None:
         unit = bench.unit("echo never", instance_id="inst-never-registered")
         assert bench.runner.start([unit])[unit.id].outcome in {"refused", "unknown"}

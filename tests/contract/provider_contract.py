@@ -92,11 +92,11 @@ class ProviderBench(abc.ABC):
         """Build a provider with these settings added to the bench's own (for tests of bad settings)."""
 
     def break_next(self, fault: ProviderAbility) -> None:
-        """Arm one fault of the first group for the next call it applies to."""
+        """Inject one fault of the first group into the next call that it applies to."""
         raise NotImplementedError
 
     def strike(self, provider_id: str, how: ProviderAbility) -> None:
-        """Let a machine die, or be taken back after a notice."""
+        """Let an instance fail, or be preempted after a notice."""
         raise NotImplementedError
 
     def restarted(self) -> Provider:
@@ -469,7 +469,7 @@ class ProviderContract(ContractSuite):
             bench.build({"no_such_setting_at_all": 1})
         assert "no_such_setting_at_all" in str(caught.value)
 
-    def test_misspelt_setting_is_told_its_right_spelling(self, bench: ProviderBench) -> None:
+    def test_misspelt_setting_is_reported_with_the_right_spelling(self, bench: ProviderBench) -> None:
         wrong, right = bench.misspelt_setting
         with pytest.raises(ConfigError) as caught:
             bench.build({wrong: 1})
@@ -477,7 +477,7 @@ class ProviderContract(ContractSuite):
 
 
 def _launch_patiently(bench: ProviderBench, request: LaunchRequest) -> CloudInstance:
-    """Launch as a careful caller does: an unknown outcome is repeated with the same token, at most a hundred times."""
+    """Launch, and repeat unknown outcomes with the same token up to a hundred times."""
     for _ in range(100):
         machine = _launched_or_unknown(bench.provider, request)
         if machine is not None:

@@ -66,7 +66,7 @@ class RunnerAbility(StrEnum):
     LOSE_ENGINE = "lose_engine"  # the engine does not answer and comes back: ``engine_away``, ``engine_back``
     LOSE_START_REPLY = "lose_start_reply"  # the next start happens, its outcome is unknown: ``break_next``
     LOSE_START_REQUEST = "lose_start_request"  # the next start does not happen, its outcome is unknown: ``break_next``
-    LIMIT_MEMORY = "limit_memory"  # a unit over its memory is killed and told as OUT_OF_MEMORY
+    LIMIT_MEMORY = "limit_memory"  # a unit above its memory limit is killed and reported as OUT_OF_MEMORY
     MEASURE_CPU = "measure_cpu"  # samples carry CPU seconds
     RESIZE = "resize"  # the bounds of a running unit can be changed
     RESTART = "restart"  # another Runner object on the same engine, as after a kill -9: ``restarted``
@@ -79,9 +79,9 @@ class RunnerBench(abc.ABC):
     runner: Runner
     clock: Clock
     instances: tuple[InstanceId, InstanceId]
-    """Two instances whose workers have registered, each with room for 2 vCPUs and 1 GiB."""
+    """Two instances with registered workers, each with 2 vCPUs and 1 GiB."""
     patience_s = 20.0
-    """Whatever a test waits for happens within this time."""
+    """Timeout of every wait of a test."""
     unit_resources = Resources(vcpus=0.5, memory_mib=128, disk_gib=0.1)
 
     def __init__(self) -> None:
@@ -124,7 +124,7 @@ class RunnerBench(abc.ABC):
         raise NotImplementedError
 
     def announce_preemption(self, instance_id: InstanceId, preempt_at: float) -> None:
-        """Let the instance see a notice that it will be taken back."""
+        """Send the instance a preemption notice."""
         raise NotImplementedError
 
     # ------------------------------------------------------------------------------------------------ made from these
@@ -225,7 +225,7 @@ class RunnerContract(ContractSuite):
         assert {type(word) for item in facts.items() for word in item} == {str}
 
     # ------------------------------------------------------------------------------------------------- start and end
-    def test_unit_runs_and_its_success_is_told_with_its_times(self, bench: RunnerBench) -> None:
+    def test_unit_runs_and_its_success_is_reported_with_its_times(self, bench: RunnerBench) -> None:
         before_at = bench.clock.now()
         unit = bench.started("echo hello")
         record = bench.until_ended(unit)
@@ -233,11 +233,11 @@ class RunnerContract(ContractSuite):
         assert before_at - 1 <= record.started_at <= record.ended_at <= bench.clock.now() + 1
 
     @pytest.mark.parametrize("code", [1, 3, 77])
-    def test_exit_code_is_told(self, bench: RunnerBench, code: int) -> None:
+    def test_exit_code_is_reported(self, bench: RunnerBench, code: int) -> None:
         record = bench.until_ended(bench.started(f"exit {code}"))
         assert (record.exit_code, record.cause) == (code, FailureCause.EXIT_CODE)
 
-    def test_running_unit_is_told_with_its_start(self, bench: RunnerBench) -> None:
+    def test_running_unit_is_reported_with_its_start(self, bench: RunnerBench) -> None:
         before_at = bench.clock.now()
         report = bench.until_running(bench.started("sleep 300"))
         assert report.started_at is not None and before_at - 1 <= report.started_at <= bench.clock.now() + 1
@@ -444,12 +444,12 @@ class RunnerContract(ContractSuite):
         bench.until_output(unit, "ready")
         bench.silence(unit.instance_id)
 
-        def told_apart() -> set[InstanceId] | None:
+        def silent_workers() -> set[InstanceId] | None:
             view = bench.runner.observe()
             speaking = {each.instance_id for each in view.workers}
             return speaking if unit.instance_id in view.silent and bench.instances[1] in speaking else None
 
-        assert unit.instance_id not in bench.until(told_apart, bench.patience_s)
+        assert unit.instance_id not in bench.until(silent_workers, bench.patience_s)
         _assert_unreachable(bench, unit)
         bench.unsilence(unit.instance_id)
         assert bench.until_ended(unit).exit_code == 0
@@ -468,7 +468,7 @@ class RunnerContract(ContractSuite):
         assert bench.runner.renew({unit.instance_id: bench.clock.now() + 7200}) == frozenset()
 
     @needs(RunnerAbility.LOSE_ENGINE)
-    def test_engine_that_is_away_is_told_and_never_raises_on_observe(self, bench: RunnerBench) -> None:
+    def test_unreachable_engine_is_reported_and_observe_never_raises(self, bench: RunnerBench) -> None:
         unit = bench.started("echo ready; sleep 1; echo done")
         bench.until_output(unit, "ready")
         bench.engine_away()
@@ -530,7 +530,7 @@ def output_if_any(bench: RunnerBench, unit: UnitSpec) -> str:
 
 
 def _assert_unreachable(bench: RunnerBench, unit: UnitSpec) -> None:
-    """Every call about a unit whose worker does not answer says that it does not know."""
+    """Check that calls for a unit return unknown outcomes while its worker does not answer."""
     fresh = bench.unit("echo never", instance_id=unit.instance_id)
     assert bench.runner.start([fresh])[fresh.id].outcome == "unknown"
     assert bench.runner.stop(where(fresh), cause=FailureCause.EVICTED) == frozenset()

@@ -1,4 +1,4 @@
-"""The contract suites catch what they are there for: each of these implementations has one fault."""
+"""The contract suites catch faults: each of these implementations has one."""
 
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from tests.providers import broken
 
 
 class WholeContract(RunnerContract, FencingContract, ProfilingContract, ResizeContract):
-    """All that a Runner must do."""
+    """All tests of a Runner."""
 
 
 CAUGHT = (AssertionError, TimeoutError, pytest.fail.Exception)

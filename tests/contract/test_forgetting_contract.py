@@ -1,4 +1,4 @@
-"""What the store forgets of jobs and machines that were over long ago, on all of its kinds alike."""
+"""Pruning of old jobs and instances, on all kinds of store."""
 
 from dataclasses import replace
 
@@ -17,18 +17,18 @@ def _gone(store: Store, token: str, at: float) -> str:
     return machine.id
 
 
-def test_jobs_and_machines_over_long_ago_of_which_nothing_is_told_are_forgotten(store: Store) -> None:
-    old, told, late, living = submit(store, count=4, now=10.0)
-    for job, at in ((old, 20.0), (told, 20.0), (late, 200.0)):
+def test_old_jobs_and_machines_without_events_are_deleted(store: Store) -> None:
+    old, logged, late, living = submit(store, count=4, now=10.0)
+    for job, at in ((old, 20.0), (logged, 20.0), (late, 200.0)):
         walk(store, job, JobState.FAILED, finished_at=at)
     gone, kept = _gone(store, "a", 30.0), launch(store, "b").id
-    emit(store, 1, at=300.0, job_id=told.id)
-    assert store.prune_rows(before=100.0) == 1  # the machine: of the jobs their submission is told
+    emit(store, 1, at=300.0, job_id=logged.id)
+    assert store.prune_rows(before=100.0) == 1  # the instance; the jobs still have their submission events
     store.prune_events(before=100.0)
     assert store.prune_rows(before=100.0) == 1
-    assert [job.id for job in store.jobs()] == [living.id, late.id, told.id]
+    assert [job.id for job in store.jobs()] == [living.id, late.id, logged.id]
     assert [row.id for row in store.instances(live_only=False)] == [kept]
-    with pytest.raises(NotFound, match="job-1; it ended longer ago than the past is kept; the newest is job-4"):
+    with pytest.raises(NotFound, match="job-1; it ended before the retention period; the newest is job-4"):
         store.job(old.id)
     with pytest.raises(NotFound):
         store.instance(gone)
@@ -44,7 +44,7 @@ def test_numbers_of_the_forgotten_are_not_given_again_and_tokens_are_free(store:
     assert (again.id, store.job(again.id).spec) == ("job-2", SPEC)
 
 
-def test_what_the_living_refer_to_stays(store: Store) -> None:
+def test_rows_that_live_jobs_refer_to_are_kept(store: Store) -> None:
     run, living = submit(store, count=2, now=10.0)
     walk(store, run, JobState.FAILED, finished_at=20.0)
     awaited = _gone(store, "a", 30.0)
@@ -57,8 +57,8 @@ def test_what_the_living_refer_to_stays(store: Store) -> None:
 
 
 def test_more_than_a_piece_is_forgotten_at_once(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hcloud.store.store.PIECE", 2)
-    monkeypatch.setattr("hcloud.store.forgetting.PIECE", 2)
+    monkeypatch.setattr("hcloud.store.store.BATCH", 2)
+    monkeypatch.setattr("hcloud.store.forgetting.BATCH", 2)
     for job in submit(store, count=7, now=10.0):
         walk(store, job, JobState.FAILED, finished_at=20.0)
     store.prune_events(before=100.0)
@@ -70,5 +70,5 @@ def test_a_number_that_a_machine_of_a_lost_record_has_is_passed_over(store: Stor
     with store.transaction(10.0) as tx:
         tx.pass_over("inst-7")
         tx.pass_over("inst-3")
-        tx.pass_over("somebody's own name")
+        tx.pass_over("foreign-name")
     assert launch(store, "a").id == "inst-8"

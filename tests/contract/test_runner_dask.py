@@ -23,18 +23,18 @@ from tests.waiting import wait_until
 
 NAMES = ("inst-1", "inst-2")
 CALL_TIMEOUT_S, SHORT_CALL_TIMEOUT_S = 120.0, 2.0
-"""However busy this machine is, each worker answers, unless a test made it fall silent."""
+"""Each worker answers within this time on a busy machine, unless a test silenced it."""
 
 
 class LossyWire:
-    """A connection to the engine that loses one request, or one reply, when told to."""
+    """A connection to the engine with an injected fault: one lost request or reply."""
 
     def __init__(self, wire: Any) -> None:
         self._wire = wire
         self.lose: RunnerAbility | None = None
 
     def ask(self, operation: str, patience_s: float, **arguments: Any) -> Any:
-        """Ask as the real one does, but for the armed fault."""
+        """Forward the call, except for the injected fault."""
         lost, self.lose = (self.lose, None) if operation == "hcloud_call" else (None, self.lose)
         if lost is RunnerAbility.LOSE_START_REQUEST:
             raise EngineAway("the request was lost")
@@ -101,7 +101,7 @@ class DaskBench(RealTime, RunnerBench):
         self.site.machines[instance_id].notice_file.write_text(json.dumps({"preempt_at": preempt_at}))
 
     def tidy(self) -> None:
-        """Repair what the test broke, and let go of its units."""
+        """Undo the faults of the test and end its units."""
         assert self.site.engine is not None
         if self.site.engine.poll() is not None:
             self.site.start_engine()

@@ -1,4 +1,4 @@
-"""What the store promises, on SQLite and on PostgreSQL alike."""
+"""The contract of the store, on SQLite and on PostgreSQL."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -219,7 +219,7 @@ def test_instances_are_listed_newest_first(store: Store) -> None:
 
 def test_intent_is_opened_once_and_closed_harmlessly_twice(store: Store) -> None:
     intent = open_intent(store, "launch-1")
-    with pytest.raises(StaleWrite, match="launch-1 is open already"):
+    with pytest.raises(StaleWrite, match="launch-1 is already open"):
         open_intent(store, "launch-1")
     again = replace(intent, tries=3, retry_at=2000.0)
     with store.transaction(NOW) as tx:
@@ -230,7 +230,7 @@ def test_intent_is_opened_once_and_closed_harmlessly_twice(store: Store) -> None
         with store.transaction(NOW) as tx:
             tx.close_intent("launch-1")
     assert store.live().intents == ()
-    with pytest.raises(StaleWrite, match="not open any more"), store.transaction(NOW) as tx:
+    with pytest.raises(StaleWrite, match="is no longer open"), store.transaction(NOW) as tx:
         tx.put_intent(again)
 
 
@@ -296,7 +296,6 @@ def test_live_of_a_fresh_store_equals_that_of_a_used_one(store: Store, store_url
 
 
 def test_threads_submit_while_cycles_run(store: Store) -> None:
-    """Nothing is lost, numbered twice or seen out of order, whoever writes."""
     stop = threading.Event()
     seen: list[list[str]] = []
 
@@ -471,7 +470,7 @@ def test_who_leads_later_has_the_higher_epoch_though_another_database_was_restor
 def test_lost_lease_fences_off_writes(store: Store) -> None:
     (job,) = submit(store)
     old = store.acquire_lease("a", NOW, 10.0)
-    with store.transaction(NOW + 11, old) as tx:  # run out, but nobody else leads yet: still safe
+    with store.transaction(NOW + 11, old) as tx:  # expired, but no other holder leads yet: still safe
         tx.emit(EventKind.DAEMON)
     new = store.acquire_lease("b", NOW + 11, 10.0)
     with pytest.raises(StaleWrite, match=r"a no longer leads.*led by b"), store.transaction(NOW + 12, old) as tx:
@@ -549,7 +548,7 @@ def test_newest_event_has_a_number_before_and_after_pruning(store: Store) -> Non
     assert store.newest_event_seq() == 3
 
 
-def test_what_was_taken_in_before_is_known_by_user_and_token(store: Store) -> None:
+def test_earlier_submissions_are_known_by_user_and_token(store: Store) -> None:
     def handed_in(user: str, token: str | None) -> Submission:
         return Submission(spec=replace(SPEC, user=user), actor=user, token=token)
 
@@ -569,7 +568,7 @@ def test_what_is_known_of_an_application_is_kept_by_name_and_found_by_program(st
     with store.transaction(NOW) as tx:
         assert tx.application("ann:sort~1") == kept == replace(first, revision=kept.revision)
         assert [each.name for each in tx.applications("ann:sort")] == ["ann:sort~0", "ann:sort~1"]
-        assert tx.application("nobody") is None
+        assert tx.application("unknown") is None
         assert tx.applications("nothing") == ()
 
 

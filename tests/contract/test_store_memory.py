@@ -1,4 +1,4 @@
-"""What the store promises, kept in memory only: the same suite as on the databases, but for what takes a database."""
+"""The contract of the store in memory: the suite of the databases, without the tests that need a database."""
 
 import inspect
 

@@ -1,1 +1,1 @@
-"""Tests of the vocabulary."""
+"""Tests of hcloud.core."""

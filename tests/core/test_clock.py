@@ -1,4 +1,4 @@
-"""Events that signal handlers set: whatever the main thread is at, nobody waits for ever."""
+"""Events that signal handlers set, also while the main thread holds their lock."""
 
 import signal
 import subprocess
@@ -22,7 +22,7 @@ print(event.is_set())
 
 
 @pytest.fixture
-def told() -> Iterator[SignalledEvent]:
+def signalled() -> Iterator[SignalledEvent]:
     """An event that SIGUSR1 sets, for this test."""
     event = SignalledEvent()
     before = signal.signal(signal.SIGUSR1, lambda *_: event.set())
@@ -32,7 +32,6 @@ def told() -> Iterator[SignalledEvent]:
 
 def test_event_is_set_by_a_signal_that_comes_while_its_lock_is_held() -> None:
     def run(kind: str, patience_s: float) -> str:
-        """Run a program whose event is of a kind; its output."""
         program = [sys.executable, "-c", INTERRUPTED.format(kind=kind)]
         return subprocess.run(program, capture_output=True, text=True, timeout=patience_s, check=True).stdout
 
@@ -41,8 +40,8 @@ def test_event_is_set_by_a_signal_that_comes_while_its_lock_is_held() -> None:
         run("threading.Event", 3.0)
 
 
-def test_event_that_was_set_by_a_signal_ends_a_wait_and_can_be_cleared(told: SignalledEvent) -> None:
+def test_event_that_was_set_by_a_signal_ends_a_wait_and_can_be_cleared(signalled: SignalledEvent) -> None:
     threading.Timer(0.05, signal.pthread_kill, (threading.main_thread().ident, signal.SIGUSR1)).start()
-    assert told.wait(30.0)
-    told.clear()
-    assert not told.is_set()
+    assert signalled.wait(30.0)
+    signalled.clear()
+    assert not signalled.is_set()

@@ -1,11 +1,11 @@
-"""Reference cycles are looked for seldom while a block runs, and as before afterwards."""
+"""Garbage collection is infrequent inside the block and as before afterwards."""
 
 import gc
 
 from hcloud.core.gc_tuning import NEW_OBJECTS, infrequent_gc
 
 
-def test_what_was_set_before_is_set_again() -> None:
+def test_thresholds_are_restored() -> None:
     before = gc.get_threshold()
     with infrequent_gc(full_after=7):
         inside = gc.get_threshold()
@@ -15,8 +15,8 @@ def test_what_was_set_before_is_set_again() -> None:
     assert gc.get_threshold() == before
 
 
-def test_what_is_there_already_is_not_walked_through() -> None:
-    there = [[number] for number in range(1000)]
+def test_existing_objects_are_frozen() -> None:
+    existing = [[number] for number in range(1000)]
     with infrequent_gc():
-        assert gc.get_freeze_count() >= len(there)
+        assert gc.get_freeze_count() >= len(existing)
     assert gc.get_freeze_count() == 0

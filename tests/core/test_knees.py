@@ -1,4 +1,4 @@
-"""Where a program stops growing is looked for between the sizes it was measured at."""
+"""next_knee: the size between two measured ones at which a program stops scaling."""
 
 import pytest
 
@@ -6,19 +6,19 @@ from hcloud.core.estimates import MOST_KNEES, next_knee
 
 
 @pytest.mark.parametrize(
-    ("rates", "found"),
+    ("rates", "expected"),
     [
         ({1.0: 10.0, 16.0: 40.0}, 4.0),  # four threads
         ({1.0: 10.0, 3.0: 30.0, 16.0: 41.0}, 4.0),
         ({0.5: 10.0, 8.0: 16.0}, 0.8),
-        ({1.0: 10.0, 8.0: 80.0}, None),  # it grows all the way
-        ({1.0: 10.0, 8.0: 10.3}, None),  # it did not grow at all
-        ({1.0: 10.0, 4.0: 40.0, 16.0: 41.0}, None),  # found already
+        ({1.0: 10.0, 8.0: 80.0}, None),  # scales all the way
+        ({1.0: 10.0, 8.0: 10.3}, None),  # does not scale at all
+        ({1.0: 10.0, 4.0: 40.0, 16.0: 41.0}, None),  # found before
         ({2.0: 10.0}, None),
     ],
 )
-def test_knee_is_where_growth_in_proportion_would_end(rates: dict[float, float], found: float | None) -> None:
-    assert next_knee(rates) == found
+def test_knee_is_where_proportional_scaling_ends(rates: dict[float, float], expected: float | None) -> None:
+    assert next_knee(rates) == expected
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 4, 6, 8, 12])

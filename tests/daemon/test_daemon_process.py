@@ -66,7 +66,7 @@ def test_second_daemon_on_one_state_directory_stands_by_though_it_has_a_run_dir_
     other.write_text((home.path / "config.yaml").read_text().replace("run_dir: null", f"run_dir: {home.path}/else"))
     home.daemon(HCLOUD_CONFIG=str(other))
     wait_until((home.path / "else" / "hcloud.sock").exists, PATIENCE_S)
-    wait_until(lambda: "stands by" in home.log, PATIENCE_S)
+    wait_until(lambda: "standby: another daemon" in home.log, PATIENCE_S)
     assert home.run("events", "--kind", "daemon").count("leader") == 1
 
 
@@ -87,7 +87,7 @@ def test_locked_database_is_told_and_waited_for(home: Home) -> None:
     home.daemon()
     other = sqlite3.connect(home.path / "hcloud.db", isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
-    wait_until(lambda: "the store does not answer" in home.log or "busy" in home.log, PATIENCE_S)
+    wait_until(lambda: "the database does not answer" in home.log or "busy" in home.log, PATIENCE_S)
     other.execute("COMMIT")
     other.close()
     home.run("submit", "-y", "-d", "--", "true")
@@ -148,7 +148,7 @@ def test_output_of_jobs_of_a_lost_database_is_not_shown_as_that_of_new_ones(home
     for lost in (*home.path.glob("hcloud.db*"), *home.path.glob("providers/mock/*")):
         lost.unlink()
     home.daemon()
-    assert "moved to logs/earlier" in home.log
+    assert "to logs/earlier" in home.log
     home.run("run", "-q", "--", "echo of the new job")
     assert home.run("logs", "1") == "of the new job\n"
     (kept,) = (home.path / "logs" / "earlier").glob("job-1.1.0_*.stdout")
@@ -207,7 +207,7 @@ def test_another_owner_is_refused_while_machines_of_the_one_before_live(home: Ho
     owner = next(line for line in (home.path / "config.yaml").read_text().splitlines() if line.startswith("owner: "))
     _change(home, owner, "owner: somebody-else")
     assert home.daemon().wait(PATIENCE_S) == 2
-    assert f"inst-1 of this database carry the tag of {owner.removeprefix('owner: ')!r}" in home.log
+    assert f"inst-1 of this database carry the tag {owner.removeprefix('owner: ')!r}" in home.log
     _change(home, "owner: somebody-else", owner)
     daemon = home.daemon()
     home.run("cancel", "1")
@@ -225,8 +225,8 @@ def test_provider_taken_out_of_the_configuration_is_told_of_while_machines_of_it
     daemon.wait()
     _change(home, "- name: mock", "- name: renamed")
     home.daemon()
-    assert "provider mock: it is not configured, and 1 of its machines may be up" in home.run("status")
-    assert "put it back until they have ended" in home.run("doctor", exit_code=1)
+    assert "provider mock: not configured, but 1 of its machines may be running" in home.run("status")
+    assert "restore it until they are terminated" in home.run("doctor", exit_code=1)
 
 
 def _as_the_guide_says(home: Home, what: str) -> None:

@@ -127,5 +127,5 @@ def test_no_load_is_no_load(samples: list[tuple[float, float]]) -> None:
 def test_free_machines_and_no_options_are_refused() -> None:
     with pytest.raises(BadInput, match="above 0"):
         advise(hourly(1, 1), 0.0, [YEAR])
-    with pytest.raises(BadInput, match="at least one option"):
+    with pytest.raises(BadInput, match="name at least one"):
         advise(hourly(1, 1), 1.0, [])

@@ -262,7 +262,7 @@ def test_a_job_slower_than_its_copy_is_since_is_begun_anew_elsewhere(
     plan = decide(replace(_lone(late(here), here, free, row=row), applications={"app": classified(believed)}))
     assert steps(plan) == done
     if done == ["move"]:
-        assert "(slower than a copy of it ran since)" in of(plan, StopAttempt)[0].reason.text
+        assert "(slower there than a later copy of it)" in of(plan, StopAttempt)[0].reason.text
         assert of(plan, StopAttempt)[0].reason.numbers["factor"] == pytest.approx(0.0009 / 0.0002)
 
 
@@ -270,7 +270,7 @@ def test_a_lone_job_at_less_than_half_of_what_is_believed_is_a_straggler_and_tea
     here, free = busy(1, 1.0), machine(2)
     plan = decide(_lone(late(here), here, free))
     assert steps(plan) == ["move"]
-    assert "(slower than its application ran so far)" in of(plan, StopAttempt)[0].reason.text
+    assert "(slower there than other runs of its application)" in of(plan, StopAttempt)[0].reason.text
 
 
 def test_so_slow_a_job_is_believed_where_its_application_was_known_wrongly_before() -> None:

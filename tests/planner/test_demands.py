@@ -38,7 +38,9 @@ def test_a_job_that_waits_beside_room_is_told_which_demand_keeps_it_from_there()
     plan = decide(scene(machine(1), tiny, there, busy, waits, A), FULL)
     [wait] = of(plan, Wait)
     assert wait.reason.code == "placement_demands"
-    assert wait.reason.text.startswith("placement.apart_from excludes inst-1, which have room; no new one: ")
+    assert wait.reason.text.startswith(
+        "waiting: placement.apart_from excludes machines with room (inst-1); no new machine: "
+    )
     assert wait.reason.numbers["bound"] == "placement.apart_from"
     assert wait.reason.numbers["refused"] == "cap_instances"
 
@@ -64,9 +66,9 @@ def test_nodes_spread_over_machines_and_zones_that_are_there_and_that_are_bought
 @pytest.mark.parametrize(
     ("demand", "sentence"),
     [
-        ({"zones": ("c",)}, "can never run here: restricted to c (placement.zones); available: a, b"),
-        ({"labels": (("disk", "nvme"),)}, "disk=nvme (placement.labels); available: disk=ssd"),
-        ({"labels": (("gpu", "*"),)}, "gpu=* (placement.labels); available: none with such labels"),
+        ({"zones": ("c",)}, "can never run here: no offer matches placement.zones c; available: a, b"),
+        ({"labels": (("disk", "nvme"),)}, "placement.labels disk=nvme; available: disk=ssd"),
+        ({"labels": (("gpu", "*"),)}, "placement.labels gpu=*; available: none with such labels"),
     ],
 )
 def test_what_nothing_on_offer_can_meet_ends_the_job_with_one_sentence(

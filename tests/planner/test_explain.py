@@ -87,21 +87,25 @@ def test_story_tells_why_it_waited_what_was_bought_instead_of_what_and_how_it_we
 def test_story_counts_the_share_of_the_machine_the_job_held() -> None:
     cost = job_timeline(running(1, machine(1)), EVENTS, [machine(1)])[-1]
     assert cost.numbers["cost_usd"] == 0.05
-    assert "50% of inst-1 at $0.1/h" in cost.text
+    assert "50 % of inst-1 at $0.1/h" in cost.text
 
 
-def test_exit_code_is_told_only_where_there_was_one() -> None:
-    lost = replace(EVENTS[6], fields={**EVENTS[6].fields, "cause": "instance_lost", "exit_code": None})
-    texts = [
-        "\n".join(line.text for line in job_timeline(running(1, machine(1)), [*EVENTS[:6], ended], [machine(1)]))
-        for ended in (EVENTS[6], lost)
-    ]
-    assert "exit code 0" in texts[0]
-    assert "exit code" not in texts[1] and "instance_lost" in texts[1]
+def test_a_failed_unit_is_shown_with_its_exit_code_if_it_has_one() -> None:
+    for fields, text in (
+        ({"cause": "exit_code", "exit_code": 3, "detail": "ended with code 3"}, "inst-1 failed with exit code 3 after"),
+        (
+            {"cause": "exit_code", "exit_code": 3, "detail": "setup failed"},
+            "failed with exit code 3 (setup failed) after",
+        ),
+        ({"cause": "instance_lost", "exit_code": None}, "inst-1 lost its machine after"),
+    ):
+        ended = replace(EVENTS[6], fields={**EVENTS[6].fields, **fields})
+        lines = job_timeline(running(1, machine(1)), [*EVENTS[:6], ended], [machine(1)])
+        assert any(text in line.text for line in lines), lines
 
 
 def test_a_defect_that_hits_the_job_is_told() -> None:
-    text = "HCloud fails on taking in what job-1.1.0 tells, a defect; the rest goes on"
+    text = "defect in HCloud: reading the report of job-1.1.0 fails; everything else goes on"
     trouble = _event(7, EventKind.PLANNING_TROUBLE, job="job-1", error="KeyError: 'state'", text=text)
     elsewhere = _event(8, EventKind.PLANNING_TROUBLE, job="job-2", error="KeyError", text="HCloud fails on job-2")
     lines = [each.text for each in job_timeline(running(1, machine(1)), [*EVENTS, trouble, elsewhere], [machine(1)])]
@@ -124,8 +128,8 @@ def test_story_puts_what_was_predicted_beside_what_was_reached() -> None:
     profiled, classified, predicted = job_timeline(running(1, machine(1)), events, [])
     assert profiled.text == "profiling run job-2 (profile-base, 20.0 s): measured 3 x step"
     assert "needs quality 0.71 (class 7); nearest known: gzip (90%)" in classified.text
-    assert "reached 8 progress/s on mock/small; predicted 12 (10 to 14), +50 %: outside" in predicted.text
-    assert "not have the machine to itself" in predicted.text
+    assert "measured 8 progress/s on mock/small; predicted 12 (10 to 14): 50 % too high, outside" in predicted.text
+    assert "the machine was shared" in predicted.text
 
 
 def test_corrections_are_told_and_cost_follows_the_size() -> None:
@@ -151,5 +155,5 @@ def test_what_there_was_to_choose_from_is_told() -> None:
     placed = _event(6, EventKind.ATTEMPT_PLACED, job="job-1", attempt="job-1.1", text="has room", candidates=given)
     [line] = [each for each in job_timeline(running(1, machine(1)), [placed], []) if each.code == "placed"]
     assert line.text.endswith(
-        "chosen: mock/small spot at $0.1/h, expected 1.2 (1 to 1.4)/s; alternatives: mock/tiny at $0.05/h: no room"
+        "chosen: mock/small spot at $0.1/h, expected 1.2 (1 to 1.4)/s; alternatives: mock/tiny at $0.05/h (no room)"
     )

@@ -70,9 +70,9 @@ def follows_as_if_new(plan_cache: PlanCache, states: list[tuple[list[str], list[
     """
     all_machines, all_jobs = RowSet[Instance](), RowSet[Job]()
     for machines, jobs in states:
-        all_machines.take({n: machine_row(n, shape) for n, shape in zip(NUMBERS, machines, strict=True)})
-        all_jobs.take({n: job_row(n, shape) for n, shape in zip(NUMBERS, jobs, strict=True)})
-        rows: tuple[RowsByNumber[Instance], RowsByNumber[Job]] = (all_machines.now(), all_jobs.now())
+        all_machines.write({n: machine_row(n, shape) for n, shape in zip(NUMBERS, machines, strict=True)})
+        all_jobs.write({n: job_row(n, shape) for n, shape in zip(NUMBERS, jobs, strict=True)})
+        rows: tuple[RowsByNumber[Instance], RowsByNumber[Job]] = (all_machines.snapshot(), all_jobs.snapshot())
         fleet = opened(plan_cache, *rows) if known else opened(plan_cache, tuple(rows[0]), tuple(rows[1]))
         assert told(fleet) == told(opened(PlanCache(), tuple(reversed(rows[0])), tuple(rows[1])))
         for at in range(len(fleet.instances)):  # what a plan takes is nothing to the next one

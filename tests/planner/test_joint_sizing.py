@@ -65,7 +65,7 @@ def test_doubt_is_paid_for_with_a_larger_step_up_to_the_probability_of_the_polic
     [place] = of(decide(doubtful, QUASAR), Place)
     assert place.reason.numbers["vcpus_within"] == "0.5..8"
     assert float(place.reason.numbers["probability"] or 0) >= 0.9
-    assert "sized to 4 vCPU (allowed: 0.5..8), which meets its target with" in place.reason.text
+    assert "sized to 4 vCPU (allowed: 0.5..8), 99 % likely to meet its target" in place.reason.text
 
 
 def test_neighbours_that_cost_speed_are_made_up_for() -> None:

@@ -33,10 +33,10 @@ def row(number: int, shape: str) -> Job | None:
 def told(occupancy: Occupancy) -> tuple[object, ...]:
     """All that a plan may ask of a roster."""
     residents = {
-        name: (each.held, each.of(FLEET[0].capacity), each.since(), each.applications())
+        name: (each.held, each.left_of(FLEET[0].capacity), each.since(), each.applications())
         for name, each in occupancy.residents.items()
     }
-    by_number = list(occupancy.running), list(occupancy.restive)
+    by_number = list(occupancy.running), list(occupancy.needing_decision)
     return *by_number, occupancy.stopping, occupancy.measuring, occupancy.incomplete, residents
 
 
@@ -59,7 +59,7 @@ def test_roster_that_follows_knows_what_a_new_one_does(states: list[list[str]]) 
 class Forgetful(Occupancy):
     """One that forgets nobody."""
 
-    def _forget(self, job: Job) -> None:
+    def _remove(self, job: Job) -> None:
         """Seeded fault: what the row said before goes on counting."""
 
 
@@ -69,6 +69,6 @@ def test_that_property_catches_a_roster_that_forgets_nobody() -> None:
 
 
 def test_that_property_catches_residents_that_do_not_notice_who_came(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Residents, "changed", lambda there: setattr(there, "capacity", None))
+    monkeypatch.setattr(Residents, "invalidate", lambda there: setattr(there, "capacity", None))
     with pytest.raises(AssertionError):
         follows_as_if_new(Occupancy(), [["here", "here"], ["here", "here", "here"]])

@@ -305,7 +305,7 @@ def test_what_one_run_found_is_used_where_another_is_stuck() -> None:
     stuck, row = run_for(waiting, 9, at=NOW - 900), row_of(waiting, runs=("job-8",))
     (told_of,) = of(decide(knowing(scene(waiting, stuck, SMALL), row), ALWAYS), Classify)
     assert (told_of.source, told_of.application) == ("profiled", row.name)
-    assert told_of.reason.text.startswith("profiled in 1 run, as it cannot wait for the others; expected")
+    assert told_of.reason.text.startswith("profiled in 1 run, with no time left for the others; expected")
     early = replace(stuck, submitted_at=NOW - 60)
     assert not of(decide(knowing(scene(waiting, early, SMALL), row), ALWAYS), Classify)
 

@@ -53,7 +53,7 @@ class World:
             row = self.living.rows.get(which)
             fresh = {"gone": None, "queued": job(which, JobState.QUEUED), "running": running(which, machine(1))}
             anew = replace(row, revision=row.revision + 1) if row is not None else None
-            self.living.take({which: anew if how == "anew" else fresh[how]})
+            self.living.write({which: anew if how == "anew" else fresh[how]})
         elif what == "sample":
             self.seq += 1
             told = {"attempt": f"job-{which}.1", "rank": 0, "cpu_s": 1.0 * self.seq}
@@ -66,7 +66,7 @@ class World:
 
     def snapshot(self) -> Snapshot:
         """What a plan sees."""
-        jobs, watched = self.living.now(), self.book.watched()
+        jobs, watched = self.living.snapshot(), self.book.watched()
         return Snapshot(
             now=self.now,
             jobs=jobs if self.known else tuple(jobs),
@@ -94,14 +94,14 @@ def wakes_as_a_look_at_all_does(
         snapshot = world.snapshot()
         kept += [snapshot, *snapshot.job_samples.values()]
         world.plan_cache.occupancy.follow(snapshot.jobs)
-        awake = {each.id: each for each in rechecks.awake(snapshot, POLICIES[world.policy], snapshot.jobs)}
+        awake = {each.id: each for each in rechecks.due(snapshot, POLICIES[world.policy], snapshot.jobs)}
         runs = [n for n, row in world.living.rows.items() if row.state is JobState.RUNNING]
         rest = [n for n in runs if seen.get(n) == world.facts(n, snapshot.job_samples) and world.now < until[n]]
         assert awake == {f"job-{n}": world.living.rows[n] for n in runs if n not in rest}
         seen = {number: facts for number, facts in seen.items() if number in rest}
         for what, number, how in step:
             if what == "rest" and f"job-{number}" in awake:
-                rechecks.rest(awake.pop(f"job-{number}"), world.now + UNTIL_S[how])
+                rechecks.postpone(awake.pop(f"job-{number}"), world.now + UNTIL_S[how])
                 until[number], seen[number] = world.now + UNTIL_S[how], world.facts(number, snapshot.job_samples)
 
 
@@ -114,7 +114,7 @@ def test_who_is_awake_is_who_a_look_at_all_finds(deeds: list[list[tuple[str, int
 class Deaf(RecheckQueue):
     """One that hears of no sample and of no new belief."""
 
-    def _woken(self, snapshot: Snapshot, policy: Policy) -> set[str]:
+    def _changed(self, snapshot: Snapshot, policy: Policy) -> set[str]:
         """Wake nobody."""
         return set()
 

@@ -165,7 +165,7 @@ ALWAYS = Policy(profiling=ProfilingPolicy(enabled="always", skip_if_shorter_than
 
 
 def misjudged(*more: Job | Instance | Offer, **changes: object) -> Snapshot:
-    """A job of a known application that does six tenths of what was expected of it: too much for a straggler."""
+    """A job of a known application that does six tenths of the expected performance: too much for a straggler."""
     full = here(1, 1.0)
     job = replace(late(full), application="app", **changes)  # type: ignore[arg-type]
     return replace(measured(job, full, *more), applications={"app": classified(0.00035)})

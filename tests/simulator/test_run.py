@@ -95,7 +95,9 @@ def test_what_jobs_waited_for_is_told_with_the_time_it_took(tmp_path: Path) -> N
     outcome = outcome_of("tried", lambda: made)
     chief = outcome.waited_for[0]
     assert chief.code == "cap_instances"
-    assert chief.text.endswith("1 machines running or launching; 1 more would exceed caps.max_instances (1)")
+    assert chief.text.startswith(
+        "waiting: caps.max_instances reached: 1 of 1 machines running or launching, 1 more needed ("
+    )
     assert sum(each.job_s for each in outcome.waited_for) == pytest.approx(sum(outcome.wait_s))
     assert any(note.startswith("tried: jobs waited") and chief.code in note for note in comparison([outcome]).notes)
 
@@ -269,7 +271,7 @@ def test_work_that_no_cap_ever_allows_is_given_up_once_a_day_of_nothing_is_over(
     capped = policy(caps={"max_vcpus": 1})
     work = workload_of("one", [arrival(0, 10)])
     with simulated(Setting(workload=work, policy=capped, cloud=CLOUD), tmp_path) as simulation:
-        with pytest.raises(BadInput, match=r"they wait for cap_vcpus \(m\.one .* would exceed caps\.max_vcpus \(1\)\)"):
+        with pytest.raises(BadInput, match=r"they wait for cap_vcpus \(waiting: caps\.max_vcpus reached: .* \(m\.one "):
             simulation.run()
         assert 86_400 < simulation.progress.now_s < 100_000 and simulation.progress.cycles < 3000
 

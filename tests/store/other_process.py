@@ -1,6 +1,6 @@
 """What another process does to a store: run as `python -m tests.store.other_process WHAT URL [NAME]`.
 
-Everything done is told on standard output, one line per thing, after it was committed.
+Every commit is reported on standard output, one line each.
 """
 
 import sqlite3
@@ -18,12 +18,12 @@ from tests.store.samples import submit
 
 
 def say(text: str) -> None:
-    """Tell the test, at once."""
+    """Report to the test at once."""
     print(text, flush=True)
 
 
 def submit_for_ever(url: str) -> None:
-    """Submit pairs of jobs and say their ids, until killed."""
+    """Submit pairs of jobs and print their ids, until killed."""
     store = Store.open(url)
     for number in count():
         say(" ".join(job.id for job in submit(store, count=2, now=float(number))))
@@ -59,7 +59,7 @@ def hold_sqlite_lock(url: str) -> None:
 
 
 def hold_other_schema(url: str, schema: str) -> None:
-    """Note that a SQLite database has another schema, and keep it open until standard input ends."""
+    """Write another schema revision into a SQLite database, and keep it open until standard input ends."""
     connection = sqlite3.connect(str(make_url(url).database), isolation_level=None)
     connection.execute(f"UPDATE {VERSION_TABLE} SET version_num = ?", (schema,))
     say("noted")

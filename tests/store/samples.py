@@ -1,4 +1,4 @@
-"""Small valid things to put into a store."""
+"""Small valid jobs, instances, intents and events."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""The store against a dictionary: whatever is done in whatever order, both tell the same."""
+"""The store against a model in dictionaries: after any sequence of operations, both return the same."""
 
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -40,7 +40,7 @@ picks = st.integers(0, 30)
 
 
 class StoreAgainstModel(RuleBasedStateMachine):
-    """`jobs`, `machines`, `intents`, `backoffs`, `events`, `lease` are what the store should hold."""
+    """The expected content of the store."""
 
     new_url: Callable[[], str]
     store_class: type[Store] = Store
@@ -185,7 +185,7 @@ class StoreAgainstModel(RuleBasedStateMachine):
     def write(
         self, does: Callable[[Transaction], Any], fails: type[Exception] | None = None, lease: LeaderLease | None = None
     ) -> Any:
-        """Do something in a transaction; returns its result, or None when it fails as it should."""
+        """Return the result of a call in a transaction, or None if it fails as expected."""
         with nullcontext() if fails is None else pytest.raises(fails):
             with self.store.transaction(self.now, lease) as tx:
                 result = does(tx)
@@ -234,7 +234,7 @@ class CancelsAgain(Store):
     """Seeded fault: the second one to cancel overwrites the first."""
 
     def request_cancel(self, job_id: str, actor: str, now: float) -> Job:
-        """Cancel, whoever did before."""
+        """Cancel even if the job is already cancelled."""
         with self.transaction(now) as tx:
             job = tx.job(job_id)
             tx.emit(EventKind.JOB_STATE, job_id=job_id)

@@ -1,4 +1,4 @@
-"""A database is judged as opening it would find it, and is left as it is: nothing made, migrated, locked or shown."""
+"""Examining a database reports what opening it would, and changes nothing."""
 
 import os
 import shutil
@@ -29,7 +29,7 @@ SECRET = "s3cret"
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A directory with nothing but the database in it."""
+    """A directory that contains only the database."""
     (tmp_path / "place").mkdir()
     return tmp_path / "place"
 
@@ -41,12 +41,12 @@ def path(folder: Path, prepared_sqlite: Path) -> Path:
 
 
 def files(folder: Path) -> dict[str, tuple[bytes, int]]:
-    """What lies in a directory, and when it was last written."""
+    """Return the files of a directory with their modification times."""
     return {each.name: (each.read_bytes(), each.stat().st_mtime_ns) for each in folder.iterdir() if each.is_file()}
 
 
 def found(path: Path) -> str:
-    """What is found of a SQLite file, in a word or a sentence, once it is sure that all was left as it was."""
+    """Return the state or the error of a SQLite file, after checking that nothing was changed."""
     before = files(path.parent)
     try:
         said = examine(f"sqlite:///{path}", state_dir=path.parent).state
@@ -65,13 +65,13 @@ def set_schema(path: Path, schema: str) -> None:
 
 
 # -------------------------------------------------------------------------------------------------------------- SQLite
-def test_a_file_that_is_not_there_or_empty_is_told_and_not_made(folder: Path) -> None:
+def test_a_missing_or_empty_file_is_reported_and_not_created(folder: Path) -> None:
     assert found(folder / "new.db") == "absent"
     (folder / "empty.db").touch()
     assert found(folder / "empty.db") == "absent"
 
 
-def test_a_file_of_the_present_schema_is_told_and_gets_nothing_beside_it(path: Path) -> None:
+def test_a_file_with_the_current_schema_is_reported_without_new_files(path: Path) -> None:
     assert found(path) == "present"
     assert [each.name for each in path.parent.iterdir()] == [path.name]
     link = path.parent / "link.db"
@@ -79,7 +79,7 @@ def test_a_file_of_the_present_schema_is_told_and_gets_nothing_beside_it(path: P
     assert found(link) == "present"
 
 
-def test_a_file_of_an_older_schema_is_told_and_not_migrated(folder: Path) -> None:
+def test_a_file_with_an_older_schema_is_reported_and_not_migrated(folder: Path) -> None:
     migrate(f"sqlite:///{folder}/old.db", "v0001")
     assert found(folder / "old.db") == "older"
     judged = examine(f"sqlite:///{folder}/old.db", state_dir=folder)
@@ -125,18 +125,18 @@ def test_what_a_killed_program_left_counts_and_stays(tmp_path: Path, path: Path)
     assert found(left / path.name) == "present", "as the file itself says"
 
 
-def test_a_file_left_in_the_midst_of_a_change_is_told_and_not_mended(tmp_path: Path, path: Path) -> None:
+def test_a_file_left_half_changed_is_reported_and_not_recovered(tmp_path: Path, path: Path) -> None:
     with closing(sqlite3.connect(path, isolation_level=None)) as killed:
         for statement in ("PRAGMA journal_mode = DELETE", "PRAGMA cache_size = 1", "BEGIN", "CREATE TABLE t (a)"):
             killed.execute(statement)
         killed.executemany("INSERT INTO t VALUES (?)", [(os.urandom(4000),) for _ in range(50)])
         left = Path(shutil.copytree(path.parent, tmp_path / "left"))
-    assert "was left half-changed by a program that was killed" in found(left / path.name)
+    assert "was left half-changed by a killed program" in found(left / path.name)
     Store.open(f"sqlite:///{left / path.name}").close()
     assert found(left / path.name) == "present"
 
 
-def test_a_locked_file_is_told_and_not_waited_for_long(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_locked_file_is_reported_after_a_short_wait(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(opening, "_EXAMINE_TIMEOUT_S", 0.05)
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         for statement in ("PRAGMA journal_mode = DELETE", "BEGIN EXCLUSIVE", "CREATE TABLE t (a)"):
@@ -168,27 +168,27 @@ def test_a_damaged_file_is_called_so(path: Path) -> None:
 
 @pytest.fixture
 def public() -> Iterator[Path]:
-    """A directory that others may see, but not write."""
+    """A directory that other users can read but not write."""
     with tempfile.TemporaryDirectory(prefix="hcloud-db-") as made:
         Path(made).chmod(0o555)
         yield Path(made)
 
 
 def said_to_a_user(path: Path) -> str:
-    """What an ordinary user is told of a file."""
+    """Return the error that an ordinary user gets for a file."""
 
-    def told() -> str:
+    def message() -> str:
         try:
             return examine(f"sqlite:///{path}", state_dir=path.parent).state
         except ConfigError as error:
             return str(error)
 
-    return str(as_ordinary_user(told))
+    return str(as_ordinary_user(message))
 
 
 def test_what_its_user_may_not_write_is_refused(public: Path, prepared_sqlite: Path) -> None:
     path = public / "hcloud.db"
-    not_ours = f"database: {path} cannot be used: {public} is not yours to write"
+    not_ours = f"database: {path} cannot be used: {public} is not writable"
     assert said_to_a_user(path) == not_ours
     public.chmod(0o755)
     shutil.copyfile(prepared_sqlite, path)
@@ -205,7 +205,7 @@ def test_what_its_user_may_not_write_is_refused(public: Path, prepared_sqlite: P
 
 # -------------------------------------------------------------------------------------------------- without connecting
 def test_a_directory_must_be_there_or_be_made_by_the_daemon(tmp_path: Path) -> None:
-    def told(path: Path, state_dir: Path) -> str:
+    def message(path: Path, state_dir: Path) -> str:
         try:
             check_database(f"sqlite:///{path}", state_dir=state_dir)
         except ConfigError as error:
@@ -214,13 +214,16 @@ def test_a_directory_must_be_there_or_be_made_by_the_daemon(tmp_path: Path) -> N
 
     (tmp_path / "file").touch()
     here, away, below = tmp_path, tmp_path / "away", tmp_path / "file" / "a"
-    assert told(here / "x.db", away) == ""
-    assert told(away / "x.db", away) == told(away / "x.db", away / "state") == ""
-    assert told(away / "x.db", here) == f"database: the directory {away} does not exist; create it or name another"
+    assert message(here / "x.db", away) == ""
+    assert message(away / "x.db", away) == message(away / "x.db", away / "state") == ""
     assert (
-        told(below / "x.db", here) == f"database: the directory {below} cannot be made: {below.parent} is no directory"
+        message(away / "x.db", here) == f"database: the directory {away} does not exist; create it or name another one"
     )
-    assert told(below / "x.db", below).startswith("state_dir: the directory")
+    assert (
+        message(below / "x.db", here)
+        == f"database: the directory {below} cannot be created: {below.parent} is not a directory"
+    )
+    assert message(below / "x.db", below).startswith("state_dir: the directory")
     assert list(tmp_path.iterdir()) == [tmp_path / "file"]
 
 
@@ -268,10 +271,10 @@ def test_a_password_is_hidden_wherever_it_stands(url: str, shown: str) -> None:
 def test_no_sentence_holds_a_password(url: str, message: str) -> None:
     with pytest.raises((ConfigError, StoreError), match=message) as caught:
         examine(url, state_dir=Path("/"))
-    told: BaseException | None = caught.value
-    assert told is not None
-    assert SECRET not in str(told)
-    assert "\n" not in str(told)
+    error: BaseException | None = caught.value
+    assert error is not None
+    assert SECRET not in str(error)
+    assert "\n" not in str(error)
 
 
 # ---------------------------------------------------------------------------------------------------------- PostgreSQL
@@ -283,7 +286,7 @@ def test_a_server_that_takes_connections_and_says_nothing_is_given_up() -> None:
 
 
 def tables(server: PostgresqlServer, url: str) -> str:
-    """The names of a database's tables, and how many connections to it there are beside the one that asks."""
+    """Return the names of a database's tables, and the number of other connections."""
     name = url.rpartition("@/")[2].partition("?")[0]
     connections = "SELECT count(*) - 1 FROM pg_stat_activity WHERE datname = current_database()"
     names = "SELECT tablename FROM pg_tables WHERE schemaname = 'public' ORDER BY 1"
@@ -326,36 +329,38 @@ def test_a_server_s_database_of_a_newer_hcloud_is_refused_with_its_version(postg
 
 
 @needs_postgresql
-def test_a_user_who_may_make_no_tables_is_told_what_to_grant(postgresql: PostgresqlServer) -> None:
+def test_a_user_who_may_not_create_tables_gets_the_grant(postgresql: PostgresqlServer) -> None:
     url = postgresql.empty_database()
     name = url.rpartition("@/")[2].partition("?")[0]
     postgresql.psql("CREATE ROLE newcomer LOGIN; REVOKE CREATE ON SCHEMA public FROM PUBLIC", name)
     newcomer = url.replace("hcloud@", "newcomer@")
-    with pytest.raises(ConfigError, match="its user may make none: GRANT CREATE ON SCHEMA public TO newcomer"):
+    with pytest.raises(ConfigError, match="its user may not create any: GRANT CREATE ON SCHEMA public TO newcomer"):
         examine(newcomer, state_dir=Path("/"))
     postgresql.psql("GRANT CREATE ON SCHEMA public TO newcomer", name)
     assert examine(newcomer, state_dir=Path("/")).state == "absent"
 
 
 @needs_postgresql
-def test_a_wrong_password_or_name_is_told_and_not_shown(postgresql: PostgresqlServer) -> None:
+def test_a_wrong_password_or_name_is_reported_and_not_shown(postgresql: PostgresqlServer) -> None:
     url = postgresql.empty_database()
     postgresql.psql("CREATE ROLE guarded LOGIN PASSWORD 'the right one'")
     rules = postgresql.directory / "data" / "pg_hba.conf"
     rules.write_text(f"local all guarded scram-sha-256\n{rules.read_text()}")
     postgresql.psql("SELECT pg_reload_conf()")
 
-    def told(user: str) -> str:
+    def message(user: str) -> str:
         try:
             return examine(url.replace("hcloud@", f"{user}@"), state_dir=Path("/")).state
         except ConfigError as error:
             return str(error)
 
-    wait_until(lambda: "no password supplied" in told("guarded"), 10)
-    wrong = told(f"guarded:{SECRET}")
+    wait_until(lambda: "no password supplied" in message("guarded"), 10)
+    wrong = message(f"guarded:{SECRET}")
     assert 'password authentication failed for user "guarded"' in wrong
     assert SECRET not in wrong
-    assert 'role "eve" does not exist' in told("eve")
+    assert 'role "eve" does not exist' in message("eve")
     with pytest.raises(ConfigError, match='database "nowhere" does not exist'):
         examine(postgresql.url("nowhere"), state_dir=Path("/"))
-    assert "may make none" in told("guarded:the%20right%20one") or told("guarded:the%20right%20one") == "absent"
+    assert (
+        "may not create any" in message("guarded:the%20right%20one") or message("guarded:the%20right%20one") == "absent"
+    )

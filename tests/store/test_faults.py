@@ -32,14 +32,14 @@ def path(tmp_path: Path, prepared_sqlite: Path) -> Path:
 
 @pytest.fixture
 def opened(path: Path) -> Iterator[Store]:
-    """An impatient store on that file."""
+    """A store on that file with a short timeout."""
     store = Store.open(f"sqlite:///{path}", busy_timeout_s=0.05)
     yield store
     store.close()
 
 
 def fails_without_a_trace(store: Store, message: str) -> None:
-    """Every kind of write fails with `message`, and what is read is as before."""
+    """Check that every kind of write fails with `message` and changes nothing."""
     for write in (
         lambda: submit(store),
         lambda: launch(store),
@@ -223,7 +223,7 @@ def test_postgresql_that_is_down_or_does_not_know_us(postgresql: PostgresqlServe
 
 
 # ------------------------------------------------------------------------------------------------------------- damaged
-def test_damaged_record_is_named_and_the_view_is_right_again_when_it_is_mended(opened: Store, path: Path) -> None:
+def test_damaged_record_is_named_and_the_view_recovers_with_it(opened: Store, path: Path) -> None:
     first, second = submit(opened, count=2)
     view = opened.live()
     moved = walk(opened, first, JobState.QUEUED)
@@ -304,7 +304,7 @@ def test_file_that_cannot_be_ours_is_refused_and_left_as_it_is(
         ("postgresql://host:port/x", "is not a database URL"),
         ("sqlite:////nowhere/at/all/x.db", "the directory /nowhere/at/all does not exist"),
         ("sqlite:////proc/x.db", "cannot be opened for writing"),
-        ("sqlite:////dev/null/x.db", "the directory /dev/null cannot be made: /dev/null is no directory"),
+        ("sqlite:////dev/null/x.db", "the directory /dev/null cannot be created: /dev/null is not a directory"),
     ],
 )
 def test_url_that_cannot_be_right_is_refused_in_one_sentence(url: str, message: str) -> None:

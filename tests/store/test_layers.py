@@ -1,4 +1,4 @@
-"""Rows by name that change a little at a time, as of one moment."""
+"""LayeredRows: immutable rows by name with incremental changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The schema of a new database is the one made by migrations, on both databases, and the log cannot be rewritten."""
+"""New databases have the schema of the migrations, on both databases, and the event log is append-only."""
 
 import re
 import sqlite3
@@ -23,14 +23,14 @@ from tests.store.samples import emit
 
 
 def sqlite_schema(path: Path) -> set[str]:
-    """Every statement a SQLite database is made of, blanks evened out."""
+    """Return the statements of a SQLite schema with normalised blanks."""
     with closing(sqlite3.connect(path)) as raw:
         statements = [row[0] for row in raw.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL")]
     return {re.sub(r"\s+", " ", statement) for statement in statements}
 
 
 def postgresql_schema(server: PostgresqlServer, url: str) -> set[str]:
-    """Every statement a PostgreSQL database is made of, as its own dump program writes them."""
+    """Return the statements of a PostgreSQL schema, from pg_dump."""
     assert BINARIES is not None
     dumping = [str(BINARIES / "pg_dump"), "--schema-only"]
     dump = subprocess.run([*dumping, url.replace("+psycopg", "")], capture_output=True, text=True, check=True).stdout
@@ -39,7 +39,7 @@ def postgresql_schema(server: PostgresqlServer, url: str) -> set[str]:
 
 
 def migrate(url: str, to: str = SCHEMA_REVISION) -> None:
-    """Bring an empty database to a revision step by step, as one that an earlier HCloud made was brought there."""
+    """Migrate an empty database to a revision step by step."""
     config = Config()
     config.set_main_option("script_location", "hcloud:migrations")
     engine = sa.create_engine(url)
@@ -50,14 +50,14 @@ def migrate(url: str, to: str = SCHEMA_REVISION) -> None:
 
 
 def open_new(url: str, tables: sa.MetaData = metadata) -> None:
-    """Let the store make a new database out of ``tables``."""
+    """Create a new database with ``tables``."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("hcloud.store.opening.metadata", tables)
         Store.open(url).close()
 
 
 def first_rows(url: str) -> list[sa.Row[Any]]:
-    """What a new database holds: the head row and the revision."""
+    """Return the content of a new database: the head row and the revision."""
     engine = sa.create_engine(url)
     with engine.begin() as connection:
         rows = [connection.execute(sa.text(f"SELECT * FROM {name}")).one() for name in ("head", VERSION_TABLE)]
@@ -66,7 +66,7 @@ def first_rows(url: str) -> list[sa.Row[Any]]:
 
 
 def with_one_more_column() -> sa.MetaData:
-    """Seeded fault: tables that no migration makes."""
+    """Seeded fault: tables without a migration."""
     changed = sa.MetaData()
     for table in metadata.tables.values():
         table.to_metadata(changed)
@@ -140,7 +140,7 @@ def test_failed_migration_leaves_all_as_it_was(tmp_path: Path, monkeypatch: pyte
     Store.open(url).close()
 
 
-def test_a_database_whose_making_fails_is_left_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_database_stays_empty_if_its_creation_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hcloud.store.opening.SCHEMA_REVISION", object())  # its very last row is refused
     with pytest.raises(StoreError, match="type 'object'"):
         Store.open(f"sqlite:///{tmp_path}/x.db")

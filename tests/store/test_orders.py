@@ -1,4 +1,4 @@
-"""Operators' orders and the pause are kept, with or without a database, all or nothing."""
+"""Operators' directives and the pause are stored, with and without a database, all or nothing."""
 
 from collections.abc import Iterator
 from contextlib import suppress

@@ -30,20 +30,20 @@ def lines_of(process: subprocess.Popen[str]) -> Iterator[str]:
 
 
 def test_kill_while_writing_loses_nothing_committed_and_leaves_nothing_half_written(store_url: str) -> None:
-    told: list[str] = []
+    reported: list[str] = []
     for lives in (1, 20, 60):
         with other_process("submit", store_url) as process:
             lines = lines_of(process)
-            told += next(lines).split()
+            reported += next(lines).split()
             for _ in range(lives):
-                told += next(lines).split()
+                reported += next(lines).split()
             process.kill()
-            told += [job_id for line in lines for job_id in line.split()]
+            reported += [job_id for line in lines for job_id in line.split()]
     store = Store.open(store_url)
     # First of all one of ours: what a database server still does for the dead comes before it.
     [own] = submit(store)
     *stored, last = [job.id for job in reversed(store.jobs(limit=100_000))]
-    assert set(told) <= set(stored)
+    assert set(reported) <= set(stored)
     assert stored == [f"job-{n}" for n in range(1, len(stored) + 1)]
     assert len(stored) % 2 == 0, "jobs are submitted in pairs; half a pair was kept"
     assert [event.job_id for event in store.iter_events()] == [*stored, last]
@@ -64,5 +64,5 @@ def test_two_processes_never_both_lead(store_url: str) -> None:
     done = [(event.fields["epoch"], event.fields["holder"]) for event in store.iter_events(kinds=[EventKind.DAEMON])]
     store.close()
     assert done
-    assert done == sorted(done), "somebody wrote after a later leader had begun"
+    assert done == sorted(done), "a holder wrote after a later one had become leader"
     assert len(dict(done)) == len(set(done)), "one epoch had two leaders"

@@ -1,4 +1,4 @@
-"""Every field of everything comes back from a database as it was put in."""
+"""Every field of every class is restored from the database unchanged."""
 
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""The strategies forget no field: one added to the vocabulary must be varied too, or its round trip is not tested."""
+"""The strategies vary every field of the model: otherwise its round trip would not be tested."""
 
 from collections import defaultdict
 from dataclasses import fields
@@ -26,7 +26,7 @@ ALL = [
     strategies.intents,
     strategies.backoffs,
 ]
-# What the store assigns, and what tells one kind of target from another.
+# Assigned by the store, or constant for each kind of target.
 FIXED = {"id", "revision", "kind"}
 
 

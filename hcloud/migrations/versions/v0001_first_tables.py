@@ -1,4 +1,4 @@
-"""The first tables: jobs, instances, intents, back-offs, events and the head row that orders all writing."""
+"""The first tables: jobs, instances, intents, back-offs, events, and the head row that serialises writes."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -31,7 +31,7 @@ _POSTGRESQL_TRIGGERS = (
 
 
 def upgrade() -> None:
-    """Make the tables, and triggers that let nobody change an event or remove one that is not being pruned."""
+    """Create the tables, and triggers that make the event log append-only except for pruning."""
     _create_head()
     _create_jobs()
     _create_instances()
@@ -150,5 +150,5 @@ def _create_events() -> None:
 
 
 def downgrade() -> None:
-    """There is nothing before the first tables; a database is not taken back to empty by a migration."""
+    """Raise NotImplementedError: this is the first revision."""
     raise NotImplementedError("this is the first revision; delete the database to start afresh")

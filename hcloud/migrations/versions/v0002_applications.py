@@ -1,4 +1,4 @@
-"""Known applications: what profiling and running have shown of each program."""
+"""Known applications: measurements of each program."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -10,7 +10,7 @@ _COUNT = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
 
 def upgrade() -> None:
-    """Make the table of applications, found by program and by the revision that last changed them."""
+    """Create the table of applications, with indexes by program and by revision."""
     op.create_table(
         "application",
         sa.Column("name", sa.Text(), primary_key=True),

@@ -1,4 +1,4 @@
-"""Operators' orders about machines: drain, destroy."""
+"""Operators' directives about instances: drain, destroy."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -8,7 +8,7 @@ down_revision = "v0002"
 
 
 def upgrade() -> None:
-    """Make the table of orders: one for a scope (what is ordered about) and a name."""
+    """Create the table of directives, one per scope and name."""
     op.create_table(
         "machine_order",
         sa.Column("scope", sa.Text(), primary_key=True),

@@ -1,1 +1,1 @@
-"""Corrections: running jobs that miss their target, stragglers, scaling."""
+"""Corrections of running jobs that miss their target: learning, resizing, scaling out, eviction and moving."""

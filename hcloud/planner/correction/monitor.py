@@ -1,8 +1,9 @@
-"""How a running job does, beside what was promised and what was expected of it (Paragon §3.4, Quasar §4.4).
+"""How a running job performs against its target and its estimate, and when to check it again (Paragon §3.4, Quasar
+§4.4).
 
-What counts is stated by the job: a service by the latency it is to keep, a batch job with a deadline and a progress
-hook by the pace that would still meet it; any other by what its classification expects where it runs. Everything is
-said with the uncertainty of its readings, so that noise alone is never taken for a miss.
+A service is judged by its latency; a batch job with deadline and progress metric by the rate that would still meet the
+deadline; any other job by the performance expected where it runs. All values carry the uncertainty of their readings,
+so that noise alone is never taken for a miss.
 """
 
 from __future__ import annotations
@@ -28,125 +29,126 @@ from hcloud.spec.policy import Policy
 
 _COUNTERS = {Measure.PROGRESS: "progress", Measure.OUTPUT: "written_mib", Measure.CPU: "cpu_s"}
 LEARNING = ("reprofile", "reclassify", "sampled")
-"""Corrections that change only what is believed."""
+"""Corrections that change estimates only."""
+MOST_OLD_TIMERS = 1000
+"""Number of outdated timers tolerated in addition to one per postponed job."""
+_UNKNOWN: Any = object()
+"""Marks a value that was not computed yet; None is a valid result."""
 
 
 class Assessment(NamedTuple):
-    """A running job since it started or was last corrected.
-
-    ``pace``: what it does, in the unit of ``wanted``: what it must do (``by`` deadline, latency or expectation).
-    ``done``: its progress (0..1); ``remaining_s``: how much longer it takes at this pace, None: not known.
-    """
+    """Performance of a running job against its target, since its start or its last correction."""
 
     by: str
+    """Kind of target: ``deadline``, ``latency`` or ``expectation``."""
     pace: Pace
+    """What was measured, in the unit of ``wanted``."""
     wanted: float
+    """What is needed."""
     done: float = 0.0
+    """Progress (0..1)."""
     remaining_s: float | None = None
+    """Remaining run time in seconds at this pace; None: unknown."""
 
     def missed(self, deviations: float, margin: float) -> bool:
-        """Whether it surely does less than wanted, by the margin."""
+        """Return whether the job surely performs below what is wanted, by the margin."""
         return self.pace.at_most(deviations) <= self.enough(margin) * self.wanted
 
     def enough(self, margin: float) -> float:
-        """Return the part of what is wanted below which it is missed.
+        """Return the part of ``wanted`` below which the target counts as missed.
 
-        On the way to a deadline only what is still to be done can go better or worse than now, so the margin shrinks
-        with it: a small miss is noticed while there is something left to save.
+        On the way to a deadline only the remaining work can still change the outcome. So the margin shrinks with it,
+        and a small miss is noticed while there is time to correct it.
         """
         return 1.0 - margin * (1.0 - self.done if self.by == "deadline" else 1.0)
 
 
 class Deviation(NamedTuple):
-    """Performance as its classification counts it, beside what that expects where it runs (nobody beside it)."""
+    """Measured performance of a job, and what is expected of it alone where it runs."""
 
     measured: Pace
-    would: ExpectedPerformance
+    estimate: ExpectedPerformance
 
-    def surely(self, deviations: float, departure: float) -> bool:
-        """Whether what was measured surely lies outside what was expected, by that part of it."""
-        low, high = self.would.limits()
-        too_low = self.measured.at_most(deviations) < (1.0 - departure) * low
-        return too_low or self.measured.at_least(deviations) > (1.0 + departure) * high
+    def surely(self, deviations: float, part: float) -> bool:
+        """Return whether the measurement surely lies outside the expected range, by the part ``departure`` of it."""
+        low, high = self.estimate.limits()
+        too_low = self.measured.at_most(deviations) < (1.0 - part) * low
+        return too_low or self.measured.at_least(deviations) > (1.0 + part) * high
 
 
 @lru_cache(maxsize=64)
 def deviations_of(confidence: float) -> float:
-    """Return how many standard errors make a mean so sure (one-sided)."""
+    """Return the number of standard errors for a one-sided confidence."""
     return NormalDist().inv_cdf(confidence)
 
 
 def first_rank(job: Job) -> Allocation | None:
-    """Return the running rank that speaks for the job: the lowest."""
+    """Return the running rank with the lowest number, which represents the job; None if none runs."""
     held = job.attempt.allocations if job.attempt is not None else ()
     return min((a for a in held if not a.released and a.started_at is not None), key=lambda a: a.rank, default=None)
 
 
 def settled_at(job: Job, settle_s: float) -> float:
-    """Return from when readings count: its start or its last deed of correction, and some time to settle."""
+    """Return from when readings count: the start or the last correction of the job, plus the time to settle."""
     attempt = job.attempt
     assert attempt is not None
     started = [a.started_at for a in attempt.allocations if a.started_at is not None and not a.released]
-    deeds = [each.at for each in job.corrections if each.attempt == attempt.id and each.step not in LEARNING]
-    return max([*started, *deeds]) + settle_s
+    steps = [each.at for each in job.corrections if each.attempt == attempt.id and each.step not in LEARNING]
+    return max([*started, *steps]) + settle_s
 
 
 @dataclass(slots=True, eq=False)
 class RankExpectation:
-    """What of a running job stays the same from sample to sample: the rank that speaks for it, from when its samples
-    count, what is believed of it and expected where it runs, and its deeds of correction in this attempt.
-
-    ``drawn``: in which period it is (not) looked at for a change of phase.
-    """
+    """What does not change between two samples of a running job."""
 
     job: Job
     held: Allocation
+    """The rank that represents the job."""
     since: float
+    """When its samples begin to count."""
     known: Classification | None
-    deeds: int
+    """Estimates of its application; None: none."""
+    steps_taken: int
+    """Corrections of this attempt, other than learning ones."""
     deadline_at: float | None
     policy: Policy
-    drawn: tuple[int, bool] = (-1, False)
+    sampling: tuple[int, bool] = (-1, False)
+    """The sampling period last computed, and whether the job is sampled in it."""
     _expected: tuple[Instance, ExpectedPerformance | None] | None = None
 
-    def would(self, instance: Instance) -> ExpectedPerformance | None:
-        """Return what is expected of the job where it runs, which is ``instance``; None: nothing is known."""
+    def estimate(self, instance: Instance) -> ExpectedPerformance | None:
+        """Return the performance expected on ``instance``, where the job runs; None: unknown."""
         if self._expected is None or self._expected[0] is not instance:
             known = self.known
-            would = None if known is None else would_do(known, self.job, self.held, column_of(instance))
-            self._expected = (instance, would)
+            estimate = None if known is None else expected_where(known, self.job, self.held, column_of(instance))
+            self._expected = (instance, estimate)
         return self._expected[1]
-
-
-_UNKNOWN: Any = object()
-"""What was not worked out yet; None is an answer."""
 
 
 @dataclass(slots=True, eq=False)
 class RankSamples:
-    """The samples of the rank that speaks for a job, and from when they count."""
+    """The samples of the rank that represents a job, judged against target and estimates."""
 
     context: PlanContext
     watched: JobSamples
-    post: RankExpectation
+    expectation: RankExpectation
     instance: Instance
     _assessment: Assessment | None = field(default=_UNKNOWN, repr=False)
-    _departed: Deviation | None = field(default=_UNKNOWN, repr=False)
+    _deviation: Deviation | None = field(default=_UNKNOWN, repr=False)
 
     @property
     def job(self) -> Job:
-        """The job."""
-        return self.post.job
+        return self.expectation.job
 
     @property
     def held(self) -> Allocation:
-        """The rank that speaks for it."""
-        return self.post.held
+        """The rank that represents the job."""
+        return self.expectation.held
 
     @property
     def since(self) -> float:
-        """From when its samples count."""
-        return self.post.since
+        """When its samples begin to count."""
+        return self.expectation.since
 
     @property
     def samples(self) -> tuple[Sampled, ...]:
@@ -154,17 +156,17 @@ class RankSamples:
         return self.watched.ranks[self.held.rank]
 
     def pace(self, counter: str) -> Pace | None:
-        """Return the pace of a total."""
+        """Return the pace of a counter; None: too few readings."""
         return self.watched.pace(self.held.rank, counter, self.since, self.context.policy.correction.readings)
 
     def assess(self) -> Assessment | None:
-        """Return how the job does beside its target; None: it has none that can be measured, or too little was."""
+        """Return how the job performs against its target; None: no measurable target, or too few readings."""
         if self._assessment is _UNKNOWN:
             self._assessment = self._assess()
         return self._assessment
 
     def _assess(self) -> Assessment | None:
-        target = self.post.job.spec.target
+        target = self.expectation.job.spec.target
         if isinstance(target, ServiceTarget):
             kept = self.watched.latency_kept(self.held.rank, target.percentile, target.latency_ms)
             pace = pace_of_rate(kept, self.since, self.context.policy.correction.readings)
@@ -172,77 +174,84 @@ class RankSamples:
         if target.kind == "best_effort":
             return None
         progress = self.pace("progress") if self.job.spec.progress is not None else None
-        deadline_at, (done, told_at) = self.post.deadline_at, self.done()
+        deadline_at, (done, recorded_at) = self.expectation.deadline_at, self.done()
         left_s = (1.0 - done) / progress.mean if progress is not None and progress.mean > 0 else None
-        # Of what goes on as before little is recorded: what was still to be done when it was told last is compared with
-        # the time there was then, and its pace is what it went on at since.
-        left_s = left_s and max(0.0, left_s - (self.context.now - told_at))
-        # A clock that was set back may lie before what was told.
-        latest = max(self.context.now, told_at)
+        # Unchanged progress is recorded rarely: compare the remaining work with the time that was left at the last
+        # record. The pace has held since.
+        left_s = left_s and max(0.0, left_s - (self.context.now - recorded_at))
+        # The clock may have been set back to before the last record.
+        latest = max(self.context.now, recorded_at)
         if progress is not None and deadline_at is not None and deadline_at > latest and done < 1.0:
-            wanted = (1.0 - done) / (deadline_at - told_at)
+            wanted = (1.0 - done) / (deadline_at - recorded_at)
             return Assessment(by="deadline", pace=progress, wanted=wanted, done=done, remaining_s=left_s)
-        found = self.departure()
-        if found is None:
+        deviation = self.deviation()
+        if deviation is None:
             return None
-        wanted = (1.0 - self.context.policy.placement.tolerance) * found.would.limits()[0]
-        return Assessment(by="expectation", pace=found.measured, wanted=wanted, done=done, remaining_s=left_s)
+        wanted = (1.0 - self.context.policy.placement.tolerance) * deviation.estimate.limits()[0]
+        return Assessment(by="expectation", pace=deviation.measured, wanted=wanted, done=done, remaining_s=left_s)
 
     def kept_until(self, deviations: float, margin: float) -> float:
-        """Return until when its target is surely not missed (:meth:`Assessment.missed`) by these samples.
+        """Return until when these samples surely do not show a miss; -inf if they show one now.
 
-        Samples alone decide; only once a deadline has passed a job is judged by something else.
+        Only the passing of the deadline changes the judgement without a new sample.
         """
-        found, deadline_at = self.assess(), self.post.deadline_at
-        if found is None:
+        assessment, deadline_at = self.assess(), self.expectation.deadline_at
+        if assessment is None:
             return math.inf
-        if found.missed(deviations, margin):
+        if assessment.missed(deviations, margin):
             return -math.inf
-        return math.inf if found.by != "deadline" or deadline_at is None else deadline_at
+        return math.inf if assessment.by != "deadline" or deadline_at is None else deadline_at
 
     def done(self) -> tuple[float, float]:
-        """Return the least that any rank said last of the job's progress (0..1), and when it did."""
+        """Return the progress (0..1) of the slowest rank, and when it was recorded."""
         ranks = self.watched.ranks
         if len(ranks) == 1:
             return _progress(*ranks.values())
         return min((_progress(rank) for rank in ranks.values()), default=(0.0, self.context.now))
 
-    def course(self, found: Assessment) -> Trend | None:
-        """Return what it did as far back as is known, in the unit of ``found``; None: nothing tells of that."""
+    def history(self, assessment: Assessment) -> Trend | None:
+        """Return the history of the job's performance in the unit of ``found``; None: unknown."""
         samples, target, known = self.watched.history(self.held.rank), self.job.spec.target, self.known()
         if isinstance(target, ServiceTarget):
             return course_of_rate(latency_kept(samples, target.percentile, target.latency_ms))
         measure = known.measure if known is not None else None
-        counter = "progress" if found.by == "deadline" else _COUNTERS.get(measure) if measure is not None else None
+        counter = "progress" if assessment.by == "deadline" else _COUNTERS.get(measure) if measure is not None else None
         return course_of_total(samples, counter) if counter is not None else None
 
     @property
     def span_s(self) -> float:
-        """How long a pace is to be measured until it counts: as many samples as readings are needed."""
+        """Seconds a pace must be measured until it counts: as many samples as readings are needed."""
         return self.context.policy.correction.readings * self.context.policy.timing.sample_every_s
 
     def known(self) -> Classification | None:
-        """Return what is believed of its application."""
-        return self.post.known
+        """Return the estimates of its application; None: none."""
+        return self.expectation.known
 
-    def would(
+    def estimate(
         self, *, column: str = "", vcpus: float | None = None, nodes: int | None = None
     ) -> ExpectedPerformance | None:
-        """Return what is expected of it here, or with other machines, vCPUs or nodes; None: nothing is known."""
-        post = self.post
-        if post.known is None:
+        """Return the performance expected here, or with another type, vCPUs or nodes; None: unknown."""
+        expectation = self.expectation
+        if expectation.known is None:
             return None
-        return would_do(post.known, post.job, post.held, column or column_of(self.instance), vcpus=vcpus, nodes=nodes)
+        return expected_where(
+            expectation.known,
+            expectation.job,
+            expectation.held,
+            column or column_of(self.instance),
+            vcpus=vcpus,
+            nodes=nodes,
+        )
 
-    def departure(self) -> Deviation | None:
-        """Return what was measured of its rank beside what was expected of that; None: one of them is not known."""
-        if self._departed is _UNKNOWN:
-            self._departed = self._departure()
-        return self._departed
+    def deviation(self) -> Deviation | None:
+        """Return the measured and expected performance of the rank; None: either is unknown."""
+        if self._deviation is _UNKNOWN:
+            self._deviation = self._deviation_now()
+        return self._deviation
 
-    def _departure(self) -> Deviation | None:
-        known, would = self.post.known, self.post.would(self.instance)
-        if known is None or known.measure is None or would is None:
+    def _deviation_now(self) -> Deviation | None:
+        known, estimate = self.expectation.known, self.expectation.estimate(self.instance)
+        if known is None or known.measure is None or estimate is None:
             return None
         if known.measure is Measure.REQUESTS:
             rate = "requests_per_s"
@@ -255,16 +264,16 @@ class RankSamples:
             return None
         attempt = self.job.attempt
         part = per_rank(known.measure, len(attempt.allocations) if attempt is not None else 1)
-        return Deviation(measured=measured, would=would.times(part))
+        return Deviation(measured=measured, estimate=estimate.times(part))
 
     def busy(self) -> bool:
-        """Return whether it uses nearly all of its vCPUs, so that more of them would help."""
+        """Return whether the rank uses nearly all of its vCPUs, so that more of them would help."""
         cpu = self.pace("cpu_s")
         return cpu is not None and cpu.mean >= self.context.policy.correction.busy_share * self.held.resources.vcpus
 
 
 def _progress(samples: Sequence[Sampled]) -> tuple[float, float]:
-    """Return what the last sample that tells of it says of progress, and when; not every one can be measured."""
+    """Return progress and time of the last sample that has it; some samples do not."""
     for each in reversed(samples):
         if (part := each.values.get("progress")) is not None:
             return part, each.at
@@ -272,11 +281,11 @@ def _progress(samples: Sequence[Sampled]) -> tuple[float, float]:
 
 
 def column_of(instance: Instance) -> str:
-    """Return the machine's type as classifications name it."""
+    """Return the type of an instance as ``<provider>/<type>``."""
     return f"{instance.offer.provider}/{instance.offer.instance_type.name}"
 
 
-def would_do(
+def expected_where(
     known: Classification,
     job: Job,
     held: Allocation,
@@ -285,7 +294,7 @@ def would_do(
     vcpus: float | None = None,
     nodes: int | None = None,
 ) -> ExpectedPerformance | None:
-    """Return what is expected of a running job with such machines, or with other vCPUs or nodes than it has."""
+    """Return the performance expected of a running job on this type, with the given or its present vCPUs and nodes."""
     return expected(
         known,
         column,
@@ -296,48 +305,48 @@ def would_do(
 
 
 def rank_samples(context: PlanContext, job: Job) -> RankSamples | None:
-    """Return what can be looked at of ``job``; None: it does not run, has not settled, or was not measured since."""
+    """Return the samples of ``job``; None if it does not run, has not settled, or has no samples since."""
     watched, attempt = context.snapshot.job_samples.get(job.id), job.attempt
     if watched is None or attempt is None or watched.attempt != attempt.id or job.state is not JobState.RUNNING:
         return None
-    known, posts = context.snapshot.applications.get(job.application), context.snapshot.plan_cache.posts
-    post: RankExpectation | None = posts.get(job.id)
-    if post is None or post.job is not job or post.known is not known or post.policy is not context.policy:
-        post = posts[job.id] = _post(job, known, context.policy)
-    at = context.fleet.index.get(post.held.instance_id) if post is not None else None
-    if post is None or at is None:
+    known, expectations = context.snapshot.applications.get(job.application), context.snapshot.plan_cache.expectations
+    expectation: RankExpectation | None = expectations.get(job.id)
+    if (
+        expectation is None
+        or expectation.job is not job
+        or expectation.known is not known
+        or expectation.policy is not context.policy
+    ):
+        expectation = expectations[job.id] = _expectation(job, known, context.policy)
+    at = context.fleet.index.get(expectation.held.instance_id) if expectation is not None else None
+    if expectation is None or at is None:
         return None
-    samples = watched.ranks.get(post.held.rank, ())
+    samples = watched.ranks.get(expectation.held.rank, ())
     return (
-        RankSamples(context, watched, post, context.fleet.instances[at])
-        if samples and samples[-1].at > post.since
+        RankSamples(context, watched, expectation, context.fleet.instances[at])
+        if samples and samples[-1].at > expectation.since
         else None
     )
 
 
-def _post(job: Job, known: Classification | None, policy: Policy) -> RankExpectation | None:
+def _expectation(job: Job, known: Classification | None, policy: Policy) -> RankExpectation | None:
     held = first_rank(job)
     if held is None:
         return None
-    since, deeds = settled_at(job, policy.correction.settle_s), correction_steps(job)
+    since, steps = settled_at(job, policy.correction.settle_s), correction_steps(job)
     return RankExpectation(
-        job=job, held=held, since=since, known=known, deeds=deeds, deadline_at=job.deadline_at, policy=policy
+        job=job, held=held, since=since, known=known, steps_taken=steps, deadline_at=job.deadline_at, policy=policy
     )
 
 
 def correction_steps(job: Job) -> int:
-    """Return how many corrections of its present attempt did more than change what is believed."""
+    """Return the number of corrections of the present attempt, other than learning ones."""
     attempt = job.attempt.id if job.attempt is not None else ""
     return sum([each.attempt == attempt and each.step not in LEARNING for each in job.corrections])
 
 
-KEPT_ALARMS = 1000
-"""So many times to look again are kept beside those of jobs that rest; most are of what was looked at before."""
-
-
 class RecheckAt(NamedTuple):
-    """That nothing is to be done about a job before ``until``, while its samples and what is believed of it are these:
-    the very same."""
+    """Postpones the check of a job until ``until``, as long as its samples and estimates are the identical objects."""
 
     until: float
     samples: JobSamples | None
@@ -346,58 +355,58 @@ class RecheckAt(NamedTuple):
 
 
 class RecheckQueue:
-    """All running jobs, as those that rest and those that do not; follows the snapshots of one deployment."""
+    """The running jobs, divided into those due for a check and those postponed; updated from plan to plan."""
 
     def __init__(self) -> None:
-        """Know of nobody."""
-        self._resting: dict[JobId, RecheckAt] = {}
-        self._awake: dict[JobId, Job] = {}
-        self._alarms: list[tuple[float, JobId]] = []
+        self._postponed: dict[JobId, RecheckAt] = {}
+        self._due: dict[JobId, Job] = {}
+        self._timers: list[tuple[float, JobId]] = []
         self._jobs: Sequence[Job] = ()
         self._watched: Mapping[JobId, JobSamples] = {}
         self._beliefs: Mapping[str, Classification] = {}
         self._policy: Policy | None = None
 
-    def awake(self, snapshot: Snapshot, policy: Policy, jobs: Sequence[Job]) -> Collection[Job]:
-        """Return the running ones of ``jobs`` that do not rest, in no order; the roster has followed ``jobs``."""
+    def due(self, snapshot: Snapshot, policy: Policy, jobs: Sequence[Job]) -> Collection[Job]:
+        """Return the running jobs that are due, in no order; ``plan_cache.occupancy`` must be up to date with
+        ``jobs``."""
         occupancy, now = snapshot.plan_cache.occupancy, snapshot.now
         self._follow(jobs, occupancy)
-        for job_id in self._woken(snapshot, policy):
-            del self._resting[job_id]
-            self._awake[job_id] = occupancy.rows[job_id]
-        while self._alarms and self._alarms[0][0] <= now:
-            _, job_id = heapq.heappop(self._alarms)
-            if job_id in self._resting and self._resting[job_id].until <= now:
-                del self._resting[job_id]
-                self._awake[job_id] = occupancy.rows[job_id]
+        for job_id in self._changed(snapshot, policy):
+            del self._postponed[job_id]
+            self._due[job_id] = occupancy.rows[job_id]
+        while self._timers and self._timers[0][0] <= now:
+            _, job_id = heapq.heappop(self._timers)
+            if job_id in self._postponed and self._postponed[job_id].until <= now:
+                del self._postponed[job_id]
+                self._due[job_id] = occupancy.rows[job_id]
         self._watched, self._beliefs, self._policy = snapshot.job_samples, snapshot.applications, policy
-        return list(self._awake.values())
+        return list(self._due.values())
 
-    def rest(self, job: Job, until: float) -> None:
-        """Let an awake job rest until some time (infinite: until something of it changes)."""
-        del self._awake[job.id]
+    def postpone(self, job: Job, until: float) -> None:
+        """Postpone a due job until ``until``; inf: until its samples or estimates change."""
+        del self._due[job.id]
         samples, belief = self._watched.get(job.id), self._beliefs.get(job.application)
-        self._resting[job.id] = RecheckAt(until, samples, job.application, belief)
+        self._postponed[job.id] = RecheckAt(until, samples, job.application, belief)
         if until < math.inf:
-            heapq.heappush(self._alarms, (until, job.id))
-        if len(self._alarms) > 2 * len(self._resting) + KEPT_ALARMS:
-            self._alarms = [(rest.until, name) for name, rest in self._resting.items() if rest.until < math.inf]
-            heapq.heapify(self._alarms)
+            heapq.heappush(self._timers, (until, job.id))
+        if len(self._timers) > 2 * len(self._postponed) + MOST_OLD_TIMERS:
+            self._timers = [(rest.until, name) for name, rest in self._postponed.items() if rest.until < math.inf]
+            heapq.heapify(self._timers)
 
     def _follow(self, jobs: Sequence[Job], occupancy: Occupancy) -> None:
         for before, job in row_changes(self._jobs, jobs):
             if before is not None:
-                self._resting.pop(before.id, None)
-                self._awake.pop(before.id, None)
+                self._postponed.pop(before.id, None)
+                self._due.pop(before.id, None)
             if job is not None and occupancy.runs(job):
-                self._awake[job.id] = job
+                self._due[job.id] = job
         self._jobs = jobs
 
-    def _woken(self, snapshot: Snapshot, policy: Policy) -> set[JobId]:
-        """Return who rests no more, as they are judged by something else now."""
+    def _changed(self, snapshot: Snapshot, policy: Policy) -> set[JobId]:
+        """Return the postponed jobs whose samples, estimates or policy changed."""
         if policy is not self._policy:
-            return set(self._resting)
-        watched, beliefs, resting = snapshot.job_samples, snapshot.applications, self._resting
+            return set(self._postponed)
+        watched, beliefs, resting = snapshot.job_samples, snapshot.applications, self._postponed
         sampled = sampled_since(self._watched, watched)
         if sampled is None:
             woken = {name for name, rest in resting.items() if watched.get(name) is not rest.samples}

@@ -1,4 +1,4 @@
-"""A step that could be taken for a running job that misses its target, and what it is worth."""
+"""A correction step that could be taken for a running job, and what it is worth."""
 
 from __future__ import annotations
 
@@ -13,26 +13,30 @@ from hcloud.planner.plan import Learnt
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """A step that could be taken: by which factor it makes the job faster, and what it costs in its seconds.
-
-    ``act`` adds the deed to the plan, given the reason that was noted with the job.
-    """
+    """A correction step that could be taken."""
 
     step: str
     text: str
+    """What the step does, for the reason."""
     factor: float
+    """Speed-up of the job."""
     cost_s: float
+    """Cost in seconds of the job's work."""
     act: Callable[[Reason], None]
+    """Adds the actions to the plan, given the reason recorded with the job."""
     instances: tuple[str, ...] = ()
+    """Instances concerned."""
     learnt: Learnt | None = None
+    """New estimates; None: unchanged."""
     numbers: dict[str, Number] = field(default_factory=dict)
+    """Numbers for the reason."""
 
 
-def remaining_s(context: PlanContext, found: Assessment) -> float:
-    """Return how much longer the job takes as it is; a service, or where that is not known, a horizon's time."""
-    return found.remaining_s if found.remaining_s is not None else context.policy.lease.horizon_s
+def remaining_s(context: PlanContext, assessment: Assessment) -> float:
+    """Return the remaining run time in seconds as things are; a lease horizon for services and where it is unknown."""
+    return assessment.remaining_s if assessment.remaining_s is not None else context.policy.lease.horizon_s
 
 
-def saved_s(context: PlanContext, found: Assessment, factor: float) -> float:
-    """Return how many seconds earlier the job ends if it gets faster by ``factor``."""
-    return remaining_s(context, found) * (1.0 - 1.0 / factor)
+def saved_s(context: PlanContext, assessment: Assessment, factor: float) -> float:
+    """Return how many seconds earlier the job ends with a speed-up of ``factor``."""
+    return remaining_s(context, assessment) * (1.0 - 1.0 / factor)

@@ -1,14 +1,15 @@
-"""More for a job that misses its target: more of its machines, and more machines (Quasar, Dissertation §4.4).
+"""Scale a job that misses its target up or out (Quasar, Dissertation §4.4).
 
-Scale-up comes first, since no work is lost and nothing is bought: all ranks grow by the same factor, or none does, as
-the slowest rank of a job that is spread out sets its pace. Scale-out adds the nodes an incremental job still lacks,
-where there is room; else, if what that saves repays what it costs, on machines that the plan launches for it.
+Scale-up comes first, since no work is lost and nothing is launched. All ranks grow by the same factor or none does,
+because the slowest rank sets the pace. Scale-out adds the nodes an incremental job still lacks, where there is room;
+else on new instances, if the time saved is worth their cost.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -25,35 +26,38 @@ from hcloud.planner.plan import RankPlacement, Resize
 from hcloud.planner.text import offer_words, seconds, size_share
 
 RESIZE = "resize"
-BUSIEST = 0.95
-"""A service is taken to be no busier than this: beyond it nothing can be said of its latency."""
+MOST_UTILISATION = 0.95
+"""Utilisation of a service is capped at this value, since the latency model diverges near 1."""
 STEP_VCPUS = 0.01
-"""Sizes are rounded down to this, which control groups can tell apart."""
+"""Sizes are rounded down to a multiple of this, which control groups can represent."""
 
 
 # ------------------------------------------------------------------------------------------------------------- scale-up
-def resize(context: PlanContext, look: RankSamples, found: Assessment) -> Iterator[Option]:
-    """Give every rank more vCPUs of its machine, as far as nobody has or awaits them: no work is lost."""
-    job, ranks = look.job, _ranks(look.job)
+def resize(context: PlanContext, view: RankSamples, assessment: Assessment) -> Iterator[Option]:
+    """Give every rank more vCPUs of its instance, of those neither held nor awaited."""
+    job, ranks = view.job, _ranks(view.job)
     if job.spec.exclusive or any(not _can_grow(context, held) for held in ranks):
         return
-    factor = _growth(context, look, found, ranks)
-    grown = [_grown(held, factor) for held in ranks]
+    factor = _growth(context, view, assessment, ranks)
+    grown = []
+    for held in ranks:
+        vcpus = math.floor(held.resources.vcpus * factor / STEP_VCPUS + SLACK) * STEP_VCPUS
+        grown.append(replace(held.resources, vcpus=round(vcpus, 2)))
     if any(after.vcpus <= held.resources.vcpus + SLACK for held, after in zip(ranks, grown, strict=True)):
         return
     more = [after.minus(held.resources) for held, after in zip(ranks, grown, strict=True)]
     if not _affordable(context, job, ranks, more):
         return
-    vcpus = next(after.vcpus for held, after in zip(ranks, grown, strict=True) if held.rank == look.held.rank)
+    vcpus = next(after.vcpus for held, after in zip(ranks, grown, strict=True) if held.rank == view.held.rank)
     each = f"each of its {len(ranks)} ranks" if len(ranks) > 1 else "it"
-    text = f"resizing {each} from {look.held.resources.vcpus:g} to {vcpus:g} vCPU on {_names(ranks)}"
+    text = f"resizing {each} from {view.held.resources.vcpus:g} to {vcpus:g} vCPU on {_names(ranks)}"
     yield Option(
         step=RESIZE,
         text=text,
-        factor=_faster_with(look, found, vcpus),
+        factor=_speedup_with(view, assessment, vcpus),
         cost_s=0.0,
         act=lambda reason: _resize(context, job, ranks, grown, reason),
-        numbers={"vcpus": vcpus, "vcpus_before": look.held.resources.vcpus, "ranks": len(ranks)},
+        numbers={"vcpus": vcpus, "vcpus_before": view.held.resources.vcpus, "ranks": len(ranks)},
     )
 
 
@@ -75,31 +79,25 @@ def _can_grow(context: PlanContext, held: Allocation) -> bool:
 
 
 def most_vcpus(context: PlanContext, job: Job) -> float:
-    """Return how many vCPUs a rank of ``job`` may get at most: what it states, else a multiple of what it asked."""
+    """Return how many vCPUs a rank of ``job`` may get: the job's own limit, else a multiple of its request."""
     spec = job.spec
     if spec.vcpus_within is not None:
         return spec.vcpus_within[1]
     return context.policy.correction.resize_limit * spec.resources.vcpus
 
 
-def _growth(context: PlanContext, look: RankSamples, found: Assessment, ranks: Sequence[Allocation]) -> float:
-    """Return by which factor all ranks may grow: as far as it lacks, its limit allows and the fullest machine has."""
+def _growth(context: PlanContext, view: RankSamples, assessment: Assessment, ranks: Sequence[Allocation]) -> float:
+    """Return the factor by which all ranks may grow: limited by need, by policy and by the fullest instance."""
     policy, fleet = context.policy.correction, context.fleet
-    short = found.wanted / found.pace.mean if found.pace.mean > 0 else policy.resize_limit
+    short = assessment.wanted / assessment.pace.mean if assessment.pace.mean > 0 else policy.resize_limit
     here: dict[int, float] = {}
     for held in ranks:
         at = fleet.index[held.instance_id]
         here[at] = here.get(at, 0.0) + held.resources.vcpus
     spare = {at: min(float(fleet.free[0, at]), float(fleet.room[0, at])) for at in here}
     room = min(1.0 + max(0.0, spare[at]) / vcpus for at, vcpus in here.items())
-    limit = most_vcpus(context, look.job) / max(held.resources.vcpus for held in ranks)
+    limit = most_vcpus(context, view.job) / max(held.resources.vcpus for held in ranks)
     return min(short * (1.0 + policy.margin), room, limit)
-
-
-def _grown(held: Allocation, factor: float) -> Resources:
-    now = held.resources
-    vcpus = math.floor(now.vcpus * factor / STEP_VCPUS + SLACK) * STEP_VCPUS
-    return Resources(vcpus=round(vcpus, 2), memory_mib=now.memory_mib, disk_gib=now.disk_gib)
 
 
 def _affordable(context: PlanContext, job: Job, ranks: Sequence[Allocation], more: Sequence[Resources]) -> bool:
@@ -128,36 +126,36 @@ def _resize(
     context.add(Resize(job_id=job.id, ranks=placed, reason=reason))
 
 
-def _faster_with(look: RankSamples, found: Assessment, vcpus: float) -> float:
-    """Return how much faster it is with so many vCPUs: as its steps say, else in proportion if it uses all it has.
+def _speedup_with(view: RankSamples, assessment: Assessment, vcpus: float) -> float:
+    """Return the speed-up with so many vCPUs: as measured, else in proportion if the rank uses all it has.
 
-    A service waits in queues: its latency goes with ``1 / (1 - use)`` (M/M/1, processor sharing), use falls with size.
+    The latency of a service follows ``1 / (1 - utilisation)`` (M/M/1, processor sharing).
     """
-    known, now, then = look.known(), look.would(), look.would(vcpus=vcpus)
-    if found.by == "latency":
-        cpu = look.pace("cpu_s")
-        use = min(BUSIEST, cpu.mean / look.held.resources.vcpus) if cpu is not None else 0.0
-        return (1.0 - use * look.held.resources.vcpus / vcpus) / (1.0 - use)
+    known, now, then = view.known(), view.estimate(), view.estimate(vcpus=vcpus)
+    if assessment.by == "latency":
+        cpu = view.pace("cpu_s")
+        use = min(MOST_UTILISATION, cpu.mean / view.held.resources.vcpus) if cpu is not None else 0.0
+        return (1.0 - use * view.held.resources.vcpus / vcpus) / (1.0 - use)
     if known is not None and known.by_step and now is not None and then is not None:
         return float(np.exp(then.mean - now.mean))
-    return vcpus / look.held.resources.vcpus if look.busy() else 1.0
+    return vcpus / view.held.resources.vcpus if view.busy() else 1.0
 
 
 # ------------------------------------------------------------------------------------------------------------ scale-out
-def more_nodes(context: PlanContext, look: RankSamples, found: Assessment) -> Iterator[Option]:
-    """Let an incremental job have the nodes it still lacks: where there is room now, else on new machines, once."""
-    job, attempt = look.job, look.job.attempt
+def more_nodes(context: PlanContext, view: RankSamples, assessment: Assessment) -> Iterator[Option]:
+    """Add the nodes an incremental job still lacks: where there is room now, else once on new instances."""
+    job, attempt = view.job, view.job.attempt
     missing = missing_ranks(job)
     if attempt is None or job.spec.nodes.gang or not missing:
         return
     group, now, count = context.group_of(job), len(_ranks(job)), job.spec.nodes.count
-    more, less = look.would(nodes=count), look.would(nodes=now)
+    more, less = view.estimate(nodes=count), view.estimate(nodes=now)
     factor = float(np.exp(more.mean - less.mean)) if more is not None and less is not None else count / max(now, 1)
     numbers: dict[str, Number] = {"nodes": count, "nodes_before": now}
     soon = context.fleet.placeable | context.fleet.coming
     if context.fleet.fitting_now(group.asks, usable(context, group, soon)).any():
-        # What it takes is counted in node-seconds: as much as it takes more of them than before.
-        cost_s = max(0.0, remaining_s(context, found) * (count / max(now, 1) / factor - 1.0))
+        # The cost is the increase in node-seconds.
+        cost_s = max(0.0, remaining_s(context, assessment) * (count / max(now, 1) / factor - 1.0))
         cost_s /= context.policy.correction.promise_worth
         text = f"scaling out from {now} to {count} nodes"
         yield Option(
@@ -169,32 +167,32 @@ def more_nodes(context: PlanContext, look: RankSamples, found: Assessment) -> It
             numbers=numbers,
         )
     elif not any(each.step == NODES_LAUNCHED and each.attempt == attempt.id for each in job.corrections):
-        yield from _bought(context, found, job, group, factor, numbers)
+        yield from _launch_option(context, assessment, job, group, factor, numbers)
 
 
-def _bought(
-    context: PlanContext, found: Assessment, job: Job, group: JobGroup, factor: float, numbers: dict[str, Number]
+def _launch_option(
+    context: PlanContext, assessment: Assessment, job: Job, group: JobGroup, factor: float, numbers: dict[str, Number]
 ) -> Iterator[Option]:
-    """Yield that machines are launched for the missing nodes, if there is an offer that limits have room for.
+    """Yield a scale-out on new instances, if an offer is within limits.
 
-    The cost: the time until they are up, in which nothing is saved; and what they cost more than the job's own nodes
-    cost less for ending earlier, in seconds of the job at what it costs now.
+    The cost is the boot time, in which nothing is saved, and the additional money, converted into seconds at the job's
+    present price.
     """
     missing, now = len(missing_ranks(job)), len(_ranks(job))
     offer = cheapest_offer(context, job, group)
     if offer is None:
         return
-    boot_s, held_s = offer.instance_type.boot_delay_s, remaining_s(context, found) / factor
+    boot_s, held_s = offer.instance_type.boot_delay_s, remaining_s(context, assessment) / factor
     machines_usd = missing * offer.price_usd_per_h / 3600 * max(offer.billing_minimum_s, held_s)
     own_usd_per_s = sum(_usd_per_s(context, held) for held in _ranks(job))
-    more_s = machines_usd / own_usd_per_s - saved_s(context, found, factor) if own_usd_per_s > 0 else 0.0
+    more_s = machines_usd / own_usd_per_s - saved_s(context, assessment, factor) if own_usd_per_s > 0 else 0.0
     cost_s = boot_s * (1.0 - 1.0 / factor) + max(0.0, more_s) / context.policy.correction.promise_worth
     text = f"scaling out from {now} to {missing + now} nodes, {missing} of them on new machines"
-    text += f" ({offer_words(offer)}, up in {seconds(boot_s)})"
+    text += f" ({offer_words(offer)}, ready in {seconds(boot_s)})"
     numbers |= {"launched_for": missing, "boot_delay_s": boot_s, "usd": round(machines_usd, 6)}
 
     def act(_: Reason) -> None:
-        """Leave buying to provisioning, later in this plan, as for any job that waits."""
+        """Leave the launch to provisioning, later in this plan."""
         context.behind.add(job.id)
         context.expanding.append(job)
 
@@ -207,7 +205,7 @@ def _usd_per_s(context: PlanContext, held: Allocation) -> float:
 
 
 def cheapest_offer(context: PlanContext, job: Job, group: JobGroup) -> Offer | None:
-    """Return the cheapest offer for a rank of ``job`` that can be had and that caps and budgets have room for."""
+    """Return the cheapest available offer for a rank of ``job`` within caps and budgets, or None."""
     for offer in sorted(context.snapshot.offers, key=lambda each: (each.price_usd_per_h, each.key)):
         fits = bool((vector(offer.instance_type.capacity) + SLACK >= group.demand).all())
         backed_off = any(b.covers(offer) and b.until_at > context.now for b in context.snapshot.backoffs)
@@ -221,8 +219,8 @@ def cheapest_offer(context: PlanContext, job: Job, group: JobGroup) -> Offer | N
 
 
 def add_missing_ranks(context: PlanContext, *, behind: bool = False) -> None:
-    """Add missing ranks of running incremental jobs where room is left; ``behind``: of those only that miss their
-    target, and keep for them what starts."""
+    """Add missing ranks of running incremental jobs where room is left; with ``behind``, only of jobs that miss their
+    target, for which booting instances are claimed too."""
     incomplete = context.snapshot.plan_cache.occupancy.incomplete
     growing = [job for job in context.running if job.id in incomplete] if incomplete else []
     growing = [job for job in growing if job.id not in context.stopping and (not behind or job.id in context.behind)]

@@ -1,14 +1,14 @@
-"""What falls behind its like is started anew elsewhere: ranks of incremental jobs (Quasar §4.4), and jobs of one rank.
+"""Restart stragglers elsewhere: slow ranks of incremental jobs (Quasar §4.4), and slow jobs of one rank.
 
-A rank whose pace is surely less than a part of the median of the others is stopped, and ``add_missing_ranks`` starts it
-again on another machine, while the others go on. Only where a machine has room now, where its new start is expected to
-end well before the straggler would, and while the others have enough to do that the job does not end in between. Its
-interference cannot be profiled in place here, so that is not asked.
+A rank whose pace is surely below a part of the median of the others is stopped, and
+:func:`~hcloud.planner.correction.scaling.add_missing_ranks` starts it on another instance. This requires that an
+instance has room now, that the restart is expected to end well before the straggler would, and that the job does not
+end meanwhile.
 
-A job of one rank has no others beside it, but copies of it elsewhere: one that was profiled anew since it runs, and did
-as ever on such a machine, tells that not its class is wrong but this start of it (:func:`faster_anew`). Where there is
-no room to profile one, a job so slow is taken for a straggler as long as it is the only one (:func:`straggles`): one
-start in a hundred is, and hardly an estimate is as wrong. What it does where it is moved to tells which it was.
+A job of one rank is compared with copies of it: if one was profiled since its start and performed as estimated, this
+start is slow and the estimate is right (:func:`restart_speedup`). If no copy could be profiled, a very slow job counts
+as a straggler as long as it is the only one of its application (:func:`is_straggler`), since estimates are hardly ever
+so wrong. Its performance after the move shows which it was.
 """
 
 from __future__ import annotations
@@ -21,93 +21,94 @@ from hcloud.core.model import Allocation, Attempt, Job, Number, Reason
 from hcloud.forecast.job_monitor import Pace, pace_of_counter
 from hcloud.planner.context import RELAUNCHED, PlanContext
 from hcloud.planner.correction.monitor import Deviation, RankSamples, column_of, deviations_of, rank_samples
-from hcloud.planner.occupancy import FEWEST
+from hcloud.planner.occupancy import FEWEST_RANKS
 from hcloud.planner.placement.place import usable
 from hcloud.planner.plan import Correct, StopRank
-from hcloud.planner.text import seconds
+from hcloud.planner.text import percent, seconds
 
 MARGIN_S = 30.0
-"""The others must have so much more to do than stopping a rank may take."""
+"""The other ranks must have this much more work left than stopping a rank may take."""
 
 
 def relaunch_stragglers(context: PlanContext, most: int) -> None:
-    """Stop the slowest straggler of each incremental job, of ``most`` jobs at most."""
+    """Stop the slowest straggler of each incremental job, in at most ``most`` jobs."""
     occupancy = context.snapshot.plan_cache.occupancy
     for job in (
-        [job for job in context.running if job.id in occupancy.scattered] if occupancy.scattered and most > 0 else ()
+        [job for job in context.running if job.id in occupancy.comparable] if occupancy.comparable and most > 0 else ()
     ):
         attempt = job.attempt
         if most <= 0 or attempt is None or job.id in context.stopping or job.cancelled_by is not None:
             continue
         done = [c.at for c in job.corrections if c.step == RELAUNCHED and c.attempt == attempt.id]
-        # Until it has ended, a rank that was asked to looks like any other: it is not asked again.
+        # A rank that is stopping still has samples: do not stop it again.
         ending = any(context.now < at + job.spec.stop_grace_s + MARGIN_S for at in done)
         if not ending and len(done) < context.policy.correction.max_relaunches_per_attempt:
             most -= _relaunch(context, job, attempt)
 
 
-def faster_anew(context: PlanContext, look: RankSamples) -> float:
-    """Return how many times as fast a lone job surely is where it is begun anew, as it is a straggler; 1: it is none.
+def restart_speedup(context: PlanContext, view: RankSamples) -> float:
+    """Return the speed-up of a job of one rank if it is restarted elsewhere; 1 if it is no straggler.
 
-    It is one that surely does less than a copy of it did since it began: on a machine of its type, or on another so
-    much less (``correction.straggler_below``) that what is believed of its own cannot be so wrong. Where there is no
-    such copy, nothing else of its application must be slow either (:func:`straggles`).
+    A straggler surely performs worse than a copy profiled since its start: on its own instance type or, on another one,
+    by more than the estimate for its type can be wrong (``correction.straggler_below``). Without such a copy,
+    :func:`is_straggler` decides.
     """
-    departure, policy = look.departure(), context.policy.correction
-    if departure is None or departure.measured.mean <= 0 or not _alone(context, look):
+    deviation, policy = view.deviation(), context.policy.correction
+    if deviation is None or deviation.measured.mean <= 0 or not _is_alone(context, view):
         return 1.0
-    deviations, low = deviations_of(policy.confidence), departure.would.limits()[0]
-    most, since = departure.measured.at_most(deviations), profiled_since(context, look)
-    if most >= low or not departure.surely(deviations, policy.margin):
+    deviations, low = deviations_of(policy.confidence), deviation.estimate.limits()[0]
+    most, profiled_on = deviation.measured.at_most(deviations), profiled_since(context, view)
+    if most >= low or not deviation.surely(deviations, policy.margin):
         return 1.0
-    if since:
-        straggler = column_of(look.instance) in since or most < _least(context, departure)
+    if profiled_on:
+        straggler = column_of(view.instance) in profiled_on or most < _plausible_minimum(context, deviation)
     else:
-        straggler = straggles(context, look)
-    return low / departure.measured.mean if straggler else 1.0
+        straggler = is_straggler(context, view)
+    return low / deviation.measured.mean if straggler else 1.0
 
 
-def straggles(context: PlanContext, look: RankSamples, kept: float = 1.0) -> bool:
-    """Return whether rather this start of a job is slow than what is believed of its application wrong.
+def is_straggler(context: PlanContext, view: RankSamples, kept: float = 1.0) -> bool:
+    """Return whether this start of the job is slow, rather than the estimate wrong.
 
-    So it is where it does less than ``correction.straggler_below`` of the least expected, and has done so as long as is
-    known, while nothing else of its application is slow: none of its last runs was other than expected, and no other
-    job of it does as little, alone. ``kept``: what neighbours are believed to leave it (0..1).
+    That is assumed if the job has always performed below ``correction.straggler_below`` of the least expected, and
+    nothing else of its application is slow: neither its last runs nor another running job. ``kept`` is the part (0..1)
+    of its performance that its neighbours are estimated to leave.
     """
-    departure, job = look.departure(), look.job
-    if departure is None:
+    deviation, job = view.deviation(), view.job
+    if deviation is None:
         return False
-    least = _least(context, departure, kept)
-    if departure.measured.mean >= least or departure.measured.best >= least:  # it once did more: another phase
+    minimum = _plausible_minimum(context, deviation, kept)
+    # it was faster once, so it is in another phase
+    if deviation.measured.mean >= minimum or deviation.measured.best >= minimum:
         return False
     rows = context.snapshot.programs.get(identify(job.spec).program, ())
     if any(any(row.missed) for row in rows if row.name == row_name(job.application)):
         return False
     others = [each for each in context.running if each.application == job.application and each is not job]
-    return not any(_as_slow(context, each) for each in others)
+    return not any(_is_as_slow(context, each) for each in others)
 
 
-def _least(context: PlanContext, departure: Deviation, kept: float = 1.0) -> float:
-    """Return below which performance one start in a hundred is likelier than an estimate as wrong."""
-    return context.policy.correction.straggler_below * kept * departure.would.limits()[0]
+def _plausible_minimum(context: PlanContext, deviation: Deviation, kept: float = 1.0) -> float:
+    """Return the performance below which a slow start is likelier than a wrong estimate."""
+    return context.policy.correction.straggler_below * kept * deviation.estimate.limits()[0]
 
 
-def _as_slow(context: PlanContext, job: Job) -> bool:
-    look = rank_samples(context, job)
-    departure = look.departure() if look is not None else None
-    if look is None or departure is None or not _alone(context, look):
+def _is_as_slow(context: PlanContext, job: Job) -> bool:
+    view = rank_samples(context, job)
+    deviation = view.deviation() if view is not None else None
+    if view is None or deviation is None or not _is_alone(context, view):
         return False
-    return departure.measured.mean < _least(context, departure)
+    return deviation.measured.mean < _plausible_minimum(context, deviation)
 
 
-def _alone(context: PlanContext, look: RankSamples) -> bool:
-    here = context.fleet.holdings[context.fleet.index[look.held.instance_id]]
-    return all(each.id == look.job.id for each, _ in here)
+def _is_alone(context: PlanContext, view: RankSamples) -> bool:
+    here = context.fleet.holdings[context.fleet.index[view.held.instance_id]]
+    return all(each.id == view.job.id for each, _ in here)
 
 
-def profiled_since(context: PlanContext, look: RankSamples) -> set[str]:
-    """Return the types (columns) of the machines on which copies of the job were profiled since it was started."""
-    job, started_at = look.job, look.held.started_at
+def profiled_since(context: PlanContext, view: RankSamples) -> set[str]:
+    """Return the instance types, as ``<provider>/<type>``, on which copies of the job were profiled since its start."""
+    job, started_at = view.job, view.held.started_at
     if not job.profile_runs or started_at is None:
         return set()
     return {
@@ -121,7 +122,7 @@ def profiled_since(context: PlanContext, look: RankSamples) -> set[str]:
 
 def _relaunch(context: PlanContext, job: Job, attempt: Attempt) -> bool:
     paces = _paces(context, job, attempt)
-    if len(paces) < FEWEST or any(a.released and a.cause is not None for a in attempt.allocations):
+    if len(paces) < FEWEST_RANKS or any(a.released and a.cause is not None for a in attempt.allocations):
         return False
     slowest, pace, done = min(paces, key=lambda each: (each[1].mean, each[0].rank))
     others = [(other.mean, part) for held, other, part in paces if held is not slowest]
@@ -150,15 +151,15 @@ def _reason(held: Allocation, measured: float, median: float, left_s: float, aga
         "left_s": None if left_s == inf else round(left_s, 3),
         "again_s": round(again_s, 3),
     }
-    text = f"straggler: rank {held.rank} on {held.instance_id} progresses at {measured / median:.0%} of the median rank"
-    text += f"; restarting it elsewhere takes {seconds(again_s)}"
-    text += ", here it has stalled" if left_s == inf else f", here it needs {seconds(left_s)} more"
+    text = f"straggler: rank {held.rank} on {held.instance_id} progresses at {percent(measured / median)} of the median"
+    text += f"; restarted elsewhere it needs {seconds(again_s)}, "
+    text += "here it has stalled" if left_s == inf else f"here {seconds(left_s)} more"
     return Reason(code="correct_relaunch", text=text, numbers=numbers)
 
 
 def _paces(context: PlanContext, job: Job, attempt: Attempt) -> list[tuple[Allocation, Pace, float]]:
     """Return the running ranks whose pace is known, with their progress (0..1)."""
-    watched, policy, found = context.snapshot.job_samples.get(job.id), context.policy.correction, []
+    watched, policy, paces = context.snapshot.job_samples.get(job.id), context.policy.correction, []
     if watched is None or watched.attempt != attempt.id:
         return []
     for held in attempt.allocations:
@@ -167,5 +168,5 @@ def _paces(context: PlanContext, job: Job, attempt: Attempt) -> list[tuple[Alloc
             continue
         pace = pace_of_counter(samples, "progress", held.started_at + policy.settle_s, policy.readings)
         if pace is not None:
-            found.append((held, pace, samples[-1].values.get("progress", 0.0)))
-    return found
+            paces.append((held, pace, samples[-1].values.get("progress", 0.0)))
+    return paces

@@ -44,6 +44,7 @@ from hcloud.planner.fit.sizing import (
 )
 from hcloud.planner.fleet import SLACK, Amounts, Fleet, MachineKinds, Mask, Places
 from hcloud.planner.occupancy import held_by
+from hcloud.planner.placement.orders import BARS_NEIGHBOURS, KNOWS_PRESSURE, KNOWS_TYPES, LOSES_TO_TYPES
 from hcloud.planner.snapshot import Snapshot
 from hcloud.spec.policy import Policy
 
@@ -94,10 +95,6 @@ class RankSizes:
         return self.vcpus()[places]
 
 
-BARS_NEIGHBOURS = frozenset({"paragon", "quasar", "heterogeneity_oblivious"})
-KNOWS_PRESSURE = BARS_NEIGHBOURS | {"least_loss"}
-KNOWS_TYPES = frozenset({"paragon", "quasar", "interference_oblivious", "least_loss"})
-LOSES_TO_TYPES = KNOWS_TYPES - {"quasar"}
 DOUBT = 40.0
 """By so many points pressures that were not measured themselves are off in one of ten cases (Paragon's small cluster:
 28 points, root mean square)."""

@@ -1,9 +1,9 @@
-"""What there was to choose from when a job was placed: types of machines, with what was expected of the job there.
+"""Explain a placement: its reason, the alternatives considered, and the constraints that excluded instances.
 
-Stored with the decision, so that it can be explained, and judged once it is known how the job did. Types by market,
-which sets their price, not single machines: what else sets machines of one type apart are their neighbours, which the
-reason tells. The chosen one is told with the price of the very machine, others with the least price there was. Worked
-out once per plan for jobs that ask for the same, and for so many kinds of jobs only that planning does not slow down.
+Alternatives are instance types by market, since that determines price and estimate; single instances of a type differ
+only by their neighbours, which the reason covers. They are stored with the decision, to be shown, and judged once the
+job's performance is known. They are computed once per plan for jobs with the same requirements, and for a limited
+number of groups.
 """
 
 from __future__ import annotations
@@ -13,30 +13,37 @@ from dataclasses import replace
 
 import numpy as np
 
-from hcloud.core.estimates import Classification
 from hcloud.core.model import Job, Market, Number, Offer, Reason
 from hcloud.planner.context import JobGroup, PlanContext
 from hcloud.planner.fit.sizing import ExpectedPerformance, expected
-from hcloud.planner.fleet import SLACK, Fleet, Mask, OfferShape, offer_shape_of
+from hcloud.planner.fleet import SLACK, Mask, OfferShape, offer_shape_of
 from hcloud.planner.market import may_use
 from hcloud.planner.plan import Candidate
-from hcloud.planner.text import amount, deadline_numbers, seconds, size_share
+from hcloud.planner.text import amount, deadline_numbers, percent, seconds, size_share
 from hcloud.spec.validation import counted
 
+MOST_CANDIDATES = 8
+"""Number of candidates stored, including the chosen one."""
+MOST_GROUPS = 256
+"""Number of groups in one plan for which candidates are computed."""
+NO_ROOM, DISTURBED, RANKED = "no room", "neighbours", "ranked lower"
+"""Why a candidate was not chosen."""
 
-def kept_away(context: PlanContext, group: JobGroup, refusal: Reason | None) -> Reason | None:
-    """Return that the demands of ``group`` keep it from machines with room, where they do; else ``refusal``."""
+
+def exclusion_reason(context: PlanContext, group: JobGroup, refusal: Reason | None) -> Reason | None:
+    """Return ``refusal``, extended by the constraints that exclude ``group`` from instances with room, if any do."""
     if refusal is None or not (bound := excluded(context, group)):
         return refusal
-    named = "; ".join(f"{key} excludes {', '.join(names[:3])}" for key, names in bound.items())
+    named = "; ".join(f"{key} excludes machines with room ({', '.join(names[:3])})" for key, names in bound.items())
     numbers: dict[str, Number] = {"bound": ", ".join(bound), "refused": refusal.code, **refusal.numbers}
-    text = f"{named}, which have room; no new one: {refusal.text}"
-    code = refusal.code if refusal.code == "impossible" else "placement_demands"
-    return Reason(code=code, text=text, numbers=numbers)
+    if refusal.code == "impossible":
+        return Reason(code=refusal.code, text=f"{refusal.text}; {named}", numbers=numbers)
+    return Reason(code="placement_demands", text=f"{named}; no new machine: {refusal.text}", numbers=numbers)
 
 
 def excluded(context: PlanContext, group: JobGroup, but: Sequence[int] = ()) -> dict[str, list[str]]:
-    """Return, by key of the job file, which machines with room (``but`` these) are not for ``group`` because of it."""
+    """Return, by key of the job file, the instances with room that a constraint of ``group`` excludes, except
+    ``but``."""
     fleet, where = context.fleet, group.constraints
     if where is None and group.company is None:
         return {}
@@ -48,54 +55,52 @@ def excluded(context: PlanContext, group: JobGroup, but: Sequence[int] = ()) -> 
     allowed = {
         "placement.zones": context.topology.admitted(by_zone) if by_zone is not None else roomy,
         "placement.labels": context.topology.admitted(by_label) if by_label is not None else roomy,
-        "placement.apart_from": context.topology.apart(group.company) if group.company is not None else roomy,
+        "placement.apart_from": context.topology.without_conflicts(group.company)
+        if group.company is not None
+        else roomy,
     }
     found = {key: np.flatnonzero(roomy & ~mask).tolist() for key, mask in allowed.items()}
     return {key: [fleet.instances[at].id for at in places] for key, places in found.items() if places}
 
 
-MOST = 8
-"""So many candidates are stored, the chosen one among them."""
-KINDS = 256
-"""Kinds of jobs in one plan whose candidates are worked out."""
-NO_ROOM, DISTURBED, RANKED = "no room", "neighbours", "ranked lower"
-
-
 def candidates_of(context: PlanContext, job: Job, group: JobGroup, at: int) -> tuple[Candidate, ...]:
-    """Return the types at hand for ``job``, which goes to machine ``at``: the chosen one, then the cheapest first."""
+    """Return the types considered for ``job``, which is placed on instance ``at``: the chosen one, then cheapest
+    first."""
     if group.candidates is None:
-        if context.kinds_told >= KINDS:
+        if context.kinds_told >= MOST_GROUPS:
             return ()
         context.kinds_told += 1
-        found = _all(context, job, group)
-        group.candidates = tuple(sorted(found, key=lambda c: (c.usd_per_h, c.column, c.market)))
+        candidates = _all_candidates(context, job, group)
+        group.candidates = tuple(sorted(candidates, key=lambda c: (c.usd_per_h, c.column, c.market)))
     offer = context.fleet.instances[at].offer
     shape = context.fleet.shapes[int(context.fleet.shape_at[at])]
     key = (shape, offer.price_usd_per_h)
     if key not in group.told:
         others = (each for each in group.candidates if (each.column, each.market) != shape)
-        group.told[key] = (_candidate(context, job, offer, ""), *others)[:MOST]
+        group.told[key] = (_candidate(context, job, offer, ""), *others)[:MOST_CANDIDATES]
     return group.told[key]
 
 
-def _all(context: PlanContext, job: Job, group: JobGroup) -> Iterator[Candidate]:
+def _all_candidates(context: PlanContext, job: Job, group: JobGroup) -> Iterator[Candidate]:
     fleet, may = context.fleet, _may_be(context, group)
     room = context.fitting_now(group, may)
     known = context.suit is not None and group.application
     suited = context.suit.suited(group.application, room) if context.suit is not None and known else room
     levels = ((suited, RANKED), (room, DISTURBED), (may, NO_ROOM))
-    # What of each is told: the first of these that any machine of the ware is of.
+    # The level of a shape is the first one that any of its instances reaches.
     some = np.array([(fleet.of_shape & mask).any(axis=1) for mask, _ in levels])
-    there: list[int] = np.flatnonzero(some.any(axis=0)).tolist()
-    for number, level in zip(there, some.argmax(axis=0)[there].tolist(), strict=True):
+    ready: list[int] = np.flatnonzero(some.any(axis=0)).tolist()
+    for number, level in zip(ready, some.argmax(axis=0)[ready].tolist(), strict=True):
         mask, why = levels[level]
-        yield _candidate(context, job, _cheapest(fleet, fleet.of_shape[number] & mask), why)
-    for offer in _not_there(context, group, {fleet.shapes[number] for number in there}):
+        places = (fleet.of_shape[number] & mask).nonzero()[0]
+        cheapest = fleet.instances[int(places[fleet.price_usd_per_h[places].argmin()])]
+        yield _candidate(context, job, cheapest.offer, why)
+    for offer in _offers_to_launch(context, group, {fleet.shapes[number] for number in ready}):
         yield _candidate(context, job, offer, f"still booting, {seconds(offer.instance_type.boot_delay_s)}")
 
 
 def _may_be(context: PlanContext, group: JobGroup) -> Mask:
-    """Return the machines that are large enough for a rank of ``group``, and of a kind that it may run on."""
+    """Return the instances that are large enough for a rank of ``group`` and of a kind it may run on."""
     fleet = context.fleet
     large = np.logical_and.reduce(fleet.capacity >= group.demand[:, None] - SLACK, axis=0)
     may: Mask = large & fleet.placeable & fleet.of_types(group.instance_types)
@@ -106,21 +111,15 @@ def _may_be(context: PlanContext, group: JobGroup) -> Mask:
     return may
 
 
-def _cheapest(fleet: Fleet, among: Mask) -> Offer:
-    """Return the offer of the cheapest machine of ``among``, which has one: of equals the first."""
-    places = among.nonzero()[0]
-    return fleet.instances[int(places[fleet.price_usd_per_h[places].argmin()])].offer
-
-
-def _not_there(context: PlanContext, group: JobGroup, there: Set[OfferShape]) -> Iterable[Offer]:
-    """Return the cheapest offer for ``group`` of each ware but those of which machines are ``there``."""
-    found, demand = dict[OfferShape, Offer](), group.demand.tolist()
-    for offer in context.to_be_had():
+def _offers_to_launch(context: PlanContext, group: JobGroup, ready: Set[OfferShape]) -> Iterable[Offer]:
+    """Return the cheapest offer for ``group`` of each shape that is not ``ready``."""
+    cheapest, demand = dict[OfferShape, Offer](), group.demand.tolist()
+    for offer in context.available_offers():
         shape = offer_shape_of(offer)
-        dearer = shape in found and offer.price_usd_per_h >= found[shape].price_usd_per_h
-        if shape not in there and not dearer and _fits(group, offer, demand):
-            found[shape] = offer
-    return found.values()
+        pricier = shape in cheapest and offer.price_usd_per_h >= cheapest[shape].price_usd_per_h
+        if shape not in ready and not pricier and _fits(group, offer, demand):
+            cheapest[shape] = offer
+    return cheapest.values()
 
 
 def _fits(group: JobGroup, offer: Offer, demand: list[float]) -> bool:
@@ -129,34 +128,34 @@ def _fits(group: JobGroup, offer: Offer, demand: list[float]) -> bool:
     return fits and (group.spot_ok or offer.market is not Market.SPOT) and may_use(group, offer)
 
 
-def _candidate(context: PlanContext, job: Job, offer: Offer, why: str) -> Candidate:
+def _candidate(context: PlanContext, job: Job, offer: Offer, rejected: str) -> Candidate:
     capacity, known = offer.instance_type.capacity, context.snapshot.applications.get(job.application)
     usd_per_h = offer.price_usd_per_h * size_share(job.spec.held_of(capacity), capacity)
     shape = offer_shape_of(offer)
     if known is None:
-        return _told(shape, usd_per_h, why, None)
-    question = ("candidate", shape, usd_per_h, why, job.spec.resources.vcpus, job.spec.nodes.count)
-    return known.answer(question, lambda: _expecting(known, *question[1:]))
+        return _make_candidate(shape, usd_per_h, rejected, None)
+    vcpus, nodes = job.spec.resources.vcpus, job.spec.nodes.count
+
+    def candidate() -> Candidate:
+        estimate = expected(known, shape[0], vcpus=vcpus, asked_vcpus=vcpus, nodes=nodes)
+        return _make_candidate(shape, usd_per_h, rejected, estimate)
+
+    return known.answer(("candidate", shape, usd_per_h, rejected, vcpus, nodes), candidate)
 
 
-def _expecting(
-    known: Classification, shape: OfferShape, usd_per_h: float, why: str, vcpus: float, nodes: int
+def _make_candidate(
+    shape: OfferShape, usd_per_h: float, rejected: str, estimate: ExpectedPerformance | None
 ) -> Candidate:
-    return _told(shape, usd_per_h, why, expected(known, shape[0], vcpus=vcpus, asked_vcpus=vcpus, nodes=nodes))
-
-
-def _told(shape: OfferShape, usd_per_h: float, why: str, would: ExpectedPerformance | None) -> Candidate:
-    (column, market), (low, high) = shape, would.limits() if would is not None else (None, None)
-    value = would.value if would is not None else None
+    (column, market), (low, high) = shape, estimate.limits() if estimate is not None else (None, None)
+    value = estimate.value if estimate is not None else None
     return Candidate(
-        column=column, market=market, usd_per_h=usd_per_h, predicted=value, low=low, high=high, rejected=why
+        column=column, market=market, usd_per_h=usd_per_h, predicted=value, low=low, high=high, rejected=rejected
     )
 
 
 def placement_reason(context: PlanContext, job: Job, group: JobGroup, places: Sequence[int]) -> Reason:
-    """Return why ``job`` of ``group`` was placed on the machines ``places``, of which the first speaks for all."""
+    """Return why ``job`` of ``group`` was placed on the instances ``places``; the first one represents all."""
     first, load = context.fleet.instances[places[0]], float(context.fleet.load[places[0]])
-    more = f" and {counted(len(places) - 1, 'more rank')}" if len(places) > 1 else ""
     waited_s = context.now - job.submitted_at
     numbers: dict[str, Number] = {
         "instance": first.id,
@@ -165,7 +164,9 @@ def placement_reason(context: PlanContext, job: Job, group: JobGroup, places: Se
         "waited_s": round(waited_s, 3),
         **deadline_numbers(job, context.now),
     }
-    chosen = _chosen_size(context, group, places[0])
+    chosen: dict[str, Number] = {}
+    if group.portions is not None and context.suit is not None:
+        chosen = context.suit.sized(group.portions, places[0], float(group.asks_on(places[0])[0]))
     numbers |= chosen
     if bound := excluded(context, group, places):
         numbers["bound"] = "; ".join(f"{key}: not {', '.join(names[:3])}" for key, names in bound.items())
@@ -174,30 +175,24 @@ def placement_reason(context: PlanContext, job: Job, group: JobGroup, places: Se
         decided = context.suit.numbers(group.application)
         numbers |= decided
         if "relaxed" in decided:
-            code, why = "least_disturbed", f"has the smallest violation of its tolerance ({decided['relaxed']})"
+            code, why = "least_disturbed", f"smallest interference beyond tolerance ({decided['relaxed']})"
     room = amount(context.granted(group, places[0]))
-    text = f"{first.id}: {'exclusive' if group.exclusive else why}, room for {room}"
-    text += f", {load:.0%} of its vCPUs in use with it{more}"
+    text = f"{first.id}: {'whole machine (exclusive)' if group.exclusive else why}; takes {room}"
+    text += f", {percent(load)} of its vCPUs then in use"
+    text += f"; {counted(len(places) - 1, 'more rank')} placed likewise" if len(places) > 1 else ""
     if "probability" in chosen:
-        text += f"; sized to {chosen['vcpus']:g} vCPU (allowed: {chosen['vcpus_within']}), which meets its target with"
-        text += f" {float(chosen['probability'] or 0):.0%} probability"
+        text += f"; sized to {chosen['vcpus']:g} vCPU (allowed: {chosen['vcpus_within']}),"
+        text += f" {percent(float(chosen['probability'] or 0))} likely to meet its target"
     text += f"; other machines with room excluded by {', '.join(bound)}" if bound else ""
     return Reason(code=code, text=text, numbers=numbers)
 
 
-def _chosen_size(context: PlanContext, group: JobGroup, at: int) -> dict[str, Number]:
-    """Return the numbers behind the size of a rank on machine ``at``, where that was the planner's choice."""
-    if group.portions is None or context.suit is None:
-        return {}
-    return context.suit.sized(group.portions, at, float(group.asks_on(at)[0]))
-
-
 def _preference_words(context: PlanContext, group: JobGroup) -> tuple[str, str]:
-    """Return the code and the words of why a machine was taken, where nothing had to be relaxed."""
+    """Return code and text for a placement where nothing had to be relaxed."""
     order = context.policy.placement.order
     if context.suit is not None and group.application:
         if context.suit.who(group.application) is None:
-            return "best_type", "best type for it, least loaded of these"
+            return "best_type", "best type for it, least loaded of that type"
         if order == "least_loss":
             return order, "least expected loss, by type and by interference with its neighbours"
         return "suits", "no interference beyond tolerance, best type and tightest fit"

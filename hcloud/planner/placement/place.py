@@ -1,10 +1,8 @@
-"""Who starts where, now: each job in queue order on the machine that the policy's order prefers of those with room (all
-ranks of a gang, or none).
+"""Place waiting jobs on running instances: in queue order, each on the instance that the policy's order prefers.
 
-Where the order uses what is known of a job, it goes where nobody is disturbed: it does not disturb residents, nor they
-it. While no such machine has room it holds out (``arq``), and at last takes the one where the least is disturbed.
-
-Machines that a job awaits are held for it (``draft.holds``) until it can start; nobody else is placed into that room.
+All ranks of a gang are placed, or none. If the order uses estimates, a job goes where it neither disturbs others nor is
+disturbed. While no such instance has room it waits (:mod:`hcloud.planner.fit.arq`), and finally takes the one with the
+least interference. Room on instances that a job awaits is held for it (``context.holds``) until it can start.
 """
 
 from __future__ import annotations
@@ -18,15 +16,15 @@ from hcloud.core.model import Job, JobState, Number, Reason
 from hcloud.planner.context import JobGroup, PlanContext
 from hcloud.planner.fit.suitability import Suitability
 from hcloud.planner.fleet import Amounts, Mask
-from hcloud.planner.instance_lifecycle import end_idle_unrenewed
-from hcloud.planner.late_boots import no_use
+from hcloud.planner.instance_lifecycle import terminate_unrenewed
+from hcloud.planner.late_boots import requeue_reason
 from hcloud.planner.placement.explain_choice import candidates_of, placement_reason
 from hcloud.planner.plan import Place, RankPlacement
 from hcloud.planner.text import seconds
 
 
 def place(context: PlanContext, promise: bool) -> None:
-    """Place what fits of the jobs with (or without) a promise; the rest comes out in ``draft.unplaced``."""
+    """Place the queued jobs with a target, or without one; the rest is left in ``context.unplaced``."""
     _settle_awaiting(context, promise)
     context.tried.clear()
     context.unplaced = list(context.queue[promise])
@@ -41,10 +39,8 @@ def place(context: PlanContext, promise: bool) -> None:
 
 
 def _awaits_a_type(context: PlanContext, job: Job, group: JobGroup) -> bool:
-    """Return whether ``job`` holds out for a better type where it could start undisturbed, and tell it so.
-
-    Nothing is bought for it: there is room.
-    """
+    """Return whether ``job`` waits for a better instance type although it could start without interference; if so,
+    record it. No instance is launched for it, since there is room."""
     if group.awaits_type and (job.state is not JobState.QUEUED or not _lost_to_types(context, group).any()):
         return False
     if group.awaits_type:
@@ -52,7 +48,7 @@ def _awaits_a_type(context: PlanContext, job: Job, group: JobGroup) -> bool:
         group.awaits_type = bool(_suited(context, group, allowed, ()).any())
     if group.awaits_type:
         group.pending -= 1
-        why = "waiting: every machine with room and tolerable interference is of a worse type"
+        why = "every machine with room and tolerable interference is of a worse type"
         context.wait(job, "holds_out", lambda: _holds_out(context, job, group, why))
     return group.awaits_type
 
@@ -66,13 +62,14 @@ def _placed_now(context: PlanContext, job: Job, group: JobGroup) -> bool:
 
 
 def _without_unpaid(context: PlanContext, left: list[tuple[Job, JobGroup]]) -> list[tuple[Job, JobGroup]]:
-    """Queue again, the last first, who awaits machines that are all there and whose user cannot pay for them any more
-    (prices rose, or others took the money): those before it may be able to pay then. Returns who is still not placed.
+    """Requeue jobs whose awaited instances are all ready but which their user can no longer pay for; return those not
+    placed.
 
-    They would stand idle, and be held from others, until they are not renewed any more.
+    This happens when prices rose or others spent the money. The last job is requeued first, since the ones before it
+    may be able to pay then. Otherwise the instances would stay idle and reserved until they expire.
     """
     while True:
-        # Of those who ask for the same, the first whose user cannot pay spoke for all; each awaits machines of its own.
+        # The first job of a group whose user cannot pay marked the whole group; each job awaits instances of its own.
         left = [pair for pair in left if _unpaid(context, *pair) is None or not _placed_anew(context, *pair)]
         unpaid = [(at, reason) for at, pair in enumerate(left) if (reason := _unpaid(context, *pair)) is not None]
         if not unpaid:
@@ -86,7 +83,7 @@ def _without_unpaid(context: PlanContext, left: list[tuple[Job, JobGroup]]) -> l
 
 
 def _unpaid(context: PlanContext, job: Job, group: JobGroup) -> Reason | None:
-    """Return why the user of ``job`` cannot pay for the machines that it awaits, if all of them are there."""
+    """Return why the user of ``job`` cannot pay for the instances it awaits, if none of them is still booting."""
     if job.state is not JobState.AWAITING_INSTANCE or any(
         context.fleet.coming[at] for at in awaited_places(context, job)
     ):
@@ -95,7 +92,7 @@ def _unpaid(context: PlanContext, job: Job, group: JobGroup) -> Reason | None:
 
 
 def _placed_anew(context: PlanContext, job: Job, group: JobGroup) -> bool:
-    """Return whether ``job`` is placed, whatever became of others of its group."""
+    """Return whether ``job`` is placed, whatever happened to others of its group."""
     group.stuck = None
     return _placed_now(context, job, group)
 
@@ -105,38 +102,35 @@ def _may_fit(context: PlanContext, job: Job, group: JobGroup) -> bool:
 
 
 def _goes_down(context: PlanContext, job: Job, group: JobGroup) -> bool:
-    """Return whether ``job`` now takes what room there is, whether or not that suits it (ARQ, Dissertation eq. 6.2).
-
-    One that awaits machines does not: those that come for it suit it.
-    """
+    """Return whether ``job`` now accepts any room, suitable or not (ARQ, Dissertation eq. 6.2). A job that awaits
+    instances does not, since these suit it."""
     if context.suit is None or not group.application or job.state is not JobState.QUEUED:
         return False
     if not context.diverting and not _overdue(context, job):
         return False
     if group.down_within_s is None:
         group.down_within_s = _down_within_s(context, context.suit, group)
-    # While units that were asked to end make room for it, it has something better to wait for, as long as it may.
+    # While units are being stopped to make room for it, waiting is better as long as slack remains.
     return context.slack_left_s(job) <= (0.0 if job.wait_code == "making_room" else group.down_within_s)
 
 
 def _down_within_s(context: PlanContext, suit: Suitability, group: JobGroup) -> float:
-    """Return how much slack may be left when members of ``group`` go down to where one would be put: on machines open
-    to it, with what it would get there."""
+    """Return the slack below which members of ``group`` accept the instance where one would be placed now."""
     among = usable(context, group, context.fleet.placeable)
     roomy = context.fleet.fitting_now(group.demand, among)
     roomy = roomy & ~closed(context, group, roomy) if np.count_nonzero(roomy) else roomy
     if not np.count_nonzero(roomy) and suit.who(group.application) is not None:
-        return 0.0  # whatever it would get there
+        return 0.0  # whatever size it would get there
     roomy = context.fitting_now(group, roomy)
     large, lost = among & context.fleet.large_enough(group.demand), _lost_to_types(context, group)
     return suit.down_within_s(group.application, roomy, large, lost, context.quickest_s(group))
 
 
 def _lost_to_types(context: PlanContext, group: JobGroup) -> Amounts:
-    """Return by machine which part of its performance (0..1) ``group`` is expected to lose to its type there.
+    """Return the part of performance (0..1) ``group`` loses to the type of each instance, shape ``(N,)``.
 
-    Beside the best of those it may run on, busy or not; nothing without queues by quality, for then it takes the best
-    that is free.
+    The loss is relative to the best type it may run on, busy or not. Without queues by quality it is 0, since a job
+    then takes the best free instance.
     """
     if group.lost is None:
         group.lost, by_quality = np.zeros(len(context.fleet.instances)), context.policy.admission.queues == "by_quality"
@@ -147,15 +141,15 @@ def _lost_to_types(context: PlanContext, group: JobGroup) -> Amounts:
 
 
 def _overdue(context: PlanContext, job: Job) -> bool:
-    """Return whether ``job`` has waited longer than any may (``admission.patience_cap_s``)."""
+    """Return whether ``job`` has waited longer than ``admission.patience_cap_s``."""
     return context.now - context.queued_at(job) >= context.policy.admission.patience_cap_s
 
 
 def holding_out(context: PlanContext, job: Job, group: JobGroup, refusal: Reason | None) -> Reason | None:
-    """Return why ``job`` waits: for a machine that suits it, where others have room; else ``refusal``."""
+    """Return the reason to wait for a suitable instance, if unsuitable ones have room; else ``refusal``."""
     if refusal is None or not group.application or not group.fits_now or group.fits_well:
         return refusal
-    why = "waiting: on every machine with room, interference would exceed what it or its neighbours tolerate"
+    why = "on every machine with room, interference would exceed what it or its neighbours tolerate"
     found = _holds_out(context, job, group, why)
     numbers: dict[str, Number] = {**found.numbers, "refused": refusal.code, **refusal.numbers}
     return replace(found, text=f"{found.text}; no new machine: {refusal.text}", numbers=numbers)
@@ -172,21 +166,21 @@ def _holds_out(context: PlanContext, job: Job, group: JobGroup, why: str) -> Rea
 
 
 def usable(context: PlanContext, group: JobGroup, mask: Mask) -> Mask:
-    """Return the machines of ``mask`` that ``group`` may run on and, if it is exclusive, nobody else has part of."""
+    """Return the instances of ``mask`` that ``group`` may use and, if it is exclusive, that are empty."""
     allowed = suited(context, group, mask)
     return allowed & context.fleet.unshared(context.fleet.room) if group.exclusive else allowed
 
 
 def suited(context: PlanContext, group: JobGroup, mask: Mask) -> Mask:
-    """Return the machines of ``mask`` that ``group`` may run on and that are good enough for it (hybrid mapping)."""
+    """Return the instances of ``mask`` that ``group`` may use and that are good enough for it (hybrid mapping)."""
     allowed, hybrid = permitted(context, group, mask), context.strategy.hybrid
     if group.company is not None:
-        allowed = allowed & context.topology.apart(group.company)
+        allowed = allowed & context.topology.without_conflicts(group.company)
     return allowed & hybrid.suits(group.mapping_need, group.resources) if hybrid is not None else allowed
 
 
 def permitted(context: PlanContext, group: JobGroup, mask: Mask) -> Mask:
-    """Return the machines of ``mask`` whose market, type, zone and labels ``group`` may run on."""
+    """Return the instances of ``mask`` whose market, type, zone and labels ``group`` may use."""
     allowed = mask if group.spot_ok else mask & context.fleet.steady
     if context.guarded is not None and not group.promise:
         allowed = allowed & ~context.guarded
@@ -200,20 +194,20 @@ def permitted(context: PlanContext, group: JobGroup, mask: Mask) -> Mask:
 
 
 def beyond(context: PlanContext, group: JobGroup, allowed: Mask, taken: Sequence[int]) -> Mask:
-    """Return the machines of ``allowed`` for one more rank of a job of ``group`` that has ranks on ``taken``."""
+    """Return the instances of ``allowed`` for one more rank of a job that has ranks on ``taken``."""
     if group.constraints is not None and taken:
         allowed = allowed & context.topology.spread(group.constraints, taken)
-    return allowed & context.topology.apart(group.company) if group.company is not None else allowed
+    return allowed & context.topology.without_conflicts(group.company) if group.company is not None else allowed
 
 
 # ----------------------------------------------------------------------------------------------------- awaited machines
 def awaited_places(context: PlanContext, job: Job) -> list[int]:
-    """Return the machines ``job`` awaits, one for each of its ranks that is to run there."""
+    """Return the instances ``job`` awaits, one entry per rank to run there."""
     return [context.fleet.index[i] for i in job.awaiting if i in context.fleet.index]
 
 
 def _settle_awaiting(context: PlanContext, promise: bool) -> None:
-    """Hold room for jobs that await machines; those whose machine failed are queued again, in their old place."""
+    """Hold room for jobs that await instances; requeue those whose instance failed, in their old position."""
     for which, place in context.awaiting:
         if which is promise:
             job, group = context.queue[which][place]
@@ -226,7 +220,7 @@ def _settle(context: PlanContext, job: Job, group: JobGroup) -> Job:
         names = ", ".join(lost) or "nothing"
         text = f"{names} failed to start; choosing another machine"
         return requeue(context, job, Reason(code="awaited_lost", text=text, numbers={"lost": names}))
-    return job if _hold(context, job, group) else requeue(context, job, no_use(job, context.late))
+    return job if _hold(context, job, group) else requeue(context, job, requeue_reason(job, context.late))
 
 
 def _still_hoped_for(context: PlanContext, instance_id: str) -> bool:
@@ -235,7 +229,7 @@ def _still_hoped_for(context: PlanContext, instance_id: str) -> bool:
 
 
 def requeue(context: PlanContext, job: Job, reason: Reason) -> Job:
-    """Put a job that awaits machines in vain back into the queue; what it held is given back."""
+    """Put a job that awaits instances back into the queue, and release what was held for it."""
     unclaim(context, context.group_of(job), context.holds.pop(job.id, []))
     context.ledger.forget_awaited(job)
     context.count_active(job, -1)
@@ -243,9 +237,9 @@ def requeue(context: PlanContext, job: Job, reason: Reason) -> Job:
 
 
 def _hold(context: PlanContext, job: Job, group: JobGroup) -> bool:
-    """Keep room for ``job`` on the machines it awaits, rank by rank, and for a gang's other ranks on what is READY.
+    """Hold room for ``job`` on the instances it awaits, and for other ranks of a gang on ready ones.
 
-    Returns False, and keeps nothing, where even all that is starting could not make up the rest.
+    Returns False and holds nothing if even booting instances cannot provide the rest.
     """
     fleet, held = context.fleet, context.holds.pop(job.id, [])
     held += _claim_each(context, group, [at for at in awaited_places(context, job) if not fleet.coming[at]], held)
@@ -261,7 +255,7 @@ def _hold(context: PlanContext, job: Job, group: JobGroup) -> bool:
 
 
 def hold_booting_capacity(context: PlanContext) -> None:
-    """Keep what was bought for jobs, and is still starting, for them: before anybody claims what is left of it."""
+    """Hold booting instances for the jobs they were launched for, before other jobs claim what is left of them."""
     for which, place in context.awaiting:
         job, group = context.queue[which][place]
         coming = [at for at in awaited_places(context, job) if context.fleet.coming[at]]
@@ -269,10 +263,10 @@ def hold_booting_capacity(context: PlanContext) -> None:
 
 
 def _claim_each(context: PlanContext, group: JobGroup, places: Sequence[int], taken: Sequence[int] = ()) -> list[int]:
-    """Take room for one rank on each of ``places`` that has it; return which. ``taken``: where the job has others."""
+    """Claim room for one rank on each of ``places`` that has it; return these. ``taken`` are the job's other ranks."""
     one, claimed = np.zeros(len(context.fleet.instances), dtype=np.bool_), list[int]()
     for at in places:
-        # Many await machines that others filled meanwhile.
+        # Others may have filled the instance meanwhile.
         if context.fleet.has_room(at, group.demand):
             one[at] = True
             claimed += claim(context, group, one, 1, [*taken, *claimed])
@@ -281,9 +275,9 @@ def _claim_each(context: PlanContext, group: JobGroup, places: Sequence[int], ta
 
 
 def claim(context: PlanContext, group: JobGroup, mask: Mask, count: int, taken: Sequence[int] = ()) -> list[int]:
-    """Take room for up to ``count`` ranks of ``group`` on machines of ``mask``, lowest numbers first; return where.
+    """Claim room for up to ``count`` ranks of ``group`` on instances of ``mask``, lowest numbers first; return where.
 
-    ``taken``: where the job has, or has claimed, others of its ranks.
+    ``taken`` are the instances of the job's other ranks.
     """
     claimed = list[int]()
     if count <= 0 or not np.count_nonzero(mask):
@@ -291,7 +285,7 @@ def claim(context: PlanContext, group: JobGroup, mask: Mask, count: int, taken: 
     allowed = usable(context, group, mask)
     while len(claimed) < count:
         there = _suited(context, group, context.fleet.fitting(group.demand, allowed), [*taken, *claimed])
-        # Nearly always the first of those with room for the least it may get has room for what it does get there.
+        # Nearly always the first instance with room for the lower bound also has room for the actual size.
         at = next((at for at in there.nonzero()[0].tolist() if context.fleet.has_room(at, group.asks_on(at))), -1)
         if at < 0:
             break
@@ -310,29 +304,30 @@ def _suited(context: PlanContext, group: JobGroup, mask: Mask, taken: Sequence[i
 
 
 def pledge(context: PlanContext, group: JobGroup, at: int) -> None:
-    """Take room for one rank of ``group`` on machine ``at``."""
+    """Claim room for one rank of ``group`` on instance ``at``."""
     context.fleet.room[:, at] -= context.amount_on(group, at)
     context.arrive(at, group)
 
 
 def suits_company(context: PlanContext, group: JobGroup, company: Sequence[Job]) -> bool:
-    """Return whether ``group`` and the jobs of ``company`` (one entry per rank) suit each other on an empty machine."""
+    """Return whether ``group`` and the jobs of ``company`` (one entry per rank) tolerate each other on an empty
+    instance."""
     if context.suit is None or not company or not group.application:
         return True
     return context.suit.together(group.application, [job.application for job in company])
 
 
 def unclaim(context: PlanContext, group: JobGroup, claimed: Sequence[int]) -> None:
-    """Give back what :func:`claim` took."""
+    """Undo :func:`claim`."""
     for at in claimed:
         context.fleet.room[:, at] += context.amount_on(group, at)
         context.leave(at, group)
 
 
 def pay_for_claims(context: PlanContext, job: Job, group: JobGroup, places: Sequence[int]) -> Reason | None:
-    """Count what ``job``'s user is to hold of live machines on which room was claimed; return which limit forbids it.
+    """Book the claimed ``places`` to ``job``'s user; return the limit that forbids it, or None.
 
-    Without that, machines would be bought for its other ranks, and all of them wait for money that is not there.
+    Otherwise instances would be launched for the other ranks, and all would wait for money that is spent.
     """
     if not places or not context.ledger.watches_users:
         return None
@@ -348,7 +343,7 @@ def pay_for_claims(context: PlanContext, job: Job, group: JobGroup, places: Sequ
 
 # -------------------------------------------------------------------------------------------------------------- placing
 def place_now(context: PlanContext, job: Job, group: JobGroup) -> bool:
-    """Place ``job``, which lets go of what it held; or hold that again."""
+    """Place ``job`` instead of what is held for it, and return True; or hold that again."""
     held = context.holds.pop(job.id, [])
     if not held and job.state is JobState.QUEUED and not has_room_now(context, group):
         _note_in_vain(context, job, group)
@@ -374,12 +369,12 @@ def place_now(context: PlanContext, job: Job, group: JobGroup) -> bool:
 
 
 def has_room_now(context: PlanContext, group: JobGroup) -> bool:
-    """Return whether any machine has room for a rank of ``group`` at all; of a full cluster no more need be asked."""
+    """Return whether any instance has room for a rank of ``group``; a cheap check for a full cluster."""
     return bool(np.count_nonzero(context.fleet.fitting_now(group.demand, context.fleet.placeable)))
 
 
 def _note_in_vain(context: PlanContext, job: Job, group: JobGroup) -> None:
-    """Note for the others of ``group`` that ``job`` found nothing: nothing at all, or nothing that suits it."""
+    """Note for the rest of ``group`` that ``job`` found no room at all, or none that suits it."""
     if not group.application or _goes_down(context, job, group):
         group.fits_now = False
     else:
@@ -389,7 +384,7 @@ def _note_in_vain(context: PlanContext, job: Job, group: JobGroup) -> None:
 def find_places(
     context: PlanContext, job: Job, group: JobGroup, needed: int, wanted: int, held: Sequence[int] = ()
 ) -> list[int]:
-    """Return machines for up to ``wanted`` ranks, counted as used and paid; none if fewer than ``needed`` find room."""
+    """Return instances for up to ``wanted`` ranks, booked and paid; empty if fewer than ``needed`` ranks fit."""
     while True:
         if context.suit is not None:
             context.suit.aim_at(job, group.aim)
@@ -412,10 +407,10 @@ def find_places(
 
 
 def _news(context: PlanContext, job: Job) -> Mask:
-    """Return the machines that may be used and where something changed since ``job`` found nothing in this stage.
+    """Return the usable instances that changed since ``job`` found no room in this stage.
 
-    Others are as they were or, the more reserved machines are in use, closed by now. Where reserved room is kept for
-    those who pay more elsewhere that does not hold: the fewer wait, the less is kept.
+    All others are as they were or, as reserved instances fill up, closed by now. This does not hold where reserved room
+    is held back for jobs that pay more elsewhere, as less is held back when fewer wait.
     """
     seen, fleet = context.tried.get(job.id), context.fleet
     if seen is None or context.suit is None or context.strategy.hybrid is None:
@@ -426,7 +421,7 @@ def _news(context: PlanContext, job: Job) -> Mask:
 
 
 def _present(context: PlanContext, job: Job, group: JobGroup) -> list[int]:
-    """Return where ``job`` has units already, where that matters for the ranks it still lacks."""
+    """Return where ``job`` has units already, if that restricts its missing ranks."""
     held = job.attempt.allocations if job.attempt is not None and group.spreads else ()
     return [context.fleet.index[a.instance_id] for a in held if not a.released and a.instance_id in context.fleet.index]
 
@@ -441,11 +436,13 @@ def _search(
     choosy: bool,
     among: Mask,
 ) -> list[int]:
-    """Return the preferred machines of ``among`` for up to ``wanted`` ranks: those that were held first, so that no
-    room is held in vain from jobs that had their turn before. ``present``: where other ranks run; ``choosy``: types
-    have to suit."""
+    """Return the preferred instances of ``among`` for up to ``wanted`` ranks, those in ``held`` first.
+
+    Otherwise room would have been held in vain from jobs served before. ``present`` are the instances of other ranks;
+    ``choosy`` requires a suitable type.
+    """
     fleet, places = context.fleet, list[int]()
-    # Most who wait find nothing, whatever is closed to them, or else all of it is: no more need be worked out.
+    # Most jobs that wait find nothing, whatever is closed to them: check that first.
     roomy = fleet.fitting_now(group.demand, among)
     if context.suit is not None and group.application:
         roomy = context.suit.suited(group.application, roomy)
@@ -470,7 +467,8 @@ def _search(
 
 
 def _search_down(context: PlanContext, group: JobGroup, needed: int, places: list[int], present: Sequence[int]) -> None:
-    """Make ``places`` up to ``needed`` with machines where the least is disturbed; best effort disturbs itself only."""
+    """Extend ``places`` to ``needed`` by the instances with the least interference; best effort considers only its
+    own."""
     for mask in _open_now(context, group):
         _fill(context, group, mask, needed, places, present, neighbours_too=group.promise)
 
@@ -486,8 +484,10 @@ def _fill(
     *,
     roomy: bool = False,
 ) -> None:
-    """Make ``places`` up to ``wanted`` with the preferred machines of ``allowed``; ``roomy``: all suit, and have room
-    for one, or for the least it may get."""
+    """Extend ``places`` to ``wanted`` by the preferred instances of ``allowed``.
+
+    ``roomy``: all of them suit, and have room for the lower bound of one rank.
+    """
     while len(places) < wanted:
         left = beyond(context, group, allowed, [*present, *places]) if group.spreads else allowed
         at = _preferred(context, group, left, neighbours_too, roomy=roomy and not places)
@@ -500,12 +500,11 @@ def _fill(
 def _preferred(
     context: PlanContext, group: JobGroup, allowed: Mask, neighbours_too: bool | None, *, roomy: bool = False
 ) -> int:
-    """Return the machine of ``allowed`` (``roomy``: see :func:`_fill`) for a rank of ``group`` that the policy's order
-    prefers, or -1."""
+    """Return the instance of ``allowed`` for a rank of ``group`` that the policy's order prefers, or -1."""
     fleet, order = context.fleet, context.policy.placement.order
     if context.suit is not None and group.application:
         if group.unsized and not roomy:
-            # The least it may get tells mostly that there is nowhere to go, whatever it would get.
+            # The lower bound mostly shows that there is no room at any size.
             allowed = fleet.fitting_now(group.demand, allowed)
             if neighbours_too is None:
                 allowed = context.suit.suited(group.application, allowed)
@@ -536,15 +535,15 @@ def _open_now(context: PlanContext, group: JobGroup) -> list[Mask]:
 
 
 def _paid_first(context: PlanContext, mask: Mask) -> list[Mask]:
-    """Return ``mask`` in order of preference: what is paid for in any case comes first, so that rented machines fall
-    idle and can be let go."""
+    """Return ``mask`` in order of preference: reserved instances first, so that rented ones become idle and are
+    released."""
     reserved = context.fleet.reserved
     return [mask & reserved, mask & ~reserved] if context.fleet.partly_reserved else [mask]
 
 
 def closed(context: PlanContext, group: JobGroup, among: Mask) -> Mask:
-    """Return the machines of ``among`` kept from ``group``: reserved ones while they are this full (hybrid strategies),
-    rented ones that stand half empty or are too small for its target (:mod:`hcloud.planner.provisioning.holdback`)."""
+    """Return the instances of ``among`` closed to ``group``: reserved ones that are too full (hybrid strategies), and
+    rented ones held back (:mod:`hcloud.planner.provisioning.holdback`)."""
     hybrid = context.strategy.hybrid
     if group.lifted or (hybrid is None and context.open_of is None):
         return np.zeros(len(among), dtype=np.bool_)
@@ -553,17 +552,17 @@ def closed(context: PlanContext, group: JobGroup, among: Mask) -> Mask:
     if context.open_of is not None:
         asked = (among if full is None else among & ~full).nonzero()[0]
         left = context.open_of(group, asked)
-        if left is not asked:  # mostly it is: nothing is kept from it
+        if left is not asked:  # mostly it is: nothing is held back
             shut[asked] = True
             shut[left] = False
     return shut
 
 
 def _pay(context: PlanContext, job: Job, group: JobGroup, places: list[int]) -> bool:
-    """Book what ``places`` cost the job's user, and renewals of idle machines near their horizon.
+    """Book ``places`` to the job's user, and renewals of idle instances near the end of their lease.
 
-    Returns False after a refusal: either ``group.stuck`` says it is the user's limit, or a machine that cannot be
-    renewed is not placeable any more and another search may find others.
+    Returns False if one is refused. Then either ``group.stuck`` is the user's limit, or an instance that cannot be
+    renewed is no longer placeable, and another search may find others.
     """
     lazy = sorted(context.lazy.intersection(places))
     if not lazy and not context.ledger.watches_users:
@@ -572,7 +571,7 @@ def _pay(context: PlanContext, job: Job, group: JobGroup, places: list[int]) -> 
     for at in lazy:
         refusal = trial.renewal_refusal(context.fleet.instances[at], context.renewed_until_at, {})
         if refusal is not None:
-            end_idle_unrenewed(context, at, refusal[0])
+            terminate_unrenewed(context, at, refusal[0])
             return False
         trial.book_renewal(context.fleet.instances[at], context.renewed_until_at, {})
     for at in places:
@@ -589,7 +588,7 @@ def _pay(context: PlanContext, job: Job, group: JobGroup, places: list[int]) -> 
 
 
 def add_place(context: PlanContext, job: Job, group: JobGroup, ranks: Sequence[int], places: Sequence[int]) -> None:
-    """Decide that ``ranks`` of ``job`` run on the machines ``places``, and say why there."""
+    """Add the placement of ``ranks`` of ``job`` on the instances ``places`` to the plan, with its reason."""
     instances = context.fleet.instances
     placements = tuple(
         RankPlacement(rank=rank, instance_id=instances[at].id, resources=context.granted(group, at))

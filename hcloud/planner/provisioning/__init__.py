@@ -1,1 +1,1 @@
-"""Provisioning: what is launched, preempted, held back or consolidated for jobs without room."""
+"""Provisioning: launching, eviction, holding back and consolidation for jobs that found no room."""

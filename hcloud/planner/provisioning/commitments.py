@@ -1,9 +1,8 @@
-"""What to commit to: how many machines to reserve, under which terms, at the least cost over the load there was.
+"""How many instances to reserve, under which terms, for the least cost over the recorded load.
 
-The first machine reserved is used most, each further one less. One more pays while the part of the time it is in use
-is more than its committed price is of the on-demand price: that is the break-even, and the least cost over the
-distribution of load is where the last machine just makes it (the newsvendor's rule). Everything is per machine of one
-type; prices are the caller's.
+The first reserved instance is used most, each further one less. One more pays as long as its utilisation exceeds the
+ratio of committed to on-demand price. The minimum cost over the distribution of load is where the last instance just
+reaches this break-even (the newsvendor rule). All values are per instance of one type; prices are given by the caller.
 """
 
 from __future__ import annotations
@@ -18,63 +17,63 @@ from hcloud.core.pricing import HOUR_S, amortised_usd_per_h
 from hcloud.forecast.load import LoadCurve
 
 MONTH_H = 730.0
-"""Hours of a month, as the clouds count them."""
+"""Hours of a month, as cloud providers count them."""
 MONTH_S = MONTH_H * HOUR_S
 WEEK_S = 7 * 86_400.0
 SR_MARGIN = 0.15
-"""SR reserves the peak and 10 to 15 % more (HCloud §8.3)."""
+"""SR reserves the peak plus 10 to 15 % (HCloud §8.3)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """What one machine costs when it is committed to for ``term_months``: upfront, and per hour used or not."""
+    """The price of committing to one instance."""
 
     name: str
     term_months: float
     upfront_usd: float
+    """Paid once per instance."""
     usd_per_h: float
+    """Paid per hour, used or not."""
 
     @property
     def amortised_usd_per_h(self) -> float:
-        """The price of an hour of the term, all in."""
+        """The price per hour of the term, including the upfront part."""
         term_s = self.term_months * MONTH_S
         return amortised_usd_per_h(upfront_usd=self.upfront_usd, usd_per_h=self.usd_per_h, term_s=term_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """How many machines to commit to under one option, and what follows.
-
-    Costs are USD per hour on average. ``break_even_use``: from which part (0..1) of the time in use on a machine pays.
-    ``use``: of the committed machines, as the load was. ``pays_after_months``: until what was paid upfront has come
-    back, None where nothing was paid upfront or it never does. ``least_load``: down to which part of this load the
-    commitment still costs no more than on demand alone. ``if_load_halves_usd_per_h``: what would be lost against on
-    demand alone if the load halved right away (negative: still gained). ``by_week``: the least and the largest count
-    that would have been best in a single week, None where there is less than two weeks of load.
-    """
+    """How many instances to commit to under one option, and the consequences. Costs are averages in USD per hour."""
 
     terms: Terms
     count: int
     usd_per_h: float
     on_demand_usd_per_h: float
     break_even_use: float
+    """Utilisation (0..1) from which a committed instance pays."""
     use: float
+    """Utilisation (0..1) of the committed instances under the recorded load."""
     upfront_usd: float
     pays_after_months: float | None
+    """Time until the upfront payment is recovered; None: nothing was paid upfront, or it never is."""
     least_load: float
+    """Part (0..1) of the recorded load down to which the commitment costs no more than on demand alone."""
     if_load_halves_usd_per_h: float
+    """Loss against on demand alone if the load halved at once; negative: a gain."""
     by_week: tuple[int, int] | None
+    """Smallest and largest count that is best for a single week; None: less than two weeks of load."""
 
     @property
     def saving(self) -> float:
-        """The part (0..1) of the on-demand cost that is saved."""
+        """Part (0..1) of the on-demand cost that is saved."""
         return 1.0 - self.usd_per_h / self.on_demand_usd_per_h if self.on_demand_usd_per_h > 0 else 0.0
 
 
 def advise(load: LoadCurve, on_demand_usd_per_h: float, options: Sequence[Terms]) -> list[Advice]:
-    """Return for each option the count of machines with the least cost; the option that costs least comes first.
+    """Return for each option the number of instances with the least cost, the cheapest option first.
 
-    Raises BadInput where the on-demand price is not positive, or there is no option.
+    Raises BadInput if the on-demand price is not positive, or if there is no option.
     """
     if not on_demand_usd_per_h > 0:
         raise BadInput(f"the on-demand price is ${on_demand_usd_per_h:g}/h; it must be above 0")
@@ -85,18 +84,18 @@ def advise(load: LoadCurve, on_demand_usd_per_h: float, options: Sequence[Terms]
 
 
 def cost_usd_per_h(load: LoadCurve, on_demand_usd_per_h: float, committed_usd_per_h: float, count: int) -> float:
-    """Return what an hour of ``load`` costs on average with ``count`` machines committed, the rest on demand."""
+    """Return the average cost per hour of ``load`` with ``count`` instances committed, and the rest on demand."""
     use = load.use_of_layers()
     return count * committed_usd_per_h + float(use[count:].sum()) * on_demand_usd_per_h
 
 
 def best_count(load: LoadCurve, on_demand_usd_per_h: float, committed_usd_per_h: float) -> int:
-    """Return how many machines to commit to so that the cost is least; of equals the fewest."""
+    """Return the number of instances to commit to for the least cost; of equal ones the smallest."""
     return int((load.use_of_layers() * on_demand_usd_per_h > committed_usd_per_h + 1e-12).sum())
 
 
 def sizes_by_strategy(load: LoadCurve) -> dict[str, int]:
-    """Return how many machines HCloud's strategies reserve: the peak and a margin (SR), the steady load (HF, HM)."""
+    """Return how many instances HCloud's strategies reserve: peak plus margin (SR), steady load (HF, HM)."""
     return {"sr": int(np.ceil(load.peak * (1 + SR_MARGIN) - 1e-9)), "hf, hm": int(np.floor(load.steady + 1e-9))}
 
 
@@ -129,7 +128,6 @@ def _pays_after_months(terms: Terms, count: int, replaced_usd_per_h: float) -> f
 
 
 def _least_load(load: LoadCurve, on_demand: float, price: float, count: int) -> float:
-    """Bisect: what a commitment gains over on demand alone grows with the load."""
     if count == 0:
         return 0.0
     low, high = 0.0, 1.0

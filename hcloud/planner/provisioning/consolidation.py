@@ -1,11 +1,12 @@
-"""Fewer machines for the same jobs: one is emptied when its jobs fit on others and that saves more than it costs.
+"""Consolidate: empty an instance whose jobs fit on others, if that saves more than it costs.
 
-Only while nothing else is going on: nobody waits, nothing starts, drains or is being stopped. Then at most one machine
-per plan is drained, and its jobs are stopped, to be placed elsewhere by a later plan. What it saves is its price for a
-horizon; what it costs is the work that its jobs lose (they begin anew) and the gap until they run again, at the price
-of where they go. Hysteresis keeps noise from moving jobs: the saving must be a multiple of the cost, no job is moved
-that has not run for a while where it is, and jobs go only to machines that stay in any case, so that each move leaves
-one machine less.
+This happens only while nothing else is going on: no job waits, no instance boots or drains, and no unit is stopping. At
+most one instance per plan is drained; its jobs are stopped, and placed elsewhere by a later plan. The saving is its
+price for a lease horizon. The cost is the work its jobs repeat and the gap until they run again, at the price of their
+destination.
+
+Hysteresis keeps noise from moving jobs: the saving must be a multiple of the cost, and no job is moved soon after it
+was placed. Jobs move only to instances that stay in any case, so each move leaves one instance fewer.
 """
 
 from __future__ import annotations
@@ -24,34 +25,36 @@ from hcloud.planner.text import seconds, size_share, usd
 from hcloud.spec.validation import counted
 
 LEASE_MARGIN_S = 300.0
-"""A machine whose renewal is due sooner is left alone: what becomes of it is about to be decided anyway."""
+"""An instance whose lease is renewed sooner than this is skipped, since that decision is about to be made anyway."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrainCandidate:
-    """Machine ``at`` could be emptied: its jobs, where each would go, and what it saves and costs in USD."""
+    """An instance that could be emptied."""
 
     at: int
     jobs: tuple[Job, ...]
+    """Its jobs, largest first."""
     targets: tuple[int, ...]
+    """Where each job would go."""
     saved_usd: float
     cost_usd: float
 
 
 def consolidate(context: PlanContext) -> None:
-    """Drain the machine whose emptying gains most, if any gains enough."""
+    """Drain the instance with the largest net saving, if any saves enough."""
     policy = context.policy.disruption
-    if not policy.consolidate or not _calm(context):
+    if not policy.consolidate or not _is_calm(context):
         return
-    found = [each for at in _rented(context) if (each := _emptying(context, at)) is not None]
-    worth = [each for each in found if each.saved_usd >= policy.consolidate_gain * each.cost_usd]
-    if worth:
-        # The first of equals is the one with the lowest number.
-        _empty(context, max(worth, key=lambda each: each.saved_usd - each.cost_usd))
+    candidates = [each for at in _rented(context) if (each := _candidate(context, at)) is not None]
+    worthwhile = [each for each in candidates if each.saved_usd >= policy.consolidate_gain * each.cost_usd]
+    if worthwhile:
+        # Of equal ones, the first has the lowest number.
+        _drain(context, max(worthwhile, key=lambda each: each.saved_usd - each.cost_usd))
 
 
-def _calm(context: PlanContext) -> bool:
-    """Whether nothing is going on that room may be needed for, or that has just changed the fleet."""
+def _is_calm(context: PlanContext) -> bool:
+    """Return whether nothing is going on that needs room or has just changed the fleet."""
     fleet = context.fleet
     changing = bool(context.waiting or context.stopping or context.gone or context.snapshot.paused)
     if changing or not context.snapshot.engine_reachable or bool(fleet.coming.any()):
@@ -60,7 +63,7 @@ def _calm(context: PlanContext) -> bool:
 
 
 def _rented(context: PlanContext) -> list[int]:
-    """Return the machines that might be emptied: rented, in use, and not about to be renewed."""
+    """Return the instances that might be emptied: rented, in use, and not about to be renewed."""
     fleet, due_s = context.fleet, context.policy.lease.renew_before_s + LEASE_MARGIN_S
     return [
         at
@@ -73,8 +76,8 @@ def _rented(context: PlanContext) -> list[int]:
     ]
 
 
-def _emptying(context: PlanContext, at: int) -> DrainCandidate | None:
-    """Return what emptying machine ``at`` would mean, or None where one of its jobs cannot or must not be moved."""
+def _candidate(context: PlanContext, at: int) -> DrainCandidate | None:
+    """Return what emptying instance ``at`` would save and cost; None if one of its jobs cannot be moved."""
     jobs = sorted({job.id: job for job, _ in context.fleet.holdings[at]}.values(), key=_largest_first)
     if not all(_movable(context, job) for job in jobs):
         return None
@@ -94,7 +97,7 @@ def _largest_first(job: Job) -> tuple[float, int, float]:
 
 
 def _movable(context: PlanContext, job: Job) -> bool:
-    """Whether ``job`` may be stopped and begun anew elsewhere without breaking a promise, now."""
+    """Return whether ``job`` may be stopped and restarted elsewhere now without missing its target."""
     attempt, spec = job.attempt, job.spec
     if attempt is None or spec.nodes.count > 1 or spec.stateful or not spec.interruptible or spec.profile is not None:
         return False
@@ -103,15 +106,15 @@ def _movable(context: PlanContext, job: Job) -> bool:
         return False
     if job.failures.count(cause) >= spec.retries.limits.get(cause.value, 0):
         return False
-    # What has run for so long takes, for all we know, as long again (Lindy); begun anew, twice that.
+    # The expected remaining time equals the time run so far (Lindy); restarted, it takes twice that.
     again_s = context.policy.disruption.move_gap_s + 2.0 * ran_s
     return job.deadline_at is None or context.now + again_s <= job.deadline_at
 
 
 def _find_targets(context: PlanContext, at: int, jobs: Sequence[Job]) -> list[int]:
-    """Return where ``jobs`` of machine ``at`` would go, one after the other; fewer where one finds no room."""
+    """Return the destinations of ``jobs`` of instance ``at``, in order; fewer if one finds no room."""
     fleet, targets = context.fleet, list[int]()
-    stays = _stays(context, at)
+    stays = _staying(context, at)
     for job in jobs:
         group = context.group_of(job)
         to = fleet.least_loaded(group.asks, usable(context, group, stays))
@@ -124,8 +127,8 @@ def _find_targets(context: PlanContext, at: int, jobs: Sequence[Job]) -> list[in
     return targets
 
 
-def _stays(context: PlanContext, at: int) -> Mask:
-    """Return the machines that stay in any case: others that are reserved, or in use and not near their horizon."""
+def _staying(context: PlanContext, at: int) -> Mask:
+    """Return the instances that stay in any case: reserved, or in use and not near the end of their lease."""
     fleet = context.fleet
     stays: Mask = np.zeros(len(fleet.instances), dtype=np.bool_)
     for other in fleet.staying:
@@ -135,14 +138,15 @@ def _stays(context: PlanContext, at: int) -> Mask:
 
 
 def _cost_usd(context: PlanContext, job: Job, to: int) -> float:
-    """Return what moving ``job`` to machine ``to`` costs: the work to do again (a service has none) and the gap."""
+    """Return what moving ``job`` to instance ``to`` costs in USD: the work to repeat (none for a service) and the
+    gap."""
     target = context.fleet.instances[to]
     ran_s = context.now - job.attempt.placed_at if job.attempt is not None else 0.0
     lost_s = context.policy.disruption.move_gap_s + (0.0 if job.spec.target.kind == "service" else ran_s)
     return target.offer.price_usd_per_h * size_share(job.spec.resources, target) * lost_s / 3600.0
 
 
-def _empty(context: PlanContext, chosen: DrainCandidate) -> None:
+def _drain(context: PlanContext, chosen: DrainCandidate) -> None:
     instance = context.fleet.instances[chosen.at]
     names = ", ".join(dict.fromkeys(context.fleet.instances[to].id for to in chosen.targets))
     numbers: dict[str, Number] = {
@@ -155,7 +159,7 @@ def _empty(context: PlanContext, chosen: DrainCandidate) -> None:
     text = (
         f"consolidating {instance.id}: {counted(len(chosen.jobs), 'job')} fit on {names}, saves {usd(chosen.saved_usd)}"
     )
-    text += f" in {seconds(context.policy.lease.horizon_s)} for {usd(chosen.cost_usd)} of lost work and gaps"
+    text += f" in {seconds(context.policy.lease.horizon_s)} at a cost of {usd(chosen.cost_usd)} (repeated work, gaps)"
     reason = Reason(code="consolidated", text=text, numbers=numbers)
     context.fleet.placeable[chosen.at] = context.fleet.hopeful[chosen.at] = False
     context.add(Drain(instance_id=instance.id, reason=reason))

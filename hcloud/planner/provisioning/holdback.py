@@ -1,11 +1,15 @@
-"""Which machines a job is kept from while better ones can be rented: those that stand half empty or are too small.
+"""Hold instances back from jobs for which better ones can be launched.
 
-A large machine that was right for a surge, or for a profiling run, would be kept up for ever by small jobs that come
-one after the other, each at the price of the whole. While something smaller can be rented for a job it goes there, and
-the half empty machine is used up by those that are on it. A job that is over before them costs nothing, and may come.
+An instance is held back from a group for one of these causes:
 
-A job whose size is the planner's is not squeezed into a machine where no size is likely to meet its target, only since
-there is room, while one on which that is likely can be had.
+- it is half empty and expensive: small jobs that arrive one after the other would keep a large instance, which was
+  right for a surge, alive at its full price (:class:`HalfEmptyHoldback`);
+- it is reserved, and other jobs pay more for a vCPU elsewhere (:class:`ExpensiveRoomHoldback`);
+- it is reserved, the job is noisy, and quiet jobs run on rented instances (:class:`NoisyJobHoldback`);
+- most services that run there miss their latency (:func:`machines_failing_services`);
+- it is too small: no size of a rank is likely to meet its target there.
+
+A job that is expected to end before the present units of an instance costs nothing there, and is admitted.
 """
 
 from __future__ import annotations
@@ -28,114 +32,148 @@ from hcloud.planner.market import OfferMarket
 from hcloud.planner.placement.place import permitted
 
 
-def machines_failing_services(context: PlanContext) -> Mask:
-    """Return the machines on which most of the services that run there miss their latency now, shape ``(N,)``."""
-    if context.unkept is None:
-        seen, missed = (np.zeros(len(context.fleet.instances)) for _ in range(2))
-        for job in context.running:
-            for at, misses in _judged(context, job):
-                seen[at] += 1
-                missed[at] += misses
-        elsewhere_kept = 2 * (missed.sum() - missed) <= seen.sum() - seen
-        context.unkept = (2 * missed > seen) & elsewhere_kept
-    return context.unkept
-
-
-def _judged(context: PlanContext, job: Job) -> Iterator[tuple[int, bool]]:
-    """Yield where each rank of a service is that was looked at often enough, and whether it misses its latency."""
-    watched, target, attempt = context.snapshot.job_samples.get(job.id), job.spec.target, job.attempt
-    if watched is None or attempt is None or watched.attempt != attempt.id or not isinstance(target, ServiceTarget):
-        return
-    for held in attempt.allocations:
-        at = context.fleet.index.get(held.instance_id)
-        samples = watched.ranks.get(held.rank, ())
-        if at is not None and not held.released:
-            looks, missed = _looks(samples, target, context.policy.correction.readings)
-            if looks >= context.policy.correction.readings:
-                yield at, 2 * missed > looks
-
-
-def _looks(samples: tuple[Sampled, ...], target: ServiceTarget, enough: int) -> tuple[int, int]:
-    """Return at how many of the last looks latency was measured, ``enough`` of them or all there are, and missed."""
-    looks = missed = 0
-    for sample in reversed(samples):
-        told = [percentile for percentile in sample.latency_ms if percentile >= target.percentile]
-        if told:
-            stands_for = min(sample.looks, enough - looks)  # of older ones no more than are needed
-            looks += stands_for
-            missed += stands_for * (sample.latency_ms[min(told)] > target.latency_ms)
-        if looks >= enough:
-            break
-    return looks, missed
+def open_half_empty_holdback(context: PlanContext, offer_market: OfferMarket) -> HalfEmptyHoldback:
+    """Return the rules for one plan."""
+    fleet, rented = context.fleet, ~context.fleet.reserved
+    is_paid: Mask = fleet.placeable & fleet.reserved
+    paid = np.flatnonzero(is_paid)
+    return HalfEmptyHoldback(
+        context=context,
+        offer_market=offer_market,
+        rented=rented,
+        some_rented=bool(rented.any()),
+        expensive_room=ExpensiveRoomHoldback(context=context, offer_market=offer_market, paid=paid),
+        noisy_room=NoisyJobHoldback(context=context, paid=paid, is_paid=is_paid),
+    )
 
 
 @dataclass(slots=True, eq=False)
-class NoisyJobHoldback:
-    """The answers for one plan. ``paid``: places of reserved machines that may be used now, ``is_paid``: which of all
-    machines these are, shape ``(N,)``."""
+class HalfEmptyHoldback:
+    """Holds half-empty instances back, and combines the answers of the other rules for one plan."""
 
     context: PlanContext
-    paid: Places
-    is_paid: Mask
-    _wanted_vcpus: float | None = None
+    offer_market: OfferMarket
+    rented: Mask
+    """Which instances are rented, shape ``(N,)``."""
+    some_rented: bool
+    """Whether any instance is rented."""
+    expensive_room: ExpensiveRoomHoldback
+    noisy_room: NoisyJobHoldback
+    _needed: dict[int, float] = field(default_factory=dict)
+    _dearer: dict[float, Mask | None] = field(default_factory=dict)
 
-    def kept_from(self, group: JobGroup, places: Places) -> Mask | None:
-        """Return which of the machines ``places`` are reserved ones that ``group`` is kept from: with it, less would be
-        free of all of them together than quiet jobs hold on rented ones; None: none."""
-        fleet, limit = self.context.fleet, self.context.policy.provisioning.keep_for_quiet
-        if limit <= 0.0 or not self.paid.size or group.moved or not group.application:
+    def open(self, group: JobGroup, places: Places) -> Places:
+        """Return which of the instances ``places`` are open to ``group``.
+
+        Cheap rules come first; the others check only what is still open, which is mostly very little.
+        """
+        shut = self._kept_up(group, places) if places.size else None
+        left = places if shut is None else places[~shut]
+        if left.size and (paid := self.expensive_room.paid_kept_from(group)) is not None:
+            left = left[~paid[left]]
+        if left.size and (loud := self.noisy_room.kept_from(group, left)) is not None:
+            left = left[~loud]
+        if left.size and group.serves and not group.application:
+            left = left[~machines_failing_services(self.context)[left]]
+        small = self._too_small(group, left) if left.size else None
+        return left if small is None else left[~small]
+
+    def _too_small(self, group: JobGroup, places: Places) -> Mask | None:
+        offer_market, suit = self.offer_market, self.context.suit
+        if group.aim is None or suit is None:
             return None
-        here: Mask = self.is_paid[places]
-        asked = places[here]
-        if not asked.size or self.wanted_vcpus <= 0.0:
+        small: Mask = ~suit.enough(group.application, group.aim)[places]
+        if (
+            np.count_nonzero(small)
+            and (offer_market.shortfalls(group)[offer_market.obtainable_places(group)] > 1).all()
+        ):
+            small[:] = False
+        return small
+
+    def _kept_up(self, group: JobGroup, places: Places) -> Mask | None:
+        """Return which of ``places`` a member of ``group`` would keep alive, expensively or half empty, for longer than
+        its present units need it; None: none."""
+        shut, dearly = self._half_empty(group, places), self.expensive_room.kept_up_dearly(group)
+        if dearly is not None:
+            shut = dearly[places] if shut is None else shut | dearly[places]
+        if shut is None:
             return None
-        taken = group.taken_on(fleet.capacity, asked)[0]
-        loud = self._loudest(group.application) > limit * FULL * taken / fleet.capacity[0, asked]
-        if not np.count_nonzero(loud):
+        suit, asked = self.context.suit, places[shut].tolist()
+        lasts_s = suit.expected_s(group.application, group.wanted) if suit is not None and asked else None
+        if lasts_s is not None:
+            # Open again those that are needed for longer than the job runs.
+            shut[shut] = [self._needed_s(at) < lasts_s for at in asked]
+        return shut
+
+    def _half_empty(self, group: JobGroup, places: Places) -> Mask | None:
+        """Return which of ``places`` would stay half empty with all waiting jobs of ``group``, and cost more than a new
+        instance for one of them; None: none.
+
+        Jobs that were moved are exempt: consolidation emptied an instance for less than what runs on.
+        """
+        below, fleet = self.context.policy.retention.drain_below, self.context.fleet
+        if below <= 0.0 or group.moved or not self.some_rented:
             return None
-        free = np.minimum(fleet.free[0].take(self.paid), fleet.room[0].take(self.paid))
-        free_vcpus = float(np.add.reduce(np.maximum(free, 0.0)))
-        here[here] = loud & (free_vcpus - taken < self.wanted_vcpus - SLACK)
-        return here
+        capacity = fleet.capacity[:2].take(places, axis=1)
+        used, limit = capacity - fleet.room[:2].take(places, axis=1), below * capacity
+        # Prices and sizes are computed only where an instance is half empty without them.
+        empty: Mask = self.rented[places] & np.logical_and.reduce(used < limit, axis=0)
+        dear = self._dear(self.offer_market.alone_usd_per_h(group)) if np.count_nonzero(empty) else None
+        asked = (empty & dear[places]).nonzero()[0] if dear is not None else places[:0]
+        if not asked.size:
+            return None
+        more = max(1, group.pending) * group.wanted * group.taken_on(fleet.capacity, places[asked])[:2]
+        empty[:] = False
+        used, limit = used.take(asked, axis=1) + more, limit.take(asked, axis=1)
+        empty[asked] = np.logical_and.reduce(used < limit, axis=0)
+        return empty
 
-    @property
-    def wanted_vcpus(self) -> float:
-        """How many vCPUs quiet jobs hold on rented machines: those that would be quiet on a reserved machine too."""
-        if self._wanted_vcpus is None:
-            fleet, known = self.context.fleet, self.context.snapshot.applications
-            limit = self.context.policy.provisioning.keep_for_quiet * FULL / float(fleet.capacity[0, self.paid].max())
-            units = [
-                (job.application, unit.resources.vcpus)
-                for at in np.flatnonzero(~fleet.reserved).tolist()
-                for job, unit in fleet.holdings[at]
-                if job.spec.profile is None
-            ]
-            loudest = {name: self._loudest(name) for name in {name for name, _ in units} if name in known}
-            quiet = (vcpus for name, vcpus in units if name in loudest and loudest[name] <= limit * vcpus)
-            self._wanted_vcpus = sum(quiet, 0.0)
-        return self._wanted_vcpus
+    def _dear(self, usd_per_h: float) -> Mask | None:
+        """Return the rented instances of which ``retention.drain_below`` costs more than ``usd_per_h``; None: none.
+        Cached, because few prices are asked for by many jobs."""
+        if usd_per_h not in self._dearer:
+            part = self.context.policy.retention.drain_below * self.context.fleet.price_usd_per_h
+            dear: Mask = self.rented & (usd_per_h < part)
+            self._dearer[usd_per_h] = dear if usd_per_h > 0.0 and dear.any() else None
+        return self._dearer[usd_per_h]
 
-    def _loudest(self, application: str) -> float:
-        """Return the most that an application is expected to press on any shared resource (0..100)."""
-        who = self.context.suit.who(application) if self.context.suit is not None else None
-        return who.loudest if who is not None else 0.0
+    def _needed_s(self, at: int) -> float:
+        """Return for how many seconds instance ``at`` is expected to be needed by its present units."""
+        if at not in self._needed:
+            stopping, held = self.context.stopping, self.context.fleet.holdings[at]
+            remains_s = [0.0 if job.id in stopping else self._remains_s(job) for job, _ in held]
+            self._needed[at] = max(remains_s, default=0.0)
+        return self._needed[at]
+
+    def _remains_s(self, job: Job) -> float:
+        """Return the expected remaining run time of ``job`` in seconds.
+
+        If unknown, it equals the time run so far (Lindy); past the expected end, it equals the overrun.
+        """
+        suit, ran_s = self.context.suit, self.context.now - job.attempt.placed_at if job.attempt is not None else 0.0
+        lasts_s = suit.expected_s(job.application, job.spec.nodes.count) if suit is not None else None
+        return ran_s if lasts_s is None else abs(lasts_s - ran_s)
 
 
+# ----------------------------------------------------------------------------------- reserved room, expensive elsewhere
 @dataclass(slots=True, eq=False)
 class ExpensiveRoomHoldback:
-    """The answers for one plan. ``paid``: places of reserved machines that may be used now."""
+    """Holds instances back from jobs that could be served more cheaply elsewhere."""
 
     context: PlanContext
     offer_market: OfferMarket
     paid: npt.NDArray[np.intp]
+    """Places of the reserved instances that may be used now."""
     _dearly: dict[int, Mask | None] = field(default_factory=dict)
     _elsewhere: list[tuple[float, float]] | None = None
     _rates: dict[int, float] = field(default_factory=dict)
     _left_s: dict[int, float] | None = None
 
     def paid_kept_from(self, group: JobGroup) -> Mask | None:
-        """Return the reserved machines that ``group`` is kept from: with it, less would be free of all of them
-        together than those lack who pay more."""
+        """Return the reserved instances held back from ``group``, shape ``(N,)``; None: none.
+
+        With it, fewer reserved vCPUs would be free than jobs need that pay more for them elsewhere.
+        """
         fleet, evictable = self.context.fleet, self.context.policy.disruption.evict_best_effort
         if not self.paid.size or (evictable and not group.promise) or not self._pays_little(group):
             return None
@@ -150,8 +188,11 @@ class ExpensiveRoomHoldback:
         return kept
 
     def kept_up_dearly(self, group: JobGroup) -> Mask | None:
-        """Return the rented machines that cost a member of ``group`` more than one of its own: a vCPU is dear there,
-        and of those on a machine, itself included, each is as likely as any other to be the last."""
+        """Return the rented instances that cost ``group`` more than one of its own, shape ``(N,)``; None: none.
+
+        A vCPU is expensive there, and each of its units, including the new one, is equally likely to be the last that
+        keeps it alive.
+        """
         if group.place not in self._dearly:
             self._dearly[group.place] = self._kept_up_dearly(group)
         return self._dearly[group.place]
@@ -178,7 +219,7 @@ class ExpensiveRoomHoldback:
         return alive + waiting <= limit
 
     def _bears_a_boot(self, group: JobGroup) -> bool:
-        """Whether no member of ``group`` that waits is likely to miss its deadline by the start of a machine."""
+        """Return whether no waiting member of ``group`` is likely to miss its deadline because of one boot."""
         offers, context = self.offer_market.offers, self.context
         rented = [at for at in self.offer_market.obtainable(group) if offers[at].market is not Market.RESERVED]
         usual_s = max((offers[at].instance_type.boot_delay_s for at in rented), default=0.0)
@@ -187,7 +228,7 @@ class ExpensiveRoomHoldback:
         return broken <= 1.0 - context.policy.placement.confidence
 
     def _soonest_s(self) -> dict[int, float]:
-        """Return in how long the first deadline is of those that wait, by the place of their group."""
+        """Return in how many seconds the first deadline of each group is due, by place of the group."""
         if self._left_s is None:
             self._left_s = {}
             for job, group in self.context.queue[True]:
@@ -196,14 +237,15 @@ class ExpensiveRoomHoldback:
         return self._left_s
 
     def _pays_little(self, group: JobGroup) -> bool:
-        """Whether something cheap can be rented for ``group``, in time, and mapping and policy leave it to us."""
+        """Return whether a cheap instance can be launched for ``group`` in time, and mapping and policy leave the
+        choice."""
         context = self.context
         asked = group.spot_ok and context.strategy.hybrid is None and context.policy.provisioning.keep_for_dearer > 0.0
-        asked = asked and group.urgency is not Urgency.LEAVES
+        asked = asked and group.urgency is not Urgency.CANNOT_WAIT_LONGER
         return asked and self._rate(group) > 0.0
 
     def _wanted_vcpus(self, rate_usd_per_h: float) -> float:
-        """Return how much those lack, or hold on rented machines, who pay so much more than this for a vCPU."""
+        """Return how many vCPUs jobs lack, or hold on rented instances, that pay this much more for one."""
         if self._elsewhere is None:
             self._elsewhere = list(self._served_elsewhere())
         waiting = ((self._rate(g), g.pending * g.needed * float(g.demand[0])) for g in self._waiting())
@@ -216,7 +258,7 @@ class ExpensiveRoomHoldback:
                 yield group
 
     def _served_elsewhere(self) -> Iterator[tuple[float, float]]:
-        """Yield what a vCPU costs, and how many, for each job on rented machines that may not run on spot ones."""
+        """Yield price and number of vCPUs for each job on rented instances that may not run on spot."""
         for job in self.context.running:
             vcpus = 0.0 if self._may_use_spot(job) or job.spec.profile is not None else self._rented_vcpus(job)
             if vcpus > 0.0 and self._could_be_there(group := self.context.group_of(job)):
@@ -238,7 +280,8 @@ class ExpensiveRoomHoldback:
         )
 
     def _rate(self, group: JobGroup) -> float:
-        """Return the price per vCPU and hour of the cheapest machine to be rented for ``group``; 0: none can."""
+        """Return the hourly price per vCPU of the cheapest instance that can be rented for ``group``; 0 if there is
+        none."""
         rate = self._rates.get(group.place)
         if rate is None:
             offer_market = self.offer_market
@@ -252,116 +295,99 @@ class ExpensiveRoomHoldback:
         return rate
 
 
+# ----------------------------------------------------------------------------------------------------------- noisy jobs
 @dataclass(slots=True, eq=False)
-class HalfEmptyHoldback:
-    """The answers for one plan. ``rented``: of each machine, shape ``(N,)``; ``some_rented``: whether any is."""
+class NoisyJobHoldback:
+    """Holds reserved instances back from noisy jobs while quiet ones run on rented instances."""
 
     context: PlanContext
-    offer_market: OfferMarket
-    rented: Mask
-    some_rented: bool
-    expensive_room: ExpensiveRoomHoldback
-    noisy_room: NoisyJobHoldback
-    _needed: dict[int, float] = field(default_factory=dict)
-    _dearer: dict[float, Mask | None] = field(default_factory=dict)
+    paid: Places
+    """Places of the reserved instances that may be used now."""
+    is_paid: Mask
+    """The same as a mask, shape ``(N,)``."""
+    _wanted_vcpus: float | None = None
 
-    def open(self, group: JobGroup, places: Places) -> Places:
-        """Return those of the machines ``places`` that ``group`` is not kept from.
+    def kept_from(self, group: JobGroup, places: Places) -> Mask | None:
+        """Return which of ``places`` are held back from ``group``; None: none.
 
-        Few are asked about, as most who wait find hardly any that have room and suit them; what costs more to find out
-        is asked about those only that are still open.
+        With it, fewer reserved vCPUs would be free than quiet jobs hold on rented instances.
         """
-        shut = self._kept_up(group, places) if places.size else None
-        left = places if shut is None else places[~shut]
-        if left.size and (paid := self.expensive_room.paid_kept_from(group)) is not None:
-            left = left[~paid[left]]
-        if left.size and (loud := self.noisy_room.kept_from(group, left)) is not None:
-            left = left[~loud]
-        if left.size and group.serves and not group.application:
-            left = left[~machines_failing_services(self.context)[left]]
-        small = self._too_small(group, left) if left.size else None
-        return left if small is None else left[~small]
-
-    def _too_small(self, group: JobGroup, places: Places) -> Mask | None:
-        offer_market, suit = self.offer_market, self.context.suit
-        if group.aim is None or suit is None:
+        fleet, limit = self.context.fleet, self.context.policy.provisioning.keep_for_quiet
+        if limit <= 0.0 or not self.paid.size or group.moved or not group.application:
             return None
-        small: Mask = ~suit.enough(group.application, group.aim)[places]
-        if np.count_nonzero(small) and (offer_market.shortfalls(group)[offer_market.had(group)] > 1).all():
-            small[:] = False
-        return small
-
-    def _kept_up(self, group: JobGroup, places: Places) -> Mask | None:
-        """Return those of ``places`` that a member of ``group`` would keep up dearly, or half empty, for longer than
-        they are needed; None: none."""
-        shut, dearly = self._half_empty(group, places), self.expensive_room.kept_up_dearly(group)
-        if dearly is not None:
-            shut = dearly[places] if shut is None else shut | dearly[places]
-        if shut is None:
+        here: Mask = self.is_paid[places]
+        asked = places[here]
+        if not asked.size or self.wanted_vcpus <= 0.0:
             return None
-        suit, asked = self.context.suit, places[shut].tolist()
-        lasts_s = suit.expected_s(group.application, group.wanted) if suit is not None and asked else None
-        if lasts_s is not None:
-            # Open again where others are expected to be longer than a member of the group.
-            shut[shut] = [self._needed_s(at) < lasts_s for at in asked]
-        return shut
-
-    def _half_empty(self, group: JobGroup, places: Places) -> Mask | None:
-        """Return those of ``places`` that would stay half empty with all that wait of ``group``, where a new machine is
-        cheaper for one of them than such a part of theirs. To those that were moved none is closed: a machine was
-        emptied for less than what goes on running."""
-        below, fleet = self.context.policy.retention.drain_below, self.context.fleet
-        if below <= 0.0 or group.moved or not self.some_rented:
+        taken = group.taken_on(fleet.capacity, asked)[0]
+        loud = self._loudest(group.application) > limit * FULL * taken / fleet.capacity[0, asked]
+        if not np.count_nonzero(loud):
             return None
-        capacity = fleet.capacity[:2].take(places, axis=1)
-        used, limit = capacity - fleet.room[:2].take(places, axis=1), below * capacity
-        # Prices and sizes are asked for only where something stands half empty without them.
-        empty: Mask = self.rented[places] & np.logical_and.reduce(used < limit, axis=0)
-        dear = self._dear(self.offer_market.alone_usd_per_h(group)) if np.count_nonzero(empty) else None
-        asked = (empty & dear[places]).nonzero()[0] if dear is not None else places[:0]
-        if not asked.size:
-            return None
-        more = max(1, group.pending) * group.wanted * group.taken_on(fleet.capacity, places[asked])[:2]
-        empty[:] = False
-        used, limit = used.take(asked, axis=1) + more, limit.take(asked, axis=1)
-        empty[asked] = np.logical_and.reduce(used < limit, axis=0)
-        return empty
+        free = np.minimum(fleet.free[0].take(self.paid), fleet.room[0].take(self.paid))
+        free_vcpus = float(np.add.reduce(np.maximum(free, 0.0)))
+        here[here] = loud & (free_vcpus - taken < self.wanted_vcpus - SLACK)
+        return here
 
-    def _dear(self, usd_per_h: float) -> Mask | None:
-        """Return the rented machines of which the policy's part costs more, None where there is none, or no price: few
-        prices are asked for, by many jobs."""
-        if usd_per_h not in self._dearer:
-            part = self.context.policy.retention.drain_below * self.context.fleet.price_usd_per_h
-            dear: Mask = self.rented & (usd_per_h < part)
-            self._dearer[usd_per_h] = dear if usd_per_h > 0.0 and dear.any() else None
-        return self._dearer[usd_per_h]
+    @property
+    def wanted_vcpus(self) -> float:
+        """vCPUs held on rented instances by jobs that would be quiet on a reserved instance too."""
+        if self._wanted_vcpus is None:
+            fleet, known = self.context.fleet, self.context.snapshot.applications
+            limit = self.context.policy.provisioning.keep_for_quiet * FULL / float(fleet.capacity[0, self.paid].max())
+            units = [
+                (job.application, unit.resources.vcpus)
+                for at in np.flatnonzero(~fleet.reserved).tolist()
+                for job, unit in fleet.holdings[at]
+                if job.spec.profile is None
+            ]
+            loudest = {name: self._loudest(name) for name in {name for name, _ in units} if name in known}
+            quiet = (vcpus for name, vcpus in units if name in loudest and loudest[name] <= limit * vcpus)
+            self._wanted_vcpus = sum(quiet, 0.0)
+        return self._wanted_vcpus
 
-    def _needed_s(self, at: int) -> float:
-        """Return how long machine ``at`` is expected to be in use by those that are on it."""
-        if at not in self._needed:
-            stopping, held = self.context.stopping, self.context.fleet.holdings[at]
-            remains_s = [0.0 if job.id in stopping else self._remains_s(job) for job, _ in held]
-            self._needed[at] = max(remains_s, default=0.0)
-        return self._needed[at]
-
-    def _remains_s(self, job: Job) -> float:
-        """Return how much longer ``job`` is expected to run: where nothing is known as long again (Lindy), and past its
-        time as long as it is past it."""
-        suit, ran_s = self.context.suit, self.context.now - job.attempt.placed_at if job.attempt is not None else 0.0
-        lasts_s = suit.expected_s(job.application, job.spec.nodes.count) if suit is not None else None
-        return ran_s if lasts_s is None else abs(lasts_s - ran_s)
+    def _loudest(self, application: str) -> float:
+        """Return the highest pressure (0..100) the application is estimated to cause on any shared resource."""
+        who = self.context.suit.who(application) if self.context.suit is not None else None
+        return who.loudest if who is not None else 0.0
 
 
-def open_half_empty_holdback(context: PlanContext, offer_market: OfferMarket) -> HalfEmptyHoldback:
-    """Return which machines are closed in this plan."""
-    fleet, rented = context.fleet, ~context.fleet.reserved
-    is_paid: Mask = fleet.placeable & fleet.reserved
-    paid = np.flatnonzero(is_paid)
-    return HalfEmptyHoldback(
-        context=context,
-        offer_market=offer_market,
-        rented=rented,
-        some_rented=bool(rented.any()),
-        expensive_room=ExpensiveRoomHoldback(context=context, offer_market=offer_market, paid=paid),
-        noisy_room=NoisyJobHoldback(context=context, paid=paid, is_paid=is_paid),
-    )
+# ----------------------------------------------------------------------------------------------------- failing services
+def machines_failing_services(context: PlanContext) -> Mask:
+    """Return the instances on which most services miss their latency now, shape ``(N,)``."""
+    if context.unkept is None:
+        seen, missed = (np.zeros(len(context.fleet.instances)) for _ in range(2))
+        for job in context.running:
+            for at, misses in _judged(context, job):
+                seen[at] += 1
+                missed[at] += misses
+        elsewhere_kept = 2 * (missed.sum() - missed) <= seen.sum() - seen
+        context.unkept = (2 * missed > seen) & elsewhere_kept
+    return context.unkept
+
+
+def _judged(context: PlanContext, job: Job) -> Iterator[tuple[int, bool]]:
+    """Yield the place of each rank of a service that was sampled often enough, and whether it misses its latency."""
+    watched, target, attempt = context.snapshot.job_samples.get(job.id), job.spec.target, job.attempt
+    if watched is None or attempt is None or watched.attempt != attempt.id or not isinstance(target, ServiceTarget):
+        return
+    for held in attempt.allocations:
+        at = context.fleet.index.get(held.instance_id)
+        samples = watched.ranks.get(held.rank, ())
+        if at is not None and not held.released:
+            looks, missed = _looks(samples, target, context.policy.correction.readings)
+            if looks >= context.policy.correction.readings:
+                yield at, 2 * missed > looks
+
+
+def _looks(samples: tuple[Sampled, ...], target: ServiceTarget, enough: int) -> tuple[int, int]:
+    """Return in how many of the last ``enough`` samples latency was measured, and in how many it was too high."""
+    looks = missed = 0
+    for sample in reversed(samples):
+        told = [percentile for percentile in sample.latency_ms if percentile >= target.percentile]
+        if told:
+            stands_for = min(sample.looks, enough - looks)  # count no more of the older samples than are needed
+            looks += stands_for
+            missed += stands_for * (sample.latency_ms[min(told)] > target.latency_ms)
+        if looks >= enough:
+            break
+    return looks, missed

@@ -1,9 +1,8 @@
-"""What is done for jobs that find no room: wait for room that comes, evict best effort, or launch; else say why not.
+"""Provide room for jobs that found none: wait for room that is coming, evict best effort, or launch; else record why.
 
-Each unplaced job, in queue order, claims room in this order: on running machines (what attempts that are being stopped
-will free), on machines that are starting, by evicting best-effort jobs, on machines this plan launches. Claims on room
-that comes are not recorded anywhere: every plan makes them anew, in the same order, and so never launches twice for
-the same need.
+Each unplaced job, in queue order, claims room in this order: on running instances, whose stopping units will free it;
+on booting instances; by evicting best-effort jobs; on instances that this plan launches. Claims are not stored: every
+plan makes them again in the same order, and so never launches twice for the same need.
 """
 
 from __future__ import annotations
@@ -18,9 +17,9 @@ from hcloud.planner.budget import CAPPED, BudgetLedger, cap_reached, launch_shar
 from hcloud.planner.context import JobGroup, PlanContext
 from hcloud.planner.fleet import SLACK, Amounts, Mask, Places, fits_any, vector
 from hcloud.planner.instance_lifecycle import idle_for_s, is_idle
-from hcloud.planner.late_boots import no_use
+from hcloud.planner.late_boots import requeue_reason
 from hcloud.planner.market import Choice, OfferMarket, open_market, rank_choices, why_not_obtainable
-from hcloud.planner.placement.explain_choice import kept_away
+from hcloud.planner.placement.explain_choice import exclusion_reason
 from hcloud.planner.placement.place import (
     awaited_places,
     claim,
@@ -36,50 +35,57 @@ from hcloud.planner.placement.place import (
     unclaim,
 )
 from hcloud.planner.plan import Finish, Launch
-from hcloud.planner.provisioning.holdback import open_half_empty_holdback
-from hcloud.planner.provisioning.preemption import (
-    PreemptionCandidates,
-    find_victims,
-    preempt_for,
+from hcloud.planner.provisioning.eviction import (
+    EvictionCandidates,
+    evict_for,
+    find_evictable,
     put_back,
     stop_chosen,
 )
-from hcloud.planner.text import amount, deadline_numbers, offer_words, seconds
+from hcloud.planner.provisioning.holdback import open_half_empty_holdback
+from hcloud.planner.text import amount, deadline_numbers, offer_words, percent, seconds
 from hcloud.spec.validation import counted
 
 WAITS_FOR_RESERVED = "waits_for_reserved"
-"""The reason's code of a job that a hybrid strategy lets wait rather than rent something for it."""
+"""Code of the reason of a job that waits for reserved room because the hybrid mapping rents nothing for it."""
 
 
 @dataclass(slots=True, eq=False)
 class PlannedInstance:
-    """A machine this plan launches: offer number ``at`` of the market, its ``place`` in :class:`PlannedCapacity`, and
-    the jobs it is for."""
+    """An instance this plan launches."""
 
     offer: Offer
     at: int
+    """Place of the offer in the market."""
     place: int
+    """Place of the instance in :class:`PlannedCapacity`."""
     choices: list[Choice]
+    """The offers considered, best first."""
     jobs: list[Job] = field(default_factory=list)
+    """The jobs it is for, one entry per rank."""
 
 
 @dataclass(slots=True, eq=False)
 class PlannedCapacity:
-    """What is ``left`` of each machine this plan launches, shape ``(N, 3)``, and of which offer it is (``at``). All are
-    looked at at one stroke, as a cluster's first plan launches thousands. Rows beyond theirs mean nothing."""
+    """What is left of the instances this plan launches, as arrays: the first plan of a cluster launches thousands. Rows
+    beyond the number of instances are undefined."""
 
     left: Amounts = field(default_factory=lambda: np.zeros((16, 3)))
+    """Free resources, shape ``(N, 3)``."""
     at: Places = field(default_factory=lambda: np.zeros(16, dtype=np.intp))
+    """Place of the offer in the market, shape ``(N,)``."""
 
     def add(self, place: int, at: int, capacity: Amounts) -> None:
-        """Note a machine of offer ``at``, nothing of which is taken."""
+        """Add an empty instance of offer ``at``."""
         if place >= len(self.at):
             self.left, self.at = np.concatenate([self.left, self.left]), np.concatenate([self.at, self.at])
         self.left[place], self.at[place] = capacity, at
 
     def where(self, count: int, taken: Amounts, serves: Mask) -> list[int]:
-        """Return which of the first ``count`` machines have room for what a rank takes of a machine of each offer,
-        shape ``(M, 3)``; offers that do not serve it are left out."""
+        """Return which of the first ``count`` instances have room for one rank.
+
+        ``taken`` is what a rank takes of each offer, shape ``(M, 3)``; ``serves`` are the permitted offers.
+        """
         at = self.at[:count]
         roomy = np.logical_and.reduce(self.left[:count] + SLACK >= taken[at], axis=1)
         found: list[int] = (roomy & serves[at]).nonzero()[0].tolist()
@@ -88,25 +94,29 @@ class PlannedCapacity:
 
 @dataclass(slots=True)
 class ProvisioningState:
-    """The scratch space of this stage. ``future``: the account as it will be when machines that are ending are gone.
-    ``refused``: the cheapest offer that limits had no room for when one was last asked for. ``capped``: who waits only
-    as no more machines are allowed."""
+    """The state of this stage."""
 
     context: PlanContext
     offer_market: OfferMarket
-    victims: PreemptionCandidates
+    victims: EvictionCandidates
     groups: list[JobGroup]
     machines: list[PlannedInstance] = field(default_factory=list)
+    """Instances this plan launches."""
     rooms: PlannedCapacity = field(default_factory=PlannedCapacity)
     future: BudgetLedger | None = None
+    """The account once terminating instances are gone; None: not computed yet."""
     idle: list[int] | None = None
+    """Idle instances that may be terminated to make room; None: not computed yet."""
     closed: Reason | None = None
+    """The reason common to all jobs if nothing can be claimed, launched or terminated."""
     refused: Offer | None = None
+    """The cheapest offer that limits refused when one was last requested."""
     capped: list[tuple[Job, JobGroup]] = field(default_factory=list)
+    """Jobs that wait only because no more instances are allowed."""
 
     @property
     def running(self) -> Mask:
-        """Machines that run and stay, whether or not anybody uses them."""
+        """Ready instances that stay, in use or not."""
         running = self.context.fleet.placeable.copy()
         running[list(self.context.lazy)] = False
         return running
@@ -118,7 +128,7 @@ def start_provisioning(context: PlanContext) -> ProvisioningState:
     state = ProvisioningState(
         context=context,
         offer_market=open_market(context),
-        victims=find_victims(context),
+        victims=find_evictable(context),
         groups=list(context.groups.values()),
     )
     context.open_of = open_half_empty_holdback(context, state.offer_market).open
@@ -132,7 +142,8 @@ def start_provisioning(context: PlanContext) -> ProvisioningState:
 
 
 def _rule_out(state: ProvisioningState, groups: Sequence[JobGroup]) -> None:
-    """Note which ``groups`` (alike in what markets and types they may use) find no room now, none later, no offer."""
+    """Note for ``groups`` with the same permitted markets and types whether they can fit now, later, or on any
+    offer."""
     if groups:
         context, offer_market = state.context, state.offer_market
         sizes = offer_market.capacity[offer_market.permitted(groups[0])]
@@ -149,20 +160,20 @@ def _rule_out(state: ProvisioningState, groups: Sequence[JobGroup]) -> None:
 
 
 def provision(state: ProvisioningState) -> None:
-    """Serve ``draft.unplaced``: new machines (see :func:`launch`), evictions, and the reasons of those that wait."""
+    """Serve ``context.unplaced``: claim, evict, plan launches (see :func:`launch`), or record why a job waits."""
     context, limited = state.context, state.context.policy.caps.max_jobs_per_user is not None
     for job, group in context.unplaced:
         group.pending -= 1
         if job.state is JobState.AWAITING_INSTANCE:
             if _still_served(state, job, group):
                 continue
-            job = requeue(context, job, no_use(job, context.late))
+            job = requeue(context, job, requeue_reason(job, context.late))
         if limited and (capped := context.user_cap(job)) is not None:
             _give_reason(context, job, capped)
             continue
         if group.stuck is None:
             refusal = _closed(state, group) or _serve(state, job, group)
-            group.stuck = kept_away(context, group, holding_out(context, job, group, refusal))
+            group.stuck = exclusion_reason(context, group, holding_out(context, job, group, refusal))
         if group.stuck is not None and group.stuck.code == CAPPED:
             state.capped.append((job, group))
         if group.stuck is not None and (job.wait_code != group.stuck.code or group.stuck.code == "impossible"):
@@ -170,7 +181,7 @@ def provision(state: ProvisioningState) -> None:
 
 
 def expand(state: ProvisioningState) -> None:
-    """Decide on new machines for the missing nodes of running jobs that miss their target (``draft.expanding``)."""
+    """Plan instances for the missing nodes of running jobs that miss their target (``context.expanding``)."""
     context, index = state.context, state.context.fleet.index
     for job in context.expanding:
         held = job.attempt.allocations if job.attempt is not None else ()
@@ -183,19 +194,20 @@ def expand(state: ProvisioningState) -> None:
 
 
 def launch(state: ProvisioningState) -> None:
-    """Plan the launches of the machines that were decided on."""
+    """Add the launches of the planned instances to the plan."""
     for machine in state.machines:
         state.context.add(_launch(state, machine))
 
 
 def _closed(state: ProvisioningState, group: JobGroup) -> Reason | None:
-    """Return the reason common to all when nothing can be claimed, bought or ended: the one look a long queue costs."""
+    """Return the reason common to all jobs if nothing can be claimed, launched or terminated. This keeps a long queue
+    cheap."""
     if group.fits_later or not group.offered:
         return None
     if state.closed is None:
         context, alive = state.context, state.context.ledger.instances
         limit, ending = context.policy.caps.max_instances, alive > len(context.fleet.staying)
-        # Only a promise may evict, so victims open nothing for a queue of best effort alone.
+        # Only jobs with a target may evict; a best-effort queue gains nothing from evictable jobs.
         evictable = state.victims.amounts.any() and any(each.promise for each in state.groups)
         if alive >= limit and not (ending or context.gone or evictable or _idle(state)):
             state.closed = cap_reached("instances", "machines running or launching", alive, 1, limit)
@@ -211,9 +223,9 @@ def _give_reason(context: PlanContext, job: Job, reason: Reason) -> None:
 
 # ------------------------------------------------------------------------------------------------------------- claiming
 def _serve(state: ProvisioningState, job: Job, group: JobGroup) -> Reason | None:
-    """Claim room for one job, or leave everything as it was and return why no job of its group can be served."""
+    """Claim room for one job and return None; or change nothing and return why no job of its group can be served."""
     context, needed, claimable = state.context, group.needed, _claimable(state, group)
-    # Most find nothing to claim, and leave nothing to undo.
+    # Most jobs find nothing to claim and have nothing to undo.
     before = context.mark() if claimable.any() or context.fleet.coming.any() else None
     ledger, running = context.ledger, claim(context, group, claimable, needed)
     coming = claim(context, group, context.fleet.coming, needed - len(running), running)
@@ -243,7 +255,7 @@ def _serve(state: ProvisioningState, job: Job, group: JobGroup) -> Reason | None
 
 
 def _claimable(state: ProvisioningState, group: JobGroup) -> Mask:
-    """Return the running machines whose room ``group`` may wait for: not what is free, but closed to it."""
+    """Return the running instances whose room ``group`` may wait for: not those that are free but closed to it."""
     context, fleet = state.context, state.context.fleet
     roomy = fleet.fitting(group.demand, fleet.placeable)
     if context.suit is not None and group.application:
@@ -257,7 +269,8 @@ def _claimable(state: ProvisioningState, group: JobGroup) -> Mask:
 
 
 def _lift(state: ProvisioningState, job: Job, group: JobGroup, refusal: Reason) -> bool:
-    """Place ``job`` on machines that were closed to it, as nothing can be rented; return whether it fits."""
+    """Place ``job`` on instances that were held back from it, because nothing can be launched; return whether it
+    fits."""
     context, everywhere = state.context, np.ones_like(state.context.fleet.placeable)
     if refusal.code == WAITS_FOR_RESERVED or not has_room_now(context, group):
         return False
@@ -268,7 +281,7 @@ def _lift(state: ProvisioningState, job: Job, group: JobGroup, refusal: Reason) 
 
 
 def _still_served(state: ProvisioningState, job: Job, group: JobGroup) -> bool:
-    """Claim for a job that awaits machines what it does not hold yet; or return False and claim nothing."""
+    """Claim for a job that awaits instances what it lacks; or return False and claim nothing."""
     context = state.context
     held = context.holds.pop(job.id, [])
     running = claim(context, group, _claimable(state, group), group.needed - len(held), held)
@@ -282,14 +295,15 @@ def _still_served(state: ProvisioningState, job: Job, group: JobGroup) -> bool:
 
 
 def _evict(state: ProvisioningState, group: JobGroup, count: int, running: Sequence[int]) -> bool:
-    """Choose victims for ``count`` ranks beside those on ``running``, and claim their room, or choose none."""
+    """Choose jobs to evict for ``count`` ranks in addition to those on ``running``, and claim their room; or choose
+    none."""
     if not state.victims.amounts.any():
         return False
     before, taken = state.context.mark(), list(running)
     for _ in range(count):
         claimed = claim(state.context, group, _claimable(state, group), 1, taken)
         if not claimed:
-            at = preempt_for(state.context, state.victims, group, taken)
+            at = evict_for(state.context, state.victims, group, taken)
             if at < 0:
                 state.context.back_to(before)
                 put_back(state.context, state.victims)
@@ -304,7 +318,7 @@ def _wait_for_claims(context: PlanContext, job: Job, coming: Sequence[int]) -> N
     if coming:
         context.wait(job, "booting", lambda: _booting(context, job, context.fleet.instances[coming[-1]]))
     else:
-        text = "waiting for evicted units to stop"
+        text = "evicted units are stopping"
         context.wait(job, "making_room", lambda: Reason(code="making_room", text=text))
 
 
@@ -312,17 +326,17 @@ def _booting(context: PlanContext, job: Job, machine: Instance) -> Reason:
     expected_at = (machine.launched_at or machine.requested_at) + machine.offer.instance_type.boot_delay_s
     left_s = max(0.0, expected_at - context.now)
     numbers: dict[str, Number] = {"instance": machine.id, "expected_at": expected_at, "expected_in_s": round(left_s, 3)}
-    text = f"assigned to {machine.id}, ready in about {seconds(left_s)}"
+    text = f"{machine.id} is booting for it, ready in about {seconds(left_s)}"
     return Reason(code="booting", text=text, numbers={**numbers, **deadline_numbers(job, context.now)})
 
 
 # --------------------------------------------------------------------------------------------------------------- buying
 def _buy(state: ProvisioningState, job: Job, group: JobGroup, served_on: Sequence[int]) -> Reason | None:
-    """Give ``job`` its missing ranks on new machines (all wanted, at least all needed), or return why not.
+    """Assign the missing ranks of ``job`` to new instances, all wanted and at least all needed; or return why not.
 
-    ``served_on``: machines that serve the others of its ranks.
+    ``served_on`` are the instances of its other ranks.
     """
-    if not state.machines and not state.offer_market.obtainable(group):  # of most that wait no more need be worked out
+    if not state.machines and not state.offer_market.obtainable(group):  # cheap check; it decides for most waiting jobs
         state.refused = None
         return _unobtainable(state, group)
     state.context.ledger = state.context.ledger.copy()
@@ -353,7 +367,7 @@ def _buy(state: ProvisioningState, job: Job, group: JobGroup, served_on: Sequenc
 def _zones_taken(
     state: ProvisioningState, group: JobGroup, served_on: Sequence[int], taken: Sequence[PlannedInstance]
 ) -> frozenset[str]:
-    """Return the zones in which no more ranks of a job may be, as others are there."""
+    """Return the zones in which no more ranks of a job may run, because of its other ranks."""
     if group.constraints is None or group.constraints.spread != "zone":
         return frozenset()
     instances = state.context.fleet.instances
@@ -361,7 +375,7 @@ def _zones_taken(
 
 
 def _may_meet(context: PlanContext, job: Job, group: JobGroup, company: Sequence[Job]) -> bool:
-    """Return whether a rank of ``job`` may share a machine with those of ``company`` (one entry per rank)."""
+    """Return whether a rank of ``job`` may share an instance with the jobs of ``company`` (one entry per rank)."""
     if group.constraints is not None and group.constraints.spread != "none" and job in company:
         return False
     others = [context.topology.company(other.spec) for other in company] if group.company is not None else []
@@ -369,8 +383,10 @@ def _may_meet(context: PlanContext, job: Job, group: JobGroup, company: Sequence
 
 
 def _join(state: ProvisioningState, job: Job, group: JobGroup, zones: Set[str]) -> PlannedInstance | None:
-    """Return a machine this plan launches anyway, in none of ``zones``, with room for a rank of ``job`` (and its user
-    the money). What is rented is not joined while something that is paid for could still be launched."""
+    """Return a planned instance outside ``zones`` with room for a rank of ``job`` that its user can pay for, or None.
+
+    A rented one is not shared while a reserved instance could still be launched.
+    """
     if not state.machines:
         return None
     paid = _paid_for(state, job, group, zones)
@@ -390,7 +406,7 @@ def _join(state: ProvisioningState, job: Job, group: JobGroup, zones: Set[str]) 
 
 
 def _paid_for(state: ProvisioningState, job: Job, group: JobGroup, zones: Set[str]) -> bool:
-    """Return whether a reserved machine that nobody uses could be launched for a rank of ``job``, in time."""
+    """Return whether an unused reserved instance could be launched in time for a rank of ``job``."""
     if not state.offer_market.sells_reserved:
         return False
     offers, deadline_at = state.offer_market.offers, job.deadline_at
@@ -405,9 +421,9 @@ def _paid_for(state: ProvisioningState, job: Job, group: JobGroup, zones: Set[st
 
 
 def _limits_refuse(state: ProvisioningState, job: Job, offer: Offer) -> Reason | None:
-    """Return why caps or budgets have no room for a machine of ``offer`` for ``job``.
+    """Return why caps or budgets do not allow an instance of ``offer`` for ``job``, or None.
 
-    Room that is being made is for the job it is made for: nobody behind it may launch into it.
+    Room that is being made is for one job only: no later job may launch into it.
     """
     shares = launch_shares([job], offer.instance_type.capacity)
     refusal = state.context.ledger.refusal(offer, shares)
@@ -417,7 +433,7 @@ def _limits_refuse(state: ProvisioningState, job: Job, offer: Offer) -> Reason |
 def _open_machine(
     state: ProvisioningState, job: Job, group: JobGroup, zones: Set[str]
 ) -> tuple[PlannedInstance | None, Reason | None]:
-    """Book the best offer in none of ``zones`` that limits have room for; else return the refusal of the cheapest."""
+    """Book the best offer outside ``zones`` that limits allow; else return the refusal of the cheapest."""
     offers, affordable = state.offer_market.offers, list[int]()
     refused: tuple[float, Offer, Reason] | None = None
     obtainable = state.offer_market.obtainable(group)
@@ -445,36 +461,38 @@ def _open_machine(
 
 
 def _no_more_zones(state: ProvisioningState, group: JobGroup) -> Reason:
-    """Return that the nodes of a job of ``group`` find too few zones: for now, or ever."""
+    """Return the reason that the nodes of a job of ``group`` find too few zones, for now or for ever."""
     offer_market, fleet = state.offer_market, state.context.fleet
     there = permitted(state.context, group, np.ones(len(fleet.instances), dtype=np.bool_))
     zones = {offer_market.offers[int(at)].zone for at in np.flatnonzero(offer_market.fitting(group))}
     zones |= {fleet.instances[int(at)].offer.zone for at in np.flatnonzero(there)}
     asked, named = f"its {group.needed} nodes need different zones (placement.spread)", ", ".join(sorted(zones))
     numbers: dict[str, Number] = {"zones": len(zones), "nodes": group.needed, "bound": "placement.spread"}
-    if len(zones) < group.needed and _all_told(state):
+    if len(zones) < group.needed and _all_offers_known(state):
         text = f"can never run here: {asked}, and only {len(zones)} exist: {named}"
         return Reason(code="impossible", text=text, numbers={**numbers, "why": "too_few_zones"})
-    text = f"waiting: {asked}, and too few of {named} have machines available"
+    text = f"{asked}, but too few of {named} have machines available"
     return Reason(code="too_few_zones", text=text, numbers=numbers)
 
 
-def _all_told(state: ProvisioningState) -> bool:
-    """Whether every provider has said what can be had."""
+def _all_offers_known(state: ProvisioningState) -> bool:
+    """Return whether the offers of every provider are known."""
     snapshot = state.context.snapshot
     return bool(snapshot.providers) and snapshot.providers <= snapshot.offers_known
 
 
 def _refused(offer: Offer, refusal: Reason, others: int) -> Reason:
-    """Return the refusal of an offer, with how many machines for ``others`` of the job's nodes were counted before."""
+    """Return the refusal of an offer, with the number of instances for ``others`` of the job's nodes counted before
+    it."""
     numbers: dict[str, Number] = {**refusal.numbers, "offer": "/".join(offer.key)}
-    # These are not bought then: who looks would find fewer machines, and less spent, than the refusal tells.
-    counted = f", including {others} for its other nodes" if others else ""
-    return Reason(code=refusal.code, text=f"{offer_words(offer)}: {refusal.text}{counted}", numbers=numbers)
+    # These are not launched then; without the remark the numbers would not match what users see.
+    included = f", including {others} for its other nodes" if others else ""
+    text = f"{refusal.text}{included} ({offer_words(offer)})"
+    return Reason(code=refusal.code, text=text, numbers=numbers)
 
 
 def _unobtainable(state: ProvisioningState, group: JobGroup) -> Reason:
-    """Return why nothing can be bought for ``group``: for now, or ever (then the code is ``impossible``)."""
+    """Return why no offer is available for ``group``; the code ``impossible`` if none ever will be."""
     if (waits := _waits_for_reserved(state, group)) is not None:
         return waits
     reason = why_not_obtainable(state.context, state.offer_market, group)
@@ -483,16 +501,16 @@ def _unobtainable(state: ProvisioningState, group: JobGroup) -> Reason:
     fleet = state.context.fleet
     large_enough: Mask = np.logical_and.reduce(fleet.capacity + SLACK >= group.demand[:, None], axis=0)
     if permitted(state.context, group, large_enough).any():
-        text = f"waiting: only running machines fit {amount(group.resources)}, and they are full; {reason.text}"
+        text = f"only running machines fit {amount(group.resources)}, and they are full; {reason.text}"
         return Reason(code="instance_full", text=text, numbers=reason.numbers)
-    if _all_told(state):
+    if _all_offers_known(state):
         numbers: dict[str, Number] = {**reason.numbers, "why": reason.code}
         return Reason(code="impossible", text=f"can never run here: {reason.text}", numbers=numbers)
     return reason
 
 
 def _waits_for_reserved(state: ProvisioningState, group: JobGroup) -> Reason | None:
-    """Return that ``group`` waits for reserved room, where the mapping keeps it from what could be rented."""
+    """Return the reason that ``group`` waits for reserved room, if the hybrid mapping excludes every rented offer."""
     hybrid, offer_market = state.context.strategy.hybrid, state.offer_market
     if hybrid is None:
         return None
@@ -509,7 +527,8 @@ def _waits_for_reserved(state: ProvisioningState, group: JobGroup) -> Reason | N
         "expected_wait_s": wait_s,
         "spin_up_s": hybrid.spin_up_s if hybrid.spin_up_s < float("inf") else None,
     }
-    text = f"waiting for reserved room, {hybrid.utilisation:.0%} in use; no rented offer has the quality it needs"
+    in_use = percent(hybrid.utilisation)
+    text = f"reserved room is {in_use} in use, and no rented offer has the quality it needs"
     return Reason(code=WAITS_FOR_RESERVED, text=text, numbers=numbers)
 
 
@@ -517,11 +536,11 @@ def _launch(state: ProvisioningState, machine: PlannedInstance) -> Launch:
     context, offer, jobs = state.context, machine.offer, machine.jobs
     chosen = next(choice for choice in machine.choices if choice.at == machine.at)
     others = [state.offer_market.offers[c.at] for c in machine.choices if c.at != machine.at][:3]
-    who = list(dict.fromkeys(job.id for job in jobs))
-    names = ", ".join(who[:3]) + (f" and {len(who) - 3} more" if len(who) > 3 else "")
+    job_ids = list(dict.fromkeys(job.id for job in jobs))
+    names = ", ".join(job_ids[:3]) + (f" and {len(job_ids) - 3} more" if len(job_ids) > 3 else "")
     numbers: dict[str, Number] = {
         "price_usd_per_h": offer.price_usd_per_h,
-        "jobs": len(who),
+        "jobs": len(job_ids),
         "ranks": len(jobs),
         "ranks_expected": chosen.ranks,
         "price_per_worth": round(chosen.score, 4),
@@ -529,7 +548,7 @@ def _launch(state: ProvisioningState, machine: PlannedInstance) -> Launch:
         "boot_delay_s": offer.instance_type.boot_delay_s,
         "alternatives": "; ".join(offer_words(other) for other in others),
     }
-    why = "already paid" if offer.market == "reserved" else "best value"
+    why = "already paid for, best" if offer.market == "reserved" else "best value"
     text = f"{offer_words(offer)} for {names}: {why} of {counted(len(machine.choices), 'suitable offer')}"
     expires_at = context.now + context.policy.lease.horizon_s
     reason = Reason(code="launched_for_jobs", text=text, numbers=numbers)
@@ -541,7 +560,7 @@ def _launch(state: ProvisioningState, machine: PlannedInstance) -> Launch:
 
 # ---------------------------------------------------------------------------------------------------------- making room
 def _make_room(state: ProvisioningState, job: Job, missing: int, refusal: Reason) -> Reason:
-    """End idle machines that keep caps or budgets full and that nobody waiting fits on; return why ``job`` waits."""
+    """Terminate idle instances that fill caps or budgets and that fit no waiting job; return why ``job`` waits."""
     offer = state.refused
     if offer is None or not refusal.code.startswith(("cap_", "budget_")):
         return refusal
@@ -559,12 +578,12 @@ def _make_room(state: ProvisioningState, job: Job, missing: int, refusal: Reason
     if len(ended) + len(state.context.gone) > state.context.policy.disruption.max_terminations_per_cycle:
         return refusal
     state.future, state.idle = future, idle[len(ended) :]
-    text = f"idle while {job.id} waits for a machine ({refusal.text})"
+    text = f"idle while {job.id} waits for a machine: {refusal.text}"
     for at in ended:
         state.context.terminate(at, Reason(code="make_room", text=text, numbers=refusal.numbers))
     return Reason(
         code="making_room",
-        text=f"waiting: machines are being terminated to make room ({refusal.text})",
+        text=f"machines are being terminated to make room: {refusal.text}",
         numbers=refusal.numbers,
     )
 
@@ -574,7 +593,7 @@ def _some_are_ending(context: PlanContext) -> bool:
 
 
 def _book_all(ledger: BudgetLedger, offer: Offer, job: Job, count: int) -> bool:
-    """Book ``count`` machines of ``offer`` for ``job``; return False as soon as one is refused."""
+    """Book ``count`` instances of ``offer`` for ``job``; return False as soon as one is refused."""
     shares = launch_shares([job], offer.instance_type.capacity)
     for _ in range(count):
         if ledger.refusal(offer, shares) is not None:
@@ -584,7 +603,7 @@ def _book_all(ledger: BudgetLedger, offer: Offer, job: Job, count: int) -> bool:
 
 
 def _idle(state: ProvisioningState) -> list[int]:
-    """Return machines nobody needs, longest idle first; reserved ones cost the same unused and stay."""
+    """Return unused instances, longest idle first; reserved ones cost the same and stay."""
     if state.idle is None:
         context, instances = state.context, state.context.fleet.instances
         idle = [at for at in context.fleet.staying if is_idle(context, at)]
@@ -594,7 +613,7 @@ def _idle(state: ProvisioningState) -> list[int]:
 
 
 def future_of(state: ProvisioningState) -> BudgetLedger:
-    """Return the account as it will be when the machines that are ending are gone, with what this plan launches."""
+    """Return the account once terminating instances are gone, including what this plan launches."""
     if state.future is None:
         context = state.context
         staying = [context.fleet.instances[at] for at in context.fleet.staying if at not in context.gone]

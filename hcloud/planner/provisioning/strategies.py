@@ -1,18 +1,18 @@
-"""The provisioning strategies of HCloud (§8.3-8.4): what may be rented, and which jobs go to reserved machines.
+"""The provisioning strategies of HCloud (§8.3-8.4): what may be rented, and which jobs go to reserved instances.
 
-SR, OdF and OdM say what may be rented and nothing else. The hybrids HF and HM also map jobs: each kind of waiting job
-has a :class:`MappingNeed`, and :class:`Hybrid` answers where one may go: on which machines ever (``suits``), on which
-not while they are this full (``closed``), and what may be rented for it (``rentable``). With P8:
+SR, OdF and OdM only restrict what may be rented. The hybrids HF and HM also map jobs. Each group of waiting jobs has a
+:class:`MappingNeed`, and :class:`Hybrid` decides which instances suit it (``suits``), which are too full for it
+(``closed``), and what may be rented for it (``rentable``). With P8:
 
-* reserved machines are open to all below the soft limit, to those for which nothing on demand is good enough below the
-  hard limit, and to everybody while nothing at all runs on one: what is paid for is not left idle;
-* on-demand machines are good enough where nine in ten of their type deliver more than the job needs (``Q90 > Q_T``),
-  and, for a job that has to wait otherwise, where they are full servers;
-* a full server is rented for a job that needs reserved room when the wait is expected to be longer than its spin-up, or
-  has been.
+* reserved instances are open to all jobs below the soft limit; below the hard limit to jobs for which no rented
+  instance is good enough; and to every job while they are empty, because they are paid for;
+* rented instances are good enough where 90 % of their type deliver more than the job needs (``Q90 > Q_T``), and, for a
+  job that would otherwise wait, if they are full servers;
+* a full server is rented for a job that needs reserved room if the wait is expected to exceed, or has exceeded, the
+  spin-up of the server.
 
-``suits`` and ``rentable`` stay the same while a plan is made and carried out; ``closed`` follows what is placed. That
-keeps a plan a fixed point: it never closes what it promised to somebody.
+``suits`` and ``rentable`` do not change while a plan is made and applied; ``closed`` follows the placements. So a plan
+is a fixed point: it never closes room that it promised.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ import numpy as np
 from hcloud.core.model import Job, Market, Offer, Resources
 from hcloud.planner.fleet import SLACK, Amounts, Fleet, Mask, Places
 from hcloud.planner.snapshot import Snapshot
+from hcloud.planner.text import price
 from hcloud.spec.policy import Policy, ProvisioningPolicy
 
 _NEEDS_ABOVE = {"p2": 0.8, "p3": 0.5, "p4": 0.2}
@@ -37,12 +38,14 @@ _HYBRIDS = ("hf", "hm")
 
 
 class MappingNeed(NamedTuple):
-    """What the mapping asks of a job: the quality it needs (0..1), whether it has waited for longer than a full server
-    takes to start, and on which side its coin fell."""
+    """What the mapping of a hybrid strategy looks at in a job."""
 
     quality: float = 0.0
+    """Quality needed (0..1)."""
     overdue: bool = False
+    """The job has waited longer than a full server takes to start."""
     heads: bool = False
+    """Outcome of the job's coin toss (P1)."""
 
 
 PLAIN = MappingNeed()
@@ -50,14 +53,16 @@ PLAIN = MappingNeed()
 
 @dataclass(slots=True, eq=False)
 class Strategy:
-    """The policy's strategy over one snapshot. ``full_from``: by provider, from how many vCPUs on a machine is full."""
+    """The policy's strategy over one snapshot."""
 
     policy: ProvisioningPolicy
     full_from: Mapping[str, float]
+    """vCPUs from which an instance is a full server, by provider."""
     hybrid: Hybrid | None = None
+    """The mapping of HF and HM; None for the other strategies."""
 
     def refusal(self, offer: Offer) -> str | None:
-        """Return why ``offer`` may not be rented under this strategy, or None when it may."""
+        """Return why ``offer`` may not be rented under this strategy; None: it may."""
         name, reserved = self.policy.strategy, offer.market is Market.RESERVED
         if name in ONLY_RESERVED and not reserved:
             return f"provisioning.strategy {name} uses reserved machines only"
@@ -69,22 +74,22 @@ class Strategy:
         return None
 
     def mapping_need(self, job: Job) -> MappingNeed:
-        """Return where ``job`` leans; jobs that lean alike and ask for the same are treated alike."""
+        """Return what the mapping looks at in ``job``; jobs with equal needs and requirements are treated alike."""
         return self.hybrid.mapping_need(job) if self.hybrid is not None else PLAIN
 
 
 def forbidden(policy: Policy, offer: Offer) -> str | None:
-    """Return why the policy's caps and ``allow`` keep ``offer`` from being launched at all, or None."""
+    """Return why caps or ``allow`` of the policy forbid to launch ``offer``, or None."""
     caps, name = policy.caps, offer.instance_type.name
     if caps.max_price_usd_per_h is not None and offer.price_usd_per_h > caps.max_price_usd_per_h:
-        return f"${offer.price_usd_per_h:.4g}/h is above caps.max_price_usd_per_h ({caps.max_price_usd_per_h:g})"
+        return f"{price(offer.price_usd_per_h)} is above caps.max_price_usd_per_h ({price(caps.max_price_usd_per_h)})"
     if caps.max_instances_per_type.get(name) == 0:
         return f"caps.max_instances_per_type forbids {name}"
     return policy.allow.refusal(offer)
 
 
 def open_strategy(snapshot: Snapshot, policy: Policy, fleet: Fleet) -> Strategy:
-    """Return the strategy that ``policy`` names, over the machines of ``fleet``."""
+    """Return the strategy named by ``policy``, over the instances of ``fleet``."""
     full_from: Mapping[str, float] = {}
     if policy.provisioning.strategy in (*_FULL_ONLY, *_HYBRIDS):
         full_from = snapshot.plan_cache.of("full from", (snapshot.offers, policy), lambda: _full_from(snapshot, policy))
@@ -95,7 +100,8 @@ def open_strategy(snapshot: Snapshot, policy: Policy, fleet: Fleet) -> Strategy:
 
 
 def _full_from(snapshot: Snapshot, policy: Policy) -> dict[str, float]:
-    """Return from how many vCPUs on a machine is full: the policy's number, or a provider's largest that may be had."""
+    """Return by provider the vCPUs from which an instance is a full server: the policy's number, or the largest
+    offer."""
     largest: dict[str, float] = {}
     for offer in snapshot.offers:
         if offer.market is not Market.RESERVED and forbidden(policy, offer) is None:
@@ -105,7 +111,8 @@ def _full_from(snapshot: Snapshot, policy: Policy) -> dict[str, float]:
 
 
 def is_full(full_from: Mapping[str, float], offer: Offer) -> bool:
-    """Return whether machines of ``offer`` are full servers, which few strangers disturb (HCloud §8.1)."""
+    """Return whether instances of ``offer`` are full servers, which share a host with few other tenants (HCloud
+    §8.1)."""
     least = full_from.get(offer.provider)
     return least is not None and offer.instance_type.capacity.vcpus >= least - SLACK
 
@@ -113,7 +120,7 @@ def is_full(full_from: Mapping[str, float], offer: Offer) -> bool:
 def expected_quality(
     snapshot: Snapshot, policy: ProvisioningPolicy, full_from: Mapping[str, float], offer: Offer
 ) -> float:
-    """Return ``Q90`` (0..1) of machines like ``offer``: measured, or by size where little was measured."""
+    """Return ``Q90`` (0..1) of instances like ``offer``: measured, or by size if too little was measured."""
     full = full_from.get(offer.provider, policy.full_server_vcpus)
     part = min(1.0, offer.instance_type.capacity.vcpus / max(full, SLACK))
     small, whole = policy.unmeasured_quality_small, policy.unmeasured_quality_full
@@ -121,7 +128,7 @@ def expected_quality(
 
 
 def quality_needed(snapshot: Snapshot, policy: ProvisioningPolicy, job: Job) -> float:
-    """Return ``Q_T`` (0..1): from the job's classification, else what the policy assumes of its kind."""
+    """Return ``Q_T`` (0..1): from the job's classification, else the policy's default for its kind."""
     if job.spec.target.kind == "best_effort":
         return 0.0
     known = snapshot.applications.get(job.application)
@@ -131,7 +138,8 @@ def quality_needed(snapshot: Snapshot, policy: ProvisioningPolicy, job: Job) -> 
 
 
 def soft_limit(snapshot: Snapshot, policy: ProvisioningPolicy) -> float:
-    """Return the dynamic soft limit (0..1): falls linearly as the queue grows, rises while nothing queues (§8.4.2)."""
+    """Return the dynamic soft limit (0..1): it falls linearly as the queue grows, and rises while it is empty
+    (§8.4.2)."""
     grown = snapshot.fleet_stats.queue_growth(snapshot.now, policy.queue_window_s)
     quiet_min = snapshot.fleet_stats.quiet_s(snapshot.now) / 60.0
     limit = policy.soft_limit - policy.soft_limit_fall_per_job * grown + policy.soft_limit_rise_per_min * quiet_min
@@ -139,37 +147,42 @@ def soft_limit(snapshot: Snapshot, policy: ProvisioningPolicy) -> float:
 
 
 class _OfferKinds(NamedTuple):
-    """Which of some ``offers`` are of reserved machines, what quality is to be expected of them, and which are full
-    servers; each of shape ``(M,)``."""
+    """Properties of ``M`` offers, each of shape ``(M,)``."""
 
     offers: Sequence[Offer]
     reserved: Mask
+    """Which are reserved."""
     quality: Amounts
+    """Expected quality (0..1)."""
     full: Mask
+    """Which are full servers."""
 
 
 @dataclass(slots=True, eq=False)
 class Hybrid:
-    """Who goes to reserved machines (HF, HM). Machines are those of ``fleet``, offers those given.
-
-    ``quality`` and ``full`` are about machines (shape ``(N,)``), ``paid_vcpus`` counts all reserved capacity, launched
-    or not. ``spin_up_s``: of the full server that starts soonest. ``reserved_sizes``: of reserved machines that live or
-    can be had, ``rented_sizes``: the same of others.
-    """
+    """The mapping of HF and HM: which jobs go to reserved instances."""
 
     policy: ProvisioningPolicy
     fleet: Fleet
     reserved: Mask
     quality: Amounts
+    """Expected quality (0..1) of each instance, shape ``(N,)``."""
     full: Mask
+    """Which instances are full servers, shape ``(N,)``."""
     paid_vcpus: float
+    """vCPUs of all reserved capacity, launched or not."""
     soft: float
+    """The soft limit (0..1)."""
     spin_up_s: float
+    """Boot delay of the full server that starts soonest."""
     reserved_sizes: list[Resources]
+    """Sizes of reserved instances that run or can be launched."""
     rented_sizes: list[Resources]
+    """The same of rented instances."""
     snapshot: Snapshot
     full_from: Mapping[str, float]
     rented: list[Offer]
+    """Offers that may be rented."""
     _suits: dict[tuple[MappingNeed, Resources], Mask] = field(default_factory=dict)
     _known: dict[tuple[str, str], tuple[MappingNeed, MappingNeed]] = field(default_factory=dict)
     _tolerant: dict[tuple[MappingNeed, Resources], bool] = field(default_factory=dict)
@@ -180,7 +193,7 @@ class Hybrid:
 
     # ---------------------------------------------------------------------------------------------------------- leaning
     def mapping_need(self, job: Job) -> MappingNeed:
-        """Return what the mapping policy looks at in ``job``, and nothing else of it."""
+        """Return what the mapping policy looks at in ``job``."""
         name = self.policy.mapping
         if name == "p8":
             kind = (job.application, job.spec.target.kind)
@@ -194,13 +207,13 @@ class Hybrid:
         return PLAIN
 
     def _kinds(self, job: Job, kind: tuple[str, str]) -> tuple[MappingNeed, MappingNeed]:
-        """Return how jobs of this application and kind of target lean under P8, in time and overdue."""
+        """Return the needs of jobs of this application and kind of target under P8: in time, and overdue."""
         needed = round(quality_needed(self.snapshot, self.policy, job), 2)
         known = self._known[kind] = MappingNeed(quality=needed), MappingNeed(quality=needed, overdue=True)
         return known
 
     def _side(self, mapping_need: MappingNeed, size: Resources) -> bool | None:
-        """Return True for reserved only, False for rented only, None for both (P1-P4 where both could serve it)."""
+        """Return True for reserved only, False for rented only, None for both (P1-P4 if both could serve it)."""
         name = self.policy.mapping
         if name != "p1" and name not in _NEEDS_ABOVE:
             return None
@@ -210,7 +223,7 @@ class Hybrid:
 
     # --------------------------------------------------------------------------------------------------------- machines
     def suits(self, mapping_need: MappingNeed, size: Resources) -> Mask:
-        """Return the machines that are good enough for jobs that lean so and ask for ``size``."""
+        """Return the instances that are good enough for jobs with this need and size, shape ``(N,)``."""
         known = self._suits.get((mapping_need, size))
         if known is None:
             known = self._suits[mapping_need, size] = self._good_enough(mapping_need, size)
@@ -226,7 +239,7 @@ class Hybrid:
 
     @property
     def utilisation(self) -> float:
-        """Return the part (0..1) of the reserved vCPUs that units hold; 1 where nothing is reserved."""
+        """Part (0..1) of the reserved vCPUs held by units; 1 if nothing is reserved."""
         if self.paid_vcpus <= 0:
             return 1.0
         if self._utilised[0] != self.fleet.uses:
@@ -239,24 +252,23 @@ class Hybrid:
         return self._utilised[1]
 
     def closed(self, mapping_need: MappingNeed, size: Resources) -> Mask | None:
-        """Return the reserved machines on which nothing that leans so and asks for ``size`` may be started now; None:
-        there are none."""
+        """Return the reserved instances closed to jobs with this need and size at present; None: none."""
         name = self.policy.mapping
         by_load = name == "p8" or name in _FILLED_TO
         if not by_load or self.utilisation < self.limit(mapping_need, size) - SLACK:
             return None
-        # What is paid for and entirely idle is used before anything is rented.
+        # Empty reserved instances are used before anything is rented.
         return self.reserved & ~self.fleet.unshared(self.fleet.free) if name == "p8" else self.reserved
 
     def limit(self, mapping_need: MappingNeed, size: Resources) -> float:
-        """Return up to which utilisation reserved machines are open: less far to those who can do without them."""
+        """Return the utilisation up to which reserved instances are open; lower for jobs that can do without them."""
         if self.policy.mapping in _FILLED_TO:
             return _FILLED_TO[self.policy.mapping]
         return self.soft if self.tolerant(mapping_need, size) else self.policy.hard_limit
 
     # ----------------------------------------------------------------------------------------------------------- offers
     def tolerant(self, mapping_need: MappingNeed, size: Resources) -> bool:
-        """Return whether something that can be rented is good enough for jobs that lean so and ask for ``size``."""
+        """Return whether any rented offer is good enough for jobs with this need and size."""
         known = self._tolerant.get((mapping_need, size))
         if known is None:
             fitting = (offer for offer in self.rented if size.fits(offer.instance_type.capacity))
@@ -264,13 +276,13 @@ class Hybrid:
         return known
 
     def tolerates(self, mapping_need: MappingNeed, offer: Offer) -> bool:
-        """Return whether rented machines like ``offer`` are good enough in the long run (``Q90 > Q_T``)."""
+        """Return whether rented instances like ``offer`` are good enough in the long run (``Q90 > Q_T``)."""
         if self.policy.mapping != "p8":
             return True
         return expected_quality(self.snapshot, self.policy, self.full_from, offer) > mapping_need.quality
 
     def rentable(self, mapping_need: MappingNeed, size: Resources, offers: Sequence[Offer]) -> Mask:
-        """Return which of ``offers`` may be launched for jobs that lean so and ask for ``size``."""
+        """Return which of ``offers`` may be launched for jobs with this need and size, shape ``(M,)``."""
         side = self._side(mapping_need, size)
         if self._offered is None or self._offered.offers is not offers:
             self._offered = self._look_at(offers)
@@ -280,7 +292,7 @@ class Hybrid:
         if self.policy.mapping != "p8":
             return np.ones_like(there.reserved)
         good: Mask = there.reserved | (there.quality > mapping_need.quality)
-        others: Mask = there.full & ~good  # mostly none: how long reserved room takes then makes no difference
+        others: Mask = there.full & ~good  # mostly none; then the wait for reserved room does not matter
         return good | others if np.count_nonzero(others) and self.rents_sooner(mapping_need, size) else good
 
     def _look_at(self, offers: Sequence[Offer]) -> _OfferKinds:
@@ -293,14 +305,14 @@ class Hybrid:
         )
 
     def rents_sooner(self, mapping_need: MappingNeed, size: Resources) -> bool:
-        """Return whether a full server is there sooner than reserved room, as far as is known (P8, rule 3)."""
+        """Return whether a full server is expected to be available sooner than reserved room (P8, rule 3)."""
         if mapping_need.overdue or not any(size.fits(each) for each in self.reserved_sizes):
             return True
         wait_s = self.expected_wait_s(size)
         return wait_s is not None and wait_s > self.spin_up_s
 
     def expected_wait_s(self, size: Resources) -> float | None:
-        """Return the expected wait for reserved room of ``size``; None where too little is known."""
+        """Return the expected wait for reserved room of ``size`` in seconds; None: too little is known."""
         if size.vcpus not in self._waits_s:
             waits_s = self.snapshot.fleet_stats.release_interval_s(size.vcpus, self.policy.wait_quantile)
             self._waits_s[size.vcpus] = waits_s
@@ -308,18 +320,19 @@ class Hybrid:
 
 
 def _heads(job: Job) -> bool:
-    """A fair coin that falls the same way in every plan, whatever the job is called."""
+    """Return a fair coin toss that is the same in every plan."""
     return zlib.crc32(f"{job.submitted_at!r}/{job.spec.name}/{job.spec.user}".encode()) % 2 == 0
 
 
 class _MachineKinds(NamedTuple):
-    """What of machines follows from their offers alone: one of each kind that nothing but the price tells apart
-    (``kinds``), which of them each machine is (``at``), which are full servers, and the sizes of those that are
-    reserved and of the others."""
+    """What follows from the offers of the instances alone."""
 
     kinds: list[Offer]
+    """One offer of each kind; offers of a kind differ only by price."""
     at: Places
+    """Index into ``kinds`` of each instance."""
     full: Mask
+    """Which instances are full servers, shape ``(N,)``."""
     reserved_sizes: list[Resources]
     rented_sizes: list[Resources]
 
@@ -344,7 +357,7 @@ def _machines(offers: Sequence[Offer], full_from: Mapping[str, float]) -> _Machi
 
 
 def _hybrid_offers(snapshot: Snapshot, policy: Policy, strategy: Strategy) -> tuple[list[Offer], list[Offer]]:
-    """Return the offers that are allowed: what may be rented, and what is paid for and not launched yet."""
+    """Return the permitted offers: rented ones, and reserved ones that are not launched yet."""
     allowed = [o for o in snapshot.offers if forbidden(policy, o) is None and strategy.refusal(o) is None]
     rented = [o for o in allowed if o.market is not Market.RESERVED]
     return rented, [o for o in allowed if o.market is Market.RESERVED and o.available != 0]
@@ -354,8 +367,8 @@ def _open_hybrid(snapshot: Snapshot, policy: Policy, fleet: Fleet, strategy: Str
     own, full_from, reserved = policy.provisioning, strategy.full_from, fleet.reserved
     offers = [instance.offer for instance in fleet.instances]
     there = snapshot.plan_cache.of("hybrid machines", (full_from, *offers), lambda: _machines(offers, full_from))
-    # What is launched of a stock nobody has counted is paid capacity once it is there: before, launching it would
-    # change how full the rest is, and with that whether it was needed.
+    # Instances launched from an uncounted stock are paid capacity only once they are ready. Counting them before would
+    # change the utilisation, and with it whether they were needed.
     staying, instances = np.zeros(len(fleet.instances), dtype=np.bool_), fleet.instances
     staying[
         [at for at in fleet.staying if instances[at].offer.available is not None or instances[at].ready_at is not None]

@@ -151,4 +151,8 @@ def test_config_check_tells_what_is_wrong_and_what_is_not_installed(
     assert (code, "did you mean credential?" in said) == (2, True)
     monkeypatch.setitem(sys.modules, "boto3", None)
     code, said = check(settings)
-    assert (code, "needs the AWS library boto3" in said, "hcloud-daemon[aws]" in said) == (2, True, True)
+    assert (code, "boto3, which type ec2 needs, is not installed" in said, "pip install '.[aws]'" in said) == (
+        2,
+        True,
+        True,
+    )

@@ -76,7 +76,7 @@ def test_missing_prices_are_named_when_the_provider_is_built(tmp_path: Path) -> 
 
 def test_missing_library_is_named_with_how_to_install_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    assert "pip install 'hcloud-daemon[gcp]'" in _complaint(_settings(tmp_path))
+    assert "pip install '.[gcp]'" in _complaint(_settings(tmp_path))
 
 
 def test_settings_are_checked_without_loading_the_library(tmp_path: Path) -> None:

@@ -1,8 +1,7 @@
-"""Best-effort jobs make room for jobs with a promise, when that lets one start now.
+"""Evict best-effort jobs to make room for jobs with a target, if one can start then.
 
-No churn: a job that was evicted before is left alone for ``disruption.evict_rest_s`` after its new start, one whose
-evictions are used up is never evicted again, and admission serves best effort last, so that nobody takes back the room
-it was evicted from.
+There is no churn: an evicted job is left alone for ``disruption.evict_rest_s`` after its restart, and never evicted
+once its retries are used up. Admission serves best effort last, so no job takes back the room it was evicted from.
 """
 
 from __future__ import annotations
@@ -21,39 +20,42 @@ from hcloud.planner.placement.place import beyond, suited
 from hcloud.planner.text import amount
 
 CANDIDATES = 64
-"""So many machines are compared when choosing whom to evict."""
+"""Number of instances compared when choosing what to evict."""
 
 
 @dataclass(slots=True)
-class PreemptionCandidates:
-    """Best-effort jobs that may be evicted: by machine, and what they hold there (``amounts``, shape ``(3, N)``)."""
+class EvictionCandidates:
+    """Best-effort jobs that may be evicted."""
 
     by_machine: defaultdict[int, list[Job]]
+    """The jobs on each instance, those to evict first in front."""
     amounts: Amounts
+    """What they hold on each instance, shape ``(3, N)``."""
     chosen: list[Job] = field(default_factory=list)
+    """Jobs chosen so far."""
 
 
-def find_victims(context: PlanContext) -> PreemptionCandidates:
-    """Collect who may be evicted; nobody, where the policy says so."""
-    victims = PreemptionCandidates(defaultdict(list), np.zeros_like(context.fleet.room))
-    if context.policy.disruption.evict_best_effort and context.snapshot.plan_cache.occupancy.unpromised:
+def find_evictable(context: PlanContext) -> EvictionCandidates:
+    """Return the jobs that may be evicted; none if the policy forbids eviction."""
+    candidates = EvictionCandidates(defaultdict(list), np.zeros_like(context.fleet.room))
+    if context.policy.disruption.evict_best_effort and context.snapshot.plan_cache.occupancy.best_effort:
         for at, held in enumerate(context.fleet.holdings):
             if context.fleet.placeable[at]:
-                _collect(context, victims, at, held)
-    return victims
+                _collect(context, candidates, at, held)
+    return candidates
 
 
-def _collect(context: PlanContext, victims: PreemptionCandidates, at: int, held: list[tuple[Job, Allocation]]) -> None:
+def _collect(context: PlanContext, candidates: EvictionCandidates, at: int, held: list[tuple[Job, Allocation]]) -> None:
     for job, allocation in held:
-        if is_preemptible(context, job):
-            victims.amounts[:, at] += vector(allocation.resources)
-            if job not in victims.by_machine[at]:
-                victims.by_machine[at].append(job)
-    victims.by_machine[at].sort(key=queue_key, reverse=True)
+        if is_evictable(context, job):
+            candidates.amounts[:, at] += vector(allocation.resources)
+            if job not in candidates.by_machine[at]:
+                candidates.by_machine[at].append(job)
+    candidates.by_machine[at].sort(key=queue_key, reverse=True)
 
 
-def is_preemptible(context: PlanContext, job: Job) -> bool:
-    """Return whether ``job`` makes no promise, has rested since it was last evicted, and may be evicted once more."""
+def is_evictable(context: PlanContext, job: Job) -> bool:
+    """Return whether ``job`` is best effort, ran long enough since its last eviction, and may be evicted once more."""
     if job.spec.target.kind != "best_effort" or job.id in context.stopping or job.attempt is None:
         return False
     times, cause = job.failures.count(FailureCause.EVICTED), FailureCause.EVICTED.value
@@ -61,34 +63,36 @@ def is_preemptible(context: PlanContext, job: Job) -> bool:
     return rested and times < job.spec.retries.limits.get(cause, 0)
 
 
-def preempt_for(context: PlanContext, victims: PreemptionCandidates, group: JobGroup, taken_by: Sequence[int]) -> int:
-    """Choose victims so that one more rank of ``group`` finds room; return the machine, or -1. Nothing is planned yet.
+def evict_for(context: PlanContext, candidates: EvictionCandidates, group: JobGroup, taken_by: Sequence[int]) -> int:
+    """Choose jobs to evict so that one more rank of ``group`` fits; return the instance, or -1. Adds nothing to the
+    plan.
 
-    The machine with the fewest victims wins; on it, those last in the queue order go first. ``taken_by``: where others
-    of the job's ranks are to be.
+    The instance with the fewest evictions wins; on it, the jobs last in queue order go first. ``taken_by`` are the
+    instances of the job's other ranks.
     """
     fleet = context.fleet
     allowed = beyond(context, group, suited(context, group, fleet.placeable), taken_by)
     taken = group.taken_everywhere(fleet.capacity)
-    enough = ((fleet.room + victims.amounts) >= np.maximum(taken, group.demand[:, None]) - 1e-9).all(axis=0) & allowed
-    options = [(_needed(context, victims, int(at), group), int(at)) for at in np.flatnonzero(enough)[:CANDIDATES]]
+    enough = ((fleet.room + candidates.amounts) >= np.maximum(taken, group.demand[:, None]) - 1e-9).all(
+        axis=0
+    ) & allowed
+    options = [(_needed(context, candidates, int(at), group), int(at)) for at in np.flatnonzero(enough)[:CANDIDATES]]
     feasible = [(len(jobs), at, jobs) for jobs, at in options if jobs]
     if not feasible:
         return -1
     _, at, jobs = min(feasible, key=lambda option: option[:2])
     for job in jobs:
-        _choose(context, victims, job)
+        _choose(context, candidates, job)
     return at
 
 
-def _needed(context: PlanContext, victims: PreemptionCandidates, at: int, group: JobGroup) -> list[Job]:
+def _needed(context: PlanContext, candidates: EvictionCandidates, at: int, group: JobGroup) -> list[Job]:
     room, chosen, taken = context.fleet.room[:, at].copy(), list[Job](), context.amount_on(group, at)
 
     def enough() -> bool:
-        """Whether the group has room with ``chosen`` gone, and it and who stays bear each other."""
         return bool((room >= taken - 1e-9).all()) and _suits_without(context, at, group, chosen)
 
-    for job in victims.by_machine[at]:
+    for job in candidates.by_machine[at]:
         if enough():
             break
         room += _amount(context, job, at)
@@ -97,34 +101,34 @@ def _needed(context: PlanContext, victims: PreemptionCandidates, at: int, group:
 
 
 def _suits_without(context: PlanContext, at: int, group: JobGroup, gone: list[Job]) -> bool:
-    """Return whether machine ``at`` would suit ``group`` without the units of ``gone``."""
+    """Return whether instance ``at`` would suit ``group`` without the units of ``gone``."""
     if context.suit is None or not group.application:
         return True
     units = [job.application for job in gone for holder, _ in context.fleet.holdings[at] if holder.id == job.id]
     return context.suit.suits_without(at, group.application, units)
 
 
-def _choose(context: PlanContext, victims: PreemptionCandidates, job: Job) -> None:
-    """Count what ``job`` holds everywhere as room."""
-    victims.chosen.append(job)
+def _choose(context: PlanContext, candidates: EvictionCandidates, job: Job) -> None:
+    """Count what ``job`` holds on any instance as room."""
+    candidates.chosen.append(job)
     for at in _machines(context, job):
         freed = _amount(context, job, at)
-        victims.by_machine[at].remove(job)
-        victims.amounts[:, at] -= freed
+        candidates.by_machine[at].remove(job)
+        candidates.amounts[:, at] -= freed
         context.fleet.room[:, at] += freed
         if context.suit is not None:
             for _ in (True for holder, _ in context.fleet.holdings[at] if holder.id == job.id):
                 context.suit.leave(at, job.application)
 
 
-def put_back(context: PlanContext, victims: PreemptionCandidates) -> None:
-    """Forget the chosen ones (``fleet.room`` and ``suit`` have been restored by the caller)."""
-    for job in victims.chosen:
+def put_back(context: PlanContext, candidates: EvictionCandidates) -> None:
+    """Undo the choices; the caller has restored ``fleet.room`` and ``suit``."""
+    for job in candidates.chosen:
         for at in _machines(context, job):
-            victims.amounts[:, at] += _amount(context, job, at)
-            victims.by_machine[at].append(job)
-            victims.by_machine[at].sort(key=queue_key, reverse=True)
-    victims.chosen.clear()
+            candidates.amounts[:, at] += _amount(context, job, at)
+            candidates.by_machine[at].append(job)
+            candidates.by_machine[at].sort(key=queue_key, reverse=True)
+    candidates.chosen.clear()
 
 
 def _machines(context: PlanContext, job: Job) -> list[int]:
@@ -142,13 +146,13 @@ def _amount(context: PlanContext, job: Job, at: int) -> Amounts:
     return total
 
 
-def stop_chosen(context: PlanContext, victims: PreemptionCandidates, job: Job) -> None:
-    """Plan the stops that make room for ``job``."""
-    for victim in victims.chosen:
+def stop_chosen(context: PlanContext, candidates: EvictionCandidates, job: Job) -> None:
+    """Stop the chosen jobs to make room for ``job``."""
+    for victim in candidates.chosen:
         numbers: dict[str, Number] = {"for_job": job.id, "evictions": victim.failures.count(FailureCause.EVICTED) + 1}
         text = f"evicted for {job.id}, which has a target and needs {amount(job.spec.resources)}"
         context.stop(victim, FailureCause.EVICTED, Reason(code="evicted_for_promise", text=text, numbers=numbers))
         if context.suit is not None:
             for at in _machines(context, victim):
                 context.suit.unsettle(at)
-    victims.chosen.clear()
+    candidates.chosen.clear()

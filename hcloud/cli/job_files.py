@@ -1,0 +1,67 @@
+"""``hcloud job``: check job files without a daemon."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from hcloud.cli.check import check_files, form_option
+from hcloud.cli.output import gib, span, write_json
+from hcloud.cli.policy import dollars
+from hcloud.config import load_job
+from hcloud.core.clock import SystemClock
+from hcloud.core.units import utc_text
+from hcloud.spec.jobfile import JobFile
+from hcloud.spec.validation import json_schema
+
+
+@click.group()
+def job() -> None:
+    """Check job files; print their schema."""
+
+
+@job.command()
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
+@form_option
+def check(files: tuple[Path, ...], form: str) -> None:
+    """Check job FILES (-: standard input) and say in plain words what they ask for; nothing is submitted."""
+    now = SystemClock().now()
+    check_files(files, form, lambda file, notes: load_job(file, notes, now=now), _described)
+
+
+@job.command()
+def schema() -> None:
+    """Print the JSON Schema of job files, which is also what the API takes."""
+    write_json(json_schema(JobFile))
+
+
+def _described(jobs: tuple[JobFile, ...]) -> dict[str, Any]:
+    return {"jobs": [each.name for each in jobs], "summary": [line for each in jobs for line in _summary(each)]}
+
+
+def _summary(asked: JobFile) -> Iterator[str]:
+    need, nodes = asked.resources, asked.nodes.to_nodes()
+    yield f"{asked.name}: {_promise(asked)}"
+    together = "" if nodes.count == 1 else " together" if nodes.gang else f", from {nodes.minimum}"
+    count = "1 node" if nodes.count == 1 else f"{nodes.count} nodes"
+    yield f"  {count}{together}, each {need.vcpus:g} vCPUs, {need.memory} MiB memory, {gib(need.disk)} disk"
+    limits = [f"at most {span(asked.max_runtime)}"] if asked.max_runtime else []
+    limits += [f"at most {dollars(asked.budget_usd)}"] if asked.budget_usd else []
+    tries = asked.retries.exit_code
+    limits.append(f"tried again {tries} times when it fails" if tries else "not tried again when it fails")
+    yield f"  {', '.join(limits)}; {'may' if asked.interruptible else 'must not'} be interrupted"
+
+
+def _promise(asked: JobFile) -> str:
+    batch, service = asked.target.batch, asked.target.service
+    if service is not None:
+        latency = f"{service.percentile:g} % of answers within {service.latency_ms:g} ms"
+        return f"service of {service.requests_per_s:g} requests/s, {latency}"
+    if batch is None:
+        return "best effort, no promise"
+    limits = [f"within {span(batch.within)}"] if batch.within is not None else []
+    limits += [f"by {utc_text(batch.by)}"] if batch.by is not None else []
+    return f"batch, done {' and '.join(limits)}" if limits else "batch, no deadline"

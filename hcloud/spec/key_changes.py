@@ -1,0 +1,121 @@
+"""Keys of configuration, policies and job files that were renamed or removed, and the translation of old documents.
+
+An upgrade must not stop a deployment: a key that the previous version knew is translated (or ignored) for one version,
+with a note for its author. Delete an entry with the version after ``since``; the key is then unknown and refused.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from hcloud.core.errors import ConfigError
+from hcloud.spec.validation import KeyPath, key_path
+
+DocumentKind = Literal["config", "policy", "job"]
+ANY: Final = "*"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyChange:
+    """One key that was renamed, moved or removed."""
+
+    old: str
+    """Keys from the top, joined by dots; ``*`` is any list index or name: ``providers.*.poll_s``."""
+    new: str | None = None
+    """The new place of the value, with as many ``*``; None: the key was removed and its value is ignored."""
+    since: str
+    """The first version in which the new name holds."""
+    advice: str = ""
+    """What the author should know in addition; shown in brackets."""
+
+    @property
+    def sentence(self) -> str:
+        """What happened to the key and what its author should do."""
+        change, action = f"was renamed to {self.new} in {self.since}", "rename it"
+        if self.new is None:
+            change, action = f"was removed in {self.since} and is ignored", "delete it"
+        advice = f" ({self.advice})" if self.advice else ""
+        return f"{change}{advice}; {action}: the next version will refuse it"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppliedChange:
+    """A change that one document needed."""
+
+    change: KeyChange
+    path: KeyPath
+    """Where the old key is."""
+    new_path: KeyPath | None
+    """Where its value went; None: nowhere."""
+
+
+KEY_CHANGES: Final[dict[DocumentKind, tuple[KeyChange, ...]]] = {"config": (), "policy": (), "job": ()}
+"""What changed since the previous version, by kind of document."""
+
+
+def translate_keys(
+    value: object, changes: Sequence[KeyChange], locate: Callable[[KeyPath], str] = key_path
+) -> tuple[object, Sequence[AppliedChange]]:
+    """Return a document with today's keys, and the changes that were needed; ``value`` itself is not modified.
+
+    Raises:
+        ConfigError: a document has a key under its old and its new name. ``locate`` makes the ``where``.
+    """
+    applied: list[AppliedChange] = []
+    for change in changes:
+        for path in list(_paths(value, tuple(change.old.split(".")))):
+            if not applied:
+                value = copy.deepcopy(value)
+            new_path: KeyPath | None = None
+            if change.new is not None:
+                matched = (part for part, pattern in zip(path, change.old.split("."), strict=True) if pattern == ANY)
+                new_path = tuple(next(matched) if part == ANY else part for part in change.new.split("."))
+            if new_path is not None and _has(value, new_path):
+                raise ConfigError(
+                    f"is the old name of {key_path(new_path)}, which is also set; keep {key_path(new_path)} only",
+                    where=locate(path),
+                )
+            moved = _parent(value, path, locate).pop(path[-1])
+            if new_path is not None:
+                _parent(value, new_path, locate)[new_path[-1]] = moved
+            applied.append(AppliedChange(change=change, path=path, new_path=new_path))
+    return value, applied
+
+
+def _paths(value: object, pattern: Sequence[str]) -> Iterator[KeyPath]:
+    """Yield the paths in ``value`` that ``pattern`` describes."""
+    if not pattern:
+        yield ()
+        return
+    children: Mapping[Any, object] = {}
+    if isinstance(value, Mapping):
+        children = value
+    elif isinstance(value, list):
+        children = dict(enumerate(value))
+    for part, child in children.items():
+        if pattern[0] in (ANY, part):
+            yield from ((part, *rest) for rest in _paths(child, pattern[1:]))
+
+
+def _has(value: Any, path: KeyPath) -> bool:
+    try:
+        for part in path:
+            value = value[part]
+    except (LookupError, TypeError):
+        return False
+    return True
+
+
+def _parent(value: Any, path: KeyPath, locate: Callable[[KeyPath], str]) -> dict[Any, object]:
+    """Return the mapping that holds the last key of ``path``; sections that are missing on the way are made."""
+    for depth, part in enumerate(path[:-1]):
+        if isinstance(value, dict) and value.get(part) is None:
+            value[part] = {}
+        value = value[part]
+        if not isinstance(value, dict | list):
+            raise ConfigError("must be a mapping", where=locate(path[: depth + 1]))
+    mapping: dict[Any, object] = value
+    return mapping

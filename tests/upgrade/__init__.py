@@ -1,0 +1,1 @@
+"""A home that an earlier release wrote is started by this one."""

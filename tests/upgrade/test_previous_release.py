@@ -1,0 +1,110 @@
+"""This release on the home of the previous one: its configuration, policies, keys, database and mock cloud."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.daemon.home import PATIENCE_S, Home
+from tests.upgrade.restore import RECORDED, restore
+from tests.waiting import wait_until
+
+ENDED = {"job-1": "succeeded", "job-2": "failed", "job-3": "cancelled"}
+RUNNING = {"job-4": "running", "job-5": "running"}
+WITH_RENAMED_KEYS = """
+from hcloud.spec.key_changes import KEY_CHANGES, KeyChange
+KEY_CHANGES["config"] += (
+    KeyChange(old="tick_s", new="cycle_interval_s", since="0.2.0"),
+    KeyChange(old="engine.log_level", since="0.2.0", advice="use log_level"),
+)
+KEY_CHANGES["policy"] += (KeyChange(old="caps.machines", new="caps.max_instances", since="0.2.0"),)
+from hcloud.cli.main import main
+main(prog_name="hcloud")
+"""
+
+
+@pytest.fixture(params=sorted(RECORDED.glob("home-*")), ids=lambda path: path.name)
+def home(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Home]:
+    """A home whose daemon, of an earlier release, was killed 50 s ago."""
+    restored = restore(request.param, tmp_path / "home")
+    yield restored
+    restored.end()
+
+
+def _states(home: Home) -> dict[str, str]:
+    jobs = json.loads(home.run("queue", "--all-users", "-o", "json"))
+    return {job["id"]: job["state"] for job in jobs}
+
+
+def test_ended_jobs_are_known_and_live_ones_go_on_without_running_twice(home: Home) -> None:
+    home.daemon()
+    wait_until(lambda: _states(home)["job-6"] == "failed", PATIENCE_S)
+    wait_until(lambda: _states(home)["job-7"] == "succeeded", PATIENCE_S)
+    assert _states(home) == ENDED | RUNNING | {"job-6": "failed", "job-7": "succeeded"}
+    events = json.loads(home.run("events", "--kind", "unit_started", "-n", "1000", "-o", "json"))
+    started = [event["job_id"] for event in events]
+    # Only the retry, for which the previous daemon waited, is a second start.
+    assert sorted(started) == ["job-1", "job-2", "job-3", "job-4", "job-5", "job-6", "job-6", "job-7"]
+    status = home.status()
+    assert status["daemon"]["daemon"]["notes"] == []
+    assert {instance["state"] for instance in status["instances"]} == {"ready"}
+    home.run("run", "-q", "--", "true")
+    assert _states(home)["job-8"] == "succeeded"
+
+
+def test_its_configuration_and_every_policy_it_wrote_pass_the_checks(home: Home) -> None:
+    assert "note:" not in home.run("config", "check")
+    policies = sorted((home.path / "policies").glob("*.yaml"))
+    assert len(policies) == 10
+    checked = home.run("policy", "check", *map(str, policies))
+    assert checked.count(": ok\n") == 10
+    assert "note:" not in checked
+
+
+class LaterHome(Home):
+    """Commands and daemons of a release that has renamed and removed keys."""
+
+    def run(self, *arguments: str, exit_code: int = 0) -> str:
+        """Run a command of that release."""
+        command = [sys.executable, "-c", WITH_RENAMED_KEYS, *arguments]
+        done = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=PATIENCE_S)
+        assert done.returncode == exit_code, f"{arguments}: {done.stdout} {done.stderr}"
+        return done.stdout + done.stderr
+
+
+@pytest.fixture
+def later(home: Home, monkeypatch: pytest.MonkeyPatch) -> LaterHome:
+    """The home with keys that the later release has renamed or removed."""
+    config, policy = home.path / "config.yaml", home.path / "policies" / "default.yaml"
+    text = config.read_text().replace("cycle_interval_s:", "tick_s:")
+    config.write_text(text.replace("engine:\n", "engine:\n  log_level: info\n"))
+    policy.write_text(policy.read_text().replace("  max_instances:", "  machines:"))
+    monkeypatch.setattr("tests.daemon.home.HCLOUD", [sys.executable, "-c", WITH_RENAMED_KEYS])
+    return LaterHome(home.path, home.started)
+
+
+def test_renamed_and_removed_keys_are_accepted_and_named_once(later: LaterHome) -> None:
+    later.daemon()
+    assert later.answers(), later.log
+    config, policy = (str(later.path / name) for name in ("config.yaml", "policies/default.yaml"))
+    renamed, removed, capped = later.status()["daemon"]["daemon"]["notes"]
+    assert renamed.startswith(f"{config}:") and ": tick_s was renamed to cycle_interval_s in 0.2.0; " in renamed
+    assert ": engine.log_level was removed in 0.2.0 and is ignored (use log_level); " in removed
+    assert capped.startswith(f"{policy}:") and ": caps.machines was renamed to caps.max_instances in 0.2.0" in capped
+    assert later.status()["daemon"]["daemon"]["cycle"]["error"] == ""
+    for text in (later.run("status"), later.log, later.run("config", "check")):
+        assert (text.count("was renamed to"), text.count("was removed in")) == (2, 1)
+    assert later.run("policy", "check").count("  note: ") == 1
+
+
+def test_an_old_name_next_to_the_new_one_and_an_unknown_key_end_the_start(later: LaterHome) -> None:
+    config = later.path / "config.yaml"
+    config.write_text(config.read_text() + "cycle_interval_s: 2\n")
+    assert ": tick_s: is the old name of cycle_interval_s, which is also set; keep cycle_interval_s only" in later.run(
+        "daemon", exit_code=2
+    )
+    config.write_text(config.read_text().replace("cycle_interval_s: 2\n", "cycle_intervall_s: 2\n"))
+    assert "cycle_intervall_s: unknown key; did you mean 'cycle_interval_s'?" in later.run("daemon", exit_code=2)
