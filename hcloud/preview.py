@@ -13,7 +13,7 @@ from hcloud.core.model import Job, JobState, Market, Offer, Reason
 from hcloud.planner import make_plan
 from hcloud.planner.plan import Classify, Enqueue, Finish, Launch, Place, Plan, Profile, Wait
 from hcloud.planner.snapshot import Snapshot
-from hcloud.quarantine.planning import Planner, plan_or_recover
+from hcloud.quarantine import Planner, plan_or_recover
 from hcloud.spec.policy import Policy
 
 CANDIDATES_MAX = 12

@@ -1,6 +1,6 @@
-"""Notify systemd of this process's state (sd_notify(3)); does nothing where systemd does not listen.
+"""Report the state of this process to systemd (sd_notify(3)); does nothing when systemd does not listen.
 
-Nothing here ever raises: a service must not fail because systemd no longer listens.
+No function here raises: a service must not fail because nothing listens.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import socket
 
 
 def notify(*assignments: str) -> bool:
-    """Send assignments such as ``READY=1`` or ``STATUS=...`` to ``$NOTIFY_SOCKET``; return whether they were taken.
+    """Send assignments such as ``READY=1`` or ``STATUS=...`` to ``$NOTIFY_SOCKET``; return whether they were sent.
 
-    Addresses may be paths or, beginning with ``@``, names in Linux' abstract space.
+    The address is a path, or a name in Linux' abstract namespace if it begins with ``@``.
     """
     address = os.environ.get("NOTIFY_SOCKET", "")
     if not address.startswith(("/", "@")):
@@ -30,7 +30,7 @@ def notify(*assignments: str) -> bool:
 
 
 def ready(status: str = "") -> bool:
-    """Say that start-up is complete; ``systemctl start`` waits for this."""
+    """Report that start-up is complete; ``systemctl start`` waits for this."""
     return notify("READY=1", *([f"STATUS={status}"] if status else []))
 
 
@@ -40,17 +40,17 @@ def status(text: str) -> bool:
 
 
 def watchdog() -> bool:
-    """Say that the process is well; due more often than :func:`watchdog_interval_s`."""
+    """Report that the process is alive; due more often than :func:`watchdog_interval_s`."""
     return notify("WATCHDOG=1")
 
 
 def stopping() -> bool:
-    """Say that shutdown has begun."""
+    """Report that shutdown has begun."""
     return notify("STOPPING=1")
 
 
 def watchdog_interval_s() -> float | None:
-    """Return after how long without :func:`watchdog` systemd kills this process; None if it never does."""
+    """Return after how many seconds without :func:`watchdog` systemd kills this process; None if it never does."""
     interval_us, meant_for = os.environ.get("WATCHDOG_USEC", ""), os.environ.get("WATCHDOG_PID", "")
     if not interval_us.isdigit() or int(interval_us) == 0:
         return None

@@ -1,4 +1,4 @@
-"""Putting a deployment together from its configuration; daemon and simulator differ only in what they hand in."""
+"""Assemble a deployment from its configuration; daemon and simulator differ only in the arguments they pass."""
 
 from __future__ import annotations
 
@@ -19,77 +19,73 @@ from hcloud.controller import Controller
 from hcloud.core.clock import Clock
 from hcloud.core.errors import ConfigError
 from hcloud.fake_runner.runner import FakeRunner
+from hcloud.observe.instances import InstanceObserver
 from hcloud.observe.log_archive import LogArchive
 from hcloud.observe.observer import Observer
+from hcloud.observe.units import UnitObserver
 from hcloud.planner import make_plan
 from hcloud.provider import MachineSource, Provider, ProviderFactory, Runner, WorkerBootstrap
-from hcloud.quarantine.planning import Planner
+from hcloud.quarantine import Planner
 from hcloud.spec.policy import Policy
 from hcloud.spec.validation import nearest
 from hcloud.store import Store
 
 
 def build_providers(config: Config, clock: Clock) -> dict[str, Provider]:
-    """Build every configured provider from its entry point.
+    """Return every configured provider by name, built from its entry point.
 
-    Raises:
-        ConfigError: an unknown type, settings that the provider refuses, or a state directory that cannot be made.
+    Raises ConfigError for an unknown type, refused settings, or a state directory that cannot be created.
     """
     known = {point.name: point for point in entry_points(group="hcloud.providers")}
     built: dict[str, Provider] = {}
-    for wanted in config.providers:
-        point = known.get(wanted.type)
+    for settings in config.providers:
+        point = known.get(settings.type)
         if point is None:
-            hint = nearest(wanted.type, known)
-            where = f"providers.{wanted.name}.type"
-            raise ConfigError(f"there is no provider type {wanted.type!r}; {hint}", where=where)
-        state_dir = config.state_dir / "providers" / wanted.name
-        _make_directory(state_dir)
-        built[wanted.name] = _build(point.load(), wanted, clock, config, state_dir)
+            hint = nearest(settings.type, known)
+            where = f"providers.{settings.name}.type"
+            raise ConfigError(f"there is no provider type {settings.type!r}; {hint}", where=where)
+        state_dir = config.state_dir / "providers" / settings.name
+        try:
+            state_dir.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            path = error.filename or state_dir
+            raise ConfigError(f"{path} cannot be created: {error.strerror}", where="state_dir") from error
+        built[settings.name] = _build(point.load(), settings, clock, config, state_dir)
     return built
 
 
-def _make_directory(path: Path) -> None:
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"{error.filename or path} cannot be made: {error.strerror}", where="state_dir") from error
-
-
 def load_mock_cloud() -> None:
-    """Load the modules of the mock cloud, so that they are there before anything is begun that may be interrupted: an
-    interrupt that comes within an import can get lost."""
+    """Import the mock cloud's modules ahead of work that a signal may interrupt."""
+    # An exception that a signal handler raises within an import can get lost.
     for point in entry_points(group="hcloud.providers", name="mock"):
         point.load()
 
 
 def _build(
-    factory: ProviderFactory, wanted: ProviderSettings, clock: Clock, config: Config, state_dir: Path
+    factory: ProviderFactory, provider: ProviderSettings, clock: Clock, config: Config, state_dir: Path
 ) -> Provider:
-    settings = config.settings_of(wanted)
-    if settings is not wanted.settings:  # it takes the catalogue's prices, which may never have been written yet
+    settings = config.settings_of(provider)
+    if settings is not provider.settings:  # they name the catalogue's price files, which may not be written yet
         ensure_price_files(config)
-    return factory(wanted.name, settings, clock, config.owner, str(state_dir))
+    return factory(provider.name, settings, clock, config.owner, str(state_dir))
 
 
 def ensure_price_files(config: Config) -> None:
-    """Write the prices that are known for providers to read, where that has not been done, or newer ones are known.
-
-    Without the lock: a refresh that is under way must not keep a daemon from starting, and files are replaced whole.
-    """
+    """Write the price files that providers read, unless they are current."""
+    # No lock: a refresh in progress must not keep a daemon from starting, and files are replaced atomically.
     files = CatalogFiles(config.catalog_dir)
     if not files.price_files_are_current():
         files.write_price_files()
 
 
 def price_sources(config: Config, clock: Clock) -> tuple[PriceSource, ...]:
-    """Return the price lists that the configuration names; none where it names none."""
+    """Return the price lists that the configuration names, if any."""
     settings = config.catalog
     return sources(AwsPrices(**asdict(settings.aws)), GcpPrices(**asdict(settings.gcp)), resolve_secret, clock)
 
 
 def refresh_prices(config: Config, clock: Clock, *, accept: bool = False, dry_run: bool = False) -> Refreshed:
-    """Read prices anew from the price lists the configuration names; see :func:`hcloud.catalog.refresh`."""
+    """Read prices again from the configured price lists; see :func:`hcloud.catalog.refresh`."""
     settings = config.catalog
     return refresh(
         CatalogFiles(config.catalog_dir),
@@ -103,9 +99,9 @@ def refresh_prices(config: Config, clock: Clock, *, accept: bool = False, dry_ru
 
 
 def build_runner(config: Config, providers: Mapping[str, Provider], clock: Clock) -> Runner:
-    """Build the engine's client: Dask over mutual TLS, or (``engine.runner: fake``) pretended work.
+    """Return the engine's client: Dask over mutual TLS, or simulated work (``engine.runner: fake``).
 
-    Raises ConfigError for fake work on real machines.
+    Raises ConfigError for simulated work on real machines.
     """
     if config.engine.runner == "fake":
         return _fake_runner(providers, clock)
@@ -118,9 +114,8 @@ def _fake_runner(providers: Mapping[str, Provider], clock: Clock) -> Runner:
     sources = [p for p in providers.values() if isinstance(p, MachineSource)]
     if len(sources) < len(providers):
         real = sorted(name for name, p in providers.items() if not isinstance(p, MachineSource))
-        raise ConfigError(
-            f"runner: fake works with simulated machines only, not with {real[0]!r}", where="engine.runner"
-        )
+        text = f"simulated work needs simulated machines; provider {real[0]!r} has real ones"
+        raise ConfigError(text, where="engine.runner")
     return FakeRunner(sources, clock)
 
 
@@ -138,12 +133,10 @@ def build_controller(
     planner: Planner = make_plan,
     logs: LogArchive | None = None,
 ) -> Controller:
-    """Put the cycle together on the given ports.
+    """Return a controller on the given ports.
 
-    Without ``rng`` a fresh one, without ``holder`` this host's name, without ``library`` the shipped and imported one,
-    without ``planner`` our own, without ``logs`` an archive in the state directory.
-
-    Raises ConfigError for a profile in the library, shipped or imported, that cannot be read.
+    Defaults: a random ``rng``; as ``holder`` the host and run directory; the shipped and imported ``library``; the
+    product's ``planner``; ``logs`` in the state directory. Raises ConfigError for a profile that cannot be read.
     """
     if library is None:
         library = load_library([package_data.path("profiles"), config.state_dir / "profiles"])
@@ -160,9 +153,9 @@ def build_controller(
         rng=np.random.default_rng() if rng is None else rng,
         library=library,
         planner=planner,
-        # The same again after a restart, so that a killed daemon's successor leads at once instead of waiting for the
-        # lease to run out. The lock of the socket in this directory keeps two of a name apart; two daemons with one
-        # state directory may have a run_dir each.
+        # The same after a restart, so that the successor of a killed daemon leads at once instead of waiting for the
+        # lease to expire. Two daemons on one state directory may have a run_dir each; the socket's lock keeps two
+        # daemons from sharing one.
         holder=holder or f"{socket.gethostname()}:{config.run_dir}",
     )
 
@@ -171,15 +164,17 @@ def _observer(
     config: Config, store: Store, providers: Mapping[str, Provider], runner: Runner, clock: Clock, logs: LogArchive
 ) -> Observer:
     logs.folder.mkdir(parents=True, exist_ok=True)
-    return Observer(
+    unit_index = UnitIndex()
+    instances = InstanceObserver(
         store=store,
-        providers=providers,
-        runner=runner,
         clock=clock,
+        providers=providers,
         owner=config.owner,
-        logs=logs,
         poll_s={provider.name: provider.poll_s for provider in config.providers},
+        unit_index=unit_index,
     )
+    units = UnitObserver(runner=runner, logs=logs, unit_index=unit_index)
+    return Observer(store=store, clock=clock, instances=instances, units=units, unit_index=unit_index)
 
 
 def _applier(

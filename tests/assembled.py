@@ -14,7 +14,7 @@ from hcloud.classifier.library import Library
 from hcloud.config import Config, EngineSettings, ProviderSettings
 from hcloud.controller import Controller
 from hcloud.core.clock import Clock
-from hcloud.observe.observer import Observer
+from hcloud.observe.instances import InstanceObserver
 from hcloud.provider import Provider, Runner
 from hcloud.spec.policy import parse_policy
 from hcloud.store import Store
@@ -60,11 +60,11 @@ def assembled(
     )
 
 
-def observes_as(kind: type[Observer]) -> Callable[[Controller], None]:
-    """Let a daemon observe in another way: a bug that is seeded."""
+def observes_as(kind: type[InstanceObserver]) -> Callable[[Controller], None]:
+    """Return what lets a daemon observe instances with a seeded bug."""
 
     def swap(controller: Controller) -> None:
-        controller.observer = of_kind(controller.observer, kind)
+        controller.observer.instances = of_kind(controller.observer.instances, kind)
 
     return swap
 
@@ -105,7 +105,7 @@ class _Changed:
 
 
 def changed_by(honest: Any, **changes: Any) -> Any:
-    """Return ``honest`` with some of its methods replaced. Raises AttributeError where it has no such method."""
+    """Return ``honest`` with some methods replaced. Raises AttributeError for a method it does not have."""
     for name in changes:
         getattr(honest, name)
     return _Changed(honest, changes)

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from hcloud.core.clock import Clock
 from hcloud.core.errors import ProviderError, ProviderUnavailable
 from hcloud.provider import CloudInstance, LaunchRequest, Provider, is_machine
-from hcloud.quarantine.batches import call_provider
+from hcloud.quarantine import call_provider
 
 SEND_TIME_S = 5.0
 """Nothing more is sent after this long, so that a big plan does not hold up the cycle; the next cycle goes on."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from hcloud.core.model import Instance, InstanceId, InstanceState
 from hcloud.provider import Runner
-from hcloud.quarantine.batches import DEFECT_RETRY_S, Failure, Failures, bisect_failures
+from hcloud.quarantine import DEFECT_RETRY_S, Failure, Failures, bisect_failures
 
 RENEW_EVERY_S = 30.0
 _USABLE = (InstanceState.READY, InstanceState.DRAINING)

@@ -39,7 +39,7 @@ from hcloud.planner.budget import CENT_DUST
 from hcloud.planner.plan import Drain, Launch, Renew, Terminate
 from hcloud.planner.snapshot import OfferBackoff
 from hcloud.provider import CloudInstance, LaunchRequest, Provider, WorkerBootstrap
-from hcloud.quarantine.batches import call_provider
+from hcloud.quarantine import call_provider
 from hcloud.spec.policy import Policy
 from hcloud.store import LeaderLease, Store, Transaction
 

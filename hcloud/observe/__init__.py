@@ -1,1 +1,1 @@
-"""Facts in: listings, worker reports and samples become recorded facts. Decides nothing."""
+"""Facts in: listings, worker reports and samples are recorded as facts. Decides nothing."""

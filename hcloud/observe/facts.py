@@ -1,10 +1,10 @@
-"""What was observed, as row changes: facts only, each recorded once however often it is reported."""
+"""Observed facts as row changes: each is recorded once, however often it is reported."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from hcloud.apply.feedback import UnitTotals, record_findings, record_performance
@@ -16,36 +16,63 @@ from hcloud.core.estimates import Classification, Findings
 from hcloud.core.model import EventKind, FailureCause, Instance, InstanceState, Job, JobId, Market, Reason
 from hcloud.core.rows import replace_fields
 from hcloud.provider import ExitRecord, WorkerReport
+from hcloud.quarantine import Failure
 from hcloud.spec.policy import Policy
 from hcloud.store import LiveView, Transaction
 
 Change = Callable[[Transaction], object]
+"""Writes one fact; does nothing if it is written already."""
 NOTICE_TOLERANCE_S = 5.0
-"""A worker's notice that is earlier than what is known by less is the same; the provider's times count first."""
+"""A worker's preemption notice must be earlier than the known one by more than this to replace it."""
+
+
+class FactBatch(NamedTuple):
+    """Changes from one report, written together or not at all."""
+
+    instance_id: str
+    source: str
+    """The unit or instance whose report it was."""
+    changes: tuple[Change, ...]
+
+
+@dataclass(slots=True)
+class ObservationRound:
+    """What one round of observation has found so far."""
+
+    failing: dict[str, Failure] = field(default_factory=dict)
+    """Reports that could not be processed or recorded because of a defect; they are retried in each round."""
+    unclear: set[str] = field(default_factory=set)
+    """Instances with a report in ``failing``."""
+    ended: dict[str, str] = field(default_factory=dict)
+    """The instance of each unit whose end is being recorded, or was before."""
+    answering: frozenset[str] = frozenset()
+    """Instances whose worker answers."""
 
 
 class UnitHost(NamedTuple):
-    """Where a unit runs: its worker's report, the machine's row, and whether no other unit holds part of it."""
+    """Where a unit runs."""
 
     worker: WorkerReport
     instance: Instance
     alone: bool
+    """Whether no other job holds part of the instance."""
 
 
+# ----------------------------------------------------------------------------------------------------------- instances
 def instance_registered(instance: Instance, worker: WorkerReport, now: float) -> Iterator[Change]:
-    """An instance's worker registered, or reports a preemption notice earlier than the known one."""
+    """Yield the changes for a worker that registered, or that reports an earlier preemption than is known."""
     if instance.state is InstanceState.BOOTING:
         boot_s = now - (instance.launched_at or instance.requested_at)
 
         def ready(txn: Transaction) -> None:
-            """Note it once: an earlier cycle, killed after its commit, may have."""
             fresh = txn.instance(instance.id)
-            if fresh.state is InstanceState.BOOTING:
-                reason = Reason(code="registered", text=f"worker registered {boot_s:.1f} s after launch")
-                transition_instance(txn, fresh, InstanceState.READY, reason, ready_at=now, seen_at=now, idle_since=now)
-                record_registration(txn, fresh.offer)
-                isolation = list(worker.isolation)
-                txn.emit(EventKind.INSTANCE_READY, instance_id=instance.id, boot_s=boot_s, isolation=isolation)
+            if fresh.state is not InstanceState.BOOTING:  # an earlier cycle was killed after it committed this
+                return
+            reason = Reason(code="registered", text=f"its worker registered {boot_s:.1f} s after launch")
+            transition_instance(txn, fresh, InstanceState.READY, reason, ready_at=now, seen_at=now, idle_since=now)
+            record_registration(txn, fresh.offer)
+            isolation = list(worker.isolation)
+            txn.emit(EventKind.INSTANCE_READY, instance_id=instance.id, boot_s=boot_s, isolation=isolation)
 
         yield ready
     if worker.preempt_at is not None and worker.preempt_at < (instance.preempt_at or math.inf) - NOTICE_TOLERANCE_S:
@@ -53,40 +80,39 @@ def instance_registered(instance: Instance, worker: WorkerReport, now: float) ->
 
 
 def instance_gone(
-    instance: Instance, view: LiveView, unit_index: UnitIndex, at: float, why: str, taken: Policy | None
+    instance: Instance, view: LiveView, unit_index: UnitIndex, at: float, why: str, preempted_under: Policy | None
 ) -> Change:
-    """The provider confirmed that a machine is gone: so are its units, and the intents about it are settled.
+    """Return the change for an instance that is confirmed gone: its units end and its intents are closed.
 
-    ``taken``: it was taken back, and this policy says what that means for its offer; None: it went otherwise.
+    ``preempted_under``: the policy that counts it as a preemption of its offer; None if it was not preempted.
     """
-    held_by = unit_index.jobs_on(instance.id)
+    jobs = unit_index.jobs_on(instance.id)
 
     def record(txn: Transaction) -> None:
-        """Settle everything in one transaction, so that no job is freed of a machine that still counts as live."""
+        # One transaction, so that no job is released from an instance that still counts as live.
         fresh = txn.instance(instance.id)
         if fresh.state is InstanceState.TERMINATED:
             return
-        if taken is not None and fresh.state is not InstanceState.TERMINATING:  # else it was noted as it was ended
-            record_preemption(txn, fresh, at, taken)
-        code = "gone" if taken is None else "preempted"
-        reason = Reason(code=code, text=f"confirmed terminated: {why}" + (f" ({fresh.reason})" if fresh.reason else ""))
-        transition_instance(
-            txn, fresh, InstanceState.TERMINATED, reason, terminated_at=max(at, fresh.launched_at or at)
-        )
+        # An instance that was TERMINATING was counted when that began.
+        if preempted_under is not None and fresh.state is not InstanceState.TERMINATING:
+            record_preemption(txn, fresh, at, preempted_under)
+        code = "gone" if preempted_under is None else "preempted"
+        reason = Reason(code=code, text=f"confirmed gone: {why}" + (f" ({fresh.reason})" if fresh.reason else ""))
+        ended_at = max(at, fresh.launched_at or at)
+        transition_instance(txn, fresh, InstanceState.TERMINATED, reason, terminated_at=ended_at)
         tokens = {fresh.token, f"terminate:{fresh.id}"}
         for intent in view.intents:
             if intent.token in tokens:
                 txn.close_intent(intent.token)
-        cause = FailureCause.INSTANCE_LOST if taken is None else FailureCause.PREEMPTED
-        for job in held_by:
+        cause = FailureCause.INSTANCE_LOST if preempted_under is None else FailureCause.PREEMPTED
+        for job in jobs:
             _release_on(txn, job, instance.id, at, cause, why)
 
     return record
 
 
 def _release_on(txn: Transaction, job: Job, instance_id: str, at: float, cause: FailureCause, why: str) -> None:
-    """Units ended with their machine, ``at`` by its provider's clock, which may be long before it is reported: no unit
-    pays for more."""
+    """Record that a job's units ended with their instance, ``at`` by the provider's clock, which may be long ago."""
     fresh = txn.job(job.id)
     assert fresh.attempt is not None
     for held in fresh.attempt.allocations:
@@ -97,10 +123,9 @@ def _release_on(txn: Transaction, job: Job, instance_id: str, at: float, cause: 
 
 
 def preemption_notice(instance_id: str, preempt_at: float) -> Change:
-    """The provider is to take a machine back at ``preempt_at`` (Unix seconds)."""
+    """Return the change for an instance that the provider will preempt at ``preempt_at`` (Unix seconds)."""
 
     def record(txn: Transaction) -> None:
-        """Note a notice that says something new."""
         fresh = txn.instance(instance_id)
         if fresh.preempt_at != preempt_at:
             txn.put_instance(replace(fresh, preempt_at=preempt_at))
@@ -110,10 +135,9 @@ def preemption_notice(instance_id: str, preempt_at: float) -> Change:
 
 
 def price_changed(instance_id: str, price_usd_per_h: float) -> Change:
-    """An hour of a machine costs something else from now on."""
+    """Return the change for an instance with another price from now on; reserved instances keep theirs."""
 
     def record(txn: Transaction) -> None:
-        """Note what an hour costs from now on; what was reserved costs what was agreed."""
         fresh = txn.instance(instance_id)
         if fresh.offer.market is not Market.RESERVED:
             txn.put_instance(replace(fresh, offer=replace(fresh.offer, price_usd_per_h=price_usd_per_h)))
@@ -123,10 +147,9 @@ def price_changed(instance_id: str, price_usd_per_h: float) -> Change:
 
 
 def instance_idle(instance_id: str) -> Change:
-    """Nothing is on a machine any more."""
+    """Return the change for an instance that holds no unit any more, and is not ending."""
 
     def record(txn: Transaction) -> None:
-        """Note since when, unless it is known or the machine is ending."""
         fresh = txn.instance(instance_id)
         if fresh.idle_since is None and fresh.state in (InstanceState.READY, InstanceState.DRAINING):
             txn.put_instance(replace_fields(fresh, idle_since=txn.now))
@@ -134,14 +157,15 @@ def instance_idle(instance_id: str) -> Change:
     return record
 
 
+# --------------------------------------------------------------------------------------------------------------- units
 def unit_started(job_id: str, rank: int, started_at: float) -> Change:
-    """A rank's unit runs since ``started_at`` (Unix seconds)."""
+    """Return the change for a rank whose unit has run since ``started_at`` (Unix seconds)."""
     return lambda txn: record_started(txn, txn.job(job_id), rank, started_at)
 
 
 @dataclass(frozen=True, slots=True)
 class UnitEnd:
-    """The end of a rank's unit; that it ``teaches`` something may be passed over, where that fails."""
+    """The change for a rank whose unit ended: releases the rank and records what the run shows of its application."""
 
     job_id: JobId
     rank: int
@@ -150,9 +174,10 @@ class UnitEnd:
     totals: UnitTotals
     believed: Classification | None
     with_feedback: bool = True
+    """False drops what the run shows of its application: recording that failed, and the end must not be lost."""
 
     def __call__(self, txn: Transaction) -> None:
-        """Free the rank, learn from the end, and note both once."""
+        """Record the end, unless it is recorded already."""
         before, exited = txn.job(self.job_id), self.exited
         started_at, ended_at = _plausible_times(before, self.rank, exited, txn.now)
         after = release_allocation(
@@ -167,26 +192,22 @@ class UnitEnd:
             cpu_s=exited.cpu_s,
             memory_mib_max=exited.memory_mib_max,
         )
-        if after is not before and self.with_feedback:  # else it was recorded already, and so was what it taught
+        if after is not before and self.with_feedback:  # the same row: it was recorded already, with its feedback
             self._learn(txn, after)
 
     def _learn(self, txn: Transaction, job: Job) -> None:
         exited, host = self.exited, self.host
         if job.spec.profile is not None and (exited.findings is not None or self.rank == 0):
-            none = Findings(notes=(f"profiling run measured nothing: {_how(exited)}",))
-            record_findings(txn, job, exited.findings or none)
+            how = exited.detail or (str(exited.cause) if exited.cause is not None else f"exit code {exited.exit_code}")
+            record_findings(txn, job, exited.findings or Findings(notes=(f"it ended without findings: {how}",)))
         elif job.application:
             record_performance(txn, job, host.instance, self.totals, self.believed, alone=host.alone)
 
 
-def _how(exited: ExitRecord) -> str:
-    return exited.detail or (str(exited.cause) if exited.cause is not None else f"exit code {exited.exit_code}")
-
-
 def _plausible_times(job: Job, rank: int, exited: ExitRecord, now: float) -> tuple[float | None, float]:
-    """Return start and end by the machine's clock where they agree with ours, else by ours: clocks of machines differ.
+    """Return a unit's start and end by the instance's clock if that agrees with ours, else by ours.
 
-    How long it ran is true by any clock, and is what it costs. A unit that never started has no start.
+    The duration is right by either clock, and is what the unit costs. A unit that never started has no start.
     """
     assert job.attempt is not None
     noted_at = next(a.started_at for a in job.attempt.allocations if a.rank == rank)
@@ -198,8 +219,8 @@ def _plausible_times(job: Job, rank: int, exited: ExitRecord, now: float) -> tup
 
 
 def unit_vanished(job_id: str, rank: int) -> Change:
-    """A unit is no longer on the machine where it ran."""
-    detail = "the unit's directory is missing on the instance"
+    """Return the change for a unit that is no longer on the instance where it ran."""
+    detail = "its directory vanished from the machine"
     return lambda txn: release_allocation(
         txn, txn.job(job_id), rank, ended_at=txn.now, cause=FailureCause.INSTANCE_LOST, detail=detail
     )

@@ -1,4 +1,4 @@
-"""Instances with our owner tag and no record: reported, terminated, and again while they are listed."""
+"""Orphans: instances that carry our owner tag but are in no record. They are reported and terminated."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from hcloud.core.clock import Clock
 from hcloud.core.errors import ProviderError
 from hcloud.core.model import EventKind
 from hcloud.provider import CloudInstance, Provider
-from hcloud.quarantine.batches import call_provider
+from hcloud.quarantine import call_provider
 from hcloud.store import LeaderLease, Store
 
 
 @dataclass(slots=True)
 class Orphans:
-    """Terminates unknown instances. No intent is needed: the next listing repeats the call.
+    """Terminates orphans without intents: each listing that still names one is reason enough to repeat the call.
 
-    Its memory of what was asked may be lost without harm: then each is asked once more, sooner.
+    Its memory may be lost without harm: the next call is then made sooner.
     """
 
-    _asked: dict[tuple[str, str], tuple[int, float]] = field(default_factory=dict)
-    """By provider and its name for a machine: how often it was asked to end, and when to ask again."""
+    _calls: dict[tuple[str, str], tuple[int, float]] = field(default_factory=dict)
+    """By provider and provider id: the number of calls made, and when the next one is due (Unix seconds)."""
 
-    def end(
+    def terminate(
         self,
         store: Store,
         clock: Clock,
@@ -33,9 +33,9 @@ class Orphans:
         provider: Provider,
         listed: Sequence[CloudInstance],
     ) -> None:
-        """Report and terminate the ``listed`` ones that are due; a failed call is retried with back-off."""
+        """Report and terminate the ``listed`` orphans that are due; failed calls are repeated with back-off."""
         now = clock.now()
-        due = [each for each in listed if self._asked.get((name, each.provider_id), (0, now))[1] <= now]
+        due = [each for each in listed if self._calls.get((name, each.provider_id), (0, now))[1] <= now]
         if not due:
             return
         with store.transaction(now, lease) as txn:
@@ -44,25 +44,18 @@ class Orphans:
                 txn.emit(
                     EventKind.ORPHAN, provider_id=each.provider_id, provider=name, token=each.token, action="terminate"
                 )
-        trouble = _terminate(name, provider, due)
-        if trouble is not None:
+        failed: ProviderError | None = None
+        try:
+            call_provider(lambda: provider.terminate([each.provider_id for each in due]), f"{name}.terminate")
+        except ProviderError as error:
+            failed = error
             with store.transaction(clock.now(), lease) as txn:
-                emit_provider_error(txn, name, "terminate", trouble)
-        self._note(name, due, trouble, clock.now())
-
-    def _note(self, name: str, due: Sequence[CloudInstance], trouble: ProviderError | None, now: float) -> None:
+                emit_provider_error(txn, name, "terminate", error)
+        now = clock.now()
         for each in due:
-            tries = self._asked.get((name, each.provider_id), (0, now))[0]
-            self._asked[name, each.provider_id] = (tries + 1, now + terminate_retry_delay_s(trouble, tries))
+            tries = self._calls.get((name, each.provider_id), (0, now))[0]
+            self._calls[name, each.provider_id] = (tries + 1, now + terminate_retry_delay_s(failed, tries))
 
     def forget(self, before: float) -> None:
-        """Forget instances that were not listed since ``before``: they are terminated."""
-        self._asked = {key: asked for key, asked in self._asked.items() if asked[1] >= before}
-
-
-def _terminate(name: str, provider: Provider, machines: Sequence[CloudInstance]) -> ProviderError | None:
-    try:
-        call_provider(lambda: provider.terminate([each.provider_id for each in machines]), f"{name}.terminate")
-    except ProviderError as trouble:
-        return trouble
-    return None
+        """Forget instances whose next call was due before ``before`` (Unix seconds): no listing names them any more."""
+        self._calls = {key: call for key, call in self._calls.items() if call[1] >= before}

@@ -13,13 +13,13 @@ from hcloud.apply.unit_index import UnitOwner
 from hcloud.apply.units import UnitActions
 from hcloud.controller import Controller
 from hcloud.core.model import JOB_ON_INSTANCE, Allocation, Attempt, Event, EventKind, Intent, Job, Resources
-from hcloud.observe.facts import Change, UnitEnd, UnitHost
-from hcloud.observe.observer import Observer
+from hcloud.observe.facts import Change, ObservationRound, UnitEnd, UnitHost
+from hcloud.observe.units import UnitObserver
 from hcloud.planner.job_outcomes import has_to_end
 from hcloud.planner.plan import Place, Plan
 from hcloud.planner.snapshot import Snapshot
 from hcloud.provider import UnitReport, UnitSpec
-from hcloud.quarantine.planning import Planner
+from hcloud.quarantine import Planner
 from hcloud.spec.policy import Policy
 from hcloud.store import LeaderLease, Transaction
 
@@ -121,13 +121,15 @@ class ClumsyEnd(UnitEnd):
 
 
 @dataclass(slots=True)
-class ClumsyObserver(Observer):
+class ClumsyUnitObserver(UnitObserver):
     """Fails while it ``lasts`` to hear what units tell of the jobs that are tagged so, or to write down their end."""
 
     lasts: Callable[[], bool] = lambda: True
 
-    def _unit(self, report: UnitReport, host: UnitHost, owner: UnitOwner | None, policy: Policy) -> Iterator[Change]:
-        for change in Observer._unit(self, report, host, owner, policy):
+    def _unit_changes(
+        self, report: UnitReport, host: UnitHost, owner: UnitOwner | None, policy: Policy, observed: ObservationRound
+    ) -> Iterator[Change]:
+        for change in UnitObserver._unit_changes(self, report, host, owner, policy, observed):
             deed = owner[0].spec.tags.get(DEFECT, "") if owner is not None else ""
             if isinstance(change, UnitEnd) and deed == "hearing" and self.lasts():
                 raise Planted(f"planted in hearing the end of {report.id}")
@@ -148,10 +150,10 @@ def with_defects(controller: Controller, stage: str, lasts: Callable[[], bool], 
         controller.applier.units = ClumsyUnits(
             store=units.store, runner=units.runner, clock=units.clock, uploads_dir=units.uploads_dir, lasts=lasts
         )
-    observer = controller.observer
-    if type(observer) is Observer:
-        made_of = {each.name: getattr(observer, each.name) for each in fields(Observer)}
-        controller.observer = ClumsyObserver(**made_of, lasts=lasts)
+    observer = controller.observer.units
+    if type(observer) is UnitObserver:
+        made_of = {each.name: getattr(observer, each.name) for each in fields(UnitObserver)}
+        controller.observer.units = ClumsyUnitObserver(**made_of, lasts=lasts)
 
 
 def unplanted(event: Event, job: Job | None, stage: str) -> Iterator[str]:

@@ -9,10 +9,8 @@ from typing import Any
 
 import pytest
 
-from hcloud import controller
 from hcloud.apply.machines import confirm_launch
 from hcloud.apply.units import record_started
-from hcloud.controller import MOST_TOLD
 from hcloud.core.errors import OutcomeUnknown, ProviderUnavailable, StaleWrite, StoreBusy, Throttled
 from hcloud.core.model import EventKind, Instance, IntentKind, Job, JobState, Resources
 from hcloud.observe import facts
@@ -29,15 +27,9 @@ from hcloud.provider import (
     is_machine,
     is_offer_list,
 )
-from hcloud.quarantine.batches import (
-    BATCH_FAILURES_MAX,
-    SINGLE_FAILURES_MAX,
-    Failure,
-    bisect_failures,
-    call_provider,
-    run_batch,
-)
-from hcloud.quarantine.registry import QUARANTINE_S
+from hcloud.quarantine import QUARANTINE_S, Failure, bisect_failures, call_provider, registry, run_batch
+from hcloud.quarantine.batches import BATCH_FAILURES_MAX, SINGLE_FAILURES_MAX
+from hcloud.quarantine.registry import REPORTED_MAX
 from hcloud.store import Transaction
 from lab.soak.planted_defects import DEFECT, Planted, with_defects
 from tests.apply.deployment import Deployment
@@ -59,7 +51,7 @@ def told(site: Deployment) -> list[tuple[str | None, str]]:
 
 
 # ------------------------------------------------------------------------------------------------------ whole daemons
-@pytest.mark.parametrize(("deed", "what"), [("hearing", "reading"), ("ending", "recording")])
+@pytest.mark.parametrize(("deed", "what"), [("hearing", "processing"), ("ending", "recording")])
 def test_a_unit_whose_end_cannot_be_recorded_hides_no_other_and_loses_nothing(
     site: Deployment, deed: str, what: str
 ) -> None:
@@ -120,8 +112,8 @@ def test_no_end_is_lost_however_many_cannot_teach(make: Make) -> None:
     plant(site)
     site.until(lambda: all(site.scene.store.job(job.id).state is JobState.SUCCEEDED for job in jobs))
     assert {site.scene.store.job(job.id).attempts_made for job in jobs} == {1}
-    assert len(told(site)) == MOST_TOLD + 1
-    assert told(site)[-1] == (None, f"{BATCH_FAILURES_MAX + 10 - MOST_TOLD} more")
+    assert len(told(site)) == REPORTED_MAX + 1
+    assert told(site)[-1] == (None, f"{BATCH_FAILURES_MAX + 10 - REPORTED_MAX} more")
 
 
 def test_what_one_unit_tells_stands_or_falls_together(site: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,7 +150,7 @@ def test_the_last_sample_of_a_unit_is_recorded_once_though_its_end_comes_late(si
         units = {worker.instance_id: tuple(map(with_last_sample, worker.units)) for worker in view.workers}
         return replace(view, workers=tuple(replace(each, units=units[each.instance_id]) for each in view.workers))
 
-    site.scene.controller.observer.runner = changed_by(honest, observe=observe)
+    site.scene.controller.observer.units.runner = changed_by(honest, observe=observe)
     site.until(lambda: told(site))
     site.cycle(times=30)
     broken.clear()
@@ -241,7 +233,7 @@ def test_however_many_machines_cannot_be_told_to_live_on_the_others_are(make: Ma
 def test_what_a_worker_could_not_be_told_to_forget_is_told_again(make: Make) -> None:
     site = make({}, {"retention": {"spin_up_multiple": 1000, "maximum_s": 3600}})
     site.submit()
-    observer, left = site.scene.controller.observer, [3]
+    observer, left = site.scene.controller.observer.units, [3]
     honest = observer.runner
 
     def forget(units: Mapping[str, str]) -> None:
@@ -267,11 +259,11 @@ def test_a_worker_whose_registration_fails_hides_no_other(site: Deployment, monk
     monkeypatch.setattr(facts, "instance_registered", registered)
     site.submit(count=2, resources=Resources(vcpus=2.0, memory_mib=2000, disk_gib=1.0))
     site.until(lambda: site.state(2) is JobState.SUCCEEDED)
-    assert told(site) == [(None, "reading the report of inst-1")]
+    assert told(site) == [(None, "processing the report of inst-1")]
 
 
 def test_what_could_not_be_told_is_told_later(site: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
-    honest, busy = controller._emit_failing, [True]
+    honest, busy = registry._emit_failure, [True]
 
     def emit(txn: Transaction, what: str, trouble: Failure) -> None:
         if busy:
@@ -279,13 +271,13 @@ def test_what_could_not_be_told_is_told_later(site: Deployment, monkeypatch: pyt
             raise StoreBusy("locked")
         honest(txn, what, trouble)
 
-    monkeypatch.setattr(controller, "_emit_failing", emit)
+    monkeypatch.setattr(registry, "_emit_failure", emit)
     site.submit(tags={DEFECT: "hearing"})
     plant(site)
     with pytest.raises(StoreBusy):
         site.cycle(times=60)
     site.cycle()
-    assert told(site) == [("job-1", f"reading the report of {site.unit()}")]
+    assert told(site) == [("job-1", f"processing the report of {site.unit()}")]
 
 
 def fail(*_: object, **__: object) -> object:
@@ -310,13 +302,13 @@ def test_a_provider_that_answers_with_a_defect_is_one_that_does_not_answer(site:
     providers = dict(site.scene.controller.offers.providers)
     broken: Mapping[str, Any] = {name: broken_at(provider, call) for name, provider in providers.items()}
     site.scene.controller.offers.providers = broken
-    site.scene.controller.observer.providers = broken
+    site.scene.controller.observer.instances.providers = broken
     site.until_state(JobState.SUCCEEDED)
     site.scene.clock.advance(40)
     site.cycle()
     trouble = site.events(EventKind.PROVIDER_TROUBLE)[0]
     assert (trouble.fields["call"], trouble.fields["error"]) == (call, "OutcomeUnknown")
-    assert "mock." + call + " failed with an unexpected error: KeyError: 'zone'" in str(trouble.fields["text"])
+    assert "mock." + call + " raised an unexpected error: KeyError: 'zone'" in str(trouble.fields["text"])
 
 
 @pytest.mark.parametrize("answer", [fail, nothing])
@@ -343,13 +335,13 @@ def test_an_engine_that_fails_is_told_of_and_ends_no_machine(site: Deployment, c
     controller = site.scene.controller
     honest = controller.runner
     broken: Any = broken_at(honest, call)
-    controller.runner = controller.observer.runner = broken
+    controller.runner = controller.observer.units.runner = broken
     site.scene.clock.advance(30)
     site.cycle(times=60)
     assert [what.split()[0] for _, what in told(site)] == [
-        {"observe": "polling", "renew": "renewal", "forget": "cleaning"}[call]
+        {"observe": "reading", "renew": "renewal", "forget": "cleaning"}[call]
     ]
-    controller.runner = controller.observer.runner = honest
+    controller.runner = controller.observer.units.runner = honest
     site.until_state(JobState.SUCCEEDED)
     assert site.job(1).attempts_made == 1
 
@@ -437,14 +429,14 @@ def test_what_a_provider_may_raise_is_passed_on() -> None:
 
     with pytest.raises(ProviderUnavailable):
         call_provider(away, "mock.launch")
-    with pytest.raises(OutcomeUnknown, match=r"mock\.launch failed with an unexpected error: ZeroDivisionError"):
+    with pytest.raises(OutcomeUnknown, match=r"mock\.launch raised an unexpected error: ZeroDivisionError"):
         call_provider(lambda: 1 / 0, "mock.launch")
 
 
 @pytest.mark.parametrize("nonsense", [None, "t", [], (None,), Listing(instances=(None,))])  # type: ignore[arg-type]
 @pytest.mark.parametrize("answers", [is_offer_list, is_listing, is_machine])
 def test_an_answer_of_another_kind_is_none(nonsense: object, answers: Callable[[object], bool]) -> None:
-    with pytest.raises(OutcomeUnknown, match=r"mock\.call returned a \w+, not what the port defines"):
+    with pytest.raises(OutcomeUnknown, match=r"mock\.call returned an unexpected \w+"):
         call_provider(lambda: nonsense, "mock.call", answers)
 
 
@@ -455,11 +447,11 @@ def test_a_provider_that_answers_nonsense_is_told_of_and_stops_nobody(site: Depl
     controller = site.scene.controller
     providers = controller.offers.providers
     broken: Mapping[str, Any] = {name: changed_by(each, **{call: nothing}) for name, each in providers.items()}
-    controller.offers.providers = controller.observer.providers = broken
+    controller.offers.providers = controller.observer.instances.providers = broken
     site.submit(user="eve")
     site.until_state(JobState.SUCCEEDED)
     site.scene.clock.advance(40)
     site.cycle()
     trouble = site.events(EventKind.PROVIDER_TROUBLE)[0]
     assert trouble.fields["call"] == call
-    assert "answers what it never should, a NoneType" in str(trouble.fields["text"])
+    assert "returned an unexpected NoneType" in str(trouble.fields["text"])

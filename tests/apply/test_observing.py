@@ -11,9 +11,11 @@ import pytest
 from hcloud.apply.unit_index import UnitIndex
 from hcloud.core.errors import StoreBusy
 from hcloud.core.model import Event, EventKind, FailureCause, InstanceState, IntentKind, JobState, Resources
-from hcloud.observe import observer
+from hcloud.observe import instances
+from hcloud.observe.instances import InstanceObserver
 from hcloud.observe.observer import FORGET_EVERY_S, Observer
 from hcloud.observe.sampling import Sampling
+from hcloud.observe.units import UnitObserver
 from hcloud.provider import LaunchRequest, Listing
 from providers.mock import Fault, FaultKind
 from tests.apply.conftest import MakeDeployment
@@ -32,7 +34,7 @@ def _running(site: Deployment, *command: str) -> str:
 
 def test_failed_and_partial_listings_end_and_requeue_nothing(site: Deployment) -> None:
     _running(site, "sleep", "200")
-    site.scene.controller.observer.poll_s = {"mock": 0.0}
+    site.scene.controller.observer.instances.poll_s = {"mock": 0.0}
     for kind in (FaultKind.BE_AWAY, FaultKind.THROTTLE, FaultKind.LIST_PARTLY):
         site.scene.cloud.inject(Fault(kind=kind, call="instances", times=40))
         site.cycle(40)
@@ -121,21 +123,21 @@ def test_history_that_could_not_be_read_whole_is_read_again(
 
 def test_machine_that_no_listing_names_is_there_as_long_as_its_worker_answers(site: Deployment) -> None:
     machine = _running(site, "sleep", "1000")
-    honest = site.scene.controller.observer.providers
+    honest = site.scene.controller.observer.instances.providers
     blind = {name: changed_by(each, instances=lambda owner: Listing(instances=())) for name, each in honest.items()}
-    site.scene.controller.observer.providers = blind
-    site.scene.controller.observer.poll_s = {"mock": 0.0}
+    site.scene.controller.observer.instances.providers = blind
+    site.scene.controller.observer.instances.poll_s = {"mock": 0.0}
     site.cycle(300)
     assert site.starts("job-1") == ["job-1.1.0"]
     [told] = site.events(EventKind.PROVIDER_TROUBLE)
-    assert "whose worker answers" in str(told.fields["text"])
+    assert "but its worker answers" in str(told.fields["text"])
     site.scene.cloud.kill(machine)
     site.until(lambda: site.state() is not JobState.RUNNING)
 
 
 def test_machine_of_a_provider_that_is_no_longer_configured_is_gone_once_its_time_is_over(site: Deployment) -> None:
     machine = _running(site, "sleep", "1000")
-    site.scene.controller.observer.providers = {}
+    site.scene.controller.observer.instances.providers = {}
     site.cycle(300, step_s=5.0)
     assert site.state() in (JobState.RUNNING, JobState.SUCCEEDED)  # its worker answers
     site.submit("sleep", "1000")
@@ -164,7 +166,7 @@ def test_machine_nobody_recorded_is_ended_and_reported(site: Deployment) -> None
 def test_unknown_machine_whose_end_fails_is_asked_for_less_and_less_often_and_told_of_as_often(
     site: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(observer, "SLOW_POLL_S", 1.0)
+    monkeypatch.setattr(instances, "SLOW_POLL_S", 1.0)
     site.cycle()
     offer = site.scene.controller.offers.all[0]
     request = LaunchRequest(
@@ -236,7 +238,7 @@ def test_nothing_is_remembered_for_ever_of_machines_and_units_that_vanished(site
 
 def _names_in(thing: object) -> set[str]:
     """Return all keys of the dictionaries and members of the sets that a thing of the observer's remembers."""
-    if isinstance(thing, Observer | Sampling | UnitIndex):
+    if isinstance(thing, Observer | InstanceObserver | UnitObserver | Sampling | UnitIndex):
         return set[str]().union(*(_names_in(getattr(thing, each.name)) for each in fields(thing)))
     if isinstance(thing, dict):
         return {name for name in thing if isinstance(name, str)}.union(*map(_names_in, thing.values()))
@@ -252,9 +254,9 @@ def _story(site: Deployment, *, forgets: bool) -> list[Event]:
         if cycle == 20:
             site.scene.cloud.kill(site.machines_up()[0])
         if forgets:
-            observer._settled.clear()
-            observer._heard.clear()
-            observer._unlooked |= observer.unit_index.machines.keys()
+            observer.units._settled.clear()
+            observer.instances._settled.clear()
+            observer._maybe_idle |= observer.unit_index.machines.keys()
         site.cycle()
     return list(site.scene.store.iter_events())
 

@@ -16,7 +16,7 @@ from hcloud.planner import make_plan
 from hcloud.planner.plan import Plan, Terminate
 from hcloud.planner.snapshot import Snapshot
 from hcloud.preview import describe_preview
-from hcloud.quarantine.registry import QUARANTINE_S
+from hcloud.quarantine import QUARANTINE_S
 from hcloud.spec.policy import Policy
 from hcloud.store import Transaction
 from lab.soak.planted_defects import DEFECT, Planted, with_defects
@@ -121,7 +121,7 @@ def test_where_classification_fails_plans_go_on_with_what_was_believed(site: Dep
     site.submit()
     site.until_state(JobState.SUCCEEDED)
     controller = site.scene.controller
-    controller.beliefs = Unbelieving()
+    controller.beliefs.belief_store = Unbelieving()
     site.submit(count=2)
     site.until_state(JobState.SUCCEEDED, number=3)
     (event,) = site.events(EventKind.PLANNING_TROUBLE)
@@ -129,7 +129,7 @@ def test_where_classification_fails_plans_go_on_with_what_was_believed(site: Dep
     assert controller.quarantine.left_out(site.now)
     site.scene.clock.advance(QUARANTINE_S)
     site.cycle(times=2)
-    assert not isinstance(controller.beliefs, Unbelieving)
+    assert not isinstance(controller.beliefs.belief_store, Unbelieving)
     assert not controller.quarantine
 
 
@@ -216,10 +216,10 @@ def test_a_preview_of_what_cannot_be_classified_goes_by_what_was_believed_and_wr
 
     site.cycle()
     controller = site.scene.controller
-    controller.beliefs = Failing()
+    controller.beliefs.belief_store = Failing()
     preview = controller.preview([asked("new")])
     assert [each["action"] for each in describe_preview(preview, controller.policy)] == ["launch"]
     assert site.events(EventKind.PLANNING_TROUBLE) == []
     site.submit()
-    site.until_state(JobState.SUCCEEDED)  # by a book that is made anew
-    assert type(controller.beliefs) is BeliefStore
+    site.until_state(JobState.SUCCEEDED)  # by a new belief store
+    assert type(controller.beliefs.belief_store) is BeliefStore

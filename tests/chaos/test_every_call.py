@@ -21,7 +21,7 @@ from hcloud.core.errors import ProviderError
 from hcloud.core.model import Instance
 from hcloud.observe import facts
 from hcloud.observe.facts import Change
-from hcloud.observe.observer import Observer
+from hcloud.observe.instances import InstanceObserver
 from hcloud.provider import Listing, Provider
 from hcloud.spec.policy import LeasePolicy
 from hcloud.store import LeaderLease as Leader
@@ -127,14 +127,14 @@ def broken_with(site: Site, case: Case, bug: Callable[[Controller], None]) -> li
     return site.broken(case, build)
 
 
-class LeavesOrphans(Observer):
+class LeavesOrphans(InstanceObserver):
     """Does not care for machines that nobody knows."""
 
     def _end_orphans(self, name: str, listing: Listing, lease: Leader | None) -> None:
         """Do nothing."""
 
 
-class TrustsListingsAlone(Observer):
+class TrustsListingsAlone(InstanceObserver):
     """Takes a machine for gone that no listing names, though its worker answers."""
 
     def _unlisted(self, instance: Instance) -> Iterator[Change]:

@@ -25,7 +25,7 @@ from hcloud.core.model import (
     Retries,
 )
 from hcloud.fake_runner.runner import StartFault
-from hcloud.observe.observer import Observer
+from hcloud.observe.instances import InstanceObserver
 from hcloud.planner.invariants import check_invariants
 from hcloud.planner.snapshot import Snapshot
 from hcloud.provider import Listing, unmarked
@@ -183,7 +183,7 @@ def test_everything_ends_as_promised_whatever_the_trouble(seed: int) -> None:
     assert _broken(seed) == []
 
 
-class Gullible(Observer):
+class Gullible(InstanceObserver):
     """A seeded fault: takes absence from any listing, however partial, for the end of a machine."""
 
     def _surely_absent(self, instance: Instance, listing: Listing, asked_at: float) -> bool:

@@ -28,7 +28,7 @@ from hcloud.core.model import (
     Reason,
     move_job,
 )
-from hcloud.observe.observer import Observer
+from hcloud.observe.instances import InstanceObserver
 from hcloud.planner import make_plan
 from hcloud.planner.plan import Action, Drain, Enqueue, Place, Plan, Renew, Terminate, Wait
 from hcloud.planner.snapshot import Snapshot
@@ -229,7 +229,7 @@ def takes_jobs_in_twice(daemon: Controller, _: pytest.MonkeyPatch) -> None:
 
 
 # ------------------------------------------------------------------------------------------------- machines and units
-class Greedy(Observer):
+class Greedy(InstanceObserver):
     """Takes every machine of the account for its own."""
 
     def _end_orphans(self, name: str, listing: Listing, lease: LeaderLease | None) -> None:
@@ -241,13 +241,13 @@ def ends_machines_of_others(daemon: Controller, _: pytest.MonkeyPatch) -> None:
     observes_as(Greedy)(daemon)
 
 
-class Confused(Observer):
+class Confused(InstanceObserver):
     """Knows its machines by their names, which others may use as well."""
 
-    def _cloud_news(self, name: str, listing: Listing, *rest: Any) -> Any:
+    def listing_facts(self, name: str, listing: Listing, *rest: Any) -> Any:
         tokens = {row.id: row.token for row in self.store.live().instances if row.provider_id is None}
         named = tuple(replace(c, token=tokens.get(c.instance_id, c.token)) for c in listing.instances)
-        return super()._cloud_news(name, replace(listing, instances=named), *rest)
+        return super().listing_facts(name, replace(listing, instances=named), *rest)
 
 
 def takes_machines_of_others_for_its_own(daemon: Controller, _: pytest.MonkeyPatch) -> None:
@@ -359,7 +359,7 @@ def renews_beyond_what_is_paid(daemon: Controller, _: pytest.MonkeyPatch) -> Non
     daemon.runner = changed_by(honest, renew=lambda due: honest.renew({name: at + 1000 for name, at in due.items()}))
 
 
-class Gullible(Observer):
+class Gullible(InstanceObserver):
     """Takes absence from any listing, however partial, for the end of a machine."""
 
     def _surely_absent(self, instance: Instance, listing: Listing, asked_at: float) -> bool:
@@ -466,12 +466,12 @@ def lets_the_first_on_a_machine_pay_all(_: Controller, patch: pytest.MonkeyPatch
     patch.setattr(cost, "split", first_takes_it_whole)
 
 
-class Late(Observer):
+class Late(InstanceObserver):
     """Takes machines for ended only when it hears of that."""
 
-    def _cloud_news(self, name: str, listing: Listing, *rest: Any) -> Any:
+    def listing_facts(self, name: str, listing: Listing, *rest: Any) -> Any:
         heard = tuple(replace(each, terminated_at=None) for each in listing.instances)
-        return super()._cloud_news(name, replace(listing, instances=heard), *rest)
+        return super().listing_facts(name, replace(listing, instances=heard), *rest)
 
 
 def books_machines_until_it_hears_of_their_end(daemon: Controller, _: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-import hcloud.apply
+import hcloud.apply.applier
 from hcloud.controller import Controller
 from hcloud.core.errors import Refused
 from hcloud.core.model import Intent, JobState
@@ -16,10 +16,10 @@ from hcloud.observe.observer import FactBatch, Observer
 from hcloud.planner import make_plan
 from hcloud.planner.plan import Action, Plan
 from hcloud.planner.snapshot import LeftOut, Snapshot
+from hcloud.quarantine import Planner, Quarantine
 from hcloud.spec.policy import Policy
-from hcloud.store import Transaction
+from hcloud.store import LeaderLease, Transaction
 from lab.soak.planted_defects import Planted
-from tests.assembled import changed_by
 
 
 def cannot_plan_what_runs(daemon: Controller, _: pytest.MonkeyPatch) -> None:
@@ -31,8 +31,11 @@ def cannot_plan_what_runs(daemon: Controller, _: pytest.MonkeyPatch) -> None:
     daemon.planner = planner
 
 
-def does_not_get_round_defects(daemon: Controller, _: pytest.MonkeyPatch) -> None:
-    daemon._plan = lambda snapshot: daemon.planner(snapshot, daemon.policy, daemon.rng)  # type: ignore[method-assign]
+def does_not_get_round_defects(_: Controller, patch: pytest.MonkeyPatch) -> None:
+    def plan(_: Quarantine, planner: Planner, snapshot: Snapshot, policy: Policy, rng: Any, keep_lease: Any) -> Plan:
+        return planner(snapshot, policy, rng)
+
+    patch.setattr(Quarantine, "plan", plan)
 
 
 def keeps_half_of_what_failed(daemon: Controller, _: pytest.MonkeyPatch) -> None:
@@ -54,9 +57,9 @@ def forgets_ends_it_could_not_write_down(_: Controller, patch: pytest.MonkeyPatc
     honest = Observer._skip_failed
 
     def pass_over(self: Observer, failed: FactBatch, defect: Exception) -> FactBatch | None:
-        ended = dict(self._look.ended)
+        ended = dict(self._round.ended)
         instead = honest(self, failed, defect)
-        self._look.ended = ended
+        self._round.ended = ended
         return instead
 
     patch.setattr(Observer, "_skip_failed", pass_over)
@@ -73,13 +76,13 @@ def drops_what_it_cannot_carry_out(daemon: Controller, _: pytest.MonkeyPatch) ->
 
 
 def lets_one_failing_intent_stop_the_others(_: Controller, patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(hcloud.apply, "bisect_failures", lambda items, do, fails: do(items))
+    patch.setattr(hcloud.apply.applier, "bisect_failures", lambda items, do, fails: do(items))
 
 
-def blames_other_jobs_than_those_it_fails_on(daemon: Controller, _: pytest.MonkeyPatch) -> None:
-    honest = daemon.quarantine.record
+def blames_other_jobs_than_those_it_fails_on(_: Controller, patch: pytest.MonkeyPatch) -> None:
+    honest = Quarantine.exclude
 
-    def note(left_out: LeftOut, now: float) -> LeftOut:
-        return honest(replace(left_out, jobs=dict.fromkeys(["job-1", "job-2", "job-3"], "a bug")), now)
+    def exclude(self: Quarantine, left_out: LeftOut, now: float, lease: LeaderLease | None) -> None:
+        honest(self, replace(left_out, jobs=dict.fromkeys(["job-1", "job-2", "job-3"], "a bug")), now, lease)
 
-    daemon.quarantine = changed_by(daemon.quarantine, record=note)
+    patch.setattr(Quarantine, "exclude", exclude)

@@ -1,0 +1,256 @@
+"""Workers' reports become facts about units. Concludes nothing from silence."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from hcloud.apply.feedback import UnitTotals, record_window
+from hcloud.apply.unit_index import UnitIndex, UnitOwner
+from hcloud.core.estimates import Classification
+from hcloud.core.model import EventKind, FailureCause, Instance, InstanceId, Job, ServiceTarget
+from hcloud.core.rows import number_of
+from hcloud.observe import facts
+from hcloud.observe.facts import Change, FactBatch, ObservationRound, UnitEnd, UnitHost
+from hcloud.observe.log_archive import LogArchive
+from hcloud.observe.sampling import SampleChange, Sampling, record_sample, served_as_promised
+from hcloud.provider import Runner, RunnerView, UnitReport, UnitSample, UnitState, WorkerReport
+from hcloud.quarantine import CYCLE_ERRORS, Failure
+from hcloud.spec.policy import Policy
+
+Memory = TypeVar("Memory")
+FEED_EVERY_S = 600.0
+"""The length of the windows in which a running service is compared with what was expected of it."""
+RATE_WEIGHT = 0.1
+"""The weight of a new sample in the moving average of the request rate."""
+UNIT_MISSING_S = 60.0
+"""How long a unit must be missing from its worker's reports to count as lost."""
+
+
+@dataclass(slots=True)
+class UnitObserver:
+    """Reads the engine's view of workers and units. Its memory may be lost without harm."""
+
+    runner: Runner
+    logs: LogArchive
+    unit_index: UnitIndex
+    believed: Mapping[str, Classification] = field(default_factory=dict)
+    """What the last plan believed of applications: what jobs reach is compared with it."""
+    _settled: dict[InstanceId, WorkerReport] = field(default_factory=dict)
+    """By instance, the report that added nothing to its present row and units: the same report adds nothing again."""
+    _settled_under: Policy | None = None
+    """The policy under which ``_settled`` holds."""
+    _missing_since: dict[str, float] = field(default_factory=dict)
+    _stopped_orphans: dict[str, InstanceId] = field(default_factory=dict)
+    """By unit without an owner that was told to stop, its instance."""
+    _totals: dict[str, UnitTotals] = field(default_factory=dict)
+    _windows: dict[str, tuple[float, list[float]]] = field(default_factory=dict)
+    """By service unit: when its present window began, and the request rates in it."""
+    _sampling: Sampling = field(default_factory=Sampling)
+
+    # ---------------------------------------------------------------------------------------------------------- engine
+    def read(self, observed: ObservationRound) -> RunnerView:
+        """Return the engine's view; an unreachable one if reading it fails because of a defect."""
+        try:
+            return self.runner.observe()
+        except Exception as defect:  # noqa: BLE001 any defect: instances must still be renewed
+            observed.failing["reading the engine's view"] = Failure.from_error(exc_info=defect)
+            return RunnerView(workers=(), reachable=False)
+
+    def note_changes(self, changed: Set[InstanceId]) -> None:
+        """Drop conclusions about instances whose row, or whose units, have changed."""
+        for name in changed:
+            self._settled.pop(name, None)
+
+    def unsettle(self, instance_id: InstanceId) -> None:
+        """Process the next report of an instance even if it is the same: recording this one failed."""
+        self._settled.pop(instance_id, None)
+
+    def forget_ended(self, observed: ObservationRound) -> None:
+        """Forget units whose end is recorded, and let their workers forget them."""
+        for unit in observed.ended:
+            self._windows.pop(unit, None)
+            self._totals.pop(unit, None)
+            self._sampling.forget(unit)
+        try:
+            if observed.ended:
+                self.runner.forget(observed.ended)
+        except Exception as defect:  # noqa: BLE001 any defect: their workers report them again, and this is repeated
+            for name in observed.ended.values():
+                self._settled.pop(name, None)
+            observed.failing["cleaning up ended units"] = Failure.from_error(exc_info=defect)
+
+    def forget_others(self, machines: Set[InstanceId]) -> None:
+        """Forget all units but those held on live ``machines``: units that vanish with theirs are never reported."""
+        units = {unit for held in self.unit_index.owners.values() for unit in held}
+        self._stopped_orphans = {unit: name for unit, name in self._stopped_orphans.items() if name in machines}
+        self._missing_since = _only(self._missing_since, units)
+        self._totals = _only(self._totals, units)
+        self._windows = _only(self._windows, units)
+        self._sampling.retain(units)
+
+    # --------------------------------------------------------------------------------------------------------- workers
+    def report_facts(
+        self, engine: RunnerView, now: float, policy: Policy, observed: ObservationRound
+    ) -> list[FactBatch]:
+        """Return what the workers' reports add to the rows of instances and jobs."""
+        batches: list[FactBatch] = []
+        settled, machines = self._settled, self.unit_index.machines
+        if policy is not self._settled_under:
+            settled.clear()
+            self._settled_under = policy
+        for worker in [each for each in engine.workers if settled.get(each.instance_id) is not each]:
+            name = worker.instance_id
+            instance, before = machines.get(name), settled.pop(name, None)
+            if instance is None:
+                continue
+            settled_units = before.units if before is not None else ()
+            new = list(self._worker_facts(worker, instance, now, policy, settled_units, observed))
+            batches += new
+            # A report with new samples only is settled, since it has no sample twice. Any other change may have to be
+            # recorded again.
+            only_samples = all(type(change) is SampleChange for batch in new for change in batch.changes)
+            held = self.unit_index.owners.get(name, {}).keys()
+            running = {report.id for report in worker.units if report.exit is None}
+            if only_samples and name not in observed.unclear and held == running:
+                settled[name] = worker
+        return batches
+
+    def _worker_facts(
+        self,
+        worker: WorkerReport,
+        instance: Instance,
+        now: float,
+        policy: Policy,
+        settled: Sequence[UnitReport],
+        observed: ObservationRound,
+    ) -> Iterator[FactBatch]:
+        """Yield what a worker's report adds. ``settled``: unit reports that add nothing (the same objects)."""
+        name, held = instance.id, self.unit_index.owners.get(instance.id, {})
+        yield from self._isolated(name, name, None, facts.instance_registered(instance, worker, now), observed)
+        alone = len({job.id for job, _ in held.values()}) <= 1
+        host = UnitHost(worker, instance, alone)
+        known = set(map(id, settled))
+        for report in worker.units:
+            if id(report) not in known:
+                owner = held.get(report.id)
+                changes = self._unit_changes(report, host, owner, policy, observed)
+                yield from self._isolated(name, report.id, owner, changes, observed)
+        if len(held) > len(worker.units) or held.keys() - {report.id for report in worker.units}:
+            yield from self._isolated(name, name, None, self._missing_units(worker, held, now), observed)
+
+    def _isolated(
+        self, name: str, source: str, owner: UnitOwner | None, report: Iterator[Change], observed: ObservationRound
+    ) -> Iterator[FactBatch]:
+        """Yield the changes of one report as a batch; a defect in it hides no other report."""
+        try:
+            changes = tuple(report)
+        except CYCLE_ERRORS:
+            raise
+        except Exception as defect:  # noqa: BLE001 any defect: it is reported, and retried in each round
+            observed.ended.pop(source, None)  # its end is not recorded yet: the worker must keep it
+            observed.unclear.add(name)
+            job_id = owner[0].id if owner is not None else None
+            observed.failing[f"processing the report of {source}"] = Failure.from_error(exc_info=defect, job_id=job_id)
+            return
+        if changes:
+            yield FactBatch(name, source, changes)
+
+    # ----------------------------------------------------------------------------------------------------------- units
+    def _unit_changes(
+        self, report: UnitReport, host: UnitHost, owner: UnitOwner | None, policy: Policy, observed: ObservationRound
+    ) -> Iterator[Change]:
+        self._missing_since.pop(report.id, None)
+        if owner is None:
+            yield from self._unowned(report, host.worker, observed)
+            return
+        job, allocation = owner
+        instance_id = host.instance.id
+        if report.started_at is not None and allocation.started_at is None:
+            yield facts.unit_started(job.id, allocation.rank, report.started_at)
+        sample = report.sample
+        every_s = policy.timing.sample_every_s
+        if report.exit is None and sample is not None and self._sampling.is_due(report.id, sample, every_s):
+            yield from self._sample_changes(report.id, sample, job, allocation.rank, host, policy)
+        if report.exit is not None and self.logs.collect(self.runner, report.id, instance_id):
+            observed.ended[report.id] = instance_id
+            if report.sample is not None:
+                self._add_to_totals(report.id, report.sample, served_as_promised(report.sample, job.spec.target))
+            for recorded in self._sampling.finish(report.id, report.sample):
+                yield record_sample(job, allocation.rank, instance_id, recorded)
+            totals = self._totals.get(report.id, UnitTotals())._replace(cpu_s=report.exit.cpu_s)
+            yield UnitEnd(job.id, allocation.rank, report.exit, host, totals, self.believed.get(job.application))
+
+    def _sample_changes(
+        self, unit: str, sample: UnitSample, job: Job, rank: int, host: UnitHost, policy: Policy
+    ) -> Iterator[Change]:
+        """Add a sample to the unit's totals; yield the samples that are to be recorded, and a window that is full."""
+        rate = served_as_promised(sample, job.spec.target)
+        self._add_to_totals(unit, sample, rate)
+        changed_at = job.corrections[-1].at if job.corrections else 0.0
+        if job.attempt is not None and len(job.attempt.allocations) > 1:  # judged from the last start on
+            changed_at = max(changed_at, *(each.started_at or 0.0 for each in job.attempt.allocations))
+        promised_ms = job.spec.target.latency_ms if isinstance(job.spec.target, ServiceTarget) else math.inf
+        for recorded in self._sampling.select(unit, sample, policy, changed_at=changed_at, promised_ms=promised_ms):
+            yield record_sample(job, rank, host.instance.id, recorded)
+        if rate is not None:
+            yield from self._window_changes(unit, job, host, sample, rate)
+
+    def _add_to_totals(self, unit: str, sample: UnitSample, rate: float | None) -> None:
+        """Update what a unit has done so far; the request ``rate`` goes into an exponential moving average."""
+        before = self._totals.get(unit, UnitTotals())
+        if rate is not None and before.requests_per_s is not None:
+            weight = RATE_WEIGHT if sample.looks == 1 else 1.0 - (1.0 - RATE_WEIGHT) ** sample.looks
+            rate = before.requests_per_s + weight * (rate - before.requests_per_s)
+        self._totals[unit] = before._replace(
+            progress=sample.progress if sample.progress is not None else before.progress,
+            written_mib=sample.written_mib if sample.written_mib is not None else before.written_mib,
+            requests_per_s=rate if rate is not None else before.requests_per_s,
+        )
+
+    def _window_changes(self, unit: str, job: Job, host: UnitHost, sample: UnitSample, rate: float) -> Iterator[Change]:
+        """Yield the feedback of a full window of a service with one rank, which may run for months."""
+        has_one_rank = job.attempt is not None and len(job.attempt.allocations) == 1
+        if not job.application or not has_one_rank:
+            return
+        began_at, rates = self._windows.setdefault(unit, (sample.at, []))
+        rates += [rate] * sample.looks
+        if sample.at < began_at + FEED_EVERY_S:
+            return
+        self._windows[unit] = (sample.at, [])
+        served, believed, job_id = sum(rates) / len(rates), self.believed.get(job.application), job.id
+        before = self._totals[unit].best_window_per_s
+        self._totals[unit] = self._totals[unit]._replace(best_window_per_s=max(served, before or 0.0))
+        yield lambda txn: record_window(
+            txn, txn.job(job_id), host.instance, served, believed, alone=host.alone, best_before=before
+        )
+
+    def _unowned(self, report: UnitReport, worker: WorkerReport, observed: ObservationRound) -> Iterator[Change]:
+        """Handle a unit that no live allocation owns: clean up if it has ended, else stop it and report it once."""
+        if report.state is UnitState.ENDED:
+            observed.ended[report.id] = worker.instance_id
+            self._stopped_orphans.pop(report.id, None)
+            return
+        self.runner.stop({report.id: worker.instance_id}, cause=FailureCause.EVICTED)
+        if report.id not in self._stopped_orphans:
+            self._stopped_orphans[report.id] = worker.instance_id
+            yield lambda txn: txn.emit(
+                EventKind.ORPHAN, instance_id=worker.instance_id, provider_id=report.id, action="stop unit"
+            )
+
+    def _missing_units(self, worker: WorkerReport, held: Mapping[str, UnitOwner], now: float) -> Iterator[Change]:
+        """Yield the loss of units that ran and that their worker has not reported for UNIT_MISSING_S: a lost disk."""
+        present = {report.id for report in worker.units}
+        in_order = sorted(held.items(), key=lambda each: (number_of(each[1][0].id), each[1][1].rank))
+        for unit, (job, allocation) in in_order:
+            if allocation.started_at is None or unit in present:
+                continue
+            since = self._missing_since.setdefault(unit, now)
+            if now - since >= UNIT_MISSING_S:
+                yield facts.unit_vanished(job.id, allocation.rank)
+
+
+def _only(memory: Mapping[str, Memory], known: Set[str]) -> dict[str, Memory]:
+    return {name: each for name, each in memory.items() if name in known}
