@@ -108,7 +108,7 @@ class Applier:
         uploads_dir: Path,
         unit_index: UnitIndex | None = None,
     ) -> None:
-        """Take the ports; nothing is called yet. ``holders`` may be shared with who follows the same rows."""
+        """Take the ports; nothing is called yet. ``unit_index`` may be shared with others that follow the same rows."""
         self.store = store
         self.clock = clock
         self.unit_index = unit_index or UnitIndex()
@@ -122,7 +122,7 @@ class Applier:
     ) -> ApplyResult:
         """Carry out ``plan``: rows first, then what frees money and room (stops, resizes, ends), then what takes it.
 
-        What fails by a defect is left out, and told of, so that it does not stop all the rest.
+        An action that fails by a defect is skipped and reported, so that it does not stop the others.
 
         Raises StoreBusy, StaleWrite (the lease is lost): what was done so far is recorded, the rest is planned anew.
         """
@@ -142,7 +142,7 @@ class Applier:
         )
 
     def resume(self, intents: Sequence[Intent], policy: Policy, lease: LeaderLease | None = None) -> int:
-        """Repeat open intents whose time has come (found at start-up, or left open by trouble); return how many."""
+        """Repeat open intents that are due (found at start-up, or left open by a failure); return how many."""
         now = self.clock.now()
         due: dict[IntentKind, list[Intent]] = {kind: [] for kind in IntentKind}
         for intent in intents:
@@ -169,7 +169,7 @@ class Applier:
         return self._record(actions, refused, lease, lambda: record)[0]
 
     def _renewals(self, plan: Plan, refused: list[Refusal], lease: LeaderLease | None) -> list[Action]:
-        """Renew machines: with some, units of users whose limits have no room for that are stopped, and must be
+        """Renew machines: units of users with exhausted limits may be stopped for that, and must be
         before, as the daemon may die in between."""
         actions = [a for a in plan.actions if isinstance(a, Renew)]
         return list(self._record(actions, refused, lease, lambda: renew)[0])

@@ -159,13 +159,14 @@ def instance_idle(instance_id: str) -> Change:
 
 # --------------------------------------------------------------------------------------------------------------- units
 def unit_started(job_id: str, rank: int, started_at: float) -> Change:
-    """Return the change for a rank whose unit has run since ``started_at`` (Unix seconds)."""
+    """Return the change for a rank with a unit running since ``started_at`` (Unix seconds)."""
     return lambda txn: record_started(txn, txn.job(job_id), rank, started_at)
 
 
 @dataclass(frozen=True, slots=True)
 class UnitEnd:
-    """The change for a rank whose unit ended: releases the rank and records what the run shows of its application."""
+    """The change for a rank at the end of its unit: releases the rank and records what the run shows of its
+    application."""
 
     job_id: JobId
     rank: int

@@ -95,7 +95,7 @@ class InstanceObserver:
         self._orphans.terminate(self.store, self.clock, lease, name, self.providers[name], orphans)
 
     def note_changes(self, changed: Set[InstanceId]) -> None:
-        """Drop conclusions about instances whose row, or whose units, have changed."""
+        """Drop conclusions about instances with a changed row or changed units."""
         for name in changed:
             row = self.unit_index.machines.get(name)
             self._settled.pop(name, None)
@@ -197,7 +197,7 @@ class InstanceObserver:
             yield lambda txn: emit_provider_error(txn, name, "instances", error, instance.id)
 
     def expired_facts(self, view: LiveView, now: float, observed: ObservationRound) -> Iterator[FactBatch]:
-        """Yield the end of instances of unconfigured providers that expired long ago and whose workers are silent."""
+        """Yield the end of instances of unconfigured providers that expired long ago and have silent workers."""
         why = "its provider is not configured, and its lease has expired"
         for each in view.instances:
             is_known = each.offer.provider in self.providers or each.id in observed.answering

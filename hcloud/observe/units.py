@@ -60,7 +60,7 @@ class UnitObserver:
             return RunnerView(workers=(), reachable=False)
 
     def note_changes(self, changed: Set[InstanceId]) -> None:
-        """Drop conclusions about instances whose row, or whose units, have changed."""
+        """Drop conclusions about instances with a changed row or changed units."""
         for name in changed:
             self._settled.pop(name, None)
 
@@ -69,7 +69,7 @@ class UnitObserver:
         self._settled.pop(instance_id, None)
 
     def forget_ended(self, observed: ObservationRound) -> None:
-        """Forget units whose end is recorded, and let their workers forget them."""
+        """Forget units with a recorded end, and let their workers forget them."""
         for unit in observed.ended:
             self._windows.pop(unit, None)
             self._totals.pop(unit, None)

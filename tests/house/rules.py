@@ -80,7 +80,9 @@ def _public_definitions(node: ast.AST, prefix: str = "") -> Iterator[tuple[str, 
     """Public classes, functions and methods of public classes; not what is nested in functions."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, AnyFunction):
-            if not child.name.startswith("_") and "overload" not in map(_decorator_name, child.decorator_list):
+            if not child.name.startswith("_") and not {"overload", "setter"} & set(
+                map(_decorator_name, child.decorator_list)
+            ):
                 yield prefix + child.name, child
         elif isinstance(child, ast.ClassDef):
             if not child.name.startswith("_"):

@@ -15,7 +15,7 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
-import time
+import threading
 from pathlib import Path
 
 from hcloud.core.clock import SystemClock
@@ -65,12 +65,13 @@ def main(checkout: Path, target: Path) -> None:
         (home / "config.yaml").write_text(config)
         with (Path(scratch) / "daemon.log").open("wb") as log:
             daemon = subprocess.Popen([*command, "daemon"], cwd=checkout, env=environment, stdout=log, stderr=log)
+        clock = SystemClock()
         try:
-            time.sleep(4.0)
+            clock.wait(threading.Event(), 4.0)
             run("submit", "-y", "-q", "-", text=JOBS)
-            time.sleep(4.0)
+            clock.wait(threading.Event(), 4.0)
             run("cancel", CANCELLED)
-            time.sleep(4.0)
+            clock.wait(threading.Event(), 4.0)
             run("status")
         finally:
             daemon.send_signal(signal.SIGKILL)
