@@ -49,7 +49,8 @@ def job_story(store: Store, job: Job) -> Story:
         events += [event for event in lived if until is None or event.at <= until]
     told = job_timeline(job, list({event.seq: event for event in events}.values()), machines)
     steps = tuple(_step(job, line) for line in told)
-    heading = f"{job.id} {job.spec.name} of {job.spec.user}: {job.state}" + (f", {job.outcome}" if job.outcome else "")
+    state = job.outcome if job.outcome.startswith(job.state) else f"{job.state}, {job.outcome}".removesuffix(", ")
+    heading = f"{job.id} {job.spec.name} of {job.spec.user}: {state}"
     lines = (heading, *(f"{step.after_s:>9.1f} s  {step.text}" for step in steps))
     return Story(job=job.id, name=job.spec.name, state=job.state, steps=steps, lines=lines)
 
