@@ -93,7 +93,7 @@ class Daemon:
             closing.callback(self.runner.close)
             with forgiving():  # before anybody can submit a job that gets an old number
                 self._set_foreign_logs_aside()
-            api = serve(self._desk(), self.config)
+            api = serve(self._api_context(), self.config)
             closing.callback(api.stop)
             ticks = self._start_ticks()
             closing.callback(ticks.shutdown)
@@ -288,8 +288,8 @@ class Daemon:
         with forgiving():
             self.controller.release()
 
-    # ------------------------------------------------------------------------------------------------------- the desk
-    def _desk(self) -> ApiContext:
+    # --------------------------------------------------------------------------------------------------- API context
+    def _api_context(self) -> ApiContext:
         return ApiContext(
             store=self.store,
             runner=self.runner,

@@ -114,7 +114,7 @@ class ApiContext:
 
 
 async def get_context(request: Request) -> ApiContext:
-    """Return the desk the app was built with."""
+    """Return the context the app was built with."""
     context: ApiContext = request.app.state.context
     return context
 
