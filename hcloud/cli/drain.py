@@ -14,6 +14,7 @@ import click
 from hcloud.apply.directives import record_directive, set_paused
 from hcloud.cli.arguments import duration_s
 from hcloud.cli.client import Client
+from hcloud.cli.completing import instance_ids
 from hcloud.cli.config import load_with_policy
 from hcloud.cli.output import FiniteRange, format_option, span, stop_when_unread, usd, when, write_json, write_rows
 from hcloud.config import Config, find_config
@@ -37,7 +38,7 @@ class MachinesStillUp(HCloudError):
 
 
 @click.command()
-@click.argument("instances", nargs=-1)
+@click.argument("instances", nargs=-1, shell_complete=instance_ids)
 @click.option("--type", "types", multiple=True, help="All machines of these types, now and later (* and ? allowed).")
 @click.option("--provider", "providers", multiple=True, help="All machines of this provider, now and later.")
 @click.option(
@@ -86,7 +87,7 @@ def _order_row(order: Mapping[str, Any]) -> list[Any]:
 
 # ---------------------------------------------------------------------------------------------------------- destroying
 @click.command()
-@click.argument("instances", nargs=-1)
+@click.argument("instances", nargs=-1, shell_complete=instance_ids)
 @click.option(
     "--all", "every", is_flag=True, help="Every machine; nothing is launched afterwards until 'hcloud resume'."
 )

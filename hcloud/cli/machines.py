@@ -13,6 +13,7 @@ import click
 from hcloud.cli import candidates
 from hcloud.cli.candidates import OfferQuery, asked_of
 from hcloud.cli.client import Client
+from hcloud.cli.completing import instance_ids
 from hcloud.cli.instance_table import INSTANCE_COLUMNS, INSTANCE_SPARE, instance_row
 from hcloud.cli.jobs import job_id
 from hcloud.cli.output import (
@@ -168,7 +169,7 @@ def _shown_offer(each: dict[str, Any]) -> list[Any]:
 @click.command()
 @click.option("-f", "--follow", is_flag=True, help="Go on with new events as they come.")
 @click.option("--job", help="Only about this job.")
-@click.option("--instance", help="Only about this machine.")
+@click.option("--instance", shell_complete=instance_ids, help="Only about this machine.")
 @click.option(
     "--kind",
     multiple=True,
