@@ -27,5 +27,5 @@ def test_every_yaml_file_of_the_tree_parses() -> None:
 
 
 def test_shipped_path_names_what_there_is_when_asked_for_what_is_not() -> None:
-    with pytest.raises(FileNotFoundError, match=r"ships no 'policies/hn.yaml'; policies/ holds: .*\.yaml"):
+    with pytest.raises(FileNotFoundError, match=r"ships no 'policies/hn.yaml'; policies/ contains: .*\.yaml"):
         package_data.path("policies/hn.yaml")

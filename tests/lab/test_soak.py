@@ -166,7 +166,7 @@ BUGS: dict[str, tuple[Bug, int]] = {
     "ordered": (bugs.minds_no_orders, 20),
     "bounds": (bugs.resizes_in_vain, 0),
     "bug: the plan failed": (despite.cannot_plan_what_runs, 1),
-    "bug: HCloud fails on": (despite.blames_other_jobs_than_those_it_fails_on, 29),
+    "bug: job-. fails with a defect of HCloud": (despite.blames_other_jobs_than_those_it_fails_on, 29),
 }
 """By the promise that finds it out: a seeded bug, and the seed of a world in which it shows."""
 OTHERS = range(12)
@@ -197,9 +197,9 @@ MORE: list[tuple[str, Bug, int]] = [
     ("ordered: .* was bought, though its type is drained", bugs.buys_types_that_are_drained, 17),
     ("not ours: .* was renewed", bugs.engine_that_tells_all_of_a_name, 0),
     ("lost: .* nothing is written of it", bugs.writes_nothing_of_new_jobs, 1),
-    ("bug: cycle failed: .*planted in", despite.does_not_get_round_defects, 29),
+    ("bug: the cycle failed: .*planted in", despite.does_not_get_round_defects, 29),
     ("intent: .* nothing will start it", despite.keeps_half_of_what_failed, 111),
-    ("bug: cycle failed: .*planted in starting", despite.lets_one_failing_intent_stop_the_others, 0),
+    ("bug: the cycle failed: .*planted in starting", despite.lets_one_failing_intent_stop_the_others, 0),
     ("end lost", despite.forgets_ends_it_could_not_write_down, 57),
     ("intent: .* nothing will start it", despite.drops_what_it_cannot_carry_out, 0),
     ("bounds", bugs.leaves_others_large_where_one_refused, 471),

@@ -78,7 +78,7 @@ def test_timeline_shows_why_it_waited_what_was_launched_and_how_it_ended() -> No
         "after 31 s",
         "placed on inst-1",
         "ran 60 min",
-        "deadline kept",
+        "deadline met",
     ):
         assert words in told
     assert "inst-2" not in told

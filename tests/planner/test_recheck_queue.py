@@ -65,7 +65,7 @@ class World:
 
     def snapshot(self) -> Snapshot:
         """Return the snapshot a plan would see."""
-        jobs, watched = self.living.now(), self.book.watched()
+        jobs, watched = self.living.snapshot(), self.book.watched()
         return Snapshot(
             now=self.now,
             jobs=jobs if self.known else tuple(jobs),

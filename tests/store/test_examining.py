@@ -239,7 +239,7 @@ def test_a_driver_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch
     url = f"postgresql+psycopg://me:{SECRET}@db/hcloud"
     check_database(url, state_dir=Path("/"))
     monkeypatch.setitem(sys.modules, "psycopg", None)
-    with pytest.raises(ConfigError, match=r"needs the psycopg package; install hcloud-daemon\[postgres\]"):
+    with pytest.raises(ConfigError, match=r"psycopg, the driver of PostgreSQL, is not installed"):
         check_database(url, state_dir=Path("/"))
 
 

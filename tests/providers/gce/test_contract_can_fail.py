@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hcloud.core.errors import InsufficientCapacity
-from providers.gce import api, launching, machine, names, project
+from providers.gce import api, launch, machine, names, project
 from tests.contract.provider_contract import ProviderAbility, ProviderContract
 from tests.providers.gce.bench import GceBench
 
@@ -28,9 +28,9 @@ def forget_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     def name(request: Any) -> str:
         return f"{request.owner}-{request.instance_id}-{uuid.uuid4().hex[:10]}"
 
-    for module in (names, launching, machine):
+    for module in (names, launch, machine):
         monkeypatch.setattr(module, "name_of", name)
-    monkeypatch.setattr(launching, "request_id", lambda *_: str(uuid.uuid4()))
+    monkeypatch.setattr(launch, "request_id", lambda *_: str(uuid.uuid4()))
 
 
 def trust_200(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -39,11 +39,11 @@ def trust_200(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def overlook_failed_operations(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launching, "failure_of", lambda operation: None)
+    monkeypatch.setattr(launch, "failure_of", lambda operation: None)
 
 
 def use_one_request_id(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launching, "request_id", lambda project, request, failures: names.request_id("p", request, 0))
+    monkeypatch.setattr(launch, "request_id", lambda project, request, failures: names.request_id("p", request, 0))
 
 
 def set_no_limit(monkeypatch: pytest.MonkeyPatch) -> None:
