@@ -280,7 +280,7 @@ class Applier:
         return [action for action, _ in done], [given for _, given in done if given is not None]
 
     def _leave_out(self, action: Action, defect: Exception) -> None:
-        _log.error("%s failed, a defect; the others are carried out without it", type(action).__name__, exc_info=defect)
+        _log.error("%s failed with a defect of HCloud; all other actions go on", type(action).__name__, exc_info=defect)
         self._failed.append(Refusal(action=action, why=error_text(defect)))
 
     # --------------------------------------------------------------------------------------------------------- driving

@@ -221,7 +221,7 @@ def _plausible_times(job: Job, rank: int, exited: ExitRecord, now: float) -> tup
 
 def unit_vanished(job_id: str, rank: int) -> Change:
     """Return the change for a unit that is no longer on the instance where it ran."""
-    detail = "its directory vanished from the machine"
+    detail = "the unit's directory is missing on the instance"
     return lambda txn: release_allocation(
         txn, txn.job(job_id), rank, ended_at=txn.now, cause=FailureCause.INSTANCE_LOST, detail=detail
     )
