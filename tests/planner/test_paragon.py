@@ -270,15 +270,15 @@ def stands_as_if_new(
     """
     asked = Asked(confidence=0.9, classes=10, tolerance=0.05)
     told = sensitivities(APPLICATIONS | CROWD, **asked)
-    there = open_pressure({}, list(before.values()), [False] * len(before), told=told, machines=list(before), **asked)
+    there = open_pressure({}, list(before.values()), [False] * len(before), table=told, machines=list(before), **asked)
     standing, told = there.standing, sensitivities(believed, before=told, **asked)
     assert standing is not None
     if names_as_now:
         standing = standing._replace(names=[tuple(now.get(name, ())) for name in before])
     residents, quiet = list(now.values()), [False] * len(now)
-    fresh = open_pressure({}, residents, quiet, told=told, machines=list(now), **asked)
+    fresh = open_pressure({}, residents, quiet, table=told, machines=list(now), **asked)
     for _ in range(2):  # what one plan adds is not there in the next one
-        followed = open_pressure({}, residents, quiet, told=told, machines=list(now), before=standing, **asked)
+        followed = open_pressure({}, residents, quiet, table=told, machines=list(now), before=standing, **asked)
         for name in ("state", "expected", "spare", "level"):
             assert np.array_equal(getattr(followed, name), getattr(fresh, name))
         assert followed.residents == fresh.residents
