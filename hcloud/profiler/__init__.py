@@ -1,1 +1,2 @@
-"""What a profiling run does on an instance: keep the copy apart (``sandbox``), press on resources (``sources``)."""
+"""Profiling runs on an instance: isolate a copy of a program (``sandbox``), apply interference (``sources``), measure.
+"""

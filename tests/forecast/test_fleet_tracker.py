@@ -105,6 +105,6 @@ def test_summaries_stay_as_they_were_handed_out_and_miss_nothing() -> None:
 
 
 def test_the_comparison_sees_a_part_that_is_not_renewed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(FleetTracker, "_other", lambda _, __: None)
+    monkeypatch.setattr(FleetTracker, "_invalidate", lambda _, __: None)
     ours, others = _handed_out()
     assert ours != others

@@ -140,7 +140,7 @@ def test_source_that_cannot_be_measured_is_left_out_and_noted() -> None:
 
 @needs_stress_ng
 def test_program_whose_loop_tells_nothing_is_no_profile() -> None:
-    with pytest.raises(Unmeasurable, match="its loop told of too little progress at 2 vCPU"):
+    with pytest.raises(Unmeasurable, match="its loop reported too little progress at 2 vCPU"):
         made(TrueBench(measure=Measure.CPU))
 
 
@@ -228,7 +228,7 @@ def test_bootstrap_that_is_ended_leaves_nothing_behind(tmp_path: Path, number: s
 @pytest.mark.parametrize(
     ("arguments", "package", "code", "words"),
     [
-        (("paste",), "coreutils", 2, "there is no recipe 'paste'; there are copy"),
+        (("paste",), "coreutils", 2, "there is no recipe 'paste'; known recipes are copy"),
         ((), "hcloud-no-such-package", 1, "not installed: hcloud-no-such-package (apt-get install hcloud-no-such"),
         (("--provider", "azur"), "coreutils", 2, "there is no provider 'azur'; there are "),
         (("--provider", "mock"), "coreutils", 2, "--provider mock goes with --type"),

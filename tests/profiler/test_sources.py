@@ -129,7 +129,7 @@ def test_nonsense_is_refused_in_one_sentence(tmp_path: Path) -> None:
             start(source_named("integer"), intensity, cpus, host=HOST, directory=tmp_path),
         ):
             pytest.fail("it started")
-    with pytest.raises(NotFound, match="there is no source 'gpu'; there are memory-capacity"):
+    with pytest.raises(NotFound, match="there is no source 'gpu'; known sources are memory-capacity"):
         source_named("gpu")
 
 
@@ -162,4 +162,4 @@ def test_ordinary_user_without_groups_gets_full_or_nothing() -> None:
     with tempfile.TemporaryDirectory(prefix="source-user-") as name:
         Path(name).chmod(0o777)
         said = as_ordinary_user(lambda: _as_user(Path(name)))
-    assert said == "tunable" or "only 0 and 100 % can be had" in said, said
+    assert said == "tunable" or "only 0 and 100 % are available" in said, said

@@ -86,6 +86,6 @@ def test_window_waits_for_a_program_that_could_do_nothing(stages: type, taken: t
 def test_window_of_a_program_that_does_nothing_ends(stages: type, monkeypatch: pytest.MonkeyPatch) -> None:
     stage = stages(3)
     monkeypatch.setattr(stage, "speed", 0.0)
-    with pytest.raises(Unmeasurable, match="nothing of it could be seen to go on"):
+    with pytest.raises(Unmeasurable, match="no progress of it was observed"):
         stage.sample(Measure.PROGRESS, 0.5)
     assert stage.copy.worked_s < 2.0

@@ -200,7 +200,7 @@ def _concave(answers: Mapping[float, Estimate], measured: Sequence[float]) -> di
 
 
 def _between(answers: Mapping[float, Estimate], measured: Sequence[float], vcpus: float) -> tuple[float, float]:
-    """Return the limits at ``vcpus`` of a concave curve through the ``measured`` amounts (ascending, without ``vcpus``)."""
+    """Return the limits at ``vcpus`` of a concave curve through ``measured`` amounts (ascending; without ``vcpus``)."""
     above = bisect_right(measured, vcpus)
     if above == 0:
         return answers[measured[0]].value * vcpus / measured[0], answers[measured[0]].value
