@@ -219,7 +219,7 @@ def _cells_moved(
 
 
 def _widened(belief: Classification, row: Application) -> Classification:
-    """Return a classification whose limits are at least as wide as those of the measurements it is based on."""
+    """Return a classification with limits at least as wide as those of the underlying measurements."""
     nodes = {int(column): spread for column, spread in row.spreads.get("nodes", {}).items()}
     return replace(
         belief,

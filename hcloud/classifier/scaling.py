@@ -169,7 +169,7 @@ class FittedCurves:
 
 
 def _positive(covariance: Matrix, floor: float) -> Matrix:
-    """Return the nearest covariance whose smallest eigenvalue is at least a tenth of ``floor``."""
+    """Return the nearest covariance with a smallest eigenvalue of at least a tenth of ``floor``."""
     values, vectors = np.linalg.eigh((covariance + covariance.T) / 2)
     return np.asarray((vectors * np.maximum(values, floor / 10)) @ vectors.T)
 

@@ -17,6 +17,7 @@ from typing import Any, cast
 from hcloud.core.clock import Clock
 from hcloud.core.errors import NotFound, WorkerUnreachable
 from hcloud.core.model import FailureCause, InstanceId, Resources, UnitId
+from hcloud.core.rows import replace_fields
 from hcloud.fake_runner.profile import ProfileOf, profile_of_work, profiling_work
 from hcloud.fake_runner.sampling import FakeSamplePolicy, Gap
 from hcloud.fake_runner.unit import FakeUnit, SimulatedUnit
@@ -231,7 +232,7 @@ class FakeRunner:
         self._away = False
 
     def starts(self, prefix: str = "") -> tuple[Start, ...]:
-        """Return every actual start of units whose id begins with ``prefix``, in order, by any process."""
+        """Return every actual start of units with an id that begins with ``prefix``, in order, by any process."""
         with self._hold():
             return tuple(each for each in self._starts if each.unit_id.startswith(prefix))
 
@@ -354,7 +355,13 @@ class FakeRunner:
         residents = [Resident(spec, life.work, life.done_s(at)) for life, spec in running]
         speeds, until = self._surroundings.speeds(machine, residents, at)
         updates = zip([life.unit for life, _ in running], residents, speeds, strict=True)
-        self._put(*[unit.going(speed, at, each.done_s) for unit, each, speed in updates if speed != unit.speed])
+        self._put(
+            *[
+                replace_fields(unit, speed=speed, since_at=at, done_s=each.done_s)
+                for unit, each, speed in updates
+                if speed != unit.speed
+            ]
+        )
         if math.isfinite(until):
             self._turns_at[instance_id] = until
             heapq.heappush(self._turns, (until, instance_id))
@@ -430,7 +437,10 @@ class FakeRunner:
         for key in self._reports.keys() - machines.keys():
             del self._reports[key]
             self._changed.add(key)
-        self._changed |= {key for key, machine in machines.items() if _looks_new(machine, self._machines.get(key))}
+        for key, machine in machines.items():
+            before = self._machines.get(key)
+            if before is None or before.preempt_at != machine.preempt_at:
+                self._changed.add(key)
         self._views, self._machines = views, machines
 
     # ---------------------------------------------------------------------------------------------------------- reports
@@ -469,10 +479,6 @@ class FakeRunner:
 
 def _same(some: Sequence[object], others: Sequence[object]) -> bool:
     return len(some) == len(others) and all(map(is_, some, others))
-
-
-def _looks_new(machine: SimulatedMachine, before: SimulatedMachine | None) -> bool:
-    return before is None or before.preempt_at != machine.preempt_at
 
 
 def _refused_fence(spec: UnitSpec, why: str, at: float) -> FakeUnit:

@@ -9,7 +9,6 @@ from typing import Any
 
 from hcloud.core.estimates import Findings
 from hcloud.core.model import FailureCause, UnitId
-from hcloud.core.rows import replace_fields
 from hcloud.engine.wire import unit_from_wire, unit_to_wire
 from hcloud.fake_runner.profile import found_by
 from hcloud.fake_runner.work import Work
@@ -49,10 +48,6 @@ class FakeUnit:
     """Why its start was refused."""
     bounded_in: int = 0
     """Epoch of the leader that last changed its limits."""
-
-    def going(self, speed: float, at: float, done_s: float) -> FakeUnit:
-        """Return the unit with another speed from time ``at`` on, having done ``done_s`` of its work."""
-        return replace_fields(self, speed=speed, since_at=at, done_s=done_s)
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON values."""
@@ -138,7 +133,9 @@ class SimulatedUnit:
         spec, started_at, work = self.unit.spec, self.unit.started_at, self.work
         if spec is None or started_at is None or at < started_at:
             return None
-        until = min(at, self.ends_at)
+        until, served = min(at, self.ends_at), work.requests_per_s
+        if served is not None:
+            served *= self.serves()[0]
         return UnitSample(
             at=at,
             cpu_s=self.cpu_s(until),
@@ -146,7 +143,7 @@ class SimulatedUnit:
             read_mib=0.0,
             written_mib=0.0,
             progress=self._progress(until) if spec.progress is not None else None,
-            requests_per_s=self._requests_per_s() if spec.metrics is not None else None,
+            requests_per_s=served if spec.metrics is not None else None,
             latency_ms=self._latency_ms() if spec.metrics is not None else {},
             looks=looks,
         )
@@ -192,11 +189,6 @@ class SimulatedUnit:
     def keeps_promise(self) -> bool:
         """Return whether a service meets its latency target; True for all other units."""
         return not self.work.latency_ms or all(ms <= self.work.promised_ms for ms in self._latency_ms().values())
-
-    def _requests_per_s(self) -> float | None:
-        """Return the rate of requests served: all requests, or its capacity."""
-        load = self.work.requests_per_s
-        return load if load is None else load * self.serves()[0]
 
     def _latency_ms(self) -> Mapping[str, float]:
         times = self.serves()[1]

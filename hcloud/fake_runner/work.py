@@ -95,7 +95,8 @@ def read_work(unit: UnitSpec) -> Work:
         setup = _read_script(unit.setup, environment)
         if setup.exit_code:
             return Work(refusal=f"setup ended with code {setup.exit_code}")
-        work = _after(setup, work)
+        later = tuple((at_s + setup.duration_s, stream, text) for at_s, stream, text in work.output)
+        work = replace(work, duration_s=setup.duration_s + work.duration_s, output=setup.output + later)
     if unit.metrics is not None and work.duration_s <= UNKNOWN_PROGRAM_S:
         work = replace(work, duration_s=math.inf)
     if unit.metrics is not None:
@@ -124,11 +125,6 @@ def _script_of(command: tuple[str, ...]) -> str:
     if len(command) == 3 and command[0] in SHELLS and command[1] == "-c":
         return command[2]
     return shlex.join((os.path.basename(command[0]), *command[1:]))
-
-
-def _after(first: Work, then: Work) -> Work:
-    later = tuple((at_s + first.duration_s, stream, text) for at_s, stream, text in then.output)
-    return replace(then, duration_s=first.duration_s + then.duration_s, output=first.output + later)
 
 
 def _read_script(script: str, environment: Mapping[str, str]) -> Work:

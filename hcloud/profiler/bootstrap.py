@@ -148,7 +148,9 @@ def measure_recipe(
         bench_for(subject(name, recipe, folder), host, run_s=look_s, deadline_s=deadline_s) as bench,
     ):
         rates = _rates(bench, plan, advance)
-        _refuse_other_measures(rates)
+        for vcpus, rate in rates.items():
+            if rate.measure is not Measure.PROGRESS:
+                raise Unmeasurable(f"its loop reported too little progress at {vcpus:g} vCPU")
         readings = [*_performance(plan, rates, TOTAL), *_interference(bench, plan, advance)]
         notes = tuple(bench.notes)
     return ReferenceProfile(
@@ -250,12 +252,6 @@ def _rates(bench: Answers, plan: MeasurementPlan, advance: Callable[[str], None]
     return found
 
 
-def _refuse_other_measures(rates: Mapping[float, Rate]) -> None:
-    for vcpus, rate in rates.items():
-        if rate.measure is not Measure.PROGRESS:
-            raise Unmeasurable(f"its loop reported too little progress at {vcpus:g} vCPU")
-
-
 def _performance(plan: MeasurementPlan, rates: Mapping[float, Rate], total: float = 1.0) -> list[Reading]:
     """Return the cells of types and steps. A slice is an amount of this machine, so one measurement serves both."""
     columns = [("type", f"{plan.provider}/{kind}", vcpus) for kind, vcpus in plan.types.items()]
@@ -302,12 +298,8 @@ def _provenance(recipe: Recipe, plan: MeasurementPlan, *, load: float, now: floa
         packages=dict(package_versions(recipe.packages)),
         load_average=round(load, 2),
         took_s=round(took_s, 1),
-        command=_shown_command(recipe),
+        command=" ".join(recipe.command) or recipe.loop,
     )
-
-
-def _shown_command(recipe: Recipe) -> str:
-    return " ".join(recipe.command) or recipe.loop
 
 
 def _cpu_model() -> str:

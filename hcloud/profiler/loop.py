@@ -6,8 +6,8 @@ measured in windows, with and without interference. Modes (see ``Recipe.loop``):
     feed FILE COMMAND...      write the file to the command's standard input repeatedly; counts MiB
     repeat COMMAND...         run the command repeatedly; counts runs
     call FILE                 call ``unit()`` of that Python file repeatedly; counts calls
-    exchange FILE COMMAND...  start the command as a server, send it the file and read the answer, whose length
-                              is known from the first answer; counts exchanges
+    exchange FILE COMMAND...  start the command as a server, send it the file and read an answer as long as
+                              the first one; counts exchanges
 """
 
 from __future__ import annotations

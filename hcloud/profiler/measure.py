@@ -186,7 +186,8 @@ class Bench:
                 if not points:
                     raise
                 break
-            points.append(Loss(intensity=at, loss=_lost(kept)))
+            lost = Interval(value=1 - kept.value, low=1 - kept.high, high=1 - kept.low, runs=kept.runs)
+            points.append(Loss(intensity=at, loss=lost))
         found = tolerated(points)
         return Reading(
             question="tolerated", column=source.name, value=found.value, low=found.low, high=found.high, runs=found.runs
@@ -219,10 +220,6 @@ class Bench:
     def _within(self, within_s: float | None, runs: float) -> float:
         wanted = runs * self._stage.run_s if within_s is None else within_s
         return max(0.0, min(wanted, self._stage.left_s()))
-
-
-def _lost(kept: Interval) -> Interval:
-    return Interval(value=1 - kept.value, low=1 - kept.high, high=1 - kept.low, runs=kept.runs)
 
 
 def measure(

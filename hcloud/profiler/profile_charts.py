@@ -29,7 +29,9 @@ def svg(profile: ReferenceProfile) -> str:
     height = sources_top + ROW * len(sources) + 20
     width = LEFT + 2 * (BAR + GAP) + CURVE + 30
     parts = [f'<text x="8" y="22" font-size="15" font-weight="bold">{escape(profile.profile)}</text>']
-    parts.append(f'<text x="8" y="40" fill="#555">{escape(_subtitle(profile))}</text>')
+    about = profile.provenance
+    subtitle = f"{profile.group}; {about.cpu}, {about.cores} CPUs, {about.measured_at}, load {about.load_average:g}"
+    parts.append(f'<text x="8" y="40" fill="#555">{escape(subtitle)}</text>')
     parts += _drawn_sizes(sizes, profile.units.performance)
     if sources:
         parts += _heads(sources_top)
@@ -39,11 +41,6 @@ def svg(profile: ReferenceProfile) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" font-family="sans-serif" '
         f'font-size="12"><rect width="100%" height="100%" fill="white"/>{"".join(parts)}</svg>\n'
     )
-
-
-def _subtitle(profile: ReferenceProfile) -> str:
-    about = profile.provenance
-    return f"{profile.group}; {about.cpu}, {about.cores} CPUs, {about.measured_at}, load {about.load_average:g}"
 
 
 def _sizes(profile: ReferenceProfile) -> Iterator[tuple[str, Cell]]:

@@ -127,7 +127,8 @@ def profile_of(name: str, recipe: Recipe, parts: Sequence[Part]) -> ReferencePro
     if main is None:
         notes = [note for part in parts for note in part.notes]
         raise Unmeasurable("; ".join(notes) or "its loop reported too little progress")
-    cells = [*_cells(main), *(cell for part in measured if part is not main for cell in _cells(part) if _on_type(cell))]
+    others = (cell for part in measured if part is not main for cell in _cells(part))
+    cells = [*_cells(main), *(cell for cell in others if cell.question == "type")]
     return ReferenceProfile(
         profile=name,
         format=1,
@@ -140,10 +141,6 @@ def profile_of(name: str, recipe: Recipe, parts: Sequence[Part]) -> ReferencePro
         use={part.column: part.use for part in measured if part.use},
         notes=main.notes,
     )
-
-
-def _on_type(cell: Reading) -> bool:
-    return cell.question == "type"
 
 
 def _cells(part: Part) -> Iterator[Reading]:

@@ -133,7 +133,7 @@ def _lacks(copy: Copy, group: ControlGroup | None) -> Iterator[str]:
 
 
 def _user_for(workdir: Path) -> int:
-    """Return the owner of the work directory; nobody for root's own, since a copy never runs as root."""
+    """Return the owner of the work directory; for root's own, ``NOBODY_UID``, since a copy never runs as root."""
     if os.geteuid() != 0:
         return os.getuid()
     return workdir.stat().st_uid or NOBODY_UID

@@ -1,4 +1,4 @@
-"""Check on this machine what iBench claims of its sources (Dissertation §5.3): linear pressure, felt, little spill-over.
+"""Check iBench's claims about its sources here (Dissertation §5.3): linear pressure, felt, little spill-over.
 
 Every victim runs alone before and after it runs next to a source, so that slow drifts of a shared machine cancel out.
 The median of the repeats counts. Results are coarse classes, and say so where noise decides.
@@ -100,7 +100,7 @@ class Validation:
 
     @property
     def indistinguishable(self) -> tuple[tuple[str, ...], ...]:
-        """Groups of sources whose effects on every victim agree within 15 % or twice the noise."""
+        """Groups of sources that affect every victim alike, within 15 % or twice the noise."""
         groups: list[list[SourceValidation]] = []
         for each in self.measured:
             home = next((group for group in groups if all(self._alike(each, other) for other in group)), None)

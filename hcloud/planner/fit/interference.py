@@ -60,7 +60,7 @@ class Sensitivity:
     rows: Floats
     """Shape ``(4, K)``: ``expected``, ``doubt``, its square, ``tolerated``; the input of :func:`_combined`."""
     usual: Floats
-    """Shape ``(4, K)``: the values whose medians describe unknown applications."""
+    """Shape ``(4, K)``: the values used for the medians that describe unknown applications."""
     quality: float
     """ARQ's sum over the expected pressures (0..1)."""
     level: int
@@ -415,10 +415,10 @@ def open_pressure(
     machines: Sequence[str] = (),
     before: PressureBaseline | None = None,
 ) -> PressureState:
-    """Return the state of machines whose ``residents`` are named by application: one name per unit, known or not.
+    """Return the state of machines with these ``residents``: one application name per unit, known or not.
 
     Unknown applications count with the prior. ``table``: :func:`sensitivities` of ``applications``, if already
-    computed; ``before``: the baseline of an earlier plan, whose unchanged machines are reused.
+    computed; ``before``: the baseline of an earlier plan; unchanged machines are copied from it.
     """
     table = table or sensitivities(applications, confidence=confidence, classes=classes, tolerance=tolerance)
     sources, known, prior, _ = table
@@ -444,7 +444,7 @@ def _baseline(
 ) -> PressureBaseline:
     """Return the baseline of ``machines`` with residents of these ``names``.
 
-    Machines whose residents, and their sensitivities, are unchanged are copied from ``before``.
+    Machines with unchanged residents and sensitivities are copied from ``before``.
     """
     known, prior, count = table.known, table.prior, len(table.sources)
     if before is None or before.table.made_of[1] != table.made_of[1]:
@@ -452,10 +452,10 @@ def _baseline(
     others = _changed_applications(table, before.table, names)
     were, present, state, expected = _rows_before(before, machines, len(names), count)
     same = [was is here or was == here for was, here in zip(were, names, strict=True)]
-    anew = [at for at, here in enumerate(names) if not (same[at] and others.isdisjoint(here))]
-    for at in anew:
+    stale = [at for at, here in enumerate(names) if not (same[at] and others.isdisjoint(here))]
+    for at in stale:
         present[at] = tuple([known.get(name, prior) for name in names[at]])
-    state[:, anew], expected[:, anew] = _combined_by_machine([present[at] for at in anew], count)
+    state[:, stale], expected[:, stale] = _combined_by_machine([present[at] for at in stale], count)
     return PressureBaseline(table, machines, names, present, state, expected)
 
 
@@ -478,7 +478,7 @@ def _rows_before(
 
 
 def _changed_applications(table: Sensitivities, before: Sensitivities, names: Sequence[tuple[str, ...]]) -> Set[str]:
-    """Return the applications of ``names`` whose sensitivity differs from ``before``."""
+    """Return the applications of ``names`` with a sensitivity other than ``before``."""
     if table is before:
         return frozenset()
     met = {name for here in set(names) for name in here}

@@ -8,7 +8,6 @@ search stops at a budget of comparisons, not seconds, so the same snapshot alway
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -136,7 +135,11 @@ def _least_disturbed(
     holds = np.packbits(pressure.state.take(places, axis=1) >= newcomer.bounds[:, None], axis=1)
     width, data = holds.shape[1], holds.tobytes()
     left, cut_short = int.from_bytes(np.packbits(np.ones(places.size, dtype=np.bool_)).tobytes()), False
-    for constraint in _constraint_order(newcomer, count, neighbours_too) if places.size else ():
+    # Constraints that must hold (those of residents) are applied first.
+    constraints = newcomer.hardest
+    if not neighbours_too:
+        constraints = tuple(sorted(constraints, key=lambda constraint: constraint >= count))
+    for constraint in constraints if places.size else ():
         if work_cells <= 0:
             cut_short = True
             break
@@ -148,20 +151,6 @@ def _least_disturbed(
             return places[:0], cut_short
     bits = np.frombuffer(left.to_bytes(width), dtype=np.uint8)
     return places[np.unpackbits(bits, count=places.size).nonzero()[0]], cut_short
-
-
-def _constraint_order(newcomer: Sensitivity, count: int, neighbours_too: bool) -> Sequence[int]:
-    """Return the constraints in the order in which they are applied; those that must hold come first."""
-    if neighbours_too:
-        return newcomer.hardest
-    return sorted(newcomer.hardest, key=lambda constraint: constraint >= count)
-
-
-def _shortage(pressure: PressureState, newcomer: Sensitivity, wanted_margin: float, places: Places) -> Floats:
-    """Return by how much D1 and D2 fall short of ``wanted_margin`` on the machines ``places``."""
-    left = np.minimum.reduce(pressure.state.take(places, axis=1) - newcomer.bounds[:, None], axis=0)
-    shortage: Floats = np.maximum(0.0, wanted_margin - left)
-    return shortage
 
 
 def _best(
@@ -179,7 +168,8 @@ def _best(
     if pools is Pools.OF_BEST_TYPE:
         candidates = _least(candidates, pressure.level[candidates])
     if newcomer is not None and wanted_margin > 0.0 and pressure.sources:
-        candidates = _least(candidates, _shortage(pressure, newcomer, wanted_margin, candidates))
+        margins = np.minimum.reduce(pressure.state.take(candidates, axis=1) - newcomer.bounds[:, None], axis=0)
+        candidates = _least(candidates, np.maximum(0.0, wanted_margin - margins))
     # With every D at least 0, ||D1 + D2||_1 is the machine's spare plus a constant.
     return int(candidates[pressure.spare[candidates].argmin()])
 

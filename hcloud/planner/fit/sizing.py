@@ -339,7 +339,7 @@ def ranked(found: Iterable[SizeOption], confidence: float) -> list[SizeOption]:
         # Probabilities are rounded to nine digits, so that floating-point noise decides nothing.
         enough = size.probability >= confidence
         doubt = 0.0 if enough else -round(size.probability, 9)
-        return (not enough, doubt, *_price_key(size))
+        return (not enough, doubt, round(size.usd_per_h, 9), size.nodes, size.vcpus, size.platform.column)
 
     return sorted(found, key=order)
 
@@ -397,10 +397,6 @@ def _order(platforms: tuple[Platform, ...], steps: tuple[float, ...], nodes: int
     places = np.array([each[3:] for each in sorted(found)], dtype=np.intp).reshape(-1, 2)
     places.setflags(write=False)
     return places[:, 0], places[:, 1]
-
-
-def _price_key(size: SizeOption) -> tuple[float, int, float, str]:
-    return (round(size.usd_per_h, 9), size.nodes, size.vcpus, size.platform.column)
 
 
 class SizeTarget(NamedTuple):
@@ -468,11 +464,8 @@ class SizeCurves:
     def towards(self, target: float) -> SizeCurve:
         """Return the curve for ``target``; the last one is cached."""
         if not self.asked or self.asked[0] != target:
-            self.asked[:] = target, self._curve_for(target)
+            self.asked[:] = target, SizeCurve(curves=self, target=math.log(target), taken=self.worth(target))
         return cast(SizeCurve, self.asked[1])
-
-    def _curve_for(self, target: float) -> SizeCurve:
-        return SizeCurve(curves=self, target=math.log(target), taken=self.worth(target))
 
     def worth(self, target: float) -> Floats:
         """Return the vCPUs taken for each kind and step.
@@ -594,7 +587,9 @@ def _size_curves(
 def size_curves_of(vcpus: Floats, mean: Floats, doubt: Floats, surely: Floats) -> SizeCurves:
     """Return curves from their steps, each of shape ``(K, S)``; see :class:`SizeCurves`."""
     performance = np.exp(mean)
-    halves = _halves(vcpus, performance)
+    half = 2 * vcpus[:, None, :] <= vcpus[:, :, None] + _DUST
+    near: Flags = performance[:, None, :] >= performance[:, :, None] / (1.0 + NEAR)
+    halves = half & near
     return SizeCurves(
         vcpus=vcpus,
         performance=performance,
@@ -608,10 +603,3 @@ def size_curves_of(vcpus: Floats, mean: Floats, doubt: Floats, surely: Floats) -
         alike=performance / (1.0 + ALIKE),
         most_surely=surely.max(axis=1),
     )
-
-
-def _halves(vcpus: Floats, performance: Floats) -> Flags:
-    """Return which steps have at most half the vCPUs of others and perform nearly as well, shape ``(K, S, S)``."""
-    half = 2 * vcpus[:, None, :] <= vcpus[:, :, None] + _DUST
-    near: Flags = performance[:, None, :] >= performance[:, :, None] / (1.0 + NEAR)
-    return half & near

@@ -68,7 +68,7 @@ class Suitability:
     policy: Policy
     fleet: Fleet
     stopping: Set[JobId]
-    """Jobs whose units count as gone."""
+    """Jobs being stopped; their units count as gone."""
     sources: tuple[str, ...]
     state: PressureState | None = None
     ages: Amounts | None = None
@@ -97,7 +97,7 @@ class Suitability:
             settings = {"confidence": placement.neighbour_confidence, "tolerance": placement.tolerance}
             classes, plan_cache, made_of = self.policy.admission.classes, self.snapshot.plan_cache, (known, self.policy)
 
-            def all_known() -> Sensitivities:
+            def table() -> Sensitivities:
                 return sensitivities(known, classes=classes, before=plan_cache.latest("sensitivities"), **settings)
 
             ending = self._ending()
@@ -106,7 +106,7 @@ class Suitability:
                 self._staying(ending),
                 ending,
                 classes=classes,
-                table=plan_cache.of("sensitivities", made_of, all_known),
+                table=plan_cache.of("sensitivities", made_of, table),
                 machines=[instance.id for instance in self.fleet.instances],
                 before=plan_cache.latest("standing"),
                 **settings,
@@ -383,7 +383,7 @@ class Suitability:
         return self.short[key]
 
     def enough(self, application: str, aim: SizeTarget) -> Mask:
-        """Return the machines whose kind is more likely than not to meet the target; all, if no size does."""
+        """Return the machines of kinds more likely than not to meet the target; all, if no size does."""
         key = (application, aim)
         if key not in self.sufficient:
             good = self._steps(application, aim).likely()[self._places(self.fleet.kinds)]
