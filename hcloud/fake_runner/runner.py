@@ -200,7 +200,7 @@ class FakeRunner:
         return {
             "kind": "simulated engine; no real processes",
             "sample_every_s": f"{self._sample_policy.every_s:g}",
-            "state": "written down with its machines" if self._journal is not None else "in memory",
+            "state": "in the journal of its machines" if self._journal is not None else "in memory",
         }
 
     def close(self) -> None:

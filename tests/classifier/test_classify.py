@@ -19,7 +19,7 @@ SOURCES = ("cpu", "l3", "disk", "net")
 
 
 def application(name: str, *, parallel: float, disk: float, scale: float) -> MeasuredApplication:
-    """An application that gains from larger machines and more nodes as far as it is parallel, and presses the disk."""
+    """An application with a given parallel share that presses on the disk."""
     size = {"small": 1.0, "medium": 2.0, "large": 4.0}
     speed = {each: scale * of ** (1.2 * parallel - 0.1) for each, of in size.items()}
     return MeasuredApplication(

@@ -1,4 +1,4 @@
-"""Which sources a job is profiled beside: those that leave least doubt, of those that can be had and that count."""
+"""Selection of the interference sources to profile with: those that minimise the remaining uncertainty."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,7 +20,7 @@ USUAL = ("llc-capacity", "memory-bandwidth")
 
 
 def library(programs: int, seed: int = 0) -> Library:
-    """Programs whose pressures all follow from how much they write and how much memory they hold."""
+    """Programs with pressures determined by how much they write and how much memory they hold."""
     rng, known = np.random.default_rng(seed), {}
     for number in range(programs):
         disk, memory = rng.uniform(10, 90, 2)
@@ -88,7 +88,7 @@ Choose = Callable[..., Pressing]
 
 
 def left_by(prior: SourcePrior, pair: tuple[str, ...]) -> float:
-    """The mean deviation left, by regression of each source on the pair, as a text book has it."""
+    """The remaining mean deviation, by textbook regression of each source on the pair."""
     index, total = [prior.sources.index(each) for each in pair], 0.0
     for covariance in prior.covariances:
         own = covariance[np.ix_(index, index)] + 0.02**2 * np.eye(len(index))
@@ -99,7 +99,7 @@ def left_by(prior: SourcePrior, pair: tuple[str, ...]) -> float:
 
 
 def least_is_left_of_what_can_be_had(choose: Choose, prior: SourcePrior, left_out: set[str]) -> None:
-    """Two that can be pressed, and no other two leave clearly less."""
+    """Assert that both sources are available, and no other pair leaves clearly less uncertainty."""
     found = choose(prior, left_out=left_out).sources
     free = [source for source in prior.sources if source not in left_out]
     assert len(set(found)) == min(2, len(free)) and set(found) <= set(free), found
@@ -108,25 +108,25 @@ def least_is_left_of_what_can_be_had(choose: Choose, prior: SourcePrior, left_ou
 
 
 def always_the_usual(prior: SourcePrior, *, left_out: set[str]) -> Pressing:
-    """Seeded fault: asks the same two of everybody."""
+    """Seeded fault: always chooses the same two."""
     return Pressing(sources=USUAL, why="")
 
 
 def most_varied(prior: SourcePrior, *, left_out: set[str]) -> Pressing:
-    """Seeded fault: takes the two that differ most, though one may tell the other."""
+    """Seeded fault: takes the two with the highest variance, although they may be correlated."""
     spread = sum(each.diagonal() for each in prior.covariances)
     ranked = sorted((s for s in prior.sources if s not in left_out), key=lambda s: -spread[prior.sources.index(s)])
     return Pressing(sources=tuple(ranked[:2]), why="")
 
 
 def whatever_is_missing(prior: SourcePrior, *, left_out: set[str]) -> Pressing:
-    """Seeded fault: takes no notice of what the machine cannot press."""
+    """Seeded fault: ignores which sources the machine cannot generate."""
     return choose_sources(prior)
 
 
 @st.composite
 def priors(draw: st.DrawFn) -> tuple[SourcePrior, set[str]]:
-    """A covariance of few causes, and up to five sources that cannot be pressed."""
+    """A covariance with few factors, and up to five unavailable sources."""
     rng, size = np.random.default_rng(draw(st.integers(0, 10_000))), len(COUNTED)
     loads = [rng.normal(0, 0.2, (size, draw(st.integers(1, 3)))) for _ in range(2)]
     tolerated, caused = (load @ load.T + 0.0009 * np.eye(size) for load in loads)

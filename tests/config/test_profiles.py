@@ -53,7 +53,7 @@ MUTATIONS = {
     "other unit of interference": ("percent", "fraction", "units.interference: must be percent, not 'fraction'"),
     "other units of use": ("vCPUs busy", "seconds", "units.use: must be vCPUs busy, MiB of memory"),
     "unknown source": (r"^    l2:", "    l4:", "cells.tolerated.l4: 'l4' is not a source of interference"),
-    "step that is no amount": ("0.5 vCPU", "half vCPU", "'half vCPU' is not a valid column; write an amount of one machine"),
+    "step that is no amount": ("0.5 vCPU", "half vCPU", "'half vCPU' is not a valid column; write an amount"),
     "type without provider": ("local/local.small: {", "small: {", "'small' is not a valid column; write provider/type"),
     "NaN": ("value: 20.0", "value: .nan", "value: must be a number, not '.nan'"),
     "infinite": ("value: 20.0", "value: 1e999", "is no number that can be used"),

@@ -1,4 +1,4 @@
-"""What simulated workers keep to themselves tells nothing: what is recorded without it says the same."""
+"""Skipped samples of simulated workers carry no information: the recorded history is the same."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def life_at(speed: float, at: float, before: SimulatedUnit | None) -> SimulatedU
 
 
 def told_of(speeds: Mapping[int, float], *, quietly: bool) -> list[UnitSample]:
-    """What a worker tells of a unit that goes faster or slower at some seconds; asked every other second."""
+    """The samples of a unit with changing speed, polled every other second."""
     tellings = FakeSamplePolicy(EVERY_S, partial(gap_s, policy=POLICY) if quietly else None)
     life, told = life_at(1.0, 0.0, None), list[UnitSample]()
     for now in range(2, LASTS_S, 2):

@@ -1,4 +1,4 @@
-"""The bootstrap asks everything of every program, keeps what it could get, and goes on where it was killed."""
+"""The bootstrap measures everything of every program, keeps partial results, and resumes after a kill."""
 
 import os
 import signal
@@ -37,7 +37,7 @@ RECIPE = Recipe(
 
 @dataclass
 class TrueBench:
-    """A bench that knows its program: twice as fast on twice the vCPUs, and as sensitive as its sources' numbers."""
+    """A bench with a known program: linear in vCPUs, with sensitivities equal to its sources' numbers."""
 
     measure: Measure = Measure.PROGRESS
     unmeasurable: tuple[str, ...] = ()
@@ -84,7 +84,7 @@ class TrueBench:
 
 
 def made(bench: TrueBench, plan: MeasurementPlan | None = None) -> object:
-    """Measure the recipe with a bench that knows it."""
+    """Measure the recipe with a bench of known results."""
     chosen = plan or plan_for("local", None, 75.0, cpus=2)
     return measure_recipe("copy", RECIPE, chosen, EngineHost(), now=1.8e9, bench_for=bench)
 

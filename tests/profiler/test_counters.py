@@ -1,4 +1,4 @@
-"""Counting what processes do. Shown with what every kernel counts; a processor's own counts are read the same way."""
+"""Event counting, tested with a kernel event that exists everywhere; hardware events are read the same way."""
 
 import os
 import subprocess
@@ -21,7 +21,7 @@ TENTH_S = 1e8
 
 @pytest.fixture
 def idle_shell() -> Iterator[subprocess.Popen[str]]:
-    """A shell that waits for a line, then has a child work without end."""
+    """A shell that waits for a line, then starts a child that works forever."""
     line = ["/bin/sh", "-c", "read line; sh -c 'while :; do :; done'"]
     shell = subprocess.Popen(line, stdin=subprocess.PIPE, text=True, start_new_session=True)
     yield shell

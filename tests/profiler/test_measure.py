@@ -1,4 +1,4 @@
-"""What is measured of real small programs, and that nothing a program does makes profiling fail.
+"""Measurements of small real programs; nothing a program does may make profiling fail.
 
 Of real measurements only what holds on a busy machine too is asserted; numbers are checked on known curves.
 """
@@ -52,7 +52,7 @@ def subject(workdir: Path, script: str, **changes: Any) -> Subject:
 
 
 def bench(subject: Subject, host: EngineHost | None = None, run_s: float = 0.8) -> Bench:
-    """A bench with time enough for a busy machine."""
+    """A bench with enough time for a busy machine."""
     return Bench(subject, host or EngineHost(), run_s=run_s, deadline_s=60.0)
 
 
@@ -62,13 +62,13 @@ def found(
     report: Callable[[Findings], None] = lambda _: None,
     **changes: Any,
 ) -> Findings:
-    """What a profiling run at one size finds, with time enough for a busy machine."""
+    """The findings of a profiling run at one size, with enough time for a busy machine."""
     request = {"job_id": "job-1", "type_column": "local/here", "steps_vcpus": (0.5,), "run_s": 0.8, "total_s": 60.0}
     return measure(ProfileRequest(**{**request, **changes}), subject, host or EngineHost(), report=report)
 
 
 def found_in_time(run: Callable[[float], Findings], total_s: float) -> Findings:
-    """What a run finds that uses all of its time; it gets more where the machine was too busy for that."""
+    """The findings of a run that uses all of its time, repeated with more time if the machine was too busy."""
     findings = run(total_s)
     late = any("time for profiling was over" in note for note in findings.notes)
     return run(8 * total_s) if late else findings
@@ -321,7 +321,7 @@ def test_sizes_between_of_a_real_program_follow_from_what_was_measured_of_it(wor
     script = subject(workdir, LOOP, progress=PROGRESS)
     steps = list(_steps(found(script, steps_vcpus=(0.2, 2.0), run_s=0.4, total_s=4.0, knees=True)).items())
     assert [vcpus for vcpus, _ in steps[:2]] == [0.2, 2.0][: len(steps)]
-    # What a busy machine lets be measured nobody knows; but what was measured after these is what they call for.
+    # A busy machine may not allow all measurements, but those made after these must be the ones they require.
     assert [next_knee(dict(steps[:known])) for known in range(2, len(steps))] == [vcpus for vcpus, _ in steps[2:]]
     assert len(steps) <= 2 + MOST_KNEES
 
@@ -395,7 +395,7 @@ def test_copy_that_ends_is_started_again(workdir: Path) -> None:
 
 # ------------------------------------------------------------------------------------------------------- known curves
 class Simulated(Bench):
-    """A bench whose subject loses performance as a known curve says."""
+    """A bench with a subject that loses performance along a known curve."""
 
     full = 0.5
     spread = 0.01

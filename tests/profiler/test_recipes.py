@@ -1,4 +1,4 @@
-"""Recipes: all shipped ones are sound, inputs are the same everywhere, and the loop does what each mode promises."""
+"""Recipes: all shipped ones are valid, inputs are deterministic, and each loop mode works as documented."""
 
 import hashlib
 import os
@@ -151,7 +151,7 @@ def looping(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def done(folder: Path) -> float:
-    """How much work the progress file tells of."""
+    """The amount of work in the progress file."""
     try:
         text = (folder / loop.PROGRESS).read_text()
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Reference programs measured by jobs: what prepares their machines, what they find, and the profile made of it."""
+"""Reference programs measured by jobs: machine set-up, findings, and the resulting profile."""
 
 import os
 import subprocess
@@ -22,7 +22,7 @@ SMALL = Part(provider="mock", instance_type="m.one", vcpus=2.0, whole=False)
 
 
 def found(part: Part, scale: float = 1.0, **changes: object) -> Part:
-    """What a perfect job would have found of a part."""
+    """The results of a perfect measurement of a part."""
     readings = [("type", part.column, 40.0), *((("step", "1 vCPU", 10.0), ("tolerated", "llc-capacity", 30.0))
                                                 if part.whole else ())]  # fmt: skip
     cells = tuple(
@@ -58,7 +58,7 @@ def test_setup_prepares_and_tells_of_the_machine(tmp_path: Path) -> None:
 @needs(Path("/usr/share/doc/coreutils").is_dir(), "packages have no directories here")
 @needs_stress_ng
 def test_setup_finds_packages_where_their_database_is_out_of_sight(tmp_path: Path) -> None:
-    """As in the sandbox of a unit."""
+    """An environment like that in the sandbox of a unit."""
     blind = tmp_path / "bin" / "dpkg-query"
     blind.parent.mkdir()
     blind.write_text("#!/bin/sh\nexit 2\n")

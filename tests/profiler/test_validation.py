@@ -1,4 +1,4 @@
-"""What is concluded from measurements, and one short real measurement of which only directions are asserted."""
+"""Conclusions from measurements, and one short real measurement with loose assertions."""
 
 import csv
 import json
@@ -19,7 +19,7 @@ QUIET = {"cpu": 0.02, "memory": 0.05, "disk": 0.1}
 
 
 def measured(name: str, pressure: tuple[float, ...] = (0.25, 0.5, 1.0), **at_full: float) -> SourceValidation:
-    """A source as if measured; victims that are not named feel nothing."""
+    """A measured source; victims not named are unaffected."""
     slowdown = {victim: dict.fromkeys(INTENSITIES, at_full.get(victim, 1.0)) for victim in QUIET}
     by = dict(zip(INTENSITIES, pressure, strict=True))
     return SourceValidation(source=source_named(name), shares_core=False, pressure=by, slowdown=slowdown)

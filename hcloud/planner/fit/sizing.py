@@ -64,10 +64,10 @@ class ExpectedPerformance(NamedTuple):
 
     def reaches(self, target: float) -> float:
         """Return the probability that it is at least ``target`` (above 0)."""
-        apart = self.mean - math.log(target)
+        excess = self.mean - math.log(target)
         if self.deviation <= 0.0:
-            return 1.0 if apart >= -1e-12 else 0.0
-        return _UNIT.cdf(apart / self.deviation)
+            return 1.0 if excess >= -1e-12 else 0.0
+        return _UNIT.cdf(excess / self.deviation)
 
 
 _NO_FACTOR = ExpectedPerformance(mean=0.0, deviation=0.0)
