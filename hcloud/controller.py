@@ -213,7 +213,7 @@ class Controller:
         """Renew the lease if it is due, within a long cycle. Raises StaleWrite if another daemon leads by now."""
         self._renew_lease()
         if self.lease is None:
-            raise StaleWrite("another daemon has taken the lead while this one was planning")
+            raise StaleWrite("another daemon became leader while this one planned")
         return self.lease
 
     def release(self) -> None:

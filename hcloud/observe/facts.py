@@ -68,7 +68,7 @@ def instance_registered(instance: Instance, worker: WorkerReport, now: float) ->
             fresh = txn.instance(instance.id)
             if fresh.state is not InstanceState.BOOTING:  # an earlier cycle was killed after it committed this
                 return
-            reason = Reason(code="registered", text=f"its worker registered {boot_s:.1f} s after launch")
+            reason = Reason(code="registered", text=f"worker registered {boot_s:.1f} s after launch")
             transition_instance(txn, fresh, InstanceState.READY, reason, ready_at=now, seen_at=now, idle_since=now)
             record_registration(txn, fresh.offer)
             isolation = list(worker.isolation)
@@ -97,7 +97,7 @@ def instance_gone(
         if preempted_under is not None and fresh.state is not InstanceState.TERMINATING:
             record_preemption(txn, fresh, at, preempted_under)
         code = "gone" if preempted_under is None else "preempted"
-        reason = Reason(code=code, text=f"confirmed gone: {why}" + (f" ({fresh.reason})" if fresh.reason else ""))
+        reason = Reason(code=code, text=f"confirmed terminated: {why}" + (f" ({fresh.reason})" if fresh.reason else ""))
         ended_at = max(at, fresh.launched_at or at)
         transition_instance(txn, fresh, InstanceState.TERMINATED, reason, terminated_at=ended_at)
         tokens = {fresh.token, f"terminate:{fresh.id}"}
@@ -199,7 +199,7 @@ class UnitEnd:
         exited, host = self.exited, self.host
         if job.spec.profile is not None and (exited.findings is not None or self.rank == 0):
             how = exited.detail or (str(exited.cause) if exited.cause is not None else f"exit code {exited.exit_code}")
-            record_findings(txn, job, exited.findings or Findings(notes=(f"it ended without findings: {how}",)))
+            record_findings(txn, job, exited.findings or Findings(notes=(f"profiling run measured nothing: {how}",)))
         elif job.application:
             record_performance(txn, job, host.instance, self.totals, self.believed, alone=host.alone)
 
@@ -220,7 +220,7 @@ def _plausible_times(job: Job, rank: int, exited: ExitRecord, now: float) -> tup
 
 def unit_vanished(job_id: str, rank: int) -> Change:
     """Return the change for a unit that is no longer on the instance where it ran."""
-    detail = "its directory vanished from the machine"
+    detail = "the unit's directory is missing on the instance"
     return lambda txn: release_allocation(
         txn, txn.job(job_id), rank, ended_at=txn.now, cause=FailureCause.INSTANCE_LOST, detail=detail
     )

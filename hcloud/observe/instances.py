@@ -124,7 +124,7 @@ class InstanceObserver:
             try:
                 changes = tuple(self._instance_changes(instance, cloud, listing, view, now, policy, observed))
             except Exception as defect:  # noqa: BLE001 any defect: one row must not hide the other instances
-                observed.failing[f"listing of {instance.id} at {name}"] = Failure.from_error(exc_info=defect)
+                observed.failing[f"reading the listing of {name} for {instance.id}"] = Failure.from_error(exc_info=defect)
                 continue
             if cloud is not None and not changes:
                 settled[instance.id] = cloud
@@ -191,8 +191,8 @@ class InstanceObserver:
         if instance.id not in self._reported_unlisted:
             self._reported_unlisted.add(instance.id)
             error = ProviderError(
-                f"{name} does not list {instance.id}, but its worker answers: check the account, the region and the "
-                "state directory that the provider is configured with"
+                f"{name} does not list {instance.id}, but its worker answers; check that account, region and "
+                "directory are still the same"
             )
             yield lambda txn: emit_provider_error(txn, name, "instances", error, instance.id)
 

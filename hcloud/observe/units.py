@@ -56,7 +56,7 @@ class UnitObserver:
         try:
             return self.runner.observe()
         except Exception as defect:  # noqa: BLE001 any defect: instances must still be renewed
-            observed.failing["reading the engine's view"] = Failure.from_error(exc_info=defect)
+            observed.failing["polling the engine"] = Failure.from_error(exc_info=defect)
             return RunnerView(workers=(), reachable=False)
 
     def note_changes(self, changed: Set[InstanceId]) -> None:
@@ -153,7 +153,7 @@ class UnitObserver:
             observed.ended.pop(source, None)  # its end is not recorded yet: the worker must keep it
             observed.unclear.add(name)
             job_id = owner[0].id if owner is not None else None
-            observed.failing[f"processing the report of {source}"] = Failure.from_error(exc_info=defect, job_id=job_id)
+            observed.failing[f"reading the report of {source}"] = Failure.from_error(exc_info=defect, job_id=job_id)
             return
         if changes:
             yield FactBatch(name, source, changes)

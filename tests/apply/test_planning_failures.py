@@ -183,7 +183,7 @@ def test_a_daemon_that_lost_the_lead_while_it_searched_does_nothing(site: Deploy
         return without("job-2")(seen)
 
     fail(site, takes_long_and_fails)
-    with pytest.raises(StaleWrite, match="taken the lead"):
+    with pytest.raises(StaleWrite, match="became leader"):
         site.scene.controller.cycle()
     assert taken[0] is not None
     assert site.events(EventKind.PLANNING_TROUBLE) == []
