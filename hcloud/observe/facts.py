@@ -31,7 +31,7 @@ class FactBatch(NamedTuple):
 
     instance_id: str
     source: str
-    """The unit or instance whose report it was."""
+    """The unit or instance that was reported."""
     changes: tuple[Change, ...]
 
 
@@ -44,9 +44,9 @@ class ObservationRound:
     unclear: set[str] = field(default_factory=set)
     """Instances with a report in ``failing``."""
     ended: dict[str, str] = field(default_factory=dict)
-    """The instance of each unit whose end is being recorded, or was before."""
+    """The instance of each unit with an end that is being, or was, recorded."""
     answering: frozenset[str] = frozenset()
-    """Instances whose worker answers."""
+    """Instances with a worker that answers."""
 
 
 class UnitHost(NamedTuple):
@@ -159,13 +159,13 @@ def instance_idle(instance_id: str) -> Change:
 
 # --------------------------------------------------------------------------------------------------------------- units
 def unit_started(job_id: str, rank: int, started_at: float) -> Change:
-    """Return the change for a rank whose unit has run since ``started_at`` (Unix seconds)."""
+    """Return the change for a rank that has run since ``started_at`` (Unix seconds)."""
     return lambda txn: record_started(txn, txn.job(job_id), rank, started_at)
 
 
 @dataclass(frozen=True, slots=True)
 class UnitEnd:
-    """The change for a rank whose unit ended: releases the rank and records what the run shows of its application."""
+    """The change for the end of a rank's unit: releases the rank and records what the run shows of its application."""
 
     job_id: JobId
     rank: int

@@ -44,7 +44,7 @@ class UnitObserver:
     """The policy under which ``_settled`` holds."""
     _missing_since: dict[str, float] = field(default_factory=dict)
     _stopped_orphans: dict[str, InstanceId] = field(default_factory=dict)
-    """By unit without an owner that was told to stop, its instance."""
+    """By unit without an owner that was asked to stop, its instance."""
     _totals: dict[str, UnitTotals] = field(default_factory=dict)
     _windows: dict[str, tuple[float, list[float]]] = field(default_factory=dict)
     """By service unit: when its present window began, and the request rates in it."""
@@ -60,7 +60,7 @@ class UnitObserver:
             return RunnerView(workers=(), reachable=False)
 
     def note_changes(self, changed: Set[InstanceId]) -> None:
-        """Drop conclusions about instances whose row, or whose units, have changed."""
+        """Drop conclusions about instances that changed, or their units."""
         for name in changed:
             self._settled.pop(name, None)
 
@@ -69,7 +69,7 @@ class UnitObserver:
         self._settled.pop(instance_id, None)
 
     def forget_ended(self, observed: ObservationRound) -> None:
-        """Forget units whose end is recorded, and let their workers forget them."""
+        """Forget units with a recorded end, and let their workers forget them."""
         for unit in observed.ended:
             self._windows.pop(unit, None)
             self._totals.pop(unit, None)

@@ -63,7 +63,7 @@ def test_apply_refuses_place_of_a_job_cancelled_meanwhile(site: Deployment) -> N
     [job] = site.submit()
     _apply(site, Enqueue(job_id=job.id, reason=WHY))
     site.scene.store.request_cancel(job.id, "eve", site.now)
-    assert _apply(site, _place(job, machine)) == [f"{job.id} was cancelled by eve meanwhile"]
+    assert _apply(site, _place(job, machine)) == [f"{job.id} has been cancelled by eve"]
 
 
 def test_apply_refuses_the_second_place_when_only_one_fits_and_keeps_the_first(site: Deployment) -> None:
@@ -99,7 +99,7 @@ def test_apply_refuses_launches_beyond_the_vcpus_allowed(make: MakeDeployment) -
     site.cycle()
     offer = next(each for each in site.scene.controller.offers.all if each.instance_type.capacity.vcpus == 2)
     launch = Launch(offer=offer, expires_at=site.now + 900, for_jobs=(), reason=WHY)
-    assert _apply(site, launch, launch, launch) == ["caps.max_vcpus 5 has no room: 6 vCPUs would be alive"]
+    assert _apply(site, launch, launch, launch) == ["6 vCPUs would exceed caps.max_vcpus (5)"]
     assert len(site.machines_up()) == 2
 
 

@@ -115,7 +115,7 @@ def test_a_straggler_is_started_anew_elsewhere_under_an_id_of_its_own(site: Depl
     stop = StopRank(job_id="job-1", rank=slow.rank, reason=WHY)
     assert apply(site, made, stop) == []
     [again] = apply(site, stop)
-    assert "is ending" in again
+    assert "is stopping" in again
     site.until(lambda: f"job-1.1.{slow.rank}-1" in site.starts("job-1"), cycles=20)
     after = site.job().attempt
     assert after is not None

@@ -195,7 +195,7 @@ def test_spot_machines_that_are_taken_back_at_once_are_tried_less_and_less_often
     assert [each.fields["error"] for each in told] == ["taken_quickly"] * len(told)
     assert pauses[0] < 60 <= pauses[1] < 70 and 120 <= pauses[2] < 130 and 240 <= pauses[3] < 250
     assert len(launched) <= 8
-    assert "in a row were taken back within 600 s" in site.job().wait_text
+    assert "in a row were preempted within 600 s" in site.job().wait_text
 
 
 def test_loss_of_several_spot_machines_at_once_or_of_one_that_stayed_is_no_row(make: MakeDeployment) -> None:

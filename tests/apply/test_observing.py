@@ -219,7 +219,7 @@ def test_unit_that_vanished_from_its_machine_is_run_again(site: Deployment) -> N
     site.scene.clock.advance(20)
     site.scene.engine.forget({attempt.unit_id(0): attempt.allocations[0].instance_id})
     site.until(lambda: FailureCause.INSTANCE_LOST in site.job().failures)
-    assert "vanished" in site.events(EventKind.UNIT_ENDED)[0].fields["detail"]  # type: ignore[operator]
+    assert "missing" in site.events(EventKind.UNIT_ENDED)[0].fields["detail"]  # type: ignore[operator]
 
 
 def test_nothing_is_remembered_for_ever_of_machines_and_units_that_vanished(site: Deployment) -> None:

@@ -312,6 +312,6 @@ def test_a_running_job_is_profiled_again_and_taken_for_what_that_finds(site: Dep
     site.until(lambda: site.job().application == name, cycles=60)
     assert site.state() is JobState.RUNNING
     told = [str(event.fields["text"]) for event in site.events(EventKind.JOB_PROFILED)]
-    assert f"it is taken for {name} from now on, not for a typical application" in told[-1]
+    assert f"now classified as {name}, before as a typical application" in told[-1]
     site.cycle()
     assert name in site.scene.controller.last_snapshot.applications

@@ -115,7 +115,7 @@ def test_it_is_noticed_where_a_broken_promise_is_no_news(monkeypatch: pytest.Mon
 
 
 def test_it_is_noticed_where_the_last_look_before_a_change_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sampling._SampleTrend, "tell_held", lambda _: ())
+    monkeypatch.setattr(sampling._SampleTrend, "record_held", lambda _: ())
     with pytest.raises(AssertionError):
         check_all(check_totals)
 

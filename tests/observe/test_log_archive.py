@@ -110,6 +110,6 @@ def test_a_folder_that_cannot_be_written_to_is_told_of_and_tried_again(tmp_path:
     archive = LogArchive(tmp_path / "logs", KEPT_MIB)
     archive.folder.write_text("in the way")
     assert not archive.collect(machine, UNIT, "inst-1")
-    assert f"output of ended jobs cannot be kept in {archive.folder}: " in archive.trouble
+    assert f"cannot store output of ended jobs in {archive.folder}: " in archive.trouble
     archive.folder.unlink()
     _archive(archive.folder, machine)
