@@ -8,7 +8,6 @@ from typing import Any
 from hcloud.apply.transitions import reason_fields, transition_job
 from hcloud.classifier.applications import feed, row_name, scale_of
 from hcloud.core.errors import Refused
-from hcloud.core.estimates import Application
 from hcloud.core.model import JOB_ENDED, JOB_ON_INSTANCE, Correction, EventKind, Job, JobState, Reason
 from hcloud.core.rows import replace_fields
 from hcloud.planner.plan import Classify, Correct, Enqueue, Finish, Learnt, Preempted, Profile, Wait
