@@ -139,7 +139,7 @@ class Beliefs:
                     self._is_broken = False
                 return work()
         except Exception as defect:  # noqa: BLE001 any defect: plans with old beliefs are better than no plans
-            _log.exception("classification failed; planning with the beliefs of before")
+            _log.exception("classification failed; keeping earlier beliefs")
             self._is_broken = True
             failed = LeftOut(stages={CLASSIFICATION: error_text(defect)})
         self.quarantine.exclude(failed, now, lease)

@@ -117,7 +117,10 @@ class Controller:
         plan = self.quarantine.plan(self.planner, self.last_snapshot, self.policy, self.rng, self._keep_lease)
         result = self.applier.apply(plan, self.policy, self.offers.all, self.lease)
         self.quarantine.record_failed_actions([(each.action, each.why) for each in result.failed], self.lease)
-        self._renew_instances()
+        live, now = self.store.live().instances, self.clock.now()
+        failures = self.lease_push.renew(self.runner, live, self.last_seen.reachable, now)
+        self.quarantine.record_failures(failures, self.lease)
+        self.quarantine.record_failures(self.applier.take_failures(), self.lease)
         if self.applier.machines.offers_failed:
             self.applier.machines.offers_failed = False
             self.offers.expire()
@@ -181,13 +184,6 @@ class Controller:
         # A cache of its own: the cycle's thread may be using the shared one.
         snapshot = replace(self.beliefs.extend(snapshot, jobs, self.policy), plan_cache=PlanCache())
         return preview_plan(snapshot, jobs, self.policy, self.planner)
-
-    def _renew_instances(self) -> None:
-        """Renew the leases of all reachable instances, and report the failures of this cycle."""
-        live, now = self.store.live().instances, self.clock.now()
-        failures = self.lease_push.renew(self.runner, live, self.last_seen.reachable, now)
-        self.quarantine.record_failures(failures, self.lease)
-        self.quarantine.record_failures(self.applier.take_failures(), self.lease)
 
     # ----------------------------------------------------------------------------------------------------- leader lease
     def _lead(self) -> bool:

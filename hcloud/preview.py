@@ -1,4 +1,4 @@
-"""The priced plan before spending: what the next plan would do with jobs not yet submitted. Pure; serves dry runs."""
+"""Preview: what the next plan would do with jobs that are not submitted yet, and what it would cost. Pure."""
 
 from __future__ import annotations
 
@@ -21,49 +21,51 @@ CANDIDATES_MAX = 12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preview:
-    """What would become of ``jobs``. ``knowing``: the plan right after they are submitted, which says how each becomes
-    known; ``plan``: the same, or, where some are profiled first, the plan as if they were past that."""
+    """What would happen to ``jobs``."""
 
     snapshot: Snapshot
+    """The snapshot with ``jobs`` added."""
     jobs: tuple[Job, ...]
     knowing: Plan
+    """The plan right after submission: it says how each job gets classified."""
     plan: Plan
+    """The same plan; if some jobs are profiled first, the plan as if they were classified already."""
 
 
 def preview_plan(snapshot: Snapshot, jobs: Sequence[Job], policy: Policy, planner: Planner = make_plan) -> Preview:
-    """Return what would become of ``jobs`` (submitted ones that ``snapshot`` does not hold yet).
+    """Return what would happen to ``jobs``: submitted jobs that are not in ``snapshot`` yet.
 
-    One that planning fails with, a defect, would wait.
+    A job that makes planning fail because of a defect is shown as waiting.
     """
-    supposed = replace(snapshot, jobs=(*snapshot.jobs, *jobs))
-    plan = knowing = plan_or_recover(planner, supposed, policy, np.random.default_rng(0)).plan
+    extended = replace(snapshot, jobs=(*snapshot.jobs, *jobs))
+    plan = knowing = plan_or_recover(planner, extended, policy, np.random.default_rng(0)).plan
     taken_for = {a.job_id: a.application for a in knowing.actions if isinstance(a, Classify)}
     if not {job.id for job in jobs} <= _enqueued(knowing):
         queued = tuple(replace(job, state=JobState.QUEUED, application=taken_for.get(job.id, "")) for job in jobs)
         past = replace(snapshot, jobs=(*snapshot.jobs, *queued))
         plan = plan_or_recover(planner, past, policy, np.random.default_rng(0)).plan
-    return Preview(snapshot=supposed, jobs=tuple(jobs), knowing=knowing, plan=plan)
+    return Preview(snapshot=extended, jobs=tuple(jobs), knowing=knowing, plan=plan)
 
 
 def describe_preview(preview: Preview, policy: Policy) -> list[Mapping[str, Any]]:
-    """Return the outcome of each job, in order: name, action (place, launch, wait), code, text, price_usd_per_h that
-    its
-    launches add (shared evenly with the others a machine is for), instances, candidates, and how it becomes known."""
+    """Return one mapping per job: name, action (place, launch, wait, fail), reason, instances and candidates.
+
+    ``price_usd_per_h`` is the job's even share of the instances launched for it; ``knowing``: how it gets classified.
+    """
     snapshot, plan = preview.snapshot, preview.plan
-    said = [a for a in preview.knowing.actions if isinstance(a, (Profile, Classify, Wait))]
+    decisions = [a for a in preview.knowing.actions if isinstance(a, (Profile, Classify, Wait))]
     passed = _enqueued(preview.knowing)
-    knowing = {a.job_id: a for a in said if not (isinstance(a, Wait) and a.job_id in passed)}
+    knowing = {a.job_id: a for a in decisions if not (isinstance(a, Wait) and a.job_id in passed)}
     return [{**_planned(job, snapshot, plan, policy), "knowing": _knowing(knowing.get(job.id), job)}
             for job in preview.jobs]  # fmt: skip
 
 
 def _enqueued(plan: Plan) -> set[str]:
-    """Return the jobs that a plan lets go on; those submitted that are not among them are being made known."""
     return {a.job_id for a in plan.actions if isinstance(a, Enqueue)}
 
 
 def _knowing(action: Profile | Classify | Wait | None, job: Job) -> Mapping[str, Any] | None:
-    """Return how a job becomes known; None: nothing is decided about that (profiling is off)."""
+    """Return how a job gets classified; None if nothing is decided (the policy profiles no jobs)."""
     if action is None:
         return None
     numbers = action.reason.numbers
@@ -83,12 +85,12 @@ def _knowing(action: Profile | Classify | Wait | None, job: Job) -> Mapping[str,
 def _planned(job: Job, snapshot: Snapshot, plan: Plan, policy: Policy) -> Mapping[str, Any]:
     launches = [a for a in plan.actions if isinstance(a, Launch) and job.id in a.for_jobs]
     placed = [a for a in plan.actions if isinstance(a, Place) and a.job_id == job.id]
-    told = [a.reason for a in plan.actions if isinstance(a, (Wait, Finish)) and a.job_id == job.id]
+    others = [a.reason for a in plan.actions if isinstance(a, (Wait, Finish)) and a.job_id == job.id]
     fails = any(isinstance(a, Finish) and a.job_id == job.id for a in plan.actions)
     action = "place" if placed else "launch" if launches else "fail" if fails else "wait"
-    reasons = [a.reason for a in placed] + [a.reason for a in launches] + told
-    unsaid = Reason(code="waiting", text="it would wait")
-    reason = reasons[0] if reasons else unsaid
+    reasons = [a.reason for a in placed] + [a.reason for a in launches] + others
+    default = Reason(code="waiting", text="it would wait")
+    reason = reasons[0] if reasons else default
     return {
         "name": job.spec.name,
         "action": action,
@@ -103,7 +105,7 @@ def _planned(job: Job, snapshot: Snapshot, plan: Plan, policy: Policy) -> Mappin
 def _candidates(
     job: Job, snapshot: Snapshot, chosen: set[tuple[str, str, str, str]], policy: Policy
 ) -> list[Mapping[str, Any]]:
-    """Return the cheapest fitting offers, the chosen ones first, each with why it is not taken."""
+    """Return the cheapest suitable offers, the chosen ones first, each with why it is not chosen."""
     fitting = [o for o in snapshot.offers if job.spec.resources.fits(o.instance_type.capacity) and job.spec.may_use(o)]
     ordered = sorted(fitting, key=lambda o: (o.key not in chosen, o.price_usd_per_h, o.key))
     return [_candidate(o, o.key in chosen, _note(o, job, snapshot, policy)) for o in ordered[:CANDIDATES_MAX]]
@@ -124,9 +126,9 @@ def _candidate(offer: Offer, chosen: bool, note: str) -> Mapping[str, Any]:
 
 
 def _note(offer: Offer, job: Job, snapshot: Snapshot, policy: Policy) -> str:
-    forbidden = policy.allow.refusal(offer)
-    if forbidden is not None:
-        return forbidden
+    refusal = policy.allow.refusal(offer)
+    if refusal is not None:
+        return refusal
     backoff = next((b for b in snapshot.backoffs if b.covers(offer) and b.until_at > snapshot.now), None)
     if backoff is not None:
         if isinf(backoff.until_at):

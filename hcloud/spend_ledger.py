@@ -1,4 +1,4 @@
-"""What was spent this UTC day and month, by user: the booked side of every budget check."""
+"""What was spent this UTC day and month, in total and by user: the booked side of every budget check."""
 
 from __future__ import annotations
 
@@ -12,27 +12,31 @@ from hcloud.core.pricing import WHOLE, Holding, overcharges
 from hcloud.planner.snapshot import Spend
 
 DAY_S = 86_400.0
-EVERYBODY = ""
+ALL_USERS = ""
 SHARES_MAX, SHARES_KEPT_S = 64, 3600.0
-"""Who left a machine is remembered for an hour, where there are many: others may be heard of later that were beside."""
+"""With this many units on an instance, those that ended over an hour ago are settled; events may arrive late."""
 
 
 @dataclass(slots=True)
 class _Meter:
-    """One machine while it is billed. ``since`` is where the present price began."""
+    """One instance while it is billed."""
 
     price_usd_per_h: float
     vcpus: float
     memory_mib: float
     minimum_s: float
+    """The billing minimum."""
     launched_at: float | None = None
     since: float = 0.0
+    """Since when the present price holds (Unix seconds)."""
     booked: list[tuple[float, float, float]] = field(default_factory=list)
     """Stretches at earlier prices: since, until, USD/h."""
 
 
 @dataclass(slots=True)
 class _UnitMeter:
+    """One unit while it runs."""
+
     job_id: JobId
     instance_id: str
     user: str
@@ -45,20 +49,22 @@ class _UnitMeter:
 
 @dataclass(slots=True)
 class _CostShare(Holding):
+    """A unit's share of an instance."""
+
     user: str = ""
     job_id: JobId = ""
 
 
 @dataclass(slots=True)
 class _Sharers:
-    """The holders of an instance, now or lately; ``crowded``: the shares of some who may have met are more than all
-    of it."""
+    """The units that hold an instance, or did lately."""
 
     parts: list[_CostShare] = field(default_factory=list)
     crowded: bool = False
+    """Whether shares that may overlap in time exceed the instance."""
 
     def join(self, part: _CostShare) -> None:
-        """Add one that came lately."""
+        """Add a unit that started lately."""
         others = sum(each.share for each in self.parts if each.until > part.since)
         self.crowded = self.crowded or others + part.share > WHOLE
         self.parts.append(part)
@@ -66,27 +72,22 @@ class _Sharers:
 
 @dataclass(slots=True)
 class _Running:
-    """The stretches of one user that go on: their prices (USD/h) together, and each times when it began, in seconds of
-    the day (or when the day began, if that was later): with both their cost at any time of the day is known."""
+    """The running stretches of one user, summed: their cost at any time of the day follows from the two sums."""
 
     usd_per_h: float = 0.0
+    """The sum of their prices."""
     by_start: float = 0.0
+    """The sum of each price times its start, in seconds of the day, 0 if it started before."""
 
 
 @dataclass(slots=True)
 class SpendLedger:
-    """Follows the event log and answers what was spent; can be rebuilt from the log at any time.
+    """Follows the event log and computes what was spent; it can be rebuilt from the log at any time.
 
-    A machine's cost is price x billed time (at least its billing minimum); a user's cost is the share of it that the
-    user's units hold while they run (dominant share: the larger of the vCPU and the memory fraction; where the shares
-    of neighbours add up to more than the machine, in proportion: :func:`hcloud.core.pricing.split`).
-
-    What a machine cost while it booted, or stood idle, is nobody's here, as it is in reports ((boot), (idle)): whoever
-    uses it next gains from it too. So boots cannot take a user over a limit on what that user's units hold; while they
-    last the ledger counts what is still promised with the waiting jobs. Limits for all users count whole instances.
-
-    What goes on is not added up anew for each answer: sums are kept by user, of one day, and begun anew on the next, or
-    where something happened that they were not made for (``_stale``).
+    An instance costs price x billed time, at least its billing minimum. A user is charged the share of it that the
+    user's units hold while they run: the dominant share, scaled down where shares exceed the instance
+    (:func:`hcloud.core.pricing.split`). Boot and idle time is charged to no user; limits for all users count whole
+    instances. Sums by user are kept for one day, and rebuilt when they no longer hold (``_stale``).
     """
 
     seq: int = 0
@@ -94,18 +95,17 @@ class SpendLedger:
     _meters: dict[str, _Meter] = field(default_factory=dict)
     _units: dict[str, _UnitMeter] = field(default_factory=dict)
     _days: dict[str, dict[float, float]] = field(default_factory=dict)
-    """Closed costs in USD by user (EVERYBODY: whole machines) and start of UTC day."""
+    """Closed costs in USD by user (ALL_USERS: whole machines) and start of UTC day."""
     _job_usd: dict[JobId, float] = field(default_factory=dict)
-    _companies: dict[str, _Sharers] = field(default_factory=dict)
-    _crowds: dict[str, _Sharers] = field(default_factory=dict)
-    """Those of them where somebody's share may be booked too high."""
+    _sharers: dict[str, _Sharers] = field(default_factory=dict)
+    _crowded: dict[str, _Sharers] = field(default_factory=dict)
+    """Those of them that are crowded: some share may be booked too high."""
     _running: dict[str, _Running] = field(default_factory=dict)
     _day_starts_at: float = 0.0
     _before: dict[str, dict[float, float]] = field(default_factory=dict)
-    """What the stretches that go on cost before this day."""
+    """What running stretches cost before this day, by user and start of day."""
     _ahead: dict[tuple[str, float, float], int] = field(default_factory=dict)
-    """Stretches that begin later than the last answer was for, by a provider's clock (user, since, USD/h), and how many
-    there are of each."""
+    """Stretches that start after the last answer, by a provider's clock: (user, since, USD/h), with their number."""
     _answered_at: float = 0.0
     _stale: bool = True
 
@@ -141,8 +141,8 @@ class SpendLedger:
             for user, days in users.items()
         }
         return Spend(
-            day_usd=day.pop(EVERYBODY, 0.0),
-            month_usd=month.pop(EVERYBODY, 0.0),
+            day_usd=day.pop(ALL_USERS, 0.0),
+            month_usd=month.pop(ALL_USERS, 0.0),
             day_ends_at=day_starts_at + DAY_S,
             month_ends_at=month_ends_at,
             by_user_day_usd=day,
@@ -150,17 +150,17 @@ class SpendLedger:
         )
 
     def _begin(self, day_starts_at: float) -> None:
-        """Begin the sums of a day."""
+        """Rebuild the running sums for a day."""
         self._day_starts_at, self._stale = day_starts_at, False
         self._running, self._before, self._ahead = {}, {}, {}
         for meter in self._meters.values():
             if meter.launched_at is not None:
-                self._opened(EVERYBODY, meter.since, meter.price_usd_per_h)
+                self._opened(ALL_USERS, meter.since, meter.price_usd_per_h)
         for unit in self._units.values():
             self._opened(unit.user, unit.since, self._rate(unit))
 
     def _opened(self, user: str, since: float, usd_per_h: float) -> None:
-        """Count a stretch that goes on from ``since``."""
+        """Add a stretch that runs from ``since``."""
         if self._stale:
             return
         if since < self._day_starts_at:
@@ -169,10 +169,10 @@ class SpendLedger:
         running.usd_per_h += usd_per_h
         running.by_start += usd_per_h * from_s
         stretch = (user, since, usd_per_h)
-        self._ahead[stretch] = self._ahead.get(stretch, 0) + 1  # until an answer shows that it has begun
+        self._ahead[stretch] = self._ahead.get(stretch, 0) + 1  # until an answer later than its start
 
     def _closed(self, user: str, since: float, usd_per_h: float) -> None:
-        """Take back :meth:`_opened`."""
+        """Remove a stretch that :meth:`_opened` added."""
         running, stretch = self._running.get(user), (user, since, usd_per_h)
         if running is None or since < self._day_starts_at:
             self._stale = True
@@ -184,13 +184,13 @@ class SpendLedger:
             self._ahead[stretch] = ahead - 1
 
     def total_usd(self, now: float) -> float:
-        """Return what all machines of the log have cost up to ``now``, in USD."""
+        """Return what all instances in the log have cost up to ``now``, in USD."""
         billed = (meter for meter in self._meters.values() if meter.launched_at is not None)
         open_usd = sum(meter.price_usd_per_h * max(0.0, now - meter.since) / 3600.0 for meter in billed)
-        return sum(self._days.get(EVERYBODY, {}).values()) + open_usd
+        return sum(self._days.get(ALL_USERS, {}).values()) + open_usd
 
     def job_usd(self, now: float) -> Mapping[JobId, float]:
-        """Return what each unfinished job's units have cost so far, in USD."""
+        """Return what each unfinished job's units have cost up to ``now``, in USD."""
         total = dict(self._job_usd)
         for meter in self._units.values():
             usd = self._rate(meter) * max(0.0, now - meter.since) / 3600.0
@@ -201,31 +201,31 @@ class SpendLedger:
         return total
 
     def _overcharges(self, now: float) -> Iterator[tuple[_CostShare, float, float, float]]:
-        """Yield what was booked too much up to ``now``, as everybody's share is booked whole."""
-        for name, company in self._crowds.items():
-            yield from _overcharged(company, self._meters[name], now)
+        """Yield what was booked too much up to ``now``: each share is booked whole first."""
+        for name, sharers in self._crowded.items():
+            yield from _overcharged(sharers, self._meters[name], now)
 
     def _joined(self, name: str, meter: _Meter, part: _CostShare) -> None:
-        company = self._companies.setdefault(name, _Sharers())
-        if len(company.parts) >= SHARES_MAX:
-            self._settle(name, company, meter, part.since - SHARES_KEPT_S)
-        company.join(part)
-        if company.crowded:
-            self._crowds[name] = company
+        sharers = self._sharers.setdefault(name, _Sharers())
+        if len(sharers.parts) >= SHARES_MAX:
+            self._settle(name, sharers, meter, part.since - SHARES_KEPT_S)
+        sharers.join(part)
+        if sharers.crowded:
+            self._crowded[name] = sharers
 
-    def _settle(self, name: str, company: _Sharers, meter: _Meter, until: float) -> None:
-        """Book for good what was too much up to ``until``, and forget holders that had ended by then."""
-        for part, since, to, usd_per_h in _overcharged(company, meter, until) if company.crowded else ():
+    def _settle(self, name: str, sharers: _Sharers, meter: _Meter, until: float) -> None:
+        """Correct bookings up to ``until`` for shares that exceed the instance; forget units that ended before."""
+        for part, since, to, usd_per_h in _overcharged(sharers, meter, until) if sharers.crowded else ():
             self._book(part.user, since, to, -usd_per_h)
             if part.job_id in self._job_usd or part.until == inf:
                 usd = usd_per_h * (to - since) / 3600.0
                 self._job_usd[part.job_id] = self._job_usd.get(part.job_id, 0.0) - usd
-        company.parts = [part for part in company.parts if part.until > until]
-        for part in company.parts:
+        sharers.parts = [part for part in sharers.parts if part.until > until]
+        for part in sharers.parts:
             part.since = max(part.since, until)
-        company.crowded = company.crowded and sum(part.share for part in company.parts) > WHOLE
-        if not company.crowded:
-            self._crowds.pop(name, None)
+        sharers.crowded = sharers.crowded and sum(part.share for part in sharers.parts) > WHOLE
+        if not sharers.crowded:
+            self._crowded.pop(name, None)
 
     def _rate(self, unit: _UnitMeter) -> float:
         machine = self._meters.get(unit.instance_id)
@@ -244,7 +244,7 @@ class SpendLedger:
         unit.since = max(until, unit.since)
 
     def _end_unit(self, unit: _UnitMeter, until: float) -> None:
-        """Close it for good. It may have ended before a price change that was booked for it."""
+        """Close a unit's meter, and take back bookings after its end: a price event may have booked it further."""
         self._close_unit(unit, until)
         unit.part.until = until
         for since, booked_until, rate in unit.booked:
@@ -269,7 +269,7 @@ class SpendLedger:
             self._stale |= meter.launched_at is not None or meter.price_usd_per_h != price_usd_per_h
             meter.launched_at = meter.since = _number(event, "launched_at", event.at)
             meter.price_usd_per_h = price_usd_per_h
-            self._opened(EVERYBODY, meter.since, price_usd_per_h)
+            self._opened(ALL_USERS, meter.since, price_usd_per_h)
 
     def _price(self, event: Event) -> None:
         meter = self._meters.get(event.instance_id or "")
@@ -279,28 +279,28 @@ class SpendLedger:
         for unit in self._units.values():
             if unit.instance_id == event.instance_id:
                 self._close_unit(unit, event.at)
-        self._book(EVERYBODY, meter.since, event.at, meter.price_usd_per_h)
+        self._book(ALL_USERS, meter.since, event.at, meter.price_usd_per_h)
         meter.booked.append((meter.since, event.at, meter.price_usd_per_h))
         meter.since, meter.price_usd_per_h = max(event.at, meter.since), _number(event, "price_usd_per_h")
 
     def _terminated(self, event: Event) -> None:
-        # Units on it end with it, which may be long before we hear of it, and need its price for their last stretch.
+        # Its units ended with it, maybe long before this event, and need its price for their last stretch.
         ended_at = min(event.at, _number(event, "terminated_at", event.at))
         for key, unit in list(self._units.items()):
             if unit.instance_id == event.instance_id:
                 self._end_unit(unit, ended_at)
                 del self._units[key]
         name = event.instance_id or ""
-        meter, company = self._meters.pop(name, None), self._companies.pop(name, None)
-        if meter is not None and company is not None:
-            self._settle(name, company, meter, max((part.until for part in company.parts), default=0.0))
+        meter, sharers = self._meters.pop(name, None), self._sharers.pop(name, None)
+        if meter is not None and sharers is not None:
+            self._settle(name, sharers, meter, max((part.until for part in sharers.parts), default=0.0))
         if meter is not None and meter.launched_at is not None:
             until = max(_number(event, "terminated_at", event.at), meter.launched_at + meter.minimum_s)
-            self._closed(EVERYBODY, meter.since, meter.price_usd_per_h)
-            self._book(EVERYBODY, meter.since, until, meter.price_usd_per_h)
-            # By its provider's clock it may have ended before a price was heard of that we booked it up to.
+            self._closed(ALL_USERS, meter.since, meter.price_usd_per_h)
+            self._book(ALL_USERS, meter.since, until, meter.price_usd_per_h)
+            # By the provider's clock it may have ended before a price change that it was booked up to.
             for since, booked_until, usd_per_h in meter.booked:
-                self._book(EVERYBODY, max(since, until), booked_until, -usd_per_h)
+                self._book(ALL_USERS, max(since, until), booked_until, -usd_per_h)
 
     def _unit_started(self, event: Event) -> None:
         machine = self._meters.get(event.instance_id or "")
@@ -318,7 +318,7 @@ class SpendLedger:
             self._opened(unit.user, unit.since, self._rate(unit))
 
     def _book_before(self, unit: _UnitMeter, machine: _Meter, started_at: float) -> None:
-        """Book what a unit cost at earlier prices: it began before the current price was reported."""
+        """Book a unit's cost at earlier prices: it started before a price event that was read first."""
         for since, until, usd_per_h in machine.booked:
             stretch = (max(since, started_at), until, usd_per_h * unit.share)
             if stretch[0] < until:
@@ -356,14 +356,14 @@ SPEND_KINDS: tuple[EventKind, ...] = tuple(_HANDLERS)
 """The events a :class:`SpendLedger` needs; all others may be left out."""
 
 
-def _overcharged(company: _Sharers, meter: _Meter, until: float) -> Iterator[tuple[_CostShare, float, float, float]]:
+def _overcharged(sharers: _Sharers, meter: _Meter, until: float) -> Iterator[tuple[_CostShare, float, float, float]]:
     prices = [*meter.booked, (meter.since, inf, meter.price_usd_per_h)]
-    for place, *stretch in overcharges(company.parts, prices, until):
-        yield company.parts[place], stretch[0], stretch[1], stretch[2]
+    for place, *stretch in overcharges(sharers.parts, prices, until):
+        yield sharers.parts[place], stretch[0], stretch[1], stretch[2]
 
 
 def _period(now: float) -> tuple[float, float, float]:
-    """Return the start of the UTC day, and start and end of the UTC month, around ``now``."""
+    """Return the start of the UTC day, and the start and end of the UTC month, that contain ``now``."""
     day = datetime.fromtimestamp(now, UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     month = day.replace(day=1)
     following = (month + timedelta(days=32)).replace(day=1)

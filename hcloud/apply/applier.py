@@ -1,7 +1,7 @@
-"""Apply is the judge: each action of a plan is re-checked on fresh rows, then carried out as intent, effect, result.
+"""Apply a plan: each action is re-checked on fresh rows, then carried out as intent, effect, result.
 
-Rows change in short transactions; providers and the engine are called outside them. A daemon killed anywhere in between
-finds its open intents again and repeats them with the same token (architecture.md, ground rules 3 and 4).
+Rows change in short transactions; providers and the engine are called outside them. A daemon that is killed in between
+finds its open intents at the next start and repeats them with the same token (architecture.md, ground rules 3 and 4).
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ _ROW_ACTIONS: Mapping[type, Callable[[Transaction, Action], object]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """An action that fresh state no longer allowed, and why."""
+    """An action that fresh rows no longer allow, and why."""
 
     action: Action
     why: str
@@ -74,18 +74,20 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApplyResult:
-    """What became of a plan: how many actions were carried out, which were refused."""
+    """What was applied of a plan."""
 
     applied: int
+    """The number of actions applied."""
     refused: tuple[Refusal, ...] = ()
+    """Actions that fresh rows no longer allow."""
     moved: bool = False
-    """Whether anything but a Wait was carried out, so that planning again soon is worth while."""
+    """Whether any action but a Wait was applied: the next cycle should come soon."""
     went_on: bool = True
-    """Whether nothing was, but machines that are in use were renewed, if that."""
+    """Whether nothing but Waits and renewals was applied."""
     due_at: float = inf
-    """When time alone changes what is decided (``Plan.due_at``)."""
+    """When time alone changes the next plan (``Plan.due_at``)."""
     failed: tuple[Refusal, ...] = ()
-    """Actions that could not be carried out, by a defect; they changed nothing."""
+    """Actions that failed because of a defect; they changed nothing."""
 
 
 def _subjects(intents: Sequence[Intent]) -> str:
@@ -94,7 +96,7 @@ def _subjects(intents: Sequence[Intent]) -> str:
 
 
 class Applier:
-    """Carries out plans. One at a time: only the leader's controller calls it."""
+    """Applies plans, one at a time: only the leader's controller calls it."""
 
     def __init__(
         self,
@@ -108,23 +110,22 @@ class Applier:
         uploads_dir: Path,
         unit_index: UnitIndex | None = None,
     ) -> None:
-        """Take the ports; nothing is called yet. ``unit_index`` may be shared with others that follow the same rows."""
+        """Keep the ports; call none yet. ``unit_index`` may be shared with others that follow the same rows."""
         self.store = store
         self.clock = clock
         self.unit_index = unit_index or UnitIndex()
         self.machines = MachineActions(store=store, providers=providers, clock=clock, owner=owner, bootstrap=bootstrap)
         self.units = UnitActions(store=store, runner=runner, clock=clock, uploads_dir=uploads_dir)
         self._failed: list[Refusal] = []
-        self._troubles: dict[str, Failure] = {}
+        self._failures: dict[str, Failure] = {}
 
     def apply(
         self, plan: Plan, policy: Policy, offers: Sequence[Offer], lease: LeaderLease | None = None
     ) -> ApplyResult:
-        """Carry out ``plan``: rows first, then what frees money and room (stops, resizes, ends), then what takes it.
+        """Apply ``plan``: row changes, then what frees money and capacity (stops, resizes, ends), then the rest.
 
-        An action that fails by a defect is skipped and reported, so that it does not stop the others.
-
-        Raises StoreBusy, StaleWrite (the lease is lost): what was done so far is recorded, the rest is planned anew.
+        An action that fails because of a defect changes nothing and is returned in ``failed``. Raises StoreBusy,
+        StaleWrite (the leader lease is lost): what was applied is recorded, and the next cycle plans the rest again.
         """
         refused: list[Refusal] = []
         self._failed.clear()
@@ -132,7 +133,9 @@ class Applier:
         done += self._stops(plan, refused, lease)
         done += self._resizes(plan, refused, lease)
         done += self._terminates(plan, policy, refused, lease)
-        done += self._renewals(plan, refused, lease)
+        # After the stops: renewals need users' limits to be kept, and the daemon may die in between.
+        renewals = [a for a in plan.actions if isinstance(a, Renew)]
+        done += self._record(renewals, refused, lease, lambda: renew)[0]
         done += self._launches(plan, policy, offers, refused, lease)
         done += self._places(plan, refused, lease)
         moved = any(not isinstance(a, Wait) for a in done)
@@ -142,13 +145,13 @@ class Applier:
         )
 
     def resume(self, intents: Sequence[Intent], policy: Policy, lease: LeaderLease | None = None) -> int:
-        """Repeat open intents that are due (found at start-up, or left open by a failure); return how many."""
+        """Repeat the open intents that are due, of an earlier process or after an error; return how many."""
         now = self.clock.now()
         due: dict[IntentKind, list[Intent]] = {kind: [] for kind in IntentKind}
         for intent in intents:
             if intent.retry_at <= now:
                 due[intent.kind].append(intent)
-        drives: Mapping[IntentKind, Drive] = {  # what frees room and money first
+        drives: Mapping[IntentKind, Drive] = {  # what frees capacity and money first
             IntentKind.STOP: self.units.drive_stops,
             IntentKind.RESIZE: self.units.drive_resizes,
             IntentKind.TERMINATE: self.machines.drive_terminates,
@@ -163,16 +166,9 @@ class Applier:
         actions = [a for a in plan.actions if type(a) in _ROW_ACTIONS]
 
         def record(txn: Transaction, action: Action) -> None:
-            """Change rows only: these actions touch nothing outside."""
             _ROW_ACTIONS[type(action)](txn, action)
 
         return self._record(actions, refused, lease, lambda: record)[0]
-
-    def _renewals(self, plan: Plan, refused: list[Refusal], lease: LeaderLease | None) -> list[Action]:
-        """Renew machines: units of users with exhausted limits may be stopped for that, and must be
-        before, as the daemon may die in between."""
-        actions = [a for a in plan.actions if isinstance(a, Renew)]
-        return list(self._record(actions, refused, lease, lambda: renew)[0])
 
     def _stops(self, plan: Plan, refused: list[Refusal], lease: LeaderLease | None) -> list[Action]:
         whole = [a for a in plan.actions if isinstance(a, StopAttempt)]
@@ -188,7 +184,6 @@ class Applier:
             return []
 
         def recording() -> Callable[[Transaction, Resize], list[Intent]]:
-            """Begin with all that is free now."""
             free = self._free({each.instance_id for action in actions for each in action.ranks})
             return lambda txn, action: self.units.record_resize(txn, action, free)
 
@@ -202,7 +197,6 @@ class Applier:
         actions = [a for a in plan.actions if isinstance(a, Terminate)]
 
         def record(txn: Transaction, action: Terminate) -> Intent | None:
-            """Write the intent to end one machine; None where it is ending already."""
             return self.machines.record_terminate(txn, action, policy)
 
         done, intents = self._record(actions, refused, lease, lambda: record)
@@ -217,14 +211,14 @@ class Applier:
             return []
 
         def recording() -> Callable[[Transaction, Launch], Instance]:
-            """Write each launch beside the earlier ones of this plan: budgets and caps are judged with them."""
+            # Caps and budgets are checked against the earlier launches of this plan too.
             live = LaunchBudgetView.of(self.store.live().instances)
             price = partial(on_demand_price, offers=offers)
             return lambda txn, each: self.machines.record_launch(txn, each, policy, live, price(each.offer))
 
         done, launched = self._record(actions, refused, lease, recording)
         intents = {intent.token: intent for intent in self.store.live().intents}
-        # In the plan's order: where room is scarce, who came first gets it.
+        # In the plan's order: if capacity is scarce, the first gets it.
         begun = [intents[instance.token] for instance in launched if instance.token in intents]
         self._drive(begun, self._launching(policy), lease)
         return list(done)
@@ -235,7 +229,6 @@ class Applier:
             return []
 
         def recording() -> Callable[[Transaction, Place], Intent]:
-            """Begin with all that is free now."""
             free = self._free({each.instance_id for action in actions for each in action.ranks})
             return lambda txn, action: self.units.record_place(txn, action, free)
 
@@ -244,7 +237,7 @@ class Applier:
         return list(done)
 
     def _free(self, names: Iterable[str]) -> dict[str, Resources]:
-        """Return what is left on those of these machines that are READY, by the rows as they are now."""
+        """Return the free resources of those of the instances that are READY, by the rows as they are now."""
         view = self.store.live()
         self.unit_index.follow(view.jobs, view.instances)
         return self.unit_index.free_resources(names)
@@ -256,17 +249,15 @@ class Applier:
         lease: LeaderLease | None,
         recording: Callable[[], Callable[[Transaction, A], R | None]],
     ) -> tuple[list[A], list[R]]:
-        """Carry out row changes of ``actions`` in one transaction; return those done and what they gave.
+        """Write the rows of ``actions`` in one transaction; return the actions done and their results.
 
-        ``recording`` begins anew with what it counts. What fails by a defect is left out of it.
+        ``recording`` resets its counters and returns what writes one action. Refused and failed actions are left out.
         """
 
         def judging() -> Callable[[Transaction, A], R | Refusal | None]:
-            """Begin anew, and judge each by fresh rows."""
             carry_out = recording()
 
             def judge(txn: Transaction, action: A) -> R | Refusal | None:
-                """Carry out one action, or refuse it."""
                 try:
                     return carry_out(txn, action)
                 except (Refused, InvalidTransition, NotFound) as why:
@@ -274,13 +265,13 @@ class Applier:
 
             return judge
 
-        found = run_batch(self.store, self.clock, lease, actions, judging, self._leave_out)
-        refused += [given for _, given in found if isinstance(given, Refusal)]
-        done = [(action, given) for action, given in found if not isinstance(given, Refusal)]
+        results = run_batch(self.store, self.clock, lease, actions, judging, self._record_failed)
+        refused += [given for _, given in results if isinstance(given, Refusal)]
+        done = [(action, given) for action, given in results if not isinstance(given, Refusal)]
         return [action for action, _ in done], [given for _, given in done if given is not None]
 
-    def _leave_out(self, action: Action, defect: Exception) -> None:
-        _log.error("%s failed with a defect of HCloud; all other actions go on", type(action).__name__, exc_info=defect)
+    def _record_failed(self, action: Action, defect: Exception) -> None:
+        _log.error("%s failed, a defect; the others are carried out without it", type(action).__name__, exc_info=defect)
         self._failed.append(Refusal(action=action, why=error_text(defect)))
 
     # --------------------------------------------------------------------------------------------------------- driving
@@ -288,12 +279,13 @@ class Applier:
         return lambda intents, lease: self.machines.drive_launches(intents, policy, lease)
 
     def _drive(self, intents: Sequence[Intent], drive: Drive, lease: LeaderLease | None) -> None:
-        """Have intents carried out. Those for which it fails by a defect stay open for later, so that the others are;
-        what was asked of clouds and workers before it failed may be asked again."""
+        """Carry out intents. Those that fail because of a defect stay open for a later retry.
+
+        Calls that were made before the failure may be repeated.
+        """
 
         def carry_out(some: Sequence[Intent]) -> None:
-            """Carry out those that an earlier try has not settled, or put off."""
-            if some is not intents:
+            if some is not intents:  # an earlier call may have settled or postponed some
                 live = {intent.token: intent for intent in self.store.live().intents}
                 some = [each for each in some if live.get(each.token) == each]
             if some:
@@ -301,18 +293,18 @@ class Applier:
 
         if not intents:
             return
-        trouble = bisect_failures(intents, carry_out, lambda intent, trouble: self._postpone(intent, trouble, lease))
-        if trouble is not None:
-            self._troubles[f"{intents[0].kind.value} of {_subjects(intents)}"] = trouble
+        failure = bisect_failures(intents, carry_out, lambda intent, failed: self._postpone(intent, failed, lease))
+        if failure is not None:
+            self._failures[f"{intents[0].kind.value} of {_subjects(intents)}"] = failure
 
-    def _postpone(self, intent: Intent, trouble: Failure, lease: LeaderLease | None) -> None:
+    def _postpone(self, intent: Intent, failure: Failure, lease: LeaderLease | None) -> None:
         job_id = None if intent.kind in (IntentKind.LAUNCH, IntentKind.TERMINATE) else intent.subject
-        self._troubles[f"{intent.kind.value} of {intent.subject}"] = trouble._replace(job_id=job_id)
+        self._failures[f"{intent.kind.value} of {intent.subject}"] = failure._replace(job_id=job_id)
         with self.store.transaction(self.clock.now(), lease) as txn:
             if (fresh := txn.intent(intent.token)) is not None:
                 txn.put_intent(replace(fresh, tries=fresh.tries + 1, retry_at=txn.now + DEFECT_RETRY_S))
 
     def take_failures(self) -> Failures:
-        """Return what intents could not be carried out, by a defect, since this was asked last."""
-        taken, self._troubles = self._troubles, {}
+        """Return, once, the intents that failed because of a defect since the last call."""
+        taken, self._failures = self._failures, {}
         return taken

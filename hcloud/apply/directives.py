@@ -1,4 +1,4 @@
-"""Operators' directives about instances: recorded here, obeyed by ``hcloud.planner.instance_lifecycle``."""
+"""Operators' directives (drain, destroy, pause): recorded here, obeyed by ``hcloud.planner``."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from hcloud.planner.snapshot import Directive, DirectiveScope
 from hcloud.store import Transaction
 
 PAUSED = "paused"
-"""Key of the store's meta table: why launching and placing is paused ("" or absent: it is not)."""
+"""Key in the store's meta table: why launching and placing are paused; "" or absent if they are not."""
 
 
 def set_paused(txn: Transaction, actor: str, reason: str) -> bool:
-    """Pause launching and placing, or with "" resume; return whether that changed anything."""
+    """Pause launching and placing for ``reason``, or resume if that is ""; return whether that changed anything."""
     if (txn.meta(PAUSED) or "") == reason:
         return False
     txn.put_meta(PAUSED, reason)
@@ -23,41 +23,43 @@ def set_paused(txn: Transaction, actor: str, reason: str) -> bool:
     return True
 
 
-def record_directive(txn: Transaction, order: Directive) -> None:
-    """Record a directive and its event."""
-    txn.put_directive(order)
-    what = "destroy" if order.destroy else "drain"
-    _tell(txn, what, order.scope, order.name, order.by, order.deadline_at)
+def record_directive(txn: Transaction, directive: Directive) -> None:
+    """Write a directive and its event."""
+    txn.put_directive(directive)
+    what = "destroy" if directive.destroy else "drain"
+    _emit_order(txn, what, directive.scope, directive.name, directive.by, directive.deadline_at)
 
 
 def withdraw_directive(
     txn: Transaction, scope: DirectiveScope, name: str, actor: str, live: Sequence[Instance]
 ) -> bool:
-    """Forget an order to drain; return whether there was one. Its machines may be used again, if the planner agrees.
+    """Drop a drain directive; return whether there was one. Its draining instances become READY again.
 
-    Orders that remain, a misbehaving machine or one the provider takes back are drained again by the next plan.
+    The next plan drains them again if another directive, a notice or misbehaviour still asks for it.
     """
     if not txn.drop_directive(scope, name):
         return False
-    order = Directive(scope=scope, name=name, by=actor, ordered_at=txn.now)
-    _tell(txn, "undo", scope, name, actor, None)
+    directive = Directive(scope=scope, name=name, by=actor, ordered_at=txn.now)
+    _emit_order(txn, "undo", scope, name, actor, None)
     reason = Reason(code="drain_undone", text=f"undrained by {actor}")
     for instance in live:
-        if order.covers(instance) and instance.state is InstanceState.DRAINING:
+        if directive.covers(instance) and instance.state is InstanceState.DRAINING:
             transition_instance(txn, txn.instance(instance.id), InstanceState.READY, reason)
     return True
 
 
-def refuse_drained(txn: Transaction, offer: Offer, orders: Sequence[Directive]) -> None:
-    """Refuse a launch that an operator has forbidden since it was planned. Raises Refused."""
-    closing = next((order for order in orders if order.closes(offer)), None)
+def refuse_drained(txn: Transaction, offer: Offer, directives: Sequence[Directive]) -> None:
+    """Raise Refused for a launch that an operator has forbidden since it was planned."""
+    closing = next((each for each in directives if each.closes(offer)), None)
     if closing is not None:
         raise Refused(f"{offer.instance_type.name} at {offer.provider} is drained by {closing.by}")
     if why := txn.meta(PAUSED):
         raise Refused(f"paused: {why}")
 
 
-def _tell(txn: Transaction, what: str, scope: DirectiveScope, name: str, actor: str, deadline_at: float | None) -> None:
+def _emit_order(
+    txn: Transaction, what: str, scope: DirectiveScope, name: str, actor: str, deadline_at: float | None
+) -> None:
     instance_id = name if scope is DirectiveScope.INSTANCE else None
     kind = EventKind.OPERATOR_ORDER
     txn.emit(

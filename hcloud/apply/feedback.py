@@ -1,4 +1,4 @@
-"""What profiling runs found and jobs reached, written down as knowledge of their application, with the event of it."""
+"""Feedback: what profiling runs and finished jobs show is recorded with their application, with an event."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from hcloud.planner.fit.sizing import ExpectedPerformance, expected
 from hcloud.store import Transaction
 
 LEAST_RUN_S = 1.0
-"""What ran shorter says little about performance: starting up is most of it."""
+"""Shorter runs say little about performance: most of such a run is start-up."""
 
 
 # ------------------------------------------------------------------------------------------------------------ profiling
 def record_findings(txn: Transaction, run: Job, findings: Findings) -> None:
-    """Record what one profiling run found, good for something or not, with a JOB_PROFILED event of the job profiled.
+    """Record what one profiling run found, useful or not, with a JOB_PROFILED event of the profiled job.
 
-    A run for no job (``measure`` in a job file) updates no belief: its event has all its results.
+    A run without a job to profile (``measure`` in a job file) changes no application; its event holds all it found.
     """
     request = run.spec.profile
     assert request is not None
     if not request.job_id:
-        _tell(txn, run, run, findings, "", _what_was_measured(findings))
+        _emit_profiled(txn, run, run, findings, "", _measurement_summary(findings))
         return
     job = txn.job(request.job_id)
     identity = identify(job.spec)
@@ -37,16 +37,16 @@ def record_findings(txn: Transaction, run: Job, findings: Findings) -> None:
         text = f"behaves like {same.name}"
     else:
         known = txn.put_application(learn(own, identity, request, findings, run.id, txn.now))
-        text = "does not behave like its known program" if request.look else _what_was_measured(findings)
+        text = "does not behave like its known program" if request.look else _measurement_summary(findings)
         if own is not None and not comparable(own, findings):
             text += f"; not comparable with earlier numbers by {own.measure}, stored apart"
         if job.state in JOB_ON_INSTANCE and findings.readings and row_name(job.application) != known.name:
             txn.put_job(replace(job, application=known.name))
             text += f"; now classified as {known.name}, before as {job.application or 'a typical application'}"
-    _tell(txn, job, run, findings, known.name, text)
+    _emit_profiled(txn, job, run, findings, known.name, text)
 
 
-def _tell(txn: Transaction, job: Job, run: Job, findings: Findings, application: str, text: str) -> None:
+def _emit_profiled(txn: Transaction, job: Job, run: Job, findings: Findings, application: str, text: str) -> None:
     notes = ", ".join(findings.notes)
     txn.emit(
         EventKind.JOB_PROFILED,
@@ -67,7 +67,7 @@ def _tell(txn: Transaction, job: Job, run: Job, findings: Findings, application:
     )
 
 
-def _what_was_measured(findings: Findings) -> str:
+def _measurement_summary(findings: Findings) -> str:
     if not findings.readings:
         return "nothing could be measured"
     questions = dict.fromkeys(each.question for each in findings.readings)
@@ -77,22 +77,23 @@ def _what_was_measured(findings: Findings) -> str:
 
 # ------------------------------------------------------------------------------------------------------------- feedback
 class UnitTotals(NamedTuple):
-    """What a job's last samples said it had done: totals since the start, its mean rate of requests, and the best rate
-    of its windows that were recorded (None: none was)."""
+    """What a job's unit had done by its last samples."""
 
     progress: float | None = None
     written_mib: float | None = None
     requests_per_s: float | None = None
+    """Moving average."""
     cpu_s: float | None = None
     best_window_per_s: float | None = None
+    """The best mean request rate of a recorded window; None if none was recorded."""
 
 
 def record_performance(
-    txn: Transaction, job: Job, instance: Instance, reached: UnitTotals, believed: Classification | None, *, alone: bool
+    txn: Transaction, job: Job, instance: Instance, totals: UnitTotals, believed: Classification | None, *, alone: bool
 ) -> None:
-    """Record how a job of a known application did, beside what was expected, once its attempt is over.
+    """Compare a job with what was expected, once its attempt is over, and add the run to its application.
 
-    ``instance``: where it ran (rank 0). ``alone``: no other unit held part of the instance as it ended.
+    ``instance``: where rank 0 ran. ``alone``: whether no other job held part of it at the end.
     """
     row = txn.application(row_name(job.application)) if job.application else None
     run_s, done = run_time_s(job), job.attempt is not None and job.attempt.over and job.attempt.failure is None
@@ -100,9 +101,9 @@ def record_performance(
         return
     whole = done and job.attempt.stop_requested_at is None
     row = ran(row, run_s) if whole else row
-    measured = _performance(row, reached, run_s, whole)
+    measured = _performance(row, totals, run_s, whole)
     if measured is not None and believed is not None:
-        run = _ran_as(job, instance, measured, alone, reached.best_window_per_s)
+        run = _job_run(job, instance, measured, alone, totals.best_window_per_s)
         row = _compare(txn, job, row, believed, run)
     txn.put_application(row)
 
@@ -111,44 +112,47 @@ def record_window(
     txn: Transaction, job: Job, instance: Instance, requests_per_s: float, believed: Classification | None, *,
     alone: bool, best_before: float | None = None,
 ) -> None:  # fmt: skip
-    """Record what a running service of a known application served on average in one window, beside what was expected.
+    """Compare the mean request rate of one window of a running service with what was expected.
 
-    Only a row whose performance is requests can be compared with that. ``best_before``: what this start of it served in
-    the best of its earlier windows; None: this is the first.
+    Only for applications measured in requests. ``best_before``: the best of this start's earlier windows, None if none.
     """
     row = txn.application(row_name(job.application)) if job.application else None
     if row is None or believed is None or row.measure is not Measure.REQUESTS or requests_per_s <= 0:
         return
-    run = _ran_as(job, instance, requests_per_s, alone, best_before)
+    run = _job_run(job, instance, requests_per_s, alone, best_before)
     txn.put_application(_compare(txn, job, row, believed, run))
 
 
-def _performance(row: Application, reached: UnitTotals, run_s: float, whole: bool) -> float | None:
+def _performance(row: Application, totals: UnitTotals, run_s: float, whole: bool) -> float | None:
     """Return performance per second by the application's measure; None if this run does not show it."""
     if row.measure in WHOLE_JOBS:
-        part = 1.0 if whole else reached.progress if row.measure is Measure.PROGRESS else None
+        part = 1.0 if whole else totals.progress if row.measure is Measure.PROGRESS else None
     elif row.measure is Measure.REQUESTS:
-        return reached.requests_per_s
+        return totals.requests_per_s
     else:
-        part = {Measure.OUTPUT: reached.written_mib, Measure.CPU: reached.cpu_s}.get(row.measure or Measure.COMPLETION)
+        part = {Measure.OUTPUT: totals.written_mib, Measure.CPU: totals.cpu_s}.get(row.measure or Measure.COMPLETION)
     return part / run_s if part else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _JobRun:
-    """How a job did where it ran: on which type, with what of it, on how many nodes; its performance by the measure of
-    its application, whether it was alone, and the best of its earlier windows (None: there was none)."""
+    """How a job performed where it ran."""
 
     instance_id: InstanceId
     column: str
+    """``provider/type`` of the instance."""
     vcpus: float
+    """What the job held per node."""
     nodes: int
     measured: float
+    """Performance by the application's measure."""
     alone: bool
+    """Whether no other job held part of the instance."""
     best_before: float | None
+    """The best earlier window of the same start; None if there was none."""
 
 
-def _ran_as(job: Job, instance: Instance, measured: float, alone: bool, best_before: float | None) -> _JobRun:
+def _job_run(job: Job, instance: Instance, measured: float, alone: bool, best_before: float | None) -> _JobRun:
     held = job.attempt.allocations if job.attempt is not None else ()
     return _JobRun(
         instance_id=instance.id,
@@ -162,7 +166,7 @@ def _ran_as(job: Job, instance: Instance, measured: float, alone: bool, best_bef
 
 
 def _compare(txn: Transaction, job: Job, row: Application, believed: Classification, run: _JobRun) -> Application:
-    """Write the PREDICTION event, and return the application with what the run adds to it."""
+    """Write the PREDICTION event; return the application with the run added."""
     asked_vcpus = row.reference_vcpus or run.vcpus
     own = expected(believed, run.column, vcpus=run.vcpus, asked_vcpus=asked_vcpus, nodes=run.nodes)
     own = own and own.times(per_rank(row.measure, run.nodes))
@@ -171,13 +175,13 @@ def _compare(txn: Transaction, job: Job, row: Application, believed: Classificat
     if own is None or base is None:
         as_asked = scale and run.nodes == 1 and run.vcpus == asked_vcpus
         return feed(row, run.column, run.measured / scale, None, alone=run.alone) if as_asked else row
-    if scale == 0.0:  # the first run under this input tells its scale
+    if scale == 0.0:  # the first run with this input shows its scale
         return replace(row, inputs={**row.inputs, identify(job.spec).input: run.measured / own.value})
-    _tell_prediction(txn, job, row, own, run)
-    return _fed(row, own, base, scale, run)
+    _emit_prediction(txn, job, row, own, run)
+    return _with_run(row, own, base, scale, run)
 
 
-def _tell_prediction(txn: Transaction, job: Job, row: Application, own: ExpectedPerformance, run: _JobRun) -> None:
+def _emit_prediction(txn: Transaction, job: Job, row: Application, own: ExpectedPerformance, run: _JobRun) -> None:
     low, high = own.limits()
     txn.emit(
         EventKind.PREDICTION,
@@ -198,10 +202,10 @@ def _tell_prediction(txn: Transaction, job: Job, row: Application, own: Expected
     )
 
 
-def _fed(
+def _with_run(
     row: Application, own: ExpectedPerformance, base: ExpectedPerformance, scale: float, run: _JobRun
 ) -> Application:
-    """Return the application with the run added, converted to one node with the requested resources."""
+    """Return the application with the run added, converted to one node of the requested size."""
     factor, (low, high) = own.value / base.value * scale, own.limits()
     relative = Estimate(value=base.value / scale, low=low / factor, high=high / factor)
     before = None if run.best_before is None else run.best_before / factor

@@ -1,4 +1,4 @@
-"""Job actions that only change rows: enqueue, wait, finish, preempted, profile, classify."""
+"""Actions on jobs that only change rows: enqueue, wait, finish, preempt, profile, classify, correct."""
 
 from __future__ import annotations
 
@@ -8,20 +8,19 @@ from typing import Any
 from hcloud.apply.transitions import reason_fields, transition_job
 from hcloud.classifier.applications import feed, row_name, scale_of
 from hcloud.core.errors import Refused
-from hcloud.core.estimates import Application
 from hcloud.core.model import JOB_ENDED, JOB_ON_INSTANCE, Correction, EventKind, Job, JobState, Reason
 from hcloud.core.rows import replace_fields
 from hcloud.planner.plan import Classify, Correct, Enqueue, Finish, Learnt, Preempted, Profile, Wait
 from hcloud.store import Submission, Transaction
 
 
-def _require_over(job: Job, wish: str) -> None:
+def _require_over(job: Job, verb: str) -> None:
     if job.state in JOB_ON_INSTANCE and job.attempt is not None and not job.attempt.over:
-        raise Refused(f"{job.id} cannot be {wish}: attempt {job.attempt.id} has not ended")
+        raise Refused(f"{job.id} cannot be {verb}: attempt {job.attempt.id} has not ended")
 
 
 def enqueue(txn: Transaction, action: Enqueue) -> None:
-    """Queue a job. Refused while an attempt of it still runs, or when it has ended."""
+    """Queue a job. Raises Refused while an attempt still runs, InvalidTransition if the job has ended."""
     job = txn.job(action.job_id)
     _require_over(job, "queued")
     failures = (*job.failures, action.failure) if action.failure else job.failures
@@ -39,7 +38,7 @@ def enqueue(txn: Transaction, action: Enqueue) -> None:
 
 
 def mark_preempted(txn: Transaction, action: Preempted) -> None:
-    """Note that a job lost its machine. Refused while a part of it still runs."""
+    """Record that a job lost its instance. Raises Refused while a part of it still runs."""
     job = txn.job(action.job_id)
     _require_over(job, "marked preempted")
     failures = (*job.failures, action.failure)
@@ -49,7 +48,7 @@ def mark_preempted(txn: Transaction, action: Preempted) -> None:
 
 
 def wait(txn: Transaction, action: Wait) -> None:
-    """Note why a job waits; an event only when the code is new."""
+    """Record why a job waits; write an event only if the code is new."""
     job = txn.job(action.job_id)
     if job.state in JOB_ENDED or job.state in JOB_ON_INSTANCE or job.wait_code == action.reason.code:
         return
@@ -64,7 +63,7 @@ def wait(txn: Transaction, action: Wait) -> None:
 
 
 def finish(txn: Transaction, action: Finish) -> None:
-    """End a job. Refused while an attempt of it still runs."""
+    """End a job and cancel its profiling runs. Raises Refused while an attempt still runs."""
     job = txn.job(action.job_id)
     _require_over(job, "ended")
     if action.state is not JobState.CANCELLED and job.cancelled_by:
@@ -77,37 +76,37 @@ def finish(txn: Transaction, action: Finish) -> None:
 
 # ------------------------------------------------------------------------------------------------------------ profiling
 def profile(txn: Transaction, action: Profile) -> None:
-    """Submit a job's profiling runs and note them with it, all in one transaction: so they are made once.
+    """Submit a job's profiling runs and record them with the job in one transaction, so that they are created once.
 
-    Refused where the job has gone on or was cancelled, or has a whole set of runs already. A running job may be
-    profiled again, while no other run of it is left; it stays what it is taken for until that has found something.
+    A running job keeps its application until a new run has found something. Raises Refused if the job has moved on, was
+    cancelled, or has a full set of runs.
     """
     job = txn.job(action.job_id)
     again = job.state in JOB_ON_INSTANCE
     if (job.state is not JobState.SUBMITTED and not again) or job.cancelled_by:
         raise Refused(f"{job.id} is {job.state}" + (f", cancelled by {job.cancelled_by}" if job.cancelled_by else ""))
     before = [txn.job(run) for run in job.profile_runs]
-    if not all(run.state in JOB_ENDED if again else _only_looked(run) for run in before):
+    if not all(run.state in JOB_ENDED if again else _is_finished_check(run) for run in before):
         raise Refused(f"{job.id} was profiled already: {', '.join(job.profile_runs)}")
     runs = txn.add_jobs([Submission(spec=spec, actor="hcloud") for spec in action.runs])
     names = tuple(run.id for run in runs)
-    noted = replace(job, profile_runs=(*job.profile_runs, *names))
+    updated = replace(job, profile_runs=(*job.profile_runs, *names))
     if not again:
-        noted = replace(noted, application=action.application, wait_code=action.reason.code)
-        noted = replace(noted, wait_text=action.reason.text)
-    after = txn.put_job(noted)
+        updated = replace(updated, application=action.application, wait_code=action.reason.code)
+        updated = replace(updated, wait_text=action.reason.text)
+    after = txn.put_job(updated)
     fields = {**reason_fields(action.reason), "from": job.state.value, "to": job.state.value, "profile_runs": names}
     txn.emit(EventKind.JOB_STATE, job_id=after.id, user=job.spec.user, **fields)
 
 
-def _only_looked(run: Job) -> bool:
+def _is_finished_check(run: Job) -> bool:
     return run.state in JOB_ENDED and run.spec.profile is not None and run.spec.profile.look
 
 
 def classify(txn: Transaction, action: Classify) -> None:
-    """Take a job for an application, through PROFILED where it was; what still runs to profile it is cancelled.
+    """Assign a job's application, and cancel the profiling runs that are still running.
 
-    Refused where it has gone on or was cancelled.
+    Raises Refused if the job has moved on or was cancelled.
     """
     job = txn.job(action.job_id)
     if job.state not in (JobState.SUBMITTED, JobState.PROFILED) or job.cancelled_by:
@@ -126,7 +125,6 @@ def classify(txn: Transaction, action: Classify) -> None:
 
 
 def _end_runs(txn: Transaction, job: Job, why: str) -> None:
-    """Cancel the profiling runs of a job that are not over; the next cycles see to their end."""
     for name in job.profile_runs:
         run = txn.job(name)
         if run.state in JOB_ENDED or run.cancelled_by is not None:
@@ -141,18 +139,18 @@ def _end_runs(txn: Transaction, job: Job, why: str) -> None:
         txn.emit(EventKind.JOB_STATE, job_id=run.id, user=run.spec.user, **fields)
 
 
-KEPT = 64
-"""So many corrections are kept with a job, the latest."""
+CORRECTIONS_KEPT = 64
+"""The number of latest corrections kept with a job."""
 
 
 def correct(txn: Transaction, action: Correct) -> None:
-    """Note a correction with its job, with a CORRECTION event. Refused where nothing of the job runs any more."""
+    """Record a correction with its job and a CORRECTION event. Raises Refused if the job is not running."""
     job = txn.job(action.job_id)
     attempt = job.attempt
     if attempt is None or attempt.over or job.state not in JOB_ON_INSTANCE:
         raise Refused(f"{job.id} is not running")
     made = Correction(at=txn.now, step=action.step, attempt=attempt.id, instances=action.instances)
-    txn.put_job(replace(job, corrections=(*job.corrections, made)[-KEPT:]))
+    txn.put_job(replace(job, corrections=(*job.corrections, made)[-CORRECTIONS_KEPT:]))
     txn.emit(
         EventKind.CORRECTION,
         job_id=job.id,
@@ -164,21 +162,17 @@ def correct(txn: Transaction, action: Correct) -> None:
 
 
 def _learn(txn: Transaction, job: Job, learnt: Learnt) -> None:
-    """Write down what a running job taught; nothing where its application is not known any more."""
+    """Add what a running job showed to its application, if that is still known."""
     row = txn.application(row_name(job.application)) if job.application else None
     scale = scale_of(row, job.application) if row is not None else None
     if row is None or not scale:
         return
-    known = _with_tolerated(row, learnt)
-    asked = row.reference_vcpus or learnt.vcpus
-    if learnt.performance is not None and learnt.vcpus == asked:
+    known = row
+    if learnt.tolerated:
+        tolerated = {**row.cells.get("tolerated", {}), **learnt.tolerated}
+        known = replace(row, cells={**row.cells, "tolerated": tolerated})
+    requested = row.reference_vcpus or learnt.vcpus
+    if learnt.performance is not None and learnt.vcpus == requested:
         known = feed(known, learnt.column, learnt.performance / scale, None, alone=True)
     if known != row:
         txn.put_application(known)
-
-
-def _with_tolerated(row: Application, learnt: Learnt) -> Application:
-    if not learnt.tolerated:
-        return row
-    cells = {**row.cells, "tolerated": {**row.cells.get("tolerated", {}), **learnt.tolerated}}
-    return replace(row, cells=cells)

@@ -1,4 +1,4 @@
-"""Launch calls of one plan, several at once where a provider takes them so: one launch may take ten seconds."""
+"""The launch calls of one plan, parallel where a provider allows it: one launch may take ten seconds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hcloud.provider import CloudInstance, LaunchRequest, Provider, is_machine
 from hcloud.quarantine import call_provider
 
 SEND_TIME_S = 5.0
-"""Nothing more is sent after this long, so that a big plan does not hold up the cycle; the next cycle goes on."""
+"""No launch is sent after this long, so that a large plan does not delay the cycle; the next cycle continues."""
 
 Answer = CloudInstance | ProviderError | None
 Send = Callable[[LaunchRequest], Answer]
@@ -22,33 +22,32 @@ Send = Callable[[LaunchRequest], Answer]
 def send_launches(
     providers: Mapping[str, Provider], requests: Sequence[LaunchRequest], clock: Clock
 ) -> Generator[Answer, None, None]:
-    """Yield each request's answer in the order of ``requests``, so that results are recorded in the plan's order.
+    """Yield each request's answer in the order of ``requests``; None if time was up before it was sent.
 
-    None: not sent, because time was up. Where a provider takes one launch at a time, each is sent only when the answers
-    before it have been taken. Whoever stops taking answers stops what is not sent; what is under way is waited for.
+    A provider that takes one launch at a time gets each only after the answers before it were consumed. Closing the
+    generator cancels what is not sent, and waits for what is in progress.
     """
     until = clock.now() + SEND_TIME_S
 
     def send(request: LaunchRequest) -> Answer:
-        """Ask one provider; None, and nothing was sent, where its turn comes after ``until``."""
         if clock.now() >= until:
             return None
         try:
             name = request.offer.provider
             return call_provider(lambda: provider_named(providers, name).launch(request), f"{name}.launch", is_machine)
-        except ProviderError as trouble:
-            return trouble
+        except ProviderError as error:
+            return error
 
     with ExitStack() as pools:
-        flying = _flying(providers, requests, send, pools)
+        futures = _submit_parallel(providers, requests, send, pools)
         for number, request in enumerate(requests):
-            yield flying[number].result() if number in flying else send(request)
+            yield futures[number].result() if number in futures else send(request)
 
 
-def _flying(
+def _submit_parallel(
     providers: Mapping[str, Provider], requests: Sequence[LaunchRequest], send: Send, pools: ExitStack
 ) -> dict[int, Future[Answer]]:
-    """Hand over, by number, the requests to providers that take several at once; each has a pool of its own."""
+    """Submit the requests to providers that take several at once, to a pool per provider; return futures by index."""
     by_provider = Counter(each.offer.provider for each in requests)
     pool_of: dict[str, ThreadPoolExecutor] = {}
     for name, count in by_provider.items():
@@ -61,13 +60,15 @@ def _flying(
 
 
 def provider_named(providers: Mapping[str, Provider], name: str) -> Provider:
-    """Return a provider by name; raises ProviderUnavailable where the configuration no longer has it, though machines
-    of it still live: what waits for it is tried again, as it may be put back, and holds up nothing else."""
+    """Return a provider by name.
+
+    Raises ProviderUnavailable if it is no longer configured: intents for its instances are retried, as it may return.
+    """
     if name not in providers:
         raise ProviderUnavailable(f"provider {name} is not configured; restore it until its machines are terminated")
     return providers[name]
 
 
 def launches_at_once(provider: Provider) -> int:
-    """Return how many launches a provider takes at the same time; one that does not say takes one."""
+    """Return how many launches a provider takes at the same time; one if it does not say."""
     return max(1, getattr(provider, "launches_at_once", 1))

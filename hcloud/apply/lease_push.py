@@ -1,4 +1,4 @@
-"""Lease renewals pushed to instances again and again, so that a missed one is repaired."""
+"""Push instances' expiry to their workers, again and again: it renews their lease, and repairs a lost renewal."""
 
 from __future__ import annotations
 
@@ -11,46 +11,45 @@ from hcloud.quarantine import DEFECT_RETRY_S, Failure, Failures, bisect_failures
 
 RENEW_EVERY_S = 30.0
 _USABLE = (InstanceState.READY, InstanceState.DRAINING)
-_GONE_KEPT = 1000
-"""What was told of so many machines that are gone is kept; it is thrown away in one go."""
+_STALE_ENTRIES_MAX = 1000
+"""Entries of terminated instances are dropped all at once when more than these may have gathered."""
 
 
 @dataclass(slots=True)
 class LeasePush:
-    """Remembers which expiry each instance was sent, and when. If that is lost, all are sent again."""
+    """Remembers which expiry each instance took, and when. Losing it is harmless: all are pushed again."""
 
-    _told: dict[InstanceId, tuple[float, float]] = field(default_factory=dict)
-    """By machine, the expiry it took and when (Unix seconds)."""
-    _put_off: dict[InstanceId, float] = field(default_factory=dict)
-    """Machines that could not be told, by a defect, and when to try it again."""
+    _pushed: dict[InstanceId, tuple[float, float]] = field(default_factory=dict)
+    """By instance, the expiry it took and when (Unix seconds)."""
+    _retry_at: dict[InstanceId, float] = field(default_factory=dict)
+    """When to retry instances for which pushing failed because of a defect."""
 
     def renew(self, runner: Runner, live: Sequence[Instance], reachable: Set[InstanceId], now: float) -> Failures:
-        """Send the expiry to ``live`` instances that answer and are due; return the failures by a defect."""
-        if len(self._told) > 2 * len(live) + _GONE_KEPT:
-            self._told = {each.id: self._told[each.id] for each in live if each.id in self._told}
+        """Push the expiry of reachable ``live`` instances that are due; return the failures by defects."""
+        if len(self._pushed) > 2 * len(live) + _STALE_ENTRIES_MAX:
+            self._pushed = {each.id: self._pushed[each.id] for each in live if each.id in self._pushed}
         due = self._due(live, reachable, now)
         failing: dict[str, Failure] = {}
-        self._put_off = {name: until for name, until in self._put_off.items() if until > now}
+        self._retry_at = {name: until for name, until in self._retry_at.items() if until > now}
 
-        def tell(some: Sequence[InstanceId]) -> None:
-            """Send to some of them."""
+        def push(some: Sequence[InstanceId]) -> None:
             took = runner.renew({name: due[name] for name in some})
-            self._told.update({name: (due[name], now) for name in took})
+            self._pushed.update({name: (due[name], now) for name in took})
 
-        def fails(name: InstanceId, trouble: Failure) -> None:
-            """Try that one again after a while."""
-            failing[f"renewal of {name}"] = trouble
-            self._put_off[name] = now + DEFECT_RETRY_S
+        def on_failure(name: InstanceId, failure: Failure) -> None:
+            failing[f"renewal of {name}"] = failure
+            self._retry_at[name] = now + DEFECT_RETRY_S
 
-        bisect_failures(list(due), tell, fails)
+        bisect_failures(list(due), push, on_failure)
         return failing
 
     def _due(self, live: Sequence[Instance], reachable: Set[InstanceId], now: float) -> dict[InstanceId, float]:
-        """Return the expiry to send to each. Those that failed before come last: if many fail, the
-        others are served first."""
-        told, due_at, put_off = self._told, now - RENEW_EVERY_S, self._put_off
-        to_tell = [i for i in live if (last := told.get(i.id)) is None or last[1] <= due_at or last[0] != i.expires_at]
-        due = {i.id: i.expires_at for i in to_tell if i.state in _USABLE and i.id in reachable}
-        if not put_off:
+        """Return the expiry by instance that is due. Earlier failures come last: they cannot delay the others."""
+        pushed, pushed_before, retry_at = self._pushed, now - RENEW_EVERY_S, self._retry_at
+        stale = [
+            i for i in live if (last := pushed.get(i.id)) is None or last[1] <= pushed_before or last[0] != i.expires_at
+        ]
+        due = {i.id: i.expires_at for i in stale if i.state in _USABLE and i.id in reachable}
+        if not retry_at:
             return due
-        return {name: due[name] for name in sorted(due, key=put_off.__contains__) if put_off.get(name, now) <= now}
+        return {name: due[name] for name in sorted(due, key=retry_at.__contains__) if retry_at.get(name, now) <= now}

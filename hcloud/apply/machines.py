@@ -1,4 +1,4 @@
-"""Machine actions: record the intent, call the provider outside any transaction, record the result."""
+"""Instance actions: record the intent, call the provider outside any transaction, record the result."""
 
 from __future__ import annotations
 
@@ -44,21 +44,21 @@ from hcloud.spec.policy import Policy
 from hcloud.store import LeaderLease, Store, Transaction
 
 TERMINATE_RETRY_S = 30.0
-"""A machine asked to end that is still listed after this long is asked again."""
+"""The termination of an instance that is still listed after this long is repeated."""
 RETRY_CAP_S = 60.0
 HELD_RETRY_S = 2.0
-"""A launch that an operator's order holds back is looked at again after this long."""
+"""A launch that an operator holds back is checked again after this long."""
 REJECTED_BACKOFF_S = 3600.0
 NEVER_REGISTERED = "never_registered"
-"""The planner's code for ending a machine whose worker never came."""
+"""The planner's reason code for ending an instance that never registered."""
 QUICK_LOSS = "taken_quickly"
 QUICK_LOSS_MEMORY_CAPS = 2.0
-"""Quick losses are no longer in a row where none came for so many times the longest back-off."""
+"""Quick losses stop counting as one series after this multiple of the longest back-off without a loss."""
 
 
 @dataclass(slots=True)
 class MachineActions:
-    """Launches and ends machines. ``offers_failed`` is set when an offer turned out not to be had."""
+    """Launches and terminates instances."""
 
     store: Store
     providers: Mapping[str, Provider]
@@ -66,14 +66,15 @@ class MachineActions:
     owner: str
     bootstrap: WorkerBootstrap
     offers_failed: bool = False
+    """Set when an offer turned out unavailable; the controller then reads offers again."""
 
     # ------------------------------------------------------------------------------------------------------- launching
     def record_launch(
         self, txn: Transaction, action: Launch, policy: Policy, live: LaunchBudgetView, list_price_usd: float
     ) -> Instance:
-        """Write a REQUESTED instance, its launch intent and its place in the jobs that await it; count it to ``live``.
+        """Write a REQUESTED instance, its launch intent, and the jobs that await it; add it to ``live``.
 
-        Raises Refused when caps or back-offs no longer allow it (state is fresher than the plan).
+        Raises Refused if caps, budgets, back-offs or directives no longer allow it.
         """
         _refuse_beyond_caps(action.offer, policy, live)
         _refuse_backed_off(action.offer, self.store.live().backoffs, txn.now)
@@ -95,7 +96,7 @@ class MachineActions:
         return instance
 
     def _requested(self, new_id: str, action: Launch, now: float) -> Instance:
-        # Unique over re-created databases too, and the same again when a simulated history is replayed.
+        # Unique across re-created databases, and the same when a simulation is repeated.
         token = str(uuid.uuid5(uuid.NAMESPACE_OID, f"{self.owner}/{new_id}/{now!r}"))
         return Instance(
             id=new_id,
@@ -109,26 +110,25 @@ class MachineActions:
         )
 
     def drive_launches(self, intents: Sequence[Intent], policy: Policy, lease: LeaderLease | None) -> None:
-        """Carry out launch intents, now or again, several at once; record what became of each in their order.
+        """Carry out launch intents, several at once; record each result in their order.
 
-        Those for which no time was left stay open: the next cycle goes on with them. So do those that an operator has
-        forbidden since: nothing is bought while paused, and what is to be drained or destroyed the next plan ends.
+        Intents stay open if no time is left, while launches are paused, and while a directive covers their instance.
         """
         begun = [(intent, self.store.instance(intent.subject)) for intent in intents]
-        asked = [each for each in begun if each[1].state is InstanceState.REQUESTED]
+        requested = [each for each in begun if each[1].state is InstanceState.REQUESTED]
         for intent in (intent for intent, instance in begun if instance.state is not InstanceState.REQUESTED):
             with self.store.transaction(self.clock.now(), lease) as txn:
                 txn.close_intent(intent.token)
-        paused, orders = self.store.get_meta(PAUSED), self.store.live().directives
-        held = [intent for intent, each in asked if paused or any(order.covers(each) for order in orders)]
+        paused, directives = self.store.get_meta(PAUSED), self.store.live().directives
+        held = [intent for intent, each in requested if paused or any(d.covers(each) for d in directives)]
         if held:
             with self.store.transaction(self.clock.now(), lease) as txn:
                 for intent in held:
                     txn.put_intent(replace(intent, retry_at=txn.now + HELD_RETRY_S))
-        wanted = [each for each in asked if each[0] not in held]
-        answers = send_launches(self.providers, [self._request(instance) for _, instance in wanted], self.clock)
+        due = [each for each in requested if each[0] not in held]
+        answers = send_launches(self.providers, [self._request(instance) for _, instance in due], self.clock)
         with closing(answers):
-            for (intent, instance), answer in zip(wanted, answers, strict=True):
+            for (intent, instance), answer in zip(due, answers, strict=True):
                 self._record_answer(intent, instance, answer, policy, lease)
 
     def _record_answer(
@@ -145,10 +145,10 @@ class MachineActions:
         with self.store.transaction(self.clock.now(), lease) as txn:
             confirm_launch(txn, instance.id, answer)
             earlier, full = _find_backoff(txn, instance.offer), _find_backoff(txn, instance.offer, quota=True)
-            if earlier is not None:  # that one could be launched does not say whether it comes, or how long it stays
+            if earlier is not None:  # a launch does not show whether an instance registers, or how long it stays
                 until_at = earlier.until_at if earlier.losses or earlier.unregistered else txn.now
                 txn.put_backoff(replace(earlier, until_at=until_at, failures=0))
-            # A smaller machine than the one the quota had no room for says nothing of it.
+            # An instance may have launched because it is smaller than the one that exceeded the quota.
             if full is not None and full.failures and full.until_at <= txn.now:
                 txn.put_backoff(replace(full, failures=0))
             txn.close_intent(intent.token)
@@ -164,13 +164,13 @@ class MachineActions:
         )
 
     def _retry_launch_later(
-        self, intent: Intent, instance: Instance, trouble: ProviderError, lease: LeaderLease | None
+        self, intent: Intent, instance: Instance, error: ProviderError, lease: LeaderLease | None
     ) -> None:
         now = self.clock.now()
-        retry_at = now + _retry_delay_s(trouble, intent.tries)
+        retry_at = now + _retry_delay_s(error, intent.tries)
         with self.store.transaction(now, lease) as txn:
             txn.put_intent(replace(intent, tries=intent.tries + 1, retry_at=retry_at))
-            emit_provider_error(txn, instance.offer.provider, "launch", trouble, instance_id=instance.id)
+            emit_provider_error(txn, instance.offer.provider, "launch", error, instance_id=instance.id)
 
     def _cancel_launch(
         self, intent: Intent, instance: Instance, refusal: ProviderError, policy: Policy, lease: LeaderLease | None
@@ -187,9 +187,9 @@ class MachineActions:
 
     # ---------------------------------------------------------------------------------------------------------- ending
     def record_terminate(self, txn: Transaction, action: Terminate, policy: Policy) -> Intent | None:
-        """Write TERMINATING and the intent; None where the machine is ending already.
+        """Write TERMINATING and the intent; None if the instance is ending already.
 
-        A machine that never registered, or is taken back too soon, is remembered against its offer.
+        An instance that never registered, or is preempted too soon, counts against its offer.
         """
         instance = txn.instance(action.instance_id)
         if instance.state in (InstanceState.TERMINATING, InstanceState.TERMINATED):
@@ -206,51 +206,53 @@ class MachineActions:
         return intent
 
     def drive_terminates(self, intents: Sequence[Intent], lease: LeaderLease | None) -> None:
-        """Ask providers to end machines. The intents stay open, asking again now and then, until a listing confirms.
+        """Ask providers to terminate instances. Intents stay open, and are repeated, until a listing confirms the end.
 
-        Where the call fails each is asked again soon, then less and less often, as launches are.
+        Failed calls are repeated with back-off.
         """
         by_provider: dict[str, list[Intent]] = {}
         for intent in intents:
             by_provider.setdefault(self.store.instance(intent.subject).offer.provider, []).append(intent)
         for name, group in sorted(by_provider.items()):
-            trouble = self._terminate_at(name, group)
+            error = self._terminate_at(name, group)
             with self.store.transaction(self.clock.now(), lease) as txn:
-                failed = trouble if name in self.providers else None
+                failed = error if name in self.providers else None
                 for intent in group:
                     wait_s = terminate_retry_delay_s(failed, intent.tries)
                     txn.put_intent(replace(intent, tries=intent.tries + 1, retry_at=txn.now + wait_s))
-                if trouble is not None:
-                    emit_provider_error(txn, name, "terminate", trouble)
+                if error is not None:
+                    emit_provider_error(txn, name, "terminate", error)
 
     def _terminate_at(self, provider: str, group: Sequence[Intent]) -> ProviderError | None:
         found = (self.store.instance(intent.subject).provider_id for intent in group)
-        # A machine whose launch reply was lost has no id yet: the observer finds it by its token, then we ask again.
+        # An instance whose launch reply was lost has no id until the observer finds it by its token.
         known = sorted(provider_id for provider_id in found if provider_id)
         try:
             if known:
                 call_provider(
                     lambda: provider_named(self.providers, provider).terminate(known), f"{provider}.terminate"
                 )
-        except ProviderError as trouble:
-            return trouble
+        except ProviderError as error:
+            return error
         return None
 
 
-def terminate_retry_delay_s(trouble: ProviderError | None, tries: int) -> float:
-    """Return when to ask again to end a machine that is still listed, after ``tries`` calls before the last, which
-    failed with ``trouble``, or was taken and may need its time."""
-    return TERMINATE_RETRY_S if trouble is None else _retry_delay_s(trouble, tries)
+def terminate_retry_delay_s(failed: ProviderError | None, tries: int) -> float:
+    """Return in how many seconds to repeat the termination of an instance that is still listed.
+
+    ``tries``: calls before the last one. ``failed``: the error of the last call; None if it succeeded and needs time.
+    """
+    return TERMINATE_RETRY_S if failed is None else _retry_delay_s(failed, tries)
 
 
-def _retry_delay_s(trouble: ProviderError, tries: int) -> float:
-    """Return when to call again after ``tries`` earlier tries: twice as long each time, up to a minute."""
-    wait_s = trouble.retry_after_s if isinstance(trouble, Throttled) else 1.0
+def _retry_delay_s(error: ProviderError, tries: int) -> float:
+    """Return in how many seconds to repeat a failed call: exponential back-off up to RETRY_CAP_S."""
+    wait_s = error.retry_after_s if isinstance(error, Throttled) else 1.0
     return min(RETRY_CAP_S, wait_s * 2.0 ** min(tries, 6))
 
 
 def confirm_launch(txn: Transaction, instance_id: str, cloud: CloudInstance) -> Instance:
-    """Record that the provider confirmed a machine: its id and where billing starts."""
+    """Record what the provider confirmed of a launch: its id, and when billing started."""
     instance = txn.instance(instance_id)
     if instance.provider_id is not None:
         return instance
@@ -272,13 +274,12 @@ def confirm_launch(txn: Transaction, instance_id: str, cloud: CloudInstance) -> 
 
 
 def _find_backoff(txn: Transaction, offer: Offer, *, quota: bool = False) -> OfferBackoff | None:
-    """Return what is remembered of this very offer, or of its market's ``quota``, past or present."""
+    """Return the back-off of an offer, or of its market's ``quota``, expired or not; None if there is none."""
     return txn.backoff(offer.provider, offer.zone, "" if quota else offer.instance_type.name, offer.market.value)
 
 
 def _back_off_refused(txn: Transaction, offer: Offer, refusal: ProviderError, policy: Policy) -> None:
-    """Write down that an offer could not be had, for longer each time. A quota belongs to the account: it closes all
-    types of its market."""
+    """Back off from an offer that could not be launched, longer each time. A quota covers all types of its market."""
     quota = isinstance(refusal, QuotaExceeded)
     earlier = _find_backoff(txn, offer, quota=quota) or _new_backoff(offer, quota=quota)
     failures = earlier.failures + 1
@@ -290,8 +291,10 @@ def _back_off_refused(txn: Transaction, offer: Offer, refusal: ProviderError, po
 
 
 def _record_unregistered(txn: Transaction, instance: Instance, why: str, policy: Policy) -> None:
-    """Remember an instance that was paid for and never registered: its offer is left alone, for longer each time
-    in a row. Several launched before the first was given up are one."""
+    """Back off from the offer of a paid instance that never registered, longer each time in a row.
+
+    Instances launched before the first of them was given up count as one.
+    """
     earlier = _find_backoff(txn, instance.offer) or _new_backoff(instance.offer)
     if earlier.unregistered and instance.requested_at < earlier.unregistered_at:
         return
@@ -302,17 +305,17 @@ def _record_unregistered(txn: Transaction, instance: Instance, why: str, policy:
 
 
 def record_registration(txn: Transaction, offer: Offer) -> None:
-    """Forget how many machines of an offer never registered: one has."""
+    """Reset the count of instances of an offer that never registered."""
     earlier = _find_backoff(txn, offer)
     if earlier is not None and earlier.unregistered:
         txn.put_backoff(replace(earlier, unregistered=0))
 
 
 def record_preemption(txn: Transaction, instance: Instance, taken_at: float, policy: Policy) -> None:
-    """Remember a spot machine that is taken back at ``taken_at`` (Unix seconds) soon after its launch.
+    """Count a spot instance that is preempted at ``taken_at`` (Unix seconds) soon after its launch.
 
-    Several that are taken together are one loss. After ``spot.quick_losses`` in a row its offer is left alone, longer
-    with each; what was long ago, or a machine that stayed, begins anew.
+    Instances preempted together count as one loss. After ``spot.quick_losses`` in a row the offer is backed off, longer
+    each time. An instance that stayed, or a long time without a loss, resets the count.
     """
     spot, launched_at = policy.spot, instance.launched_at or instance.requested_at
     if not spot.quick_losses or instance.offer.market is not Market.SPOT:
@@ -325,7 +328,7 @@ def record_preemption(txn: Transaction, instance: Instance, taken_at: float, pol
         return
     forgotten = instance.requested_at > earlier.lost_at + QUICK_LOSS_MEMORY_CAPS * policy.stockout.backoff_cap_s
     losses = (0 if forgotten else earlier.losses) + 1
-    # Kept for as long as other back-offs are after their end, though it keeps nobody from trying.
+    # Kept as long as other expired back-offs, though it blocks no launch.
     after = replace(earlier, until_at=max(earlier.until_at, txn.now), losses=losses, lost_at=txn.now)
     if losses < spot.quick_losses:
         txn.put_backoff(after)
@@ -336,7 +339,7 @@ def record_preemption(txn: Transaction, instance: Instance, taken_at: float, pol
 
 
 def _new_backoff(offer: Offer, *, quota: bool = False) -> OfferBackoff:
-    """Return what is known of an offer (or of its market's ``quota``) that never failed."""
+    """Return an empty back-off for an offer, or for its market's ``quota``."""
     return OfferBackoff(
         provider=offer.provider,
         zone=offer.zone,
@@ -348,7 +351,7 @@ def _new_backoff(offer: Offer, *, quota: bool = False) -> OfferBackoff:
 
 
 def _put_backoff(txn: Transaction, backoff: OfferBackoff, code: str) -> None:
-    """Record until when an offer is backed off, and why."""
+    """Write a back-off and its event."""
     txn.put_backoff(backoff)
     txn.emit(
         EventKind.OFFER_BACKOFF,
@@ -363,7 +366,7 @@ def _put_backoff(txn: Transaction, backoff: OfferBackoff, code: str) -> None:
 
 
 def drain(txn: Transaction, action: Drain) -> None:
-    """Stop (or allow again) placing on a machine."""
+    """Stop placing on an instance, or allow it again."""
     instance = txn.instance(action.instance_id)
     to = InstanceState.READY if action.undo else InstanceState.DRAINING
     if instance.state is not to:
@@ -371,7 +374,7 @@ def drain(txn: Transaction, action: Drain) -> None:
 
 
 def renew(txn: Transaction, action: Renew) -> None:
-    """Record a later expiry; the next lease renewal sends it to the instance."""
+    """Record a later expiry; the instance receives it with the next lease push. Raises Refused if it is terminating."""
     instance = txn.instance(action.instance_id)
     if instance.state in (InstanceState.TERMINATING, InstanceState.TERMINATED):
         raise Refused(f"{instance.id} is terminating")
@@ -384,7 +387,7 @@ def renew(txn: Transaction, action: Renew) -> None:
 
 
 def emit_provider_error(
-    txn: Transaction, provider: str, call: str, trouble: ProviderError, instance_id: str | None = None
+    txn: Transaction, provider: str, call: str, error: ProviderError, instance_id: str | None = None
 ) -> None:
     """Write a PROVIDER_TROUBLE event."""
     txn.emit(
@@ -392,13 +395,13 @@ def emit_provider_error(
         instance_id=instance_id,
         provider=provider,
         call=call,
-        error=type(trouble).__name__,
-        text=str(trouble),
+        error=type(error).__name__,
+        text=str(error),
     )
 
 
 def _refuse_backed_off(offer: Offer, backoffs: Sequence[OfferBackoff], now: float) -> None:
-    """Refuse what this very plan, or another process, has just found not to be had."""
+    """Raise Refused for an offer that this plan, or another process, has just found unavailable."""
     memory = next((b for b in backoffs if b.until_at > now and b.covers(offer)), None)
     if memory is not None:
         raise Refused(
@@ -408,22 +411,23 @@ def _refuse_backed_off(offer: Offer, backoffs: Sequence[OfferBackoff], now: floa
 
 @dataclass(slots=True)
 class LaunchBudgetView:
-    """The machines that live, as caps and budgets count them: how many, their vCPUs, and what all cost per hour."""
+    """Live instances as caps and budgets count them."""
 
     count: int = 0
     vcpus: float = 0.0
     usd_per_h: float = 0.0
+    """What all of them cost per hour."""
 
     @classmethod
     def of(cls, instances: Iterable[Instance]) -> LaunchBudgetView:
-        """Count these."""
-        living = cls()
+        """Return the counts of ``instances``."""
+        counts = cls()
         for instance in instances:
-            living.add(instance)
-        return living
+            counts.add(instance)
+        return counts
 
     def add(self, instance: Instance) -> None:
-        """Count one more."""
+        """Count one more instance."""
         self.count += 1
         self.vcpus += instance.offer.instance_type.capacity.vcpus
         self.usd_per_h += instance.offer.price_usd_per_h
@@ -460,7 +464,7 @@ def _request_fields(instance: Instance, list_price_usd: float) -> dict[str, Any]
 
 
 def on_demand_price(offer: Offer, offers: Sequence[Offer]) -> float:
-    """Return what the same type costs on demand in the same region, in USD/h (its own price where not offered)."""
+    """Return the on-demand price of the same type in the same region, in USD/h; its own price if there is none."""
     same = [
         o.price_usd_per_h
         for o in offers

@@ -1,4 +1,4 @@
-"""State changes: the row and its event, written in one transaction."""
+"""State changes: the row and its event, in one transaction."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def reason_fields(reason: Reason) -> dict[str, Any]:
 
 
 def transition_job(txn: Transaction, job: Job, to: JobState, reason: Reason, **changes: Any) -> Job:
-    """Move ``job`` to ``to``, write the row and a JOB_STATE event; an ended job also gets JOB_FINISHED.
+    """Move ``job`` to state ``to``; write the row and a JOB_STATE event, and JOB_FINISHED if the job ended.
 
-    Raises InvalidTransition when the table forbids the move, StaleWrite when the row has moved on.
+    Raises InvalidTransition if the transition table forbids the move, StaleWrite if the row has changed.
     """
     if to in JOB_ENDED:
         changes = {"finished_at": txn.now, "outcome": reason.text, "wait_code": "", "awaiting": ()} | changes
@@ -59,7 +59,7 @@ def _emit_finished(txn: Transaction, job: Job) -> None:
 
 
 def run_time_s(job: Job) -> float:
-    """Return how long the last attempt ran, first start to last end, in seconds (0 where it never started)."""
+    """Return how long the last attempt ran, from first start to last end, in seconds; 0 if it never started."""
     held = job.attempt.allocations if job.attempt else ()
     starts = [a.started_at for a in held if a.started_at is not None]
     ends = [a.ended_at for a in held if a.ended_at is not None]
@@ -67,13 +67,13 @@ def run_time_s(job: Job) -> float:
 
 
 def _last_end(job: Job, now: float) -> float:
-    """Return when its last unit ended, which may be reported much later; ``now`` if none ran."""
+    """Return when the last unit ended; ``now`` if none ran. A daemon that was down may record it much later."""
     ends = [a.ended_at for a in job.attempt.allocations if a.ended_at is not None] if job.attempt else []
     return max(ends, default=now)
 
 
 def deadline_met(job: Job) -> bool | None:
-    """Return whether an ended batch job kept its deadline; None where none was promised or the user cancelled it."""
+    """Return whether an ended batch job kept its deadline; None if it has none or the user cancelled it."""
     if job.deadline_at is None or job.state is JobState.CANCELLED:
         return None
     return job.state is JobState.SUCCEEDED and _last_end(job, job.finished_at or 0.0) <= job.deadline_at
@@ -82,7 +82,7 @@ def deadline_met(job: Job) -> bool | None:
 def transition_instance(
     txn: Transaction, instance: Instance, to: InstanceState, reason: Reason, **changes: Any
 ) -> Instance:
-    """Move ``instance`` to ``to``, write the row and an INSTANCE_STATE event (INSTANCE_TERMINATED when it is gone).
+    """Move ``instance`` to state ``to``; write the row and an INSTANCE_STATE or INSTANCE_TERMINATED event.
 
     Raises InvalidTransition, StaleWrite.
     """
@@ -108,10 +108,9 @@ def transition_instance(
 
 
 def release_allocation(txn: Transaction, job: Job, rank: int, **end: Any) -> Job:
-    """Record that one rank's unit is over, with a UNIT_ENDED event; nothing happens where it is released already.
+    """Record that one rank's unit is over, with a UNIT_ENDED event. Returns ``job`` itself if it is released already.
 
-    ``end`` are Allocation fields, ``ended_at`` among them, and ``cpu_s`` and ``memory_mib_max``, which only the event
-    keeps.
+    ``end``: Allocation fields, ``ended_at`` among them, and ``cpu_s`` and ``memory_mib_max`` for the event only.
     """
     attempt = job.attempt
     if attempt is None:

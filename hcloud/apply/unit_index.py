@@ -1,4 +1,8 @@
-"""Which units are on which instance, and which instances changed."""
+"""Which units are on which instance, and which instances changed.
+
+The index follows rows through :func:`hcloud.core.rows.row_changes`, as all followers of rows do: the cost is that of
+the rows that changed since it last followed, not of all rows.
+"""
 
 from __future__ import annotations
 
@@ -9,56 +13,55 @@ from hcloud.core.model import JOB_ON_INSTANCE, Allocation, Instance, InstanceSta
 from hcloud.core.rows import row_changes
 
 UnitOwner = tuple[Job, Allocation]
-"""Whose unit it is."""
+"""The job and allocation that a unit belongs to."""
 
 
 @dataclass(slots=True)
 class UnitIndex:
-    """Which units are on which machine; follows the live rows, at the cost of those that changed.
-
-    ``machines``: rows of live machines by id. ``owners``: unreleased allocations of jobs on machines, by machine and
-    unit id. ``touched``: machines whose row, or whose holders, are others than when whoever followed last took it.
-    """
+    """Units by instance; one index is shared by observer and applier."""
 
     machines: dict[str, Instance] = field(default_factory=dict)
+    """Rows of live instances by id."""
     owners: dict[str, dict[str, UnitOwner]] = field(default_factory=dict)
+    """Unreleased allocations of jobs on instances, by instance and unit id."""
     changed_machines: set[str] = field(default_factory=set)
+    """Instances whose row or units changed since this set was last taken."""
     _on: dict[str, dict[str, Job]] = field(default_factory=dict)
-    """By machine, the jobs that hold part of it, whatever their state."""
+    """By instance, the jobs that hold part of it, in any state."""
     _jobs: Sequence[Job] = ()
     _instances: Sequence[Instance] = ()
 
     def follow(self, jobs: Sequence[Job], instances: Sequence[Instance]) -> None:
-        """Take in all live jobs and machines as they are now."""
-        for was, job in row_changes(self._jobs, jobs):
-            if was is not None:
-                self._count(was, -1)
+        """Take in all live jobs and instances as they are now."""
+        for before, job in row_changes(self._jobs, jobs):
+            if before is not None:
+                self._count(before, -1)
             if job is not None:
                 self._count(job, 1)
-        for before, instance in row_changes(self._instances, instances):
+        for previous, instance in row_changes(self._instances, instances):
             if instance is not None:
                 self.machines[instance.id] = instance
                 self.changed_machines.add(instance.id)
-            elif before is not None:
-                del self.machines[before.id]
-                self.changed_machines.add(before.id)
+            elif previous is not None:
+                del self.machines[previous.id]
+                self.changed_machines.add(previous.id)
         self._jobs, self._instances = jobs, instances
 
     def take_changed_machines(self) -> set[str]:
-        """Return the machines that are ``touched``; from here on none is."""
+        """Return ``changed_machines`` and clear it."""
         taken, self.changed_machines = self.changed_machines, set()
         return taken
 
     def is_busy(self, instance_id: str) -> bool:
-        """Return whether anything of a machine is held."""
+        """Return whether any unit holds part of an instance."""
         return instance_id in self._on
 
     def jobs_on(self, instance_id: str) -> list[Job]:
-        """Return the jobs that hold part of a machine, in order of their number."""
+        """Return the jobs that hold part of an instance, by number."""
         return sorted(self._on.get(instance_id, {}).values(), key=lambda job: int(job.id.rpartition("-")[2]))
 
     def free_resources(self, names: Iterable[str]) -> dict[str, Resources]:
-        """Return what is left on each of these machines that is READY."""
+        """Return the free resources of those of the named instances that are READY."""
         machines = [self.machines[name] for name in names if name in self.machines]
         return {each.id: self._left(each) for each in machines if each.state is InstanceState.READY}
 
@@ -79,9 +82,9 @@ class UnitIndex:
             self.changed_machines.add(name)
             if by > 0:
                 self._on.setdefault(name, {})[job.id] = job
-            elif (here := self._on.get(name)) is not None:
-                here.pop(job.id, None)
-                if not here:
+            elif (jobs := self._on.get(name)) is not None:
+                jobs.pop(job.id, None)
+                if not jobs:
                     del self._on[name]
             if attempt is None or job.state not in JOB_ON_INSTANCE:
                 continue

@@ -1,4 +1,4 @@
-"""Unit actions: start and stop attempts on instances, each with its intent first."""
+"""Unit actions: start, stop and resize the units of attempts, each with its intent first."""
 
 from __future__ import annotations
 
@@ -36,18 +36,19 @@ STOP_RETRY_S = 10.0
 
 @dataclass(slots=True)
 class UnitActions:
-    """Starts and stops units. ``uploads_dir`` holds the work directories' archives by content hash."""
+    """Starts, stops and resizes units."""
 
     store: Store
     runner: Runner
     clock: Clock
     uploads_dir: Path
+    """Archives of work directories, by content hash."""
 
     # -------------------------------------------------------------------------------------------------------- starting
     def record_place(self, txn: Transaction, action: Place, free: dict[str, Resources]) -> Intent:
-        """Write the attempt and its start intent. ``free`` maps READY instances to what is left, and is reduced.
+        """Write the attempt and its start intent. ``free``: what is left on READY instances; it is reduced.
 
-        Raises Refused when job or instance are no longer as the plan saw them.
+        Raises Refused if the job or an instance is no longer as the plan saw it.
         """
         job = txn.job(action.job_id)
         _refuse_unready(txn, job, action, free)
@@ -59,7 +60,9 @@ class UnitActions:
         transition_job(txn, job, state, action.reason, **changes)
         for allocation in held:
             free[allocation.instance_id] = free[allocation.instance_id].minus(allocation.resources)
-            _mark_busy(txn, allocation.instance_id)
+            instance = txn.instance(allocation.instance_id)
+            if instance.idle_since is not None:
+                txn.put_instance(replace_fields(instance, idle_since=None))
         txn.emit(
             EventKind.ATTEMPT_PLACED,
             job_id=job.id,
@@ -67,19 +70,19 @@ class UnitActions:
             **{
                 **reason_fields(action.reason),
                 "attempt": attempt.id,
-                "allocations": [_allocation_text(a) for a in held],
+                "allocations": [f"{a.instance_id}:{a.rank}:{a.resources.vcpus}:{a.resources.memory_mib}" for a in held],
             },
             candidates=[_candidate_text(each) for each in action.candidates],
         )
         token = f"start:{attempt.id}:{held[0].rank}"
-        # A rank that ended before it was known to have started leaves one open: it starts whatever has not started.
+        # A rank that ended before its start was known leaves an intent open, which starts all unstarted ranks.
         intent = txn.intent(token) or Intent(token=token, kind=IntentKind.START, subject=job.id, created_at=txn.now)
         if txn.intent(token) is None:
             txn.open_intent(intent)
         return intent
 
     def drive_starts(self, intents: Sequence[Intent], lease: LeaderLease | None) -> None:
-        """Start every unit that is not known to have started; units already started there just say so."""
+        """Start every unit that is not known to have started; the engine ignores units that run already."""
         units = {spec.id: spec for intent in intents for spec in self._unstarted(self.store.job(intent.subject))}
         results = self.runner.start(list(units.values())) if units else {}
         with self.store.transaction(self.clock.now(), lease) as txn:
@@ -94,7 +97,7 @@ class UnitActions:
         return [self.unit_spec(job, attempt, allocation) for allocation in waiting]
 
     def unit_spec(self, job: Job, attempt: Attempt, allocation: Allocation) -> UnitSpec:
-        """Return the specification of one rank for the engine; its id is the same at every repetition."""
+        """Return what the engine needs to start one rank; the unit id is the same in every repetition."""
         spec = job.spec
         workdir = str(self.uploads_dir / f"{spec.workdir_sha256}.tar.gz") if spec.workdir_sha256 else None
         own = {
@@ -141,7 +144,7 @@ class UnitActions:
 
     # -------------------------------------------------------------------------------------------------------- stopping
     def record_stop(self, txn: Transaction, action: StopAttempt) -> Intent | None:
-        """Write why the attempt is to end, and the intent; None where it is ending already."""
+        """Write why an attempt is to stop, and the intent; None if it is stopping already. Raises Refused."""
         job = txn.job(action.job_id)
         attempt = job.attempt
         if attempt is None or attempt.over or job.state not in JOB_ON_INSTANCE:
@@ -155,8 +158,7 @@ class UnitActions:
         return intent
 
     def record_stop_rank(self, txn: Transaction, action: StopRank) -> Intent:
-        """Record the intent to stop one rank; its end then counts as an eviction. Raises Refused: it ended, or is
-        asked to end already."""
+        """Write the intent to evict one rank. Raises Refused if it has ended or is stopping."""
         job = txn.job(action.job_id)
         attempt, held = job.attempt, job.attempt.held(action.rank) if job.attempt is not None else None
         if attempt is None or held is None or held.released or job.state not in JOB_ON_INSTANCE:
@@ -171,7 +173,7 @@ class UnitActions:
         return intent
 
     def drive_stops(self, intents: Sequence[Intent], lease: LeaderLease | None) -> None:
-        """Ask units to end; asked again now and then until the observer has seen the end of all of them."""
+        """Ask the engine to stop units; repeated until the observer has recorded the end of each."""
         wanted: dict[FailureCause | None, dict[str, str]] = {}
         done: set[str] = set()
         for intent in intents:
@@ -191,17 +193,16 @@ class UnitActions:
 
     # -------------------------------------------------------------------------------------------------------- resizing
     def record_resize(self, txn: Transaction, action: Resize, free: dict[str, Resources]) -> list[Intent]:
-        """Let ranks hold other resources, all or none, and write the intents to bound their units so. ``free`` is kept
-        up to date.
+        """Write new resources for ranks, all or none, and the intents to apply them. ``free`` is kept up to date.
 
-        Raises Refused where one does not run there, is being resized already, or its machine has not so much left.
+        Raises Refused if a rank is not running there or is being resized, or its instance has not enough left.
         """
         job, left = txn.job(action.job_id), dict(free)
         attempt = job.attempt
         if attempt is None or job.state not in JOB_ON_INSTANCE or attempt.stop_requested_at is not None:
             raise Refused(f"{job.id} is not running, or is stopping")
-        told = [f"resize:{attempt.unit_id(rank.rank)}" for rank in action.ranks]
-        if any(txn.intent(token) is not None for token in told):
+        tokens = [f"resize:{attempt.unit_id(rank.rank)}" for rank in action.ranks]
+        if any(txn.intent(token) is not None for token in tokens):
             raise Refused(f"an earlier resize of {attempt.id} is not complete")
         others = []
         for rank in action.ranks:
@@ -219,7 +220,7 @@ class UnitActions:
         return intents
 
     def drive_resizes(self, intents: Sequence[Intent], lease: LeaderLease | None) -> None:
-        """Send workers the bounds in the rows, until they are taken. If one refuses, all ranks go back."""
+        """Send workers the new resources of their units until they take them. If one refuses, all ranks revert."""
         wanted: dict[str, tuple[str, Resources]] = {}
         for intent in intents:
             held = _resized(self.store.job(intent.subject), intent)
@@ -227,19 +228,24 @@ class UnitActions:
                 wanted[intent.token.removeprefix("resize:")] = (held.instance_id, held.resources)
         results = self.runner.resize(wanted, epoch=lease.epoch if lease is not None else 0) if wanted else {}
         with self.store.transaction(self.clock.now(), lease) as txn:
-            told = [(intent, results.get(intent.token.removeprefix("resize:"))) for intent in intents]
-            # Refusals last: who has taken new bounds by then is told to go back.
-            for intent, result in sorted(told, key=lambda each: each[1] is not None and each[1].outcome == "refused"):
+            outcomes = [(intent, results.get(intent.token.removeprefix("resize:"))) for intent in intents]
+            # Refusals last: workers that took their new resources by then are reverted.
+            for intent, result in sorted(
+                outcomes, key=lambda each: each[1] is not None and each[1].outcome == "refused"
+            ):
                 _, bounds = wanted.get(intent.token.removeprefix("resize:"), ("", None))
                 self._record_resized(txn, intent, result, bounds)
 
     def _record_resized(
         self, txn: Transaction, intent: Intent, result: ResizeResult | None, bounds: Resources | None
     ) -> None:
-        """Settle a resize, or retry it later. ``result`` None: its unit has ended; ``bounds``: what was sent."""
+        """Settle a resize, or retry it later.
+
+        ``result``: None if the unit has ended. ``bounds``: the resources that were sent.
+        """
         job, outcome = txn.job(intent.subject), result.outcome if result is not None else "ended"
         held = _resized(job, intent)
-        # It has more than its row says, and does not go back: as long as it runs it may yet.
+        # The worker keeps more than the row says and refuses to revert; retried as long as the unit runs.
         stays = held is not None and held.resized_from is None and held.resources == bounds
         if outcome == "unknown" or (outcome == "refused" and stays):
             txn.put_intent(replace(intent, tries=intent.tries + 1, retry_at=txn.now + STOP_RETRY_S))
@@ -252,7 +258,7 @@ class UnitActions:
 
 
 def _running_rank(attempt: Attempt, rank: int, instance_id: str) -> Allocation:
-    """Return the rank, which runs on that machine with bounds that are settled. Raises Refused."""
+    """Return a rank that runs on an instance and is not being resized. Raises Refused."""
     held = attempt.held(rank)
     if held is None or held.released or held.started_at is None or held.instance_id != instance_id:
         raise Refused(f"rank {rank} of {attempt.id} is not running on {instance_id}")
@@ -266,14 +272,16 @@ def _resize_intent(txn: Transaction, job: Job, unit: str) -> Intent:
 
 
 def _resizing(job: Job) -> list[Allocation]:
-    """Return the running ranks with an unsettled resize."""
+    """Return the running ranks whose resize is not settled."""
     held = job.attempt.allocations if job.attempt is not None else ()
     return [each for each in held if each.resized_from is not None and not each.released]
 
 
 def _revert_resizes(txn: Transaction, job: Job, refused: Allocation, detail: str, *, sure: bool) -> None:
-    """Let all ranks that were resized with one whose worker refused hold what they held before; theirs are sent that,
-    and itself where it is not ``sure`` that it took nothing before."""
+    """Restore the earlier resources of all ranks that were resized with ``refused``, and open intents to send them.
+
+    ``sure``: the refusing worker certainly applied nothing, so nothing is sent to it.
+    """
     attempt, resizing = job.attempt, _resizing(job)
     assert attempt is not None
     back = [replace(each, resources=each.resized_from or each.resources, resized_from=None) for each in resizing]
@@ -285,7 +293,7 @@ def _revert_resizes(txn: Transaction, job: Job, refused: Allocation, detail: str
 
 
 def _settle_resizes(txn: Transaction, job: Job) -> None:
-    """Forget what ranks held before, once every worker has its new bounds."""
+    """Forget earlier resources once no resize intent of the job is open."""
     attempt, resizing = job.attempt, _resizing(job)
     if attempt is None or any(txn.intent(f"resize:{attempt.unit_id(each.rank)}") for each in resizing):
         return
@@ -294,7 +302,7 @@ def _settle_resizes(txn: Transaction, job: Job) -> None:
 
 
 def _to_stop(job: Job, intent: Intent) -> tuple[FailureCause | None, dict[str, str]]:
-    """Return the units that an intent asks to end (none, where they have ended) with their machines, and the cause."""
+    """Return the stop cause, and the instance of each unit that an intent is to stop; no unit if they have ended."""
     attempt = job.attempt
     if attempt is None:
         return None, {}
@@ -305,7 +313,7 @@ def _to_stop(job: Job, intent: Intent) -> tuple[FailureCause | None, dict[str, s
 
 
 def _resized(job: Job, intent: Intent) -> Allocation | None:
-    """Return the running rank that a resize is about; None: it has ended."""
+    """Return the running rank that a resize intent is about; None if it has ended."""
     attempt = job.attempt
     for held in attempt.allocations if attempt is not None and job.state in JOB_ON_INSTANCE else ():
         if attempt is not None and f"resize:{attempt.unit_id(held.rank)}" == intent.token and not held.released:
@@ -314,14 +322,14 @@ def _resized(job: Job, intent: Intent) -> Allocation | None:
 
 
 def _put_allocations(txn: Transaction, job: Job, changed: Sequence[Allocation]) -> None:
-    attempt, anew = job.attempt, {each.rank: each for each in changed}
+    attempt, by_rank = job.attempt, {each.rank: each for each in changed}
     assert attempt is not None
-    ranks = tuple(anew.get(each.rank, each) for each in attempt.allocations)
+    ranks = tuple(by_rank.get(each.rank, each) for each in attempt.allocations)
     txn.put_job(replace(job, attempt=replace(attempt, allocations=ranks)))
 
 
 def _put_ranks(txn: Transaction, job: Job, changed: Sequence[Allocation], detail: str = "") -> None:
-    """Change what ranks hold, with the events that costs are computed from."""
+    """Change the resources of ranks, with the UNIT_RESIZED events that costs are computed from."""
     _put_allocations(txn, job, changed)
     for held in changed:
         txn.emit(
@@ -338,7 +346,7 @@ def _put_ranks(txn: Transaction, job: Job, changed: Sequence[Allocation], detail
 
 
 def record_started(txn: Transaction, job: Job, rank: int, started_at: float) -> Job:
-    """Record that a rank's unit runs (once), with a UNIT_STARTED event; a PLACED job becomes RUNNING."""
+    """Record once that a rank's unit runs, with a UNIT_STARTED event; a PLACED job becomes RUNNING."""
     attempt = job.attempt
     held = next((a for a in attempt.allocations if a.rank == rank), None) if attempt else None
     if attempt is None or held is None or held.started_at is not None:
@@ -365,7 +373,7 @@ def record_started(txn: Transaction, job: Job, rank: int, started_at: float) -> 
 
 
 def _start_pending(job: Job) -> bool:
-    """Return whether some rank's start is neither known nor settled."""
+    """Return whether some rank has neither started nor been released."""
     attempt = job.attempt
     if attempt is None or job.state not in JOB_ON_INSTANCE or attempt.stop_requested_at is not None:
         return False
@@ -394,7 +402,7 @@ def _refuse_unready(txn: Transaction, job: Job, action: Place, free: Mapping[str
 
 
 def _can_grow(job: Job) -> bool:
-    """Return whether a running attempt may be given more ranks."""
+    """Return whether a running attempt may get more ranks."""
     attempt = job.attempt
     if job.state not in JOB_ON_INSTANCE or job.spec.nodes.gang or attempt is None:
         return False
@@ -403,9 +411,9 @@ def _can_grow(job: Job) -> bool:
 
 def _with_ranks(job: Job, held: tuple[Allocation, ...], now: float) -> Attempt:
     if job.state in JOB_ON_INSTANCE and job.attempt is not None:
-        anew = {a.rank: a for a in held}
-        before = tuple(a for a in job.attempt.allocations if a.rank not in anew)
-        again = {a.rank: a.relaunch + 1 for a in job.attempt.allocations if a.rank in anew}
+        new = {a.rank: a for a in held}
+        before = tuple(a for a in job.attempt.allocations if a.rank not in new)
+        again = {a.rank: a.relaunch + 1 for a in job.attempt.allocations if a.rank in new}
         started = tuple(replace(a, relaunch=again.get(a.rank, 0)) for a in held)
         return replace(job.attempt, allocations=tuple(sorted((*before, *started), key=lambda a: a.rank)))
     number = job.attempts_made + 1
@@ -414,16 +422,6 @@ def _with_ranks(job: Job, held: tuple[Allocation, ...], now: float) -> Attempt:
     )
 
 
-def _mark_busy(txn: Transaction, instance_id: str) -> None:
-    instance = txn.instance(instance_id)
-    if instance.idle_since is not None:
-        txn.put_instance(replace_fields(instance, idle_since=None))
-
-
 def _candidate_text(each: Candidate) -> str:
     figures = (f"{value:.6g}" if value is not None else "" for value in (each.predicted, each.low, each.high))
     return "|".join((f"{each.column} {each.market}", f"{each.usd_per_h:.8g}", *figures, each.rejected))
-
-
-def _allocation_text(a: Allocation) -> str:
-    return f"{a.instance_id}:{a.rank}:{a.resources.vcpus}:{a.resources.memory_mib}"

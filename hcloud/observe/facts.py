@@ -31,7 +31,7 @@ class FactBatch(NamedTuple):
 
     instance_id: str
     source: str
-    """The unit or instance whose report it was."""
+    """The unit or instance that was reported."""
     changes: tuple[Change, ...]
 
 
@@ -44,9 +44,9 @@ class ObservationRound:
     unclear: set[str] = field(default_factory=set)
     """Instances with a report in ``failing``."""
     ended: dict[str, str] = field(default_factory=dict)
-    """The instance of each unit whose end is being recorded, or was before."""
+    """The instance of each unit with an end that is being, or was, recorded."""
     answering: frozenset[str] = frozenset()
-    """Instances whose worker answers."""
+    """Instances with a worker that answers."""
 
 
 class UnitHost(NamedTuple):
@@ -68,7 +68,7 @@ def instance_registered(instance: Instance, worker: WorkerReport, now: float) ->
             fresh = txn.instance(instance.id)
             if fresh.state is not InstanceState.BOOTING:  # an earlier cycle was killed after it committed this
                 return
-            reason = Reason(code="registered", text=f"its worker registered {boot_s:.1f} s after launch")
+            reason = Reason(code="registered", text=f"worker registered {boot_s:.1f} s after launch")
             transition_instance(txn, fresh, InstanceState.READY, reason, ready_at=now, seen_at=now, idle_since=now)
             record_registration(txn, fresh.offer)
             isolation = list(worker.isolation)
@@ -97,7 +97,7 @@ def instance_gone(
         if preempted_under is not None and fresh.state is not InstanceState.TERMINATING:
             record_preemption(txn, fresh, at, preempted_under)
         code = "gone" if preempted_under is None else "preempted"
-        reason = Reason(code=code, text=f"confirmed gone: {why}" + (f" ({fresh.reason})" if fresh.reason else ""))
+        reason = Reason(code=code, text=f"confirmed terminated: {why}" + (f" ({fresh.reason})" if fresh.reason else ""))
         ended_at = max(at, fresh.launched_at or at)
         transition_instance(txn, fresh, InstanceState.TERMINATED, reason, terminated_at=ended_at)
         tokens = {fresh.token, f"terminate:{fresh.id}"}
@@ -159,14 +159,13 @@ def instance_idle(instance_id: str) -> Change:
 
 # --------------------------------------------------------------------------------------------------------------- units
 def unit_started(job_id: str, rank: int, started_at: float) -> Change:
-    """Return the change for a rank with a unit running since ``started_at`` (Unix seconds)."""
+    """Return the change for a rank that has run since ``started_at`` (Unix seconds)."""
     return lambda txn: record_started(txn, txn.job(job_id), rank, started_at)
 
 
 @dataclass(frozen=True, slots=True)
 class UnitEnd:
-    """The change for a rank at the end of its unit: releases the rank and records what the run shows of its
-    application."""
+    """The change for the end of a rank's unit: releases the rank and records what the run shows of its application."""
 
     job_id: JobId
     rank: int
@@ -200,7 +199,7 @@ class UnitEnd:
         exited, host = self.exited, self.host
         if job.spec.profile is not None and (exited.findings is not None or self.rank == 0):
             how = exited.detail or (str(exited.cause) if exited.cause is not None else f"exit code {exited.exit_code}")
-            record_findings(txn, job, exited.findings or Findings(notes=(f"it ended without findings: {how}",)))
+            record_findings(txn, job, exited.findings or Findings(notes=(f"profiling run measured nothing: {how}",)))
         elif job.application:
             record_performance(txn, job, host.instance, self.totals, self.believed, alone=host.alone)
 

@@ -25,7 +25,7 @@ SLOW_POLL_S = 30.0
 EXPIRED_FOR_S = 600.0
 """How long after its expiry an instance that no provider lists counts as gone: its clock may be behind ours."""
 UNKNOWN_LAUNCH_S = 60.0
-"""How long after its request an instance whose launch reply was lost may first appear in a listing."""
+"""How long after its request an instance with a lost launch reply may first appear in a listing."""
 _IN_TRANSITION = (InstanceState.REQUESTED, InstanceState.BOOTING, InstanceState.TERMINATING)
 
 
@@ -95,7 +95,7 @@ class InstanceObserver:
         self._orphans.terminate(self.store, self.clock, lease, name, self.providers[name], orphans)
 
     def note_changes(self, changed: Set[InstanceId]) -> None:
-        """Drop conclusions about instances with a changed row or changed units."""
+        """Drop conclusions about instances that changed, or their units."""
         for name in changed:
             row = self.unit_index.machines.get(name)
             self._settled.pop(name, None)
@@ -124,7 +124,9 @@ class InstanceObserver:
             try:
                 changes = tuple(self._instance_changes(instance, cloud, listing, view, now, policy, observed))
             except Exception as defect:  # noqa: BLE001 any defect: one row must not hide the other instances
-                observed.failing[f"listing of {instance.id} at {name}"] = Failure.from_error(exc_info=defect)
+                observed.failing[f"reading the listing of {name} for {instance.id}"] = Failure.from_error(
+                    exc_info=defect
+                )
                 continue
             if cloud is not None and not changes:
                 settled[instance.id] = cloud
@@ -191,13 +193,13 @@ class InstanceObserver:
         if instance.id not in self._reported_unlisted:
             self._reported_unlisted.add(instance.id)
             error = ProviderError(
-                f"{name} does not list {instance.id}, but its worker answers: check the account, the region and the "
-                "state directory that the provider is configured with"
+                f"{name} does not list {instance.id}, but its worker answers; check that account, region and "
+                "directory are still the same"
             )
             yield lambda txn: emit_provider_error(txn, name, "instances", error, instance.id)
 
     def expired_facts(self, view: LiveView, now: float, observed: ObservationRound) -> Iterator[FactBatch]:
-        """Yield the end of instances of unconfigured providers that expired long ago and have silent workers."""
+        """Yield the end of instances of unconfigured providers that expired long ago and do not answer."""
         why = "its provider is not configured, and its lease has expired"
         for each in view.instances:
             is_known = each.offer.provider in self.providers or each.id in observed.answering
@@ -206,7 +208,7 @@ class InstanceObserver:
                 yield FactBatch(each.id, each.id, (change,))
 
     def forget_others(self, machines: Set[InstanceId], orphans_before: float) -> None:
-        """Forget all instances but ``machines``, and orphans whose next call was due before ``orphans_before``."""
+        """Forget all instances but ``machines``, and orphans with a next call due before ``orphans_before``."""
         self._absent = {name: each for name, each in self._absent.items() if name in machines}
         self._reported_unlisted &= machines
         self._orphans.forget(orphans_before)

@@ -1,4 +1,4 @@
-"""The archive of unit output: copied from the instance before its end is recorded, so that logs outlive machines."""
+"""The archive of unit output: copied from the instance before a unit's end is recorded, so that logs outlive it."""
 
 from __future__ import annotations
 
@@ -13,23 +13,25 @@ CHUNK_BYTES = 1 << 20
 CHUNKS_PER_CYCLE = 4
 STREAMS: tuple[Stream, ...] = ("stdout", "stderr")
 EARLIER = "earlier"
-"""The folder for output of jobs that this database does not know."""
+"""The folder for output of jobs that are not in this database."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """What a kept file lacks at its beginning: ``dropped`` bytes, replaced by ``told`` bytes that say so.
+    """The bytes that an archived file lacks because the worker dropped them, kept in a ``.gap`` file next to it.
 
-    Whoever reads output counts what the program wrote, kept or not, and goes on so when it was archived. It lies in a
-    file beside, as a program may write such a line itself (one that copies the output of another job, say).
+    Readers count the bytes that the program wrote, dropped or not. Only a separate file can say which are missing: a
+    program may itself write a line like the notice.
     """
 
     dropped: int = 0
+    """The number of bytes missing at the beginning."""
     told: int = 0
+    """The length of the notice that replaces them, in bytes."""
 
     @classmethod
     def of(cls, archive: Path) -> Gap:
-        """Return the gap of ``<unit>.<stream>``: all that a restarted daemon has. Raises OSError."""
+        """Return the gap of ``<unit>.<stream>``, empty if none is stored. Raises OSError."""
         try:
             dropped, told = _gap_file(archive).read_text().split()
         except FileNotFoundError:
@@ -37,17 +39,18 @@ class Gap:
         return cls(int(dropped), int(told))
 
     def save(self, archive: Path) -> None:
-        """Keep it beside ``archive``, at once: before the line is written, which alone would be taken for output."""
+        """Store it next to ``archive``."""
+        # Before the notice is written, which alone would be taken for output.
         new = _gap_file(archive).with_suffix(".new")
         new.write_text(f"{self.dropped} {self.told}\n")
         new.replace(_gap_file(archive))
 
     def place(self, offset: int) -> int:
-        """Return where in the file the byte lies that is the program's at ``offset``, which was not dropped."""
+        """Return the position in the file of the program's byte at ``offset``, which was not dropped."""
         return offset - self.dropped + self.told
 
     def offset(self, place: int) -> int:
-        """Return which of the program's bytes is at a ``place`` in the file, behind the line about the gap."""
+        """Return which of the program's bytes is at position ``place`` in the file, behind the notice."""
         return place - self.told + self.dropped
 
 
@@ -60,23 +63,25 @@ def _part(archive: Path) -> Path:
 
 
 def _copied(archive: Path, part: Path) -> tuple[int, int]:
-    """Return up to which of the program's bytes a part was copied, and how many of them are in it; nothing, where a
-    daemon was killed while it recorded the gap."""
+    """Return up to which of the program's bytes a part file was copied, and how many of them it holds.
+
+    Both are 0 if a daemon was killed while it wrote the notice.
+    """
     gap, size = Gap.of(archive), part.stat().st_size if part.exists() else 0
     return (gap.offset(size), size - gap.told) if size >= max(gap.told, 1) else (0, 0)
 
 
 @dataclass(slots=True)
 class LogArchive:
-    """Files ``<folder>/<unit>.<stream>``, at most ``max_mib`` each. Copying continues where a part file ends."""
+    """Files ``<folder>/<unit>.<stream>``, at most ``max_mib`` each; copying continues where a part file ends."""
 
     folder: Path
     max_mib: int = 64
     trouble: str = ""
-    """What kept output from being written lately, a full disk, say; who looks anew empties it before."""
+    """Why output could not be stored in this round, such as a full disk; the observer resets it before each round."""
 
     def collect(self, runner: Runner, unit: str, instance_id: str) -> bool:
-        """Copy what is still missing, a few MiB per call; return whether all of it is here now."""
+        """Copy the next few MiB of a unit's output; return whether all of it is archived."""
         try:
             complete = [self._collect_stream(runner, unit, instance_id, stream) for stream in STREAMS]
         except OSError as error:
@@ -112,10 +117,10 @@ class LogArchive:
         for _ in range(CHUNKS_PER_CYCLE):
             room = self.max_mib * CHUNK_BYTES - kept
             chunk = runner.logs(unit, instance_id, stream, offset, min(CHUNK_BYTES, max(1, room)))
-            # What is told in place of what was dropped is no part of what may be kept.
+            # The notice for dropped bytes does not count towards max_mib.
             is_gap = offset == 0 and chunk.next_offset != len(chunk.content)
             if chunk.content:  # most streams of most jobs are empty
-                self.folder.mkdir(exist_ok=True)  # somebody may have cleared up with a broad hand
+                self.folder.mkdir(exist_ok=True)  # an operator may have deleted it
                 if is_gap:
                     Gap(dropped=chunk.next_offset, told=len(chunk.content)).save(final)
                 with part.open("ab" if offset else "wb") as file:
@@ -127,16 +132,15 @@ class LogArchive:
         return False
 
     def set_aside(self, foreign: Callable[[str], bool]) -> int:
-        """Move the output of ``foreign`` units to ``earlier/``; return how many files.
+        """Move the output of ``foreign`` units to ``earlier/``; return the number of files.
 
-        After an old database was restored, or a new one begun, numbers are given again: the output of the job that had
-        the number before must not be shown as that of the one that has it now.
+        Job numbers repeat after a database is restored or created: output must not be shown for another job.
         """
-        found = [p for p in self.folder.iterdir() if p.is_file() and foreign(_unit(p))]
-        for path in found:
+        moved = [p for p in self.folder.iterdir() if p.is_file() and foreign(_unit(p))]
+        for path in moved:
             (self.folder / EARLIER).mkdir(exist_ok=True)
             path.replace(self.folder / EARLIER / path.name)
-        return len(found)
+        return len(moved)
 
     def prune(self, before: float) -> int:
         """Delete files last written before ``before`` (Unix seconds); return how many."""
@@ -148,13 +152,13 @@ class LogArchive:
 
 @dataclass(slots=True)
 class NoLogArchive(LogArchive):
-    """Keeps no output: for runs whose output is never read."""
+    """An archive that keeps nothing, for simulations."""
 
     def collect(self, runner: Runner, unit: str, instance_id: str) -> bool:
-        """Return that all is here that is to be kept."""
+        """Return True: there is nothing to copy."""
         return True
 
 
 def _unit(path: Path) -> str:
-    """Return the unit of an output file: ``job-7.1.0_19ab`` of ``job-7.1.0_19ab.stdout.part``."""
+    """Return the unit of an archived file: ``job-7.1.0_19ab`` for ``job-7.1.0_19ab.stdout.part``."""
     return ".".join(path.name.split(".")[:3])

@@ -29,7 +29,7 @@ class Observation:
     """What one round has seen."""
 
     reachable: frozenset[InstanceId]
-    """Instances whose worker answered."""
+    """Instances that answered."""
     engine_reachable: bool
     moved: bool
     """Whether rows changed. New samples do not count: the plan of the same cycle uses them already."""
@@ -48,7 +48,7 @@ class Observer:
     unit_index: UnitIndex
     """Follows the rows; shared with ``instances`` and ``units``, and with the applier."""
     silent: frozenset[InstanceId] = frozenset()
-    """Instances whose worker did not answer in the last round."""
+    """Instances that did not answer in the last round."""
     seen_at: dict[InstanceId, float] = field(default_factory=dict)
     """When each worker last answered (Unix seconds)."""
     _maybe_idle: set[InstanceId] = field(default_factory=set)

@@ -57,5 +57,5 @@ class Orphans:
             self._calls[name, each.provider_id] = (tries + 1, now + terminate_retry_delay_s(failed, tries))
 
     def forget(self, before: float) -> None:
-        """Forget instances whose next call was due before ``before`` (Unix seconds): no listing names them any more."""
+        """Forget instances with a next call due before ``before`` (Unix seconds): no listing names them any more."""
         self._calls = {key: call for key, call in self._calls.items() if call[1] >= before}

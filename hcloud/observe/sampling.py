@@ -1,10 +1,9 @@
-"""Which samples of running units are recorded: those that say something new, and now and then one of what goes on.
+"""Choose which samples of running units are recorded: those that show a change, and now and then one that does not.
 
-A sample is a row for ever, and is judged by every plan that follows. One that lies where the last two recorded ones
-point says nothing, so while a unit goes on as it did the recorded ones lie ever further apart; as soon as one departs
-from that, it is recorded with the last one that did not. One stands for all looks before it at which nothing was new:
-what totals were at any time, and how many looks found a promise kept, can still be read off the log, and a job is
-judged by as many looks as if each were there.
+A recorded sample stays in the log for ever, and every later plan reads it. A sample on the line of the last two adds
+nothing, so the gaps grow while a unit continues evenly. A change is recorded together with the last sample before it.
+Each recorded sample stands for the unrecorded ones before it (``looks``), so totals, kept promises and the number of
+readings can still be derived from the log.
 """
 
 from __future__ import annotations
@@ -22,136 +21,137 @@ from hcloud.spec.policy import Policy
 from hcloud.store import Transaction
 
 DEPARTURE = 0.05
-"""A total that grew, or a rate or latency that is, by more than this part of it other than expected is news."""
+"""A total, rate or latency that differs from its expected value by more than this share counts as a change."""
 SLOWEST_CPUS, SLOWEST_MIB_PER_S = 0.1, 1.0
-"""Slower totals are judged as if they grew so fast: what a unit does now and then is no news."""
+"""Slower growth is compared as if it were this fast, so that occasional activity is no change."""
 SAMPLES_PER_WINDOW = 2
-"""The looks needed to judge a unit are recorded as so many samples: they tell by how much they differ."""
+"""The readings needed to judge a unit are spread over this many recorded samples, to show their spread."""
 GAP_MAX_S = 300.0
-"""Of a large fleet each rank is recorded at least so often: a daemon that starts anew reads three times as far back
+"""The longest gap in a large fleet; a restarted daemon reads three times as far back
 (:data:`hcloud.forecast.job_monitor.WATCHED_S`)."""
 _MEASURED = ("cpu_s", "memory_mib", "read_mib", "written_mib", "progress", "requests_per_s")
 _measured_of = attrgetter(*_MEASURED)
 Recorded = tuple[UnitSample, int]
-"""A sample, and how many looks it stands for: its own, and those before it at which nothing was new."""
+"""A sample, and how many readings it stands for: its own and the unchanged ones before it."""
 
 
 @dataclass(slots=True)
 class _SampleTrend:
-    """What was recorded of a unit last, how fast its totals grew then (once that is known, ``paced``), since when it
-    goes on so, and when it began.
-
-    ``looks`` since then found nothing new, the latest of them being ``held``.
-    """
+    """What was last recorded of a unit, and how its totals have grown since."""
 
     recorded: UnitSample
     since: float
+    """Since when it has continued evenly (Unix seconds)."""
     began_at: float
     paced: bool = False
+    """Whether the growth of totals is known; it takes two samples."""
     cpus: float = 0.0
     progress_per_s: float = 0.0
     mib_per_s: float = 0.0
     held: UnitSample | None = None
+    """The latest sample since ``recorded`` that showed no change."""
     looks: int = 0
+    """How many readings since ``recorded`` showed no change."""
 
     def record(self, sample: UnitSample) -> Recorded:
-        """Record a sample, and go by it from now on."""
+        """Record a sample: later ones are compared with it."""
         self.update_pace(sample)
         looks, self.recorded, self.held, self.looks = self.looks + sample.looks, sample, None, 0
         return sample, looks
 
     def update_pace(self, sample: UnitSample) -> None:
-        """Go by how fast totals grew up to a sample."""
+        """Set the growth of totals from the last recorded sample to this one."""
         span_s, last, self.paced = sample.at - self.recorded.at, self.recorded, True
         self.cpus = _grown(last.cpu_s, sample.cpu_s) / span_s
         self.progress_per_s = _grown(last.progress, sample.progress) / span_s
         self.mib_per_s = _grown(last.written_mib, sample.written_mib) / span_s
 
     def record_held(self) -> tuple[Recorded, ...]:
-        """Record the last look at which nothing was new, if there was one since."""
+        """Record the last sample that showed no change, if there is one."""
         if self.held is None:
             return ()
-        self.looks -= self.held.looks  # they are among them
+        self.looks -= self.held.looks  # record() adds them again
         return (self.record(self.held),)
 
     def continues(self, sample: UnitSample, promised_ms: float) -> bool:
-        """Return whether a sample says what was to be expected."""
-        told, span_s = self.recorded, sample.at - self.recorded.at
+        """Return whether a sample is as expected."""
+        last, span_s = self.recorded, sample.at - self.recorded.at
         return (
-            _grows_on(told.cpu_s, sample.cpu_s, self.cpus * span_s, SLOWEST_CPUS * span_s)
-            and _grows_on(told.progress, sample.progress, self.progress_per_s * span_s, 0.0)
-            and _grows_on(told.written_mib, sample.written_mib, self.mib_per_s * span_s, SLOWEST_MIB_PER_S * span_s)
-            and _stays(told.requests_per_s, sample.requests_per_s)
-            and _latency_stays(told.latency_ms, sample.latency_ms, promised_ms)
+            _grows_on(last.cpu_s, sample.cpu_s, self.cpus * span_s, SLOWEST_CPUS * span_s)
+            and _grows_on(last.progress, sample.progress, self.progress_per_s * span_s, 0.0)
+            and _grows_on(last.written_mib, sample.written_mib, self.mib_per_s * span_s, SLOWEST_MIB_PER_S * span_s)
+            and _stays(last.requests_per_s, sample.requests_per_s)
+            and _latency_stays(last.latency_ms, sample.latency_ms, promised_ms)
         )
 
 
 @dataclass(slots=True)
 class Sampling:
-    """Chooses among the samples of all running units. What it remembers may be lost: the next ones are recorded."""
+    """Chooses among the samples of all running units. Its memory may be lost: the next samples are then recorded."""
 
     _trends: dict[str, _SampleTrend] = field(default_factory=dict)
 
     def is_due(self, unit: str, sample: UnitSample, every_s: float) -> bool:
-        """Return whether it is time to look at a unit: never before, or so long after the last time."""
-        course = self._trends.get(unit)
-        return course is None or sample.at >= (course.recorded if course.held is None else course.held).at + every_s
+        """Return whether a sample is the first of its unit, or ``every_s`` later than the last one processed."""
+        trend = self._trends.get(unit)
+        return trend is None or sample.at >= (trend.recorded if trend.held is None else trend.held).at + every_s
 
     def select(
         self, unit: str, sample: UnitSample, policy: Policy, *, changed_at: float = 0.0, promised_ms: float = math.inf
     ) -> tuple[Recorded, ...]:
-        """Return what is to be recorded after a look at a unit, oldest first; mostly nothing.
+        """Return what to record after a new sample of a unit, oldest first; mostly nothing.
 
-        ``changed_at``: when something was last done to it, after which it is to be seen closely. ``promised_ms``: its
-        promised latency; that this is kept no more, or again, is always news.
+        ``changed_at``: when the unit was last corrected; samples are dense after that. ``promised_ms``: its promised
+        latency; breaking it, or keeping it again, always counts as a change.
         """
-        course = self._trends.get(unit)
-        if course is None:
+        trend = self._trends.get(unit)
+        if trend is None:
             self._trends[unit] = _SampleTrend(recorded=sample, since=sample.at, began_at=sample.at)
             return ((sample, sample.looks),)
-        if not course.paced:
-            course.update_pace(sample)
-        if not course.continues(sample, promised_ms):
-            course.since = sample.at
-            return (*course.record_held(), course.record(sample))
+        if not trend.paced:
+            trend.update_pace(sample)
+        if not trend.continues(sample, promised_ms):
+            trend.since = sample.at
+            return (*trend.record_held(), trend.record(sample))
         missed = any(ms > promised_ms for ms in sample.latency_ms.values())
-        if sample.at >= course.recorded.at + self._gap_s(course, changed_at, policy, missed):
-            return (course.record(sample),)
-        course.held, course.looks = sample, course.looks + sample.looks
+        if sample.at >= trend.recorded.at + self._gap_s(trend, changed_at, policy, missed):
+            return (trend.record(sample),)
+        trend.held, trend.looks = sample, trend.looks + sample.looks
         return ()
 
-    def _gap_s(self, course: _SampleTrend, changed_at: float, policy: Policy, missed: bool) -> float:
-        at, many = course.recorded.at, len(self._trends)
-        age_s, steady_s = at - max(course.began_at, changed_at), at - max(course.since, changed_at)
+    def _gap_s(self, trend: _SampleTrend, changed_at: float, policy: Policy, missed: bool) -> float:
+        at, many = trend.recorded.at, len(self._trends)
+        age_s, steady_s = at - max(trend.began_at, changed_at), at - max(trend.since, changed_at)
         return gap_s(age_s, steady_s, missed, many, policy)
 
     def finish(self, unit: str, sample: UnitSample | None) -> tuple[Recorded, ...]:
-        """Return what is still to be recorded of a unit that has ended; ``sample``: its last, if any.
+        """Return what is still to be recorded of a unit that has ended, with its last ``sample`` if it has one.
 
-        It stays the same until the unit is forgotten, as it may have to be recorded once more.
+        The answer is the same until :meth:`forget`: recording it may have to be repeated.
         """
-        course = copy(self._trends.get(unit))
-        if course is None:
+        trend = copy(self._trends.get(unit))
+        if trend is None:
             return () if sample is None else ((sample, sample.looks),)
-        before = course.record_held()
-        return before if sample is None or sample.at <= course.recorded.at else (*before, course.record(sample))
+        before = trend.record_held()
+        return before if sample is None or sample.at <= trend.recorded.at else (*before, trend.record(sample))
 
     def forget(self, unit: str) -> None:
-        """Forget a unit with a recorded end."""
+        """Forget a unit after its end is recorded."""
         self._trends.pop(unit, None)
 
     def retain(self, units: Set[str]) -> None:
-        """Forget all other units: their machines vanished, and no end of theirs will ever be reported."""
-        self._trends = {unit: course for unit, course in self._trends.items() if unit in units}
+        """Forget all other units: their instances are gone, so no end of them will be reported."""
+        self._trends = {unit: trend for unit, trend in self._trends.items() if unit in units}
 
 
 def gap_s(age_s: float, steady_s: float, missed: bool, many: int, policy: Policy) -> float:
-    """Return how long after a recorded sample the next one is recorded, of what began or was corrected ``age_s`` before
-    it and had gone on evenly for ``steady_s`` by then, a service that ``missed`` its latency or not; ``many`` run.
+    """Return how long after a recorded sample the next unchanged one is recorded, in seconds.
 
-    None is until it has settled, as nothing is concluded before; then so often that it is seen as soon as there are
-    enough looks to judge it by (see :class:`hcloud.spec.policy.Correction`), and then ever fewer, the more run.
+    ``age_s``: since the unit began or was corrected. ``steady_s``: how long it has continued evenly. ``missed``: it is
+    a service over its latency. ``many``: the number of running units.
     """
+    # Dense until it has settled, as nothing is concluded before; then as dense as judging it needs (see
+    # hcloud.spec.policy.Correction); then ever sparser, the more so the more units run.
     timing, judging = policy.timing, policy.correction
     if timing.steady_share <= 0.0:
         return 0.0
@@ -169,7 +169,7 @@ def _grown(before: float | None, now: float | None) -> float:
 
 
 def _grows_on(before: float | None, now: float | None, expected: float, slowest: float) -> bool:
-    """Whether a total grew as expected since; ``slowest``: by how much it is always taken to grow."""
+    """Return whether a total grew as expected; it is always expected to grow by ``slowest`` at least."""
     if before is None or now is None:
         return before is now
     return abs(now - before - expected) <= DEPARTURE * max(expected, slowest) + 1e-12
@@ -190,24 +190,23 @@ def _latency_stays(before: Mapping[str, float], now: Mapping[str, float], promis
 
 
 def served_as_promised(sample: UnitSample, target: Target) -> float | None:
-    """Return the requests per second a unit serves, or what is left of them at the promised latency, as profiling
-    counts them; None where it serves none.
+    """Return the requests per second that a unit serves within its promised latency; None if it serves none.
 
-    A machine that is too small may serve all that is asked, each request late: that is not what it can do.
+    Late requests count in proportion, as in profiling: an instance that is too small may serve all, each late.
     """
     rate = sample.requests_per_s
     if rate is None or not isinstance(target, ServiceTarget):
         return rate
-    told = {float(percentile): ms for percentile, ms in sample.latency_ms.items()}
-    enough = [percentile for percentile in told if percentile >= target.percentile]
-    tail_ms = told[min(enough)] if enough else 0.0
+    tails = {float(percentile): ms for percentile, ms in sample.latency_ms.items()}
+    enough = [percentile for percentile in tails if percentile >= target.percentile]
+    tail_ms = tails[min(enough)] if enough else 0.0
     return rate * min(1.0, target.latency_ms / tail_ms) if tail_ms > 0 else rate
 
 
 # ------------------------------------------------------------------------------------------------------------ recording
 @dataclass(frozen=True, slots=True)
 class SampleChange:
-    """A sample that is to be recorded."""
+    """The change that records a sample."""
 
     job: Job
     instance_id: str
@@ -215,7 +214,7 @@ class SampleChange:
     fields: dict[str, Any]
 
     def __call__(self, txn: Transaction) -> None:
-        """Record it."""
+        """Write the SAMPLE event."""
         job = self.job
         txn.emit(
             EventKind.SAMPLE,

@@ -44,7 +44,7 @@ class UnitObserver:
     """The policy under which ``_settled`` holds."""
     _missing_since: dict[str, float] = field(default_factory=dict)
     _stopped_orphans: dict[str, InstanceId] = field(default_factory=dict)
-    """By unit without an owner that was told to stop, its instance."""
+    """By unit without an owner that was asked to stop, its instance."""
     _totals: dict[str, UnitTotals] = field(default_factory=dict)
     _windows: dict[str, tuple[float, list[float]]] = field(default_factory=dict)
     """By service unit: when its present window began, and the request rates in it."""
@@ -56,11 +56,11 @@ class UnitObserver:
         try:
             return self.runner.observe()
         except Exception as defect:  # noqa: BLE001 any defect: instances must still be renewed
-            observed.failing["reading the engine's view"] = Failure.from_error(exc_info=defect)
+            observed.failing["polling the engine"] = Failure.from_error(exc_info=defect)
             return RunnerView(workers=(), reachable=False)
 
     def note_changes(self, changed: Set[InstanceId]) -> None:
-        """Drop conclusions about instances with a changed row or changed units."""
+        """Drop conclusions about instances that changed, or their units."""
         for name in changed:
             self._settled.pop(name, None)
 
@@ -153,7 +153,7 @@ class UnitObserver:
             observed.ended.pop(source, None)  # its end is not recorded yet: the worker must keep it
             observed.unclear.add(name)
             job_id = owner[0].id if owner is not None else None
-            observed.failing[f"processing the report of {source}"] = Failure.from_error(exc_info=defect, job_id=job_id)
+            observed.failing[f"reading the report of {source}"] = Failure.from_error(exc_info=defect, job_id=job_id)
             return
         if changes:
             yield FactBatch(name, source, changes)

@@ -55,8 +55,8 @@ def call_provider(call: Callable[[], R], what: str, is_valid: Callable[[object],
     except ProviderError:
         raise
     except Exception as defect:  # a plug-in may raise anything, before or after the call took effect
-        _log.exception("%s raised an error that a provider must not raise", what)
-        raise OutcomeUnknown(f"{what} raised an unexpected error: {error_text(defect)}") from defect
+        _log.exception("%s failed with an unexpected error", what)
+        raise OutcomeUnknown(f"{what} failed with an unexpected error: {error_text(defect)}") from defect
     if not is_valid(answer):
-        raise OutcomeUnknown(f"{what} returned an unexpected {type(answer).__name__}")
+        raise OutcomeUnknown(f"{what} returned a {type(answer).__name__}, not what the port defines")
     return answer

@@ -1,6 +1,6 @@
 """Plan despite a defect: find the jobs or stages that make planning fail, and plan without them.
 
-Without a plan nothing starts, and instances without a renewed lease end with everything that runs on them.
+Without a plan nothing starts, and instances without lease renewals end with everything that runs on them.
 A plan is a pure function, so it can be tried as often as needed. The first trial has no jobs: if it still fails, no job
 is at fault and stages are left out. Otherwise jobs are added back, all at once, then by halves where that fails.
 """

@@ -84,7 +84,7 @@ class Quarantine:
                 planner, snapshot, policy, rng, defect, self._suspects({job.id for job in snapshot.jobs}), keep_lease
             )
             if recovered.trace:
-                _log.error("the last trial plan that failed:\n%s", recovered.trace)
+                _log.error("last failure during that search:\n%s", recovered.trace)
             self.exclude(recovered.left_out, snapshot.now, keep_lease())
             return recovered.plan
         if self:
@@ -142,7 +142,7 @@ class Quarantine:
             return
         reported = {name: failures[name] for name in news[:REPORTED_MAX]}
         for name, failure in reported.items():
-            text = "%s fails with a defect of HCloud, retried every cycle: %s"
+            text = "defect in HCloud: %s failed: %s"
             _log.error(text, name, failure.error, exc_info=failure.exc_info)
         with self.store.transaction(now, lease) as txn:
             for name, failure in reported.items():
@@ -155,13 +155,13 @@ class Quarantine:
 
 
 def _emit_excluded(txn: Transaction, name: str, error: str, job_id: JobId | None = None) -> None:
-    text = f"{name} fails with a defect of HCloud: quarantined, retried in {QUARANTINE_S:.0f} s"
+    text = f"defect in HCloud: {name} fails; quarantined, retried in {QUARANTINE_S:.0f} s"
     _log.error("%s: %s", text, error)
     txn.emit(EventKind.PLANNING_TROUBLE, job_id=job_id, left_out=name, error=error, text=text)
 
 
 def _emit_failure(txn: Transaction, name: str, failure: Failure) -> None:
-    text = f"{name} fails with a defect of HCloud: retried every cycle; everything else goes on"
+    text = f"defect in HCloud: {name} fails; everything else goes on, and it is retried"
     txn.emit(EventKind.PLANNING_TROUBLE, job_id=failure.job_id, left_out=name, error=failure.error, text=text)
 
 

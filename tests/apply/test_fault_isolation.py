@@ -51,7 +51,7 @@ def told(site: Deployment) -> list[tuple[str | None, str]]:
 
 
 # ------------------------------------------------------------------------------------------------------ whole daemons
-@pytest.mark.parametrize(("deed", "what"), [("hearing", "processing"), ("ending", "recording")])
+@pytest.mark.parametrize(("deed", "what"), [("hearing", "reading"), ("ending", "recording")])
 def test_a_unit_whose_end_cannot_be_recorded_hides_no_other_and_loses_nothing(
     site: Deployment, deed: str, what: str
 ) -> None:
@@ -259,7 +259,7 @@ def test_a_worker_whose_registration_fails_hides_no_other(site: Deployment, monk
     monkeypatch.setattr(facts, "instance_registered", registered)
     site.submit(count=2, resources=Resources(vcpus=2.0, memory_mib=2000, disk_gib=1.0))
     site.until(lambda: site.state(2) is JobState.SUCCEEDED)
-    assert told(site) == [(None, "processing the report of inst-1")]
+    assert told(site) == [(None, "reading the report of inst-1")]
 
 
 def test_what_could_not_be_told_is_told_later(site: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -277,7 +277,7 @@ def test_what_could_not_be_told_is_told_later(site: Deployment, monkeypatch: pyt
     with pytest.raises(StoreBusy):
         site.cycle(times=60)
     site.cycle()
-    assert told(site) == [("job-1", f"processing the report of {site.unit()}")]
+    assert told(site) == [("job-1", f"reading the report of {site.unit()}")]
 
 
 def fail(*_: object, **__: object) -> object:
@@ -308,7 +308,7 @@ def test_a_provider_that_answers_with_a_defect_is_one_that_does_not_answer(site:
     site.cycle()
     trouble = site.events(EventKind.PROVIDER_TROUBLE)[0]
     assert (trouble.fields["call"], trouble.fields["error"]) == (call, "OutcomeUnknown")
-    assert "mock." + call + " raised an unexpected error: KeyError: 'zone'" in str(trouble.fields["text"])
+    assert "mock." + call + " failed with an unexpected error: KeyError: 'zone'" in str(trouble.fields["text"])
 
 
 @pytest.mark.parametrize("answer", [fail, nothing])
@@ -339,7 +339,7 @@ def test_an_engine_that_fails_is_told_of_and_ends_no_machine(site: Deployment, c
     site.scene.clock.advance(30)
     site.cycle(times=60)
     assert [what.split()[0] for _, what in told(site)] == [
-        {"observe": "reading", "renew": "renewal", "forget": "cleaning"}[call]
+        {"observe": "polling", "renew": "renewal", "forget": "cleaning"}[call]
     ]
     controller.runner = controller.observer.units.runner = honest
     site.until_state(JobState.SUCCEEDED)
@@ -429,14 +429,14 @@ def test_what_a_provider_may_raise_is_passed_on() -> None:
 
     with pytest.raises(ProviderUnavailable):
         call_provider(away, "mock.launch")
-    with pytest.raises(OutcomeUnknown, match=r"mock\.launch raised an unexpected error: ZeroDivisionError"):
+    with pytest.raises(OutcomeUnknown, match=r"mock\.launch failed with an unexpected error: ZeroDivisionError"):
         call_provider(lambda: 1 / 0, "mock.launch")
 
 
 @pytest.mark.parametrize("nonsense", [None, "t", [], (None,), Listing(instances=(None,))])  # type: ignore[arg-type]
 @pytest.mark.parametrize("answers", [is_offer_list, is_listing, is_machine])
 def test_an_answer_of_another_kind_is_none(nonsense: object, answers: Callable[[object], bool]) -> None:
-    with pytest.raises(OutcomeUnknown, match=r"mock\.call returned an unexpected \w+"):
+    with pytest.raises(OutcomeUnknown, match=r"mock\.call returned a \w+, not what the port defines"):
         call_provider(lambda: nonsense, "mock.call", answers)
 
 
@@ -454,4 +454,4 @@ def test_a_provider_that_answers_nonsense_is_told_of_and_stops_nobody(site: Depl
     site.cycle()
     trouble = site.events(EventKind.PROVIDER_TROUBLE)[0]
     assert trouble.fields["call"] == call
-    assert "returned an unexpected NoneType" in str(trouble.fields["text"])
+    assert "returned a NoneType, not what the port defines" in str(trouble.fields["text"])
