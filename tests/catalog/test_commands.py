@@ -77,7 +77,7 @@ def test_held_prices_are_reported_with_what_to_do(hcloud: Hcloud, configured: Pa
         lists.publish(REGION, version, [row("m9.large", usd)])
         done = hcloud("catalog", "refresh")
     assert "held" in done.out
-    assert "1 prices moved too far" in done.err
+    assert "1 price held back" in done.err
     assert "--accept" in done.err
     done = hcloud("catalog", "refresh", "--accept")
     assert "1 changed" in done.out
@@ -142,7 +142,7 @@ def test_live_offers_are_judged_by_the_needs_of_the_job() -> None:
     asked = OfferQuery(need=Resources(vcpus=2, memory_mib=4096), nodes=2, types=("b*",), spot=False)
     found = chosen(live(offers, asked), None, None, ())
     assert [(each.market, each.usd_per_h, each.note) for each in found] == [
-        ("reserved", 0.4, "only 1 to be had"),
+        ("reserved", 0.4, "only 1 available"),
         ("on_demand", 0.8, ""),
     ]
     too_large = OfferQuery(need=Resources(vcpus=3))

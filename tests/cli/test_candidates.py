@@ -47,7 +47,7 @@ def test_spot_is_for_those_who_may_be_interrupted() -> None:
 def test_prices_are_for_all_nodes_for_the_least_and_the_longest_time() -> None:
     (found,) = live([offer(usd_per_h=2.0, available=2)], asked(nodes=3, max_runtime_s=1800.0))
     assert (found.usd_per_h, found.minimum_usd, found.at_most_usd) == (6.0, pytest.approx(0.1), pytest.approx(3.0))
-    assert found.note == "only 2 to be had"
+    assert found.note == "only 2 available"
     (enough,) = live([offer(available=3)], asked(nodes=3))
     assert (enough.note, enough.at_most_usd) == ("", None)
 
