@@ -83,7 +83,7 @@ def test_import_replaces_only_when_asked_to(library: Shell) -> None:
     library.run("profile", "import", "own-gzip.yaml")
     write_profile(library.directory, profile("own-gzip", scale=3.0))
     _, err = library.run("profile", "import", "own-gzip.yaml", exit_code=2)
-    assert "a profile 'own-gzip' was imported before; --replace puts this in its place" in err
+    assert "profile 'own-gzip' is already imported; replace it with --replace" in err
     assert load_profiles(imported(library) / "own-gzip.yaml") == (profile("own-gzip"),)
     library.run("profile", "import", "--replace", "own-gzip.yaml")
     assert load_profiles(imported(library) / "own-gzip.yaml") == (profile("own-gzip", scale=3.0),)

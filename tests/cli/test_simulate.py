@@ -141,7 +141,7 @@ def test_scenario_by_name_is_shown_as_a_table(desk: Shell) -> None:
         (["static", "--since", "1d"], "--since counts only for the workload `history`; leave it out here"),
         (
             ["static", "--processes", "2"],
-            "--processes says how many of --seeds are tried at once; add --seeds, or leave",
+            "--processes needs --seeds: it sets how many seeds are simulated in parallel",
         ),
         (["jobs.csv", "--node-vcpus", "9" * 30], "invalid value for '--node-vcpus': "),
         (["jobs.csv", "--reserved", "m.two=99999999999"], "'m.two=99999999999': at most 1000000 machines of a type"),
@@ -156,7 +156,7 @@ def test_scenario_by_name_is_shown_as_a_table(desk: Shell) -> None:
         (["jobs.csv", "--cloud", "minus.yaml"], "minus.yaml:1: reserved.m.large: "),
         (
             ["jobs.csv", "--out", "cloud.yaml/made"],
-            "--out cloud.yaml/made cannot be made: cloud.yaml is not a directory",
+            "--out cloud.yaml/made cannot be created: cloud.yaml is not a directory",
         ),
         (["jobs.csv", "--out", "/dev/full"], "--out /dev/full is not a directory"),
         (
@@ -177,7 +177,7 @@ def test_scenario_by_name_is_shown_as_a_table(desk: Shell) -> None:
         (["jobs.csv", "--out", ""], "invalid value for '--out': is empty; name a path"),
         (["jobs.csv", "--policy", ""], "is empty; name a path"),
         (["jobs.csv", "--cloud", ""], "is empty; name a path"),
-        (["history", "--since", "0s"], "--since '0s': nothing is so short ago"),
+        (["history", "--since", "0s"], "--since '0s': must be in the past"),
         (["history", "--since", ""], "--since '': write a duration such as 7d, or a UTC date"),
         (["jobs.csv", "default", "default"], "policy 'default' is named twice; name each once"),
         (["jobs.csv", "mine.yaml", "--policy", "./mine.yaml"], "policy 'mine.yaml' is named twice; name each once"),
@@ -259,11 +259,11 @@ def test_policy_that_can_never_run_its_jobs_does_not_end_the_comparison(desk: Sh
         stuck, others = document["rows"][1], [document["rows"][0], *document["rows"][2:]]
         assert stuck.pop("policy") == "one" and set(stuck.values()) == {None}
         assert all(row["succeeded"] == row["jobs"] == 2 for row in others) and len(others) == 1 + len(peers)
-        assert any(note.startswith("one: given up: 1 job has not ended") for note in document["notes"])
+        assert any(note.startswith("one: not simulated to its end: 1 job has not ended") for note in document["notes"])
         assert len(document["series"]) == len(others)
         assert (desk.directory / "made" / "outcome.csv").read_text().splitlines()[2].rstrip(",") == "one"
     _, err = desk.run(*words, "mine.yaml", "one.yaml", "-o", "csv", exit_code=1)
-    assert err.startswith("hcloud: one: given up: 1 job has not ended") and err.count("\n") == 1
+    assert err.startswith("hcloud: one: not simulated to its end: 1 job has not ended") and err.count("\n") == 1
     (desk.directory / "two.yaml").write_bytes((desk.directory / "one.yaml").read_bytes())
     for alone in (["one.yaml"], ["one.yaml", "two.yaml"]):
         _, err = desk.run(*words, "--compare", *alone, "--out", "new/deep", exit_code=2)
@@ -347,7 +347,9 @@ def test_a_policy_that_stands_still_with_any_seed_has_no_means(desk: Shell) -> N
     document = json.loads(out)
     assert set(document["rows"][1].values()) == {"one", None}
     assert document["rows"][0]["jobs"] == document["rows"][0]["succeeded"] == 4
-    assert any(note.startswith("one: given up: with seed 0: 1 job has not") for note in document["notes"])
+    assert any(
+        note.startswith("one: not simulated to its end: with seed 0: 1 job has not") for note in document["notes"]
+    )
     _, err = desk.run(*words, "one.yaml", "--seed", "5", exit_code=2)
     assert err.startswith("hcloud: with seed 5: 1 job has not ended") and err.count("\n") == 1
 
@@ -396,9 +398,9 @@ def _is_as_recorded(shell: Shell, document: dict[str, Any]) -> None:
     assert (was["target_met_pct"], was["wait_p95_s"]) == (done["target_met_pct"], done["queue_s"])
     assert was["launches"] >= 1
     notes = [note for note in document["notes"] if "as it was" in note]
-    assert "1 job that is not replayed (failed, cancelled, or not over) too" in notes[0]
-    assert "only as far as the 1 job that is not replayed held nothing up" in notes[1]
-    assert any(note.startswith("not comparable to the cent") for note in notes)
+    assert "also those of 1 job not replayed (failed, cancelled or unfinished)" in notes[0]
+    assert "unless the 1 job not replayed delayed the others" in notes[1]
+    assert any(note.startswith("not directly comparable") for note in notes)
 
 
 class Daemon:
@@ -455,7 +457,7 @@ def test_a_policy_under_which_jobs_never_run_that_run_under_another_ends_with_1(
     (desk.directory / "few.csv").write_text("at_s,run_s,vcpus\n0,100,1\n5,50,4\n")
     (desk.directory / "small.yaml").write_text("name: small\nallow:\n  instance_types: [m.small]\n")
     _, err = desk.run("simulate", "few.csv", "default", "small.yaml", exit_code=1)
-    assert "hcloud: small: 1 of 2 jobs can never run: what it costs is not to be held beside others" in err
+    assert "hcloud: small: 1 of 2 jobs can never run; its cost is not comparable with the others" in err
     desk.run("simulate", "few.csv", "small.yaml", exit_code=0)
 
 
@@ -464,7 +466,7 @@ def test_jobs_that_never_run_with_a_later_seed_end_a_comparison_with_1(desk: She
     words = ("simulate", "high-variability", "--share", "0.002", "--hours", "0.4", "default", "small.yaml")
     desk.run(*words, "--seed", "1", exit_code=0)
     _, err = desk.run(*words, "--seed", "1", "--seeds", "2", exit_code=1)
-    assert "hcloud: small: 2 of 4 jobs, of all seeds, can never run: what it costs is not to be" in err
+    assert "hcloud: small: 2 of 4 jobs of all seeds can never run; its cost is not comparable" in err
 
 
 def test_who_never_started_has_no_wait(desk: Shell) -> None:
@@ -478,7 +480,7 @@ def test_where_one_file_cannot_be_written_none_is(desk: Shell) -> None:
     (desk.directory / "few.csv").write_text("at_s,run_s,vcpus\n0,10,1\n")
     (desk.directory / "made" / "outcome.csv").mkdir(parents=True)
     _, err = desk.run("simulate", "few.csv", "--out", "made", exit_code=2)
-    assert err.endswith("hcloud: made/outcome.csv: is a directory, where a file is to be written\n")
+    assert err.endswith("hcloud: made/outcome.csv: is a directory; a file is to be written there\n")
     assert [each.name for each in (desk.directory / "made").iterdir()] == ["outcome.csv"]
 
 
