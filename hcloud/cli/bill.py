@@ -77,7 +77,7 @@ def rows_of(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
                 read = _json_rows if first.lstrip().startswith("{") else _csv_rows
                 yield from read(first, stream, path)
         except (UnicodeDecodeError, EOFError, gzip.BadGzipFile, csv.Error) as error:
-            raise BadInput(f"{path}: not readable as text to its end: {error}") from None
+            raise BadInput(f"{path}: cannot be read completely: {error}") from None
 
 
 def _csv_rows(first: str, stream: io.TextIOWrapper, path: Path) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -133,7 +133,7 @@ def test_performance_in_other_units_is_not_compared(library: Shell) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("show", "gizp"), "hcloud: there is no profile 'gizp'; there are "),
+        (("show", "gizp"), "hcloud: there is no profile 'gizp'; known profiles: "),
         (("show", "none.yaml"), "hcloud: none.yaml: no such file"),
         (("export", "gizp"), "hcloud: there is no profile 'gizp'"),
         (("import",), "missing argument"),

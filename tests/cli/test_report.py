@@ -51,7 +51,7 @@ def test_every_report_is_shown(done: Shell) -> None:
     assert "search" in {line[0] for line in lines}
 
 
-def test_cost_is_what_budgets_counted(done: Shell, deployment: Deployment) -> None:
+def test_cost_equals_the_spend_ledger(done: Shell, deployment: Deployment) -> None:
     document = json.loads(done.run("report", "cost", "--by", "job", "-o", "json")[0])
     book = SpendLedger()
     book.follow(deployment.store.iter_events())
@@ -64,7 +64,7 @@ def test_cost_is_what_budgets_counted(done: Shell, deployment: Deployment) -> No
     assert "the newest is" in document["notes"][0]
 
 
-def test_performance_tells_waits_and_promises(done: Shell) -> None:
+def test_performance_shows_waits_and_targets(done: Shell) -> None:
     document = json.loads(done.run("report", "performance", "--by", "job", "-o", "json")[0])
     good, bad = document["rows"]
     assert (good["state"], good["target_met_pct"], good["attempts"]) == ("succeeded", 100.0, 1)
@@ -73,11 +73,11 @@ def test_performance_tells_waits_and_promises(done: Shell) -> None:
     assert good["target"] == "within 600 s"
 
 
-def test_window_is_given_by_duration_or_time(done: Shell) -> None:
+def test_period_is_a_duration_or_a_time(done: Shell) -> None:
     assert json.loads(done.run("report", "--since", "7d", "-o", "json")[0])["rows"]
     assert json.loads(done.run("report", "--since", "2020-01-01", "-o", "json")[0])["rows"]
     out, _ = done.run("report", "--until", "2020-01-01T00:00:00Z")
-    assert "nothing happened in that time" in out
+    assert "nothing to report for this period" in out
 
 
 @pytest.mark.parametrize(
@@ -90,6 +90,6 @@ def test_window_is_given_by_duration_or_time(done: Shell) -> None:
         (["cost", "--since", "1h", "--until", "2h"], "after"),
     ],
 )
-def test_what_cannot_be_asked_ends_with_one_sentence(shell: Shell, arguments: list[str], words: str) -> None:
+def test_invalid_options_are_refused_in_one_sentence(shell: Shell, arguments: list[str], words: str) -> None:
     _, err = shell.run("report", *arguments, exit_code=2)
     assert words in err

@@ -252,12 +252,12 @@ def test_aws_report_without_the_cost_of_commitments_is_refused() -> None:
 @pytest.mark.parametrize(
     ("content", "why"),
     [
-        (b"a,b\n1\n", r"bill:2: has 1 fields, not 2"),
-        (b'{"a": 1}\n{"a"\n', r"bill:2: is no JSON"),
-        (b"\xff\xfe", "cannot be read to its end"),
-        (gzip.compress(b"a,b\n1,2\n" * 100, mtime=0)[:-12], "cannot be read to its end"),
+        (b"a,b\n1\n", r"bill:2: has 1 fields, the header 2"),
+        (b'{"a": 1}\n{"a"\n', r"bill:2: is not JSON"),
+        (b"\xff\xfe", "cannot be read completely"),
+        (gzip.compress(b"a,b\n1,2\n" * 100, mtime=0)[:-12], "cannot be read completely"),
     ],
-    ids=["a short row", "broken JSON", "no text", "cut off"],
+    ids=["a short row", "broken JSON", "not text", "truncated"],
 )
 def test_broken_file_is_refused_with_its_name(tmp_path: Path, content: bytes, why: str) -> None:
     path = tmp_path / "bill"
