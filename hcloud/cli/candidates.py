@@ -96,25 +96,25 @@ def _of_job(spec: JobSpec) -> OfferQuery:
     )
 
 
-def live(offers: Sequence[Mapping[str, Any]], asked: OfferQuery) -> Iterator[RunOption]:
+def live(offers: Sequence[Mapping[str, Any]], query: OfferQuery) -> Iterator[RunOption]:
     """Yield the offers of the daemon's API that can run the query."""
     for each in offers:
         kind = each["instance_type"]
-        if asked.types and not any(fnmatchcase(kind["name"], pattern) for pattern in asked.types):
+        if query.types and not any(fnmatchcase(kind["name"], pattern) for pattern in query.types):
             continue
-        if each["market"] == Market.SPOT.value and not asked.spot:
+        if each["market"] == Market.SPOT.value and not query.spot:
             continue
         own = {key: each[key] for key in ("provider", "region", "market")}
         labels = {**kind.get("labels", {}), **own, "type": kind["name"]}
-        place = asked.placement
+        place = query.placement
         if place is not None and not (place.in_zone(each["zone"]) and place.labelled(labels)):
             continue
-        if not asked.need.fits(Resources(**kind["capacity"])):
+        if not query.need.fits(Resources(**kind["capacity"])):
             continue
         left = each["available"]
-        note = f"only {left} available" if left is not None and left < asked.nodes else ""
+        note = f"only {left} available" if left is not None and left < query.nodes else ""
         yield _option(
-            asked,
+            query,
             place=(each["provider"], each["region"], each["zone"], kind["name"], each["market"]),
             size=(kind["capacity"]["vcpus"], kind["capacity"]["memory_mib"]),
             price=(each["price_usd_per_h"], each["billing_minimum_s"], each["priced_at"]),
@@ -122,16 +122,18 @@ def live(offers: Sequence[Mapping[str, Any]], asked: OfferQuery) -> Iterator[Run
         )
 
 
-def offline(asked: OfferQuery) -> Iterator[RunOption]:
+def offline(query: OfferQuery) -> Iterator[RunOption]:
     """Yield the prices in the catalogue that can run the query. Disk space and stock are not considered."""
     from hcloud.catalog import CatalogQuery, PricePlan, candidates
     from hcloud.cli.catalog import catalogue_in_force
 
-    plans = (PricePlan.ON_DEMAND, PricePlan.SPOT) if asked.spot else (PricePlan.ON_DEMAND,)
-    query = CatalogQuery(vcpus=asked.need.vcpus, memory_mib=asked.need.memory_mib, types=asked.types, plans=plans)
-    for each in candidates(catalogue_in_force(), query):
+    plans = (PricePlan.ON_DEMAND, PricePlan.SPOT) if query.spot else (PricePlan.ON_DEMAND,)
+    catalog_query = CatalogQuery(
+        vcpus=query.need.vcpus, memory_mib=query.need.memory_mib, types=query.types, plans=plans
+    )
+    for each in candidates(catalogue_in_force(), catalog_query):
         yield _option(
-            asked,
+            query,
             place=(each.cloud, each.region, "", each.type, each.plan.value),
             size=(each.size.vcpus, each.size.memory_mib),
             price=(each.quote.usd_per_h, CATALOGUE_MINIMUM_S, each.quote.at),
@@ -140,18 +142,18 @@ def offline(asked: OfferQuery) -> Iterator[RunOption]:
 
 
 def _option(
-    asked: OfferQuery,
+    query: OfferQuery,
     *,
     place: tuple[str, str, str, str, str],
     size: tuple[float, int],
     price: tuple[float, float, float],
     note: str,
 ) -> RunOption:
-    usd_per_h, minimum_s, priced_at = price[0] * asked.nodes, price[1], price[2]
+    usd_per_h, minimum_s, priced_at = price[0] * query.nodes, price[1], price[2]
     provider, region, zone, kind, market = place
-    longest_s = asked.max_runtime_s
+    longest_s = query.max_runtime_s
     return RunOption(
-        job=asked.name,
+        job=query.name,
         provider=provider,
         region=region,
         zone=zone,
@@ -159,7 +161,7 @@ def _option(
         market=market,
         vcpus=size[0],
         memory_mib=size[1],
-        nodes=asked.nodes,
+        nodes=query.nodes,
         usd_per_h=usd_per_h,
         minimum_usd=cost_usd(usd_per_h, billed_s(0.0, minimum_s)),
         at_most_usd=cost_usd(usd_per_h, billed_s(longest_s, minimum_s)) if longest_s is not None else None,

@@ -19,7 +19,6 @@ from hcloud.simulator.workload import PastJob, Workload, from_past
 from hcloud.spec.validation import counted
 
 PAGE, MOST_MACHINES = 2000, 10_000
-SINCE_HELP = "a duration before now (a bare number is in seconds), or a UTC date or time"
 RECORDED = "as it was"
 """Name of the row of recorded results."""
 

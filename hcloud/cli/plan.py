@@ -16,8 +16,8 @@ from hcloud.cli.arguments import text_of
 from hcloud.cli.catalog import catalogue_in_force
 from hcloud.cli.client import Client
 from hcloud.cli.compare import Seeds, seeds_options
-from hcloud.cli.history import SINCE_HELP
 from hcloud.cli.output import FiniteRange, NamedPath, console, format_option, table, usd, write_csv, write_json
+from hcloud.cli.report import SINCE_HELP
 from hcloud.config import load_policy
 from hcloud.core.errors import BadInput
 from hcloud.core.units import parse_number, parse_utc_s, plain, shown

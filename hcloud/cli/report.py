@@ -8,10 +8,10 @@ import click
 
 from hcloud.cli.arguments import moment_of
 from hcloud.cli.client import Client
-from hcloud.cli.history import SINCE_HELP
 from hcloud.cli.output import console, format_option, span, table, usd, write_json
 from hcloud.report import REPORT_NAMES, Column, ReportTable
 
+SINCE_HELP = "a duration before now (a bare number is in seconds), or a UTC date or time"
 GROUPINGS = ("job", "user", "tag:KEY", "pool", "market", "day")
 
 
@@ -49,11 +49,11 @@ def report(name: str, by: str | None, since: str | None, until: str | None, form
     if form == "json":
         write_json(document)
         return
-    made = ReportTable.from_json(document)
+    report_table = ReportTable.from_json(document)
     if form == "csv":
-        click.echo(made.to_csv(), nl=False)
+        click.echo(report_table.to_csv(), nl=False)
         return
-    show(made)
+    show(report_table)
 
 
 def show(report_table: ReportTable) -> None:

@@ -15,8 +15,9 @@ from hcloud.cli.catalog import catalogue_in_force
 from hcloud.cli.client import Client
 from hcloud.cli.compare import ComparisonOptions, Seeds, compare, seeds_options
 from hcloud.cli.config import check_provider_settings
-from hcloud.cli.history import SINCE_HELP, back_s_of, now_of, offered_clouds, recorded_workload
+from hcloud.cli.history import back_s_of, now_of, offered_clouds, recorded_workload
 from hcloud.cli.output import FiniteRange, NamedPath, WholeRange, format_option
+from hcloud.cli.report import SINCE_HELP
 from hcloud.config import load_policy
 from hcloud.config.document import read_document
 from hcloud.config.package_data import path as shipped_path
@@ -260,10 +261,10 @@ def _workload_by_seed(name: str, options: WorkloadOptions) -> Callable[[int], Ex
     return lambda _: recorded
 
 
-def _simulation_input(made: Experiment | Workload, world: str) -> SimulationInput:
-    if isinstance(made, Workload):
-        return SimulationInput(workload=made, cloud=CLOUD, truth=Truth() if world == "interference" else None)
-    return SimulationInput(workload=made.workload, cloud={**OF_EXPERIMENT, **made.cloud}, truth=made.truth)
+def _simulation_input(load: Experiment | Workload, world: str) -> SimulationInput:
+    if isinstance(load, Workload):
+        return SimulationInput(workload=load, cloud=CLOUD, truth=Truth() if world == "interference" else None)
+    return SimulationInput(workload=load.workload, cloud={**OF_EXPERIMENT, **load.cloud}, truth=load.truth)
 
 
 def _recorded_workload(source: str, options: WorkloadOptions) -> Workload:
