@@ -29,16 +29,15 @@ def report(name: str, by: str | None, since: str | None, until: str | None, form
     """Report on cost, jobs, machines and predictions, from the event log.
 
     \b
-    cost         (the default) what was spent on jobs, idle and boot time
-    performance  queue and run times of jobs, and met targets
-    savings      cost compared with on-demand prices
-    utilisation  how much of the paid machines jobs held and used
-    commitments  how well reserved machines were used, and whether they paid off
-    accuracy     errors of performance predictions
-                 (--by application, question, type, user or day)
-    decisions    placements compared in hindsight with their alternatives
-                 (--by job, user, type, constraint or day)
+    cost (the default): money spent on jobs, idle and boot time;
+    performance: queue and run times of jobs, and met targets;
+    savings: cost compared with on-demand prices;
+    utilisation: how much of the paid machines jobs held and used;
+    commitments: use of reserved machines, and whether they paid off;
+    accuracy: errors of performance predictions;
+    decisions: placements compared in hindsight with their alternatives.
 
+    Accuracy is grouped --by application, question, type, user or day; decisions by job, user, type, constraint or day.
     Running machines and unfinished jobs count up to now.
     """
     options = {"since": since, "until": until}

@@ -142,14 +142,14 @@ def simulate(
 
     \b
     WORKLOAD is one of:
-      static, low-variability, high-variability: built-in scenarios
-      FILE.yaml: a scenario of your own
-      FILE.swf, FILE.csv: a job log or a list of arrivals (or .gz)
-      history: the recorded jobs of the daemon
+      static, low-variability, high-variability: built-in scenarios;
+      FILE.yaml: a scenario of your own;
+      FILE.swf, FILE.csv: a job log or a list of arrivals (or .gz);
+      history: the recorded jobs of the daemon;
       experiments of the papers, with their machines and interference:
         hcloud-static, hcloud-low-variability, hcloud-high-variability,
         paragon-small-low, -medium, -phases, -oversubscribed,
-        paragon-large-low, -high, -oversubscribed, paragon-day, quasar
+        paragon-large-low, -high, -oversubscribed, paragon-day, quasar.
 
     Experiments start with all their servers running; their policy should allow as many and keep idle ones.
 
