@@ -37,7 +37,7 @@ def test_programs_are_measured_once_per_type_and_merged(shell: Shell, deployment
     assert len(jobs) == 2
     assert {job.spec.exclusive for job in jobs} == {True}
     (shell.directory / "made/copy.yaml").unlink()
-    shell.run(*MEASURE, *types)  # what was found is there
+    shell.run(*MEASURE, *types)  # the earlier measurements are reused
     assert len(deployment.store.jobs()) == 2
     assert load_profiles(shell.directory / "made/copy.yaml") == (found,)
     shell.run(*MEASURE, *types, "--again")

@@ -1,4 +1,4 @@
-"""`hcloud report` over a history that the real cycle made on the mock cloud."""
+"""`hcloud report` on the log of a deployment with the mock cloud."""
 
 import csv
 import io
@@ -27,12 +27,12 @@ target: {batch: {within: 10m}}
 
 @pytest.fixture
 def done(shell: Shell, deployment: Deployment) -> Shell:
-    """A shell after one job that succeeded and one that failed, when every machine they had is ended and billed."""
+    """A shell after one job succeeded and one failed, with all machines terminated and billed."""
     (shell.directory / "jobs.yaml").write_text(JOBS)
     shell.run("run", "-q", "jobs.yaml", exit_code=1)
 
+    # A short-lived machine is billed for a minimum, which is in the report only once that time has passed.
     def billed_to_the_end() -> bool:
-        """A machine that ended early is billed for a minimum, which a report of the time before it cannot show."""
         machines = deployment.store.instances(live_only=False)
         ends = [max(m.terminated_at, (m.launched_at or 0.0) + BILLING_MINIMUM_S) for m in machines if m.terminated_at]
         return len(ends) == len(machines) and max(ends) < deployment.clock.now()
@@ -53,9 +53,9 @@ def test_every_report_is_shown(done: Shell) -> None:
 
 def test_cost_equals_the_spend_ledger(done: Shell, deployment: Deployment) -> None:
     document = json.loads(done.run("report", "cost", "--by", "job", "-o", "json")[0])
-    book = SpendLedger()
-    book.follow(deployment.store.iter_events())
-    spent = book.spend(deployment.clock.now()).month_usd
+    ledger = SpendLedger()
+    ledger.follow(deployment.store.iter_events())
+    spent = ledger.spend(deployment.clock.now()).month_usd
     assert spent > 0
     assert document["total"]["cost_usd"] == pytest.approx(spent)
     jobs = {row["job"]: row["cost_usd"] for row in document["rows"]}

@@ -109,9 +109,9 @@ def test_seeded_faults_are_detected(monkeypatch: pytest.MonkeyPatch, fault: str)
 @settings(max_examples=40)
 def test_report_agrees_with_the_spend_ledger(drawn: list[Any]) -> None:
     log, _ = history(drawn)
-    book = SpendLedger()
-    book.follow(log.events)
-    month = book.spend(NOW).month_usd
+    ledger = SpendLedger()
+    ledger.follow(log.events)
+    month = ledger.spend(NOW).month_usd
     assert charged(build_report("cost", iter(log.events), NOW)) == pytest.approx(month, abs=60 * 10.0 * 3 / 3600)
 
 
