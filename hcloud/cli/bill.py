@@ -1,4 +1,4 @@
-"""``hcloud bill``: compare what we say machines cost with what the cloud says."""
+"""``hcloud bill``: compare the cost of machines in the ledger with the cloud's bill."""
 
 from __future__ import annotations
 
@@ -27,48 +27,57 @@ _GZIP = b"\x1f\x8b"
 
 @click.command()
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True, dir_okay=False))
-@click.option("--provider", "providers", multiple=True, help="The bill is about this provider of ours (repeatable).")
-@click.option("--owner", help="Owner tag of our machines (else that of the configuration).")
 @click.option(
-    "--tolerance", type=FiniteRange(0, 100), default=2.0, show_default=True, help="Per cent that still agree."
+    "--provider",
+    "providers",
+    multiple=True,
+    help="Provider that the bill covers (repeatable; default: all).",
+)
+@click.option("--owner", help="Owner tag of our machines (default: `owner` of the configuration).")
+@click.option(
+    "--tolerance",
+    type=FiniteRange(0, 100),
+    default=2.0,
+    show_default=True,
+    help="Difference in percent up to which amounts agree.",
 )
 @format_option
 def bill(files: tuple[Path, ...], providers: tuple[str, ...], owner: str | None, tolerance: float, form: str) -> None:
     """Compare the ledger with the cloud's bill in FILES, machine by machine.
 
-    FILES are an AWS Cost and Usage Report with resource ids (CSV), or Google's detailed billing export (JSON lines, or
-    CSV); .gz is read too. Nothing is changed.
+    FILES are an AWS Cost and Usage Report with resource ids (CSV), or Google's detailed billing export (JSON lines or
+    CSV), optionally compressed (.gz). Nothing is changed.
     """
-    billed = read_bill(row for file in files for row in rows_of(file))
+    parsed = read_bill(row for file in files for row in rows_of(file))
     if owner is None:
         config = deployment()
         owner = config.owner if config is not None else ""
-    made = bill_table(_events(Client()), billed, providers=providers, owner=owner, tolerance=tolerance / 100.0)
+    report = bill_table(_events(Client()), parsed, providers=providers, owner=owner, tolerance=tolerance / 100.0)
     if form == "json":
-        write_json(made.to_json())
+        write_json(report.to_json())
     elif form == "csv":
-        click.echo(made.to_csv(), nl=False)
+        click.echo(report.to_csv(), nl=False)
     else:
-        show(made)
+        show(report)
 
 
 def rows_of(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the rows of a bill, each with ``file:line`` where it stands.
+    """Yield the rows of a bill file, each with its position (``file:line``).
 
     Raises:
-        BadInput: it is no text, or neither CSV nor JSON lines.
+        BadInput: the file is not text, or neither CSV nor JSON lines, or truncated.
     """
     with path.open("rb") as raw:
-        packed = raw.read(2) == _GZIP
+        compressed = raw.read(2) == _GZIP
         raw.seek(0)
-        content = gzip.GzipFile(fileobj=raw) if packed else raw
+        content = gzip.GzipFile(fileobj=raw) if compressed else raw
         try:
             with io.TextIOWrapper(content, encoding="utf-8-sig", newline="") as stream:
                 first = stream.readline()
                 read = _json_rows if first.lstrip().startswith("{") else _csv_rows
                 yield from read(first, stream, path)
         except (UnicodeDecodeError, EOFError, gzip.BadGzipFile, csv.Error) as error:
-            raise BadInput(f"{path}: cannot be read to its end: {error}") from None
+            raise BadInput(f"{path}: cannot be read completely: {error}") from None
 
 
 def _csv_rows(first: str, stream: io.TextIOWrapper, path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -77,9 +86,7 @@ def _csv_rows(first: str, stream: io.TextIOWrapper, path: Path) -> Iterator[tupl
     for row in reader:
         where = f"{path}:{reader.line_num + 1}"
         if len(row) != len(header):
-            raise BadInput(
-                f"{where}: has {len(row)} fields, not {len(header)} as the first line; the file is not whole"
-            )
+            raise BadInput(f"{where}: has {len(row)} fields, the header {len(header)}; the file is damaged")
         yield where, dict(zip(header, row, strict=True))
 
 
@@ -89,7 +96,7 @@ def _json_rows(first: str, stream: io.TextIOWrapper, path: Path) -> Iterator[tup
         try:
             document = json.loads(line) if line.strip() else None
         except ValueError:
-            raise BadInput(f"{path}:{number}: is no JSON; there must be one object per line") from None
+            raise BadInput(f"{path}:{number}: is not JSON; every line must be one object") from None
         if isinstance(document, dict):
             yield f"{path}:{number}", document
         number, line = number + 1, stream.readline()

@@ -1,4 +1,4 @@
-"""``hcloud profile bootstrap``: measure the reference programs of the recipes on this machine."""
+"""``hcloud profile bootstrap``: measure reference programs on this machine, or by jobs of the daemon."""
 
 from __future__ import annotations
 
@@ -23,19 +23,22 @@ from hcloud.profiler.recipes import Recipe, missing_packages, parse_recipes, rec
 @click.command()
 @click.argument("names", nargs=-1)
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), default=Path("profiles"), show_default=True,
-              help="Write one file per program there.")  # fmt: skip
-@click.option("--recipes", "folder", type=click.Path(path_type=Path, file_okay=False), help="Read recipes from there.")
-@click.option("--provider", default="local", show_default=True, help="Whose machine this is.")
+              help="Directory for the profiles, one file per program.")  # fmt: skip
+@click.option("--recipes", "folder", type=click.Path(path_type=Path, file_okay=False),
+              help="Directory of recipes (default: the shipped ones).")  # fmt: skip
+@click.option("--provider", default="local", show_default=True, help="Provider of this machine.")
 @click.option("--type", "types", multiple=True, metavar="TYPE",
-              help="Which type this machine is (else local slices); with --on: on which to measure.")  # fmt: skip
+              help="Instance type of this machine (default: local slices); with --on: type to measure on "
+              "(repeatable).")  # fmt: skip
 @click.option(
-    "--on", "elsewhere", metavar="PROVIDER", help="Not here: by jobs of the daemon, on this provider's machines."
+    "--on", "elsewhere", metavar="PROVIDER", help="Measure by jobs of the daemon on machines of PROVIDER, not here."
 )
 @click.option("--at-once", type=WholeRange(min=1, max=1000), default=1, show_default=True,
-              help="With --on: so many jobs at one time, each on a machine of its own.")  # fmt: skip
-@click.option("--again", is_flag=True, help="With --on: measure anew what the daemon's jobs have found already.")
-@click.option("--seconds", type=FiniteRange(min=5), default=75.0, show_default=True, help="Per program, about.")
-@click.option("--resume", is_flag=True, help="Leave out programs that have a file already.")
+              help="With --on: number of concurrent jobs, each on a machine of its own.")  # fmt: skip
+@click.option("--again", is_flag=True, help="With --on: repeat measurements that earlier jobs have made.")
+@click.option("--seconds", type=FiniteRange(min=5), default=75.0, show_default=True,
+              help="Approximate time per program.")  # fmt: skip
+@click.option("--resume", is_flag=True, help="Skip programs that already have a file in --out.")
 def bootstrap(
     names: tuple[str, ...],
     out: Path,
@@ -48,48 +51,52 @@ def bootstrap(
     seconds: float,
     resume: bool,
 ) -> None:
-    """Measure reference programs (NAMES: only these) on this machine, which should have nothing else to do.
+    """Measure reference programs (NAMES; default: all) on this machine, which should be otherwise idle.
 
-    Each program is measured at several sizes, and at one vCPU beside every source of interference, both ways. Its file
-    is written when it is finished: after a kill, --resume goes on with the others. To measure an instance type of a
-    cloud, run this on such a machine with --provider and --type, and `hcloud profile import` the files at home.
+    Each program is measured at several sizes, and at one vCPU together with every source of interference: what it
+    tolerates and what it causes. Its file is written as soon as it is finished, so --resume continues after an
+    interruption. To measure an instance type of a cloud, run this on such a machine with --provider and --type, then
+    `hcloud profile import` the files where the daemon runs.
 
-    Or let the daemon do it: with --on, each program is measured by jobs on machines of that provider, one per --type
-    (the first in full, on the others only how fast it is), within the policy's budgets. What jobs have found is not
-    measured again, and a command that is started anew finds the jobs of the one before.
+    With --on, the daemon measures each program by jobs on machines of that provider, one per --type, within the
+    policy's budgets: everything on the first type, only speed on the others. Earlier measurements are reused, and a
+    restarted command follows the jobs of the previous one.
     """
     recipes = load_recipes(folder or package_data.path("profiles") / "recipes")
     chosen = {name: recipe_named(recipes, name) for name in (names or recipes)}
     if resume:
-        chosen = {name: recipe for name, recipe in chosen.items() if not _finished(out, name)}
+        files = {name: out / f"{name}.yaml" for name in chosen}
+        finished = {name for name, file in files.items() if file.exists() and load_profiles(file)}
+        chosen = {name: recipe for name, recipe in chosen.items() if name not in finished}
     if elsewhere is not None:
-        _report(_through_daemon(chosen, elsewhere, types, out, seconds, at_once=at_once, again=again), len(chosen))
+        results = _measure_by_daemon(chosen, elsewhere, types, out, seconds, at_once=at_once, again=again)
+        _report(results, len(chosen))
         return
-    _refuse_unknown(provider, types, again=again, at_once=at_once)
-    _refuse_missing(chosen)
-    _report(_measured(chosen, plan_for(provider, types[0] if types else None, seconds), out), len(chosen))
+    _check_options(provider, types, again=again, at_once=at_once)
+    _check_packages(chosen)
+    _report(_measure_here(chosen, plan_for(provider, types[0] if types else None, seconds), out), len(chosen))
 
 
 def load_recipes(folder: Path) -> Mapping[str, Recipe]:
-    """Return the recipes in a directory by name.
+    """Return the recipes in a directory, by name.
 
     Raises:
-        ConfigError: names file, line, key, what is wrong and what would be right.
-        BadInput: two files hold one name, or there is no recipe.
+        ConfigError: invalid recipe; the message has file, line, key and what would be right.
+        BadInput: duplicate recipe name, or no recipe at all.
     """
-    found: dict[str, Recipe] = {}
+    recipes: dict[str, Recipe] = {}
     for path in sorted(folder.glob("*.yaml")):
         for each in read_documents(path):
             for name, recipe in parse_recipes(each.value, each.where).items():
-                if name in found:
-                    raise BadInput(f"{path}: recipe {name!r} stands in another file too; keep one of them")
-                found[name] = recipe
-    if not found:
-        raise BadInput(f"{folder}: there are no recipes; it must hold .yaml files")
-    return found
+                if name in recipes:
+                    raise BadInput(f"{path}: recipe {name!r} is also in another file; keep one of them")
+                recipes[name] = recipe
+    if not recipes:
+        raise BadInput(f"{folder}: there are no recipes; the directory must contain .yaml files")
+    return recipes
 
 
-def _through_daemon(
+def _measure_by_daemon(
     recipes: Mapping[str, Recipe],
     provider: str,
     types: Sequence[str],
@@ -100,56 +107,50 @@ def _through_daemon(
     again: bool,
 ) -> Iterable[tuple[str, ReferenceProfile | HCloudError]]:
     from hcloud.cli.client import Client
-    from hcloud.cli.references import measured_elsewhere, parts_on
+    from hcloud.cli.references import measure_by_jobs, parts_on
 
     client = Client()
     parts = parts_on(client, provider, types)
-    found = measured_elsewhere(client, recipes, parts, seconds=seconds, at_once=at_once, again=again)
-    for name, result in found:
+    results = measure_by_jobs(client, recipes, parts, seconds=seconds, at_once=at_once, again=again)
+    for name, result in results:
         if isinstance(result, ReferenceProfile):
             write_profile(out, result)
         yield name, result
 
 
-def _refuse_unknown(provider: str, types: Sequence[str], *, again: bool, at_once: int) -> None:
+def _check_options(provider: str, types: Sequence[str], *, again: bool, at_once: int) -> None:
     if len(types) > 1 or again or at_once != 1:
-        raise BadInput("several --type, --again and --at-once go with --on PROVIDER; this machine is of one type")
+        raise BadInput("--again, --at-once and several --type need --on PROVIDER; this machine has one type")
     known = sorted({point.name for point in entry_points(group="hcloud.providers")})
     if provider not in known:
-        raise BadInput(f"there is no provider {provider!r}; there are {', '.join(known)}")
+        raise BadInput(f"there is no provider {provider!r}; known providers: {', '.join(known)}")
     if provider != "local" and not types:
-        raise BadInput(f"--provider {provider} goes with --type, the instance type that this machine is")
+        raise BadInput(f"--provider {provider} needs --type, the instance type of this machine")
 
 
-def _refuse_missing(recipes: Mapping[str, Recipe]) -> None:
+def _check_packages(recipes: Mapping[str, Recipe]) -> None:
     missing = missing_packages(recipes.values())
     if missing:
-        without = sorted(name for name, recipe in recipes.items() if set(recipe.packages) & set(missing))
+        affected = sorted(name for name, recipe in recipes.items() if set(recipe.packages) & set(missing))
         raise UnitRefused(
             f"not installed: {', '.join(missing)} (apt-get install {' '.join(missing)}); needed for "
-            f"{', '.join(without) or 'all'}; name other recipes to do without"
+            f"{', '.join(affected) or 'all recipes'}; install them, or name other recipes"
         )
 
 
-def _finished(out: Path, name: str) -> bool:
-    path = out / f"{name}.yaml"
-    return path.exists() and bool(load_profiles(path))
-
-
-def _measured(
+def _measure_here(
     recipes: Mapping[str, Recipe], plan: MeasurementPlan, out: Path
 ) -> Iterable[tuple[str, ReferenceProfile | HCloudError]]:
-    """Measure one after the other; a program that cannot be measured does not keep the others from it."""
+    """Measure one program after the other; yield its profile, or the error if it cannot be measured."""
     clock, host = SystemClock(), EngineHost()
     with progress(len(recipes) * plan.questions) as advance:
         for number, (name, recipe) in enumerate(recipes.items(), 1):
-
-            def told(what: str, at: str = f"{number}/{len(recipes)} {name}") -> None:
-                """Advance the bar by one question; ``at`` is bound here, so that it stays this program's."""
-                advance(f"{at}: {what}")
+            # `label` is bound as a default, so that the callback keeps the label of its own program.
+            def advance_question(question: str, label: str = f"{number}/{len(recipes)} {name}") -> None:
+                advance(f"{label}: {question}")
 
             try:
-                profile = measure_recipe(name, recipe, plan, host, now=clock.now(), advance=told)
+                profile = measure_recipe(name, recipe, plan, host, now=clock.now(), advance=advance_question)
             except HCloudError as error:
                 yield name, error
             else:
@@ -157,30 +158,29 @@ def _measured(
                 yield name, profile
 
 
-def _report(results: Iterable[tuple[str, ReferenceProfile | HCloudError]], wanted: int) -> None:
-    failed, widths = list[str](), list[Mapping[str, float]]()
+def _report(results: Iterable[tuple[str, ReferenceProfile | HCloudError]], count: int) -> None:
+    """Print one line per program of ``count``, then a summary. Raises HCloudError if one was not measured."""
+    failed: list[str] = []
+    widths: list[Mapping[str, float]] = []
     for name, result in results:
         if isinstance(result, ReferenceProfile):
             widths.append(confidence(result))
-            click.echo(f"{name}: {result.provenance.took_s:.0f} s, 95 % limits {_told(widths[-1])}")
+            click.echo(f"{name}: {result.provenance.took_s:.0f} s, 95 % limits {_limits_text(widths[-1])}")
         else:
             failed.append(name)
             click.echo(f"{name}: not measured: {result}", err=True)
     if widths:
         keys = sorted({key for each in widths for key in each})
-        typical = {key: _middle([each[key] for each in widths if key in each]) for key in keys}
-        click.echo(f"{len(widths)} of {wanted} programs measured; typical 95 % limits {_told(typical)}")
-    elif wanted == 0:
-        click.echo("every program has its file already")
+        by_key = {key: sorted(each[key] for each in widths if key in each) for key in keys}
+        medians = {key: values[len(values) // 2] for key, values in by_key.items()}
+        click.echo(f"{len(widths)} of {count} programs measured; median 95 % limits {_limits_text(medians)}")
+    elif count == 0:
+        click.echo("nothing to measure: every program already has a file")
     if failed:
-        raise HCloudError(f"{len(failed)} of {wanted} programs could not be measured: {', '.join(failed)}")
+        raise HCloudError(f"{len(failed)} of {count} programs could not be measured: {', '.join(failed)}")
 
 
-def _told(widths: Mapping[str, float]) -> str:
-    units = {"performance_percent": "performance +-{:.1f} %", "tolerated_points": "tolerated +-{:.0f} points",
-             "caused_points": "caused +-{:.0f} points"}  # fmt: skip
+def _limits_text(widths: Mapping[str, float]) -> str:
+    units = {"performance_percent": "performance ±{:.1f} %", "tolerated_points": "tolerated ±{:.0f} points",
+             "caused_points": "caused ±{:.0f} points"}  # fmt: skip
     return ", ".join(text.format(widths[key]) for key, text in units.items() if key in widths)
-
-
-def _middle(values: Sequence[float]) -> float:
-    return sorted(values)[len(values) // 2]

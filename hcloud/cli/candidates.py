@@ -1,7 +1,7 @@
-"""``hcloud offers`` for a job or a size: what could run it and what that costs, cheapest first; live or offline.
+"""``hcloud offers`` for a job or a size: the offers that can run it and their cost, cheapest first; live or offline.
 
-Prices are for all nodes of the job together, as billing counts them: per second from launch, at least the billing
-minimum. The most one attempt may cost is stated if the job limits its run time.
+Prices are for all nodes of the job together. Machines are billed per second from launch, at least for the billing
+minimum. If the job limits its run time, the maximum cost of one attempt is shown.
 """
 
 from __future__ import annotations
@@ -23,25 +23,29 @@ COLUMNS = ("job", "provider", "region", "zone", "type", "market", ">vcpus", ">me
            ">minimum_usd", ">at_most_usd", ">age", "note")  # fmt: skip
 SHOWN = 20
 CATALOGUE_MINIMUM_S = 60.0
-"""Both clouds bill Linux machines per second, the first minute whole."""
+"""Billing minimum of both clouds: they bill Linux machines per second, at least one minute."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfferQuery:
-    """What is looked for: a job's needs, or a size. Empty ``types``: any."""
+    """Requirements of a job, or a size, to find offers for."""
 
     name: str = ""
+    """Name of the job; empty for a size."""
     need: Resources
+    """Resources of one node."""
     nodes: int = 1
     types: tuple[str, ...] = ()
+    """Patterns of instance types; empty: any type."""
     spot: bool = True
+    """Whether spot machines are allowed."""
     max_runtime_s: float | None = None
     placement: Constraints | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOption:
-    """One way to run it. Amounts are in USD and for all nodes."""
+    """One offer that can run the query. Amounts are in USD for all nodes."""
 
     job: str
     provider: str
@@ -55,22 +59,23 @@ class RunOption:
     usd_per_h: float
     minimum_usd: float
     at_most_usd: float | None
+    """Maximum cost of one attempt; None if the run time is not limited."""
     priced_at: float
     note: str
 
 
 def asked_of(file: Path | None, vcpus: float | None, memory: str | None) -> list[OfferQuery]:
-    """Return what ``--for``, ``--vcpus`` and ``--memory`` ask for.
+    """Return the queries of ``--for`` (one per job in the file), or of ``--vcpus`` and ``--memory``.
 
     Raises:
-        BadInput: both a file and a size are given, or one of them is wrong.
+        BadInput: both a file and a size are given, or one of them is invalid.
     """
     from hcloud.config import load_job
     from hcloud.core.units import parse_size_mib
 
     if file is not None:
         if vcpus is not None or memory is not None:
-            raise BadInput("--for names a job, --vcpus and --memory a size; give one of them")
+            raise BadInput("--for cannot be combined with --vcpus and --memory; give one of them")
         return [_of_job(job.to_spec(user="")) for job in load_job(file)]
     try:
         memory_mib = round(parse_size_mib(memory)) if memory is not None else 0
@@ -91,20 +96,25 @@ def _of_job(spec: JobSpec) -> OfferQuery:
     )
 
 
-def live(offers: Sequence[Mapping[str, Any]], asked: OfferQuery) -> Iterator[RunOption]:
-    """Yield the daemon's offers (as in its API) that fit."""
+def live(offers: Sequence[Mapping[str, Any]], query: OfferQuery) -> Iterator[RunOption]:
+    """Yield the offers of the daemon's API that can run the query."""
     for each in offers:
         kind = each["instance_type"]
-        named = not asked.types or any(fnmatchcase(kind["name"], pattern) for pattern in asked.types)
-        allowed = asked.spot or each["market"] != Market.SPOT.value
-        if not (
-            named and allowed and _in_place(asked.placement, each) and asked.need.fits(Resources(**kind["capacity"]))
-        ):
+        if query.types and not any(fnmatchcase(kind["name"], pattern) for pattern in query.types):
+            continue
+        if each["market"] == Market.SPOT.value and not query.spot:
+            continue
+        own = {key: each[key] for key in ("provider", "region", "market")}
+        labels = {**kind.get("labels", {}), **own, "type": kind["name"]}
+        place = query.placement
+        if place is not None and not (place.in_zone(each["zone"]) and place.labelled(labels)):
+            continue
+        if not query.need.fits(Resources(**kind["capacity"])):
             continue
         left = each["available"]
-        note = f"only {left} to be had" if left is not None and left < asked.nodes else ""
-        yield _found(
-            asked,
+        note = f"only {left} available" if left is not None and left < query.nodes else ""
+        yield _option(
+            query,
             place=(each["provider"], each["region"], each["zone"], kind["name"], each["market"]),
             size=(kind["capacity"]["vcpus"], kind["capacity"]["memory_mib"]),
             price=(each["price_usd_per_h"], each["billing_minimum_s"], each["priced_at"]),
@@ -112,23 +122,18 @@ def live(offers: Sequence[Mapping[str, Any]], asked: OfferQuery) -> Iterator[Run
         )
 
 
-def _in_place(placement: Constraints | None, offer: Mapping[str, Any]) -> bool:
-    """Return whether an offer's zone and labels are what a job demands."""
-    kind, own = offer["instance_type"], {key: offer[key] for key in ("provider", "region", "market")}
-    labels = {**kind.get("labels", {}), **own, "type": kind["name"]}
-    return placement is None or (placement.in_zone(offer["zone"]) and placement.labelled(labels))
-
-
-def offline(asked: OfferQuery) -> Iterator[RunOption]:
-    """Yield what the catalogue knows that will do; disks are sold apart there, and stock is not known."""
+def offline(query: OfferQuery) -> Iterator[RunOption]:
+    """Yield the prices in the catalogue that can run the query. Disk space and stock are not considered."""
     from hcloud.catalog import CatalogQuery, PricePlan, candidates
     from hcloud.cli.catalog import catalogue_in_force
 
-    plans = (PricePlan.ON_DEMAND, PricePlan.SPOT) if asked.spot else (PricePlan.ON_DEMAND,)
-    wanted = CatalogQuery(vcpus=asked.need.vcpus, memory_mib=asked.need.memory_mib, types=asked.types, plans=plans)
-    for each in candidates(catalogue_in_force(), wanted):
-        yield _found(
-            asked,
+    plans = (PricePlan.ON_DEMAND, PricePlan.SPOT) if query.spot else (PricePlan.ON_DEMAND,)
+    catalog_query = CatalogQuery(
+        vcpus=query.need.vcpus, memory_mib=query.need.memory_mib, types=query.types, plans=plans
+    )
+    for each in candidates(catalogue_in_force(), catalog_query):
+        yield _option(
+            query,
             place=(each.cloud, each.region, "", each.type, each.plan.value),
             size=(each.size.vcpus, each.size.memory_mib),
             price=(each.quote.usd_per_h, CATALOGUE_MINIMUM_S, each.quote.at),
@@ -136,19 +141,19 @@ def offline(asked: OfferQuery) -> Iterator[RunOption]:
         )
 
 
-def _found(
-    asked: OfferQuery,
+def _option(
+    query: OfferQuery,
     *,
     place: tuple[str, str, str, str, str],
     size: tuple[float, int],
     price: tuple[float, float, float],
     note: str,
 ) -> RunOption:
-    usd_per_h, minimum_s, priced_at = price[0] * asked.nodes, price[1], price[2]
+    usd_per_h, minimum_s, priced_at = price[0] * query.nodes, price[1], price[2]
     provider, region, zone, kind, market = place
-    longest_s = asked.max_runtime_s
+    longest_s = query.max_runtime_s
     return RunOption(
-        job=asked.name,
+        job=query.name,
         provider=provider,
         region=region,
         zone=zone,
@@ -156,7 +161,7 @@ def _found(
         market=market,
         vcpus=size[0],
         memory_mib=size[1],
-        nodes=asked.nodes,
+        nodes=query.nodes,
         usd_per_h=usd_per_h,
         minimum_usd=cost_usd(usd_per_h, billed_s(0.0, minimum_s)),
         at_most_usd=cost_usd(usd_per_h, billed_s(longest_s, minimum_s)) if longest_s is not None else None,
@@ -166,12 +171,12 @@ def _found(
 
 
 def chosen(
-    found: Iterator[RunOption], provider: str | None, market: str | None, regions: Sequence[str]
+    options: Iterator[RunOption], provider: str | None, market: str | None, regions: Sequence[str]
 ) -> list[RunOption]:
-    """Return what the filters leave, cheapest first."""
+    """Return the options that pass the filters (None or empty: no filter), cheapest first."""
     left = [
         each
-        for each in found
+        for each in options
         if provider in (None, each.provider)
         and market in (None, each.market)
         and (not regions or any(fnmatchcase(each.region, pattern) for pattern in regions))
@@ -181,17 +186,17 @@ def chosen(
     )
 
 
-def show(found: Sequence[RunOption], form: str, now: float, limit: int) -> None:
-    """Write candidates; a table shows the first ``limit`` of each job and counts the rest."""
-    jobs = dict.fromkeys(each.job for each in found)
-    kept = [each for job in jobs for each in [other for other in found if other.job == job][:limit]]
+def show(options: Sequence[RunOption], form: str, now: float, limit: int) -> None:
+    """Write the first ``limit`` options of each job; a table also counts the rest and shows the age of prices."""
+    jobs = dict.fromkeys(each.job for each in options)
+    kept = [each for job in jobs for each in [other for other in options if other.job == job][:limit]]
     if form == "json":
         write_rows(form, [asdict(each) for each in kept], COLUMNS, list)
         return
-    write_rows(form, kept, COLUMNS, lambda each: _cells(each, now, form), empty="nothing fits")
+    write_rows(form, kept, COLUMNS, lambda each: _cells(each, now, form), empty="no suitable offer")
     if form == "table" and kept:
-        if len(kept) < len(found):
-            click.echo(f"... and {len(found) - len(kept)} more (--limit)", err=True)
+        if len(kept) < len(options):
+            click.echo(f"... and {len(options) - len(kept)} more (--limit)", err=True)
         oldest_s = now - min(each.priced_at for each in kept)
         click.echo(
             f"the oldest of these prices is {span(oldest_s)} old; the cheapest is {usd(kept[0].usd_per_h)}/h", err=True

@@ -1,4 +1,4 @@
-"""``hcloud catalog``: what machines cost, how old that knowledge is, and reading it anew."""
+"""``hcloud catalog``: show, refresh and compare the prices of machines."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from hcloud.cli.output import console, format_option, span, table, write_csv, wr
 from hcloud.config import Config, find_config, load_config, read_config
 from hcloud.core.clock import SystemClock
 from hcloud.core.errors import ConfigError, NotFound
-from hcloud.spec.validation import nearest, parse
+from hcloud.spec.validation import counted, nearest, parse
 
 PLANS = tuple(PricePlan)
 PRICE_COLUMNS = ("cloud", "region", "type", ">vcpus", ">memory_mib", *(f">{plan.value}" for plan in PLANS), ">age",
@@ -43,52 +43,55 @@ EDITIONS = ("shipped", "previous", "current")
 
 @click.group()
 def catalog() -> None:
-    """Show what machines cost; read prices anew; compare."""
+    """Show, refresh and compare the prices of machines."""
 
 
 # ------------------------------------------------------------------------------------------------------------- show
 @catalog.command()
 @click.argument("types", nargs=-1)
-@click.option("--cloud", type=click.Choice(CLOUDS), help="Only of this cloud.")
-@click.option("--region", "regions", multiple=True, help="Only in this region (repeatable; * and ? allowed).")
-@click.option("--shipped", "only_shipped", is_flag=True, help="The snapshot HCloud came with, nothing newer.")
+@click.option("--cloud", type=click.Choice(CLOUDS), help="Only prices of this cloud.")
+@click.option("--region", "regions", multiple=True, help="Only prices in this region (repeatable; * and ? allowed).")
+@click.option(
+    "--shipped", "only_shipped", is_flag=True, help="Show the prices shipped with HCloud, not refreshed ones."
+)
 @format_option
 def show(types: tuple[str, ...], cloud: str | None, regions: tuple[str, ...], only_shipped: bool, form: str) -> None:
-    """Show the prices of TYPES (* and ? allowed) in USD per hour; without TYPES, how many there are and how old.
+    """Show the prices of TYPES (* and ? allowed) in USD per hour; without TYPES, the number of prices and their age.
 
-    commit_1y and commit_3y are prices per hour of a commitment for one or three years, nothing paid upfront.
+    commit_1y and commit_3y are hourly prices of a one-year or three-year commitment without upfront payment.
     """
     known = shipped_catalogue() if only_shipped else catalogue_in_force()
     now = SystemClock().now()
     if not types:
         summary = list(_summary(known, cloud, regions))
         if not summary and known.quotes:
-            raise NotFound(_nowhere(known, cloud, regions))
+            there = {key.region for key in known.quotes if cloud in (None, key.cloud)}
+            of_cloud = f" of {cloud}" if cloud is not None else ""
+            raise NotFound(
+                f"no price{of_cloud} is known in {' '.join(regions) or 'any region'}; "
+                f"{nearest((*regions, '')[0], there)}"
+            )
         write_rows(form, summary, SUMMARY_COLUMNS, lambda each: list(each.values()))
-        _say_age(known, now)
+        oldest_at = known.oldest_at()
+        if oldest_at is not None:
+            click.echo(
+                f"the oldest price is {span(now - oldest_at)} old; update with `hcloud catalog refresh`", err=True
+            )
         return
-    rows = [_row(known, place) for place in known.places() if _chosen(place, cloud, regions, types)]
+    rows = [_row(known, place) for place in known.places() if _matches(place, cloud, regions, types)]
     if not rows:
-        raise NotFound(_nothing(known, types))
+        hint = nearest(types[0], {key.type for key in known.quotes})
+        raise NotFound(f"no price of {' '.join(types)} is known there; {hint}")
     write_rows(form, rows, PRICE_COLUMNS, lambda each: _price_cells(each, now))
 
 
-def _chosen(
+def _matches(
     place: tuple[str, str, str], cloud: str | None, regions: tuple[str, ...], types: tuple[str, ...] = ("*",)
 ) -> bool:
+    """Return whether a place (cloud, region, type) passes the filters; None or empty is no filter."""
     if cloud not in (None, place[0]) or not any(fnmatchcase(place[2], pattern) for pattern in types):
         return False
     return not regions or any(fnmatchcase(place[1], pattern) for pattern in regions)
-
-
-def _nothing(known: PriceCatalogue, types: tuple[str, ...]) -> str:
-    return f"no price is known of {' '.join(types)} there; {nearest(types[0], {key.type for key in known.quotes})}"
-
-
-def _nowhere(known: PriceCatalogue, cloud: str | None, regions: tuple[str, ...]) -> str:
-    there = {key.region for key in known.quotes if cloud in (None, key.cloud)}
-    whose = f" of {cloud}" if cloud is not None else ""
-    return f"no price{whose} is known in {' '.join(regions) or 'any region'}; {nearest((*regions, '')[0], there)}"
 
 
 def _row(known: PriceCatalogue, place: tuple[str, str, str]) -> dict[str, Any]:
@@ -117,11 +120,11 @@ def _price_cells(row: Mapping[str, Any], now: float) -> list[Any]:
 
 
 def _summary(known: PriceCatalogue, cloud: str | None, regions: tuple[str, ...]) -> Iterator[dict[str, Any]]:
-    found: dict[tuple[str, PricePlan], list[tuple[str, str, Quote]]] = defaultdict(list)
+    quotes: dict[tuple[str, PricePlan], list[tuple[str, str, Quote]]] = defaultdict(list)
     for key, quote in known.quotes.items():
-        if _chosen((key.cloud, key.region, key.type), cloud, regions):
-            found[key.cloud, key.plan].append((key.region, key.type, quote))
-    for (name, plan), cells in sorted(found.items(), key=lambda each: (each[0][0], PLANS.index(each[0][1]))):
+        if _matches((key.cloud, key.region, key.type), cloud, regions):
+            quotes[key.cloud, key.plan].append((key.region, key.type, quote))
+    for (name, plan), cells in sorted(quotes.items(), key=lambda each: (each[0][0], PLANS.index(each[0][1]))):
         dates = [quote.at for _, _, quote in cells]
         yield {
             "cloud": name,
@@ -140,49 +143,41 @@ def day(at: float) -> str:
     return datetime.fromtimestamp(at, tz=UTC).strftime("%Y-%m-%d")
 
 
-def _say_age(known: PriceCatalogue, now: float) -> None:
-    oldest_at = known.oldest_at()
-    if oldest_at is not None:
-        click.echo(
-            f"the oldest price is {span(now - oldest_at)} old; `hcloud catalog refresh` reads them anew", err=True
-        )
-
-
 # ---------------------------------------------------------------------------------------------------------- refresh
 @catalog.command()
-@click.option("--accept", is_flag=True, help="Take also prices that moved further than the configuration believes.")
+@click.option("--accept", is_flag=True, help="Accept prices that changed more than the configured limit.")
 @click.option("--dry-run", "--dryrun", "dry_run", is_flag=True, help="Read and compare; write nothing.")
 @format_option
 def refresh(accept: bool, dry_run: bool, form: str) -> int:
-    """Read prices anew from the price lists that the configuration names (section catalog).
+    """Read current prices from the price lists in the configuration (section catalog).
 
-    Ends with 1 when a list could not be read whole; its prices then stay as they were.
+    Exits with 1 if a list cannot be read completely; its prices then stay unchanged.
     """
-    from hcloud.wiring import price_sources, refresh_prices  # 0.3 s, which the other commands save
+    from hcloud.wiring import price_sources, refresh_prices  # slow to import; the other commands do not need it
 
     config, clock = load_config(find_config()), SystemClock()
     if not price_sources(config, clock):
         return _write_shipped(CatalogFiles(config.catalog_dir), dry_run)
-    done = refresh_prices(config, clock, accept=accept, dry_run=dry_run)
-    _tell(done, form)
-    return 1 if done.troubles or done.refused else 0
+    refreshed = refresh_prices(config, clock, accept=accept, dry_run=dry_run)
+    _show_refreshed(refreshed, form)
+    return 1 if refreshed.troubles or refreshed.refused else 0
 
 
 def _write_shipped(files: CatalogFiles, dry_run: bool) -> int:
-    """Give providers the prices that are known, where there is no list to read."""
+    """Write the known prices for the providers, if no price list is configured. Returns the exit code."""
     if not dry_run:
         with files.locked():
             files.write_price_files()
     oldest = shipped_catalogue().oldest_at()
     click.echo(
-        f"the configuration names no price list (catalog.aws.regions, catalog.gcp.api_key); prices stay those of the "
-        f"shipped snapshot of {day(oldest or 0.0)}",
+        f"the configuration names no price list (catalog.aws.regions, catalog.gcp.api_key); using the shipped prices "
+        f"of {day(oldest or 0.0)}",
         err=True,
     )
     return 0
 
 
-def _tell(done: Refreshed, form: str) -> None:
+def _show_refreshed(done: Refreshed, form: str) -> None:
     changes = [change for merged in done.merges.values() for change in merged.changes]
     if form == "json":
         write_json(
@@ -204,12 +199,14 @@ def _tell(done: Refreshed, form: str) -> None:
         click.echo(line, err=bool(done.troubles) or form == "csv")
     if done.held:
         click.echo(
-            f"{done.held} prices moved too far to be believed; `hcloud catalog refresh --accept` takes them", err=True
+            f"{counted(done.held, 'price')} held back, as they changed more than the configured limit; "
+            f"accept them with `hcloud catalog refresh --accept`",
+            err=True,
         )
 
 
 def _show_changes(changes: list[Change]) -> None:
-    """Show what moved, the farthest first."""
+    """Show the changed prices: held ones first, then the largest change first."""
     ranked = sorted(changes, key=lambda each: (each.verdict != "held", -max(each.factor or 1, 1 / (each.factor or 1))))
     if ranked:
         console().print(table(CHANGE_COLUMNS, [_cells(each) for each in ranked[:CHANGES_SHOWN]]))
@@ -244,7 +241,7 @@ def _cells(each: Change) -> list[Any]:
 def diff(before: str, after: str, form: str) -> None:
     """Show how prices changed from BEFORE to AFTER: shipped, previous, current, or a file.
 
-    Without arguments: what the last refresh changed.
+    Without arguments, shows the changes of the last refresh.
     """
     changes, gone = compare(_edition(before), _edition(after))
     rows = [_change(each) for each in changes]
@@ -256,7 +253,7 @@ def diff(before: str, after: str, form: str) -> None:
     else:
         _show_changes([each for each in changes if each.verdict == "changed"])
         counts = Counter(each.verdict for each in changes)
-        click.echo(f"{counts['changed']} prices changed, {counts['new']} are new, {len(gone)} are gone")
+        click.echo(f"{counts['changed']} changed, {counts['new']} new, {len(gone)} removed")
 
 
 def _edition(name: str) -> PriceCatalogue:
@@ -276,48 +273,48 @@ def _edition(name: str) -> PriceCatalogue:
 @click.option("--region", "regions", multiple=True, help="Only in this region (repeatable; * and ? allowed).")
 @format_option
 def history(types: tuple[str, ...], regions: tuple[str, ...], form: str) -> None:
-    """Show recorded spot prices of TYPES (* and ? allowed; none: all), oldest first; a line where one changed."""
+    """Show recorded spot prices of TYPES (* and ? allowed; default: all), oldest first; one line per change."""
     files = _files()
-    found = [
+    prices = [
         asdict(price)
         for price in (files.history() if files is not None else ())
-        if _chosen((price.cloud, price.region, price.type), None, regions, types or ("*",))
+        if _matches((price.cloud, price.region, price.type), None, regions, types or ("*",))
     ]
-    empty = "no spot prices are recorded; `hcloud catalog refresh` records them"
-    write_rows(form, found, HISTORY_COLUMNS, _history_cells, empty=empty)
 
+    def cells(each: Mapping[str, Any]) -> list[Any]:
+        at = datetime.fromtimestamp(each["at"], tz=UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        return [at, *(each[name] for name in ("cloud", "region", "zone", "type", "usd_per_h"))]
 
-def _history_cells(each: Mapping[str, Any]) -> list[Any]:
-    at = datetime.fromtimestamp(each["at"], tz=UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    return [at, *(each[name] for name in ("cloud", "region", "zone", "type", "usd_per_h"))]
+    empty = "no spot prices are recorded yet; `hcloud catalog refresh` records them"
+    write_rows(form, prices, HISTORY_COLUMNS, cells, empty=empty)
 
 
 # -------------------------------------------------------------------------------------------------- the deployment's
 def deployment() -> Config | None:
-    """Return the configuration as far as it concerns prices, or None where there is none that we may read."""
+    """Return the configuration without its database, or None if there is none or it is not readable."""
     try:
-        found = find_config()
+        file = find_config()
     except ConfigError:
         return None
-    if found.exists() and not os.access(found, os.R_OK):
+    if file.exists() and not os.access(file, os.R_OK):
         return None
-    document = read_config(found, [])
-    # The database may be named by a variable that only the daemon has; nobody needs it here.
+    document = read_config(file, [])
+    # The database may refer to an environment variable that only the daemon has; it is not needed here.
     value = document.value
     known = {key: each for key, each in value.items() if key != "database"} if isinstance(value, Mapping) else value
-    return parse(Config, known, document.where, context={"base": found.expanduser().absolute().parent})
+    return parse(Config, known, document.where, context={"base": file.expanduser().absolute().parent})
 
 
 def _files() -> CatalogFiles | None:
     config = deployment()
     if config is None:
-        click.echo("there is no configuration here; these are the prices HCloud came with", err=True)
+        click.echo("no configuration found; using the prices shipped with HCloud", err=True)
         return None
     return CatalogFiles(config.catalog_dir)
 
 
 def catalogue_in_force() -> PriceCatalogue:
-    """Return the deployment's catalogue, or the shipped one where there is no deployment.
+    """Return the catalogue of the deployment, or the shipped one without a configuration.
 
     Raises:
         ConfigError: the configuration or the catalogue cannot be read.

@@ -1,4 +1,4 @@
-"""Policies simulated side by side, once or with several seeds: tables, JSON, CSV and pictures of what came of them."""
+"""Comparison of simulated policies, with one seed or several: runs them and writes tables, JSON, CSV and charts."""
 
 from __future__ import annotations
 
@@ -30,39 +30,39 @@ from hcloud.simulator.pool import in_order, open_pool
 from hcloud.simulator.run import Progress, Setting, simulated
 from hcloud.simulator.scratch import folder_in, quick_folder
 from hcloud.simulator.seeds import Repeated, mean_costs, mean_targets, paired, repeated_table
-from hcloud.simulator.workload import Workload
 
 
 @contextmanager
 def results_folder(folder: Path | None, named: str) -> Iterator[None]:
-    """Make the folder for results now: whoever cannot write there should not learn it after a long run. Where nothing
-    came of that, the folders that were made for it go again. ``None``: no results are kept.
+    """Create the directory for results before a long run, and remove it again if the run fails.
 
-    Raises BadInput, which begins with ``named``, where it cannot be made or written to.
+    ``None``: no results are kept. Directories that have contents are not removed.
+
+    Raises BadInput, starting with ``named``, if the directory cannot be created or written to.
     """
-    made = [] if folder is None else [each for each in (folder, *folder.parents) if not each.exists()]
+    created = [] if folder is None else [each for each in (folder, *folder.parents) if not each.exists()]
     try:
         if folder is not None:
-            _make(folder, named)
+            _create(folder, named)
         yield
     except BaseException:
-        with suppress(OSError):  # somebody put something there meanwhile
-            for each in made:
+        with suppress(OSError):  # not empty: another process wrote to it
+            for each in created:
                 each.rmdir()
         raise
 
 
-def _make(folder: Path, named: str) -> None:
-    there = next((each for each in (folder, *folder.parents) if os.path.lexists(each)), folder)
-    if os.path.lexists(there) and not there.is_dir():
-        whose = named if there == folder else f"{named} cannot be made: {there}"
-        raise BadInput(f"{whose} is not a directory")
+def _create(folder: Path, named: str) -> None:
+    existing = next((each for each in (folder, *folder.parents) if os.path.lexists(each)), folder)
+    if os.path.lexists(existing) and not existing.is_dir():
+        subject = named if existing == folder else f"{named} cannot be created: {existing}"
+        raise BadInput(f"{subject} is not a directory")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise BadInput(f"{named} cannot be made: {error.strerror}") from error
+        raise BadInput(f"{named} cannot be created: {error.strerror}") from error
     if not os.access(folder, os.W_OK | os.X_OK):
-        raise BadInput(f"{named} cannot be written to; name a directory of yours")
+        raise BadInput(f"{named} is not writable; name another directory")
 
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -70,10 +70,11 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seeds:
-    """With which seeds something is measured, and how many of them at the same time."""
+    """The random seeds of a comparison."""
 
     every: range
     processes: int
+    """Number of seeds that are simulated in parallel."""
 
 
 _SEED = (
@@ -82,7 +83,7 @@ _SEED = (
         type=WholeRange(min=0),
         default=0,
         show_default=True,
-        help="Other chances; where jobs are made, other jobs, too.",
+        help="Random seed: boot times, stockouts, spot preemptions, and the jobs of scenarios.",
     ),
     click.option(
         "--seeds",
@@ -90,32 +91,38 @@ _SEED = (
         type=WholeRange(1, 10_000),
         default=1,
         show_default=True,
-        help="With so many seeds, from --seed on: means, their limits, and which differences may be chance.",
+        help="Simulate N seeds, starting at --seed; show means with confidence limits, and which differences may be "
+        "chance.",
+        metavar="N",
     ),
-    click.option("--processes", type=WholeRange(1, 1024), help="So many --seeds at the same time (default: CPUs)."),
+    click.option(
+        "--processes", type=WholeRange(1, 1024), help="Number of --seeds to simulate in parallel (default: CPUs)."
+    ),
 )
 
 
 def seeds_options(function: F) -> F:
-    """Add ``--seed``, ``--seeds`` and ``--processes``, which the command is given as ``seeds``, a :class:`Seeds`."""
+    """Add ``--seed``, ``--seeds`` and ``--processes``; the command receives them as ``seeds``, a :class:`Seeds`."""
 
     @wraps(function)
-    def told(*args: Any, seed: int, count: int, processes: int | None, **others: Any) -> Any:
-        """Put the three together. Raises BadInput where one of them would count for nothing."""
+    def command(*args: Any, seed: int, count: int, processes: int | None, **others: Any) -> Any:
         if processes is not None and count == 1:
-            raise BadInput("--processes says how many of --seeds are tried at once; add --seeds, or leave it out")
+            raise BadInput("--processes needs --seeds: it sets how many seeds are simulated in parallel")
         seeds = Seeds(every=range(seed, seed + count), processes=processes or os.cpu_count() or 1)
         return function(*args, seeds=seeds, **others)
 
-    made: Any = told
+    decorated: Any = command
     for option in reversed(_SEED):
-        made = option(made)
-    return cast(F, made)
+        decorated = option(decorated)
+    return cast(F, decorated)
 
 
 @contextmanager
 def progress(total: int) -> Iterator[Callable[[str], None]]:
-    """Show how far a measurement is, on a terminal only. Drawn from this thread: a load dies with its thread."""
+    """Show a progress bar of ``total`` steps, on a terminal only; yields the function that completes one.
+
+    The bar is drawn by the calling thread: a load that a measurement starts is killed when its thread ends.
+    """
     columns = (TextColumn("{task.description:<18}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     shown = console(stderr=True)
     drawn = Bar(*columns, console=shown, transient=True, auto_refresh=False, disable=not shown.is_terminal)
@@ -123,156 +130,166 @@ def progress(total: int) -> Iterator[Callable[[str], None]]:
         task = bar.add_task("", total=total, completed=-1)
 
         def advance(name: str) -> None:
-            """Draw one more of ``total`` steps as done, under what is being measured now."""
             bar.update(task, advance=1, description=name, refresh=True)
 
         yield advance
 
 
-EXIT_STUCK = 1
-"""One of several policies could not be simulated to its end; the others were."""
+EXIT_INCOMPLETE = 1
+"""Exit code if one of several policies could not be simulated to its end, or could never run some jobs."""
 TARGETS = "targets.svg"
-"""The one picture that not every run draws."""
+"""The only chart that not every run draws."""
 Watch = Callable[[Progress], object]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparisonOptions:
-    """How results are shown: ``form``, and ``out``, the directory for tables and pictures.
-
-    ``bounds``: each beside the least possible cost. ``recorded``: what came of the same jobs in truth, which
-    stands below.
-    """
+    """What a comparison shows, and where."""
 
     form: str
+    """Output format: table, json or csv."""
     out: Path | None = None
+    """Directory for result files and charts."""
     bounds: bool = False
+    """Whether to compare each policy with the lower bound of its cost."""
     recorded: Recorded | None = None
+    """Recorded results of the same jobs, shown as the last row."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyRun:
-    """What came of a policy, by ``name``, that was simulated to its end, and how long each job ran (s)."""
+    """Result of a policy that was simulated to its end."""
 
     name: str
     outcome: SimulationResult
     ran_s: tuple[float, ...]
+    """Run time of each job in seconds, in order of arrival; infinite if it did not succeed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StalledPolicy:
-    """A policy under which jobs could never run, and ``why``."""
+    """A policy whose simulation stalled, as some jobs could never run."""
 
     name: str
-    why: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """What came of each policy with one seed; ``bounds``: of those that came to an end, where they are wanted."""
+    """Results of all policies with one seed."""
 
     ran: tuple[PolicyRun | StalledPolicy, ...]
     bounds: tuple[Bound, ...]
+    """Lower bounds of the cost of the completed policies, in their order; empty if not requested."""
 
     @property
     def outcomes(self) -> list[SimulationResult]:
-        """Return those of policies that came to an end."""
+        """Return the results of the completed policies."""
         return [each.outcome for each in self.ran if isinstance(each, PolicyRun)]
 
     @property
     def table(self) -> ReportTable:
-        """Return a row for each policy that came to an end."""
+        """Return a table with a row for each completed policy."""
         return peer_comparison(self.outcomes, self.bounds) if self.bounds else comparison(self.outcomes)
 
 
-def compare(seeds: Seeds, settings_with: Callable[[int], Sequence[Setting]], wanted: ComparisonOptions) -> int:
-    """Simulate the settings with each seed, and show what came of them side by side.
+def compare(seeds: Seeds, settings_with: Callable[[int], Sequence[Setting]], options: ComparisonOptions) -> int:
+    """Simulate the settings with each seed and show the results side by side.
 
-    Returns the exit code: 1 if one of several could not be simulated to its end, with a note.
+    Returns the exit code: ``EXIT_INCOMPLETE`` if one of several policies did not run all jobs that others ran.
+
+    Raises:
+        BadInput: the results directory is not writable.
+        SimulationStalled: no policy could be simulated to its end.
     """
     first = settings_with(seeds.every[0])
-    with results_folder(wanted.out, f"--out {wanted.out}"):
-        _tell_notes(first[0].workload)
+    with results_folder(options.out, f"--out {options.out}"):
+        workload = first[0].workload
+        for note in workload.notes:
+            click.echo(f"{workload.name}: {note}", err=True)
         if len(seeds.every) == 1:
-            return _compare_once(first, wanted)
-        # Made when their turn comes: the jobs of a hundred seeds would take a gigabyte, and minutes before one runs.
-        return _compare_all(seeds, chain([first], map(settings_with, seeds.every[1:])), wanted)
+            return _compare_once(first, options)
+        # Built lazily: the jobs of all seeds would take much memory, and minutes before the first simulation starts.
+        return _compare_seeds(seeds, chain([first], map(settings_with, seeds.every[1:])), options)
 
 
-def _compare_once(settings: Sequence[Setting], wanted: ComparisonOptions) -> int:
+def _compare_once(settings: Sequence[Setting], options: ComparisonOptions) -> int:
     with exit_on_signal(), quick_folder() as folder:
-        made = _tried(settings, wanted.bounds, folder, _progress)
-    stuck = {place: each.why for place, each in enumerate(made.ran) if isinstance(each, StalledPolicy)}
-    table = _with_stuck(made.table, [each.name for each in made.ran], stuck)
-    whole = table if wanted.recorded is None else _with_recorded(table, wanted.recorded)
-    series = {"series": [_series(each) for each in made.outcomes]}
-    _show(_for_people(whole), whole, series, wanted.form)
-    if wanted.out is not None:
-        _write_files(wanted.out, whole, series, _pictures(made.outcomes))
-    return _ended(whole, stuck, wanted.form, [[each] for each in made.outcomes])
+        trial = _run_trial(settings, options.bounds, folder, _progress)
+    stalled = {place: each.reason for place, each in enumerate(trial.ran) if isinstance(each, StalledPolicy)}
+    table = _with_stalled(trial.table, [each.name for each in trial.ran], stalled)
+    whole = table if options.recorded is None else _with_recorded(table, options.recorded)
+    series = {"series": [_series(each) for each in trial.outcomes]}
+    _show(_for_people(whole), whole, series, options.form)
+    if options.out is not None:
+        _write_files(options.out, whole, series, _charts(trial.outcomes))
+    return _exit_code(whole, stalled, options.form, [[each] for each in trial.outcomes])
 
 
-def _compare_all(seeds: Seeds, by_seed: Iterable[Sequence[Setting]], wanted: ComparisonOptions) -> int:
-    """Report means over the seeds, their limits, and which differences may be chance."""
-    trials = _all_tried(seeds, by_seed, wanted.bounds)
+def _compare_seeds(seeds: Seeds, by_seed: Iterable[Sequence[Setting]], options: ComparisonOptions) -> int:
+    trials = _run_trials(seeds, by_seed, options.bounds)
     names = [each.name for each in next(iter(trials.values())).ran]
-    stuck = _stuck_with(trials)
-    ended = [_repeated(place, trials) for place in range(len(names)) if place not in stuck]
-    if not ended:
-        raise SimulationStalled("no policy came to an end with every seed: " + "; ".join(stuck.values()))
-    table = _with_stuck(repeated_table(ended, seeds.every), names, stuck)
-    table = table if wanted.recorded is None else _with_recorded(table, wanted.recorded)
+    stalled = _stalled_with(trials)
+    completed = [_repeated(place, trials) for place in range(len(names)) if place not in stalled]
+    if not completed:
+        raise SimulationStalled("no policy could be simulated with every seed: " + "; ".join(stalled.values()))
+    table = _with_stalled(repeated_table(completed, seeds.every), names, stalled)
+    table = table if options.recorded is None else _with_recorded(table, options.recorded)
     first = next(iter(trials.values())).outcomes
-    more = {"seeds": list(seeds.every), "by_seed": _rows_by_seed(trials), "series": [_series(each) for each in first]}
-    _show(paired(table, _rounded), table, more, wanted.form)
-    if wanted.out is not None:
-        _write_files(wanted.out, table, more, _pictures_of_means(ended, first))
-    return _ended(table, stuck, wanted.form, [each.outcomes for each in ended])
+    more = {
+        "seeds": list(seeds.every),
+        "by_seed": [{"seed": seed, **row} for seed, each in trials.items() for row in each.table.to_json()["rows"]],
+        "series": [_series(each) for each in first],
+    }
+    _show(paired(table, _rounded), table, more, options.form)
+    if options.out is not None:
+        _write_files(options.out, table, more, _charts_of_means(completed, first))
+    return _exit_code(table, stalled, options.form, [each.outcomes for each in completed])
 
 
 # ---------------------------------------------------------------------------------------------------------- simulating
-def _all_tried(seeds: Seeds, by_seed: Iterable[Sequence[Setting]], bounds: bool) -> dict[int, Trial]:
-    """Return what came of all policies with each seed. Raises Standstill where all stand still with one of them."""
-    found: dict[int, Trial] = {}
+def _run_trials(seeds: Seeds, by_seed: Iterable[Sequence[Setting]], bounds: bool) -> dict[int, Trial]:
+    """Return the results of all policies by seed. Raises SimulationStalled if all policies stall with one seed."""
+    trials: dict[int, Trial] = {}
     processes = min(seeds.processes, len(seeds.every))
-    with ExitStack() as within:
-        within.enter_context(exit_on_signal())
-        folder = within.enter_context(quick_folder())
-        advance = within.enter_context(progress(len(seeds.every)))
-        tried = partial(_tried, bounds=bounds, folder=folder)
-        pool = within.enter_context(open_pool(processes)) if processes > 1 else None
-        made = map(tried, by_seed) if pool is None else in_order(pool, tried, by_seed, 2 * processes)
+    with ExitStack() as stack:
+        stack.enter_context(exit_on_signal())
+        folder = stack.enter_context(quick_folder())
+        advance = stack.enter_context(progress(len(seeds.every)))
+        run = partial(_run_trial, bounds=bounds, folder=folder)
+        pool = stack.enter_context(open_pool(processes)) if processes > 1 else None
+        results = map(run, by_seed) if pool is None else in_order(pool, run, by_seed, 2 * processes)
         advance(f"{len(seeds.every)} seeds")
         for seed in seeds.every:
             try:
-                found[seed] = next(made)
-            except SimulationStalled as why:
-                raise SimulationStalled(f"with seed {seed}: {why}") from why
+                trials[seed] = next(results)
+            except SimulationStalled as reason:
+                raise SimulationStalled(f"with seed {seed}: {reason}") from reason
             advance(f"seed {seed}")
-    return found
+    return trials
 
 
-def _tried(
+def _run_trial(
     settings: Sequence[Setting], bounds: bool, folder: Path, watched: Callable[[Setting], Any] | None = None
 ) -> Trial:
-    """Simulate each; one that stands still is no reason not to try the others. Raises Standstill where all do."""
-    ran = list[PolicyRun | StalledPolicy]()
+    """Simulate each setting; one that stalls does not stop the others. Raises SimulationStalled if all stall."""
+    ran: list[PolicyRun | StalledPolicy] = []
     for setting in settings:
         try:
-            ran.append(_simulated(setting, folder, watched))
-        except SimulationStalled as why:
-            ran.append(StalledPolicy(name=setting.policy.name, why=str(why)))
+            ran.append(_simulate(setting, folder, watched))
+        except SimulationStalled as reason:
+            ran.append(StalledPolicy(name=setting.policy.name, reason=str(reason)))
             if not any(isinstance(each, PolicyRun) for each in ran) and len(ran) == len(settings):
                 raise
     return Trial(ran=tuple(ran), bounds=tuple(_bounds(settings, ran, folder)) if bounds else ())
 
 
 def _bounds(settings: Sequence[Setting], ran: Sequence[PolicyRun | StalledPolicy], folder: Path) -> Iterator[Bound]:
-    """Yield the least that could be paid on the cloud of each policy that came to an end."""
-    ended = [(setting, each) for setting, each in zip(settings, ran, strict=True) if isinstance(each, PolicyRun)]
-    outcomes, runs = [each.outcome for _, each in ended], [each.ran_s for _, each in ended]
+    """Yield the lower bound of the cost on the cloud of each completed policy."""
+    completed = [(setting, each) for setting, each in zip(settings, ran, strict=True) if isinstance(each, PolicyRun)]
+    outcomes, runs = [each.outcome for _, each in completed], [each.ran_s for _, each in completed]
     known: dict[str, Bound] = {}
-    for setting, _ in ended:
+    for setting, _ in completed:
         cloud = repr(setting.providers)
         if cloud not in known:
             with folder_in(folder) as place:
@@ -280,8 +297,8 @@ def _bounds(settings: Sequence[Setting], ran: Sequence[PolicyRun | StalledPolicy
         yield known[cloud]
 
 
-def _simulated(setting: Setting, folder: Path, watched: Callable[[Setting], Any] | None) -> PolicyRun:
-    """Run it to its end, in a folder of its own within ``folder``. Raises Standstill."""
+def _simulate(setting: Setting, folder: Path, watched: Callable[[Setting], Any] | None) -> PolicyRun:
+    """Run a simulation to its end, in a directory of its own within ``folder``. Raises SimulationStalled."""
     with folder_in(folder) as place, simulated(setting, place) as simulation:
         commitments = simulation.commitments()
         if watched is None:
@@ -305,8 +322,7 @@ def _progress(setting: Setting) -> Iterator[Watch]:
         task = bar.add_task(setting.policy.name, total=len(setting.workload.arrivals), now="")
 
         def watch(progress: Progress) -> None:
-            """Redraw after every 50th cycle: how many jobs have ended, and the simulated time in hours."""
-            if progress.cycles % 50 == 0:
+            if progress.cycles % 50 == 0:  # redrawing takes longer than many cycles
                 bar.update(
                     task, completed=progress.ended, now=f"{progress.now_s / 3600:.2f} h, {progress.ended} jobs ended"
                 )
@@ -315,18 +331,21 @@ def _progress(setting: Setting) -> Iterator[Watch]:
 
 
 # -------------------------------------------------------------------------------------------------------- several seeds
-def _stuck_with(trials: Mapping[int, Trial]) -> dict[int, str]:
-    """Return by a policy's place why it came to no end, with the first seed with which it did not."""
-    found: dict[int, str] = {}
+def _stalled_with(trials: Mapping[int, Trial]) -> dict[int, str]:
+    """Return why policies stalled, by their position, each with the first seed with which it did."""
+    reasons: dict[int, str] = {}
     for seed, trial in trials.items():
         for place, each in enumerate(trial.ran):
             if isinstance(each, StalledPolicy):
-                found.setdefault(place, f"with seed {seed}: {each.why}")
-    return found
+                reasons.setdefault(place, f"with seed {seed}: {each.reason}")
+    return reasons
 
 
 def _repeated(place: int, trials: Mapping[int, Trial]) -> Repeated:
-    """Return what came of the policy in a place, which came to an end with every seed; two may have one name."""
+    """Return the results of the policy at a position, which completed with every seed.
+
+    Policies are identified by position, as two may have the same name.
+    """
     outcomes, bounds = [], []
     for trial in trials.values():
         at = sum(isinstance(each, PolicyRun) for each in trial.ran[:place])
@@ -335,53 +354,53 @@ def _repeated(place: int, trials: Mapping[int, Trial]) -> Repeated:
     return Repeated(name=outcomes[0].name, outcomes=tuple(outcomes), bounds=tuple(bounds))
 
 
-def _rows_by_seed(trials: Mapping[int, Trial]) -> list[dict[str, Any]]:
-    """Return what the table of each seed would say: an object for each seed and policy that came to an end."""
-    return [{"seed": seed, **row} for seed, trial in trials.items() for row in trial.table.to_json()["rows"]]
-
-
-def _pictures_of_means(ended: Sequence[Repeated], first: Sequence[SimulationResult]) -> dict[str, Callable[[], str]]:
-    """Return pictures: means of all seeds, and time series of the first."""
-    met = mean_targets(ended)
-    drawn: dict[str, Callable[[], str]] = {
-        "cost.svg": partial(limits_svg, "cost in USD, mean of all seeds", mean_costs(ended)),
+def _charts_of_means(completed: Sequence[Repeated], first: Sequence[SimulationResult]) -> dict[str, Callable[[], str]]:
+    """Return functions that draw charts, by file name: means of all seeds, and time series of the first."""
+    met = mean_targets(completed)
+    charts: dict[str, Callable[[], str]] = {
+        "cost.svg": partial(limits_svg, "cost in USD, mean of all seeds", mean_costs(completed)),
     }
     if met:
-        drawn[TARGETS] = partial(limits_svg, "targets met in %, mean of all seeds", met)
-    return {**_pictures(first), **drawn}
+        charts[TARGETS] = partial(limits_svg, "targets met in %, mean of all seeds", met)
+    return {**_charts(first), **charts}
 
 
-# ------------------------------------------------------------------------------------------------------------- telling
-def _ended(
-    table: ReportTable, stuck: Mapping[int, str], form: str, by_policy: Sequence[Sequence[SimulationResult]]
+# -------------------------------------------------------------------------------------------------------------- output
+def _exit_code(
+    table: ReportTable, stalled: Mapping[int, str], form: str, by_policy: Sequence[Sequence[SimulationResult]]
 ) -> int:
-    """Return the exit code; if it is not 0, the reason is also on standard error, as CSV has no notes.
+    """Return the exit code. If it is not 0, print the reason to standard error where the table does not show it.
 
-    ``by_policy``: of each policy that came to an end its outcomes, with every seed.
+    ``by_policy`` has the results of each completed policy with every seed.
     """
-    for place, why in stuck.items() if form == "csv" else ():
-        click.echo(f"hcloud: {table.rows[place][0]}: given up: {why}", err=True)
-    never = [sum(why.jobs for each in some for why in each.failed_by if why.code == "impossible") for some in by_policy]
-    jobs = [sum(each.jobs for each in some) for some in by_policy]
-    least = min(never, default=0)
-    fewer = [at for at, count in enumerate(never) if least < count or 0 < count == jobs[at]]
-    for at in fewer:
-        told = f"{never[at]} of {jobs[at]} jobs" + (", of all seeds," if len(by_policy[at]) > 1 else "")
-        what = f"{told} can never run: what it costs is not to be held beside others"
-        click.echo(f"hcloud: {by_policy[at][0].name}: {what}", err=True)
-    return EXIT_STUCK if stuck or fewer else 0
+    for place, reason in stalled.items() if form == "csv" else ():  # CSV has no notes
+        click.echo(f"hcloud: {table.rows[place][0]}: not simulated to its end: {reason}", err=True)
+    impossible = [
+        sum(reason.jobs for each in outcomes for reason in each.failed_by if reason.code == "impossible")
+        for outcomes in by_policy
+    ]
+    jobs = [sum(each.jobs for each in outcomes) for outcomes in by_policy]
+    least = min(impossible, default=0)
+    incomparable = [at for at, count in enumerate(impossible) if least < count or 0 < count == jobs[at]]
+    for at in incomparable:
+        count = f"{impossible[at]} of {jobs[at]} jobs" + (" of all seeds" if len(by_policy[at]) > 1 else "")
+        click.echo(
+            f"hcloud: {by_policy[at][0].name}: {count} can never run; its cost is not comparable with the others",
+            err=True,
+        )
+    return EXIT_INCOMPLETE if stalled or incomparable else 0
 
 
-def _with_stuck(table: ReportTable, names: Sequence[str], stuck: Mapping[int, str]) -> ReportTable:
-    """Return the table with a row for each of ``names``: a policy that did not end is one
-    without numbers, and a note."""
+def _with_stalled(table: ReportTable, names: Sequence[str], stalled: Mapping[int, str]) -> ReportTable:
+    """Return the table with a row for each of ``names``: an empty row and a note for each stalled policy."""
     rows, empty = iter(table.rows), (None,) * (len(table.columns) - 1)
-    told: tuple[Row, ...] = tuple((n, *empty) if place in stuck else next(rows) for place, n in enumerate(names))
-    notes = (*table.notes, *(f"{names[place]}: given up: {why}" for place, why in stuck.items()))
-    return replace(table, rows=told, notes=notes)
+    whole: tuple[Row, ...] = tuple((n, *empty) if place in stalled else next(rows) for place, n in enumerate(names))
+    notes = (f"{names[place]}: not simulated to its end: {reason}" for place, reason in stalled.items())
+    return replace(table, rows=whole, notes=(*table.notes, *notes))
 
 
 def _with_recorded(table: ReportTable, recorded: Recorded) -> ReportTable:
+    """Return the table with the recorded results as its last row; ``cost_pct`` is relative to the first row."""
     names = [column.name for column in table.columns]
     first_usd, usd = table.rows[0][names.index("cost_usd")], recorded.numbers["cost_usd"]
     known = {**recorded.numbers, "cost_pct": share_pct(cast(float, usd), cast(float, first_usd or 0.0))}
@@ -389,13 +408,8 @@ def _with_recorded(table: ReportTable, recorded: Recorded) -> ReportTable:
     return replace(table, rows=(*table.rows, row), notes=(*table.notes, *recorded.notes))
 
 
-def _tell_notes(workload: Workload) -> None:
-    for note in workload.notes:
-        click.echo(f"{workload.name}: {note}", err=True)
-
-
 def _show(shown: ReportTable, table: ReportTable, more: Mapping[str, Any], form: str) -> None:
-    """Show results to people (``shown``) or programs (``table``, and in JSON ``more``)."""
+    """Write ``shown`` as a table, or ``table`` as CSV or JSON; JSON also has the fields of ``more``."""
     from hcloud.cli.report import show
 
     if form == "json":
@@ -407,7 +421,7 @@ def _show(shown: ReportTable, table: ReportTable, more: Mapping[str, Any], form:
 
 
 def _rounded(value: Value, limit: Value, unit: str) -> str:
-    """Return a mean with its limit as people write them: with the digits that the mean has."""
+    """Return a mean and its confidence limit as text, both with the same number of digits."""
     from hcloud.cli.report import cell
 
     if not isinstance(value, float) or not isinstance(limit, float):
@@ -421,19 +435,17 @@ def _rounded(value: Value, limit: Value, unit: str) -> str:
 
 
 def _digits(value: float) -> int:
-    """Return how many decimals people read of a number without a unit."""
     return 2 if abs(value) < 10 else 0
 
 
 def _for_people(table: ReportTable) -> ReportTable:
-    """Return the table with its plain numbers as people write them; those with a unit are when they are shown."""
+    """Return the table with floats without a unit rounded; values with a unit are rounded when they are shown."""
 
-    def written(value: Value, unit: str) -> Value:
-        """Round what is neither a count nor has a unit."""
+    def rounded(value: Value, unit: str) -> Value:
         return f"{value:.{_digits(value)}f}" if isinstance(value, float) and not unit else value
 
     units = [column.unit for column in table.columns]
-    rows = (tuple(written(*each) for each in zip(row, units, strict=True)) for row in table.rows)
+    rows = (tuple(rounded(*each) for each in zip(row, units, strict=True)) for row in table.rows)
     return replace(table, rows=tuple(rows))
 
 
@@ -449,27 +461,27 @@ def _series(outcome: SimulationResult) -> dict[str, Any]:
     }
 
 
-def _pictures(outcomes: Sequence[SimulationResult]) -> dict[str, Callable[[], str]]:
-    """Return pictures by file."""
-    drawn = {
+def _charts(outcomes: Sequence[SimulationResult]) -> dict[str, Callable[[], str]]:
+    """Return functions that draw charts, by file name."""
+    charts = {
         "allocation.svg": allocation_svg,
         "fullness.svg": fullness_svg,
         "cost.svg": cost_svg,
         "performance.svg": performance_svg,
         "waits.svg": waits_svg,
     }
-    return {name: partial(draw, outcomes) for name, draw in drawn.items()}
+    return {name: partial(draw, outcomes) for name, draw in charts.items()}
 
 
 def _write_files(
-    folder: Path, table: ReportTable, more: Mapping[str, Any], pictures: Mapping[str, Callable[[], str]]
+    folder: Path, table: ReportTable, more: Mapping[str, Any], charts: Mapping[str, Callable[[], str]]
 ) -> None:
     contents = {
         "outcome.json": json.dumps({**table.to_json(), **more}, indent=2) + "\n",
         "outcome.csv": table.to_csv(),
-        **{name: draw() for name, draw in pictures.items()},
+        **{name: draw() for name, draw in charts.items()},
     }
-    if TARGETS not in contents:  # an earlier run's would be taken for this one's
+    if TARGETS not in contents:  # a chart of an earlier run would be mistaken for one of this run
         (folder / TARGETS).unlink(missing_ok=True)
     _write_all({folder / name: text for name, text in contents.items()})
     for name in contents:
@@ -477,18 +489,18 @@ def _write_files(
 
 
 def _write_all(contents: Mapping[Path, str]) -> None:
-    """Write all files, or none. Raises BadInput, which names the file that cannot be."""
-    new = {path: path.with_name(f".{path.name}.{os.getpid()}") for path in contents}
+    """Write all files or none. Raises BadInput with the file that cannot be written."""
+    temporary = {path: path.with_name(f".{path.name}.{os.getpid()}") for path in contents}
     try:
         for path, text in contents.items():
             if path.is_dir():
-                raise BadInput(f"{path}: is a directory, where a file is to be written")
+                raise BadInput(f"{path}: is a directory; a file is to be written there")
             try:
-                new[path].write_text(text)
+                temporary[path].write_text(text)
             except OSError as error:
                 raise BadInput(f"{path}: cannot be written: {error.strerror}") from error
         for path in contents:
-            new[path].replace(path)
+            temporary[path].replace(path)
     finally:
-        for path in new.values():
+        for path in temporary.values():
             path.unlink(missing_ok=True)

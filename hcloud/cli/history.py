@@ -1,4 +1,4 @@
-"""What a running daemon was given and is offered, as a workload and a cloud for the simulator."""
+"""The jobs and offers of a running daemon, as a workload and a cloud for the simulator."""
 
 from __future__ import annotations
 
@@ -19,95 +19,99 @@ from hcloud.simulator.workload import PastJob, Workload, from_past
 from hcloud.spec.validation import counted
 
 PAGE, MOST_MACHINES = 2000, 10_000
-AS_IT_WAS = "as it was"
+RECORDED = "as it was"
+"""Name of the row of recorded results."""
 
 
 def back_s_of(since: str, now: Callable[[], float]) -> float:
-    """Return how far ``--since`` (a duration such as 7d, or a UTC date or time) goes back from ``now``, in seconds.
+    """Return how many seconds ``--since`` (a duration such as 7d, or a UTC date or time) is before ``now``.
 
     Raises:
-        BadInput: it is neither, or nothing can be so short ago.
+        BadInput: neither of them, or not in the past.
     """
     begin = moment_of(since, "--since")
     ago_s = -begin(0.0)
-    back_s = ago_s if ago_s >= 0 else now() + ago_s  # a date is after 1970: how far back that is depends on now
+    back_s = ago_s if ago_s >= 0 else now() + ago_s  # negative for a date, whose distance depends on the current time
     if back_s <= 0:
-        raise BadInput(f"--since {since!r}: nothing is so short ago; write a duration such as 7d")
+        raise BadInput(f"--since {since!r}: must be in the past; write a duration such as 7d")
     return back_s
 
 
 def now_of(client: Client) -> float:
-    """Return the time of the daemon's clock."""
-    now: float = client.get("/v1/status")["now"]
-    return now
+    """Return the daemon's current time, Unix seconds."""
+    return float(client.get("/v1/status")["now"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Past:
-    """What was submitted to a daemon from ``from_at`` to ``until_at`` (Unix seconds): jobs by id, in their order.
-
-    ``earlier``: whether anything was submitted before.
-    """
+    """The jobs submitted to a daemon in a period."""
 
     from_at: float
+    """Start of the period, Unix seconds."""
     until_at: float
+    """End of the period, Unix seconds."""
     jobs: Mapping[str, PastJob]
+    """By id, in the order of submission."""
     earlier: bool = False
+    """Whether jobs were submitted before the period."""
 
     def workload(self) -> Workload:
-        """Return the jobs as work to be replayed. Raises NoJobs, since when, where there are none that ran."""
-        asked = [job for job in self.jobs.values() if job.spec.profile is None]
-        if any(job.run_s is not None for job in asked):
+        """Return the jobs as a workload for a replay. Raises NoJobs if the run time of none is known."""
+        submitted = [job for job in self.jobs.values() if job.spec.profile is None]
+        if any(job.run_s is not None for job in submitted):
             return from_past(self.jobs.values())
-        raise NoJobs(self._why_none(len(asked)))
+        raise NoJobs(self._why_none(len(submitted)))
 
-    def _why_none(self, asked: int) -> str:
-        """Return in words why of so many jobs nothing can be replayed."""
-        since, further = f"since {minute_of(self.from_at)} UTC", "; go further back with --since"
-        if not asked:
-            never = ", and none before: nothing was recorded yet that could be replayed"
-            return f"no job was submitted {since}{further if self.earlier else never}"
+    def _why_none(self, submitted: int) -> str:
+        since, hint = f"since {minute_of(self.from_at)} UTC", "; go further back with --since"
+        if not submitted:
+            never = " or before; there is nothing to replay yet"
+            return f"no job was submitted {since}{hint if self.earlier else never}"
         none = (
-            f"the only job submitted {since} has not" if asked == 1 else f"none of {asked} jobs submitted {since} has"
+            f"the only job submitted {since} has not succeeded"
+            if submitted == 1
+            else f"none of the {submitted} jobs submitted {since} has succeeded"
         )
-        return f"{none} succeeded, so that nobody knows how long it runs{further if self.earlier else ''}"
+        its = "its" if submitted == 1 else "their"
+        return f"{none}, so {its} run time is unknown{hint if self.earlier else ''}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recorded:
-    """What that really cost and kept: by column of a comparison, and what of it can be compared."""
+    """Recorded results of jobs that a comparison replays."""
 
     numbers: Mapping[str, float | int | str | None]
+    """Values by column name of a comparison."""
     notes: tuple[str, ...]
 
 
 def read_past(client: Client, back_s: float) -> Past:
-    """Return what was submitted in the last ``back_s`` seconds."""
-    now: float = client.get("/v1/status")["now"]
-    # The daemon lists the newest first; of jobs submitted in one moment the first must be the first again.
+    """Return the jobs submitted in the last ``back_s`` seconds."""
+    now = now_of(client)
+    # The daemon lists the newest first; jobs submitted at the same time must keep their order of submission.
     jobs = dict(reversed(list(_past_jobs(client, now - back_s, now))))
     earlier = bool(client.get("/v1/jobs", limit=1, before=next(iter(jobs), None)))
     return Past(from_at=now - back_s, until_at=now, jobs=jobs, earlier=earlier)
 
 
 def recorded_workload(client: Client, back_s: float) -> Workload:
-    """Return the jobs of the last ``back_s`` seconds. Raises NoJobs where there are none that ran."""
+    """Return the jobs of the last ``back_s`` seconds as a workload. Raises NoJobs if the run time of none is known."""
     return read_past(client, back_s).workload()
 
 
 def recorded_outcome(client: Client, past: Past) -> Recorded:
-    """Return what the ledger says of that time: of the jobs that are replayed what they waited for and what was kept,
-    and the cost of all machines."""
-    within = {"since": past.from_at, "until": past.until_at}
-    of_jobs = _rows(client.get("/v1/reports/performance", by="job", **within))
-    replayed = [each for each in of_jobs if (job := past.jobs.get(each["job"])) and job.run_s is not None]
-    cost = {each["market"]: each["cost_usd"] for each in _rows(client.get("/v1/reports/cost", by="market", **within))}
+    """Return the recorded results of the period: waits and targets of the replayed jobs, cost of all machines."""
+    period = {"since": past.from_at, "until": past.until_at}
+    by_job = client.get("/v1/reports/performance", by="job", **period)["rows"]
+    replayed = [each for each in by_job if (job := past.jobs.get(each["job"])) and job.run_s is not None]
+    by_market = client.get("/v1/reports/cost", by="market", **period)["rows"]
+    cost = {each["market"]: each["cost_usd"] for each in by_market}
     reserved_usd = cost.get(Market.RESERVED.value, 0.0)
     services = [each for each in replayed if isinstance(past.jobs[each["job"]].spec.target, ServiceTarget)]
     batch = [each for each in replayed if each not in services]
     waits = [each["queue_s"] for each in replayed]
     numbers: dict[str, float | int | str | None] = {
-        "policy": AS_IT_WAS,
+        "policy": RECORDED,
         "cost_usd": sum(cost.values()),
         "metered_usd": sum(cost.values()) - reserved_usd,
         "committed_usd": reserved_usd,
@@ -121,10 +125,6 @@ def recorded_outcome(client: Client, past: Past) -> Recorded:
         "jobs": len(replayed),
     }
     return Recorded(numbers=numbers, notes=_notes_on(past, len(replayed)))
-
-
-def _rows(report: dict[str, Any]) -> list[dict[str, Any]]:
-    return list(report["rows"])
 
 
 def _mean_met(jobs: Sequence[Mapping[str, Any]]) -> float | None:
@@ -142,24 +142,20 @@ def _launches(client: Client, past: Past) -> Iterator[object]:
 
 
 def _notes_on(past: Past, replayed: int) -> tuple[str, ...]:
-    span = f"{minute_of(past.from_at)} to {minute_of(past.until_at)} UTC"
+    period = f"{minute_of(past.from_at)} to {minute_of(past.until_at)} UTC"
     others = sum(job.spec.profile is None for job in past.jobs.values()) - replayed
-    left_out = f"{counted(others, 'job')} that {'is' if others == 1 else 'are'} not replayed"
-    also = f", of {left_out} (failed, cancelled, or not over) too" if others else ""
-    waits = (
-        f"targets and waits with {AS_IT_WAS} only as far as the {left_out} held nothing up"
-        if others
-        else f"targets and waits with {AS_IT_WAS}"
-    )
+    left_out = f"{counted(others, 'job')} not replayed (failed, cancelled or unfinished)"
+    also = f"{left_out} and " if others else ""
+    caveat = f", unless the {counted(others, 'job')} not replayed delayed the others" if others else ""
     return (
-        f"{AS_IT_WAS}: the ledger, {span}; targets and waits of the {counted(replayed, 'job')} that "
-        f"{'is' if replayed == 1 else 'are'} replayed, cost and launches of all machines up in that "
-        f"time{also}, and of what was running before; reserved ones while they were up",
-        f"comparable: the replays with each other (same jobs, cloud and chances); {waits}",
-        f"not comparable to the cent: cost as it was. The replays pay prices of now, for every reserved machine all "
-        f"the time, and know nothing of outages, cancelled jobs or what operators did; how far the first row is from "
-        f"{AS_IT_WAS} says how far to trust them",
-        "a service is replayed for as long as it was up, or is so far; replays number jobs anew",
+        f"{RECORDED}: from the ledger, {period}. Targets and waits: {counted(replayed, 'replayed job')} only. Cost and "
+        f"launches: all machines up then, also those of {also}of earlier jobs; reserved machines only while up",
+        f"comparable: the replays with each other (same jobs, cloud and seeds); their targets and waits with "
+        f"{RECORDED}{caveat}",
+        f"not directly comparable: cost {RECORDED}. The replays use today's prices, pay for reserved machines all the "
+        f"time, and have no outages, cancelled jobs or manual operations. The difference between the first row and "
+        f"{RECORDED} shows how accurate the replays are",
+        "services are replayed for as long as they were up (so far); job ids in replays differ from the recorded ones",
     )
 
 
@@ -175,10 +171,10 @@ def _past_jobs(client: Client, from_at: float, now: float) -> Iterator[tuple[str
 
 
 def _ran_s(job: Mapping[str, Any], spec: JobSpec, now: float) -> float | None:
-    """Return for how long a job is to run in a replay; None: unknown.
+    """Return how long a job runs in a replay, in seconds; None if its run time is unknown.
 
-    A batch job that succeeded, for as long as the longest of its nodes did, however late others joined; a service for
-    as long as it was wanted: until it was cancelled or ended, or up to ``now``.
+    A batch job that succeeded runs as long as its longest node did, however late other nodes joined. A service runs
+    until it was cancelled or ended, or up to ``now``.
     """
     parts = job["attempt"]["allocations"] if job["attempt"] is not None else ()
     started = [float(part["started_at"]) for part in parts if part["started_at"] is not None]
@@ -194,31 +190,31 @@ def _ran_s(job: Mapping[str, Any], spec: JobSpec, now: float) -> float | None:
 
 
 def offered_clouds(client: Client) -> dict[str, dict[str, object]]:
-    """Return clouds with what the daemon's providers offer now, and what it has of them already, by provider.
+    """Return simulator settings of a cloud per provider: its current offers, and the machines in use now.
 
-    Raises BadInput where nothing is offered.
+    Raises BadInput if nothing is offered.
     """
     offers = TypeAdapter(list[Offer]).validate_python(client.get("/v1/offers"))
-    return clouds_of_offers(offers, _taken(client, offers))
+    return clouds_of_offers(offers, _offers_in_use(client, offers))
 
 
-def _taken(client: Client, offers: Sequence[Offer]) -> list[Offer]:
-    """Return what machines are had of these offers, one by one.
+def _offers_in_use(client: Client, offers: Sequence[Offer]) -> list[Offer]:
+    """Return the offer of each machine in use, for providers with a pool at the time the pool was read.
 
-    What is left of a host of one's own was read up to a minute ago: beside it count the machines that were up then,
-    those that ended since too, and not those that began since.
+    The free resources of a pool are up to a minute old. To get its size, machines that were up then are added, even if
+    they ended since, and machines launched since are not.
     """
     read_at = {offer.provider: offer.priced_at for offer in offers if offer.pool_free is not None}
-    # The newest are listed first: among many that ended, one that lives might not be told.
-    listed = [client.get("/v1/instances", limit=MOST_MACHINES, ended=ended) for ended in (False, True)]
-    machines = {machine["id"]: machine for page in listed for machine in page}
-    found = [each["offer"] for each in machines.values() if _was_up(each, read_at.get(each["offer"]["provider"]))]
-    return TypeAdapter(list[Offer]).validate_python(found)
+    # Two requests, as the newest machines come first: many ended ones could push a live one over the limit.
+    pages = [client.get("/v1/instances", limit=MOST_MACHINES, ended=ended) for ended in (False, True)]
+    machines = {machine["id"]: machine for page in pages for machine in page}
 
+    def was_up(machine: Mapping[str, Any]) -> bool:
+        at = read_at.get(machine["offer"]["provider"])
+        launched_at, gone_at = machine["launched_at"], machine["terminated_at"]
+        if at is None:
+            return bool(machine["state"] != InstanceState.TERMINATED.value)
+        return launched_at is not None and launched_at <= at and (gone_at is None or gone_at > at)
 
-def _was_up(machine: Mapping[str, Any], at: float | None) -> bool:
-    """Return whether a machine was up at a moment (Unix seconds); None: whether it is not gone."""
-    launched_at, gone_at = machine["launched_at"], machine["terminated_at"]
-    if at is None:
-        return bool(machine["state"] != InstanceState.TERMINATED.value)
-    return launched_at is not None and launched_at <= at and (gone_at is None or gone_at > at)
+    in_use = [machine["offer"] for machine in machines.values() if was_up(machine)]
+    return TypeAdapter(list[Offer]).validate_python(in_use)

@@ -1,4 +1,4 @@
-"""``hcloud plan``: what to commit to, from the load there was."""
+"""``hcloud plan``: recommend reservations from past load, and replay past jobs under other policies."""
 
 from __future__ import annotations
 
@@ -12,17 +12,19 @@ from typing import Any, cast
 import click
 
 from hcloud.catalog import PricePlan
-from hcloud.cli.arguments import SINCE_FORMS, text_of
+from hcloud.cli.arguments import text_of
 from hcloud.cli.catalog import catalogue_in_force
 from hcloud.cli.client import Client
 from hcloud.cli.compare import Seeds, seeds_options
 from hcloud.cli.output import FiniteRange, NamedPath, console, format_option, table, usd, write_csv, write_json
+from hcloud.cli.report import SINCE_HELP
 from hcloud.config import load_policy
 from hcloud.core.errors import BadInput
 from hcloud.core.units import parse_number, parse_utc_s, plain, shown
 from hcloud.forecast.load import LoadCurve
 from hcloud.planner.provisioning.commitments import Advice, Terms, advise, sizes_by_strategy
 from hcloud.simulator.workload import DAY_S, LATEST_AT, LONGEST_DAYS
+from hcloud.spec.validation import counted
 
 PAGE = 10_000
 COLUMNS = ("option", ">reserve", ">upfront", ">usd/h", ">saves %", ">in use %", ">pays from %", ">back after",
@@ -32,40 +34,53 @@ FIELDS = ("option", "term_months", "count", "upfront_usd", "usd_per_h", "on_dema
           "by_week_max")  # fmt: skip
 TERMS_HEADER = ("option", "term_months", "upfront_usd", "usd_per_h")
 MONTHS_MOST, USD_MOST, MACHINES_MOST = 1200.0, 1e9, 1e5
-"""A century, a price that nobody asks for, and machines that nobody needs: beyond them somebody mistook the unit."""
+"""Limits of plausible input; a value beyond them is probably in another unit."""
 
 
 @click.group()
 def plan() -> None:
-    """Recommend what to commit to, and try policies on the past."""
+    """Recommend reservations, and try policies on past jobs."""
 
 
 @plan.command()
-@click.option("--load", "load_file", type=NamedPath(path_type=Path), help="CSV with at,load; else what was recorded.")
-@click.option("--type", "kind", help="CLOUD/REGION/TYPE in the catalogue of prices; of records: the type's name.")
-@click.option("--on-demand", type=FiniteRange(0, USD_MOST, min_open=True), help="On-demand price, USD per hour.")
-@click.option("--terms", "terms_file", type=NamedPath(path_type=Path), help=f"CSV with {','.join(TERMS_HEADER)}.")
+@click.option(
+    "--load", "load_file", type=NamedPath(path_type=Path), help="CSV with columns at,load (default: recorded machines)."
+)
+@click.option(
+    "--type", "kind", help="CLOUD/REGION/TYPE in the price catalogue; only recorded machines of this TYPE count."
+)
+@click.option(
+    "--on-demand",
+    type=FiniteRange(0, USD_MOST, min_open=True),
+    help="On-demand price in USD per hour (default: from the catalogue).",
+)
+@click.option(
+    "--terms",
+    "terms_file",
+    type=NamedPath(path_type=Path),
+    help=f"CSV with columns {','.join(TERMS_HEADER)} (default: from the catalogue).",
+)
 @format_option
 def reservations(
     load_file: Path | None, kind: str | None, on_demand: float | None, terms_file: Path | None, form: str
 ) -> None:
-    """Say how many machines to reserve under each option: the least cost over the load, cheapest option first.
+    """Recommend how many machines to reserve under each option: the count with the least cost, cheapest option first.
 
-    The load is how many machines were needed when: a CSV, or the machines the daemon had. Prices are those of the
-    catalogue for --type, or --on-demand and --terms.
+    The load is the number of machines needed over time: from --load, or the machines that the daemon launched. Prices
+    are from the catalogue for --type, or from --on-demand and --terms.
     """
     cloud, region, name = _place(kind)
-    load = _read_load(load_file) if load_file is not None else _recorded(name)
-    price = on_demand if on_demand is not None else _listed(cloud, region, name)
+    load = _read_load(load_file) if load_file is not None else _recorded_load(name)
+    price = on_demand if on_demand is not None else _catalogue_price(cloud, region, name)
     options = _read_terms(terms_file) if terms_file is not None else _catalogue_terms(cloud, region, name)
-    found, notes = advise(load, price, options), _notes(load, price)
+    advice, notes = advise(load, price, options), _notes(load, price)
     if form == "json":
-        write_json({"on_demand_usd_per_h": price, "advice": [_document(each) for each in found], "notes": notes})
+        write_json({"on_demand_usd_per_h": price, "advice": [_document(each) for each in advice], "notes": notes})
     elif form == "csv":
-        write_csv(FIELDS, [list(_document(each).values()) for each in found])
+        write_csv(FIELDS, [list(_document(each).values()) for each in advice])
     else:
         out = console()
-        out.print(table(COLUMNS, [_row(each) for each in found]))
+        out.print(table(COLUMNS, [_row(each) for each in advice]))
         for note in notes:
             out.print(note, style="dim")
 
@@ -74,96 +89,99 @@ def reservations(
 @click.argument(
     "policies", nargs=-1, required=True, metavar="POLICY...", type=NamedPath(path_type=Path, dir_okay=False)
 )
-@click.option("--since", default="7d", show_default=True, metavar="7d|TIME", help=f"Jobs submitted {SINCE_FORMS}.")
-@click.option("--out", type=NamedPath(path_type=Path, file_okay=False), help="Write results and pictures there.")
+@click.option("--since", default="7d", show_default=True, metavar="7d|TIME",
+              help=f"Replay jobs submitted since then: {SINCE_HELP}.")  # fmt: skip
+@click.option("--out", type=NamedPath(path_type=Path, file_okay=False), help="Directory for results and charts.")
 @seeds_options
 @format_option
 def policy(policies: tuple[Path, ...], since: str, out: Path | None, seeds: Seeds, form: str) -> int:
-    """Replay the jobs of the last while under each POLICY (a file, the name of a shipped one, or peer:NAME: another
-    tool's rules), beside the one in force, on a virtual cloud; and what they really cost and kept.
+    """Replay recent jobs under the policy in force and under each POLICY, on a simulated cloud.
 
-    The cloud has the types, prices and reserved machines that the daemon's providers offer now.
+    POLICY is a file, the name of a shipped policy, or peer:NAME (the rules of another tool). The last row, "as it was",
+    has the recorded cost and targets. The simulated cloud has the types, prices and reserved machines that the daemon's
+    providers offer now.
     """
     from hcloud.cli.compare import ComparisonOptions, compare
     from hcloud.cli.history import back_s_of, now_of, offered_clouds, read_past, recorded_outcome
-    from hcloud.cli.simulate import called, decided_by, policies_named
+    from hcloud.cli.simulate import load_policies, with_peer, with_suffix
     from hcloud.simulator.peers import PREFIX
     from hcloud.simulator.run import Setting
 
-    client, (ours, rivals) = Client(), policies_named(policies)
+    client, (ours, peers) = Client(), load_policies(policies)
     back_s = back_s_of(since, lambda: now_of(client))
     in_force = load_policy(Path(client.get("/v1/status")["daemon"]["policy"]["path"]))
     past, clouds = read_past(client, back_s), offered_clouds(client)
-    made = past.workload()
+    workload = past.workload()
     files = [str(each) for each in policies if not str(each).startswith(PREFIX)]
     others = [
-        called(each, file) if each.name == in_force.name else each for each, file in zip(ours, files, strict=True)
+        with_suffix(each, file) if each.name == in_force.name else each for each, file in zip(ours, files, strict=True)
     ]
 
-    def replayed(seed: int) -> list[Setting]:
-        """Return what is to be simulated with a seed."""
-        now = Setting(workload=made, policy=called(in_force, "in force"), clouds=clouds, seed=seed)
-        as_now = replace(now, policy=in_force)
+    def replays(seed: int) -> list[Setting]:
+        first = Setting(workload=workload, policy=with_suffix(in_force, "in force"), clouds=clouds, seed=seed)
+        limits = replace(first, policy=in_force)
         return [
-            now,
-            *(replace(now, policy=each) for each in others),
-            *(decided_by(each, as_now) for each in rivals),
+            first,
+            *(replace(first, policy=each) for each in others),
+            *(with_peer(limits, each) for each in peers),
         ]
 
-    return compare(seeds, replayed, ComparisonOptions(form=form, out=out, recorded=recorded_outcome(client, past)))
+    return compare(seeds, replays, ComparisonOptions(form=form, out=out, recorded=recorded_outcome(client, past)))
 
 
 # --------------------------------------------------------------------------------------------------------------- prices
 def _place(kind: str | None) -> tuple[str, str, str]:
     parts = kind.split("/") if kind else []
     if len(parts) not in (0, 1, 3) or not all(parts):
-        raise BadInput(f"--type {kind!r}: write CLOUD/REGION/TYPE, for example ec2/us-east-1/m5.large")
+        raise BadInput(f"--type {kind!r}: must be CLOUD/REGION/TYPE, such as ec2/us-east-1/m5.large")
     return (parts[0], parts[1], parts[2]) if len(parts) == 3 else ("", "", parts[0] if parts else "")
 
 
-def _listed(cloud: str, region: str, name: str) -> float:
+def _catalogue_price(cloud: str, region: str, name: str) -> float:
     if not name:
-        raise BadInput("name the machines with --type CLOUD/REGION/TYPE, or give their price with --on-demand")
+        raise BadInput("give the machine type with --type CLOUD/REGION/TYPE, or its price with --on-demand")
     quote = catalogue_in_force().price(cloud, region, name)
     if quote is None:
-        asked = f"{cloud}/{region}/{name}" if cloud else name
+        place = f"{cloud}/{region}/{name}" if cloud else name
         raise BadInput(
-            f"the catalogue has no on-demand price of {asked}; give --on-demand, or --type CLOUD/REGION/TYPE"
+            f"the catalogue has no on-demand price of {place}; give --on-demand, or --type CLOUD/REGION/TYPE"
         )
     return quote.usd_per_h
 
 
 def _catalogue_terms(cloud: str, region: str, name: str) -> list[Terms]:
     catalogue = catalogue_in_force()
-    found = []
+    terms = []
     for each, months in ((PricePlan.COMMIT_1Y, 12.0), (PricePlan.COMMIT_3Y, 36.0)):
         quote = catalogue.price(cloud, region, name, each)
         if quote is not None:
             label = f"{months / 12:g} year{'s' if months > 12 else ''}, no upfront"
-            found.append(Terms(name=label, term_months=months, upfront_usd=0.0, usd_per_h=quote.usd_per_h))
-    if not found:
-        raise BadInput(f"the catalogue has no price of commitments to {name or 'it'}; give --terms, a CSV of options")
-    return found
+            terms.append(Terms(name=label, term_months=months, upfront_usd=0.0, usd_per_h=quote.usd_per_h))
+    if not terms:
+        raise BadInput(
+            f"the catalogue has no commitment price of {name or 'this type'}; give --terms, a CSV of options"
+        )
+    return terms
 
 
 def _read_terms(file: Path) -> list[Terms]:
-    found = list[Terms]()
+    terms: list[Terms] = []
     for line, row in _rows(file, TERMS_HEADER):
-        name = _option(file, line, row["option"] or "", [each.name for each in found])
+        name = _option_name(file, line, row["option"] or "", [each.name for each in terms])
         months = _number(file, line, row, "term_months", MONTHS_MOST)
         upfront, hourly = (_number(file, line, row, key, USD_MOST) for key in TERMS_HEADER[2:])
         if months <= 0 or upfront < 0 or hourly < 0:
-            raise BadInput(f"{file}:{line}: the term must be more than 0 months, prices 0 or more")
-        found.append(Terms(name=name, term_months=months, upfront_usd=upfront, usd_per_h=hourly))
-    return found
+            raise BadInput(f"{file}:{line}: term_months must be more than 0, prices 0 or more")
+        terms.append(Terms(name=name, term_months=months, upfront_usd=upfront, usd_per_h=hourly))
+    return terms
 
 
-def _option(file: Path, line: int, text: str, above: Sequence[str]) -> str:
+def _option_name(file: Path, line: int, text: str, above: Sequence[str]) -> str:
     name = text.strip()
     if not name:
-        raise BadInput(f"{file}:{line}: option is empty; it must be a name, by which results are told apart")
+        raise BadInput(f"{file}:{line}: option is empty; it must be a unique name")
     if name in above:
-        raise BadInput(f"{file}:{line}: option is {shown(name)}, which stands above already; name each once")
+        raise BadInput(f"{file}:{line}: option {shown(name)} is a duplicate; it must be a unique name")
     return name
 
 
@@ -171,17 +189,13 @@ def _option(file: Path, line: int, text: str, above: Sequence[str]) -> str:
 def _read_load(file: Path) -> LoadCurve:
     samples = dict[float, float]()
     for line, row in _rows(file, ("at", "load")):
-        at = _moment(file, line, row["at"])
+        at = _time_s(file, line, row["at"])
         if at in samples:
-            raise BadInput(
-                f"{file}:{line}: at is {shown(row['at'])}, a time that stands above already; write each once"
-            )
+            raise BadInput(f"{file}:{line}: at {shown(row['at'])} is a duplicate; each time must occur once")
         samples[at] = _number(file, line, row, "load", MACHINES_MOST, least=0.0)
     days = (max(samples) - min(samples)) / DAY_S if samples else 0.0
-    if days > LONGEST_DAYS:  # each of its weeks is looked at
-        raise BadInput(
-            f"{file}: the last time comes {days:.0f} days after the first; it must be at most {LONGEST_DAYS}"
-        )
+    if days > LONGEST_DAYS:  # the advice is computed for each week
+        raise BadInput(f"{file}: the last time is {days:.0f} days after the first; at most {LONGEST_DAYS} are allowed")
     try:
         return LoadCurve.of(samples.items())
     except BadInput as error:
@@ -193,25 +207,24 @@ def _rows(file: Path, header: Sequence[str]) -> Iterator[tuple[int, dict[str, st
     try:
         _check_header(file, reader.fieldnames or (), header)
         for row in reader:
-            if (more := row.get(cast(str, None))) is not None:  # where DictReader puts what has no column
-                are = "is 1 value" if len(more) == 1 else f"are {len(more)} values"
-                text = f"there {are} more than columns; the first is {shown(more[0])}"
-                raise BadInput(f"{file}:{reader.line_num}: {text}")
+            if (extra := row.get(cast(str, None))) is not None:  # DictReader's key for values without a column
+                values = counted(len(extra), "more value")
+                raise BadInput(f"{file}:{reader.line_num}: has {values} than columns; the first is {shown(extra[0])}")
             yield reader.line_num, row
     except csv.Error as error:
         raise BadInput(f"{file}:{reader.line_num + 1}: {error}") from error
 
 
 def _check_header(file: Path, columns: Sequence[str], needed: Sequence[str]) -> None:
-    """Raise BadInput where the first line is no header, or one that names a column twice: which would count?"""
+    """Raise BadInput if a needed column is missing, or ambiguous because it occurs twice."""
     missing = [name for name in needed if name not in columns]
     twice = next((name for name in needed if columns.count(name) > 1), None)
     if not columns:
-        raise BadInput(f"{file}:1: is empty; it must begin with the header {','.join(needed)}")
+        raise BadInput(f"{file}:1: the file is empty; it must start with the header {','.join(needed)}")
     if missing:
-        raise BadInput(f"{file}:1: the header lacks {', '.join(missing)}; it must name {','.join(needed)}")
+        raise BadInput(f"{file}:1: column {', '.join(missing)} is missing; the header must be {','.join(needed)}")
     if twice is not None:
-        raise BadInput(f"{file}:1: the header names {twice} twice; name each column once")
+        raise BadInput(f"{file}:1: column {twice} occurs twice; each column must occur once")
 
 
 def _number(file: Path, line: int, row: dict[str, str], key: str, most: float, least: float | None = None) -> float:
@@ -224,39 +237,39 @@ def _number(file: Path, line: int, row: dict[str, str], key: str, most: float, l
     return value
 
 
-def _moment(file: Path, line: int, text: str | None) -> float:
+def _time_s(file: Path, line: int, text: str | None) -> float:
     seconds = parse_number((text or "").strip())
     if seconds is not None:
-        if abs(seconds) > LATEST_AT:  # milliseconds, as many tools write them: a load of millennia, week by week
-            raise BadInput(f"{file}:{line}: at is {seconds:g}, which is after the year 2200; write seconds")
+        if abs(seconds) > LATEST_AT:  # probably milliseconds, as many tools write them
+            raise BadInput(f"{file}:{line}: at is {seconds:g}, after the year 2200; it must be in seconds")
         return seconds
     try:
         return parse_utc_s(text)
     except ValueError as error:
         raise BadInput(
-            f"{file}:{line}: at is {text!r}; write seconds, or a time such as 2026-05-01T18:00:00Z"
+            f"{file}:{line}: at is {text!r}; it must be in seconds, or a time such as 2026-05-01T18:00:00Z"
         ) from error
 
 
-def _recorded(name: str) -> LoadCurve:
-    """Count the machines (of one type, or all) that lived at each time, from the daemon's log."""
+def _recorded_load(name: str) -> LoadCurve:
+    """Return the number of machines (of the type ``name``, or all) over time, from the daemon's log."""
     client = Client()
     changes: list[tuple[float, int]] = []
-    wanted: set[str] = set()
+    machines: set[str] = set()
     for event in _events(client):
         machine, fields = event["instance_id"], event["fields"]
         if event["kind"] == "instance_requested" and (not name or fields.get("type") == name):
-            wanted.add(machine)
-        elif event["kind"] == "instance_launched" and machine in wanted:
+            machines.add(machine)
+        elif event["kind"] == "instance_launched" and machine in machines:
             changes.append((float(fields.get("launched_at", event["at"])), 1))
-        elif event["kind"] == "instance_terminated" and machine in wanted and fields.get("billed", True):
+        elif event["kind"] == "instance_terminated" and machine in machines and fields.get("billed", True):
             changes.append((float(fields.get("terminated_at", event["at"])), -1))
     level, samples = 0, dict[float, float]()
     for at, change in sorted(changes):
         level += change
         samples[at] = float(max(0, level))
     if not samples:
-        raise BadInput(f"no machine{' of type ' + name if name else ''} was ever launched here; give --load, a CSV")
+        raise BadInput(f"no machine{f' of type {name}' if name else ''} was launched yet; give --load, a CSV")
     return LoadCurve.of(samples.items(), until_at=max(float(client.get("/v1/status")["now"]), max(samples) + 1.0))
 
 
@@ -267,20 +280,22 @@ def _events(client: Client) -> Iterator[dict[str, Any]]:
         after = page[-1]["seq"]
 
 
-# --------------------------------------------------------------------------------------------------------------- saying
+# --------------------------------------------------------------------------------------------------------------- output
 def _notes(load: LoadCurve, on_demand: float) -> list[str]:
     days = float(load.seconds.sum()) / 86_400
     sizes = "; ".join(f"{names}: {count}" for names, count in sizes_by_strategy(load).items())
     since = datetime.fromtimestamp(float(load.times[0]), tz=UTC).strftime("%Y-%m-%d")
     notes = [
         f"load: {load.mean:.1f} machines on average, {load.steady:g} nearly always, {load.peak:g} at most, over "
-        f"{days:.1f} days from {since}; on demand alone ${load.mean * on_demand:.4f}/h at ${on_demand:g}/h each",
-        f"what HCloud's strategies reserve: {sizes}",
-        "pays from: the part of the time in which a machine must be in use; at least: the part of this load down to "
-        "which it costs no more than on demand alone; if halved: what is lost per hour against that at half the load",
+        f"{days:.1f} days from {since}; all on demand: ${load.mean * on_demand:.4f}/h at ${on_demand:g}/h each",
+        f"machines reserved by the provisioning strategies: {sizes}",
+        "pays from: share of the time that a machine must be in use to pay off; back after: time to recover the "
+        "upfront payment; at least: share of this load down to which the option costs no more than all on demand",
+        "if halved: extra cost per hour compared with all on demand, at half the load; by week: smallest and largest "
+        "count that is best for a single week",
     ]
     if days < 28:
-        notes.append(f"only {days:.1f} days of load are known: too little to commit to a year on")
+        notes.append(f"only {days:.1f} days of load are known, too little to commit for a year")
     return notes
 
 

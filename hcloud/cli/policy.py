@@ -1,8 +1,9 @@
-"""``hcloud policy``: say what a policy file means before the daemon acts on it."""
+"""``hcloud policy``: check policy files and describe what they mean."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -13,31 +14,36 @@ import click
 from hcloud.cli.check import check_files, form_option
 from hcloud.cli.output import span, write_json
 from hcloud.config import find_config, load_config, load_policy, to_yaml
+from hcloud.core.model import Market
 from hcloud.spec.policy import Allow, Budgets, Caps, Policy
 from hcloud.spec.validation import json_schema
 
 
 @click.group()
 def policy() -> None:
-    """Check policy files; print their schema."""
+    """Check policy files; show them with defaults; print their schema."""
 
 
 @policy.command()
 @click.argument("files", nargs=-1, type=click.Path(path_type=Path))
 @form_option
 def check(files: tuple[Path, ...], form: str) -> None:
-    """Check policy FILES (none: the one in force) and say in plain words what they mean.
+    """Check policy FILES (default: the policy in force) and describe in plain words what they mean.
 
-    Names file, line, key and the nearest right spelling of what is wrong, and ends with 2 then.
+    An error has file, line, key and the closest valid spelling; the exit code is then 2.
     """
-    check_files(files or (_in_force(),), form, load_policy, _described)
+
+    def describe(loaded: Policy) -> dict[str, Any]:
+        return {"name": loaded.name, "digest": loaded.digest, "summary": list(_summary(loaded))}
+
+    check_files(files or (_in_force(),), form, load_policy, describe)
 
 
 @policy.command()
 @click.argument("file", required=False, type=click.Path(path_type=Path))
 @click.option("-o", "--output", "form", type=click.Choice(["yaml", "json"]), default="yaml", help="Output format.")
 def show(file: Path | None, form: str) -> None:
-    """Print the policy in FILE (none: the one in force) with every default filled in."""
+    """Print the policy in FILE (default: the policy in force) with all defaults filled in."""
     content = json.loads(json.dumps(asdict(load_policy(file or _in_force()))))
     if form == "json":
         write_json(content)
@@ -47,7 +53,7 @@ def show(file: Path | None, form: str) -> None:
 
 @policy.command()
 def schema() -> None:
-    """Print the JSON Schema of policy files, for editors and other programs."""
+    """Print the JSON Schema of policy files, for editors and other tools."""
     write_json(json_schema(Policy))
 
 
@@ -55,35 +61,47 @@ def _in_force() -> Path:
     return load_config(find_config()).policy
 
 
-def _described(loaded: Policy) -> dict[str, Any]:
-    return {"name": loaded.name, "digest": loaded.digest, "summary": list(_summary(loaded))}
-
-
 def _summary(loaded: Policy) -> Iterator[str]:
-    """Describe a policy, one line per subject, unlimited defaults included."""
-    keep = loaded.retention
+    """Yield a description of a policy, one line per subject."""
+    retention = loaded.retention
     yield f"policy {loaded.name} ({loaded.digest})"
-    yield f"spend: {_money(loaded.budgets)}"
-    yield f"at one time: {_limits(loaded.caps)}"
-    yield f"rent: {_allowed(loaded.allow)}"
-    yield f"spot: {_spot(loaded)}"
-    bounds = (f"at least {span(keep.minimum_s)}, " if keep.minimum_s else "") + f"at most {span(keep.maximum_s)}"
-    yield f"idle machines: kept {keep.spin_up_multiple:g} x spin-up, {bounds}"
-    below = keep.drain_below
-    filled = f"no new jobs below {below:.0%} in use where a new machine costs less" if below else "always filled"
-    yield f"part-used machines: {filled}"
+    yield f"budgets: {_budgets_text(loaded.budgets)}"
+    yield f"limits: {_caps_text(loaded.caps)}"
+    yield f"machines: {_allowed_text(loaded.allow)}"
+    targets = loaded.spot.for_targets
+    if Market.SPOT not in loaded.allow.markets or not targets:
+        yield "spot: never used"
+    else:
+        only = ", if interruptible" if loaded.spot.only_interruptible else ""
+        yield f"spot: for {', '.join(targets)} jobs{only}"
+    minimum = f", at least {_duration(retention.minimum_s)}" if retention.minimum_s else ""
+    multiple = "" if retention.spin_up_multiple == 1 else f"{retention.spin_up_multiple:g} times "
+    kept = f"kept for {multiple}their boot time{minimum}, at most {_duration(retention.maximum_s)}"
+    yield f"idle machines: {kept}"
+    below = retention.drain_below
+    filled = (
+        f"no new jobs below {below:.0%} use if a new machine costs less" if below else "always filled with new jobs"
+    )
+    yield f"partly used machines: {filled}"
     yield (
-        f"machines: paid {span(loaded.lease.horizon_s)} ahead; given up when silent for "
-        f"{span(loaded.unreachable.terminate_after_s)} or not started after {span(loaded.boot.timeout_s)}"
+        f"leases: renewed {_duration(loaded.lease.horizon_s)} at a time; a machine is considered lost after "
+        f"{_duration(loaded.unreachable.terminate_after_s)} without contact, or if not ready after "
+        f"{_duration(loaded.boot.timeout_s)}"
     )
 
 
+def _duration(seconds: float) -> str:
+    """Return a duration without zero parts: 2m and 1h, where :func:`span` writes 2m00s and 1h00m."""
+    text = span(seconds)
+    return re.sub(r"(?<=[mhd])00[smh]$", "", text)
+
+
 def dollars(limit: float) -> str:
-    """Return a limit as the file's author would write it: $5, $0.25."""
+    """Return a limit as in a policy file: $5, $0.25."""
     return f"${limit:.10g}"
 
 
-def _money(budgets: Budgets) -> str:
+def _budgets_text(budgets: Budgets) -> str:
     limits = [
         f"{dollars(limit)}/{period}"
         for period, limit in (
@@ -94,36 +112,29 @@ def _money(budgets: Budgets) -> str:
         if limit is not None
     ]
     for name, budget in sorted(budgets.per_user.items()):
-        who = "each user" if name == "default" else name
+        subject = "each user" if name == "default" else f"user {name}"
         pairs = (("day", budget.per_day_usd), ("month", budget.per_month_usd))
-        limits += [f"{who} {dollars(limit)}/{period}" for period, limit in pairs if limit is not None]
+        limits += [f"{subject} {dollars(limit)}/{period}" for period, limit in pairs if limit is not None]
     return f"at most {', '.join(limits)}" if limits else "no limit"
 
 
-def _limits(caps: Caps) -> str:
+def _caps_text(caps: Caps) -> str:
     limits = [f"{caps.max_instances} instances"]
     if caps.max_vcpus is not None:
         limits.append(f"{caps.max_vcpus:g} vCPUs")
     limits += [f"{count} of type {name}" for name, count in sorted(caps.max_instances_per_type.items())]
     if caps.max_price_usd_per_h is not None:
-        limits.append(f"none dearer than {dollars(caps.max_price_usd_per_h)}/h")
+        limits.append(f"{dollars(caps.max_price_usd_per_h)}/h per instance")
     if caps.max_jobs_per_user is not None:
         limits.append(f"{caps.max_jobs_per_user} jobs per user")
-    return f"at most {', '.join(limits)}; {caps.max_queued_jobs} jobs may wait"
+    return f"at most {', '.join(limits)}, {caps.max_queued_jobs} queued jobs"
 
 
-def _allowed(allow: Allow) -> str:
+def _allowed_text(allow: Allow) -> str:
     limits = [
         f"{name.replace('_', ' ')} {' '.join(patterns)}"
         for name in ("providers", "regions", "zones", "instance_types")
         if (patterns := getattr(allow, name)) is not None
     ]
     markets = ", ".join(market.value for market in allow.markets)
-    return f"{'; '.join(limits) or 'whatever the providers offer'}; paid as {markets}"
-
-
-def _spot(loaded: Policy) -> str:
-    if "spot" not in {market.value for market in loaded.allow.markets} or not loaded.spot.for_targets:
-        return "never"
-    only = " that may be interrupted" if loaded.spot.only_interruptible else ""
-    return f"for {', '.join(loaded.spot.for_targets)} jobs{only}"
+    return f"{'; '.join(limits) or 'all that the providers offer'}; markets: {markets}"

@@ -1,4 +1,4 @@
-"""``hcloud profile``: what is known of programs and of the sources of interference they are measured with."""
+"""``hcloud profile``: profiles of reference programs, and the sources of interference used to measure them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ COLUMNS = ("no.", "name", "resource", "tuned by", "runs on", "stress-ng")
 
 @click.group()
 def profile() -> None:
-    """Measure programs and sources of interference."""
+    """Measure and manage profiles of programs and of sources of interference."""
 
 
 for _command in (list_profiles, show, export, import_profiles, diff, bootstrap):
@@ -30,21 +30,25 @@ for _command in (list_profiles, show, export, import_profiles, diff, bootstrap):
 
 @profile.command()
 @click.argument("names", nargs=-1)
-@click.option("--validate", "measured", is_flag=True, help="Measure on this machine what each source really does.")
-@click.option("--seconds", type=FiniteRange(min=1), default=120.0, show_default=True, help="About how long in all.")
-@click.option("--repeats", type=WholeRange(min=1, max=100), default=1, show_default=True, help="Take medians.")
-@click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="Write table and picture there.")
+@click.option("--validate", "measure", is_flag=True, help="Measure the effect of each source on this machine.")
+@click.option(
+    "--seconds", type=FiniteRange(min=1), default=120.0, show_default=True, help="Approximate time of the measurement."
+)
+@click.option(
+    "--repeats", type=WholeRange(min=1, max=100), default=1, show_default=True, help="Repeat, and take medians."
+)
+@click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="Directory for table and chart.")
 @format_option
-def sources(names: tuple[str, ...], measured: bool, seconds: float, repeats: int, out: Path | None, form: str) -> None:
-    """List the sources of interference (NAMES: only these), or measure them with --validate.
+def sources(names: tuple[str, ...], measure: bool, seconds: float, repeats: int, out: Path | None, form: str) -> None:
+    """List the sources of interference (NAMES; default: all), or measure their effect with --validate.
 
-    A measurement loads this machine's first and last CPU, and its temporary directory's disk, for a short time.
+    The measurement loads the first and the last CPU of this machine and the disk of its temporary directory.
     """
     chosen = [source_named(name) for name in dict.fromkeys(names)] or list(SOURCES)
-    if not measured:
+    if not measure:
         if out is not None:
-            raise click.UsageError("--out goes with --validate")
-        write_rows(form, [_described(source) for source in chosen], COLUMNS, lambda each: list(each.values()))
+            raise click.UsageError("--out needs --validate")
+        write_rows(form, [_source_row(source) for source in chosen], COLUMNS, lambda each: list(each.values()))
         return
     stress_ng()
     with progress(steps(chosen, repeats)) as advance:
@@ -55,7 +59,7 @@ def sources(names: tuple[str, ...], measured: bool, seconds: float, repeats: int
             click.echo(f"wrote {path}", err=True)
 
 
-def _described(source: InterferenceSource) -> dict[str, Any]:
+def _source_row(source: InterferenceSource) -> dict[str, Any]:
     return {
         "number": source.number,
         "name": source.name,

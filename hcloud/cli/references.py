@@ -1,4 +1,4 @@
-"""``hcloud profile bootstrap --on PROVIDER``: the reference programs measured by jobs of the running daemon."""
+"""``hcloud profile bootstrap --on PROVIDER``: measure reference programs by jobs of the running daemon."""
 
 from __future__ import annotations
 
@@ -20,26 +20,28 @@ from hcloud.profiler.references import Part, facts_of, job_of, profile_of, readi
 from hcloud.profiler.scratch import scratch
 
 TAG = "hcloud.bootstrap"
-"""What jobs of a bootstrap are found again by: a digest of what each is to measure, and how."""
+"""Tag of bootstrap jobs: a digest of what the job measures and how, by which a later run finds it."""
 LOG_BYTES = 1 << 16
 
 
 @dataclass(slots=True)
 class _Task:
-    """One part of one program, the job that measures it (once there is one), and what it found."""
+    """One part of the measurements of one program, and the job that makes them."""
 
     name: str
     recipe: Recipe
     part: Part
     job_id: str = ""
+    """Empty until the job is submitted or found."""
     ended: bool = False
-    told: dict[str, Any] = field(default_factory=dict)
+    job: dict[str, Any] = field(default_factory=dict)
+    """The job as last returned by the API."""
 
 
 def parts_on(client: Client, provider: str, types: Sequence[str]) -> tuple[Part, ...]:
-    """Return what to measure of every program: all of it on the first type, on the others how fast it is.
+    """Return the parts to measure of every program: everything on the first type, only speed on the others.
 
-    Raises BadInput: the provider offers no such type, or another one offers a type of that name too.
+    Raises BadInput if the provider does not offer a type, or another provider has a type of the same name.
     """
     offers = client.get("/v1/offers")
     own = {each["instance_type"]["name"]: each for each in offers if each["provider"] == provider}
@@ -47,16 +49,14 @@ def parts_on(client: Client, provider: str, types: Sequence[str]) -> tuple[Part,
         there = ", ".join(sorted({each["provider"] for each in offers})) or "none"
         raise BadInput(f"--on: the daemon has no offers of {provider!r}; it has offers of: {there}")
     if not types:
-        raise BadInput(
-            f"--on goes with --type, once for each type to measure on; {provider} has {', '.join(sorted(own))}"
-        )
+        raise BadInput(f"--on needs --type, once for each type to measure on; {provider} has {', '.join(sorted(own))}")
     for name in types:
         if name not in own:
             raise BadInput(f"--type: {provider} has no {name!r}; it has {', '.join(sorted(own))}")
         others = sorted({e["provider"] for e in offers if e["instance_type"]["name"] == name} - {provider})
         if others:
             raise BadInput(
-                f"--type: {', '.join(others)} has a type {name!r} too, and jobs choose machines by their type"
+                f"--type: {', '.join(others)} also has a type {name!r}, and jobs select machines by type name only"
             )
     return tuple(
         Part(provider=provider, instance_type=name, vcpus=own[name]["instance_type"]["capacity"]["vcpus"], whole=n == 0)
@@ -64,7 +64,7 @@ def parts_on(client: Client, provider: str, types: Sequence[str]) -> tuple[Part,
     )
 
 
-def measured_elsewhere(
+def measure_by_jobs(
     client: Client,
     recipes: Mapping[str, Recipe],
     parts: Sequence[Part],
@@ -75,13 +75,13 @@ def measured_elsewhere(
 ) -> Iterator[tuple[str, ReferenceProfile | HCloudError]]:
     """Measure each program on each type by a job of the daemon; yield programs as they are finished.
 
-    What was found before is used again (``again``: not), and jobs that are under way are followed, so that this can be
-    stopped at any time and goes on when it is started anew.
+    Earlier measurements are reused unless ``again``, and unfinished jobs are followed. The command can therefore be
+    stopped at any time and continues when it is run again.
     """
     client.be_patient()
     waiting = [_Task(name, recipe, part) for name, recipe in recipes.items() for part in parts]
     by_name = {name: [task for task in waiting if task.name == name] for name in recipes}
-    live = list[_Task]()
+    live: list[_Task] = []
     with progress(len(waiting)) as advance:
         while waiting or live:
             while waiting and len(live) < at_once:
@@ -90,55 +90,55 @@ def measured_elsewhere(
                 task.job_id = _job_for(client, task, seconds, again=again)
                 live.append(task)
             for task in live:
-                _look(client, task, wait_s=WAIT_S if task is live[0] else 0.0)
+                # Waits for the first job only: the others are then as fresh as one round of requests.
+                wait_s = WAIT_S if task is live[0] else 0.0
+                task.job = client.get(f"/v1/jobs/{task.job_id}", wait_s=wait_s)
+                task.ended = task.job["state"] in ENDED
             for task in [each for each in live if each.ended]:
                 live.remove(task)
                 if all(each.ended for each in by_name[task.name]):
-                    yield task.name, _outcome(client, by_name[task.name])
+                    yield task.name, _profile(client, by_name[task.name])
 
 
 def _job_for(client: Client, task: _Task, seconds: float, *, again: bool) -> str:
-    """Return the job that measures this: one that has found it, one that is under way, or a new one."""
+    """Return the id of the task's job: one that has the results, one that is unfinished, or a new one."""
     job = job_of(task.name, task.recipe, task.part, seconds)
     with scratch("inputs") as folder:
         write_inputs(task.recipe, folder)
         job["workdir_sha256"] = upload_workdir(client, folder, int(client.get("/v1/status")["max_upload_bytes"]))
     digest = hashlib.sha256(json.dumps(job, sort_keys=True).encode()).hexdigest()[:32]
-    before = client.get("/v1/jobs", tag=f"{TAG}={digest}", limit=1000)
-    for each in before:
-        under_way = each["state"] not in ENDED and each["cancelled_by"] is None
-        if under_way or (not again and each["state"] == "succeeded" and _event(client, each["id"]).get("readings")):
+    earlier = client.get("/v1/jobs", tag=f"{TAG}={digest}", limit=1000)
+    for each in earlier:
+        unfinished = each["state"] not in ENDED and each["cancelled_by"] is None
+        if unfinished or (not again and each["state"] == "succeeded" and _results(client, each["id"]).get("readings")):
             return str(each["id"])
-    # The token is the same for the same number of tries, so a repeated or interrupted submission makes one job.
-    request = {"job": {**job, "tags": {TAG: digest}}, "token": f"{TAG}-{digest}-{len(before)}"}
+    # The idempotency token depends on the number of earlier jobs, so an interrupted submission makes one job only.
+    request = {"job": {**job, "tags": {TAG: digest}}, "token": f"{TAG}-{digest}-{len(earlier)}"}
     return str(client.post("/v1/jobs", [request])[0]["id"])
 
 
-def _look(client: Client, task: _Task, *, wait_s: float) -> None:
-    task.told = client.get(f"/v1/jobs/{task.job_id}", wait_s=wait_s)
-    task.ended = task.told["state"] in ENDED
-
-
-def _event(client: Client, job_id: str) -> dict[str, Any]:
-    """Return what a job that was measured found; empty: nothing is known of it."""
+def _results(client: Client, job_id: str) -> dict[str, Any]:
+    """Return the fields of a job's last ``job_profiled`` event; empty without one."""
     events = client.get("/v1/events", job_id=job_id, kind="job_profiled")
     return dict(events[-1]["fields"]) if events else {}
 
 
-def _outcome(client: Client, tasks: Sequence[_Task]) -> ReferenceProfile | HCloudError:
-    found = [_found(client, task) for task in tasks]
+def _profile(client: Client, tasks: Sequence[_Task]) -> ReferenceProfile | HCloudError:
+    """Return the profile of a program whose tasks have all ended, or the reason why there is none."""
+    parts = [_measured_part(client, task) for task in tasks]
     try:
-        return profile_of(tasks[0].name, tasks[0].recipe, found)
+        return profile_of(tasks[0].name, tasks[0].recipe, parts)
     except Unmeasurable as error:
         return error
 
 
-def _found(client: Client, task: _Task) -> Part:
-    fields, job = _event(client, task.job_id), task.told
+def _measured_part(client: Client, task: _Task) -> Part:
+    fields, job = _results(client, task.job_id), task.job
     notes = tuple(fields.get("notes", ()))
     if job["state"] != "succeeded":
-        said = _output(client, task.job_id, "stderr").strip().rpartition("\n")[2]
-        notes = (f"{task.job_id} on {task.part.column} {job['state']}: {printable(said or job['outcome'])}", *notes)
+        last_line = _output(client, task.job_id, "stderr").strip().rpartition("\n")[2]
+        reason = printable(last_line or job["outcome"])
+        notes = (f"{task.job_id} on {task.part.column} {job['state']}: {reason}", *notes)
     return replace(
         task.part,
         measure=fields.get("measure"),
@@ -152,7 +152,7 @@ def _found(client: Client, task: _Task) -> Part:
 
 
 def _output(client: Client, job_id: str, stream: str) -> str:
-    """Return the beginning of a job's output, or nothing where it is lost."""
+    """Return the first ``LOG_BYTES`` of a job's output; empty if the output is lost."""
     try:
         answer = client.send("GET", f"/v1/jobs/{job_id}/logs", {"stream": stream, "limit": LOG_BYTES})
     except HCloudError:

@@ -1,4 +1,4 @@
-"""``hcloud report``: cost, performance, savings, utilisation, accuracy, decisions."""
+"""``hcloud report``: cost, performance, savings, utilisation, commitments, accuracy, decisions."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from hcloud.cli.client import Client
 from hcloud.cli.output import console, format_option, span, table, usd, write_json
 from hcloud.report import REPORT_NAMES, Column, ReportTable
 
+SINCE_HELP = "a duration before now (a bare number is in seconds), or a UTC date or time"
 GROUPINGS = ("job", "user", "tag:KEY", "pool", "market", "day")
 
 
@@ -18,60 +19,71 @@ GROUPINGS = ("job", "user", "tag:KEY", "pool", "market", "day")
 @click.argument("name", type=click.Choice(REPORT_NAMES), default="cost")
 @click.option("--by", metavar="|".join(GROUPINGS), help="What a row stands for (days are UTC).")
 @click.option(
-    "--since", metavar="7d|TIME", help="Only from then on: so long ago (a bare number: seconds), or a UTC date or time."
+    "--since",
+    metavar="7d|TIME",
+    help=f"Start of the period: {SINCE_HELP}.",
 )
-@click.option("--until", metavar="1d|TIME", help="Only until then.")
+@click.option("--until", metavar="1d|TIME", help="End of the period, as in --since (default: now).")
 @format_option
 def report(name: str, by: str | None, since: str | None, until: str | None, form: str) -> None:
-    """Report what was spent, how jobs fared, what was saved against all on demand, how machines and commitments
-    were used, how far predictions of performance were from what was measured, or what other placements
-    would have meant.
+    """Report on cost, jobs, machines and predictions, from the event log.
 
-    NAME is cost (the default), performance, savings, utilisation, commitments, accuracy (--by application, question,
-    type, user or day) or decisions (--by job, user, type, constraint or day). Live machines and jobs count up to now.
+    \b
+    cost (the default): money spent on jobs, idle and boot time;
+    performance: queue and run times of jobs, and met targets;
+    savings: cost compared with on-demand prices;
+    utilisation: how much of the paid machines jobs held and used;
+    commitments: use of reserved machines, and whether they paid off;
+    accuracy: errors of performance predictions;
+    decisions: placements compared in hindsight with their alternatives.
+
+    Accuracy is grouped --by application, question, type, user or day; decisions by job, user, type, constraint or day.
+    Running machines and unfinished jobs count up to now.
     """
-    asked = {"since": since, "until": until}
-    moments = {each: moment_of(given, f"--{each}") for each, given in asked.items() if given is not None}
+    options = {"since": since, "until": until}
+    moments = {each: moment_of(value, f"--{each}") for each, value in options.items() if value is not None}
     client = Client()
     now = client.get("/v1/status")["now"] if moments else 0.0
-    found = client.get(f"/v1/reports/{name}", by=by, **{each: at(now) for each, at in moments.items()})
+    document = client.get(f"/v1/reports/{name}", by=by, **{each: at(now) for each, at in moments.items()})
     if form == "json":
-        write_json(found)
+        write_json(document)
         return
-    made = ReportTable.from_json(found)
+    report_table = ReportTable.from_json(document)
     if form == "csv":
-        click.echo(made.to_csv(), nl=False)
+        click.echo(report_table.to_csv(), nl=False)
         return
-    show(made)
+    show(report_table)
 
 
-def show(made: ReportTable) -> None:
-    """Write a report for people: title, table, total, notes. On a terminal too narrow for it a table that is wider than
-    long is turned: each row becomes a column."""
+def show(report_table: ReportTable) -> None:
+    """Print a report: title, table, total and notes.
+
+    A table that is too wide for the terminal is transposed if that makes it narrower: each row becomes a column.
+    """
     out = console()
-    out.print(made.title, style="bold")
-    if not made.rows:
-        out.print("nothing happened in that time")
+    out.print(report_table.title, style="bold")
+    if not report_table.rows:
+        out.print("nothing to report for this period")
         return
-    headers = [_header(column) for column in made.columns]
-    rows = [*made.rows, *([made.total] if made.total is not None else [])]
-    units = [column.unit for column in made.columns]
+    headers = [_header(column) for column in report_table.columns]
+    rows = [*report_table.rows, *([report_table.total] if report_table.total is not None else [])]
+    units = [column.unit for column in report_table.columns]
     cells = [[cell(value, unit) for value, unit in zip(row, units, strict=True)] for row in rows]
-    turned = _turned(headers, cells)
-    if _width(headers, cells) > max(out.width, _width(*turned)):
-        headers, cells = turned
+    transposed = _transposed(headers, cells)
+    if _width(headers, cells) > max(out.width, _width(*transposed)):
+        headers, cells = transposed
     out.print(table(headers, cells))
-    for note in made.notes:
+    for note in report_table.notes:
         out.print(note, style="dim")
 
 
-def _turned(headers: Sequence[str], cells: Sequence[Sequence[str]]) -> tuple[list[str], list[list[str]]]:
-    down = [[name.removeprefix(">"), *values] for name, *values in zip(headers, *cells, strict=True)]
-    return [down[0][0], *(f">{name}" for name in down[0][1:])], down[1:]
+def _transposed(headers: Sequence[str], cells: Sequence[Sequence[str]]) -> tuple[list[str], list[list[str]]]:
+    lines = [[name.removeprefix(">"), *values] for name, *values in zip(headers, *cells, strict=True)]
+    return [lines[0][0], *(f">{name}" for name in lines[0][1:])], lines[1:]
 
 
 def _width(headers: Sequence[str], cells: Sequence[Sequence[str]]) -> int:
-    """Return how wide a table is, with two blanks between columns."""
+    """Return the width of a table with two blanks between columns."""
     longest = [max(len(each) for each in column) for column in zip(headers, *cells, strict=True)]
     return sum(longest) + 2 * (len(longest) - 1)
 
@@ -94,7 +106,7 @@ def _header(column: Column) -> str:
 
 
 def cell(value: str | float | None, unit: str) -> str:
-    """Return a value as people write it, with its unit."""
+    """Return a value as text, rounded according to its unit; None is empty."""
     if value is None or isinstance(value, str):
         return value or ""
     if unit == "usd":

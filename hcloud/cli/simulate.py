@@ -1,4 +1,4 @@
-"""``hcloud simulate``: what a workload would cost under a policy, and which promises it would break."""
+"""``hcloud simulate``: run a workload under policies on a simulated cloud; compare cost, waits and met targets."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from typing import Any, cast
 import click
 
 from hcloud.catalog import CLOUDS
-from hcloud.cli.arguments import PACKED, SINCE_FORMS, text_of
+from hcloud.cli.arguments import PACKED, text_of
 from hcloud.cli.catalog import catalogue_in_force
 from hcloud.cli.client import Client
 from hcloud.cli.compare import ComparisonOptions, Seeds, compare, seeds_options
 from hcloud.cli.config import check_provider_settings
 from hcloud.cli.history import back_s_of, now_of, offered_clouds, recorded_workload
 from hcloud.cli.output import FiniteRange, NamedPath, WholeRange, format_option
+from hcloud.cli.report import SINCE_HELP
 from hcloud.config import load_policy
 from hcloud.config.document import read_document
 from hcloud.config.package_data import path as shipped_path
@@ -36,20 +37,20 @@ from hcloud.spec.policy import Policy
 from hcloud.spec.validation import nearest
 
 CLOUD: dict[str, object] = {**MEASURED, "zones": ["east-1a"], "reserved_default": 0, "boot": BOOT, "spot": SPOT}
-"""Where nothing else is said: the mock provider's types and prices, and what was measured of real clouds."""
+"""Default cloud: the mock provider's types and prices, with boot times and spot behaviour measured on real clouds."""
 OF_EXPERIMENT: dict[str, object] = {"keep_terminated_s": 600}
 SETTINGS_OF = f"providers.{PROVIDER}.settings."
 REFUSED = {
-    "state_file": "a simulated cloud is forgotten at its end; leave this out",
-    "persist": "a simulated cloud is forgotten at its end; leave this out",
-    "seed": "chance is set by --seed; leave this out",
+    "state_file": "not supported, as a simulated cloud is not kept after the run; remove this key",
+    "persist": "not supported, as a simulated cloud is not kept after the run; remove this key",
+    "seed": "not supported, as --seed sets the random seed; remove this key",
 }
-"""Settings of a mock cloud that would make two runs alike that should not be, or the other way round."""
+"""Settings of the mock provider that would make runs depend on each other or ignore ``--seed``."""
 OFFERED, HISTORY = Path("offers"), "history"
 SCENARIO_FILES = (".yaml", ".yml")
 SCENARIO_HOURS, SINCE = 2.0, "7d"
 PAPERS = "hcloud-"
-"""Goes before a scenario's name where its machines and its world are meant, too."""
+"""Prefix of a scenario's name to simulate it with the machines and the interference of the paper."""
 
 
 @click.command()
@@ -61,51 +62,66 @@ PAPERS = "hcloud-"
     "policies",
     multiple=True,
     type=NamedPath(path_type=Path, dir_okay=False),
-    help="A policy file, the name of a shipped one or peer:NAME (another tool's rules); several are compared.",
+    help="Policy to simulate: a file, the name of a shipped policy, or peer:NAME (another tool's rules); repeatable.",
 )
 @click.option(
     "--peers",
     is_flag=True,
-    help="Beside them, the rules of other tools, and how far each is from the least anybody could pay.",
+    help="Also compare with the rules of other tools, and with the lower bound of the cost.",
 )
-@click.option("--reserved", default="auto", help="TYPE=COUNT, or auto (by strategy, from the load), or none.")
+@click.option(
+    "--reserved",
+    default="auto",
+    show_default=True,
+    metavar="TYPE=COUNT|auto|none",
+    help="Reserved machines. auto: as the policy's provisioning strategy would reserve for this load.",
+)
 @click.option(
     "--cloud",
     type=NamedPath(path_type=Path, dir_okay=False),
-    help="YAML with settings of a mock provider; `offers`: what the daemon is offered now (default for `history`); or "
-    "a region in the catalogue of prices, such as ec2/us-east-1. Default: the mock provider's own types and prices.",
+    metavar="FILE|REGION|offers",
+    help="YAML file with settings of the mock provider; a region of the price catalogue, such as ec2/us-east-1; or "
+    "`offers`: the daemon's current offers (default for `history`). Default: the mock provider's types and prices.",
 )
 @click.option(
     "--world",
     type=click.Choice(["plain", "interference"]),
     default="plain",
     show_default=True,
-    help="plain: every job runs as long as the workload says. interference: neighbours, machine types and strangers "
-    "slow it down, and what it needs is learnt by profiling. An experiment of a paper brings its own world.",
+    help="plain: run times are those of the workload. interference: co-located jobs, external load and the machine "
+    "type affect run times, and jobs are profiled. Experiments of papers have a world of their own.",
 )
 @click.option(
     "--share",
     type=FiniteRange(0, 1, min_open=True),
     default=1.0,
     show_default=True,
-    help="Part of the jobs, or of a scenario's load.",
+    help="Share of the jobs, or of a scenario's load, to simulate.",
 )
 @click.option(
     "--hours",
     type=FiniteRange(LEAST_HOURS, MOST_HOURS),
-    help=f"Length of HCloud's scenarios (default {SCENARIO_HOURS:g}).",
+    help=f"Duration of the built-in scenarios (default {SCENARIO_HOURS:g}).",
 )
-@click.option("--node-vcpus", type=WholeRange(1, VCPUS_MOST), help=f"A job log's widest node (default {NODE_VCPUS}).")
-@click.option("--since", metavar="7d|TIME", help=f"For the workload `history`: {SINCE_FORMS} (default {SINCE}).")
+@click.option(
+    "--node-vcpus",
+    type=WholeRange(1, VCPUS_MOST),
+    help=f"For a job log: split wider jobs into nodes of at most this size (default {NODE_VCPUS}).",
+)
+@click.option(
+    "--since",
+    metavar="7d|TIME",
+    help=f"For `history`: replay jobs submitted since then: {SINCE_HELP} (default {SINCE}).",
+)
 @click.option(
     "--cycle",
     "cycle_s",
     type=FiniteRange(0.1, 600.0),
     default=STEP_S,
     show_default=True,
-    help="Seconds between decisions. 5 instead of the daemon's 1 is quicker; jobs then wait up to 5 s longer.",
+    help="Seconds between planning cycles (the daemon: 1). Longer cycles simulate faster, but jobs wait longer.",
 )
-@click.option("--out", type=NamedPath(path_type=Path, file_okay=False), help="Write results and pictures there.")
+@click.option("--out", type=NamedPath(path_type=Path, file_okay=False), help="Directory for results and charts.")
 @seeds_options
 @format_option
 def simulate(
@@ -122,49 +138,56 @@ def simulate(
     form: str,
     **reading: Any,
 ) -> int:
-    """Run WORKLOAD under each policy on a virtual cloud, with the daemon's own decisions, and show what came of it.
+    """Run WORKLOAD under each policy on a simulated cloud, with the daemon's own planner, and compare the results.
 
-    WORKLOAD is a scenario (static, low-variability, high-variability, or your own: FILE.yaml), a job log (FILE.swf), a
-    list of arrivals (FILE.csv), either of them packed with gzip (FILE.swf.gz) or not, `history`: what this daemon was
-    given, or an experiment of a paper with its machines and its world:
-    hcloud-static, -low-variability, -high-variability, paragon-small-low, -medium, -phases, -oversubscribed,
-    paragon-large-low, -high, -oversubscribed, paragon-day, quasar. The servers of the last ones are all there at once,
-    so a policy for them keeps idle ones and allows as many. POLICY: more to compare, as in
-    `hcloud simulate static --compare A.yaml B.yaml`. Ends with 1 where one of several could never run all jobs.
+    \b
+    WORKLOAD is one of:
+      static, low-variability, high-variability: built-in scenarios;
+      FILE.yaml: a scenario of your own;
+      FILE.swf, FILE.csv: a job log or a list of arrivals (or .gz);
+      history: the recorded jobs of the daemon;
+      experiments of the papers, with their machines and interference:
+        hcloud-static, hcloud-low-variability, hcloud-high-variability,
+        paragon-small-low, -medium, -phases, -oversubscribed,
+        paragon-large-low, -high, -oversubscribed, paragon-day, quasar.
+
+    Experiments start with all their servers running; their policy should allow as many and keep idle ones.
+
+    POLICY: further policies to compare, as in `hcloud simulate static --compare A.yaml B.yaml`. Exits with 1 if one of
+    several policies could not run all jobs.
     """
-    ours, rivals = policies_named((*policies, *further))
-    rules = Rules(
+    ours, named_peers = load_policies((*policies, *further))
+    compared = ComparedPolicies(
         ours=tuple(ours or [load_policy(shipped_path("policies/default.yaml"))]),
-        rivals=tuple(PEERS.values() if peers else rivals),
+        peers=tuple(PEERS.values() if peers else named_peers),
     )
-    made = _loads(workload, WorkloadOptions(**reading))
-    sold = _sold(OFFERED if cloud is None and workload == HISTORY else cloud)
+    workload_for = _workload_by_seed(workload, WorkloadOptions(**reading))
+    clouds = _cloud_settings(OFFERED if cloud is None and workload == HISTORY else cloud)
 
     def settings(seed: int) -> list[Setting]:
-        """Return what is to be simulated with a seed."""
-        return rules.settings(_load(made(seed), world), seed, cycle_s, sold, reserved)
+        return compared.settings(_simulation_input(workload_for(seed), world), seed, cycle_s, clouds, reserved)
 
-    return compare(seeds, settings, ComparisonOptions(form=form, out=out, bounds=bool(rules.rivals)))
+    return compare(seeds, settings, ComparisonOptions(form=form, out=out, bounds=bool(compared.peers)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadOptions:
-    """How a workload is read or made: ``share`` of it, and what counts for some kinds only (None: nothing was said)."""
+    """Options for reading or generating a workload. All but ``share`` apply to some workloads only; None: not given."""
 
     share: float
     hours: float | None = None
     node_vcpus: int | None = None
     since: str | None = None
 
-    def only(self, *counting: str) -> None:
-        """Raise BadInput where something else than these was said: it would change nothing."""
-        for name, whose in _OF_SOME.items():
-            if name not in counting and getattr(self, name) is not None:
-                raise BadInput(f"--{name.replace('_', '-')} counts only for {whose}; leave it out here")
+    def allow_only(self, *names: str) -> None:
+        """Raise BadInput if an option other than ``names`` was given, as it would have no effect."""
+        for name, subject in _OPTION_SUBJECTS.items():
+            if name not in names and getattr(self, name) is not None:
+                raise BadInput(f"--{name.replace('_', '-')} applies only to {subject}; remove it")
 
 
-_OF_SOME = {
-    "hours": "HCloud's scenarios by name (static, low-variability, high-variability)",
+_OPTION_SUBJECTS = {
+    "hours": "built-in scenarios (static, low-variability, high-variability)",
     "node_vcpus": "a job log (.swf)",
     "since": "the workload `history`",
 }
@@ -172,202 +195,213 @@ _OF_SOME = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulationInput:
-    """A workload, the settings its cloud has where nothing else is said, and the truth of its world (None: plain)."""
+    """A workload and its environment."""
 
     workload: Workload
     cloud: Mapping[str, object]
+    """Settings of its cloud, unless the command line has others."""
     truth: Truth | None
+    """The interference model; None: run times are those of the workload."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sold:
-    """What was said of clouds: settings of each, by name, or ``changes`` to those that a load has anyway."""
+class CloudSettings:
+    """The clouds given on the command line."""
 
     clouds: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+    """Settings by provider name; empty: the cloud of the workload, with ``changes``."""
     changes: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
-    """The planners: our policies, the first of which sets the limits of ``rivals``, too."""
+class ComparedPolicies:
+    """The policies and the rules of other tools that are compared."""
 
     ours: tuple[Policy, ...]
-    rivals: tuple[PeerTool, ...]
+    peers: tuple[PeerTool, ...]
+    """Other tools; the limits of our first policy apply to them."""
 
-    def settings(self, load: SimulationInput, seed: int, cycle_s: float, sold: Sold, reserved: str) -> list[Setting]:
-        """Return what is to be simulated with one seed: each of them, on clouds with what it would have reserved."""
+    def settings(
+        self, load: SimulationInput, seed: int, cycle_s: float, given: CloudSettings, reserved: str
+    ) -> list[Setting]:
+        """Return the settings to simulate with one seed, each on clouds with the machines it would have reserved."""
 
         def clouds(policy: Policy) -> dict[str, dict[str, object]]:
-            """Return the clouds as a policy finds them."""
-            return _clouds(sold, load.cloud, reserved, policy, load.workload)
+            return _clouds(given, load.cloud, reserved, policy, load.workload)
 
         first = self.ours[0]
-        alike = Setting(workload=load.workload, policy=first, seed=seed, truth=load.truth, cycle_s=cycle_s)
-        found = [replace(alike, policy=each, clouds=clouds(each)) for each in self.ours]
-        for peer in self.rivals:
-            buys = replace(first, provisioning=replace(first.provisioning, strategy=peer.commits))
-            found.append(replace(decided_by(peer, alike), clouds=clouds(buys)))
-        return found
+        base = Setting(workload=load.workload, policy=first, seed=seed, truth=load.truth, cycle_s=cycle_s)
+        settings = [replace(base, policy=each, clouds=clouds(each)) for each in self.ours]
+        for peer in self.peers:
+            reserving = replace(first, provisioning=replace(first.provisioning, strategy=peer.commits))
+            settings.append(replace(with_peer(base, peer), clouds=clouds(reserving)))
+        return settings
 
 
-def decided_by(peer: PeerTool, setting: Setting) -> Setting:
-    """Return the setting with another tool's rules, within the limits of its policy."""
+def with_peer(setting: Setting, peer: PeerTool) -> Setting:
+    """Return the setting with another tool's planner, within the limits of the setting's policy."""
     return replace(setting, policy=replace(setting.policy, name=PREFIX + peer.name), planner=peer.plan)
 
 
-def _loads(name: str, reading: WorkloadOptions) -> Callable[[int], Experiment | Workload]:
-    """Return what makes the load with a seed; files and the daemon are read once for all seeds."""
+def _workload_by_seed(name: str, options: WorkloadOptions) -> Callable[[int], Experiment | Workload]:
+    """Return a function from a seed to the workload; files and the daemon are read once for all seeds."""
     if name.removeprefix(PAPERS) in SCENARIOS:
-        reading.only("hours")
+        options.allow_only("hours")
         make = make_scenario if name in SCENARIOS else make_experiment
-        hours = reading.hours or SCENARIO_HOURS
-        return lambda seed: make(name.removeprefix(PAPERS), seed, hours=hours, share=reading.share)
+        hours = options.hours or SCENARIO_HOURS
+        return lambda seed: make(name.removeprefix(PAPERS), seed, hours=hours, share=options.share)
     if name in EXPERIMENTS:
-        reading.only()
-        return lambda seed: make_experiment(name, seed, share=reading.share)
+        options.allow_only()
+        return lambda seed: make_experiment(name, seed, share=options.share)
     if Path(name).suffix.lower() in SCENARIO_FILES:
-        reading.only()
+        options.allow_only()
         scenario = read_scenario(Path(name))
-        return lambda seed: scenario.make(seed, reading.share)
-    read = _workload(name, reading).scaled(reading.share)
-    return lambda _: read
+        return lambda seed: scenario.make(seed, options.share)
+    recorded = _recorded_workload(name, options).scaled(options.share)
+    return lambda _: recorded
 
 
-def _load(made: Experiment | Workload, world: str) -> SimulationInput:
-    if isinstance(made, Workload):
-        return SimulationInput(workload=made, cloud=CLOUD, truth=Truth() if world == "interference" else None)
-    return SimulationInput(workload=made.workload, cloud={**OF_EXPERIMENT, **made.cloud}, truth=made.truth)
+def _simulation_input(load: Experiment | Workload, world: str) -> SimulationInput:
+    if isinstance(load, Workload):
+        return SimulationInput(workload=load, cloud=CLOUD, truth=Truth() if world == "interference" else None)
+    return SimulationInput(workload=load.workload, cloud={**OF_EXPERIMENT, **load.cloud}, truth=load.truth)
 
 
-def _workload(source: str, reading: WorkloadOptions) -> Workload:
-    """Return a workload that was recorded. Raises BadInput where there is none of that name."""
+def _recorded_workload(source: str, options: WorkloadOptions) -> Workload:
+    """Return the workload of a job log, a list of arrivals or the daemon. Raises BadInput for anything else."""
     path = Path(source)
     kind = Path(path.stem if path.suffix.lower() == PACKED else path).suffix.lower()
     if kind == ".csv":
-        reading.only()
+        options.allow_only()
         return read_csv(text_of(path), source)
     if kind == ".swf":
-        # Numbers are ASCII; comments name people and places in whatever encoding.
-        reading.only("node_vcpus")
-        return read_swf(text_of(path, "replace"), source, LogReading(node_vcpus=reading.node_vcpus or NODE_VCPUS))
+        # Only the numbers matter, which are ASCII; comments may have any encoding.
+        options.allow_only("node_vcpus")
+        return read_swf(text_of(path, "replace"), source, LogReading(node_vcpus=options.node_vcpus or NODE_VCPUS))
     if source == HISTORY:
-        reading.only("since")
+        options.allow_only("since")
         client = Client()
-        since = SINCE if reading.since is None else reading.since
+        since = SINCE if options.since is None else options.since
         return recorded_workload(client, back_s_of(since, lambda: now_of(client)))
     if source and (path.suffix or path.exists()):
         raise BadInput(
-            f"{source}: a workload file is a scenario (.yaml), or a job log (.swf) or a list of arrivals (.csv), "
-            "packed (.gz) or not"
+            f"{source}: a workload file must be a scenario (.yaml), a job log (.swf or .swf.gz) or a list of arrivals "
+            "(.csv or .csv.gz)"
         )
     papers = [PAPERS + each for each in SCENARIOS]
     raise BadInput(f"there is no scenario {source!r}; {nearest(source, [*EXPERIMENTS, *papers, HISTORY])}")
 
 
-def policies_named(named: Sequence[Path]) -> tuple[list[Policy], list[PeerTool]]:
-    """Return the policies (files, or names of shipped ones) and other tools (``peer:NAME``) that are meant, in their
-    order. Raises BadInput where one is neither or is named twice, and what reading a policy raises."""
-    if twice := next((each for each in named if named.count(each) > 1), None):
-        raise BadInput(f"policy {shown(str(twice))} is named twice; name each once")
-    rivals = [peer_named(str(each)) for each in named if str(each).startswith(PREFIX)]
-    return _told_apart([each for each in named if not str(each).startswith(PREFIX)]), rivals
+def load_policies(names: Sequence[Path]) -> tuple[list[Policy], list[PeerTool]]:
+    """Return the policies (files, or names of shipped ones) and the other tools (``peer:NAME``) in ``names``.
 
+    Policies with the same name are distinguished by their files.
 
-def _told_apart(files: Sequence[Path]) -> list[Policy]:
-    """Return their policies; where several have one name, which a copy keeps, each is called by its file, too."""
-    found = [_policy(each) for each in files]
-    names = [each.name for each in found]
-    return [
-        called(each, str(file)) if names.count(each.name) > 1 else each for each, file in zip(found, files, strict=True)
+    Raises:
+        BadInput: unknown or duplicate name.
+        ConfigError: invalid policy file.
+    """
+    if duplicate := next((each for each in names if names.count(each) > 1), None):
+        raise BadInput(f"policy {shown(str(duplicate))} is given twice; give each once")
+    peers = [peer_named(str(each)) for each in names if str(each).startswith(PREFIX)]
+    files = [each for each in names if not str(each).startswith(PREFIX)]
+    policies = [_load_policy(each) for each in files]
+    used = [each.name for each in policies]  # a copy of a file keeps the name in it
+    distinct = [
+        with_suffix(each, str(file)) if used.count(each.name) > 1 else each
+        for each, file in zip(policies, files, strict=True)
     ]
+    return distinct, peers
 
 
-def called(policy: Policy, which: str) -> Policy:
-    """Return the policy with ``which`` of its name it is (a file, of which names bear the end, or words) behind it."""
-    plain = "".join(each if each.isprintable() else "?" for each in which)
+def with_suffix(policy: Policy, suffix: str) -> Policy:
+    """Return the policy with ``suffix`` in parentheses after its name; a long suffix keeps its end, as in a path."""
+    printable = "".join(each if each.isprintable() else "?" for each in suffix)
     room = NAME_MOST // 2 - len(" ()")
-    clipped = plain if len(plain) <= room else f"...{plain[3 - room :]}"
+    clipped = printable if len(printable) <= room else f"...{printable[3 - room :]}"
     return replace(policy, name=f"{policy.name[: NAME_MOST // 2]} ({clipped})")
 
 
-def _policy(named: Path) -> Policy:
+def _load_policy(name: Path) -> Policy:
     shipped = {each.stem: each for each in shipped_path("policies").glob("*.yaml")}
-    if not named.exists() and not named.suffix and str(named) not in shipped:
+    if not name.exists() and not name.suffix and str(name) not in shipped:
         raise BadInput(
-            f"policy {shown(str(named))}: there is no such file and no such shipped policy; "
-            f"{nearest(str(named), shipped)}"
+            f"policy {shown(str(name))}: there is no such file and no such shipped policy; "
+            f"{nearest(str(name), shipped)}"
         )
-    found = load_policy(named if named.exists() else shipped.get(str(named), named))
-    if found.name.startswith(PREFIX):
-        raise BadInput(f"{named}: name: {shown(found.name)} would be another tool's rules here; give it another name")
-    return found
+    policy = load_policy(name if name.exists() else shipped.get(str(name), name))
+    if policy.name.startswith(PREFIX):
+        raise BadInput(f"{name}: name: {shown(policy.name)} must not start with {PREFIX}, which denotes other tools")
+    return policy
 
 
-def _sold(file: Path | None) -> Sold:
-    """Return what was said of clouds. Raises BadInput, ConfigError, what reading it raises."""
+def _cloud_settings(file: Path | None) -> CloudSettings:
+    """Return the clouds of ``--cloud``. Raises BadInput or ConfigError if they cannot be read."""
     if file == OFFERED:
-        return Sold(clouds=offered_clouds(Client()))
+        return CloudSettings(clouds=offered_clouds(Client()))
     if (place := _place_in_catalogue(file)) is not None:
-        return Sold(clouds={place[0]: cloud_of_catalogue(catalogue_in_force(), *place)})
-    return Sold(changes=_settings_in(file) if file is not None else {})
+        return CloudSettings(clouds={place[0]: cloud_of_catalogue(catalogue_in_force(), *place)})
+    return CloudSettings(changes=_settings_in(file) if file is not None else {})
 
 
 def _clouds(
-    sold: Sold, own: Mapping[str, object], reserved: str, policy: Policy, workload: Workload
+    given: CloudSettings, own: Mapping[str, object], reserved: str, policy: Policy, workload: Workload
 ) -> dict[str, dict[str, object]]:
-    """Return settings of mock providers by name, with what is reserved."""
-    found = sold.clouds or {PROVIDER: {**own, **sold.changes}}
-    # Among several, those that have the type are meant; where none has, :func:`_with_reserved` says so.
-    named = reserved.partition("=")[0]
-    having = [name for name, each in found.items() if named in cast(Mapping[str, object], each.get("types", {}))]
+    """Return settings of mock providers by name, with their reserved machines."""
+    clouds = given.clouds or {PROVIDER: {**own, **given.changes}}
+    # Machines are reserved on the clouds that have the type; if none has it, _with_reserved raises BadInput.
+    type_name = reserved.partition("=")[0]
+    having = [name for name, each in clouds.items() if type_name in cast(Mapping[str, object], each.get("types", {}))]
     return {
         name: _with_reserved("none" if having and name not in having else reserved, policy, workload, each)
-        for name, each in found.items()
+        for name, each in clouds.items()
     }
 
 
 def _place_in_catalogue(file: Path | None) -> tuple[str, str] | None:
-    """Return cloud and region, where these are named and no file. Raises BadInput where it can be neither."""
+    """Return cloud and region if ``file`` is such a pair, else None. Raises BadInput if it is neither pair nor file."""
     if file is None or file.exists() or file.suffix:
         return None
     if len(file.parts) == 2 and file.parts[0] in CLOUDS:
         return file.parts[0], file.parts[1]
     regions = " or ".join(f"{cloud}/REGION" for cloud in CLOUDS)
-    raise BadInput(f"--cloud {file}: there is no such cloud and no such file; write {regions}, offers, or a YAML file")
+    raise BadInput(f"--cloud {file}: no such cloud or file; must be {regions}, offers, or a YAML file")
 
 
 def _settings_in(file: Path) -> Mapping[str, object]:
     document = read_document(file)
     value = document.value
     if not isinstance(value, dict):
-        raise BadInput(f"{file}: must be a mapping of a mock provider's settings")
+        raise BadInput(f"{file}: must be a mapping of settings of the mock provider")
     try:
         check_provider_settings(PROVIDER, PROVIDER, value)
-    except ConfigError as wrong:  # it names a key of a configuration, which nobody wrote
-        path = tuple(wrong.where.removeprefix(SETTINGS_OF).split(".")) if wrong.where.startswith(SETTINGS_OF) else ()
-        text = str(wrong).removeprefix(f"{wrong.where}: ")
-        raise BadInput(f"{document.where(path)}: {text}") from wrong
-    for key, why in REFUSED.items():
+    except ConfigError as error:  # its position is a key of config.yaml; report the position in this file instead
+        path = tuple(error.where.removeprefix(SETTINGS_OF).split(".")) if error.where.startswith(SETTINGS_OF) else ()
+        text = str(error).removeprefix(f"{error.where}: ")
+        raise BadInput(f"{document.where(path)}: {text}") from error
+    for key, reason in REFUSED.items():
         if value.get(key) is not None and value[key] is not False:
-            raise BadInput(f"{document.where((key,))}: {why}")
+            raise BadInput(f"{document.where((key,))}: {reason}")
     return value
 
 
 def _with_reserved(reserved: str, policy: Policy, workload: Workload, cloud: Mapping[str, object]) -> dict[str, object]:
-    """Return the cloud with reserved machines: as given, or its own, or what a strategy buys for this very load
-    (HCloud §8.4) of full servers.
+    """Return the cloud with its reserved machines.
+
+    ``reserved`` is ``TYPE=COUNT``, ``none``, or ``auto``: those of the cloud's settings, else as many full servers as
+    the policy's strategy reserves for this workload (HCloud §8.4). Raises BadInput.
     """
     own = cloud.get("reserved")
     if reserved == "auto":
         return {**cloud, "reserved": own if isinstance(own, Mapping) else reserved_for(policy, workload, cloud)}
     name, _, count = reserved.partition("=")
     if reserved != "none" and not (name and count.isascii() and count.isdigit()):
-        raise BadInput(f"--reserved {shown(reserved)}: write TYPE=COUNT such as m.2xlarge=14, auto or none")
+        raise BadInput(f"--reserved {shown(reserved)}: must be TYPE=COUNT such as m.2xlarge=14, auto or none")
     if len(count.lstrip("0")) > len(str(MOST_RESERVED)) or int(count or "0") > MOST_RESERVED:
         raise BadInput(f"--reserved {shown(reserved)}: at most {MOST_RESERVED} machines of a type can be reserved")
-    made = {**cloud, "reserved_default": 0, "reserved": {} if reserved == "none" else {name: int(count)}}
+    settings = {**cloud, "reserved_default": 0, "reserved": {} if reserved == "none" else {name: int(count)}}
     try:
-        check_provider_settings(PROVIDER, PROVIDER, made)
-    except ConfigError as wrong:  # it names a key of settings, which nobody wrote
-        raise BadInput(f"--reserved {shown(reserved)}: {str(wrong).removeprefix(f'{wrong.where}: ')}") from wrong
-    return made
+        check_provider_settings(PROVIDER, PROVIDER, settings)
+    except ConfigError as error:  # its position is a key of the settings; the user gave an option
+        raise BadInput(f"--reserved {shown(reserved)}: {str(error).removeprefix(f'{error.where}: ')}") from error
+    return settings

@@ -1,12 +1,13 @@
-"""Reports from the event log alone: cost, performance, savings, utilisation, accuracy, decisions.
+"""Reports computed from the event log alone: cost, performance, savings, utilisation, commitments, accuracy, decisions.
 
-Each reads the log once, in order. ``build_report`` takes any iterator of events that begins at the start of the log
-(what happened before ``since`` decides which machines live then) and returns a :class:`ReportTable`.
+Each report reads the log once, in order. The log must start at its first event, even for a report of a later period:
+earlier events determine which machines are running when the period starts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 from hcloud.core.errors import BadInput
 from hcloud.core.model import Event, EventKind
@@ -20,7 +21,7 @@ from hcloud.report.table import Column, ReportTable
 from hcloud.report.utilisation import UTILISATION_KINDS, utilisation_table
 
 _Build = Callable[[Iterable[Event], Grouping, float, float, float], ReportTable]
-# name: (function, default grouping, events it needs)
+# By name: the function that builds the report, its default grouping, the event kinds it reads.
 _REPORTS: dict[str, tuple[_Build, str, frozenset[EventKind]]] = {
     "cost": (cost_table, "user", COST_KINDS),
     "performance": (performance_table, "user", PERFORMANCE_KINDS),
@@ -35,8 +36,8 @@ REPORT_NAMES: tuple[str, ...] = tuple(_REPORTS)
 
 
 def report_kinds(name: str) -> frozenset[EventKind]:
-    """Return the kinds of events a report needs; reading only these is several times quicker. Raises BadInput."""
-    return _report(name)[2]
+    """Return the event kinds that a report reads, so that callers can skip the others. Raises BadInput."""
+    return _definition(name)[2]
 
 
 def build_report(
@@ -48,33 +49,31 @@ def build_report(
     since: float | None = None,
     until: float | None = None,
 ) -> ReportTable:
-    """Build a report of what happened from ``since`` (None: ever) to ``until`` (None, or in the future: ``now``).
+    """Return a report for the period from ``since`` (None: the start of the log) to ``until`` (None: ``now``).
 
-    ``by`` is ``job``, ``user``, ``tag:KEY``, ``pool``, ``market`` or ``day`` (UTC), of accuracy ``application``,
-    ``question``, ``type``, ``user`` or ``day``, of decisions ``job``, ``user``, ``type``, ``constraint`` or ``day``;
-    None: the report's own default.
+    Times are Unix seconds; ``until`` is at most ``now``. ``by`` is what a row stands for (None: the report's default).
+    Reports are grouped by ``job``, ``user``, ``tag:KEY``, ``pool``, ``market`` or ``day`` (UTC); accuracy and decisions
+    have groupings of their own (``GROUPINGS`` of their modules).
 
     Raises:
         BadInput: unknown report or grouping, or ``since`` after ``until``.
     """
-    build, default, kinds = _report(name)
+    build, default, kinds = _definition(name)
     own = _OWN_GROUPINGS.get(name)
     grouping = choose_grouping(by, default, own) if own is not None else parse_grouping(by, default)
     end = now if until is None else min(until, now)
     begin = 0.0 if since is None else since
     if begin > end:
-        raise BadInput(f"the report would begin ({minute_of(begin)} UTC) after its end ({minute_of(end)} UTC)")
-    wanted = (event for event in events if event.kind in kinds and event.at <= end)
-    table = build(wanted, grouping, begin, end, now)
-    span = f"up to {minute_of(end)} UTC" if since is None else f"{minute_of(begin)} to {minute_of(end)} UTC"
-    return ReportTable(
-        title=f"{table.title}, {span}", columns=table.columns, rows=table.rows, total=table.total, notes=table.notes
-    )
+        raise BadInput(f"the start of the report ({minute_of(begin)} UTC) is after its end ({minute_of(end)} UTC)")
+    relevant = (event for event in events if event.kind in kinds and event.at <= end)
+    table = build(relevant, grouping, begin, end, now)
+    period = f"up to {minute_of(end)} UTC" if since is None else f"{minute_of(begin)} to {minute_of(end)} UTC"
+    return replace(table, title=f"{table.title}, {period}")
 
 
-def _report(name: str) -> tuple[_Build, str, frozenset[EventKind]]:
+def _definition(name: str) -> tuple[_Build, str, frozenset[EventKind]]:
     if name not in _REPORTS:
-        raise BadInput(f"there is no report {name!r}; there are {', '.join(REPORT_NAMES)}")
+        raise BadInput(f"there is no report {name!r}; known reports: {', '.join(REPORT_NAMES)}")
     return _REPORTS[name]
 
 

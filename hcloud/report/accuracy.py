@@ -1,8 +1,8 @@
-"""Accuracy: how far predictions of performance were from what was measured, and how honest their limits were.
+"""Accuracy report: errors of performance predictions against measurements, and coverage of their 80 % limits.
 
-A prediction is one PREDICTION event: a cell that profiling measured after it had been estimated (``question`` type,
-step, nodes, tolerated, caused) or a job that ran (``run``). Errors of performance are relative to what was measured, in
-percent; those of pressures are points of their scale of 100.
+Each PREDICTION event is one prediction. Its ``question`` is ``run`` for a job that ran, or the matrix of a cell that
+profiling measured after it was estimated (type, step, nodes, tolerated, caused). Errors of performance are relative to
+the measurement, in percent. Errors of interference (tolerated, caused) are points on a scale of 100.
 """
 
 from __future__ import annotations
@@ -14,57 +14,61 @@ from dataclasses import dataclass, field
 from hcloud.core.model import Event, EventKind
 from hcloud.report.grouping import Grouping, day_of, number, text
 from hcloud.report.table import ReportTable, Row, columns
+from hcloud.spec.validation import counted
 
 ACCURACY_KINDS: frozenset[EventKind] = frozenset({EventKind.PREDICTION})
-"""The events this report needs."""
+"""Event kinds that the report reads."""
 GROUPINGS = ("application", "question", "type", "user", "day")
-"""What a row of it may stand for."""
-PRESSURES = ("tolerated", "caused")
+"""What a row may stand for."""
+INTERFERENCE = ("tolerated", "caused")
 
 
 @dataclass(slots=True)
-class Errors:
-    """The predictions of one row: errors in percent (or points), and how many lay within their 80 % limits."""
+class PredictionErrors:
+    """Prediction errors of one row of the report."""
 
-    errors: list[float] = field(default_factory=list)
+    absolute: list[float] = field(default_factory=list)
+    """Absolute errors, in percent or points."""
     signed: list[float] = field(default_factory=list)
+    """The same errors with their signs; positive if the prediction was too high."""
     within: int = 0
+    """Number of measurements within the 80 % limits of their prediction."""
 
-    def add(self, predicted: float, low: float, high: float, measured: float, *, pressure: bool) -> None:
-        """Count one prediction."""
-        off = predicted - measured if pressure else 100.0 * (predicted - measured) / measured
-        self.errors.append(abs(off))
-        self.signed.append(off)
+    def add(self, predicted: float, low: float, high: float, measured: float, *, interference: bool) -> None:
+        """Record one prediction."""
+        error = predicted - measured if interference else 100.0 * (predicted - measured) / measured
+        self.absolute.append(abs(error))
+        self.signed.append(error)
         self.within += low <= measured <= high
 
     def row(self) -> Row:
-        """Return how many there are, the mean absolute error, its 90th percentile, the bias and the share within."""
-        count = len(self.errors)
-        mean, bias = math.fsum(self.errors) / count, math.fsum(self.signed) / count
-        return (count, mean, quantile(self.errors, 0.9), bias, 100.0 * self.within / count)
+        """Return count, mean absolute error, its 90th percentile, bias, and the percentage within limits."""
+        count = len(self.absolute)
+        mean, bias = math.fsum(self.absolute) / count, math.fsum(self.signed) / count
+        return (count, mean, quantile(self.absolute, 0.9), bias, 100.0 * self.within / count)
 
 
 def quantile(values: Sequence[float], part: float) -> float:
-    """Return the smallest of ``values`` that ``part`` (0..1) of them do not exceed."""
+    """Return the ``part`` quantile (0..1) by nearest rank: the smallest value with that share at or below it."""
     ordered = sorted(values)
     return ordered[max(0, math.ceil(part * len(ordered)) - 1)]
 
 
 def accuracy_table(events: Iterable[Event], grouping: Grouping, since: float, until: float, now: float) -> ReportTable:
-    """Return the errors of the predictions made between ``since`` and ``until``. ``now`` is not needed."""
-    groups: dict[str, Errors] = {}
-    whole, crowded, useless = Errors(), 0, 0
+    """Return the errors of the predictions made between ``since`` and ``until``. ``now`` is unused."""
+    groups: dict[str, PredictionErrors] = {}
+    whole, shared, unusable = PredictionErrors(), 0, 0
     for event in events:
         if not since <= event.at <= until:
             continue
         predicted, low, high, measured = (number(event, key, math.nan) for key in _NUMBERS)
-        pressure = text(event, "question") in PRESSURES
-        if not all(map(math.isfinite, (predicted, low, high, measured))) or (measured <= 0 and not pressure):
-            useless += 1
+        interference = text(event, "question") in INTERFERENCE
+        if not all(map(math.isfinite, (predicted, low, high, measured))) or (measured <= 0 and not interference):
+            unusable += 1
             continue
-        for each in (groups.setdefault(_key(event, grouping), Errors()), whole):
-            each.add(predicted, low, high, measured, pressure=pressure)
-        crowded += event.fields.get("alone") is False
+        for each in (groups.setdefault(_key(event, grouping), PredictionErrors()), whole):
+            each.add(predicted, low, high, measured, interference=interference)
+        shared += event.fields.get("alone") is False
     names = columns(
         *grouping.columns, "predictions", "mean_error_pct", "p90_error_pct", "bias_pct", "within_limits_pct"
     )
@@ -72,20 +76,20 @@ def accuracy_table(events: Iterable[Event], grouping: Grouping, since: float, un
         title=f"Accuracy of predictions by {grouping.text}",
         columns=names,
         rows=tuple((key, *groups[key].row()) for key in sorted(groups)),
-        total=("total", *whole.row()) if whole.errors else None,
-        notes=tuple(_notes(crowded, useless)),
+        total=("total", *whole.row()) if whole.absolute else None,
+        notes=tuple(_notes(shared, unusable)),
     )
 
 
 _NUMBERS = ("predicted", "low", "high", "measured")
 
 
-def _notes(crowded: int, useless: int) -> list[str]:
-    notes = ["within limits: 80 of 100 would be honest; bias above 0: predicted too fast"]
-    if crowded:
-        notes.append(f"{crowded} of the jobs did not have their machine to themselves, which predictions are made for")
-    if useless:
-        notes.append(f"{useless} predictions are left out, as nothing usable was measured")
+def _notes(shared: int, unusable: int) -> list[str]:
+    notes = ["within_limits: 80 % is ideal, as the limits are 80 % limits; bias above 0: predicted too fast"]
+    if shared:
+        notes.append(f"{counted(shared, 'job')} shared a machine, while predictions assume a machine of its own")
+    if unusable:
+        notes.append(f"{counted(unusable, 'prediction')} left out: no usable measurement")
     return notes
 
 

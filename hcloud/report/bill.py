@@ -1,7 +1,7 @@
-"""Our ledger against the cloud's bill, machine by machine: what agrees, what does not, and what only one of them knows.
+"""Comparison of the ledger with the cloud's bill, machine by machine.
 
-The bill's lines are read by :mod:`hcloud.report.bill_lines`. Compared is what a machine itself cost, over the time of
-of the bill; disks, traffic, taxes and fees are not in the ledger and are only listed.
+:mod:`hcloud.report.bill_lines` reads the bill. Only the cost of machines within the bill's period is compared. Disks,
+traffic, taxes and fees are not in the ledger; they are listed but not compared.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from hcloud.report.bill_lines import Bill
 from hcloud.report.fleet import FleetHistory, MachineHistory
 from hcloud.report.grouping import minute_of, text
 from hcloud.report.table import Column, ReportTable, Row, dollars
+from hcloud.spec.validation import counted
 
 BILL_KINDS: Final = (
     EventKind.INSTANCE_REQUESTED,
@@ -24,12 +25,12 @@ BILL_KINDS: Final = (
     EventKind.INSTANCE_PRICE,
     EventKind.INSTANCE_TERMINATED,
 )
-"""The events a comparison needs."""
+"""Event kinds that the comparison reads."""
 AGREES, HIGHER, LOWER = "agrees", "bill is higher", "bill is lower"
 NOT_BILLED, NOT_OURS = "not in the bill", "not in the ledger"
 _ORDER: Final = (NOT_OURS, HIGHER, LOWER, NOT_BILLED, AGREES)
 PENNY_USD: Final = 0.01
-"""Differences up to a cent are rounding."""
+"""Differences up to a cent count as rounding."""
 COLUMNS: Final = (
     Column(name="finding"),
     Column(name="instance"),
@@ -46,27 +47,30 @@ COLUMNS: Final = (
 
 @dataclass(slots=True)
 class _Entry:
-    """One machine in both books, by the cloud's name for it."""
+    """One machine in the ledger, in the bill, or in both."""
 
     resource: str
+    """The cloud's name of the machine."""
     machine: MachineHistory | None = None
     ledger_usd: float = 0.0
     bill_usd: float = 0.0
     other_usd: float = 0.0
     billed: bool = False
+    """Whether the bill has a line for the machine itself."""
 
 
 @dataclass(slots=True)
-class _OwnAccount:
-    """What machines cost by our own account. ``names`` are the cloud's names by ours."""
+class _LedgerCosts:
+    """Cost of each machine according to the event log."""
 
     history: FleetHistory
     names: dict[str, str] = field(default_factory=dict)
+    """The cloud's machine names by instance id."""
     machines: dict[str, MachineHistory] = field(default_factory=dict)
     usd: dict[str, float] = field(default_factory=lambda: defaultdict(float))
 
     def read(self, events: Iterable[Event]) -> None:
-        """Add up what machines cost in USD over the whole log, oldest event first; once only."""
+        """Add the cost of all machines in the log, oldest event first. Call it once."""
         for event in events:
             if event.kind is EventKind.INSTANCE_LAUNCHED:
                 self.names[event.instance_id or ""] = text(event, "provider_id")
@@ -83,32 +87,34 @@ class _OwnAccount:
 def bill_table(
     events: Iterable[Event], bill: Bill, *, providers: Sequence[str], owner: str, tolerance: float
 ) -> ReportTable:
-    """Compare the ledger with a bill.
+    """Return one row per machine: its cost in the ledger and in the bill, and whether they agree.
 
-    ``events`` are those of ``BILL_KINDS`` from the start of the log. ``providers`` are the names of those the bill is
-    about (empty: all in it). ``owner`` is the tag of our machines; ``tolerance`` the share (0..1) by which
-    two amounts may differ and still agree.
+    ``events`` are those of ``BILL_KINDS`` from the start of the log. ``providers`` are the provider names that the bill
+    covers (empty: all). ``owner`` is the owner tag of our machines. Amounts agree if they differ by at most a share of
+    ``tolerance`` (0..1).
     """
-    ledger = _OwnAccount(FleetHistory(bill.since, bill.until))
+    ledger = _LedgerCosts(FleetHistory(bill.since, bill.until))
     ledger.read(events)
     entries = _entries(ledger, bill, providers)
     ours = [each for each in entries.values() if each.machine is not None or bill.owners.get(each.resource) == owner]
-    found = sorted(
+    findings = sorted(
         ((_finding(each, tolerance), each) for each in ours),
         key=lambda pair: (_ORDER.index(pair[0]), -abs(pair[1].bill_usd - pair[1].ledger_usd), pair[1].resource),
     )
     foreign = [each for each in entries.values() if each not in ours]
-    counts = Counter(finding for finding, _ in found)
+    counts = Counter(finding for finding, _ in findings)
+    ledger_usd, bill_usd = sum(each.ledger_usd for each in ours), sum(each.bill_usd for each in ours)
+    other_usd = sum(each.other_usd for each in ours)
     return ReportTable(
-        title=f"Ledger against the {bill.cloud} bill, {minute_of(bill.since)} to {minute_of(bill.until)} UTC",
+        title=f"Ledger compared with the {bill.cloud} bill, {minute_of(bill.since)} to {minute_of(bill.until)} UTC",
         columns=COLUMNS,
-        rows=tuple(_row(finding, each) for finding, each in found),
-        total=_total([each for _, each in found]),
+        rows=tuple(_row(finding, each) for finding, each in findings),
+        total=("total", "", "", "", "", *_amounts(ledger_usd, bill_usd), other_usd),
         notes=tuple(_notes(bill, foreign, counts)),
     )
 
 
-def _entries(ledger: _OwnAccount, bill: Bill, providers: Sequence[str]) -> dict[str, _Entry]:
+def _entries(ledger: _LedgerCosts, bill: Bill, providers: Sequence[str]) -> dict[str, _Entry]:
     entries: dict[str, _Entry] = {}
     for machine_id, machine in ledger.machines.items():
         if providers and machine.provider not in providers:
@@ -154,18 +160,14 @@ def _amounts(ledger_usd: float, bill_usd: float) -> tuple[float, float, float, f
     return ledger_usd, bill_usd, difference, 100.0 * difference / ledger_usd if ledger_usd > 0 else None
 
 
-def _total(entries: Sequence[_Entry]) -> Row:
-    amounts = _amounts(sum(each.ledger_usd for each in entries), sum(each.bill_usd for each in entries))
-    return ("total", "", "", "", "", *amounts, sum(each.other_usd for each in entries))
-
-
 def _notes(bill: Bill, foreign: Sequence[_Entry], counts: Counter[str]) -> list[str]:
     notes = [", ".join(f"{counts[finding]} {finding}" for finding in _ORDER if counts[finding]) or "no machine of ours"]
     if foreign:
         usd = sum(each.bill_usd for each in foreign)
-        whose = "are not ours" if bill.has_owners else "are in the bill but not in the ledger"
-        notes.append(f"{len(foreign)} other machines, {dollars(usd)}, {whose}")
+        machines = counted(len(foreign), "other machine")
+        reason = "no owner tag of ours" if bill.has_owners else "in the bill but not in the ledger"
+        notes.append(f"{machines}, {dollars(usd)}: {reason}")
     if not bill.has_owners:
-        notes.append("the bill does not tell the owner tag, so a machine of ours that the ledger lost cannot be told")
-    notes += [f"not compared: {what}, {dollars(usd)}" for what, usd in sorted(bill.not_compared.items())]
+        notes.append("the bill has no owner tags, so our machines that are missing in the ledger cannot be recognised")
+    notes += [f"not compared: {item}, {dollars(usd)}" for item, usd in sorted(bill.not_compared.items())]
     return notes

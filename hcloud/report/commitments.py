@@ -1,7 +1,7 @@
-"""How well commitments were used: what reserved machines cost, how much of them jobs held, and whether they paid off.
+"""Commitments report: cost of reserved machines, how much of them jobs held, and whether they paid off.
 
-A reserved machine costs the same used or not. It paid off where what jobs held of it would have cost more on demand:
-above the break-even, the part of its time held at which both cost the same.
+A reserved machine costs the same whether it is used or not. It paid off if the part that jobs held would have cost more
+on demand, that is, if jobs held it for more than the break-even share of its time.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from hcloud.report.grouping import Grouping
 from hcloud.report.table import Column, ReportTable, Row, columns, share_pct
 
 COMMITMENT_KINDS: frozenset[EventKind] = FLEET_KINDS
-"""The events this report needs."""
+"""Event kinds that the report reads."""
 IDLE = "(unused)"
-"""The row of what nobody held, where rows are of jobs."""
+"""Name of the row for capacity that no job held, if rows stand for jobs."""
 
 
 @dataclass(slots=True)
@@ -29,7 +29,9 @@ class _CommitmentLine:
     usd: float = 0.0
     unused_usd: float = 0.0
     held_list_usd: float = 0.0
+    """On-demand price of the part that jobs held."""
     list_usd: float = 0.0
+    """On-demand price of all of it."""
 
     def add(self, other: _CommitmentLine) -> None:
         """Add another line's sums."""
@@ -40,7 +42,7 @@ class _CommitmentLine:
 def commitments_table(
     events: Iterable[Event], grouping: Grouping, since: float, until: float, now: float
 ) -> ReportTable:
-    """Return how reserved machines were used, by pool, market or day; or by job, user or tag."""
+    """Return cost and use of reserved machines by pool, market or day, or by the job, user or tag that held them."""
     lines: dict[tuple[str, ...], _CommitmentLine] = {}
     history = FleetHistory(since, until)
     for event in events:
@@ -52,7 +54,7 @@ def commitments_table(
     for line in lines.values():
         whole.add(line)
     return ReportTable(
-        title=f"Commitments, used by {grouping.text}",
+        title=f"Commitments by {grouping.text}",
         columns=(
             *columns(*grouping.columns, "machine_h", "held_pct", "break_even_pct", "cost_usd", "unused_usd"),
             Column(name="saved_usd", unit="usd", label="paid off"),
@@ -60,10 +62,10 @@ def commitments_table(
         rows=tuple((*key, *_row(line)) for key, line in sorted(lines.items())),
         total=("total", *("" for _ in grouping.columns[1:]), *_row(whole)),
         notes=(
-            "reserved machines only, launch to end; held: the larger of the vCPU and the memory part that units held",
-            "break even: held so much of the time they cost what the same would have cost on demand; paid off: what "
-            "was held, at on-demand prices, less what the machines cost (negative: on demand would have been cheaper)",
-            "paid off is saved_usd in JSON and CSV, and is not what `report savings` calls saved: that compares whole "
+            "reserved machines only, from launch to end; held: the larger of the vCPU and memory shares held by units",
+            "break_even: share of the time held at which on-demand machines would have cost the same; paid off: "
+            "on-demand price of what was held, minus the machines' cost (negative: on demand would have been cheaper)",
+            "paid off (saved_usd in JSON and CSV) differs from saved in `report savings`, which compares whole "
             "machines, held or not",
         ),
     )
@@ -75,11 +77,12 @@ def _count(lines: dict[tuple[str, ...], _CommitmentLine], grouping: Grouping, st
     fractions, rest = split([holding.share for holding in stretch.holdings])
     usd = cost_usd(stretch.price_usd_per_h, stretch.seconds)
     list_usd = cost_usd(stretch.machine.on_demand_usd_per_h, stretch.seconds)
-    parts = [(key, part, 1.0 - rest) for key, part in ([] if grouping.of_jobs else _machine_parts(grouping, stretch))]
     if grouping.of_jobs:
         held = zip(stretch.holdings, fractions, strict=True)
         parts = [(grouping.job_key(holding.job), fraction, 1.0) for holding, fraction in held]
         parts.append((grouping.filler(IDLE), rest, 0.0))
+    else:
+        parts = [((key,), part, 1.0 - rest) for key, part in machine_keys(grouping, stretch)]
     for key, part, used in parts:
         lines.setdefault(key, _CommitmentLine()).add(
             _CommitmentLine(
@@ -91,10 +94,6 @@ def _count(lines: dict[tuple[str, ...], _CommitmentLine], grouping: Grouping, st
                 list_usd=list_usd * part,
             )
         )
-
-
-def _machine_parts(grouping: Grouping, stretch: Stretch) -> list[tuple[tuple[str, ...], float]]:
-    return [((key,), part) for key, part in machine_keys(grouping, stretch)]
 
 
 def _row(line: _CommitmentLine) -> Row:

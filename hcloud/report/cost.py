@@ -1,4 +1,4 @@
-"""Cost and savings: each stretch of machine time, charged to its holders, at its own and at the on-demand price."""
+"""Cost and savings reports: machine time charged to the jobs that held it, at the actual and at the on-demand price."""
 
 from __future__ import annotations
 
@@ -7,34 +7,36 @@ from dataclasses import dataclass
 
 from hcloud.core.model import PROFILE_TAG, Event, EventKind
 from hcloud.core.pricing import HOUR_S, cost_usd, split
-from hcloud.report.fleet import FLEET_KINDS, FleetHistory, MachineHistory, Stretch
+from hcloud.report.fleet import FLEET_KINDS, FleetHistory, Stretch
 from hcloud.report.grouping import Grouping, age_of, day_of, days, minute_of
 from hcloud.report.table import ReportTable, Row, columns, share_pct, total_row
+from hcloud.spec.validation import counted
 
 COST_KINDS: frozenset[EventKind] = FLEET_KINDS
-"""The events both reports need."""
+"""Event kinds that both reports read."""
 IDLE, BOOT = "(idle)", "(boot)"
 
 
 @dataclass(slots=True)
 class CostLine:
-    """Sums of one row. ``seconds`` is unit time for jobs and machine time for machines."""
+    """Sums of one row."""
 
     seconds: float = 0.0
+    """Unit time if rows stand for jobs, machine time if they stand for machines."""
     jobs_usd: float = 0.0
     idle_usd: float = 0.0
     boot_usd: float = 0.0
     list_usd: float = 0.0
-    """The same on demand."""
+    """Cost of the same machines and times at on-demand prices."""
 
     @property
     def usd(self) -> float:
-        """Return all of it."""
+        """Return the sum of the costs of jobs, idle time and boot time."""
         return self.jobs_usd + self.idle_usd + self.boot_usd
 
 
 class CostTable:
-    """Adds stretches up into lines by group."""
+    """Adds stretches of machine time to the rows of a cost report."""
 
     def __init__(self, grouping: Grouping) -> None:
         self.grouping = grouping
@@ -45,8 +47,10 @@ class CostTable:
         self.profiled: set[str] = set()
 
     def add(self, stretch: Stretch) -> None:
-        """Charge one stretch."""
-        self._note_price_age(stretch.machine)
+        """Charge one stretch to the rows it belongs to."""
+        priced_at = stretch.machine.priced_at
+        self.prices_from = priced_at if self.prices_from is None else min(self.prices_from, priced_at)
+        self.prices_to = priced_at if self.prices_to is None else max(self.prices_to, priced_at)
         fractions, rest = split([holding.share for holding in stretch.holdings])
         usd = cost_usd(stretch.price_usd_per_h, stretch.seconds)
         for holding, fraction in zip(stretch.holdings, fractions, strict=True):
@@ -80,40 +84,34 @@ class CostTable:
     def _line(self, key: tuple[str, ...]) -> CostLine:
         return self.lines.setdefault(key, CostLine())
 
-    def _note_price_age(self, machine: MachineHistory) -> None:
-        at = machine.priced_at
-        self.prices_from = at if self.prices_from is None else min(self.prices_from, at)
-        self.prices_to = at if self.prices_to is None else max(self.prices_to, at)
-
     def sorted(self) -> list[tuple[tuple[str, ...], CostLine]]:
-        """Return lines in the order of a report: days in order, else the dearest first; idle and boot last."""
+        """Return the rows in report order: days ascending, else the highest cost first; idle and boot time last."""
         if self.grouping.kind == "day":
             return sorted(self.lines.items())
         last = {self.grouping.filler(IDLE): 1, self.grouping.filler(BOOT): 2}
         return sorted(self.lines.items(), key=lambda each: (last.get(each[0], 0), -each[1].usd, each[0]))
 
     def notes(self, history: FleetHistory, now: float) -> list[str]:
-        """Return what a reader of the amounts must know: how old prices are, and what is missing."""
+        """Return notes on the age of prices, the cost of profiling, and machines that are left out."""
         notes = []
         if self.prices_from is not None and self.prices_to is not None:
             notes.append(
-                f"these machines are counted at prices read between {minute_of(self.prices_from)} and "
-                f"{minute_of(self.prices_to)} UTC; the newest of these prices is {age_of(now - self.prices_to)} old"
+                f"prices: read between {minute_of(self.prices_from)} and {minute_of(self.prices_to)} UTC; "
+                f"the newest is {age_of(now - self.prices_to)} old"
             )
         if self.profiled:
             notes.append(
-                f"profiling: ${self.profiling_usd:.4g} of this was spent on profiling {len(self.profiled)} job(s); "
-                f"--by tag:{PROFILE_TAG} tells for which"
+                f"profiling: ${self.profiling_usd:.4g} of this was spent on profiling "
+                f"{counted(len(self.profiled), 'job')}; --by tag:{PROFILE_TAG} shows which"
             )
         if history.unknown_machines:
-            notes.append(
-                f"{len(history.unknown_machines)} machines are left out: the log no longer reaches back to their launch"
-            )
+            machines = counted(len(history.unknown_machines), "machine")
+            notes.append(f"{machines} left out: launched before the start of the log")
         return notes
 
 
 def machine_keys(grouping: Grouping, stretch: Stretch) -> list[tuple[str, float]]:
-    """Return the rows of a grouping of machines that a stretch belongs to, each with its part (0..1) of the stretch."""
+    """Return the row keys of a stretch in a grouping by machines, each with its part (0..1) of the stretch."""
     if grouping.kind == "pool":
         return [(stretch.machine.pool, 1.0)]
     if grouping.kind == "market":
@@ -122,7 +120,7 @@ def machine_keys(grouping: Grouping, stretch: Stretch) -> list[tuple[str, float]
 
 
 def gather(events: Iterable[Event], grouping: Grouping, since: float, until: float) -> tuple[CostTable, FleetHistory]:
-    """Read the log once and add up what machines cost between ``since`` and ``until``."""
+    """Read the log once; return the cost of machines between ``since`` and ``until`` and the fleet's history."""
     ledger, history = CostTable(grouping), FleetHistory(since, until)
     for event in events:
         for stretch in history.take(event):
@@ -133,7 +131,7 @@ def gather(events: Iterable[Event], grouping: Grouping, since: float, until: flo
 
 
 def cost_table(events: Iterable[Event], grouping: Grouping, since: float, until: float, now: float) -> ReportTable:
-    """Return what was spent. Rows of jobs end with idle and boot cost; rows of machines have columns for them."""
+    """Return the cost by group. Idle and boot cost are rows if rows stand for jobs, else columns."""
     ledger, history = gather(events, grouping, since, until)
     spent = sum(line.usd for line in ledger.lines.values())
     if grouping.of_jobs:
@@ -166,15 +164,15 @@ def cost_table(events: Iterable[Event], grouping: Grouping, since: float, until:
 
 
 def savings_table(events: Iterable[Event], grouping: Grouping, since: float, until: float, now: float) -> ReportTable:
-    """Return what was spent against what the same machines for the same time would have cost on demand."""
+    """Return the cost by group and what the same machines would have cost on demand for the same time."""
     ledger, history = gather(events, grouping, since, until)
     names = columns(*grouping.columns, "cost_usd", "on_demand_usd", "saved_usd", "saved_pct")
     rows = [(*key, *_saved(line.usd, line.list_usd)) for key, line in ledger.sorted()]
     lines = ledger.lines.values()
     whole = _saved(sum(line.usd for line in lines), sum(line.list_usd for line in lines))
-    basis = "on-demand prices are those known when each machine was requested; machines and times are the same"
+    basis = "on_demand: the same machines for the same time at on-demand prices, as known when each was requested"
     return ReportTable(
-        title=f"Savings against all on demand, by {grouping.text}",
+        title=f"Savings compared with on-demand prices, by {grouping.text}",
         columns=names,
         rows=tuple(rows),
         total=("total", *("" for _ in grouping.columns[1:]), *whole),

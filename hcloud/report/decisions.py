@@ -1,10 +1,10 @@
-"""Decisions: what placing jobs elsewhere would have meant, by what is known now that they have ended (regret).
+"""Decisions report: how placements compare in hindsight with the alternatives known at the time (regret).
 
-With each placement the types at hand were stored, with price and expected performance. Once a job has ended well, each
-of them is looked at again: its performance there is what jobs of the same application were measured to do on that type
-since, else what was expected, off by as much as the expectation for the chosen type was. The best candidate keeps the
-target, where one does; then it is the cheapest, then the quickest. Regret is how much dearer and longer the chosen one
-was than that; a candidate that is cheaper and slower gives regret in dollars and a gain in seconds.
+The log stores with each placement the candidate types, their prices and predicted performance. Once the job succeeded,
+each candidate is evaluated again. Performance there is the median measured since for jobs of the same application on
+that type; else the prediction, scaled by the prediction error on the chosen type. The best candidate is one that keeps
+the deadline, then the cheapest, then the fastest. Regret is the additional cost and run time of the chosen one; it is
+negative in seconds if the best candidate is cheaper but slower.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from hcloud.core.model import PROFILE_TAG, Event, EventKind
 from hcloud.report.grouping import Grouping, JobFacts, day_of, number, text
 from hcloud.report.table import ReportTable, Row, columns
+from hcloud.spec.validation import counted
 
 DECISION_KINDS: frozenset[EventKind] = frozenset(
     {
@@ -26,9 +27,9 @@ DECISION_KINDS: frozenset[EventKind] = frozenset(
         EventKind.JOB_FINISHED,
     }
 )
-"""The events this report needs."""
+"""Event kinds that the report reads."""
 GROUPINGS = ("job", "user", "type", "constraint", "day")
-"""What a row of it may stand for."""
+"""What a row may stand for."""
 _JOB_COLUMNS = columns(
     *("job", "name", "user", "taken", "run_s", "cost_usd"),
     *("best", "why_not", "best_run_s", "best_cost_usd", "regret_s", "regret_usd", "target"),
@@ -38,65 +39,76 @@ _SUM_COLUMNS = ("jobs", "best_taken", "target_avoidable", "cost_usd", "regret_us
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredCandidate:
-    """A candidate as it was stored: type and market (empty where it was stored without), US dollars per hour of a rank,
-    expected performance, why it was not taken."""
+    """A placement candidate as stored in the log."""
 
     column: str
+    """Its type, as ``provider/type``."""
     market: str
+    """Empty in logs of versions that did not store it."""
     usd_per_h: float
+    """Price of one rank."""
     predicted: float | None
+    """Predicted performance, if there was a prediction."""
     rejected: str
+    """Why it was not chosen; empty for the chosen one."""
 
     @property
     def shape(self) -> str:
-        """Return type and market."""
+        """Return type and market, separated by a space."""
         return f"{self.column} {self.market}".rstrip()
 
 
 @dataclass(slots=True)
 class _PlacementRecord:
-    """A job on its way: the candidates of its present attempt, its ranks by number, and what it was measured to do."""
+    """One job and the placement of its last attempt."""
 
     facts: JobFacts
     deadline_at: float | None
     attempt: str = ""
-    numbers: frozenset[str] = frozenset()
+    rank_numbers: frozenset[str] = frozenset()
     candidates: tuple[StoredCandidate, ...] = ()
+    """The chosen candidate first."""
     started_at: float | None = None
     ended_at: float = 0.0
     run_s: float = 0.0
     application: str = ""
     measured: float | None = None
+    """Measured performance, if any."""
 
     @property
     def ranks(self) -> int:
-        """Return on how many ranks it runs; one that was started anew elsewhere is still one."""
-        return max(1, len(self.numbers))
+        """Return the number of ranks; a rank that was placed again counts once."""
+        return max(1, len(self.rank_numbers))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CandidateVerdict:
-    """One candidate by the now-known numbers."""
+    """A candidate evaluated in hindsight."""
 
     stored: StoredCandidate
     run_s: float
+    """How long the job ran, or would have run, on it."""
     usd: float
+    """Cost of that time on all ranks."""
     kept: bool
+    """Whether the job meets its deadline on it; true without a deadline."""
 
 
 @dataclass(slots=True)
 class _Sums:
-    """What is added up over the jobs of a row."""
+    """Sums over the jobs of a row."""
 
     jobs: int = 0
     best: int = 0
+    """Jobs for which the best candidate was chosen."""
     avoidable: int = 0
+    """Missed deadlines that the best candidate would have met."""
     usd: float = 0.0
     regret_usd: float = 0.0
     regret_s: list[float] = field(default_factory=list)
 
     def add(self, chosen: CandidateVerdict, best: CandidateVerdict) -> None:
-        """Count one job: regret is what was chosen less the best, in USD and in seconds of running."""
+        """Add one job; its regret is the chosen candidate minus the best, in USD and in seconds of run time."""
         self.jobs += 1
         self.best += chosen.stored is best.stored
         self.avoidable += best.kept and not chosen.kept
@@ -105,12 +117,12 @@ class _Sums:
         self.regret_s.append(chosen.run_s - best.run_s)
 
     def row(self) -> Row:
-        """Return the columns after the name; the mean regret in seconds is None where there are no jobs."""
+        """Return the columns after the name; the mean regret in seconds is None without jobs."""
         mean_s = statistics.fmean(self.regret_s) if self.regret_s else None
         return (self.jobs, self.best, self.avoidable, self.usd, self.regret_usd, mean_s)
 
     def job_total(self) -> Row:
-        """Return the last row of a table with a row a job."""
+        """Return the total row of a table with one row per job."""
         best = ("", None, self.usd - self.regret_usd, sum(self.regret_s), self.regret_usd)
         taken, avoidable = f"{self.best} of {self.jobs} taken", f"{self.avoidable} avoidable"
         return ("total", "", "", "", None, self.usd, taken, *best, avoidable)
@@ -118,58 +130,62 @@ class _Sums:
 
 @dataclass(slots=True)
 class _DecisionLog:
-    """Follows the log: jobs that have ended well wait for its end, as later measurements judge them too."""
+    """State while reading the log. Succeeded jobs are evaluated at its end, as later measurements count too."""
 
     live: dict[str, _PlacementRecord] = field(default_factory=dict)
+    """Jobs that have not finished, by id."""
     ended: list[_PlacementRecord] = field(default_factory=list)
+    """Jobs that succeeded in the period."""
     measured: dict[tuple[str, str, int], list[float]] = field(default_factory=dict)
+    """Measured performance by application, type and number of nodes."""
     unknown: int = 0
+    """Jobs that could not be evaluated."""
 
     def take(self, event: Event, since: float) -> None:
-        """Take in one event."""
-        story = self.live.get(event.job_id or "")
+        """Apply one event; jobs that finished before ``since`` are dropped."""
+        record = self.live.get(event.job_id or "")
         if event.kind is EventKind.JOB_SUBMITTED and PROFILE_TAG not in _tags(event):
             deadline = number(event, "deadline_at", -1.0)
             facts = JobFacts(id=event.job_id or "", name=text(event, "name"), user=event.user or "")
             self.live[facts.id] = _PlacementRecord(facts, deadline if deadline >= 0 else None)
         elif event.kind is EventKind.PREDICTION:
-            self._measured(event, story)
-        elif story is not None and event.kind is EventKind.ATTEMPT_PLACED:
-            _placed(story, event)
-        elif story is not None and event.kind is EventKind.UNIT_STARTED:
-            story.started_at = event.at if story.started_at is None else story.started_at
-        elif story is not None and event.kind is EventKind.JOB_FINISHED:
-            del self.live[story.facts.id]
-            story.ended_at, story.run_s = event.at, number(event, "run_s")
-            if event.at >= since and text(event, "state") == "succeeded" and story.run_s > 0:
-                self.ended.append(story)
+            self._add_measurement(event, record)
+        elif record is not None and event.kind is EventKind.ATTEMPT_PLACED:
+            _apply_placement(record, event)
+        elif record is not None and event.kind is EventKind.UNIT_STARTED:
+            record.started_at = event.at if record.started_at is None else record.started_at
+        elif record is not None and event.kind is EventKind.JOB_FINISHED:
+            del self.live[record.facts.id]
+            record.ended_at, record.run_s = event.at, number(event, "run_s")
+            if event.at >= since and text(event, "state") == "succeeded" and record.run_s > 0:
+                self.ended.append(record)
 
-    def _measured(self, event: Event, story: _PlacementRecord | None) -> None:
+    def _add_measurement(self, event: Event, record: _PlacementRecord | None) -> None:
         if text(event, "question") not in ("run", ""):
             return
         application, column, value = text(event, "application"), text(event, "instance_type"), number(event, "measured")
         nodes = int(number(event, "nodes", 1.0))
         if value > 0:
             self.measured.setdefault((application, column, nodes), []).append(value)
-            if story is not None:
-                story.application, story.measured = application, value
+            if record is not None:
+                record.application, record.measured = application, value
 
-    def judge(self, story: _PlacementRecord) -> tuple[CandidateVerdict, ...]:
-        """Return the chosen candidate and the others by the now-known numbers; nothing where too little is known."""
-        if not story.candidates or (story.candidates[0].predicted is None and story.measured is None):
+    def judge(self, record: _PlacementRecord) -> tuple[CandidateVerdict, ...]:
+        """Return the verdicts on the chosen candidate and then the others; empty if too little is known."""
+        if not record.candidates or (record.candidates[0].predicted is None and record.measured is None):
             return ()
-        chosen = story.candidates[0]
-        own = story.measured or chosen.predicted or 0.0
-        off = own / chosen.predicted if chosen.predicted else None
-        found = [_verdict(story, chosen, story.run_s)]
-        for other in story.candidates[1:]:
-            since = self.measured.get((story.application, other.column, story.ranks))
-            would = statistics.median(since) if since and story.measured is not None else None
-            if would is None and other.predicted is not None and off is not None:
-                would = other.predicted * off
-            if would is not None and would > 0:
-                found.append(_verdict(story, other, story.run_s * own / would))
-        return tuple(found)
+        chosen = record.candidates[0]
+        own = record.measured or chosen.predicted or 0.0
+        correction = own / chosen.predicted if chosen.predicted else None
+        verdicts = [_candidate_verdict(record, chosen, record.run_s)]
+        for other in record.candidates[1:]:
+            measurements = self.measured.get((record.application, other.column, record.ranks))
+            performance = statistics.median(measurements) if measurements and record.measured is not None else None
+            if performance is None and other.predicted is not None and correction is not None:
+                performance = other.predicted * correction
+            if performance is not None and performance > 0:
+                verdicts.append(_candidate_verdict(record, other, record.run_s * own / performance))
+        return tuple(verdicts)
 
 
 def _tags(event: Event) -> Mapping[str, object]:
@@ -177,19 +193,19 @@ def _tags(event: Event) -> Mapping[str, object]:
     return tags if isinstance(tags, Mapping) else {}
 
 
-def _placed(story: _PlacementRecord, event: Event) -> None:
-    attempt, allocations, given = (event.fields.get(key) for key in ("attempt", "allocations", "candidates"))
-    told = allocations if isinstance(allocations, list | tuple) else ()
-    numbers = frozenset(str(each).split(":")[1] for each in told)  # "inst:rank:vcpus:memory_mib"
-    if attempt == story.attempt:  # ranks that came later, or again
-        story.numbers |= numbers
+def _apply_placement(record: _PlacementRecord, event: Event) -> None:
+    attempt, allocations, candidates = (event.fields.get(key) for key in ("attempt", "allocations", "candidates"))
+    allocations = allocations if isinstance(allocations, list | tuple) else ()
+    rank_numbers = frozenset(str(each).split(":")[1] for each in allocations)  # "inst:rank:vcpus:memory_mib"
+    if attempt == record.attempt:  # more ranks of the same attempt, or a rank placed again
+        record.rank_numbers |= rank_numbers
         return
-    story.attempt, story.numbers, story.started_at = str(attempt), numbers, None
-    story.candidates = tuple(map(_stored, given)) if isinstance(given, list | tuple) else ()
+    record.attempt, record.rank_numbers, record.started_at = str(attempt), rank_numbers, None
+    record.candidates = tuple(map(_parse_candidate, candidates)) if isinstance(candidates, list | tuple) else ()
 
 
-def _stored(given: object) -> StoredCandidate:
-    shape, usd_per_h, predicted, _, _, rejected = str(given).split("|", 5)
+def _parse_candidate(field_text: object) -> StoredCandidate:
+    shape, usd_per_h, predicted, _, _, rejected = str(field_text).split("|", 5)
     column, _, market = shape.partition(" ")
     return StoredCandidate(
         column=column,
@@ -200,70 +216,70 @@ def _stored(given: object) -> StoredCandidate:
     )
 
 
-def _verdict(story: _PlacementRecord, stored: StoredCandidate, run_s: float) -> CandidateVerdict:
-    started_at = story.started_at if story.started_at is not None else story.ended_at - story.run_s
-    kept = story.deadline_at is None or started_at + run_s <= story.deadline_at
-    return CandidateVerdict(stored=stored, run_s=run_s, usd=stored.usd_per_h * story.ranks * run_s / 3600.0, kept=kept)
+def _candidate_verdict(record: _PlacementRecord, stored: StoredCandidate, run_s: float) -> CandidateVerdict:
+    started_at = record.started_at if record.started_at is not None else record.ended_at - record.run_s
+    kept = record.deadline_at is None or started_at + run_s <= record.deadline_at
+    return CandidateVerdict(stored=stored, run_s=run_s, usd=stored.usd_per_h * record.ranks * run_s / 3600.0, kept=kept)
 
 
 def decisions_table(events: Iterable[Event], grouping: Grouping, since: float, until: float, now: float) -> ReportTable:
-    """Return the regret of placements of jobs that ended well between ``since`` and ``until``."""
-    book = _DecisionLog()
+    """Return the regret of the placements of jobs that succeeded between ``since`` and ``until``."""
+    log = _DecisionLog()
     for event in events:
-        book.take(event, since)
-    judged = list(_judged(book))
+        log.take(event, since)
+    judgements = list(_judgements(log))
     whole = _Sums()
-    for _, chosen, best in judged:
+    for _, chosen, best in judgements:
         whole.add(chosen, best)
     total: Row
     if grouping.kind == "job":
-        names, rows = _JOB_COLUMNS, tuple(_job_row(*each) for each in judged)
+        names, rows = _JOB_COLUMNS, tuple(_job_row(*each) for each in judgements)
         total = whole.job_total()
     else:
-        names, rows = columns(grouping.text, *_SUM_COLUMNS), tuple(_grouped(judged, grouping))
+        names, rows = columns(grouping.text, *_SUM_COLUMNS), tuple(_grouped(judgements, grouping))
         total = ("total", *whole.row())
     return ReportTable(
         title=f"Decisions by {grouping.text}",
         columns=names,
         rows=rows,
-        total=total if judged else None,
-        notes=tuple(_notes(book)),
+        total=total if judgements else None,
+        notes=tuple(_notes(log)),
     )
 
 
 def _grouped(
-    judged: Iterable[tuple[_PlacementRecord, CandidateVerdict, CandidateVerdict]], grouping: Grouping
+    judgements: Iterable[tuple[_PlacementRecord, CandidateVerdict, CandidateVerdict]], grouping: Grouping
 ) -> Iterator[Row]:
-    groups = dict[str, _Sums]()
-    for story, chosen, best in judged:
-        groups.setdefault(_key(grouping, story, chosen, best), _Sums()).add(chosen, best)
+    groups: dict[str, _Sums] = {}
+    for record, chosen, best in judgements:
+        groups.setdefault(_key(grouping, record, chosen, best), _Sums()).add(chosen, best)
     for key in sorted(groups):
         yield (key, *groups[key].row())
 
 
-def _judged(book: _DecisionLog) -> Iterator[tuple[_PlacementRecord, CandidateVerdict, CandidateVerdict]]:
-    for story in sorted(book.ended, key=lambda each: int(each.facts.id.rpartition("-")[2])):
-        verdicts = book.judge(story)
+def _judgements(log: _DecisionLog) -> Iterator[tuple[_PlacementRecord, CandidateVerdict, CandidateVerdict]]:
+    for record in sorted(log.ended, key=lambda each: int(each.facts.id.rpartition("-")[2])):
+        verdicts = log.judge(record)
         if not verdicts:
-            book.unknown += 1
+            log.unknown += 1
             continue
         best = min(verdicts, key=lambda v: (not v.kept, round(v.usd, 9), round(v.run_s, 6)))
-        yield story, verdicts[0], best
+        yield record, verdicts[0], best
 
 
-def _key(grouping: Grouping, story: _PlacementRecord, chosen: CandidateVerdict, best: CandidateVerdict) -> str:
+def _key(grouping: Grouping, record: _PlacementRecord, chosen: CandidateVerdict, best: CandidateVerdict) -> str:
     if grouping.kind == "user":
-        return story.facts.user
+        return record.facts.user
     if grouping.kind == "type":
         return chosen.stored.column
     if grouping.kind == "day":
-        return day_of(story.ended_at)
+        return day_of(record.ended_at)
     return best.stored.rejected or "(best taken)"
 
 
-def _job_row(story: _PlacementRecord, chosen: CandidateVerdict, best: CandidateVerdict) -> Row:
-    facts, target = story.facts, ""
-    if story.deadline_at is not None:
+def _job_row(record: _PlacementRecord, chosen: CandidateVerdict, best: CandidateVerdict) -> Row:
+    facts, target = record.facts, ""
+    if record.deadline_at is not None:
         target = "kept" if chosen.kept else "missed; the best keeps it" if best.kept else "missed"
     return (
         facts.id,
@@ -282,11 +298,12 @@ def _job_row(story: _PlacementRecord, chosen: CandidateVerdict, best: CandidateV
     )
 
 
-def _notes(book: _DecisionLog) -> list[str]:
+def _notes(log: _DecisionLog) -> list[str]:
     notes = [
-        "best: keeps the deadline where one does, then the cheapest, then the quickest; of types, neighbours aside",
-        "run times elsewhere: measured since on that type, else as expected, off by as much as it was here",
+        "best: the candidate type that keeps the deadline, then the cheapest, then the fastest; neighbours are ignored",
+        "run time on other types: from measurements on that type, else from the prediction, scaled by the prediction "
+        "error on the type taken",
     ]
-    if book.unknown:
-        notes.append(f"{book.unknown} jobs are left out, as nothing was known of their performance")
+    if log.unknown:
+        notes.append(f"{counted(log.unknown, 'job')} left out: performance unknown")
     return notes

@@ -1,7 +1,7 @@
-"""From events to stretches of instance time: which unit held which instance, at what price, from when to when.
+"""From events to stretches of machine time: which units held which machine, at what price, from when to when.
 
-One pass over the log. A machine's stretches are settled when it has ended, or from time to time while it lives on, so
-that memory depends on what lives now and not on the length of the log.
+The log is read once. The stretches of a machine are settled (yielded and forgotten) when it has ended, and now and then
+while it is running. Memory therefore depends on the number of running machines, not on the length of the log.
 """
 
 from __future__ import annotations
@@ -16,25 +16,28 @@ from hcloud.core.pricing import billed_until, dominant_share
 from hcloud.report.grouping import JobFacts, number, text
 
 _SETTLE_AT = 256
-# What happened is written down at most so long after it happened, once its machine has been heard of again.
+"""Holds of a machine at which its stretches are settled for the first time."""
+# An event about a machine may be recorded this much later than it happened; stretches newer than that stay open.
 _LATENESS_S = 3600.0
 
 
 @dataclass(slots=True, kw_only=True)
 class UnitHold:
-    """One unit's hold of a machine; ``share`` is its dominant share (0..1); ``ended_at`` None: still running."""
+    """Resources of a machine held by one unit."""
 
     job: JobFacts
     vcpus: float
     memory_mib: float
     share: float
+    """The unit's dominant share of the machine, 0..1."""
     started_at: float
     ended_at: float | None = None
+    """None while the unit is running."""
 
 
 @dataclass(slots=True, kw_only=True)
 class MachineHistory:
-    """An instance as recorded in the log. ``prices`` are (since, USD/h), rising in time."""
+    """A machine as recorded in the log, with its holds that are not settled yet."""
 
     id: str
     provider: str
@@ -47,32 +50,35 @@ class MachineHistory:
     on_demand_usd_per_h: float
     priced_at: float
     prices: list[tuple[float, float]]
+    """Pairs of a time and the price from then on in USD per hour, oldest first."""
     launched_at: float | None = None
     ready_at: float | None = None
     ended_at: float | None = None
     settled_at: float = 0.0
-    heard_at: float = 0.0
+    """End of the last stretch that was yielded, Unix seconds."""
+    last_event_at: float = 0.0
     holdings: list[UnitHold] = field(default_factory=list)
     settle_at_holdings: int = _SETTLE_AT
+    """Number of holds at which stretches are settled next."""
 
     @property
     def pool(self) -> str:
-        """Return provider, zone and type in one text."""
+        """Return ``provider/zone/type``."""
         return f"{self.provider}/{self.zone}/{self.type}"
 
     @property
-    def running(self) -> bool:
-        """Whether a unit's end is not recorded yet."""
+    def has_running_units(self) -> bool:
+        """Whether a unit is running, or its end is not recorded yet."""
         return any(holding.ended_at is None for holding in self.holdings)
 
     def price_at(self, at: float) -> float:
-        """Return the price in force at a moment, in USD per hour."""
+        """Return the price at a time (Unix seconds), in USD per hour."""
         return self.prices[max(0, bisect_right(self.prices, (at, float("inf"))) - 1)][1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stretch:
-    """A span of billed time in which nothing about a machine changed. ``booting``: it was not ready yet."""
+    """An interval of billed time in which the price, the holds and the readiness of a machine did not change."""
 
     machine: MachineHistory
     since: float
@@ -80,29 +86,31 @@ class Stretch:
     price_usd_per_h: float
     holdings: tuple[UnitHold, ...]
     booting: bool
+    """Whether the machine was not ready yet."""
 
     @property
     def seconds(self) -> float:
-        """Return its length."""
+        """Return the length in seconds."""
         return self.until - self.since
 
 
 class FleetHistory:
-    """Takes events in order and gives out stretches between ``since`` and ``until``, each once.
-
-    ``machines`` are those not settled to their end yet; ``jobs`` those that have not finished.
-    """
+    """Reads events in order and yields every stretch of machine time between ``since`` and ``until`` once."""
 
     def __init__(self, since: float, until: float) -> None:
         self.since = since
         self.until = until
         self.machines: dict[str, MachineHistory] = {}
+        """Machines that are running or not fully settled, by id."""
         self.jobs: dict[str, JobFacts] = {}
+        """Jobs that have not finished, by id."""
         self.unknown_machines: set[str] = set()
+        """Machines of which the log has the launch but not the request; they are left out."""
         self.units: dict[str, tuple[MachineHistory, UnitHold]] = {}
+        """Running units by ``unit_id``."""
 
     def take(self, event: Event) -> Iterator[Stretch]:
-        """Take in one event; yields the stretches it settles."""
+        """Apply one event; yield the stretches that it settles."""
         handler = _HANDLERS.get(event.kind)
         if handler is None:
             return
@@ -110,15 +118,15 @@ class FleetHistory:
         machine = self.machines.get(event.instance_id or "")
         if machine is None:
             return
-        machine.heard_at = max(machine.heard_at, event.at)
-        if machine.ended_at is not None and not machine.running:
+        machine.last_event_at = max(machine.last_event_at, event.at)
+        if machine.ended_at is not None and not machine.has_running_units:
             del self.machines[machine.id]
             yield from self._settle(machine, self.until)
         elif len(machine.holdings) >= machine.settle_at_holdings:
-            yield from self._settle(machine, machine.heard_at - _LATENESS_S)
+            yield from self._settle(machine, machine.last_event_at - _LATENESS_S)
 
     def finish(self) -> Iterator[Stretch]:
-        """Yield what is left: machines that live, and stretches up to ``until``."""
+        """Yield the remaining stretches up to ``until``, after the last event."""
         for machine in self.machines.values():
             yield from self._settle(machine, self.until)
 
@@ -232,23 +240,25 @@ _HANDLERS = {
     EventKind.UNIT_ENDED: FleetHistory._ended,
 }
 FLEET_KINDS: frozenset[EventKind] = frozenset(_HANDLERS)
-"""The events a FleetHistory needs."""
+"""Event kinds that a FleetHistory reads."""
 
 
 def unit_id(event: Event) -> str:
-    """Return the unit of an event: attempt and rank."""
+    """Return the id of the unit in an event: ``ATTEMPT.RANK``."""
     return f"{event.fields.get('attempt')}.{event.fields.get('rank')}"
 
 
 def _stretches(machine: MachineHistory, since: float, until: float) -> Iterator[Stretch]:
-    """Cut ``since``..``until`` wherever the price, the readiness or the set of holdings changes."""
+    """Split ``since``..``until`` where the price, the readiness or the set of holds changes."""
     if since >= until:
         return
     ready_at = until if machine.ready_at is None else machine.ready_at
-    spans = [(max(h.started_at, since), _end_of(h, machine, until), h) for h in machine.holdings]
     starts: dict[float, list[UnitHold]] = defaultdict(list)
     ends: dict[float, list[UnitHold]] = defaultdict(list)
-    for started_at, ended_at, holding in spans:
+    for holding in machine.holdings:
+        started_at = max(holding.started_at, since)
+        # No unit holds a machine beyond its termination, however late the end of the unit was recorded.
+        ended_at = min(at for at in (until, holding.ended_at, machine.ended_at) if at is not None)
         if started_at < ended_at:
             starts[started_at].append(holding)
             ends[ended_at].append(holding)
@@ -267,8 +277,3 @@ def _stretches(machine: MachineHistory, since: float, until: float) -> Iterator[
             del held[id(holding)]
         held.update((id(holding), holding) for holding in starts[cut])
         since = cut
-
-
-def _end_of(holding: UnitHold, machine: MachineHistory, until: float) -> float:
-    """Return when a hold ended: with its machine at the latest, however late its end was reported."""
-    return min(at for at in (until, holding.ended_at, machine.ended_at) if at is not None)

@@ -18,7 +18,7 @@ OF_MACHINES = ("pool", "market", "day")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobFacts:
-    """What groupings need to know of a job."""
+    """The attributes of a job that groupings use."""
 
     id: str
     name: str = ""
@@ -28,58 +28,58 @@ class JobFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grouping:
-    """``kind`` is one of OF_JOBS or OF_MACHINES; ``tag`` is the key for kind ``tag``."""
+    """What the rows of a report stand for."""
 
     kind: str
+    """One of OF_JOBS or OF_MACHINES, or a report's own grouping."""
     tag: str = ""
+    """The tag's key, for kind ``tag``."""
 
     @property
     def of_jobs(self) -> bool:
-        """Whether rows are (sets of) jobs, not (sets of) machines."""
+        """Whether a row stands for one or more jobs, not for machines."""
         return self.kind in OF_JOBS
 
     @property
     def text(self) -> str:
-        """Return the grouping as it is asked for."""
+        """Return the grouping as in ``--by``."""
         return f"tag:{self.tag}" if self.kind == "tag" else self.kind
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Names of the columns that ``job_key`` or a machine's key fills."""
+        """Return the names of the key columns, which ``job_key`` or the key of a machine fills."""
         if self.kind == "job":
             return ("job", "name", "user")
         return (self.text,)
 
     def job_key(self, job: JobFacts) -> tuple[str, ...]:
-        """Return what a job's row begins with."""
+        """Return the values of the key columns for a job."""
         if self.kind == "job":
             return (job.id, job.name, job.user)
         return (job.user,) if self.kind == "user" else (job.tags.get(self.tag, f"(no {self.tag})"),)
 
     def filler(self, text: str) -> tuple[str, ...]:
-        """Return the beginning of a row that stands for no job."""
+        """Return key columns for a row that stands for no job: ``text`` and empty values."""
         return (text, *("" for _ in self.columns[1:]))
 
 
 def parse_grouping(by: str | None, default: str) -> Grouping:
-    """Return the grouping asked for.
+    """Return the grouping named ``by``, or ``default`` without one.
 
     Raises:
-        BadInput: there is no such grouping; the message names all and the nearest.
+        BadInput: unknown grouping; the message lists all and suggests the closest.
     """
     kind, colon, tag = (by or default).partition(":")
     if (kind in OF_JOBS + OF_MACHINES and kind != "tag" and not colon) or (kind == "tag" and tag):
         return Grouping(kind=kind, tag=tag)
     near = difflib.get_close_matches(kind, OF_JOBS + OF_MACHINES, n=1)
-    meant = {"tag": "tag:KEY with the tag's name"}.get(near[0], near[0]) if near else None
-    hint = f"did you mean {meant}?" if meant else ""
-    raise BadInput(
-        f"a report is grouped by job, user, tag:KEY, pool, market or day, not by {by!r}; {hint}".rstrip("; ")
-    )
+    suggestion = {"tag": "tag:KEY with the tag's name"}.get(near[0], near[0]) if near else None
+    hint = f"; did you mean {suggestion}?" if suggestion else ""
+    raise BadInput(f"a report is grouped by job, user, tag:KEY, pool, market or day, not by {by!r}{hint}")
 
 
 def choose_grouping(by: str | None, default: str, among: tuple[str, ...]) -> Grouping:
-    """Return the grouping asked for, of a report that has its own. Raises BadInput, which names them."""
+    """Return the grouping named ``by`` of a report with its own groupings (``among``). Raises BadInput."""
     kind = by or default
     if kind in among:
         return Grouping(kind=kind)
@@ -102,7 +102,7 @@ _AGES = ((2 * DAY_S, DAY_S, "day"), (2 * 3600.0, 3600.0, "hour"), (120.0, 60.0, 
 
 
 def age_of(seconds: float) -> str:
-    """Return how old something is, in the largest unit of which it is at least two, else in seconds."""
+    """Return an age in words, in the largest unit of which there are at least two: ``119 seconds``, ``2 minutes``."""
     for least_s, unit_s, name in _AGES:
         if seconds >= least_s:
             count = int(seconds // unit_s)
@@ -111,7 +111,7 @@ def age_of(seconds: float) -> str:
 
 
 def days(since: float, until: float) -> Iterator[tuple[float, float]]:
-    """Cut a stretch of time at every UTC midnight."""
+    """Split a period at every UTC midnight; yield start and end of each part."""
     while since < until:
         midnight = since - since % DAY_S + DAY_S
         yield since, min(until, midnight)
@@ -119,12 +119,12 @@ def days(since: float, until: float) -> Iterator[tuple[float, float]]:
 
 
 def number(event: Event, key: str, default: float = 0.0) -> float:
-    """Return a numeric field of an event; ``default`` where it is absent or no number."""
+    """Return a numeric field of an event; ``default`` if it is missing or not a number."""
     value: Any = event.fields.get(key)
     return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else default
 
 
 def text(event: Event, key: str) -> str:
-    """Return a text field of an event, empty where it is absent."""
+    """Return a text field of an event; empty if it is missing or not text."""
     value = event.fields.get(key)
     return value if isinstance(value, str) else ""

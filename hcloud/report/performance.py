@@ -1,4 +1,4 @@
-"""Performance: how long jobs waited and ran, and whether they got what they were promised."""
+"""Performance report: queue and run times of jobs, and how well their targets (deadline or latency) were met."""
 
 from __future__ import annotations
 
@@ -23,18 +23,19 @@ PERFORMANCE_KINDS: frozenset[EventKind] = frozenset(
         EventKind.INSTANCE_TERMINATED,
     }
 )
-"""The events this report needs."""
+"""Event kinds that the report reads."""
 
 
 @dataclass(slots=True, kw_only=True)
-class _JobStory:
-    """One job on its way; ``serving``: how it does as a service."""
+class _JobRecord:
+    """One job, as far as the log has been read."""
 
     facts: JobFacts
     target: str
     submitted_at: float
     deadline_at: float | None
     serving: Serving
+    """Latency samples and downtime, if the job is a service."""
     state: str = JobState.SUBMITTED.value
     pool: str = ""
     market: str = ""
@@ -43,14 +44,15 @@ class _JobStory:
     ended_at: float | None = None
     run_s: float | None = None
     target_met: float | None = None
+    """Share (0..1) to which the target was met; None if it is undecided or the job has no target."""
 
     @property
     def started_at(self) -> float | None:
-        """When its first unit started."""
+        """Return when the first unit started."""
         return self.serving.started_at
 
     def close(self, now: float) -> None:
-        """Work out what can be said at ``now``: a live job's times so far, whether its promise is broken already."""
+        """Set the run time and ``target_met`` as of ``now``; a live job past its deadline has missed it."""
         end = self.ended_at if self.ended_at is not None else now
         if self.run_s is None and self.attempt_started_at is not None:
             self.run_s = max(0.0, end - self.attempt_started_at)
@@ -63,166 +65,163 @@ class _JobStory:
             self.target_met = 0.0
 
     def queue_s(self, now: float) -> float:
-        """Return how long the job waited for its first start."""
+        """Return the seconds from submission to the first start; up to the end, or ``now``, if it never started."""
         waited_to = self.started_at if self.started_at is not None else self.ended_at
         return max(0.0, (now if waited_to is None else waited_to) - self.submitted_at)
 
 
 @dataclass(slots=True)
 class _PerformanceSums:
-    """What is added up over many jobs: 16 bytes per job, for the percentiles."""
+    """Sums over many jobs. Percentiles need the times of every job: 16 bytes each."""
 
     jobs: int = 0
     succeeded: int = 0
     failed: int = 0
     cancelled: int = 0
-    promised: int = 0
-    kept: float = 0.0
+    with_target: int = 0
+    met: float = 0.0
+    """Sum of ``target_met`` over the jobs with a target."""
     queue_s: array[float] = field(default_factory=lambda: array("d"))
     run_s: array[float] = field(default_factory=lambda: array("d"))
 
 
 class _JobLog:
-    """Follows jobs through the log; each job becomes a row, or joins a group, when it has ended or the log has.
+    """State while reading the log. A job is added to the rows or to its group when it, or the log, has ended.
 
-    Profiling runs were not submitted by users: they are reported only by their own tag.
+    Profiling runs were not submitted by users; they are counted only in a report by their own tag.
     """
 
     def __init__(self, grouping: Grouping, since: float, now: float) -> None:
         self.grouping = grouping
         self.since = since
         self.now = now
-        self.live: dict[str, _JobStory] = {}
+        self.live: dict[str, _JobRecord] = {}
         self.machines: dict[str, tuple[str, str]] = {}
         self.rows: list[Row] = []
         self.groups: dict[tuple[str, ...], _PerformanceSums] = {}
-        self.leaves_out = False
+        self.omits_profiling = False
 
     def take(self, event: Event) -> None:
-        """Take in one event."""
+        """Apply one event."""
         if event.kind is EventKind.JOB_SUBMITTED:
-            self._submitted(_story(event, self.since))
+            record = _new_record(event, self.since)
+            if PROFILE_TAG in record.facts.tags and self.grouping.tag != PROFILE_TAG:
+                self.omits_profiling = True
+            else:
+                self.live[record.facts.id] = record
         elif event.kind is EventKind.INSTANCE_REQUESTED:
             pool = f"{text(event, 'provider')}/{text(event, 'zone')}/{text(event, 'type')}"
             self.machines[event.instance_id or ""] = (pool, text(event, "market"))
         elif event.kind is EventKind.INSTANCE_TERMINATED:
             self.machines.pop(event.instance_id or "", None)
-        else:
-            story = self.live.get(event.job_id or "")
-            if story is not None:
-                self._follow(story, event)
+        elif (live := self.live.get(event.job_id or "")) is not None:
+            self._apply(live, event)
 
-    def _submitted(self, story: _JobStory) -> None:
-        if PROFILE_TAG in story.facts.tags and self.grouping.tag != PROFILE_TAG:
-            self.leaves_out = True
-        else:
-            self.live[story.facts.id] = story
-
-    def _follow(self, story: _JobStory, event: Event) -> None:
+    def _apply(self, record: _JobRecord, event: Event) -> None:
         if event.kind is EventKind.JOB_STATE:
-            story.state = text(event, "to") or story.state
+            record.state = text(event, "to") or record.state
         elif event.kind is EventKind.UNIT_STARTED:
-            self._started(story, event)
+            self._unit_started(record, event)
         elif event.kind is EventKind.UNIT_ENDED:
-            story.serving.unit_ended(event)
+            record.serving.unit_ended(event)
         elif event.kind is EventKind.SAMPLE:
-            story.serving.look(event)
+            record.serving.look(event)
         elif event.kind is EventKind.JOB_FINISHED:
-            story.state = text(event, "state")
-            story.ended_at = event.at
-            story.run_s = number(event, "run_s") if "run_s" in event.fields else None
+            record.state = text(event, "state")
+            record.ended_at = event.at
+            record.run_s = number(event, "run_s") if "run_s" in event.fields else None
             met = event.fields.get("target_met")
-            story.target_met = float(met) if isinstance(met, bool) else None
-            del self.live[story.facts.id]
+            record.target_met = float(met) if isinstance(met, bool) else None
+            del self.live[record.facts.id]
             if event.at >= self.since:
-                self.add(story)
+                self.add(record)
 
-    def _started(self, story: _JobStory, event: Event) -> None:
+    def _unit_started(self, record: _JobRecord, event: Event) -> None:
         attempt = text(event, "attempt")
-        if attempt not in story.attempts:
-            story.attempts.add(attempt)
-            story.attempt_started_at = event.at
-        story.serving.unit_started(event.at)
-        story.pool, story.market = self.machines.get(event.instance_id or "", (story.pool, story.market))
+        if attempt not in record.attempts:
+            record.attempts.add(attempt)
+            record.attempt_started_at = event.at
+        record.serving.unit_started(event.at)
+        record.pool, record.market = self.machines.get(event.instance_id or "", (record.pool, record.market))
 
-    def add(self, story: _JobStory) -> None:
-        """Count a job, with its events so far."""
-        story.close(self.now)
+    def add(self, record: _JobRecord) -> None:
+        """Add a job to the rows or to its group, as far as the log has been read."""
+        record.close(self.now)
         if self.grouping.kind == "job":
-            self.rows.append(_job_row(story, self.now))
+            self.rows.append(_job_row(record, self.now))
             return
-        group = self.groups.setdefault(self._key(story), _PerformanceSums())
+        group = self.groups.setdefault(self._key(record), _PerformanceSums())
         group.jobs += 1
         for state in ("succeeded", "failed", "cancelled"):
-            setattr(group, state, getattr(group, state) + (story.state == state))
-        group.queue_s.append(story.queue_s(self.now))
-        if story.run_s is not None and story.started_at is not None:
-            group.run_s.append(story.run_s)
-        if story.target_met is not None:
-            group.promised += 1
-            group.kept += story.target_met
+            setattr(group, state, getattr(group, state) + (record.state == state))
+        group.queue_s.append(record.queue_s(self.now))
+        if record.run_s is not None and record.started_at is not None:
+            group.run_s.append(record.run_s)
+        if record.target_met is not None:
+            group.with_target += 1
+            group.met += record.target_met
 
     def notes(self) -> tuple[str, ...]:
-        """Return what a reader of the numbers must know."""
-        return (*_NOTES, _LEAVES_OUT) if self.leaves_out else _NOTES
+        """Return the notes below the table."""
+        return (*_NOTES, _PROFILING_OMITTED) if self.omits_profiling else _NOTES
 
-    def _key(self, story: _JobStory) -> tuple[str, ...]:
+    def _key(self, record: _JobRecord) -> tuple[str, ...]:
         kind = self.grouping.kind
         if kind == "pool":
-            return (story.pool or "(never started)",)
+            return (record.pool or "(never started)",)
         if kind == "market":
-            return (story.market or "(never started)",)
+            return (record.market or "(never started)",)
         if kind == "day":
-            return ("(not ended)" if story.ended_at is None else day_of(story.ended_at),)
-        return self.grouping.job_key(story.facts)
+            return ("(not ended)" if record.ended_at is None else day_of(record.ended_at),)
+        return self.grouping.job_key(record.facts)
 
 
 def performance_table(
     events: Iterable[Event], grouping: Grouping, since: float, until: float, now: float
 ) -> ReportTable:
-    """Return waiting and running times and promises kept, of jobs that ended since ``since`` and of live ones."""
-    book = _JobLog(grouping, since, min(now, until))
+    """Return queue times, run times and met targets of the jobs that ended after ``since`` and of live jobs."""
+    log = _JobLog(grouping, since, min(now, until))
     for event in events:
-        book.take(event)
-    for story in book.live.values():
-        book.add(story)
+        log.take(event)
+    for record in log.live.values():
+        log.add(record)
     if grouping.kind == "job":
-        return _by_job(book)
-    return _by_group(book)
+        return _by_job(log)
+    return _by_group(log)
 
 
 _NOTES = (
-    "queue: from submission to the first start; run: the last attempt, first start to last end",
-    "target_met: batch jobs by their deadline (100 or 0), services by the share of looks within the promised latency "
+    "queue: from submission to the first start; run: the last attempt, from its first start to its last end",
+    "target_met: batch jobs by their deadline (100 or 0), services by the share of latency samples within the target "
     "times the share of the time since the first start in which they ran",
 )
-_LEAVES_OUT = f"profiling runs are left out; --by tag:{PROFILE_TAG} tells of them"
+_PROFILING_OMITTED = f"profiling runs are left out; --by tag:{PROFILE_TAG} shows them"
 
 
-def _by_job(book: _JobLog) -> ReportTable:
+def _by_job(log: _JobLog) -> ReportTable:
     names = columns(
         "job", "name", "user", "target", "state", "queue_s", "run_s", "total_s", "attempts", "target_met_pct"
     )
     return ReportTable(
         title="Performance by job",
         columns=names,
-        rows=tuple(sorted(book.rows, key=lambda row: int(str(row[0]).removeprefix("job-") or 0))),
-        notes=book.notes(),
+        rows=tuple(sorted(log.rows, key=lambda row: int(str(row[0]).removeprefix("job-") or 0))),
+        notes=log.notes(),
     )
 
 
-def _job_row(story: _JobStory, now: float) -> Row:
-    end = now if story.ended_at is None else story.ended_at
-    met = None if story.target_met is None else 100.0 * story.target_met
-    facts = story.facts
-    began = (facts.id, facts.name, facts.user, story.target, story.state)
-    run_s = story.run_s if story.started_at is not None else None
-    return (*began, story.queue_s(now), run_s, end - story.submitted_at, len(story.attempts), met)
+def _job_row(record: _JobRecord, now: float) -> Row:
+    end = now if record.ended_at is None else record.ended_at
+    met = None if record.target_met is None else 100.0 * record.target_met
+    facts = record.facts
+    began = (facts.id, facts.name, facts.user, record.target, record.state)
+    run_s = record.run_s if record.started_at is not None else None
+    return (*began, record.queue_s(now), run_s, end - record.submitted_at, len(record.attempts), met)
 
 
-def _by_group(book: _JobLog) -> ReportTable:
+def _by_group(log: _JobLog) -> ReportTable:
     names = columns(
-        *book.grouping.columns,
+        *log.grouping.columns,
         "jobs",
         "live",
         "succeeded",
@@ -236,14 +235,14 @@ def _by_group(book: _JobLog) -> ReportTable:
         "target_met_pct",
     )
     whole = _PerformanceSums()
-    for group in book.groups.values():
+    for group in log.groups.values():
         _add_group(whole, group)
     return ReportTable(
-        title=f"Performance by {book.grouping.text}",
+        title=f"Performance by {log.grouping.text}",
         columns=names,
-        rows=tuple((*key, *_group_values(group)) for key, group in sorted(book.groups.items())),
-        total=("total", *("" for _ in book.grouping.columns[1:]), *_group_values(whole)),
-        notes=book.notes(),
+        rows=tuple((*key, *_group_values(group)) for key, group in sorted(log.groups.items())),
+        total=("total", *("" for _ in log.grouping.columns[1:]), *_group_values(whole)),
+        notes=log.notes(),
     )
 
 
@@ -251,25 +250,25 @@ def _group_values(group: _PerformanceSums) -> Row:
     live = group.jobs - group.succeeded - group.failed - group.cancelled
     times = (*_percentiles(group.queue_s), *_percentiles(group.run_s))
     counts = (group.jobs, live, group.succeeded, group.failed, group.cancelled)
-    return (*counts, *times, group.promised, share_pct(group.kept, group.promised))
+    return (*counts, *times, group.with_target, share_pct(group.met, group.with_target))
 
 
 def _add_group(whole: _PerformanceSums, group: _PerformanceSums) -> None:
-    for name in ("jobs", "succeeded", "failed", "cancelled", "promised", "kept"):
+    for name in ("jobs", "succeeded", "failed", "cancelled", "with_target", "met"):
         setattr(whole, name, getattr(whole, name) + getattr(group, name))
     whole.queue_s.extend(group.queue_s)
     whole.run_s.extend(group.run_s)
 
 
 def _percentiles(values: array[float]) -> tuple[Value, Value]:
-    """Return the median and the 95th percentile, by nearest rank."""
+    """Return the median and the 95th percentile by nearest rank; None without values."""
     if not values:
         return None, None
     ordered = sorted(values)
     return tuple(ordered[max(0, -(-len(ordered) * percent // 100) - 1)] for percent in (50, 95))  # type: ignore[return-value]
 
 
-def _story(event: Event, since: float) -> _JobStory:
+def _new_record(event: Event, since: float) -> _JobRecord:
     kind = text(event, "target_kind")
     tags = event.fields.get("tags")
     facts = JobFacts(
@@ -279,7 +278,7 @@ def _story(event: Event, since: float) -> _JobStory:
         tags=dict(tags) if isinstance(tags, dict) else {},
     )
     deadline = event.fields.get("deadline_at")
-    return _JobStory(
+    return _JobRecord(
         facts=facts,
         target=_target_text(kind, event),
         submitted_at=event.at,

@@ -1,4 +1,4 @@
-"""How a service did: at how many looks it kept its latency, and for how much of its time it was there at all."""
+"""How well a service met its latency target: the share of samples within the target, and its downtime."""
 
 from __future__ import annotations
 
@@ -13,26 +13,29 @@ _LATENCY = "latency_ms_p"
 
 @dataclass(slots=True, kw_only=True)
 class Serving:
-    """One job, as far as its log was read; only what is later than ``since`` (Unix seconds) counts.
-
-    ``latency_ms``: what it promised at the ``percentile``, None where it is no service. At ``kept`` of ``looks`` it
-    kept that; it was down for ``down_s`` between its units, and is since ``down_since``: ``lost``, if its last unit did
-    not end well and was not asked to end for good.
-    """
+    """Latency samples and downtime of one job, as far as its log has been read."""
 
     latency_ms: float | None = None
+    """Target latency at ``percentile``; None if the job is not a service."""
     percentile: float = 99.0
     since: float = -inf
-    looks: int = 0
-    kept: int = 0
+    """Start of the period (Unix seconds); earlier samples and downtime do not count."""
+    samples: int = 0
+    met: int = 0
+    """Number of samples within the target."""
     started_at: float | None = None
+    """Start of the first unit, Unix seconds."""
     units: int = 0
+    """Number of running units."""
     down_since: float | None = None
+    """Since when no unit is running, if any ran before."""
     down_s: float = 0.0
+    """Downtime between units, without the one since ``down_since``."""
     lost: bool = False
+    """Whether the last unit failed or was lost, and was not stopped on purpose."""
 
     def look(self, event: Event) -> None:
-        """Count the looks a sample stands for, by the smallest measured percentile at or above the promised one."""
+        """Count a sample event by its smallest percentile at or above the target's; one event may hold many samples."""
         if self.latency_ms is None or event.at < self.since:
             return
         measured = {
@@ -42,12 +45,12 @@ class Serving:
         }
         enough = [percentile for percentile in measured if percentile >= self.percentile]
         if enough:
-            looks = int(number(event, "looks", 1.0))
-            self.looks += looks
-            self.kept += looks * (measured[min(enough)] <= self.latency_ms)
+            samples = int(number(event, "looks", 1.0))
+            self.samples += samples
+            self.met += samples * (measured[min(enough)] <= self.latency_ms)
 
     def unit_started(self, at: float) -> None:
-        """Count a running unit; the downtime ends."""
+        """Record the start of a unit; downtime ends."""
         self.units += 1
         self.started_at = at if self.started_at is None else self.started_at
         if self.down_since is not None:
@@ -55,19 +58,18 @@ class Serving:
             self.down_since = None
 
     def unit_ended(self, event: Event) -> None:
-        """Count a unit that ended; without another one the service is down."""
+        """Record the end of a unit; the service is down if it was the last one."""
         self.units -= 1
         if self.units <= 0:
             self.units, self.down_since, self.lost = 0, event.at, bool(event.fields.get("cause"))
 
     def share(self, until: float, *, over: bool) -> float | None:
-        """Return the part (0..1) of its looks up to ``until`` that kept the promise; while it was down nothing did.
-        None without samples.
+        """Return the share (0..1) of samples within the target, times the share of uptime up to ``until``.
 
-        One that is ``over`` was there up to the end of its last unit, if that was meant to end; one that lost it was
-        down from then on.
+        Returns None without samples. ``over``: the job has ended. Time after its last unit is then downtime only if
+        that unit was lost.
         """
-        if not self.looks:
+        if not self.samples:
             return None
         down_s = self.down_s
         if self.down_since is not None and over and not self.lost:
@@ -76,7 +78,7 @@ class Serving:
             down_s += self._within(self.down_since, until)
         served_s = self._within(until if self.started_at is None else self.started_at, until)
         up = max(0.0, 1.0 - down_s / served_s) if served_s > 0.0 else 1.0
-        return up * self.kept / self.looks
+        return up * self.met / self.samples
 
     def _within(self, began: float, ended: float) -> float:
         return max(0.0, ended - max(began, self.since))

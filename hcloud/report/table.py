@@ -1,4 +1,4 @@
-"""A report as data: columns with units, rows, a total and notes; as JSON, as CSV, and back from JSON."""
+"""A report as data: columns with units, rows, a total and notes. Converts to JSON and CSV, and from JSON."""
 
 from __future__ import annotations
 
@@ -15,21 +15,23 @@ Row = tuple[Value, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """One column. ``name`` carries the unit (``cost_usd``); ``unit`` repeats it for formatting: empty is text
-    or a plain number. ``label`` is what people are shown instead of the name, where programs rely on that."""
+    """One column of a report."""
 
     name: str
+    """Name in JSON and CSV, with the unit as its suffix: ``cost_usd``."""
     unit: Unit = ""
+    """Unit for formatting; empty for text and plain numbers."""
     label: str = ""
+    """Header for people, if it differs from the name."""
 
     def to_json(self) -> dict[str, str]:
-        """Return what it is called and measured in."""
+        """Return the column as a JSON object."""
         return {"name": self.name, "unit": self.unit, **({"label": self.label} if self.label else {})}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportTable:
-    """A finished report. Each row has one value per column, None where there is nothing to say; so has ``total``."""
+    """A finished report. Each row, and ``total``, has one value per column; None is an empty cell."""
 
     title: str
     columns: tuple[Column, ...]
@@ -38,7 +40,7 @@ class ReportTable:
     notes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Return the report as JSON values; rows are objects by column name."""
+        """Return the report as a JSON object; each row is an object by column name."""
         names = [column.name for column in self.columns]
         return {
             "title": self.title,
@@ -50,13 +52,12 @@ class ReportTable:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> ReportTable:
-        """Return the report that ``to_json`` made a document of."""
+        """Return the report of a document from ``to_json``. Raises KeyError if a part is missing."""
         columns = tuple(
             Column(name=each["name"], unit=each["unit"], label=each.get("label", "")) for each in document["columns"]
         )
 
         def row(values: Mapping[str, Value]) -> Row:
-            """Return values in the order of the columns. Raises KeyError where one is lacking."""
             return tuple(values[column.name] for column in columns)
 
         total = document["total"]
@@ -69,18 +70,18 @@ class ReportTable:
         )
 
     def to_csv(self) -> str:
-        """Return header and rows as CSV, without total and notes; an absent value is an empty field."""
-        written = io.StringIO()
-        writer = csv.writer(written, lineterminator="\n")
+        """Return header and rows as CSV, without total and notes; None is an empty field."""
+        stream = io.StringIO()
+        writer = csv.writer(stream, lineterminator="\n")
         writer.writerow([column.name for column in self.columns])
         writer.writerows(self.rows)
-        return written.getvalue()
+        return stream.getvalue()
 
 
 def columns(*described: str) -> tuple[Column, ...]:
-    """Return columns from names, reading each unit off the name's ending: ``_usd``, ``_s``, ``_h``, ``_pct``.
+    """Return columns by name, each with the unit of the name's suffix: ``_usd``, ``_s``, ``_h`` or ``_pct``.
 
-    A name that is a user's (``tag:KEY``) has no unit.
+    A name with a user's tag (``tag:KEY``) has no unit.
     """
     endings: dict[str, Unit] = {"usd": "usd", "s": "s", "h": "h", "pct": "%"}
     return tuple(
@@ -89,17 +90,17 @@ def columns(*described: str) -> tuple[Column, ...]:
 
 
 def dollars(amount_usd: float) -> str:
-    """Return money with cents, the sign before the dollar."""
+    """Return an amount with cents: ``$1.50``, ``-$0.20``."""
     return f"{'-' if amount_usd < 0 else ''}${abs(amount_usd):.2f}"
 
 
 def share_pct(part: float, whole: float) -> float | None:
-    """Return ``part`` of ``whole`` in percent, or None where there is no whole."""
-    return 100.0 * (part / whole) if whole else None  # exactly 100 of itself
+    """Return ``part`` of ``whole`` in percent, or None if ``whole`` is 0."""
+    return 100.0 * (part / whole) if whole else None  # in this order: exactly 100 if both are equal
 
 
 def total_row(names: Sequence[Column], rows: Sequence[Row], summed: set[str]) -> Row:
-    """Return the row under a table: the sums of some columns, ``total`` in the first, nothing elsewhere."""
+    """Return a total row: ``total`` in the first column, sums of the ``summed`` columns, None in the others."""
     sums: list[Value] = []
     for index, column in enumerate(names):
         values = [row[index] for row in rows]

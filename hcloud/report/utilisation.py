@@ -1,4 +1,4 @@
-"""Utilisation: how much of the time and the vCPUs that were paid for was held by jobs, and how much was really used."""
+"""Utilisation report: how much of the paid machine time, vCPUs and memory jobs held, and how much CPU they used."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from hcloud.report.cost import machine_keys
 from hcloud.report.fleet import FLEET_KINDS, FleetHistory, MachineHistory, Stretch, UnitHold, unit_id
 from hcloud.report.grouping import Grouping, number
 from hcloud.report.table import ReportTable, Row, columns, share_pct, total_row
+from hcloud.spec.validation import counted
 
 UTILISATION_KINDS: frozenset[EventKind] = FLEET_KINDS | {EventKind.SAMPLE}
-"""The events this report needs."""
+"""Event kinds that the report reads."""
 
 
 @dataclass(slots=True)
@@ -23,7 +24,7 @@ class _UtilisationLine:
     idle_s: float = 0.0
     boot_s: float = 0.0
     vcpu_s: float = 0.0
-    """vCPU-seconds of the machines (of the units, where rows are of jobs)."""
+    """vCPU-seconds of the machines; of the units if rows stand for jobs."""
     held_vcpu_s: float = 0.0
     memory_mib_s: float = 0.0
     held_memory_mib_s: float = 0.0
@@ -33,7 +34,7 @@ class _UtilisationLine:
 
 @dataclass(slots=True)
 class _Counter:
-    """A unit's CPU counter when last read."""
+    """Last reading of a unit's CPU counter."""
 
     machine: MachineHistory
     holding: UnitHold
@@ -42,7 +43,7 @@ class _Counter:
 
 
 class _Usage:
-    """Adds up stretches and CPU counters by group."""
+    """Sums stretches and CPU time by group."""
 
     def __init__(self, grouping: Grouping, since: float, until: float) -> None:
         self.grouping = grouping
@@ -51,9 +52,10 @@ class _Usage:
         self.lines: dict[tuple[str, ...], _UtilisationLine] = {}
         self.counters: dict[str, _Counter] = {}
         self.unmeasured = 0
+        """Units that ended without a reading of their CPU counter."""
 
     def add(self, stretch: Stretch) -> None:
-        """Count one stretch of machine time."""
+        """Add one stretch of machine time."""
         if self.grouping.of_jobs:
             for holding in stretch.holdings:
                 line = self._line(self.grouping.job_key(holding.job))
@@ -77,7 +79,7 @@ class _Usage:
         line.held_memory_mib_s += sum(holding.memory_mib for holding in stretch.holdings) * seconds
 
     def measure(self, event: Event, history: FleetHistory) -> None:
-        """Take in an event of a unit, after ``history`` has; CPU time is spread evenly between two readings."""
+        """Apply a unit's event, after ``history`` has; CPU time is spread evenly between two readings."""
         unit = unit_id(event)
         if event.kind is EventKind.UNIT_STARTED and unit in history.units:
             machine, holding = history.units[unit]
@@ -91,14 +93,15 @@ class _Usage:
             return
         cpu_s = number(event, "cpu_s", -1.0)
         if cpu_s >= counter.cpu_s and event.at > counter.read_at:
-            for line, part in self._parts(counter, event.at):
+            for line, part in self._lines_between(counter, event.at):
                 line.cpu_s += (cpu_s - counter.cpu_s) * part
             counter.cpu_s, counter.read_at = cpu_s, event.at
         if event.kind is EventKind.UNIT_ENDED:
             self.unmeasured += cpu_s < 0 and counter.cpu_s == 0
             del self.counters[unit]
 
-    def _parts(self, counter: _Counter, until: float) -> Iterator[tuple[_UtilisationLine, float]]:
+    def _lines_between(self, counter: _Counter, until: float) -> Iterator[tuple[_UtilisationLine, float]]:
+        """Yield the lines that the time since the last reading counts for, each with its part (0..1) of that time."""
         since, whole_s = counter.read_at, until - counter.read_at
         inside = Stretch(
             machine=counter.machine,
@@ -123,8 +126,7 @@ class _Usage:
 def utilisation_table(
     events: Iterable[Event], grouping: Grouping, since: float, until: float, now: float
 ) -> ReportTable:
-    """Return how well what was paid for was used: of machines by pool, market or day, of what units held by job, user
-    or tag."""
+    """Return the utilisation of machines by pool, market or day, or of what units held by job, user or tag."""
     usage, history = _Usage(grouping, since, until), FleetHistory(since, until)
     for event in events:
         for stretch in history.take(event):
@@ -132,17 +134,26 @@ def utilisation_table(
         usage.measure(event, history)
     for stretch in history.finish():
         usage.add(stretch)
-    notes = ["held: the larger of the vCPU and the memory part that units held, as asked for; used: CPU time measured"]
+    notes = ["held: the larger of the vCPU and memory shares that units requested; used: measured CPU time"]
     if usage.unmeasured:
-        notes.append(f"{usage.unmeasured} units ended without a measurement of their CPU time and count as 0")
-    table = _of_jobs if grouping.of_jobs else _of_machines
+        notes.append(f"{counted(usage.unmeasured, 'unit')} ended without a CPU measurement, counted as 0")
+    table = _job_table if grouping.of_jobs else _machine_table
     return table(usage, tuple(notes))
 
 
-def _of_jobs(usage: _Usage, notes: tuple[str, ...]) -> ReportTable:
+def _job_table(usage: _Usage, notes: tuple[str, ...]) -> ReportTable:
     names = columns(*usage.grouping.columns, "unit_h", "held_vcpu_h", "used_cpu_h", "used_pct")
     lines = sorted(usage.lines.items(), key=lambda each: (-each[1].vcpu_s, each[0]))
-    rows: list[Row] = [(*key, *_used(line)) for key, line in lines]
+    rows: list[Row] = [
+        (
+            *key,
+            line.seconds / HOUR_S,
+            line.vcpu_s / HOUR_S,
+            line.cpu_s / HOUR_S,
+            share_pct(line.cpu_s, line.vcpu_s),
+        )
+        for key, line in lines
+    ]
     total = total_row(names, rows, {"unit_h", "held_vcpu_h", "used_cpu_h"})
     whole = _sum(usage.lines.values())
     return ReportTable(
@@ -154,11 +165,7 @@ def _of_jobs(usage: _Usage, notes: tuple[str, ...]) -> ReportTable:
     )
 
 
-def _used(line: _UtilisationLine) -> Row:
-    return (line.seconds / HOUR_S, line.vcpu_s / HOUR_S, line.cpu_s / HOUR_S, share_pct(line.cpu_s, line.vcpu_s))
-
-
-def _of_machines(usage: _Usage, notes: tuple[str, ...]) -> ReportTable:
+def _machine_table(usage: _Usage, notes: tuple[str, ...]) -> ReportTable:
     names = columns(
         *usage.grouping.columns,
         "machine_h",

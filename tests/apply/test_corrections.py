@@ -244,7 +244,7 @@ def test_what_there_was_to_choose_from_is_stored_with_a_placement(make: MakeDepl
     assert chosen == "mock/m.one on_demand|0.15||||"
     assert other.startswith("mock/m.two on_demand|0.2||||still booting")
     table = build_report("decisions", site.scene.store.iter_events(), site.now)
-    assert (table.rows, table.notes[-1][:20]) == ((), "1 jobs are left out,")
+    assert (table.rows, table.notes[-1][:15]) == ((), "1 job left out:")
 
 
 def both(site: Deployment) -> list[float]:

@@ -1,4 +1,4 @@
-"""`hcloud catalog` and `hcloud offers` for a job or a size, as users run them."""
+"""`hcloud catalog`, and `hcloud offers` for a job or a size."""
 
 import csv
 import io
@@ -18,7 +18,7 @@ REGION = "eu-central-1"
 
 @pytest.fixture
 def hcloud(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Hcloud:
-    """Run `hcloud ARGUMENTS` in a directory of its own, with no configuration but the test's."""
+    """Run `hcloud ARGUMENTS` in a directory of its own, isolated from the user's configuration."""
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("COLUMNS", "200")
     for name in ("HCLOUD_HOME", "HCLOUD_DATABASE", "HCLOUD_SOCKET"):
@@ -59,7 +59,7 @@ def complaint_of(done: object) -> str:
     return complaint(done)  # type: ignore[arg-type]
 
 
-def test_refresh_then_diff_tell_what_changed(hcloud: Hcloud, configured: Path, lists: PriceLists) -> None:
+def test_refresh_and_diff_show_changes(hcloud: Hcloud, configured: Path, lists: PriceLists) -> None:
     for version, usd in (("1", 0.1), ("2", 0.13)):
         lists.publish(REGION, version, [row("m9.large", usd), row("m9.xlarge", 0.2)])
         done = hcloud("catalog", "refresh")
@@ -77,20 +77,20 @@ def test_held_prices_are_reported_with_what_to_do(hcloud: Hcloud, configured: Pa
         lists.publish(REGION, version, [row("m9.large", usd)])
         done = hcloud("catalog", "refresh")
     assert "held" in done.out
-    assert "1 prices moved too far" in done.err
+    assert "1 price held back" in done.err
     assert "--accept" in done.err
     done = hcloud("catalog", "refresh", "--accept")
     assert "1 changed" in done.out
 
 
-def test_a_list_that_fails_ends_with_1_and_says_so(hcloud: Hcloud, configured: Path, lists: PriceLists) -> None:
+def test_failing_price_list_ends_with_1(hcloud: Hcloud, configured: Path, lists: PriceLists) -> None:
     lists.fail_next = [403]
     done = hcloud("catalog", "refresh")
     assert done.code == 1
     assert "not read, its prices are unchanged" in done.err
 
 
-def test_refresh_without_a_list_writes_the_shipped_prices_for_providers(hcloud: Hcloud, tmp_path: Path) -> None:
+def test_refresh_without_a_price_list_writes_the_shipped_prices(hcloud: Hcloud, tmp_path: Path) -> None:
     (tmp_path / "hcloud.yaml").write_text("owner: hcloud-a\nstate_dir: state\n")
     done = hcloud("catalog", "refresh")
     assert done.code == 0
@@ -132,7 +132,7 @@ def offer(kind: str, market: str, usd: float, **changes: object) -> dict[str, ob
     }  # fmt: skip
 
 
-def test_live_offers_are_judged_by_the_needs_of_the_job() -> None:
+def test_live_offers_must_meet_the_job() -> None:
     offers = [
         offer("big", "on_demand", 0.4),
         offer("big", "spot", 0.1),
@@ -142,21 +142,21 @@ def test_live_offers_are_judged_by_the_needs_of_the_job() -> None:
     asked = OfferQuery(need=Resources(vcpus=2, memory_mib=4096), nodes=2, types=("b*",), spot=False)
     found = chosen(live(offers, asked), None, None, ())
     assert [(each.market, each.usd_per_h, each.note) for each in found] == [
-        ("reserved", 0.4, "only 1 to be had"),
+        ("reserved", 0.4, "only 1 available"),
         ("on_demand", 0.8, ""),
     ]
     too_large = OfferQuery(need=Resources(vcpus=3))
     assert not list(live(offers, too_large))
 
 
-def test_secrets_are_named_never_written(hcloud: Hcloud, tmp_path: Path) -> None:
+def test_secret_in_the_configuration_is_refused_and_not_printed(hcloud: Hcloud, tmp_path: Path) -> None:
     (tmp_path / "hcloud.yaml").write_text("owner: hcloud-a\ncatalog: {gcp: {api_key: AIzaSecret}}\n")
     said = complaint(hcloud("catalog", "refresh"))
     assert "env:NAME or file:/PATH" in said
     assert "AIzaSecret" not in said
 
 
-def test_live_offers_are_judged_by_zone_and_labels_that_the_job_demands() -> None:
+def test_live_offers_must_match_zones_and_labels() -> None:
     capacity = {"vcpus": 2.0, "memory_mib": 8192, "disk_gib": 20.0}
     fast = {"name": "fast", "capacity": capacity, "labels": {"disk": "ssd"}}
     offers = [

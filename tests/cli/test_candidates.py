@@ -35,24 +35,24 @@ def asked(vcpus: float = 2.0, **changes: Any) -> OfferQuery:
         (asked(placement=Constraints(labels=(("market", "on_demand"), ("type", "m.two")))), True),
     ],
 )
-def test_an_offer_will_do_where_it_is_all_that_is_asked_for(want: OfferQuery, fits: bool) -> None:
+def test_offer_must_meet_all_requirements(want: OfferQuery, fits: bool) -> None:
     assert bool(list(live([offer()], want))) == fits
 
 
-def test_spot_is_for_those_who_may_be_interrupted() -> None:
+def test_spot_offers_are_for_interruptible_jobs() -> None:
     assert list(live([offer(market="spot")], asked(spot=False))) == []
     assert len(list(live([offer(market="spot")], asked(spot=True)))) == 1
 
 
-def test_prices_are_for_all_nodes_for_the_least_and_the_longest_time() -> None:
+def test_costs_are_for_all_nodes() -> None:
     (found,) = live([offer(usd_per_h=2.0, available=2)], asked(nodes=3, max_runtime_s=1800.0))
     assert (found.usd_per_h, found.minimum_usd, found.at_most_usd) == (6.0, pytest.approx(0.1), pytest.approx(3.0))
-    assert found.note == "only 2 to be had"
+    assert found.note == "only 2 available"
     (enough,) = live([offer(available=3)], asked(nodes=3))
     assert (enough.note, enough.at_most_usd) == ("", None)
 
 
-def test_what_the_filters_leave_stands_cheapest_first() -> None:
+def test_filtered_offers_are_sorted_by_price() -> None:
     offers = [
         offer("a", usd_per_h=3.0), offer("b", "spot", 1.0), offer("c", "spot", 2.0, region="west-1"),
         offer("d", usd_per_h=0.5, provider="other"),

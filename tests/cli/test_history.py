@@ -1,4 +1,4 @@
-"""What a daemon is offered, as a cloud for the simulator: all of a host of one's own, whatever ran on it when asked."""
+"""A daemon's jobs and offers as a workload and a cloud: pool sizes include machines in use."""
 
 from __future__ import annotations
 
@@ -22,21 +22,20 @@ SMALL = InstanceType(
 )
 
 
-class Told:
-    """A daemon that tells these offers and machines: what is asked for among them, the newest machine first."""
+class FakeClient:
+    """Answers requests for offers and machines, the newest machine first, as the API does."""
 
     def __init__(self, offers: list[Offer], machines: list[dict[str, Any]]) -> None:
         self.offers, self.machines = offers, machines
 
     def get(self, path: str, *, ended: bool = False, limit: int = 1000) -> Any:
-        """Answer as the API does, in plain values."""
         if path == "/v1/offers":
             return TypeAdapter(list[Offer]).dump_python(self.offers, mode="json")
         return [each for each in self.machines if ended or each["state"] != "terminated"][:limit]
 
 
 def offer(*, vcpus_free: float | None = None, available: int | None = None) -> Offer:
-    """A small machine of a host that has so much left, or else of a cloud that has so many."""
+    """An offer of a small machine: of a host with free vCPUs, or of a cloud with a number available."""
     left = None if vcpus_free is None else Resources(vcpus=vcpus_free, memory_mib=65_536, disk_gib=1e9)
     return Offer(
         provider="host", region="here", zone="here-1a", instance_type=SMALL, market=Market.ON_DEMAND,
@@ -45,7 +44,7 @@ def offer(*, vcpus_free: float | None = None, available: int | None = None) -> O
 
 
 def machine(number: int, launched_at: float | None, gone_at: float | None = None) -> dict[str, Any]:
-    """A small machine as the API tells it."""
+    """A small machine as the API returns it."""
     return {
         "id": f"inst-{number}",
         "state": "terminated" if gone_at else "ready",
@@ -56,9 +55,9 @@ def machine(number: int, launched_at: float | None, gone_at: float | None = None
 
 
 def quota_of(offers: list[Offer], machines: list[dict[str, Any]]) -> float:
-    """The vCPUs of the cloud that is made of what a daemon tells."""
-    (made,) = offered_clouds(cast(Client, Told(offers, machines))).values()
-    ((quota),) = cast(list[dict[str, float]], made["quotas"])
+    """The vCPU quota of the cloud made of these offers and machines."""
+    (cloud,) = offered_clouds(cast(Client, FakeClient(offers, machines))).values()
+    ((quota),) = cast(list[dict[str, float]], cloud["quotas"])
     return quota["vcpus"]
 
 
@@ -67,25 +66,25 @@ def quota_of(offers: list[Offer], machines: list[dict[str, Any]]) -> float:
     [
         (4.0, []),
         (2.0, [machine(1, 900.0), machine(2, 950.0)]),
-        (2.0, [machine(1, 900.0, 1010.0), machine(2, 950.0, 1020.0)]),  # they ended since
-        (4.0, [machine(1, 1010.0), machine(2, 1020.0)]),  # they began since
-        (4.0, [machine(1, 800.0, 990.0), machine(2, None)]),  # long gone, and not begun at all
+        (2.0, [machine(1, 900.0, 1010.0), machine(2, 950.0, 1020.0)]),  # ended since
+        (4.0, [machine(1, 1010.0), machine(2, 1020.0)]),  # launched since
+        (4.0, [machine(1, 800.0, 990.0), machine(2, None)]),  # ended before, never launched
         (2.0, [machine(1, 900.0, 1010.0), machine(2, 950.0), machine(3, 1020.0), machine(4, 1020.0, 1030.0)]),
     ],
 )
-def test_a_host_is_as_large_as_it_is_whatever_ended_or_began_since_it_was_asked(
+def test_pool_size_ignores_machines_that_ended_or_started_since_it_was_read(
     free: float, machines: list[dict[str, Any]]
 ) -> None:
     assert quota_of([offer(vcpus_free=free)], machines) == 4.0
 
 
-def test_of_a_cloud_whose_prices_may_be_old_the_machines_that_are_there_now_count() -> None:
+def test_without_a_pool_the_machines_up_now_count() -> None:
     machines = [machine(1, 1010.0), machine(2, 900.0, 1010.0)]
     assert quota_of([replace(offer(available=3), priced_at=5.0)], machines) == 4.0
 
 
 def past(jobs: dict[str, PastJob], *, earlier: bool = False) -> Past:
-    """What was submitted from 2026-05-01 18:00 to 19:00 UTC."""
+    """Jobs submitted from 2026-05-01 18:00 to 19:00 UTC."""
     return Past(from_at=1777658400.0, until_at=1777662000.0, jobs=jobs, earlier=earlier)
 
 
@@ -96,37 +95,34 @@ def past(jobs: dict[str, PastJob], *, earlier: bool = False) -> Past:
         (
             False,
             0,
-            "no job was submitted since 2026-05-01 18:00 UTC, and none before: nothing was recorded yet that could be "
-            "replayed",
+            "no job was submitted since 2026-05-01 18:00 UTC or before; there is nothing to replay yet",
         ),
         (
             True,
             1,
-            "the only job submitted since 2026-05-01 18:00 UTC has not succeeded, so that nobody knows how long it "
-            "runs; go further back with --since",
+            "the only job submitted since 2026-05-01 18:00 UTC has not succeeded, so its run time is unknown; "
+            "go further back with --since",
         ),
         (
             False,
             2,
-            "none of 2 jobs submitted since 2026-05-01 18:00 UTC has succeeded, so that nobody knows how long it runs",
+            "none of the 2 jobs submitted since 2026-05-01 18:00 UTC has succeeded, so their run time is unknown",
         ),
     ],
 )
-def test_a_past_without_jobs_to_replay_says_since_when_and_what_would_help(
+def test_past_without_replayable_jobs_is_refused_with_its_period_and_a_hint(
     earlier: bool, count: int, says: str
 ) -> None:
     spec = JobSpec(name="a", user="u", command=("true",), target=BestEffortTarget())
     jobs = {f"job-{at}": PastJob(submitted_at=1777658500.0, spec=spec, run_s=None) for at in range(count)}
-    with pytest.raises(NoJobs) as told:
+    with pytest.raises(NoJobs) as raised:
         past(jobs, earlier=earlier).workload()
-    assert str(told.value) == says
+    assert str(raised.value) == says
 
 
-def test_a_daemon_that_was_given_nothing_so_lately_says_whether_it_was_before(
-    shell: Shell, deployment: Deployment
-) -> None:
+def test_commands_refuse_a_period_without_jobs(shell: Shell, deployment: Deployment) -> None:
     _, err = shell.run("plan", "policy", "cheapest", exit_code=2)
-    assert err.startswith("hcloud: no job was submitted since ") and "nothing was recorded yet" in err
+    assert err.startswith("hcloud: no job was submitted since ") and "there is nothing to replay yet" in err
     shell.run("run", "-q", "--", "sleep", "60")
     for words in (("plan", "policy", "cheapest"), ("simulate", "history", "--cloud", "offers")):
         _, err = shell.run(*words, "--since", "5ms", exit_code=2)

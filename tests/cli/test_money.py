@@ -12,7 +12,7 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def test_a_machine_of_ours_that_only_the_bill_knows_is_named(shell: Shell) -> None:
+def test_machine_of_ours_missing_in_the_ledger_is_reported(shell: Shell) -> None:
     line = ["Usage", "2026-11-01T00:00:00Z", "2026-11-01T01:00:00Z", "AmazonEC2", "BoxUsage:m5.large", "i-lost", "0.5"]
     with (shell.directory / "cur.csv").open("w", newline="") as stream:
         csv.writer(stream).writerows([COLUMNS, [*line, "USD", "hcloud-mine"]])
@@ -25,7 +25,7 @@ def test_a_machine_of_ours_that_only_the_bill_knows_is_named(shell: Shell) -> No
     assert "--tolerance" in err
 
 
-def test_offers_for_a_size_are_those_of_the_daemon_that_are_large_enough(shell: Shell) -> None:
+def test_offers_for_a_size_are_large_enough(shell: Shell) -> None:
     everything = json.loads(shell.run("offers", "-o", "json")[0])
     vcpus = sorted(each["instance_type"]["capacity"]["vcpus"] for each in everything)
     middle = vcpus[len(vcpus) // 2]

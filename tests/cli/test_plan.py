@@ -16,7 +16,7 @@ TERMS = "option,term_months,upfront_usd,usd_per_h\n1y none,12,0,0.06\n3y all,36,
 
 @pytest.fixture
 def files(lonely: Shell) -> Shell:
-    """Two days of four machines, with a peak, and what could be committed to."""
+    """Two days of four machines with a peak, and two commitment options."""
     lines = "".join(f"{hour * 3600},{10 if hour == 7 else 4}\n" for hour in range(48))
     (lonely.directory / "load.csv").write_text("at,load\n" + lines)
     (lonely.directory / "terms.csv").write_text(TERMS)
@@ -34,14 +34,14 @@ def test_options_are_compared_cheapest_first(files: Shell) -> None:
     assert "sr: 12; hf, hm: 4" in files.run(*given)[0]
 
 
-def test_list_price_comes_from_the_catalogue(files: Shell) -> None:
+def test_on_demand_price_is_taken_from_the_catalogue(files: Shell) -> None:
     out, _ = files.run(
         "plan", "reservations", "--load", "load.csv", "--terms", "terms.csv", "--type", "ec2/us-east-1/m5.large"
     )
     assert "each" in out
 
 
-def test_prices_that_were_refreshed_are_those_that_count(files: Shell) -> None:
+def test_refreshed_prices_take_precedence(files: Shell) -> None:
     (files.directory / "hcloud.yaml").write_text("owner: hcloud-a\nstate_dir: state\n")
     m5, read_at = ("ec2", "us-east-1", "m5.large"), SystemClock().now()
     prices = {PricePlan.ON_DEMAND: 0.2, PricePlan.COMMIT_1Y: 0.05}
@@ -59,24 +59,27 @@ def test_prices_that_were_refreshed_are_those_that_count(files: Shell) -> None:
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        ("at,level\n0,1\n", "bad.csv:1: the header lacks load"),
-        ("", "bad.csv:1: is empty; it must begin with the header at,load"),
-        ("at,load,load\n0,1,2\n5,1,2\n", "bad.csv:1: the header names load twice; name each column once"),
-        ("at,load\n0,1\n5,1\n5.0,2\n", "bad.csv:4: at is '5.0', a time that stands above already; write each once"),
+        ("at,level\n0,1\n", "bad.csv:1: column load is missing"),
+        ("", "bad.csv:1: the file is empty; it must start with the header at,load"),
+        ("at,load,load\n0,1,2\n5,1,2\n", "bad.csv:1: column load occurs twice; each column must occur once"),
+        ("at,load\n0,1\n5,1\n5.0,2\n", "bad.csv:4: at '5.0' is a duplicate; each time must occur once"),
         ("at,load\n0,1\nnoon,2\n", "bad.csv:3: at is 'noon'"),
         ("at,load\n0,1\n5,many\n", "bad.csv:3: load is 'many'"),
         ("at,load\n0,1\n5,1_0\n", "bad.csv:3: load is '1_0'; it must be a number"),
         ("at,load\n0,1\n5\n", "bad.csv:3: load is nothing; it must be a number"),
         ('at,load\n0,1\n5,"' + 200_000 * "1" + "\n", "bad.csv:3: field larger than field limit"),
         ("at,load\n0,1\n", "two moments"),
-        ("at,load\n0,1\n1.7e12,2\n", "bad.csv:3: at is 1.7e+12, which is after the year 2200; write seconds"),
+        ("at,load\n0,1\n1.7e12,2\n", "bad.csv:3: at is 1.7e+12, after the year 2200; it must be in seconds"),
         ("at,load\n0,1\n5,1e300\n", "bad.csv:3: load is 1e+300; it must be from 0 to 100000"),
         ("at,load\n0,-1\n5,1\n", "bad.csv:2: load is -1; it must be from 0 to 100000"),
-        ("at,load\n0,1\n1.7e9,1\n", "bad.csv: the last time comes 19676 days after the first; it must be at most 3650"),
-        ("at,load\n0,1,3\n5,1\n", "bad.csv:2: there is 1 value more than columns; the first is '3'"),
+        (
+            "at,load\n0,1\n1.7e9,1\n",
+            "bad.csv: the last time is 19676 days after the first; at most 3650 are allowed",
+        ),
+        ("at,load\n0,1,3\n5,1\n", "bad.csv:2: has 1 more value than columns; the first is '3'"),
     ],
 )
-def test_wrong_load_is_named_by_file_and_line(files: Shell, content: str, says: str) -> None:
+def test_invalid_load_is_refused_with_file_and_line(files: Shell, content: str, says: str) -> None:
     (files.directory / "bad.csv").write_text(content)
     _, err = files.run(
         "plan", "reservations", "--load", "bad.csv", "--terms", "terms.csv", "--on-demand", "1", exit_code=2
@@ -85,7 +88,7 @@ def test_wrong_load_is_named_by_file_and_line(files: Shell, content: str, says: 
 
 
 @pytest.mark.parametrize("wrong", ["a,nan,0,0.1", "a,12,inf,0.1", "a,12,0,nan", "a,1_2,0,0.1"])
-def test_terms_that_are_no_numbers_are_refused(files: Shell, wrong: str) -> None:
+def test_terms_must_be_numbers(files: Shell, wrong: str) -> None:
     (files.directory / "bad.csv").write_text("option,term_months,upfront_usd,usd_per_h\n" + wrong + "\n")
     _, err = files.run(
         "plan", "reservations", "--load", "load.csv", "--terms", "bad.csv", "--on-demand", "1", exit_code=2
@@ -99,11 +102,11 @@ def test_terms_that_are_no_numbers_are_refused(files: Shell, wrong: str) -> None
     [
         ("a,1e300,0,0.1", "term_months is 1e+300; it must be at most 1200"),
         ("a,12,1e300,0.1", "upfront_usd is 1e+300; it must be at most 1000000000"),
-        (" ,12,0,0.1", "option is empty; it must be a name, by which results are told apart"),
-        ("a,12,0,0.1,7", "there is 1 value more than columns; the first is '7'"),
+        (" ,12,0,0.1", "option is empty; it must be a unique name"),
+        ("a,12,0,0.1,7", "has 1 more value than columns; the first is '7'"),
     ],
 )
-def test_terms_that_nobody_offers_are_refused(files: Shell, wrong: str, says: str) -> None:
+def test_implausible_terms_are_refused(files: Shell, wrong: str, says: str) -> None:
     (files.directory / "bad.csv").write_text("option,term_months,upfront_usd,usd_per_h\n" + wrong + "\n")
     _, err = files.run(
         "plan", "reservations", "--load", "load.csv", "--terms", "bad.csv", "--on-demand", "1", exit_code=2
@@ -111,22 +114,22 @@ def test_terms_that_nobody_offers_are_refused(files: Shell, wrong: str, says: st
     assert err == f"hcloud: bad.csv:2: {says}\n"
 
 
-def test_options_of_one_name_are_refused_by_the_second_ones_line(files: Shell) -> None:
+def test_duplicate_option_is_refused_with_its_line(files: Shell) -> None:
     (files.directory / "bad.csv").write_text(TERMS + " 1y none ,12,0,0.05\n")
     given = ("plan", "reservations", "--load", "load.csv", "--terms", "bad.csv", "--on-demand", "1")
     _, err = files.run(*given, exit_code=2)
-    assert err == "hcloud: bad.csv:4: option is '1y none', which stands above already; name each once\n"
+    assert err == "hcloud: bad.csv:4: option '1y none' is a duplicate; it must be a unique name\n"
 
 
-def test_a_load_of_other_bytes_than_text_is_one_sentence(files: Shell) -> None:
+def test_load_that_is_not_text_is_refused_in_one_sentence(files: Shell) -> None:
     (files.directory / "load.csv").write_bytes(b"at,load\n0,\xff\n")
     _, err = files.run("plan", "reservations", "--load", "load.csv", "--on-demand", "1", exit_code=2)
     assert err == "hcloud: load.csv: is not UTF-8 text (byte 0xff)\n"
 
 
-def test_unknown_prices_are_asked_for(files: Shell) -> None:
+def test_missing_prices_are_refused_with_the_option_to_give(files: Shell) -> None:
     _, err = files.run("plan", "reservations", "--load", "load.csv", exit_code=2)
-    assert err == "hcloud: name the machines with --type CLOUD/REGION/TYPE, or give their price with --on-demand\n"
+    assert err == "hcloud: give the machine type with --type CLOUD/REGION/TYPE, or its price with --on-demand\n"
     _, err = files.run("plan", "reservations", "--load", "load.csv", "--type", "x/y/z", exit_code=2)
     assert "give --on-demand" in err
     _, err = files.run("plan", "reservations", "--load", "load.csv", "--type", "x/y", exit_code=2)

@@ -1,4 +1,4 @@
-"""`hcloud profile list|show|export|import|diff` as their own processes, with imports in a directory of their own."""
+"""`hcloud profile list|show|export|import|diff`."""
 
 import csv
 import io
@@ -18,18 +18,18 @@ SHIPPED = sorted(path.stem for path in package_data.path("profiles").glob("*.yam
 
 @pytest.fixture
 def library(lonely: Shell) -> Shell:
-    """A shell with two files of profiles that nobody has imported yet."""
+    """A shell with two profile files that are not imported yet."""
     write_profile(lonely.directory, profile("own-gzip"))
     write_profile(lonely.directory, profile("own-sort", scale=2.0, shift=30.0))
     return lonely
 
 
 def imported(shell: Shell) -> Path:
-    """Where imports live without a configuration."""
+    """The directory of imported profiles without a configuration."""
     return shell.directory / ".hcloud/profiles"
 
 
-def test_imported_profiles_are_listed_beside_the_shipped_ones(library: Shell) -> None:
+def test_imported_profiles_are_listed_after_the_shipped_ones(library: Shell) -> None:
     before = json.loads(library.run("profile", "list", "-o", "json")[0])
     assert [row["name"] for row in before] == SHIPPED
     out, _ = library.run("profile", "import", "own-gzip.yaml", "own-sort.yaml")
@@ -40,14 +40,14 @@ def test_imported_profiles_are_listed_beside_the_shipped_ones(library: Shell) ->
     assert all(row["from"] == "shipped" for row in after[:-2])
 
 
-def test_imports_live_below_the_configured_state_directory(library: Shell) -> None:
+def test_imports_are_stored_in_the_configured_state_directory(library: Shell) -> None:
     (library.directory / "hcloud.yaml").write_text("owner: profiles-test\nstate_dir: state\n")
     library.run("profile", "import", "own-gzip.yaml")
     assert (library.directory / "state/profiles/own-gzip.yaml").exists()
     assert "own-gzip" in library.run("profile", "list", "-o", "csv")[0]
 
 
-def test_exported_profiles_come_back_the_same(library: Shell) -> None:
+def test_exported_profiles_survive_a_round_trip(library: Shell) -> None:
     library.run("profile", "import", "own-gzip.yaml", "own-sort.yaml")
     text, _ = library.run("profile", "export", "own-gzip", "own-sort")
     (library.directory / "both.yaml").write_text(text)
@@ -79,17 +79,17 @@ def test_import_is_all_or_nothing(library: Shell) -> None:
     assert not imported(library).exists()
 
 
-def test_import_replaces_only_when_asked_to(library: Shell) -> None:
+def test_import_replaces_profiles_only_with_replace(library: Shell) -> None:
     library.run("profile", "import", "own-gzip.yaml")
     write_profile(library.directory, profile("own-gzip", scale=3.0))
     _, err = library.run("profile", "import", "own-gzip.yaml", exit_code=2)
-    assert "a profile 'own-gzip' was imported before; --replace puts this in its place" in err
+    assert "profile 'own-gzip' is already imported; replace it with --replace" in err
     assert load_profiles(imported(library) / "own-gzip.yaml") == (profile("own-gzip"),)
     library.run("profile", "import", "--replace", "own-gzip.yaml")
     assert load_profiles(imported(library) / "own-gzip.yaml") == (profile("own-gzip", scale=3.0),)
 
 
-def test_profile_is_shown_as_table_json_csv_and_picture(library: Shell) -> None:
+def test_profile_is_shown_as_table_json_csv_and_chart(library: Shell) -> None:
     library.run("profile", "import", "own-gzip.yaml")
     out, err = library.run("profile", "show", "own-gzip", "--picture", "gzip.svg")
     assert "measured 2026-11-21T12:00:00Z on local: a <fast> CPU & more, 2 CPUs, Linux 6.1.0, load 0.05" in out
@@ -133,14 +133,14 @@ def test_performance_in_other_units_is_not_compared(library: Shell) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("show", "gizp"), "hcloud: there is no profile 'gizp'; there are "),
+        (("show", "gizp"), "hcloud: there is no profile 'gizp'; known profiles: "),
         (("show", "none.yaml"), "hcloud: none.yaml: no such file"),
         (("export", "gizp"), "hcloud: there is no profile 'gizp'"),
         (("import",), "missing argument"),
         (("diff", "own-gzip.yaml", "gizp"), "hcloud: there is no profile 'gizp'"),
     ],
 )
-def test_what_is_not_there_is_said_in_one_sentence(library: Shell, arguments: tuple[str, ...], words: str) -> None:
+def test_unknown_profile_is_refused_in_one_sentence(library: Shell, arguments: tuple[str, ...], words: str) -> None:
     out, err = library.run("profile", *arguments, exit_code=2)
     assert out == ""
     assert words in err

@@ -25,7 +25,7 @@ def write_recipes(shell: Shell) -> None:
     (shell.directory / "recipes/tiny.yaml").write_text(RECIPES)
 
 
-def test_programs_are_measured_once_on_every_type_and_joined(shell: Shell, deployment: Deployment) -> None:
+def test_programs_are_measured_once_per_type_and_merged(shell: Shell, deployment: Deployment) -> None:
     write_recipes(shell)
     types = ("--type", "m.two", "--type", "m.one")
     out, _ = shell.run(*MEASURE, *types)
@@ -37,14 +37,14 @@ def test_programs_are_measured_once_on_every_type_and_joined(shell: Shell, deplo
     assert len(jobs) == 2
     assert {job.spec.exclusive for job in jobs} == {True}
     (shell.directory / "made/copy.yaml").unlink()
-    shell.run(*MEASURE, *types)  # what was found is there
+    shell.run(*MEASURE, *types)  # the earlier measurements are reused
     assert len(deployment.store.jobs()) == 2
     assert load_profiles(shell.directory / "made/copy.yaml") == (found,)
     shell.run(*MEASURE, *types, "--again")
     assert len(deployment.store.jobs()) == 4
 
 
-def test_command_that_was_killed_finds_its_jobs_again(shell: Shell, deployment: Deployment) -> None:
+def test_killed_command_finds_its_jobs_when_run_again(shell: Shell, deployment: Deployment) -> None:
     write_recipes(shell)
     first = shell.start(*MEASURE, "--type", "m.two", "--again")
     wait_until(lambda: deployment.store.jobs(), 60.0)
@@ -55,9 +55,9 @@ def test_command_that_was_killed_finds_its_jobs_again(shell: Shell, deployment: 
     assert (shell.directory / "made/copy.yaml").exists()
 
 
-def test_what_cannot_be_measured_there_is_said(shell: Shell) -> None:
+def test_unknown_provider_or_type_is_refused(shell: Shell) -> None:
     write_recipes(shell)
     deep = ("profile", "bootstrap", "--recipes", "recipes", "--on")
     assert "has no 'm.nine'; it has m.one, m.two" in shell.run(*deep, "mock", "--type", "m.nine", exit_code=2)[1]
-    assert "goes with --type, once for each" in shell.run(*deep, "mock", exit_code=2)[1]
+    assert "needs --type, once for each" in shell.run(*deep, "mock", exit_code=2)[1]
     assert "no offers of 'aws'; it has offers of: mock" in shell.run(*deep, "aws", "--type", "x", exit_code=2)[1]

@@ -1,4 +1,4 @@
-"""`hcloud report` over a history that the real cycle made on the mock cloud."""
+"""`hcloud report` on the log of a deployment with the mock cloud."""
 
 import csv
 import io
@@ -27,12 +27,12 @@ target: {batch: {within: 10m}}
 
 @pytest.fixture
 def done(shell: Shell, deployment: Deployment) -> Shell:
-    """A shell after one job that succeeded and one that failed, when every machine they had is ended and billed."""
+    """A shell after one job succeeded and one failed, with all machines terminated and billed."""
     (shell.directory / "jobs.yaml").write_text(JOBS)
     shell.run("run", "-q", "jobs.yaml", exit_code=1)
 
+    # A short-lived machine is billed for a minimum, which is in the report only once that time has passed.
     def billed_to_the_end() -> bool:
-        """A machine that ended early is billed for a minimum, which a report of the time before it cannot show."""
         machines = deployment.store.instances(live_only=False)
         ends = [max(m.terminated_at, (m.launched_at or 0.0) + BILLING_MINIMUM_S) for m in machines if m.terminated_at]
         return len(ends) == len(machines) and max(ends) < deployment.clock.now()
@@ -51,20 +51,20 @@ def test_every_report_is_shown(done: Shell) -> None:
     assert "search" in {line[0] for line in lines}
 
 
-def test_cost_is_what_budgets_counted(done: Shell, deployment: Deployment) -> None:
+def test_cost_equals_the_spend_ledger(done: Shell, deployment: Deployment) -> None:
     document = json.loads(done.run("report", "cost", "--by", "job", "-o", "json")[0])
-    book = SpendLedger()
-    book.follow(deployment.store.iter_events())
-    spent = book.spend(deployment.clock.now()).month_usd
+    ledger = SpendLedger()
+    ledger.follow(deployment.store.iter_events())
+    spent = ledger.spend(deployment.clock.now()).month_usd
     assert spent > 0
     assert document["total"]["cost_usd"] == pytest.approx(spent)
     jobs = {row["job"]: row["cost_usd"] for row in document["rows"]}
     assert jobs["job-1"] > 0
     assert sum(jobs.values()) == pytest.approx(document["total"]["cost_usd"])
-    assert "the newest of these prices is" in document["notes"][0]
+    assert "the newest is" in document["notes"][0]
 
 
-def test_performance_tells_waits_and_promises(done: Shell) -> None:
+def test_performance_shows_waits_and_targets(done: Shell) -> None:
     document = json.loads(done.run("report", "performance", "--by", "job", "-o", "json")[0])
     good, bad = document["rows"]
     assert (good["state"], good["target_met_pct"], good["attempts"]) == ("succeeded", 100.0, 1)
@@ -73,11 +73,11 @@ def test_performance_tells_waits_and_promises(done: Shell) -> None:
     assert good["target"] == "within 600 s"
 
 
-def test_window_is_given_by_duration_or_time(done: Shell) -> None:
+def test_period_is_a_duration_or_a_time(done: Shell) -> None:
     assert json.loads(done.run("report", "--since", "7d", "-o", "json")[0])["rows"]
     assert json.loads(done.run("report", "--since", "2020-01-01", "-o", "json")[0])["rows"]
     out, _ = done.run("report", "--until", "2020-01-01T00:00:00Z")
-    assert "nothing happened in that time" in out
+    assert "nothing to report for this period" in out
 
 
 @pytest.mark.parametrize(
@@ -90,6 +90,6 @@ def test_window_is_given_by_duration_or_time(done: Shell) -> None:
         (["cost", "--since", "1h", "--until", "2h"], "after"),
     ],
 )
-def test_what_cannot_be_asked_ends_with_one_sentence(shell: Shell, arguments: list[str], words: str) -> None:
+def test_invalid_options_are_refused_in_one_sentence(shell: Shell, arguments: list[str], words: str) -> None:
     _, err = shell.run("report", *arguments, exit_code=2)
     assert words in err

@@ -1,4 +1,4 @@
-"""``hcloud simulate`` as people type it: no daemon, no money."""
+"""``hcloud simulate`` and ``hcloud plan policy`` on the command line."""
 
 import csv
 import gzip
@@ -41,76 +41,79 @@ WRONG_FILES = {
 
 
 @pytest.fixture
-def desk(lonely: Shell) -> Shell:
-    """A directory with a workload, a cloud and a policy."""
+def shell_with_files(lonely: Shell) -> Shell:
+    """A shell in a directory with a workload, a cloud and a policy."""
     for name, text in (("jobs.csv", ARRIVALS), ("cloud.yaml", CLOUD), ("mine.yaml", POLICY)):
         (lonely.directory / name).write_text(text)
     return lonely
 
 
-def test_policies_are_compared_on_the_same_work(desk: Shell) -> None:
+def test_policies_are_compared_on_the_same_work(shell_with_files: Shell) -> None:
     options = ["--cloud", "cloud.yaml", "--reserved", "m.two=1", "--policy", "mine.yaml", "--compare", "cheapest"]
-    out, err = desk.run("simulate", "jobs.csv", *options, "--out", "made", "-o", "json")
+    out, err = shell_with_files.run("simulate", "jobs.csv", *options, "--out", "made", "-o", "json")
     document = json.loads(out)
     assert [row["policy"] for row in document["rows"]] == ["mine", "cheapest"]
     assert all(row["succeeded"] == row["jobs"] >= 6 and row["cost_usd"] > 0 for row in document["rows"])
     assert len(document["series"][0]["at_s"]) == len(document["series"][0]["held_vcpus"])
     assert err.count("wrote made/") == 7
     plain = ["--cloud", "cloud.yaml", "--reserved", "m.two=1", "-o", "json"]
-    out, _ = desk.run("simulate", "jobs.csv", *plain, "--compare", "mine.yaml", "cheapest")
+    out, _ = shell_with_files.run("simulate", "jobs.csv", *plain, "--compare", "mine.yaml", "cheapest")
     assert json.loads(out) == document
-    assert {path.name for path in (desk.directory / "made").iterdir()} == {
+    assert {path.name for path in (shell_with_files.directory / "made").iterdir()} == {
         "outcome.json", "outcome.csv", "allocation.svg", "fullness.svg", "cost.svg", "performance.svg", "waits.svg",
     }  # fmt: skip
-    rows = list(csv.DictReader(io.StringIO((desk.directory / "made" / "outcome.csv").read_text())))
+    rows = list(csv.DictReader(io.StringIO((shell_with_files.directory / "made" / "outcome.csv").read_text())))
     assert float(rows[0]["cost_usd"]) == document["rows"][0]["cost_usd"]
 
 
-def test_policies_of_one_name_are_told_apart_by_their_files(desk: Shell) -> None:
-    (desk.directory / "copy.yaml").write_text(POLICY.replace("3", "2"))
-    out, _ = desk.run("simulate", "jobs.csv", "mine.yaml", "copy.yaml", "default", "-o", "json")
+def test_policies_with_the_same_name_are_distinguished_by_their_files(shell_with_files: Shell) -> None:
+    (shell_with_files.directory / "copy.yaml").write_text(POLICY.replace("3", "2"))
+    out, _ = shell_with_files.run("simulate", "jobs.csv", "mine.yaml", "copy.yaml", "default", "-o", "json")
     assert [row["policy"] for row in json.loads(out)["rows"]] == ["mine (mine.yaml)", "mine (copy.yaml)", "default"]
 
 
-def test_policies_of_one_name_in_far_away_folders_are_called_by_the_end_of_these(desk: Shell) -> None:
-    far = desk.directory / ("d" * 120) / ("e" * 120)
+def test_long_paths_of_policies_are_clipped_at_their_start(shell_with_files: Shell) -> None:
+    far = shell_with_files.directory / ("d" * 120) / ("e" * 120)
     far.mkdir(parents=True)
     (far / "b\a.yaml").write_text("name: " + "n" * 200)
     (far / "copy.yaml").write_text("name: " + "n" * 200)
-    out, _ = desk.run("simulate", "jobs.csv", str(far / "b\a.yaml"), str(far / "copy.yaml"), "-o", "json")
+    out, _ = shell_with_files.run("simulate", "jobs.csv", str(far / "b\a.yaml"), str(far / "copy.yaml"), "-o", "json")
     first, second = (row["policy"] for row in json.loads(out)["rows"])
     assert first.startswith("nnn") and first.endswith("eee/b?.yaml)") and len(first) <= 200
     assert second.endswith("eee/copy.yaml)")
 
 
-def test_scenario_of_ones_own_is_simulated_and_other_seeds_make_other_jobs(desk: Shell) -> None:
+def test_custom_scenario_has_other_jobs_with_another_seed(shell_with_files: Shell) -> None:
     load = "load: [[0, 4], [0.05, 8]]\njobs:\n  - {name: etl, vcpus: 2, run_s: 60, within_s: 600}\n"
-    (desk.directory / "evenings.yaml").write_text(load)
-    out, _ = desk.run("simulate", "evenings.yaml", "mine.yaml", "--cloud", "cloud.yaml", "--seeds", "2", "-o", "json")
+    (shell_with_files.directory / "evenings.yaml").write_text(load)
+    out, _ = shell_with_files.run(
+        "simulate", "evenings.yaml", "mine.yaml", "--cloud", "cloud.yaml", "--seeds", "2", "-o", "json"
+    )
     document = json.loads(out)
     first, second = document["by_seed"]
     assert first["succeeded"] == first["jobs"] > 5 and first["cost_usd"] != second["cost_usd"]
 
 
-def test_papers_experiment_brings_its_machines_and_any_work_may_have_neighbours(desk: Shell) -> None:
-    out, _ = desk.run("simulate", "paragon-small-low", "--share", "0.03", "-o", "json")
+def test_paper_experiment_and_interference_are_simulated(shell_with_files: Shell) -> None:
+    out, _ = shell_with_files.run("simulate", "paragon-small-low", "--share", "0.03", "-o", "json")
     (row,) = json.loads(out)["rows"]
     assert row["performance_pct"] is None or 0 < row["performance_pct"] <= 110
     words = ("simulate", "static", "--share", "0.004", "--hours", "0.02", "-o", "csv")
-    assert desk.run(*words)[0] != desk.run(*words, "--world", "interference")[0]
+    assert shell_with_files.run(*words)[0] != shell_with_files.run(*words, "--world", "interference")[0]
 
 
-def test_who_decides_more_seldom_makes_jobs_wait_longer(desk: Shell) -> None:
+def test_longer_planning_cycles_make_jobs_wait_longer(shell_with_files: Shell) -> None:
     words = ("simulate", "static", "--share", "0.004", "--hours", "0.02", "-o", "json")
     every_second, every_minute = (
-        json.loads(desk.run(*words, "--cycle", seconds)[0])["rows"][0]["wait_p50_s"] for seconds in ("1", "60")
+        json.loads(shell_with_files.run(*words, "--cycle", seconds)[0])["rows"][0]["wait_p50_s"]
+        for seconds in ("1", "60")
     )
     assert every_minute > every_second + 20.0
 
 
-def test_scenario_by_name_is_shown_as_a_table(desk: Shell) -> None:
-    out, err = desk.run("simulate", "static", "--hours", "0.05", "--share", "0.01", "--policy", "mine.yaml")
-    assert err == ""  # a bar is for terminals
+def test_scenario_by_name_is_shown_as_a_table(shell_with_files: Shell) -> None:
+    out, err = shell_with_files.run("simulate", "static", "--hours", "0.05", "--share", "0.01", "--policy", "mine.yaml")
+    assert err == ""  # the progress bar is drawn on terminals only
     assert "target_met %" in out
     assert "\nmine " in out
 
@@ -125,9 +128,9 @@ def test_scenario_by_name_is_shown_as_a_table(desk: Shell) -> None:
         (["none.csv"], "none.csv: no such file"),
         (["static", "--cycle", "0"], "invalid value for '--cycle': 0.0 is not in the range"),
         (["cloud.yaml"], "cloud.yaml:2: types: there is no such key; known here: jobs, load, name"),
-        (["jobs.txt"], "jobs.txt: a workload file is a scenario (.yaml), or a job log (.swf) or a list of"),
+        (["jobs.txt"], "jobs.txt: a workload file must be a scenario (.yaml), a job log (.swf or .swf.gz) or a list"),
         (["jobs.csv", "--policy", "none.yaml"], "none.yaml"),
-        (["jobs.csv", "--reserved", "many"], "--reserved 'many': write TYPE=COUNT"),
+        (["jobs.csv", "--reserved", "many"], "--reserved 'many': must be TYPE=COUNT"),
         (
             ["jobs.csv", "--reserved", "m.twoo=1", "--cloud", "cloud.yaml"],
             "hcloud: --reserved 'm.twoo=1': there is no type m.twoo; did you mean m.two?",
@@ -135,13 +138,13 @@ def test_scenario_by_name_is_shown_as_a_table(desk: Shell) -> None:
         (["jobs.csv", "--share", "7"], "invalid value for '--share': 7.0 is not in the range"),
         (["static", "--share", "nan"], "invalid value for '--share': nan is not a finite number"),
         (["jobs.csv", "--hours", "1e300"], "invalid value for '--hours': 1e+300 is not in the range"),
-        (["jobs.csv", "--hours", "1"], "--hours counts only for HCloud's scenarios by name (static, low-vari"),
-        (["quasar", "--hours", "1"], "--hours counts only for HCloud's scenarios by name"),
-        (["jobs.csv", "--node-vcpus", "8"], "--node-vcpus counts only for a job log (.swf); leave it out here"),
-        (["static", "--since", "1d"], "--since counts only for the workload `history`; leave it out here"),
+        (["jobs.csv", "--hours", "1"], "--hours applies only to built-in scenarios (static, low-vari"),
+        (["quasar", "--hours", "1"], "--hours applies only to built-in scenarios"),
+        (["jobs.csv", "--node-vcpus", "8"], "--node-vcpus applies only to a job log (.swf); remove it"),
+        (["static", "--since", "1d"], "--since applies only to the workload `history`; remove it"),
         (
             ["static", "--processes", "2"],
-            "--processes says how many of --seeds are tried at once; add --seeds, or leave",
+            "--processes needs --seeds: it sets how many seeds are simulated in parallel",
         ),
         (["jobs.csv", "--node-vcpus", "9" * 30], "invalid value for '--node-vcpus': "),
         (["jobs.csv", "--reserved", "m.two=99999999999"], "'m.two=99999999999': at most 1000000 machines of a type"),
@@ -150,13 +153,13 @@ def test_scenario_by_name_is_shown_as_a_table(desk: Shell) -> None:
         (["jobs.csv", "--cloud", "often.yaml"], "often.yaml:1: spot.step_s: "),
         (["jobs.csv", "--cloud", "twice.yaml"], "must name each once; 'east-1a' is there twice"),
         (["jobs.csv", "--policy", "cheapst"], "no such shipped policy; did you mean 'cheapest'?"),
-        (["jobs.csv", "--reserved", "m.two=²", "--cloud", "cloud.yaml"], "--reserved 'm.two=²': write TYPE=COUNT"),
-        (["jobs.csv", "--cloud", "kept.yaml"], "kept.yaml:1: state_file: a simulated cloud is forgotten at its end"),
-        (["jobs.csv", "--cloud", "seeded.yaml"], "seeded.yaml:1: seed: chance is set by --seed; leave this out"),
+        (["jobs.csv", "--reserved", "m.two=²", "--cloud", "cloud.yaml"], "--reserved 'm.two=²': must be TYPE=COUNT"),
+        (["jobs.csv", "--cloud", "kept.yaml"], "kept.yaml:1: state_file: not supported, as a simulated cloud is not"),
+        (["jobs.csv", "--cloud", "seeded.yaml"], "seeded.yaml:1: seed: not supported, as --seed sets the random seed"),
         (["jobs.csv", "--cloud", "minus.yaml"], "minus.yaml:1: reserved.m.large: "),
         (
             ["jobs.csv", "--out", "cloud.yaml/made"],
-            "--out cloud.yaml/made cannot be made: cloud.yaml is not a directory",
+            "--out cloud.yaml/made cannot be created: cloud.yaml is not a directory",
         ),
         (["jobs.csv", "--out", "/dev/full"], "--out /dev/full is not a directory"),
         (
@@ -165,7 +168,7 @@ def test_scenario_by_name_is_shown_as_a_table(desk: Shell) -> None:
         ),
         (["torn.csv.gz"], "torn.csv.gz: cannot be unpacked (Compressed file ended before"),
         (["plain.swf.gz"], "plain.swf.gz: cannot be unpacked (Not a gzipped file"),
-        (["jobs.csv", "--cloud", "azure/x"], "--cloud azure/x: there is no such cloud and no such file; write ec2/"),
+        (["jobs.csv", "--cloud", "azure/x"], "--cloud azure/x: no such cloud or file; must be ec2/"),
         (["jobs.csv", "--cloud", "ec2"], "or gce/REGION, offers, or a YAML file"),
         (["jobs.csv", "--cloud", "none.yaml"], "none.yaml: no such file"),
         (
@@ -177,12 +180,12 @@ def test_scenario_by_name_is_shown_as_a_table(desk: Shell) -> None:
         (["jobs.csv", "--out", ""], "invalid value for '--out': is empty; name a path"),
         (["jobs.csv", "--policy", ""], "is empty; name a path"),
         (["jobs.csv", "--cloud", ""], "is empty; name a path"),
-        (["history", "--since", "0s"], "--since '0s': nothing is so short ago"),
+        (["history", "--since", "0s"], "--since '0s': must be in the past"),
         (["history", "--since", ""], "--since '': write a duration such as 7d, or a UTC date"),
-        (["jobs.csv", "default", "default"], "policy 'default' is named twice; name each once"),
-        (["jobs.csv", "mine.yaml", "--policy", "./mine.yaml"], "policy 'mine.yaml' is named twice; name each once"),
-        (["jobs.csv", "peer:ray-like", "peer:ray-like"], "policy 'peer:ray-like' is named twice; name each once"),
-        (["jobs.csv", "--peers", "--policy", "peer.yaml"], "peer.yaml: name: 'peer:mine' would be another tool's"),
+        (["jobs.csv", "default", "default"], "policy 'default' is given twice; give each once"),
+        (["jobs.csv", "mine.yaml", "--policy", "./mine.yaml"], "policy 'mine.yaml' is given twice; give each once"),
+        (["jobs.csv", "peer:ray-like", "peer:ray-like"], "policy 'peer:ray-like' is given twice; give each once"),
+        (["jobs.csv", "--peers", "--policy", "peer.yaml"], "peer.yaml: name: 'peer:mine' must not start with peer:"),
         (["jobs.csv", "--policy", "red.yaml"], "red.yaml:1: name: must be of printable characters, not"),
         (["jobs.csv", "--cloud", "worded.yaml"], "types.m.one.vcpus: must be a number, not '2'"),
         (["jobs.csv", "--cloud", "true.yaml"], "reserved.m.large: must be a number, not True"),
@@ -193,34 +196,38 @@ def test_scenario_by_name_is_shown_as_a_table(desk: Shell) -> None:
         (["jobs.csv", "--cloud", "nothing.yaml"], "nothing.yaml:1: types.m.one.vcpus: "),
     ],
 )
-def test_what_cannot_be_simulated_ends_with_one_sentence(desk: Shell, arguments: list[str], words: str) -> None:
+def test_invalid_options_are_refused_in_one_sentence(shell_with_files: Shell, arguments: list[str], words: str) -> None:
     for name, text in WRONG_FILES.items():
-        (desk.directory / name).write_text(text)
-    (desk.directory / "torn.csv.gz").write_bytes(gzip.compress(ARRIVALS.encode())[:30])
-    _, err = desk.run("simulate", *arguments, exit_code=2)
+        (shell_with_files.directory / name).write_text(text)
+    (shell_with_files.directory / "torn.csv.gz").write_bytes(gzip.compress(ARRIVALS.encode())[:30])
+    _, err = shell_with_files.run("simulate", *arguments, exit_code=2)
     assert words in err
     assert err.count("\n") == 1
 
 
-def test_work_is_simulated_on_what_a_cloud_sells_without_any_daemon(desk: Shell) -> None:
-    (desk.directory / "few.yaml").write_text(POLICY + "allow: {providers: [gce], instance_types: [n1-standard-2]}\n")
-    out, _ = desk.run("simulate", "jobs.csv", "--cloud", "gce/us-central1", "--policy", "few.yaml", "-o", "json")
+def test_region_of_the_catalogue_is_simulated_without_a_daemon(shell_with_files: Shell) -> None:
+    (shell_with_files.directory / "few.yaml").write_text(
+        POLICY + "allow: {providers: [gce], instance_types: [n1-standard-2]}\n"
+    )
+    out, _ = shell_with_files.run(
+        "simulate", "jobs.csv", "--cloud", "gce/us-central1", "--policy", "few.yaml", "-o", "json"
+    )
     (row,) = json.loads(out)["rows"]
     assert row["succeeded"] == 6 and 0 < row["cost_usd"] < 0.2
-    _, err = desk.run("simulate", "jobs.csv", "--cloud", "ec2/us-eats-1", exit_code=2)
+    _, err = shell_with_files.run("simulate", "jobs.csv", "--cloud", "ec2/us-eats-1", exit_code=2)
     assert "hcloud: --cloud ec2/us-eats-1: no price is known there; did you mean 'us-east-1'" in err
 
 
-def test_scenario_of_a_paper_may_have_its_machines_and_its_world(desk: Shell) -> None:
+def test_scenario_with_the_papers_machines_differs_from_the_plain_one(shell_with_files: Shell) -> None:
     words = ("--share", "0.01", "--hours", "0.05", "--policy", "mine.yaml", "-o", "csv")
-    plain, papers = (desk.run("simulate", name, *words)[0] for name in ("static", "hcloud-static"))
+    plain, papers = (shell_with_files.run("simulate", name, *words)[0] for name in ("static", "hcloud-static"))
     assert plain != papers
 
 
 @pytest.mark.parametrize("columns", [60, 80, 400])
-def test_figures_stand_below_each_other_where_they_do_not_fit_beside_each_other(desk: Shell, columns: int) -> None:
+def test_table_is_transposed_on_a_narrow_terminal(shell_with_files: Shell, columns: int) -> None:
     words = ("simulate", "jobs.csv", "--cloud", "cloud.yaml", "--compare", "mine.yaml", "cheapest")
-    with at_terminal(desk, *words, columns=columns) as person:
+    with at_terminal(shell_with_files, *words, columns=columns) as person:
         assert person.ended() == 0
         lines = [line.split() for line in person.shown.splitlines()]
     headers = ["policy", "mine", "cheapest"] if columns < 200 else ["policy", "cost", "cost", "%", "metered"]
@@ -228,61 +235,65 @@ def test_figures_stand_below_each_other_where_they_do_not_fit_beside_each_other(
     assert (["jobs", "6", "6"] in lines) is (columns < 200)
 
 
-def test_files_as_others_write_them_are_read(desk: Shell) -> None:
-    (desk.directory / "JOBS.CSV").write_text("\ufeff" + ARRIVALS)
-    (desk.directory / "log.swf").write_bytes(b"; caf\xe9\n1 0 0 60 1 -1 -1 1 99 -1 1 1 1 1 1 -1 -1 -1\n")
+def test_files_with_bom_other_encodings_and_compression_are_read(shell_with_files: Shell) -> None:
+    (shell_with_files.directory / "JOBS.CSV").write_text("\ufeff" + ARRIVALS)
+    (shell_with_files.directory / "log.swf").write_bytes(b"; caf\xe9\n1 0 0 60 1 -1 -1 1 99 -1 1 1 1 1 1 -1 -1 -1\n")
     for packed in ("JOBS.CSV", "log.swf"):
-        (desk.directory / f"{packed}.gz").write_bytes(gzip.compress((desk.directory / packed).read_bytes()))
+        (shell_with_files.directory / f"{packed}.gz").write_bytes(
+            gzip.compress((shell_with_files.directory / packed).read_bytes())
+        )
     for name, jobs in (("JOBS.CSV", 6), ("log.swf", 1), ("JOBS.CSV.gz", 6), ("log.swf.gz", 1)):
-        out, _ = desk.run("simulate", name, "--cloud", "cloud.yaml", "-o", "json")
+        out, _ = shell_with_files.run("simulate", name, "--cloud", "cloud.yaml", "-o", "json")
         assert json.loads(out)["rows"][0]["succeeded"] == jobs
 
 
-def test_job_larger_than_any_machine_is_told_with_what_there_is(desk: Shell) -> None:
-    (desk.directory / "wide.csv").write_text("at_s,run_s,vcpus\n0,10,64\n0,10,1\n")
-    out, _ = desk.run("simulate", "wide.csv", "--cloud", "cloud.yaml", "--policy", "mine.yaml", "-o", "json")
+def test_job_larger_than_any_machine_is_noted_as_impossible(shell_with_files: Shell) -> None:
+    (shell_with_files.directory / "wide.csv").write_text("at_s,run_s,vcpus\n0,10,64\n0,10,1\n")
+    out, _ = shell_with_files.run(
+        "simulate", "wide.csv", "--cloud", "cloud.yaml", "--policy", "mine.yaml", "-o", "json"
+    )
     notes = json.loads(out)["notes"]
     assert any(
         note.startswith("mine: 1 of 2 jobs failed: 1 impossible (can never run here: no offer") for note in notes
     )
 
 
-def test_policy_that_can_never_run_its_jobs_does_not_end_the_comparison(desk: Shell) -> None:
-    (desk.directory / "gang.csv").write_text("at_s,run_s,vcpus,nodes\n0,60,2,1\n5,60,2,2\n")
-    caps = "{max_instances: 1, max_instances_per_type: {m.two: 0}}"  # nor may a large machine take its place
-    (desk.directory / "one.yaml").write_text(f"name: one\nprofiling: {{enabled: false}}\ncaps: {caps}\n")
+def test_stalled_policy_does_not_end_the_comparison(shell_with_files: Shell) -> None:
+    (shell_with_files.directory / "gang.csv").write_text("at_s,run_s,vcpus,nodes\n0,60,2,1\n5,60,2,2\n")
+    caps = "{max_instances: 1, max_instances_per_type: {m.two: 0}}"  # a large machine must not take its place
+    (shell_with_files.directory / "one.yaml").write_text(f"name: one\nprofiling: {{enabled: false}}\ncaps: {caps}\n")
     words = ("simulate", "gang.csv", "--cloud", "cloud.yaml", "--reserved", "none")
     for peers in ([], ["peer:on-demand-only"]):
         compared = [*words, "--compare", "mine.yaml", "one.yaml", *peers, "--out", "made", "-o", "json"]
-        out, _ = desk.run(*compared, exit_code=1)
+        out, _ = shell_with_files.run(*compared, exit_code=1)
         document = json.loads(out)
-        stuck, others = document["rows"][1], [document["rows"][0], *document["rows"][2:]]
-        assert stuck.pop("policy") == "one" and set(stuck.values()) == {None}
+        stalled, others = document["rows"][1], [document["rows"][0], *document["rows"][2:]]
+        assert stalled.pop("policy") == "one" and set(stalled.values()) == {None}
         assert all(row["succeeded"] == row["jobs"] == 2 for row in others) and len(others) == 1 + len(peers)
-        assert any(note.startswith("one: given up: 1 job has not ended") for note in document["notes"])
+        assert any(note.startswith("one: not simulated to its end: 1 job has not ended") for note in document["notes"])
         assert len(document["series"]) == len(others)
-        assert (desk.directory / "made" / "outcome.csv").read_text().splitlines()[2].rstrip(",") == "one"
-    _, err = desk.run(*words, "mine.yaml", "one.yaml", "-o", "csv", exit_code=1)
-    assert err.startswith("hcloud: one: given up: 1 job has not ended") and err.count("\n") == 1
-    (desk.directory / "two.yaml").write_bytes((desk.directory / "one.yaml").read_bytes())
+        assert (shell_with_files.directory / "made" / "outcome.csv").read_text().splitlines()[2].rstrip(",") == "one"
+    _, err = shell_with_files.run(*words, "mine.yaml", "one.yaml", "-o", "csv", exit_code=1)
+    assert err.startswith("hcloud: one: not simulated to its end: 1 job has not ended") and err.count("\n") == 1
+    (shell_with_files.directory / "two.yaml").write_bytes((shell_with_files.directory / "one.yaml").read_bytes())
     for alone in (["one.yaml"], ["one.yaml", "two.yaml"]):
-        _, err = desk.run(*words, "--compare", *alone, "--out", "new/deep", exit_code=2)
+        _, err = shell_with_files.run(*words, "--compare", *alone, "--out", "new/deep", exit_code=2)
         assert err.startswith("hcloud: 1 job has not ended") and err.count("\n") == 1
-        assert not (desk.directory / "new").exists()
+        assert not (shell_with_files.directory / "new").exists()
 
 
-def test_policies_that_cannot_be_told_apart_by_their_names_keep_their_own_numbers(desk: Shell) -> None:
-    (desk.directory / "gang.csv").write_text("at_s,run_s,vcpus,nodes\n0,60,2,1\n5,60,2,2\n")
+def test_policies_with_identical_names_keep_their_own_results(shell_with_files: Shell) -> None:
+    (shell_with_files.directory / "gang.csv").write_text("at_s,run_s,vcpus,nodes\n0,60,2,1\n5,60,2,2\n")
     alike = []
     for folder, most in (("a", 9), ("b", 2), ("c", 1)):
-        far = desk.directory / folder / ("d" * 120)
+        far = shell_with_files.directory / folder / ("d" * 120)
         far.mkdir(parents=True)
         caps = f"{{max_instances: {most}, max_instances_per_type: {{m.two: 0}}}}"
         (far / "copy.yaml").write_text(f"name: copy\nprofiling: {{enabled: false}}\ncaps: {caps}\n")
         alike.append(str(far / "copy.yaml"))
     words = ("simulate", "gang.csv", "--cloud", "cloud.yaml", "--reserved", "none", *alike, "-o", "json")
-    alone = [json.loads(desk.run(*words, "--seed", str(seed), exit_code=1)[0])["rows"] for seed in (0, 1)]
-    means = json.loads(desk.run(*words, "--seeds", "2", exit_code=1)[0])["rows"]
+    alone = [json.loads(shell_with_files.run(*words, "--seed", str(seed), exit_code=1)[0])["rows"] for seed in (0, 1)]
+    means = json.loads(shell_with_files.run(*words, "--seeds", "2", exit_code=1)[0])["rows"]
     assert len({row["policy"] for row in means}) == 1
     assert alone[0][0]["wait_p95_s"] < alone[0][1]["wait_p95_s"] and alone[0][2]["wait_p95_s"] is None
     for place, row in enumerate(means[:2]):
@@ -290,18 +301,18 @@ def test_policies_that_cannot_be_told_apart_by_their_names_keep_their_own_number
     assert means[2]["cost_usd"] is None
 
 
-def test_people_are_told_how_far_from_the_bound_a_policy_is_in_three_digits_and_programs_in_all(desk: Shell) -> None:
+def test_times_bound_is_rounded_in_tables_only(shell_with_files: Shell) -> None:
     words = ["simulate", "jobs.csv", "mine.yaml", "peer:on-demand-only", "--cloud", "cloud.yaml", "--reserved", "none"]
-    told, _ = desk.run(*words)
-    times = [row["times_bound"] for row in json.loads(desk.run(*words, "-o", "json")[0])["rows"]]
+    shown, _ = shell_with_files.run(*words)
+    times = [row["times_bound"] for row in json.loads(shell_with_files.run(*words, "-o", "json")[0])["rows"]]
     assert all(each != round(each, 2) for each in times)
-    rows = [line.split() for line in told.splitlines() if line.startswith(("mine  ", "peer:on-demand-only  "))]
+    rows = [line.split() for line in shown.splitlines() if line.startswith(("mine  ", "peer:on-demand-only  "))]
     assert [row[3] for row in rows] == [f"{each:.2f}" for each in times]
-    assert "\npeer:NAME: placement and buying rules re-implemented here" in told
+    assert "\npeer:NAME: placement and buying rules re-implemented here" in shown
 
 
-@pytest.mark.parametrize("rivals", [[], ["peer:on-demand-only"]])
-def test_several_seeds_tell_what_each_of_them_does_and_what_may_be_chance(desk: Shell, rivals: list[str]) -> None:
+@pytest.mark.parametrize("peers", [[], ["peer:on-demand-only"]])
+def test_several_seeds_show_means_rows_by_seed_and_differences(shell_with_files: Shell, peers: list[str]) -> None:
     words = [
         "simulate",
         "static",
@@ -311,48 +322,54 @@ def test_several_seeds_tell_what_each_of_them_does_and_what_may_be_chance(desk: 
         "0.05",
         "mine.yaml",
         "cheapest",
-        *rivals,
+        *peers,
         "-o",
         "json",
     ]
-    alone = {seed: json.loads(desk.run(*words, "--seed", str(seed))[0]) for seed in (3, 4)}
-    out, err = desk.run(*words, "--seed", "3", "--seeds", "2", "--processes", "2", "--out", "made")
+    alone = {seed: json.loads(shell_with_files.run(*words, "--seed", str(seed))[0]) for seed in (3, 4)}
+    out, err = shell_with_files.run(*words, "--seed", "3", "--seeds", "2", "--processes", "2", "--out", "made")
     document = json.loads(out)
-    assert json.loads(desk.run(*words, "--seed", "3", "--seeds", "2", "--processes", "1")[0]) == document
+    assert json.loads(shell_with_files.run(*words, "--seed", "3", "--seeds", "2", "--processes", "1")[0]) == document
     assert document["by_seed"] == [{"seed": seed, **row} for seed, one in alone.items() for row in one["rows"]]
     assert document["series"] == alone[3]["series"] and document["seeds"] == [3, 4]
     for at, row in enumerate(document["rows"]):
         first, second = (alone[seed]["rows"][at] for seed in (3, 4))
         assert row["policy"] == first["policy"] and row["jobs"] == first["jobs"] + second["jobs"]
         assert row["cost_usd"] == pytest.approx((first["cost_usd"] + second["cost_usd"]) / 2)
-        assert ("times_bound" in row) == ("unused_commitment_usd" in row) == bool(rivals)
-        for told in ("times_bound", "unused_commitment_usd", "used_once_pct") if rivals else ():
-            assert row[told] == pytest.approx((first[told] + second[told]) / 2)
+        assert ("times_bound" in row) == ("unused_commitment_usd" in row) == bool(peers)
+        for name in ("times_bound", "unused_commitment_usd", "used_once_pct") if peers else ():
+            assert row[name] == pytest.approx((first[name] + second[name]) / 2)
     assert any(note.startswith("cheapest, beside mine: cost ") for note in document["notes"])
-    assert {"cost.svg", "targets.svg", "outcome.csv"} <= {path.name for path in (desk.directory / "made").iterdir()}
+    assert {"cost.svg", "targets.svg", "outcome.csv"} <= {
+        path.name for path in (shell_with_files.directory / "made").iterdir()
+    }
     assert err.count("wrote made/") == 8
-    desk.run(*words, "--seed", "3", "--out", "made")
-    assert not (desk.directory / "made" / "targets.svg").exists()  # it showed more than this run tells
-    shown, _ = desk.run(*words[:-2], "--seeds", "2")
+    shell_with_files.run(*words, "--seed", "3", "--out", "made")
+    assert not (
+        shell_with_files.directory / "made" / "targets.svg"
+    ).exists()  # a chart of the earlier run, which this run does not draw
+    shown, _ = shell_with_files.run(*words[:-2], "--seeds", "2")
     assert "±" in shown and "limit" not in shown.splitlines()[1]
-    assert ("$0.00 ±0.00 " in shown) == bool(rivals) and "$0.00 ±0.0000" not in shown  # what nobody committed to
+    assert ("$0.00 ±0.00 " in shown) == bool(peers) and "$0.00 ±0.0000" not in shown  # no commitments
 
 
-def test_a_policy_that_stands_still_with_any_seed_has_no_means(desk: Shell) -> None:
-    (desk.directory / "gang.csv").write_text("at_s,run_s,vcpus,nodes\n0,60,2,1\n5,60,2,2\n")
+def test_policy_that_stalls_with_any_seed_has_no_means(shell_with_files: Shell) -> None:
+    (shell_with_files.directory / "gang.csv").write_text("at_s,run_s,vcpus,nodes\n0,60,2,1\n5,60,2,2\n")
     caps = "{max_instances: 1, max_instances_per_type: {m.two: 0}}"
-    (desk.directory / "one.yaml").write_text(f"name: one\nprofiling: {{enabled: false}}\ncaps: {caps}\n")
+    (shell_with_files.directory / "one.yaml").write_text(f"name: one\nprofiling: {{enabled: false}}\ncaps: {caps}\n")
     words = ("simulate", "gang.csv", "--cloud", "cloud.yaml", "--reserved", "none", "--seeds", "2")
-    out, _ = desk.run(*words, "mine.yaml", "one.yaml", "-o", "json", exit_code=1)
+    out, _ = shell_with_files.run(*words, "mine.yaml", "one.yaml", "-o", "json", exit_code=1)
     document = json.loads(out)
     assert set(document["rows"][1].values()) == {"one", None}
     assert document["rows"][0]["jobs"] == document["rows"][0]["succeeded"] == 4
-    assert any(note.startswith("one: given up: with seed 0: 1 job has not") for note in document["notes"])
-    _, err = desk.run(*words, "one.yaml", "--seed", "5", exit_code=2)
+    assert any(
+        note.startswith("one: not simulated to its end: with seed 0: 1 job has not") for note in document["notes"]
+    )
+    _, err = shell_with_files.run(*words, "one.yaml", "--seed", "5", exit_code=2)
     assert err.startswith("hcloud: with seed 5: 1 job has not ended") and err.count("\n") == 1
 
 
-def test_the_past_is_replayed_under_another_policy(shell: Shell, deployment: Deployment) -> None:
+def test_past_jobs_are_replayed_under_another_policy(shell: Shell, deployment: Deployment) -> None:
     shell.run("run", "-q", "--within", "10m", "--", "sleep", "30")
     shell.run("run", "-q", "--", "false", exit_code=1)
     # Providers, zones and types keep their names, so that a policy means the same in the past.
@@ -363,7 +380,7 @@ def test_the_past_is_replayed_under_another_policy(shell: Shell, deployment: Dep
         rows = document["rows"]
         assert [(row["jobs"], row["succeeded"]) for row in rows] == [(1, 1)] * len(rows)
         if arguments[0] == "plan":
-            _is_as_recorded(shell, document)
+            _check_recorded_row(shell, document)
         assert "history: 1 job has not succeeded" in err
     repeated = json.loads(shell.run("plan", "policy", "mine.yaml", "--seeds", "2", "-o", "json")[0])
     assert [row["policy"] for row in repeated["rows"]][1:] == ["mine", "as it was"]
@@ -383,8 +400,8 @@ def test_the_past_is_replayed_under_another_policy(shell: Shell, deployment: Dep
     assert [row["succeeded"] for row in several["rows"]] == [1] * 5
 
 
-def _is_as_recorded(shell: Shell, document: dict[str, Any]) -> None:
-    """Beside the replays stands what the ledger says: all cost, and what was kept of the jobs that are replayed."""
+def _check_recorded_row(shell: Shell, document: dict[str, Any]) -> None:
+    """Check the row of recorded results: the cost of all machines, and the targets and waits of the replayed job."""
     in_force, tried, was = document["rows"]
     assert in_force["policy"].endswith(" (in force)")
     assert (tried["policy"], was["policy"]) == ("mine", "as it was")
@@ -396,25 +413,25 @@ def _is_as_recorded(shell: Shell, document: dict[str, Any]) -> None:
     assert (was["target_met_pct"], was["wait_p95_s"]) == (done["target_met_pct"], done["queue_s"])
     assert was["launches"] >= 1
     notes = [note for note in document["notes"] if "as it was" in note]
-    assert "1 job that is not replayed (failed, cancelled, or not over) too" in notes[0]
-    assert "only as far as the 1 job that is not replayed held nothing up" in notes[1]
-    assert any(note.startswith("not comparable to the cent") for note in notes)
+    assert "also those of 1 job not replayed (failed, cancelled or unfinished)" in notes[0]
+    assert "unless the 1 job not replayed delayed the others" in notes[1]
+    assert any(note.startswith("not directly comparable") for note in notes)
 
 
-class Daemon:
-    """Answers what a daemon would of these jobs, the newest first, at 1000."""
+class FakeClient:
+    """Answers requests for these jobs as the API does, newest first; the daemon's clock is at 1000."""
 
     def __init__(self, *jobs: dict[str, object]) -> None:
         self.jobs = jobs
 
-    def get(self, path: str, **asked: object) -> object:
+    def get(self, path: str, **parameters: object) -> object:
         if path == "/v1/status":
             return {"now": 1000.0}
-        return list(self.jobs) if asked["before"] is None else []
+        return list(self.jobs) if parameters["before"] is None else []
 
 
-def told(name: str, at: float, *ranks: tuple[float | None, float | None], **more: object) -> dict[str, object]:
-    """A job as a daemon tells of it, whose nodes started and ended so."""
+def api_job(name: str, at: float, *ranks: tuple[float | None, float | None], **more: object) -> dict[str, object]:
+    """A job as the API returns it; ``ranks`` are start and end of its nodes."""
     kind = {"kind": "service", "requests_per_s": 10.0, "latency_ms": 20.0} if "finished_at" in more else {}
     spec = {"name": name, "user": "ada", "command": ["true"], "target": kind, "resources": {"vcpus": 1.0}}
     attempt = {"allocations": [{"started_at": started, "ended_at": ended} for started, ended in ranks]}
@@ -422,9 +439,9 @@ def told(name: str, at: float, *ranks: tuple[float | None, float | None], **more
     return {**base, **more}
 
 
-def test_jobs_submitted_in_one_moment_are_replayed_in_their_order() -> None:
-    jobs = [told(name, at, (10.0, 20.0)) for name, at in (("job-3", 990.0), ("job-2", 990.0), ("job-1", 980.0))]
-    work = recorded_workload(cast(Client, Daemon(*jobs)), 100.0)
+def test_jobs_submitted_at_the_same_time_keep_their_order() -> None:
+    jobs = [api_job(name, at, (10.0, 20.0)) for name, at in (("job-3", 990.0), ("job-2", 990.0), ("job-1", 980.0))]
+    work = recorded_workload(cast(Client, FakeClient(*jobs)), 100.0)
     assert [each.spec.name for each in work.arrivals] == ["job-1", "job-2", "job-3"]
     assert [each.at_s for each in work.arrivals] == [0.0, 10.0, 10.0]
     assert work.began_at == 980.0
@@ -433,56 +450,54 @@ def test_jobs_submitted_in_one_moment_are_replayed_in_their_order() -> None:
 @pytest.mark.parametrize(
     ("job", "runs_s"),
     [
-        (told("late", 900.0, (910.0, 960.0), (947.0, 997.0)), 50.0),  # the second node joined late
-        (told("lost", 900.0, (910.0, None), state="preempted"), None),
-        (told("up", 900.0, (910.0, None), state="running", finished_at=None), 90.0),  # so far
-        (told("let end", 900.0, (910.0, 950.0), state="cancelled", finished_at=951.0), 41.0),
-        (told("again", 900.0, (940.0, None), state="running", finished_at=None, attempts_made=2), 100.0),
-        (told("broken", 900.0, (910.0, 950.0), state="failed", finished_at=951.0), None),
-        (told("never up", 900.0, (None, None), state="placed", finished_at=None), None),
+        (api_job("late", 900.0, (910.0, 960.0), (947.0, 997.0)), 50.0),  # the second node joined late
+        (api_job("lost", 900.0, (910.0, None), state="preempted"), None),
+        (api_job("up", 900.0, (910.0, None), state="running", finished_at=None), 90.0),  # so far
+        (api_job("cancelled", 900.0, (910.0, 950.0), state="cancelled", finished_at=951.0), 41.0),
+        (api_job("again", 900.0, (940.0, None), state="running", finished_at=None, attempts_made=2), 100.0),
+        (api_job("broken", 900.0, (910.0, 950.0), state="failed", finished_at=951.0), None),
+        (api_job("never up", 900.0, (None, None), state="placed", finished_at=None), None),
     ],
 )
-def test_batch_is_replayed_as_long_as_a_node_ran_and_a_service_as_long_as_it_was_wanted(
-    job: dict[str, object], runs_s: float | None
-) -> None:
-    beside = told("beside", 990.0, (10.0, 20.0))
-    work = recorded_workload(cast(Client, Daemon(beside, job)), 100.0)
+def test_run_time_in_replays_of_batch_jobs_and_services(job: dict[str, object], runs_s: float | None) -> None:
+    other = api_job("other", 990.0, (10.0, 20.0))
+    work = recorded_workload(cast(Client, FakeClient(other, job)), 100.0)
     found = {each.spec.name: each.run_s for each in work.arrivals}
     assert found.get(str(job["id"])) == runs_s
 
 
-def test_a_policy_under_which_jobs_never_run_that_run_under_another_ends_with_1(desk: Shell) -> None:
-    (desk.directory / "few.csv").write_text("at_s,run_s,vcpus\n0,100,1\n5,50,4\n")
-    (desk.directory / "small.yaml").write_text("name: small\nallow:\n  instance_types: [m.small]\n")
-    _, err = desk.run("simulate", "few.csv", "default", "small.yaml", exit_code=1)
-    assert "hcloud: small: 1 of 2 jobs can never run: what it costs is not to be held beside others" in err
-    desk.run("simulate", "few.csv", "small.yaml", exit_code=0)
+def test_exit_code_is_1_if_a_policy_cannot_run_jobs_that_another_can(shell_with_files: Shell) -> None:
+    (shell_with_files.directory / "few.csv").write_text("at_s,run_s,vcpus\n0,100,1\n5,50,4\n")
+    (shell_with_files.directory / "small.yaml").write_text("name: small\nallow:\n  instance_types: [m.small]\n")
+    _, err = shell_with_files.run("simulate", "few.csv", "default", "small.yaml", exit_code=1)
+    assert "hcloud: small: 1 of 2 jobs can never run; its cost is not comparable with the others" in err
+    shell_with_files.run("simulate", "few.csv", "small.yaml", exit_code=0)
 
 
-def test_jobs_that_never_run_with_a_later_seed_end_a_comparison_with_1(desk: Shell) -> None:
-    (desk.directory / "small.yaml").write_text("name: small\nallow:\n  instance_types: [m.small]\n")
+def test_exit_code_is_1_if_jobs_can_never_run_with_a_later_seed(shell_with_files: Shell) -> None:
+    (shell_with_files.directory / "small.yaml").write_text("name: small\nallow:\n  instance_types: [m.small]\n")
     words = ("simulate", "high-variability", "--share", "0.002", "--hours", "0.4", "default", "small.yaml")
-    desk.run(*words, "--seed", "1", exit_code=0)
-    _, err = desk.run(*words, "--seed", "1", "--seeds", "2", exit_code=1)
-    assert "hcloud: small: 2 of 4 jobs, of all seeds, can never run: what it costs is not to be" in err
+    shell_with_files.run(*words, "--seed", "1", exit_code=0)
+    _, err = shell_with_files.run(*words, "--seed", "1", "--seeds", "2", exit_code=1)
+    assert "hcloud: small: 2 of 4 jobs of all seeds can never run; its cost is not comparable" in err
 
 
-def test_who_never_started_has_no_wait(desk: Shell) -> None:
-    (desk.directory / "large.csv").write_text("at_s,run_s,vcpus\n0,100,64\n")
-    out, _ = desk.run("simulate", "large.csv", "-o", "json", exit_code=1)
+def test_job_that_never_started_has_no_wait(shell_with_files: Shell) -> None:
+    (shell_with_files.directory / "large.csv").write_text("at_s,run_s,vcpus\n0,100,64\n")
+    out, _ = shell_with_files.run("simulate", "large.csv", "-o", "json", exit_code=1)
     (row,) = json.loads(out)["rows"]
     assert (row["wait_p50_s"], row["wait_p95_s"], row["succeeded"]) == (None, None, 0)
 
 
-def test_where_one_file_cannot_be_written_none_is(desk: Shell) -> None:
-    (desk.directory / "few.csv").write_text("at_s,run_s,vcpus\n0,10,1\n")
-    (desk.directory / "made" / "outcome.csv").mkdir(parents=True)
-    _, err = desk.run("simulate", "few.csv", "--out", "made", exit_code=2)
-    assert err.endswith("hcloud: made/outcome.csv: is a directory, where a file is to be written\n")
-    assert [each.name for each in (desk.directory / "made").iterdir()] == ["outcome.csv"]
+def test_result_files_are_written_all_or_none(shell_with_files: Shell) -> None:
+    (shell_with_files.directory / "few.csv").write_text("at_s,run_s,vcpus\n0,10,1\n")
+    (shell_with_files.directory / "made" / "outcome.csv").mkdir(parents=True)
+    _, err = shell_with_files.run("simulate", "few.csv", "--out", "made", exit_code=2)
+    assert err.endswith("hcloud: made/outcome.csv: is a directory; a file is to be written there\n")
+    assert [each.name for each in (shell_with_files.directory / "made").iterdir()] == ["outcome.csv"]
 
 
-def test_a_gap_of_years_between_arrivals_takes_no_time(desk: Shell) -> None:
-    (desk.directory / "gap.csv").write_text(f"at_s,run_s,vcpus\n0,10,1\n{300_000_000},10,1\n")
-    out, _ = desk.run("simulate", "gap.csv", "-o", "json")
+def test_years_between_arrivals_are_skipped(shell_with_files: Shell) -> None:
+    (shell_with_files.directory / "gap.csv").write_text(f"at_s,run_s,vcpus\n0,10,1\n{300_000_000},10,1\n")
+    out, _ = shell_with_files.run("simulate", "gap.csv", "-o", "json")
     assert json.loads(out)["rows"][0]["succeeded"] == 2

@@ -29,11 +29,11 @@ def test_policy_check_says_in_plain_words_what_the_policy_means(hcloud: Hcloud) 
     assert done.code == 0
     for words in (
         f"{file}: ok",
-        "spend: at most $1/h, $10/day, $100/month, each user $5/day, each user $50/month",
-        "at one time: at most 5 instances, 16 vCPUs, none dearer than $0.5/h, 4 jobs per user",
-        "spot: for best_effort, batch jobs that may be interrupted",
-        "idle machines: kept 1 x spin-up, at most 10m",
-        "part-used machines: no new jobs below 50% in use where a new machine costs less",
+        "budgets: at most $1/h, $10/day, $100/month, each user $5/day, each user $50/month",
+        "limits: at most 5 instances, 16 vCPUs, $0.5/h per instance, 4 jobs per user, 1000 queued jobs",
+        "spot: for best_effort, batch jobs, if interruptible",
+        "idle machines: kept for their boot time, at most 10m",
+        "partly used machines: no new jobs below 50% use if a new machine costs less",
     ):
         assert words in done.out
 
@@ -42,13 +42,13 @@ def test_policy_check_says_what_is_not_rented(tmp_path: Path, hcloud: Hcloud) ->
     file = tmp_path / "p.yaml"
     file.write_text("allow: {regions: [eu-*], instance_types: [m5.*, c5.*], markets: [on_demand]}\n")
     out = hcloud("policy", "check", file).out
-    assert "rent: regions eu-*; instance types m5.* c5.*; paid as on_demand" in out
+    assert "machines: regions eu-*; instance types m5.* c5.*; markets: on_demand" in out
     assert "spot: never" in out
     file.write_text("caps: {max_instances_per_type: {m5.large: 4}}\nretention: {minimum_s: 60, drain_below: 0}\n")
     out = hcloud("policy", "check", file).out
     assert "100 instances, 256 vCPUs, 4 of type m5.large" in out
-    assert "at least 1m00s, at most 1h00m" in out
-    assert "part-used machines: always filled" in out
+    assert "at least 1m, at most 1h" in out
+    assert "partly used machines: always filled with new jobs" in out
 
 
 def test_policy_check_as_json_holds_every_file_good_or_bad(tmp_path: Path, hcloud: Hcloud) -> None:

@@ -88,7 +88,7 @@ def test_results_that_are_no_folder_are_told_so(lab: LabShell) -> None:
     _, err = lab.run("papers", "quasar", exit_code=2)
     assert err == "hcloud: results is not a directory\n"
     _, err = lab.run("papers", "quasar", "--out", "results/page.md", exit_code=2)
-    assert err == "hcloud: results/results cannot be made: results is not a directory\n"
+    assert err == "hcloud: results/results cannot be created: results is not a directory\n"
     assert (lab.directory / "results").read_text() == "mine\n"
 
 

@@ -202,7 +202,7 @@ def test_resumed_bootstrap_measures_only_what_has_no_file(tmp_path: Path) -> Non
     path = write_profile(tmp_path / "made", profile("copy"))
     before = path.read_bytes()
     done = bootstrap(tmp_path, "--resume")
-    assert (done.returncode, done.stdout) == (0, "every program has its file already\n")
+    assert (done.returncode, done.stdout) == (0, "nothing to measure: every program already has a file\n")
     assert path.read_bytes() == before
 
 
@@ -230,8 +230,8 @@ def test_bootstrap_that_is_ended_leaves_nothing_behind(tmp_path: Path, number: s
     [
         (("paste",), "coreutils", 2, "there is no recipe 'paste'; known recipes are copy"),
         ((), "hcloud-no-such-package", 1, "not installed: hcloud-no-such-package (apt-get install hcloud-no-such"),
-        (("--provider", "azur"), "coreutils", 2, "there is no provider 'azur'; there are "),
-        (("--provider", "mock"), "coreutils", 2, "--provider mock goes with --type"),
+        (("--provider", "azur"), "coreutils", 2, "there is no provider 'azur'; known providers: "),
+        (("--provider", "mock"), "coreutils", 2, "--provider mock needs --type"),
     ],
 )
 def test_bootstrap_refuses_in_one_sentence(

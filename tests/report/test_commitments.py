@@ -1,32 +1,31 @@
-"""`hcloud report commitments`: what of reserved machines was used, and whether they paid off."""
+"""The commitments report: use of reserved machines, and whether they paid off."""
 
 import pytest
 
 from hcloud.report import ReportTable, build_report
-from tests.report.story import HOUR, Story
+from tests.report.log_builder import HOUR, LogBuilder
 
 
 @pytest.fixture
-def story() -> Story:
-    """A reserved machine of two vCPUs, half of it held for one of two hours, beside a rented one."""
-    told = Story()
-    told.machine(1, 0.0, 0.0, price=0.6, market="reserved", on_demand_usd_per_h=1.0)
-    told.machine(2, 0.0, 0.0, price=1.0)
-    told.submit(1)
-    told.start(1, 1, 0.0, vcpus=1.0, memory_mib=512)
-    told.end(1, 1, HOUR)
-    told.terminate(1, 2 * HOUR)
-    told.terminate(2, 2 * HOUR)
-    return told
+def log() -> LogBuilder:
+    """A reserved machine of two vCPUs, half of it held for one of two hours, and an on-demand machine."""
+    log = LogBuilder()
+    log.machine(1, 0.0, 0.0, price=0.6, market="reserved", on_demand_usd_per_h=1.0)
+    log.machine(2, 0.0, 0.0, price=1.0)
+    log.submit(1)
+    log.start(1, 1, 0.0, vcpus=1.0, memory_mib=512)
+    log.end(1, 1, HOUR)
+    log.terminate(1, 2 * HOUR)
+    log.terminate(2, 2 * HOUR)
+    return log
 
 
-def by(story: Story, grouping: str) -> ReportTable:
-    """The report at the end of the story."""
-    return build_report("commitments", iter(story.events), 3 * HOUR, by=grouping)
+def by(log: LogBuilder, grouping: str) -> ReportTable:
+    return build_report("commitments", iter(log.events), 3 * HOUR, by=grouping)
 
 
-def test_use_of_a_reserved_machine_is_told_with_its_break_even(story: Story) -> None:
-    table = by(story, "pool")
+def test_use_of_a_reserved_machine_with_its_break_even(log: LogBuilder) -> None:
+    table = by(log, "pool")
     row = dict(zip([column.name for column in table.columns], table.rows[0], strict=True))
     assert row["pool"] == "mock/r-a/small"
     assert row["machine_h"] == pytest.approx(2.0)
@@ -41,13 +40,13 @@ def test_use_of_a_reserved_machine_is_told_with_its_break_even(story: Story) -> 
 
 
 @pytest.mark.parametrize("grouping", ["pool", "market", "day", "user", "job", "tag:team"])
-def test_however_it_is_grouped_the_total_is_the_same(story: Story, grouping: str) -> None:
-    table, whole = by(story, grouping), by(story, "pool")
+def test_total_is_the_same_in_every_grouping(log: LogBuilder, grouping: str) -> None:
+    table, whole = by(log, grouping), by(log, "pool")
     assert table.total is not None and whole.total is not None
     assert table.total[-6:] == pytest.approx(whole.total[-6:])
     costs = [row[-3] for row in table.rows]
     assert sum(each for each in costs if isinstance(each, float)) == pytest.approx(1.2)
 
 
-def test_without_reserved_machines_there_is_nothing_to_tell() -> None:
-    assert by(Story(), "pool").rows == ()
+def test_without_reserved_machines_the_report_is_empty() -> None:
+    assert by(LogBuilder(), "pool").rows == ()

@@ -1,4 +1,4 @@
-"""Whatever happened: every cent a machine cost is charged exactly once, in every grouping."""
+"""Properties of the cost report on random logs: every cent is charged exactly once, in every grouping."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,7 +15,7 @@ from hcloud.report.cost import CostTable
 from hcloud.report.fleet import Stretch
 from hcloud.report.table import ReportTable
 from hcloud.spend_ledger import SpendLedger
-from tests.report.story import HOUR, Story
+from tests.report.log_builder import HOUR, LogBuilder
 
 NOW = 40 * HOUR
 moments = st.integers(0, 30 * 3600).map(float)
@@ -31,57 +31,57 @@ machines = st.lists(
 )
 
 
-def history(drawn: list[Any]) -> tuple[Story, float]:
-    """A story in the order of its times, and what its machines cost in all, worked out machine by machine."""
-    story, total, job = Story(), 0.0, 0
+def history(drawn: list[Any]) -> tuple[LogBuilder, float]:
+    """A log in the order of time, and the total cost of its machines, computed machine by machine."""
+    log, total, job = LogBuilder(), 0.0, 0
     for number, (launched_at, boot_s, life_s, price, changes, held) in enumerate(drawn, 1):
         ended_at = None if life_s is None else launched_at + life_s
-        story.machine(number, launched_at, min(launched_at + boot_s, ended_at or NOW), price)
+        log.machine(number, launched_at, min(launched_at + boot_s, ended_at or NOW), price)
         steps = [(launched_at, price)]
         for at, changed in sorted(changes, key=lambda change: change[0]):
             if launched_at <= at < (ended_at or NOW):
-                story.price(number, at, changed)
+                log.price(number, at, changed)
                 steps.append((at, changed))
         for start, length_s, vcpus, memory_mib, other in held:
             started_at = launched_at + start
             if started_at < (ended_at or NOW):
                 job += 1
-                story.submit(job, at=0.0, user="bob" if other else "ann")
-                story.start(job, number, started_at, vcpus, memory_mib)
+                log.submit(job, at=0.0, user="bob" if other else "ann")
+                log.start(job, number, started_at, vcpus, memory_mib)
                 if started_at + length_s < NOW:
-                    story.end(job, number, min(started_at + length_s, ended_at or NOW))
+                    log.end(job, number, min(started_at + length_s, ended_at or NOW))
         if ended_at is not None:
-            story.terminate(number, ended_at)
+            log.terminate(number, ended_at)
         until = NOW if ended_at is None else min(NOW, max(ended_at, launched_at + 60.0))
         ends = [at for at, _ in steps[1:]] + [until]
         total += sum(p * max(0.0, end - at) / 3600 for (at, p), end in zip(steps, ends, strict=True))
     order = {EventKind.JOB_SUBMITTED: 0, EventKind.INSTANCE_REQUESTED: 1, EventKind.INSTANCE_LAUNCHED: 2}
     late = {EventKind.UNIT_ENDED: 8, EventKind.INSTANCE_TERMINATED: 9}
-    story.events.sort(key=lambda event: (event.at, (order | late).get(event.kind, 5)))
-    story.events = [replace(event, seq=seq) for seq, event in enumerate(story.events, 1) if event.at <= NOW]
-    return story, total
+    log.events.sort(key=lambda event: (event.at, (order | late).get(event.kind, 5)))
+    log.events = [replace(event, seq=seq) for seq, event in enumerate(log.events, 1) if event.at <= NOW]
+    return log, total
 
 
 def charged(table: ReportTable) -> float:
-    """What a report's rows come to."""
+    """The sum of a report's rows in USD."""
     place = [column.name for column in table.columns].index("cost_usd")
     return sum(float(row[place] or 0.0) for row in table.rows)
 
 
 def check_all_is_charged_once(build: Callable[..., ReportTable], **limits: Any) -> None:
-    """The property, for a way to build the cost report."""
+    """Check the property for a function that builds the cost report."""
 
     @settings(**limits)
     @given(machines, moments)
     def holds(drawn: list[Any], cut: float) -> None:
-        story, total = history(drawn)
+        log, total = history(drawn)
         for by in ("job", "user", "tag:x", "pool", "market", "day"):
-            table = build("cost", iter(story.events), NOW, by=by)
+            table = build("cost", iter(log.events), NOW, by=by)
             assert charged(table) == pytest.approx(total)
             assert table.total is not None
             assert table.total[-2] == pytest.approx(total)
-            before = build("cost", iter(story.events), NOW, by=by, until=cut)
-            after = build("cost", iter(story.events), NOW, by=by, since=cut)
+            before = build("cost", iter(log.events), NOW, by=by, until=cut)
+            after = build("cost", iter(log.events), NOW, by=by, since=cut)
             # A machine that ended before the cut may be billed beyond it (its minimum); all else adds up.
             assert charged(before) + charged(after) == pytest.approx(total, abs=60 * 10.0 * 3 / 3600)
 
@@ -93,8 +93,7 @@ def test_every_cent_is_charged_once_in_every_grouping() -> None:
 
 
 @pytest.mark.parametrize("fault", ["idle time is forgotten", "the last stretch is forgotten", "shares are not scaled"])
-def test_a_lost_cent_is_noticed(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
-    """Seeded faults."""
+def test_seeded_faults_are_detected(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
     add, stretches = CostTable.add, fleet._stretches
     if fault == "idle time is forgotten":
         monkeypatch.setattr(CostTable, "add", lambda self, s: add(self, s) if s.holdings or s.booting else None)
@@ -108,31 +107,31 @@ def test_a_lost_cent_is_noticed(monkeypatch: pytest.MonkeyPatch, fault: str) -> 
 
 @given(machines)
 @settings(max_examples=40)
-def test_report_agrees_with_what_budgets_count(drawn: list[Any]) -> None:
-    story, _ = history(drawn)
-    book = SpendLedger()
-    book.follow(story.events)
-    month = book.spend(NOW).month_usd
-    assert charged(build_report("cost", iter(story.events), NOW)) == pytest.approx(month, abs=60 * 10.0 * 3 / 3600)
+def test_report_agrees_with_the_spend_ledger(drawn: list[Any]) -> None:
+    log, _ = history(drawn)
+    ledger = SpendLedger()
+    ledger.follow(log.events)
+    month = ledger.spend(NOW).month_usd
+    assert charged(build_report("cost", iter(log.events), NOW)) == pytest.approx(month, abs=60 * 10.0 * 3 / 3600)
 
 
-def busy_for_long(units: int) -> Story:
-    """A machine that runs one short unit after the other."""
-    story = Story()
-    story.machine(1, launched_at=0.0, ready_at=0.0)
+def busy_for_long(units: int) -> LogBuilder:
+    """A log of one machine that runs one short unit after the other."""
+    log = LogBuilder()
+    log.machine(1, launched_at=0.0, ready_at=0.0)
     for number in range(1, units + 1):
-        story.submit(number, at=number * 60.0)
-        story.start(number, 1, number * 60.0)
-        story.end(number, 1, number * 60.0 + 30.0)
-        story.finish(number, number * 60.0 + 30.0)
-    return story
+        log.submit(number, at=number * 60.0)
+        log.start(number, 1, number * 60.0)
+        log.end(number, 1, number * 60.0 + 30.0)
+        log.finish(number, number * 60.0 + 30.0)
+    return log
 
 
 def test_memory_does_not_grow_with_the_log() -> None:
-    story = busy_for_long(5000)
+    log = busy_for_long(5000)
     followed, most = fleet.FleetHistory(0.0, 1e9), 0
     seconds = 0.0
-    for event in story.events:
+    for event in log.events:
         seconds += sum(stretch.seconds for stretch in followed.take(event))
         machine = followed.machines["inst-1"]
         most = max(most, len(machine.holdings) + len(followed.jobs) + len(followed.units))
@@ -141,18 +140,17 @@ def test_memory_does_not_grow_with_the_log() -> None:
     assert seconds == 1e9
 
 
-def test_early_settling_changes_no_result() -> None:
-    story = busy_for_long(2000)
-    table = build_report("cost", iter(story.events), 2001 * 60.0)
+def test_settling_before_the_end_does_not_change_the_result() -> None:
+    log = busy_for_long(2000)
+    table = build_report("cost", iter(log.events), 2001 * 60.0)
     assert pricing.cost_usd(1.0, 2000 * 30.0 / 2) == pytest.approx(float(table.rows[0][2] or 0))
     assert charged(table) == pytest.approx(pricing.cost_usd(1.0, 2001 * 60.0))
 
 
-def test_an_event_alone_is_no_fault() -> None:
-    """A log cut off anywhere, in any order, makes a report and no error."""
-    story, _ = history([(0.0, 10.0, 600.0, 1.0, [(5.0, 2.0)], [(20.0, 30.0, 1.0, 512, False)])])
+def test_log_of_a_single_event_makes_a_report() -> None:
+    log, _ = history([(0.0, 10.0, 600.0, 1.0, [(5.0, 2.0)], [(20.0, 30.0, 1.0, 512, False)])])
     bare = [Event(seq=1, at=1.0, kind=kind) for kind in EventKind]
-    for events in ([event] for event in [*story.events, *bare]):
+    for events in ([event] for event in [*log.events, *bare]):
         for name in ("cost", "performance", "savings", "utilisation"):
             for by in ("job", "user", "tag:x", "pool", "market", "day"):
                 build_report(name, iter(events), NOW, by=by)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hcloud.core import pricing
 
 
-def test_machine_is_billed_for_its_minimum_at_least() -> None:
+def test_machine_is_billed_at_least_its_minimum() -> None:
     assert pricing.billed_s(10.0, 60.0) == 60.0
     assert pricing.billed_s(61.0, 60.0) == 61.0
     assert pricing.billed_s(-5.0, 0.0) == 0.0
@@ -32,14 +32,14 @@ def test_dominant_share_is_the_larger_fraction() -> None:
     assert pricing.dominant_share(1.0, 1, 0.0, 0.0) == 0.0
 
 
-def test_neighbours_that_want_more_than_all_share_in_proportion() -> None:
+def test_overcommitted_shares_are_scaled_down() -> None:
     assert pricing.split([0.25, 0.5]) == ((0.25, 0.5), 0.25)
     assert pricing.split([0.9, 0.9]) == ((0.5, 0.5), 0.0)
     assert pricing.split([]) == ((), 1.0)
 
 
 @given(st.lists(st.floats(0.0, 1.0), max_size=20))
-def test_split_gives_out_all_of_it_and_no_more(shares: list[float]) -> None:
+def test_split_shares_out_exactly_the_whole(shares: list[float]) -> None:
     fractions, rest = pricing.split(shares)
     assert sum(fractions) + rest == pytest.approx(1.0)
     assert rest >= 0.0

@@ -1,4 +1,4 @@
-"""Tell a small history as events, in the form the daemon writes them."""
+"""Builder of small event logs, in the form that the daemon writes them."""
 
 from typing import Any
 
@@ -7,14 +7,14 @@ from hcloud.core.model import Event, EventKind
 HOUR = 3600.0
 
 
-class Story:
-    """A log under construction. Every method appends one event."""
+class LogBuilder:
+    """An event log under construction. Every method appends one event, ``machine`` three."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []
 
     def add(self, kind: EventKind, at: float, **about: Any) -> None:
-        """Append an event; what is not a column of the log becomes a field."""
+        """Append an event; keywords that are not columns of the log become fields."""
         columns = {key: about.pop(key) for key in ("job_id", "instance_id", "user") if key in about}
         self.events.append(Event(seq=len(self.events) + 1, at=at, kind=kind, fields=about, **columns))
 
@@ -30,7 +30,7 @@ class Story:
         self.add(EventKind.JOB_SUBMITTED, at, job_id=f"job-{number}", user=user, **fields)
 
     def request(self, number: int, at: float = 0.0, price: float = 1.0, **fields: Any) -> None:
-        """A machine is requested: two vCPUs and 4 GiB for a dollar an hour, unless said otherwise."""
+        """A machine is requested; by default with two vCPUs and 4 GiB for one dollar per hour."""
         fields = {
             "provider": "mock",
             "region": "r",
@@ -47,11 +47,11 @@ class Story:
         self.add(EventKind.INSTANCE_REQUESTED, at, instance_id=f"inst-{number}", **fields)
 
     def launch(self, number: int, at: float, price: float = 1.0) -> None:
-        """The provider confirms it."""
+        """The provider confirms the launch."""
         self.add(EventKind.INSTANCE_LAUNCHED, at, instance_id=f"inst-{number}", launched_at=at, price_usd_per_h=price)
 
     def ready(self, number: int, at: float) -> None:
-        """Its worker registered."""
+        """The machine's worker has registered."""
         self.add(EventKind.INSTANCE_READY, at, instance_id=f"inst-{number}", boot_s=0.0)
 
     def machine(self, number: int, launched_at: float, ready_at: float, price: float = 1.0, **fields: Any) -> None:
@@ -61,14 +61,17 @@ class Story:
         self.ready(number, ready_at)
 
     def price(self, number: int, at: float, price: float) -> None:
-        """Its price changes."""
+        """The machine's price changes."""
         self.add(EventKind.INSTANCE_PRICE, at, instance_id=f"inst-{number}", price_usd_per_h=price)
 
-    def terminate(self, number: int, at: float, told_at: float | None = None, **fields: Any) -> None:
-        """It is confirmed gone."""
+    def terminate(self, number: int, at: float, recorded_at: float | None = None, **fields: Any) -> None:
+        """The provider confirms the termination."""
         fields = {"terminated_at": at, "billed": True, "code": "idle", "text": ""} | fields
         self.add(
-            EventKind.INSTANCE_TERMINATED, at if told_at is None else told_at, instance_id=f"inst-{number}", **fields
+            EventKind.INSTANCE_TERMINATED,
+            at if recorded_at is None else recorded_at,
+            instance_id=f"inst-{number}",
+            **fields,
         )
 
     def start(
@@ -97,7 +100,7 @@ class Story:
         self.add(kind, at, attempt=f"job-{job}.{attempt}", rank=rank, **about, **fields)
 
     def state(self, job: int, at: float, to: str) -> None:
-        """A job moves."""
+        """A job changes its state."""
         self.add(EventKind.JOB_STATE, at, job_id=f"job-{job}", user="ann", to=to, code="x")
 
     def finish(self, job: int, at: float, state: str = "succeeded", **fields: Any) -> None:
