@@ -99,7 +99,7 @@ class _FailedPlans(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         defect = record.exc_info[1] if record.exc_info else None
         is_planning = record.msg.startswith(("planning failed;", "classification failed;"))
-        told = is_planning or "a defect of HCloud;" in record.msg
+        told = is_planning or "a defect;" in record.msg
         planted = isinstance(defect, Planted) or isinstance(getattr(defect, "__cause__", None), Planted)
         if told and not planted:
             self.told.append(logging.Formatter().format(record))

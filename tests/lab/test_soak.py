@@ -166,7 +166,7 @@ BUGS: dict[str, tuple[Bug, int]] = {
     "ordered": (bugs.minds_no_orders, 20),
     "bounds": (bugs.resizes_in_vain, 0),
     "bug: the plan failed": (despite.cannot_plan_what_runs, 1),
-    "bug: job-. fails with a defect of HCloud": (despite.blames_other_jobs_than_those_it_fails_on, 29),
+    "bug: defect in HCloud: job-. fails": (despite.blames_other_jobs_than_those_it_fails_on, 29),
 }
 """By the promise that finds it out: a seeded bug, and the seed of a world in which it shows."""
 OTHERS = range(12)
