@@ -33,11 +33,11 @@ from hcloud.spec.policy import Allow, Budgets, Caps, Policy
 from hcloud.spend_ledger import DAY_S
 from hcloud.store import Store, Submission
 from hcloud.wiring import build_controller, build_providers
-from lab.soak.bystanders import OPERATOR, launch_of_others, order_about
+from lab.soak.outsiders import OPERATOR, launch_of_others, order_about
 from lab.soak.crash_points import EFFECTS, PROVIDER_CALLS, RUNNER_CALLS, CrashPoints, Killed
-from lab.soak.lease_promises import left_alone
+from lab.soak.lease_checks import left_alone
 from lab.soak.planted_defects import with_defects
-from lab.soak.promises import InvariantMonitor
+from lab.soak.invariant_monitor import InvariantMonitor
 from lab.soak.worlds import TROUBLED_S, Coming, SoakWorld, draw_world, work_of
 
 OWNER = "hcloud-soak"

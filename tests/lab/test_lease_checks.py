@@ -10,7 +10,7 @@ import pytest
 from hcloud.core.model import Event, EventKind, JobState, Nodes
 from hcloud.simulator.ground_truth import Moment
 from hcloud.store.live import LiveView
-from lab.soak.lease_promises import LeaseChecks
+from lab.soak.lease_checks import LeaseChecks
 from tests.planner.scenes import NOW, job, machine, spec
 
 IDLE = LiveView(instances=(machine(1),))

@@ -33,9 +33,9 @@ from hcloud.provider import unmarked
 from hcloud.simulator.ground_truth import MachineTruth, Moment, VirtualCloud
 from hcloud.spec.policy import Budgets, Policy
 from hcloud.store import LiveView, Store, Submission
-from lab.soak.bystanders import Bystanders
-from lab.soak.lease_promises import LeaseChecks
-from lab.soak.money_promises import CENT_DUST, ORPHAN_GRACE_S, MoneyChecks
+from lab.soak.outsiders import Bystanders
+from lab.soak.lease_checks import LeaseChecks
+from lab.soak.money_checks import CENT_DUST, ORPHAN_GRACE_S, MoneyChecks
 from lab.soak.planted_defects import unplanted
 from lab.soak.worlds import DESERVES
 
