@@ -58,14 +58,14 @@ class Bound:
 
 
 @dataclass(frozen=True, slots=True)
-class _OfferArrays:
+class _Machines:
     """Offers as arrays over M offers; ``count`` is infinite where no limit is stated."""
 
     vcpus: np.ndarray
     memory_mib: np.ndarray
     usd_per_s: np.ndarray
     count: np.ndarray
-    steady: np.ndarray
+    not_spot: np.ndarray
     reserved: np.ndarray
 
 
@@ -112,7 +112,7 @@ def lower_bound(
         return Bound(usd=0.0, committed_usd=0.0, deadlines_kept=keep_deadlines, slots=0)
     last_at_s = max(each.at_s for each in jobs)
     edges = _edges(jobs, last_at_s, slots, keep_deadlines)
-    usd = _solved(_crowds(jobs, edges, keep_deadlines, fastest), machines, edges, last_at_s)
+    usd = _solve(_job_classes(jobs, edges, keep_deadlines, fastest), machines, edges, last_at_s)
     reserved = machines.reserved
     committed_usd = float((machines.count[reserved] * machines.usd_per_s[reserved]).sum()) * last_at_s
     return Bound(
@@ -120,7 +120,7 @@ def lower_bound(
     )
 
 
-def _machines(offers: Sequence[Offer]) -> _OfferArrays:
+def _machines(offers: Sequence[Offer]) -> _Machines:
     """Merge offers of one size and market: the cheapest of them is as good as any, where its number is not limited."""
     rented: dict[tuple[float, int, bool], float] = {}
     rows: list[tuple[float, int, float, float, bool, bool]] = []
@@ -134,19 +134,19 @@ def _machines(offers: Sequence[Offer]) -> _OfferArrays:
         rented[key] = min(rented.get(key, math.inf), offer.price_usd_per_h)
     rows += [(vcpus, mib, usd, math.inf, steady, False) for (vcpus, mib, steady), usd in sorted(rented.items())]
     table = np.array(rows, dtype=np.float64).reshape(-1, 6)
-    return _OfferArrays(
+    return _Machines(
         vcpus=table[:, 0],
         memory_mib=table[:, 1],
         usd_per_s=table[:, 2] / HOUR_S,
         count=table[:, 3],
-        steady=table[:, 4] > 0,
+        not_spot=table[:, 4] > 0,
         reserved=table[:, 5] > 0,
     )
 
 
-def _fits(job: Arrival, machines: _OfferArrays) -> bool:
+def _fits(job: Arrival, machines: _Machines) -> bool:
     fits = (machines.vcpus >= _least_vcpus(job)) & (machines.memory_mib >= job.spec.resources.memory_mib)
-    return bool((fits & (machines.steady | job.spec.interruptible)).any())
+    return bool((fits & (machines.not_spot | job.spec.interruptible)).any())
 
 
 def _edges(jobs: Sequence[Arrival], last_at_s: float, slots: int, keep_deadlines: bool) -> np.ndarray:
@@ -170,7 +170,7 @@ def _window_s(job: Arrival, keep_deadlines: bool) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class _Crowds:
+class _JobClasses:
     """Jobs alike in size, market and the slots they may run in, added up: G crowds over T slots.
 
     ``run_s``: ``(G,)``, what each must run in all; ``most_s``: ``(G, T)``, what it can run in each slot.
@@ -179,12 +179,12 @@ class _Crowds:
     vcpus: np.ndarray
     memory_gib: np.ndarray
     largest: np.ndarray
-    firm: np.ndarray
+    uninterruptible: np.ndarray
     run_s: np.ndarray
     most_s: np.ndarray
 
 
-def _crowds(jobs: Sequence[Arrival], edges: np.ndarray, keep_deadlines: bool, fastest: float) -> _Crowds:
+def _job_classes(jobs: Sequence[Arrival], edges: np.ndarray, keep_deadlines: bool, fastest: float) -> _JobClasses:
     begins, ends = edges[:-1], edges[1:]
     run_s = np.array([each.run_s / fastest for each in jobs])
     at_s = np.array([each.at_s for each in jobs])
@@ -203,8 +203,13 @@ def _crowds(jobs: Sequence[Arrival], edges: np.ndarray, keep_deadlines: bool, fa
     np.add.at(total_s, crowd_of, run_s)
     np.add.at(most, crowd_of, most_s)
     table = np.array([key[:4] for key in places], dtype=np.float64)
-    return _Crowds(
-        vcpus=table[:, 0], memory_gib=table[:, 1], largest=table[:, 2], firm=table[:, 3] > 0, run_s=total_s, most_s=most
+    return _JobClasses(
+        vcpus=table[:, 0],
+        memory_gib=table[:, 1],
+        largest=table[:, 2],
+        uninterruptible=table[:, 3] > 0,
+        run_s=total_s,
+        most_s=most,
     )
 
 
@@ -220,7 +225,7 @@ def _least_vcpus(job: Arrival) -> float:
     return asked if within is None else min(asked, within[0])
 
 
-def _solved(crowds: _Crowds, machines: _OfferArrays, edges: np.ndarray, last_at_s: float) -> float:
+def _solve(crowds: _JobClasses, machines: _Machines, edges: np.ndarray, last_at_s: float) -> float:
     """Solve the program; return what is rented and, after the last arrival, what of the reserved is used, in USD."""
     begins, length_s = edges[:-1], np.diff(edges)
     crowd_of, slot_of = np.nonzero(crowds.most_s > 0)
@@ -229,7 +234,7 @@ def _solved(crowds: _Crowds, machines: _OfferArrays, edges: np.ndarray, last_at_
     # Each crowd's run time: minus what it runs is at most minus what it must.
     runs = rented + np.arange(len(crowd_of))
     rows.add(crowd_of, runs, np.full(len(runs), -1.0), -crowds.run_s)
-    for own, good in _kinds(crowds, machines):
+    for own, good in _coverage_classes(crowds, machines):
         for have, need in ((machines.vcpus, crowds.vcpus), (machines.memory_mib / 1024, crowds.memory_gib)):
             _cover(rows, np.where(good, have, 0.0), np.where(own, need, 0.0)[crowd_of], slot_of, len(begins))
     sunk = machines.reserved[None, :] & (begins < last_at_s)[:, None]
@@ -247,13 +252,13 @@ def _solved(crowds: _Crowds, machines: _OfferArrays, edges: np.ndarray, last_at_
     return float(solved.fun or 0.0)
 
 
-def _kinds(crowds: _Crowds, machines: _OfferArrays) -> list[tuple[np.ndarray, np.ndarray]]:
+def _coverage_classes(crowds: _JobClasses, machines: _Machines) -> list[tuple[np.ndarray, np.ndarray]]:
     """Return masks of crowds and of the offers that may serve them: all, the larger ones, those not for spot."""
     kinds: dict[tuple[bytes, bytes], tuple[np.ndarray, np.ndarray]] = {}
     for size in [0.0, *np.unique(machines.vcpus)][:SIZES]:
         for steady in (False, True):
-            own = (crowds.largest > size) & (crowds.firm | (not steady))
-            good = (machines.vcpus > size) & (machines.steady | (not steady))
+            own = (crowds.largest > size) & (crowds.uninterruptible | (not steady))
+            good = (machines.vcpus > size) & (machines.not_spot | (not steady))
             if own.any():
                 kinds.setdefault((own.tobytes(), good.tobytes()), (own, good))
     return list(kinds.values())

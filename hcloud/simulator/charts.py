@@ -23,7 +23,18 @@ DASHES = ("", "6 3", "2 2")
 """What tells lines of one colour apart."""
 CHARACTER = 6.5
 """How wide a character is, on average; those of East Asian scripts are twice as wide."""
-FULL = ("#eef3f8", "#d5e2ee", "#b9cfe3", "#9bbad6", "#7ea5c8", "#6390b9", "#4878a8", "#356393", "#244d7c", "#143763")
+HEAT_COLOURS = (
+    "#eef3f8",
+    "#d5e2ee",
+    "#b9cfe3",
+    "#9bbad6",
+    "#7ea5c8",
+    "#6390b9",
+    "#4878a8",
+    "#356393",
+    "#244d7c",
+    "#143763",
+)
 """From empty to full, a tenth each."""
 KINDS = {"batch": "#4878a8", "service": "#e08a3c"}
 
@@ -46,7 +57,7 @@ def cost_svg(outcomes: Sequence[SimulationResult]) -> str:
     parts = [f'<text x="8" y="18">cost in USD: {kinds}; targets met</text>']
     for number, each in enumerate(outcomes):
         top, x = 34 + number * 30, 220.0
-        parts.append(f'<text x="8" y="{top + 15}">{_fitting(each.name, x - 16)}</text>')
+        parts.append(f'<text x="8" y="{top + 15}">{_fit_text(each.name, x - 16)}</text>')
         for usd, colour in ((each.committed_usd, COLOURS["reserved"]), (each.metered_usd, COLOURS["on_demand"])):
             width = 400 * usd / most
             parts.append(f'<rect x="{x:.1f}" y="{top}" width="{width:.1f}" height="20" fill="{colour}"/>')
@@ -68,7 +79,7 @@ def limits_svg(title: str, means: Mapping[str, Mean]) -> str:
 
 def _bar(label: str, each: Mean, top: int, most: float) -> Iterator[str]:
     width, half = BAR * each.value / most, BAR * (each.half_width or 0.0) / most
-    yield f'<text x="8" y="{top + 13}">{_fitting(label, BAR_LEFT - 8)}</text>'
+    yield f'<text x="8" y="{top + 13}">{_fit_text(label, BAR_LEFT - 8)}</text>'
     yield f'<rect x="{BAR_LEFT}" y="{top}" width="{width:.1f}" height="{BAR_ROW - 6}" fill="#4878a8"/>'
     middle = top + (BAR_ROW - 6) / 2
     yield (
@@ -83,11 +94,11 @@ def fullness_svg(outcomes: Sequence[SimulationResult]) -> str:
     their vCPUs units held; white where they were not up. The strip to the left says how each is paid for.
     """
     parts, legend_x = ['<text x="8" y="18">vCPUs held by jobs, of those up:</text>'], 210
-    for number, colour in enumerate(FULL):
+    for number, colour in enumerate(HEAT_COLOURS):
         parts.append(f'<rect x="{legend_x + 24 * number}" y="6" width="24" height="14" fill="{colour}"/>')
-    parts.append(f'<text x="{legend_x + 24 * len(FULL) + 8}" y="18">0 to 100 %</text>')
+    parts.append(f'<text x="{legend_x + 24 * len(HEAT_COLOURS) + 8}" y="18">0 to 100 %</text>')
     for number, each in enumerate(outcomes):
-        parts += _fullness(each, 20 + GAP + number * (PLOT_HEIGHT + GAP))
+        parts += _heat_map(each, 20 + GAP + number * (PLOT_HEIGHT + GAP))
     return _document(parts, 20 + GAP + len(outcomes) * (PLOT_HEIGHT + GAP))
 
 
@@ -133,23 +144,23 @@ def waits_svg(outcomes: Sequence[SimulationResult]) -> str:
         parts.append(_line(points, colour, dashes))
         x, y = PLOT_LEFT + PLOT_WIDTH + 12, top + 16 + 18 * number
         parts.append(_line([(x, y - 4), (x + 20, y - 4)], colour, dashes))
-        parts.append(f'<text x="{x + 26}" y="{y}" fill="{colour}">{_fitting(each.name, WIDTH - x - 34)}</text>')
+        parts.append(f'<text x="{x + 26}" y="{y}" fill="{colour}">{_fit_text(each.name, WIDTH - x - 34)}</text>')
     return _document(parts, max(bottom + 30, top + 30 + 18 * len(outcomes)))
 
 
-def _fullness(outcome: SimulationResult, top: int) -> Iterator[str]:
+def _heat_map(outcome: SimulationResult, top: int) -> Iterator[str]:
     full = outcome.fullness
-    name, high = _fitting(outcome.name, PLOT_WIDTH - 60), PLOT_HEIGHT / max(1, len(full.shares))
+    name, high = _fit_text(outcome.name, PLOT_WIDTH - 60), PLOT_HEIGHT / max(1, len(full.shares))
     machines = "1 machine" if full.machines == 1 else f"{full.machines} machines"
     yield f'<text x="{PLOT_LEFT}" y="{top - 8}">{name}: {machines}, as they came up</text>'
     for row, (market, shares) in enumerate(zip(full.markets, full.shares, strict=True)):
         y = top + row * high
         strip = f'x="{PLOT_LEFT - 10}" y="{y:.2f}" width="6" height="{high:.2f}"'
         yield f'<rect {strip} fill="{COLOURS[market]}"/>'
-        for first, until, level in _stretches(shares):
+        for first, until, level in _level_runs(shares):
             x, width = PLOT_LEFT + PLOT_WIDTH * first / COLUMNS, PLOT_WIDTH * (until - first) / COLUMNS
             place = f'x="{x:.1f}" y="{y:.2f}" width="{width:.1f}" height="{high:.2f}"'
-            yield f'<rect {place} fill="{FULL[level]}" shape-rendering="crispEdges"/>'
+            yield f'<rect {place} fill="{HEAT_COLOURS[level]}" shape-rendering="crispEdges"/>'
     for number, market in enumerate(market for market in COLOURS if market in full.markets):
         x, y = PLOT_LEFT + PLOT_WIDTH + 16, top + 14 + 18 * number
         yield f'<text x="{x}" y="{y}" fill="{COLOURS[market]}">{market.replace("_", "-")}</text>'
@@ -158,9 +169,9 @@ def _fullness(outcome: SimulationResult, top: int) -> Iterator[str]:
     yield f'<text x="{PLOT_LEFT + PLOT_WIDTH - 40}" y="{bottom + 16}">{_span(outcome.span_s)}</text>'
 
 
-def _stretches(shares: Sequence[float | None]) -> Iterator[tuple[int, int, int]]:
+def _level_runs(shares: Sequence[float | None]) -> Iterator[tuple[int, int, int]]:
     """Yield from which column to which a row has one level (0..9), where its machines were up."""
-    levels = [None if part is None else min(len(FULL) - 1, int(part * len(FULL))) for part in shares]
+    levels = [None if part is None else min(len(HEAT_COLOURS) - 1, int(part * len(HEAT_COLOURS))) for part in shares]
     for level, columns in groupby(range(len(levels)), key=levels.__getitem__):
         at = list(columns)
         if level is not None:
@@ -177,7 +188,7 @@ def _box(outcome: SimulationResult, kind: str, top: int, most: float) -> Iterato
         _part_x(part or 0.0, most)
         for part in (*(quantile(found, share, kind) for share in (0.05, 0.25, 0.5, 0.75, 0.95)), mean(found, kind))
     )
-    yield f'<text x="8" y="{y + 4}">{_fitting(outcome.name, BOX_LEFT - 70)}, {kind}</text>'
+    yield f'<text x="8" y="{y + 4}">{_fit_text(outcome.name, BOX_LEFT - 70)}, {kind}</text>'
     yield f'<line x1="{low:.1f}" y1="{y}" x2="{high:.1f}" y2="{y}" stroke="{colour}"/>'
     box = f'x="{first:.1f}" y="{top}" width="{third - first:.1f}" height="20"'
     yield f'<rect {box} fill="{colour}" fill-opacity="0.4" stroke="{colour}"/>'
@@ -200,7 +211,7 @@ def _allocation(outcome: SimulationResult, top: int, most: float, span_s: float)
         """Return x and y in the picture's units; y grows downwards."""
         return PLOT_LEFT + PLOT_WIDTH * at_s / span_s, bottom - PLOT_HEIGHT * vcpus / most
 
-    name = _fitting(outcome.name, PLOT_WIDTH - 60)
+    name = _fit_text(outcome.name, PLOT_WIDTH - 60)
     yield f'<text x="{PLOT_LEFT}" y="{top - 8}">{name}: vCPUs up (areas) and held by jobs (line)</text>'
     below = [0.0] * len(series.at_s)
     for number, market in enumerate(name for name in COLOURS if name in series.up_vcpus):
@@ -218,22 +229,22 @@ def _allocation(outcome: SimulationResult, top: int, most: float, span_s: float)
     yield f'<text x="{PLOT_LEFT + PLOT_WIDTH - 40}" y="{bottom + 16}">{_span(span_s)}</text>'
 
 
-def _fitting(name: str, width: float) -> str:
+def _fit_text(name: str, width: float) -> str:
     """Return a name that takes at most so much room, as XML: of a long one both ends, which distinguish files."""
     most = int(width / CHARACTER)
     end = most // 2
-    if sum(map(_characters, name)) <= most:
+    if sum(map(_character_width, name)) <= most:
         return escape(name)
-    return escape(f"{_beginning(name, most - end - 1)}\u2026{_beginning(name[::-1], end)[::-1]}")
+    return escape(f"{_prefix(name, most - end - 1)}\u2026{_prefix(name[::-1], end)[::-1]}")
 
 
-def _beginning(text: str, most: int) -> str:
+def _prefix(text: str, most: int) -> str:
     """Return as much of a text as takes the room of so many characters."""
-    ends = accumulate(map(_characters, text))
+    ends = accumulate(map(_character_width, text))
     return text[: sum(end <= most for end in ends)]
 
 
-def _characters(letter: str) -> int:
+def _character_width(letter: str) -> int:
     """Return the room of how many characters a letter takes."""
     return 2 if east_asian_width(letter) in "WF" else 1
 

@@ -16,7 +16,7 @@ from hcloud.spec.validation import nearest
 
 FULL_SERVER, FULL_SERVER_VCPUS = "m.2xlarge", 16.0
 """The mock provider's largest type, and what HCloud calls a full server."""
-P95_OF_TYPICAL_BOOT = 4.0
+P95_TO_MEDIAN_BOOT = 4.0
 """A slow boot beside a typical one, where only the typical one is known: 29 published start-up times of Linux machines
 on EC2 and GCE, 2012 to 2026, have a median of 24 s and a 95th percentile of 100 s."""
 BOOT: Mapping[str, object] = {"p50_s": 24.0, "p95_s": 100.0}
@@ -61,7 +61,7 @@ def _cloud_of(offers: Sequence[Offer], taken: Sequence[Offer]) -> dict[str, obje
         "regions": {offer.zone: offer.region for offer in offers},
         "region_price_factors": factors,
         "markets": sorted({offer.market.value for offer in offers}),
-        "boot": {"p50_s": boot_s, "p95_s": P95_OF_TYPICAL_BOOT * boot_s},
+        "boot": {"p50_s": boot_s, "p95_s": P95_TO_MEDIAN_BOOT * boot_s},
         "billing_minimum_s": max(offer.billing_minimum_s for offer in offers),
         "quotas": _quotas(offers, taken),
         "reserved": _reserved(offers, taken),
@@ -158,13 +158,13 @@ def _reserved(offers: Sequence[Offer], taken: Sequence[Offer]) -> dict[str, int]
             counts[_place(offer)] += offer.available
     for (region, pool), own in shared.items():
         used = [o for o in taken if o.market is Market.RESERVED and (o.region, o.pool) == (region, pool)]
-        place, count = _as_one_type(own, sum(offer.price_usd_per_h for offer in used))
+        place, count = _pool_as_machines(own, sum(offer.price_usd_per_h for offer in used))
         counts[place] += count
-    sold = _sold_reserved(offers)
+    sold = _reservable_places(offers)
     return {place: count for place, count in sorted(counts.items()) if count and place in sold}
 
 
-def _sold_reserved(offers: Sequence[Offer]) -> set[str]:
+def _reservable_places(offers: Sequence[Offer]) -> set[str]:
     """Return where which types can be reserved on the made cloud; what is up of a commitment that is over, cannot."""
     names = {offer.instance_type.name for offer in offers if offer.market is Market.RESERVED}
     return {_place(offer) for offer in offers if offer.instance_type.name in names}
@@ -174,7 +174,7 @@ def _place(offer: Offer) -> str:
     return f"{offer.zone}/{offer.instance_type.name}"
 
 
-def _as_one_type(own: Sequence[Offer], used_usd_per_h: float) -> tuple[str, int]:
+def _pool_as_machines(own: Sequence[Offer], used_usd_per_h: float) -> tuple[str, int]:
     """Return a commitment that these offers share as so many machines of one type in one zone."""
     worth = {offer.key: (offer.available or 0) * offer.price_usd_per_h for offer in own}
     most = max(worth.values())
@@ -195,7 +195,9 @@ def cloud_of_catalogue(known: PriceCatalogue, cloud: str, region: str) -> dict[s
         raise BadInput(f"--cloud {cloud}/{region}: no price is known there; {nearest(region, regions)}")
     names = sorted({key.type for key in known.quotes if (key.cloud, key.region) == (cloud, region)})
     sizes = {name: size for name in names if (size := known.sizes.get((cloud, name))) is not None and _ordinary(size)}
-    types = {name: made for name, size in sizes.items() if (made := _listed(known, (cloud, region, name), size))}
+    types = {
+        name: made for name, size in sizes.items() if (made := _catalogue_type(known, (cloud, region, name), size))
+    }
     if not types:
         raise BadInput(
             f"--cloud {cloud}/{region}: no ordinary machine has a price on demand there; name another region"
@@ -220,7 +222,7 @@ def _ordinary(size: TypeSize) -> bool:
     return not size.burstable and size.arch == "x86_64" and not size.gpus
 
 
-def _listed(known: PriceCatalogue, place: tuple[str, str, str], size: TypeSize) -> dict[str, object]:
+def _catalogue_type(known: PriceCatalogue, place: tuple[str, str, str], size: TypeSize) -> dict[str, object]:
     """Return a type's settings; empty where its price on demand is not known. It is in those markets that have one."""
     usd = {market: quote.usd_per_h for market, plan in PLANS.items() if (quote := known.price(*place, plan))}
     whole = usd.get(Market.ON_DEMAND)
@@ -242,7 +244,7 @@ def reserved_for(policy: Policy, workload: Workload, cloud: Mapping[str, object]
     if Market.RESERVED.value not in _names(cloud.get("markets", Market)):
         return {}
     cores, strategy = workload.cores(), policy.provisioning.strategy
-    wanted = {"sr": 1.15 * max(cores), "hf": _steady(cores), "hm": _steady(cores)}.get(strategy, 0.0)
+    wanted = {"sr": 1.15 * max(cores), "hf": _steady_cores(cores), "hm": _steady_cores(cores)}.get(strategy, 0.0)
     server = _full_server(cloud.get("types"))
     if server is None:
         return {}
@@ -282,6 +284,6 @@ def _names(markets: object) -> set[str]:
     return {str(getattr(each, "value", each)) for each in markets} if isinstance(markets, Iterable) else set()
 
 
-def _steady(cores: Sequence[float]) -> float:
+def _steady_cores(cores: Sequence[float]) -> float:
     """The least load after the first jobs have come: the tenth percentile, so that one idle minute does not decide."""
     return sorted(cores)[len(cores) // 10]

@@ -15,7 +15,7 @@ import numpy as np
 
 from hcloud.core.errors import BadInput
 from hcloud.core.model import BatchTarget, BestEffortTarget, JobSpec, Nodes, ProgressHook, Resources
-from hcloud.simulator.program_models import PART_OF_SERVER
+from hcloud.simulator.program_models import SERVER_PRESSURE_SHARE
 from hcloud.simulator.programs import Programs, Run
 from hcloud.simulator.scenarios import SCENARIOS, make_scenario, service_job
 from hcloud.simulator.workload import MIB_PER_VCPU, Arrival, Workload, workload_of
@@ -77,7 +77,7 @@ GCE = {"n1.1": 1, "n1.2": 2, "n1.4": 4, "n1.8": 8, "n1.16": 16}
 GCE_USD_PER_VCPU_H = 0.05
 ON_DEMAND_OVER_RESERVED = 2.74
 """Prices per hour, on average (Dissertation §8.5.1)."""
-PRESSURE_BY_SIZE = math.log(PART_OF_SERVER) / math.log(2.0 / FULL_VCPUS)
+PRESSURE_BY_SIZE = math.log(SERVER_PRESSURE_SHARE) / math.log(2.0 / FULL_VCPUS)
 """How pressure falls with a server's size: from a machine of two cores to one of sixteen it does so by that part."""
 POOLS = (("st", "single", 1, 29), ("mt", "single", 4, 22), ("mp", "single", 4, 60), ("io", "analytics", 2, 25))
 """Paragon's kinds of workload in equal shares: name, kind of program, cores, and how many programs there are; of its
@@ -143,7 +143,7 @@ def _paragon(rng: np.random.Generator, times: Sequence[float], mean_run_s: float
     return [_paragon_job(programs, at_s, number, mean_run_s) for number, at_s in enumerate(sorted(times), 1)]
 
 
-def _every(step_s: float, count: int) -> list[float]:
+def _evenly_spaced(step_s: float, count: int) -> list[float]:
     return [step_s * number for number in range(count)]
 
 
@@ -155,7 +155,7 @@ def _gaussian(rng: np.random.Generator, mean_s: float, sigma_s: float, count: in
 
 def _burst(share: float) -> list[float]:
     """7,500 jobs a second apart, and 1,000 more within 100 s after the first 3,750; or a share of either."""
-    evenly, at_once = _every(1.0 / share, round(7500 * share)), _every(0.1 / share, round(1000 * share))
+    evenly, at_once = _evenly_spaced(1.0 / share, round(7500 * share)), _evenly_spaced(0.1 / share, round(1000 * share))
     return evenly + [3750.0 + at_s for at_s in at_once]
 
 
@@ -188,7 +188,7 @@ class _ClusterExperiment:
     truth: Truth
 
 
-def _private(heterogeneity: float, servers: Sequence[Server]) -> Truth:
+def _private_cluster(heterogeneity: float, servers: Sequence[Server]) -> Truth:
     """Return the truth of a cluster of old and new servers, which differ by more than a cloud's types. No other
     tenant is on them (Paragon §5), and on smaller ones everybody presses harder.
 
@@ -205,14 +205,14 @@ def _usual_vcpus(servers: Sequence[Server]) -> float:
     return sum(each.count * each.vcpus**2 for each in servers) / sum(each.count * each.vcpus for each in servers)
 
 
-_SMALL, _LARGE = _private(5.2, PARAGON_SMALL), _private(2.8, PARAGON_EC2)
+_SMALL, _LARGE = _private_cluster(5.2, PARAGON_SMALL), _private_cluster(2.8, PARAGON_EC2)
 """So much do types differ that any of the servers on which a job fits runs it at 0.77 and 0.78 of its best speed, on
 average: choosing types well gained 24 %, 20 %, 38 % and 40 % by kind of workload on the small cluster (§2.2), and who
 ignores them loses 22 % on the large one (§1)."""
-_PLANS: dict[str, _ClusterExperiment] = {
+_CLUSTER_EXPERIMENTS: dict[str, _ClusterExperiment] = {
     "paragon-small-low": _ClusterExperiment(
         summary="178 jobs on 40 servers, every 10 s", servers=PARAGON_SMALL, truth=_SMALL,
-        arrivals=lambda rng, share: _paragon(rng, _every(10.0 / share, round(178 * share)), 150.0),
+        arrivals=lambda rng, share: _paragon(rng, _evenly_spaced(10.0 / share, round(178 * share)), 150.0),
     ),
     "paragon-small-medium": _ClusterExperiment(
         summary="178 jobs on 40 servers, every 10 s or so, Gaussian", servers=PARAGON_SMALL, truth=_SMALL,
@@ -221,19 +221,19 @@ _PLANS: dict[str, _ClusterExperiment] = {
     "paragon-small-phases": _ClusterExperiment(
         summary="178 jobs with phases on 40 servers, every 10 s", servers=PARAGON_SMALL,
         truth=replace(_SMALL, phased=1.0),
-        arrivals=lambda rng, share: _paragon(rng, _every(10.0 / share, round(178 * share)), 450.0),
+        arrivals=lambda rng, share: _paragon(rng, _evenly_spaced(10.0 / share, round(178 * share)), 450.0),
     ),
     "paragon-small-oversubscribed": _ClusterExperiment(
         summary="178 jobs on 40 servers, every second", servers=PARAGON_SMALL, truth=_SMALL,
-        arrivals=lambda rng, share: _paragon(rng, _every(1.0 / share, round(178 * share)), 330.0),
+        arrivals=lambda rng, share: _paragon(rng, _evenly_spaced(1.0 / share, round(178 * share)), 330.0),
     ),
     "paragon-large-low": _ClusterExperiment(
         summary="2,500 jobs on 1,000 servers, every second", servers=PARAGON_EC2, truth=_LARGE,
-        arrivals=lambda rng, share: _paragon(rng, _every(1.0 / share, round(2500 * share)), 1000.0),
+        arrivals=lambda rng, share: _paragon(rng, _evenly_spaced(1.0 / share, round(2500 * share)), 1000.0),
     ),
     "paragon-large-high": _ClusterExperiment(
         summary="5,000 jobs on 1,000 servers, every second", servers=PARAGON_EC2, truth=_LARGE,
-        arrivals=lambda rng, share: _paragon(rng, _every(1.0 / share, round(5000 * share)), 2200.0),
+        arrivals=lambda rng, share: _paragon(rng, _evenly_spaced(1.0 / share, round(5000 * share)), 2200.0),
     ),
     "paragon-large-oversubscribed": _ClusterExperiment(
         summary="8,500 jobs on 1,000 servers, every second and a burst", servers=PARAGON_EC2, truth=_LARGE,
@@ -241,15 +241,15 @@ _PLANS: dict[str, _ClusterExperiment] = {
     ),
     "paragon-day": _ClusterExperiment(
         summary="100,000 jobs on 10,000 servers, in a day", servers=PARAGON_DAY, truth=_LARGE,
-        arrivals=lambda rng, share: _paragon(rng, _every(0.864 / share, round(100_000 * share)), 8640.0),
+        arrivals=lambda rng, share: _paragon(rng, _evenly_spaced(0.864 / share, round(100_000 * share)), 8640.0),
     ),
     "quasar": _ClusterExperiment(
         summary="1,200 mixed jobs on 200 servers, every second", servers=QUASAR_EC2, truth=_LARGE,
-        arrivals=lambda rng, share: _quasar(rng, _every(1.0 / share, round(1200 * share))),
+        arrivals=lambda rng, share: _quasar(rng, _evenly_spaced(1.0 / share, round(1200 * share))),
     ),
 }  # fmt: skip
 EXPERIMENTS: dict[str, str] = {each.name: each.summary for each in SCENARIOS.values()} | {
-    name: plan.summary for name, plan in _PLANS.items()
+    name: plan.summary for name, plan in _CLUSTER_EXPERIMENTS.items()
 }
 """Every experiment by name, with what it is."""
 
@@ -265,11 +265,11 @@ def make_experiment(
     if name in SCENARIOS:
         made = make_scenario(name, seed, hours=hours, share=share, sensitive=sensitive)
         return Experiment(workload=made, cloud=gce(), truth=Truth(heterogeneity=0.0))
-    if name not in _PLANS:
+    if name not in _CLUSTER_EXPERIMENTS:
         raise BadInput(f"there is no experiment {name!r}; {nearest(name, EXPERIMENTS)}")
     if not 0 < share <= 1:
         raise BadInput(f"a share of {share:g} cannot be made; 0 < share <= 1")
-    plan, rng = _PLANS[name], np.random.default_rng([seed, sum(map(ord, name))])
+    plan, rng = _CLUSTER_EXPERIMENTS[name], np.random.default_rng([seed, sum(map(ord, name))])
     servers = [replace(each, count=max(1, round(each.count * share))) for each in plan.servers]
     jobs = [replace(each, at_s=each.at_s + WARM_UP_S) for each in plan.arrivals(rng, share)]
     made = workload_of(name if share == 1 else f"{name} x {share:g}", [*_warm_up(servers), *jobs])

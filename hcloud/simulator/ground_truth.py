@@ -11,9 +11,9 @@ from hcloud.planner.snapshot import Spend
 from hcloud.provider import LaunchRequest, MachineSource, Provider
 from hcloud.store import LiveView
 
-ENDED_ITSELF = "ended itself"
+SELF_TERMINATED = "ended itself"
 """How a virtual cloud begins to tell of a machine that nobody asked to end."""
-ASKED = ("asked to end", "terminated on request")
+TERMINATED_ON_REQUEST = ("asked to end", "terminated on request")
 """How it tells of one that somebody asked."""
 
 
@@ -59,7 +59,7 @@ class VirtualCloud(Provider, MachineSource, Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Booked:
+class DaemonSpend:
     """What a daemon took for spent ``at`` its time, having read the log up to event ``seq``."""
 
     spend: Spend
@@ -68,7 +68,7 @@ class Booked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Moment:
+class CycleContext:
     """What one look needs besides the store: the world's time, and whether the last cycle went through undisturbed."""
 
     now: float
@@ -76,6 +76,6 @@ class Moment:
     undisturbed: bool = False
     paused: bool = False
     """An operator's pause was in force all through the last cycle."""
-    answering: frozenset[str] = frozenset()
+    reachable: frozenset[str] = frozenset()
     """The machines whose workers answered in the last cycle."""
-    booked: Booked | None = None
+    daemon_spend: DaemonSpend | None = None

@@ -41,7 +41,7 @@ def run_times_s(workload: Workload, events: Iterable[Event]) -> tuple[float, ...
     return tuple(ran_s.get(job_id, inf) for job_id in ids[: len(workload.arrivals)])
 
 
-def at_their_best(workload: Workload, runs: Sequence[Sequence[float]]) -> Workload:
+def with_shortest_runs(workload: Workload, runs: Sequence[Sequence[float]]) -> Workload:
     """Return the workload with each job as short as it ever ran in any of ``runs``, or is said to run.
 
     So the bound holds for each of those runs, however fast their machines were.
@@ -54,7 +54,7 @@ def at_their_best(workload: Workload, runs: Sequence[Sequence[float]]) -> Worklo
     return replace(workload, arrivals=arrivals)
 
 
-def offers_at_their_lowest(setting: Setting, folder: Path, span_s: float) -> tuple[Offer, ...]:
+def lowest_offers(setting: Setting, folder: Path, span_s: float) -> tuple[Offer, ...]:
     """Return what the setting's cloud offers, each at its lowest price of the first ``span_s``."""
     step_s = min(_price_step_s(each) for each in setting.providers.values())
     seen: list[Sequence[Offer]] = []
@@ -79,8 +79,8 @@ def distance(
 ) -> Bound:
     """Return the bound that holds for all of these outcomes of the setting's workload on its cloud."""
     span_s = max(each.span_s for each in outcomes)
-    offers = offers_at_their_lowest(setting, folder, span_s)
-    return lower_bound(at_their_best(setting.workload, runs), offers, keep_deadlines=False)
+    offers = lowest_offers(setting, folder, span_s)
+    return lower_bound(with_shortest_runs(setting.workload, runs), offers, keep_deadlines=False)
 
 
 def peer_comparison(outcomes: Sequence[SimulationResult], bounds: Sequence[Bound]) -> ReportTable:

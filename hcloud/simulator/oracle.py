@@ -16,12 +16,12 @@ from hcloud.core.estimates import Classification, Estimate
 from hcloud.planner.plan import Plan
 from hcloud.planner.snapshot import Snapshot
 from hcloud.quarantine.planning import Planner
-from hcloud.simulator.program_models import SOURCES, Nature
+from hcloud.simulator.program_models import SOURCES, ProgramModel
 from hcloud.simulator.world import World
 from hcloud.spec.policy import Policy
 
 
-def told_the_truth(world: World, planner: Planner) -> Planner:
+def with_true_beliefs(world: World, planner: Planner) -> Planner:
     """Return ``planner`` for which speeds on types and tolerated and caused pressures are the world's own."""
 
     def plan(snapshot: Snapshot, policy: Policy, rng: np.random.Generator) -> Plan:
@@ -37,23 +37,23 @@ def corrected(world: World, key: str, belief: Classification) -> Classification:
 
     ``key``: a job's ``application``. A program the world has not met stays as believed.
     """
-    nature = world.known_nature(row_name(key).rpartition("~")[0])
-    if nature is None:
+    model = world.known_program(row_name(key).rpartition("~")[0])
+    if model is None:
         return belief
     return replace(
         belief,
-        by_type=_by_type(world, nature, belief.by_type),
-        tolerated={name: _exactly(min(100.0, each)) for name, each in zip(SOURCES, nature.tolerated, strict=True)},
-        caused={name: _exactly(each) for name, each in zip(SOURCES, nature.caused, strict=True)},
+        by_type=_by_type(world, model, belief.by_type),
+        tolerated={name: _exact(min(100.0, each)) for name, each in zip(SOURCES, model.tolerated, strict=True)},
+        caused={name: _exact(each) for name, each in zip(SOURCES, model.caused, strict=True)},
     )
 
 
-def _by_type(world: World, nature: Nature, believed: Mapping[str, Estimate]) -> dict[str, Estimate]:
-    true = {column: world.on_type(nature, column.rpartition("/")[2]) for column in believed}
+def _by_type(world: World, model: ProgramModel, believed: Mapping[str, Estimate]) -> dict[str, Estimate]:
+    true = {column: world.speed_on_type(model, column.rpartition("/")[2]) for column in believed}
     measured = [column for column, each in believed.items() if each.observed] or list(believed)
     scale = math.exp(sum(math.log(believed[each].value / true[each]) for each in measured) / max(1, len(measured)))
-    return {column: _exactly(scale * speed) for column, speed in true.items()}
+    return {column: _exact(scale * speed) for column, speed in true.items()}
 
 
-def _exactly(value: float) -> Estimate:
+def _exact(value: float) -> Estimate:
     return Estimate(value=value, low=value, high=value, observed=True)

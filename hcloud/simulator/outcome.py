@@ -15,13 +15,13 @@ from hcloud.report.serving import Serving
 from hcloud.report.table import ReportTable, Row, columns, share_pct
 from hcloud.simulator.performance import Ideal, JobPerformance, kept_pct, mean, performances, quantile
 from hcloud.simulator.run import Commitment
-from hcloud.simulator.utilisation import Hold, MachineLifetime, Utilisation, fullness_of
+from hcloud.simulator.utilisation import Hold, MachineLifetime, Utilisation, utilisation_of
 
 POINTS = 240
 """Moments in a time series."""
 RENTED = "rented "
 """Begins the name of an amount that is of rented machines of one type."""
-REASONS, SHOWN_FROM = 2, 0.1
+REASONS_SHOWN, WAIT_SHARE_SHOWN = 2, 0.1
 """So many reasons of waiting are told, of those that made up so much of it."""
 
 
@@ -38,8 +38,8 @@ class _Job:
     kind: str
     submitted_at: float
     serving: Serving
-    waits_for: tuple[str, str] = ("", "")
-    told_at: float = 0.0
+    wait_reason: tuple[str, str] = ("", "")
+    wait_reason_at: float = 0.0
 
     @property
     def started_at(self) -> float | None:
@@ -60,7 +60,7 @@ class Series:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WaitedFor:
+class WaitReason:
     """A reason (its ``code``, and the ``text`` of one job) for which jobs waited to start: ``job_s`` in all."""
 
     code: str
@@ -69,7 +69,7 @@ class WaitedFor:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FailedBy:
+class FailureReason:
     """A reason (its ``code``, and the ``text`` of one job) by which so many ``jobs`` failed."""
 
     code: str
@@ -108,8 +108,8 @@ class SimulationResult:
     series: Series
     fullness: Utilisation = field(default_factory=Utilisation)
     performance: tuple[JobPerformance, ...] = ()
-    waited_for: tuple[WaitedFor, ...] = ()
-    failed_by: tuple[FailedBy, ...] = ()
+    waited_for: tuple[WaitReason, ...] = ()
+    failed_by: tuple[FailureReason, ...] = ()
     planning_failed: tuple[str, ...] = ()
     """On which jobs, or in which stages, planning failed, and with what: a defect, told by the first few."""
 
@@ -141,7 +141,7 @@ class _EventReader:
     misbehaved: set[str] = field(default_factory=set)
     held_since: dict[tuple[str, object], tuple[float, float, str]] = field(default_factory=dict)
     """Of each running unit: since when it holds how many vCPUs of which machine."""
-    lives: dict[str, MachineLifetime] = field(default_factory=dict)
+    lifetimes: dict[str, MachineLifetime] = field(default_factory=dict)
     holds: list[Hold] = field(default_factory=list)
     waited_for_s: dict[str, float] = field(default_factory=dict)
     wait_texts: dict[str, str] = field(default_factory=dict)
@@ -150,21 +150,21 @@ class _EventReader:
     planning_failed: list[str] = field(default_factory=list)
     began_at: float = 0.0
     last_at: float = 0.0
-    worked_until_at: float = 0.0
+    last_job_at: float = 0.0
     """When a job came or ended last; afterwards at most rented machines stand idle for as long as they are kept."""
 
     def follow(self, events: Iterable[Event]) -> None:
         """Take in every event; then count, up to the last of them, what is still up and held: reserved ones stay."""
         for number, event in enumerate(events):
             if not number:  # a daemon that begins
-                self.began_at = self.last_at = self.worked_until_at = event.at
+                self.began_at = self.last_at = self.last_job_at = event.at
             handler = _HANDLERS.get(event.kind)
             if handler is not None:
                 handler(self, event)
         for name, machine in self.machines.items():
-            self._lived(name, machine, self.last_at)
+            self._add_lifetime(name, machine, self.last_at)
         for since, vcpus, name in self.held_since.values():
-            self._held(name, vcpus, since, self.last_at)
+            self._add_hold(name, vcpus, since, self.last_at)
 
     def change(self, at: float, what: str, by: float) -> None:
         """Note a change of an amount."""
@@ -183,23 +183,26 @@ class _EventReader:
             percentile=float(percentile) if isinstance(percentile, (int, float)) else 99.0,
         )
         self.jobs[event.job_id or ""] = _Job(
-            kind=str(event.fields.get("target_kind")), submitted_at=event.at, told_at=event.at, serving=serving
+            kind=str(event.fields.get("target_kind")), submitted_at=event.at, wait_reason_at=event.at, serving=serving
         )
-        self.worked_until_at = max(self.worked_until_at, event.at)
+        self.last_job_at = max(self.last_job_at, event.at)
         self.change(event.at, "waiting", 1)
 
-    def told(self, event: Event) -> None:
+    def job_state_changed(self, event: Event) -> None:
         """A job failed, or one that has not started yet waits for something else from now on."""
         job = self.jobs.get(event.job_id or "")
         if job is not None and event.fields.get("to") == JobState.FAILED.value:
             self.failed.setdefault(str(event.fields.get("code")), []).append(str(event.fields.get("text")))
         if job is not None and job.started_at is None:
-            self._waited(job, event.at)
-            job.waits_for, job.told_at = (str(event.fields.get("code")), str(event.fields.get("text"))), event.at
+            self._add_wait(job, event.at)
+            job.wait_reason, job.wait_reason_at = (
+                (str(event.fields.get("code")), str(event.fields.get("text"))),
+                event.at,
+            )
 
-    def _waited(self, job: _Job, until_at: float) -> None:
-        code, text = job.waits_for
-        self.waited_for_s[code] = self.waited_for_s.get(code, 0.0) + max(0.0, until_at - job.told_at)
+    def _add_wait(self, job: _Job, until_at: float) -> None:
+        code, text = job.wait_reason
+        self.waited_for_s[code] = self.waited_for_s.get(code, 0.0) + max(0.0, until_at - job.wait_reason_at)
         self.wait_texts.setdefault(code, text)
 
     def requested(self, event: Event) -> None:
@@ -215,9 +218,9 @@ class _EventReader:
         machine = self.machines[event.instance_id or ""]
         machine.launched_at = _number(event, "launched_at") or event.at
         self.launches += 1
-        self._up(machine.launched_at, machine, machine.vcpus)
+        self._change_vcpus_up(machine.launched_at, machine, machine.vcpus)
 
-    def judged(self, event: Event) -> None:
+    def instance_state_changed(self, event: Event) -> None:
         """Note a machine that gets no more jobs, or is let go, since it delivered too little."""
         if event.fields.get("code") == "misbehaved":
             self.misbehaved.add(event.instance_id or "")
@@ -228,18 +231,18 @@ class _EventReader:
         if machine.launched_at is None:
             return
         ended_at = _number(event, "terminated_at") or event.at
-        self._lived(event.instance_id or "", machine, ended_at)
-        self._up(ended_at, machine, -machine.vcpus)
+        self._add_lifetime(event.instance_id or "", machine, ended_at)
+        self._change_vcpus_up(ended_at, machine, -machine.vcpus)
 
-    def _up(self, at: float, machine: _MachineUse, by_vcpus: float) -> None:
+    def _change_vcpus_up(self, at: float, machine: _MachineUse, by_vcpus: float) -> None:
         self.change(at, machine.market, by_vcpus)
         if machine.market != Market.RESERVED.value:
             self.change(at, RENTED + machine.type_name, by_vcpus)
 
-    def _lived(self, name: str, machine: _MachineUse, until_at: float) -> None:
+    def _add_lifetime(self, name: str, machine: _MachineUse, until_at: float) -> None:
         if machine.launched_at is not None:
             since_s, until_s = machine.launched_at - self.began_at, max(machine.launched_at, until_at) - self.began_at
-            self.lives[name] = MachineLifetime(
+            self.lifetimes[name] = MachineLifetime(
                 market=machine.market, vcpus=machine.vcpus, since_s=since_s, until_s=until_s
             )
 
@@ -249,7 +252,7 @@ class _EventReader:
         self.uses.setdefault(event.instance_id or "", set()).add(self.profiled.get(name, name))
         job = self.jobs.get(name)
         if job is not None and job.started_at is None:
-            self._waited(job, event.at)
+            self._add_wait(job, event.at)
             self.waits.append(max(0.0, event.at - job.submitted_at))
             self.change(event.at, "waiting", -1)
         if job is not None:
@@ -262,25 +265,25 @@ class _EventReader:
         """Note what it held of its machine; a unit that never started held none."""
         if _unit(event) in self.held_since:
             since, vcpus, name = self.held_since.pop(_unit(event))
-            self._held(name, vcpus, since, event.at)
+            self._add_hold(name, vcpus, since, event.at)
             self.change(event.at, "held", -vcpus)
             if (job := self.jobs.get(event.job_id or "")) is not None:
                 job.serving.unit_ended(event)
 
-    def _held(self, name: str, vcpus: float, since: float, until_at: float) -> None:
+    def _add_hold(self, name: str, vcpus: float, since: float, until_at: float) -> None:
         until_s = max(since, until_at) - self.began_at
         self.holds.append(Hold(machine=name, vcpus=vcpus, since_s=since - self.began_at, until_s=until_s))
 
     def vcpu_s_up(self) -> float:
         """Return the vCPU-seconds of all machines."""
-        return sum((life.until_s - life.since_s) * life.vcpus for life in self.lives.values())
+        return sum((life.until_s - life.since_s) * life.vcpus for life in self.lifetimes.values())
 
     def vcpu_s_held(self, market: str | None = None, within_s: float = inf) -> float:
         """Return the vCPU-seconds that units held (of machines paid for in one way, in the first ``within_s``)."""
         return sum(
             max(0.0, min(hold.until_s, within_s) - hold.since_s) * hold.vcpus
             for hold in self.holds
-            if market in (None, self.lives[hold.machine].market)
+            if market in (None, self.lifetimes[hold.machine].market)
         )
 
     def unit_resized(self, event: Event) -> None:
@@ -300,7 +303,7 @@ class _EventReader:
         job = self.jobs.get(event.job_id or "")
         if job is None:
             return
-        self.worked_until_at = max(self.worked_until_at, event.at)
+        self.last_job_at = max(self.last_job_at, event.at)
         self.succeeded += event.fields.get("state") == "succeeded"
         met = event.fields.get("target_met")
         if job.kind == "service":
@@ -328,10 +331,10 @@ def _unit(event: Event) -> tuple[str, object]:
 
 _HANDLERS = {
     EventKind.JOB_SUBMITTED: _EventReader.submitted,
-    EventKind.JOB_STATE: _EventReader.told,
+    EventKind.JOB_STATE: _EventReader.job_state_changed,
     EventKind.INSTANCE_REQUESTED: _EventReader.requested,
     EventKind.INSTANCE_LAUNCHED: _EventReader.launched,
-    EventKind.INSTANCE_STATE: _EventReader.judged,
+    EventKind.INSTANCE_STATE: _EventReader.instance_state_changed,
     EventKind.INSTANCE_TERMINATED: _EventReader.terminated,
     EventKind.UNIT_STARTED: _EventReader.unit_started,
     EventKind.UNIT_RESIZED: _EventReader.unit_resized,
@@ -359,7 +362,7 @@ def outcome_of(
     reader = _EventReader()
     reader.follow(events())
     span_s = reader.last_at - reader.began_at
-    worked_s = reader.worked_until_at - reader.began_at
+    worked_s = reader.last_job_at - reader.began_at
     paid_h = (worked_s if paid_s is None else min(worked_s, paid_s)) / HOUR_S
     batch, service = reader.met["batch"], reader.met["service"]
     return SimulationResult(
@@ -381,7 +384,7 @@ def outcome_of(
         committed_vcpu_h=sum(each.count * each.vcpus for each in commitments) * paid_h,
         committed_held_vcpu_h=reader.vcpu_s_held(Market.RESERVED.value, paid_h * HOUR_S) / HOUR_S,
         series=_series(reader.changes, span_s),
-        fullness=fullness_of(reader.lives, reader.holds, span_s),
+        fullness=utilisation_of(reader.lifetimes, reader.holds, span_s),
         performance=performances(events(), ideals) if ideals else (),
         waited_for=_waited_for(reader),
         failed_by=_failed_by(reader),
@@ -389,14 +392,14 @@ def outcome_of(
     )
 
 
-def _failed_by(reader: _EventReader) -> tuple[FailedBy, ...]:
-    found = [FailedBy(code=code, text=texts[0], jobs=len(texts)) for code, texts in reader.failed.items()]
+def _failed_by(reader: _EventReader) -> tuple[FailureReason, ...]:
+    found = [FailureReason(code=code, text=texts[0], jobs=len(texts)) for code, texts in reader.failed.items()]
     return tuple(sorted(found, key=lambda each: (-each.jobs, each.code)))
 
 
-def _waited_for(reader: _EventReader) -> tuple[WaitedFor, ...]:
+def _waited_for(reader: _EventReader) -> tuple[WaitReason, ...]:
     found = [
-        WaitedFor(code=code, text=reader.wait_texts[code], job_s=job_s)
+        WaitReason(code=code, text=reader.wait_texts[code], job_s=job_s)
         for code, job_s in reader.waited_for_s.items()
         if job_s > 0.0
     ]
@@ -454,7 +457,7 @@ def notes_on(outcomes: Sequence[SimulationResult]) -> Iterator[str]:
 
 def failures_of(outcome: SimulationResult) -> str | None:
     """Return a line on why jobs failed; None where none did."""
-    parts = [f"{reason.jobs} {reason.code} ({reason.text})" for reason in outcome.failed_by[:REASONS]]
+    parts = [f"{reason.jobs} {reason.code} ({reason.text})" for reason in outcome.failed_by[:REASONS_SHOWN]]
     failed = sum(reason.jobs for reason in outcome.failed_by)
     return f"{outcome.name}: {failed} of {outcome.jobs} jobs failed: {'; '.join(parts)}" if parts else None
 
@@ -463,7 +466,7 @@ def defects_of(outcome: SimulationResult) -> str | None:
     """Return a line on what planning failed on; None where it did not."""
     if not outcome.planning_failed:
         return None
-    told = "; ".join(outcome.planning_failed[:REASONS])
+    told = "; ".join(outcome.planning_failed[:REASONS_SHOWN])
     return f"{outcome.name}: planning failed, a defect of HCloud, and left out {told}: do not trust these numbers"
 
 
@@ -473,8 +476,8 @@ def wait_notes(outcomes: Sequence[SimulationResult]) -> Iterator[str]:
         waited_s = sum(reason.job_s for reason in each.waited_for)
         parts = [
             f"{reason.job_s / waited_s:.0%} {reason.code} ({reason.text})"
-            for reason in each.waited_for[:REASONS]
-            if reason.job_s >= SHOWN_FROM * waited_s
+            for reason in each.waited_for[:REASONS_SHOWN]
+            if reason.job_s >= WAIT_SHARE_SHOWN * waited_s
         ]
         if parts:
             yield f"{each.name}: jobs waited {waited_s / HOUR_S:.2f} h in all, for {'; '.join(parts)}"

@@ -31,7 +31,7 @@ from hcloud.spec.policy import AdmissionPolicy, PlacementPolicy, Policy, Profili
 from hcloud.spec.validation import nearest
 
 PREFIX = "peer:"
-ALL = (Market.RESERVED, Market.SPOT, Market.ON_DEMAND)
+ALL_MARKETS = (Market.RESERVED, Market.SPOT, Market.ON_DEMAND)
 UNDERUSED = 0.5
 """A machine of which less than this part is in use is emptied by a peer that consolidates."""
 
@@ -52,10 +52,10 @@ class BuyingView:
     context: PlanContext
     offer_market: OfferMarket
     markets: tuple[Market, ...]
-    left: list[tuple[Job, JobGroup]] = field(default_factory=list)
+    unserved: list[tuple[Job, JobGroup]] = field(default_factory=list)
     machines: list[RentedMachine] = field(default_factory=list)
 
-    def choices(self, group: JobGroup) -> list[int]:
+    def offers_for(self, group: JobGroup) -> list[int]:
         """Return offers that a rank of ``group`` fits on and that can be had now, cheapest first."""
         return [at for at in self.offer_market.obtainable(group) if self.offer_market.offers[at].market in self.markets]
 
@@ -85,7 +85,7 @@ class PeerTool:
     order: Order
     prefer: Prefer
     buy: Buy
-    markets: tuple[Market, ...] = ALL
+    markets: tuple[Market, ...] = ALL_MARKETS
     idle_s: float = 0.0
     alone: bool = False
     blocks: bool = False
@@ -93,18 +93,18 @@ class PeerTool:
 
     def plan(self, snapshot: Snapshot, policy: Policy, rng: np.random.Generator) -> Plan:
         """Return what to do now by this peer's rules; pure, as :func:`hcloud.planner.make_plan`."""
-        context = open_context(snapshot, _plain(policy), rng)
+        context = open_context(snapshot, _rules_off(policy), rng)
         decide_outcomes(context)
         reconcile_instances(context)
         if not snapshot.paused:
             _serve(self, context)
-        _let_idle_go(self, context)
+        _terminate_idle(self, context)
         if self.consolidates:
             _consolidate(self, context)
         return context.plan()
 
 
-def _plain(policy: Policy) -> Policy:
+def _rules_off(policy: Policy) -> Policy:
     """Return the policy with its limits and without what only our own rules know."""
     return replace(
         policy,
@@ -127,25 +127,25 @@ def _serve(peer: PeerTool, context: PlanContext) -> None:
             text = f"not before {seconds(job.not_before_at - context.now)} from now"
             context.wait(job, "backoff_until", lambda text=text: Reason(code="backoff_until", text=text))  # type: ignore[misc]
         elif (refusal := stuck.get(id(group)) or context.user_cap(job)) is not None:
-            _tell(context, job, refusal)
-        elif (peer.blocks and shop.left) or not _has_room(peer, context, job, group):
-            shop.left.append((job, group))
+            _record_refusal(context, job, refusal)
+        elif (peer.blocks and shop.unserved) or not _place_or_claim(peer, context, job, group):
+            shop.unserved.append((job, group))
     _buy(peer, shop, stuck)
 
 
-def _has_room(peer: PeerTool, context: PlanContext, job: Job, group: JobGroup) -> bool:
+def _place_or_claim(peer: PeerTool, context: PlanContext, job: Job, group: JobGroup) -> bool:
     """Start the job, or keep room for it; not where its user cannot pay (``group.stuck``)."""
-    held = _start(peer, context, job, group) or (group.stuck is None and _claim(peer, context, job, group))
+    held = _place_now(peer, context, job, group) or (group.stuck is None and _claim_room(peer, context, job, group))
     if held:
         context.count_active(job)
     return held
 
 
-def _start(peer: PeerTool, context: PlanContext, job: Job, group: JobGroup) -> bool:
+def _place_now(peer: PeerTool, context: PlanContext, job: Job, group: JobGroup) -> bool:
     """Start the job now on machines with room, all ranks of it or (an incremental one) as many as fit; or not."""
-    places = _take(peer, context, group, context.fleet.placeable, group.wanted, context.fleet.fitting_now)
-    if len(places) < group.needed or not _renewed(context, places) or not _paid(context, job, group, places):
-        _give_back(context, group, places)
+    places = _take_room(peer, context, group, context.fleet.placeable, group.wanted, context.fleet.fitting_now)
+    if len(places) < group.needed or not _renew(context, places) or not _paid(context, job, group, places):
+        _release_room(context, group, places)
         return False
     instances = [context.fleet.instances[at] for at in places]
     ranks = tuple(
@@ -158,12 +158,12 @@ def _start(peer: PeerTool, context: PlanContext, job: Job, group: JobGroup) -> b
     return True
 
 
-def _claim(peer: PeerTool, context: PlanContext, job: Job, group: JobGroup) -> bool:
+def _claim_room(peer: PeerTool, context: PlanContext, job: Job, group: JobGroup) -> bool:
     """Keep room for the job on machines that are starting, or that units asked to end will leave; or keep none."""
     coming = context.fleet.coming | context.fleet.placeable
-    places = _take(peer, context, group, coming, group.needed, context.fleet.fitting)
+    places = _take_room(peer, context, group, coming, group.needed, context.fleet.fitting)
     if len(places) < group.needed:
-        _give_back(context, group, places)
+        _release_room(context, group, places)
         return False
     context.used.update(places)
     text = f"has room on {context.fleet.instances[places[-1]].id}, which is starting or being emptied"
@@ -171,7 +171,7 @@ def _claim(peer: PeerTool, context: PlanContext, job: Job, group: JobGroup) -> b
     return True
 
 
-def _take(
+def _take_room(
     peer: PeerTool,
     context: PlanContext,
     group: JobGroup,
@@ -193,12 +193,12 @@ def _take(
     return places
 
 
-def _give_back(context: PlanContext, group: JobGroup, places: Sequence[int]) -> None:
+def _release_room(context: PlanContext, group: JobGroup, places: Sequence[int]) -> None:
     for at in places:
         context.fleet.unuse(at, context.amount_on(group, at))
 
 
-def _renewed(context: PlanContext, places: Sequence[int]) -> bool:
+def _renew(context: PlanContext, places: Sequence[int]) -> bool:
     """Renew idle machines near their horizon that are used again; return False where a limit forbids it."""
     for at in sorted(context.lazy.intersection(places)):
         instance = context.fleet.instances[at]
@@ -222,36 +222,36 @@ def _paid(context: PlanContext, job: Job, group: JobGroup, places: Sequence[int]
 # -------------------------------------------------------------------------------------------------------------- buying
 def _buy(peer: PeerTool, shop: BuyingView, stuck: dict[int, Reason]) -> None:
     blocked: Reason | None = None
-    while shop.left:
-        job, group = shop.left[0]
-        shop.left.pop(0)
+    while shop.unserved:
+        job, group = shop.unserved[0]
+        shop.unserved.pop(0)
         if (capped := shop.context.user_cap(job)) is not None:
-            _tell(shop.context, job, capped)
+            _record_refusal(shop.context, job, capped)
             continue
         refusal = blocked or group.stuck or stuck.get(id(group))
         # Who stands behind somebody else has not been asked yet whether there is room.
-        if refusal is None and not (peer.blocks and _has_room(peer, shop.context, job, group)):
-            refusal = group.stuck or _bought(peer, shop, job, group)
+        if refusal is None and not (peer.blocks and _place_or_claim(peer, shop.context, job, group)):
+            refusal = group.stuck or _buy_for(peer, shop, job, group)
         if refusal is None:
             continue
         stuck[id(group)] = refusal
-        _tell(shop.context, job, refusal)
+        _record_refusal(shop.context, job, refusal)
         if peer.blocks and refusal.code != "impossible":
             blocked = Reason(code="behind", text=f"waits behind {job.id}, for which nothing can be had")
     for machine in shop.machines:
         shop.context.add(_launch(peer, shop, machine))
 
 
-def _bought(peer: PeerTool, shop: BuyingView, job: Job, group: JobGroup) -> Reason | None:
+def _buy_for(peer: PeerTool, shop: BuyingView, job: Job, group: JobGroup) -> Reason | None:
     """Give the job's ranks room on machines this plan launches; or take all back and return why not."""
     context, taken = shop.context, list[RentedMachine]()
     before, ledger = len(shop.machines), context.ledger
     context.ledger = ledger.copy()
     refusal: Reason | None = None
     while len(taken) < group.needed and refusal is None:
-        machine = None if peer.alone else _joined(shop, job, group)
+        machine = None if peer.alone else _find_shared(shop, job, group)
         if machine is None:
-            machine, refusal = _opened(peer, shop, job, group)
+            machine, refusal = _open_machine(peer, shop, job, group)
         if machine is not None:
             machine.room -= shop.offer_market.taken(group)[machine.at]
             machine.jobs.append(job)
@@ -271,7 +271,7 @@ def _bought(peer: PeerTool, shop: BuyingView, job: Job, group: JobGroup) -> Reas
     return refusal
 
 
-def _joined(shop: BuyingView, job: Job, group: JobGroup) -> RentedMachine | None:
+def _find_shared(shop: BuyingView, job: Job, group: JobGroup) -> RentedMachine | None:
     """Return a machine that this plan launches and has room for a rank of the job, with a share for its user."""
     for machine in shop.machines:
         taken = shop.offer_market.taken(group)[machine.at]
@@ -281,11 +281,13 @@ def _joined(shop: BuyingView, job: Job, group: JobGroup) -> RentedMachine | None
     return None
 
 
-def _opened(peer: PeerTool, shop: BuyingView, job: Job, group: JobGroup) -> tuple[RentedMachine | None, Reason | None]:
+def _open_machine(
+    peer: PeerTool, shop: BuyingView, job: Job, group: JobGroup
+) -> tuple[RentedMachine | None, Reason | None]:
     """Book the offer that the peer's rule picks of those that can be had and paid."""
     context, offers = shop.context, shop.offer_market.offers
     choices, refusal = list[int](), None
-    for at in shop.choices(group):
+    for at in shop.offers_for(group):
         refused = context.ledger.refusal(offers[at], launch_shares([job], offers[at].instance_type.capacity))
         refusal = refusal or refused
         if refused is None:
@@ -323,7 +325,7 @@ def _most_ranks(peer: PeerTool, shop: BuyingView, group: JobGroup, offer: Offer)
     return float((offer.available + taken) * each_holds)
 
 
-def _tell(context: PlanContext, job: Job, reason: Reason) -> None:
+def _record_refusal(context: PlanContext, job: Job, reason: Reason) -> None:
     if reason.code == "impossible":
         context.add(Finish(job_id=job.id, state=JobState.FAILED, reason=reason))
     else:
@@ -339,7 +341,7 @@ def _launch(peer: PeerTool, shop: BuyingView, machine: RentedMachine) -> Launch:
 
 
 # ---------------------------------------------------------------------------------------------------------- letting go
-def _let_idle_go(peer: PeerTool, context: PlanContext) -> None:
+def _terminate_idle(peer: PeerTool, context: PlanContext) -> None:
     """End rented machines that were idle for as long as the peer keeps them; reserved ones are paid for anyway."""
     for at in [at for at in context.fleet.staying if is_idle(context, at)]:
         instance = context.fleet.instances[at]
@@ -357,11 +359,11 @@ def _consolidate(peer: PeerTool, context: PlanContext) -> None:
     rented = [at for at in fleet.staying if fleet.placeable[at] and fleet.holdings[at] and not _reserved(context, at)]
     movable = [at for at in rented if fleet.load[at] < UNDERUSED and _may_move(context, at)]
     movable.sort(key=lambda at: (len(fleet.holdings[at]), float(fleet.load[at])))
-    emptied = next((at for at in movable if not _left_over(context, at)), None)
+    emptied = next((at for at in movable if not _jobs_without_room(context, at)), None)
     if emptied is not None:
         _empty(context, emptied)
     elif not fleet.coming.any():
-        _replace(peer, context, movable)
+        _launch_replacement(peer, context, movable)
 
 
 def _may_move(context: PlanContext, at: int) -> bool:
@@ -376,13 +378,13 @@ def _empty(context: PlanContext, at: int) -> None:
         context.stop(job, FailureCause.EVICTED, reason)
 
 
-def _replace(peer: PeerTool, context: PlanContext, movable: Sequence[int]) -> None:
+def _launch_replacement(peer: PeerTool, context: PlanContext, movable: Sequence[int]) -> None:
     """Launch a cheaper machine for what does not fit elsewhere of the first machine for which there is one; that one is
     emptied when the new one is there."""
     offer_market = open_market(context)
     for at in movable:
-        left = _left_over(context, at)
-        offer = _cheaper_for(peer, context, offer_market, at, left)
+        left = _jobs_without_room(context, at)
+        offer = _cheaper_offer(peer, context, offer_market, at, left)
         shares = launch_shares(left, offer_market.offers[offer].instance_type.capacity) if offer >= 0 else {}
         if offer < 0 or context.ledger.refusal(offer_market.offers[offer], shares) is not None:
             continue
@@ -395,7 +397,9 @@ def _replace(peer: PeerTool, context: PlanContext, movable: Sequence[int]) -> No
         return
 
 
-def _cheaper_for(peer: PeerTool, context: PlanContext, offer_market: OfferMarket, at: int, jobs: Sequence[Job]) -> int:
+def _cheaper_offer(
+    peer: PeerTool, context: PlanContext, offer_market: OfferMarket, at: int, jobs: Sequence[Job]
+) -> int:
     """Return the cheapest offer below the price of machine ``at`` that holds these jobs; -1: there is none.
 
     A spot machine is replaced by no other spot one: Karpenter does that behind a switch only, for 15 cheaper types.
@@ -420,7 +424,7 @@ def _reserved(context: PlanContext, at: int) -> bool:
     return context.fleet.instances[at].offer.market is Market.RESERVED
 
 
-def _left_over(context: PlanContext, at: int) -> list[Job]:
+def _jobs_without_room(context: PlanContext, at: int) -> list[Job]:
     """Return which jobs of machine ``at`` would fit on no other."""
     others, before = context.fleet.placeable.copy(), context.fleet.room.copy()
     others[at] = False
@@ -437,7 +441,7 @@ def _left_over(context: PlanContext, at: int) -> list[Job]:
 
 
 # --------------------------------------------------------------------------------------------------------------- rules
-def _as_submitted(job: Job) -> tuple[object, ...]:
+def _submission_order(job: Job) -> tuple[object, ...]:
     return (-job.spec.priority, job.submitted_at, number_of(job.id))
 
 
@@ -460,14 +464,14 @@ def _cheapest(shop: BuyingView, group: JobGroup, choices: list[int]) -> int:
     return min(choices, key=lambda at: (shop.market(at) is not Market.RESERVED, choices.index(at)))
 
 
-def _behind(shop: BuyingView, group: JobGroup) -> list[JobGroup]:
+def _later_groups(shop: BuyingView, group: JobGroup) -> list[JobGroup]:
     """Return the groups of jobs served after the first of ``shop.left`` (of ``group``), as far as they may share
     machines with it and find no room on those that are launched already: these would be bought for twice."""
     if group.exclusive:
         return []
     at = np.array([machine.at for machine in shop.machines], dtype=np.intp)
     room, found = np.array([machine.room for machine in shop.machines]).reshape(-1, 3), list[JobGroup]()
-    for _, each in shop.left[1:]:
+    for _, each in shop.unserved[1:]:
         taken = shop.offer_market.taken(each)[at]
         roomy = np.logical_and.reduce(room + SLACK >= taken, axis=1) & shop.offer_market.serving(each)[at]
         if roomy.any():
@@ -477,27 +481,27 @@ def _behind(shop: BuyingView, group: JobGroup) -> list[JobGroup]:
     return found
 
 
-def _for_the_batch(shop: BuyingView, group: JobGroup, choices: list[int]) -> int:
+def _cheapest_for_batch(shop: BuyingView, group: JobGroup, choices: list[int]) -> int:
     """Add up the waiting jobs, as far as some type holds all of them; then the best market's cheapest type that
     does."""
     markets = {shop.market(at) for at in choices}
     tier = Market.RESERVED if Market.RESERVED in markets else Market.SPOT if Market.SPOT in markets else None
     own = [at for at in choices if tier is None or shop.market(at) is tier]
     sizes, total = shop.offer_market.capacity, shop.offer_market.taken(group)[own[0]]
-    for each in _behind(shop, group):
+    for each in _later_groups(shop, group):
         more = total + each.demand
         if any(bool((sizes[at] + SLACK >= more).all()) for at in own):
             total = more
     return next(at for at in own if bool((sizes[at] + SLACK >= total).all()))
 
 
-def _best_used(shop: BuyingView, group: JobGroup, choices: list[int]) -> int:
+def _best_utilised(shop: BuyingView, group: JobGroup, choices: list[int]) -> int:
     """The type that the waiting jobs would use best (the scarcer of CPU and memory, then their mean), at any price.
 
     Reserved machines come first: as they are paid in any case, they are the minimum number of workers.
     """
     choices = [at for at in choices if shop.market(at) is Market.RESERVED] or choices
-    waiting = [group, *_behind(shop, group)]
+    waiting = [group, *_later_groups(shop, group)]
 
     def score(at: int) -> tuple[float, float, int]:
         """Fill one machine with waiting jobs; return the used share (0..1) of the scarcer, their mean, and rank."""
@@ -516,31 +520,31 @@ PEERS: dict[str, PeerTool] = {
     for each in (
         PeerTool(
             name="reserved-only", like="a fleet of a fixed size", rule="reserved for the peak; first fit", commits="sr",
-            order=_as_submitted, prefer=_first, buy=_cheapest, markets=(Market.RESERVED,),
+            order=_submission_order, prefer=_first, buy=_cheapest, markets=(Market.RESERVED,),
         ),
         PeerTool(
             name="on-demand-only", like="an autoscaled group", rule="first fit; the cheapest on-demand type that fits",
-            commits="odm", order=_as_submitted, prefer=_first, buy=_cheapest, markets=(Market.ON_DEMAND,), idle_s=60.0,
+            commits="odm", order=_submission_order, prefer=_first, buy=_cheapest, markets=(Market.ON_DEMAND,), idle_s=60.0,
         ),
         PeerTool(
             name="skypilot-like", like="SkyPilot", rule="a machine per job, the cheapest offer that fits; then down",
-            commits="odm", order=_as_submitted, prefer=_first, buy=_cheapest, alone=True,
+            commits="odm", order=_submission_order, prefer=_first, buy=_cheapest, alone=True,
         ),
         PeerTool(
             name="karpenter-like", like="Karpenter",
             rule="first fit decreasing; reserved, then spot, then on demand; consolidates; idle ones go after 30 s",
-            commits="hf", order=_largest_first, prefer=_first, buy=_for_the_batch, idle_s=30.0, consolidates=True,
+            commits="hf", order=_largest_first, prefer=_first, buy=_cheapest_for_batch, idle_s=30.0, consolidates=True,
         ),
         PeerTool(
             name="ray-like", like="Ray's autoscaler",
             rule="fullest machine; reserved, then the type that would be used best",
-            commits="hf", order=_as_submitted, prefer=_fullest, buy=_best_used, idle_s=300.0,
+            commits="hf", order=_submission_order, prefer=_fullest, buy=_best_utilised, idle_s=300.0,
         ),
         PeerTool(
             name="slurm-like", like="Slurm in the cloud",
             rule="strictly by priority, run times unknown: nobody passes; nodes by price, spot ones for jobs that may "
             "be requeued; idle ones go after 600 s",
-            commits="hf", order=_as_submitted, prefer=_first, buy=_cheapest, idle_s=600.0, blocks=True,
+            commits="hf", order=_submission_order, prefer=_first, buy=_cheapest, idle_s=600.0, blocks=True,
         ),
     )
 }  # fmt: skip

@@ -50,7 +50,7 @@ class _JobTimes:
     ended_at: float | None = None
     attempt: object = None
     latencies_ms: list[float] = field(default_factory=list)
-    looks: list[int] = field(default_factory=list)
+    weights: list[int] = field(default_factory=list)
     """How many looks each latency stands for."""
 
 
@@ -71,32 +71,32 @@ def performances(events: Iterable[Event], ideals: Mapping[str, Ideal]) -> tuple[
             if isinstance(latency, (int, float)):
                 stories[job_id].latencies_ms.append(float(latency))
                 looks = event.fields.get("looks", 1)
-                stories[job_id].looks.append(looks if isinstance(looks, int) else 1)
+                stories[job_id].weights.append(looks if isinstance(looks, int) else 1)
         elif event.kind is EventKind.UNIT_ENDED:
             stories[job_id].ended_at = event.at
         elif event.kind is EventKind.JOB_FINISHED:
-            found.append(_of(job_id, ideals[job_id], stories.pop(job_id), event))
+            found.append(_job_performance(job_id, ideals[job_id], stories.pop(job_id), event))
     return tuple(found)
 
 
-def _of(job_id: str, ideal: Ideal, story: _JobTimes, finished: Event) -> JobPerformance:
+def _job_performance(job_id: str, ideal: Ideal, story: _JobTimes, finished: Event) -> JobPerformance:
     kind = "batch" if ideal.latency_ms is None else "service"
     if finished.fields.get("state") != JobState.SUCCEEDED.value or story.started_at is None:
         return JobPerformance(job_id=job_id, kind=kind, running=0.0, turnaround=0.0, kept=False)
     ended_at = finished.at if story.ended_at is None else story.ended_at
     if ideal.latency_ms is not None:
-        return _service(job_id, ideal, ideal.latency_ms, story, ended_at - story.started_at, ended_at)
+        return _service_performance(job_id, ideal, ideal.latency_ms, story, ended_at - story.started_at, ended_at)
     running = ideal.run_s / max(ended_at - story.started_at, 1e-9)
     turnaround = ideal.run_s / max(ended_at - story.submitted_at, 1e-9)
     kept = running >= 1 - TOLERANCE
     return JobPerformance(job_id=job_id, kind="batch", running=running, turnaround=turnaround, kept=kept)
 
 
-def _service(
+def _service_performance(
     job_id: str, ideal: Ideal, best_ms: float, story: _JobTimes, ran_s: float, ended_at: float
 ) -> JobPerformance:
     """Of a service its mean latency counts; one that ended before it was asked did as well as it could."""
-    latency_ms = float(np.average(story.latencies_ms, weights=story.looks)) if story.latencies_ms else best_ms
+    latency_ms = float(np.average(story.latencies_ms, weights=story.weights)) if story.latencies_ms else best_ms
     running = best_ms / latency_ms
     kept = latency_ms <= (ideal.promised_ms or best_ms) * (1 + TOLERANCE)
     turnaround = running * ran_s / max(ended_at - story.submitted_at, 1e-9)

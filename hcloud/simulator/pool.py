@@ -21,7 +21,7 @@ def open_pool(processes: int) -> Iterator[Executor]:
     # One whose parent was killed would wait for work for ever.
     pool = ProcessPoolExecutor(processes, initializer=die_with_parent)
     with ExitStack() as early:
-        early.callback(_end_now, pool)
+        early.callback(_terminate_workers, pool)
         yield pool
         early.pop_all()
         pool.shutdown()
@@ -41,7 +41,7 @@ def in_order(pool: Executor, function: Callable[[A], R], arguments: Iterable[A],
         yield asked.popleft().result()
 
 
-def _end_now(pool: Executor) -> None:
+def _terminate_workers(pool: Executor) -> None:
     workers = multiprocessing.active_children()
     pool.shutdown(wait=False, cancel_futures=True)
     for worker in workers:

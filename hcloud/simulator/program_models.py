@@ -33,11 +33,11 @@ SOURCES = (
 """The sources of the shipped profiles that are felt from other cores."""
 NOTHING_CAUSED = (0.0,) * len(SOURCES)
 assert not {*SOURCES} & (CORE_SOURCES | NOT_COUNTED)
-FELT_MOST = 300.0
+TOLERANCE_MAX = 300.0
 """Who never lost 5 % at full intensity would lose it at up to three times that."""
-PART_OF_SERVER = 0.3
+SERVER_PRESSURE_SHARE = 0.3
 """Profiles were measured on a machine of two cores; of a server of sixteen the same program presses on so much."""
-OFFLINE = 24
+OFFLINE_PROGRAMS = 24
 """Programs known from the beginning: 20 to 30 in Quasar (Dissertation §4.3.2)."""
 NODE_COUNTS = (1, 2, 3, 4, 6, 8, 12, 16)
 
@@ -76,7 +76,7 @@ class Phase:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Nature:
+class ProgramModel:
     """One program. ``tolerated`` and ``caused`` go by :data:`SOURCES`, in parts (0..100, tolerance also more) of a
     machine. ``traits`` weigh what machine types differ in. ``parallel`` is Amdahl's share over vCPUs, ``spread_out``
     over nodes, each further one costing ``node_cost``. ``use``: see :class:`hcloud.core.estimates.Findings`.
@@ -101,7 +101,7 @@ class Nature:
         """Return performance on so many nodes, as a factor of that on one."""
         return 1 / ((1 - self.spread_out) + self.spread_out / nodes + self.node_cost * math.log2(nodes))
 
-    def kept(self, pressures: Sequence[float]) -> float:
+    def performance_under(self, pressures: Sequence[float]) -> float:
         """Return the part of its performance that is left under pressures (0..100): the worst one decides.
 
         Linear in the pressure through 5 % at what is tolerated, as :mod:`hcloud.classifier.interference` measured it.
@@ -123,17 +123,19 @@ class Nature:
 STEADY = Phase(until=math.inf, speed=1.0, pressure=1.0)
 
 
-def chance(*what: object) -> random.Random:
+def seeded_random(*what: object) -> random.Random:
     """Return chance that depends on nothing but what it is for: the same in every process."""
     return random.Random("/".join(map(str, what)))
 
 
-def draw_nature(name: str, kind: str, seed: int, *, phased: float) -> Nature:
+def draw_program(name: str, kind: str, seed: int, *, phased: float) -> ProgramModel:
     """Return the program of this name: always the same for the same seed. ``phased``: the share of such with phases."""
-    chances = chance(seed, "nature", name)
-    tolerated, caused, parallel = _measured(chances) if kind == "single" else _stated(kind, chances)
+    chances = seeded_random(seed, "nature", name)
+    tolerated, caused, parallel = (
+        _from_shipped_profile(chances) if kind == "single" else _from_stated_ranges(kind, chances)
+    )
     service = kind == "service"
-    return Nature(
+    return ProgramModel(
         name=name,
         kind=kind,
         traits=(COMMON_TRAIT, *(OWN_TRAIT * math.sqrt(part) * chances.gauss(0.0, 1.0) for part in OWN_PARTS)),
@@ -147,28 +149,30 @@ def draw_nature(name: str, kind: str, seed: int, *, phased: float) -> Nature:
     )
 
 
-def _stated(kind: str, chances: random.Random) -> tuple[tuple[float, ...], tuple[float, ...], float]:
+def _from_stated_ranges(kind: str, chances: random.Random) -> tuple[tuple[float, ...], tuple[float, ...], float]:
     tolerated = tuple(chances.uniform(*TOLERATED[kind][source]) for source in SOURCES)
     caused = tuple(chances.uniform(*CAUSED[kind][source]) for source in SOURCES)
     return tolerated, caused, chances.uniform(0.85, 0.99)
 
 
-def _measured(chances: random.Random) -> tuple[tuple[float, ...], tuple[float, ...], float]:
-    row = chances.choice(_shipped())
+def _from_shipped_profile(chances: random.Random) -> tuple[tuple[float, ...], tuple[float, ...], float]:
+    row = chances.choice(_shipped_profiles())
     kept, cause = row.cells[Question.TOLERATED], row.cells[Question.CAUSED]
     tolerated, caused = [], []
     for source in SOURCES:
         bears, presses = kept.get(source, 100.0), cause.get(source, 0.0)
         factor = chances.lognormvariate(0.0, 0.3)
-        tolerated.append(chances.uniform(100.0, FELT_MOST) if bears >= 100 else min(100.0, max(2.0, bears * factor)))
-        caused.append(min(100.0, PART_OF_SERVER * presses * chances.lognormvariate(0.0, 0.3)))
+        tolerated.append(
+            chances.uniform(100.0, TOLERANCE_MAX) if bears >= 100 else min(100.0, max(2.0, bears * factor))
+        )
+        caused.append(min(100.0, SERVER_PRESSURE_SHARE * presses * chances.lognormvariate(0.0, 0.3)))
     steps = row.cells.get(Question.STEP, {})
     gain = steps.get("2 vCPU", 1.0) / steps.get("1 vCPU", 1.0)
     return tuple(tolerated), tuple(caused), min(0.99, max(0.0, 2 * (1 - 1 / max(gain, 1.0))))
 
 
 @lru_cache(maxsize=1)
-def _shipped() -> tuple[MeasuredApplication, ...]:
+def _shipped_profiles() -> tuple[MeasuredApplication, ...]:
     library = load_library([package_data.path("profiles")])
     return tuple(library.known[name] for name in sorted(library.known))
 
@@ -188,8 +192,8 @@ OWN_PARTS = (0.7, 0.3)
 """Of what is a program's own, one trait explains that part in Lumos; all others count as a second one."""
 FAMILY_SHARE = 0.95
 """How alike the sizes of one family are."""
-ASKED = (1, 2, 4)
-RANKED_BY, RANKING_STEPS = 600, 300
+REQUESTED_VCPUS = (1, 2, 4)
+RANKING_PROGRAMS, RANKING_STEPS = 600, 300
 """Programs drawn to find a ranking, and steps to it."""
 
 
@@ -198,13 +202,13 @@ Ranking = Mapping[str, float]
 
 
 def type_speeds(
-    nature: Nature, types: Sequence[str], seed: int, heterogeneity: float, ranking: Ranking | None = None
+    model: ProgramModel, types: Sequence[str], seed: int, heterogeneity: float, ranking: Ranking | None = None
 ) -> dict[str, float]:
     """Return the speed of a program on each type, 1 on its best. ``heterogeneity`` 0: all alike; 1: as in clouds.
 
     ``ranking``: what all programs prefer alike; None: drawn by lot.
     """
-    logs = {name: _log_speed(nature.traits, name, seed, heterogeneity, ranking) for name in types}
+    logs = {name: _log_speed(model.traits, name, seed, heterogeneity, ranking) for name in types}
     best = max(logs.values(), default=0.0)
     return {name: math.exp(each - best) for name, each in logs.items()}
 
@@ -216,7 +220,7 @@ def _log_speed(traits: Sequence[float], name: str, seed: int, heterogeneity: flo
 
 @lru_cache(maxsize=10_000)
 def _features(name: str, seed: int) -> tuple[float, ...]:
-    family, own = chance(seed, "family", name.partition(".")[0]), chance(seed, "type", name)
+    family, own = seeded_random(seed, "family", name.partition(".")[0]), seeded_random(seed, "type", name)
     rest = math.sqrt(1 - FAMILY_SHARE**2)
     return tuple(FAMILY_SHARE * family.gauss(0, 1) + rest * own.gauss(0, 1) for _ in range(1 + len(OWN_PARTS)))
 
@@ -229,8 +233,8 @@ def ranking_by_room(
 
     Found by steps that shrink, over programs drawn for it that ask for 1, 2 or 4 vCPUs.
     """
-    names, chances = sorted(types), chance(seed, "ranking")
-    asked = np.array([chances.choice(ASKED) for _ in range(RANKED_BY)], dtype=np.float64)
+    names, chances = sorted(types), seeded_random(seed, "ranking")
+    asked = np.array([chances.choice(REQUESTED_VCPUS) for _ in range(RANKING_PROGRAMS)], dtype=np.float64)
     own = np.array([[chances.gauss(0.0, 1.0) * OWN_TRAIT * math.sqrt(p) for p in OWN_PARTS] for _ in asked])
     logs = heterogeneity * own @ np.array([_features(name, seed)[1:] for name in names]).T
     logs[asked[:, None] > np.maximum(1.0, np.array([types[name] for name in names]))] = -math.inf
@@ -256,16 +260,16 @@ def offline_library(
     """
     steps = sorted({1.0, *types.values(), *(each / 2 for each in types.values())})
     known = {}
-    for number in range(OFFLINE):
+    for number in range(OFFLINE_PROGRAMS):
         name = f"offline:{number:02d}"
-        nature = draw_nature(name, KINDS[number % len(KINDS)], seed, phased=0.0)
-        speeds = type_speeds(nature, list(types), seed, heterogeneity, ranking)
+        model = draw_program(name, KINDS[number % len(KINDS)], seed, phased=0.0)
+        speeds = type_speeds(model, list(types), seed, heterogeneity, ranking)
         cells = {
             Question.TYPE: {column + each: speed for column in columns for each, speed in speeds.items()},
-            Question.STEP: {f"{vcpus:g} vCPU": nature.on_vcpus(vcpus) for vcpus in steps},
-            Question.NODES: {str(count): nature.on_nodes(count) for count in NODE_COUNTS},
-            Question.TOLERATED: dict(zip(SOURCES, (min(100.0, each) for each in nature.tolerated), strict=True)),
-            Question.CAUSED: dict(zip(SOURCES, nature.caused, strict=True)),
+            Question.STEP: {f"{vcpus:g} vCPU": model.on_vcpus(vcpus) for vcpus in steps},
+            Question.NODES: {str(count): model.on_nodes(count) for count in NODE_COUNTS},
+            Question.TOLERATED: dict(zip(SOURCES, (min(100.0, each) for each in model.tolerated), strict=True)),
+            Question.CAUSED: dict(zip(SOURCES, model.caused, strict=True)),
         }
         known[name] = MeasuredApplication(name=name, program=name, cells=cells)
     return Library(known=known)

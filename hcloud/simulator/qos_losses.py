@@ -22,7 +22,7 @@ TYPE, NEIGHBOURS, REST = "type", "neighbours", "rest"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stay:
+class UnitRun:
     """One unit on one machine, from ``began_at`` to ``ended_at``."""
 
     job_id: str
@@ -32,18 +32,18 @@ class Stay:
 
 
 @dataclass(slots=True)
-class Stays:
+class UnitRuns:
     """Which job was where: ``on``: by machine; ``last``: the last stay of each job; ``types``: type names by
     machine."""
 
-    on: dict[str, list[Stay]] = field(default_factory=lambda: defaultdict(list))
-    last: dict[str, Stay] = field(default_factory=dict)
+    on: dict[str, list[UnitRun]] = field(default_factory=lambda: defaultdict(list))
+    last: dict[str, UnitRun] = field(default_factory=dict)
     types: dict[str, str] = field(default_factory=dict)
 
 
-def stays_of(events: Iterable[Event]) -> Stays:
+def unit_runs(events: Iterable[Event]) -> UnitRuns:
     """Read the stays of all units that have ended."""
-    found, began_at = Stays(), dict[tuple[object, ...], float]()
+    found, began_at = UnitRuns(), dict[tuple[object, ...], float]()
     for event in events:
         if event.kind is EventKind.INSTANCE_REQUESTED:
             found.types[event.instance_id or ""] = str(event.fields["type"])
@@ -54,43 +54,45 @@ def stays_of(events: Iterable[Event]) -> Stays:
                 began_at[key] = event.at
             elif key in began_at:
                 at = began_at.pop(key)
-                stay = Stay(job_id=job_id, instance_id=instance_id, began_at=at, ended_at=event.at)
+                stay = UnitRun(job_id=job_id, instance_id=instance_id, began_at=at, ended_at=event.at)
                 found.on[instance_id].append(stay)
                 found.last[job_id] = stay
     return found
 
 
-def lost_by(
+def count_qos_losses(
     events: Iterable[Event], performances: Sequence[JobPerformance], specs: Mapping[str, JobSpec], world: World
 ) -> Counter[str]:
     """Count the batch jobs that lost their QoS, by what cost them most. ``specs``: by job id."""
-    stays, found = stays_of(events), Counter[str]()
+    stays, found = unit_runs(events), Counter[str]()
     for each in performances:
         if not each.kept and each.kind == "batch" and each.running > 0 and each.job_id in stays.last:
-            found[_blame(stays, each, specs, world)] += 1
+            found[_main_cause(stays, each, specs, world)] += 1
     return found
 
 
-def _blame(stays: Stays, job: JobPerformance, specs: Mapping[str, JobSpec], world: World) -> str:
+def _main_cause(stays: UnitRuns, job: JobPerformance, specs: Mapping[str, JobSpec], world: World) -> str:
     stay, spec = stays.last[job.job_id], specs[job.job_id]
     type_name = stays.types[stay.instance_id].rpartition("/")[2]
-    parts = {TYPE: world.beside_best(spec, type_name), NEIGHBOURS: _left_beside(stays, stay, specs, world)}
+    parts = {TYPE: world.relative_speed(spec, type_name), NEIGHBOURS: _neighbour_factor(stays, stay, specs, world)}
     parts[REST] = job.running / math.prod(parts.values())
     return min(parts, key=lambda name: parts[name])
 
 
-def _left_beside(stays: Stays, own: Stay, specs: Mapping[str, JobSpec], world: World) -> float:
+def _neighbour_factor(stays: UnitRuns, own: UnitRun, specs: Mapping[str, JobSpec], world: World) -> float:
     """Return the part of its speed that its neighbours left a unit, over its whole stay."""
-    nature, left = world.nature(specs[own.job_id]), 0.0
-    for seconds, beside in _stretches(stays, own, specs):
-        caused = [world.nature(specs[each.job_id]).caused for each in beside]
+    model, left = world.program_model(specs[own.job_id]), 0.0
+    for seconds, beside in _neighbour_periods(stays, own, specs):
+        caused = [world.program_model(specs[each.job_id]).caused for each in beside]
         pressures = [min(100.0, sum(each)) for each in zip(NOTHING_CAUSED, *caused, strict=True)]
-        left += seconds * nature.kept(pressures)
+        left += seconds * model.performance_under(pressures)
     lasted_s = own.ended_at - own.began_at
     return left / lasted_s if lasted_s > 0 else 1.0
 
 
-def _stretches(stays: Stays, own: Stay, specs: Mapping[str, JobSpec]) -> Iterator[tuple[float, list[Stay]]]:
+def _neighbour_periods(
+    stays: UnitRuns, own: UnitRun, specs: Mapping[str, JobSpec]
+) -> Iterator[tuple[float, list[UnitRun]]]:
     """Yield stretches of a stay with the same neighbours: how long each is, and which they were."""
     others = [
         each

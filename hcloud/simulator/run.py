@@ -29,11 +29,11 @@ from hcloud.planner import make_plan
 from hcloud.provider import MachineSource, Provider, UnitSpec
 from hcloud.quarantine.planning import Planner
 from hcloud.simulator.ground_truth import VirtualCloud
-from hcloud.simulator.oracle import told_the_truth
+from hcloud.simulator.oracle import with_true_beliefs
 from hcloud.simulator.performance import Ideal, JobPerformance
-from hcloud.simulator.qos_losses import lost_by
+from hcloud.simulator.qos_losses import count_qos_losses
 from hcloud.simulator.workload import Arrival, Workload
-from hcloud.simulator.world import BEST_LATENCY, SERVES, Truth, World
+from hcloud.simulator.world import BEST_LATENCY_RATIO, SERVED_RATE_FACTOR, Truth, World
 from hcloud.spec.policy import Policy
 from hcloud.spec.validation import counted, nearest
 from hcloud.store import MemoryStore, Store, Submission
@@ -41,15 +41,15 @@ from hcloud.wiring import build_controller, build_providers
 
 START_AT = 1_900_000_800.0
 """A fixed date, so that a simulation does not depend on the day it is run; what is replayed begins when it did."""
-STEP_S, QUIET_STEP_S, STILL_STEP_S = 1.0, 10.0, 60.0
+STEP_S, QUIET_STEP_S, IDLE_STEP_S = 1.0, 10.0, 60.0
 LONGEST_TAIL_S = 7 * 86_400.0
-STILL_S = 90_000.0
+STALL_S = 90_000.0
 """Nothing that stood still for so long moves again: budgets of a day begin anew, caps do not."""
-LOG_LOOKED_AT_EVERY, LOG_OF = 1000, 1_000_000
+GC_EVERY, GC_MIN_OBJECTS = 1000, 1_000_000
 """The log only grows: so seldom is it looked at for reference cycles, and not at all before it has so many objects, of
 which the cycles are less than one in a hundred."""
 OWNER, PROVIDER = "hcloud-simulation", "mock"
-PLAIN_LATENCY = 0.9
+PLAIN_LATENCY_RATIO = 0.9
 """A service's latency on a machine as fast as its type should be, as a part of what it promised; it grows on a slower
 one."""
 
@@ -165,7 +165,7 @@ class Simulation:
 
     def _planner(self) -> Planner:
         planner = self.setting.planner
-        return told_the_truth(self._world, planner) if self.setting.oracle and self._world is not None else planner
+        return with_true_beliefs(self._world, planner) if self.setting.oracle and self._world is not None else planner
 
     def _library(self) -> Library | None:
         """Return the world's library; nothing if it is not used: reading the shipped one takes longer than a little
@@ -191,7 +191,7 @@ class Simulation:
         ideal, spec = self._ideals[job_id], self._specs[job_id]
         if ideal.latency_ms is None or not isinstance(spec.target, ServiceTarget):
             return Work(duration_s=ideal.run_s)
-        served = SERVES * spec.target.requests_per_s / max(1, spec.nodes.count)
+        served = SERVED_RATE_FACTOR * spec.target.requests_per_s / max(1, spec.nodes.count)
         return Work(duration_s=ideal.run_s, requests_per_s=served, latency_ms={"99": ideal.latency_ms})
 
     def run(self, watch: Callable[[Progress], object] = lambda _: None) -> None:
@@ -199,7 +199,7 @@ class Simulation:
 
         Raises Standstill where jobs are still waiting long after the last arrival: the cloud or policy cannot run them.
         """
-        with infrequent_gc(LOG_LOOKED_AT_EVERY, LOG_OF):
+        with infrequent_gc(GC_EVERY, GC_MIN_OBJECTS):
             self._run(watch)
 
     def _run(self, watch: Callable[[Progress], object]) -> None:
@@ -207,7 +207,7 @@ class Simulation:
         longest_s = max((each.run_s for each in self.setting.workload.arrivals), default=0.0)
         moved_at = will_move_at = self.setting.starts_at
         give_up_at = self.setting.starts_at + self.setting.workload.span_s + self.give_up_after_s + 2.0 * longest_s
-        while self._waiting or self.store.live().jobs or self._unreserved():
+        while self._waiting or self.store.live().jobs or self._has_rented_machines():
             self._submit_due()
             outcome = self.controller.cycle()
             self.progress.cycles += 1
@@ -218,14 +218,16 @@ class Simulation:
             self.progress.ended = self.progress.submitted - left
             watch(self.progress)
             moved_at = moved_at if outcome.went_on else self.clock.now()
-            will_move_at = self.clock.now() if outcome.moved or self._will_move() else will_move_at
-            if self.clock.now() > min(give_up_at, will_move_at + STILL_S):
+            will_move_at = self.clock.now() if outcome.moved or self._has_scheduled_events() else will_move_at
+            if self.clock.now() > min(give_up_at, will_move_at + STALL_S):
                 late_s = self.clock.now() - self.setting.starts_at - self.setting.workload.span_s
                 have = f"{counted(left, 'job')} {'has' if left == 1 else 'have'}"
-                raise SimulationStalled(f"{have} not ended {late_s:.0f} s after the last arrival; {self._why()}")
+                raise SimulationStalled(
+                    f"{have} not ended {late_s:.0f} s after the last arrival; {self._wait_reasons()}"
+                )
             self.clock.advance(self._step_s(outcome, self.clock.now() - moved_at))
 
-    def _unreserved(self) -> bool:
+    def _has_rented_machines(self) -> bool:
         """Whether machines live that are paid for by use; reserved ones need not be ended."""
         return any(each.offer.market is not Market.RESERVED for each in self.store.live().instances)
 
@@ -239,10 +241,10 @@ class Simulation:
                 self._ideals[job.id] = self._ideal(arrival)
                 self._specs[job.id] = arrival.spec
                 if self._world is not None:
-                    self._world.take_in(job.id, arrival)
+                    self._world.add_job(job.id, arrival)
             self.progress.submitted += len(due)
 
-    def _will_move(self) -> bool:
+    def _has_scheduled_events(self) -> bool:
         """Whether something will come by itself: an arrival, a machine's next change, a unit's end."""
         clouds = (cloud.next_event_at() for cloud in self._clouds)
         return bool(self._waiting) or self._runner.next_event_at() is not None or any(at is not None for at in clouds)
@@ -257,12 +259,12 @@ class Simulation:
         events = [outcome.due_at, *(at for at in happens_at if at is not None)]
         if self._waiting:
             events.append(self.setting.starts_at + self._waiting[-1].at_s)
-        quiet_s = STILL_STEP_S if still_s > HOUR_S else QUIET_STEP_S
-        if self._waiting and not self.store.live().jobs and not self._unreserved():
+        quiet_s = IDLE_STEP_S if still_s > HOUR_S else QUIET_STEP_S
+        if self._waiting and not self.store.live().jobs and not self._has_rented_machines():
             quiet_s = math.inf
         return max(step_s, math.ceil(min(quiet_s, min(events) - self.clock.now() - 1e-6)))
 
-    def _why(self) -> str:
+    def _wait_reasons(self) -> str:
         waits = {job.wait_code: job.wait_text for job in self.store.live().jobs if job.wait_code}
         told = "; ".join(f"{code} ({text})" for code, text in sorted(waits.items()))
         return f"they wait for {told}" if told else "they are still running"
@@ -286,16 +288,16 @@ class Simulation:
         if not isinstance(target, ServiceTarget):
             alone_s = arrival.run_s if self._world is None else self._world.alone_s(arrival)
             return Ideal(run_s=alone_s, counts=target.kind != "best_effort")
-        best_ms = (PLAIN_LATENCY if self._world is None else BEST_LATENCY) * target.latency_ms
+        best_ms = (PLAIN_LATENCY_RATIO if self._world is None else BEST_LATENCY_RATIO) * target.latency_ms
         return Ideal(run_s=arrival.run_s, latency_ms=best_ms, promised_ms=target.latency_ms)
 
     def ideals(self) -> Mapping[str, Ideal]:
         """Return what each job submitted so far that has a target does at its best."""
         return {job_id: ideal for job_id, ideal in self._ideals.items() if ideal.counts}
 
-    def lost_by(self, performances: Sequence[JobPerformance]) -> Mapping[str, int]:
+    def qos_losses(self, performances: Sequence[JobPerformance]) -> Mapping[str, int]:
         """Return how many jobs lost their QoS by what (:mod:`hcloud.simulator.qos_losses`); nothing without a truth."""
-        return {} if self._world is None else lost_by(self.events(), performances, self._specs, self._world)
+        return {} if self._world is None else count_qos_losses(self.events(), performances, self._specs, self._world)
 
     def events(self) -> Iterator[Event]:
         """Yield all that happened."""

@@ -38,13 +38,13 @@ from hcloud.spec.validation import KeyPath, nearest
 
 HOUR_S = 3600.0
 KEYS = ("name", "load", "jobs")
-OF_JOBS = (*(each for each in (*NEEDED, *OPTIONAL) if each != "at_s"), "weight", "run_spread")
+JOB_KEYS = (*(each for each in (*NEEDED, *OPTIONAL) if each != "at_s"), "weight", "run_spread")
 SPREAD, SPREAD_MOST, WEIGHT_MOST = 0.5, 3.0, 1e6
 VCPUS_MOST, HOURS_MOST, JOBS_MOST, KINDS_MOST = 1e6, 744.0, 1_000_000, 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
+class JobKind:
     """One kind of job: ``like`` has its run time's mean, ``spread`` is the standard deviation of that's logarithm.
 
     ``where``: file, line and key of it, for error messages.
@@ -76,7 +76,7 @@ class FileScenario:
     name: str
     at_h: tuple[float, ...]
     vcpus: tuple[float, ...]
-    kinds: tuple[Kind, ...]
+    kinds: tuple[JobKind, ...]
     where: str = ""
 
     def make(self, seed: int, share: float) -> Workload:
@@ -85,10 +85,10 @@ class FileScenario:
         Raises NoJobs where there would be none, BadInput where one would run too long; both name file, line and key.
         """
         rng = np.random.default_rng([seed, sum(map(ord, self.name))])
-        use = _Use()
-        arrivals = [*self._under_way(rng, share, use), *self._coming(rng, share, use)]
+        use = _RunningLoad()
+        arrivals = [*self._initial_jobs(rng, share, use), *self._arrivals(rng, share, use)]
         if not arrivals:
-            raise NoJobs(f"{self.where or self.name}: {self._why_none(share)}")
+            raise NoJobs(f"{self.where or self.name}: {self._empty_message(share)}")
         named = [_numbered(each, number) for number, each in enumerate(arrivals)]
         return workload_of(self.name if share == 1 else f"{self.name} x {share:g}", named)
 
@@ -98,7 +98,7 @@ class FileScenario:
         vcpu_s = float(np.trapezoid(self.vcpus, self.at_h)) * HOUR_S + self.vcpus[0] * mean_run_s
         return vcpu_s / self._mean_vcpu_s
 
-    def _why_none(self, share: float) -> str:
+    def _empty_message(self, share: float) -> str:
         """Return in words that the load, or this share of it, is too small for any job."""
         least = min(self.kinds, key=lambda each: each.vcpu_s)
         lasts = f"{plain(self.at_h[-1])} h" if self.at_h[-1] >= 0.1 else f"{self.at_h[-1] * HOUR_S:.3g} s"
@@ -118,7 +118,7 @@ class FileScenario:
     def _mean_vcpu_s(self) -> float:
         return float(np.dot(self._odds, [each.vcpu_s for each in self.kinds]))
 
-    def _under_way(self, rng: np.random.Generator, share: float, use: _Use) -> Iterator[Arrival]:
+    def _initial_jobs(self, rng: np.random.Generator, share: float, use: _RunningLoad) -> Iterator[Arrival]:
         """Yield the jobs that run at the beginning, which long ones are likelier to, each with a part of its time."""
         running = self._odds * [each.like.run_s for each in self.kinds]
         while True:
@@ -127,7 +127,7 @@ class FileScenario:
                 return
             yield use.begin(kind, 0.0, max(0.001, _run_s(kind, rng) * rng.random()))
 
-    def _coming(self, rng: np.random.Generator, share: float, use: _Use) -> Iterator[Arrival]:
+    def _arrivals(self, rng: np.random.Generator, share: float, use: _RunningLoad) -> Iterator[Arrival]:
         """Yield the jobs that arrive.
 
         Their rate cannot follow from the load alone: a peak would be filled only a whole run later.
@@ -135,10 +135,10 @@ class FileScenario:
         odds, seconds = self._odds, range(int(self.at_h[-1] * HOUR_S))
         load = np.interp(np.array(seconds) / HOUR_S, self.at_h, self.vcpus) * share
         kind = self.kinds[rng.choice(len(self.kinds), p=odds)]
-        use.saved_vcpu_s = kind.vcpu_s * rng.random()
+        use.unused_vcpu_s = kind.vcpu_s * rng.random()
         for second, vcpus in zip(seconds, load.tolist(), strict=True):
             at_s: float | None = second + rng.random()
-            use.save(kind, vcpus)
+            use.save_unused(kind, vcpus)
             while at_s is not None:
                 while use.has_room(kind, vcpus):
                     yield use.begin(kind, at_s, _run_s(kind, rng))
@@ -147,7 +147,7 @@ class FileScenario:
 
 
 @dataclass(slots=True)
-class _Use:
+class _RunningLoad:
     """What jobs hold where none of them waits: ``held`` vCPUs, of which so many are let go of at their ``ends`` (s).
 
     ``saved_vcpu_s``: what the load has left unused of late, as it is too small for the job that comes next.
@@ -155,22 +155,22 @@ class _Use:
 
     held: float = 0.0
     ends: list[tuple[float, float]] = field(default_factory=list)
-    saved_vcpu_s: float = 0.0
+    unused_vcpu_s: float = 0.0
 
-    def has_room(self, kind: Kind, load_vcpus: float) -> bool:
+    def has_room(self, kind: JobKind, load_vcpus: float) -> bool:
         """Whether a job brings what is held nearer to the load; one that never would comes as often as it should."""
         if _too_large(kind, load_vcpus):
-            return self.saved_vcpu_s >= kind.vcpu_s
+            return self.unused_vcpu_s >= kind.vcpu_s
         return self.held + kind.vcpus / 2 <= load_vcpus
 
-    def save(self, kind: Kind, load_vcpus: float) -> None:
+    def save_unused(self, kind: JobKind, load_vcpus: float) -> None:
         """Save up the load of a second where the next job is too large for it."""
-        self.saved_vcpu_s += load_vcpus if _too_large(kind, load_vcpus) else 0.0
+        self.unused_vcpu_s += load_vcpus if _too_large(kind, load_vcpus) else 0.0
 
-    def begin(self, kind: Kind, at_s: float, run_s: float) -> Arrival:
+    def begin(self, kind: JobKind, at_s: float, run_s: float) -> Arrival:
         """Return a job of a kind that holds what it needs from now on."""
         self.held += kind.vcpus
-        self.saved_vcpu_s = max(0.0, self.saved_vcpu_s - kind.vcpu_s)
+        self.unused_vcpu_s = max(0.0, self.unused_vcpu_s - kind.vcpu_s)
         heappush(self.ends, (at_s + run_s, kind.vcpus))
         return replace(kind.like, at_s=at_s, run_s=run_s)
 
@@ -183,11 +183,11 @@ class _Use:
         return ends_s
 
 
-def _too_large(kind: Kind, load_vcpus: float) -> bool:
+def _too_large(kind: JobKind, load_vcpus: float) -> bool:
     return kind.vcpus / 2 > load_vcpus
 
 
-def _run_s(kind: Kind, rng: np.random.Generator) -> float:
+def _run_s(kind: JobKind, rng: np.random.Generator) -> float:
     """Return a run time: lognormal around the kind's mean. Raises BadInput where it is beyond LONGEST_DAYS."""
     run_s = kind.like.run_s * math.exp(rng.normal(0.0, kind.spread) - kind.spread**2 / 2)
     if run_s > LONGEST_DAYS * DAY_S:
@@ -208,7 +208,7 @@ def read_scenario(path: Path) -> FileScenario:
     load = _items(document, top, "load", 2, "points such as [0, 40] and [2, 200]: hours and the vCPUs in use then")
     jobs = _items(document, top, "jobs", 1, "kinds of jobs")
     points = [_point(document, each, ("load", at)) for at, each in enumerate(load)]
-    _check_course(document, points)
+    _check_points(document, points)
     kinds = _programs([_kind(document, each, ("jobs", at)) for at, each in enumerate(jobs)])
     name = top.get("name", path.stem)
     if not isinstance(name, str) or not name.isprintable() or not 0 < len(name) <= 100:
@@ -248,7 +248,7 @@ def _point(document: Document, value: object, path: KeyPath) -> tuple[float, flo
     )
 
 
-def _check_course(document: Document, points: Sequence[tuple[float, float]]) -> None:
+def _check_points(document: Document, points: Sequence[tuple[float, float]]) -> None:
     if points[0][0] != 0.0:
         raise ConfigError(f"begins at hour {points[0][0]:g}; it must begin at 0", where=document.where(("load", 0)))
     for at in range(1, len(points)):
@@ -259,8 +259,8 @@ def _check_course(document: Document, points: Sequence[tuple[float, float]]) -> 
         raise ConfigError("is 0 all the time; somewhere it must be more", where=document.where(("load",)))
 
 
-def _kind(document: Document, value: object, path: KeyPath) -> Kind:
-    keys = _mapping(document, value, path, OF_JOBS)
+def _kind(document: Document, value: object, path: KeyPath) -> JobKind:
+    keys = _mapping(document, value, path, JOB_KEYS)
     weight = _number(document, keys.get("weight", 1.0), (*path, "weight"), "it", 1e-6, WEIGHT_MOST)
     spread = _number(document, keys.get("run_spread", SPREAD), (*path, "run_spread"), "it", 0.0, SPREAD_MOST)
     for needed in (each for each in NEEDED if each != "at_s" and each not in keys):
@@ -272,10 +272,10 @@ def _kind(document: Document, value: object, path: KeyPath) -> Kind:
     if like.run_s > LONGEST_DAYS * DAY_S:
         text = f"is {like.run_s / DAY_S:.3g} days; it must be at most {LONGEST_DAYS}, and times are in seconds"
         raise ConfigError(text, where=document.where((*path, "run_s")))
-    return Kind(like=like, weight=weight, spread=spread, where=document.where(path))
+    return JobKind(like=like, weight=weight, spread=spread, where=document.where(path))
 
 
-def _programs(kinds: Sequence[Kind]) -> tuple[Kind, ...]:
+def _programs(kinds: Sequence[JobKind]) -> tuple[JobKind, ...]:
     """Return the kinds with a program each, for whoever learns what programs need, though several have one name."""
     names = [each.like.spec.name for each in kinds]
     programs = [name if names.count(name) == 1 else f"{name} ({at})" for at, name in enumerate(names, 1)]

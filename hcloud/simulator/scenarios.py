@@ -11,7 +11,7 @@ import numpy as np
 from hcloud.core.errors import BadInput, NoJobs
 from hcloud.core.model import BatchTarget, JobSpec, MetricsHook, ProgressHook, Resources, ServiceTarget
 from hcloud.simulator.programs import INPUTS, PROGRAMS, Programs, Run
-from hcloud.simulator.workload import LOOK_EVERY_S, MIB_PER_VCPU, Arrival, Workload, workload_of
+from hcloud.simulator.workload import MIB_PER_VCPU, PROBE_EVERY_S, Arrival, Workload, workload_of
 from hcloud.spec.validation import nearest
 
 HOUR_S = 3600.0
@@ -175,6 +175,6 @@ def service_job(run: Run, number: int, cores: int) -> JobSpec:
         target=ServiceTarget(requests_per_s=100.0 * cores, latency_ms=20.0),
         resources=Resources(vcpus=cores, memory_mib=cores * MIB_PER_VCPU),
         interruptible=False,
-        metrics=MetricsHook(probe=run.command, every_s=LOOK_EVERY_S),
+        metrics=MetricsHook(probe=run.command, every_s=PROBE_EVERY_S),
         tags={"kind": "service", "program_kind": "service"},
     )

@@ -23,10 +23,10 @@ def quick_folder() -> Iterator[Path]:
     It is held by a lock that ends with the process (and those it forked), however that ends. So what a killed one left
     is recognised as abandoned, and the next one removes it. Raises BadInput where no folder can be made.
     """
-    place = _place()
+    place = _parent_folder()
     try:
         _sweep(place)
-        made, held = _made_and_held(place)
+        made, held = _create_locked(place)
     except OSError as error:
         said = f"no folder for temporary files can be made in {place}: {error.strerror}"
         raise BadInput(f"{said}; set TMPDIR to a directory of yours") from error
@@ -44,25 +44,25 @@ def folder_in(place: Path | None) -> Iterator[Path]:
         yield Path(made)
 
 
-def _place() -> Path:
+def _parent_folder() -> Path:
     chosen = os.environ.get("TMPDIR")
     if chosen:
         return Path(chosen)
     return IN_MEMORY if os.access(IN_MEMORY, os.W_OK | os.X_OK) else Path(tempfile.gettempdir())
 
 
-def _made_and_held(place: Path) -> tuple[Path, int]:
+def _create_locked(place: Path) -> tuple[Path, int]:
     """Make a folder and lock it. Another process may take it for a left one in between: then make another."""
     while True:
         made = tempfile.mkdtemp(prefix=PREFIX, dir=place)
-        held = _locked(Path(made), fcntl.LOCK_SH)
+        held = _lock(Path(made), fcntl.LOCK_SH)
         if held is not None and os.path.lexists(made):
             return Path(made), held
         if held is not None:
             os.close(held)
 
 
-def _locked(folder: Path, how: int) -> int | None:
+def _lock(folder: Path, how: int) -> int | None:
     """Return a descriptor that holds the lock, or None where that is held otherwise or the folder is gone."""
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
@@ -80,7 +80,7 @@ def _sweep(place: Path) -> None:
     """Remove what ended processes of this user left."""
     for left in place.glob(f"{PREFIX}*"):
         try:
-            held = _locked(left, fcntl.LOCK_EX) if left.lstat().st_uid == os.geteuid() else None
+            held = _lock(left, fcntl.LOCK_EX) if left.lstat().st_uid == os.geteuid() else None
         except OSError:  # another one sweeps as well, or it is no folder
             continue
         if held is not None:

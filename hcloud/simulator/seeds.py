@@ -29,10 +29,10 @@ class Mean:
 
     def text(self) -> str:
         """Return it as people write it."""
-        return f"{self.without_dust:.3g}" + ("" if self.half_width is None else f" ±{self.half_width:.2g}")
+        return f"{self.rounded:.3g}" + ("" if self.half_width is None else f" ±{self.half_width:.2g}")
 
     @property
-    def without_dust(self) -> float:
+    def rounded(self) -> float:
         """The value; 0 where it differs from that by what adding up floats leaves behind only."""
         return round(self.value, 9) + 0.0
 
@@ -47,7 +47,7 @@ def mean_of(values: Sequence[float]) -> Mean:
     return Mean(value=fmean(values), half_width=reach)
 
 
-SAME = 0.005
+NEGLIGIBLE = 0.005
 """Differences, in percent and points, that nobody would call one."""
 LIMIT = "_limit"
 """What is behind a column's name, before its unit, where it says how far the 95 % limits are from the mean."""
@@ -67,7 +67,7 @@ def repeated_table(policies: Sequence[Repeated], seeds: Sequence[int]) -> Report
 
     A number that is not there with every seed (of targets, without any) is not there at all.
     """
-    unasked = _ONLY_BESIDE_BOUNDS if not policies[0].bounds else _NAMES - _BESIDE_BOUNDS
+    unasked = _ONLY_WITH_BOUNDS if not policies[0].bounds else _NAMES - _WITH_BOUNDS
     asked = [each for each in _MEASURES if each.name not in unasked]
     measures = [each for each in asked if any(_values(policy, policies[0], each) for policy in policies)]
     columns = [Column(name="policy")]
@@ -80,7 +80,7 @@ def repeated_table(policies: Sequence[Repeated], seeds: Sequence[int]) -> Report
     columns += [Column(name="succeeded"), Column(name="jobs")]
     counts = [(sum(each.succeeded for each in of.outcomes), sum(each.jobs for each in of.outcomes)) for of in policies]
     whole: tuple[Row, ...] = tuple((*row, *count) for row, count in zip(rows, counts, strict=True))
-    notes = (*_notes(policies, seeds), *_of_single_seeds(policies, seeds))
+    notes = (*_notes(policies, seeds), *_single_seed_notes(policies, seeds))
     return ReportTable(title="Simulated with several seeds", columns=tuple(columns), rows=whole, notes=notes)
 
 
@@ -133,9 +133,9 @@ _MEASURES: tuple[_Measure, ...] = (
     _Measure(name="used_once", unit="%", of=lambda each, _, __: share_pct(each.used_once, each.launches)),
     _Measure(name="unused_commitment", unit="usd", of=lambda each, _, __: unused_commitment_usd(each)),
 )
-_BESIDE_BOUNDS = {"cost", "times_bound", "target_met", "wait_p95", "launches", "used_once", "unused_commitment"}
+_WITH_BOUNDS = {"cost", "times_bound", "target_met", "wait_p95", "launches", "used_once", "unused_commitment"}
 """What is told where several tools' rules are held against the least that could be paid."""
-_ONLY_BESIDE_BOUNDS = {"used_once", "unused_commitment"}
+_ONLY_WITH_BOUNDS = {"used_once", "unused_commitment"}
 _NAMES = {each.name for each in _MEASURES}
 
 
@@ -182,7 +182,7 @@ def verdict(first: Repeated, other: Repeated) -> str:
 
 def _more(what: str, by: Mean, unit: str) -> str:
     half = by.half_width or 0.0
-    if abs(by.value) < SAME and half < SAME:
+    if abs(by.value) < NEGLIGIBLE and half < NEGLIGIBLE:
         return f"{what} the same"
     most = max(abs(by.value), half)
     digits = 0 if most >= 100 else 1 if most >= 1 else 2
@@ -190,7 +190,7 @@ def _more(what: str, by: Mean, unit: str) -> str:
     return words if abs(by.value) > half else f"{words}, which may be chance"
 
 
-def _of_single_seeds(policies: Sequence[Repeated], seeds: Sequence[int]) -> Iterator[str]:
+def _single_seed_notes(policies: Sequence[Repeated], seeds: Sequence[int]) -> Iterator[str]:
     """Yield what jobs waited for with the first seed; failures and defects with the first seed that has any of them."""
     for note in wait_notes([each.outcomes[0] for each in policies]):
         yield f"seed {seeds[0]}, {note}"

@@ -48,7 +48,7 @@ class Utilisation:
     shares: tuple[tuple[float | None, ...], ...] = ()
 
 
-def fullness_of(lives: Mapping[str, MachineLifetime], holds: Iterable[Hold], span_s: float) -> Utilisation:
+def utilisation_of(lives: Mapping[str, MachineLifetime], holds: Iterable[Hold], span_s: float) -> Utilisation:
     """Return how full machines were, from when each was up and when units held how much of it."""
     rows = _rows(lives)
     at = {name: row for row, (_, names) in enumerate(rows) for name in names}

@@ -43,7 +43,7 @@ NAME_MOST = 255
 COMMAND = ("simulated",)
 NODE_VCPUS = 16
 """A job of a log that is wider is spread over nodes of that size."""
-LOOK_EVERY_S = 60.0
+PROBE_EVERY_S = 60.0
 """So often a service is asked how it does."""
 DAY_S = 86_400.0
 LATEST_AT = 7_258_118_400.0
@@ -87,11 +87,11 @@ class Workload:
         that come at regular times), the mean over each step.
         """
         steps = int(self.span_s / step_s) + 1
-        looked = self._looks(step_s, steps)
+        looked = self._sampled_cores(step_s, steps)
         held = sum(_vcpus(each) * min(each.run_s, steps * step_s - each.at_s) for each in self.arrivals) / step_s
-        return looked if abs(sum(looked) - held) <= 0.1 * held else self._means(step_s, steps)
+        return looked if abs(sum(looked) - held) <= 0.1 * held else self._mean_cores(step_s, steps)
 
-    def _looks(self, step_s: float, steps: int) -> tuple[float, ...]:
+    def _sampled_cores(self, step_s: float, steps: int) -> tuple[float, ...]:
         changes = [0.0] * steps
         for each in self.arrivals:
             for at_s, by in ((each.at_s, _vcpus(each)), (each.at_s + each.run_s, -_vcpus(each))):
@@ -99,7 +99,7 @@ class Workload:
                     changes[step] += by
         return tuple(max(0.0, used) for used in accumulate(changes))
 
-    def _means(self, step_s: float, steps: int) -> tuple[float, ...]:
+    def _mean_cores(self, step_s: float, steps: int) -> tuple[float, ...]:
         """Add up for each step what is held at its beginning to its end, and correct it for jobs that begin or end in
         between."""
         held, partly = [0.0] * (steps + 1), [0.0] * (steps + 1)
@@ -175,7 +175,7 @@ def read_swf(text: str, name: str, reading: LogReading) -> Workload:
     # Comments may hold form feeds and the like, at which str.splitlines would end a line.
     for number, line in enumerate(io.StringIO(text, newline=None), 1):
         if not line.strip() or line.lstrip().startswith(";"):
-            said_at = _zero_of(line, f"{name}:{number}")
+            said_at = _start_time(line, f"{name}:{number}")
             zero_at = zero_at or said_at
             continue
         columns = _swf_numbers(line, f"{name}:{number}")
@@ -214,7 +214,7 @@ def _swf_notes(never_ran: int, parts: int) -> list[str]:
     return [each for count, each in ((never_ran, left_out), (parts, told)) if count]
 
 
-def _zero_of(comment: str, where: str) -> float:
+def _start_time(comment: str, where: str) -> float:
     """Return when a log's times count from (Unix seconds), where a comment says so; else 0.
 
     Models of logs write 0, and -1 is what the format has for unknown. Raises BadInput for any other that is no time:
@@ -350,11 +350,11 @@ def arrival_of(row: Mapping[str, str], where: str) -> Arrival:
         user=_name(row, "user", where) or "unknown",
         command=COMMAND,
         target=target,
-        metrics=MetricsHook(probe=COMMAND, every_s=LOOK_EVERY_S) if isinstance(target, ServiceTarget) else None,
+        metrics=MetricsHook(probe=COMMAND, every_s=PROBE_EVERY_S) if isinstance(target, ServiceTarget) else None,
         resources=Resources(vcpus=vcpus, memory_mib=round(memory_mib)),
         nodes=Nodes(count=nodes, minimum=nodes),
         priority=_whole("priority", number("priority", 0.0, -1000.0, 1000.0), where),
-        interruptible=_yes(row, "interruptible", where),
+        interruptible=_flag(row, "interruptible", where),
     )
     return Arrival(at_s=number("at_s"), run_s=number("run_s", least=0.001), spec=spec)
 
@@ -384,7 +384,7 @@ def _name(row: Mapping[str, str], column: str, where: str) -> str:
     return text
 
 
-def _yes(row: Mapping[str, str], column: str, where: str) -> bool:
+def _flag(row: Mapping[str, str], column: str, where: str) -> bool:
     text = (row.get(column) or "true").strip()
     if text.lower() not in YES + NO:
         raise BadInput(f"{where}: {column} is {text!r}; it must be one of {', '.join(YES + NO)}")

@@ -23,13 +23,13 @@ from hcloud.simulator.program_models import (
     NOTHING_CAUSED,
     SOURCES,
     STEADY,
-    Nature,
     Phase,
+    ProgramModel,
     Ranking,
-    chance,
-    draw_nature,
+    draw_program,
     offline_library,
     ranking_by_room,
+    seeded_random,
     type_speeds,
 )
 from hcloud.simulator.workload import Arrival
@@ -37,12 +37,12 @@ from hcloud.simulator.workload import Arrival
 Z95 = 1.96
 FULL_VCPUS = 16.0
 """A machine of so many vCPUs is a whole server: nobody else is on it (HCloud §8.2)."""
-SERVICE_LOAD, BEST_LATENCY = 0.5, 0.6
+SERVICE_LOAD, BEST_LATENCY_RATIO = 0.5, 0.6
 """A service alone on its best type is busy half of the time, and its latency is this part of what it promised. Then the
 promise holds down to a speed of 0.8 (a queue with one server)."""
-SERVES = 1.1
+SERVED_RATE_FACTOR = 1.1
 """It serves a tenth more requests than are promised: nobody promises the last one, and no measurement is exact."""
-STRAGGLES_AT = 0.4
+STRAGGLER_SPEED = 0.4
 """A straggler makes less than half of the usual progress (Quasar, Dissertation §4.4)."""
 
 
@@ -85,24 +85,24 @@ class Truth:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
+class JobTruth:
     """What is true of one job: its program, how long it takes at its best, what it asked for, and its program's speed
     on the best type on which it fits (1: on the best of all). ``most_vcpus``: more make it no faster."""
 
     run_s: float
     spec: JobSpec
-    nature: Nature
+    program: ProgramModel
     best: float
     needs_vcpus: float
     most_vcpus: float = math.inf
 
     def on_vcpus(self, vcpus: float) -> float:
         """Return its speed with so many vCPUs, as a factor of that with what it needs."""
-        return self.nature.on_vcpus(min(vcpus, self.most_vcpus)) / self.nature.on_vcpus(self.needs_vcpus)
+        return self.program.on_vcpus(min(vcpus, self.most_vcpus)) / self.program.on_vcpus(self.needs_vcpus)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Weather:
+class _MachineConditions:
     """How others press on a machine from outside, until when, and how its speed has drifted."""
 
     step: int
@@ -120,11 +120,11 @@ class World:
     types: Mapping[str, Resources]
     providers: tuple[str, ...]
     _ranking: Ranking | None = None
-    _natures: dict[str, Nature] = field(default_factory=dict)
+    _programs: dict[str, ProgramModel] = field(default_factory=dict)
     _speeds: dict[str, dict[str, float]] = field(default_factory=dict)
-    _tasks: dict[str, Task] = field(default_factory=dict)
-    _weather: dict[tuple[str, str, Market], _Weather] = field(default_factory=dict)
-    _bearings: dict[str, Sequence[float]] = field(default_factory=dict)
+    _tasks: dict[str, JobTruth] = field(default_factory=dict)
+    _conditions: dict[tuple[str, str, Market], _MachineConditions] = field(default_factory=dict)
+    _neighbour_profiles: dict[str, Sequence[float]] = field(default_factory=dict)
     _straggling: dict[str, bool] = field(default_factory=dict)
 
     def library(self) -> Library:
@@ -142,38 +142,38 @@ class World:
         return self._ranking
 
     # ------------------------------------------------------------------------------------------------------------- jobs
-    def take_in(self, job_id: str, arrival: Arrival) -> None:
+    def add_job(self, job_id: str, arrival: Arrival) -> None:
         """Learn what a submitted job really is."""
         spec = arrival.spec
-        nature = self.nature(spec)
+        model = self.program_model(spec)
         needs = arrival.needs_vcpus or spec.resources.vcpus
         wanted = replace(spec.resources, vcpus=needs)
-        self._tasks[job_id] = Task(
+        self._tasks[job_id] = JobTruth(
             run_s=arrival.run_s,
             spec=spec,
-            nature=nature,
-            best=self._best(nature, wanted),
+            program=model,
+            best=self._best_speed(model, wanted),
             needs_vcpus=needs,
             most_vcpus=arrival.needs_vcpus or math.inf,
         )
 
-    def _best(self, nature: Nature, wanted: Resources) -> float:
-        fitting = [self.on_type(nature, name) for name, size in self.types.items() if wanted.fits(size)]
+    def _best_speed(self, model: ProgramModel, wanted: Resources) -> float:
+        fitting = [self.speed_on_type(model, name) for name, size in self.types.items() if wanted.fits(size)]
         return max(fitting, default=1.0)
 
-    def beside_best(self, spec: JobSpec, type_name: str) -> float:
+    def relative_speed(self, spec: JobSpec, type_name: str) -> float:
         """Return the speed of a job on a machine type, 1 on the best of those on which it fits."""
-        nature = self.nature(spec)
-        return self.on_type(nature, type_name) / self._best(nature, spec.resources)
+        model = self.program_model(spec)
+        return self.speed_on_type(model, type_name) / self._best_speed(model, spec.resources)
 
-    def known_nature(self, program: str) -> Nature | None:
+    def known_program(self, program: str) -> ProgramModel | None:
         """Return a program by its name (``Identity.program``), if one of its jobs was ever taken in."""
-        return self._natures.get(program)
+        return self._programs.get(program)
 
     def alone_s(self, arrival: Arrival) -> float:
         """Return how long a job takes alone on its best type, through all its phases."""
         begin, took_s = 0.0, 0.0
-        for phase in (*self.nature(arrival.spec).phases, STEADY):
+        for phase in (*self.program_model(arrival.spec).phases, STEADY):
             end = min(1.0, phase.until)
             begin, took_s = end, took_s + arrival.run_s * (end - begin) / phase.speed
         return took_s
@@ -182,14 +182,14 @@ class World:
         """Let go of a job that has ended."""
         self._tasks.pop(job_id, None)
 
-    def nature(self, spec: JobSpec) -> Nature:
+    def program_model(self, spec: JobSpec) -> ProgramModel:
         """Return the program a job runs; its tag ``program_kind`` (or its target) says of which kind that is."""
         program = identify(spec).program
-        found = self._natures.get(program)
+        found = self._programs.get(program)
         if found is None:
             kind = spec.tags.get("program_kind") or ("service" if spec.target.kind == "service" else "single")
-            drawn = draw_nature(program, kind, self.seed, phased=self.truth.phased)
-            found = self._natures[program] = replace(
+            drawn = draw_program(program, kind, self.seed, phased=self.truth.phased)
+            found = self._programs[program] = replace(
                 drawn,
                 tolerated=tuple(each / max(self.truth.sensitivity, 1e-9) for each in drawn.tolerated),
                 caused=tuple(min(100.0, each * self.truth.pressure) for each in drawn.caused),
@@ -199,21 +199,21 @@ class World:
     def work(self, unit: UnitSpec) -> Work:
         """Return what a unit does at its best; a profiling run measures copies of the job it is made for."""
         task = self._task(unit)
-        target, use = task.spec.target, task.nature.use
+        target, use = task.spec.target, task.program.use
         memory_mib = min(use[1], unit.resources.memory_mib)
         if isinstance(target, ServiceTarget):
             return Work(
                 duration_s=task.run_s,
                 timed=True,
                 memory_mib=memory_mib,
-                requests_per_s=SERVES * target.requests_per_s / max(1, task.spec.nodes.count),
-                latency_ms={"99": BEST_LATENCY * target.latency_ms},
+                requests_per_s=SERVED_RATE_FACTOR * target.requests_per_s / max(1, task.spec.nodes.count),
+                latency_ms={"99": BEST_LATENCY_RATIO * target.latency_ms},
                 load=SERVICE_LOAD,
                 promised_ms=target.latency_ms,
             )
         return Work(duration_s=task.run_s, memory_mib=memory_mib, cpu_share=use[0])
 
-    def _task(self, unit: UnitSpec) -> Task:
+    def _task(self, unit: UnitSpec) -> JobTruth:
         return self._tasks[unit.profile.job_id if unit.profile else unit.id.partition(".")[0]]
 
     # ------------------------------------------------------------------------------------------------------------ speed
@@ -224,10 +224,10 @@ class World:
         tasks = [self._task(each.unit) for each in residents]
         phases = [self._phase(each, task) for each, task in zip(residents, tasks, strict=True)]
         pressing = [
-            task.nature.caused if phase.pressure == 1.0 else [each * phase.pressure for each in task.nature.caused]
+            task.program.caused if phase.pressure == 1.0 else [each * phase.pressure for each in task.program.caused]
             for task, phase in zip(tasks, phases, strict=True)
         ]
-        weather = self._weather_of(machine, now)
+        weather = self._conditions_of(machine, now)
         outside, until = weather.outside, weather.until
         together = [sum(each) for each in zip(outside, *pressing, strict=True)]
         alike = machine.quality * weather.drift
@@ -235,56 +235,61 @@ class World:
         for resident, task, phase, own in zip(residents, tasks, phases, pressing, strict=True):
             others = zip(together, own, strict=True)
             felt = [rest if (rest := total - mine) < 100.0 else 100.0 for total, mine in others]
-            speed = alike * task.nature.kept(felt) * phase.speed * self._own(machine, resident.unit, task)
+            speed = (
+                alike
+                * task.program.performance_under(felt)
+                * phase.speed
+                * self._unit_factor(machine, resident.unit, task)
+            )
             speeds.append(speed)
             if phase.until < math.inf:
                 until = min(until, now + max(1e-3, (phase.until * resident.work.duration_s - resident.done_s) / speed))
         return speeds, until
 
-    def _phase(self, resident: Resident, task: Task) -> Phase:
-        if not task.nature.phases:
+    def _phase(self, resident: Resident, task: JobTruth) -> Phase:
+        if not task.program.phases:
             return STEADY
-        return task.nature.phase(resident.done_s / max(resident.work.duration_s, 1e-9))
+        return task.program.phase(resident.done_s / max(resident.work.duration_s, 1e-9))
 
-    def _own(self, machine: SimulatedMachine, unit: UnitSpec, task: Task) -> float:
+    def _unit_factor(self, machine: SimulatedMachine, unit: UnitSpec, task: JobTruth) -> float:
         """Return the factor of type, size and luck; of a unit that is measured they are in what is found."""
         if unit.profile is not None:
             return 1.0
-        asked, nature = task.spec, task.nature
-        factor = self.on_type(nature, machine.type_name) / task.best
+        asked, model = task.spec, task.program
+        factor = self.speed_on_type(model, machine.type_name) / task.best
         if unit.resources.vcpus != task.needs_vcpus:
             factor *= task.on_vcpus(unit.resources.vcpus)
         if (nodes := max(1, len(unit.peers))) != asked.nodes.count:
-            factor *= nature.on_nodes(nodes) / nature.on_nodes(asked.nodes.count)
-        return factor * STRAGGLES_AT if self._straggles(unit.id) else factor
+            factor *= model.on_nodes(nodes) / model.on_nodes(asked.nodes.count)
+        return factor * STRAGGLER_SPEED if self._straggles(unit.id) else factor
 
     def _straggles(self, unit_id: str) -> bool:
         share = self.truth.stragglers
         if unit_id not in self._straggling:
-            chances = chance(self.seed, "straggler", unmarked(unit_id))
+            chances = seeded_random(self.seed, "straggler", unmarked(unit_id))
             self._straggling[unit_id] = share > 0 and chances.random() < share
         return self._straggling[unit_id]
 
-    def on_type(self, nature: Nature, type_name: str) -> float:
+    def speed_on_type(self, model: ProgramModel, type_name: str) -> float:
         """Return the speed of a program on a machine type, 1 on the best there is, whether or not a job fits there."""
-        speeds = self._speeds.get(nature.name)
+        speeds = self._speeds.get(model.name)
         if speeds is None:
-            speeds = type_speeds(nature, list(self.types), self.seed, self.truth.heterogeneity, self.ranking)
-            self._speeds[nature.name] = speeds
+            speeds = type_speeds(model, list(self.types), self.seed, self.truth.heterogeneity, self.ranking)
+            self._speeds[model.name] = speeds
         return speeds[type_name]
 
-    def _weather_of(self, machine: SimulatedMachine, now: float) -> _Weather:
+    def _conditions_of(self, machine: SimulatedMachine, now: float) -> _MachineConditions:
         """Return what is so on a machine until the next step, whoever runs there; drawn once for each step."""
         step = math.floor(now / self.truth.external_step_s)
         which = (machine.instance_id, machine.type_name, machine.market)
-        known = self._weather.get(which)
+        known = self._conditions.get(which)
         if known is None or known.step != step:
             outside = self._outside(machine, step)
             # Where nobody else is, a machine drifts all the same, however long the same units stay.
             changes = self.truth.drift > 0 or outside is not NOTHING_CAUSED
             until = (step + 1) * self.truth.external_step_s if changes else math.inf
-            known = _Weather(step=step, outside=outside, until=until, drift=self._drift(machine, step))
-            self._weather[which] = known
+            known = _MachineConditions(step=step, outside=outside, until=until, drift=self._drift(machine, step))
+            self._conditions[which] = known
         return known
 
     def _outside(self, machine: SimulatedMachine, step: int) -> Sequence[float]:
@@ -292,24 +297,28 @@ class World:
         truth, shared = self.truth, 1.0 - machine.capacity.vcpus / FULL_VCPUS
         if truth.external_load <= 0 or shared <= 0 or machine.market is Market.RESERVED:
             return NOTHING_CAUSED
-        chances = chance(self.seed, "outside", machine.instance_id, step)
+        chances = seeded_random(self.seed, "outside", machine.instance_id, step)
         load = max(0.0, chances.gauss(truth.external_load, truth.external_swing))
-        return [min(100.0, 100.0 * load * shared * each) for each in self._bearing(machine)]
+        return [min(100.0, 100.0 * load * shared * each) for each in self._neighbour_profile(machine)]
 
-    def _bearing(self, machine: SimulatedMachine) -> Sequence[float]:
+    def _neighbour_profile(self, machine: SimulatedMachine) -> Sequence[float]:
         """Return on which resources the neighbours of this machine bear most: around 1, always the same."""
-        found = self._bearings.get(machine.instance_id)
+        found = self._neighbour_profiles.get(machine.instance_id)
         if found is None:
-            chances = chance(self.seed, "bearing", machine.instance_id)
-            found = self._bearings[machine.instance_id] = [chances.lognormvariate(-0.125, 0.5) for _ in SOURCES]
+            chances = seeded_random(self.seed, "bearing", machine.instance_id)
+            found = self._neighbour_profiles[machine.instance_id] = [
+                chances.lognormvariate(-0.125, 0.5) for _ in SOURCES
+            ]
         return found
 
     def _drift(self, machine: SimulatedMachine, step: int) -> float:
         """Return the factor of a machine's speed during a step: part of it changes with each, part every six."""
         if not self.truth.drift:
             return 1.0
-        slow = chance(self.seed, "drift", machine.instance_id, step // 6).gauss(0, 0.8)
-        return math.exp(self.truth.drift * (slow + chance(self.seed, "drift", machine.instance_id, step).gauss(0, 0.6)))
+        slow = seeded_random(self.seed, "drift", machine.instance_id, step // 6).gauss(0, 0.8)
+        return math.exp(
+            self.truth.drift * (slow + seeded_random(self.seed, "drift", machine.instance_id, step).gauss(0, 0.6))
+        )
 
     # -------------------------------------------------------------------------------------------------------- profiling
     def profile(self, unit: UnitSpec, work: Work, speed: float) -> Findings:
@@ -319,23 +328,23 @@ class World:
             return Findings(notes=(reason,), duration_s=min(unit.profile.run_s, work.duration_s))
         task = self._task(unit)
         measure, best = measured_as(unit, work)
-        noisy = chance(self.seed, "profiling", unmarked(unit.id))
+        noisy = seeded_random(self.seed, "profiling", unmarked(unit.id))
         readings = tuple(self._readings(unit, task, measure, best * speed, noisy))
-        vcpus, (busy, memory_mib, read, written) = unit.profile.steps_vcpus[0], task.nature.use
+        vcpus, (busy, memory_mib, read, written) = unit.profile.steps_vcpus[0], task.program.use
         use = (busy * vcpus, memory_mib, read, written)
         return Findings(measure=measure, readings=readings, use=use, duration_s=profiling_s(unit.profile))
 
     def _readings(
-        self, unit: UnitSpec, task: Task, measure: Measure, best: float, noisy: random.Random
+        self, unit: UnitSpec, task: JobTruth, measure: Measure, best: float, noisy: random.Random
     ) -> Iterator[Reading]:
-        request, nature = unit.profile, task.nature
+        request, model = unit.profile, task.program
         assert request is not None
         asked, type_name = task.spec, request.type_column.rpartition("/")[2]
         # A count of CPU time does not tell how much is done in it.
-        on_type = 1.0 if measure is Measure.CPU else self.on_type(nature, type_name)
-        alone = best * on_type / task.best / nature.on_nodes(asked.nodes.count)
+        on_type = 1.0 if measure is Measure.CPU else self.speed_on_type(model, type_name)
+        alone = best * on_type / task.best / model.on_nodes(asked.nodes.count)
         if request.nodes > 1:
-            value = alone * task.on_vcpus(request.steps_vcpus[0]) * nature.on_nodes(request.nodes)
+            value = alone * task.on_vcpus(request.steps_vcpus[0]) * model.on_nodes(request.nodes)
             yield self._ratio("nodes", str(request.nodes), value, noisy)
             return
         rates = dict[float, float]()
@@ -352,7 +361,7 @@ class World:
                 rates[at] = reading.value
                 yield reading
         for name in () if request.look else request.sources:
-            for question, truth in (("tolerated", nature.tolerated), ("caused", nature.caused)):
+            for question, truth in (("tolerated", model.tolerated), ("caused", model.caused)):
                 value = truth[SOURCES.index(name)] if name in SOURCES else 100.0 if question == "tolerated" else 0.0
                 yield self._score(question, name, value, noisy)
 

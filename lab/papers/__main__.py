@@ -20,10 +20,10 @@ from hcloud.core.errors import BadInput, NoJobs
 from hcloud.simulator.scenarios import LEAST_HOURS, MOST_HOURS
 from hcloud.spec.validation import nearest
 from lab.papers import CHAPTERS, Figure, RunSize, run_figure
-from lab.papers.page import Shown, bars_svg, markdown
-from lab.papers.study import Done, found_in
+from lab.papers.page import FigureResults, bars_svg, markdown
+from lab.papers.study import FinishedRuns, complete_results
 
-OF_DOCUMENTATION = "python -m lab.papers --no-run"
+DOCUMENTATION_COMMAND = "python -m lab.papers --no-run"
 """What the documentation's page of results is made by."""
 
 
@@ -62,22 +62,26 @@ def reproduce(
     if not run and not any(folder.glob("*.json")):
         raise BadInput(f"{folder}: there are no results here to write a page from; leave out --no-run to make them")
 
-    def numbers_of(figure: Figure, kept: Path) -> Shown | None:
+    def numbers_of(figure: Figure, kept: Path) -> FigureResults | None:
         """Return what came of a figure, run now or long ago; None: nothing yet."""
-        return _ran(figure, size, processes or os.cpu_count() or 1, kept) if run else _shown(figure, kept)
+        return (
+            _run_and_store(figure, size, processes or os.cpu_count() or 1, kept)
+            if run
+            else _stored_results(figure, kept)
+        )
 
     command = _command(named, wanted, size if run else None)
     with results_folder(folder, str(folder)):
-        shown, missing = _all_shown(figures, folder, numbers_of)
-    out.write_text(markdown(shown, command, missing, linked=_documented(out, command)))
+        shown, missing = _collect(figures, folder, numbers_of)
+    out.write_text(markdown(shown, command, missing, linked=_has_doc_pages(out, command)))
     click.echo(f"wrote {out}")
 
 
-def _all_shown(
-    figures: Mapping[str, Sequence[Figure]], folder: Path, numbers_of: Callable[[Figure, Path], Shown | None]
-) -> tuple[dict[str, list[Shown]], list[str]]:
+def _collect(
+    figures: Mapping[str, Sequence[Figure]], folder: Path, numbers_of: Callable[[Figure, Path], FigureResults | None]
+) -> tuple[dict[str, list[FigureResults]], list[str]]:
     """Return by chapter what came of its figures, each drawn in ``folder``, and the names of those not run."""
-    shown, missing = dict[str, list[Shown]](), list[str]()
+    shown, missing = dict[str, list[FigureResults]](), list[str]()
     for name, figure in ((name, figure) for name, mine in figures.items() for figure in mine):
         part = numbers_of(figure, folder / f"{figure.name}.json")
         if part is None:
@@ -106,13 +110,13 @@ def _command(chapters: Sequence[str], figures: Sequence[str], size: RunSize | No
     return f"python -m lab.papers{names}{sized}"
 
 
-def _documented(out: Path, command: str) -> bool:
+def _has_doc_pages(out: Path, command: str) -> bool:
     """Return whether the documentation's pages are beside the new one, or it is its own page of results, which a copy
     of these gives again to the last byte."""
-    return (out.parent / "simulation.md").exists() or command == OF_DOCUMENTATION
+    return (out.parent / "simulation.md").exists() or command == DOCUMENTATION_COMMAND
 
 
-def _read(kept: Path) -> tuple[RunSize, Done] | None:
+def _read(kept: Path) -> tuple[RunSize, FinishedRuns] | None:
     """Return what an earlier run kept: its size, as far as seeds go the most any case has, and its numbers.
 
     Raises BadInput where the file is none of ours.
@@ -133,22 +137,22 @@ def _read(kept: Path) -> tuple[RunSize, Done] | None:
     return RunSize(share=share, hours=hours), done
 
 
-def _check_numbers(done: Done) -> None:
+def _check_numbers(done: FinishedRuns) -> None:
     """Raise TypeError where a seed has other things than numbers: page and picture would fail on them."""
     for numbers in (each for runs in done.values() for each in runs.values()):
         for value in numbers.values():
             math.isfinite(value)
 
 
-def _shown(figure: Figure, kept: Path) -> Shown | None:
+def _stored_results(figure: Figure, kept: Path) -> FigureResults | None:
     """Return what stands in ``kept`` of a figure, if any seed was run with all of its cases."""
     size, done = _read(kept) or (RunSize(), {})
-    found = found_in(figure, done)
+    found = complete_results(figure, done)
     seeds = min(len(runs) for runs in found.values())
     return (figure, found, RunSize(share=size.share, hours=size.hours, seeds=seeds)) if seeds else None
 
 
-def _ran(figure: Figure, size: RunSize, processes: int, kept: Path) -> Shown | None:
+def _run_and_store(figure: Figure, size: RunSize, processes: int, kept: Path) -> FigureResults | None:
     """Run what an earlier run of the same size did not, keeping each result at once."""
     before, done = _read(kept) or (RunSize(), {})
     if (before.share, before.hours) != (size.share, size.hours):
@@ -170,10 +174,10 @@ def _ran(figure: Figure, size: RunSize, processes: int, kept: Path) -> Shown | N
         _run(figure, size, processes, done, keep)
     except NoJobs as error:
         raise BadInput(f"--figure {figure.name}: {error}") from error
-    return _shown(figure, kept)
+    return _stored_results(figure, kept)
 
 
-def _run(figure: Figure, size: RunSize, processes: int, done: Done, keep: Callable[[str], None]) -> None:
+def _run(figure: Figure, size: RunSize, processes: int, done: FinishedRuns, keep: Callable[[str], None]) -> None:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = (TextColumn("{task.description:<40}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())

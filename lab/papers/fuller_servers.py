@@ -22,11 +22,11 @@ COLUMNS = (
 WHOLE = (("SR", TOLERANCE), ("HM", TOLERANCE), (FULL_HM, 0.3), (FULL_HF, 0.5))
 """What is run of all of the load: the strategies as they are, and hybrids about where it was worth most of less."""
 
-WASTE = (
+WHY_WASTE = (
     "what is left of the waste is rented: machines that start, stand idle or are not full; and jobs that are disturbed "
     "hold their machines for longer"
 )
-KNOWN = (
+WHY_PACKING = (
     ". Who knew beforehand how long each unit takes, and had no neighbours to mind, would rent 16 to 19 % fewer server "
     "hours for the same units (`python -m bench packing`), and so be about 40 % cheaper"
 )
@@ -83,7 +83,7 @@ def _claims(kinds: Sequence[tuple[str, float]]) -> Iterator[Claim]:
             ours=lambda seed, label=label: half_year_cheaper_pct(seed, label),  # type: ignore[misc]
             holds=lambda value: value >= 40,
             unit="% cheaper",
-            why=WASTE + (KNOWN if kind == FULL_HF else ""),
+            why=WHY_WASTE + (WHY_PACKING if kind == FULL_HF else ""),
         )
 
 

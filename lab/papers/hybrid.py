@@ -99,7 +99,7 @@ def _case(scenario: str, name: str, profiles: bool) -> Case:
 def _strategies(scenario: str) -> Figure:
     cases = tuple(_case(scenario, name, profiles) for profiles in (True, False) for name in STRATEGIES)
     if scenario == HIGH:
-        cases += tuple(replace(_case(HIGH, name, True), label=_told(name), oracle=True) for name in HYBRIDS)
+        cases += tuple(replace(_case(HIGH, name, True), label=_oracle_label(name), oracle=True) for name in HYBRIDS)
     return Figure(
         name=f"strategies-{scenario}",
         title=f"Five strategies, {EXPERIMENTS[scenario]}; users ask for what they guess",
@@ -125,7 +125,7 @@ def _whole() -> Figure:
     )
 
 
-def _told(name: str) -> str:
+def _oracle_label(name: str) -> str:
     return f"{name.upper()}, told the truth"
 
 

@@ -19,7 +19,7 @@ SENSITIVE = (0.1, 0.5, 0.8, 0.9)
 TAIL = "p5_pct"
 """Fig. 8.20 shows how the worst twentieth of the jobs does."""
 
-DEAR_SERVERS = (
+WHY_ODF_COSTS_MORE = (
     "OdF's full servers are less than half full: jobs are kept from each other, and what a surge has rented stays "
     "until its last job ends. Where neighbours may cost 50 % instead of 10 %, HF costs 40 % less (two seeds)"
 )
@@ -144,7 +144,7 @@ def _pricing_model() -> Figure:
                 ours=lambda seed: 100 * (1 - _on_demand_usd(seed["HM"]) / _on_demand_usd(seed["ODF"])),
                 holds=lambda value: 25 <= value <= 45,
                 unit="% cheaper",
-                why=DEAR_SERVERS,
+                why=WHY_ODF_COSTS_MORE,
             ),
             Claim(
                 text="HM is cheaper than OdF where machines in use for much of a month get a discount",
@@ -152,7 +152,7 @@ def _pricing_model() -> Figure:
                 ours=lambda seed: 100 * (1 - _sustained_usd(seed["HM"]) / _sustained_usd(seed["ODF"])),
                 holds=lambda value: 25 <= value <= 45,
                 unit="% cheaper",
-                why=DEAR_SERVERS,
+                why=WHY_ODF_COSTS_MORE,
             ),
         ),
         drawn="cost_usd",

@@ -31,7 +31,7 @@ from hcloud.simulator.seeds import Mean, mean_of
 from hcloud.simulator.world import FULL_VCPUS
 from hcloud.spec.policy import Policy, Strategy
 from lab.papers.discounts import sustained_part
-from lab.papers.user_requests import guessed
+from lab.papers.user_requests import with_user_requests
 
 Numbers = Mapping[str, float]
 """What is read off one run, by name."""
@@ -74,9 +74,9 @@ class Case:
         return make_experiment(self.experiment, seed, hours=size.hours, share=size.share, sensitive=self.sensitive)
 
 
-Found = Mapping[str, Sequence[Numbers]]
+Results = Mapping[str, Sequence[Numbers]]
 """What came of each case, by label, one for each seed; the same seed stands at the same place everywhere."""
-Done = dict[str, dict[int, Numbers]]
+FinishedRuns = dict[str, dict[int, Numbers]]
 """What was run of a figure so far, by case and seed."""
 
 
@@ -108,7 +108,9 @@ class Figure:
     drawn: str = ""
 
 
-def run_figure(figure: Figure, size: RunSize, processes: int, done: Done, told: Callable[[str], object]) -> None:
+def run_figure(
+    figure: Figure, size: RunSize, processes: int, done: FinishedRuns, told: Callable[[str], object]
+) -> None:
     """Run what is not ``done`` yet of a figure, in so many processes, and add it there.
 
     All cases with one seed, then with the next; ``told`` gets each case's label once its numbers are in ``done``.
@@ -119,20 +121,20 @@ def run_figure(figure: Figure, size: RunSize, processes: int, done: Done, told: 
         for case in figure.cases
         if seed not in done.setdefault(case.label, {})
     ]
-    with closing(_each(tasks, size, processes)) as each:
+    with closing(_run_tasks(tasks, size, processes)) as each:
         for (case, seed), numbers in zip(tasks, each, strict=True):
             done[case.label][seed] = numbers
             told(case.label)
 
 
-def found_in(figure: Figure, done: Done) -> Found:
+def complete_results(figure: Figure, done: FinishedRuns) -> Results:
     """Return the numbers of those seeds with which every case has been run."""
     per_case = [set(done.get(case.label, {})) for case in figure.cases]
     seeds = sorted(set.intersection(*per_case))
     return {case.label: [done[case.label][seed] for seed in seeds] for case in figure.cases}
 
 
-def _each(tasks: Sequence[tuple[Case, int]], size: RunSize, processes: int) -> Generator[Numbers]:
+def _run_tasks(tasks: Sequence[tuple[Case, int]], size: RunSize, processes: int) -> Generator[Numbers]:
     cases, seeds = [case for case, _ in tasks], [seed for _, seed in tasks]
     with quick_folder() as folder:
         if processes <= 1:
@@ -153,9 +155,9 @@ def run_case(case: Case, seed: int, size: RunSize, within: Path | None = None) -
             simulation.run()
             outcome = outcome_of(case.label, simulation.events, commitments, simulation.ideals(), paid_s)
             ran_s = run_times_s(setting.workload, simulation.events())
-            lost = simulation.lost_by(outcome.performance)
+            lost = simulation.qos_losses(outcome.performance)
         if not case.plain:
-            least = _without_waste(case, seed, size, commitments, outcome.committed_usd)
+            least = _cost_without_waste(case, seed, size, commitments, outcome.committed_usd)
             return {**numbers_of(outcome, paid_s or inf), **lost_numbers(lost, len(outcome.performance)), **least}
         if outcome.succeeded < outcome.jobs:  # who leaves jobs undone may pay less than it takes to do them all
             return numbers_of(outcome)
@@ -163,7 +165,7 @@ def run_case(case: Case, seed: int, size: RunSize, within: Path | None = None) -
     return {**numbers_of(outcome), "bound_usd": bound.usd, "times_bound": outcome.cost_usd / bound.usd}
 
 
-def _without_waste(
+def _cost_without_waste(
     case: Case, seed: int, size: RunSize, commitments: Sequence[Commitment], committed_usd: float
 ) -> Numbers:
     """Return what the same commitments would cost if exactly the load above them were rented, by the minute: no machine
@@ -188,7 +190,7 @@ def setting_of(case: Case, seed: int, size: RunSize) -> Setting:
     cloud, policy, asked = {"keep_terminated_s": 600, **made.cloud, **case.cloud}, case.policy, made.workload
     if case.guessed:
         sized = policy.profiles_jobs and policy.placement.order == "quasar"  # the one order that sizes
-        asked = guessed(asked, seed, largest_vcpus=FULL_VCPUS, sized=sized)
+        asked = with_user_requests(asked, seed, largest_vcpus=FULL_VCPUS, sized=sized)
     if "reserved" not in cloud:
         provisioning = replace(policy.provisioning, strategy=case.commits or policy.provisioning.strategy)
         known = made.workload if policy.profiles_jobs else asked
@@ -240,14 +242,14 @@ def _percent(part: float | None) -> float | None:
     return None if part is None else 100.0 * part
 
 
-def by_seed(found: Found) -> Iterable[Mapping[str, Numbers]]:
+def by_seed(found: Results) -> Iterable[Mapping[str, Numbers]]:
     """Yield, for each seed, the numbers of every case."""
     labels = list(found)
     for together in zip(*found.values(), strict=True):
         yield dict(zip(labels, together, strict=True))
 
 
-def judged(claim: Claim, found: Found) -> tuple[Mean, bool]:
+def judge(claim: Claim, found: Results) -> tuple[Mean, bool]:
     """Return what a claim comes to here, and whether it holds."""
     ours = mean_of([claim.ours(numbers) for numbers in by_seed(found)])
-    return ours, claim.holds(ours.without_dust)
+    return ours, claim.holds(ours.rounded)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from hcloud.classifier.applications import identify
-from hcloud.simulator.program_models import chance
+from hcloud.simulator.program_models import seeded_random
 from hcloud.simulator.workload import Arrival, Workload
 
 OVERSIZED, UNDERSIZED = 0.7, 0.2
@@ -21,18 +21,19 @@ SMALLEST_VCPUS = 1.0
 STEP_VCPUS = 0.1
 
 
-def guessed(workload: Workload, seed: int, *, largest_vcpus: float, sized: bool) -> Workload:
+def with_user_requests(workload: Workload, seed: int, *, largest_vcpus: float, sized: bool) -> Workload:
     """Return the same jobs with what their users ask for, at most ``largest_vcpus`` (the largest machine).
 
     ``sized``: users leave it to the planner how many vCPUs their jobs really get.
     """
     programs = sorted({identify(each.spec).program for each in workload.arrivals})
-    chance(seed, "users").shuffle(programs)
+    seeded_random(seed, "users").shuffle(programs)
     factors = dict(zip(programs, _factors(len(programs)), strict=True))
     return replace(
         workload,
         arrivals=tuple(
-            _asked(each, factors[identify(each.spec).program], largest_vcpus, sized) for each in workload.arrivals
+            _with_request(each, factors[identify(each.spec).program], largest_vcpus, sized)
+            for each in workload.arrivals
         ),
     )
 
@@ -51,14 +52,14 @@ def _factor(quantile: float) -> float:
     return 1.0
 
 
-def _written(vcpus: float) -> float:
+def _round_vcpus(vcpus: float) -> float:
     """Return so many vCPUs as people write them: whole ones, tenths of a single one."""
     return float(round(vcpus)) if vcpus >= 1 else round(vcpus / STEP_VCPUS) * STEP_VCPUS
 
 
-def _asked(arrival: Arrival, factor: float, largest_vcpus: float, sized: bool) -> Arrival:
+def _with_request(arrival: Arrival, factor: float, largest_vcpus: float, sized: bool) -> Arrival:
     needs = arrival.spec.resources.vcpus
-    vcpus = min(largest_vcpus, max(STEP_VCPUS, _written(needs * factor)))
+    vcpus = min(largest_vcpus, max(STEP_VCPUS, _round_vcpus(needs * factor)))
     within = (min(SMALLEST_VCPUS, vcpus), largest_vcpus) if sized else None
     spec = replace(arrival.spec, resources=replace(arrival.spec.resources, vcpus=vcpus), vcpus_within=within)
     return replace(arrival, spec=spec, needs_vcpus=needs)

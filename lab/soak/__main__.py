@@ -17,10 +17,10 @@ from hcloud.cli.signals import exit_on_signal
 from hcloud.core.errors import BadInput
 from hcloud.simulator.pool import in_order, open_pool
 from hcloud.simulator.scratch import quick_folder
-from lab.soak.run import MOST_CYCLES, SoakResult, silent, soak_seed
+from lab.soak.run import CYCLES_MAX, SoakResult, ignore, run_seed
 
-SUMMED = ("cycles", "jobs", "machines", "lives", "struck")
-COLUMNS = ("seed", *SUMMED, "violations", "digest")
+SUMMED_COLUMNS = ("cycles", "jobs", "machines", "lives", "struck")
+COLUMNS = ("seed", *SUMMED_COLUMNS, "violations", "digest")
 
 
 @click.command()
@@ -28,8 +28,8 @@ COLUMNS = ("seed", *SUMMED, "violations", "digest")
 @click.option("--worlds", type=WholeRange(min=1), default=1, show_default=True, help="How many, seed after seed.")
 @click.option(
     "--cycles",
-    type=WholeRange(1, MOST_CYCLES),
-    default=MOST_CYCLES,
+    type=WholeRange(1, CYCLES_MAX),
+    default=CYCLES_MAX,
     help="Stop each world after so many cycles; by default at its end.",
 )
 @click.option("--processes", type=WholeRange(1, 1024), help="So many worlds at the same time (default: CPUs; -v: 1).")
@@ -53,18 +53,20 @@ def soak(seed: int, worlds: int, cycles: int, processes: int | None, verbose: bo
             for verdict in _run(within, range(seed, seed + worlds), cycles, at_once, verbose):
                 leaving.go_on()  # where it was broken off, what it says is of no world
                 verdicts.append(verdict)
-                shown.update(f"world {verdict.seed + 1}, {_broken(verdicts)} of {len(verdicts)} broken")
-                _tell(verdict)
+                shown.update(f"world {verdict.seed + 1}, {_count_broken(verdicts)} of {len(verdicts)} broken")
+                _report_violations(verdict)
     except (KeyboardInterrupt, SystemExit):
-        click.echo(f"ended after {len(verdicts)} of {worlds} worlds, {_broken(verdicts)} of them broken", err=True)
+        click.echo(
+            f"ended after {len(verdicts)} of {worlds} worlds, {_count_broken(verdicts)} of them broken", err=True
+        )
         raise
     _write(verdicts, form)
-    return 1 if _broken(verdicts) else 0
+    return 1 if _count_broken(verdicts) else 0
 
 
 def _run(within: ExitStack, seeds: Sequence[int], cycles: int, at_once: int, verbose: bool) -> Iterator[SoakResult]:
     """Return what became of each world, in their order; processes for several at once live as long as ``within``."""
-    run = partial(soak_seed, most=cycles, tell=click.echo if verbose else silent)
+    run = partial(run_seed, most=cycles, tell=click.echo if verbose else ignore)
     if at_once == 1:
         return map(run, seeds)
     # What processes leave that are ended is removed with this.
@@ -72,11 +74,11 @@ def _run(within: ExitStack, seeds: Sequence[int], cycles: int, at_once: int, ver
     return in_order(within.enter_context(open_pool(at_once)), run, seeds, 2 * at_once)
 
 
-def _broken(verdicts: Sequence[SoakResult]) -> int:
+def _count_broken(verdicts: Sequence[SoakResult]) -> int:
     return sum(bool(each.violations) for each in verdicts)
 
 
-def _tell(verdict: SoakResult) -> None:
+def _report_violations(verdict: SoakResult) -> None:
     """Say at once what was broken and how to see it again: the worlds to come may never end."""
     for violation in verdict.violations:
         click.echo(f"world {verdict.seed}, cycle {verdict.cycles}: {violation}", err=True)
@@ -88,8 +90,10 @@ def _write(verdicts: Sequence[SoakResult], form: str) -> None:
     if form != "table" or len(verdicts) == 1:
         write_rows(form, [asdict(each) for each in verdicts], COLUMNS, _row)
     else:
-        sums = [sum(getattr(each, name) for each in verdicts) for name in SUMMED]
-        write_rows(form, [(len(verdicts), *sums, _broken(verdicts))], ("worlds", *SUMMED, "broken"), tuple)
+        sums = [sum(getattr(each, name) for each in verdicts) for name in SUMMED_COLUMNS]
+        write_rows(
+            form, [(len(verdicts), *sums, _count_broken(verdicts))], ("worlds", *SUMMED_COLUMNS, "broken"), tuple
+        )
 
 
 def _row(told: dict[str, Any]) -> tuple[object, ...]:

@@ -13,7 +13,7 @@ PROVIDER_CALLS = ("offers", "launch", "instances", "terminate")
 RUNNER_CALLS = ("observe", "start", "stop", "resize", "renew", "logs", "forget")
 
 
-EFFECTS = tuple(
+EFFECT_POINTS = tuple(
     f"{call}:{when}"
     for call in ("provider.launch", "provider.terminate", "runner.start", "runner.stop")
     for when in ("before", "after")
@@ -39,15 +39,15 @@ class CrashPoints:
     kill_at: str = ""
     pause_in: int = 0
     fail_commit_in: int = 0
-    too_late: bool = False
-    struck: list[str] = field(default_factory=list)
+    fail_after_commit: bool = False
+    injected: list[str] = field(default_factory=list)
 
-    def calm(self) -> None:
+    def disarm(self) -> None:
         """Let nothing more befall."""
-        self.spare()
+        self.cancel_kill()
         self.pause_in = self.fail_commit_in = 0
 
-    def spare(self) -> None:
+    def cancel_kill(self) -> None:
         """Let the daemon live on."""
         self.kill_in, self.kill_at = 0, ""
 
@@ -56,10 +56,10 @@ class CrashPoints:
         if label.startswith("commit"):
             self._fail_commit(label)
         elif self._due("pause_in"):
-            self.struck.append(f"paused at {label}")
+            self.injected.append(f"paused at {label}")
             self.pause()
         if self._due("kill_in") or label == self.kill_at:
-            self.struck.append(f"killed at {label}")
+            self.injected.append(f"killed at {label}")
             raise Killed(label)
 
     def _due(self, name: str) -> bool:
@@ -69,12 +69,12 @@ class CrashPoints:
         return left == 1
 
     def _fail_commit(self, label: str) -> None:
-        when = "commit:after" if self.too_late else "commit:before"
+        when = "commit:after" if self.fail_after_commit else "commit:before"
         if label == when and self._due("fail_commit_in"):
-            self.struck.append(f"database failed at {label}")
+            self.injected.append(f"database failed at {label}")
             raise StoreBusy(f"the database went away ({label})")
 
-    def around(self, port: Port, calls: tuple[str, ...], name: str) -> Port:
+    def wrap(self, port: Port, calls: tuple[str, ...], name: str) -> Port:
         """Return ``port`` with moments around the named calls."""
         return cast(Port, CrashPointProxy(port, {call: f"{name}.{call}" for call in calls}, self.hit))
 

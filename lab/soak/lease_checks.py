@@ -7,104 +7,106 @@ from dataclasses import dataclass, field
 from math import inf
 
 from hcloud.core.model import Event, EventKind, Instance, InstanceState, JobState, Market
-from hcloud.simulator.ground_truth import ENDED_ITSELF, MachineTruth, Moment
+from hcloud.simulator.ground_truth import SELF_TERMINATED, CycleContext, MachineTruth
 from hcloud.store import LiveView
 
-STEADY_S = 100.0
+UNDISTURBED_S = 100.0
 """Who cycles undisturbed for so long renews, stops or ends in time: longer than a grace, and its margin, and a step."""
 LONGEST_GAP_S = 31.0
 PATIENCE_S = 90.0
 """Idle machines are kept for 30 s at most in these worlds, and machines may boot for 60."""
-MOST_IN_VAIN = 2
+UNUSED_RENEWALS_MAX = 2
 _SERVING = (InstanceState.READY, InstanceState.DRAINING)
-_OF_UNITS = (EventKind.UNIT_STARTED, EventKind.UNIT_ENDED)
+_UNIT_EVENTS = (EventKind.UNIT_STARTED, EventKind.UNIT_ENDED)
 
 
 @dataclass(slots=True)
 class LeaseChecks:
     """Remembers since when each machine's daemon and worker have gone on undisturbed, and what was in use then."""
 
-    _looked_at: float = -inf
-    _steady_since: float | None = None
-    _heard_since: dict[str, float] = field(default_factory=dict)
+    _checked_at: float = -inf
+    _undisturbed_since: float | None = None
+    _reachable_since: dict[str, float] = field(default_factory=dict)
     _in_use: Mapping[str, bool] = field(default_factory=dict)
     """Machines that served at the last look, and whether units ran there that nobody had asked to end."""
-    _wanted: frozenset[str] = frozenset()
+    _wanted_machines: frozenset[str] = frozenset()
     """Machines that somebody held or awaited at the last look."""
-    _spoken_for: int = 0
+    _claimed_idle: int = 0
     """How many idle machines gangs that awaited others had a use for at the last look."""
-    _in_vain: dict[str, int] = field(default_factory=dict)
-    _gone: set[str] = field(default_factory=set)
+    _unused_renewals: dict[str, int] = field(default_factory=dict)
+    _ended: set[str] = field(default_factory=set)
 
-    def look(
-        self, seen: LiveView, moment: Moment, events: Sequence[Event], machines: Sequence[MachineTruth]
+    def check(
+        self, seen: LiveView, moment: CycleContext, events: Sequence[Event], machines: Sequence[MachineTruth]
     ) -> Iterator[str]:
         """Return what does not hold of ``machines``, which are all of ours that there ever were."""
-        wanted = _wanted(seen)
-        yield from self._let_die(machines)
-        yield from self._renewed(events, seen, wanted)
-        self._listen(moment)
+        wanted = _machines_wanted(seen)
+        yield from self._check_self_terminations(machines)
+        yield from self._check_renewals(events, seen, wanted)
+        self._track_reachability(moment)
         # Who went back into the queue in this cycle had a use for them until then.
-        idle, spoken_for = list(self._too_long(seen, moment, wanted)), _spoken_for(seen)
-        yield from idle[max(spoken_for, self._spoken_for) :]
-        self._in_use, self._wanted, self._spoken_for = _in_use(seen), wanted, spoken_for
+        idle, spoken_for = list(self._check_idle(seen, moment, wanted)), _count_claimed_idle(seen)
+        yield from idle[max(spoken_for, self._claimed_idle) :]
+        self._in_use, self._wanted_machines, self._claimed_idle = _machines_in_use(seen), wanted, spoken_for
 
-    def _listen(self, moment: Moment) -> None:
-        if not moment.undisturbed or moment.now > self._looked_at + LONGEST_GAP_S:
-            self._heard_since, self._steady_since = {}, None
+    def _track_reachability(self, moment: CycleContext) -> None:
+        if not moment.undisturbed or moment.now > self._checked_at + LONGEST_GAP_S:
+            self._reachable_since, self._undisturbed_since = {}, None
         if moment.undisturbed:
-            self._steady_since = moment.now if self._steady_since is None else self._steady_since
-            self._heard_since = {each: self._heard_since.get(each, moment.now) for each in moment.answering}
-        self._looked_at = moment.now
+            self._undisturbed_since = moment.now if self._undisturbed_since is None else self._undisturbed_since
+            self._reachable_since = {each: self._reachable_since.get(each, moment.now) for each in moment.reachable}
+        self._checked_at = moment.now
 
-    def _let_die(self, machines: Sequence[MachineTruth]) -> Iterator[str]:
+    def _check_self_terminations(self, machines: Sequence[MachineTruth]) -> Iterator[str]:
         """No machine in use ends itself while its daemon goes on and hears it."""
         for machine in machines:
             ended_at, name = machine.terminated_at, machine.instance_id
-            if ended_at is None or machine.token in self._gone:
+            if ended_at is None or machine.token in self._ended:
                 continue
-            self._gone.add(machine.token)
-            steady = self._heard_since.get(name, inf) <= ended_at - STEADY_S
-            steady = steady and ended_at <= self._looked_at + LONGEST_GAP_S
-            if steady and self._in_use.get(name) and machine.detail.startswith(ENDED_ITSELF):
+            self._ended.add(machine.token)
+            steady = self._reachable_since.get(name, inf) <= ended_at - UNDISTURBED_S
+            steady = steady and ended_at <= self._checked_at + LONGEST_GAP_S
+            if steady and self._in_use.get(name) and machine.detail.startswith(SELF_TERMINATED):
                 yield f"let die: {name} {machine.detail} in use"
 
-    def _renewed(self, events: Sequence[Event], seen: LiveView, wanted: frozenset[str]) -> Iterator[str]:
+    def _check_renewals(self, events: Sequence[Event], seen: LiveView, wanted: frozenset[str]) -> Iterator[str]:
         """Nothing is renewed again and again that nobody uses."""
         rows = {each.id: each for each in seen.instances}
         # A unit may be placed there and refused within one cycle: nobody holds anything at either look.
-        used = wanted | self._wanted | {event.instance_id or "" for event in events if event.kind in _OF_UNITS}
+        used = (
+            wanted | self._wanted_machines | {event.instance_id or "" for event in events if event.kind in _UNIT_EVENTS}
+        )
         for name in used:
-            self._in_vain.pop(name, None)
+            self._unused_renewals.pop(name, None)
         for event in events:
             row = rows.get(event.instance_id or "")
             if event.kind is not EventKind.INSTANCE_RENEWED or row is None or row.offer.market is Market.RESERVED:
                 continue
             if row.id not in used:
-                self._in_vain[row.id] = self._in_vain.get(row.id, 0) + 1
-                if self._in_vain[row.id] >= MOST_IN_VAIN:
+                self._unused_renewals[row.id] = self._unused_renewals.get(row.id, 0) + 1
+                if self._unused_renewals[row.id] >= UNUSED_RENEWALS_MAX:
                     yield f"in vain: {row.id} is renewed, and nobody has used it since the last time"
 
-    def _too_long(self, seen: LiveView, moment: Moment, wanted: frozenset[str]) -> Iterator[str]:
+    def _check_idle(self, seen: LiveView, moment: CycleContext, wanted: frozenset[str]) -> Iterator[str]:
         """Who is idle, or does not come up, is let go in time."""
         for row in seen.instances:
-            if self._steady_since is None or row.offer.market is Market.RESERVED or row.id in wanted:
+            if self._undisturbed_since is None or row.offer.market is Market.RESERVED or row.id in wanted:
                 continue
             idle_since = row.idle_since if row.state is InstanceState.READY else None
-            since = max(self._heard_since.get(row.id, inf), idle_since or inf)
+            since = max(self._reachable_since.get(row.id, inf), idle_since or inf)
             if idle_since is not None and moment.now > since + PATIENCE_S:
                 yield f"kept: {row.id} has been idle for {moment.now - idle_since:.0f} s"
 
-    def booting(self, seen: LiveView, moment: Moment) -> Iterator[str]:
+    def check_booting(self, seen: LiveView, moment: CycleContext) -> Iterator[str]:
         """Whoever does not come up is given up."""
-        for row in seen.instances if self._steady_since is not None else ():
+        for row in seen.instances if self._undisturbed_since is not None else ():
             if row.state is InstanceState.BOOTING and row.launched_at is not None:
-                waited_s = moment.now - max(self._steady_since or 0.0, row.launched_at, row.requested_at)
+                waited_s = moment.now - max(self._undisturbed_since or 0.0, row.launched_at, row.requested_at)
                 if waited_s > PATIENCE_S:
                     yield f"kept: {row.id} has been booting for {waited_s:.0f} s"
 
 
-def left_alone(now: float, machines: Sequence[MachineTruth]) -> Iterator[str]:
+def check_abandoned(now: float, machines: Sequence[MachineTruth]) -> Iterator[str]:
     """Return which of our machines live on though nobody has been there to renew them for longer than any lease."""
     for machine in machines:
         if machine.terminated_at is None:
@@ -112,7 +114,7 @@ def left_alone(now: float, machines: Sequence[MachineTruth]) -> Iterator[str]:
             yield f"outlives: {machine.instance_id} would live {left_s:.0f} s longer, without a daemon"
 
 
-def _wanted(seen: LiveView) -> frozenset[str]:
+def _machines_wanted(seen: LiveView) -> frozenset[str]:
     held = [part.instance_id for job in seen.jobs if job.attempt is not None for part in job.attempt.allocations
             if not part.released]  # fmt: skip
     awaited = [name for job in seen.jobs for name in job.awaiting]
@@ -120,13 +122,13 @@ def _wanted(seen: LiveView) -> frozenset[str]:
     return frozenset([*held, *awaited, *coming])
 
 
-def _spoken_for(seen: LiveView) -> int:
+def _count_claimed_idle(seen: LiveView) -> int:
     """Return how many nodes jobs that await machines will put on others that are there already: no row says which."""
     awaiting = [job for job in seen.jobs if job.state is JobState.AWAITING_INSTANCE]
     return sum(max(0, job.spec.nodes.needed - len(job.awaiting)) for job in awaiting)
 
 
-def _in_use(seen: LiveView) -> Mapping[str, bool]:
+def _machines_in_use(seen: LiveView) -> Mapping[str, bool]:
     busy = {
         part.instance_id
         for job in seen.jobs

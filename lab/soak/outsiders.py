@@ -11,27 +11,27 @@ import numpy as np
 from hcloud.core.model import Event, EventKind, Instance, InstanceState, Offer
 from hcloud.planner.snapshot import Directive, DirectiveScope
 from hcloud.provider import LaunchRequest
-from hcloud.simulator.ground_truth import ASKED, MachineTruth, Moment, VirtualCloud
+from hcloud.simulator.ground_truth import TERMINATED_ON_REQUEST, CycleContext, MachineTruth, VirtualCloud
 from hcloud.store import LiveView
 
-OTHERS = ("", "somebody", "hcloud-soak-2", "hcloud")
+FOREIGN_OWNERS = ("", "somebody", "hcloud-soak-2", "hcloud")
 """Owner tags of machines that are not ours: none at all, anybody's, those of other deployments."""
 OPERATOR = "an operator"
 
 
-def launch_of_others(rng: np.random.Generator, offers: Sequence[Offer], number: int, now: float) -> LaunchRequest:
+def draw_foreign_launch(rng: np.random.Generator, offers: Sequence[Offer], number: int, now: float) -> LaunchRequest:
     """Return the launch of the ``number``-th machine of others: tagged as ours but for the owner, or not at all."""
     tagged = bool(rng.random() < 0.5)
     return LaunchRequest(
         token=f"token-of-others-{number}",
         instance_id=f"inst-{int(rng.integers(1, 9))}" if tagged else "",
-        owner=str(rng.choice(OTHERS)),
+        owner=str(rng.choice(FOREIGN_OWNERS)),
         offer=offers[int(rng.integers(len(offers)))],
         expires_at=now + float(rng.choice([200.0, 1e7])),
     )
 
 
-def order_about(rng: np.random.Generator, row: Instance, now: float) -> Directive:
+def draw_directive(rng: np.random.Generator, row: Instance, now: float) -> Directive:
     """Return an order to drain a machine, or all of its type, by a time or whenever, or to destroy it."""
     kind = rng.random()
     whole_type = kind < 0.2
@@ -46,46 +46,48 @@ def order_about(rng: np.random.Generator, row: Instance, now: float) -> Directiv
 
 
 @dataclass(slots=True)
-class Bystanders:
+class OutsiderChecks:
     """Promises to them. ``others`` are machines that are not ours, by cloud and provider id, with their expiry."""
 
     owner: str
     clouds: Mapping[str, VirtualCloud]
-    others: dict[tuple[str, str], float] = field(default_factory=dict)
-    _orders: Collection[Directive] = ()
+    foreign_machines: dict[tuple[str, str], float] = field(default_factory=dict)
+    _directives: Collection[Directive] = ()
     """Those in force at the last look."""
 
-    def look(self, seen: LiveView, moment: Moment, events: Sequence[Event], rows: Sequence[Instance]) -> Iterator[str]:
+    def check(
+        self, seen: LiveView, moment: CycleContext, events: Sequence[Event], rows: Sequence[Instance]
+    ) -> Iterator[str]:
         """Return what does not hold of orders, and of machines of others. ``rows``: of all machines ever."""
-        standing = [order for order in seen.directives if order in self._orders]
+        standing = [order for order in seen.directives if order in self._directives]
         by_id = {row.id: row for row in rows} if standing else {}
         for event in events if standing else ():
-            yield from _despite(event, standing, by_id)
+            yield from _check_event(event, standing, by_id)
         for order in standing if moment.undisturbed else ():
-            yield from _disobeyed(order, seen, moment)
-        self._orders = seen.directives
-        yield from self._not_ours(moment.now, rows)
+            yield from _check_directive(order, seen, moment)
+        self._directives = seen.directives
+        yield from self._check_foreign_machines(moment.now, rows)
 
-    def _not_ours(self, now: float, rows: Sequence[Instance]) -> Iterator[str]:
+    def _check_foreign_machines(self, now: float, rows: Sequence[Instance]) -> Iterator[str]:
         """Machines of other owners on the accounts are never ended, renewed or taken for ours."""
-        if not self.others:
+        if not self.foreign_machines:
             return
         taken = {(row.offer.provider, row.provider_id): row.id for row in rows}
-        for key, machine in self._of_others(now):
+        for key, machine in self._foreign_truth(now):
             what = f"not ours: {machine.provider_id} of {machine.owner or 'nobody'}"
-            if machine.detail in ASKED:
+            if machine.detail in TERMINATED_ON_REQUEST:
                 yield f"{what} was ended"
-            if machine.expires_at != self.others[key]:
+            if machine.expires_at != self.foreign_machines[key]:
                 yield f"{what} was renewed"
             if key in taken:
                 yield f"{what} is taken for {taken[key]}"
 
-    def _of_others(self, now: float) -> list[tuple[tuple[str, str], MachineTruth]]:
+    def _foreign_truth(self, now: float) -> list[tuple[tuple[str, str], MachineTruth]]:
         everything = [(name, machine) for name, cloud in self.clouds.items() for machine in cloud.machines(now)]
         return [((name, m.provider_id), m) for name, m in everything if m.owner != self.owner]
 
 
-def _despite(event: Event, standing: Sequence[Directive], rows: Mapping[str, Instance]) -> Iterator[str]:
+def _check_event(event: Event, standing: Sequence[Directive], rows: Mapping[str, Instance]) -> Iterator[str]:
     """Nothing is launched, and nothing placed, that an operator forbade before the last cycle."""
     bought = rows.get(event.instance_id or "") if event.kind is EventKind.INSTANCE_REQUESTED else None
     if bought is not None and any(order.closes(bought.offer) for order in standing):
@@ -97,14 +99,14 @@ def _despite(event: Event, standing: Sequence[Directive], rows: Mapping[str, Ins
                 yield f"ordered: {event.job_id} was placed on {name}, which is to be drained"
 
 
-def _disobeyed(order: Directive, seen: LiveView, moment: Moment) -> Iterator[str]:
+def _check_directive(order: Directive, seen: LiveView, moment: CycleContext) -> Iterator[str]:
     """Who is to be destroyed ends; by the deadline of a drain, whoever still runs there has been asked to end."""
     covered = {row.id: row for row in seen.instances if order.covers(row)}
     for name, row in covered.items():
         if order.destroy and row.state is not InstanceState.TERMINATING:
             yield f"ordered: {name} is to be destroyed, and is {row.state}"
     late = order.deadline_at is not None and moment.now > order.deadline_at
-    serving = {name for name, row in covered.items() if _is_heard(row, moment)}
+    serving = {name for name, row in covered.items() if _serves_undisturbed(row, moment)}
     for job in seen.jobs if late else ():
         attempt = job.attempt
         if attempt is not None and not attempt.over and attempt.stop_requested_at is None:
@@ -113,6 +115,6 @@ def _disobeyed(order: Directive, seen: LiveView, moment: Moment) -> Iterator[str
                 yield f"ordered: {job.id} runs on, though {order.name} was to be drained by {order.deadline_at:.1f}"
 
 
-def _is_heard(row: Instance, moment: Moment) -> bool:
+def _serves_undisturbed(row: Instance, moment: CycleContext) -> bool:
     """Whether nothing else befalls a machine than what an operator ordered."""
-    return row.id in moment.answering and row.preempt_at is None and row.state is not InstanceState.TERMINATING
+    return row.id in moment.reachable and row.preempt_at is None and row.state is not InstanceState.TERMINATING

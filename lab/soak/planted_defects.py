@@ -23,12 +23,12 @@ from hcloud.quarantine import Planner
 from hcloud.spec.policy import Policy
 from hcloud.store import LeaderLease, Transaction
 
-Told = Callable[[Sequence[str]], object]
+ReportTrace = Callable[[Sequence[str]], object]
 DEFECT = "planning_fails"
 """A tag of a soak job: planning fails with it (while it is ``waiting``, ``running``, ``always``), or one of DEEDS."""
-DEEDS = ("placing", "starting", "stopping", "hearing", "ending", "learning")
+FAILING_STEPS = ("placing", "starting", "stopping", "hearing", "ending", "learning")
 """What may fail with a job besides planning; ``hearing`` what its units tell, ``learning`` from the end of one."""
-UNHEARD = ("hearing", "ending")
+UNRECORDED = ("hearing", "ending")
 """With these it is not known that a unit has ended."""
 
 
@@ -36,7 +36,7 @@ class Planted(Exception):
     """What a defective planner fails with."""
 
 
-def defective(planner: Planner, stage: str, lasts: Callable[[], bool], fails: Told) -> Planner:
+def failing_planner(planner: Planner, stage: str, lasts: Callable[[], bool], fails: ReportTrace) -> Planner:
     """Return ``planner``, failing while it ``lasts`` with every job that is tagged so, and in ``stage`` (if any), but
     where they are left out. It fails last, so that it leaves behind in the memo, and draws, all it otherwise would.
     ``fails`` is told the trace where it fails by itself."""
@@ -49,7 +49,7 @@ def defective(planner: Planner, stage: str, lasts: Callable[[], bool], fails: To
             fails(format_exception(defect))
             raise
         for job in snapshot.jobs if lasts() else ():
-            if job.id not in snapshot.left_out.jobs and _fails_with(job):
+            if job.id not in snapshot.left_out.jobs and _fails_planning(job):
                 raise Planted(f"planted in {job.id}")
         if stage and stage not in snapshot.left_out.stages and lasts():
             raise Planted(f"planted in {stage}")
@@ -58,25 +58,25 @@ def defective(planner: Planner, stage: str, lasts: Callable[[], bool], fails: To
     return plan
 
 
-def _fails_with(job: Job) -> bool:
+def _fails_planning(job: Job) -> bool:
     now = "running" if job.state in JOB_ON_INSTANCE else "waiting"
     return not has_to_end(job) and job.spec.tags.get(DEFECT) in ("always", now)
 
 
-def _clumsy(job: Job, deed: str, lasts: Callable[[], bool]) -> bool:
+def _fails_at(job: Job, deed: str, lasts: Callable[[], bool]) -> bool:
     return job.spec.tags.get(DEFECT) == deed and lasts()
 
 
 @dataclass(slots=True)
-class ClumsyUnits(UnitActions):
+class FailingUnits(UnitActions):
     """Fails while it ``lasts`` to place the jobs that are tagged so, when half of that is written down; to start them;
     to stop them, when they have been asked to end."""
 
-    lasts: Callable[[], bool] = lambda: True
+    active: Callable[[], bool] = lambda: True
 
     def unit_spec(self, job: Job, attempt: Attempt, allocation: Allocation) -> UnitSpec:
         """Return what the engine is told, or fail."""
-        if _clumsy(job, "starting", self.lasts):
+        if _fails_at(job, "starting", self.active):
             raise Planted(f"planted in starting {job.id}")
         return UnitActions.unit_spec(self, job, attempt, allocation)
 
@@ -84,16 +84,18 @@ class ClumsyUnits(UnitActions):
         """Ask units to end, and perhaps fail then."""
         UnitActions.drive_stops(self, intents, lease)
         for intent in intents:
-            if _clumsy(self.store.job(intent.subject), "stopping", self.lasts):
+            if _fails_at(self.store.job(intent.subject), "stopping", self.active):
                 raise Planted(f"planted in stopping {intent.subject}")
 
     def record_place(self, txn: Transaction, action: Place, free: dict[str, Resources]) -> Intent:
         """Write what is placed, or half of it."""
-        clumsy = _clumsy(txn.job(action.job_id), "placing", self.lasts)
-        return UnitActions.record_place(self, cast(Transaction, _Failing(txn)) if clumsy else txn, action, free)
+        clumsy = _fails_at(txn.job(action.job_id), "placing", self.active)
+        return UnitActions.record_place(
+            self, cast(Transaction, _FailingTransaction(txn)) if clumsy else txn, action, free
+        )
 
 
-class _Failing:
+class _FailingTransaction:
     """A transaction that opens no intents."""
 
     def __init__(self, txn: Transaction) -> None:
@@ -108,20 +110,20 @@ class _Failing:
 
 
 @dataclass(frozen=True, slots=True)
-class ClumsyEnd(UnitEnd):
+class FailingUnitEnd(UnitEnd):
     """The end of a unit that cannot be written down, or (``learning``) not what it teaches; half of it is."""
 
-    deed: str = "ending"
+    step: str = "ending"
 
     def __call__(self, txn: Transaction) -> None:
         """Write it down, and fail then."""
         UnitEnd.__call__(self, txn)
-        if self.with_feedback or self.deed == "ending":
-            raise Planted(f"planted in {self.deed} of {self.job_id}")
+        if self.with_feedback or self.step == "ending":
+            raise Planted(f"planted in {self.step} of {self.job_id}")
 
 
 @dataclass(slots=True)
-class ClumsyUnitObserver(UnitObserver):
+class FailingUnitObserver(UnitObserver):
     """Fails while it ``lasts`` to hear what units tell of the jobs that are tagged so, or to write down their end."""
 
     lasts: Callable[[], bool] = lambda: True
@@ -135,28 +137,28 @@ class ClumsyUnitObserver(UnitObserver):
                 raise Planted(f"planted in hearing the end of {report.id}")
             if isinstance(change, UnitEnd) and deed in ("ending", "learning") and self.lasts():
                 told = {each.name: getattr(change, each.name) for each in fields(UnitEnd)}
-                yield ClumsyEnd(**told, deed=deed)
+                yield FailingUnitEnd(**told, step=deed)
             else:
                 yield change
-        if owner is not None and _clumsy(owner[0], "hearing", self.lasts):
+        if owner is not None and _fails_at(owner[0], "hearing", self.lasts):
             raise Planted(f"planted in hearing {report.id}")
 
 
-def with_defects(controller: Controller, stage: str, lasts: Callable[[], bool], fails: Told) -> None:
+def with_defects(controller: Controller, stage: str, lasts: Callable[[], bool], fails: ReportTrace) -> None:
     """Plant what tags and ``stage`` say in a daemon."""
-    controller.planner = defective(controller.planner, stage, lasts, fails)
+    controller.planner = failing_planner(controller.planner, stage, lasts, fails)
     units = controller.applier.units
     if type(units) is UnitActions:  # no other bug is in its place
-        controller.applier.units = ClumsyUnits(
-            store=units.store, runner=units.runner, clock=units.clock, uploads_dir=units.uploads_dir, lasts=lasts
+        controller.applier.units = FailingUnits(
+            store=units.store, runner=units.runner, clock=units.clock, uploads_dir=units.uploads_dir, active=lasts
         )
     observer = controller.observer.units
     if type(observer) is UnitObserver:
         made_of = {each.name: getattr(observer, each.name) for each in fields(UnitObserver)}
-        controller.observer.units = ClumsyUnitObserver(**made_of, lasts=lasts)
+        controller.observer.units = FailingUnitObserver(**made_of, lasts=lasts)
 
 
-def unplanted(event: Event, job: Job | None, stage: str) -> Iterator[str]:
+def unplanned_errors(event: Event, job: Job | None, stage: str) -> Iterator[str]:
     """Return a sentence where planning failed on what nobody planted; ``job``: the one that is left out, if any."""
     if event.kind is not EventKind.PLANNING_TROUBLE:
         return

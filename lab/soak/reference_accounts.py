@@ -14,7 +14,7 @@ from math import inf
 from hcloud.core.model import Event, EventKind
 
 HOUR_S = 3600.0
-NOBODY_GONE: Mapping[str, float] = {}
+NONE_ENDED: Mapping[str, float] = {}
 
 
 @dataclass(slots=True)
@@ -49,7 +49,7 @@ class _Holding:
 
 
 @dataclass(slots=True)
-class Accounts:
+class ReferenceAccounts:
     """Follows the events of ``hcloud.spend_ledger.SPEND_KINDS``, each once and in order."""
 
     _machines: dict[str, _MachineCost] = field(default_factory=dict)
@@ -57,7 +57,7 @@ class Accounts:
     _open: dict[str, int] = field(default_factory=dict)
     """Where in the holdings each unit's present one stands."""
 
-    def follow(self, events: Iterable[Event]) -> Accounts:
+    def follow(self, events: Iterable[Event]) -> ReferenceAccounts:
         """Take in events; return these accounts."""
         for event in events:
             handler = _HANDLERS.get(event.kind)
@@ -65,14 +65,14 @@ class Accounts:
                 handler(self, event)
         return self
 
-    def all_usd(self, since: float, until: float, ends_at: float) -> float:
+    def total_usd(self, since: float, until: float, ends_at: float) -> float:
         """Return what all machines cost from ``since`` on in a period that ``ends_at`` some time, looked at ``until``:
         one that is gone, at least the part of its billing minimum that lies in that period, even if that is to come."""
         launched = [each for each in self._machines.values() if each.prices]
         billed = [(each, until if each.ended_at == inf else min(_billed_until(each), ends_at)) for each in launched]
         return sum(each.cost_usd(since, billed_until) for each, billed_until in billed)
 
-    def user_usd(self, since: float, until: float, gone: Mapping[str, float] = NOBODY_GONE) -> Mapping[str, float]:
+    def user_usd(self, since: float, until: float, gone: Mapping[str, float] = NONE_ENDED) -> Mapping[str, float]:
         """Return what the units of each user held of machines between two times. ``gone``: when machines ended of
         which the log may not know it yet."""
         usd: defaultdict[str, float] = defaultdict(float)
@@ -83,7 +83,7 @@ class Accounts:
     def job_usd(self, until: float) -> Mapping[str, float]:
         """Return what the units of each job have held of machines so far."""
         usd: defaultdict[str, float] = defaultdict(float)
-        for each, its_usd in self._parts(-inf, until, NOBODY_GONE):
+        for each, its_usd in self._parts(-inf, until, NONE_ENDED):
             usd[each.job_id] += its_usd
         return usd
 
@@ -147,13 +147,13 @@ class Accounts:
 
 
 _HANDLERS = {
-    EventKind.INSTANCE_REQUESTED: Accounts._requested,
-    EventKind.INSTANCE_LAUNCHED: Accounts._launched,
-    EventKind.INSTANCE_PRICE: Accounts._price,
-    EventKind.INSTANCE_TERMINATED: Accounts._terminated,
-    EventKind.UNIT_STARTED: Accounts._started,
-    EventKind.UNIT_RESIZED: Accounts._resized,
-    EventKind.UNIT_ENDED: Accounts._ended,
+    EventKind.INSTANCE_REQUESTED: ReferenceAccounts._requested,
+    EventKind.INSTANCE_LAUNCHED: ReferenceAccounts._launched,
+    EventKind.INSTANCE_PRICE: ReferenceAccounts._price,
+    EventKind.INSTANCE_TERMINATED: ReferenceAccounts._terminated,
+    EventKind.UNIT_STARTED: ReferenceAccounts._started,
+    EventKind.UNIT_RESIZED: ReferenceAccounts._resized,
+    EventKind.UNIT_ENDED: ReferenceAccounts._ended,
 }
 
 

@@ -27,35 +27,35 @@ from hcloud.core.clock import Clock, ManualClock
 from hcloud.core.errors import StaleWrite, StoreError
 from hcloud.core.model import InstanceState, Market
 from hcloud.fake_runner.runner import FakeRunner, StartFault
-from hcloud.simulator.ground_truth import Booked, MachineTruth, Moment, VirtualCloud
+from hcloud.simulator.ground_truth import CycleContext, DaemonSpend, MachineTruth, VirtualCloud
 from hcloud.simulator.scratch import folder_in
 from hcloud.spec.policy import Allow, Budgets, Caps, Policy
 from hcloud.spend_ledger import DAY_S
 from hcloud.store import Store, Submission
 from hcloud.wiring import build_controller, build_providers
-from lab.soak.outsiders import OPERATOR, launch_of_others, order_about
-from lab.soak.crash_points import EFFECTS, PROVIDER_CALLS, RUNNER_CALLS, CrashPoints, Killed
-from lab.soak.lease_checks import left_alone
-from lab.soak.planted_defects import with_defects
+from lab.soak.crash_points import EFFECT_POINTS, PROVIDER_CALLS, RUNNER_CALLS, CrashPoints, Killed
 from lab.soak.invariant_monitor import InvariantMonitor
-from lab.soak.worlds import TROUBLED_S, Coming, SoakWorld, draw_world, work_of
+from lab.soak.lease_checks import check_abandoned
+from lab.soak.outsiders import OPERATOR, draw_directive, draw_foreign_launch
+from lab.soak.planted_defects import with_defects
+from lab.soak.worlds import FAULTS_LAST_S, PlannedJob, SoakWorld, draw_world, work_of
 
 OWNER = "hcloud-soak"
 LONGEST_LIFE_S = 1200.0
 """Longer than any machine is paid ahead, with whatever a clock or a late answer adds."""
-MOST_NIGHTS = 3
+NIGHTS_MAX = 3
 STEPS_S = (0.3, 1.0, 1.0, 2.0, 5.0)
 LONGEST_STEP_S = 30.0
 LIFT_AFTER_S = 400.0
 """So long after the trouble whoever still waits for money gets it: budgets are lifted, once."""
-MOST_CALM_CYCLES = 500
+CALM_CYCLES_MAX = 500
 """Whoever has not ended so many cycles after the trouble never will."""
-MOST_CYCLES = 2000
+CYCLES_MAX = 2000
 PAUSE_S = 20.0
 """Longer than a leader's lease: whoever pauses so long in the middle of a cycle has lost it."""
 SKEW_S = 60.0
 Tamper = Callable[[Controller], object]
-Tell = Callable[[str], object]
+LogLine = Callable[[str], object]
 _NO_LOG = logging.NullHandler()
 
 
@@ -109,13 +109,13 @@ class DaemonLife:
 
 
 @dataclass(slots=True)
-class Soak:
+class SoakRun:
     """One world and the daemons in it. ``tamper`` is let at each new daemon: it seeds bugs."""
 
     world: SoakWorld
     home: Path
     tamper: Tamper = lambda _: None
-    tell: Tell = lambda _: None
+    log: LogLine = lambda _: None
     clock: ManualClock = field(init=False)
     clouds: dict[str, VirtualCloud] = field(init=False)
     runner: FakeRunner = field(init=False)
@@ -125,19 +125,19 @@ class Soak:
     bugs: list[str] = field(default_factory=list)
     _config: Config = field(init=False)
     _rng: np.random.Generator = field(init=False)
-    _born: int = 0
-    _struck: int = 0
+    _daemons_started: int = 0
+    _injected: int = 0
     _accepted: dict[str, str] = field(default_factory=dict)
     """Job ids by the client's token."""
     _cancelled: set[str] = field(default_factory=set)
-    _away: bool = False
+    _database_away: bool = False
     _paused: bool = False
-    _lifted: bool = False
-    _nested: bool = False
+    _budgets_lifted: bool = False
+    _in_pause: bool = False
     _moved: bool = True
     _nights_s: float = 0.0
     """For how long nothing happened, which does not count as trouble."""
-    _nights: int = 0
+    _night_count: int = 0
     _calm_since: float | None = None
 
     def __post_init__(self) -> None:
@@ -163,33 +163,34 @@ class Soak:
             clouds=self.clouds,
             runner=self.runner,
             owner=OWNER,
-            certain=not world.dangers.twins,
+            no_unled_launches=not world.fault_rates.two_daemons,
             one_policy=len(world.policies) == 1,
             fixed_prices=all(_spot_volatility(each) == 0 for each in world.clouds.values()),
-            skew_s=SKEW_S if world.dangers.clock_step else 0.0,
-            dearest_usd_per_h=max(_dearest(each) for each in world.clouds.values()),
-            failing_stage=world.dangers.failing_stage,
-            told_until=world.starts_at + min(_told_for_s(each) for each in world.clouds.values()),
+            skew_s=SKEW_S if world.fault_rates.clock_step else 0.0,
+            max_usd_per_h=max(_max_usd_per_h(each) for each in world.clouds.values()),
+            failing_stage=world.fault_rates.failing_stage,
+            terminations_known_until=world.starts_at
+            + min(_terminations_listed_for_s(each) for each in world.clouds.values()),
         )
         self._take_policy(0)
-        for holder in ("one", "two") if world.dangers.twins else ("one",):
-            self.lives.append(self._birth(holder, 0.0))
+        for holder in ("one", "two") if world.fault_rates.two_daemons else ("one",):
+            self.lives.append(self._start_daemon(holder, 0.0))
 
     # ------------------------------------------------------------------------------------------------------------- run
-    def run(self, most: int = MOST_CYCLES) -> SoakResult:
+    def run(self, most: int = CYCLES_MAX) -> SoakResult:
         """Run to the end, to the first broken promise, or for ``most`` cycles."""
         found: list[str] = []
         calm_cycles = 0
         while not found and self.cycles < most:
-            if self._troubled():
-                self._make_trouble()
+            if self._faults_active():
+                self._inject_faults()
             else:
-                found = self._calm_down()
+                found = self._stop_faults()
                 calm_cycles += 1
             self._clients()
             found += self._one_cycle()
-            if not found and calm_cycles and (self._settled() or calm_cycles >= MOST_CALM_CYCLES):
-                found = self.monitor.at_the_end(self.clock.now())
+            if not found and calm_cycles and (self._settled() or calm_cycles >= CALM_CYCLES_MAX):
+                found = self.monitor.check_end(self.clock.now())
                 found += [] if self._settled() else ["stuck: it never ends"]
                 break
             self._advance()
@@ -202,7 +203,7 @@ class Soak:
         self.monitor.store.close()
 
     def _verdict(self, found: list[str]) -> SoakResult:
-        if self._away:  # stopped in the middle of it
+        if self._database_away:  # stopped in the middle of it
             self._move_database()
         digest = hashlib.sha256()
         for event in self.monitor.store.iter_events():
@@ -213,13 +214,13 @@ class Soak:
             violations=tuple(found),
             jobs=len(self._accepted),
             machines=len(self.monitor.money.ours(self.clock.now())),
-            lives=self._born,
-            struck=self._struck + sum(len(life.crash_points.struck) for life in self.lives),
+            lives=self._daemons_started,
+            struck=self._injected + sum(len(life.crash_points.injected) for life in self.lives),
             digest=digest.hexdigest()[:16],
         )
 
-    def _troubled(self) -> bool:
-        return self._calm_since is None and self._elapsed_s() < TROUBLED_S
+    def _faults_active(self) -> bool:
+        return self._calm_since is None and self._elapsed_s() < FAULTS_LAST_S
 
     def _elapsed_s(self) -> float:
         """Return for how long the world has been there, without the nights."""
@@ -234,44 +235,44 @@ class Soak:
             if at == 0 or self._rng.random() < 0.7:
                 undisturbed = self._cycle(at) or undisturbed
         bugs, self.bugs = self.bugs, []
-        if self._away:
+        if self._database_away:
             return bugs
         leader = next((life for life in self.lives if life.controller.lease is not None), self.lives[0])
         undisturbed, daemon = undisturbed and len(self.lives) == 1, leader.controller
-        moment = Moment(
+        moment = CycleContext(
             now=self.clock.now(),
             live=leader.store.live(),
             undisturbed=undisturbed,
             paused=paused and self._paused,
-            answering=daemon.last_seen.reachable,
-            booked=_booked(daemon) if undisturbed else None,
+            reachable=daemon.last_seen.reachable,
+            daemon_spend=_daemon_spend(daemon) if undisturbed else None,
         )
-        return bugs + self.monitor.look(moment)
+        return bugs + self.monitor.check(moment)
 
     def _cycle(self, at: int) -> bool:
         """Run one cycle of a daemon, as its own loop would; return whether nothing disturbed it."""
         life = self.lives[at]
-        struck = len(life.crash_points.struck)
+        struck = len(life.crash_points.injected)
         try:
             self._moved = life.controller.cycle().moved
         except StaleWrite as lost:
-            self._say(f"{life.holder} was overtaken: {lost}")
+            self._log(f"{life.holder} was overtaken: {lost}")
             life.controller.lease = None
             return False
         except StoreError as trouble:
-            self._say(f"{life.holder}: {trouble}")
+            self._log(f"{life.holder}: {trouble}")
             return False
         except Killed as where:
-            self._rebirth(at, str(where))
+            self._restart_killed(at, str(where))
             return False
         except Exception as bug:  # noqa: BLE001 the daemon's loop survives it too, but it is a bug
-            self._fails("cycle", format_exception(bug))
+            self._record_bug("cycle", format_exception(bug))
             return False
         led = life.controller.lease is not None and life.controller.last_seen.engine_reachable
         whole = not life.controller.quarantine.left_out(life.clock.now()).stages
-        return led and whole and len(life.crash_points.struck) == struck
+        return led and whole and len(life.crash_points.injected) == struck
 
-    def _fails(self, what: str, trace: Sequence[str]) -> None:
+    def _record_bug(self, what: str, trace: Sequence[str]) -> None:
         self.bugs.append(f"bug: the {what} failed: {''.join(trace).rstrip()}")
 
     def _settled(self) -> bool:
@@ -281,7 +282,7 @@ class Soak:
         return not (live.jobs or rented or on_the_way or live.intents) and len(self._accepted) == len(self.world.jobs)
 
     def _advance(self) -> None:
-        if self._troubled():
+        if self._faults_active():
             self.clock.advance(float(self._rng.choice(STEPS_S)))
             return
         now = self.clock.now()
@@ -290,93 +291,93 @@ class Soak:
         self.clock.advance(1.0 if self._moved else min(LONGEST_STEP_S, max(1.0, soon - now)))
 
     # --------------------------------------------------------------------------------------------------------- daemons
-    def _birth(self, holder: str, error_s: float) -> DaemonLife:
+    def _start_daemon(self, holder: str, error_s: float) -> DaemonLife:
         """Start a daemon on what earlier ones left behind."""
-        self._born += 1
+        self._daemons_started += 1
         clock, crash_points = HostClock(self.clock, error_s), CrashPoints()
         store = Store.open(self._config.database)
         store.crash_point = crash_points.hit
-        providers = {
-            name: crash_points.around(cloud, PROVIDER_CALLS, "provider") for name, cloud in self.clouds.items()
-        }
+        providers = {name: crash_points.wrap(cloud, PROVIDER_CALLS, "provider") for name, cloud in self.clouds.items()}
         controller = build_controller(
             self._config,
             store,
             providers,
-            crash_points.around(self.runner, RUNNER_CALLS, "runner"),
+            crash_points.wrap(self.runner, RUNNER_CALLS, "runner"),
             cast(Clock, clock),
             self.monitor.policies[-1],
-            rng=np.random.default_rng([self.world.seed, self._born]),
+            rng=np.random.default_rng([self.world.seed, self._daemons_started]),
             holder=holder,
             library=Library(),  # reading the shipped one would take longer than the whole run
         )
         self.tamper(controller)
-        stage = self.world.dangers.failing_stage
-        with_defects(controller, stage, self._troubled, partial(self._fails, "plan"))
+        stage = self.world.fault_rates.failing_stage
+        with_defects(controller, stage, self._faults_active, partial(self._record_bug, "plan"))
         life = DaemonLife(holder=holder, crash_points=crash_points, store=store, controller=controller, clock=clock)
-        crash_points.pause = lambda: self._meanwhile(holder)
+        crash_points.pause = lambda: self._pass_pause(holder)
         return life
 
-    def _rebirth(self, at: int, where: str) -> None:
+    def _restart_killed(self, at: int, where: str) -> None:
         """Start a killed daemon anew, after a while; its host's clock may have been set meanwhile."""
         killed = self.lives[at]
-        self._struck += len(killed.crash_points.struck)
+        self._injected += len(killed.crash_points.injected)
         killed.store.close()
         away_s = float(self._rng.choice([0.0, 1.0, 10.0, 10.0, 500.0], p=[0.4, 0.3, 0.14, 0.14, 0.02]))
-        self._say(f"{killed.holder} was killed at {where}, comes back after {away_s:g} s")
+        self._log(f"{killed.holder} was killed at {where}, comes back after {away_s:g} s")
         self.clock.advance(away_s)
-        self.lives[at] = self._birth(killed.holder, self._clock_error_s())
+        self.lives[at] = self._start_daemon(killed.holder, self._clock_error_s())
 
     def _clock_error_s(self) -> float:
-        return float(self._rng.uniform(0, SKEW_S)) if self.world.dangers.clock_step and self._troubled() else 0.0
+        return (
+            float(self._rng.uniform(0, SKEW_S)) if self.world.fault_rates.clock_step and self._faults_active() else 0.0
+        )
 
-    def _meanwhile(self, holder: str) -> None:
+    def _pass_pause(self, holder: str) -> None:
         """What the world and the other daemon do while this one stands still in the middle of its cycle."""
-        if self._nested:
+        if self._in_pause:
             return
-        self._nested = True
-        self._say(f"{holder} stands still for {PAUSE_S:g} s")
+        self._in_pause = True
+        self._log(f"{holder} stands still for {PAUSE_S:g} s")
         for _ in range(2):
             self.clock.advance(PAUSE_S / 2)
             for at, life in enumerate(self.lives):
                 if life.holder != holder:
                     self._cycle(at)
-        self._nested = False
+        self._in_pause = False
 
     # --------------------------------------------------------------------------------------------------------- trouble
     def _happens(self, chance: float) -> bool:
         return bool(chance > 0 and self._rng.random() < chance)
 
-    def _make_trouble(self) -> None:
-        dangers = self.world.dangers
+    def _inject_faults(self) -> None:
+        dangers = self.world.fault_rates
         for life in self.lives:
-            self._endanger(life)
-        self._trouble_engine()
-        self._trouble_clouds()
+            self._arm_crash_points(life)
+        self._inject_engine_faults()
+        self._inject_cloud_faults()
         if self._happens(dangers.policy):
             self._take_policy(int(self._rng.integers(len(self.world.policies))))
-        if self._happens(dangers.others):
-            self._let_others_launch()
-        if self._happens(dangers.orders):
-            self._order()
-        if self._nights < MOST_NIGHTS and self._happens(dangers.nights):
-            self._sleep_until_midnight()
+        if self._happens(dangers.foreign_launches):
+            self._launch_foreign_machine()
+        if self._happens(dangers.directives):
+            self._operator_directive()
+        if self._night_count < NIGHTS_MAX and self._happens(dangers.midnight_jumps):
+            self._jump_to_midnight()
         if self._happens(dangers.sleep):
-            self._say("the host sleeps")
+            self._log("the host sleeps")
             self.clock.advance(float(self._rng.choice([30.0, 200.0, 4000.0], p=[0.5, 0.4, 0.1])))
-        if self._happens(0.3 if self._away else dangers.database_away):
+        if self._happens(0.3 if self._database_away else dangers.database_away):
             self._move_database()
         if self._happens(0.2 if self._paused else dangers.operator_pause):
             self._pause(not self._paused)
 
-    def _endanger(self, life: DaemonLife) -> None:
-        dangers, crash_points = self.world.dangers, life.crash_points
-        if not (crash_points.kill_in or crash_points.kill_at or self._away) and self._happens(dangers.kill):
+    def _arm_crash_points(self, life: DaemonLife) -> None:
+        dangers, crash_points = self.world.fault_rates, life.crash_points
+        if not (crash_points.kill_in or crash_points.kill_at or self._database_away) and self._happens(dangers.kill):
             self._aim(crash_points)
         if not crash_points.pause_in and self._happens(dangers.pause):
             crash_points.pause_in = int(self._rng.integers(1, 20))
         if not crash_points.fail_commit_in and self._happens(dangers.commit):
-            crash_points.fail_commit_in, crash_points.too_late = (
+            crash_points.fail_commit_in, crash_points.fail_after_commit = (
                 int(self._rng.integers(1, 4)),
                 bool(self._rng.random() < 0.4),
             )
@@ -388,10 +389,10 @@ class Soak:
         if self._rng.random() < 0.5:
             crash_points.kill_in = int(self._rng.integers(1, 30))
         else:
-            crash_points.kill_at = str(self._rng.choice(EFFECTS))
+            crash_points.kill_at = str(self._rng.choice(EFFECT_POINTS))
 
-    def _trouble_engine(self) -> None:
-        dangers = self.world.dangers
+    def _inject_engine_faults(self) -> None:
+        dangers = self.world.fault_rates
         if self._happens(dangers.engine_away):
             self.runner.disconnect()
         elif self._happens(0.3):
@@ -402,19 +403,19 @@ class Soak:
         for worker in workers:
             if self._happens(0.05):
                 self.runner.unsilence(worker)
-        if workers and dangers.stiff and self._happens(dangers.stiff):
+        if workers and dangers.refused_resizes and self._happens(dangers.refused_resizes):
             self.runner.stiffen(workers[int(self._rng.integers(len(workers)))])
         if self._happens(dangers.start):
             self.runner.inject(list(StartFault)[int(self._rng.integers(len(StartFault)))])
 
-    def _trouble_clouds(self) -> None:
+    def _inject_cloud_faults(self) -> None:
         up = self._up()
-        if up and self._happens(self.world.dangers.death):
+        if up and self._happens(self.world.fault_rates.death):
             cloud, machine = up[int(self._rng.integers(len(up)))]
-            self._say(f"{machine.instance_id} dies")
+            self._log(f"{machine.instance_id} dies")
             cloud.kill(machine.provider_id)
-        if self._happens(self.world.dangers.storm):
-            self._say("a preemption storm")
+        if self._happens(self.world.fault_rates.storm):
+            self._log("a preemption storm")
             for cloud, machine in up:
                 if machine.market is Market.SPOT:
                     cloud.preempt(machine.provider_id, float(self._rng.choice([0.0, 5.0, 30.0])))
@@ -424,101 +425,101 @@ class Soak:
         everything = ((cloud, machine) for cloud in self.clouds.values() for machine in cloud.machines(now))
         return [(c, m) for c, m in everything if m.owner == OWNER and m.terminated_at is None]
 
-    def _let_others_launch(self) -> None:
+    def _launch_foreign_machine(self) -> None:
         """Somebody launches a machine on the same account, with a name and a token like ours, or none."""
         name = str(self._rng.choice(sorted(self.clouds)))
-        cloud, others = self.clouds[name], self.monitor.passers_by.others
-        request = launch_of_others(self._rng, self.monitor.offers[name], len(others), self.clock.now())
+        cloud, others = self.clouds[name], self.monitor.outsiders.foreign_machines
+        request = draw_foreign_launch(self._rng, self.monitor.offers[name], len(others), self.clock.now())
         others[name, cloud.appear(request)] = request.expires_at
-        self._say(f"{request.owner or 'nobody'} launches {request.instance_id or 'a machine'} on {name}")
+        self._log(f"{request.owner or 'nobody'} launches {request.instance_id or 'a machine'} on {name}")
 
-    def _sleep_until_midnight(self) -> None:
+    def _jump_to_midnight(self) -> None:
         """Let nothing happen until shortly before, or after, the next day begins."""
         now = self.clock.now()
         night_s = max(0.0, DAY_S - now % DAY_S + float(self._rng.uniform(-60, 30)))
-        self._say(f"everything stands still for {night_s:.0f} s")
-        self._nights += 1
+        self._log(f"everything stands still for {night_s:.0f} s")
+        self._night_count += 1
         self._nights_s += night_s
         self.clock.advance(night_s)
 
-    def _order(self) -> None:
+    def _operator_directive(self) -> None:
         """An operator drains or destroys a machine, drains a type, or takes back what was ordered."""
-        if self._away:
+        if self._database_away:
             return
         store, now = self.monitor.store, self.clock.now()
         view = store.live()
         if view.directives and self._happens(0.5):
-            self._take_orders_back()
+            self._withdraw_directives()
         elif view.instances:
-            order = order_about(self._rng, view.instances[int(self._rng.integers(len(view.instances)))], now)
-            self._say(f"{OPERATOR} {'destroys' if order.destroy else 'drains'} {order.name}")
+            order = draw_directive(self._rng, view.instances[int(self._rng.integers(len(view.instances)))], now)
+            self._log(f"{OPERATOR} {'destroys' if order.destroy else 'drains'} {order.name}")
             with store.transaction(now) as txn:
                 record_directive(txn, order)
 
     def _move_database(self) -> None:
         """Take the database's file away from under everybody, or bring it back."""
         here, there = self.home / "hcloud.db", self.home / "elsewhere.db"
-        (there if self._away else here).rename(here if self._away else there)
-        self._away = not self._away
+        (there if self._database_away else here).rename(here if self._database_away else there)
+        self._database_away = not self._database_away
         for life in self.lives:
-            life.crash_points.spare()  # who is born without a database makes a new one
-        self._say("the database is gone" if self._away else "the database is back")
+            life.crash_points.cancel_kill()  # who is born without a database makes a new one
+        self._log("the database is gone" if self._database_away else "the database is back")
 
     def _pause(self, paused: bool) -> None:
-        if not self._away:
+        if not self._database_away:
             self.monitor.store.set_meta(PAUSED, "an operator looks" if paused else "")
             self._paused = paused
-            self._say("an operator pauses" if paused else "an operator resumes")
+            self._log("an operator pauses" if paused else "an operator resumes")
 
     def _take_policy(self, number: int) -> None:
         self._enforce(self.world.policies[number])
 
     def _enforce(self, policy: Policy) -> None:
-        self._say(f"policy {policy.name} is in force")
+        self._log(f"policy {policy.name} is in force")
         self.monitor.policies.append(policy)
-        self.monitor.in_force.append(policy)
+        self.monitor.recent_policies.append(policy)
         for life in self.lives:
             life.controller.policy = policy
 
-    def _calm_down(self) -> list[str]:
+    def _stop_faults(self) -> list[str]:
         """Let all trouble of our own making stop; who waits for money for long gets it. Returns who did not end though
         left alone."""
         found: list[str] = []
-        if self._away:
+        if self._database_away:
             self._move_database()
         if self._paused:
             self._pause(False)
         if self._calm_since is None:
-            found = self._desert() if self.world.dangers.deserted else []
+            found = self._run_without_daemons() if self.world.fault_rates.abandoned else []
             self._calm_since = self.clock.now()
-            self._take_orders_back()
+            self._withdraw_directives()
         for life in self.lives:
-            life.crash_points.calm()
+            life.crash_points.disarm()
         self.runner.reconnect()
         for _, machine in self._up():
             self.runner.unsilence(machine.instance_id)
-        if not self._lifted and self.clock.now() > self._calm_since + LIFT_AFTER_S:
-            self._lifted = True
+        if not self._budgets_lifted and self.clock.now() > self._calm_since + LIFT_AFTER_S:
+            self._budgets_lifted = True
             lifted = replace(self.world.policies[0], name="lifted", budgets=Budgets(), caps=Caps(), allow=Allow())
             self.monitor.one_policy = False
             self._enforce(lifted)
         return found
 
-    def _take_orders_back(self) -> None:
+    def _withdraw_directives(self) -> None:
         view = self.monitor.store.live()
         with self.monitor.store.transaction(self.clock.now()) as txn:
             for order in view.directives:
                 withdraw_directive(txn, order.scope, order.name, OPERATOR, view.instances)
 
-    def _desert(self) -> list[str]:
+    def _run_without_daemons(self) -> list[str]:
         """Let all daemons be away for longer than a machine may live without; return which are still up."""
-        self._say("all daemons are away")
+        self._log("all daemons are away")
         for life in self.lives:
-            self._struck += len(life.crash_points.struck)
+            self._injected += len(life.crash_points.injected)
             life.store.close()
         self.clock.advance(LONGEST_LIFE_S)
-        found = list(left_alone(self.clock.now(), self.monitor.money.ours(self.clock.now())))
-        self.lives = [self._birth(life.holder, 0.0) for life in self.lives]
+        found = list(check_abandoned(self.clock.now(), self.monitor.money.ours(self.clock.now())))
+        self.lives = [self._start_daemon(life.holder, 0.0) for life in self.lives]
         return found
 
     # --------------------------------------------------------------------------------------------------------- clients
@@ -526,23 +527,23 @@ class Soak:
         """Stubborn clients: each submits until it hears that its job was taken in, some once more, some cancel."""
         now_s = self._elapsed_s()
         for job in self.world.jobs:
-            if self._away or now_s < job.at_s:
+            if self._database_away or now_s < job.at_s:
                 continue
             if job.token not in self._accepted or self._happens(0.02):
-                self._try(lambda job=job: self._submit(job))  # type: ignore[misc]
+                self._as_client(lambda job=job: self._submit(job))  # type: ignore[misc]
             cancel = job.cancel_at_s is not None and now_s >= job.cancel_at_s
             if cancel and job.token in self._accepted and job.token not in self._cancelled:
-                self._try(lambda job=job: self._cancel(job))  # type: ignore[misc]
+                self._as_client(lambda job=job: self._cancel(job))  # type: ignore[misc]
 
-    def _try(self, call: Callable[[], object]) -> None:
+    def _as_client(self, call: Callable[[], object]) -> None:
         try:
             call()
         except StoreError as trouble:
-            self._say(f"a client is told: {trouble}")
+            self._log(f"a client is told: {trouble}")
         except Killed as where:
-            self._rebirth(0, str(where))
+            self._restart_killed(0, str(where))
 
-    def _submit(self, job: Coming) -> None:
+    def _submit(self, job: PlannedJob) -> None:
         life = self.lives[0]
         wanted = Submission(spec=job.spec, actor=job.spec.user, token=job.token)
         (made,) = life.store.submit([wanted], life.clock.now())
@@ -550,51 +551,53 @@ class Soak:
             self.bugs.append(f"twice: {job.token} is {self._accepted[job.token]} and {made.id}")
         self.monitor.accepted[made.id] = wanted
 
-    def _cancel(self, job: Coming) -> None:
+    def _cancel(self, job: PlannedJob) -> None:
         life = self.lives[0]
         life.store.request_cancel(self._accepted[job.token], job.spec.user, life.clock.now())
         self._cancelled.add(job.token)
-        self._say(f"{self._accepted[job.token]} is cancelled")
+        self._log(f"{self._accepted[job.token]} is cancelled")
 
-    def _say(self, what: str) -> None:
-        self.tell(f"{self.cycles:4d} {self.clock.now() - self.world.starts_at:8.1f} s  {what}")
+    def _log(self, what: str) -> None:
+        self.log(f"{self.cycles:4d} {self.clock.now() - self.world.starts_at:8.1f} s  {what}")
 
 
-def _booked(daemon: Controller) -> Booked:
-    return Booked(spend=daemon.last_spend, at=daemon.last_snapshot.now, seq=daemon.read_up_to)
+def _daemon_spend(daemon: Controller) -> DaemonSpend:
+    return DaemonSpend(spend=daemon.last_spend, at=daemon.last_snapshot.now, seq=daemon.read_up_to)
 
 
 def _spot_volatility(cloud: Mapping[str, Any]) -> float:
     return float(cloud["spot"]["volatility"]) if "spot" in cloud["markets"] else 0.0
 
 
-def _dearest(cloud: Mapping[str, Any]) -> float:
+def _max_usd_per_h(cloud: Mapping[str, Any]) -> float:
     return 1.2 * max(float(each["usd_per_h"]) for each in cloud["types"].values())
 
 
-def _told_for_s(cloud: Mapping[str, Any]) -> float:
+def _terminations_listed_for_s(cloud: Mapping[str, Any]) -> float:
     return float(cloud["keep_terminated_s"])
 
 
-def silent(_: object) -> None:
+def ignore(_: object) -> None:
     """Do nothing."""
 
 
 @contextmanager
-def soaking(seed: int, tamper: Tamper = silent, tell: Tell = silent, place: Path | None = None) -> Iterator[Soak]:
+def open_soak(
+    seed: int, tamper: Tamper = ignore, tell: LogLine = ignore, place: Path | None = None
+) -> Iterator[SoakRun]:
     """Open the world of a seed for a block, in a folder in ``place``, or in memory where there is such a place."""
     logging.getLogger("hcloud").addHandler(_NO_LOG)  # a verdict tells what is wrong; the rest was planted
     with folder_in(place) as made:
-        soak = Soak(draw_world(seed), made, tamper, tell)
+        soak = SoakRun(draw_world(seed), made, tamper, tell)
         try:
             yield soak
         finally:
             soak.close()
 
 
-def soak_seed(
-    seed: int, most: int = MOST_CYCLES, tamper: Tamper = silent, tell: Tell = silent, place: Path | None = None
+def run_seed(
+    seed: int, most: int = CYCLES_MAX, tamper: Tamper = ignore, tell: LogLine = ignore, place: Path | None = None
 ) -> SoakResult:
     """Run the world of a seed, to its end or for ``most`` cycles."""
-    with soaking(seed, tamper, tell, place) as soak:
+    with open_soak(seed, tamper, tell, place) as soak:
         return soak.run(most)

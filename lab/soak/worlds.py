@@ -24,13 +24,13 @@ from hcloud.fake_runner.runner import Work, read_work
 from hcloud.planner.make import OPTIONAL_STAGES
 from hcloud.provider import UnitSpec
 from hcloud.spec.policy import Policy, parse_policy
-from lab.soak.planted_defects import DEEDS, DEFECT
+from lab.soak.planted_defects import DEFECT, FAILING_STEPS
 
-TROUBLED_S = 240.0
+FAULTS_LAST_S = 240.0
 """For so long the clouds make trouble, and the world does."""
 DAY_STARTS_AT = (1_900_022_400.0, 1_901_232_000.0)
 """Midnights: an ordinary one, and the first of a month (2030-04-01)."""
-ON_TERM, THIRST, DESERVES = "ON_TERM", "THIRST", "deserves"
+ON_TERM, NEEDED_VCPUS, EXPECTED = "ON_TERM", "THIRST", "deserves"
 """Of a soak job: environment variables that say what TERM does to it, and with how many vCPUs it is as quick as it is
 to be (a service; more than it asks for); a tag that says how it must end."""
 PATIENT = Retries(limits={cause.value: 1000 for cause in FailureCause}, backoff_s=1.0, backoff_cap_s=10.0)
@@ -39,7 +39,7 @@ ORDERS = ("least_loaded", "first_fit", "random", "paragon", "quasar")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Coming:
+class PlannedJob:
     """A job that a client submits ``at_s`` after the beginning, and asks to cancel then, if ever."""
 
     at_s: float
@@ -49,7 +49,7 @@ class Coming:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Dangers:
+class FaultRates:
     """Chances per cycle, while there is trouble; and whether two daemons share the database."""
 
     kill: float
@@ -65,16 +65,16 @@ class Dangers:
     clock_step: float
     policy: float
     operator_pause: float
-    twins: bool
-    others: float
+    two_daemons: bool
+    foreign_launches: float
     """Somebody else launches a machine on the account."""
-    orders: float
+    directives: float
     """An operator drains or destroys a machine, or takes an order back."""
-    nights: float
+    midnight_jumps: float
     """Nothing happens until about midnight."""
-    deserted: bool
+    abandoned: bool
     """All daemons are away after the trouble, for longer than any machine may live."""
-    stiff: float = 0.0
+    refused_resizes: float = 0.0
     """A machine begins to refuse to bound units anew, for good."""
     failing_stage: str = ""
     """Planning fails in this stage of it; with which jobs, their tags say."""
@@ -88,38 +88,38 @@ class SoakWorld:
     starts_at: float
     clouds: Mapping[str, Mapping[str, object]]
     policies: tuple[Policy, ...]
-    jobs: tuple[Coming, ...]
-    dangers: Dangers
+    jobs: tuple[PlannedJob, ...]
+    fault_rates: FaultRates
 
 
 def draw_world(seed: int) -> SoakWorld:
     """Return the world of a seed."""
     rng, more = np.random.default_rng([seed, 77]), np.random.default_rng([seed, 79])
-    dangers = _dangers(rng, more)
+    dangers = _draw_rates(rng, more)
     names = ["mock"] if rng.random() < 0.7 else ["alpha", "beta"]
     usd_per_h = float(rng.choice([3.6, 18.0]))
-    clouds = {name: _cloud_more(more, _cloud(rng, seed, usd_per_h)) for name in names}
+    clouds = {name: _extend_cloud(more, _cloud(rng, seed, usd_per_h)) for name in names}
     many = 1 if dangers.policy == 0 else 4
-    limits = _Limits.draw(more, usd_per_h, nights=dangers.nights > 0)
+    limits = _Limits.draw(more, usd_per_h, nights=dangers.midnight_jumps > 0)
     world = SoakWorld(
         seed=seed,
-        starts_at=_start(rng),
+        starts_at=_start_time(rng),
         clouds=clouds,
         policies=tuple(_policy(rng, names, n, usd_per_h, limits) for n in range(many)),
-        jobs=tuple(_job_more(more, _job(rng, n), usd_per_h, limits) for n in range(int(rng.integers(3, 11)))),
-        dangers=dangers,
+        jobs=tuple(_extend_job(more, _job(rng, n), usd_per_h, limits) for n in range(int(rng.integers(3, 11)))),
+        fault_rates=dangers,
     )
     thirst = np.random.default_rng([seed, 82])
-    world = _thirsty(thirst, world) if thirst.random() < 0.3 else world
+    world = _with_undersized_services(thirst, world) if thirst.random() < 0.3 else world
     defects = np.random.default_rng([seed, 83])
     world = _with_defects(defects, world) if defects.random() < 0.2 else world
     clumsy = np.random.default_rng([seed, 84])
-    world = _clumsy(clumsy, world) if clumsy.random() < 0.25 else world
+    world = _with_failing_steps(clumsy, world) if clumsy.random() < 0.25 else world
     crowded = np.random.default_rng([seed, 85])
-    return _crowded(crowded, world) if crowded.random() < 0.2 else world
+    return _with_memory_heavy_jobs(crowded, world) if crowded.random() < 0.2 else world
 
 
-def _crowded(rng: np.random.Generator, world: SoakWorld) -> SoakWorld:
+def _with_memory_heavy_jobs(rng: np.random.Generator, world: SoakWorld) -> SoakWorld:
     """Return the world with half of its jobs in need of much memory and hardly any vCPU: the shares of those beside
     each other are more than their machine."""
     jobs = list(world.jobs)
@@ -129,11 +129,11 @@ def _crowded(rng: np.random.Generator, world: SoakWorld) -> SoakWorld:
     return replace(world, jobs=tuple(jobs))
 
 
-def _clumsy(rng: np.random.Generator, world: SoakWorld) -> SoakWorld:
+def _with_failing_steps(rng: np.random.Generator, world: SoakWorld) -> SoakWorld:
     """Return the world with two to four jobs with which starting, stopping, or hearing of them fails."""
     jobs = list(world.jobs)
     for at in rng.permutation(len(jobs))[: int(rng.integers(2, 5))]:
-        tags = {**jobs[at].spec.tags, DEFECT: str(rng.choice(DEEDS))}
+        tags = {**jobs[at].spec.tags, DEFECT: str(rng.choice(FAILING_STEPS))}
         jobs[at] = replace(jobs[at], spec=replace(jobs[at].spec, tags=tags))
     return replace(world, jobs=tuple(jobs))
 
@@ -145,17 +145,17 @@ def _with_defects(rng: np.random.Generator, world: SoakWorld) -> SoakWorld:
         job, when = jobs[at], str(rng.choice(["waiting", "running", "always", "placing"]))
         jobs[at] = replace(job, spec=replace(job.spec, tags={**job.spec.tags, DEFECT: when}))
     stage = str(rng.choice(OPTIONAL_STAGES)) if kind > 0.6 else ""
-    return replace(world, jobs=tuple(jobs), dangers=replace(world.dangers, failing_stage=stage))
+    return replace(world, jobs=tuple(jobs), fault_rates=replace(world.fault_rates, failing_stage=stage))
 
 
-def _thirsty(rng: np.random.Generator, world: SoakWorld) -> SoakWorld:
+def _with_undersized_services(rng: np.random.Generator, world: SoakWorld) -> SoakWorld:
     """Return the world with services that need more than they ask for, and policies that soon see and resize them."""
 
-    def thirsty(job: Coming) -> Coming:
+    def thirsty(job: PlannedJob) -> PlannedJob:
         """Make it such a service, if it deserves to succeed, or leave it as it is."""
         asked, runs_s, spec = float(rng.choice([0.5, 0.8])), float(rng.integers(40, 200)), job.spec
-        env = {**spec.env, THIRST: f"{asked * rng.uniform(1.1, 1.8):.3f}"}
-        if rng.random() < 0.3 or spec.tags[DESERVES] != "succeeded" or spec.exclusive:
+        env = {**spec.env, NEEDED_VCPUS: f"{asked * rng.uniform(1.1, 1.8):.3f}"}
+        if rng.random() < 0.3 or spec.tags[EXPECTED] != "succeeded" or spec.exclusive:
             return job
         changes: dict[str, Any] = {
             "command": ("/bin/sh", "-c", f"sleep {runs_s:g}; exit 0"),
@@ -170,18 +170,18 @@ def _thirsty(rng: np.random.Generator, world: SoakWorld) -> SoakWorld:
         """Let it conclude from few readings, and soon."""
         return replace(policy, correction=replace(policy.correction, settle_s=5.0, readings=3))
 
-    dangers = replace(world.dangers, stiff=float(rng.choice([0.0, 0.03])))
+    dangers = replace(world.fault_rates, refused_resizes=float(rng.choice([0.0, 0.03])))
     policies, jobs = tuple(map(watchful, world.policies)), tuple(map(thirsty, world.jobs))
-    return replace(world, policies=policies, jobs=jobs, dangers=dangers)
+    return replace(world, policies=policies, jobs=jobs, fault_rates=dangers)
 
 
-def _start(rng: np.random.Generator) -> float:
+def _start_time(rng: np.random.Generator) -> float:
     """Return a time, often such that a day or a month ends in the middle of the trouble."""
     midnight = float(rng.choice(DAY_STARTS_AT))
-    return midnight - float(rng.uniform(20, TROUBLED_S)) if rng.random() < 0.5 else midnight + 40_000.0
+    return midnight - float(rng.uniform(20, FAULTS_LAST_S)) if rng.random() < 0.5 else midnight + 40_000.0
 
 
-def _dangers(rng: np.random.Generator, more: np.random.Generator) -> Dangers:
+def _draw_rates(rng: np.random.Generator, more: np.random.Generator) -> FaultRates:
     """Return which dangers there are: each in about half of the worlds, and as often as chance will have it."""
 
     def danger(most: float, part: float = 0.5, rng: np.random.Generator = rng) -> float:
@@ -189,7 +189,7 @@ def _dangers(rng: np.random.Generator, more: np.random.Generator) -> Dangers:
         there, much = rng.random() < part, float(rng.uniform(0.1, 1.0))
         return most * much if there else 0.0
 
-    return Dangers(
+    return FaultRates(
         kill=danger(0.08),
         pause=danger(0.1),
         commit=danger(0.2),
@@ -203,11 +203,11 @@ def _dangers(rng: np.random.Generator, more: np.random.Generator) -> Dangers:
         clock_step=danger(0.05, 0.3),
         policy=danger(0.06, 0.5),
         operator_pause=danger(0.04, 0.3),
-        twins=bool(rng.random() < 0.25),
-        others=danger(0.1, 0.5, more),
-        orders=danger(0.05, 0.3, more),
-        nights=danger(0.03, 0.25, more),
-        deserted=bool(more.random() < 0.2),
+        two_daemons=bool(rng.random() < 0.25),
+        foreign_launches=danger(0.1, 0.5, more),
+        directives=danger(0.05, 0.3, more),
+        midnight_jumps=danger(0.03, 0.25, more),
+        abandoned=bool(more.random() < 0.2),
     )
 
 
@@ -235,42 +235,42 @@ def _cloud(rng: np.random.Generator, seed: int, usd_per_h: float) -> dict[str, A
         "spot": {"volatility": float(rng.choice([0.0, 0.3])), "step_s": 60, "notice_s": float(rng.choice([5.0, 30.0]))},
         "quality": {"spread": float(rng.choice([0.0, 0.2]))},
         "throttle": {"calls_per_s": 2.0, "burst": 5} if rng.random() < 0.15 else {},
-        "script": _script(rng, zones),
+        "script": _draw_script(rng, zones),
     }
 
 
-def _cloud_more(rng: np.random.Generator, cloud: dict[str, Any]) -> dict[str, Any]:
+def _extend_cloud(rng: np.random.Generator, cloud: dict[str, Any]) -> dict[str, Any]:
     """Return the cloud with how long its machines live without a word from their daemon (None: to their expiry), with
     listings that name machines of others as well, and perhaps with a machine that never boots when all else is calm."""
-    careless = [_others_listed(rng) for _ in range(int(rng.integers(0, 3)))]
+    careless = [_foreign_listing(rng) for _ in range(int(rng.integers(0, 3)))]
     lease_s = [None, 150.0, 400.0][int(rng.integers(0, 3))]
     late = np.random.default_rng([cloud["seed"], 80])
-    lame = [{"kind": "never_boot", "from_s": TROUBLED_S * late.uniform(0.6, 1.0)}] if late.random() < 0.3 else []
+    lame = [{"kind": "never_boot", "from_s": FAULTS_LAST_S * late.uniform(0.6, 1.0)}] if late.random() < 0.3 else []
     return {**cloud, "lease_s": lease_s, "script": [*cloud["script"], *careless, *lame]}
 
 
-def _others_listed(rng: np.random.Generator) -> dict[str, Any]:
-    from_s = float(rng.uniform(0, 0.8 * TROUBLED_S))
+def _foreign_listing(rng: np.random.Generator) -> dict[str, Any]:
+    from_s = float(rng.uniform(0, 0.8 * FAULTS_LAST_S))
     return {"kind": "list_others", "times": None, "from_s": from_s, "to_s": from_s + float(rng.uniform(5, 100))}
 
 
-def _script(rng: np.random.Generator, zones: Sequence[str]) -> list[dict[str, Any]]:
+def _draw_script(rng: np.random.Generator, zones: Sequence[str]) -> list[dict[str, Any]]:
     """Return troubles that come over the cloud, each for a while, all over after TROUBLED_S."""
-    return [_fault(rng, zones) for _ in range(int(rng.integers(0, 14)))]
+    return [_draw_fault(rng, zones) for _ in range(int(rng.integers(0, 14)))]
 
 
-def _fault(rng: np.random.Generator, zones: Sequence[str]) -> dict[str, Any]:
+def _draw_fault(rng: np.random.Generator, zones: Sequence[str]) -> dict[str, Any]:
     kinds = (
         "throttle", "be_away", "run_out", "exceed_quota", "reject", "lose_request", "lose_reply", "answer_late",
         "list_partly", "list_late", "never_boot", "die", "preempt",
     )  # fmt: skip
     kind = str(rng.choice(kinds))
-    from_s = float(rng.uniform(0, 0.8 * TROUBLED_S))
+    from_s = float(rng.uniform(0, 0.8 * FAULTS_LAST_S))
     fault: dict[str, Any] = {
         "kind": kind,
         "times": None if rng.random() < 0.3 else int(rng.integers(1, 4)),
         "from_s": from_s,
-        "to_s": min(TROUBLED_S, from_s + float(rng.uniform(5, 100))),
+        "to_s": min(FAULTS_LAST_S, from_s + float(rng.uniform(5, 100))),
         "delay_s": float(rng.uniform(1, 30)),
     }
     return fault | ({"zone": str(rng.choice(zones))} if kind != "reject" and rng.random() < 0.3 else {})
@@ -359,7 +359,7 @@ def _profiling(rng: np.random.Generator) -> dict[str, Any]:
 
 
 # ----------------------------------------------------------------------------------------------------------------- jobs
-def _job(rng: np.random.Generator, number: int) -> Coming:
+def _job(rng: np.random.Generator, number: int) -> PlannedJob:
     run_s, kind = float(rng.integers(2, 90)), rng.random()
     fails, too_big, impatient = kind < 0.1, 0.1 <= kind < 0.13, 0.13 <= kind < 0.25
     deserves = "failed" if fails or too_big else "any" if impatient else "succeeded"
@@ -375,7 +375,7 @@ def _job(rng: np.random.Generator, number: int) -> Coming:
         resources=Resources(vcpus=64.0 if too_big else float(rng.choice([0.5, 1.0, 1.8])), memory_mib=900),
         nodes=_nodes(rng),
         env={ON_TERM: str(rng.choice(["ends", "ends", "ignores"]))},
-        tags={DESERVES: deserves},
+        tags={EXPECTED: deserves},
         priority=int(rng.integers(0, 3)),
         interruptible=bool(rng.random() < 0.8),
         retries=Retries() if impatient else Retries(limits=limits, backoff_s=1.0, backoff_cap_s=10.0),
@@ -383,20 +383,20 @@ def _job(rng: np.random.Generator, number: int) -> Coming:
         metrics=MetricsHook(probe=("true",), every_s=5.0) if isinstance(target, ServiceTarget) else None,
         exclusive=bool(rng.random() < 0.1),
     )
-    at_s = float(rng.choice([0.0, rng.uniform(0, 0.7 * TROUBLED_S)]))
+    at_s = float(rng.choice([0.0, rng.uniform(0, 0.7 * FAULTS_LAST_S)]))
     cancel_at_s = at_s + float(rng.uniform(0, 100)) if rng.random() < 0.15 else None
-    return Coming(at_s=at_s, spec=spec, token=f"token-{number}", cancel_at_s=cancel_at_s)
+    return PlannedJob(at_s=at_s, spec=spec, token=f"token-{number}", cancel_at_s=cancel_at_s)
 
 
-def _job_more(rng: np.random.Generator, job: Coming, usd_per_h: float, limits: _Limits) -> Coming:
+def _extend_job(rng: np.random.Generator, job: PlannedJob, usd_per_h: float, limits: _Limits) -> PlannedJob:
     """Return the job, perhaps with a budget of its own (which may be too small), demands on its machine, or longer."""
     wants = rng.random()
     if wants < 0.1:
-        tags = {**job.spec.tags, DESERVES: "any"}
+        tags = {**job.spec.tags, EXPECTED: "any"}
         return replace(job, spec=replace(job.spec, budget_usd=usd_per_h * float(rng.choice([0.002, 0.01])), tags=tags))
     if wants < 0.2 and job.spec.resources.vcpus < 2:
         return replace(job, spec=replace(job.spec, instance_types=("m.one", "m.l*")))
-    if wants < (0.6 if "per_user" in limits.budgets else 0.35) and job.spec.tags[DESERVES] == "succeeded":
+    if wants < (0.6 if "per_user" in limits.budgets else 0.35) and job.spec.tags[EXPECTED] == "succeeded":
         longer_s = float(rng.integers(100, 500))  # longer than most machines are paid ahead
         return replace(job, spec=replace(job.spec, command=("/bin/sh", "-c", f"sleep {longer_s:g}; exit 0")))
     return job
@@ -421,7 +421,7 @@ def _nodes(rng: np.random.Generator) -> Nodes:
 def work_of(unit: UnitSpec) -> Work:
     """Return what a unit's little script does, what TERM does to it, and how quick it is with what it has got."""
     work = read_work(unit)
-    if THIRST in unit.env:
-        latency_ms = 20.0 if unit.resources.vcpus >= float(unit.env[THIRST]) else 200.0
+    if NEEDED_VCPUS in unit.env:
+        latency_ms = 20.0 if unit.resources.vcpus >= float(unit.env[NEEDED_VCPUS]) else 200.0
         work = replace(work, requests_per_s=10.0, latency_ms=dict.fromkeys(("50", "95", "99"), latency_ms))
     return replace(work, on_term="ignores") if unit.env.get(ON_TERM) == "ignores" else work

@@ -81,7 +81,7 @@ def explains_nothing(daemon: Controller, _: pytest.MonkeyPatch) -> None:
 
 
 def never_queues_again(daemon: Controller, patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(lab.soak.run, "MOST_CALM_CYCLES", 60)  # more than healthy ones take
+    patch.setattr(lab.soak.run, "CALM_CYCLES_MAX", 60)  # more than healthy ones take
     honest = daemon.planner
 
     def plan(snapshot: Snapshot, policy: Policy, rng: Any) -> Plan:

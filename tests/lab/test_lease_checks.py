@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from hcloud.core.model import Event, EventKind, JobState, Nodes
-from hcloud.simulator.ground_truth import Moment
+from hcloud.simulator.ground_truth import CycleContext
 from hcloud.store.live import LiveView
 from lab.soak.lease_checks import LeaseChecks
 from tests.planner.scenes import NOW, job, machine, spec
@@ -26,7 +26,7 @@ def told(looks: Sequence[Sequence[EventKind]]) -> list[str]:
     for number, kinds in enumerate(looks):
         at = 10.0 * number
         events = [Event(at=at, kind=kind, instance_id=NAME) for kind in kinds]
-        found += lease_checks.look(IDLE, Moment(now=at, live=IDLE), events, ())
+        found += lease_checks.check(IDLE, CycleContext(now=at, live=IDLE), events, ())
     return found
 
 
@@ -51,12 +51,14 @@ def test_an_idle_machine_that_a_gang_has_a_use_for_once_the_others_have_come_is_
     lease_checks, found = LeaseChecks(), list[str]()
     for at in range(0, 120, 10):
         seen = LiveView(instances=(idle,), jobs=(gang if at < 110 else queued,))
-        found += lease_checks.look(seen, Moment(now=NOW + at, live=seen, undisturbed=True, answering=NAMES), (), ())
+        found += lease_checks.check(
+            seen, CycleContext(now=NOW + at, live=seen, undisturbed=True, reachable=NAMES), (), ()
+        )
     assert bool(found) is told
 
 
 def test_an_idle_machine_that_nobody_has_a_use_for_is_told() -> None:
     seen, lease_checks = LiveView(instances=(replace(IDLE.instances[0], idle_since=NOW),)), LeaseChecks()
-    looks = [Moment(now=NOW + at, live=seen, undisturbed=True, answering=NAMES) for at in range(0, 110, 10)]
-    *before, (last,) = [list(lease_checks.look(seen, moment, (), ())) for moment in looks]
+    looks = [CycleContext(now=NOW + at, live=seen, undisturbed=True, reachable=NAMES) for at in range(0, 110, 10)]
+    *before, (last,) = [list(lease_checks.check(seen, moment, (), ())) for moment in looks]
     assert before == [[]] * 10 and last == f"kept: {NAME} has been idle for 100 s"

@@ -13,7 +13,17 @@ from lab.papers.clusters import scheduler
 from lab.papers.discounts import SUSTAINED, sustained_part
 from lab.papers.hybrid import strategy
 from lab.papers.page import bars_svg, markdown
-from lab.papers.study import Case, Claim, Done, Figure, found_in, judged, run_case, run_figure, setting_of
+from lab.papers.study import (
+    Case,
+    Claim,
+    Figure,
+    FinishedRuns,
+    complete_results,
+    judge,
+    run_case,
+    run_figure,
+    setting_of,
+)
 
 SMALL = RunSize(share=0.06, hours=0.1, seeds=2)
 CASES = tuple(
@@ -42,20 +52,20 @@ def test_a_mean_comes_with_limits_that_one_seed_cannot_give() -> None:
     assert several.text() == "2 ±2.5"
     assert mean_of([5.0]).text() == "5"
     as_much = mean_of([0.1, 0.2, -0.3])
-    assert as_much.value > 0.0 and (as_much.without_dust, as_much.text()) == (0.0, "0 ±0.66")
+    assert as_much.value > 0.0 and (as_much.rounded, as_much.text()) == (0.0, "0 ±0.66")
     with pytest.raises(ValueError, match="no values"):
         mean_of([])
 
 
 def test_a_figure_is_run_for_every_case_and_seed_and_told_as_a_page() -> None:
     told: list[str] = []
-    done: Done = {"paragon": {0: run_case(CASES[1], 0, SMALL)}}
+    done: FinishedRuns = {"paragon": {0: run_case(CASES[1], 0, SMALL)}}
     run_figure(FIGURE, SMALL, 1, done, told.append)
     assert told == ["least_loaded", "least_loaded", "paragon"]  # what was done before is not done again
-    found = found_in(FIGURE, done)
+    found = complete_results(FIGURE, done)
     assert {label: len(runs) for label, runs in found.items()} == {"least_loaded": 2, "paragon": 2}
     assert all(0 < run["performance_pct"] <= 110 for runs in found.values() for run in runs)
-    (yes, holds), (_, departs) = (judged(claim, found) for claim in FIGURE.claims)
+    (yes, holds), (_, departs) = (judge(claim, found) for claim in FIGURE.claims)
     assert (yes.half_width, holds, departs) == (pytest.approx(0.0), True, False)
     page = markdown({"Little": [(FIGURE, found, SMALL)]}, "python -m lab.papers")
     assert "| more | 1 | " in page
@@ -71,7 +81,7 @@ def test_a_figure_is_run_for_every_case_and_seed_and_told_as_a_page() -> None:
     picture = bars_svg(FIGURE, found)
     assert "few jobs" in picture
     assert picture.count("<rect") == 1 + len(CASES)
-    assert found_in(FIGURE, {**done, "paragon": {1: found["paragon"][1]}})["paragon"] == [found["paragon"][1]]
+    assert complete_results(FIGURE, {**done, "paragon": {1: found["paragon"][1]}})["paragon"] == [found["paragon"][1]]
 
 
 def test_what_older_runs_did_not_read_off_and_what_few_seeds_have_is_said() -> None:

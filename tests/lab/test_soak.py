@@ -17,9 +17,9 @@ import pytest
 from click.testing import CliRunner
 
 from lab.soak.__main__ import soak
-from lab.soak.planted_defects import DEEDS, DEFECT
-from lab.soak.run import Soak, SoakResult, soak_seed, soaking
-from lab.soak.worlds import Dangers, draw_world
+from lab.soak.planted_defects import DEFECT, FAILING_STEPS
+from lab.soak.run import SoakResult, SoakRun, open_soak, run_seed
+from lab.soak.worlds import FaultRates, draw_world
 from tests.lab import seeded_bugs as bugs
 from tests.lab import seeded_defects as despite
 from tests.lab.seeded_bugs import Bug
@@ -30,16 +30,16 @@ SEEDS = (*range(6), 180_955, 190_886)
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_no_promise_is_broken_whatever_the_trouble(seed: int) -> None:
-    verdict = soak_seed(seed)
+    verdict = run_seed(seed)
     assert verdict.violations == (), verdict.replay
 
 
 def test_a_replay_shows_the_same_in_another_process() -> None:
-    program = "from lab.soak.run import soak_seed; print(soak_seed(4, 60).digest)"
+    program = "from lab.soak.run import run_seed; print(run_seed(4, 60).digest)"
     environment = {**os.environ, "PYTHONHASHSEED": "12345"}
     told = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
-    assert told.stdout.strip() == soak_seed(4, 60).digest
-    assert soak_seed(5, 60).digest != soak_seed(4, 60).digest
+    assert told.stdout.strip() == run_seed(4, 60).digest
+    assert run_seed(5, 60).digest != run_seed(4, 60).digest
 
 
 def test_the_command_tells_what_came_of_each_world_and_how_to_see_a_violation_again(
@@ -52,7 +52,7 @@ def test_the_command_tells_what_came_of_each_world_and_how_to_see_a_violation_ag
         (1, 5, []),
         (2, 5, []),
     ]
-    monkeypatch.setattr(Soak, "_one_cycle", lambda self: ["lost: job-1"])
+    monkeypatch.setattr(SoakRun, "_one_cycle", lambda self: ["lost: job-1"])
     told = CliRunner().invoke(soak, ["--seed", "1"], standalone_mode=False)
     assert told.return_value == 1
     assert "world 1, cycle 0: lost: job-1" in told.stderr
@@ -65,12 +65,12 @@ def test_who_ends_a_soak_learns_how_far_it_came_and_nothing_stays_behind(
 ) -> None:
     """A machine's memory is where worlds are kept: what stays there is lost to everybody else."""
 
-    def broken_in_the_first_world_and_ended_in_the_second(world: Soak) -> list[str]:
+    def broken_in_the_first_world_and_ended_in_the_second(world: SoakRun) -> list[str]:
         if world.world.seed == 2:
             os.kill(os.getpid(), number)
         return ["lost: job-1"]
 
-    monkeypatch.setattr(Soak, "_one_cycle", broken_in_the_first_world_and_ended_in_the_second)
+    monkeypatch.setattr(SoakRun, "_one_cycle", broken_in_the_first_world_and_ended_in_the_second)
     with tempfile.TemporaryDirectory(prefix="soak-") as folder:
         monkeypatch.setenv("TMPDIR", folder)
         told = CliRunner().invoke(soak, ["--seed", "1", "--worlds", "9", "--processes", "1"], standalone_mode=False)
@@ -90,20 +90,20 @@ def test_worlds_side_by_side_are_told_in_their_order_and_an_early_end_leaves_not
     assert json.loads(alone) == json.loads(beside) and len(json.loads(alone)) == 5
     daemon = os.getpid()
 
-    def ended_in_the_fourth_world(world: Soak) -> list[str]:
+    def ended_in_the_fourth_world(world: SoakRun) -> list[str]:
         if world.world.seed == 4:
             os.kill(daemon, signal.SIGTERM)
             signal.pause()
         return ["lost: job-1"]
 
-    monkeypatch.setattr(Soak, "_one_cycle", ended_in_the_fourth_world)
+    monkeypatch.setattr(SoakRun, "_one_cycle", ended_in_the_fourth_world)
     told = CliRunner().invoke(soak, [*words, "2"], standalone_mode=False)
     assert isinstance(told.exception, SystemExit) and "of 5 worlds" in told.stderr
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_world_that_is_stopped_while_its_database_is_away_has_a_verdict() -> None:
-    with soaking(1) as world:
+    with open_soak(1) as world:
         before = world.run(3)
         world._move_database()
         assert world.run(3) == before
@@ -112,20 +112,20 @@ def test_a_world_that_is_stopped_while_its_database_is_away_has_a_verdict() -> N
 def test_worlds_differ_in_everything_that_matters() -> None:
     worlds = [draw_world(seed) for seed in range(60)]
     assert {len(world.clouds) for world in worlds} == {1, 2}
-    assert {world.dangers.twins for world in worlds} == {False, True}
+    assert {world.fault_rates.two_daemons for world in worlds} == {False, True}
     kinds = {fault["kind"] for world in worlds for cloud in world.clouds.values() for fault in cloud["script"]}  # type: ignore[attr-defined]
     assert len(kinds) == 14
-    for danger in fields(Dangers):
-        assert {bool(getattr(world.dangers, danger.name)) for world in worlds} == {False, True}, danger.name
+    for danger in fields(FaultRates):
+        assert {bool(getattr(world.fault_rates, danger.name)) for world in worlds} == {False, True}, danger.name
     limited = [world for world in worlds if "user0" in world.policies[0].budgets.per_user]
     assert len({limit.per_day_usd for world in limited for limit in world.policies[0].budgets.per_user.values()}) > 3
     assert any(job.spec.budget_usd for world in worlds for job in world.jobs)
     defects = {job.spec.tags.get(DEFECT) for seed in range(120) for job in draw_world(seed).jobs}
-    assert defects == {None, "waiting", "running", "always", *DEEDS}
+    assert defects == {None, "waiting", "running", "always", *FAILING_STEPS}
 
 
 def found_with(bug: Bug, seed: int, patch: pytest.MonkeyPatch) -> SoakResult:
-    return soak_seed(seed, tamper=lambda daemon: bug(daemon, patch))
+    return run_seed(seed, tamper=lambda daemon: bug(daemon, patch))
 
 
 BUGS: dict[str, tuple[Bug, int]] = {

@@ -117,28 +117,28 @@ def test_it_is_not_far_below_the_best_either() -> None:
     assert min(parts) > 0.5 and float(np.median(parts)) > 0.8
 
 
-def all_firm(crowds: bound._Crowds) -> dict[str, Any]:
-    return {"firm": np.ones_like(crowds.firm)}
+def all_firm(crowds: bound._JobClasses) -> dict[str, Any]:
+    return {"firm": np.ones_like(crowds.uninterruptible)}
 
 
-def as_if_longer(crowds: bound._Crowds) -> dict[str, Any]:
+def as_if_longer(crowds: bound._JobClasses) -> dict[str, Any]:
     return {"run_s": 1.5 * crowds.run_s, "most_s": 1.5 * crowds.most_s}
 
 
-def as_if_on_the_largest(crowds: bound._Crowds) -> dict[str, Any]:
+def as_if_on_the_largest(crowds: bound._JobClasses) -> dict[str, Any]:
     return {"largest": np.full_like(crowds.largest, 2.0)}
 
 
 @pytest.mark.parametrize("fault", [all_firm, as_if_longer, as_if_on_the_largest])
 def test_a_bound_that_asks_too_much_is_found_out(
-    fault: Callable[[bound._Crowds], dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+    fault: Callable[[bound._JobClasses], dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    honest = bound._solved
+    honest = bound._solve
 
-    def solved(crowds: bound._Crowds, *others: Any) -> float:
+    def solved(crowds: bound._JobClasses, *others: Any) -> float:
         return honest(replace(crowds, **fault(crowds)), *others)
 
-    monkeypatch.setattr(bound, "_solved", solved)
+    monkeypatch.setattr(bound, "_solve", solved)
     asked = [found(seed, keep_deadlines=False) for seed in SEEDS]
     assert any(least > best + 1e-6 for least, best in asked)
 

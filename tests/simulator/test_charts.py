@@ -11,7 +11,7 @@ import pytest
 from hcloud.core.errors import HCloudError
 from hcloud.simulator.charts import (
     BOX_LEFT,
-    FULL,
+    HEAT_COLOURS,
     PLOT_HEIGHT,
     PLOT_LEFT,
     PLOT_WIDTH,
@@ -23,10 +23,10 @@ from hcloud.simulator.charts import (
     performance_svg,
     waits_svg,
 )
-from hcloud.simulator.outcome import FailedBy, Series, SimulationResult, WaitedFor, comparison
+from hcloud.simulator.outcome import FailureReason, Series, SimulationResult, WaitReason, comparison
 from hcloud.simulator.performance import JobPerformance
 from hcloud.simulator.seeds import Mean
-from hcloud.simulator.utilisation import COLUMNS, ROWS, Hold, MachineLifetime, fullness_of
+from hcloud.simulator.utilisation import COLUMNS, ROWS, Hold, MachineLifetime, utilisation_of
 from lab.papers.study import numbers_of
 
 SEEN = SimulationResult(
@@ -57,9 +57,9 @@ SEEN = SimulationResult(
         for at, running in enumerate((0.5, 0.7, 0.9, 1.1))
     ),
     waited_for=(
-        WaitedFor(code="launched_for_jobs", text="a machine", job_s=5400.0),
-        WaitedFor(code="cap_instances", text="no more than 4", job_s=1440.0),
-        WaitedFor(code="budget", text="no money", job_s=360.0),
+        WaitReason(code="launched_for_jobs", text="a machine", job_s=5400.0),
+        WaitReason(code="cap_instances", text="no more than 4", job_s=1440.0),
+        WaitReason(code="budget", text="no money", job_s=360.0),
     ),
 )
 DEAR = replace(SEEN, name="<dear>", metered_usd=7.0, target_met_pct=None, span_s=3600.0, waited_for=())
@@ -90,7 +90,7 @@ def test_what_jobs_waited_for_is_told_with_its_share_the_two_longest_first() -> 
 
 
 def test_why_jobs_failed_is_told_with_the_words_of_one() -> None:
-    failed = replace(SEEN, failed_by=(FailedBy(code="impossible", text="no offer fits 64 vCPU", jobs=2),))
+    failed = replace(SEEN, failed_by=(FailureReason(code="impossible", text="no offer fits 64 vCPU", jobs=2),))
     (told,) = [note for note in comparison([failed, DEAR]).notes if "failed" in note]
     assert told == "seen: 2 of 11 jobs failed: 2 impossible (no offer fits 64 vCPU)"
 
@@ -170,7 +170,7 @@ def test_each_machine_is_as_full_as_units_held_of_it_and_is_not_there_when_it_wa
         Hold(machine="early", vcpus=2.0, since_s=1.5, until_s=2.25),
         Hold(machine="early", vcpus=1.0, since_s=0.0, until_s=1e9),
     ]
-    full = fullness_of(lives, holds, span_s)
+    full = utilisation_of(lives, holds, span_s)
     assert (full.machines, full.markets) == (4, ("reserved", "on_demand", "on_demand", "spot"))
     ours, early, late, spot = full.shares
     assert early[:4] == (None, pytest.approx(0.5), pytest.approx(0.5), None)  # 1 + 2 for half of it; of half a second
@@ -183,7 +183,7 @@ def test_each_machine_is_as_full_as_units_held_of_it_and_is_not_there_when_it_wa
 def test_thousands_of_machines_share_rows_with_those_that_came_up_beside_them() -> None:
     lives = {f"m{at:04}": life(0, 10, vcpus=1.0 + at % 2) for at in range(1000)}
     holds = [Hold(machine=f"m{at:04}", vcpus=1.0, since_s=0, until_s=10) for at in range(0, 1000, 2)]
-    full = fullness_of(lives, holds, 10.0)
+    full = utilisation_of(lives, holds, 10.0)
     assert full.machines == 1000
     assert ROWS - 2 <= len(full.shares) <= ROWS
     found = [part for row in full.shares[:-1] for part in row]  # 17 machines: 9 of one vCPU, all held, or 9 of two
@@ -192,11 +192,11 @@ def test_thousands_of_machines_share_rows_with_those_that_came_up_beside_them() 
 
 def test_the_fuller_a_machine_the_darker_it_is_drawn() -> None:
     half = [Hold(machine="a", vcpus=2.0, since_s=0, until_s=60), Hold(machine="a", vcpus=4.0, since_s=60, until_s=90)]
-    seen = replace(SEEN, fullness=fullness_of({"a": life(0, 100)}, half, 120.0))
+    seen = replace(SEEN, fullness=utilisation_of({"a": life(0, 100)}, half, 120.0))
     drawn = fullness_svg([seen, DEAR])
     cells = re.findall(r'<rect x="([\d.]+)" y="[\d.]+" width="([\d.]+)" height="150.00" fill="(#\w+)" shape', drawn)
     wide = PLOT_WIDTH / COLUMNS
-    places = [(float(x), float(width), FULL.index(colour)) for x, width, colour in cells]
+    places = [(float(x), float(width), HEAT_COLOURS.index(colour)) for x, width, colour in cells]
     assert places == [
         (pytest.approx(PLOT_LEFT, abs=0.1), pytest.approx(60 * wide, abs=0.1), 5),
         (pytest.approx(PLOT_LEFT + 60 * wide, abs=0.1), pytest.approx(30 * wide, abs=0.1), 9),

@@ -9,7 +9,7 @@ import pytest
 
 from hcloud.report.table import ReportTable, Value
 from hcloud.simulator.bound import Bound
-from hcloud.simulator.outcome import FailedBy, outcome_of
+from hcloud.simulator.outcome import FailureReason, outcome_of
 from hcloud.simulator.seeds import Repeated, paired, repeated_table, verdict
 
 NOTHING = outcome_of("nobody", list)
@@ -102,7 +102,7 @@ def test_people_read_each_number_with_its_limits() -> None:
 
 
 def test_failures_and_defects_are_told_with_whatever_seed_they_came() -> None:
-    bad = replace(NOTHING, jobs=3, failed_by=(FailedBy(code="impossible", text="too large", jobs=2),))
+    bad = replace(NOTHING, jobs=3, failed_by=(FailureReason(code="impossible", text="too large", jobs=2),))
     worse = replace(bad, planning_failed=("job-1 (KeyError)",))
     notes = repeated_table([Repeated(name="ours", outcomes=(NOTHING, bad, worse), bounds=())], range(5, 8)).notes
     assert "seed 6, nobody: 2 of 3 jobs failed: 2 impossible (too large) (so with 2 of 3 seeds)" in notes

@@ -14,7 +14,7 @@ from hcloud.core.errors import BadInput
 from hcloud.core.model import BatchTarget, JobSpec, Market, ProfileRequest, ProgressHook, Resources
 from hcloud.fake_runner.runner import FakeRunner, Resident, Work
 from hcloud.provider import SimulatedMachine, UnitSpec
-from hcloud.simulator.program_models import KINDS, SOURCES, Ranking, draw_nature, ranking_by_room, type_speeds
+from hcloud.simulator.program_models import KINDS, SOURCES, Ranking, draw_program, ranking_by_room, type_speeds
 from hcloud.simulator.run import Setting, simulated
 from hcloud.simulator.scenarios import make_scenario
 from hcloud.simulator.workload import Arrival
@@ -67,7 +67,7 @@ def unit(job_id: str, spec: JobSpec, rank: int = 0) -> UnitSpec:
 def world(truth: Truth = STILL, *programs: tuple[str, str]) -> World:
     made = World(truth=truth, seed=7, types=TYPES, providers=("mock",))
     for number, (program, kind) in enumerate(programs, 1):
-        made.take_in(f"job-{number}", Arrival(at_s=0.0, run_s=100.0, spec=job(program, kind)))
+        made.add_job(f"job-{number}", Arrival(at_s=0.0, run_s=100.0, spec=job(program, kind)))
     return made
 
 
@@ -86,7 +86,7 @@ def test_a_program_alone_on_its_best_type_runs_at_full_speed_and_nowhere_faster(
 def test_its_best_type_is_one_on_which_a_job_fits() -> None:
     made = world(STILL)
     spec = job("sort", vcpus=8.0)
-    made.take_in("job-1", Arrival(at_s=0.0, run_s=100.0, spec=spec))
+    made.add_job("job-1", Arrival(at_s=0.0, run_s=100.0, spec=spec))
     assert made.speeds(machine("m.2xlarge"), [resident(1, spec)], 0.0)[0] == [1.0]
 
 
@@ -94,7 +94,7 @@ def test_where_owners_buy_what_suits_each_type_is_the_best_for_as_much_as_there_
     vcpus, room = {f"t{number}": 4.0 for number in range(4)}, {"t0": 80.0, "t1": 40.0, "t2": 20.0, "t3": 20.0}
 
     def favourites(ranking: Ranking | None) -> Counter[str]:
-        programs = [draw_nature(f"p{n}", "single", 3, phased=0.0) for n in range(400)]
+        programs = [draw_program(f"p{n}", "single", 3, phased=0.0) for n in range(400)]
         speeds = [type_speeds(each, list(room), 3, 5.0, ranking) for each in programs]
         return Counter(max(each, key=each.__getitem__) for each in speeds)
 
@@ -105,12 +105,12 @@ def test_where_owners_buy_what_suits_each_type_is_the_best_for_as_much_as_there_
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_neighbours_slow_each_other_as_much_as_they_cause_and_bear(kind: str) -> None:
-    one, other = draw_nature("one", kind, 7, phased=0.0), draw_nature("other", kind, 7, phased=0.0)
-    assert one.kept([0.0] * len(SOURCES)) == 1.0
+    one, other = draw_program("one", kind, 7, phased=0.0), draw_program("other", kind, 7, phased=0.0)
+    assert one.performance_under([0.0] * len(SOURCES)) == 1.0
     at_limit = [min(tolerated, 100.0) for tolerated in one.tolerated]
     if min(one.tolerated) <= 100:
-        assert one.kept(at_limit) == pytest.approx(0.95)
-    assert one.kept([2 * each for each in other.caused]) <= one.kept(other.caused)
+        assert one.performance_under(at_limit) == pytest.approx(0.95)
+    assert one.performance_under([2 * each for each in other.caused]) <= one.performance_under(other.caused)
 
 
 def test_who_leaves_makes_who_stays_faster() -> None:
@@ -126,13 +126,13 @@ def test_only_smaller_machines_that_are_not_reserved_feel_others() -> None:
     made = world(replace(STILL, external_load=0.25, external_swing=0.1), ("cache", "service"))
     spec = job("cache", "service")
     alone = [resident(1, spec)]
-    best = made.on_type(made.nature(spec), "m.large")
+    best = made.speed_on_type(made.program_model(spec), "m.large")
     (shared,), until = made.speeds(machine("m.large"), alone, 0.0)
     assert shared < best
     assert until == 300.0
     assert made.speeds(machine("m.large", Market.RESERVED), alone, 0.0)[0] == [best]
     full = made.speeds(machine("m.2xlarge"), alone, 0.0)[0]
-    assert full == [made.on_type(made.nature(spec), "m.2xlarge")]
+    assert full == [made.speed_on_type(made.program_model(spec), "m.2xlarge")]
 
 
 @pytest.mark.parametrize("market", [Market.RESERVED, Market.ON_DEMAND])
@@ -152,7 +152,7 @@ def test_a_machine_drifts_while_the_same_unit_stays_on_it_also_where_no_stranger
 def test_phases_change_speed_and_pressure_in_the_middle() -> None:
     truth = replace(STILL, phased=1.0)
     made = world(truth, ("sort", "analytics"))
-    phases = made.nature(job("sort")).phases
+    phases = made.program_model(job("sort")).phases
     assert len(phases) == 2
     alone_s = made.alone_s(Arrival(at_s=0.0, run_s=100.0, spec=job("sort")))
     slow = phases[1].until - phases[0].until
@@ -172,11 +172,11 @@ def test_profiling_finds_the_truth_but_for_its_noise() -> None:
     asked = replace(unit("job-9", spec), profile=request)
     exact = world(STILL, ("sort", "analytics"))
     found = {(r.question, r.column): r.value for r in exact.profile(asked, exact.work(asked), 1.0).readings}
-    nature = exact.nature(spec)
-    speed = exact.on_type(nature, "m.large")
+    model = exact.program_model(spec)
+    speed = exact.speed_on_type(model, "m.large")
     assert found["type", "mock/m.large"] == pytest.approx(speed / 100.0)
-    assert found["step", "1 vCPU"] == pytest.approx(speed / 100.0 / nature.on_vcpus(2.0))
-    assert found["caused", "llc-capacity"] == pytest.approx(nature.caused[SOURCES.index("llc-capacity")])
+    assert found["step", "1 vCPU"] == pytest.approx(speed / 100.0 / model.on_vcpus(2.0))
+    assert found["caused", "llc-capacity"] == pytest.approx(model.caused[SOURCES.index("llc-capacity")])
     noisy = world(replace(STILL, noise=0.1), ("sort", "analytics"))
     first, again = (noisy.profile(asked, noisy.work(asked), 1.0) for _ in range(2))
     assert first == again
@@ -184,9 +184,9 @@ def test_profiling_finds_the_truth_but_for_its_noise() -> None:
 
 
 def test_types_are_alike_without_heterogeneity_and_a_factor_apart_with_it() -> None:
-    nature = draw_nature("sort", "single", 7, phased=0.0)
-    assert set(type_speeds(nature, list(TYPES), 7, 0.0).values()) == {1.0}
-    assert 0.2 < min(type_speeds(nature, list(TYPES), 7, 1.0).values()) < 1.0
+    model = draw_program("sort", "single", 7, phased=0.0)
+    assert set(type_speeds(model, list(TYPES), 7, 0.0).values()) == {1.0}
+    assert 0.2 < min(type_speeds(model, list(TYPES), 7, 1.0).values()) < 1.0
 
 
 class Halves:
@@ -242,12 +242,12 @@ def test_a_world_of_nonsense_is_refused() -> None:
 def test_strangers_take_a_few_percent_on_small_machines_and_nothing_on_full_servers() -> None:
     kept: dict[tuple[str, float], float] = {}
     for kind in ("analytics", "service"):
-        natures = [draw_nature(f"{kind}{n}", kind, 0, phased=0.0) for n in range(40)]
+        models = [draw_program(f"{kind}{n}", kind, 0, phased=0.0) for n in range(40)]
         for vcpus in (1.0, 16.0):
             made, size = world(Truth()), Resources(vcpus=vcpus, memory_mib=1024)
             machines = [replace(machine(), instance_id=f"inst-{n}", capacity=size) for n in range(20)]
             outside = [made._outside(each, 0) for each in machines]
-            kept[kind, vcpus] = fmean(nature.kept(each) for nature in natures for each in outside)
+            kept[kind, vcpus] = fmean(model.performance_under(each) for model in models for each in outside)
     assert kept["analytics", 1.0] == pytest.approx(0.96, abs=0.015)
     assert kept["service", 1.0] == pytest.approx(0.91, abs=0.025)
     assert kept["analytics", 16.0] == kept["service", 16.0] == 1.0
