@@ -117,26 +117,26 @@ def test_it_is_not_far_below_the_best_either() -> None:
     assert min(parts) > 0.5 and float(np.median(parts)) > 0.8
 
 
-def all_firm(crowds: bound._JobClasses) -> dict[str, Any]:
-    return {"firm": np.ones_like(crowds.uninterruptible)}
+def all_uninterruptible(classes: bound._JobClasses) -> dict[str, Any]:
+    return {"uninterruptible": np.ones_like(classes.uninterruptible)}
 
 
-def as_if_longer(crowds: bound._JobClasses) -> dict[str, Any]:
-    return {"run_s": 1.5 * crowds.run_s, "most_s": 1.5 * crowds.most_s}
+def as_if_longer(classes: bound._JobClasses) -> dict[str, Any]:
+    return {"run_s": 1.5 * classes.run_s, "most_s": 1.5 * classes.most_s}
 
 
-def as_if_on_the_largest(crowds: bound._JobClasses) -> dict[str, Any]:
-    return {"largest": np.full_like(crowds.largest, 2.0)}
+def as_if_on_the_largest(classes: bound._JobClasses) -> dict[str, Any]:
+    return {"largest": np.full_like(classes.largest, 2.0)}
 
 
-@pytest.mark.parametrize("fault", [all_firm, as_if_longer, as_if_on_the_largest])
+@pytest.mark.parametrize("fault", [all_uninterruptible, as_if_longer, as_if_on_the_largest])
 def test_a_bound_that_asks_too_much_is_found_out(
     fault: Callable[[bound._JobClasses], dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     honest = bound._solve
 
-    def solved(crowds: bound._JobClasses, *others: Any) -> float:
-        return honest(replace(crowds, **fault(crowds)), *others)
+    def solved(classes: bound._JobClasses, *others: Any) -> float:
+        return honest(replace(classes, **fault(classes)), *others)
 
     monkeypatch.setattr(bound, "_solve", solved)
     asked = [found(seed, keep_deadlines=False) for seed in SEEDS]
