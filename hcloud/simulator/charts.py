@@ -1,5 +1,4 @@
-"""Pictures of simulations as SVG: allocation over time, how full each machine was, cost bars, how well jobs did,
-and how many waited how long."""
+"""Charts of simulations as SVG: allocation over time, utilisation heat maps, costs, performance and waits."""
 
 from __future__ import annotations
 
@@ -20,9 +19,9 @@ COLOURS = {"reserved": "#4878a8", "on_demand": "#e08a3c", "spot": "#8fb85c"}
 BAR_LEFT, BAR, BAR_ROW = 260, 430, 22
 LINES = ("#4878a8", "#e08a3c", "#8fb85c", "#a05a9c", "#c44e52", "#6b6b6b", "#3ca0a0", "#b8a03c")
 DASHES = ("", "6 3", "2 2")
-"""What tells lines of one colour apart."""
+"""Distinguish lines of the same colour."""
 CHARACTER = 6.5
-"""How wide a character is, on average; those of East Asian scripts are twice as wide."""
+"""Mean width of a character in pixels; characters of East Asian scripts are twice as wide."""
 HEAT_COLOURS = (
     "#eef3f8",
     "#d5e2ee",
@@ -35,12 +34,13 @@ HEAT_COLOURS = (
     "#244d7c",
     "#143763",
 )
-"""From empty to full, a tenth each."""
+"""From empty to full, one per tenth."""
 KINDS = {"batch": "#4878a8", "service": "#e08a3c"}
 
 
 def allocation_svg(outcomes: Sequence[SimulationResult]) -> str:
-    """Draw, for each outcome on the same scales, vCPUs up by market (areas) and held by jobs (line) over time."""
+    """Return vCPUs up by market (areas) and vCPUs held by jobs (line) over time, for each outcome on the same
+    scales."""
     most = max((max(_up(each), default=1.0) for each in outcomes), default=1.0)
     span_s = max((each.span_s for each in outcomes), default=1.0)
     parts: list[str] = []
@@ -50,10 +50,10 @@ def allocation_svg(outcomes: Sequence[SimulationResult]) -> str:
 
 
 def cost_svg(outcomes: Sequence[SimulationResult]) -> str:
-    """Draw a bar per outcome: what was committed and what was metered, with the share of targets met beside it."""
+    """Return a bar per outcome, committed and metered cost, labelled with the percentage of targets met."""
     most = max([each.cost_usd for each in outcomes] + [1e-9])
-    words = {"reserved": "reserved (used or not)", "on_demand": "metered"}
-    kinds = ", ".join(f'<tspan fill="{COLOURS[kind]}">{text}</tspan>' for kind, text in words.items())
+    labels = {"reserved": "reserved (used or not)", "on_demand": "metered"}
+    kinds = ", ".join(f'<tspan fill="{COLOURS[kind]}">{text}</tspan>' for kind, text in labels.items())
     parts = [f'<text x="8" y="18">cost in USD: {kinds}; targets met</text>']
     for number, each in enumerate(outcomes):
         top, x = 34 + number * 30, 220.0
@@ -69,7 +69,7 @@ def cost_svg(outcomes: Sequence[SimulationResult]) -> str:
 
 
 def limits_svg(title: str, means: Mapping[str, Mean]) -> str:
-    """Draw a number of every case as a bar, with its 95 % limits."""
+    """Return a bar per case with its 95 % limits."""
     most = max([each.value + (each.half_width or 0.0) for each in means.values()] + [1e-9])
     parts = [f'<text x="8" y="18">{escape(title)}</text>']
     for number, (label, each) in enumerate(means.items()):
@@ -90,10 +90,11 @@ def _bar(label: str, each: Mean, top: int, most: float) -> Iterator[str]:
 
 
 def fullness_svg(outcomes: Sequence[SimulationResult]) -> str:
-    """Draw, for each outcome, its machines from top to bottom and the time from left to right: the darker, the more of
-    their vCPUs units held; white where they were not up. The strip to the left says how each is paid for.
+    """Return, for each outcome, a heat map of its machines (rows) over time: darker means more of their vCPUs held.
+
+    Cells are white while no machine was up. The strip on the left shows the market.
     """
-    parts, legend_x = ['<text x="8" y="18">vCPUs held by jobs, of those up:</text>'], 210
+    parts, legend_x = ['<text x="8" y="18">vCPUs held by jobs / vCPUs up:</text>'], 210
     for number, colour in enumerate(HEAT_COLOURS):
         parts.append(f'<rect x="{legend_x + 24 * number}" y="6" width="24" height="14" fill="{colour}"/>')
     parts.append(f'<text x="{legend_x + 24 * len(HEAT_COLOURS) + 8}" y="18">0 to 100 %</text>')
@@ -103,29 +104,30 @@ def fullness_svg(outcomes: Sequence[SimulationResult]) -> str:
 
 
 def performance_svg(outcomes: Sequence[SimulationResult]) -> str:
-    """Draw how well jobs did beside their best, by outcome and kind of job, as boxes: half of the jobs lie within one,
-    90 % within its whiskers; the line is the median, the dot the mean. Outcomes without performances have none.
+    """Return box plots of performance relative to the ideal, by outcome and kind of job.
+
+    The box covers half of the jobs and the whiskers 90 %; the line is the median, the dot the mean.
     """
     drawn = [(each, kind) for each in outcomes for kind in KINDS if mean(each.performance, kind) is not None]
     most = max([quantile(each.performance, 0.95, kind) or 0.0 for each, kind in drawn] + [1.0])
     bottom = 40 + 26 * max(1, len(drawn))
-    parts = ['<text x="8" y="18">performance beside the best: 5, 25, 50, 75, 95 % of the jobs, and the mean</text>']
+    parts = ['<text x="8" y="18">performance / ideal: percentiles 5, 25, 50, 75, 95 of the jobs, and the mean</text>']
     for percent in range(0, math.floor(100 * most) + 1, 20):
         x = _part_x(percent / 100, most)
         parts.append(f'<line x1="{x:.1f}" y1="34" x2="{x:.1f}" y2="{bottom}" stroke="#ddd"/>')
         parts.append(f'<text x="{x:.1f}" y="{bottom + 16}" text-anchor="middle">{percent} %</text>')
     if not drawn:
-        parts.append('<text x="8" y="54">no job has a target to do well by</text>')
+        parts.append('<text x="8" y="54">no job has a target</text>')
     for number, (each, kind) in enumerate(drawn):
         parts += _box(each, kind, 40 + 26 * number, most)
     return _document(parts, bottom + 30)
 
 
 def waits_svg(outcomes: Sequence[SimulationResult]) -> str:
-    """Draw the distribution of waits to the first start, the time on a logarithmic scale from one second."""
+    """Return the distribution of waits until the first start, on a logarithmic scale from one second."""
     longest = max([each.wait_s[-1] for each in outcomes if each.wait_s] + [10.0])
     top, bottom = 34, 34 + 220
-    parts = ['<text x="8" y="18">share of jobs that waited at most so long for their first start</text>']
+    parts = ['<text x="8" y="18">cumulative share of jobs by wait until the first start</text>']
     for seconds in (1, 10, 60, 600, 3600, 36000):
         if seconds <= longest:
             x = _log_x(seconds, longest)
@@ -152,7 +154,7 @@ def _heat_map(outcome: SimulationResult, top: int) -> Iterator[str]:
     full = outcome.fullness
     name, high = _fit_text(outcome.name, PLOT_WIDTH - 60), PLOT_HEIGHT / max(1, len(full.shares))
     machines = "1 machine" if full.machines == 1 else f"{full.machines} machines"
-    yield f'<text x="{PLOT_LEFT}" y="{top - 8}">{name}: {machines}, as they came up</text>'
+    yield f'<text x="{PLOT_LEFT}" y="{top - 8}">{name}: {machines}, in launch order</text>'
     for row, (market, shares) in enumerate(zip(full.markets, full.shares, strict=True)):
         y = top + row * high
         strip = f'x="{PLOT_LEFT - 10}" y="{y:.2f}" width="6" height="{high:.2f}"'
@@ -170,7 +172,7 @@ def _heat_map(outcome: SimulationResult, top: int) -> Iterator[str]:
 
 
 def _level_runs(shares: Sequence[float | None]) -> Iterator[tuple[int, int, int]]:
-    """Yield from which column to which a row has one level (0..9), where its machines were up."""
+    """Yield runs of columns with the same level (0..9) while machines were up: first column, end column, level."""
     levels = [None if part is None else min(len(HEAT_COLOURS) - 1, int(part * len(HEAT_COLOURS))) for part in shares]
     for level, columns in groupby(range(len(levels)), key=levels.__getitem__):
         at = list(columns)
@@ -208,7 +210,7 @@ def _allocation(outcome: SimulationResult, top: int, most: float, span_s: float)
     bottom, series = top + PLOT_HEIGHT, outcome.series
 
     def place(at_s: float, vcpus: float) -> tuple[float, float]:
-        """Return x and y in the picture's units; y grows downwards."""
+        """Return pixel coordinates; y grows downwards."""
         return PLOT_LEFT + PLOT_WIDTH * at_s / span_s, bottom - PLOT_HEIGHT * vcpus / most
 
     name = _fit_text(outcome.name, PLOT_WIDTH - 60)
@@ -230,7 +232,7 @@ def _allocation(outcome: SimulationResult, top: int, most: float, span_s: float)
 
 
 def _fit_text(name: str, width: float) -> str:
-    """Return a name that takes at most so much room, as XML: of a long one both ends, which distinguish files."""
+    """Return a name shortened to ``width`` pixels, as XML. Both ends are kept, since file names differ there."""
     most = int(width / CHARACTER)
     end = most // 2
     if sum(map(_character_width, name)) <= most:
@@ -239,18 +241,15 @@ def _fit_text(name: str, width: float) -> str:
 
 
 def _prefix(text: str, most: int) -> str:
-    """Return as much of a text as takes the room of so many characters."""
     ends = accumulate(map(_character_width, text))
     return text[: sum(end <= most for end in ends)]
 
 
 def _character_width(letter: str) -> int:
-    """Return the room of how many characters a letter takes."""
     return 2 if east_asian_width(letter) in "WF" else 1
 
 
 def _span(seconds: float) -> str:
-    """Return how long a picture's time is: hours, or seconds where these would be none."""
     return f"{seconds / HOUR_S:.1f} h" if seconds >= 0.1 * HOUR_S else f"{seconds:.0f} s"
 
 

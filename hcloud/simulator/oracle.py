@@ -6,7 +6,6 @@ Everything else is unchanged: jobs are still profiled and wait for that, and the
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -16,7 +15,7 @@ from hcloud.core.estimates import Classification, Estimate
 from hcloud.planner.plan import Plan
 from hcloud.planner.snapshot import Snapshot
 from hcloud.quarantine.planning import Planner
-from hcloud.simulator.program_models import SOURCES, ProgramModel
+from hcloud.simulator.program_models import SOURCES
 from hcloud.simulator.world import World
 from hcloud.spec.policy import Policy
 

@@ -64,8 +64,8 @@ class Setting:
     truth: Truth | None = None
     """How programs perform. None: every job runs as the workload says, regardless of machine type and neighbours."""
     cycle_s: float = STEP_S
-    """Seconds between cycles while something happens; the daemon uses one. A longer interval simulates faster, but jobs
-    may wait that much longer."""
+    """Seconds between cycles while something happens; the daemon uses one. A longer interval simulates faster, but
+    makes jobs wait up to that much longer."""
     planner: Planner = make_plan
     oracle: bool = False
     """The planner knows the world's ``truth``."""
@@ -115,7 +115,7 @@ class Progress:
 
 @dataclass(slots=True)
 class Simulation:
-    """A simulated deployment in ``folder``. ``run`` drives it until every job has ended and no rented machine is left."""
+    """A simulated deployment in ``folder``."""
 
     setting: Setting
     folder: Path

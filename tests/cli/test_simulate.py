@@ -328,7 +328,7 @@ def test_several_seeds_tell_what_each_of_them_does_and_what_may_be_chance(desk: 
         assert ("times_bound" in row) == ("unused_commitment_usd" in row) == bool(rivals)
         for told in ("times_bound", "unused_commitment_usd", "used_once_pct") if rivals else ():
             assert row[told] == pytest.approx((first[told] + second[told]) / 2)
-    assert any(note.startswith("cheapest, beside mine: cost ") for note in document["notes"])
+    assert any(note.startswith("cheapest compared with mine: cost ") for note in document["notes"])
     assert {"cost.svg", "targets.svg", "outcome.csv"} <= {path.name for path in (desk.directory / "made").iterdir()}
     assert err.count("wrote made/") == 8
     desk.run(*words, "--seed", "3", "--out", "made")

@@ -83,7 +83,7 @@ def test_every_column_of_a_comparison_says_what_it_is_called() -> None:
 def test_what_jobs_waited_for_is_told_with_its_share_the_two_longest_first() -> None:
     (told,) = [note for note in comparison([SEEN, DEAR]).notes if "waited" in note]
     assert told == (
-        "seen: jobs waited 2.00 h in all, for 75% launched_for_jobs (a machine); 20% cap_instances (no more than 4)"
+        "seen: jobs waited 2.00 h in total: 75% launched_for_jobs (a machine); 20% cap_instances (no more than 4)"
     )
     rare = replace(SEEN, waited_for=(SEEN.waited_for[0], replace(SEEN.waited_for[1], job_s=500.0)))
     assert "cap_instances" not in " ".join(comparison([rare]).notes)
@@ -99,7 +99,7 @@ def test_numbers_of_plans_that_failed_are_not_to_be_trusted_and_none_is_made_a_f
     failed = replace(SEEN, planning_failed=("job-3 (KeyError: 3 in ladders.py, of)", "growth (x)", "job-9 (y)"))
     (told,) = [note for note in comparison([failed, DEAR]).notes if "planning" in note]
     assert told == (
-        "seen: planning failed, a defect of HCloud, and left out job-3 (KeyError: 3 in ladders.py, of); growth (x): "
+        "seen: planning failed (a bug in HCloud) and skipped job-3 (KeyError: 3 in ladders.py, of); growth (x); "
         "do not trust these numbers"
     )
     with pytest.raises(HCloudError, match="planning failed with job-3"):
@@ -156,7 +156,7 @@ def test_labels_of_waits_do_not_run_into_each_other() -> None:
 
 
 def test_a_picture_of_no_performance_says_so() -> None:
-    assert "no job has a target to do well by" in texts(performance_svg([replace(SEEN, performance=())]))
+    assert "no job has a target" in texts(performance_svg([replace(SEEN, performance=())]))
 
 
 def life(since_s: float, until_s: float, market: str = "on_demand", vcpus: float = 4.0) -> MachineLifetime:
@@ -202,7 +202,7 @@ def test_the_fuller_a_machine_the_darker_it_is_drawn() -> None:
         (pytest.approx(PLOT_LEFT + 60 * wide, abs=0.1), pytest.approx(30 * wide, abs=0.1), 9),
         (pytest.approx(PLOT_LEFT + 90 * wide, abs=0.1), pytest.approx(10 * wide, abs=0.1), 0),
     ]
-    assert {"seen: 1 machine, as they came up", "<dear>: 0 machines, as they came up", "on-demand"} <= set(texts(drawn))
+    assert {"seen: 1 machine, in launch order", "<dear>: 0 machines, in launch order", "on-demand"} <= set(texts(drawn))
 
 
 def test_boxes_span_half_of_the_jobs_and_whiskers_nine_tenths() -> None:

@@ -132,7 +132,7 @@ def test_spot_prices_of_a_host_of_ones_own_stand_still(tmp_path: Path) -> None:
 
 
 def test_without_offers_there_is_no_cloud() -> None:
-    with pytest.raises(BadInput, match="no provider offers anything now"):
+    with pytest.raises(BadInput, match="no provider has offers now"):
         clouds_of_offers([])
 
 

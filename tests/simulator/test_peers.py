@@ -197,7 +197,7 @@ def test_more_ranks_than_a_fixed_fleet_ever_holds_fail_and_those_it_holds_run(tm
 
 
 def test_an_unknown_peer_is_named_with_the_nearest() -> None:
-    with pytest.raises(BadInput, match=r"there is no peer 'ray' to compare with; .*ray-like"):
+    with pytest.raises(BadInput, match=r"unknown peer 'ray'; .*ray-like"):
         peer_named("peer:ray")
 
 

@@ -70,7 +70,7 @@ def test_experiments_are_the_same_for_the_same_seed(name: str) -> None:
 def test_experiments_that_cannot_be_made_are_refused() -> None:
     with pytest.raises(BadInput, match="there is no experiment 'quasars'; did you mean 'quasar'"):
         make_experiment("quasars")
-    with pytest.raises(BadInput, match="a share of 2 cannot be made"):
+    with pytest.raises(BadInput, match="share 2 is out of range"):
         make_experiment("quasar", share=2)
 
 

@@ -91,14 +91,14 @@ def test_a_load_too_small_for_any_job_is_told(tmp_path: Path) -> None:
     with pytest.raises(NoJobs) as told:
         tiny.make(0, 0.5)
     assert str(told.value) == (
-        f"{tmp_path}/evenings.yaml:1: load: makes no job: 0.5 vCPUs at most, for 0.25 h (--share 0.5), and "
+        f"{tmp_path}/evenings.yaml:1: load: contains no job: at most 0.5 vCPUs for 0.25 h (--share 0.5), but "
         "the smallest kind of job holds 4096 for 600 s; make the load larger or longer, or jobs smaller"
     )
 
 
 def test_a_load_too_short_for_any_job_is_told_with_the_seconds_it_lasts(tmp_path: Path) -> None:
     short = scenario(tmp_path, "name: short\nload: [[0, 0], [0.0001, 8]]" + JOBS)
-    with pytest.raises(NoJobs, match=r"evenings.yaml:2: load: .* 8 vCPUs at most, for 0.36 s, and the smallest kind"):
+    with pytest.raises(NoJobs, match=r"evenings.yaml:2: load: .* at most 8 vCPUs for 0.36 s, but the smallest kind"):
         short.make(0, 1.0)
 
 
@@ -112,7 +112,7 @@ def test_jobs_that_chance_makes_too_long_are_told_by_their_kind(tmp_path: Path) 
     ("text", "words"),
     [
         ("[1, 2]", "evenings.yaml:1: must have the keys name, load, jobs"),
-        ("load: [[0, 1], [1, 1]]\njbos: []", "evenings.yaml:2: jbos: there is no such key; did you mean 'jobs'?"),
+        ("load: [[0, 1], [1, 1]]\njbos: []", "evenings.yaml:2: jbos: unknown key; did you mean 'jobs'?"),
         ("jobs: [{vcpus: 1, run_s: 1}]", "evenings.yaml:1: load is missing; it must be a list of 2 to 1000 points"),
         ("load: [[0, 1]]" + JOBS, "evenings.yaml:1: load: must be a list of 2 to"),
         ("load: [[0, 1], [1]]" + JOBS, "load[1]: must be two numbers"),
@@ -121,13 +121,13 @@ def test_jobs_that_chance_makes_too_long_are_told_by_their_kind(tmp_path: Path) 
             f"load: [[0, 1{'0' * 400}], [1, 1]]" + JOBS,
             "load[0]: vCPUs in use must be a number from 0 to 1000000, not '1000",
         ),
-        ("load: [[1, 1], [2, 1]]" + JOBS, "load[0]: begins at hour 1; it must begin at 0"),
-        ("load: [[0, 1], [2, 1], [2, 3]]" + JOBS, "load[2]: hour 2 does not come after 2"),
-        ("load: [[0, 0], [2, 0]]" + JOBS, "load: is 0 all the time"),
+        ("load: [[1, 1], [2, 1]]" + JOBS, "load[0]: starts at hour 1; it must start at 0"),
+        ("load: [[0, 1], [2, 1], [2, 3]]" + JOBS, "load[2]: hour 2 is not after hour 2"),
+        ("load: [[0, 0], [2, 0]]" + JOBS, "load: is always 0"),
         ("load: [[0, 1], [1, 1]]\njobs: []", "jobs: must be a list of 1 to"),
         ("load: [[0, 1], [1, 1]]\njobs: [{vcpus: 1}]", "jobs[0]: a kind of job needs run_s"),
         ("load: [[0, 1], [1, 1]]\njobs: [{vcpus: 0, run_s: 1}]", "jobs[0]: vcpus is 0; it must be a number from 0.001"),
-        ("load: [[0, 1], [1, 1]]\njobs: [{vcpus: 1, run_s: 1, at_s: 4}]", "at_s: there is no such key"),
+        ("load: [[0, 1], [1, 1]]\njobs: [{vcpus: 1, run_s: 1, at_s: 4}]", "at_s: unknown key"),
         ("load: [[0, 1], [1, 1]]\njobs: [{vcpus: 1, run_s: 1, weight: 0}]", "weight: it must be a number from 1e-06"),
         ("load: [[0, 1], [1, 1]]\njobs: [{vcpus: 1, run_s: [1]}]", "run_s: must be a number or a word"),
         (
@@ -135,7 +135,7 @@ def test_jobs_that_chance_makes_too_long_are_told_by_their_kind(tmp_path: Path) 
             "yaml:4: jobs[0].run_s: is 1.16e+04 days; it must be at most 3650, and times are in seconds",
         ),
         ("load: [[0, 1e6], [700, 1e6]]\njobs: [{vcpus: 1, run_s: 1}]", "load: makes 2.52e+12 jobs; at most 1000000"),
-        ('name: "a\\nb"\nload: [[0, 1], [1, 1]]' + JOBS, "name: must be a name of 1 to 100 printable characters"),
+        ('name: "a\\nb"\nload: [[0, 1], [1, 1]]' + JOBS, "name: must have 1 to 100 printable characters"),
     ],
 )
 def test_a_file_that_is_no_scenario_is_told_with_file_line_and_key(tmp_path: Path, text: str, words: str) -> None:

@@ -57,6 +57,6 @@ def test_what_a_killed_process_left_is_removed_by_the_next_and_a_living_ones_is_
 
 def test_where_no_folder_can_be_made_is_said(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", str(place / "none"))
-    said = r"can be made in .*none: No such file or directory; set TMPDIR to"
+    said = r"cannot create a temporary folder in .*none: No such file or directory; set TMPDIR to"
     with pytest.raises(BadInput, match=said), quick_folder():
         pass

@@ -45,7 +45,7 @@ def test_seeds_are_compared_one_by_one_so_that_an_expensive_hour_counts_for_neit
     row = row_of(table, "b")
     assert row["cost_pct"] == pytest.approx(90.0) and row["cost_limit_pct"] == pytest.approx(0.0, abs=1e-9)
     assert row["cost_limit_usd"] > 100.0  # type: ignore[operator]
-    assert "b, beside a: cost 10.0 ±" in " ".join(table.notes) and "% less" in " ".join(table.notes)
+    assert "b compared with a: cost 10.0 ±" in " ".join(table.notes) and "% lower" in " ".join(table.notes)
 
 
 @pytest.mark.parametrize(
@@ -54,10 +54,10 @@ def test_seeds_are_compared_one_by_one_so_that_an_expensive_hour_counts_for_neit
         (
             [1.1, 1.2, 1.3],
             [90.0, 91.0, 92.0],
-            "cost 20.0 ±24.8 % more, which may be chance; targets met 9.0 ±2.5 points less",
+            "cost 20.0 ±24.8 % higher (not significant); targets met 9.0 ±2.5 points lower",
         ),
-        ([1.2, 1.2, 1.2], [100.0] * 3, "cost 20.0 ±0.0 % more; targets met the same"),
-        ([0.9, 1.0, 1.1], [None, 100.0, 100.0], "chance"),
+        ([1.2, 1.2, 1.2], [100.0] * 3, "cost 20.0 ±0.0 % higher; targets met unchanged"),
+        ([0.9, 1.0, 1.1], [None, 100.0, 100.0], "not significant"),
     ],
 )
 def test_a_difference_that_may_be_chance_is_called_so(
@@ -69,7 +69,7 @@ def test_a_difference_that_may_be_chance_is_called_so(
 
 
 def test_what_is_free_has_no_percentages() -> None:
-    assert verdict(policy("a", [0.0, 1.0]), policy("b", [1.0, 1.0])) == "b, beside a: targets met the same"
+    assert verdict(policy("a", [0.0, 1.0]), policy("b", [1.0, 1.0])) == "b compared with a: targets met unchanged"
 
 
 def test_a_number_that_one_seed_lacks_is_not_there_and_one_that_all_lack_has_no_column() -> None:
@@ -105,5 +105,5 @@ def test_failures_and_defects_are_told_with_whatever_seed_they_came() -> None:
     bad = replace(NOTHING, jobs=3, failed_by=(FailureReason(code="impossible", text="too large", jobs=2),))
     worse = replace(bad, planning_failed=("job-1 (KeyError)",))
     notes = repeated_table([Repeated(name="ours", outcomes=(NOTHING, bad, worse), bounds=())], range(5, 8)).notes
-    assert "seed 6, nobody: 2 of 3 jobs failed: 2 impossible (too large) (so with 2 of 3 seeds)" in notes
+    assert "seed 6, nobody: 2 of 3 jobs failed: 2 impossible (too large) (with 2 of 3 seeds)" in notes
     assert any(note.startswith("seed 7, nobody: planning failed") and "with" not in note[7:] for note in notes)
