@@ -1,4 +1,4 @@
-"""Promises about how long machines live: renewed while in use, let go when not, and ending themselves if left alone."""
+"""Checks of machine leases: renewed while in use, terminated when idle, and expiring without a daemon."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from hcloud.simulator.ground_truth import SELF_TERMINATED, CycleContext, Machine
 from hcloud.store import LiveView
 
 UNDISTURBED_S = 100.0
-"""Who cycles undisturbed for so long renews, stops or ends in time: longer than a grace, and its margin, and a step."""
+"""A daemon undisturbed for this long has renewed, stopped or terminated what it should: longer than a grace period, its
+margin, and a cycle."""
 LONGEST_GAP_S = 31.0
+"""After a longer gap between checks, the daemon no longer counts as undisturbed."""
 PATIENCE_S = 90.0
-"""Idle machines are kept for 30 s at most in these worlds, and machines may boot for 60."""
+"""Longer than idle machines are kept (30 s) and machines may boot (60 s) in these worlds."""
 UNUSED_RENEWALS_MAX = 2
 _SERVING = (InstanceState.READY, InstanceState.DRAINING)
 _UNIT_EVENTS = (EventKind.UNIT_STARTED, EventKind.UNIT_ENDED)
@@ -22,29 +24,29 @@ _UNIT_EVENTS = (EventKind.UNIT_STARTED, EventKind.UNIT_ENDED)
 
 @dataclass(slots=True)
 class LeaseChecks:
-    """Remembers since when each machine's daemon and worker have gone on undisturbed, and what was in use then."""
+    """Tracks since when each machine's daemon and worker have been undisturbed, and what was in use then."""
 
     _checked_at: float = -inf
     _undisturbed_since: float | None = None
     _reachable_since: dict[str, float] = field(default_factory=dict)
     _in_use: Mapping[str, bool] = field(default_factory=dict)
-    """Machines that served at the last look, and whether units ran there that nobody had asked to end."""
+    """Machines that were serving at the last check, and whether units ran there that were not asked to stop."""
     _wanted_machines: frozenset[str] = frozenset()
-    """Machines that somebody held or awaited at the last look."""
+    """Machines that a job held or awaited at the last check."""
     _claimed_idle: int = 0
-    """How many idle machines gangs that awaited others had a use for at the last look."""
+    """How many idle machines were needed at the last check by gangs that still await others."""
     _unused_renewals: dict[str, int] = field(default_factory=dict)
     _ended: set[str] = field(default_factory=set)
 
     def check(
         self, seen: LiveView, moment: CycleContext, events: Sequence[Event], machines: Sequence[MachineTruth]
     ) -> Iterator[str]:
-        """Return what does not hold of ``machines``, which are all of ours that there ever were."""
+        """Yield violations. ``machines``: all of ours that ever existed."""
         wanted = _machines_wanted(seen)
         yield from self._check_self_terminations(machines)
         yield from self._check_renewals(events, seen, wanted)
         self._track_reachability(moment)
-        # Who went back into the queue in this cycle had a use for them until then.
+        # A gang requeued in this cycle needed them until then.
         idle, spoken_for = list(self._check_idle(seen, moment, wanted)), _count_claimed_idle(seen)
         yield from idle[max(spoken_for, self._claimed_idle) :]
         self._in_use, self._wanted_machines, self._claimed_idle = _machines_in_use(seen), wanted, spoken_for
@@ -58,7 +60,7 @@ class LeaseChecks:
         self._checked_at = moment.now
 
     def _check_self_terminations(self, machines: Sequence[MachineTruth]) -> Iterator[str]:
-        """No machine in use ends itself while its daemon goes on and hears it."""
+        """No machine in use terminates itself while its daemon runs and its worker answers."""
         for machine in machines:
             ended_at, name = machine.terminated_at, machine.instance_id
             if ended_at is None or machine.token in self._ended:
@@ -67,12 +69,12 @@ class LeaseChecks:
             steady = self._reachable_since.get(name, inf) <= ended_at - UNDISTURBED_S
             steady = steady and ended_at <= self._checked_at + LONGEST_GAP_S
             if steady and self._in_use.get(name) and machine.detail.startswith(SELF_TERMINATED):
-                yield f"let die: {name} {machine.detail} in use"
+                yield f"lease lapsed: {name} {machine.detail} in use"
 
     def _check_renewals(self, events: Sequence[Event], seen: LiveView, wanted: frozenset[str]) -> Iterator[str]:
-        """Nothing is renewed again and again that nobody uses."""
+        """No unused machine is renewed twice."""
         rows = {each.id: each for each in seen.instances}
-        # A unit may be placed there and refused within one cycle: nobody holds anything at either look.
+        # A unit may be placed there and refused within one cycle: then no job holds it at either check.
         used = (
             wanted | self._wanted_machines | {event.instance_id or "" for event in events if event.kind in _UNIT_EVENTS}
         )
@@ -85,10 +87,10 @@ class LeaseChecks:
             if row.id not in used:
                 self._unused_renewals[row.id] = self._unused_renewals.get(row.id, 0) + 1
                 if self._unused_renewals[row.id] >= UNUSED_RENEWALS_MAX:
-                    yield f"in vain: {row.id} is renewed, and nobody has used it since the last time"
+                    yield f"unused renewal: {row.id} was renewed, but not used since its last renewal"
 
     def _check_idle(self, seen: LiveView, moment: CycleContext, wanted: frozenset[str]) -> Iterator[str]:
-        """Who is idle, or does not come up, is let go in time."""
+        """Idle machines are terminated in time."""
         for row in seen.instances:
             if self._undisturbed_since is None or row.offer.market is Market.RESERVED or row.id in wanted:
                 continue
@@ -98,7 +100,7 @@ class LeaseChecks:
                 yield f"kept: {row.id} has been idle for {moment.now - idle_since:.0f} s"
 
     def check_booting(self, seen: LiveView, moment: CycleContext) -> Iterator[str]:
-        """Whoever does not come up is given up."""
+        """Yield machines that have been booting for too long."""
         for row in seen.instances if self._undisturbed_since is not None else ():
             if row.state is InstanceState.BOOTING and row.launched_at is not None:
                 waited_s = moment.now - max(self._undisturbed_since or 0.0, row.launched_at, row.requested_at)
@@ -107,7 +109,7 @@ class LeaseChecks:
 
 
 def check_abandoned(now: float, machines: Sequence[MachineTruth]) -> Iterator[str]:
-    """Return which of our machines live on though nobody has been there to renew them for longer than any lease."""
+    """Yield our machines that outlive every lease although no daemon renewed them."""
     for machine in machines:
         if machine.terminated_at is None:
             left_s = machine.expires_at - now
@@ -123,7 +125,7 @@ def _machines_wanted(seen: LiveView) -> frozenset[str]:
 
 
 def _count_claimed_idle(seen: LiveView) -> int:
-    """Return how many nodes jobs that await machines will put on others that are there already: no row says which."""
+    """Return how many nodes of jobs that await machines will go on idle ones; no row says on which."""
     awaiting = [job for job in seen.jobs if job.state is JobState.AWAITING_INSTANCE]
     return sum(max(0, job.spec.nodes.needed - len(job.awaiting)) for job in awaiting)
 

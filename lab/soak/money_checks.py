@@ -1,4 +1,5 @@
-"""Promises about money, held against the clouds' own bills and against accounts added up in the plainest way."""
+"""Checks of money: budgets, the daemon's own sums, the ledger and reports, against cloud bills and reference
+accounts."""
 
 from __future__ import annotations
 
@@ -26,56 +27,57 @@ HOUR_S = 3600.0
 ROUNDING_USD = 1e-6
 LONGEST_MINIMUM_S = 60.0
 UNLED_LAUNCH_S = 400.0
-"""A machine launched by a daemon that no longer led may be up for so long before a listing shows it."""
+"""How long a machine launched by a daemon that lost its lead may be up before a listing shows it."""
 Period = tuple[str, float, float]
-"""A day or month by name, and from when until when it is looked at."""
+"""A day or month: its name, and the times between which it is checked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnrecordedEnd:
-    """What a unit holds since it has ended, as nobody could write that down: whose it is, since when, what it costs."""
+    """What an ended unit seems to hold because its end could not be recorded."""
 
     user: str
     since: float
+    """When it was first seen."""
     usd: float
 
 
 @dataclass(slots=True)
 class MoneyChecks:
-    """Follows the log. ``policies``: every one that was in force so far, which others add to; limits are the loosest.
-
-    ``certain``: no machine can be launched by a daemon that lost its lead. ``skew_s``: how far the daemons' clock may
-    be from the clouds'.
-    """
+    """Follows the event log and checks spending. Limits are the loosest of all policies so far."""
 
     store: Store
     clouds: Mapping[str, VirtualCloud]
     owner: str
     policies: Sequence[Policy]
+    """Every policy that was in force so far; the caller appends to it."""
     no_unled_launches: bool
+    """No machine can be launched by a daemon that lost its lead."""
     fixed_prices: bool
+    """Spot prices never change."""
     skew_s: float
+    """The maximum difference between the daemons' clock and the clouds'."""
     max_usd_per_h: float
     terminations_known_until: float
-    """Up to when clouds tell of every machine that ended, and when."""
+    """Until then, clouds list every terminated machine with the time of its end."""
     running: Callable[[], Iterable[UnitId]]
-    """The units that run, in truth."""
+    """Returns the units that are really running."""
     accounts: ReferenceAccounts = field(default_factory=ReferenceAccounts)
     _events: list[Event] = field(default_factory=list)
     _checked_at: float | None = None
     _over_budget: frozenset[str] = frozenset()
-    """Jobs that had cost more than their own budgets at the last look."""
+    """Jobs that had exceeded their own budgets at the last check."""
     _expiries: Mapping[str, float] = field(default_factory=dict)
-    """When machines were to expire, at the last look."""
+    """When machines were to expire, at the last check."""
     _stopped_attempts: set[str] = field(default_factory=set)
-    """Attempts that were asked to end, as far as they were looked at."""
+    """Attempts with a requested stop that were handled before."""
     _allowance_usd: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
-    """By user how far limits may be passed: see :meth:`_excuse`."""
+    """How far each user may exceed limits: see :meth:`_allow_grace_overrun`."""
     _unrecorded_ends: dict[UnitId, UnrecordedEnd] = field(default_factory=dict)
-    """Further, by unit: see :meth:`_excuse_unheard`."""
+    """More of that, by unit: see :meth:`_allow_unrecorded_ends`."""
 
     def check(self, seen: LiveView, moment: CycleContext, events: Iterable[Event]) -> Iterator[str]:
-        """Return what does not hold, given what is new in the log."""
+        """Yield violations, given the new events of the log."""
         news = [event for event in events if event.kind in SPEND_KINDS]
         self._events += news
         self.accounts.follow(news)
@@ -88,14 +90,15 @@ class MoneyChecks:
             periods, {m.instance_id: m.terminated_at for m in self.ours(moment.now) if m.terminated_at}
         )
         yield from self._check_jobs(seen, moment)
-        if moment.daemon_spend is not None and not self.skew_s:  # else some of it lies in the future
+        if moment.daemon_spend is not None and not self.skew_s:  # with skew, some of it lies in the future
             yield from self._check_daemon_spend(moment.daemon_spend)
             yield from self._check_committed(seen, moment.daemon_spend)
         self._checked_at = moment.now
 
     def _allow_grace_overrun(self, seen: LiveView) -> None:
-        """Note what units may cost that were asked to end, as their user cannot pay, in the last moment before their
-        machine expired, which was then renewed for others: in their grace they hold what nobody had promised.
+        """Allow for units that were stopped because their user cannot pay, just before their machine expired.
+
+        If the machine was then renewed for other users, these units hold it in their grace period without any budget.
         """
         machines = {machine.id: machine for machine in seen.instances}
         for job in seen.jobs:
@@ -113,8 +116,10 @@ class MoneyChecks:
         self._expiries = {name: machine.expires_at for name, machine in machines.items()}
 
     def _allow_unrecorded_ends(self, seen: LiveView, now: float) -> None:
-        """Note what is held by units that have ended, of jobs of which that cannot be written down, a planted defect:
-        they are booked until it is, or their machine is gone, and promised as far as that is paid."""
+        """Allow for ended units of jobs with a planted defect that keeps their end from being recorded.
+
+        They stay booked until it is recorded or their machine is gone, and committed as far as that is paid.
+        """
         machines, running = {machine.id: machine for machine in seen.instances}, frozenset(self.running())
         for job in [each for each in seen.jobs if each.attempt and each.spec.tags.get(DEFECT) in UNRECORDED]:
             attempt = cast(Attempt, job.attempt)
@@ -132,7 +137,7 @@ class MoneyChecks:
         return self._allowance_usd[user] + sum(each.usd for each in self._unrecorded_ends.values() if each.user == user)
 
     def _with_allowances(self, policy: Policy) -> Policy:
-        """Return the policy with limits of users only, each with what is excused."""
+        """Return the policy with only its limits of users, increased by their allowances."""
         limits = dict(policy.budgets.per_user)
         for user in {*self._allowance_usd, *(each.user for each in self._unrecorded_ends.values())}:
             usd, limit = self._allowed_extra_usd(user), policy.budgets.for_user(user)
@@ -144,7 +149,7 @@ class MoneyChecks:
         return replace(policy, budgets=Budgets(per_user=limits), caps=Caps())
 
     def _periods(self, now: float) -> list[Period]:
-        """Return the present day and month, and those that ended since the last look, up to their end."""
+        """Return the current day and month, and those that ended since the last check, up to their end."""
         periods = [("day", now - now % DAY_S, now), ("month", month_start(now), now)]
         before = self._checked_at
         if before is not None and before < periods[0][1]:
@@ -154,19 +159,19 @@ class MoneyChecks:
         return periods
 
     def ours(self, now: float) -> list[MachineTruth]:
-        """Return all machines of this deployment that there ever were, as of ``now``."""
+        """Return all machines of this deployment that ever existed, as of ``now``."""
         return [m for cloud in self.clouds.values() for m in cloud.machines(now) if m.owner == self.owner]
 
     # ---------------------------------------------------------------------------------------------------------- limits
     def _check_hourly_rate(self, seen: LiveView) -> Iterator[str]:
-        """Never do machines cost more per hour than any policy so far allowed, where prices stand still."""
+        """Machines never cost more per hour than some policy so far allowed (only with fixed prices)."""
         limit_usd = max((_or_inf(policy.budgets.per_hour_usd) for policy in self.policies), default=inf)
         usd_per_h = sum(each.offer.price_usd_per_h for each in seen.instances)
         if self.fixed_prices and usd_per_h > limit_usd + ROUNDING_USD:
-            yield f"overspent: {usd_per_h:.4f} USD are spent per hour, {limit_usd:g} are allowed"
+            yield f"overspent: {usd_per_h:.4f} USD per hour, limit {limit_usd:g}"
 
     def _check_bills(self, periods: Sequence[Period]) -> Iterator[str]:
-        """Never more is billed in a UTC day or month than any policy so far allowed, give or take one minimum."""
+        """No UTC day or month is billed more than some policy so far allowed, plus one billing minimum."""
         slack_usd = self._slack_usd()
         for name, since, until in periods:
             limit_usd = max((_limit(policy, name) for policy in self.policies), default=inf)
@@ -174,10 +179,10 @@ class MoneyChecks:
                 continue
             billed_usd = self._billed_usd(until) - self._billed_usd(since) - self._later_minimum_usd(name, since, until)
             if billed_usd > limit_usd + slack_usd:
-                yield f"overspent: {billed_usd:.4f} USD were billed this {name}, {limit_usd:g} are allowed"
+                yield f"overspent: {billed_usd:.4f} USD billed this {name}, limit {limit_usd:g}"
 
     def _check_users(self, periods: Sequence[Period], gone: Mapping[str, float]) -> Iterator[str]:
-        """Never does what a user's units hold cost more in a UTC day or month than any policy so far allowed them."""
+        """What a user's units hold never costs more in a UTC day or month than some policy so far allowed that user."""
         limited = {user for policy in self.policies for user in policy.budgets.per_user}
         if not limited:
             return
@@ -185,22 +190,23 @@ class MoneyChecks:
             for user, usd in self.accounts.user_usd(since, until, gone).items():
                 limit_usd = max(_user_limit(policy, user, name) for policy in self.policies)
                 if usd > limit_usd + self._allowed_extra_usd(user) + self._drift_usd() + ROUNDING_USD:
-                    yield f"overspent by {user}: {usd:.4f} USD this {name}, {limit_usd:g} are allowed"
+                    yield f"overspent by {user}: {usd:.4f} USD this {name}, limit {limit_usd:g}"
 
-    def _check_committed(self, seen: LiveView, booked: DaemonSpend) -> Iterator[str]:
-        """What users have spent, and what their jobs hold may yet cost, is within limits that never changed."""
-        stale = any(each.expires_at <= booked.at for each in seen.instances)  # it is gone, and nobody has heard of it
+    def _check_committed(self, seen: LiveView, daemon_spend: DaemonSpend) -> Iterator[str]:
+        """What a user has spent plus what that user's jobs may still cost is within limits that never changed."""
+        # A machine that expired is gone, but the daemon may not have recorded that yet.
+        stale = any(each.expires_at <= daemon_spend.at for each in seen.instances)
         if len(self.policies) > 1 or not self.fixed_prices or stale:
             return
         policy = self._with_allowances(self.policies[-1])
-        # What is awaited is counted whole with those who await it: their parts grow when another one leaves.
+        # Awaited machines count in full for each job that awaits them: a job's share grows when another one leaves.
         jobs = tuple(replace(job, awaiting=()) for job in seen.jobs)
         machines = tuple(replace(each, for_running=()) for each in seen.instances)
-        snapshot = Snapshot(now=booked.at, jobs=jobs, instances=machines, spend=booked.spend)
-        yield from (f"promised: {each}" for each in check_invariants(snapshot, policy) if each.startswith("budgets"))
+        snapshot = Snapshot(now=daemon_spend.at, jobs=jobs, instances=machines, spend=daemon_spend.spend)
+        yield from (f"committed: {each}" for each in check_invariants(snapshot, policy) if each.startswith("budgets"))
 
     def _check_jobs(self, seen: LiveView, moment: CycleContext) -> Iterator[str]:
-        """A job that had cost more than its own budget before an undisturbed cycle does not run on after it."""
+        """A job over its own budget before an undisturbed cycle does not run on after it."""
         limited = {job.id: job for job in seen.jobs if job.spec.budget_usd is not None and job.attempt is not None}
         cost_usd = self.accounts.job_usd(moment.now) if limited else {}
         over = frozenset(
@@ -209,43 +215,44 @@ class MoneyChecks:
         for name in sorted(over & self._over_budget) if moment.undisturbed else ():
             attempt = limited[name].attempt
             if attempt is not None and not attempt.over and attempt.stop_requested_at is None:
-                yield f"overspent by {name}: it has cost {cost_usd[name]:.4f} USD, more than it may, and runs on"
+                yield f"overspent by {name}: cost {cost_usd[name]:.4f} USD exceeds its budget, but it runs on"
         self._over_budget = over
 
     def _slack_usd(self) -> float:
-        """One billing minimum; prices that move; machines of a daemon that no longer led."""
+        """Return one billing minimum, plus drift and machines launched without a lead."""
         slack_usd = self.max_usd_per_h * LONGEST_MINIMUM_S / HOUR_S + ROUNDING_USD + self._drift_usd()
         return slack_usd if self.no_unled_launches else slack_usd + self.max_usd_per_h * UNLED_LAUNCH_S / HOUR_S
 
     def _drift_usd(self) -> float:
-        """Return how much more may be spent where clocks differ, or prices move while they are spent."""
+        """Return how much spending may exceed limits because clocks differ or prices change meanwhile."""
         most = max(policy.caps.max_instances for policy in self.policies)
         drift_s = self.skew_s + (0.0 if self.fixed_prices else 300.0)
         return most * self.max_usd_per_h * drift_s / HOUR_S
 
     # ----------------------------------------------------------------------------------------------------------- books
-    def _check_daemon_spend(self, booked: DaemonSpend) -> Iterator[str]:
-        """What a daemon takes for spent this day and month, by all and each, is what the log says, restarted or not."""
-        accounts, now, spend = self.accounts, booked.at, booked.spend
-        if self._events and self._events[-1].seq > booked.seq:
-            accounts = ReferenceAccounts().follow(event for event in self._events if event.seq <= booked.seq)
+    def _check_daemon_spend(self, daemon_spend: DaemonSpend) -> Iterator[str]:
+        """The daemon's sums of this day and month, in total and by user, match the log, even after a restart."""
+        accounts, now, spend = self.accounts, daemon_spend.at, daemon_spend.spend
+        if self._events and self._events[-1].seq > daemon_spend.seq:
+            accounts = ReferenceAccounts().follow(event for event in self._events if event.seq <= daemon_spend.seq)
         for name, since, ends_at, all_usd, by_user in (
             ("day", now - now % DAY_S, spend.day_ends_at, spend.day_usd, spend.by_user_day_usd),
             ("month", month_start(now), spend.month_ends_at, spend.month_usd, spend.by_user_month_usd),
         ):
             due_usd, due_by_user = accounts.total_usd(since, now, ends_at or inf), accounts.user_usd(since, now)
             if abs(due_usd - all_usd) > ROUNDING_USD:
-                yield f"booked: {all_usd:.6f} USD are taken for spent this {name}, {due_usd:.6f} were"
+                yield f"daemon spend: {all_usd:.6f} USD this {name}, but {due_usd:.6f} by the log"
             for user in sorted(due_by_user.keys() | by_user.keys()):
                 usd, due_usd = by_user.get(user, 0.0), due_by_user.get(user, 0.0)
                 if abs(due_usd - usd) > ROUNDING_USD:
-                    yield f"booked: {usd:.6f} USD are taken for spent by {user} this {name}, {due_usd:.6f} were"
+                    yield f"daemon spend: {usd:.6f} USD of {user} this {name}, but {due_usd:.6f} by the log"
 
     def check_ledger(self, now: float) -> Iterator[str]:
-        """The ledger, the parts of each report and, where prices stand still, the clouds' bill are one sum."""
+        """Yield violations unless the ledger, each report's parts and (with fixed prices) the clouds' bill have the
+        same sum."""
         book = SpendLedger()
         book.follow(self.store.iter_events(kinds=SPEND_KINDS))
-        # Some of it lies in the future: by a daemon's clock that is ahead, and up to the end of a billing minimum.
+        # Some of it lies in the future: a daemon's clock may be ahead, and billing minimums end later.
         until = now + self.skew_s + LONGEST_MINIMUM_S
         spent_usd = book.total_usd(until)
         for by in ("user", "job", f"tag:{EXPECTED}", "pool", "market", "day"):
@@ -253,33 +260,32 @@ class MoneyChecks:
             cost = [column.name for column in table.columns].index("cost_usd")
             parts_usd = sum(float(row[cost] or 0.0) for row in table.rows)
             if abs(parts_usd - spent_usd) > 1e-6 + 1e-9 * spent_usd:
-                yield f"books: the cost report by {by} adds up to {parts_usd:.6f}, the ledger to {spent_usd:.6f} USD"
+                yield f"ledger: the cost report by {by} adds up to {parts_usd:.6f}, the ledger to {spent_usd:.6f} USD"
             due = {"user": self.accounts.user_usd(-inf, until), "job": self.accounts.job_usd(until)}.get(by, {})
-            for name, told_usd in ((str(row[0]), float(row[cost] or 0.0)) for row in table.rows if row[0] in due):
-                if abs(told_usd - due[name]) > ROUNDING_USD:
-                    yield f"books: {name} has cost {told_usd:.6f} USD by the report, {due[name]:.6f} by the accounts"
+            for name, usd in ((str(row[0]), float(row[cost] or 0.0)) for row in table.rows if row[0] in due):
+                if abs(usd - due[name]) > ROUNDING_USD:
+                    yield f"ledger: {name} cost {usd:.6f} USD by the report, {due[name]:.6f} by the reference accounts"
         if self.fixed_prices and not self.skew_s:
             yield from self._check_against_bill(spent_usd, now)
 
     def _check_against_bill(self, spent_usd: float, now: float) -> Iterator[str]:
-        """The ledger holds what was billed; no more of what ended unless nobody could be asked any longer when."""
+        """The ledger has what was billed, and no more unless it could not be known when a machine ended."""
         recorded = {row.token for row in self.store.instances(live_only=False, limit=10_000) if row.launched_at}
         ours = [machine for machine in self.ours(now) if machine.token in recorded]
         billed_usd = sum(machine.billed_usd for machine in ours)
-        # Who died lately lives on in the ledger until the daemon has heard of it.
+        # A machine that ended lately stays in the ledger until the daemon has recorded that.
         ended_at = {machine.token: machine.terminated_at or now for machine in ours}
         live = [(each, now + LONGEST_MINIMUM_S - ended_at.get(each.token, now)) for each in self.store.live().instances]
         coming_usd = sum(each.offer.price_usd_per_h * more_s for each, more_s in live) / HOUR_S
         coming_usd = coming_usd if now <= self.terminations_known_until else inf
         if not billed_usd - ROUNDING_USD <= spent_usd <= billed_usd + coming_usd + ROUNDING_USD:
-            yield f"books: {billed_usd:.6f} USD were billed, {spent_usd:.6f} are in the ledger"
+            yield f"ledger: {billed_usd:.6f} USD were billed, but {spent_usd:.6f} are in the ledger"
 
     def _billed_usd(self, until: float) -> float:
         return sum(machine.billed_usd for machine in self.ours(until))
 
     def _later_minimum_usd(self, name: str, since: float, until: float) -> float:
-        """Return what at most of billing minimums of machines that ended is of the next day, or month: many may come
-        and go in the last minute."""
+        """Return the part of ended machines' billing minimums that falls in the next day or month."""
         ends_at = since + DAY_S if name == "day" else month_start(since + 32 * DAY_S)
         later_s = [
             (machine, machine.launched_at + LONGEST_MINIMUM_S - max(ends_at, machine.terminated_at))

@@ -1,8 +1,8 @@
-"""Soak runs: the daemon's own cycle in small random worlds where everything goes wrong, with every promise checked.
+"""Soak runs: the real controller in a small random world full of faults, with every invariant checked after each cycle.
 
-A run depends on its seed alone. It makes trouble for a while (clouds, engine, database, clocks, operators, kills
-between any two effects), checks the promises after each cycle, then lets all trouble stop and waits for every job and
-machine to end.
+A run depends only on its seed. It injects faults for a while (clouds, engine, database, clocks, operators, kills
+between any two effects) and checks every invariant after each cycle. Then all faults stop, and every job and machine
+must end.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ from lab.soak.worlds import FAULTS_LAST_S, PlannedJob, SoakWorld, draw_world, wo
 
 OWNER = "hcloud-soak"
 LONGEST_LIFE_S = 1200.0
-"""Longer than any machine is paid ahead, with whatever a clock or a late answer adds."""
+"""Longer than any machine's lease, including clock skew and late answers."""
 NIGHTS_MAX = 3
 STEPS_S = (0.3, 1.0, 1.0, 2.0, 5.0)
 LONGEST_STEP_S = 30.0
 LIFT_AFTER_S = 400.0
-"""So long after the trouble whoever still waits for money gets it: budgets are lifted, once."""
+"""Once, this long after the faults, budgets are lifted so that jobs waiting for them can end."""
 CALM_CYCLES_MAX = 500
-"""Whoever has not ended so many cycles after the trouble never will."""
+"""A run that has not ended this many cycles after the faults never will."""
 CYCLES_MAX = 2000
 PAUSE_S = 20.0
-"""Longer than a leader's lease: whoever pauses so long in the middle of a cycle has lost it."""
+"""Longer than a leader's lease: a daemon paused this long in a cycle has lost its lead."""
 SKEW_S = 60.0
 Tamper = Callable[[Controller], object]
 LogLine = Callable[[str], object]
@@ -61,45 +61,47 @@ _NO_LOG = logging.NullHandler()
 
 @dataclass(slots=True)
 class HostClock:
-    """The daemon's clock: the world's, with an error that may only grow in one life (``SystemClock`` sees to that)."""
+    """The clock of a daemon's host: the world's time plus an error that only grows during a process (``SystemClock``
+    ensures that)."""
 
     world: ManualClock
     error_s: float = 0.0
 
     def now(self) -> float:
-        """Return the time that the daemon's host shows."""
         return self.world.now() + self.error_s
 
     def wait(self, wake: object, timeout_s: float) -> bool:
-        """Jump ahead."""
+        """Advance the world instead of waiting."""
         self.world.advance(timeout_s)
         return False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SoakResult:
-    """How a soak run ended. ``violations`` are those of the first moment at which there were any."""
+    """The result of one soak run."""
 
     seed: int
     cycles: int
     violations: tuple[str, ...]
+    """All violations of the first cycle that had any."""
     jobs: int
     machines: int
     lives: int
+    """Daemon processes started."""
     struck: int
-    """Kills, pauses and failed commits that really happened."""
+    """Kills, pauses and failed commits that were really injected."""
     digest: str
-    """Of all that was written down: equal for equal seeds, in every process."""
+    """Hash of the whole event log, equal for equal seeds in every process."""
 
     @property
     def replay(self) -> str:
-        """The command that runs exactly this again."""
+        """The command that repeats exactly this run."""
         return f"python -m lab.soak --seed {self.seed} --cycles {self.cycles}"
 
 
 @dataclass(slots=True)
 class DaemonLife:
-    """One daemon process, as far as it matters here: its memory, which is gone when it is killed."""
+    """One daemon process: the memory that is lost when it is killed."""
 
     holder: str
     crash_points: CrashPoints
@@ -110,12 +112,14 @@ class DaemonLife:
 
 @dataclass(slots=True)
 class SoakRun:
-    """One world and the daemons in it. ``tamper`` is let at each new daemon: it seeds bugs."""
+    """One world and its daemons."""
 
     world: SoakWorld
     home: Path
     tamper: Tamper = lambda _: None
+    """Called with each new controller; tests use it to seed bugs."""
     log: LogLine = lambda _: None
+    """Called with a line for each fault."""
     clock: ManualClock = field(init=False)
     clouds: dict[str, VirtualCloud] = field(init=False)
     runner: FakeRunner = field(init=False)
@@ -136,12 +140,12 @@ class SoakRun:
     _in_pause: bool = False
     _moved: bool = True
     _nights_s: float = 0.0
-    """For how long nothing happened, which does not count as trouble."""
+    """Total length of midnight jumps, which do not count as time with faults."""
     _night_count: int = 0
     _calm_since: float | None = None
 
     def __post_init__(self) -> None:
-        """Make the world; the daemons are started by the first cycle."""
+        """Create the world and start its daemons."""
         world, self.clock = self.world, ManualClock(self.world.starts_at)
         self._rng = np.random.default_rng([world.seed, 78])
         kinds = tuple(
@@ -151,7 +155,7 @@ class SoakRun:
         self._config = Config(
             owner=OWNER,
             state_dir=self.home,
-            run_dir=Path("run"),  # nobody is called there; the path of a folder may be too long for a socket
+            run_dir=Path("run"),  # never used; the path of ``home`` may be too long for a socket
             providers=kinds,
             engine=EngineSettings(runner="fake"),
         )
@@ -178,7 +182,7 @@ class SoakRun:
 
     # ------------------------------------------------------------------------------------------------------------- run
     def run(self, most: int = CYCLES_MAX) -> SoakResult:
-        """Run to the end, to the first broken promise, or for ``most`` cycles."""
+        """Run to the end, to the first violation, or for ``most`` cycles."""
         found: list[str] = []
         calm_cycles = 0
         while not found and self.cycles < most:
@@ -191,19 +195,19 @@ class SoakRun:
             found += self._one_cycle()
             if not found and calm_cycles and (self._settled() or calm_cycles >= CALM_CYCLES_MAX):
                 found = self.monitor.check_end(self.clock.now())
-                found += [] if self._settled() else ["stuck: it never ends"]
+                found += [] if self._settled() else ["stuck: the run does not end"]
                 break
             self._advance()
         return self._verdict(found)
 
     def close(self) -> None:
-        """Let go of all databases."""
+        """Close all stores."""
         for life in self.lives:
             life.store.close()
         self.monitor.store.close()
 
     def _verdict(self, found: list[str]) -> SoakResult:
-        if self._database_away:  # stopped in the middle of it
+        if self._database_away:  # the run was stopped meanwhile
             self._move_database()
         digest = hashlib.sha256()
         for event in self.monitor.store.iter_events():
@@ -223,11 +227,11 @@ class SoakRun:
         return self._calm_since is None and self._elapsed_s() < FAULTS_LAST_S
 
     def _elapsed_s(self) -> float:
-        """Return for how long the world has been there, without the nights."""
+        """Return the age of the world without midnight jumps."""
         return self.clock.now() - self.world.starts_at - self._nights_s
 
     def _one_cycle(self) -> list[str]:
-        """Let each daemon cycle once; return the promises that are broken after it."""
+        """Run a cycle of each daemon; return the violations after it."""
         self.cycles += 1
         paused = self._paused
         undisturbed = False
@@ -250,13 +254,13 @@ class SoakRun:
         return bugs + self.monitor.check(moment)
 
     def _cycle(self, at: int) -> bool:
-        """Run one cycle of a daemon, as its own loop would; return whether nothing disturbed it."""
+        """Run one cycle of a daemon like its own loop would; return whether no fault disturbed it."""
         life = self.lives[at]
         struck = len(life.crash_points.injected)
         try:
             self._moved = life.controller.cycle().moved
         except StaleWrite as lost:
-            self._log(f"{life.holder} was overtaken: {lost}")
+            self._log(f"{life.holder} lost its lead: {lost}")
             life.controller.lease = None
             return False
         except StoreError as trouble:
@@ -265,15 +269,15 @@ class SoakRun:
         except Killed as where:
             self._restart_killed(at, str(where))
             return False
-        except Exception as bug:  # noqa: BLE001 the daemon's loop survives it too, but it is a bug
+        except Exception as bug:  # noqa: BLE001 the daemon's loop survives it as well, but it is a bug
             self._record_bug("cycle", format_exception(bug))
             return False
         led = life.controller.lease is not None and life.controller.last_seen.engine_reachable
         whole = not life.controller.quarantine.left_out(life.clock.now()).stages
         return led and whole and len(life.crash_points.injected) == struck
 
-    def _record_bug(self, what: str, trace: Sequence[str]) -> None:
-        self.bugs.append(f"bug: the {what} failed: {''.join(trace).rstrip()}")
+    def _record_bug(self, step: str, trace: Sequence[str]) -> None:
+        self.bugs.append(f"bug: the {step} failed: {''.join(trace).rstrip()}")
 
     def _settled(self) -> bool:
         live = self.monitor.store.live()
@@ -292,7 +296,7 @@ class SoakRun:
 
     # --------------------------------------------------------------------------------------------------------- daemons
     def _start_daemon(self, holder: str, error_s: float) -> DaemonLife:
-        """Start a daemon on what earlier ones left behind."""
+        """Start a daemon on the state that earlier ones left."""
         self._daemons_started += 1
         clock, crash_points = HostClock(self.clock, error_s), CrashPoints()
         store = Store.open(self._config.database)
@@ -317,12 +321,12 @@ class SoakRun:
         return life
 
     def _restart_killed(self, at: int, where: str) -> None:
-        """Start a killed daemon anew, after a while; its host's clock may have been set meanwhile."""
+        """Restart a killed daemon after a while; its host's clock may have been set meanwhile."""
         killed = self.lives[at]
         self._injected += len(killed.crash_points.injected)
         killed.store.close()
         away_s = float(self._rng.choice([0.0, 1.0, 10.0, 10.0, 500.0], p=[0.4, 0.3, 0.14, 0.14, 0.02]))
-        self._log(f"{killed.holder} was killed at {where}, comes back after {away_s:g} s")
+        self._log(f"{killed.holder} was killed at {where}; restarting in {away_s:g} s")
         self.clock.advance(away_s)
         self.lives[at] = self._start_daemon(killed.holder, self._clock_error_s())
 
@@ -332,11 +336,11 @@ class SoakRun:
         )
 
     def _pass_pause(self, holder: str) -> None:
-        """What the world and the other daemon do while this one stands still in the middle of its cycle."""
+        """Let time and the other daemon go on while this one is paused in the middle of its cycle."""
         if self._in_pause:
             return
         self._in_pause = True
-        self._log(f"{holder} stands still for {PAUSE_S:g} s")
+        self._log(f"{holder} is paused for {PAUSE_S:g} s")
         for _ in range(2):
             self.clock.advance(PAUSE_S / 2)
             for at, life in enumerate(self.lives):
@@ -349,63 +353,63 @@ class SoakRun:
         return bool(chance > 0 and self._rng.random() < chance)
 
     def _inject_faults(self) -> None:
-        dangers = self.world.fault_rates
+        rates = self.world.fault_rates
         for life in self.lives:
             self._arm_crash_points(life)
         self._inject_engine_faults()
         self._inject_cloud_faults()
-        if self._happens(dangers.policy):
+        if self._happens(rates.policy):
             self._take_policy(int(self._rng.integers(len(self.world.policies))))
-        if self._happens(dangers.foreign_launches):
+        if self._happens(rates.foreign_launches):
             self._launch_foreign_machine()
-        if self._happens(dangers.directives):
+        if self._happens(rates.directives):
             self._operator_directive()
-        if self._night_count < NIGHTS_MAX and self._happens(dangers.midnight_jumps):
+        if self._night_count < NIGHTS_MAX and self._happens(rates.midnight_jumps):
             self._jump_to_midnight()
-        if self._happens(dangers.sleep):
-            self._log("the host sleeps")
+        if self._happens(rates.sleep):
+            self._log("the host is suspended")
             self.clock.advance(float(self._rng.choice([30.0, 200.0, 4000.0], p=[0.5, 0.4, 0.1])))
-        if self._happens(0.3 if self._database_away else dangers.database_away):
+        if self._happens(0.3 if self._database_away else rates.database_away):
             self._move_database()
-        if self._happens(0.2 if self._paused else dangers.operator_pause):
+        if self._happens(0.2 if self._paused else rates.operator_pause):
             self._pause(not self._paused)
 
     def _arm_crash_points(self, life: DaemonLife) -> None:
-        dangers, crash_points = self.world.fault_rates, life.crash_points
-        if not (crash_points.kill_in or crash_points.kill_at or self._database_away) and self._happens(dangers.kill):
+        rates, crash_points = self.world.fault_rates, life.crash_points
+        if not (crash_points.kill_in or crash_points.kill_at or self._database_away) and self._happens(rates.kill):
             self._aim(crash_points)
-        if not crash_points.pause_in and self._happens(dangers.pause):
+        if not crash_points.pause_in and self._happens(rates.pause):
             crash_points.pause_in = int(self._rng.integers(1, 20))
-        if not crash_points.fail_commit_in and self._happens(dangers.commit):
+        if not crash_points.fail_commit_in and self._happens(rates.commit):
             crash_points.fail_commit_in, crash_points.fail_after_commit = (
                 int(self._rng.integers(1, 4)),
                 bool(self._rng.random() < 0.4),
             )
-        if self._happens(dangers.clock_step):
+        if self._happens(rates.clock_step):
             life.clock.error_s = max(life.clock.error_s, self._clock_error_s())
 
     def _aim(self, crash_points: CrashPoints) -> None:
-        """Let a daemon be killed soon: at any moment or, as these are few, around an effect on the world."""
+        """Plan a kill: at any point, or at one of the few around an effect on the world."""
         if self._rng.random() < 0.5:
             crash_points.kill_in = int(self._rng.integers(1, 30))
         else:
             crash_points.kill_at = str(self._rng.choice(EFFECT_POINTS))
 
     def _inject_engine_faults(self) -> None:
-        dangers = self.world.fault_rates
-        if self._happens(dangers.engine_away):
+        rates = self.world.fault_rates
+        if self._happens(rates.engine_away):
             self.runner.disconnect()
         elif self._happens(0.3):
             self.runner.reconnect()
         workers = sorted({machine.instance_id for _, machine in self._up()})
-        if workers and self._happens(dangers.silence):
+        if workers and self._happens(rates.silence):
             self.runner.silence(workers[int(self._rng.integers(len(workers)))])
         for worker in workers:
             if self._happens(0.05):
                 self.runner.unsilence(worker)
-        if workers and dangers.refused_resizes and self._happens(dangers.refused_resizes):
+        if workers and rates.refused_resizes and self._happens(rates.refused_resizes):
             self.runner.stiffen(workers[int(self._rng.integers(len(workers)))])
-        if self._happens(dangers.start):
+        if self._happens(rates.start):
             self.runner.inject(list(StartFault)[int(self._rng.integers(len(StartFault)))])
 
     def _inject_cloud_faults(self) -> None:
@@ -426,24 +430,24 @@ class SoakRun:
         return [(c, m) for c, m in everything if m.owner == OWNER and m.terminated_at is None]
 
     def _launch_foreign_machine(self) -> None:
-        """Somebody launches a machine on the same account, with a name and a token like ours, or none."""
+        """Launch a machine of another tenant on the same account, with a name and a token like ours, or without."""
         name = str(self._rng.choice(sorted(self.clouds)))
-        cloud, others = self.clouds[name], self.monitor.outsiders.foreign_machines
-        request = draw_foreign_launch(self._rng, self.monitor.offers[name], len(others), self.clock.now())
-        others[name, cloud.appear(request)] = request.expires_at
-        self._log(f"{request.owner or 'nobody'} launches {request.instance_id or 'a machine'} on {name}")
+        cloud, foreign = self.clouds[name], self.monitor.outsiders.foreign_machines
+        request = draw_foreign_launch(self._rng, self.monitor.offers[name], len(foreign), self.clock.now())
+        foreign[name, cloud.appear(request)] = request.expires_at
+        self._log(f"owner {request.owner!r} launches {request.instance_id or 'a machine'} on {name}")
 
     def _jump_to_midnight(self) -> None:
-        """Let nothing happen until shortly before, or after, the next day begins."""
+        """Let nothing happen until shortly before or after the next day begins."""
         now = self.clock.now()
         night_s = max(0.0, DAY_S - now % DAY_S + float(self._rng.uniform(-60, 30)))
-        self._log(f"everything stands still for {night_s:.0f} s")
+        self._log(f"nothing happens for {night_s:.0f} s")
         self._night_count += 1
         self._nights_s += night_s
         self.clock.advance(night_s)
 
     def _operator_directive(self) -> None:
-        """An operator drains or destroys a machine, drains a type, or takes back what was ordered."""
+        """Drain or destroy a machine, drain a type, or withdraw directives."""
         if self._database_away:
             return
         store, now = self.monitor.store, self.clock.now()
@@ -451,39 +455,39 @@ class SoakRun:
         if view.directives and self._happens(0.5):
             self._withdraw_directives()
         elif view.instances:
-            order = draw_directive(self._rng, view.instances[int(self._rng.integers(len(view.instances)))], now)
-            self._log(f"{OPERATOR} {'destroys' if order.destroy else 'drains'} {order.name}")
+            directive = draw_directive(self._rng, view.instances[int(self._rng.integers(len(view.instances)))], now)
+            self._log(f"{OPERATOR} {'destroys' if directive.destroy else 'drains'} {directive.name}")
             with store.transaction(now) as txn:
-                record_directive(txn, order)
+                record_directive(txn, directive)
 
     def _move_database(self) -> None:
-        """Take the database's file away from under everybody, or bring it back."""
+        """Move the database's file away from under the daemons, or back."""
         here, there = self.home / "hcloud.db", self.home / "elsewhere.db"
         (there if self._database_away else here).rename(here if self._database_away else there)
         self._database_away = not self._database_away
         for life in self.lives:
-            life.crash_points.cancel_kill()  # who is born without a database makes a new one
+            life.crash_points.cancel_kill()  # a daemon restarted without a database would create a new one
         self._log("the database is gone" if self._database_away else "the database is back")
 
     def _pause(self, paused: bool) -> None:
         if not self._database_away:
             self.monitor.store.set_meta(PAUSED, "an operator looks" if paused else "")
             self._paused = paused
-            self._log("an operator pauses" if paused else "an operator resumes")
+            self._log("an operator pauses the daemon" if paused else "an operator resumes the daemon")
 
     def _take_policy(self, number: int) -> None:
         self._enforce(self.world.policies[number])
 
     def _enforce(self, policy: Policy) -> None:
-        self._log(f"policy {policy.name} is in force")
+        self._log(f"policy {policy.name} is now in force")
         self.monitor.policies.append(policy)
         self.monitor.recent_policies.append(policy)
         for life in self.lives:
             life.controller.policy = policy
 
     def _stop_faults(self) -> list[str]:
-        """Let all trouble of our own making stop; who waits for money for long gets it. Returns who did not end though
-        left alone."""
+        """Stop all faults, and lift budgets after LIFT_AFTER_S. Return machines that did not expire without a
+        daemon."""
         found: list[str] = []
         if self._database_away:
             self._move_database()
@@ -508,12 +512,12 @@ class SoakRun:
     def _withdraw_directives(self) -> None:
         view = self.monitor.store.live()
         with self.monitor.store.transaction(self.clock.now()) as txn:
-            for order in view.directives:
-                withdraw_directive(txn, order.scope, order.name, OPERATOR, view.instances)
+            for directive in view.directives:
+                withdraw_directive(txn, directive.scope, directive.name, OPERATOR, view.instances)
 
     def _run_without_daemons(self) -> list[str]:
-        """Let all daemons be away for longer than a machine may live without; return which are still up."""
-        self._log("all daemons are away")
+        """Stop all daemons for longer than any lease; return machines that are still up."""
+        self._log("all daemons are down")
         for life in self.lives:
             self._injected += len(life.crash_points.injected)
             life.store.close()
@@ -524,7 +528,7 @@ class SoakRun:
 
     # --------------------------------------------------------------------------------------------------------- clients
     def _clients(self) -> None:
-        """Stubborn clients: each submits until it hears that its job was taken in, some once more, some cancel."""
+        """Act as persistent clients: submit until the job is confirmed, sometimes again, and cancel some jobs."""
         now_s = self._elapsed_s()
         for job in self.world.jobs:
             if self._database_away or now_s < job.at_s:
@@ -539,17 +543,17 @@ class SoakRun:
         try:
             call()
         except StoreError as trouble:
-            self._log(f"a client is told: {trouble}")
+            self._log(f"a client's call fails: {trouble}")
         except Killed as where:
             self._restart_killed(0, str(where))
 
     def _submit(self, job: PlannedJob) -> None:
         life = self.lives[0]
-        wanted = Submission(spec=job.spec, actor=job.spec.user, token=job.token)
-        (made,) = life.store.submit([wanted], life.clock.now())
+        submission = Submission(spec=job.spec, actor=job.spec.user, token=job.token)
+        (made,) = life.store.submit([submission], life.clock.now())
         if self._accepted.setdefault(job.token, made.id) != made.id:
-            self.bugs.append(f"twice: {job.token} is {self._accepted[job.token]} and {made.id}")
-        self.monitor.accepted[made.id] = wanted
+            self.bugs.append(f"duplicate job: {job.token} is {self._accepted[job.token]} and {made.id}")
+        self.monitor.accepted[made.id] = submission
 
     def _cancel(self, job: PlannedJob) -> None:
         life = self.lives[0]
@@ -557,8 +561,8 @@ class SoakRun:
         self._cancelled.add(job.token)
         self._log(f"{self._accepted[job.token]} is cancelled")
 
-    def _log(self, what: str) -> None:
-        self.log(f"{self.cycles:4d} {self.clock.now() - self.world.starts_at:8.1f} s  {what}")
+    def _log(self, text: str) -> None:
+        self.log(f"{self.cycles:4d} {self.clock.now() - self.world.starts_at:8.1f} s  {text}")
 
 
 def _daemon_spend(daemon: Controller) -> DaemonSpend:
@@ -578,17 +582,17 @@ def _terminations_listed_for_s(cloud: Mapping[str, Any]) -> float:
 
 
 def ignore(_: object) -> None:
-    """Do nothing."""
+    pass
 
 
 @contextmanager
 def open_soak(
-    seed: int, tamper: Tamper = ignore, tell: LogLine = ignore, place: Path | None = None
+    seed: int, tamper: Tamper = ignore, log: LogLine = ignore, place: Path | None = None
 ) -> Iterator[SoakRun]:
-    """Open the world of a seed for a block, in a folder in ``place``, or in memory where there is such a place."""
-    logging.getLogger("hcloud").addHandler(_NO_LOG)  # a verdict tells what is wrong; the rest was planted
+    """Open the world of a seed for a block, in a folder in ``place``, or in memory if possible."""
+    logging.getLogger("hcloud").addHandler(_NO_LOG)  # the result says what is wrong; errors in the log were injected
     with folder_in(place) as made:
-        soak = SoakRun(draw_world(seed), made, tamper, tell)
+        soak = SoakRun(draw_world(seed), made, tamper, log)
         try:
             yield soak
         finally:
@@ -596,8 +600,8 @@ def open_soak(
 
 
 def run_seed(
-    seed: int, most: int = CYCLES_MAX, tamper: Tamper = ignore, tell: LogLine = ignore, place: Path | None = None
+    seed: int, most: int = CYCLES_MAX, tamper: Tamper = ignore, log: LogLine = ignore, place: Path | None = None
 ) -> SoakResult:
     """Run the world of a seed, to its end or for ``most`` cycles."""
-    with open_soak(seed, tamper, tell, place) as soak:
+    with open_soak(seed, tamper, log, place) as soak:
         return soak.run(most)

@@ -32,7 +32,7 @@ def told(looks: Sequence[Sequence[EventKind]]) -> list[str]:
 
 def test_a_machine_that_is_renewed_again_and_again_while_nobody_uses_it_is_told() -> None:
     (broken,) = told([[RENEWED], [], [RENEWED]])
-    assert broken.startswith(f"in vain: {NAME}")
+    assert broken.startswith(f"unused renewal: {NAME}")
 
 
 @pytest.mark.parametrize("kind", [EventKind.UNIT_STARTED, EventKind.UNIT_ENDED])
