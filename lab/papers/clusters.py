@@ -1,4 +1,4 @@
-"""Paragon's, ARQ's and Quasar's chapters (Dissertation ch. 3, 4, 6): schedulers on clusters of their own."""
+"""The chapters of Paragon, ARQ and Quasar (Dissertation ch. 3, 4, 6): schedulers on private clusters."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ SCHEDULERS: Mapping[str, Mapping[str, Any]] = {
     ORACLE_LEAST_LOSS: {"order": "least_loss"},
     "Paragon+ARQ": {"order": "paragon", "queues": "by_quality"},
 }
-"""Least loaded; no heterogeneity; no interference; both; the same measured on two types, not three; the same with true
-speeds and pressures in place of what was classified; ours, which weighs type and neighbours against each other; and
-Paragon with admission queues."""
+"""Least loaded; without heterogeneity; without interference; both; both with profiling on two types instead of three;
+both with true speeds and pressures; ours, which weighs type against neighbours, also with the truth; and Paragon with
+admission queues."""
 SMALL = ("paragon-small-low", "paragon-small-medium", "paragon-small-phases", "paragon-small-oversubscribed")
 PUBLISHED = {
     "paragon-small-low": "not stated",
@@ -56,7 +56,7 @@ PERFORMANCE = {
     "paragon-large-low": {"Paragon": 96.0},
     "paragon-large-high": {"Paragon": 96.0, "NH": 78.0, "NI": 66.0, "LL": 52.0},
 }
-"""Mean performance, in percent of the best, where it is stated (Paragon §6.1, §6.2)."""
+"""Mean performance in percent of the best, if stated (Paragon §6.1, §6.2)."""
 WHY_OBLIVIOUS_DIFFERS = (
     "who ignores types does at 0.77 of the best here, as Paragon §1 and §2.2 say, and neighbours cost those who ignore "
     "them (NI) a tenth in the mean at most; in the paper a third, and some jobs ran out of memory"
@@ -87,10 +87,10 @@ LARGE = ("paragon-large-low", "paragon-large-high", "paragon-large-oversubscribe
 
 
 def scheduler(order: str, *, queues: str = "one", types: int = 3) -> Policy:
-    """Return a policy for a cluster that is there all the time: nothing is rented, nothing let go.
+    """Return a policy for a fixed cluster: nothing is rented and nothing is released.
 
-    Estimates are compared as they are, as the papers do; only the tightest fit wants a margin for doubt. ``types``:
-    on so many each job is profiled; Paragon's two, and the high-end one on which interference is measured (§2.4).
+    Estimates are compared without a margin, as in the papers; only the tightest fit requires one. ``types``: the number
+    of types each job is profiled on; Paragon uses two, plus a high-end one for interference (§2.4).
     """
     plain, profiled = Policy(name=order), "never" if order == "least_loaded" else "always"
     return replace(
@@ -135,7 +135,6 @@ def _claims(loads: tuple[str, ...], names: tuple[str, ...]) -> Iterator[Claim]:
 
 def _queues_help(load: str, published: str) -> Claim:
     def kept(seed: Mapping[str, Numbers], name: str) -> float:
-        """Return the percentage of jobs that kept their QoS in one run."""
         return seed[_label(name, load)]["qos_kept_pct"]
 
     return Claim(
@@ -149,14 +148,12 @@ def _queues_help(load: str, published: str) -> Claim:
 
 
 def _order(load: str, published: str, names: Set[str]) -> Iterator[Claim]:
-    """Yield what is claimed of those of the schedulers whose ``names`` these are."""
+    """Yield the claims about those schedulers that are among ``names``."""
 
     def kept(*names: str) -> Ours:
-        """Return what tells of one seed the percentage of jobs that kept their QoS, with the best of these."""
         return lambda seed: max(seed[_label(name, load)]["qos_kept_pct"] for name in names)
 
     def above_halves(name: str) -> Ours:
-        """Return by how much one keeps it for more than the better of those who know half."""
         return lambda seed: kept(name)(seed) - kept("NH", "NI")(seed)
 
     jobs, above = "% of jobs", "points above the better of NH and NI"
@@ -201,20 +198,20 @@ def _order(load: str, published: str, names: Set[str]) -> Iterator[Claim]:
             WHY_AS_GOOD,
         ),
     )
-    for who, text, said, ours, holds, unit, why in rows:
-        if who in names:
-            yield Claim(text=f"{text} ({load})", published=said, ours=ours, holds=holds, unit=unit, why=why)
+    for name, text, stated, ours, holds, unit, why in rows:
+        if name in names:
+            yield Claim(text=f"{text} ({load})", published=stated, ours=ours, holds=holds, unit=unit, why=why)
     for name, best in PERFORMANCE.get(load, {}).items():
         yield _performs(load, name, best)
 
 
 def _enough(load: str) -> float:
-    """Return for which part of the jobs (in percent) Paragon is to keep QoS under a load."""
+    """Return the percentage of jobs for which Paragon should keep QoS under a load."""
     return 85.0 if load.endswith("low") else 45.0 if load == "paragon-large-oversubscribed" else 55.0
 
 
 def _performs(load: str, name: str, published: float) -> Claim:
-    """Return the claim of a mean performance: that of Paragon is to be as good within 5 points, others' within 10."""
+    """Return the claim of a mean performance: Paragon should be at most 5 points worse, others within 10 points."""
     aware = name == "Paragon"
     return Claim(
         text=f"{name}'s mean performance ({load})",
@@ -235,7 +232,7 @@ def paragon() -> Iterator[Figure]:
     ):
         for load in loads:
             yield _schedulers(load, f"{title}: {EXPERIMENTS[load]}", source, (load,), names)
-    # Of a small part of the large cluster too few servers of each type stand idle to profile on.
+    # A small part of the large cluster has too few idle servers of each type for profiling.
     whole, few = LARGE[0], ("LL", "NH", "NI", "Paragon", LEAST_LOSS)
     yield _schedulers(f"{whole}-whole", f"All of these servers: {EXPERIMENTS[whole]}", "Paragon §6.2", (whole,), few)
 
@@ -252,7 +249,7 @@ def arq() -> Iterator[Figure]:
 
 
 def quasar() -> Iterator[Figure]:
-    """Yield Quasar's comparison: joint sizing against the sizes users ask for, placed in two ways."""
+    """Yield Quasar's comparison: joint sizing and placement against user requests placed in two ways."""
     names = {"reservation+LL": "least_loaded", "reservation+Paragon": "paragon", "Quasar": "quasar"}
     yield Figure(
         name="quasar",

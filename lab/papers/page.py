@@ -1,4 +1,4 @@
-"""Results as a page: our numbers beside the published ones, with pictures."""
+"""Writes results as a Markdown page: our numbers next to the published ones, with charts."""
 
 from __future__ import annotations
 
@@ -12,18 +12,21 @@ from lab.papers.study import Claim, Figure, Results, RunSize, judge
 
 UNITS = {"_pct": "%", "_usd": "USD", "_s": "s"}
 PAGE_OF_DOCUMENTATION = re.compile(r"\[[a-z]+\]\(([a-z]+\.md)\)")
-"""A link to one of the documentation's pages, as the page and the sources of figures have them."""
+"""A link to a documentation page, as used in the page and in figures' sources."""
 
 
 FigureResults = tuple[Figure, Results, RunSize]
-"""A figure, what came of it, and how much of its experiments was run."""
+"""A figure, its results, and the size of the run."""
 
 
 def markdown(
     chapters: Mapping[str, Sequence[FigureResults]], command: str, missing: Sequence[str] = (), *, linked: bool = True
 ) -> str:
-    """Return the whole page; pictures are expected as ``results/NAME.svg`` beside it. ``missing``: figures not run.
-    ``linked``: the documentation's pages stand beside it, else they are named without a link that leads nowhere."""
+    """Return the whole page; charts are expected as ``results/NAME.svg`` next to it.
+
+    ``missing``: names of figures without results. ``linked``: documentation pages are next to it; else they are named
+    without a link.
+    """
     lines = [
         "# Results: the papers' experiments, run again",
         "",
@@ -68,7 +71,7 @@ def _figure(figure: Figure, found: Results, size: RunSize) -> Iterator[str]:
 
 
 def _claim_row(claim: Claim, found: Results) -> str:
-    """Return a claim as a row; where a run of long ago did not read off what it is about, that is said."""
+    """Return a claim as a table row; a stored run may lack the numbers it needs."""
     try:
         ours, holds = judge(claim, found)
     except KeyError:
@@ -79,7 +82,7 @@ def _claim_row(claim: Claim, found: Results) -> str:
 
 
 def _verdict(claim: Claim, ours: Mean, holds: bool) -> str:
-    """Return whether what is so of the mean is so within its limits as well, as far as the seeds can tell."""
+    """Return whether a claim holds on average and within its limits."""
     if ours.half_width is None:
         return "holds with one seed" if holds else "**departs**"
     limits = [claim.holds(ours.value - ours.half_width), claim.holds(ours.value + ours.half_width)]
@@ -102,7 +105,7 @@ def _cell(runs: Sequence[Mapping[str, float]], name: str) -> str:
 
 
 def bars_svg(figure: Figure, found: Results) -> str:
-    """Draw the figure's main number of every case as a bar, with its 95 % limits."""
+    """Return a chart of the figure's main number by case, with 95 % limits."""
     means = {label: _mean(runs, figure.drawn) for label, runs in found.items()}
     return limits_svg(f"{figure.title}: {_head(figure.drawn)}", means)
 

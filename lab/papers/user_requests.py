@@ -1,8 +1,8 @@
-"""What users ask for: seldom what their programs need.
+"""What users request, which is seldom what their programs need.
 
-At Twitter 70 % of the workloads reserved up to ten times what they used, 20 % reserved down to a fifth of what they
-needed, and the rest was about right (Dissertation §4.1, fig. 4.1d). Between these ends every factor is equally likely
-on a logarithmic axis, which is ours, and each program's user asks for the same again and again.
+At Twitter 70 % of the workloads reserved up to ten times what they used, 20 % down to a fifth of what they needed, and
+the rest was about right (Dissertation §4.1, fig. 4.1d). Between these ends every factor is equally likely on a
+logarithmic axis (an assumption of ours), and the user of a program always requests the same.
 """
 
 from __future__ import annotations
@@ -15,16 +15,17 @@ from hcloud.simulator.program_models import seeded_random
 from hcloud.simulator.workload import Arrival, Workload
 
 OVERSIZED, UNDERSIZED = 0.7, 0.2
-"""The shares of users who ask for too much and for too little."""
+"""The shares of users who request too much and too little."""
 MOST_OVER, MOST_UNDER = 10.0, 5.0
+"""The largest factors above and below what is needed."""
 SMALLEST_VCPUS = 1.0
 STEP_VCPUS = 0.1
 
 
 def with_user_requests(workload: Workload, seed: int, *, largest_vcpus: float, sized: bool) -> Workload:
-    """Return the same jobs with what their users ask for, at most ``largest_vcpus`` (the largest machine).
+    """Return the same jobs with what their users request, at most ``largest_vcpus`` (the largest machine).
 
-    ``sized``: users leave it to the planner how many vCPUs their jobs really get.
+    ``sized``: the planner may choose how many vCPUs a job really gets.
     """
     programs = sorted({identify(each.spec).program for each in workload.arrivals})
     seeded_random(seed, "users").shuffle(programs)
@@ -39,8 +40,7 @@ def with_user_requests(workload: Workload, seed: int, *, largest_vcpus: float, s
 
 
 def _factors(count: int) -> Sequence[float]:
-    """Return by what each of ``count`` users is off: the quantiles of the distribution, so that few users are as far
-    off as many."""
+    """Return the factor of each of ``count`` users: quantiles, so that few users have the same distribution as many."""
     return [_factor((at + 0.5) / count) for at in range(count)]
 
 
@@ -53,7 +53,7 @@ def _factor(quantile: float) -> float:
 
 
 def _round_vcpus(vcpus: float) -> float:
-    """Return so many vCPUs as people write them: whole ones, tenths of a single one."""
+    """Return vCPUs as people write them: whole numbers, and tenths below one."""
     return float(round(vcpus)) if vcpus >= 1 else round(vcpus / STEP_VCPUS) * STEP_VCPUS
 
 

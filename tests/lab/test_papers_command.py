@@ -77,8 +77,8 @@ def test_a_size_without_a_job_is_told_with_its_figure_and_leaves_nothing(lab: La
     words = ("--figure", "parts-of-the-world", "--share", "1e-5", "--hours", "0.001", "--seeds", "1")
     _, err = lab.run("papers", "parts", *words, "--processes", "2", "--out", "new/er/page.md", exit_code=2)
     assert err == (
-        "hcloud: --figure parts-of-the-world: high-variability: there is no job in --share 1e-05 of its load for "
-        "--hours 0.001; make one of them larger\n"
+        "hcloud: --figure parts-of-the-world: high-variability: --share 1e-05 for --hours 0.001 has no job; "
+        "increase one of them\n"
     )
     assert list(lab.directory.iterdir()) == []
 
@@ -95,11 +95,11 @@ def test_results_that_are_no_folder_are_told_so(lab: LabShell) -> None:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--figure", "nosuch"], "there is no such figure; known here: arq, "),
-        (["--figure", "mapings"], "there is no such figure; did you mean 'mappings'?"),
-        (["quasar", "--figure", "mappings"], "none of these figures belongs to the chapters named"),
+        (["--figure", "nosuch"], "unknown figure; known here: arq, "),
+        (["--figure", "mapings"], "unknown figure; did you mean 'mappings'?"),
+        (["quasar", "--figure", "mappings"], "none of these figures belongs to the selected chapters"),
         (["tarcil"], "tarcil"),
-        (["--no-run"], "there are no results here to write a page from"),
+        (["--no-run"], "there are no results to write a page from"),
     ],
 )
 def test_what_cannot_be_reproduced_is_refused(lab: LabShell, words: list[str], sentence: str) -> None:
@@ -113,7 +113,7 @@ def test_results_that_are_none_are_told_with_their_name(lab: LabShell, content: 
     (lab.directory / "results").mkdir()
     (lab.directory / "results" / "quasar.json").write_text(content)
     _, err = lab.run("papers", "quasar", "--no-run", exit_code=2)
-    assert err.startswith("hcloud: results/quasar.json: is not what an earlier run wrote there; remove it")
+    assert err.startswith("hcloud: results/quasar.json: not written by this command; remove the file")
     assert err.count("\n") == 1
     assert not (lab.directory / "results.md").exists()
 
@@ -172,7 +172,7 @@ def test_numbers_that_no_run_wrote_are_one_sentence(lab: LabShell, kept: str) ->
     (lab.directory / "results").mkdir()
     (lab.directory / "results" / "mappings.json").write_text(kept)
     _, err = lab.run("papers", "--figure", "mappings", "--no-run", exit_code=2)
-    assert err.startswith("hcloud: results/mappings.json: is not what an earlier run wrote there; remove it")
+    assert err.startswith("hcloud: results/mappings.json: not written by this command; remove the file")
 
 
 def test_numbers_that_cannot_be_kept_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -102,7 +102,7 @@ def test_numbers_of_plans_that_failed_are_not_to_be_trusted_and_none_is_made_a_f
         "seen: planning failed (a bug in HCloud) and skipped job-3 (KeyError: 3 in ladders.py, of); growth (x); "
         "do not trust these numbers"
     )
-    with pytest.raises(HCloudError, match="planning failed with job-3"):
+    with pytest.raises(HCloudError, match="planning failed on job-3"):
         numbers_of(failed)
 
 
