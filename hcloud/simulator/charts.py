@@ -41,7 +41,8 @@ KINDS = {"batch": "#4878a8", "service": "#e08a3c"}
 def allocation_svg(outcomes: Sequence[SimulationResult]) -> str:
     """Return vCPUs up by market (areas) and vCPUs held by jobs (line) over time, for each outcome on the same
     scales."""
-    most = max((max(_up(each), default=1.0) for each in outcomes), default=1.0)
+    by_market = [each.series.up_vcpus.values() for each in outcomes]
+    most = max((sum(vcpus) for markets in by_market for vcpus in zip(*markets, strict=True)), default=1.0)
     span_s = max((each.span_s for each in outcomes), default=1.0)
     parts: list[str] = []
     for number, each in enumerate(outcomes):
@@ -200,10 +201,6 @@ def _box(outcome: SimulationResult, kind: str, top: int, most: float) -> Iterato
 
 def _log_x(seconds: float, longest: float) -> float:
     return PLOT_LEFT + PLOT_WIDTH * math.log10(max(seconds, 1.0)) / max(math.log10(longest), 1e-9)
-
-
-def _up(outcome: SimulationResult) -> list[float]:
-    return [sum(amounts) for amounts in zip(*outcome.series.up_vcpus.values(), strict=True)]
 
 
 def _allocation(outcome: SimulationResult, top: int, most: float, span_s: float) -> Iterator[str]:

@@ -54,9 +54,12 @@ def _cloud_of(offers: Sequence[Offer], taken: Sequence[Offer]) -> dict[str, obje
     boot_s = median(offer.instance_type.boot_delay_s for offer in offers)
     factors = _region_factors(offers)
     one_host = any(offer.pool_free is not None for offer in offers)
+    by_type: dict[str, list[Offer]] = defaultdict(list)
+    for offer in offers:
+        by_type[offer.instance_type.name].append(offer)
     return {
         **MEASURED,
-        "types": {name: _type(own, factors) for name, own in _by_type(offers).items()},
+        "types": {name: _type(own, factors) for name, own in sorted(by_type.items())},
         "zones": sorted({offer.zone for offer in offers}),
         "regions": {offer.zone: offer.region for offer in offers},
         "region_price_factors": factors,
@@ -68,13 +71,6 @@ def _cloud_of(offers: Sequence[Offer], taken: Sequence[Offer]) -> dict[str, obje
         "reserved_default": 0,
         "spot": FIXED_PRICES if one_host else SPOT,
     }
-
-
-def _by_type(offers: Sequence[Offer]) -> dict[str, list[Offer]]:
-    found: dict[str, list[Offer]] = defaultdict(list)
-    for offer in offers:
-        found[offer.instance_type.name].append(offer)
-    return dict(sorted(found.items()))
 
 
 def _region_factors(offers: Sequence[Offer]) -> dict[str, float]:
@@ -196,7 +192,10 @@ def cloud_of_catalogue(known: PriceCatalogue, cloud: str, region: str) -> dict[s
     if region not in regions:
         raise BadInput(f"--cloud {cloud}/{region}: no price is known there; {nearest(region, regions)}")
     names = sorted({key.type for key in known.quotes if (key.cloud, key.region) == (cloud, region)})
-    sizes = {name: size for name in names if (size := known.sizes.get((cloud, name))) is not None and _ordinary(size)}
+    listed = {name: size for name in names if (size := known.sizes.get((cloud, name))) is not None}
+    sizes = {
+        name: size for name, size in listed.items() if not size.burstable and size.arch == "x86_64" and not size.gpus
+    }
     types = {
         name: made for name, size in sizes.items() if (made := _catalogue_type(known, (cloud, region, name), size))
     }
@@ -218,10 +217,6 @@ def cloud_of_catalogue(known: PriceCatalogue, cloud: str, region: str) -> dict[s
         "reserved_default": 0,
         "spot": SPOT,
     }
-
-
-def _ordinary(size: TypeSize) -> bool:
-    return not size.burstable and size.arch == "x86_64" and not size.gpus
 
 
 def _catalogue_type(known: PriceCatalogue, place: tuple[str, str, str], size: TypeSize) -> dict[str, object]:

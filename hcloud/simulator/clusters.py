@@ -134,15 +134,13 @@ def _batch(run: Run, number: int, vcpus: int, nodes: int = 1) -> JobSpec:
     )
 
 
-def _paragon_job(programs: Programs, at_s: float, number: int, mean_run_s: float) -> Arrival:
-    name, kind, vcpus, count = POOLS[int(programs.rng.integers(len(POOLS)))]
-    run = programs.pick(kind, vcpus, mean_run_s, name=name, programs=count, inputs=1)
-    return Arrival(at_s=at_s, run_s=run.run_s, spec=_batch(run, number, vcpus))
-
-
 def _paragon(rng: np.random.Generator, times: Sequence[float], mean_run_s: float) -> list[Arrival]:
-    programs = Programs(rng)
-    return [_paragon_job(programs, at_s, number, mean_run_s) for number, at_s in enumerate(sorted(times), 1)]
+    programs, arrivals = Programs(rng), []
+    for number, at_s in enumerate(sorted(times), 1):
+        name, kind, vcpus, count = POOLS[int(rng.integers(len(POOLS)))]
+        run = programs.pick(kind, vcpus, mean_run_s, name=name, programs=count, inputs=1)
+        arrivals.append(Arrival(at_s=at_s, run_s=run.run_s, spec=_batch(run, number, vcpus)))
+    return arrivals
 
 
 def _evenly_spaced(step_s: float, count: int) -> list[float]:
@@ -197,14 +195,11 @@ def _private_cluster(heterogeneity: float, servers: Sequence[Server]) -> Truth:
     Its types differ more than a cloud's, and pressure is higher on smaller servers. Under medium load 88 % of the jobs
     ran on their best type (Paragon fig. 9), so the common ranking of types follows their number.
     """
-    pressure = (FULL_VCPUS / _usual_vcpus(servers)) ** PRESSURE_BY_SIZE
+    # The mean over cores of the size of their server.
+    usual_vcpus = sum(each.count * each.vcpus**2 for each in servers) / sum(each.count * each.vcpus for each in servers)
+    pressure = (FULL_VCPUS / usual_vcpus) ** PRESSURE_BY_SIZE
     room = tuple((each.name, float(each.count * each.vcpus)) for each in servers)
     return Truth(external_load=0.0, heterogeneity=heterogeneity, room=room, pressure=pressure)
-
-
-def _usual_vcpus(servers: Sequence[Server]) -> float:
-    """Return the size of the server that an average core is on."""
-    return sum(each.count * each.vcpus**2 for each in servers) / sum(each.count * each.vcpus for each in servers)
 
 
 _SMALL, _LARGE = _private_cluster(5.2, PARAGON_SMALL), _private_cluster(2.8, PARAGON_EC2)

@@ -371,25 +371,22 @@ def _consolidate(peer: PeerTool, context: PlanContext) -> None:
     if context.stopping or context.gone:
         return  # jobs evicted by the last consolidation have not been placed yet
     rented = [at for at in fleet.staying if fleet.placeable[at] and fleet.holdings[at] and not _reserved(context, at)]
-    movable = [at for at in rented if fleet.load[at] < UNDERUSED and _may_move(context, at)]
+    underused = [at for at in rented if fleet.load[at] < UNDERUSED]
+    movable = [
+        at
+        for at in underused
+        if all(job.spec.interruptible and job.spec.nodes.count == 1 for job, _ in fleet.holdings[at])
+    ]
     movable.sort(key=lambda at: (len(fleet.holdings[at]), float(fleet.load[at])))
     emptied = next((at for at in movable if not _jobs_without_room(context, at)), None)
     if emptied is not None:
-        _empty(context, emptied)
+        name = fleet.instances[emptied].id
+        reason = Reason(code="consolidated", text=f"{name} is underused and its jobs fit on other machines")
+        context.add(Drain(instance_id=name, reason=reason))
+        for job, _ in fleet.holdings[emptied]:
+            context.stop(job, FailureCause.EVICTED, reason)
     elif not fleet.coming.any():
         _launch_replacement(peer, context, movable)
-
-
-def _may_move(context: PlanContext, at: int) -> bool:
-    return all(job.spec.interruptible and job.spec.nodes.count == 1 for job, _ in context.fleet.holdings[at])
-
-
-def _empty(context: PlanContext, at: int) -> None:
-    name = context.fleet.instances[at].id
-    reason = Reason(code="consolidated", text=f"{name} is underused and its jobs fit on other machines")
-    context.add(Drain(instance_id=name, reason=reason))
-    for job, _ in context.fleet.holdings[at]:
-        context.stop(job, FailureCause.EVICTED, reason)
 
 
 def _launch_replacement(peer: PeerTool, context: PlanContext, movable: Sequence[int]) -> None:

@@ -218,14 +218,12 @@ def type_speeds(
 
     ``heterogeneity`` 0: all types alike; 1: as measured on clouds. ``ranking``: the common preference; None: random.
     """
-    logs = {name: _log_speed(model.traits, name, seed, heterogeneity, ranking) for name in types}
+    logs = dict[str, float]()
+    for name in types:
+        common, *own = (weight * feature for weight, feature in zip(model.traits, _features(name, seed), strict=True))
+        logs[name] = heterogeneity * sum(own) + (heterogeneity * common if ranking is None else ranking[name])
     best = max(logs.values(), default=0.0)
     return {name: math.exp(each - best) for name, each in logs.items()}
-
-
-def _log_speed(traits: Sequence[float], name: str, seed: int, heterogeneity: float, ranking: Ranking | None) -> float:
-    common, *own = (weight * feature for weight, feature in zip(traits, _features(name, seed), strict=True))
-    return heterogeneity * sum(own) + (heterogeneity * common if ranking is None else ranking[name])
 
 
 @lru_cache(maxsize=10_000)

@@ -69,16 +69,15 @@ def count_qos_losses(
     runs, losses = unit_runs(events), Counter[str]()
     for each in performances:
         if not each.kept and each.kind == "batch" and each.running > 0 and each.job_id in runs.last:
-            losses[_main_cause(runs, each, specs, world)] += 1
+            run = runs.last[each.job_id]
+            type_name = runs.types[run.instance_id].rpartition("/")[2]
+            factors = {
+                TYPE: world.relative_speed(specs[each.job_id], type_name),
+                NEIGHBOURS: _neighbour_factor(runs, run, specs, world),
+            }
+            factors[REST] = each.running / math.prod(factors.values())
+            losses[min(factors, key=factors.__getitem__)] += 1
     return losses
-
-
-def _main_cause(runs: UnitRuns, job: JobPerformance, specs: Mapping[str, JobSpec], world: World) -> str:
-    run, spec = runs.last[job.job_id], specs[job.job_id]
-    type_name = runs.types[run.instance_id].rpartition("/")[2]
-    parts = {TYPE: world.relative_speed(spec, type_name), NEIGHBOURS: _neighbour_factor(runs, run, specs, world)}
-    parts[REST] = job.running / math.prod(parts.values())
-    return min(parts, key=lambda name: parts[name])
 
 
 def _neighbour_factor(runs: UnitRuns, own: UnitRun, specs: Mapping[str, JobSpec], world: World) -> float:

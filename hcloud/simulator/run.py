@@ -130,7 +130,9 @@ class Simulation:
     _specs: dict[str, JobSpec] = field(default_factory=dict)
     _waiting: list[Arrival] = field(init=False)
     _clouds: Sequence[VirtualCloud] = field(init=False)
-    _profiling: FilteredRows[Job] = field(default_factory=lambda: FilteredRows(_is_of_profiling))
+    _profiling: FilteredRows[Job] = field(
+        default_factory=lambda: FilteredRows(lambda job: job.spec.profile is not None)
+    )
 
     def __post_init__(self) -> None:
         """Build the deployment. Raises ConfigError if the cloud's settings are invalid."""
@@ -238,8 +240,8 @@ class Simulation:
             self.progress.submitted += len(due)
 
     def _has_scheduled_events(self) -> bool:
-        sources = [self._runner, *self._clouds]
-        return bool(self._waiting) or any(each.next_event_at() is not None for each in sources)
+        times = [self._runner.next_event_at(), *(cloud.next_event_at() for cloud in self._clouds)]
+        return bool(self._waiting) or any(at is not None for at in times)
 
     def _step_s(self, outcome: ApplyResult, still_s: float) -> float:
         """Return the seconds to the next cycle.
@@ -296,10 +298,6 @@ class Simulation:
     def close(self) -> None:
         """Close the store."""
         self.store.close()
-
-
-def _is_of_profiling(job: Job) -> bool:
-    return job.spec.profile is not None
 
 
 @contextmanager

@@ -113,7 +113,9 @@ def _with_sensitive(scenario: Scenario, part: float | None) -> Scenario:
 
 def _running_jobs(scenario: Scenario, at: float) -> float:
     """Return the number of concurrent jobs that fills the cores."""
-    return scenario.cores(at) / _mean_cores(scenario)
+    batch = scenario.batch_per_service
+    mean_cores = (batch * BATCH_MEAN + _service_mean(scenario)) / (batch + 1)
+    return scenario.cores(at) / mean_cores
 
 
 BATCH_CORES, BATCH_ODDS = (1, 2, 4), (0.87, 0.11, 0.02)
@@ -122,11 +124,6 @@ BATCH_MEAN = float(np.dot(BATCH_CORES, BATCH_ODDS))
 
 def _service_mean(scenario: Scenario) -> float:
     return BATCH_MEAN * scenario.batch_per_service / scenario.batch_cores_per_service
-
-
-def _mean_cores(scenario: Scenario) -> float:
-    batch = scenario.batch_per_service
-    return (batch * BATCH_MEAN + _service_mean(scenario)) / (batch + 1)
 
 
 def _job(

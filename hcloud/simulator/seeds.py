@@ -198,9 +198,9 @@ def _single_seed_notes(policies: Sequence[Repeated], seeds: Sequence[int]) -> It
     for note in wait_notes([each.outcomes[0] for each in policies]):
         yield f"seed {seeds[0]}, {note}"
     for policy, note_on in product(policies, (failures_of, defects_of)):
-        notes = [(seed, note) for seed, each in zip(seeds, policy.outcomes, strict=True) if (note := note_on(each))]
-        more = f" (with {len(notes)} of {len(seeds)} seeds)" if len(notes) > 1 else ""
-        yield from [f"seed {seed}, {note}{more}" for seed, note in notes[:1]]
+        noted = [(seed, text) for seed, each in zip(seeds, policy.outcomes, strict=True) if (text := note_on(each))]
+        more = f" (with {len(noted)} of {len(seeds)} seeds)" if len(noted) > 1 else ""
+        yield from [f"seed {seed}, {text}{more}" for seed, text in noted[:1]]
 
 
 def mean_costs(policies: Sequence[Repeated]) -> Mapping[str, Mean]:

@@ -68,6 +68,7 @@ class HostClock:
     error_s: float = 0.0
 
     def now(self) -> float:
+        """Return the time that the daemon's host shows."""
         return self.world.now() + self.error_s
 
     def wait(self, wake: object, timeout_s: float) -> bool:
@@ -582,7 +583,7 @@ def _terminations_listed_for_s(cloud: Mapping[str, Any]) -> float:
 
 
 def ignore(_: object) -> None:
-    pass
+    """Do nothing."""
 
 
 @contextmanager

@@ -73,7 +73,7 @@ def test_prices_that_were_refreshed_are_those_that_count(files: Shell) -> None:
         ("at,load\n0,1\n5,1e300\n", "bad.csv:3: load is 1e+300; it must be from 0 to 100000"),
         ("at,load\n0,-1\n5,1\n", "bad.csv:2: load is -1; it must be from 0 to 100000"),
         ("at,load\n0,1\n1.7e9,1\n", "bad.csv: the last time comes 19676 days after the first; it must be at most 3650"),
-        ("at,load\n0,1,3\n5,1\n", "bad.csv:2: 1 value more than columns; the first is '3'"),
+        ("at,load\n0,1,3\n5,1\n", "bad.csv:2: there is 1 value more than columns; the first is '3'"),
     ],
 )
 def test_wrong_load_is_named_by_file_and_line(files: Shell, content: str, says: str) -> None:
@@ -100,7 +100,7 @@ def test_terms_that_are_no_numbers_are_refused(files: Shell, wrong: str) -> None
         ("a,1e300,0,0.1", "term_months is 1e+300; it must be at most 1200"),
         ("a,12,1e300,0.1", "upfront_usd is 1e+300; it must be at most 1000000000"),
         (" ,12,0,0.1", "option is empty; it must be a name, by which results are told apart"),
-        ("a,12,0,0.1,7", "1 value more than columns; the first is '7'"),
+        ("a,12,0,0.1,7", "there is 1 value more than columns; the first is '7'"),
     ],
 )
 def test_terms_that_nobody_offers_are_refused(files: Shell, wrong: str, says: str) -> None:

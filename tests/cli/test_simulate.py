@@ -124,7 +124,7 @@ def test_scenario_by_name_is_shown_as_a_table(desk: Shell) -> None:
         (["hcloud-statik"], "there is no scenario 'hcloud-statik'; did you mean 'hcloud-static'?"),
         (["none.csv"], "none.csv: no such file"),
         (["static", "--cycle", "0"], "invalid value for '--cycle': 0.0 is not in the range"),
-        (["cloud.yaml"], "cloud.yaml:2: types: there is no such key; known here: jobs, load, name"),
+        (["cloud.yaml"], "cloud.yaml:2: types: unknown key; known here: jobs, load, name"),
         (["jobs.txt"], "jobs.txt: a workload file is a scenario (.yaml), or a job log (.swf) or a list of"),
         (["jobs.csv", "--policy", "none.yaml"], "none.yaml"),
         (["jobs.csv", "--reserved", "many"], "--reserved 'many': write TYPE=COUNT"),
@@ -161,7 +161,7 @@ def test_scenario_by_name_is_shown_as_a_table(desk: Shell) -> None:
         (["jobs.csv", "--out", "/dev/full"], "--out /dev/full is not a directory"),
         (
             ["static", "--share", "1e-5", "--hours", "0.01"],
-            "hcloud: static: there is no job in --share 1e-05 of its load for --hours 0.01; make one of them larger",
+            "hcloud: static: --share 1e-05 for --hours 0.01 has no job; increase one of them",
         ),
         (["torn.csv.gz"], "torn.csv.gz: cannot be unpacked (Compressed file ended before"),
         (["plain.swf.gz"], "plain.swf.gz: cannot be unpacked (Not a gzipped file"),
@@ -297,7 +297,7 @@ def test_people_are_told_how_far_from_the_bound_a_policy_is_in_three_digits_and_
     assert all(each != round(each, 2) for each in times)
     rows = [line.split() for line in told.splitlines() if line.startswith(("mine  ", "peer:on-demand-only  "))]
     assert [row[3] for row in rows] == [f"{each:.2f}" for each in times]
-    assert "\npeer:NAME: placement and buying rules re-implemented here" in told
+    assert "\npeer:NAME: a tool's placement and purchasing rules, re-implemented" in told
 
 
 @pytest.mark.parametrize("rivals", [[], ["peer:on-demand-only"]])

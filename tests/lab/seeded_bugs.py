@@ -1,4 +1,4 @@
-"""Daemons with one bug each, for soak runs: which promise finds it out is told in ``test_soak``."""
+"""Daemons with one seeded bug each, for soak runs; ``test_soak`` says which invariant detects each bug."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def ignores_budgets(daemon: Controller, _: pytest.MonkeyPatch) -> None:
 
 
 def ignores_user_budgets(daemon: Controller, _: pytest.MonkeyPatch) -> None:
-    """Keeps to what all may spend together, but not to what each may."""
+    """Keeps total budgets, but not those of users."""
     _plan_under(daemon, lambda policy: replace(policy, budgets=replace(policy.budgets, per_user={})))
 
 
@@ -175,13 +175,13 @@ def ignores_caps(daemon: Controller, patch: pytest.MonkeyPatch) -> None:
 
 
 def forgets_spend_before_start(_: Controller, patch: pytest.MonkeyPatch) -> None:
-    """Reads the log, at its start, from when the first machine was asked for that is still there."""
+    """After a restart, reads the log only from the launch of the oldest machine that is still up."""
     patch.setattr(hcloud.controller, "month_start", lambda now: now)
     patch.setattr(hcloud.controller, "CLOCK_SKEW_S", 0.0)
 
 
 def forgets_ended_machines(_: Controller, patch: pytest.MonkeyPatch) -> None:
-    """Knows, after a restart, nothing of machines that began before this month and are gone."""
+    """After a restart, forgets machines that started before this month and have ended."""
 
     def read_spend(store: Any, now: float) -> spend_ledger.SpendLedger:
         book, live = spend_ledger.SpendLedger(), store.live().instances
@@ -242,7 +242,7 @@ def terminates_foreign_machines(daemon: Controller, _: pytest.MonkeyPatch) -> No
 
 
 class Confused(InstanceObserver):
-    """Knows its machines by their names, which others may use as well."""
+    """Matches machines by name, which other tenants may use as well."""
 
     def listing_facts(self, name: str, listing: Listing, *rest: Any) -> Any:
         tokens = {row.id: row.token for row in self.store.live().instances if row.provider_id is None}
@@ -259,7 +259,7 @@ def pushes_no_leases(daemon: Controller, _: pytest.MonkeyPatch) -> None:
 
 
 def renews_idle_machines(daemon: Controller, _: pytest.MonkeyPatch) -> None:
-    """Ends no idle machine, and renews them all."""
+    """Terminates no idle machine and renews them all."""
     honest = daemon.planner
 
     def plan(snapshot: Snapshot, policy: Policy, rng: Any) -> Plan:
@@ -275,7 +275,7 @@ def renews_idle_machines(daemon: Controller, _: pytest.MonkeyPatch) -> None:
 
 
 def keeps_idle_machines(daemon: Controller, _: pytest.MonkeyPatch) -> None:
-    """Ends no idle machine: each lives on to the end of its time."""
+    """Terminates no idle machine: each lives until its lease expires."""
     _plan_under(daemon, lambda policy: replace(policy, retention=RetentionPolicy(minimum_s=3000.0, maximum_s=3600.0)))
 
 
@@ -284,7 +284,7 @@ def never_times_out_boots(daemon: Controller, _: pytest.MonkeyPatch) -> None:
 
 
 def leases_for_a_day(daemon: Controller, _: pytest.MonkeyPatch) -> None:
-    """Lets machines live for a day, as if nothing could befall it meanwhile."""
+    """Leases machines for a day, as if the daemon could not fail meanwhile."""
     _plan_under(daemon, lambda policy: replace(policy, lease=replace(policy.lease, horizon_s=86_400.0)))
 
 
@@ -315,7 +315,7 @@ def ignores_instance_types(daemon: Controller, _: pytest.MonkeyPatch) -> None:
 
 
 def retries_launch_with_new_token(daemon: Controller, _: pytest.MonkeyPatch) -> None:
-    """A repeated launch is a second machine under a token of its own."""
+    """A retried launch creates a second machine."""
 
     def launch(cloud: Any, request: LaunchRequest) -> CloudInstance:
         known = any(m.token == request.token for m in cloud.machines(request.expires_at))
@@ -341,7 +341,7 @@ def launches_another_type(daemon: Controller, _: pytest.MonkeyPatch) -> None:
 
 
 def engine_renews_by_name(_: Controller, patch: pytest.MonkeyPatch) -> None:
-    """Machines of others may be called as ours are."""
+    """Machines of other tenants may have the same names."""
     honest = MockProvider.set_expiry
 
     def set_expiry(self: Any, expiries: Mapping[str, float]) -> frozenset[str]:
@@ -360,7 +360,7 @@ def renews_longer_than_booked(daemon: Controller, _: pytest.MonkeyPatch) -> None
 
 
 class TrustsPartialListings(InstanceObserver):
-    """Takes absence from any listing, however partial, for the end of a machine."""
+    """Takes absence from any listing, even a partial one, for termination."""
 
     def _surely_absent(self, instance: Instance, listing: Listing, asked_at: float) -> bool:
         return instance.state is not InstanceState.REQUESTED
@@ -404,7 +404,7 @@ def keeps_larger_ranks_after_refusal(_: Controller, patch: pytest.MonkeyPatch) -
 
 
 def takes_silence_for_end(daemon: Controller, _: pytest.MonkeyPatch) -> None:
-    """Releases what runs on a silent machine, so that it is run again elsewhere."""
+    """Releases units on a silent machine, so that they run again elsewhere."""
     honest = daemon.observer
 
     def observe(policy: Policy, lease: LeaderLease | None = None) -> Any:
@@ -467,7 +467,7 @@ def charges_first_unit_for_all(_: Controller, patch: pytest.MonkeyPatch) -> None
 
 
 class ObservesEndsLate(InstanceObserver):
-    """Takes machines for ended only when it hears of that."""
+    """Takes a machine for ended only once it observes that."""
 
     def listing_facts(self, name: str, listing: Listing, *rest: Any) -> Any:
         heard = tuple(replace(each, terminated_at=None) for each in listing.instances)
@@ -479,7 +479,7 @@ def books_machines_until_end_is_observed(daemon: Controller, _: pytest.MonkeyPat
 
 
 def ignores_hourly_budget(daemon: Controller, patch: pytest.MonkeyPatch) -> None:
-    """Keeps to budgets of days and months, but not to those of an hour."""
+    """Keeps daily and monthly budgets, but not hourly ones."""
     _plan_under(daemon, lambda policy: replace(policy, budgets=replace(policy.budgets, per_hour_usd=None)))
     patch.setattr(hcloud.apply.machines, "_refuse_beyond_caps", lambda *_: None)
 
@@ -493,7 +493,7 @@ def places_on_draining_machines(_: Controller, patch: pytest.MonkeyPatch) -> Non
 
 
 def ignores_inherited_intents(daemon: Controller, _: pytest.MonkeyPatch) -> None:
-    """Does not go on with what was asked of machines and units in an earlier life."""
+    """Does not resume intents of an earlier process."""
     honest, seen = daemon.applier.resume, {intent.token for intent in daemon.store.live().intents}
 
     def resume(intents: Sequence[Intent], policy: Policy, lease: LeaderLease | None = None) -> int:
@@ -503,7 +503,7 @@ def ignores_inherited_intents(daemon: Controller, _: pytest.MonkeyPatch) -> None
 
 
 def starts_ranks_twice(daemon: Controller, _: pytest.MonkeyPatch) -> None:
-    """The other name is that of the rank's next start, as after an eviction."""
+    """The second name is that of the rank's next start, as after an eviction."""
     units = daemon.applier.units
     honest = units.runner.start
 

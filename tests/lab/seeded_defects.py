@@ -1,4 +1,4 @@
-"""Daemons with one bug each in how they get round defects, for soak runs: see ``seeded_bugs``."""
+"""Daemons with one seeded bug each in their fault isolation, for soak runs; see ``seeded_bugs``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Soak runs: no promise is broken in a few worlds of trouble, and each promise is broken by a daemon with one bug."""
+"""Soak runs: a healthy daemon violates no invariant, and each invariant is violated by a daemon with one seeded bug."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from tests.lab import seeded_bugs, seeded_defects
 from tests.lab.seeded_bugs import Bug
 
 SEEDS = (*range(6), 180_955, 190_886)
-"""The last two once found defects: an end that could not be recorded, and larger bounds that were not taken back."""
+"""The last two once found bugs: an end that could not be recorded, and larger limits that were not reverted."""
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_no_promise_is_broken_whatever_the_trouble(seed: int) -> None:
+def test_no_invariant_is_violated_under_faults(seed: int) -> None:
     verdict = run_seed(seed)
     assert verdict.violations == (), verdict.replay
 
 
-def test_a_replay_shows_the_same_in_another_process() -> None:
+def test_replay_is_identical_in_another_process() -> None:
     program = "from lab.soak.run import run_seed; print(run_seed(4, 60).digest)"
     environment = {**os.environ, "PYTHONHASHSEED": "12345"}
     told = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
@@ -41,7 +41,7 @@ def test_a_replay_shows_the_same_in_another_process() -> None:
     assert run_seed(5, 60).digest != run_seed(4, 60).digest
 
 
-def test_the_command_tells_what_came_of_each_world_and_how_to_see_a_violation_again(
+def test_command_reports_each_world_and_how_to_reproduce_a_violation(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     told = CliRunner().invoke(
@@ -59,10 +59,9 @@ def test_the_command_tells_what_came_of_each_world_and_how_to_see_a_violation_ag
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_who_ends_a_soak_learns_how_far_it_came_and_nothing_stays_behind(
+def test_interrupted_soak_reports_progress_and_leaves_nothing_behind(
     monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    """A machine's memory is where worlds are kept: what stays there is lost to everybody else."""
 
     def broken_in_the_first_world_and_ended_in_the_second(world: SoakRun) -> list[str]:
         if world.world.seed == 2:
@@ -80,7 +79,7 @@ def test_who_ends_a_soak_learns_how_far_it_came_and_nothing_stays_behind(
     assert left == []
 
 
-def test_worlds_side_by_side_are_told_in_their_order_and_an_early_end_leaves_nothing(
+def test_parallel_worlds_are_reported_in_order_and_leave_nothing_behind(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
@@ -101,7 +100,7 @@ def test_worlds_side_by_side_are_told_in_their_order_and_an_early_end_leaves_not
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_world_that_is_stopped_while_its_database_is_away_has_a_verdict() -> None:
+def test_run_stopped_without_its_database_has_a_result() -> None:
     with open_soak(1) as world:
         before = world.run(3)
         world._move_database()
@@ -167,9 +166,9 @@ BUGS: dict[str, tuple[Bug, int]] = {
     "bug: the plan failed": (seeded_defects.fails_planning_running_jobs, 1),
     "bug: job-. fails with a defect of HCloud": (seeded_defects.blames_other_jobs, 29),
 }
-"""By the promise that finds it out: a seeded bug, and the seed of a world in which it shows."""
+"""By the invariant that detects it: a seeded bug, and the seed of a world in which it shows."""
 OTHERS = range(12)
-"""Worlds that are tried where the first no longer shows it: their course changes with every change of the planner."""
+"""Worlds to try if the first no longer shows the bug: runs change with every change of the planner."""
 
 
 MORE: list[tuple[str, Bug, int]] = [
@@ -205,7 +204,7 @@ MORE: list[tuple[str, Bug, int]] = [
 
 
 @pytest.mark.parametrize(("promise", "bug", "first"), [*((promise, *found) for promise, found in BUGS.items()), *MORE])
-def test_each_promise_can_be_broken_by_a_bug(
+def test_each_invariant_is_violated_by_a_seeded_bug(
     promise: str, bug: Bug, first: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found: list[str] = []
@@ -213,9 +212,9 @@ def test_each_promise_can_be_broken_by_a_bug(
         found += found_with(bug, seed, monkeypatch).violations
         if any(re.match(promise, violation, re.DOTALL) for violation in found):
             return
-    raise AssertionError(f"nobody noticed; found were {found}")
+    raise AssertionError(f"the bug was not detected; violations were {found}")
 
 
-def test_a_defect_is_told_with_the_line_that_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bug_is_reported_with_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     told = found_with(seeded_bugs.fails_in_cycle, 1, monkeypatch).violations[0]
     assert "Traceback" in told and seeded_bugs.__file__ in told

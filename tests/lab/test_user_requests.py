@@ -1,4 +1,4 @@
-"""What users ask for is off as the Twitter cluster's users were, and the world knows what their jobs need."""
+"""Users request what they guess, as on Twitter's cluster, and the world knows what their jobs need."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ TYPES = {"n1.16": Resources(vcpus=16, memory_mib=61_440)}
 WHOLE = make_scenario("high-variability", share=1.0, hours=0.2)
 
 
-def test_most_users_ask_for_too_much_and_some_for_too_little() -> None:
+def test_most_users_request_too_much_and_some_too_little() -> None:
     jobs = with_user_requests(WHOLE, 0, largest_vcpus=16.0, sized=True).arrivals
     parts = [each.spec.resources.vcpus / (each.needs_vcpus or 0.0) for each in jobs]
     assert 0.5 < sum(part > 1.0 for part in parts) / len(parts) < 0.8
@@ -21,7 +21,7 @@ def test_most_users_ask_for_too_much_and_some_for_too_little() -> None:
     assert all(each.spec.vcpus_within is not None for each in jobs)
 
 
-def test_same_user_and_program_ask_for_the_same_and_nothing_but_the_size_is_changed() -> None:
+def test_requests_depend_on_the_program_and_change_only_the_size() -> None:
     asked = with_user_requests(WHOLE, 3, largest_vcpus=16.0, sized=False)
     seen: dict[tuple[str, float | None], float] = {}
     for before, after in zip(WHOLE.arrivals, asked.arrivals, strict=True):
@@ -31,7 +31,7 @@ def test_same_user_and_program_ask_for_the_same_and_nothing_but_the_size_is_chan
         assert (after.run_s, after.spec.target, after.spec.vcpus_within) == (before.run_s, before.spec.target, None)
 
 
-def test_more_than_a_job_needs_makes_it_no_faster_and_less_makes_it_slower() -> None:
+def test_excess_vcpus_do_not_speed_up_a_job_and_missing_ones_slow_it() -> None:
     arrival = next(
         each for each in with_user_requests(WHOLE, 1, largest_vcpus=16.0, sized=True).arrivals if each.needs_vcpus == 4
     )

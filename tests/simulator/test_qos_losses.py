@@ -1,4 +1,4 @@
-"""By what simulated jobs lost their quality of service, and a planner that is told the truth."""
+"""Causes of lost QoS of simulated jobs, and the planner with perfect knowledge."""
 
 from collections.abc import Iterator
 
@@ -60,7 +60,7 @@ def performance(running: float) -> JobPerformance:
     return JobPerformance(job_id="job-1", kind="batch", running=running, turnaround=running, kept=running >= 0.95)
 
 
-def test_a_job_on_the_wrong_type_lost_by_its_type_and_one_beside_another_by_its_neighbour(world: World) -> None:
+def test_losses_are_attributed_to_type_or_neighbour(world: World) -> None:
     specs = {"job-1": job("sort"), "job-2": job("crunch")}
     by_speed = sorted(TYPES, key=lambda name: world.relative_speed(specs["job-1"], name))
     slow, best = by_speed[0], by_speed[-1]
@@ -79,13 +79,13 @@ def test_a_job_on_the_wrong_type_lost_by_its_type_and_one_beside_another_by_its_
     assert count_qos_losses(earlier, [performance(left)], specs, world) == {REST: 1}
 
 
-def test_who_kept_its_quality_or_never_ran_is_not_counted(world: World) -> None:
+def test_jobs_with_kept_qos_or_without_a_run_are_not_counted(world: World) -> None:
     events = [machine("i", "a.large"), *stay(1, "i", 0.0, 100.0)]
     assert count_qos_losses(events, [performance(0.96)], {"job-1": job("sort")}, world) == {}
     assert count_qos_losses([], [performance(0.5)], {"job-1": job("sort")}, world) == {}
 
 
-def test_beliefs_become_the_truth_in_the_unit_in_which_they_were_measured(world: World) -> None:
+def test_corrected_beliefs_are_true_in_the_measured_unit(world: World) -> None:
     model = world.program_model(job("sort"))
     wrong = Estimate(value=1.0, low=0.5, high=2.0)
     seen = Estimate(value=0.01 * world.speed_on_type(model, "a.large"), low=0.0, high=1.0, observed=True)
@@ -101,7 +101,7 @@ def test_beliefs_become_the_truth_in_the_unit_in_which_they_were_measured(world:
     assert corrected(world, "ada:never-seen~12345678", belief) is belief
 
 
-def test_nobody_can_be_told_a_truth_there_is_not() -> None:
+def test_oracle_without_truth_is_refused() -> None:
     made = make_experiment("paragon-small-low", share=0.02)
     with pytest.raises(BadInput, match="truth is None"):
         Setting(workload=made.workload, policy=Policy(name="any"), oracle=True)

@@ -1,4 +1,4 @@
-"""Scenarios in files: the load that was described, of the kinds of jobs that were named."""
+"""Scenario files: the described load, made of the described kinds of jobs."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ jobs:
 
 
 def scenario(tmp_path: Path, text: str) -> FileScenario:
-    """The scenario of a file with this text."""
+    """Return the scenario of a file with this text."""
     path = tmp_path / "evenings.yaml"
     path.write_text(text)
     return read_scenario(path)
 
 
-def test_load_is_what_was_described_from_its_beginning_to_its_end(tmp_path: Path) -> None:
+def test_load_follows_its_description_from_start_to_end(tmp_path: Path) -> None:
     made = scenario(tmp_path, "load: [[0, 400], [1, 400], [2, 1200], [4, 400]]" + JOBS).make(0, 1.0)
     used = np.array(made.cores())
     assert made.name == "evenings" and 3.9 * 3600 < made.span_s <= 4 * 3600
@@ -42,20 +42,20 @@ def test_load_rises_to_its_peaks_and_falls_again_though_jobs_run_for_long(tmp_pa
         assert used[minute] == pytest.approx(wanted, abs=6), minute
 
 
-def test_jobs_larger_than_a_small_part_of_the_load_come_now_and_then(tmp_path: Path) -> None:
+def test_jobs_too_large_for_the_load_arrive_occasionally(tmp_path: Path) -> None:
     made = scenario(tmp_path, "load: [[0, 1], [20, 1]]\njobs: [{vcpus: 8, run_s: 900, run_spread: 0}]\n")
     counts = [len(made.make(seed, 1.0).arrivals) for seed in range(5)]
     assert np.mean(counts) == pytest.approx(made.expected_jobs(), rel=0.15)
 
 
-def test_kinds_of_one_name_are_programs_of_their_own(tmp_path: Path) -> None:
+def test_kinds_with_the_same_name_are_different_programs(tmp_path: Path) -> None:
     jobs = "\njobs: [{vcpus: 1, run_s: 60}, {vcpus: 2, run_s: 60}, {name: web, vcpus: 4, run_s: 60}]\n"
     made = scenario(tmp_path, "load: [[0, 50], [0.2, 50]]" + jobs).make(0, 1.0)
     programs = {each.spec.resources.vcpus: each.spec.command for each in made.arrivals}
     assert len(set(programs.values())) == 3 and programs[4] == ("simulated", "web")
 
 
-def test_kinds_come_as_often_as_their_weights_say_and_run_as_long_as_told(tmp_path: Path) -> None:
+def test_kinds_follow_their_weights_and_run_times(tmp_path: Path) -> None:
     made = scenario(tmp_path, "load: [[0, 0], [0.01, 600], [3, 600]]" + JOBS).make(1, 1.0)
     kinds = Counter(each.spec.name.partition("-")[0] for each in made.arrivals)
     assert kinds["etl"] / kinds["web"] == pytest.approx(3.0, rel=0.15)
@@ -76,7 +76,7 @@ def test_same_seed_makes_the_same_jobs_and_another_others(tmp_path: Path) -> Non
     assert len(made.make(3, 0.5).arrivals) == pytest.approx(len(made.make(3, 1.0).arrivals) / 2, rel=0.3)
 
 
-def test_whoever_promises_nothing_has_jobs_without_a_promise(tmp_path: Path) -> None:
+def test_kinds_without_a_target_are_best_effort(tmp_path: Path) -> None:
     made = scenario(tmp_path, "name: any\nload: [[0, 8], [0.1, 8]]\njobs: [{vcpus: 1, run_s: 60, nodes: 2}]\n").make(
         0, 1
     )
@@ -86,7 +86,7 @@ def test_whoever_promises_nothing_has_jobs_without_a_promise(tmp_path: Path) -> 
     assert len({each.spec.name for each in made.arrivals}) == len(made.arrivals)
 
 
-def test_a_load_too_small_for_any_job_is_told(tmp_path: Path) -> None:
+def test_load_too_small_for_any_job_is_refused(tmp_path: Path) -> None:
     tiny = scenario(tmp_path, "load: [[0, 1], [0.25, 1]]\njobs: [{vcpus: 4096, run_s: 600}]\n")
     with pytest.raises(NoJobs) as told:
         tiny.make(0, 0.5)
@@ -96,13 +96,13 @@ def test_a_load_too_small_for_any_job_is_told(tmp_path: Path) -> None:
     )
 
 
-def test_a_load_too_short_for_any_job_is_told_with_the_seconds_it_lasts(tmp_path: Path) -> None:
+def test_load_too_short_for_any_job_is_refused_with_its_seconds(tmp_path: Path) -> None:
     short = scenario(tmp_path, "name: short\nload: [[0, 0], [0.0001, 8]]" + JOBS)
     with pytest.raises(NoJobs, match=r"evenings.yaml:2: load: .* at most 8 vCPUs for 0.36 s, but the smallest kind"):
         short.make(0, 1.0)
 
 
-def test_jobs_that_chance_makes_too_long_are_told_by_their_kind(tmp_path: Path) -> None:
+def test_randomly_too_long_jobs_are_refused_by_kind(tmp_path: Path) -> None:
     made = scenario(tmp_path, "load: [[0, 90], [1, 90]]\njobs:\n- {vcpus: 1, run_s: 3e8, run_spread: 2}\n")
     with pytest.raises(BadInput, match=r"evenings.yaml:3: jobs\[0\]: run_s 3e\+08 with run_spread 2 makes a job of"):
         made.make(0, 1.0)
@@ -138,7 +138,7 @@ def test_jobs_that_chance_makes_too_long_are_told_by_their_kind(tmp_path: Path) 
         ('name: "a\\nb"\nload: [[0, 1], [1, 1]]' + JOBS, "name: must have 1 to 100 printable characters"),
     ],
 )
-def test_a_file_that_is_no_scenario_is_told_with_file_line_and_key(tmp_path: Path, text: str, words: str) -> None:
+def test_invalid_scenario_file_is_refused_with_file_line_and_key(tmp_path: Path, text: str, words: str) -> None:
     with pytest.raises((ConfigError, BadInput)) as told:
         scenario(tmp_path, text)
     assert words in str(told.value) and "evenings.yaml:" in str(told.value)

@@ -1,4 +1,4 @@
-"""Policies with several seeds: means, limits, and differences between those that met the same chance."""
+"""Policies over several seeds: means, limits, and paired differences."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NOTHING = outcome_of("nobody", list)
 
 
 def policy(name: str, costs_usd: Sequence[float], met: Sequence[float | None] = ()) -> Repeated:
-    """A policy that cost so much with each seed, and met so many of a hundred targets."""
+    """Return a policy with these costs and percentages of targets met by seed."""
     targets = met or [100.0] * len(costs_usd)
     return Repeated(
         name=name,
@@ -28,7 +28,7 @@ def policy(name: str, costs_usd: Sequence[float], met: Sequence[float | None] = 
 
 
 def row_of(table: ReportTable, name: str) -> dict[str, Value]:
-    """The row of a policy, by column."""
+    """Return a policy's row by column."""
     return next(row for row in table.to_json()["rows"] if row["policy"] == name)
 
 
@@ -60,15 +60,13 @@ def test_seeds_are_compared_one_by_one_so_that_an_expensive_hour_counts_for_neit
         ([0.9, 1.0, 1.1], [None, 100.0, 100.0], "not significant"),
     ],
 )
-def test_a_difference_that_may_be_chance_is_called_so(
-    costs: Sequence[float], met: Sequence[float | None], words: str
-) -> None:
+def test_insignificant_difference_is_marked(costs: Sequence[float], met: Sequence[float | None], words: str) -> None:
     said = verdict(policy("a", [1.0] * 3), policy("b", costs, met))
     assert words in said
     assert ("targets" in said) == (None not in met)
 
 
-def test_what_is_free_has_no_percentages() -> None:
+def test_zero_cost_has_no_percentages() -> None:
     assert verdict(policy("a", [0.0, 1.0]), policy("b", [1.0, 1.0])) == "b compared with a: targets met unchanged"
 
 
@@ -80,7 +78,7 @@ def test_a_number_that_one_seed_lacks_is_not_there_and_one_that_all_lack_has_no_
     assert "target_met_pct" not in {column.name for column in nobody.columns}
 
 
-def test_who_leaves_jobs_undone_is_not_held_against_the_bound() -> None:
+def test_policy_with_undone_jobs_has_no_times_bound() -> None:
     bound = Bound(usd=0.5, committed_usd=0.0, deadlines_kept=False, slots=1)
     done = replace(policy("a", [1.0, 2.0]), bounds=(bound, bound))
     undone = replace(done, name="b", outcomes=(replace(done.outcomes[0], succeeded=3), done.outcomes[1]))
@@ -91,7 +89,6 @@ def test_who_leaves_jobs_undone_is_not_held_against_the_bound() -> None:
 
 def test_people_read_each_number_with_its_limits() -> None:
     def shown(value: Value, limit: Value, unit: str) -> str:
-        """Both with one digit, and the unit of the column."""
         return f"{value:.1f} ±{limit:.1f}{unit}"
 
     table = paired(repeated_table([policy("a", [1.0, 2.0])], [0, 1]), shown)
@@ -101,7 +98,7 @@ def test_people_read_each_number_with_its_limits() -> None:
     assert table.rows[0][names.index("jobs")] == 8
 
 
-def test_failures_and_defects_are_told_with_whatever_seed_they_came() -> None:
+def test_failures_and_bugs_are_noted_with_their_first_seed() -> None:
     bad = replace(NOTHING, jobs=3, failed_by=(FailureReason(code="impossible", text="too large", jobs=2),))
     worse = replace(bad, planning_failed=("job-1 (KeyError)",))
     notes = repeated_table([Repeated(name="ours", outcomes=(NOTHING, bad, worse), bounds=())], range(5, 8)).notes

@@ -1,4 +1,4 @@
-"""Workloads from job logs, lists and the daemon's past."""
+"""Workloads from job logs, CSV lists, history and scenarios."""
 
 from dataclasses import replace
 from statistics import fmean
@@ -58,7 +58,7 @@ def test_jobs_so_long_after_a_logs_beginning_that_they_have_no_date_are_refused_
         read_swf(far, "log.swf", LogReading())
 
 
-def test_lines_of_parts_of_a_job_that_was_stopped_and_went_on_are_no_jobs_of_their_own() -> None:
+def test_lines_about_parts_of_a_resumed_job_are_skipped() -> None:
     line = "1 0 5 {} 4 -1 -1 4 600 -1 {} 1 1 1 1 -1 -1 -1\n"
     whole, first, last = line.format(60, 1), line.format(20, 2), line.format(40, 3).replace("1 0 5", "1 -1 5")
     made = read_swf(whole + first + last, "log.swf", LogReading())
@@ -67,14 +67,14 @@ def test_lines_of_parts_of_a_job_that_was_stopped_and_went_on_are_no_jobs_of_the
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
-def test_job_log_has_lines_as_editors_count_them_whatever_its_comments_hold(end: str) -> None:
+def test_job_log_lines_are_counted_like_editors_do(end: str) -> None:
     comments = "; a page\x0c ends, 1 2\x85 3\u2028 4" + end + end
     assert len(read_swf(comments + LOG.replace("\n", end), "log.swf", LogReading()).arrivals) == 2
     with pytest.raises(BadInput, match=r"log\.swf:4: expected 18 numbers"):
         read_swf(f"{comments}; more{end}1 2{end}", "log.swf", LogReading())
 
 
-def test_job_log_that_keeps_a_user_secret_has_one_all_the_same() -> None:
+def test_job_log_without_a_user_has_an_unknown_user() -> None:
     (job,) = read_swf("1 0 5 60 4 -1 -1 4 600 -1 1 -1 1 1 1 -1 -1 -1\n", "log.swf", LogReading()).arrivals
     assert job.spec.user == "unknown"
 
@@ -119,7 +119,7 @@ def test_job_log_that_keeps_a_user_secret_has_one_all_the_same() -> None:
         ("1 0 5 60 4 -1 -1 4 600 -1 1 1 1 1 1 -1 -1 -1 7\n", "log.swf:1: expected 18 numbers, not 19"),
     ],
 )
-def test_what_is_no_job_log_is_refused_with_the_line(text: str, words: str) -> None:
+def test_invalid_job_log_is_refused_with_its_line(text: str, words: str) -> None:
     with pytest.raises(BadInput, match=words):
         read_swf(text, "log.swf", LogReading())
 
@@ -191,7 +191,7 @@ def test_list_of_arrivals_gives_jobs_in_order_of_time() -> None:
         ('at_s,run_s,vcpus,name\n0,1,1,"a\n', "jobs.csv:2: is not valid CSV"),
     ],
 )
-def test_what_is_no_list_of_arrivals_is_refused_with_line_and_column(text: str, words: str) -> None:
+def test_invalid_list_of_arrivals_is_refused_with_line_and_column(text: str, words: str) -> None:
     with pytest.raises(BadInput, match=words):
         read_csv(text, "jobs.csv")
 
@@ -201,14 +201,14 @@ def test_arrivals_as_spreadsheets_write_them_are_read() -> None:
     assert (job.run_s, job.spec.interruptible) == (10.0, False)
 
 
-def test_comments_among_arrivals_are_passed_over_and_counted_as_lines() -> None:
+def test_comments_among_arrivals_are_skipped_but_counted_as_lines() -> None:
     text = "# from the cluster\nat_s,run_s,vcpus\n# the first day\n0,10,1\n"
     assert len(read_csv(text + "#\n5,10,1\n", "jobs.csv").arrivals) == 2
     with pytest.raises(BadInput, match=r"jobs.csv:5: run_s is 'long'"):
         read_csv(text + "0,long,1\n", "jobs.csv")
 
 
-def test_empty_lines_among_arrivals_are_passed_over_and_counted_as_lines() -> None:
+def test_empty_lines_among_arrivals_are_skipped_but_counted_as_lines() -> None:
     text = "\n\r\nat_s,run_s,vcpus\n  \n0,10,1\n,,\r\n"
     assert len(read_csv(text + "5,10,1\n\n", "jobs.csv").arrivals) == 2
     with pytest.raises(BadInput, match=r"jobs.csv:7: run_s is 'long'"):
@@ -246,7 +246,7 @@ def test_history_is_replayed_with_deadlines_that_move_with_their_jobs() -> None:
     )
 
 
-def test_history_without_a_job_says_so() -> None:
+def test_history_without_a_job_is_refused() -> None:
     with pytest.raises(BadInput, match="history: there is no job to simulate; 1 job has not"):
         from_past([past(0.0, None)])
 
@@ -264,7 +264,7 @@ def test_scenario_has_the_load_it_states_and_is_the_same_for_the_same_seed(name:
     assert len(batch) / services == pytest.approx(scenario.batch_per_service, rel=0.15)
 
 
-def test_more_of_the_jobs_can_be_sensitive_each_as_large_as_ever() -> None:
+def test_share_of_sensitive_jobs_can_grow_without_changing_sizes() -> None:
     usual, more = (make_scenario("high-variability", 1, hours=0.5, sensitive=part) for part in (None, 0.8))
 
     def sizes(work: Workload, kind: str) -> list[float | None]:
@@ -288,8 +288,7 @@ def test_unknown_scenario_or_size_is_refused() -> None:
 @pytest.mark.parametrize(
     ("first_s", "run_s", "cores"), [(0.0, 30.0, 50.0), (45.0, 30.0, 50.0), (45.0, 6.0, 10.0), (0.0, 90.0, 150.0)]
 )
-def test_load_of_short_jobs_that_come_at_regular_times_is_seen(first_s: float, run_s: float, cores: float) -> None:
-    """A hundred jobs each minute: their begin and end between two looks, or all of them at one."""
+def test_load_of_short_jobs_at_regular_times_is_counted(first_s: float, run_s: float, cores: float) -> None:
     (job,) = read_csv(f"at_s,run_s,vcpus\n0,{run_s},1\n", "jobs.csv").arrivals
     jobs = tuple(replace(job, at_s=first_s + 60.0 * n) for n in range(200) for _ in range(100))
     work = Workload(name="regular", arrivals=jobs)

@@ -1,4 +1,4 @@
-"""The simulated world: what is true of programs and machines, and that a planner learns it only by measuring."""
+"""The simulated world: the truth about programs and machines, which a planner learns only by measuring."""
 
 import math
 from collections import Counter
@@ -90,7 +90,7 @@ def test_its_best_type_is_one_on_which_a_job_fits() -> None:
     assert made.speeds(machine("m.2xlarge"), [resident(1, spec)], 0.0)[0] == [1.0]
 
 
-def test_where_owners_buy_what_suits_each_type_is_the_best_for_as_much_as_there_is_room_on_it() -> None:
+def test_ranking_by_room_makes_each_type_the_best_for_its_share() -> None:
     vcpus, room = {f"t{number}": 4.0 for number in range(4)}, {"t0": 80.0, "t1": 40.0, "t2": 20.0, "t3": 20.0}
 
     def favourites(ranking: Ranking | None) -> Counter[str]:
@@ -104,7 +104,7 @@ def test_where_owners_buy_what_suits_each_type_is_the_best_for_as_much_as_there_
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_neighbours_slow_each_other_as_much_as_they_cause_and_bear(kind: str) -> None:
+def test_neighbours_slow_each_other_by_pressure_and_tolerance(kind: str) -> None:
     one, other = draw_program("one", kind, 7, phased=0.0), draw_program("other", kind, 7, phased=0.0)
     assert one.performance_under([0.0] * len(SOURCES)) == 1.0
     at_limit = [min(tolerated, 100.0) for tolerated in one.tolerated]
@@ -113,7 +113,7 @@ def test_neighbours_slow_each_other_as_much_as_they_cause_and_bear(kind: str) ->
     assert one.performance_under([2 * each for each in other.caused]) <= one.performance_under(other.caused)
 
 
-def test_who_leaves_makes_who_stays_faster() -> None:
+def test_remaining_units_speed_up_when_one_leaves() -> None:
     made = world(STILL, ("sort", "analytics"), ("cache", "service"), ("crunch", "analytics"))
     specs = [job("sort"), job("cache", "service"), job("crunch")]
     together, until = made.speeds(machine(), [resident(n, spec) for n, spec in enumerate(specs, 1)], 0.0)
@@ -122,7 +122,7 @@ def test_who_leaves_makes_who_stays_faster() -> None:
     assert until == float("inf")
 
 
-def test_only_smaller_machines_that_are_not_reserved_feel_others() -> None:
+def test_external_load_affects_only_small_unreserved_machines() -> None:
     made = world(replace(STILL, external_load=0.25, external_swing=0.1), ("cache", "service"))
     spec = job("cache", "service")
     alone = [resident(1, spec)]
@@ -136,7 +136,7 @@ def test_only_smaller_machines_that_are_not_reserved_feel_others() -> None:
 
 
 @pytest.mark.parametrize("market", [Market.RESERVED, Market.ON_DEMAND])
-def test_a_machine_drifts_while_the_same_unit_stays_on_it_also_where_no_strangers_are(market: Market) -> None:
+def test_machine_drifts_while_the_same_unit_stays_even_without_other_tenants(market: Market) -> None:
     made = world(replace(STILL, drift=0.02, external_step_s=300.0), ("sort", "analytics"))
     at, speeds = 0.0, []
     while at < 300.0 * 200:
@@ -190,7 +190,7 @@ def test_types_are_alike_without_heterogeneity_and_a_factor_apart_with_it() -> N
 
 
 class Halves:
-    """Each unit has its part of the machine."""
+    """Each unit gets an equal share of the machine."""
 
     def speeds(self, machine: SimulatedMachine, residents: list[Resident], now: float) -> tuple[list[float], float]:
         return [1.0 / len(residents)] * len(residents), float("inf")
@@ -212,7 +212,7 @@ class Cloud:
         return None
 
 
-def test_progress_is_summed_over_all_speeds_a_unit_ran_at_even_between_two_looks() -> None:
+def test_progress_adds_up_over_all_speeds_between_observations() -> None:
     clock = ManualClock(0.0)
     runner = FakeRunner([Cloud()], clock, work=lambda _: Work(duration_s=60.0), surroundings=Halves())
     first, second = unit("job-1", job("a")), unit("job-2", job("b"))
@@ -226,7 +226,7 @@ def test_progress_is_summed_over_all_speeds_a_unit_ran_at_even_between_two_looks
     assert ends == {first.id: 90.0, second.id: 120.0}
 
 
-def test_jobs_beside_each_other_take_longer_and_profiles_are_learned(tmp_path: Path) -> None:
+def test_colocated_jobs_are_profiled_and_classified(tmp_path: Path) -> None:
     work = make_scenario("high-variability", 1, hours=0.1, share=0.02)
     with simulated(Setting(workload=work, policy=LEARNING, truth=Truth()), tmp_path) as simulation:
         simulation.run()
@@ -234,12 +234,12 @@ def test_jobs_beside_each_other_take_longer_and_profiles_are_learned(tmp_path: P
     assert {"job_profiled", "job_classified"} <= kinds
 
 
-def test_a_world_of_nonsense_is_refused() -> None:
+def test_invalid_world_is_refused() -> None:
     with pytest.raises(BadInput, match="the world's noise is -1"):
         Truth(noise=-1)
 
 
-def test_strangers_take_a_few_percent_on_small_machines_and_nothing_on_full_servers() -> None:
+def test_other_tenants_cost_a_few_percent_on_small_machines_only() -> None:
     kept: dict[tuple[str, float], float] = {}
     for kind in ("analytics", "service"):
         models = [draw_program(f"{kind}{n}", kind, 0, phased=0.0) for n in range(40)]
