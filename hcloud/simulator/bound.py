@@ -222,8 +222,8 @@ def _size(job: Arrival) -> tuple[float, float, float]:
 
 def _least_vcpus(job: Arrival) -> float:
     """Return the fewest vCPUs with which a rank may run; a planner that sizes jobs may give less than requested."""
-    asked, within = job.spec.resources.vcpus, job.spec.vcpus_within
-    return asked if within is None else min(asked, within[0])
+    requested, within = job.spec.resources.vcpus, job.spec.vcpus_within
+    return requested if within is None else min(requested, within[0])
 
 
 def _solve(classes: _JobClasses, machines: _Machines, edges: np.ndarray, last_at_s: float) -> float:

@@ -118,15 +118,15 @@ def _quotas(offers: Sequence[Offer], taken: Sequence[Offer]) -> list[dict[str, o
     quotas: list[dict[str, object]] = []
     for region in sorted({offer.region for offer in offers}):
         here = [offer for offer in offers if offer.region == region]
-        had = [offer for offer in taken if offer.region == region]
+        used = [offer for offer in taken if offer.region == region]
         free = [offer.pool_free.vcpus for offer in here if offer.pool_free is not None]
         if free:
-            quotas.append({"region": region, "vcpus": max(free) + _vcpus(had), "told": True})
+            quotas.append({"region": region, "vcpus": max(free) + _vcpus(used), "told": True})
             continue
         for market in (Market.ON_DEMAND, Market.SPOT):
             left = [_vcpus_left(offer) for offer in here if offer.market is market]
             if left and math.isfinite(sum(left)):
-                same = [offer for offer in had if offer.market is market]
+                same = [offer for offer in used if offer.market is market]
                 whole = max(left) + _vcpus(same)
                 quotas.append({"region": region, "market": market.value, "vcpus": whole, "told": True})
     return quotas
@@ -241,12 +241,12 @@ def reserved_for(policy: Policy, workload: Workload, cloud: Mapping[str, object]
     if Market.RESERVED.value not in _names(cloud.get("markets", Market)):
         return {}
     cores, strategy = workload.cores(), policy.provisioning.strategy
-    wanted = {"sr": 1.15 * max(cores), "hf": _steady_cores(cores), "hm": _steady_cores(cores)}.get(strategy, 0.0)
+    cores_needed = {"sr": 1.15 * max(cores), "hf": _steady_cores(cores), "hm": _steady_cores(cores)}.get(strategy, 0.0)
     server = _full_server(cloud.get("types"))
     if server is None:
         return {}
     name, vcpus = server
-    count = math.ceil(wanted / vcpus) if strategy == "sr" else round(wanted / vcpus)
+    count = math.ceil(cores_needed / vcpus) if strategy == "sr" else round(cores_needed / vcpus)
     return {name: count} if count else {}
 
 

@@ -242,15 +242,15 @@ def ranking_by_room(
     name. Fitted by shrinking steps over programs drawn for it, which request 1, 2 or 4 vCPUs.
     """
     names, chances = sorted(types), seeded_random(seed, "ranking")
-    asked = np.array([chances.choice(REQUESTED_VCPUS) for _ in range(RANKING_PROGRAMS)], dtype=np.float64)
-    own = np.array([[chances.gauss(0.0, 1.0) * OWN_TRAIT * math.sqrt(p) for p in OWN_PARTS] for _ in asked])
+    requested = np.array([chances.choice(REQUESTED_VCPUS) for _ in range(RANKING_PROGRAMS)], dtype=np.float64)
+    own = np.array([[chances.gauss(0.0, 1.0) * OWN_TRAIT * math.sqrt(p) for p in OWN_PARTS] for _ in requested])
     logs = heterogeneity * own @ np.array([_features(name, seed)[1:] for name in names]).T
-    logs[asked[:, None] > np.maximum(1.0, np.array([types[name] for name in names]))] = -math.inf
-    wanted = np.array([room[name] for name in names]) / sum(room[name] for name in names)
+    logs[requested[:, None] > np.maximum(1.0, np.array([types[name] for name in names]))] = -math.inf
+    target = np.array([room[name] for name in names]) / sum(room[name] for name in names)
     ranking = np.zeros(len(names))
     for step in range(RANKING_STEPS):
-        favourites = np.bincount((logs + ranking).argmax(axis=1), weights=asked, minlength=len(names))
-        ranking += 0.3 / (1 + step / 20) * np.clip(wanted - favourites / asked.sum(), -0.1, 0.1)
+        favourites = np.bincount((logs + ranking).argmax(axis=1), weights=requested, minlength=len(names))
+        ranking += 0.3 / (1 + step / 20) * np.clip(target - favourites / requested.sum(), -0.1, 0.1)
     return dict(zip(names, (ranking - ranking.mean()).tolist(), strict=True))
 
 

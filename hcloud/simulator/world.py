@@ -258,12 +258,12 @@ class World:
         """Return the factor of type, size and straggling. It is 1 for a profiling run, whose readings include them."""
         if unit.profile is not None:
             return 1.0
-        asked, model = task.spec, task.program
+        spec, model = task.spec, task.program
         factor = self.speed_on_type(model, machine.type_name) / task.best
         if unit.resources.vcpus != task.needs_vcpus:
             factor *= task.on_vcpus(unit.resources.vcpus)
-        if (nodes := max(1, len(unit.peers))) != asked.nodes.count:
-            factor *= model.on_nodes(nodes) / model.on_nodes(asked.nodes.count)
+        if (nodes := max(1, len(unit.peers))) != spec.nodes.count:
+            factor *= model.on_nodes(nodes) / model.on_nodes(spec.nodes.count)
         return factor * STRAGGLER_SPEED if self._straggles(unit.id) else factor
 
     def _straggles(self, unit_id: str) -> bool:
@@ -341,10 +341,10 @@ class World:
     ) -> Iterator[Reading]:
         request, model = unit.profile, task.program
         assert request is not None
-        asked, type_name = task.spec, request.type_column.rpartition("/")[2]
+        spec, type_name = task.spec, request.type_column.rpartition("/")[2]
         # CPU time does not say how much work is done in it.
         on_type = 1.0 if measure is Measure.CPU else self.speed_on_type(model, type_name)
-        alone = best * on_type / task.best / model.on_nodes(asked.nodes.count)
+        alone = best * on_type / task.best / model.on_nodes(spec.nodes.count)
         if request.nodes > 1:
             value = alone * task.on_vcpus(request.steps_vcpus[0]) * model.on_nodes(request.nodes)
             yield self._ratio("nodes", str(request.nodes), value, noisy)

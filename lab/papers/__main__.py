@@ -29,7 +29,7 @@ DOCUMENTATION_COMMAND = "python -m lab.papers --no-run"
 
 @click.command()
 @click.argument("chapters", nargs=-1, type=click.Choice(sorted(CHAPTERS)))
-@click.option("--figure", "wanted", multiple=True, help="Only this figure, by its file name; may be repeated.")
+@click.option("--figure", "figure_names", multiple=True, help="Only this figure, by its file name; may be repeated.")
 @click.option("--share", type=FiniteRange(0, 1, min_open=True), default=1.0, show_default=True,
               help="Share of each experiment's jobs or load.")  # fmt: skip
 @click.option("--hours", type=FiniteRange(LEAST_HOURS, MOST_HOURS), default=2.0, show_default=True,
@@ -41,7 +41,7 @@ DOCUMENTATION_COMMAND = "python -m lab.papers --no-run"
               help="The page; charts and numbers go to `results/` next to it.")  # fmt: skip
 def reproduce(
     chapters: tuple[str, ...],
-    wanted: tuple[str, ...],
+    figure_names: tuple[str, ...],
     share: float,
     hours: float,
     seeds: int,
@@ -56,8 +56,10 @@ def reproduce(
     """
     size = RunSize(share=share, hours=hours, seeds=seeds)
     named = chapters or tuple(CHAPTERS)
-    figures = {name: [each for each in CHAPTERS[name][1]() if not wanted or each.name in wanted] for name in named}
-    _refuse_unknown(wanted, figures)
+    figures = {
+        name: [each for each in CHAPTERS[name][1]() if not figure_names or each.name in figure_names] for name in named
+    }
+    _refuse_unknown(figure_names, figures)
     folder = out.parent / "results"
     if not run and not any(folder.glob("*.json")):
         raise BadInput(f"{folder}: there are no results to write a page from; leave out --no-run to run experiments")
@@ -69,10 +71,12 @@ def reproduce(
             else _stored_results(figure, kept)
         )
 
-    command = _command(named, wanted, size if run else None)
+    command = _command(named, figure_names, size if run else None)
     with results_folder(folder, str(folder)):
         shown, missing = _collect(figures, folder, numbers_of)
-    out.write_text(markdown(shown, command, missing, linked=_has_doc_pages(out, command)))
+    # Links work next to the documentation's pages, and in docs/results.md itself, which a copy must reproduce exactly.
+    linked = (out.parent / "simulation.md").exists() or command == DOCUMENTATION_COMMAND
+    out.write_text(markdown(shown, command, missing, linked=linked))
     click.echo(f"wrote {out}")
 
 
@@ -93,9 +97,9 @@ def _collect(
     return shown, missing
 
 
-def _refuse_unknown(wanted: Sequence[str], figures: dict[str, list[Figure]]) -> None:
+def _refuse_unknown(figure_names: Sequence[str], figures: dict[str, list[Figure]]) -> None:
     known = sorted(each.name for name in CHAPTERS for each in CHAPTERS[name][1]())
-    for name in wanted:
+    for name in figure_names:
         if name not in known:
             raise BadInput(f"--figure {name!r}: unknown figure; {nearest(name, known)}")
     if not any(figures.values()):
@@ -108,11 +112,6 @@ def _command(chapters: Sequence[str], figures: Sequence[str], size: RunSize | No
     names += "".join(f" --figure {each}" for each in figures)
     sized = f" --share {size.share:g} --hours {size.hours:g} --seeds {size.seeds}" if size else " --no-run"
     return f"python -m lab.papers{names}{sized}"
-
-
-def _has_doc_pages(out: Path, command: str) -> bool:
-    """Return whether links to documentation pages work: they are next to the page, or it is docs/results.md itself."""
-    return (out.parent / "simulation.md").exists() or command == DOCUMENTATION_COMMAND
 
 
 def _read(kept: Path) -> tuple[RunSize, FinishedRuns] | None:

@@ -82,7 +82,9 @@ def figures() -> Iterator[Figure]:
         yield _strategies(scenario)
     yield _whole()
     yield _mappings()
-    yield from _sensitivities()
+    yield _external_load()
+    yield _spin_up()
+    yield _price_ratio()
 
 
 # ---------------------------------------------------------------------------------------------------------- strategies
@@ -99,7 +101,9 @@ def _case(scenario: str, name: str, profiles: bool) -> Case:
 def _strategies(scenario: str) -> Figure:
     cases = tuple(_case(scenario, name, profiles) for profiles in (True, False) for name in STRATEGIES)
     if scenario == HIGH:
-        cases += tuple(replace(_case(HIGH, name, True), label=_oracle_label(name), oracle=True) for name in HYBRIDS)
+        cases += tuple(
+            replace(_case(HIGH, name, True), label=f"{name.upper()}, told the truth", oracle=True) for name in HYBRIDS
+        )
     return Figure(
         name=f"strategies-{scenario}",
         title=f"Five strategies, {EXPERIMENTS[scenario]}; users ask for what they guess",
@@ -126,10 +130,6 @@ def _whole() -> Figure:
     )
 
 
-def _oracle_label(name: str) -> str:
-    return f"{name.upper()}, told the truth"
-
-
 Seed = Mapping[str, Numbers]
 
 
@@ -140,11 +140,6 @@ def _high(seed: Seed, name: str, what: str, profiles: bool = True) -> float:
 def _short_of_sr(name: str, what: str) -> Callable[[Seed], float]:
     """Return how many percent a strategy is below SR under high variability."""
     return lambda seed: 100 * (1 - _high(seed, name, what) / _high(seed, "sr", what))
-
-
-def _cheaper_in_a_year(name: str, used: float) -> Callable[[Seed], float]:
-    """Return :func:`cheaper_in_a_year_pct` of a strategy compared with SR."""
-    return lambda seed: cheaper_in_a_year_pct(seed[_label(name)], seed[_label("sr")], used)
 
 
 def cheaper_in_a_year_pct(ours: Numbers, sr: Numbers, used: float) -> float:
@@ -316,7 +311,7 @@ def _claims_against_sr(name: str) -> Iterator[Claim]:
     yield Claim(
         text=f"{name.upper()} is cheaper than SR where the year that is reserved is used for half of it",
         published="cheapest from 18 weeks of a year on (HM, fig. 8.13)",
-        ours=_cheaper_in_a_year(name, used=0.5),
+        ours=lambda seed: cheaper_in_a_year_pct(seed[_label(name)], seed[_label("sr")], used=0.5),
         holds=lambda value: value >= 40,
         unit="% cheaper",
         why="the same waste; *what fuller servers cost* says what is saved where neighbours may cost more",
@@ -407,12 +402,6 @@ def _queued_for_reserved(mapping: str, text: str) -> Claim:
 
 # -------------------------------------------------------------------------------------------------------- sensitivities
 SENSITIVE = ("sr", "odm", "hm")
-
-
-def _sensitivities() -> Iterator[Figure]:
-    yield _external_load()
-    yield _spin_up()
-    yield _price_ratio()
 
 
 def _varied(

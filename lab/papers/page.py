@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from hcloud.simulator.charts import limits_svg
 from hcloud.simulator.scenarios import SCENARIOS
@@ -106,9 +106,6 @@ def _cell(runs: Sequence[Mapping[str, float]], name: str) -> str:
 
 def bars_svg(figure: Figure, found: Results) -> str:
     """Return a chart of the figure's main number by case, with 95 % limits."""
-    means = {label: _mean(runs, figure.drawn) for label, runs in found.items()}
+    name = figure.drawn
+    means = {label: mean_of([run[name] for run in runs if name in run] or [0.0]) for label, runs in found.items()}
     return limits_svg(f"{figure.title}: {_head(figure.drawn)}", means)
-
-
-def _mean(runs: Iterable[Mapping[str, float]], name: str) -> Mean:
-    return mean_of([run[name] for run in runs if name in run] or [0.0])

@@ -7,7 +7,6 @@ logarithmic axis (an assumption of ours), and the user of a program always reque
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from hcloud.classifier.applications import identify
@@ -29,7 +28,8 @@ def with_user_requests(workload: Workload, seed: int, *, largest_vcpus: float, s
     """
     programs = sorted({identify(each.spec).program for each in workload.arrivals})
     seeded_random(seed, "users").shuffle(programs)
-    factors = dict(zip(programs, _factors(len(programs)), strict=True))
+    # Quantiles instead of random draws, so that few programs have the same distribution as many.
+    factors = {program: _factor((at + 0.5) / len(programs)) for at, program in enumerate(programs)}
     return replace(
         workload,
         arrivals=tuple(
@@ -37,11 +37,6 @@ def with_user_requests(workload: Workload, seed: int, *, largest_vcpus: float, s
             for each in workload.arrivals
         ),
     )
-
-
-def _factors(count: int) -> Sequence[float]:
-    """Return the factor of each of ``count`` users: quantiles, so that few users have the same distribution as many."""
-    return [_factor((at + 0.5) / count) for at in range(count)]
 
 
 def _factor(quantile: float) -> float:
@@ -52,14 +47,12 @@ def _factor(quantile: float) -> float:
     return 1.0
 
 
-def _round_vcpus(vcpus: float) -> float:
-    """Return vCPUs as people write them: whole numbers, and tenths below one."""
-    return float(round(vcpus)) if vcpus >= 1 else round(vcpus / STEP_VCPUS) * STEP_VCPUS
-
-
 def _with_request(arrival: Arrival, factor: float, largest_vcpus: float, sized: bool) -> Arrival:
     needs = arrival.spec.resources.vcpus
-    vcpus = min(largest_vcpus, max(STEP_VCPUS, _round_vcpus(needs * factor)))
+    # People write whole numbers, and tenths below one.
+    vcpus = needs * factor
+    vcpus = float(round(vcpus)) if vcpus >= 1 else round(vcpus / STEP_VCPUS) * STEP_VCPUS
+    vcpus = min(largest_vcpus, max(STEP_VCPUS, vcpus))
     within = (min(SMALLEST_VCPUS, vcpus), largest_vcpus) if sized else None
     spec = replace(arrival.spec, resources=replace(arrival.spec.resources, vcpus=vcpus), vcpus_within=within)
     return replace(arrival, spec=spec, needs_vcpus=needs)

@@ -133,8 +133,8 @@ class InvariantMonitor:
         found = [f"lost: {name} was accepted, but is not in the database" for name in self.accepted if name not in jobs]
         for job in jobs.values():
             found += _check_outcome(job)
-        for machine in self._up(now):
-            if machine.market is not Market.RESERVED:
+        for machine in self.money.ours(now):
+            if machine.terminated_at is None and machine.market is not Market.RESERVED:
                 found.append(f"leak: {machine.provider_id} ({machine.instance_id}) still runs")
         return found + list(self.money.check_ledger(now))
 
@@ -268,9 +268,6 @@ class InvariantMonitor:
                 yield f"lost: {name} was accepted, but has no event"
 
     # ----------------------------------------------------------------------------------------------------------- truth
-    def _up(self, now: float) -> list[MachineTruth]:
-        return [machine for machine in self.money.ours(now) if machine.terminated_at is None]
-
     def _machines_and_rows(self, now: float, instances: Sequence[Instance]) -> Iterator[str]:
         """Every machine was recorded before its launch, has one row, and lives no longer than booked."""
         rows = {row.token: row for row in instances}

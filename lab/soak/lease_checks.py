@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
-from hcloud.core.model import Event, EventKind, Instance, InstanceState, JobState, Market
+from hcloud.core.model import Event, EventKind, InstanceState, JobState, Market
 from hcloud.simulator.ground_truth import SELF_TERMINATED, CycleContext, MachineTruth
 from hcloud.store import LiveView
 
@@ -42,14 +42,14 @@ class LeaseChecks:
         self, seen: LiveView, moment: CycleContext, events: Sequence[Event], machines: Sequence[MachineTruth]
     ) -> Iterator[str]:
         """Yield violations. ``machines``: all of ours that ever existed."""
-        wanted = _machines_wanted(seen)
+        in_demand = _machines_wanted(seen)
         yield from self._check_self_terminations(machines)
-        yield from self._check_renewals(events, seen, wanted)
+        yield from self._check_renewals(events, seen, in_demand)
         self._track_reachability(moment)
         # A gang requeued in this cycle needed them until then.
-        idle, spoken_for = list(self._check_idle(seen, moment, wanted)), _count_claimed_idle(seen)
-        yield from idle[max(spoken_for, self._claimed_idle) :]
-        self._in_use, self._wanted_machines, self._claimed_idle = _machines_in_use(seen), wanted, spoken_for
+        idle, claimed = list(self._check_idle(seen, moment, in_demand)), _count_claimed_idle(seen)
+        yield from idle[max(claimed, self._claimed_idle) :]
+        self._in_use, self._wanted_machines, self._claimed_idle = _machines_in_use(seen), in_demand, claimed
 
     def _track_reachability(self, moment: CycleContext) -> None:
         if not moment.undisturbed or moment.now > self._checked_at + LONGEST_GAP_S:
@@ -71,12 +71,14 @@ class LeaseChecks:
             if steady and self._in_use.get(name) and machine.detail.startswith(SELF_TERMINATED):
                 yield f"lease lapsed: {name} {machine.detail} in use"
 
-    def _check_renewals(self, events: Sequence[Event], seen: LiveView, wanted: frozenset[str]) -> Iterator[str]:
+    def _check_renewals(self, events: Sequence[Event], seen: LiveView, in_demand: frozenset[str]) -> Iterator[str]:
         """No unused machine is renewed twice."""
         rows = {each.id: each for each in seen.instances}
         # A unit may be placed there and refused within one cycle: then no job holds it at either check.
         used = (
-            wanted | self._wanted_machines | {event.instance_id or "" for event in events if event.kind in _UNIT_EVENTS}
+            in_demand
+            | self._wanted_machines
+            | {event.instance_id or "" for event in events if event.kind in _UNIT_EVENTS}
         )
         for name in used:
             self._unused_renewals.pop(name, None)
@@ -89,10 +91,10 @@ class LeaseChecks:
                 if self._unused_renewals[row.id] >= UNUSED_RENEWALS_MAX:
                     yield f"unused renewal: {row.id} was renewed, but not used since its last renewal"
 
-    def _check_idle(self, seen: LiveView, moment: CycleContext, wanted: frozenset[str]) -> Iterator[str]:
+    def _check_idle(self, seen: LiveView, moment: CycleContext, in_demand: frozenset[str]) -> Iterator[str]:
         """Idle machines are terminated in time."""
         for row in seen.instances:
-            if self._undisturbed_since is None or row.offer.market is Market.RESERVED or row.id in wanted:
+            if self._undisturbed_since is None or row.offer.market is Market.RESERVED or row.id in in_demand:
                 continue
             idle_since = row.idle_since if row.state is InstanceState.READY else None
             since = max(self._reachable_since.get(row.id, inf), idle_since or inf)
@@ -138,8 +140,4 @@ def _machines_in_use(seen: LiveView) -> Mapping[str, bool]:
         for part in job.attempt.allocations
         if part.started_at is not None and not part.released
     }
-    return {each.id: each.id in busy for each in seen.instances if _serves(each)}
-
-
-def _serves(instance: Instance) -> bool:
-    return instance.state in _SERVING
+    return {each.id: each.id in busy for each in seen.instances if each.state in _SERVING}

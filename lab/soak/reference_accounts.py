@@ -72,8 +72,12 @@ class ReferenceAccounts:
         future.
         """
         launched = [each for each in self._machines.values() if each.prices]
-        billed = [(each, until if each.ended_at == inf else min(_billed_until(each), ends_at)) for each in launched]
-        return sum(each.cost_usd(since, billed_until) for each, billed_until in billed)
+        total_usd = 0.0
+        for each in launched:
+            minimum_until = each.prices[0][0] + each.minimum_s
+            billed_until = until if each.ended_at == inf else min(max(each.ended_at, minimum_until), ends_at)
+            total_usd += each.cost_usd(since, billed_until)
+        return total_usd
 
     def user_usd(self, since: float, until: float, gone: Mapping[str, float] = NONE_ENDED) -> Mapping[str, float]:
         """Return, by user, the cost of what units held between two times. ``gone``: end times that the log may not have
@@ -158,10 +162,6 @@ _HANDLERS = {
     EventKind.UNIT_RESIZED: ReferenceAccounts._resized,
     EventKind.UNIT_ENDED: ReferenceAccounts._ended,
 }
-
-
-def _billed_until(machine: _MachineCost) -> float:
-    return max(machine.ended_at, machine.prices[0][0] + machine.minimum_s)
 
 
 def _unit(event: Event) -> str:

@@ -163,6 +163,7 @@ class SoakRun:
         providers = build_providers(self._config, self.clock)
         self.clouds = cast(dict[str, VirtualCloud], providers)
         self.runner = FakeRunner(list(self.clouds.values()), self.clock, work=work_of)
+        clouds = cast(Sequence[Mapping[str, Any]], tuple(world.clouds.values()))
         self.monitor = InvariantMonitor(
             store=Store.open(self._config.database),
             clouds=self.clouds,
@@ -170,12 +171,11 @@ class SoakRun:
             owner=OWNER,
             no_unled_launches=not world.fault_rates.two_daemons,
             one_policy=len(world.policies) == 1,
-            fixed_prices=all(_spot_volatility(each) == 0 for each in world.clouds.values()),
+            fixed_prices=all("spot" not in each["markets"] or each["spot"]["volatility"] == 0 for each in clouds),
             skew_s=SKEW_S if world.fault_rates.clock_step else 0.0,
-            max_usd_per_h=max(_max_usd_per_h(each) for each in world.clouds.values()),
+            max_usd_per_h=1.2 * max(float(each["usd_per_h"]) for cloud in clouds for each in cloud["types"].values()),
             failing_stage=world.fault_rates.failing_stage,
-            terminations_known_until=world.starts_at
-            + min(_terminations_listed_for_s(each) for each in world.clouds.values()),
+            terminations_known_until=world.starts_at + min(float(each["keep_terminated_s"]) for each in clouds),
         )
         self._take_policy(0)
         for holder in ("one", "two") if world.fault_rates.two_daemons else ("one",):
@@ -244,13 +244,14 @@ class SoakRun:
             return bugs
         leader = next((life for life in self.lives if life.controller.lease is not None), self.lives[0])
         undisturbed, daemon = undisturbed and len(self.lives) == 1, leader.controller
+        daemon_spend = DaemonSpend(spend=daemon.last_spend, at=daemon.last_snapshot.now, seq=daemon.read_up_to)
         moment = CycleContext(
             now=self.clock.now(),
             live=leader.store.live(),
             undisturbed=undisturbed,
             paused=paused and self._paused,
             reachable=daemon.last_seen.reachable,
-            daemon_spend=_daemon_spend(daemon) if undisturbed else None,
+            daemon_spend=daemon_spend if undisturbed else None,
         )
         return bugs + self.monitor.check(moment)
 
@@ -264,8 +265,8 @@ class SoakRun:
             self._log(f"{life.holder} lost its lead: {lost}")
             life.controller.lease = None
             return False
-        except StoreError as trouble:
-            self._log(f"{life.holder}: {trouble}")
+        except StoreError as error:
+            self._log(f"{life.holder}: {error}")
             return False
         except Killed as where:
             self._restart_killed(at, str(where))
@@ -349,7 +350,7 @@ class SoakRun:
                     self._cycle(at)
         self._in_pause = False
 
-    # --------------------------------------------------------------------------------------------------------- trouble
+    # ----------------------------------------------------------------------------------------------------------- faults
     def _happens(self, chance: float) -> bool:
         return bool(chance > 0 and self._rng.random() < chance)
 
@@ -378,7 +379,11 @@ class SoakRun:
     def _arm_crash_points(self, life: DaemonLife) -> None:
         rates, crash_points = self.world.fault_rates, life.crash_points
         if not (crash_points.kill_in or crash_points.kill_at or self._database_away) and self._happens(rates.kill):
-            self._aim(crash_points)
+            # At any point, or, as these are few, at one around an effect on the world.
+            if self._rng.random() < 0.5:
+                crash_points.kill_in = int(self._rng.integers(1, 30))
+            else:
+                crash_points.kill_at = str(self._rng.choice(EFFECT_POINTS))
         if not crash_points.pause_in and self._happens(rates.pause):
             crash_points.pause_in = int(self._rng.integers(1, 20))
         if not crash_points.fail_commit_in and self._happens(rates.commit):
@@ -388,13 +393,6 @@ class SoakRun:
             )
         if self._happens(rates.clock_step):
             life.clock.error_s = max(life.clock.error_s, self._clock_error_s())
-
-    def _aim(self, crash_points: CrashPoints) -> None:
-        """Plan a kill: at any point, or at one of the few around an effect on the world."""
-        if self._rng.random() < 0.5:
-            crash_points.kill_in = int(self._rng.integers(1, 30))
-        else:
-            crash_points.kill_at = str(self._rng.choice(EFFECT_POINTS))
 
     def _inject_engine_faults(self) -> None:
         rates = self.world.fault_rates
@@ -543,8 +541,8 @@ class SoakRun:
     def _as_client(self, call: Callable[[], object]) -> None:
         try:
             call()
-        except StoreError as trouble:
-            self._log(f"a client's call fails: {trouble}")
+        except StoreError as error:
+            self._log(f"a client's call fails: {error}")
         except Killed as where:
             self._restart_killed(0, str(where))
 
@@ -564,22 +562,6 @@ class SoakRun:
 
     def _log(self, text: str) -> None:
         self.log(f"{self.cycles:4d} {self.clock.now() - self.world.starts_at:8.1f} s  {text}")
-
-
-def _daemon_spend(daemon: Controller) -> DaemonSpend:
-    return DaemonSpend(spend=daemon.last_spend, at=daemon.last_snapshot.now, seq=daemon.read_up_to)
-
-
-def _spot_volatility(cloud: Mapping[str, Any]) -> float:
-    return float(cloud["spot"]["volatility"]) if "spot" in cloud["markets"] else 0.0
-
-
-def _max_usd_per_h(cloud: Mapping[str, Any]) -> float:
-    return 1.2 * max(float(each["usd_per_h"]) for each in cloud["types"].values())
-
-
-def _terminations_listed_for_s(cloud: Mapping[str, Any]) -> float:
-    return float(cloud["keep_terminated_s"])
 
 
 def ignore(_: object) -> None:

@@ -242,7 +242,7 @@ def _cloud(rng: np.random.Generator, seed: int, usd_per_h: float) -> dict[str, A
         "spot": {"volatility": float(rng.choice([0.0, 0.3])), "step_s": 60, "notice_s": float(rng.choice([5.0, 30.0]))},
         "quality": {"spread": float(rng.choice([0.0, 0.2]))},
         "throttle": {"calls_per_s": 2.0, "burst": 5} if rng.random() < 0.15 else {},
-        "script": _draw_script(rng, zones),
+        "script": [_draw_fault(rng, zones) for _ in range(int(rng.integers(0, 14)))],
     }
 
 
@@ -259,11 +259,6 @@ def _extend_cloud(rng: np.random.Generator, cloud: dict[str, Any]) -> dict[str, 
 def _foreign_listing(rng: np.random.Generator) -> dict[str, Any]:
     from_s = float(rng.uniform(0, 0.8 * FAULTS_LAST_S))
     return {"kind": "list_others", "times": None, "from_s": from_s, "to_s": from_s + float(rng.uniform(5, 100))}
-
-
-def _draw_script(rng: np.random.Generator, zones: Sequence[str]) -> list[dict[str, Any]]:
-    """Return faults of the cloud, each for a while and none after FAULTS_LAST_S."""
-    return [_draw_fault(rng, zones) for _ in range(int(rng.integers(0, 14)))]
 
 
 def _draw_fault(rng: np.random.Generator, zones: Sequence[str]) -> dict[str, Any]:
