@@ -262,11 +262,11 @@ class SoakRun:
         try:
             self._moved = life.controller.cycle().moved
         except StaleWrite as lost:
-            self._log(f"{life.holder} lost its lead: {lost}")
+            self._log(f"daemon {life.holder} lost its lead: {lost}")
             life.controller.lease = None
             return False
         except StoreError as error:
-            self._log(f"{life.holder}: {error}")
+            self._log(f"daemon {life.holder}: {error}")
             return False
         except Killed as where:
             self._restart_killed(at, str(where))
@@ -328,7 +328,7 @@ class SoakRun:
         self._injected += len(killed.crash_points.injected)
         killed.store.close()
         away_s = float(self._rng.choice([0.0, 1.0, 10.0, 10.0, 500.0], p=[0.4, 0.3, 0.14, 0.14, 0.02]))
-        self._log(f"{killed.holder} was killed at {where}; restarting in {away_s:g} s")
+        self._log(f"daemon {killed.holder} was killed at {where}; restarting in {away_s:g} s")
         self.clock.advance(away_s)
         self.lives[at] = self._start_daemon(killed.holder, self._clock_error_s())
 
@@ -342,7 +342,7 @@ class SoakRun:
         if self._in_pause:
             return
         self._in_pause = True
-        self._log(f"{holder} is paused for {PAUSE_S:g} s")
+        self._log(f"daemon {holder} is paused for {PAUSE_S:g} s")
         for _ in range(2):
             self.clock.advance(PAUSE_S / 2)
             for at, life in enumerate(self.lives):
