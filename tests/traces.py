@@ -18,7 +18,7 @@ from hcloud.simulator.clouds import reserved_for
 from hcloud.simulator.clusters import make_experiment
 from hcloud.simulator.run import Setting, simulated
 from lab.papers.clusters import scheduler
-from lab.soak.run import soaking
+from lab.soak.run import open_soak
 
 TEXT_FIELDS = frozenset({"text", "detail", "error", "why", "message", "outcome"})
 """Event fields, at any depth, that hold sentences for people. Of each of ``candidates`` the last part is one, too."""
@@ -43,7 +43,7 @@ def cluster(folder: Path) -> Iterator[Event]:
 
 def soak(folder: Path) -> Iterator[Event]:
     """Yield the events of one small world full of faults."""
-    with soaking(SOAK_SEED, place=folder) as world:
+    with open_soak(SOAK_SEED, place=folder) as world:
         world.run()
         yield from world.monitor.store.iter_events()
 

@@ -1,5 +1,4 @@
-"""Pictures of simulations as SVG: allocation over time, how full each machine was, cost bars, how well jobs did,
-and how many waited how long."""
+"""Charts of simulations as SVG: allocation over time, utilisation heat maps, costs, performance and waits."""
 
 from __future__ import annotations
 
@@ -20,17 +19,30 @@ COLOURS = {"reserved": "#4878a8", "on_demand": "#e08a3c", "spot": "#8fb85c"}
 BAR_LEFT, BAR, BAR_ROW = 260, 430, 22
 LINES = ("#4878a8", "#e08a3c", "#8fb85c", "#a05a9c", "#c44e52", "#6b6b6b", "#3ca0a0", "#b8a03c")
 DASHES = ("", "6 3", "2 2")
-"""What tells lines of one colour apart."""
+"""Distinguish lines of the same colour."""
 CHARACTER = 6.5
-"""How wide a character is, on average; those of East Asian scripts are twice as wide."""
-FULL = ("#eef3f8", "#d5e2ee", "#b9cfe3", "#9bbad6", "#7ea5c8", "#6390b9", "#4878a8", "#356393", "#244d7c", "#143763")
-"""From empty to full, a tenth each."""
+"""Mean width of a character in pixels; characters of East Asian scripts are twice as wide."""
+HEAT_COLOURS = (
+    "#eef3f8",
+    "#d5e2ee",
+    "#b9cfe3",
+    "#9bbad6",
+    "#7ea5c8",
+    "#6390b9",
+    "#4878a8",
+    "#356393",
+    "#244d7c",
+    "#143763",
+)
+"""From empty to full, one per tenth."""
 KINDS = {"batch": "#4878a8", "service": "#e08a3c"}
 
 
 def allocation_svg(outcomes: Sequence[SimulationResult]) -> str:
-    """Draw, for each outcome on the same scales, vCPUs up by market (areas) and held by jobs (line) over time."""
-    most = max((max(_up(each), default=1.0) for each in outcomes), default=1.0)
+    """Return vCPUs up by market (areas) and vCPUs held by jobs (line) over time, for each outcome on the same
+    scales."""
+    by_market = [each.series.up_vcpus.values() for each in outcomes]
+    most = max((sum(vcpus) for markets in by_market for vcpus in zip(*markets, strict=True)), default=1.0)
     span_s = max((each.span_s for each in outcomes), default=1.0)
     parts: list[str] = []
     for number, each in enumerate(outcomes):
@@ -39,14 +51,14 @@ def allocation_svg(outcomes: Sequence[SimulationResult]) -> str:
 
 
 def cost_svg(outcomes: Sequence[SimulationResult]) -> str:
-    """Draw a bar per outcome: what was committed and what was metered, with the share of targets met beside it."""
+    """Return a bar per outcome, committed and metered cost, labelled with the percentage of targets met."""
     most = max([each.cost_usd for each in outcomes] + [1e-9])
-    words = {"reserved": "reserved (used or not)", "on_demand": "metered"}
-    kinds = ", ".join(f'<tspan fill="{COLOURS[kind]}">{text}</tspan>' for kind, text in words.items())
+    labels = {"reserved": "reserved (used or not)", "on_demand": "metered"}
+    kinds = ", ".join(f'<tspan fill="{COLOURS[kind]}">{text}</tspan>' for kind, text in labels.items())
     parts = [f'<text x="8" y="18">cost in USD: {kinds}; targets met</text>']
     for number, each in enumerate(outcomes):
         top, x = 34 + number * 30, 220.0
-        parts.append(f'<text x="8" y="{top + 15}">{_fitting(each.name, x - 16)}</text>')
+        parts.append(f'<text x="8" y="{top + 15}">{_fit_text(each.name, x - 16)}</text>')
         for usd, colour in ((each.committed_usd, COLOURS["reserved"]), (each.metered_usd, COLOURS["on_demand"])):
             width = 400 * usd / most
             parts.append(f'<rect x="{x:.1f}" y="{top}" width="{width:.1f}" height="20" fill="{colour}"/>')
@@ -58,7 +70,7 @@ def cost_svg(outcomes: Sequence[SimulationResult]) -> str:
 
 
 def limits_svg(title: str, means: Mapping[str, Mean]) -> str:
-    """Draw a number of every case as a bar, with its 95 % limits."""
+    """Return a bar per case with its 95 % limits."""
     most = max([each.value + (each.half_width or 0.0) for each in means.values()] + [1e-9])
     parts = [f'<text x="8" y="18">{escape(title)}</text>']
     for number, (label, each) in enumerate(means.items()):
@@ -68,7 +80,7 @@ def limits_svg(title: str, means: Mapping[str, Mean]) -> str:
 
 def _bar(label: str, each: Mean, top: int, most: float) -> Iterator[str]:
     width, half = BAR * each.value / most, BAR * (each.half_width or 0.0) / most
-    yield f'<text x="8" y="{top + 13}">{_fitting(label, BAR_LEFT - 8)}</text>'
+    yield f'<text x="8" y="{top + 13}">{_fit_text(label, BAR_LEFT - 8)}</text>'
     yield f'<rect x="{BAR_LEFT}" y="{top}" width="{width:.1f}" height="{BAR_ROW - 6}" fill="#4878a8"/>'
     middle = top + (BAR_ROW - 6) / 2
     yield (
@@ -79,42 +91,44 @@ def _bar(label: str, each: Mean, top: int, most: float) -> Iterator[str]:
 
 
 def fullness_svg(outcomes: Sequence[SimulationResult]) -> str:
-    """Draw, for each outcome, its machines from top to bottom and the time from left to right: the darker, the more of
-    their vCPUs units held; white where they were not up. The strip to the left says how each is paid for.
+    """Return, for each outcome, a heat map of its machines (rows) over time: darker means more of their vCPUs held.
+
+    Cells are white while no machine was up. The strip on the left shows the market.
     """
-    parts, legend_x = ['<text x="8" y="18">vCPUs held by jobs, of those up:</text>'], 210
-    for number, colour in enumerate(FULL):
+    parts, legend_x = ['<text x="8" y="18">vCPUs held by jobs / vCPUs up:</text>'], 210
+    for number, colour in enumerate(HEAT_COLOURS):
         parts.append(f'<rect x="{legend_x + 24 * number}" y="6" width="24" height="14" fill="{colour}"/>')
-    parts.append(f'<text x="{legend_x + 24 * len(FULL) + 8}" y="18">0 to 100 %</text>')
+    parts.append(f'<text x="{legend_x + 24 * len(HEAT_COLOURS) + 8}" y="18">0 to 100 %</text>')
     for number, each in enumerate(outcomes):
-        parts += _fullness(each, 20 + GAP + number * (PLOT_HEIGHT + GAP))
+        parts += _heat_map(each, 20 + GAP + number * (PLOT_HEIGHT + GAP))
     return _document(parts, 20 + GAP + len(outcomes) * (PLOT_HEIGHT + GAP))
 
 
 def performance_svg(outcomes: Sequence[SimulationResult]) -> str:
-    """Draw how well jobs did beside their best, by outcome and kind of job, as boxes: half of the jobs lie within one,
-    90 % within its whiskers; the line is the median, the dot the mean. Outcomes without performances have none.
+    """Return box plots of performance relative to the ideal, by outcome and kind of job.
+
+    The box covers half of the jobs and the whiskers 90 %; the line is the median, the dot the mean.
     """
     drawn = [(each, kind) for each in outcomes for kind in KINDS if mean(each.performance, kind) is not None]
     most = max([quantile(each.performance, 0.95, kind) or 0.0 for each, kind in drawn] + [1.0])
     bottom = 40 + 26 * max(1, len(drawn))
-    parts = ['<text x="8" y="18">performance beside the best: 5, 25, 50, 75, 95 % of the jobs, and the mean</text>']
+    parts = ['<text x="8" y="18">performance / ideal: percentiles 5, 25, 50, 75, 95 of the jobs, and the mean</text>']
     for percent in range(0, math.floor(100 * most) + 1, 20):
         x = _part_x(percent / 100, most)
         parts.append(f'<line x1="{x:.1f}" y1="34" x2="{x:.1f}" y2="{bottom}" stroke="#ddd"/>')
         parts.append(f'<text x="{x:.1f}" y="{bottom + 16}" text-anchor="middle">{percent} %</text>')
     if not drawn:
-        parts.append('<text x="8" y="54">no job has a target to do well by</text>')
+        parts.append('<text x="8" y="54">no job has a target</text>')
     for number, (each, kind) in enumerate(drawn):
         parts += _box(each, kind, 40 + 26 * number, most)
     return _document(parts, bottom + 30)
 
 
 def waits_svg(outcomes: Sequence[SimulationResult]) -> str:
-    """Draw the distribution of waits to the first start, the time on a logarithmic scale from one second."""
+    """Return the distribution of waits until the first start, on a logarithmic scale from one second."""
     longest = max([each.wait_s[-1] for each in outcomes if each.wait_s] + [10.0])
     top, bottom = 34, 34 + 220
-    parts = ['<text x="8" y="18">share of jobs that waited at most so long for their first start</text>']
+    parts = ['<text x="8" y="18">cumulative share of jobs by wait until the first start</text>']
     for seconds in (1, 10, 60, 600, 3600, 36000):
         if seconds <= longest:
             x = _log_x(seconds, longest)
@@ -133,23 +147,23 @@ def waits_svg(outcomes: Sequence[SimulationResult]) -> str:
         parts.append(_line(points, colour, dashes))
         x, y = PLOT_LEFT + PLOT_WIDTH + 12, top + 16 + 18 * number
         parts.append(_line([(x, y - 4), (x + 20, y - 4)], colour, dashes))
-        parts.append(f'<text x="{x + 26}" y="{y}" fill="{colour}">{_fitting(each.name, WIDTH - x - 34)}</text>')
+        parts.append(f'<text x="{x + 26}" y="{y}" fill="{colour}">{_fit_text(each.name, WIDTH - x - 34)}</text>')
     return _document(parts, max(bottom + 30, top + 30 + 18 * len(outcomes)))
 
 
-def _fullness(outcome: SimulationResult, top: int) -> Iterator[str]:
+def _heat_map(outcome: SimulationResult, top: int) -> Iterator[str]:
     full = outcome.fullness
-    name, high = _fitting(outcome.name, PLOT_WIDTH - 60), PLOT_HEIGHT / max(1, len(full.shares))
+    name, high = _fit_text(outcome.name, PLOT_WIDTH - 60), PLOT_HEIGHT / max(1, len(full.shares))
     machines = "1 machine" if full.machines == 1 else f"{full.machines} machines"
-    yield f'<text x="{PLOT_LEFT}" y="{top - 8}">{name}: {machines}, as they came up</text>'
+    yield f'<text x="{PLOT_LEFT}" y="{top - 8}">{name}: {machines}, in launch order</text>'
     for row, (market, shares) in enumerate(zip(full.markets, full.shares, strict=True)):
         y = top + row * high
         strip = f'x="{PLOT_LEFT - 10}" y="{y:.2f}" width="6" height="{high:.2f}"'
         yield f'<rect {strip} fill="{COLOURS[market]}"/>'
-        for first, until, level in _stretches(shares):
+        for first, until, level in _level_runs(shares):
             x, width = PLOT_LEFT + PLOT_WIDTH * first / COLUMNS, PLOT_WIDTH * (until - first) / COLUMNS
             place = f'x="{x:.1f}" y="{y:.2f}" width="{width:.1f}" height="{high:.2f}"'
-            yield f'<rect {place} fill="{FULL[level]}" shape-rendering="crispEdges"/>'
+            yield f'<rect {place} fill="{HEAT_COLOURS[level]}" shape-rendering="crispEdges"/>'
     for number, market in enumerate(market for market in COLOURS if market in full.markets):
         x, y = PLOT_LEFT + PLOT_WIDTH + 16, top + 14 + 18 * number
         yield f'<text x="{x}" y="{y}" fill="{COLOURS[market]}">{market.replace("_", "-")}</text>'
@@ -158,9 +172,9 @@ def _fullness(outcome: SimulationResult, top: int) -> Iterator[str]:
     yield f'<text x="{PLOT_LEFT + PLOT_WIDTH - 40}" y="{bottom + 16}">{_span(outcome.span_s)}</text>'
 
 
-def _stretches(shares: Sequence[float | None]) -> Iterator[tuple[int, int, int]]:
-    """Yield from which column to which a row has one level (0..9), where its machines were up."""
-    levels = [None if part is None else min(len(FULL) - 1, int(part * len(FULL))) for part in shares]
+def _level_runs(shares: Sequence[float | None]) -> Iterator[tuple[int, int, int]]:
+    """Yield runs of columns with the same level (0..9) while machines were up: first column, end column, level."""
+    levels = [None if part is None else min(len(HEAT_COLOURS) - 1, int(part * len(HEAT_COLOURS))) for part in shares]
     for level, columns in groupby(range(len(levels)), key=levels.__getitem__):
         at = list(columns)
         if level is not None:
@@ -177,7 +191,7 @@ def _box(outcome: SimulationResult, kind: str, top: int, most: float) -> Iterato
         _part_x(part or 0.0, most)
         for part in (*(quantile(found, share, kind) for share in (0.05, 0.25, 0.5, 0.75, 0.95)), mean(found, kind))
     )
-    yield f'<text x="8" y="{y + 4}">{_fitting(outcome.name, BOX_LEFT - 70)}, {kind}</text>'
+    yield f'<text x="8" y="{y + 4}">{_fit_text(outcome.name, BOX_LEFT - 70)}, {kind}</text>'
     yield f'<line x1="{low:.1f}" y1="{y}" x2="{high:.1f}" y2="{y}" stroke="{colour}"/>'
     box = f'x="{first:.1f}" y="{top}" width="{third - first:.1f}" height="20"'
     yield f'<rect {box} fill="{colour}" fill-opacity="0.4" stroke="{colour}"/>'
@@ -189,18 +203,14 @@ def _log_x(seconds: float, longest: float) -> float:
     return PLOT_LEFT + PLOT_WIDTH * math.log10(max(seconds, 1.0)) / max(math.log10(longest), 1e-9)
 
 
-def _up(outcome: SimulationResult) -> list[float]:
-    return [sum(amounts) for amounts in zip(*outcome.series.up_vcpus.values(), strict=True)]
-
-
 def _allocation(outcome: SimulationResult, top: int, most: float, span_s: float) -> Iterator[str]:
     bottom, series = top + PLOT_HEIGHT, outcome.series
 
     def place(at_s: float, vcpus: float) -> tuple[float, float]:
-        """Return x and y in the picture's units; y grows downwards."""
+        """Return pixel coordinates; y grows downwards."""
         return PLOT_LEFT + PLOT_WIDTH * at_s / span_s, bottom - PLOT_HEIGHT * vcpus / most
 
-    name = _fitting(outcome.name, PLOT_WIDTH - 60)
+    name = _fit_text(outcome.name, PLOT_WIDTH - 60)
     yield f'<text x="{PLOT_LEFT}" y="{top - 8}">{name}: vCPUs up (areas) and held by jobs (line)</text>'
     below = [0.0] * len(series.at_s)
     for number, market in enumerate(name for name in COLOURS if name in series.up_vcpus):
@@ -218,28 +228,25 @@ def _allocation(outcome: SimulationResult, top: int, most: float, span_s: float)
     yield f'<text x="{PLOT_LEFT + PLOT_WIDTH - 40}" y="{bottom + 16}">{_span(span_s)}</text>'
 
 
-def _fitting(name: str, width: float) -> str:
-    """Return a name that takes at most so much room, as XML: of a long one both ends, which distinguish files."""
+def _fit_text(name: str, width: float) -> str:
+    """Return a name shortened to ``width`` pixels, as XML. Both ends are kept, since file names differ there."""
     most = int(width / CHARACTER)
     end = most // 2
-    if sum(map(_characters, name)) <= most:
+    if sum(map(_character_width, name)) <= most:
         return escape(name)
-    return escape(f"{_beginning(name, most - end - 1)}\u2026{_beginning(name[::-1], end)[::-1]}")
+    return escape(f"{_prefix(name, most - end - 1)}\u2026{_prefix(name[::-1], end)[::-1]}")
 
 
-def _beginning(text: str, most: int) -> str:
-    """Return as much of a text as takes the room of so many characters."""
-    ends = accumulate(map(_characters, text))
+def _prefix(text: str, most: int) -> str:
+    ends = accumulate(map(_character_width, text))
     return text[: sum(end <= most for end in ends)]
 
 
-def _characters(letter: str) -> int:
-    """Return the room of how many characters a letter takes."""
+def _character_width(letter: str) -> int:
     return 2 if east_asian_width(letter) in "WF" else 1
 
 
 def _span(seconds: float) -> str:
-    """Return how long a picture's time is: hours, or seconds where these would be none."""
     return f"{seconds / HOUR_S:.1f} h" if seconds >= 0.1 * HOUR_S else f"{seconds:.0f} s"
 
 

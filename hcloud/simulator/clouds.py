@@ -1,4 +1,4 @@
-"""Virtual clouds made from what real providers offer, or from the catalogue of their prices."""
+"""Simulated clouds from real providers' offers or the price catalogue, and the machines a strategy reserves."""
 
 from __future__ import annotations
 
@@ -15,34 +15,34 @@ from hcloud.spec.policy import Policy
 from hcloud.spec.validation import nearest
 
 FULL_SERVER, FULL_SERVER_VCPUS = "m.2xlarge", 16.0
-"""The mock provider's largest type, and what HCloud calls a full server."""
-P95_OF_TYPICAL_BOOT = 4.0
-"""A slow boot beside a typical one, where only the typical one is known: 29 published start-up times of Linux machines
-on EC2 and GCE, 2012 to 2026, have a median of 24 s and a 95th percentile of 100 s."""
+"""The mock provider's largest type, and the size of what HCloud calls a full server."""
+P95_TO_MEDIAN_BOOT = 4.0
+"""Ratio of a slow boot to a typical one, if only the typical one is known. 29 published boot times of Linux machines on
+EC2 and GCE, 2012 to 2026, have a median of 24 s and a 95th percentile of 100 s."""
 BOOT: Mapping[str, object] = {"p50_s": 24.0, "p95_s": 100.0}
-"""These."""
+"""These boot times."""
 SPOT: Mapping[str, object] = {"shortages_per_h": 0.27, "shortage_h": 0.35}
-"""Of spot machines that were held for 6 days (r5.16xlarge, two zones) and 2 (c3-highcpu-88, two zones) and looked at
-every 30 s, 0.27 were lost per hour, and none could be had for 0.35 h then (SkyPilot's spot traces, NSDI 2024)."""
+"""Of spot machines held for 6 days (r5.16xlarge, two zones) and 2 days (c3-highcpu-88, two zones) and polled every 30
+s, 0.27 were lost per hour, and none was available for the next 0.35 h (SkyPilot's spot traces, NSDI 2024)."""
 FIXED_PRICES: Mapping[str, object] = {"volatility": 0.0}
-"""On a host of one's own nobody else bids."""
+"""A single host has no spot market."""
 QUALITY: Mapping[str, object] = {"spread": 0.025}
-"""Machines of one EC2 type differ by 0.2 to 0.5 % (CPU, memory), 2 to 3 % (serving the web) and 7 to 20 % (disks):
-standard deviations over 244 machines (Scheuner & Leitner 2018). A whole application is taken for the middle one."""
+"""Machines of one EC2 type differ by 0.2 to 0.5 % (CPU, memory), 2 to 3 % (web serving) and 7 to 20 % (disks): standard
+deviations over 244 machines (Scheuner & Leitner 2018). Applications are taken as the middle case."""
 MEASURED: Mapping[str, object] = {"quality": QUALITY, "keep_terminated_s": 600}
 PLANS = {Market.ON_DEMAND: PricePlan.ON_DEMAND, Market.SPOT: PricePlan.SPOT, Market.RESERVED: PricePlan.COMMIT_1Y}
 CLOUD_MINIMUM_S = 60.0
-"""Both clouds of the catalogue bill the first minute whole."""
+"""Both clouds of the catalogue bill at least one minute."""
 
 
 def clouds_of_offers(offers: Sequence[Offer], taken: Sequence[Offer] = ()) -> dict[str, dict[str, object]]:
-    """Return, by provider, settings of a mock provider with these types, zones, markets, prices, boot times, quotas and
-    reserved machines. ``taken``: what machines are up, one by one; ``available`` does not count them.
+    """Return, by provider, settings of a mock provider with the offers' types, zones, prices, boot times and quotas.
 
-    Raises BadInput where nothing is offered.
+    ``taken``: the offers of machines that are up, one each; ``available`` does not include them. Raises BadInput
+    without offers.
     """
     if not offers:
-        raise BadInput("no provider offers anything now, so there is no cloud to simulate; name one with --cloud FILE")
+        raise BadInput("no provider has offers now, so there is no cloud to simulate; pass one with --cloud FILE")
     names = sorted({offer.provider for offer in offers})
     return {
         name: _cloud_of([o for o in offers if o.provider == name], [o for o in taken if o.provider == name])
@@ -54,14 +54,17 @@ def _cloud_of(offers: Sequence[Offer], taken: Sequence[Offer]) -> dict[str, obje
     boot_s = median(offer.instance_type.boot_delay_s for offer in offers)
     factors = _region_factors(offers)
     one_host = any(offer.pool_free is not None for offer in offers)
+    by_type: dict[str, list[Offer]] = defaultdict(list)
+    for offer in offers:
+        by_type[offer.instance_type.name].append(offer)
     return {
         **MEASURED,
-        "types": {name: _type(own, factors) for name, own in _by_type(offers).items()},
+        "types": {name: _type(own, factors) for name, own in sorted(by_type.items())},
         "zones": sorted({offer.zone for offer in offers}),
         "regions": {offer.zone: offer.region for offer in offers},
         "region_price_factors": factors,
         "markets": sorted({offer.market.value for offer in offers}),
-        "boot": {"p50_s": boot_s, "p95_s": P95_OF_TYPICAL_BOOT * boot_s},
+        "boot": {"p50_s": boot_s, "p95_s": P95_TO_MEDIAN_BOOT * boot_s},
         "billing_minimum_s": max(offer.billing_minimum_s for offer in offers),
         "quotas": _quotas(offers, taken),
         "reserved": _reserved(offers, taken),
@@ -70,15 +73,8 @@ def _cloud_of(offers: Sequence[Offer], taken: Sequence[Offer]) -> dict[str, obje
     }
 
 
-def _by_type(offers: Sequence[Offer]) -> dict[str, list[Offer]]:
-    found: dict[str, list[Offer]] = defaultdict(list)
-    for offer in offers:
-        found[offer.instance_type.name].append(offer)
-    return dict(sorted(found.items()))
-
-
 def _region_factors(offers: Sequence[Offer]) -> dict[str, float]:
-    """Return how dear each region is beside the one that offers most: the median over the types both have."""
+    """Return each region's price level relative to the region with the most offers: the median over common types."""
     counts = Counter(offer.region for offer in offers)
     base = min(counts, key=lambda region: (-counts[region], region))
     prices = {(o.region, o.instance_type.name): o.price_usd_per_h for o in offers if o.market is Market.ON_DEMAND}
@@ -92,7 +88,7 @@ def _region_factors(offers: Sequence[Offer]) -> dict[str, float]:
 
 
 def _type(own: Sequence[Offer], factors: Mapping[str, float]) -> dict[str, object]:
-    """Return a type's settings; its prices are those on demand, and parts of these (of the dearest, if it has none)."""
+    """Return a type's settings. Other prices are factors of the on-demand price, or of the highest one without it."""
     prices = {market: _usd_per_h(own, market, factors) for market in {offer.market for offer in own}}
     whole = prices.get(Market.ON_DEMAND, max(prices.values()))
     kind = own[0].instance_type
@@ -117,20 +113,20 @@ def _usd_per_h(own: Sequence[Offer], market: Market, factors: Mapping[str, float
 
 
 def _quotas(offers: Sequence[Offer], taken: Sequence[Offer]) -> list[dict[str, object]]:
-    """Return what is had and what more can be had: of a host that all share, else by region and market, where every
-    offer says how many."""
+    """Return quotas of used and available vCPUs: of a shared host, or by region and market if all offers state how
+    many."""
     quotas: list[dict[str, object]] = []
     for region in sorted({offer.region for offer in offers}):
         here = [offer for offer in offers if offer.region == region]
-        had = [offer for offer in taken if offer.region == region]
+        used = [offer for offer in taken if offer.region == region]
         free = [offer.pool_free.vcpus for offer in here if offer.pool_free is not None]
         if free:
-            quotas.append({"region": region, "vcpus": max(free) + _vcpus(had), "told": True})
+            quotas.append({"region": region, "vcpus": max(free) + _vcpus(used), "told": True})
             continue
         for market in (Market.ON_DEMAND, Market.SPOT):
             left = [_vcpus_left(offer) for offer in here if offer.market is market]
             if left and math.isfinite(sum(left)):
-                same = [offer for offer in had if offer.market is market]
+                same = [offer for offer in used if offer.market is market]
                 whole = max(left) + _vcpus(same)
                 quotas.append({"region": region, "market": market.value, "vcpus": whole, "told": True})
     return quotas
@@ -145,8 +141,10 @@ def _vcpus_left(offer: Offer) -> float:
 
 
 def _reserved(offers: Sequence[Offer], taken: Sequence[Offer]) -> dict[str, int]:
-    """Return reserved machines by ``ZONE/TYPE``: free and taken ones. What several types or zones share (their pool)
-    is counted once, as machines of the largest type that uses all of it."""
+    """Return reserved machines by ``ZONE/TYPE``, free and taken.
+
+    A pool that several types or zones share counts once, as machines of the largest type that uses all of it.
+    """
     counts = Counter(_place(offer) for offer in taken if offer.market is Market.RESERVED and not offer.pool)
     shared: dict[tuple[str, str], list[Offer]] = defaultdict(list)
     for offer in offers:
@@ -158,14 +156,14 @@ def _reserved(offers: Sequence[Offer], taken: Sequence[Offer]) -> dict[str, int]
             counts[_place(offer)] += offer.available
     for (region, pool), own in shared.items():
         used = [o for o in taken if o.market is Market.RESERVED and (o.region, o.pool) == (region, pool)]
-        place, count = _as_one_type(own, sum(offer.price_usd_per_h for offer in used))
+        place, count = _pool_as_machines(own, sum(offer.price_usd_per_h for offer in used))
         counts[place] += count
-    sold = _sold_reserved(offers)
+    sold = _reservable_places(offers)
     return {place: count for place, count in sorted(counts.items()) if count and place in sold}
 
 
-def _sold_reserved(offers: Sequence[Offer]) -> set[str]:
-    """Return where which types can be reserved on the made cloud; what is up of a commitment that is over, cannot."""
+def _reservable_places(offers: Sequence[Offer]) -> set[str]:
+    """Return the places that can be reserved; a machine of an expired commitment may be up in another one."""
     names = {offer.instance_type.name for offer in offers if offer.market is Market.RESERVED}
     return {_place(offer) for offer in offers if offer.instance_type.name in names}
 
@@ -174,8 +172,8 @@ def _place(offer: Offer) -> str:
     return f"{offer.zone}/{offer.instance_type.name}"
 
 
-def _as_one_type(own: Sequence[Offer], used_usd_per_h: float) -> tuple[str, int]:
-    """Return a commitment that these offers share as so many machines of one type in one zone."""
+def _pool_as_machines(own: Sequence[Offer], used_usd_per_h: float) -> tuple[str, int]:
+    """Return a shared commitment as a number of machines of one type in one zone."""
     worth = {offer.key: (offer.available or 0) * offer.price_usd_per_h for offer in own}
     most = max(worth.values())
     whole = [offer for offer in own if worth[offer.key] >= 0.999 * most and (offer.available or not most)]
@@ -185,20 +183,25 @@ def _as_one_type(own: Sequence[Offer], used_usd_per_h: float) -> tuple[str, int]
 
 # ----------------------------------------------------------------------------------------------------------- catalogue
 def cloud_of_catalogue(known: PriceCatalogue, cloud: str, region: str) -> dict[str, object]:
-    """Return settings of a mock provider with the types and prices of a region in the catalogue, in one zone: ordinary
-    x86-64 machines, neither burstable nor with accelerators. Reserved machines cost what a year's commitment does.
+    """Return settings of a mock provider with the ordinary machine types of a catalogue region, in one zone.
 
-    Raises BadInput where no such price is known.
+    Ordinary are x86-64 machines that are neither burstable nor have accelerators. Reserved machines cost what a
+    one-year commitment does. Raises BadInput if no such price is known.
     """
     regions = {key.region for key in known.quotes if key.cloud == cloud}
     if region not in regions:
         raise BadInput(f"--cloud {cloud}/{region}: no price is known there; {nearest(region, regions)}")
     names = sorted({key.type for key in known.quotes if (key.cloud, key.region) == (cloud, region)})
-    sizes = {name: size for name in names if (size := known.sizes.get((cloud, name))) is not None and _ordinary(size)}
-    types = {name: made for name, size in sizes.items() if (made := _listed(known, (cloud, region, name), size))}
+    listed = {name: size for name in names if (size := known.sizes.get((cloud, name))) is not None}
+    sizes = {
+        name: size for name, size in listed.items() if not size.burstable and size.arch == "x86_64" and not size.gpus
+    }
+    types = {
+        name: made for name, size in sizes.items() if (made := _catalogue_type(known, (cloud, region, name), size))
+    }
     if not types:
         raise BadInput(
-            f"--cloud {cloud}/{region}: no ordinary machine has a price on demand there; name another region"
+            f"--cloud {cloud}/{region}: no ordinary machine type has an on-demand price there; choose another region"
         )
     zone = f"{region}-a" if cloud == "gce" else f"{region}a"
     sold = {market for made in types.values() for market in _names(made["markets"])}
@@ -216,12 +219,8 @@ def cloud_of_catalogue(known: PriceCatalogue, cloud: str, region: str) -> dict[s
     }
 
 
-def _ordinary(size: TypeSize) -> bool:
-    return not size.burstable and size.arch == "x86_64" and not size.gpus
-
-
-def _listed(known: PriceCatalogue, place: tuple[str, str, str], size: TypeSize) -> dict[str, object]:
-    """Return a type's settings; empty where its price on demand is not known. It is in those markets that have one."""
+def _catalogue_type(known: PriceCatalogue, place: tuple[str, str, str], size: TypeSize) -> dict[str, object]:
+    """Return a type's settings, with the markets that have a price; empty without an on-demand price."""
     usd = {market: quote.usd_per_h for market, plan in PLANS.items() if (quote := known.price(*place, plan))}
     whole = usd.get(Market.ON_DEMAND)
     if whole is None:
@@ -242,12 +241,12 @@ def reserved_for(policy: Policy, workload: Workload, cloud: Mapping[str, object]
     if Market.RESERVED.value not in _names(cloud.get("markets", Market)):
         return {}
     cores, strategy = workload.cores(), policy.provisioning.strategy
-    wanted = {"sr": 1.15 * max(cores), "hf": _steady(cores), "hm": _steady(cores)}.get(strategy, 0.0)
+    cores_needed = {"sr": 1.15 * max(cores), "hf": _steady_cores(cores), "hm": _steady_cores(cores)}.get(strategy, 0.0)
     server = _full_server(cloud.get("types"))
     if server is None:
         return {}
     name, vcpus = server
-    count = math.ceil(wanted / vcpus) if strategy == "sr" else round(wanted / vcpus)
+    count = math.ceil(cores_needed / vcpus) if strategy == "sr" else round(cores_needed / vcpus)
     return {name: count} if count else {}
 
 
@@ -278,10 +277,10 @@ def _reservable(size: Mapping[str, object]) -> bool:
 
 
 def _names(markets: object) -> set[str]:
-    """Return the names of markets in settings not checked yet: what is no list of them names none."""
+    """Return the names of markets in settings that were not validated; empty if they are not a list."""
     return {str(getattr(each, "value", each)) for each in markets} if isinstance(markets, Iterable) else set()
 
 
-def _steady(cores: Sequence[float]) -> float:
-    """The least load after the first jobs have come: the tenth percentile, so that one idle minute does not decide."""
+def _steady_cores(cores: Sequence[float]) -> float:
+    """The tenth percentile of the load, so that a single idle minute does not decide."""
     return sorted(cores)[len(cores) // 10]

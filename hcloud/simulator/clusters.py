@@ -1,8 +1,8 @@
-"""Whole experiments by name: what runs, on which machines, in what kind of world.
+"""Whole experiments by name: the workload, its machines, and the truth of the world.
 
-Besides HCloud's three, those of Paragon (§5) and Quasar (Dissertation §4.6) on clusters of their own: servers of many
-types that are there from the beginning. What the papers do not state (sizes and run times of single jobs) is chosen so
-that the load is what they say it is, and is ours.
+Besides HCloud's three scenarios, these are Paragon's (§5) and Quasar's (Dissertation §4.6) on clusters: fixed servers
+of many types. What the papers do not state (sizes and run times of single jobs) is an assumption of ours, chosen to
+give the stated load.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 
 from hcloud.core.errors import BadInput
 from hcloud.core.model import BatchTarget, BestEffortTarget, JobSpec, Nodes, ProgressHook, Resources
-from hcloud.simulator.program_models import PART_OF_SERVER
+from hcloud.simulator.program_models import SERVER_PRESSURE_SHARE
 from hcloud.simulator.programs import Programs, Run
 from hcloud.simulator.scenarios import SCENARIOS, make_scenario, service_job
 from hcloud.simulator.workload import MIB_PER_VCPU, Arrival, Workload, workload_of
@@ -23,25 +23,27 @@ from hcloud.simulator.world import FULL_VCPUS, Truth
 from hcloud.spec.validation import nearest
 
 WARM_UP_S = 60.0
-"""So long the servers of a cluster take to be all up before the first job."""
+"""How long all servers of a cluster take to boot before the first job."""
 WARM_UP = "warm-up"
-"""Tag ``kind`` of the jobs that bring them up: one for each server, which nobody else's performance counts."""
+"""Tag ``kind`` of the jobs that boot them, one for each server; they do not count in the results."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experiment:
-    """A workload, the mock provider's settings of its machines, and the world's truth. The policy is the reader's: on a
-    cluster it should keep idle machines (``retention.minimum_s``) and allow as many as there are (``caps``).
+    """A workload, its cloud, and the truth of the world. The caller chooses the policy.
+
+    On a cluster the policy should keep idle machines (``retention.minimum_s``) and allow all of them (``caps``).
     """
 
     workload: Workload
     cloud: Mapping[str, object] = field(default_factory=dict)
+    """Settings of the mock provider."""
     truth: Truth = field(default_factory=Truth)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
-    """Servers of one type."""
+    """A number of servers of one type."""
 
     name: str
     vcpus: int
@@ -57,7 +59,7 @@ PARAGON_SMALL = tuple(
         ("k8.opteron-240", 2, 4, 7), ("atom.330", 2, 4, 5), ("atom.d510", 2, 8, 1),
     )
 )  # fmt: skip
-"""Paragon's table V; types of one microarchitecture are a family."""
+"""Paragon's table V; types of one microarchitecture form a family."""
 PARAGON_EC2 = tuple(
     Server(name=name, vcpus=vcpus, memory_gib=memory, count=count)
     for name, vcpus, memory, count in (
@@ -67,26 +69,26 @@ PARAGON_EC2 = tuple(
         ("cr1.8xlarge", 32, 244, 62), ("hi1.4xlarge", 16, 60.5, 72), ("hs1.8xlarge", 16, 117, 73),
     )
 )  # fmt: skip
-"""Paragon's table VI: 1,000 servers of 14 types (Amazon's m1 to m3 families differ as types, not only in size)."""
+"""Paragon's table VI: 1,000 servers of 14 types. Amazon's m1 to m3 families differ as types, not only in size."""
 PARAGON_DAY = tuple(replace(each, count=10 * each.count) for each in PARAGON_EC2)
-"""Ten times the large cluster, to see how far simulations reach; no paper has it."""
+"""Ten times the large cluster, to test the limits of simulation; not from a paper."""
 QUASAR_EC2 = tuple(replace(each, count=round(each.count / 5)) for each in PARAGON_EC2)
-"""Two hundred of the same: Quasar states their number only."""
+"""200 servers of the same types; Quasar states only their number."""
 GCE = {"n1.1": 1, "n1.2": 2, "n1.4": 4, "n1.8": 8, "n1.16": 16}
-"""HCloud cuts servers of 16 vCPUs into these sizes (§8.2.2): only size and outside load tell them apart."""
+"""HCloud partitions servers of 16 vCPUs into these sizes (§8.2.2), which differ only in size and external load."""
 GCE_USD_PER_VCPU_H = 0.05
 ON_DEMAND_OVER_RESERVED = 2.74
-"""Prices per hour, on average (Dissertation §8.5.1)."""
-PRESSURE_BY_SIZE = math.log(PART_OF_SERVER) / math.log(2.0 / FULL_VCPUS)
-"""How pressure falls with a server's size: from a machine of two cores to one of sixteen it does so by that part."""
+"""The mean ratio of hourly prices (Dissertation §8.5.1)."""
+PRESSURE_BY_SIZE = math.log(SERVER_PRESSURE_SHARE) / math.log(2.0 / FULL_VCPUS)
+"""Exponent by which pressure falls with a server's size, from two cores to sixteen."""
 POOLS = (("st", "single", 1, 29), ("mt", "single", 4, 22), ("mp", "single", 4, 60), ("io", "analytics", 2, 25))
-"""Paragon's kinds of workload in equal shares: name, kind of program, cores, and how many programs there are; of its
-350 mixes of four programs 60, so that each comes again in the large runs."""
+"""Paragon's kinds of workload in equal shares: name, kind of program, cores, number of programs. Of its 350 mixes of
+four programs only 60 are used, so that each recurs in the large runs."""
 
 
 # --------------------------------------------------------------------------------------------------------------- clouds
 def cluster(servers: Sequence[Server]) -> dict[str, object]:
-    """Return settings of a mock provider that has these servers and nothing else, paid for all the time."""
+    """Return settings of a mock provider that has exactly these servers, paid for all the time."""
     return {
         "types": {
             each.name: {"vcpus": each.vcpus, "memory_mib": int(each.memory_gib * 1024), "usd_per_h": 0.05 * each.vcpus}
@@ -102,7 +104,7 @@ def cluster(servers: Sequence[Server]) -> dict[str, object]:
 
 
 def gce() -> dict[str, object]:
-    """Return settings of a mock provider like HCloud's: one family in five sizes, spin-up of 15 s to 2 min."""
+    """Return settings of a mock provider like HCloud's: one family in five sizes, which boots in 15 s to 2 min."""
     return {
         "types": {
             name: {"vcpus": vcpus, "memory_mib": 3840 * vcpus, "usd_per_h": GCE_USD_PER_VCPU_H * vcpus}
@@ -119,7 +121,7 @@ def gce() -> dict[str, object]:
 
 # ------------------------------------------------------------------------------------------------------------ workloads
 def _batch(run: Run, number: int, vcpus: int, nodes: int = 1) -> JobSpec:
-    """Return a job that is to lose at most 5 % of its best (Paragon's QoS): it has no deadline."""
+    """Return a job without a deadline that should lose at most 5 % of its performance (Paragon's QoS)."""
     return JobSpec(
         name=f"{run.command[0]}.{number}",
         user=run.user,
@@ -132,38 +134,36 @@ def _batch(run: Run, number: int, vcpus: int, nodes: int = 1) -> JobSpec:
     )
 
 
-def _paragon_job(programs: Programs, at_s: float, number: int, mean_run_s: float) -> Arrival:
-    name, kind, vcpus, count = POOLS[int(programs.rng.integers(len(POOLS)))]
-    run = programs.pick(kind, vcpus, mean_run_s, name=name, programs=count, inputs=1)
-    return Arrival(at_s=at_s, run_s=run.run_s, spec=_batch(run, number, vcpus))
-
-
 def _paragon(rng: np.random.Generator, times: Sequence[float], mean_run_s: float) -> list[Arrival]:
-    programs = Programs(rng)
-    return [_paragon_job(programs, at_s, number, mean_run_s) for number, at_s in enumerate(sorted(times), 1)]
+    programs, arrivals = Programs(rng), []
+    for number, at_s in enumerate(sorted(times), 1):
+        name, kind, vcpus, count = POOLS[int(rng.integers(len(POOLS)))]
+        run = programs.pick(kind, vcpus, mean_run_s, name=name, programs=count, inputs=1)
+        arrivals.append(Arrival(at_s=at_s, run_s=run.run_s, spec=_batch(run, number, vcpus)))
+    return arrivals
 
 
-def _every(step_s: float, count: int) -> list[float]:
+def _evenly_spaced(step_s: float, count: int) -> list[float]:
     return [step_s * number for number in range(count)]
 
 
 def _gaussian(rng: np.random.Generator, mean_s: float, sigma_s: float, count: int) -> list[float]:
-    """Arrivals with Gaussian times between them, as §5 states; none comes before the one ahead of it."""
+    """Gaussian inter-arrival times, as §5 states, but never negative."""
     gaps = np.maximum(0.0, rng.normal(mean_s, sigma_s, count))
     return [float(each) for each in np.cumsum(gaps)]
 
 
 def _burst(share: float) -> list[float]:
-    """7,500 jobs a second apart, and 1,000 more within 100 s after the first 3,750; or a share of either."""
-    evenly, at_once = _every(1.0 / share, round(7500 * share)), _every(0.1 / share, round(1000 * share))
+    """7,500 jobs a second apart, and 1,000 more within 100 s after the first 3,750; or a share of both."""
+    evenly, at_once = _evenly_spaced(1.0 / share, round(7500 * share)), _evenly_spaced(0.1 / share, round(1000 * share))
     return evenly + [3750.0 + at_s for at_s in at_once]
 
 
 def _quasar(rng: np.random.Generator, times: Sequence[float]) -> list[Arrival]:
     """Analytics on several nodes, services and single-server jobs in equal shares.
 
-    A second apart they need 2.2 vCPUs for each second that they run on average; with Quasar 62 % of the 1,462 were used
-    (Dissertation §4.6.5), so that is 410 s.
+    At one arrival per second they need 2.2 vCPUs per second of mean run time. Quasar used 62 % of the 1,462 vCPUs
+    (Dissertation §4.6.5), which gives 410 s.
     """
     programs, made = Programs(rng), []
     for number, at_s in enumerate(times):
@@ -180,39 +180,36 @@ def _quasar(rng: np.random.Generator, times: Sequence[float]) -> list[Arrival]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ClusterExperiment:
-    """One experiment on a cluster. ``arrivals(rng, share)``."""
+    """One experiment on a cluster."""
 
     summary: str
     servers: Sequence[Server]
     arrivals: Callable[[np.random.Generator, float], list[Arrival]]
+    """Called with a generator and a share of the jobs."""
     truth: Truth
 
 
-def _private(heterogeneity: float, servers: Sequence[Server]) -> Truth:
-    """Return the truth of a cluster of old and new servers, which differ by more than a cloud's types. No other
-    tenant is on them (Paragon §5), and on smaller ones everybody presses harder.
+def _private_cluster(heterogeneity: float, servers: Sequence[Server]) -> Truth:
+    """Return the truth of a cluster of old and new servers without other tenants (Paragon §5).
 
-    Under medium load 88 % of the jobs ran on the type that is best for them (Paragon fig. 9): there is room on the
-    types that programs prefer, so what all prefer alike follows the room there is.
+    Its types differ more than a cloud's, and pressure is higher on smaller servers. Under medium load 88 % of the jobs
+    ran on their best type (Paragon fig. 9), so the common ranking of types follows their number.
     """
-    pressure = (FULL_VCPUS / _usual_vcpus(servers)) ** PRESSURE_BY_SIZE
+    # The mean over cores of the size of their server.
+    usual_vcpus = sum(each.count * each.vcpus**2 for each in servers) / sum(each.count * each.vcpus for each in servers)
+    pressure = (FULL_VCPUS / usual_vcpus) ** PRESSURE_BY_SIZE
     room = tuple((each.name, float(each.count * each.vcpus)) for each in servers)
     return Truth(external_load=0.0, heterogeneity=heterogeneity, room=room, pressure=pressure)
 
 
-def _usual_vcpus(servers: Sequence[Server]) -> float:
-    """Return the size of the server on which the mean core is."""
-    return sum(each.count * each.vcpus**2 for each in servers) / sum(each.count * each.vcpus for each in servers)
-
-
-_SMALL, _LARGE = _private(5.2, PARAGON_SMALL), _private(2.8, PARAGON_EC2)
-"""So much do types differ that any of the servers on which a job fits runs it at 0.77 and 0.78 of its best speed, on
-average: choosing types well gained 24 %, 20 %, 38 % and 40 % by kind of workload on the small cluster (§2.2), and who
-ignores them loses 22 % on the large one (§1)."""
-_PLANS: dict[str, _ClusterExperiment] = {
+_SMALL, _LARGE = _private_cluster(5.2, PARAGON_SMALL), _private_cluster(2.8, PARAGON_EC2)
+"""Heterogeneity is calibrated so that a random server that fits runs a job at 0.77 and 0.78 of its best speed on
+average. Choosing types well gained 20 to 40 % by kind of workload on the small cluster (§2.2); ignoring them lost 22 %
+on the large one (§1)."""
+_CLUSTER_EXPERIMENTS: dict[str, _ClusterExperiment] = {
     "paragon-small-low": _ClusterExperiment(
         summary="178 jobs on 40 servers, every 10 s", servers=PARAGON_SMALL, truth=_SMALL,
-        arrivals=lambda rng, share: _paragon(rng, _every(10.0 / share, round(178 * share)), 150.0),
+        arrivals=lambda rng, share: _paragon(rng, _evenly_spaced(10.0 / share, round(178 * share)), 150.0),
     ),
     "paragon-small-medium": _ClusterExperiment(
         summary="178 jobs on 40 servers, every 10 s or so, Gaussian", servers=PARAGON_SMALL, truth=_SMALL,
@@ -221,19 +218,19 @@ _PLANS: dict[str, _ClusterExperiment] = {
     "paragon-small-phases": _ClusterExperiment(
         summary="178 jobs with phases on 40 servers, every 10 s", servers=PARAGON_SMALL,
         truth=replace(_SMALL, phased=1.0),
-        arrivals=lambda rng, share: _paragon(rng, _every(10.0 / share, round(178 * share)), 450.0),
+        arrivals=lambda rng, share: _paragon(rng, _evenly_spaced(10.0 / share, round(178 * share)), 450.0),
     ),
     "paragon-small-oversubscribed": _ClusterExperiment(
         summary="178 jobs on 40 servers, every second", servers=PARAGON_SMALL, truth=_SMALL,
-        arrivals=lambda rng, share: _paragon(rng, _every(1.0 / share, round(178 * share)), 330.0),
+        arrivals=lambda rng, share: _paragon(rng, _evenly_spaced(1.0 / share, round(178 * share)), 330.0),
     ),
     "paragon-large-low": _ClusterExperiment(
         summary="2,500 jobs on 1,000 servers, every second", servers=PARAGON_EC2, truth=_LARGE,
-        arrivals=lambda rng, share: _paragon(rng, _every(1.0 / share, round(2500 * share)), 1000.0),
+        arrivals=lambda rng, share: _paragon(rng, _evenly_spaced(1.0 / share, round(2500 * share)), 1000.0),
     ),
     "paragon-large-high": _ClusterExperiment(
         summary="5,000 jobs on 1,000 servers, every second", servers=PARAGON_EC2, truth=_LARGE,
-        arrivals=lambda rng, share: _paragon(rng, _every(1.0 / share, round(5000 * share)), 2200.0),
+        arrivals=lambda rng, share: _paragon(rng, _evenly_spaced(1.0 / share, round(5000 * share)), 2200.0),
     ),
     "paragon-large-oversubscribed": _ClusterExperiment(
         summary="8,500 jobs on 1,000 servers, every second and a burst", servers=PARAGON_EC2, truth=_LARGE,
@@ -241,35 +238,35 @@ _PLANS: dict[str, _ClusterExperiment] = {
     ),
     "paragon-day": _ClusterExperiment(
         summary="100,000 jobs on 10,000 servers, in a day", servers=PARAGON_DAY, truth=_LARGE,
-        arrivals=lambda rng, share: _paragon(rng, _every(0.864 / share, round(100_000 * share)), 8640.0),
+        arrivals=lambda rng, share: _paragon(rng, _evenly_spaced(0.864 / share, round(100_000 * share)), 8640.0),
     ),
     "quasar": _ClusterExperiment(
         summary="1,200 mixed jobs on 200 servers, every second", servers=QUASAR_EC2, truth=_LARGE,
-        arrivals=lambda rng, share: _quasar(rng, _every(1.0 / share, round(1200 * share))),
+        arrivals=lambda rng, share: _quasar(rng, _evenly_spaced(1.0 / share, round(1200 * share))),
     ),
 }  # fmt: skip
 EXPERIMENTS: dict[str, str] = {each.name: each.summary for each in SCENARIOS.values()} | {
-    name: plan.summary for name, plan in _PLANS.items()
+    name: plan.summary for name, plan in _CLUSTER_EXPERIMENTS.items()
 }
-"""Every experiment by name, with what it is."""
+"""Summaries of all experiments by name."""
 
 
 def make_experiment(
     name: str, seed: int = 0, *, hours: float = 2.0, share: float = 1.0, sensitive: float | None = None
 ) -> Experiment:
-    """Return an experiment; ``share`` (0..1] of its jobs. ``hours`` and ``sensitive`` count for HCloud's, with a load
-    that is per time (:func:`hcloud.simulator.scenarios.make_scenario`).
+    """Return an experiment with ``share`` (0..1] of its jobs.
 
-    Raises BadInput for an unknown name or a nonsensical size.
+    ``hours`` and ``sensitive`` apply to HCloud's scenarios only (:func:`hcloud.simulator.scenarios.make_scenario`).
+    Raises BadInput for an unknown name or an invalid size.
     """
     if name in SCENARIOS:
         made = make_scenario(name, seed, hours=hours, share=share, sensitive=sensitive)
         return Experiment(workload=made, cloud=gce(), truth=Truth(heterogeneity=0.0))
-    if name not in _PLANS:
+    if name not in _CLUSTER_EXPERIMENTS:
         raise BadInput(f"there is no experiment {name!r}; {nearest(name, EXPERIMENTS)}")
     if not 0 < share <= 1:
-        raise BadInput(f"a share of {share:g} cannot be made; 0 < share <= 1")
-    plan, rng = _PLANS[name], np.random.default_rng([seed, sum(map(ord, name))])
+        raise BadInput(f"share {share:g} is out of range; 0 < share <= 1")
+    plan, rng = _CLUSTER_EXPERIMENTS[name], np.random.default_rng([seed, sum(map(ord, name))])
     servers = [replace(each, count=max(1, round(each.count * share))) for each in plan.servers]
     jobs = [replace(each, at_s=each.at_s + WARM_UP_S) for each in plan.arrivals(rng, share)]
     made = workload_of(name if share == 1 else f"{name} x {share:g}", [*_warm_up(servers), *jobs])
@@ -277,7 +274,7 @@ def make_experiment(
 
 
 def _warm_up(servers: Sequence[Server]) -> list[Arrival]:
-    """Return a short job for each server that has it for itself: so the daemon brings every server up."""
+    """Return a short exclusive job for each server, which makes the daemon boot it."""
     return [
         Arrival(
             at_s=0.0,

@@ -1,4 +1,4 @@
-"""What only the virtual world knows, and what one look at a deployment needs to be held against it."""
+"""What a simulated cloud knows about its machines, and what a check of a deployment needs after each cycle."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from hcloud.planner.snapshot import Spend
 from hcloud.provider import LaunchRequest, MachineSource, Provider
 from hcloud.store import LiveView
 
-ENDED_ITSELF = "ended itself"
-"""How a virtual cloud begins to tell of a machine that nobody asked to end."""
-ASKED = ("asked to end", "terminated on request")
-"""How it tells of one that somebody asked."""
+SELF_TERMINATED = "ended itself"
+"""Prefix of a machine's ``detail`` where no caller asked to terminate it."""
+TERMINATED_ON_REQUEST = ("asked to end", "terminated on request")
+"""Values of a machine's ``detail`` where a caller asked to terminate it."""
 
 
 class MachineTruth(Protocol):
-    """What the cloud itself knows of a machine."""
+    """One machine as the cloud itself knows it. Times are Unix seconds."""
 
     provider_id: str
     instance_id: str
@@ -35,7 +35,7 @@ class MachineTruth(Protocol):
 
 
 class VirtualCloud(Provider, MachineSource, Protocol):
-    """A mock provider, with the queries and commands that only a virtual cloud has."""
+    """A mock provider with the queries and commands that only a simulated cloud has."""
 
     def machines(self, now: float) -> Sequence[MachineTruth]:
         """Return every machine ever launched, of all owners, as of ``now``."""
@@ -50,32 +50,38 @@ class VirtualCloud(Provider, MachineSource, Protocol):
         ...
 
     def preempt(self, provider_id: str, notice_s: float | None = None) -> None:
-        """Announce that a machine is taken back."""
+        """Announce the preemption of a machine."""
         ...
 
     def next_event_at(self) -> float | None:
-        """Return when a machine next changes by itself."""
+        """Return when a machine next changes by itself; None if none will."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Booked:
-    """What a daemon took for spent ``at`` its time, having read the log up to event ``seq``."""
+class DaemonSpend:
+    """What a daemon believed was spent."""
 
     spend: Spend
     at: float
+    """By the daemon's clock."""
     seq: int
+    """The last event it had read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Moment:
-    """What one look needs besides the store: the world's time, and whether the last cycle went through undisturbed."""
+class CycleContext:
+    """What a check needs besides the store after one cycle."""
 
     now: float
+    """The simulated time."""
     live: LiveView
+    """The live rows as the daemon has them cached."""
     undisturbed: bool = False
+    """No fault interrupted the last cycle."""
     paused: bool = False
-    """An operator's pause was in force all through the last cycle."""
-    answering: frozenset[str] = frozenset()
-    """The machines whose workers answered in the last cycle."""
-    booked: Booked | None = None
+    """An operator's pause was in force throughout the last cycle."""
+    reachable: frozenset[str] = frozenset()
+    """The machines with a worker that answered in the last cycle."""
+    daemon_spend: DaemonSpend | None = None
+    """None if the cycle was disturbed."""

@@ -1,8 +1,8 @@
-"""How far from perfect: outcomes of our rules and of others on one workload, beside the least it can cost."""
+"""Compares the cost of policies and of other tools' rules on one workload with a lower bound."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from math import inf
 from pathlib import Path
@@ -17,13 +17,13 @@ from hcloud.simulator.run import Setting, simulated
 from hcloud.simulator.workload import Workload
 
 PRICE_STEP_S = 300.0
-"""How often spot prices may move, where a cloud's settings do not say."""
+"""How often spot prices may change if a cloud's settings do not say."""
 
 
 def run_times_s(workload: Workload, events: Iterable[Event]) -> tuple[float, ...]:
-    """Return how long each arrival's job really ran, in order of arrival; infinite where it did not succeed.
+    """Return how long each arrival's job really ran (seconds), in order of arrival; infinite if it did not succeed.
 
-    Of several ranks the one that was done first counts: it lets go of its machine then, whenever the others are done.
+    Of several ranks the shortest counts, since a rank releases its machine when it ends.
     """
     ids: list[str] = []
     ran_s: dict[str, float] = {}
@@ -41,10 +41,10 @@ def run_times_s(workload: Workload, events: Iterable[Event]) -> tuple[float, ...
     return tuple(ran_s.get(job_id, inf) for job_id in ids[: len(workload.arrivals)])
 
 
-def at_their_best(workload: Workload, runs: Sequence[Sequence[float]]) -> Workload:
-    """Return the workload with each job as short as it ever ran in any of ``runs``, or is said to run.
+def with_shortest_runs(workload: Workload, runs: Sequence[Sequence[float]]) -> Workload:
+    """Return the workload with each job as short as it ran in any of ``runs``, or as stated if that is shorter.
 
-    So the bound holds for each of those runs, however fast their machines were.
+    A bound on this workload holds for each of those runs, however fast their machines were.
     """
     shortest = [min(times) for times in zip(*runs, strict=True)] if runs else []
     arrivals = tuple(
@@ -54,37 +54,35 @@ def at_their_best(workload: Workload, runs: Sequence[Sequence[float]]) -> Worklo
     return replace(workload, arrivals=arrivals)
 
 
-def offers_at_their_lowest(setting: Setting, folder: Path, span_s: float) -> tuple[Offer, ...]:
-    """Return what the setting's cloud offers, each at its lowest price of the first ``span_s``."""
-    step_s = min(_price_step_s(each) for each in setting.providers.values())
-    seen: list[Sequence[Offer]] = []
+def lowest_offers(setting: Setting, folder: Path, span_s: float) -> tuple[Offer, ...]:
+    """Return the offers of the setting's cloud, each at its lowest price of the first ``span_s`` seconds."""
+    spot_settings = [cloud.get("spot") for cloud in setting.providers.values()]
+    step_s = min(
+        float(each.get("step_s", PRICE_STEP_S)) if isinstance(each, dict) else PRICE_STEP_S for each in spot_settings
+    )
+    catalogues: list[Sequence[Offer]] = []
     with simulated(setting, folder) as simulation:
         for _ in range(int(span_s / step_s) + 2):
             for provider in simulation.controller.offers.providers.values():
                 try:
-                    seen.append(provider.offers())
+                    catalogues.append(provider.offers())
                 except ProviderError:
-                    continue  # a virtual cloud that is away tells its prices at another step
+                    continue  # the simulated provider is unavailable at this step
             simulation.clock.advance(step_s)
-    return lowest_prices(seen)
-
-
-def _price_step_s(cloud: Mapping[str, object]) -> float:
-    spot = cloud.get("spot")
-    return float(spot.get("step_s", PRICE_STEP_S)) if isinstance(spot, dict) else PRICE_STEP_S
+    return lowest_prices(catalogues)
 
 
 def distance(
     setting: Setting, folder: Path, outcomes: Sequence[SimulationResult], runs: Sequence[Sequence[float]]
 ) -> Bound:
-    """Return the bound that holds for all of these outcomes of the setting's workload on its cloud."""
+    """Return a lower bound that holds for all of these outcomes of the setting's workload on its cloud."""
     span_s = max(each.span_s for each in outcomes)
-    offers = offers_at_their_lowest(setting, folder, span_s)
-    return lower_bound(at_their_best(setting.workload, runs), offers, keep_deadlines=False)
+    offers = lowest_offers(setting, folder, span_s)
+    return lower_bound(with_shortest_runs(setting.workload, runs), offers, keep_deadlines=False)
 
 
 def peer_comparison(outcomes: Sequence[SimulationResult], bounds: Sequence[Bound]) -> ReportTable:
-    """Return one row per outcome: money, promises, waits, churn, commitments, and how far it is from its bound."""
+    """Return one row per outcome: cost, targets, waits, churn, commitments, and the ratio to its bound."""
     names = columns(
         "policy", "cost_usd", "bound_usd", "times_bound", "target_met_pct", "wait_p95_s", "launches", "used_once_pct",
         "unused_commitment_usd", "succeeded", "jobs",
@@ -95,10 +93,10 @@ def peer_comparison(outcomes: Sequence[SimulationResult], bounds: Sequence[Bound
 
 
 def peer_notes(names: Sequence[str]) -> Iterator[str]:
-    """Yield what peers among ``names`` are, and what they are held against."""
-    yield f"{PREFIX}NAME: placement and buying rules re-implemented here, not those tools; all else is ours"
-    yield "bound: what no planner with perfect knowledge can go below, deadlines aside, with the same commitments"
-    yield "times_bound: of those under which every job succeeded"
+    """Yield notes on what the bound is and which rules each peer among ``names`` follows."""
+    yield f"{PREFIX}NAME: a tool's placement and purchasing rules, re-implemented; everything else is HCloud's"
+    yield "bound: no planner can cost less, even with perfect knowledge (same commitments, deadlines ignored)"
+    yield "times_bound: cost / bound, if every job succeeded"
     for peer in [PEERS[name.removeprefix(PREFIX)] for name in names if name.startswith(PREFIX)]:
         yield f"{PREFIX}{peer.name} (like {peer.like}): {peer.rule}"
 
@@ -110,8 +108,7 @@ def unused_commitment_usd(outcome: SimulationResult) -> float:
 
 
 def times_bound(outcome: SimulationResult, bound: Bound) -> float | None:
-    """Return how many times the bound was paid; a planner that leaves jobs undone may pay less than all of them
-    cost."""
+    """Return cost / bound; None if a job did not succeed, since leaving jobs undone may cost less than the bound."""
     return outcome.cost_usd / bound.usd if bound.usd and outcome.succeeded == outcome.jobs else None
 
 

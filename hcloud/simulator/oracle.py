@@ -1,12 +1,11 @@
-"""A planner that knows the truth: its losses are not due to the classifier or its probes.
+"""A planner with perfect knowledge, to separate losses of the planner from errors of the classifier.
 
-Everything else stays as it is: jobs are profiled and wait for that, and the planner reads the same records.
+Everything else is unchanged: jobs are still profiled and wait for that, and the planner reads the same records.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -16,16 +15,15 @@ from hcloud.core.estimates import Classification, Estimate
 from hcloud.planner.plan import Plan
 from hcloud.planner.snapshot import Snapshot
 from hcloud.quarantine.planning import Planner
-from hcloud.simulator.program_models import SOURCES, Nature
+from hcloud.simulator.program_models import SOURCES
 from hcloud.simulator.world import World
 from hcloud.spec.policy import Policy
 
 
-def told_the_truth(world: World, planner: Planner) -> Planner:
-    """Return ``planner`` for which speeds on types and tolerated and caused pressures are the world's own."""
+def with_true_beliefs(world: World, planner: Planner) -> Planner:
+    """Return ``planner`` with every belief about speeds and interference replaced by the world's truth."""
 
     def plan(snapshot: Snapshot, policy: Policy, rng: np.random.Generator) -> Plan:
-        """Plan as always, on a snapshot with true beliefs."""
         beliefs = {key: corrected(world, key, each) for key, each in snapshot.applications.items()}
         return planner(replace(snapshot, applications=beliefs), policy, rng)
 
@@ -33,27 +31,25 @@ def told_the_truth(world: World, planner: Planner) -> Planner:
 
 
 def corrected(world: World, key: str, belief: Classification) -> Classification:
-    """Return a belief with the truth in its place; only the unit of performance, a job's scale, is as it was measured.
+    """Return a belief with the true speeds and pressures. The unit of performance (a job's scale) stays as measured.
 
-    ``key``: a job's ``application``. A program the world has not met stays as believed.
+    ``key`` is a job's ``application``. The belief about a program that the world has not seen is returned unchanged.
     """
-    nature = world.known_nature(row_name(key).rpartition("~")[0])
-    if nature is None:
+    model = world.known_program(row_name(key).rpartition("~")[0])
+    if model is None:
         return belief
+    believed = belief.by_type
+    true = {column: world.speed_on_type(model, column.rpartition("/")[2]) for column in believed}
+    measured = [column for column, each in believed.items() if each.observed] or list(believed)
+    # The geometric mean of believed over true speeds converts speeds into the job's unit of performance.
+    scale = math.exp(sum(math.log(believed[each].value / true[each]) for each in measured) / max(1, len(measured)))
     return replace(
         belief,
-        by_type=_by_type(world, nature, belief.by_type),
-        tolerated={name: _exactly(min(100.0, each)) for name, each in zip(SOURCES, nature.tolerated, strict=True)},
-        caused={name: _exactly(each) for name, each in zip(SOURCES, nature.caused, strict=True)},
+        by_type={column: _exact(scale * speed) for column, speed in true.items()},
+        tolerated={name: _exact(min(100.0, each)) for name, each in zip(SOURCES, model.tolerated, strict=True)},
+        caused={name: _exact(each) for name, each in zip(SOURCES, model.caused, strict=True)},
     )
 
 
-def _by_type(world: World, nature: Nature, believed: Mapping[str, Estimate]) -> dict[str, Estimate]:
-    true = {column: world.on_type(nature, column.rpartition("/")[2]) for column in believed}
-    measured = [column for column, each in believed.items() if each.observed] or list(believed)
-    scale = math.exp(sum(math.log(believed[each].value / true[each]) for each in measured) / max(1, len(measured)))
-    return {column: _exactly(scale * speed) for column, speed in true.items()}
-
-
-def _exactly(value: float) -> Estimate:
+def _exact(value: float) -> Estimate:
     return Estimate(value=value, low=value, high=value, observed=True)

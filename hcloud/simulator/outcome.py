@@ -1,4 +1,5 @@
-"""What came of a simulation: money, promises, waits, use and churn, and how they went over time; from events alone."""
+"""Results of a simulation, read from its event log: cost, targets, waits, utilisation and churn, and their course over
+time."""
 
 from __future__ import annotations
 
@@ -15,14 +16,14 @@ from hcloud.report.serving import Serving
 from hcloud.report.table import ReportTable, Row, columns, share_pct
 from hcloud.simulator.performance import Ideal, JobPerformance, kept_pct, mean, performances, quantile
 from hcloud.simulator.run import Commitment
-from hcloud.simulator.utilisation import Hold, MachineLifetime, Utilisation, fullness_of
+from hcloud.simulator.utilisation import Hold, MachineLifetime, Utilisation, utilisation_of
 
 POINTS = 240
-"""Moments in a time series."""
+"""Points of a time series."""
 RENTED = "rented "
-"""Begins the name of an amount that is of rented machines of one type."""
-REASONS, SHOWN_FROM = 2, 0.1
-"""So many reasons of waiting are told, of those that made up so much of it."""
+"""Prefix of series names for rented vCPUs of one machine type."""
+REASONS_SHOWN, WAIT_SHARE_SHOWN = 2, 0.1
+"""Notes show this many reasons, and only wait reasons with at least this share of the total wait."""
 
 
 @dataclass(slots=True)
@@ -38,69 +39,76 @@ class _Job:
     kind: str
     submitted_at: float
     serving: Serving
-    waits_for: tuple[str, str] = ("", "")
-    told_at: float = 0.0
+    wait_reason: tuple[str, str] = ("", "")
+    wait_reason_at: float = 0.0
 
     @property
     def started_at(self) -> float | None:
-        """When its first unit started."""
         return self.serving.started_at
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """Amounts over time: ``at_s`` (POINTS moments), vCPUs up by market, rented ones by machine type as well, vCPUs
-    held by jobs, jobs waiting."""
+    """Amounts over time, each at POINTS times."""
 
     at_s: tuple[float, ...] = ()
+    """The times, in seconds from the start."""
     up_vcpus: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    """vCPUs of running machines, by market."""
     rented_vcpus: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    """vCPUs of rented machines, by machine type."""
     held_vcpus: tuple[float, ...] = ()
+    """vCPUs held by jobs."""
     waiting: tuple[float, ...] = ()
+    """The number of waiting jobs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WaitedFor:
-    """A reason (its ``code``, and the ``text`` of one job) for which jobs waited to start: ``job_s`` in all."""
+class WaitReason:
+    """A reason for which jobs waited until their first start."""
 
     code: str
     text: str
+    """The explanation of one of these jobs."""
     job_s: float
+    """Seconds waited, summed over jobs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FailedBy:
-    """A reason (its ``code``, and the ``text`` of one job) by which so many ``jobs`` failed."""
+class FailureReason:
+    """A reason for which jobs failed."""
 
     code: str
     text: str
+    """The explanation of one of these jobs."""
     jobs: int
+    """The number of jobs that failed for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulationResult:
-    """One simulation's result. ``committed_usd``: reserved machines, used or not; ``metered_usd``: all others.
-    ``waited_for``: what jobs waited for until they started first, the longest first; ``failed_by``: why jobs failed,
-    the most frequent first. ``used_once``: machines launched for a single job; ``misbehaved``: let go since they
-    delivered too little.
-
-    ``target_met_pct``: batch jobs in time (each counts 0 or 100) and services by their samples and how much of the time
-    since their first start they ran, as in the performance report; None without targets.
-    """
+    """The result of one simulation."""
 
     name: str
     span_s: float
     jobs: int
     succeeded: int
     metered_usd: float
+    """The cost of machines that are not reserved."""
     committed_usd: float
+    """The cost of reserved machines, used or not."""
     target_met_pct: float | None
+    """Batch jobs count 0 or 100; services count by the share of good samples and of time running since their first
+    start, as in the performance report. None without targets."""
     batch_met_pct: float | None
     service_met_pct: float | None
     wait_s: tuple[float, ...]
+    """Seconds from submission to first start of each job that started, sorted."""
     launches: int
     used_once: int
+    """Machines that served a single job."""
     misbehaved: int
+    """Machines released because they delivered too little."""
     up_vcpu_h: float
     held_vcpu_h: float
     committed_vcpu_h: float
@@ -108,71 +116,75 @@ class SimulationResult:
     series: Series
     fullness: Utilisation = field(default_factory=Utilisation)
     performance: tuple[JobPerformance, ...] = ()
-    waited_for: tuple[WaitedFor, ...] = ()
-    failed_by: tuple[FailedBy, ...] = ()
+    waited_for: tuple[WaitReason, ...] = ()
+    """The longest total wait first."""
+    failed_by: tuple[FailureReason, ...] = ()
+    """The most frequent reason first."""
     planning_failed: tuple[str, ...] = ()
-    """On which jobs, or in which stages, planning failed, and with what: a defect, told by the first few."""
+    """The jobs or stages on which planning failed, with the error: each is a bug."""
 
     @property
     def cost_usd(self) -> float:
-        """Return all of the money."""
+        """The metered and the committed cost."""
         return self.metered_usd + self.committed_usd
 
     def wait_quantile_s(self, share: float) -> float | None:
-        """Return the wait that this share (0..1) of the jobs that started did not exceed; None where none did."""
+        """Return the wait quantile ``share`` (0..1) over jobs that started; None if none did."""
         return float(np.quantile(self.wait_s, share)) if self.wait_s else None
 
 
 @dataclass(slots=True)
 class _EventReader:
-    """Follows the log once."""
+    """Collects counts and intervals from one pass over the log."""
 
     machines: dict[str, _MachineUse] = field(default_factory=dict)
     jobs: dict[str, _Job] = field(default_factory=dict)
     profiled: dict[str, str] = field(default_factory=dict)
-    """Of profiling runs, which users did not submit: whom they profile. They hold machines, and are no jobs here."""
+    """The profiled job of each profiling run. Such runs hold machines but do not count as jobs."""
     met: dict[str, list[float]] = field(default_factory=lambda: {"batch": [], "service": []})
     changes: list[tuple[float, str, float]] = field(default_factory=list)
-    """When (s from the start) what (vCPUs of a market or a rented type, ``held``, ``waiting``) changed by how much."""
+    """Changes of amounts: seconds from the start, the amount's name, and by how much. Names are a market, RENTED + a
+    type, ``held`` or ``waiting``."""
     waits: list[float] = field(default_factory=list)
     succeeded: int = 0
     launches: int = 0
     uses: dict[str, set[str]] = field(default_factory=dict)
     misbehaved: set[str] = field(default_factory=set)
     held_since: dict[tuple[str, object], tuple[float, float, str]] = field(default_factory=dict)
-    """Of each running unit: since when it holds how many vCPUs of which machine."""
-    lives: dict[str, MachineLifetime] = field(default_factory=dict)
+    """By running unit: start time, vCPUs held, and machine."""
+    lifetimes: dict[str, MachineLifetime] = field(default_factory=dict)
     holds: list[Hold] = field(default_factory=list)
     waited_for_s: dict[str, float] = field(default_factory=dict)
     wait_texts: dict[str, str] = field(default_factory=dict)
     failed: dict[str, list[str]] = field(default_factory=dict)
-    """By the code of the reason why they failed: what each job was told."""
+    """By reason code: the explanation of each failed job."""
     planning_failed: list[str] = field(default_factory=list)
     began_at: float = 0.0
     last_at: float = 0.0
-    worked_until_at: float = 0.0
-    """When a job came or ended last; afterwards at most rented machines stand idle for as long as they are kept."""
+    last_job_at: float = 0.0
+    """The last submission or end of a job; after that, at most idle rented machines are left."""
 
     def follow(self, events: Iterable[Event]) -> None:
-        """Take in every event; then count, up to the last of them, what is still up and held: reserved ones stay."""
+        """Read all events, then close the intervals of machines and units that are left at the last event (reserved
+        machines)."""
         for number, event in enumerate(events):
-            if not number:  # a daemon that begins
-                self.began_at = self.last_at = self.worked_until_at = event.at
+            if not number:  # the daemon's start
+                self.began_at = self.last_at = self.last_job_at = event.at
             handler = _HANDLERS.get(event.kind)
             if handler is not None:
                 handler(self, event)
         for name, machine in self.machines.items():
-            self._lived(name, machine, self.last_at)
+            self._add_lifetime(name, machine, self.last_at)
         for since, vcpus, name in self.held_since.values():
-            self._held(name, vcpus, since, self.last_at)
+            self._add_hold(name, vcpus, since, self.last_at)
 
     def change(self, at: float, what: str, by: float) -> None:
-        """Note a change of an amount."""
+        """Record a change of an amount."""
         self.changes.append((at - self.began_at, what, by))
         self.last_at = max(self.last_at, at)
 
     def submitted(self, event: Event) -> None:
-        """A job waits from now on."""
+        """Count a waiting job, or remember a profiling run."""
         tags = event.fields.get("tags")
         if isinstance(tags, Mapping) and PROFILE_TAG in tags:
             self.profiled[event.job_id or ""] = str(tags[PROFILE_TAG])
@@ -183,27 +195,30 @@ class _EventReader:
             percentile=float(percentile) if isinstance(percentile, (int, float)) else 99.0,
         )
         self.jobs[event.job_id or ""] = _Job(
-            kind=str(event.fields.get("target_kind")), submitted_at=event.at, told_at=event.at, serving=serving
+            kind=str(event.fields.get("target_kind")), submitted_at=event.at, wait_reason_at=event.at, serving=serving
         )
-        self.worked_until_at = max(self.worked_until_at, event.at)
+        self.last_job_at = max(self.last_job_at, event.at)
         self.change(event.at, "waiting", 1)
 
-    def told(self, event: Event) -> None:
-        """A job failed, or one that has not started yet waits for something else from now on."""
+    def job_state_changed(self, event: Event) -> None:
+        """Record why a job failed, or what a job that has not started waits for from now on."""
         job = self.jobs.get(event.job_id or "")
         if job is not None and event.fields.get("to") == JobState.FAILED.value:
             self.failed.setdefault(str(event.fields.get("code")), []).append(str(event.fields.get("text")))
         if job is not None and job.started_at is None:
-            self._waited(job, event.at)
-            job.waits_for, job.told_at = (str(event.fields.get("code")), str(event.fields.get("text"))), event.at
+            self._add_wait(job, event.at)
+            job.wait_reason, job.wait_reason_at = (
+                (str(event.fields.get("code")), str(event.fields.get("text"))),
+                event.at,
+            )
 
-    def _waited(self, job: _Job, until_at: float) -> None:
-        code, text = job.waits_for
-        self.waited_for_s[code] = self.waited_for_s.get(code, 0.0) + max(0.0, until_at - job.told_at)
+    def _add_wait(self, job: _Job, until_at: float) -> None:
+        code, text = job.wait_reason
+        self.waited_for_s[code] = self.waited_for_s.get(code, 0.0) + max(0.0, until_at - job.wait_reason_at)
         self.wait_texts.setdefault(code, text)
 
     def requested(self, event: Event) -> None:
-        """A machine is on order; it costs nothing yet."""
+        """Remember a requested machine; it costs nothing until it is launched."""
         self.machines[event.instance_id or ""] = _MachineUse(
             vcpus=_number(event, "vcpus"),
             market=str(event.fields.get("market")),
@@ -211,45 +226,45 @@ class _EventReader:
         )
 
     def launched(self, event: Event) -> None:
-        """It is up, and paid for, since the provider says so."""
+        """Count a launched machine from the time the provider states."""
         machine = self.machines[event.instance_id or ""]
         machine.launched_at = _number(event, "launched_at") or event.at
         self.launches += 1
-        self._up(machine.launched_at, machine, machine.vcpus)
+        self._change_vcpus_up(machine.launched_at, machine, machine.vcpus)
 
-    def judged(self, event: Event) -> None:
-        """Note a machine that gets no more jobs, or is let go, since it delivered too little."""
+    def instance_state_changed(self, event: Event) -> None:
+        """Record a machine that is drained or released because it delivered too little."""
         if event.fields.get("code") == "misbehaved":
             self.misbehaved.add(event.instance_id or "")
 
     def terminated(self, event: Event) -> None:
-        """Note its life; one that never came up has none."""
+        """Record a machine's lifetime, if it was launched at all."""
         machine = self.machines.pop(event.instance_id or "")
         if machine.launched_at is None:
             return
         ended_at = _number(event, "terminated_at") or event.at
-        self._lived(event.instance_id or "", machine, ended_at)
-        self._up(ended_at, machine, -machine.vcpus)
+        self._add_lifetime(event.instance_id or "", machine, ended_at)
+        self._change_vcpus_up(ended_at, machine, -machine.vcpus)
 
-    def _up(self, at: float, machine: _MachineUse, by_vcpus: float) -> None:
+    def _change_vcpus_up(self, at: float, machine: _MachineUse, by_vcpus: float) -> None:
         self.change(at, machine.market, by_vcpus)
         if machine.market != Market.RESERVED.value:
             self.change(at, RENTED + machine.type_name, by_vcpus)
 
-    def _lived(self, name: str, machine: _MachineUse, until_at: float) -> None:
+    def _add_lifetime(self, name: str, machine: _MachineUse, until_at: float) -> None:
         if machine.launched_at is not None:
             since_s, until_s = machine.launched_at - self.began_at, max(machine.launched_at, until_at) - self.began_at
-            self.lives[name] = MachineLifetime(
+            self.lifetimes[name] = MachineLifetime(
                 market=machine.market, vcpus=machine.vcpus, since_s=since_s, until_s=until_s
             )
 
     def unit_started(self, event: Event) -> None:
-        """vCPUs are held; a job's wait ends with its first unit."""
+        """Record held vCPUs; a job's wait ends with its first unit."""
         name = event.job_id or ""
         self.uses.setdefault(event.instance_id or "", set()).add(self.profiled.get(name, name))
         job = self.jobs.get(name)
         if job is not None and job.started_at is None:
-            self._waited(job, event.at)
+            self._add_wait(job, event.at)
             self.waits.append(max(0.0, event.at - job.submitted_at))
             self.change(event.at, "waiting", -1)
         if job is not None:
@@ -259,48 +274,48 @@ class _EventReader:
         self.change(event.at, "held", vcpus)
 
     def unit_ended(self, event: Event) -> None:
-        """Note what it held of its machine; a unit that never started held none."""
+        """Record what the unit held, if it started."""
         if _unit(event) in self.held_since:
             since, vcpus, name = self.held_since.pop(_unit(event))
-            self._held(name, vcpus, since, event.at)
+            self._add_hold(name, vcpus, since, event.at)
             self.change(event.at, "held", -vcpus)
             if (job := self.jobs.get(event.job_id or "")) is not None:
                 job.serving.unit_ended(event)
 
-    def _held(self, name: str, vcpus: float, since: float, until_at: float) -> None:
+    def _add_hold(self, name: str, vcpus: float, since: float, until_at: float) -> None:
         until_s = max(since, until_at) - self.began_at
         self.holds.append(Hold(machine=name, vcpus=vcpus, since_s=since - self.began_at, until_s=until_s))
 
     def vcpu_s_up(self) -> float:
         """Return the vCPU-seconds of all machines."""
-        return sum((life.until_s - life.since_s) * life.vcpus for life in self.lives.values())
+        return sum((life.until_s - life.since_s) * life.vcpus for life in self.lifetimes.values())
 
     def vcpu_s_held(self, market: str | None = None, within_s: float = inf) -> float:
-        """Return the vCPU-seconds that units held (of machines paid for in one way, in the first ``within_s``)."""
+        """Return the vCPU-seconds held by units, of one market if given, within the first ``within_s`` seconds."""
         return sum(
             max(0.0, min(hold.until_s, within_s) - hold.since_s) * hold.vcpus
             for hold in self.holds
-            if market in (None, self.lives[hold.machine].market)
+            if market in (None, self.lifetimes[hold.machine].market)
         )
 
     def unit_resized(self, event: Event) -> None:
-        """Close the stretch at the old size and open one at the new."""
+        """Close the interval at the old size and open one at the new."""
         if _unit(event) in self.held_since:
             self.unit_ended(event)
             self.unit_started(event)
 
     def sample(self, event: Event) -> None:
-        """Count by how many looks a service's latency kept its promise."""
+        """Count a service's sample."""
         if (job := self.jobs.get(event.job_id or "")) is not None:
             job.serving.look(event)
 
     def finished(self, event: Event) -> None:
-        """Note how a job ended and whether it kept its promise: a service by its share (0..1), if it was ever looked at
+        """Record how a job ended and whether it met its target; a service counts by its share (0..1) if it was sampled
         or failed."""
         job = self.jobs.get(event.job_id or "")
         if job is None:
             return
-        self.worked_until_at = max(self.worked_until_at, event.at)
+        self.last_job_at = max(self.last_job_at, event.at)
         self.succeeded += event.fields.get("state") == "succeeded"
         met = event.fields.get("target_met")
         if job.kind == "service":
@@ -313,7 +328,7 @@ class _EventReader:
             self.change(event.at, "waiting", -1)
 
     def planning_trouble(self, event: Event) -> None:
-        """Note on what planning failed."""
+        """Record on what planning failed."""
         self.planning_failed.append(f"{event.fields['left_out']} ({event.fields['error']})")
 
 
@@ -328,10 +343,10 @@ def _unit(event: Event) -> tuple[str, object]:
 
 _HANDLERS = {
     EventKind.JOB_SUBMITTED: _EventReader.submitted,
-    EventKind.JOB_STATE: _EventReader.told,
+    EventKind.JOB_STATE: _EventReader.job_state_changed,
     EventKind.INSTANCE_REQUESTED: _EventReader.requested,
     EventKind.INSTANCE_LAUNCHED: _EventReader.launched,
-    EventKind.INSTANCE_STATE: _EventReader.judged,
+    EventKind.INSTANCE_STATE: _EventReader.instance_state_changed,
     EventKind.INSTANCE_TERMINATED: _EventReader.terminated,
     EventKind.UNIT_STARTED: _EventReader.unit_started,
     EventKind.UNIT_RESIZED: _EventReader.unit_resized,
@@ -349,19 +364,19 @@ def outcome_of(
     ideals: Mapping[str, Ideal] | None = None,
     paid_s: float | None = None,
 ) -> SimulationResult:
-    """Read a finished simulation's log, several times.
+    """Return the results of a finished simulation; ``events`` is called several times.
 
-    Money, and the use of commitments, counts from its start for ``paid_s``, or (None) to the end: of what is rented to
-    that of the last machine, of commitments to that of the last job, however long idle machines are kept after it.
-    ``ideals`` (``Simulation.ideals()``) says what each job would do at its best; without, no
-    performance is reported.
+    Costs and commitments count from the start for ``paid_s`` seconds. With None, rented machines count to their end and
+    commitments to the end of the last job, however long idle machines are kept after it. ``ideals`` is
+    ``Simulation.ideals()``; without it there is no performance.
     """
     reader = _EventReader()
     reader.follow(events())
     span_s = reader.last_at - reader.began_at
-    worked_s = reader.worked_until_at - reader.began_at
+    worked_s = reader.last_job_at - reader.began_at
     paid_h = (worked_s if paid_s is None else min(worked_s, paid_s)) / HOUR_S
     batch, service = reader.met["batch"], reader.met["service"]
+    failures = [FailureReason(code=code, text=texts[0], jobs=len(texts)) for code, texts in reader.failed.items()]
     return SimulationResult(
         name=name,
         span_s=span_s,
@@ -381,30 +396,25 @@ def outcome_of(
         committed_vcpu_h=sum(each.count * each.vcpus for each in commitments) * paid_h,
         committed_held_vcpu_h=reader.vcpu_s_held(Market.RESERVED.value, paid_h * HOUR_S) / HOUR_S,
         series=_series(reader.changes, span_s),
-        fullness=fullness_of(reader.lives, reader.holds, span_s),
+        fullness=utilisation_of(reader.lifetimes, reader.holds, span_s),
         performance=performances(events(), ideals) if ideals else (),
         waited_for=_waited_for(reader),
-        failed_by=_failed_by(reader),
+        failed_by=tuple(sorted(failures, key=lambda each: (-each.jobs, each.code))),
         planning_failed=tuple(dict.fromkeys(reader.planning_failed)),
     )
 
 
-def _failed_by(reader: _EventReader) -> tuple[FailedBy, ...]:
-    found = [FailedBy(code=code, text=texts[0], jobs=len(texts)) for code, texts in reader.failed.items()]
-    return tuple(sorted(found, key=lambda each: (-each.jobs, each.code)))
-
-
-def _waited_for(reader: _EventReader) -> tuple[WaitedFor, ...]:
-    found = [
-        WaitedFor(code=code, text=reader.wait_texts[code], job_s=job_s)
+def _waited_for(reader: _EventReader) -> tuple[WaitReason, ...]:
+    reasons = [
+        WaitReason(code=code, text=reader.wait_texts[code], job_s=job_s)
         for code, job_s in reader.waited_for_s.items()
         if job_s > 0.0
     ]
-    return tuple(sorted(found, key=lambda each: (-each.job_s, each.code)))
+    return tuple(sorted(reasons, key=lambda each: (-each.job_s, each.code)))
 
 
 def _metered_usd(events: Iterable[Event], now: float, until: float | None) -> float:
-    """Return what the cost report says of all machines that are paid by use, up to a time (None: to the end)."""
+    """Return the cost of all metered machines by the cost report, up to a time (None: to the end)."""
     table = build_report("cost", events, now + HOUR_S, by="market", until=until)
     cost = [column.name for column in table.columns].index("cost_usd")
     return sum(float(row[cost] or 0.0) for row in table.rows if row[0] != Market.RESERVED.value)
@@ -433,7 +443,7 @@ def _amounts(changes: Sequence[tuple[float, float]], at_s: np.ndarray) -> tuple[
 
 
 def comparison(outcomes: Sequence[SimulationResult]) -> ReportTable:
-    """Return one row per outcome, the first being what the others' ``cost_pct`` is a part of."""
+    """Return one row per outcome; ``cost_pct`` is relative to the first."""
     names = columns(
         "policy", "cost_usd", "cost_pct", "metered_usd", "committed_usd", "target_met_pct", "batch_met_pct",
         "service_met_pct", "qos_kept_pct", "performance_pct", "performance_p5_pct", "performance_p95_pct", "wait_p50_s",
@@ -446,47 +456,48 @@ def comparison(outcomes: Sequence[SimulationResult]) -> ReportTable:
 
 
 def notes_on(outcomes: Sequence[SimulationResult]) -> Iterator[str]:
-    """Yield lines on what jobs waited for, why some failed, and what planning failed on."""
+    """Yield notes on what jobs waited for, why jobs failed, and what planning failed on."""
     yield from wait_notes(outcomes)
     for each in outcomes:
         yield from filter(None, (failures_of(each), defects_of(each)))
 
 
 def failures_of(outcome: SimulationResult) -> str | None:
-    """Return a line on why jobs failed; None where none did."""
-    parts = [f"{reason.jobs} {reason.code} ({reason.text})" for reason in outcome.failed_by[:REASONS]]
+    """Return a note on why jobs failed; None if none did."""
+    parts = [f"{reason.jobs} {reason.code} ({reason.text})" for reason in outcome.failed_by[:REASONS_SHOWN]]
     failed = sum(reason.jobs for reason in outcome.failed_by)
     return f"{outcome.name}: {failed} of {outcome.jobs} jobs failed: {'; '.join(parts)}" if parts else None
 
 
 def defects_of(outcome: SimulationResult) -> str | None:
-    """Return a line on what planning failed on; None where it did not."""
+    """Return a note on what planning failed on; None if it never did."""
     if not outcome.planning_failed:
         return None
-    told = "; ".join(outcome.planning_failed[:REASONS])
-    return f"{outcome.name}: planning failed, a defect of HCloud, and left out {told}: do not trust these numbers"
+    skipped = "; ".join(outcome.planning_failed[:REASONS_SHOWN])
+    return f"{outcome.name}: planning failed (a bug in HCloud) and skipped {skipped}; do not trust these numbers"
 
 
 def wait_notes(outcomes: Sequence[SimulationResult]) -> Iterator[str]:
-    """Yield a line for each outcome with waiting jobs: what for, the longest first, with the words of one of them."""
+    """Yield a note for each outcome with waiting jobs: the reasons, the longest total wait first, with one explanation
+    each."""
     for each in outcomes:
         waited_s = sum(reason.job_s for reason in each.waited_for)
         parts = [
             f"{reason.job_s / waited_s:.0%} {reason.code} ({reason.text})"
-            for reason in each.waited_for[:REASONS]
-            if reason.job_s >= SHOWN_FROM * waited_s
+            for reason in each.waited_for[:REASONS_SHOWN]
+            if reason.job_s >= WAIT_SHARE_SHOWN * waited_s
         ]
         if parts:
-            yield f"{each.name}: jobs waited {waited_s / HOUR_S:.2f} h in all, for {'; '.join(parts)}"
+            yield f"{each.name}: jobs waited {waited_s / HOUR_S:.2f} h in total: {'; '.join(parts)}"
 
 
 NOTES = (
-    "cost_pct: of the first cost; committed: reserved machines, paid for used or not",
-    "performance: beside the best (alone, on the best type); qos_kept: at most 5 % lost, or latency as promised",
-    "used: vCPUs held by jobs, of those up; reserved_used: of the vCPUs paid for",
-    "used_once: machines launched for a single job; wait: to the first start",
+    "cost_pct: relative to the first policy; committed: reserved machines, paid whether used or not",
+    "performance: relative to running alone on the best type; qos_kept: at most 5 % lost, or latency within its target",
+    "used: vCPUs held by jobs / vCPUs up; reserved_used: reserved vCPUs held / reserved vCPUs paid for",
+    "used_once: machines that served a single job; wait: from submission to the first start",
 )
-"""What columns mean."""
+"""Explanations of columns."""
 
 
 def _percent(part: float | None) -> float | None:

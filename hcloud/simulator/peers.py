@@ -1,9 +1,9 @@
-"""Today's tools as planners: their *placement and buying rules*, re-implemented for comparison on equal terms.
+"""Other tools as planners: their placement and purchasing rules, re-implemented for comparison on equal terms.
 
-None of this is those tools' code, and none of it says how well they run programs: only which job is served first,
-where it
-goes, what is bought and when it is let go. What becomes of jobs and machines (retries, leases, back-offs after a
-stockout, caps and budgets) is ours for all of them, so that rules alone differ. Sources: ``docs/simulation.md``.
+This is not those tools' code, and it says nothing about how well they run programs. A peer only decides which job is
+served first, on which machine it runs, which machine is launched, and when one is terminated. Job outcomes and machine
+life cycles (retries, leases, back-offs after a stockout, caps and budgets) are HCloud's for all peers, so that only the
+rules differ. Sources: ``docs/simulation.md``.
 """
 
 from __future__ import annotations
@@ -28,35 +28,39 @@ from hcloud.planner.plan import Drain, Finish, Launch, Place, Plan, RankPlacemen
 from hcloud.planner.snapshot import Snapshot
 from hcloud.planner.text import offer_words, seconds
 from hcloud.spec.policy import AdmissionPolicy, PlacementPolicy, Policy, ProfilingPolicy, ProvisioningPolicy, Strategy
-from hcloud.spec.validation import nearest
+from hcloud.spec.validation import counted, nearest
 
 PREFIX = "peer:"
-ALL = (Market.RESERVED, Market.SPOT, Market.ON_DEMAND)
+ALL_MARKETS = (Market.RESERVED, Market.SPOT, Market.ON_DEMAND)
 UNDERUSED = 0.5
-"""A machine of which less than this part is in use is emptied by a peer that consolidates."""
+"""A peer that consolidates empties machines with less than this share of their capacity in use."""
 
 
 @dataclass(slots=True, eq=False)
 class RentedMachine:
-    """A machine that the plan launches: its offer's place at the counter, what is left of it, its jobs."""
+    """A machine that the plan launches."""
 
     at: int
+    """The index of its offer."""
     room: Amounts
+    """The capacity left on it."""
     jobs: list[Job] = field(default_factory=list)
 
 
 @dataclass(slots=True, eq=False)
 class BuyingView:
-    """What a buying rule sees: the draft, the counter, and the jobs still to be served, in the peer's order."""
+    """What a purchasing rule sees: the plan so far, the market, and the jobs not served yet."""
 
     context: PlanContext
     offer_market: OfferMarket
     markets: tuple[Market, ...]
-    left: list[tuple[Job, JobGroup]] = field(default_factory=list)
+    unserved: list[tuple[Job, JobGroup]] = field(default_factory=list)
+    """In the peer's order."""
     machines: list[RentedMachine] = field(default_factory=list)
+    """Machines this plan launches."""
 
-    def choices(self, group: JobGroup) -> list[int]:
-        """Return offers that a rank of ``group`` fits on and that can be had now, cheapest first."""
+    def offers_for(self, group: JobGroup) -> list[int]:
+        """Return the available offers on which a rank of ``group`` fits, cheapest first."""
         return [at for at in self.offer_market.obtainable(group) if self.offer_market.offers[at].market in self.markets]
 
     def market(self, at: int) -> Market:
@@ -71,41 +75,46 @@ Buy = Callable[[BuyingView, JobGroup, list[int]], int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerTool:
-    """One tool's rules. ``like``: the tool. ``commits``: as which strategy it reserves machines beforehand.
-
-    ``order``: sort key of waiting jobs. ``prefer``: which of the machines with room. ``buy``: which of the offers that
-    can be had. ``idle_s``: how long an idle rented machine is kept. ``alone``: a machine for each job. ``blocks``:
-    no job passes one for which nothing can be bought. ``consolidates``: underused machines are emptied.
-    """
+    """One tool's rules."""
 
     name: str
     like: str
+    """The tool."""
     rule: str
+    """A summary for reports."""
     commits: Strategy
+    """The strategy by which it reserves machines beforehand."""
     order: Order
+    """Sort key of waiting jobs."""
     prefer: Prefer
+    """Chooses among machines with room."""
     buy: Buy
-    markets: tuple[Market, ...] = ALL
+    """Chooses among available offers."""
+    markets: tuple[Market, ...] = ALL_MARKETS
     idle_s: float = 0.0
+    """How long an idle rented machine is kept."""
     alone: bool = False
+    """One machine per job."""
     blocks: bool = False
+    """No job passes one for which no machine is available."""
     consolidates: bool = False
+    """Underused machines are emptied."""
 
     def plan(self, snapshot: Snapshot, policy: Policy, rng: np.random.Generator) -> Plan:
-        """Return what to do now by this peer's rules; pure, as :func:`hcloud.planner.make_plan`."""
-        context = open_context(snapshot, _plain(policy), rng)
+        """Return a plan by this peer's rules; pure, like :func:`hcloud.planner.make_plan`."""
+        context = open_context(snapshot, _rules_off(policy), rng)
         decide_outcomes(context)
         reconcile_instances(context)
         if not snapshot.paused:
             _serve(self, context)
-        _let_idle_go(self, context)
+        _terminate_idle(self, context)
         if self.consolidates:
             _consolidate(self, context)
         return context.plan()
 
 
-def _plain(policy: Policy) -> Policy:
-    """Return the policy with its limits and without what only our own rules know."""
+def _rules_off(policy: Policy) -> Policy:
+    """Return the policy with its limits, but without the rules that only HCloud has."""
     return replace(
         policy,
         provisioning=ProvisioningPolicy(),
@@ -117,35 +126,36 @@ def _plain(policy: Policy) -> Policy:
 
 # ------------------------------------------------------------------------------------------------------------- serving
 def _serve(peer: PeerTool, context: PlanContext) -> None:
-    """Place jobs that fit, let others wait for booting machines, buy for the rest; in the peer's order."""
-    shop = BuyingView(context=context, offer_market=open_market(context), markets=peer.markets)
+    """Place jobs that fit, let others wait for booting machines, launch machines for the rest, in the peer's order."""
+    view = BuyingView(context=context, offer_market=open_market(context), markets=peer.markets)
     context.fleet.expect(context.stopping)
-    stuck: dict[int, Reason] = {}
+    refusals: dict[int, Reason] = {}
     for job in sorted(context.waiting, key=peer.order):
         group = context.group_of(job)
         if job.not_before_at > context.now:
-            text = f"not before {seconds(job.not_before_at - context.now)} from now"
+            text = f"retrying in {seconds(job.not_before_at - context.now)}"
             context.wait(job, "backoff_until", lambda text=text: Reason(code="backoff_until", text=text))  # type: ignore[misc]
-        elif (refusal := stuck.get(id(group)) or context.user_cap(job)) is not None:
-            _tell(context, job, refusal)
-        elif (peer.blocks and shop.left) or not _has_room(peer, context, job, group):
-            shop.left.append((job, group))
-    _buy(peer, shop, stuck)
+        elif (refusal := refusals.get(id(group)) or context.user_cap(job)) is not None:
+            _record_refusal(context, job, refusal)
+        elif (peer.blocks and view.unserved) or not _place_or_claim(peer, context, job, group):
+            view.unserved.append((job, group))
+    _buy(peer, view, refusals)
 
 
-def _has_room(peer: PeerTool, context: PlanContext, job: Job, group: JobGroup) -> bool:
-    """Start the job, or keep room for it; not where its user cannot pay (``group.stuck``)."""
-    held = _start(peer, context, job, group) or (group.stuck is None and _claim(peer, context, job, group))
-    if held:
+def _place_or_claim(peer: PeerTool, context: PlanContext, job: Job, group: JobGroup) -> bool:
+    """Place the job, or reserve room for it; not if its user cannot pay (``group.stuck``)."""
+    served = _place_now(peer, context, job, group) or (group.stuck is None and _claim_room(peer, context, job, group))
+    if served:
         context.count_active(job)
-    return held
+    return served
 
 
-def _start(peer: PeerTool, context: PlanContext, job: Job, group: JobGroup) -> bool:
-    """Start the job now on machines with room, all ranks of it or (an incremental one) as many as fit; or not."""
-    places = _take(peer, context, group, context.fleet.placeable, group.wanted, context.fleet.fitting_now)
-    if len(places) < group.needed or not _renewed(context, places) or not _paid(context, job, group, places):
-        _give_back(context, group, places)
+def _place_now(peer: PeerTool, context: PlanContext, job: Job, group: JobGroup) -> bool:
+    """Place all ranks of the job on machines with room, or as many as fit of an incremental job; return whether it
+    started."""
+    places = _take_room(peer, context, group, context.fleet.placeable, group.wanted, context.fleet.fitting_now)
+    if len(places) < group.needed or not _renew(context, places) or not _paid(context, job, group, places):
+        _release_room(context, group, places)
         return False
     instances = [context.fleet.instances[at] for at in places]
     ranks = tuple(
@@ -153,25 +163,25 @@ def _start(peer: PeerTool, context: PlanContext, job: Job, group: JobGroup) -> b
         for rank, each in enumerate(instances)
     )
     context.used.update(places)
-    reason = Reason(code="placed_by_peer", text=f"{instances[0].id} has room for it, by the rules of {peer.name}")
+    reason = Reason(code="placed_by_peer", text=f"{instances[0].id} has room (rules of {peer.name})")
     context.add(Place(job_id=job.id, ranks=ranks, reason=reason))
     return True
 
 
-def _claim(peer: PeerTool, context: PlanContext, job: Job, group: JobGroup) -> bool:
-    """Keep room for the job on machines that are starting, or that units asked to end will leave; or keep none."""
+def _claim_room(peer: PeerTool, context: PlanContext, job: Job, group: JobGroup) -> bool:
+    """Reserve room for the job on machines that are booting or draining; return False if there is not enough."""
     coming = context.fleet.coming | context.fleet.placeable
-    places = _take(peer, context, group, coming, group.needed, context.fleet.fitting)
+    places = _take_room(peer, context, group, coming, group.needed, context.fleet.fitting)
     if len(places) < group.needed:
-        _give_back(context, group, places)
+        _release_room(context, group, places)
         return False
     context.used.update(places)
-    text = f"has room on {context.fleet.instances[places[-1]].id}, which is starting or being emptied"
+    text = f"waiting for room on {context.fleet.instances[places[-1]].id}, which is booting or draining"
     context.wait(job, "booting", lambda: Reason(code="booting", text=text))
     return True
 
 
-def _take(
+def _take_room(
     peer: PeerTool,
     context: PlanContext,
     group: JobGroup,
@@ -193,13 +203,13 @@ def _take(
     return places
 
 
-def _give_back(context: PlanContext, group: JobGroup, places: Sequence[int]) -> None:
+def _release_room(context: PlanContext, group: JobGroup, places: Sequence[int]) -> None:
     for at in places:
         context.fleet.unuse(at, context.amount_on(group, at))
 
 
-def _renewed(context: PlanContext, places: Sequence[int]) -> bool:
-    """Renew idle machines near their horizon that are used again; return False where a limit forbids it."""
+def _renew(context: PlanContext, places: Sequence[int]) -> bool:
+    """Renew the leases of idle machines that are used again; return False if a limit forbids it."""
     for at in sorted(context.lazy.intersection(places)):
         instance = context.fleet.instances[at]
         if context.ledger.renewal_refusal(instance, context.renewed_until_at, {}) is not None:
@@ -211,7 +221,7 @@ def _renewed(context: PlanContext, places: Sequence[int]) -> bool:
 
 
 def _paid(context: PlanContext, job: Job, group: JobGroup, places: Sequence[int]) -> bool:
-    """Count what the job's user is to hold of these machines, or note in ``group.stuck`` which limit forbids it."""
+    """Book the job's shares of these machines, or set ``group.stuck`` to the limit that forbids it."""
     before = context.ledger
     group.stuck = pay_for_claims(context, job, group, places)
     if group.stuck is not None:
@@ -220,174 +230,176 @@ def _paid(context: PlanContext, job: Job, group: JobGroup, places: Sequence[int]
 
 
 # -------------------------------------------------------------------------------------------------------------- buying
-def _buy(peer: PeerTool, shop: BuyingView, stuck: dict[int, Reason]) -> None:
+def _buy(peer: PeerTool, view: BuyingView, refusals: dict[int, Reason]) -> None:
     blocked: Reason | None = None
-    while shop.left:
-        job, group = shop.left[0]
-        shop.left.pop(0)
-        if (capped := shop.context.user_cap(job)) is not None:
-            _tell(shop.context, job, capped)
+    while view.unserved:
+        job, group = view.unserved[0]
+        view.unserved.pop(0)
+        if (capped := view.context.user_cap(job)) is not None:
+            _record_refusal(view.context, job, capped)
             continue
-        refusal = blocked or group.stuck or stuck.get(id(group))
-        # Who stands behind somebody else has not been asked yet whether there is room.
-        if refusal is None and not (peer.blocks and _has_room(peer, shop.context, job, group)):
-            refusal = group.stuck or _bought(peer, shop, job, group)
+        refusal = blocked or group.stuck or refusals.get(id(group))
+        # Behind a blocking job, room for this one has not been tried yet.
+        if refusal is None and not (peer.blocks and _place_or_claim(peer, view.context, job, group)):
+            refusal = group.stuck or _buy_for(peer, view, job, group)
         if refusal is None:
             continue
-        stuck[id(group)] = refusal
-        _tell(shop.context, job, refusal)
+        refusals[id(group)] = refusal
+        _record_refusal(view.context, job, refusal)
         if peer.blocks and refusal.code != "impossible":
-            blocked = Reason(code="behind", text=f"waits behind {job.id}, for which nothing can be had")
-    for machine in shop.machines:
-        shop.context.add(_launch(peer, shop, machine))
+            blocked = Reason(code="behind", text=f"queued behind {job.id}, for which no machine is available")
+    for machine in view.machines:
+        view.context.add(_launch(peer, view, machine))
 
 
-def _bought(peer: PeerTool, shop: BuyingView, job: Job, group: JobGroup) -> Reason | None:
-    """Give the job's ranks room on machines this plan launches; or take all back and return why not."""
-    context, taken = shop.context, list[RentedMachine]()
-    before, ledger = len(shop.machines), context.ledger
+def _buy_for(peer: PeerTool, view: BuyingView, job: Job, group: JobGroup) -> Reason | None:
+    """Give the job's ranks room on machines that this plan launches; if that fails, undo it and return why."""
+    context, taken = view.context, list[RentedMachine]()
+    before, ledger = len(view.machines), context.ledger
     context.ledger = ledger.copy()
     refusal: Reason | None = None
     while len(taken) < group.needed and refusal is None:
-        machine = None if peer.alone else _joined(shop, job, group)
+        machine = None if peer.alone else _find_shared(view, job, group)
         if machine is None:
-            machine, refusal = _opened(peer, shop, job, group)
+            machine, refusal = _open_machine(peer, view, job, group)
         if machine is not None:
-            machine.room -= shop.offer_market.taken(group)[machine.at]
+            machine.room -= view.offer_market.taken(group)[machine.at]
             machine.jobs.append(job)
             taken.append(machine)
     if refusal is None:
-        text = f"{offer_words(shop.offer_market.offers[taken[-1].at])} is launched for it"
+        text = f"launching {offer_words(view.offer_market.offers[taken[-1].at])}"
         context.wait(job, "booting", lambda: Reason(code="booting", text=text))
         context.count_active(job)
         return None
     for machine in taken:
-        machine.room += shop.offer_market.taken(group)[machine.at]
+        machine.room += view.offer_market.taken(group)[machine.at]
         machine.jobs.remove(job)
-    for machine in shop.machines[before:]:
-        shop.offer_market.take(machine.at, -1)
-    del shop.machines[before:]
+    for machine in view.machines[before:]:
+        view.offer_market.take(machine.at, -1)
+    del view.machines[before:]
     context.ledger = ledger
     return refusal
 
 
-def _joined(shop: BuyingView, job: Job, group: JobGroup) -> RentedMachine | None:
-    """Return a machine that this plan launches and has room for a rank of the job, with a share for its user."""
-    for machine in shop.machines:
-        taken = shop.offer_market.taken(group)[machine.at]
-        roomy = shop.offer_market.serves(group, machine.at) and bool((machine.room + SLACK >= taken).all())
-        if roomy and shares_cost(shop.context.ledger, shop.offer_market.offers[machine.at], machine.jobs, job):
+def _find_shared(view: BuyingView, job: Job, group: JobGroup) -> RentedMachine | None:
+    """Return a machine launched by this plan with room for a rank of the job and a share for its user."""
+    for machine in view.machines:
+        taken = view.offer_market.taken(group)[machine.at]
+        roomy = view.offer_market.serves(group, machine.at) and bool((machine.room + SLACK >= taken).all())
+        if roomy and shares_cost(view.context.ledger, view.offer_market.offers[machine.at], machine.jobs, job):
             return machine
     return None
 
 
-def _opened(peer: PeerTool, shop: BuyingView, job: Job, group: JobGroup) -> tuple[RentedMachine | None, Reason | None]:
-    """Book the offer that the peer's rule picks of those that can be had and paid."""
-    context, offers = shop.context, shop.offer_market.offers
+def _open_machine(
+    peer: PeerTool, view: BuyingView, job: Job, group: JobGroup
+) -> tuple[RentedMachine | None, Reason | None]:
+    """Book the offer that the peer's rule picks of those that are available and affordable."""
+    context, offers = view.context, view.offer_market.offers
     choices, refusal = list[int](), None
-    for at in shop.choices(group):
+    for at in view.offers_for(group):
         refused = context.ledger.refusal(offers[at], launch_shares([job], offers[at].instance_type.capacity))
         refusal = refusal or refused
         if refused is None:
             choices.append(at)
     if not choices:
-        return None, refusal or _unobtainable(peer, shop, group)
-    at = peer.buy(shop, group, choices)
+        return None, refusal or _unobtainable(peer, view, group)
+    at = peer.buy(view, group, choices)
     context.ledger.book_launch(offers[at], launch_shares([job], offers[at].instance_type.capacity))
-    shop.offer_market.take(at)
+    view.offer_market.take(at)
     machine = RentedMachine(at=at, room=vector(offers[at].instance_type.capacity))
-    shop.machines.append(machine)
+    view.machines.append(machine)
     return machine, None
 
 
-def _unobtainable(peer: PeerTool, shop: BuyingView, group: JobGroup) -> Reason:
-    """Return why nothing can be had: for now, or (``impossible``) ever."""
-    reason = why_not_obtainable(shop.context, shop.offer_market, group)
-    fitting = (shop.offer_market.offers[int(at)] for at in np.flatnonzero(shop.offer_market.fitting(group)))
+def _unobtainable(peer: PeerTool, view: BuyingView, group: JobGroup) -> Reason:
+    """Return why no machine is available: now, or (``impossible``) ever."""
+    reason = why_not_obtainable(view.context, view.offer_market, group)
+    fitting = (view.offer_market.offers[int(at)] for at in np.flatnonzero(view.offer_market.fitting(group)))
     if (
-        not shop.context.snapshot.offers
-        or sum(_most_ranks(peer, shop, group, each) for each in fitting) >= group.needed
+        not view.context.snapshot.offers
+        or sum(_most_ranks(peer, view, group, each) for each in fitting) >= group.needed
     ):
         return reason
-    return Reason(code="impossible", text=f"can never run by these rules: {reason.text}")
+    return Reason(code="impossible", text=f"can never run under these rules: {reason.text}")
 
 
-def _most_ranks(peer: PeerTool, shop: BuyingView, group: JobGroup, offer: Offer) -> float:
-    """Return how many ranks of ``group`` the peer may ever have on this offer at a time: on reserved machines as many
-    as all that are reserved hold, in use or not."""
-    if offer.market is not Market.RESERVED or offer.market not in shop.markets or offer.available is None:
-        return math.inf if offer.market in shop.markets else 0.0
-    taken = sum(each.offer.key == offer.key for each in shop.context.fleet.instances)
+def _most_ranks(peer: PeerTool, view: BuyingView, group: JobGroup, offer: Offer) -> float:
+    """Return how many ranks of ``group`` the peer may ever run on this offer at a time.
+
+    For reserved machines this counts all of them, in use or not.
+    """
+    if offer.market is not Market.RESERVED or offer.market not in view.markets or offer.available is None:
+        return math.inf if offer.market in view.markets else 0.0
+    taken = sum(each.offer.key == offer.key for each in view.context.fleet.instances)
     has, needs = vector(offer.instance_type.capacity) + SLACK, np.maximum(vector(group.resources), SLACK)
     each_holds = 1 if peer.alone or group.exclusive else int((has / needs).min())
     return float((offer.available + taken) * each_holds)
 
 
-def _tell(context: PlanContext, job: Job, reason: Reason) -> None:
+def _record_refusal(context: PlanContext, job: Job, reason: Reason) -> None:
     if reason.code == "impossible":
         context.add(Finish(job_id=job.id, state=JobState.FAILED, reason=reason))
     else:
         context.wait(job, reason.code, lambda: reason)
 
 
-def _launch(peer: PeerTool, shop: BuyingView, machine: RentedMachine) -> Launch:
-    offer: Offer = shop.offer_market.offers[machine.at]
-    text = f"{offer_words(offer)} for {len(machine.jobs)} rank(s), by the rules of {peer.name}"
+def _launch(peer: PeerTool, view: BuyingView, machine: RentedMachine) -> Launch:
+    offer: Offer = view.offer_market.offers[machine.at]
+    text = f"{offer_words(offer)} for {counted(len(machine.jobs), 'rank')} (rules of {peer.name})"
     reason = Reason(code="launched_by_peer", text=text, numbers={"price_usd_per_h": offer.price_usd_per_h})
-    # Nobody is bound to it: each plan serves everybody anew, in the same order.
-    return Launch(offer=offer, expires_at=shop.context.renewed_until_at, for_jobs=(), reason=reason)
+    # No job is bound to it: each plan serves all jobs again, in the same order.
+    return Launch(offer=offer, expires_at=view.context.renewed_until_at, for_jobs=(), reason=reason)
 
 
 # ---------------------------------------------------------------------------------------------------------- letting go
-def _let_idle_go(peer: PeerTool, context: PlanContext) -> None:
-    """End rented machines that were idle for as long as the peer keeps them; reserved ones are paid for anyway."""
+def _terminate_idle(peer: PeerTool, context: PlanContext) -> None:
+
     for at in [at for at in context.fleet.staying if is_idle(context, at)]:
         instance = context.fleet.instances[at]
         if idle_as_long_as(context, instance, peer.idle_s):
-            context.terminate(at, Reason(code="idle", text=f"{instance.id} is idle; {peer.name} keeps none for long"))
+            text = f"{instance.id} is idle; {peer.name} keeps idle machines for {seconds(peer.idle_s)}"
+            context.terminate(at, Reason(code="idle", text=text))
 
 
 def _consolidate(peer: PeerTool, context: PlanContext) -> None:
-    """Empty one underused rented machine with interruptible jobs that fit on others, the fewest jobs first; where
-    there is none, launch one cheaper machine for what of one of them fits nowhere. Their work is lost.
+    """Empty one underused rented machine if its jobs are interruptible and fit elsewhere, fewest jobs first.
+
+    If there is none, launch one cheaper machine for jobs that fit nowhere else. Evicted jobs lose their work.
     """
     fleet = context.fleet
     if context.stopping or context.gone:
-        return  # who was moved last has not found its new place yet
+        return  # jobs evicted by the last consolidation have not been placed yet
     rented = [at for at in fleet.staying if fleet.placeable[at] and fleet.holdings[at] and not _reserved(context, at)]
-    movable = [at for at in rented if fleet.load[at] < UNDERUSED and _may_move(context, at)]
+    underused = [at for at in rented if fleet.load[at] < UNDERUSED]
+    movable = [
+        at
+        for at in underused
+        if all(job.spec.interruptible and job.spec.nodes.count == 1 for job, _ in fleet.holdings[at])
+    ]
     movable.sort(key=lambda at: (len(fleet.holdings[at]), float(fleet.load[at])))
-    emptied = next((at for at in movable if not _left_over(context, at)), None)
+    emptied = next((at for at in movable if not _jobs_without_room(context, at)), None)
     if emptied is not None:
-        _empty(context, emptied)
+        name = fleet.instances[emptied].id
+        reason = Reason(code="consolidated", text=f"{name} is underused and its jobs fit on other machines")
+        context.add(Drain(instance_id=name, reason=reason))
+        for job, _ in fleet.holdings[emptied]:
+            context.stop(job, FailureCause.EVICTED, reason)
     elif not fleet.coming.any():
-        _replace(peer, context, movable)
+        _launch_replacement(peer, context, movable)
 
 
-def _may_move(context: PlanContext, at: int) -> bool:
-    return all(job.spec.interruptible and job.spec.nodes.count == 1 for job, _ in context.fleet.holdings[at])
-
-
-def _empty(context: PlanContext, at: int) -> None:
-    name = context.fleet.instances[at].id
-    reason = Reason(code="consolidated", text=f"{name} is underused; its jobs fit elsewhere")
-    context.add(Drain(instance_id=name, reason=reason))
-    for job, _ in context.fleet.holdings[at]:
-        context.stop(job, FailureCause.EVICTED, reason)
-
-
-def _replace(peer: PeerTool, context: PlanContext, movable: Sequence[int]) -> None:
-    """Launch a cheaper machine for what does not fit elsewhere of the first machine for which there is one; that one is
-    emptied when the new one is there."""
+def _launch_replacement(peer: PeerTool, context: PlanContext, movable: Sequence[int]) -> None:
+    """Launch a cheaper machine for the jobs of the first machine that has one; the old one is emptied once it is up."""
     offer_market = open_market(context)
     for at in movable:
-        left = _left_over(context, at)
-        offer = _cheaper_for(peer, context, offer_market, at, left)
+        left = _jobs_without_room(context, at)
+        offer = _cheaper_offer(peer, context, offer_market, at, left)
         shares = launch_shares(left, offer_market.offers[offer].instance_type.capacity) if offer >= 0 else {}
         if offer < 0 or context.ledger.refusal(offer_market.offers[offer], shares) is not None:
             continue
         context.ledger.book_launch(offer_market.offers[offer], shares)
-        text = f"{offer_words(offer_market.offers[offer])} replaces {context.fleet.instances[at].id}, which is dearer"
+        text = f"{offer_words(offer_market.offers[offer])} replaces {context.fleet.instances[at].id}, which costs more"
         reason = Reason(code="consolidated", text=text)
         context.add(
             Launch(offer=offer_market.offers[offer], expires_at=context.renewed_until_at, for_jobs=(), reason=reason)
@@ -395,10 +407,12 @@ def _replace(peer: PeerTool, context: PlanContext, movable: Sequence[int]) -> No
         return
 
 
-def _cheaper_for(peer: PeerTool, context: PlanContext, offer_market: OfferMarket, at: int, jobs: Sequence[Job]) -> int:
-    """Return the cheapest offer below the price of machine ``at`` that holds these jobs; -1: there is none.
+def _cheaper_offer(
+    peer: PeerTool, context: PlanContext, offer_market: OfferMarket, at: int, jobs: Sequence[Job]
+) -> int:
+    """Return the cheapest offer below the price of machine ``at`` that holds these jobs; -1 if there is none.
 
-    A spot machine is replaced by no other spot one: Karpenter does that behind a switch only, for 15 cheaper types.
+    A spot machine is never replaced by another: Karpenter does that only behind a switch, with 15 cheaper types.
     """
     groups = [context.group_of(job) for job in jobs]
     price = context.fleet.price_usd_per_h[at]
@@ -420,8 +434,8 @@ def _reserved(context: PlanContext, at: int) -> bool:
     return context.fleet.instances[at].offer.market is Market.RESERVED
 
 
-def _left_over(context: PlanContext, at: int) -> list[Job]:
-    """Return which jobs of machine ``at`` would fit on no other."""
+def _jobs_without_room(context: PlanContext, at: int) -> list[Job]:
+    """Return the jobs of machine ``at`` that fit on no other."""
     others, before = context.fleet.placeable.copy(), context.fleet.room.copy()
     others[at] = False
     left = list[Job]()
@@ -437,7 +451,7 @@ def _left_over(context: PlanContext, at: int) -> list[Job]:
 
 
 # --------------------------------------------------------------------------------------------------------------- rules
-def _as_submitted(job: Job) -> tuple[object, ...]:
+def _submission_order(job: Job) -> tuple[object, ...]:
     return (-job.spec.priority, job.submitted_at, number_of(job.id))
 
 
@@ -455,57 +469,57 @@ def _fullest(context: PlanContext, fits: Mask) -> int:
     return int(np.where(fits, context.fleet.load, -np.inf).argmax())
 
 
-def _cheapest(shop: BuyingView, group: JobGroup, choices: list[int]) -> int:
-    """Reserved capacity costs nothing more; else the lowest price per hour."""
-    return min(choices, key=lambda at: (shop.market(at) is not Market.RESERVED, choices.index(at)))
+def _cheapest(view: BuyingView, group: JobGroup, choices: list[int]) -> int:
+    """Reserved capacity costs nothing extra; else the lowest price per hour."""
+    return min(choices, key=lambda at: (view.market(at) is not Market.RESERVED, choices.index(at)))
 
 
-def _behind(shop: BuyingView, group: JobGroup) -> list[JobGroup]:
-    """Return the groups of jobs served after the first of ``shop.left`` (of ``group``), as far as they may share
-    machines with it and find no room on those that are launched already: these would be bought for twice."""
+def _later_groups(view: BuyingView, group: JobGroup) -> list[JobGroup]:
+    """Return the groups of jobs after the first of ``view.unserved`` that may share a machine with it (``group``).
+
+    Jobs with room on a machine that this plan launches already are left out, as they would be counted twice.
+    """
     if group.exclusive:
         return []
-    at = np.array([machine.at for machine in shop.machines], dtype=np.intp)
-    room, found = np.array([machine.room for machine in shop.machines]).reshape(-1, 3), list[JobGroup]()
-    for _, each in shop.left[1:]:
-        taken = shop.offer_market.taken(each)[at]
-        roomy = np.logical_and.reduce(room + SLACK >= taken, axis=1) & shop.offer_market.serving(each)[at]
+    at = np.array([machine.at for machine in view.machines], dtype=np.intp)
+    room, groups = np.array([machine.room for machine in view.machines]).reshape(-1, 3), list[JobGroup]()
+    for _, each in view.unserved[1:]:
+        taken = view.offer_market.taken(each)[at]
+        roomy = np.logical_and.reduce(room + SLACK >= taken, axis=1) & view.offer_market.serving(each)[at]
         if roomy.any():
             room[roomy.argmax()] -= taken[roomy.argmax()]
         elif each.spot_ok == group.spot_ok and not each.exclusive:
-            found.append(each)
-    return found
+            groups.append(each)
+    return groups
 
 
-def _for_the_batch(shop: BuyingView, group: JobGroup, choices: list[int]) -> int:
-    """Add up the waiting jobs, as far as some type holds all of them; then the best market's cheapest type that
-    does."""
-    markets = {shop.market(at) for at in choices}
+def _cheapest_for_batch(view: BuyingView, group: JobGroup, choices: list[int]) -> int:
+    """Add up waiting jobs while one type holds them all; then take the best market's cheapest type that does."""
+    markets = {view.market(at) for at in choices}
     tier = Market.RESERVED if Market.RESERVED in markets else Market.SPOT if Market.SPOT in markets else None
-    own = [at for at in choices if tier is None or shop.market(at) is tier]
-    sizes, total = shop.offer_market.capacity, shop.offer_market.taken(group)[own[0]]
-    for each in _behind(shop, group):
+    own = [at for at in choices if tier is None or view.market(at) is tier]
+    sizes, total = view.offer_market.capacity, view.offer_market.taken(group)[own[0]]
+    for each in _later_groups(view, group):
         more = total + each.demand
         if any(bool((sizes[at] + SLACK >= more).all()) for at in own):
             total = more
     return next(at for at in own if bool((sizes[at] + SLACK >= total).all()))
 
 
-def _best_used(shop: BuyingView, group: JobGroup, choices: list[int]) -> int:
-    """The type that the waiting jobs would use best (the scarcer of CPU and memory, then their mean), at any price.
+def _best_utilised(view: BuyingView, group: JobGroup, choices: list[int]) -> int:
+    """The type that waiting jobs would use best (the scarcer of CPU and memory, then their mean), at any price.
 
-    Reserved machines come first: as they are paid in any case, they are the minimum number of workers.
+    Reserved machines come first: they are paid in any case, so they form the minimum number of workers.
     """
-    choices = [at for at in choices if shop.market(at) is Market.RESERVED] or choices
-    waiting = [group, *_behind(shop, group)]
+    choices = [at for at in choices if view.market(at) is Market.RESERVED] or choices
+    waiting = [group, *_later_groups(view, group)]
 
     def score(at: int) -> tuple[float, float, int]:
-        """Fill one machine with waiting jobs; return the used share (0..1) of the scarcer, their mean, and rank."""
-        left = shop.offer_market.capacity[at].copy()
+        left = view.offer_market.capacity[at].copy()
         for each in waiting:
             if bool((left + SLACK >= each.demand).all()):
                 left -= each.demand
-        used = 1 - left[:2] / shop.offer_market.capacity[at][:2]
+        used = 1 - left[:2] / view.offer_market.capacity[at][:2]
         return (float(used.min()), float(used.mean()), -choices.index(at))
 
     return max(choices, key=score)
@@ -516,39 +530,41 @@ PEERS: dict[str, PeerTool] = {
     for each in (
         PeerTool(
             name="reserved-only", like="a fleet of a fixed size", rule="reserved for the peak; first fit", commits="sr",
-            order=_as_submitted, prefer=_first, buy=_cheapest, markets=(Market.RESERVED,),
+            order=_submission_order, prefer=_first, buy=_cheapest, markets=(Market.RESERVED,),
         ),
         PeerTool(
             name="on-demand-only", like="an autoscaled group", rule="first fit; the cheapest on-demand type that fits",
-            commits="odm", order=_as_submitted, prefer=_first, buy=_cheapest, markets=(Market.ON_DEMAND,), idle_s=60.0,
+            commits="odm", order=_submission_order, prefer=_first, buy=_cheapest, markets=(Market.ON_DEMAND,),
+            idle_s=60.0,
         ),
         PeerTool(
-            name="skypilot-like", like="SkyPilot", rule="a machine per job, the cheapest offer that fits; then down",
-            commits="odm", order=_as_submitted, prefer=_first, buy=_cheapest, alone=True,
+            name="skypilot-like", like="SkyPilot",
+            rule="one machine per job, the cheapest offer that fits; terminated after the job",
+            commits="odm", order=_submission_order, prefer=_first, buy=_cheapest, alone=True,
         ),
         PeerTool(
             name="karpenter-like", like="Karpenter",
-            rule="first fit decreasing; reserved, then spot, then on demand; consolidates; idle ones go after 30 s",
-            commits="hf", order=_largest_first, prefer=_first, buy=_for_the_batch, idle_s=30.0, consolidates=True,
+            rule="first fit decreasing; reserved, then spot, then on-demand; consolidates; idle machines kept 30 s",
+            commits="hf", order=_largest_first, prefer=_first, buy=_cheapest_for_batch, idle_s=30.0, consolidates=True,
         ),
         PeerTool(
             name="ray-like", like="Ray's autoscaler",
-            rule="fullest machine; reserved, then the type that would be used best",
-            commits="hf", order=_as_submitted, prefer=_fullest, buy=_best_used, idle_s=300.0,
+            rule="fullest machine first; reserved, then the type with the best utilisation",
+            commits="hf", order=_submission_order, prefer=_fullest, buy=_best_utilised, idle_s=300.0,
         ),
         PeerTool(
             name="slurm-like", like="Slurm in the cloud",
-            rule="strictly by priority, run times unknown: nobody passes; nodes by price, spot ones for jobs that may "
-            "be requeued; idle ones go after 600 s",
-            commits="hf", order=_as_submitted, prefer=_first, buy=_cheapest, idle_s=600.0, blocks=True,
+            rule="strict priority order without backfill, as run times are unknown; cheapest nodes, spot for jobs "
+            "that may be requeued; idle nodes kept 600 s",
+            commits="hf", order=_submission_order, prefer=_first, buy=_cheapest, idle_s=600.0, blocks=True,
         ),
     )
 }  # fmt: skip
 
 
 def peer_named(name: str) -> PeerTool:
-    """Return a peer by name, with or without ``peer:``. Raises BadInput, naming the nearest."""
+    """Return a peer by name, with or without ``peer:``. Raises BadInput, which suggests the nearest name."""
     bare = name.removeprefix(PREFIX)
     if bare not in PEERS:
-        raise BadInput(f"there is no peer {bare!r} to compare with; {nearest(bare, PEERS)}")
+        raise BadInput(f"unknown peer {bare!r}; {nearest(bare, PEERS)}")
     return PEERS[bare]

@@ -1,4 +1,4 @@
-"""Processes that simulate side by side, and end with whoever started them."""
+"""Process pools for simulations that run in parallel; the workers end with the process that started them."""
 
 from __future__ import annotations
 
@@ -17,31 +17,32 @@ R = TypeVar("R")
 
 @contextmanager
 def open_pool(processes: int) -> Iterator[Executor]:
-    """Open a pool for a block; whoever leaves that early does not wait until every process has done what it is at."""
-    # One whose parent was killed would wait for work for ever.
+    """Open a process pool for a block. If the block is left early, workers are terminated instead of awaited."""
+    # A worker whose parent was killed would otherwise wait for work forever.
     pool = ProcessPoolExecutor(processes, initializer=die_with_parent)
     with ExitStack() as early:
-        early.callback(_end_now, pool)
+        early.callback(_terminate_workers, pool)
         yield pool
         early.pop_all()
         pool.shutdown()
 
 
 def in_order(pool: Executor, function: Callable[[A], R], arguments: Iterable[A], ahead: int) -> Iterator[R]:
-    """Yield what a pool makes of each argument, in their order, of which only ``ahead`` are taken before their turn.
+    """Yield ``function`` of each argument in order, computed by the pool; at most ``ahead`` results are pending at a
+    time.
 
     Raises what ``function`` raises.
     """
-    asked = deque[Future[R]]()
+    pending = deque[Future[R]]()
     for each in arguments:
-        asked.append(pool.submit(function, each))
-        if len(asked) >= ahead:
-            yield asked.popleft().result()
-    while asked:
-        yield asked.popleft().result()
+        pending.append(pool.submit(function, each))
+        if len(pending) >= ahead:
+            yield pending.popleft().result()
+    while pending:
+        yield pending.popleft().result()
 
 
-def _end_now(pool: Executor) -> None:
+def _terminate_workers(pool: Executor) -> None:
     workers = multiprocessing.active_children()
     pool.shutdown(wait=False, cancel_futures=True)
     for worker in workers:

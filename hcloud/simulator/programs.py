@@ -1,4 +1,4 @@
-"""The programs that simulated jobs run: few, each submitted again and again, on several inputs."""
+"""The programs that simulated jobs run: a few, each submitted repeatedly on several inputs."""
 
 from __future__ import annotations
 
@@ -10,30 +10,33 @@ from statistics import NormalDist
 import numpy as np
 
 PROGRAMS, INPUTS = 6, 5
-"""Programs of each kind and size, and inputs of each program."""
+"""Programs per kind and size, and inputs per program."""
 SPREAD, AGAIN_SPREAD = 0.6, 0.05
-"""Standard deviations of the logarithm of run times, between programs and inputs, and of one run and the next: ours,
-the papers state means only."""
+"""Standard deviations of log run times: between programs and inputs, and between runs of one program. Assumptions of
+ours; the papers state means only."""
 USERS = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One run of a program on an input; ``run_s`` at its best."""
+    """One run of a program on an input."""
 
     kind: str
     user: str
     command: tuple[str, ...]
     run_s: float
+    """At its best."""
 
 
 @dataclass(slots=True)
 class Programs:
-    """The programs of one workload, drawn from ``rng``; ``programs`` of each kind and size, on ``inputs`` each."""
+    """The programs of one workload, drawn from ``rng``."""
 
     rng: np.random.Generator
     programs: int = PROGRAMS
+    """Per kind and size."""
     inputs: int = INPUTS
+    """Per program."""
     _factors: dict[str, Sequence[float]] = field(default_factory=dict)
 
     def pick(
@@ -47,9 +50,10 @@ class Programs:
         inputs: int | None = None,
         under_way: bool = False,
     ) -> Run:
-        """Return a run of any program of a kind and size; ``name``: what the programs of this pool are called.
+        """Return a run of a random program of a kind and size.
 
-        ``under_way``: what is left of a run that has begun, which long ones are likelier to have.
+        ``name`` replaces the kind in program names. ``under_way`` returns the rest of a run that has already begun;
+        such runs are longer on average.
         """
         programs, inputs = programs or self.programs, inputs or self.inputs
         program, given = int(self.rng.integers(programs)), int(self.rng.integers(inputs))
@@ -63,7 +67,7 @@ class Programs:
         return Run(kind=kind, user=f"user{program % USERS}", command=(f"{pool}-{program}", *words), run_s=run_s)
 
     def _usual(self, pool: str, count: int) -> Sequence[float]:
-        """Return how long each of ``count`` programs on their inputs runs, their mean being 1."""
+        """Return the usual run time of each program and input, normalised to a mean of 1."""
         found = self._factors.get(pool)
         if found is None:
             quantiles = self.rng.permutation((np.arange(count) + 0.5) / count)

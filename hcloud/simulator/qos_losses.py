@@ -1,8 +1,8 @@
-"""By what jobs lost their QoS: the type of their machine, their neighbours, or the machine itself and the moment.
+"""Why batch jobs lost their QoS: their machine type, their neighbours, or anything else.
 
-Read out of a finished simulation's log with the world's truth: a job's speed is the product of what it has on its
-type, what its neighbours leave of that, and the rest (drift, stragglers, phases that press differently from the mean).
-The smallest of the three factors is to blame.
+A job's speed is the product of three factors: its speed on the machine type, the share that neighbours leave of it, and
+the rest (drift, stragglers, phases). The smallest factor is the cause. Read from a finished simulation's log with the
+world's truth.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ TYPE, NEIGHBOURS, REST = "type", "neighbours", "rest"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stay:
-    """One unit on one machine, from ``began_at`` to ``ended_at``."""
+class UnitRun:
+    """One unit's run on one machine."""
 
     job_id: str
     instance_id: str
@@ -32,21 +32,23 @@ class Stay:
 
 
 @dataclass(slots=True)
-class Stays:
-    """Which job was where: ``on``: by machine; ``last``: the last stay of each job; ``types``: type names by
-    machine."""
+class UnitRuns:
+    """All unit runs of a simulation."""
 
-    on: dict[str, list[Stay]] = field(default_factory=lambda: defaultdict(list))
-    last: dict[str, Stay] = field(default_factory=dict)
+    on: dict[str, list[UnitRun]] = field(default_factory=lambda: defaultdict(list))
+    """By machine."""
+    last: dict[str, UnitRun] = field(default_factory=dict)
+    """The last run of each job."""
     types: dict[str, str] = field(default_factory=dict)
+    """Type names by machine."""
 
 
-def stays_of(events: Iterable[Event]) -> Stays:
-    """Read the stays of all units that have ended."""
-    found, began_at = Stays(), dict[tuple[object, ...], float]()
+def unit_runs(events: Iterable[Event]) -> UnitRuns:
+    """Return the runs of all units that have ended."""
+    runs, began_at = UnitRuns(), dict[tuple[object, ...], float]()
     for event in events:
         if event.kind is EventKind.INSTANCE_REQUESTED:
-            found.types[event.instance_id or ""] = str(event.fields["type"])
+            runs.types[event.instance_id or ""] = str(event.fields["type"])
         elif event.kind in (EventKind.UNIT_STARTED, EventKind.UNIT_ENDED):
             job_id, instance_id = event.job_id or "", event.instance_id or ""
             key = (job_id, event.fields.get("attempt"), event.fields.get("rank"))
@@ -54,47 +56,48 @@ def stays_of(events: Iterable[Event]) -> Stays:
                 began_at[key] = event.at
             elif key in began_at:
                 at = began_at.pop(key)
-                stay = Stay(job_id=job_id, instance_id=instance_id, began_at=at, ended_at=event.at)
-                found.on[instance_id].append(stay)
-                found.last[job_id] = stay
-    return found
+                run = UnitRun(job_id=job_id, instance_id=instance_id, began_at=at, ended_at=event.at)
+                runs.on[instance_id].append(run)
+                runs.last[job_id] = run
+    return runs
 
 
-def lost_by(
+def count_qos_losses(
     events: Iterable[Event], performances: Sequence[JobPerformance], specs: Mapping[str, JobSpec], world: World
 ) -> Counter[str]:
-    """Count the batch jobs that lost their QoS, by what cost them most. ``specs``: by job id."""
-    stays, found = stays_of(events), Counter[str]()
+    """Return how many batch jobs lost their QoS by cause (TYPE, NEIGHBOURS or REST). ``specs``: by job id."""
+    runs, losses = unit_runs(events), Counter[str]()
     for each in performances:
-        if not each.kept and each.kind == "batch" and each.running > 0 and each.job_id in stays.last:
-            found[_blame(stays, each, specs, world)] += 1
-    return found
+        if not each.kept and each.kind == "batch" and each.running > 0 and each.job_id in runs.last:
+            run = runs.last[each.job_id]
+            type_name = runs.types[run.instance_id].rpartition("/")[2]
+            factors = {
+                TYPE: world.relative_speed(specs[each.job_id], type_name),
+                NEIGHBOURS: _neighbour_factor(runs, run, specs, world),
+            }
+            factors[REST] = each.running / math.prod(factors.values())
+            losses[min(factors, key=factors.__getitem__)] += 1
+    return losses
 
 
-def _blame(stays: Stays, job: JobPerformance, specs: Mapping[str, JobSpec], world: World) -> str:
-    stay, spec = stays.last[job.job_id], specs[job.job_id]
-    type_name = stays.types[stay.instance_id].rpartition("/")[2]
-    parts = {TYPE: world.beside_best(spec, type_name), NEIGHBOURS: _left_beside(stays, stay, specs, world)}
-    parts[REST] = job.running / math.prod(parts.values())
-    return min(parts, key=lambda name: parts[name])
-
-
-def _left_beside(stays: Stays, own: Stay, specs: Mapping[str, JobSpec], world: World) -> float:
-    """Return the part of its speed that its neighbours left a unit, over its whole stay."""
-    nature, left = world.nature(specs[own.job_id]), 0.0
-    for seconds, beside in _stretches(stays, own, specs):
-        caused = [world.nature(specs[each.job_id]).caused for each in beside]
+def _neighbour_factor(runs: UnitRuns, own: UnitRun, specs: Mapping[str, JobSpec], world: World) -> float:
+    """Return the share (0..1] of a unit's speed that its neighbours left, averaged over its run."""
+    model, left = world.program_model(specs[own.job_id]), 0.0
+    for seconds, neighbours in _neighbour_periods(runs, own, specs):
+        caused = [world.program_model(specs[each.job_id]).caused for each in neighbours]
         pressures = [min(100.0, sum(each)) for each in zip(NOTHING_CAUSED, *caused, strict=True)]
-        left += seconds * nature.kept(pressures)
+        left += seconds * model.performance_under(pressures)
     lasted_s = own.ended_at - own.began_at
     return left / lasted_s if lasted_s > 0 else 1.0
 
 
-def _stretches(stays: Stays, own: Stay, specs: Mapping[str, JobSpec]) -> Iterator[tuple[float, list[Stay]]]:
-    """Yield stretches of a stay with the same neighbours: how long each is, and which they were."""
+def _neighbour_periods(
+    runs: UnitRuns, own: UnitRun, specs: Mapping[str, JobSpec]
+) -> Iterator[tuple[float, list[UnitRun]]]:
+    """Yield periods of a run with constant neighbours: the length in seconds, and the neighbours."""
     others = [
         each
-        for each in stays.on[own.instance_id]
+        for each in runs.on[own.instance_id]
         if each is not own and each.job_id in specs and each.began_at < own.ended_at and each.ended_at > own.began_at
     ]
     began = {max(own.began_at, each.began_at) for each in others}

@@ -1,4 +1,4 @@
-"""One simulation: the daemon's own controller, on a clock that jumps, a mock cloud and pretended work."""
+"""One simulation: the daemon's own controller on a virtual clock, a mock cloud and fake work."""
 
 from __future__ import annotations
 
@@ -29,77 +29,77 @@ from hcloud.planner import make_plan
 from hcloud.provider import MachineSource, Provider, UnitSpec
 from hcloud.quarantine.planning import Planner
 from hcloud.simulator.ground_truth import VirtualCloud
-from hcloud.simulator.oracle import told_the_truth
+from hcloud.simulator.oracle import with_true_beliefs
 from hcloud.simulator.performance import Ideal, JobPerformance
-from hcloud.simulator.qos_losses import lost_by
+from hcloud.simulator.qos_losses import count_qos_losses
 from hcloud.simulator.workload import Arrival, Workload
-from hcloud.simulator.world import BEST_LATENCY, SERVES, Truth, World
+from hcloud.simulator.world import BEST_LATENCY_RATIO, SERVED_RATE_FACTOR, Truth, World
 from hcloud.spec.policy import Policy
 from hcloud.spec.validation import counted, nearest
 from hcloud.store import MemoryStore, Store, Submission
 from hcloud.wiring import build_controller, build_providers
 
 START_AT = 1_900_000_800.0
-"""A fixed date, so that a simulation does not depend on the day it is run; what is replayed begins when it did."""
-STEP_S, QUIET_STEP_S, STILL_STEP_S = 1.0, 10.0, 60.0
+"""Start time of workloads without a date, so that a simulation does not depend on the current day."""
+STEP_S, QUIET_STEP_S, IDLE_STEP_S = 1.0, 10.0, 60.0
 LONGEST_TAIL_S = 7 * 86_400.0
-STILL_S = 90_000.0
-"""Nothing that stood still for so long moves again: budgets of a day begin anew, caps do not."""
-LOG_LOOKED_AT_EVERY, LOG_OF = 1000, 1_000_000
-"""The log only grows: so seldom is it looked at for reference cycles, and not at all before it has so many objects, of
-which the cycles are less than one in a hundred."""
+STALL_S = 90_000.0
+"""If nothing moved for this long, nothing will: daily budgets have been renewed, and caps never change."""
+GC_EVERY, GC_MIN_OBJECTS = 1000, 1_000_000
+"""Full garbage collections are rare: the log only grows, and hardly any of its objects form reference cycles."""
 OWNER, PROVIDER = "hcloud-simulation", "mock"
-PLAIN_LATENCY = 0.9
-"""A service's latency on a machine as fast as its type should be, as a part of what it promised; it grows on a slower
-one."""
+PLAIN_LATENCY_RATIO = 0.9
+"""A service's latency on a machine of nominal speed, as a share of its target; it grows on slower machines."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """All that a simulation depends on: equal settings, equal traces. ``cloud`` holds a mock provider's settings;
-    ``clouds`` those of several, by name, instead.
-
-    ``truth``: how jobs perform there; None: each as the workload says, whatever its machine's type and neighbours.
-    ``cycle_s``: how long after a cycle that did something the next one comes, as the daemon's do every second. Longer
-    makes a simulation quicker, and jobs wait up to so much longer. ``told``: the planner knows the world's ``truth``.
-    """
+    """All inputs of a simulation; equal settings give equal traces."""
 
     workload: Workload
     policy: Policy
     cloud: Mapping[str, object] = field(default_factory=dict)
+    """Settings of one mock provider."""
     seed: int = 0
     truth: Truth | None = None
+    """How programs perform. None: every job runs as the workload says, regardless of machine type and neighbours."""
     cycle_s: float = STEP_S
+    """Seconds between cycles while something happens; the daemon uses one. A longer interval simulates faster, but
+    makes jobs wait up to that much longer."""
     planner: Planner = make_plan
     oracle: bool = False
+    """The planner knows the world's ``truth``."""
     clouds: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+    """Settings of several mock providers by name, instead of ``cloud``."""
 
     @property
     def providers(self) -> Mapping[str, Mapping[str, object]]:
-        """Return the settings of all mock providers, by name."""
+        """The settings of all mock providers, by name."""
         return self.clouds or {PROVIDER: self.cloud}
 
     @property
     def starts_at(self) -> float:
-        """Return when it begins (Unix seconds)."""
+        """The start time (Unix seconds)."""
         return START_AT if self.workload.began_at is None else self.workload.began_at
 
     def __post_init__(self) -> None:
         if self.cloud and self.clouds:
-            raise BadInput("a simulation has one cloud or several by name; leave out cloud or clouds")
+            raise BadInput("a simulation takes either cloud or clouds, not both")
         if self.oracle and self.truth is None:
-            raise BadInput("a planner can be told the truth only in a world that has one; truth is None")
+            raise BadInput("oracle: there is no truth to know, as truth is None; set both or neither")
         if not (math.isfinite(self.cycle_s) and self.cycle_s > 0):
             raise BadInput(f"cycle_s is {self.cycle_s}; it must be a number of seconds above 0")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commitment:
-    """Reserved machines that are paid for all the time: how many of a type, its vCPUs, and the amortised price."""
+    """Reserved machines of one type, which are paid for all the time."""
 
     count: int
     vcpus: float
+    """Of one machine."""
     price_usd_per_h: float
+    """Amortised, for one machine."""
 
 
 @dataclass(slots=True)
@@ -107,6 +107,7 @@ class Progress:
     """How far a simulation is, for progress displays."""
 
     now_s: float = 0.0
+    """Seconds since the start."""
     submitted: int = 0
     ended: int = 0
     cycles: int = 0
@@ -114,7 +115,7 @@ class Progress:
 
 @dataclass(slots=True)
 class Simulation:
-    """A virtual deployment in ``folder``. ``run`` drives it until every job has ended and no machine costs any more."""
+    """A simulated deployment in ``folder``."""
 
     setting: Setting
     folder: Path
@@ -129,10 +130,12 @@ class Simulation:
     _specs: dict[str, JobSpec] = field(default_factory=dict)
     _waiting: list[Arrival] = field(init=False)
     _clouds: Sequence[VirtualCloud] = field(init=False)
-    _profiling: FilteredRows[Job] = field(default_factory=lambda: FilteredRows(_is_of_profiling))
+    _profiling: FilteredRows[Job] = field(
+        default_factory=lambda: FilteredRows(lambda job: job.spec.profile is not None)
+    )
 
     def __post_init__(self) -> None:
-        """Put the deployment together. Raises ConfigError where the cloud's settings are wrong."""
+        """Build the deployment. Raises ConfigError if the cloud's settings are invalid."""
         config = _config(self.folder, self.setting)
         self.clock = ManualClock(self.setting.starts_at)
         self._waiting = list(reversed(self.setting.workload.arrivals))
@@ -141,14 +144,17 @@ class Simulation:
         self._clouds = cast(Sequence[VirtualCloud], tuple(providers.values()))
         self._world = self._make_world(providers)
         sources = [each for each in providers.values() if isinstance(each, MachineSource)]
-        gap = partial(gap_s, policy=self.setting.policy)
-        if self._world is None:
+        gap, planner = partial(gap_s, policy=self.setting.policy), self.setting.planner
+        if (world := self._world) is None:
             self._runner = FakeRunner(sources, self.clock, work=self._work, gap=gap)
+            # Reading the shipped library takes longer than a small simulation; skip it if it is not used.
+            library = None if self.setting.policy.profiles_jobs else Library()
         else:
-            world = self._world
             self._runner = FakeRunner(
                 sources, self.clock, work=world.work, profile=world.profile, surroundings=world, gap=gap
             )
+            library = world.library()
+            planner = with_true_beliefs(world, planner) if self.setting.oracle else planner
         self.controller = build_controller(
             config,
             self.store,
@@ -158,21 +164,10 @@ class Simulation:
             self.setting.policy,
             rng=np.random.default_rng(self.setting.seed),
             holder=OWNER,
-            library=self._library(),
-            planner=self._planner(),
+            library=library,
+            planner=planner,
             logs=NoLogArchive(self.folder),
         )
-
-    def _planner(self) -> Planner:
-        planner = self.setting.planner
-        return told_the_truth(self._world, planner) if self.setting.oracle and self._world is not None else planner
-
-    def _library(self) -> Library | None:
-        """Return the world's library; nothing if it is not used: reading the shipped one takes longer than a little
-        simulation."""
-        if self._world is not None:
-            return self._world.library()
-        return None if self.setting.policy.profiles_jobs else Library()
 
     def _make_world(self, providers: Mapping[str, Provider]) -> World | None:
         if self.setting.truth is None:
@@ -185,48 +180,50 @@ class Simulation:
         return World(truth=self.setting.truth, seed=self.setting.seed, types=types, providers=tuple(providers))
 
     def _work(self, unit: UnitSpec) -> Work:
-        """What a unit does where nothing but its machine's quality matters."""
-        # A profiling run measures copies of the job it is made for.
+        # A profiling run measures copies of the job it profiles.
         job_id = unit.profile.job_id if unit.profile else unit.id.partition(".")[0]
         ideal, spec = self._ideals[job_id], self._specs[job_id]
         if ideal.latency_ms is None or not isinstance(spec.target, ServiceTarget):
             return Work(duration_s=ideal.run_s)
-        served = SERVES * spec.target.requests_per_s / max(1, spec.nodes.count)
+        served = SERVED_RATE_FACTOR * spec.target.requests_per_s / max(1, spec.nodes.count)
         return Work(duration_s=ideal.run_s, requests_per_s=served, latency_ms={"99": ideal.latency_ms})
 
     def run(self, watch: Callable[[Progress], object] = lambda _: None) -> None:
-        """Drive cycles to the end.
+        """Run cycles until the end; ``watch`` is called after each.
 
-        Raises Standstill where jobs are still waiting long after the last arrival: the cloud or policy cannot run them.
+        Raises SimulationStalled if jobs still wait long after the last arrival, since the cloud or policy cannot run
+        them.
         """
-        with infrequent_gc(LOG_LOOKED_AT_EVERY, LOG_OF):
+        with infrequent_gc(GC_EVERY, GC_MIN_OBJECTS):
             self._run(watch)
 
     def _run(self, watch: Callable[[Progress], object]) -> None:
-        # Whatever slows the longest job down: it is given up only when it takes twice as long, and the tail beside.
+        # The longest job may be slowed down, so allow twice its run time in addition to the tail.
         longest_s = max((each.run_s for each in self.setting.workload.arrivals), default=0.0)
         moved_at = will_move_at = self.setting.starts_at
         give_up_at = self.setting.starts_at + self.setting.workload.span_s + self.give_up_after_s + 2.0 * longest_s
-        while self._waiting or self.store.live().jobs or self._unreserved():
+        while self._waiting or self.store.live().jobs or self._has_rented_machines():
             self._submit_due()
             outcome = self.controller.cycle()
             self.progress.cycles += 1
             self.progress.now_s = self.clock.now() - self.setting.starts_at
-            # Profiling runs are jobs of the planner's own: nobody submitted them.
+            # Profiling runs are the planner's own jobs and do not count as submitted.
             jobs = self.store.live().jobs
             left = len(jobs) - len(self._profiling.of(jobs))
             self.progress.ended = self.progress.submitted - left
             watch(self.progress)
             moved_at = moved_at if outcome.went_on else self.clock.now()
-            will_move_at = self.clock.now() if outcome.moved or self._will_move() else will_move_at
-            if self.clock.now() > min(give_up_at, will_move_at + STILL_S):
+            will_move_at = self.clock.now() if outcome.moved or self._has_scheduled_events() else will_move_at
+            if self.clock.now() > min(give_up_at, will_move_at + STALL_S):
                 late_s = self.clock.now() - self.setting.starts_at - self.setting.workload.span_s
                 have = f"{counted(left, 'job')} {'has' if left == 1 else 'have'}"
-                raise SimulationStalled(f"{have} not ended {late_s:.0f} s after the last arrival; {self._why()}")
+                waits = {job.wait_code: job.wait_text for job in self.store.live().jobs if job.wait_code}
+                reasons = "; ".join(f"{code} ({text})" for code, text in sorted(waits.items()))
+                why = f"they wait for {reasons}" if reasons else "they are still running"
+                raise SimulationStalled(f"{have} not ended {late_s:.0f} s after the last arrival; {why}")
             self.clock.advance(self._step_s(outcome, self.clock.now() - moved_at))
 
-    def _unreserved(self) -> bool:
-        """Whether machines live that are paid for by use; reserved ones need not be ended."""
+    def _has_rented_machines(self) -> bool:
         return any(each.offer.market is not Market.RESERVED for each in self.store.live().instances)
 
     def _submit_due(self) -> None:
@@ -239,17 +236,19 @@ class Simulation:
                 self._ideals[job.id] = self._ideal(arrival)
                 self._specs[job.id] = arrival.spec
                 if self._world is not None:
-                    self._world.take_in(job.id, arrival)
+                    self._world.add_job(job.id, arrival)
             self.progress.submitted += len(due)
 
-    def _will_move(self) -> bool:
-        """Whether something will come by itself: an arrival, a machine's next change, a unit's end."""
-        clouds = (cloud.next_event_at() for cloud in self._clouds)
-        return bool(self._waiting) or self._runner.next_event_at() is not None or any(at is not None for at in clouds)
+    def _has_scheduled_events(self) -> bool:
+        times = [self._runner.next_event_at(), *(cloud.next_event_at() for cloud in self._clouds)]
+        return bool(self._waiting) or any(at is not None for at in times)
 
     def _step_s(self, outcome: ApplyResult, still_s: float) -> float:
-        """Return how far to go: a cycle while something moves; else to what happens or is due next, at most ten
-        seconds, or a minute when all has just gone on for an hour; straight to it if there are no jobs at all."""
+        """Return the seconds to the next cycle.
+
+        One ``cycle_s`` after a change; else the time to the next event, at most ten seconds, or a minute after an hour
+        without progress. Without jobs and rented machines it jumps straight to the next arrival.
+        """
         step_s = self.setting.cycle_s
         if outcome.moved:
             return step_s
@@ -257,20 +256,15 @@ class Simulation:
         events = [outcome.due_at, *(at for at in happens_at if at is not None)]
         if self._waiting:
             events.append(self.setting.starts_at + self._waiting[-1].at_s)
-        quiet_s = STILL_STEP_S if still_s > HOUR_S else QUIET_STEP_S
-        if self._waiting and not self.store.live().jobs and not self._unreserved():
+        quiet_s = IDLE_STEP_S if still_s > HOUR_S else QUIET_STEP_S
+        if self._waiting and not self.store.live().jobs and not self._has_rented_machines():
             quiet_s = math.inf
         return max(step_s, math.ceil(min(quiet_s, min(events) - self.clock.now() - 1e-6)))
 
-    def _why(self) -> str:
-        waits = {job.wait_code: job.wait_text for job in self.store.live().jobs if job.wait_code}
-        told = "; ".join(f"{code} ({text})" for code, text in sorted(waits.items()))
-        return f"they wait for {told}" if told else "they are still running"
-
     def commitments(self) -> tuple[Commitment, ...]:
-        """Return what is reserved on this cloud; asked before the first cycle, while nothing of it is in use.
+        """Return the reserved machines of this cloud. Call it before the first cycle, while none of them is in use.
 
-        Raises BadInput where the settings reserve a type that the cloud does not have, or it has no reserved machines.
+        Raises BadInput if the settings reserve a type that the cloud lacks, or if it has no reserved machines.
         """
         offers = [offer for each in self.controller.offers.providers.values() for offer in each.offers()]
         for name, settings in self.setting.providers.items():
@@ -286,28 +280,24 @@ class Simulation:
         if not isinstance(target, ServiceTarget):
             alone_s = arrival.run_s if self._world is None else self._world.alone_s(arrival)
             return Ideal(run_s=alone_s, counts=target.kind != "best_effort")
-        best_ms = (PLAIN_LATENCY if self._world is None else BEST_LATENCY) * target.latency_ms
+        best_ms = (PLAIN_LATENCY_RATIO if self._world is None else BEST_LATENCY_RATIO) * target.latency_ms
         return Ideal(run_s=arrival.run_s, latency_ms=best_ms, promised_ms=target.latency_ms)
 
     def ideals(self) -> Mapping[str, Ideal]:
-        """Return what each job submitted so far that has a target does at its best."""
+        """Return the ideal of each job that was submitted so far and has a target."""
         return {job_id: ideal for job_id, ideal in self._ideals.items() if ideal.counts}
 
-    def lost_by(self, performances: Sequence[JobPerformance]) -> Mapping[str, int]:
-        """Return how many jobs lost their QoS by what (:mod:`hcloud.simulator.qos_losses`); nothing without a truth."""
-        return {} if self._world is None else lost_by(self.events(), performances, self._specs, self._world)
+    def qos_losses(self, performances: Sequence[JobPerformance]) -> Mapping[str, int]:
+        """Return how many jobs lost their QoS by cause (:mod:`hcloud.simulator.qos_losses`); empty without a truth."""
+        return {} if self._world is None else count_qos_losses(self.events(), performances, self._specs, self._world)
 
     def events(self) -> Iterator[Event]:
-        """Yield all that happened."""
+        """Yield the whole event log."""
         return self.store.iter_events()
 
     def close(self) -> None:
-        """Let go of the database."""
+        """Close the store."""
         self.store.close()
-
-
-def _is_of_profiling(job: Job) -> bool:
-    return job.spec.profile is not None
 
 
 @contextmanager
@@ -320,15 +310,15 @@ def simulated(setting: Setting, folder: Path) -> Iterator[Simulation]:
         simulation.close()
 
 
-def _check_reserved(wanted: object, offers: Sequence[Offer]) -> None:
-    """Raise BadInput where what is reserved (by type, or ``ZONE/TYPE``) is not among what a cloud offers, or none of it
-    can be reserved there: it would be passed over in silence."""
-    if not isinstance(wanted, Mapping):
+def _check_reserved(reserved_counts: object, offers: Sequence[Offer]) -> None:
+    """Raise BadInput if a reserved place (type, or ``ZONE/TYPE``) is not offered; the provider would ignore it
+    silently."""
+    if not isinstance(reserved_counts, Mapping):
         return
     types = {offer.instance_type.name for offer in offers}
     reserved = [offer for offer in offers if offer.market is Market.RESERVED]
     places = {o.instance_type.name for o in reserved} | {f"{o.zone}/{o.instance_type.name}" for o in reserved}
-    for place in (str(name) for name, count in wanted.items() if count):
+    for place in (str(name) for name, count in reserved_counts.items() if count):
         if (name := place.rpartition("/")[2]) not in types:
             raise BadInput(f"there is no machine type {name!r} to reserve on this cloud; {nearest(name, types)}")
         if not reserved:
@@ -342,7 +332,7 @@ def _config(folder: Path, setting: Setting) -> Config:
     return Config(
         owner=OWNER,
         state_dir=folder,
-        run_dir=Path("run"),  # nobody is called there; the path of a folder may be too long for a socket
+        run_dir=Path("run"),  # never used; the path of ``folder`` may be too long for a socket
         providers=tuple(
             ProviderSettings(name=name, type="mock", settings={"seed": setting.seed, **cloud})
             for name, cloud in setting.providers.items()

@@ -1,4 +1,4 @@
-"""Workloads by name: HCloud's three (table 8.2), made anew from what the table states. The same seed, the same jobs."""
+"""Workloads by name: HCloud's three scenarios (table 8.2), generated from what the table states and a seed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from hcloud.core.errors import BadInput, NoJobs
 from hcloud.core.model import BatchTarget, JobSpec, MetricsHook, ProgressHook, Resources, ServiceTarget
 from hcloud.simulator.programs import INPUTS, PROGRAMS, Programs, Run
-from hcloud.simulator.workload import LOOK_EVERY_S, MIB_PER_VCPU, Arrival, Workload, workload_of
+from hcloud.simulator.workload import MIB_PER_VCPU, PROBE_EVERY_S, Arrival, Workload, workload_of
 from hcloud.spec.validation import nearest
 
 HOUR_S = 3600.0
@@ -21,17 +21,18 @@ SERVICE_CORES = (2, 4)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """What table 8.2 states: ``cores`` in use over time (0..1 of the run), jobs batch : service and cores batch :
-    service, and the mean run time; that of the first two is such that a job arrives about every second, as it states.
-    Shapes between the stated extremes, and sizes of single jobs, are ours.
-    """
+    """What table 8.2 states. Shapes between the stated extremes and sizes of single jobs are assumptions of ours."""
 
     name: str
     summary: str
     cores: Callable[[float], float]
+    """Cores in use over the run (0..1)."""
     batch_per_service: float
+    """Ratio of batch jobs to services."""
     batch_cores_per_service: float
+    """Ratio of cores of batch jobs to cores of services."""
     run_s: float
+    """Mean run time. For the first two scenarios it is chosen so that a job arrives about every second, as stated."""
     peak_cores: float
     steady_cores: float
 
@@ -41,7 +42,7 @@ def _low(at: float) -> float:
 
 
 def _high(at: float) -> float:
-    """Two surges, the second the higher: 210 to 1,226 cores."""
+    """Two surges, the second one higher: 210 to 1,226 cores."""
     first = 0.55 * math.exp(-(((at - 0.28) / 0.09) ** 2))
     second = math.exp(-(((at - 0.68) / 0.13) ** 2))
     return 210 + (1226 - 210) * min(1.0, first + second)
@@ -67,29 +68,26 @@ SCENARIOS: dict[str, Scenario] = {
 
 
 LEAST_HOURS, MOST_HOURS = 0.001, 744
-"""The shortest and longest scenario that users may ask for: seconds, and a month."""
+"""Limits on a scenario's length: seconds, and a month."""
 
 
 def make_scenario(
     name: str, seed: int = 0, *, hours: float = 2.0, share: float = 1.0, sensitive: float | None = None
 ) -> Workload:
-    """Return a scenario's workload over ``hours``, its load scaled by ``share`` (0..1].
+    """Return a scenario's workload over ``hours``, with its load scaled by ``share`` (0..1].
 
-    ``sensitive``: the part (0..1) of the jobs that are services, each as large as ever, instead of the table's.
-
-    Raises BadInput for an unknown name or a nonsensical size, NoJobs for one too small for any job.
+    ``sensitive``: the share (0..1) of jobs that are services, instead of the table's; sizes are unchanged. Raises
+    BadInput for an unknown name or an invalid size, NoJobs if it is too small for any job.
     """
     if name not in SCENARIOS:
         raise BadInput(f"there is no scenario {name!r}; {nearest(name, SCENARIOS)}")
     if not (0 < share <= 1 and 0 < hours <= MOST_HOURS):
-        raise BadInput(
-            f"a share of {share:g} over {hours:g} h cannot be made; 0 < share <= 1, 0 < hours <= {MOST_HOURS}"
-        )
+        raise BadInput(f"share {share:g} or hours {hours:g} is out of range; 0 < share <= 1, 0 < hours <= {MOST_HOURS}")
     scenario, rng = _with_sensitive(SCENARIOS[name], sensitive), np.random.default_rng([seed, sum(map(ord, name))])
-    # A part of the jobs runs a part of the programs, so that each comes as often as among all jobs.
+    # A share of the jobs runs a share of the programs, so that each program recurs as often as among all jobs.
     part = math.sqrt(min(1.0, share * hours / WHOLE_HOURS))
     programs = Programs(rng, programs=max(2, round(part * PROGRAMS)), inputs=max(1, round(part * INPUTS)))
-    # At the beginning the load is there already: jobs under way, which long ones are likelier to be.
+    # The load is there from the start, as jobs already under way; long ones are likelier to be.
     first = range(round(_running_jobs(scenario, 0.0) * share))
     arrivals = [_job(scenario, programs, rng, 0.0, n, under_way=True) for n in first]
     span_s, due = hours * HOUR_S, 0.0
@@ -99,8 +97,7 @@ def make_scenario(
             due -= 1
             arrivals.append(_job(scenario, programs, rng, second + rng.random(), len(arrivals)))
     if not arrivals:
-        size = f"--share {share:g} of its load for --hours {hours:g}"
-        raise NoJobs(f"{name}: there is no job in {size}; make one of them larger")
+        raise NoJobs(f"{name}: --share {share:g} for --hours {hours:g} has no job; increase one of them")
     return workload_of(name if share == 1 else f"{name} x {share:g}", arrivals)
 
 
@@ -108,15 +105,17 @@ def _with_sensitive(scenario: Scenario, part: float | None) -> Scenario:
     if part is None:
         return scenario
     if not 0 < part < 1:
-        raise BadInput(f"a part of {part:g} of the jobs cannot be sensitive; it must be between 0 and 1")
+        raise BadInput(f"the sensitive share of the jobs is {part:g}; it must be above 0 and below 1")
     batch = (1 - part) / part
     cores = scenario.batch_cores_per_service * batch / scenario.batch_per_service
     return replace(scenario, batch_per_service=batch, batch_cores_per_service=cores)
 
 
 def _running_jobs(scenario: Scenario, at: float) -> float:
-    """Return how many jobs run at once so that their mean size fills the cores."""
-    return scenario.cores(at) / _mean_cores(scenario)
+    """Return the number of concurrent jobs that fills the cores."""
+    batch = scenario.batch_per_service
+    mean_cores = (batch * BATCH_MEAN + _service_mean(scenario)) / (batch + 1)
+    return scenario.cores(at) / mean_cores
 
 
 BATCH_CORES, BATCH_ODDS = (1, 2, 4), (0.87, 0.11, 0.02)
@@ -125,11 +124,6 @@ BATCH_MEAN = float(np.dot(BATCH_CORES, BATCH_ODDS))
 
 def _service_mean(scenario: Scenario) -> float:
     return BATCH_MEAN * scenario.batch_per_service / scenario.batch_cores_per_service
-
-
-def _mean_cores(scenario: Scenario) -> float:
-    batch = scenario.batch_per_service
-    return (batch * BATCH_MEAN + _service_mean(scenario)) / (batch + 1)
 
 
 def _job(
@@ -167,7 +161,7 @@ def batch_job(run: Run, number: int, cores: int, within_s: float, memory_mib: in
 
 
 def service_job(run: Run, number: int, cores: int) -> JobSpec:
-    """Return a service that holds so many cores until it is over."""
+    """Return a service that holds ``cores`` cores until it ends."""
     return JobSpec(
         name=f"service-{number}",
         user=run.user,
@@ -175,6 +169,6 @@ def service_job(run: Run, number: int, cores: int) -> JobSpec:
         target=ServiceTarget(requests_per_s=100.0 * cores, latency_ms=20.0),
         resources=Resources(vcpus=cores, memory_mib=cores * MIB_PER_VCPU),
         interruptible=False,
-        metrics=MetricsHook(probe=run.command, every_s=LOOK_EVERY_S),
+        metrics=MetricsHook(probe=run.command, every_s=PROBE_EVERY_S),
         tags={"kind": "service", "program_kind": "service"},
     )

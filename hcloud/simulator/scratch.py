@@ -1,4 +1,4 @@
-"""Folders that simulations work in: in memory where there is such a place, and removed after use."""
+"""Scratch folders for simulations: in memory if possible, and removed after use."""
 
 from __future__ import annotations
 
@@ -18,52 +18,55 @@ PREFIX = "hcloud-virtual-"
 
 @contextmanager
 def quick_folder() -> Iterator[Path]:
-    """Open a folder for a block: in ``$TMPDIR`` if that is set, else in memory, else where temporary files go.
+    """Create a scratch folder for a block: in ``$TMPDIR`` if set, else in memory, else in the default temporary
+    directory.
 
-    It is held by a lock that ends with the process (and those it forked), however that ends. So what a killed one left
-    is recognised as abandoned, and the next one removes it. Raises BadInput where no folder can be made.
+    The folder is locked by this process and its forks. The lock ends with them, however they end, so the next call
+    removes the folder of a killed process. Raises BadInput if no folder can be created.
     """
-    place = _place()
+    place = _parent_folder()
     try:
         _sweep(place)
-        made, held = _made_and_held(place)
+        folder, lock = _create_locked(place)
     except OSError as error:
-        said = f"no folder for temporary files can be made in {place}: {error.strerror}"
-        raise BadInput(f"{said}; set TMPDIR to a directory of yours") from error
+        raise BadInput(
+            f"cannot create a temporary folder in {place}: {error.strerror}; set TMPDIR to a writable directory"
+        ) from error
     try:
-        yield made
+        yield folder
     finally:
-        shutil.rmtree(made, ignore_errors=True)
-        os.close(held)
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(lock)
 
 
 @contextmanager
 def folder_in(place: Path | None) -> Iterator[Path]:
-    """Open a folder for a block, in one that the caller holds and removes (None: :func:`quick_folder`)."""
+    """Create a folder for a block inside ``place``, which the caller owns and removes; None: a :func:`quick_folder`."""
     with quick_folder() if place is None else tempfile.TemporaryDirectory(dir=place) as made:
         yield Path(made)
 
 
-def _place() -> Path:
+def _parent_folder() -> Path:
     chosen = os.environ.get("TMPDIR")
     if chosen:
         return Path(chosen)
     return IN_MEMORY if os.access(IN_MEMORY, os.W_OK | os.X_OK) else Path(tempfile.gettempdir())
 
 
-def _made_and_held(place: Path) -> tuple[Path, int]:
-    """Make a folder and lock it. Another process may take it for a left one in between: then make another."""
+def _create_locked(place: Path) -> tuple[Path, int]:
+    """Create a folder and lock it."""
     while True:
-        made = tempfile.mkdtemp(prefix=PREFIX, dir=place)
-        held = _locked(Path(made), fcntl.LOCK_SH)
-        if held is not None and os.path.lexists(made):
-            return Path(made), held
-        if held is not None:
-            os.close(held)
+        folder = tempfile.mkdtemp(prefix=PREFIX, dir=place)
+        lock = _lock(Path(folder), fcntl.LOCK_SH)
+        # Between both calls another process may have swept the folder as abandoned: then create another.
+        if lock is not None and os.path.lexists(folder):
+            return Path(folder), lock
+        if lock is not None:
+            os.close(lock)
 
 
-def _locked(folder: Path, how: int) -> int | None:
-    """Return a descriptor that holds the lock, or None where that is held otherwise or the folder is gone."""
+def _lock(folder: Path, how: int) -> int | None:
+    """Return a descriptor that holds the lock; None if another process holds it or the folder is gone."""
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except FileNotFoundError:
@@ -77,12 +80,12 @@ def _locked(folder: Path, how: int) -> int | None:
 
 
 def _sweep(place: Path) -> None:
-    """Remove what ended processes of this user left."""
-    for left in place.glob(f"{PREFIX}*"):
+    """Remove folders that ended processes of this user left behind."""
+    for folder in place.glob(f"{PREFIX}*"):
         try:
-            held = _locked(left, fcntl.LOCK_EX) if left.lstat().st_uid == os.geteuid() else None
-        except OSError:  # another one sweeps as well, or it is no folder
+            lock = _lock(folder, fcntl.LOCK_EX) if folder.lstat().st_uid == os.geteuid() else None
+        except OSError:  # another process sweeps at the same time, or this is not a folder
             continue
-        if held is not None:
-            shutil.rmtree(left, ignore_errors=True)
-            os.close(held)
+        if lock is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+            os.close(lock)

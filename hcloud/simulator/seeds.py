@@ -1,7 +1,7 @@
-"""Policies tried with several seeds: means, how sure they are, and how each differs from the first, seed by seed.
+"""Policies compared over several seeds: means, confidence limits, and paired differences from the first policy.
 
-With every seed chance deals anew: boots, stockouts, spot machines taken back, and where the workload is a scenario its
-jobs. Two policies that met the same chance are compared with each other, so that a good or bad hour counts for neither.
+Each seed draws new boot times, stockouts, preemptions and, for scenarios, new jobs. Differences are taken seed by seed,
+so that a good or bad hour does not favour a policy.
 """
 
 from __future__ import annotations
@@ -22,18 +22,19 @@ from hcloud.simulator.performance import kept_pct, mean
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mean:
-    """A mean over seeds and how far its 95 % limits are from it (None: there was only one seed)."""
+    """A mean over seeds with its 95 % limits."""
 
     value: float
     half_width: float | None
+    """Distance of the limits from the mean; None with one seed."""
 
     def text(self) -> str:
-        """Return it as people write it."""
-        return f"{self.without_dust:.3g}" + ("" if self.half_width is None else f" ±{self.half_width:.2g}")
+        """Return the rounded mean and limits as text."""
+        return f"{self.rounded:.3g}" + ("" if self.half_width is None else f" ±{self.half_width:.2g}")
 
     @property
-    def without_dust(self) -> float:
-        """The value; 0 where it differs from that by what adding up floats leaves behind only."""
+    def rounded(self) -> float:
+        """The value without floating-point residue."""
         return round(self.value, 9) + 0.0
 
 
@@ -47,29 +48,30 @@ def mean_of(values: Sequence[float]) -> Mean:
     return Mean(value=fmean(values), half_width=reach)
 
 
-SAME = 0.005
-"""Differences, in percent and points, that nobody would call one."""
+NEGLIGIBLE = 0.005
+"""Differences below this, in percent or points, count as none."""
 LIMIT = "_limit"
-"""What is behind a column's name, before its unit, where it says how far the 95 % limits are from the mean."""
+"""Suffix of a column's name, before its unit, for the distance of the 95 % limits from the mean."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repeated:
-    """What came of one policy with each seed; ``bounds``: the least it can cost with each, where that is wanted."""
+    """The results of one policy with each seed."""
 
     name: str
     outcomes: tuple[SimulationResult, ...]
     bounds: tuple[Bound, ...] = ()
+    """The lower bound on its cost with each seed; empty if not computed."""
 
 
 def repeated_table(policies: Sequence[Repeated], seeds: Sequence[int]) -> ReportTable:
-    """Return one row per policy: means over ``seeds`` and their limits. The notes say how each differs from the first.
+    """Return one row per policy: means over ``seeds`` with limits. The notes compare each policy with the first.
 
-    A number that is not there with every seed (of targets, without any) is not there at all.
+    A number that is missing with any seed (for instance targets, if no job has one) is left out.
     """
-    unasked = _ONLY_BESIDE_BOUNDS if not policies[0].bounds else _NAMES - _BESIDE_BOUNDS
-    asked = [each for each in _MEASURES if each.name not in unasked]
-    measures = [each for each in asked if any(_values(policy, policies[0], each) for policy in policies)]
+    hidden = _ONLY_WITH_BOUNDS if not policies[0].bounds else _NAMES - _WITH_BOUNDS
+    visible = [each for each in _MEASURES if each.name not in hidden]
+    measures = [each for each in visible if any(_values(policy, policies[0], each) for policy in policies)]
     columns = [Column(name="policy")]
     for each in measures:
         columns += [
@@ -80,18 +82,17 @@ def repeated_table(policies: Sequence[Repeated], seeds: Sequence[int]) -> Report
     columns += [Column(name="succeeded"), Column(name="jobs")]
     counts = [(sum(each.succeeded for each in of.outcomes), sum(each.jobs for each in of.outcomes)) for of in policies]
     whole: tuple[Row, ...] = tuple((*row, *count) for row, count in zip(rows, counts, strict=True))
-    notes = (*_notes(policies, seeds), *_of_single_seeds(policies, seeds))
+    notes = (*_notes(policies, seeds), *_single_seed_notes(policies, seeds))
     return ReportTable(title="Simulated with several seeds", columns=tuple(columns), rows=whole, notes=notes)
 
 
 def paired(table: ReportTable, shown: Callable[[Value, Value, str], str]) -> ReportTable:
-    """Return a table for people: each number with its limits behind it, as ``shown`` writes both with their unit."""
+    """Return a table for people: each number together with its limits, formatted by ``shown(value, limit, unit)``."""
     names = [column.name for column in table.columns]
     limits = {at: at + 1 for at, name in enumerate(names[:-1]) if LIMIT in names[at + 1] and LIMIT not in name}
     kept = [at for at, name in enumerate(names) if LIMIT not in name]
 
     def together(row: Row, at: int) -> Value:
-        """Return a cell as it is, or with its limits."""
         limit = row[limits[at]] if at in limits else None
         return row[at] if limit is None else shown(row[at], limit, table.columns[at].unit)
 
@@ -102,15 +103,16 @@ def paired(table: ReportTable, shown: Callable[[Value, Value, str], str]) -> Rep
 # ------------------------------------------------------------------------------------------------------------- numbers
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Measure:
-    """A column: its name, its unit, and what it is with one seed (``of``: outcome, that of the first, and bound)."""
+    """A column of the table."""
 
     name: str
     unit: Unit
     of: Callable[[SimulationResult, SimulationResult, Bound | None], float | None]
+    """Its value with one seed, from the outcome, the first policy's outcome, and the bound."""
 
     @property
     def ending(self) -> str:
-        """What the unit adds to the name."""
+        """The suffix that the unit adds to the column's name."""
         return {"usd": "_usd", "s": "_s", "%": "_pct"}.get(self.unit, "")
 
 
@@ -133,17 +135,18 @@ _MEASURES: tuple[_Measure, ...] = (
     _Measure(name="used_once", unit="%", of=lambda each, _, __: share_pct(each.used_once, each.launches)),
     _Measure(name="unused_commitment", unit="usd", of=lambda each, _, __: unused_commitment_usd(each)),
 )
-_BESIDE_BOUNDS = {"cost", "times_bound", "target_met", "wait_p95", "launches", "used_once", "unused_commitment"}
-"""What is told where several tools' rules are held against the least that could be paid."""
-_ONLY_BESIDE_BOUNDS = {"used_once", "unused_commitment"}
+_WITH_BOUNDS = {"cost", "times_bound", "target_met", "wait_p95", "launches", "used_once", "unused_commitment"}
+"""Measures shown if bounds were computed."""
+_ONLY_WITH_BOUNDS = {"used_once", "unused_commitment"}
+"""Measures shown only then."""
 _NAMES = {each.name for each in _MEASURES}
 
 
 def _values(policy: Repeated, first: Repeated, measure: _Measure) -> list[float]:
-    """Return a number with each seed; nothing where one of them lacks it."""
+    """Return the measure with each seed; empty if any seed lacks it."""
     bounds = policy.bounds or (None,) * len(policy.outcomes)
-    found = [measure.of(*each) for each in zip(policy.outcomes, first.outcomes, bounds, strict=True)]
-    return [each for each in found if each is not None] if None not in found else []
+    values = [measure.of(*each) for each in zip(policy.outcomes, first.outcomes, bounds, strict=True)]
+    return [each for each in values if each is not None] if None not in values else []
 
 
 def _numbers(policy: Repeated, first: Repeated, measures: Sequence[_Measure]) -> Iterator[Value]:
@@ -157,8 +160,8 @@ def _numbers(policy: Repeated, first: Repeated, measures: Sequence[_Measure]) ->
 # --------------------------------------------------------------------------------------------------------------- words
 def _notes(policies: Sequence[Repeated], seeds: Sequence[int]) -> Iterator[str]:
     yield (
-        f"means of {len(seeds)} seeds ({seeds[0]} to {seeds[-1]}) with their 95 % limits (Student's t); cost %: of "
-        f"what {policies[0].name} cost with the same seed; succeeded, jobs: of all seeds"
+        f"means over {len(seeds)} seeds ({seeds[0]} to {seeds[-1]}) with 95 % limits (Student's t); cost %: relative "
+        f"to {policies[0].name} with the same seed; succeeded, jobs: sums over all seeds"
     )
     for each in policies[1:]:
         yield verdict(policies[0], each)
@@ -166,46 +169,47 @@ def _notes(policies: Sequence[Repeated], seeds: Sequence[int]) -> Iterator[str]:
 
 
 def verdict(first: Repeated, other: Repeated) -> str:
-    """Return in words how a policy differs from the first one, and whether that may be chance."""
+    """Return a sentence on how a policy differs from the first one, and whether the difference is significant."""
     pairs = list(zip(first.outcomes, other.outcomes, strict=True))
     usd = [(ours.cost_usd, theirs.cost_usd) for ours, theirs in pairs]
-    said = [_more("cost", mean_of([100.0 * (b / a - 1.0) for a, b in usd]), "%")] if all(a for a, _ in usd) else []
+    parts = [_more("cost", mean_of([100.0 * (b / a - 1.0) for a, b in usd]), "%")] if all(a for a, _ in usd) else []
     met = [
         b.target_met_pct - a.target_met_pct
         for a, b in pairs
         if a.target_met_pct is not None and b.target_met_pct is not None
     ]
     if len(met) == len(pairs):
-        said.append(_more("targets met", mean_of(met), "points"))
-    return f"{other.name}, beside {first.name}: " + ("; ".join(said) or "nothing to compare")
+        parts.append(_more("targets met", mean_of(met), "points"))
+    return f"{other.name} compared with {first.name}: " + ("; ".join(parts) or "nothing to compare")
 
 
 def _more(what: str, by: Mean, unit: str) -> str:
     half = by.half_width or 0.0
-    if abs(by.value) < SAME and half < SAME:
-        return f"{what} the same"
+    if abs(by.value) < NEGLIGIBLE and half < NEGLIGIBLE:
+        return f"{what} unchanged"
     most = max(abs(by.value), half)
     digits = 0 if most >= 100 else 1 if most >= 1 else 2
-    words = f"{what} {abs(by.value):.{digits}f} ±{half:.{digits}f} {unit} {'more' if by.value > 0 else 'less'}"
-    return words if abs(by.value) > half else f"{words}, which may be chance"
+    text = f"{what} {abs(by.value):.{digits}f} ±{half:.{digits}f} {unit} {'higher' if by.value > 0 else 'lower'}"
+    return text if abs(by.value) > half else f"{text} (not significant)"
 
 
-def _of_single_seeds(policies: Sequence[Repeated], seeds: Sequence[int]) -> Iterator[str]:
-    """Yield what jobs waited for with the first seed; failures and defects with the first seed that has any of them."""
+def _single_seed_notes(policies: Sequence[Repeated], seeds: Sequence[int]) -> Iterator[str]:
+    """Yield what jobs waited for with the first seed, and failures and bugs with the first seed that has any."""
     for note in wait_notes([each.outcomes[0] for each in policies]):
         yield f"seed {seeds[0]}, {note}"
-    for policy, what in product(policies, (failures_of, defects_of)):
-        told = [(seed, what(each)) for seed, each in zip(seeds, policy.outcomes, strict=True) if what(each)]
-        more = f" (so with {len(told)} of {len(seeds)} seeds)" if len(told) > 1 else ""
-        yield from [f"seed {seed}, {note}{more}" for seed, note in told[:1]]
+    for policy, note_on in product(policies, (failures_of, defects_of)):
+        noted = [(seed, text) for seed, each in zip(seeds, policy.outcomes, strict=True) if (text := note_on(each))]
+        more = f" (with {len(noted)} of {len(seeds)} seeds)" if len(noted) > 1 else ""
+        yield from [f"seed {seed}, {text}{more}" for seed, text in noted[:1]]
 
 
 def mean_costs(policies: Sequence[Repeated]) -> Mapping[str, Mean]:
-    """Return by policy what it costs (USD), for a picture."""
+    """Return the mean cost (USD) by policy, for a chart."""
     return {each.name: mean_of([outcome.cost_usd for outcome in each.outcomes]) for each in policies}
 
 
 def mean_targets(policies: Sequence[Repeated]) -> Mapping[str, Mean]:
-    """Return by policy how many of its promises it keeps (%), for a picture; those that made none are left out."""
-    found = {each.name: [outcome.target_met_pct for outcome in each.outcomes] for each in policies}
-    return {name: mean_of([v for v in values if v is not None]) for name, values in found.items() if None not in values}
+    """Return the mean percentage of targets met by policy, for a chart; policies without targets are left out."""
+    by_name = {each.name: [outcome.target_met_pct for outcome in each.outcomes] for each in policies}
+    known = {name: [pct for pct in values if pct is not None] for name, values in by_name.items() if None not in values}
+    return {name: mean_of(values) for name, values in known.items()}

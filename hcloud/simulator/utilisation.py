@@ -1,4 +1,4 @@
-"""How full each machine was over time: what the heat map of a simulation shows."""
+"""Utilisation of each machine over time, for the heat map of a simulation."""
 
 from __future__ import annotations
 
@@ -11,15 +11,17 @@ from numpy.typing import NDArray
 from hcloud.core.model import Market
 
 ROWS, COLUMNS = 60, 120
-"""About so many rows and stretches of time; more machines share rows, so that a picture of thousands stays readable."""
+"""Approximate number of rows and of time columns. With more machines several share a row, so that pictures stay
+readable."""
 _ORDER = tuple(market.value for market in (Market.RESERVED, Market.ON_DEMAND, Market.SPOT))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineLifetime:
-    """A machine that was up from ``since_s`` to ``until_s`` (s from the start), paid for as ``market`` says."""
+    """A machine that was up from ``since_s`` to ``until_s`` (seconds from the start of the simulation)."""
 
     market: str
+    """How it was paid for."""
     vcpus: float
     since_s: float
     until_s: float
@@ -27,7 +29,7 @@ class MachineLifetime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hold:
-    """vCPUs of a machine that a unit held."""
+    """vCPUs of a machine that one unit held; times are seconds from the start of the simulation."""
 
     machine: str
     vcpus: float
@@ -37,19 +39,19 @@ class Hold:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Utilisation:
-    """Rows of machines, or of groups that came up one after the other: reserved ones first, then on-demand, then spot.
-
-    ``markets``: how each row is paid for. ``shares``: for each row the part (0..1) of its vCPUs that was held in each
-    of COLUMNS equal stretches of the time; None: none of its machines was up.
-    """
+    """Rows of one or more machines in launch order: reserved first, then on-demand, then spot."""
 
     machines: int = 0
+    """The number of machines in all rows."""
     markets: tuple[str, ...] = ()
+    """The market of each row."""
     shares: tuple[tuple[float | None, ...], ...] = ()
+    """By row: the held share (0..1) of its vCPUs in each of COLUMNS equal intervals; None while no machine of it was
+    up."""
 
 
-def fullness_of(lives: Mapping[str, MachineLifetime], holds: Iterable[Hold], span_s: float) -> Utilisation:
-    """Return how full machines were, from when each was up and when units held how much of it."""
+def utilisation_of(lives: Mapping[str, MachineLifetime], holds: Iterable[Hold], span_s: float) -> Utilisation:
+    """Return the utilisation of machines by their lifetimes and by what units held, over ``span_s`` seconds."""
     rows = _rows(lives)
     at = {name: row for row, (_, names) in enumerate(rows) for name in names}
     up, held = np.zeros((len(rows), COLUMNS)), np.zeros((len(rows), COLUMNS))
@@ -68,7 +70,7 @@ def fullness_of(lives: Mapping[str, MachineLifetime], holds: Iterable[Hold], spa
 
 
 def _rows(lives: Mapping[str, MachineLifetime]) -> list[tuple[str, list[str]]]:
-    """Return the rows, each with its market and its machines in the order in which they came up."""
+    """Return the market and the machine names of each row, in launch order."""
     together = -(-len(lives) // ROWS) or 1
     rows: list[tuple[str, list[str]]] = []
     for market in sorted({life.market for life in lives.values()}, key=_ORDER.index):
@@ -78,6 +80,6 @@ def _rows(lives: Mapping[str, MachineLifetime]) -> list[tuple[str, list[str]]]:
 
 
 def _seconds_in(since_s: float, until_s: float, span_s: float) -> NDArray[np.float64]:
-    """Return how much of each stretch lies between two moments, in seconds, shape ``(COLUMNS,)``."""
+    """Return the seconds of each interval between two times, shape ``(COLUMNS,)``."""
     edges = np.linspace(0.0, max(span_s, 1e-9), COLUMNS + 1)
     return np.asarray(np.maximum(0.0, np.minimum(until_s, edges[1:]) - np.maximum(since_s, edges[:-1])))

@@ -1,7 +1,8 @@
-"""The truth of a simulated world, which the planner never sees: it learns from noisy profiling and from what jobs do.
+"""The true behaviour of programs and machines in a simulated world.
 
-A unit's speed at any moment is type x size x neighbours x external load x machine x phase. The fake engine asks for it
-anew whenever units come and go, and when this world says that something changes.
+The planner never sees it; it learns only from noisy profiling and from what jobs do. A unit's speed is type x size x
+neighbours x external load x machine x phase. The fake engine recomputes speeds whenever units start or end, and when
+this world changes by itself.
 """
 
 from __future__ import annotations
@@ -23,55 +24,58 @@ from hcloud.simulator.program_models import (
     NOTHING_CAUSED,
     SOURCES,
     STEADY,
-    Nature,
     Phase,
+    ProgramModel,
     Ranking,
-    chance,
-    draw_nature,
+    draw_program,
     offline_library,
     ranking_by_room,
+    seeded_random,
     type_speeds,
 )
 from hcloud.simulator.workload import Arrival
 
 Z95 = 1.96
 FULL_VCPUS = 16.0
-"""A machine of so many vCPUs is a whole server: nobody else is on it (HCloud §8.2)."""
-SERVICE_LOAD, BEST_LATENCY = 0.5, 0.6
-"""A service alone on its best type is busy half of the time, and its latency is this part of what it promised. Then the
-promise holds down to a speed of 0.8 (a queue with one server)."""
-SERVES = 1.1
-"""It serves a tenth more requests than are promised: nobody promises the last one, and no measurement is exact."""
-STRAGGLES_AT = 0.4
+"""A machine of this size is a whole server and has no other tenants (HCloud §8.2)."""
+SERVICE_LOAD, BEST_LATENCY_RATIO = 0.5, 0.6
+"""A service alone on its best type is busy half of the time, and its latency is this fraction of its target. The target
+then holds down to a speed of 0.8 (a queue with one server)."""
+SERVED_RATE_FACTOR = 1.1
+"""A service serves a tenth more requests than its target, as no measurement is exact."""
+STRAGGLER_SPEED = 0.4
 """A straggler makes less than half of the usual progress (Quasar, Dissertation §4.4)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Truth:
-    """What a world is like. Everything follows from these numbers and the seed.
-
-    ``heterogeneity``: how much machine types differ (0: not at all; 1: as measured on clouds; 5: old and new servers
-    side by side). ``room``: vCPUs there are of each type in all, on a cluster bought for what the programs
-    run best on (:func:`hcloud.simulator.program_models.ranking_by_room`); empty: what all prefer alike is drawn by lot.
-    ``sensitivity`` and ``pressure`` scale what programs feel and cause. ``external_load`` (share of a
-    whole server) with its standard deviation ``external_swing`` is on all smaller machines that are not reserved
-    (HCloud §8.2: 25 % +- 10 %); it changes every ``external_step_s``. ``drift``: standard deviation of a machine's
-    speed over time; ec2 machines of one type differ by 0.2 to 0.5 % in CPU and memory, 2 to 3 % in serving the web
-    (Scheuner & Leitner 2018). ``phased``: share of batch programs with phases. ``stragglers``: share of units that run
-    at less than half speed. ``noise``: standard deviation of a profiling run's readings (lognormal).
-    """
+    """Parameters of a simulated world. Everything else follows from them and the seed."""
 
     heterogeneity: float = 1.0
+    """How much machine types differ. 0: not at all; 1: as measured on clouds; 5: old and new servers in one cluster."""
     room: tuple[tuple[str, float], ...] = ()
+    """vCPUs in total by type, on a cluster bought to suit its programs
+    (:func:`hcloud.simulator.program_models.ranking_by_room`). Empty: the common ranking of types is random."""
     sensitivity: float = 1.0
+    """Scales how strongly programs react to interference."""
     pressure: float = 1.0
+    """Scales the interference that programs cause."""
     external_load: float = 0.25
+    """Mean load of other tenants, as a share of a whole server, on machines smaller than a server that are not reserved
+    (HCloud §8.2: 25 % +- 10 %)."""
     external_swing: float = 0.10
+    """Standard deviation of ``external_load``."""
     external_step_s: float = 300.0
+    """How often the external load changes."""
     drift: float = 0.02
+    """Standard deviation of a machine's speed over time. EC2 machines of one type differ by 0.2 to 0.5 % in CPU and
+    memory and by 2 to 3 % in web serving (Scheuner & Leitner 2018)."""
     phased: float = 0.1
+    """Share of batch programs with phases."""
     stragglers: float = 0.01
+    """Share of units that run at less than half speed."""
     noise: float = 0.03
+    """Standard deviation of the readings of a profiling run (lognormal)."""
 
     def __post_init__(self) -> None:
         for name in self.__dataclass_fields__:
@@ -85,25 +89,28 @@ class Truth:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
-    """What is true of one job: its program, how long it takes at its best, what it asked for, and its program's speed
-    on the best type on which it fits (1: on the best of all). ``most_vcpus``: more make it no faster."""
+class JobTruth:
+    """The true behaviour of one job."""
 
     run_s: float
+    """Run time at its best."""
     spec: JobSpec
-    nature: Nature
+    program: ProgramModel
     best: float
+    """The program's speed on the best type on which the job fits; 1 is the best of all types."""
     needs_vcpus: float
+    """The vCPUs with which it runs for ``run_s``."""
     most_vcpus: float = math.inf
+    """More vCPUs make it no faster."""
 
     def on_vcpus(self, vcpus: float) -> float:
-        """Return its speed with so many vCPUs, as a factor of that with what it needs."""
-        return self.nature.on_vcpus(min(vcpus, self.most_vcpus)) / self.nature.on_vcpus(self.needs_vcpus)
+        """Return the speed with ``vcpus``, relative to that with ``needs_vcpus``."""
+        return self.program.on_vcpus(min(vcpus, self.most_vcpus)) / self.program.on_vcpus(self.needs_vcpus)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Weather:
-    """How others press on a machine from outside, until when, and how its speed has drifted."""
+class _MachineConditions:
+    """External pressure on a machine and its drift, constant until ``until``."""
 
     step: int
     outside: Sequence[float]
@@ -113,18 +120,19 @@ class _Weather:
 
 @dataclass(slots=True)
 class World:
-    """The truth about programs and machines. ``types``: every machine type there is, by name, whoever offers it."""
+    """The truth about programs and machines."""
 
     truth: Truth
     seed: int
     types: Mapping[str, Resources]
+    """Every machine type of all providers, by name."""
     providers: tuple[str, ...]
     _ranking: Ranking | None = None
-    _natures: dict[str, Nature] = field(default_factory=dict)
+    _programs: dict[str, ProgramModel] = field(default_factory=dict)
     _speeds: dict[str, dict[str, float]] = field(default_factory=dict)
-    _tasks: dict[str, Task] = field(default_factory=dict)
-    _weather: dict[tuple[str, str, Market], _Weather] = field(default_factory=dict)
-    _bearings: dict[str, Sequence[float]] = field(default_factory=dict)
+    _tasks: dict[str, JobTruth] = field(default_factory=dict)
+    _conditions: dict[tuple[str, str, Market], _MachineConditions] = field(default_factory=dict)
+    _neighbour_profiles: dict[str, Sequence[float]] = field(default_factory=dict)
     _straggling: dict[str, bool] = field(default_factory=dict)
 
     def library(self) -> Library:
@@ -135,207 +143,210 @@ class World:
 
     @property
     def ranking(self) -> Ranking | None:
-        """What all programs prefer alike, where that follows the room there is; None: it is drawn by lot."""
+        """The common preference of all programs for types if it follows ``Truth.room``; None if it is random."""
         if self._ranking is None and self.truth.room:
             vcpus = {name: each.vcpus for name, each in self.types.items()}
             self._ranking = ranking_by_room(self.seed, vcpus, dict(self.truth.room), self.truth.heterogeneity)
         return self._ranking
 
     # ------------------------------------------------------------------------------------------------------------- jobs
-    def take_in(self, job_id: str, arrival: Arrival) -> None:
-        """Learn what a submitted job really is."""
+    def add_job(self, job_id: str, arrival: Arrival) -> None:
+        """Register a submitted job with its true behaviour."""
         spec = arrival.spec
-        nature = self.nature(spec)
-        needs = arrival.needs_vcpus or spec.resources.vcpus
-        wanted = replace(spec.resources, vcpus=needs)
-        self._tasks[job_id] = Task(
+        model = self.program_model(spec)
+        needs_vcpus = arrival.needs_vcpus or spec.resources.vcpus
+        self._tasks[job_id] = JobTruth(
             run_s=arrival.run_s,
             spec=spec,
-            nature=nature,
-            best=self._best(nature, wanted),
-            needs_vcpus=needs,
+            program=model,
+            best=self._best_speed(model, replace(spec.resources, vcpus=needs_vcpus)),
+            needs_vcpus=needs_vcpus,
             most_vcpus=arrival.needs_vcpus or math.inf,
         )
 
-    def _best(self, nature: Nature, wanted: Resources) -> float:
-        fitting = [self.on_type(nature, name) for name, size in self.types.items() if wanted.fits(size)]
+    def _best_speed(self, model: ProgramModel, needed: Resources) -> float:
+        fitting = [self.speed_on_type(model, name) for name, size in self.types.items() if needed.fits(size)]
         return max(fitting, default=1.0)
 
-    def beside_best(self, spec: JobSpec, type_name: str) -> float:
-        """Return the speed of a job on a machine type, 1 on the best of those on which it fits."""
-        nature = self.nature(spec)
-        return self.on_type(nature, type_name) / self._best(nature, spec.resources)
+    def relative_speed(self, spec: JobSpec, type_name: str) -> float:
+        """Return a job's speed on a machine type; 1 is the best of the types on which it fits."""
+        model = self.program_model(spec)
+        return self.speed_on_type(model, type_name) / self._best_speed(model, spec.resources)
 
-    def known_nature(self, program: str) -> Nature | None:
-        """Return a program by its name (``Identity.program``), if one of its jobs was ever taken in."""
-        return self._natures.get(program)
+    def known_program(self, program: str) -> ProgramModel | None:
+        """Return a program by its name (``Identity.program``) if a job of it was added, else None."""
+        return self._programs.get(program)
 
     def alone_s(self, arrival: Arrival) -> float:
-        """Return how long a job takes alone on its best type, through all its phases."""
+        """Return the run time of a job alone on its best type, through all its phases."""
         begin, took_s = 0.0, 0.0
-        for phase in (*self.nature(arrival.spec).phases, STEADY):
+        for phase in (*self.program_model(arrival.spec).phases, STEADY):
             end = min(1.0, phase.until)
             begin, took_s = end, took_s + arrival.run_s * (end - begin) / phase.speed
         return took_s
 
     def forget(self, job_id: str) -> None:
-        """Let go of a job that has ended."""
+        """Drop a job that has ended."""
         self._tasks.pop(job_id, None)
 
-    def nature(self, spec: JobSpec) -> Nature:
-        """Return the program a job runs; its tag ``program_kind`` (or its target) says of which kind that is."""
+    def program_model(self, spec: JobSpec) -> ProgramModel:
+        """Return the program of a job. Its kind is the tag ``program_kind``, or follows from the target."""
         program = identify(spec).program
-        found = self._natures.get(program)
-        if found is None:
+        model = self._programs.get(program)
+        if model is None:
             kind = spec.tags.get("program_kind") or ("service" if spec.target.kind == "service" else "single")
-            drawn = draw_nature(program, kind, self.seed, phased=self.truth.phased)
-            found = self._natures[program] = replace(
+            drawn = draw_program(program, kind, self.seed, phased=self.truth.phased)
+            model = self._programs[program] = replace(
                 drawn,
                 tolerated=tuple(each / max(self.truth.sensitivity, 1e-9) for each in drawn.tolerated),
                 caused=tuple(min(100.0, each * self.truth.pressure) for each in drawn.caused),
             )
-        return found
+        return model
 
     def work(self, unit: UnitSpec) -> Work:
-        """Return what a unit does at its best; a profiling run measures copies of the job it is made for."""
+        """Return what a unit does at its best. A profiling run measures copies of the job it profiles."""
         task = self._task(unit)
-        target, use = task.spec.target, task.nature.use
+        target, use = task.spec.target, task.program.use
         memory_mib = min(use[1], unit.resources.memory_mib)
         if isinstance(target, ServiceTarget):
             return Work(
                 duration_s=task.run_s,
                 timed=True,
                 memory_mib=memory_mib,
-                requests_per_s=SERVES * target.requests_per_s / max(1, task.spec.nodes.count),
-                latency_ms={"99": BEST_LATENCY * target.latency_ms},
+                requests_per_s=SERVED_RATE_FACTOR * target.requests_per_s / max(1, task.spec.nodes.count),
+                latency_ms={"99": BEST_LATENCY_RATIO * target.latency_ms},
                 load=SERVICE_LOAD,
                 promised_ms=target.latency_ms,
             )
         return Work(duration_s=task.run_s, memory_mib=memory_mib, cpu_share=use[0])
 
-    def _task(self, unit: UnitSpec) -> Task:
+    def _task(self, unit: UnitSpec) -> JobTruth:
         return self._tasks[unit.profile.job_id if unit.profile else unit.id.partition(".")[0]]
 
     # ------------------------------------------------------------------------------------------------------------ speed
     def speeds(
         self, machine: SimulatedMachine, residents: Sequence[Resident], now: float
     ) -> tuple[Sequence[float], float]:
-        """Return how fast each unit on a machine is, and until when (see :class:`Surroundings`)."""
+        """Return the speed of each unit on a machine, and until when these speeds hold (see :class:`Surroundings`)."""
         tasks = [self._task(each.unit) for each in residents]
         phases = [self._phase(each, task) for each, task in zip(residents, tasks, strict=True)]
         pressing = [
-            task.nature.caused if phase.pressure == 1.0 else [each * phase.pressure for each in task.nature.caused]
+            task.program.caused if phase.pressure == 1.0 else [each * phase.pressure for each in task.program.caused]
             for task, phase in zip(tasks, phases, strict=True)
         ]
-        weather = self._weather_of(machine, now)
-        outside, until = weather.outside, weather.until
+        conditions = self._conditions_of(machine, now)
+        outside, until = conditions.outside, conditions.until
         together = [sum(each) for each in zip(outside, *pressing, strict=True)]
-        alike = machine.quality * weather.drift
+        machine_speed = machine.quality * conditions.drift
         speeds = []
         for resident, task, phase, own in zip(residents, tasks, phases, pressing, strict=True):
-            others = zip(together, own, strict=True)
-            felt = [rest if (rest := total - mine) < 100.0 else 100.0 for total, mine in others]
-            speed = alike * task.nature.kept(felt) * phase.speed * self._own(machine, resident.unit, task)
+            pairs = zip(together, own, strict=True)
+            from_others = [rest if (rest := total - mine) < 100.0 else 100.0 for total, mine in pairs]
+            speed = machine_speed * task.program.performance_under(from_others) * phase.speed
+            speed *= self._unit_factor(machine, resident.unit, task)
             speeds.append(speed)
             if phase.until < math.inf:
                 until = min(until, now + max(1e-3, (phase.until * resident.work.duration_s - resident.done_s) / speed))
         return speeds, until
 
-    def _phase(self, resident: Resident, task: Task) -> Phase:
-        if not task.nature.phases:
+    def _phase(self, resident: Resident, task: JobTruth) -> Phase:
+        if not task.program.phases:
             return STEADY
-        return task.nature.phase(resident.done_s / max(resident.work.duration_s, 1e-9))
+        return task.program.phase(resident.done_s / max(resident.work.duration_s, 1e-9))
 
-    def _own(self, machine: SimulatedMachine, unit: UnitSpec, task: Task) -> float:
-        """Return the factor of type, size and luck; of a unit that is measured they are in what is found."""
+    def _unit_factor(self, machine: SimulatedMachine, unit: UnitSpec, task: JobTruth) -> float:
+        """Return the factor of type, size and straggling. It is 1 for a profiling run, whose readings include them."""
         if unit.profile is not None:
             return 1.0
-        asked, nature = task.spec, task.nature
-        factor = self.on_type(nature, machine.type_name) / task.best
+        spec, model = task.spec, task.program
+        factor = self.speed_on_type(model, machine.type_name) / task.best
         if unit.resources.vcpus != task.needs_vcpus:
             factor *= task.on_vcpus(unit.resources.vcpus)
-        if (nodes := max(1, len(unit.peers))) != asked.nodes.count:
-            factor *= nature.on_nodes(nodes) / nature.on_nodes(asked.nodes.count)
-        return factor * STRAGGLES_AT if self._straggles(unit.id) else factor
+        if (nodes := max(1, len(unit.peers))) != spec.nodes.count:
+            factor *= model.on_nodes(nodes) / model.on_nodes(spec.nodes.count)
+        return factor * STRAGGLER_SPEED if self._straggles(unit.id) else factor
 
     def _straggles(self, unit_id: str) -> bool:
         share = self.truth.stragglers
         if unit_id not in self._straggling:
-            chances = chance(self.seed, "straggler", unmarked(unit_id))
+            chances = seeded_random(self.seed, "straggler", unmarked(unit_id))
             self._straggling[unit_id] = share > 0 and chances.random() < share
         return self._straggling[unit_id]
 
-    def on_type(self, nature: Nature, type_name: str) -> float:
-        """Return the speed of a program on a machine type, 1 on the best there is, whether or not a job fits there."""
-        speeds = self._speeds.get(nature.name)
+    def speed_on_type(self, model: ProgramModel, type_name: str) -> float:
+        """Return a program's speed on a machine type; 1 is the best of all types, whether or not a job fits there."""
+        speeds = self._speeds.get(model.name)
         if speeds is None:
-            speeds = type_speeds(nature, list(self.types), self.seed, self.truth.heterogeneity, self.ranking)
-            self._speeds[nature.name] = speeds
+            speeds = type_speeds(model, list(self.types), self.seed, self.truth.heterogeneity, self.ranking)
+            self._speeds[model.name] = speeds
         return speeds[type_name]
 
-    def _weather_of(self, machine: SimulatedMachine, now: float) -> _Weather:
-        """Return what is so on a machine until the next step, whoever runs there; drawn once for each step."""
+    def _conditions_of(self, machine: SimulatedMachine, now: float) -> _MachineConditions:
+        """Return a machine's conditions, drawn once per step."""
         step = math.floor(now / self.truth.external_step_s)
-        which = (machine.instance_id, machine.type_name, machine.market)
-        known = self._weather.get(which)
+        key = (machine.instance_id, machine.type_name, machine.market)
+        known = self._conditions.get(key)
         if known is None or known.step != step:
             outside = self._outside(machine, step)
-            # Where nobody else is, a machine drifts all the same, however long the same units stay.
+            # A machine without other tenants drifts as well, even while the same units stay on it.
             changes = self.truth.drift > 0 or outside is not NOTHING_CAUSED
             until = (step + 1) * self.truth.external_step_s if changes else math.inf
-            known = _Weather(step=step, outside=outside, until=until, drift=self._drift(machine, step))
-            self._weather[which] = known
+            known = _MachineConditions(step=step, outside=outside, until=until, drift=self._drift(machine, step))
+            self._conditions[key] = known
         return known
 
     def _outside(self, machine: SimulatedMachine, step: int) -> Sequence[float]:
-        """Return how others press on a machine from outside during a step."""
+        """Return the pressure of other tenants on a machine during a step."""
         truth, shared = self.truth, 1.0 - machine.capacity.vcpus / FULL_VCPUS
         if truth.external_load <= 0 or shared <= 0 or machine.market is Market.RESERVED:
             return NOTHING_CAUSED
-        chances = chance(self.seed, "outside", machine.instance_id, step)
+        chances = seeded_random(self.seed, "outside", machine.instance_id, step)
         load = max(0.0, chances.gauss(truth.external_load, truth.external_swing))
-        return [min(100.0, 100.0 * load * shared * each) for each in self._bearing(machine)]
+        return [min(100.0, 100.0 * load * shared * each) for each in self._neighbour_profile(machine)]
 
-    def _bearing(self, machine: SimulatedMachine) -> Sequence[float]:
-        """Return on which resources the neighbours of this machine bear most: around 1, always the same."""
-        found = self._bearings.get(machine.instance_id)
-        if found is None:
-            chances = chance(self.seed, "bearing", machine.instance_id)
-            found = self._bearings[machine.instance_id] = [chances.lognormvariate(-0.125, 0.5) for _ in SOURCES]
-        return found
+    def _neighbour_profile(self, machine: SimulatedMachine) -> Sequence[float]:
+        """Return fixed weights around 1, by source, of what other tenants of a machine press on."""
+        profile = self._neighbour_profiles.get(machine.instance_id)
+        if profile is None:
+            rng = seeded_random(self.seed, "bearing", machine.instance_id)
+            profile = [rng.lognormvariate(-0.125, 0.5) for _ in SOURCES]
+            self._neighbour_profiles[machine.instance_id] = profile
+        return profile
 
     def _drift(self, machine: SimulatedMachine, step: int) -> float:
-        """Return the factor of a machine's speed during a step: part of it changes with each, part every six."""
         if not self.truth.drift:
             return 1.0
-        slow = chance(self.seed, "drift", machine.instance_id, step // 6).gauss(0, 0.8)
-        return math.exp(self.truth.drift * (slow + chance(self.seed, "drift", machine.instance_id, step).gauss(0, 0.6)))
+        # One part of the drift changes with each step, the other with every sixth.
+        slow = seeded_random(self.seed, "drift", machine.instance_id, step // 6).gauss(0, 0.8)
+        fast = seeded_random(self.seed, "drift", machine.instance_id, step).gauss(0, 0.6)
+        return math.exp(self.truth.drift * (slow + fast))
 
     # -------------------------------------------------------------------------------------------------------- profiling
     def profile(self, unit: UnitSpec, work: Work, speed: float) -> Findings:
-        """Return what a profiling run finds: the truth, with noise; of a program that cannot be measured, why not."""
+        """Return the findings of a profiling run: the truth with noise, or a note on why the program cannot be
+        measured."""
         assert unit.profile is not None
         if reason := why_not_measured(unit, work):
             return Findings(notes=(reason,), duration_s=min(unit.profile.run_s, work.duration_s))
         task = self._task(unit)
         measure, best = measured_as(unit, work)
-        noisy = chance(self.seed, "profiling", unmarked(unit.id))
+        noisy = seeded_random(self.seed, "profiling", unmarked(unit.id))
         readings = tuple(self._readings(unit, task, measure, best * speed, noisy))
-        vcpus, (busy, memory_mib, read, written) = unit.profile.steps_vcpus[0], task.nature.use
+        vcpus, (busy, memory_mib, read, written) = unit.profile.steps_vcpus[0], task.program.use
         use = (busy * vcpus, memory_mib, read, written)
         return Findings(measure=measure, readings=readings, use=use, duration_s=profiling_s(unit.profile))
 
     def _readings(
-        self, unit: UnitSpec, task: Task, measure: Measure, best: float, noisy: random.Random
+        self, unit: UnitSpec, task: JobTruth, measure: Measure, best: float, noisy: random.Random
     ) -> Iterator[Reading]:
-        request, nature = unit.profile, task.nature
+        request, model = unit.profile, task.program
         assert request is not None
-        asked, type_name = task.spec, request.type_column.rpartition("/")[2]
-        # A count of CPU time does not tell how much is done in it.
-        on_type = 1.0 if measure is Measure.CPU else self.on_type(nature, type_name)
-        alone = best * on_type / task.best / nature.on_nodes(asked.nodes.count)
+        spec, type_name = task.spec, request.type_column.rpartition("/")[2]
+        # CPU time does not say how much work is done in it.
+        on_type = 1.0 if measure is Measure.CPU else self.speed_on_type(model, type_name)
+        alone = best * on_type / task.best / model.on_nodes(spec.nodes.count)
         if request.nodes > 1:
-            value = alone * task.on_vcpus(request.steps_vcpus[0]) * nature.on_nodes(request.nodes)
+            value = alone * task.on_vcpus(request.steps_vcpus[0]) * model.on_nodes(request.nodes)
             yield self._ratio("nodes", str(request.nodes), value, noisy)
             return
         rates = dict[float, float]()
@@ -352,7 +363,7 @@ class World:
                 rates[at] = reading.value
                 yield reading
         for name in () if request.look else request.sources:
-            for question, truth in (("tolerated", nature.tolerated), ("caused", nature.caused)):
+            for question, truth in (("tolerated", model.tolerated), ("caused", model.caused)):
                 value = truth[SOURCES.index(name)] if name in SOURCES else 100.0 if question == "tolerated" else 0.0
                 yield self._score(question, name, value, noisy)
 

@@ -1,4 +1,4 @@
-"""The papers' experiments by chapter; ``python -m lab.papers`` runs them and writes the page."""
+"""The papers' experiments by chapter; ``python -m lab.papers`` runs them and writes the results page."""
 
 from __future__ import annotations
 
@@ -21,4 +21,4 @@ CHAPTERS: Mapping[str, tuple[str, Callable[[], Iterable[Figure]]]] = {
     "peers": ("Beside today's tools", peers.figures),
     "parts": ("Parts of the world, and caution, one at a time", ablations.figures),
 }
-"""By name: the heading, and its figures."""
+"""By name: the heading, and a function that yields the figures."""

@@ -1,5 +1,7 @@
-"""What single parts of the simulated world, and of our own caution beside neighbours, do to performance and money: each
-switched off or up alone, with the same seeds. No figure of a paper; high variability, users ask for what they need."""
+"""Ablations: single parts of the simulated world, and of our caution about neighbours, switched off or varied.
+
+Not from a paper. High variability; users request what they need; the same seeds for all cases.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +24,12 @@ PARTS: Mapping[str, Mapping[str, float]] = {
     "no drift": {"drift": 0.0},
     "exact readings": {"noise": 0.0},
 }
-"""By name: which numbers of the world are other than they are."""
+"""By name: the changed parameters of the world."""
 CONFIDENCES = (0.5, 0.7, 0.9)
-"""How sure it must be that neighbours leave each other what they tolerate."""
+"""Required probability that neighbours leave each other what they tolerate."""
 LOUD = (0.0, 2.0)
-"""Times its part of a machine's vCPUs that a job may press on a resource and still get reserved room (0: any number);
-`hm` has 1.3."""
+"""Limits of ``keep_for_quiet``: pressure relative to a job's share of vCPUs above which it gets no reserved room (0: no
+limit); ``hm`` uses 1.3."""
 COLUMNS = (
     "performance_pct", "p5_pct", "service_pct", "target_met_pct", "cost_usd", "metered_usd", "reserved_used_pct",
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Paragon's, ARQ's and Quasar's chapters (Dissertation ch. 3, 4, 6): schedulers on clusters of their own."""
+"""The chapters of Paragon, ARQ and Quasar (Dissertation ch. 3, 4, 6): schedulers on private clusters."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ COLUMNS = (
     "qos_kept_pct", "lost_by_type_pct", "lost_by_neighbours_pct", "lost_by_rest_pct", "performance_pct", "p5_pct",
     "turnaround_pct", "wait_p95_s", "used_pct",
 )  # fmt: skip
-WEIGHED = "least loss"
-TOLD, TOLD_WEIGHED = "Paragon, told the truth", "least loss, told the truth"
+LEAST_LOSS = "least loss"
+ORACLE, ORACLE_LEAST_LOSS = "Paragon, told the truth", "least loss, told the truth"
 SCHEDULERS: Mapping[str, Mapping[str, Any]] = {
     "LL": {"order": "least_loaded"},
     "NH": {"order": "heterogeneity_oblivious"},
     "NI": {"order": "interference_oblivious"},
     "Paragon": {"order": "paragon"},
     "Paragon, 2 types": {"order": "paragon", "types": 2},
-    TOLD: {"order": "paragon"},
-    WEIGHED: {"order": "least_loss"},
-    TOLD_WEIGHED: {"order": "least_loss"},
+    ORACLE: {"order": "paragon"},
+    LEAST_LOSS: {"order": "least_loss"},
+    ORACLE_LEAST_LOSS: {"order": "least_loss"},
     "Paragon+ARQ": {"order": "paragon", "queues": "by_quality"},
 }
-"""Least loaded; no heterogeneity; no interference; both; the same measured on two types, not three; the same with true
-speeds and pressures in place of what was classified; ours, which weighs type and neighbours against each other; and
-Paragon with admission queues."""
+"""Least loaded; without heterogeneity; without interference; both; both with profiling on two types instead of three;
+both with true speeds and pressures; ours, which weighs type against neighbours, also with the truth; and Paragon with
+admission queues."""
 SMALL = ("paragon-small-low", "paragon-small-medium", "paragon-small-phases", "paragon-small-oversubscribed")
 PUBLISHED = {
     "paragon-small-low": "not stated",
@@ -42,12 +42,12 @@ PUBLISHED = {
 }
 """Share of jobs that kept their QoS (Paragon §1, §6.1, §6.2; without and with admission queues Dissertation §6.5)."""
 Ours = Callable[[Mapping[str, Numbers]], float]
-NO_ROOM = "not enough servers of the types that suit"
-BARRED = (
+WHY_NO_ROOM = "not enough servers of the types that suit"
+WHY_NO_GAIN = (
     "where servers are full, who keeps off neighbours is left with other types: of the jobs that NI loses to "
     "neighbours fewer are lost, and as many or more to types (columns *lost*); in the paper neighbours cost more"
 )
-NO_BETTER = (
+WHY_AS_GOOD = (
     "on full servers it is as good as types alone, within the limits: what is short there is room on the types "
     "that suit, and the better of NH and NI is picked seed by seed"
 )
@@ -56,24 +56,24 @@ PERFORMANCE = {
     "paragon-large-low": {"Paragon": 96.0},
     "paragon-large-high": {"Paragon": 96.0, "NH": 78.0, "NI": 66.0, "LL": 52.0},
 }
-"""Mean performance, in percent of the best, where it is stated (Paragon §6.1, §6.2)."""
-CALIBRATED = (
+"""Mean performance in percent of the best, if stated (Paragon §6.1, §6.2)."""
+WHY_OBLIVIOUS_DIFFERS = (
     "who ignores types does at 0.77 of the best here, as Paragon §1 and §2.2 say, and neighbours cost those who ignore "
     "them (NI) a tenth in the mean at most; in the paper a third, and some jobs ran out of memory"
 )
-UNSIZED = (
+WHY_UNPROFILED = (
     "on a full cluster jobs wait for an idle machine to be profiled on, and who found none for one as large as asked "
     "for, of which there are few; the papers' profiling has servers of its own"
 )
-DEPARTS = (
+WHY_LOSSES_REMAIN = (
     "what remains with the truth told is lost to full servers, drift and stragglers; the rest to estimates, which are "
     "wrong most where few servers stand idle to profile on: full ones, and a small part of a cluster"
 )
-NOT_SO_FEW = (
+WHY_LL_KEEPS_MORE = (
     "a server drawn by lot is of a type within 5 % of the best for 28 % of the jobs here (small cluster; large: 24 %), "
     "and at low load neighbours are few"
 )
-UNKNOWN = (
+WHY_QUEUES_DO_NOT_HELP = (
     "profiling for 62 s of a run of 330 s leaves nearly no job slack to hold out in, and on full servers a third of "
     "the jobs cannot be profiled; the papers' training has servers of its own, and takes 1.2 % of a run"
 )
@@ -87,10 +87,10 @@ LARGE = ("paragon-large-low", "paragon-large-high", "paragon-large-oversubscribe
 
 
 def scheduler(order: str, *, queues: str = "one", types: int = 3) -> Policy:
-    """Return a policy for a cluster that is there all the time: nothing is rented, nothing let go.
+    """Return a policy for a fixed cluster: nothing is rented and nothing is released.
 
-    Estimates are compared as they are, as the papers do; only the tightest fit wants a margin for doubt. ``types``:
-    on so many each job is profiled; Paragon's two, and the high-end one on which interference is measured (§2.4).
+    Estimates are compared without a margin, as in the papers; only the tightest fit requires one. ``types``: the number
+    of types each job is profiled on; Paragon uses two, plus a high-end one for interference (§2.4).
     """
     plain, profiled = Policy(name=order), "never" if order == "least_loaded" else "always"
     return replace(
@@ -114,7 +114,7 @@ def _schedulers(name: str, title: str, source: str, loads: tuple[str, ...], name
             label=_label(each, load),
             experiment=load,
             policy=scheduler(**SCHEDULERS[each]),
-            oracle=each in (TOLD, TOLD_WEIGHED),
+            oracle=each in (ORACLE, ORACLE_LEAST_LOSS),
         )
         for load in loads
         for each in names
@@ -135,7 +135,6 @@ def _claims(loads: tuple[str, ...], names: tuple[str, ...]) -> Iterator[Claim]:
 
 def _queues_help(load: str, published: str) -> Claim:
     def kept(seed: Mapping[str, Numbers], name: str) -> float:
-        """Return the percentage of jobs that kept their QoS in one run."""
         return seed[_label(name, load)]["qos_kept_pct"]
 
     return Claim(
@@ -144,53 +143,75 @@ def _queues_help(load: str, published: str) -> Claim:
         ours=lambda seed: kept(seed, "Paragon+ARQ") - kept(seed, "Paragon"),
         holds=lambda value: value > 0,
         unit="points",
-        why=UNKNOWN,
+        why=WHY_QUEUES_DO_NOT_HELP,
     )
 
 
 def _order(load: str, published: str, names: Set[str]) -> Iterator[Claim]:
-    """Yield what is claimed of those of the schedulers whose ``names`` these are."""
+    """Yield the claims about those schedulers that are among ``names``."""
 
     def kept(*names: str) -> Ours:
-        """Return what tells of one seed the percentage of jobs that kept their QoS, with the best of these."""
         return lambda seed: max(seed[_label(name, load)]["qos_kept_pct"] for name in names)
 
     def above_halves(name: str) -> Ours:
-        """Return by how much one keeps it for more than the better of those who know half."""
         return lambda seed: kept(name)(seed) - kept("NH", "NI")(seed)
 
     jobs, above = "% of jobs", "points above the better of NH and NI"
     enough, more = (lambda value: value >= _enough(load)), (lambda value: value > 0)
     rows: tuple[tuple[str, str, str, Ours, Callable[[float], bool], str, str], ...] = (
-        ("Paragon", "Paragon keeps QoS for most jobs", published, kept("Paragon"), enough, jobs, DEPARTS),
-        (WEIGHED, "weighing type and neighbours keeps it for most, too", "-", kept(WEIGHED), enough, jobs, DEPARTS),
-        ("LL", "least loaded keeps it for few", published, kept("LL"), lambda value: value < 20, jobs, NOT_SO_FEW),
-        (TOLD_WEIGHED, TRUTH_BOUNDS, "-", kept(TOLD_WEIGHED), enough, jobs, NO_ROOM),
-        ("Paragon", "what knows only half of it lies below", published, above_halves("Paragon"), more, above, BARRED),
+        ("Paragon", "Paragon keeps QoS for most jobs", published, kept("Paragon"), enough, jobs, WHY_LOSSES_REMAIN),
         (
-            WEIGHED,
-            "weighing both keeps QoS for more than either half",
+            LEAST_LOSS,
+            "weighing type and neighbours keeps it for most, too",
             "-",
-            above_halves(WEIGHED),
+            kept(LEAST_LOSS),
+            enough,
+            jobs,
+            WHY_LOSSES_REMAIN,
+        ),
+        (
+            "LL",
+            "least loaded keeps it for few",
+            published,
+            kept("LL"),
+            lambda value: value < 20,
+            jobs,
+            WHY_LL_KEEPS_MORE,
+        ),
+        (ORACLE_LEAST_LOSS, TRUTH_BOUNDS, "-", kept(ORACLE_LEAST_LOSS), enough, jobs, WHY_NO_ROOM),
+        (
+            "Paragon",
+            "what knows only half of it lies below",
+            published,
+            above_halves("Paragon"),
             more,
             above,
-            NO_BETTER,
+            WHY_NO_GAIN,
+        ),
+        (
+            LEAST_LOSS,
+            "weighing both keeps QoS for more than either half",
+            "-",
+            above_halves(LEAST_LOSS),
+            more,
+            above,
+            WHY_AS_GOOD,
         ),
     )
-    for who, text, said, ours, holds, unit, why in rows:
-        if who in names:
-            yield Claim(text=f"{text} ({load})", published=said, ours=ours, holds=holds, unit=unit, why=why)
+    for name, text, stated, ours, holds, unit, why in rows:
+        if name in names:
+            yield Claim(text=f"{text} ({load})", published=stated, ours=ours, holds=holds, unit=unit, why=why)
     for name, best in PERFORMANCE.get(load, {}).items():
         yield _performs(load, name, best)
 
 
 def _enough(load: str) -> float:
-    """Return for which part of the jobs (in percent) Paragon is to keep QoS under a load."""
+    """Return the percentage of jobs for which Paragon should keep QoS under a load."""
     return 85.0 if load.endswith("low") else 45.0 if load == "paragon-large-oversubscribed" else 55.0
 
 
 def _performs(load: str, name: str, published: float) -> Claim:
-    """Return the claim of a mean performance: that of Paragon is to be as good within 5 points, others' within 10."""
+    """Return the claim of a mean performance: Paragon should be at most 5 points worse, others within 10 points."""
     aware = name == "Paragon"
     return Claim(
         text=f"{name}'s mean performance ({load})",
@@ -198,21 +219,21 @@ def _performs(load: str, name: str, published: float) -> Claim:
         ours=lambda seed: seed[_label(name, load)]["performance_pct"],
         holds=lambda value: value >= published - 5 if aware else abs(value - published) <= 10,
         unit="% of the best",
-        why=DEPARTS if aware else CALIBRATED,
+        why=WHY_LOSSES_REMAIN if aware else WHY_OBLIVIOUS_DIFFERS,
     )
 
 
 def paragon() -> Iterator[Figure]:
     """Yield Paragon's figures."""
-    names = ("LL", "NH", "NI", "Paragon", "Paragon, 2 types", TOLD, WEIGHED, TOLD_WEIGHED)
+    names = ("LL", "NH", "NI", "Paragon", "Paragon, 2 types", ORACLE, LEAST_LOSS, ORACLE_LEAST_LOSS)
     for loads, title, source in (
         (SMALL, "Schedulers on 40 servers of ten types", "Paragon §6.1"),
         (LARGE, "Schedulers on 1,000 servers of 14 types", "Paragon §6.2"),
     ):
         for load in loads:
             yield _schedulers(load, f"{title}: {EXPERIMENTS[load]}", source, (load,), names)
-    # Of a small part of the large cluster too few servers of each type stand idle to profile on.
-    whole, few = LARGE[0], ("LL", "NH", "NI", "Paragon", WEIGHED)
+    # A small part of the large cluster has too few idle servers of each type for profiling.
+    whole, few = LARGE[0], ("LL", "NH", "NI", "Paragon", LEAST_LOSS)
     yield _schedulers(f"{whole}-whole", f"All of these servers: {EXPERIMENTS[whole]}", "Paragon §6.2", (whole,), few)
 
 
@@ -228,7 +249,7 @@ def arq() -> Iterator[Figure]:
 
 
 def quasar() -> Iterator[Figure]:
-    """Yield Quasar's comparison: joint sizing against the sizes users ask for, placed in two ways."""
+    """Yield Quasar's comparison: joint sizing and placement against user requests placed in two ways."""
     names = {"reservation+LL": "least_loaded", "reservation+Paragon": "paragon", "Quasar": "quasar"}
     yield Figure(
         name="quasar",
@@ -246,7 +267,7 @@ def quasar() -> Iterator[Figure]:
                 ours=lambda seed: seed["Quasar"]["performance_pct"],
                 holds=lambda value: value >= 90,
                 unit="% of the best",
-                why=UNSIZED,
+                why=WHY_UNPROFILED,
             ),
             Claim(
                 text="what reservations placed least loaded come to",

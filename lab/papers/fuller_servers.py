@@ -1,5 +1,8 @@
-"""What fuller servers cost: HM and SR where neighbours may cost a job more, and hybrids also where reserved servers are
-filled further before anything is rented (Dissertation §8.4.2). High variability; users ask for what they need."""
+"""The cost of fuller servers: HM and SR with more tolerance of neighbours, and hybrids that fill reserved servers
+further.
+
+After Dissertation §8.4.2. High variability; users request what they need.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,9 @@ from lab.papers.hybrid import HIGH, TOLERANCE, cheaper_in_a_year_pct, strategy
 from lab.papers.study import Case, Claim, Figure, Numbers
 
 TOLERANCES = (TOLERANCE, 0.2, 0.3, 0.5)
-"""Parts of its performance that neighbours may cost a job."""
+"""Shares of a job's performance that neighbours may cost."""
 SOFT, HARD = 0.9, 0.95
-"""Limits up to which reserved servers are filled; the shipped ones are 0.65 and 0.9."""
+"""Limits up to which reserved servers are filled; the shipped policies use 0.65 and 0.9."""
 FILLED, USED_OF_YEAR = ", filled", 0.5
 FULL_HM, FULL_HF = f"HM{FILLED}", f"HF{FILLED}"
 COLUMNS = (
@@ -20,13 +23,13 @@ COLUMNS = (
     "without_waste_usd", "reserved_used_pct",
 )  # fmt: skip
 WHOLE = (("SR", TOLERANCE), ("HM", TOLERANCE), (FULL_HM, 0.3), (FULL_HF, 0.5))
-"""What is run of all of the load: the strategies as they are, and hybrids about where it was worth most of less."""
+"""Cases that are run with the whole load: the strategies as shipped, and hybrids near their optimum on a part of it."""
 
-WASTE = (
+WHY_WASTE = (
     "what is left of the waste is rented: machines that start, stand idle or are not full; and jobs that are disturbed "
     "hold their machines for longer"
 )
-KNOWN = (
+WHY_PACKING = (
     ". Who knew beforehand how long each unit takes, and had no neighbours to mind, would rent 16 to 19 % fewer server "
     "hours for the same units (`python -m bench packing`), and so be about 40 % cheaper"
 )
@@ -34,7 +37,7 @@ Seed = Mapping[str, Numbers]
 
 
 def figures() -> Iterator[Figure]:
-    """Yield the figure, and the same of all of the load."""
+    """Yield the figure, for a part of the load and for the whole load."""
     every = tuple((kind, tolerance) for kind in ("SR", "HM", FULL_HM) for tolerance in TOLERANCES)
     yield _figure("fuller-servers", "What fuller servers cost", every)
     yield _figure("fuller-servers-whole", "All of this load", WHOLE)
@@ -53,7 +56,7 @@ def _figure(name: str, title: str, kinds: Sequence[tuple[str, float]]) -> Figure
 
 
 def case_of(kind: str, tolerance: float) -> Case:
-    """Return a strategy, or one that fills its reserved servers up to ``SOFT`` and ``HARD``."""
+    """Return a strategy, with reserved servers filled up to ``SOFT`` and ``HARD`` if the kind says so."""
     policy = strategy(kind.removesuffix(FILLED).lower())
     if kind.endswith(FILLED):
         policy = replace(policy, provisioning=replace(policy.provisioning, soft_limit=SOFT, hard_limit=HARD))
@@ -83,15 +86,15 @@ def _claims(kinds: Sequence[tuple[str, float]]) -> Iterator[Claim]:
             ours=lambda seed, label=label: half_year_cheaper_pct(seed, label),  # type: ignore[misc]
             holds=lambda value: value >= 40,
             unit="% cheaper",
-            why=WASTE + (KNOWN if kind == FULL_HF else ""),
+            why=WHY_WASTE + (WHY_PACKING if kind == FULL_HF else ""),
         )
 
 
 def short_of_sr_pct(seed: Seed, label: str) -> float:
-    """Return by how many percent a case performs worse than SR with the usual tolerance."""
+    """Return how many percent worse a case performs than SR with the usual tolerance."""
     return 100 * (1 - seed[label]["performance_pct"] / seed[_label("SR", TOLERANCE)]["performance_pct"])
 
 
 def half_year_cheaper_pct(seed: Seed, label: str) -> float:
-    """Return by how many percent a case costs less than SR where half of the year that is paid for is used."""
+    """Return how many percent less a case costs than SR if half of the reserved year is used."""
     return cheaper_in_a_year_pct(seed[label], seed[_label("SR", TOLERANCE)], USED_OF_YEAR)

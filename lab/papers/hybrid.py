@@ -30,23 +30,23 @@ WHY_LATER = (
     "for half of the time takes twice as many (*reserved used*)"
 )
 SR_RESERVES, PRICES_MEET = 1.15, 3.0
-"""SR reserves so many times the peak; the price ratio at which SR and HM cost the same (fig. 8.12)."""
+"""SR reserves this multiple of the peak; and the price ratio at which SR and HM cost the same (fig. 8.12)."""
 PATIENCE_S = 60.0
-"""So long a job may wait for a machine to be profiled on, and again for its runs."""
+"""How long a job may wait for a machine to be profiled on, and again for its runs."""
 TOLERANCE = 0.1
-"""So much performance may be lost beside neighbours: what hybrids are to stay within."""
+"""The share of performance that may be lost to neighbours; hybrids should stay within it."""
 PROFILED_FOR_S = 8.0
-"""Profiling a job takes 5 to 10 s (§8.5.2): two sizes, twice each, and two sources with twice that; a third size, where
-users may be far off, takes a fourth more."""
+"""Profiling takes 5 to 10 s (§8.5.2): two sizes, twice each, and two sources with twice that. A third size, for users
+who may be far off, takes a fourth more."""
 
 
 def strategy(name: str, *, profiles: bool = True, mapping: str = "p8") -> Policy:
-    """Return a shipped strategy with room for a whole scenario.
+    """Return a shipped strategy with caps that allow a whole scenario.
 
-    Without profiles nobody is measured or corrected (§8.3.3 makes both one thing), jobs go where least is in use, and
-    hybrids can only go by load (P6). With them neighbours may cost ``TOLERANCE``, and estimates are compared as they
-    are, as in the chapter: the shipped policies want more room for doubt. Idle machines are kept for one spin-up, as
-    shipped; the chapter keeps them for ten (see the figure on retention).
+    Without profiles no job is measured or corrected (§8.3.3 makes both one feature), jobs go to the least loaded
+    machine, and hybrids decide by load only (P6). With profiles neighbours may cost ``TOLERANCE``, and estimates are
+    compared without a margin, as in the chapter. Idle machines are kept for one spin-up, as shipped; the chapter keeps
+    them for ten.
     """
     policy = load_policy(path("policies") / f"{name}.yaml")
     roomy = replace(policy.caps, max_instances=20_000, max_vcpus=None, max_queued_jobs=1_000_000)
@@ -82,7 +82,9 @@ def figures() -> Iterator[Figure]:
         yield _strategies(scenario)
     yield _whole()
     yield _mappings()
-    yield from _sensitivities()
+    yield _external_load()
+    yield _spin_up()
+    yield _price_ratio()
 
 
 # ---------------------------------------------------------------------------------------------------------- strategies
@@ -91,7 +93,7 @@ def _label(name: str, profiles: bool = True) -> str:
 
 
 def _case(scenario: str, name: str, profiles: bool) -> Case:
-    """Return one bar: users ask for what they guess."""
+    """Return one bar; users request what they guess."""
     policy = strategy(name, profiles=profiles)
     return Case(label=_label(name, profiles), experiment=scenario, policy=policy, guessed=True)
 
@@ -99,7 +101,9 @@ def _case(scenario: str, name: str, profiles: bool) -> Case:
 def _strategies(scenario: str) -> Figure:
     cases = tuple(_case(scenario, name, profiles) for profiles in (True, False) for name in STRATEGIES)
     if scenario == HIGH:
-        cases += tuple(replace(_case(HIGH, name, True), label=_told(name), oracle=True) for name in HYBRIDS)
+        cases += tuple(
+            replace(_case(HIGH, name, True), label=f"{name.upper()}, told the truth", oracle=True) for name in HYBRIDS
+        )
     return Figure(
         name=f"strategies-{scenario}",
         title=f"Five strategies, {EXPERIMENTS[scenario]}; users ask for what they guess",
@@ -112,7 +116,8 @@ def _strategies(scenario: str) -> Figure:
 
 
 def _whole() -> Figure:
-    """Return what is claimed of hybrids, on its own: a part of the load fills a server or two, all of it thirteen."""
+    """Return the claims about hybrids with the whole load: a part of it fills one or two servers, the whole
+    thirteen."""
     kinds = (("sr", True), *((name, profiles) for name in HYBRIDS for profiles in (True, False)))
     return Figure(
         name=f"strategies-{HIGH}-whole",
@@ -125,10 +130,6 @@ def _whole() -> Figure:
     )
 
 
-def _told(name: str) -> str:
-    return f"{name.upper()}, told the truth"
-
-
 Seed = Mapping[str, Numbers]
 
 
@@ -137,21 +138,18 @@ def _high(seed: Seed, name: str, what: str, profiles: bool = True) -> float:
 
 
 def _short_of_sr(name: str, what: str) -> Callable[[Seed], float]:
-    """Return by how many percent a strategy lies below SR where load varies most."""
+    """Return how many percent a strategy is below SR under high variability."""
     return lambda seed: 100 * (1 - _high(seed, name, what) / _high(seed, "sr", what))
 
 
-def _cheaper_in_a_year(name: str, used: float) -> Callable[[Seed], float]:
-    """Return :func:`cheaper_in_a_year_pct` of a strategy, beside SR."""
-    return lambda seed: cheaper_in_a_year_pct(seed[_label(name)], seed[_label("sr")], used)
-
-
 def cheaper_in_a_year_pct(ours: Numbers, sr: Numbers, used: float) -> float:
-    """Return by how many percent less is paid than with SR where the load is there for a part (``used``, 0..1) of the
-    year that is paid for in advance (§8.3.4: all charges of a reservation happen then)."""
+    """Return how many percent less is paid than with SR if the load lasts for a share (``used``, 0..1) of the reserved
+    year.
+
+    All charges of a reservation are due in advance (§8.3.4).
+    """
 
     def cost_usd(of: Numbers) -> float:
-        """Return a year's cost: commitments whole, the rest for the part that is used."""
         return of["committed_usd"] + used * of["metered_usd"]
 
     return 100 * (1 - cost_usd(ours) / cost_usd(sr))
@@ -162,8 +160,8 @@ def _worth_of_profiles(name: str) -> Callable[[Seed], float]:
 
 
 def _cheaper_at_most(above: float) -> float:
-    """Return by how many percent hybrids cost less than SR per hour where high variability brings on average so many
-    cores ``above`` what they reserve: arithmetic with table 8.2's cores and §8.5.1's prices."""
+    """Return how many percent less than SR hybrids could cost per hour with a mean load of ``above`` cores over what
+    they reserve: arithmetic with table 8.2's cores and §8.5.1's prices."""
     load, ratio = LOADS[HIGH], ON_DEMAND_OVER_RESERVED
     return 100 * (1 - (load.steady_cores / ratio + above) / (SR_RESERVES * load.peak_cores / ratio))
 
@@ -279,15 +277,17 @@ def _claims_of_weeks() -> Iterator[Claim]:
 
 
 def same_cost_weeks(ours: Numbers, other: Numbers) -> float:
-    """Return for how many weeks both cost the same, ``ours`` being what reserves more: that is paid for a year, what is
-    rented while it is there. Not less than 0, nor more than two years."""
+    """Return for how many weeks (0 to two years) both cost the same; ``ours`` reserves more.
+
+    Reservations are paid for a year, rented machines while the load lasts.
+    """
     for_a_year = WEEKS_RESERVED * (ours["committed_usd"] - other["committed_usd"])
     saved = other["metered_usd"] - ours["metered_usd"]
     return min(max(0.0, for_a_year / saved), 2.0 * WEEKS_RESERVED) if saved > 0 else 2.0 * WEEKS_RESERVED
 
 
 def _prices_meet(sr: Numbers, hm: Numbers) -> float:
-    """Return the price ratio at which SR costs as much as HM: what is reserved costs in proportion to 1 / ratio."""
+    """Return the price ratio at which SR costs as much as HM; reserved cost is proportional to 1 / ratio."""
     reserved_usd = ON_DEMAND_OVER_RESERVED * (sr["committed_usd"] - hm["committed_usd"])
     return reserved_usd / max(hm["metered_usd"] - sr["metered_usd"], 1e-9)
 
@@ -311,7 +311,7 @@ def _claims_against_sr(name: str) -> Iterator[Claim]:
     yield Claim(
         text=f"{name.upper()} is cheaper than SR where the year that is reserved is used for half of it",
         published="cheapest from 18 weeks of a year on (HM, fig. 8.13)",
-        ours=_cheaper_in_a_year(name, used=0.5),
+        ours=lambda seed: cheaper_in_a_year_pct(seed[_label(name)], seed[_label("sr")], used=0.5),
         holds=lambda value: value >= 40,
         unit="% cheaper",
         why="the same waste; *what fuller servers cost* says what is saved where neighbours may cost more",
@@ -404,19 +404,14 @@ def _queued_for_reserved(mapping: str, text: str) -> Claim:
 SENSITIVE = ("sr", "odm", "hm")
 
 
-def _sensitivities() -> Iterator[Figure]:
-    yield _external_load()
-    yield _spin_up()
-    yield _price_ratio()
-
-
 def _varied(
-    names: Iterable[str], values: Iterable[float], told: str, change: Callable[[float], Mapping[str, Any]]
+    names: Iterable[str], values: Iterable[float], template: str, change: Callable[[float], Mapping[str, Any]]
 ) -> tuple[Case, ...]:
-    """Return a case for each strategy and value; ``told`` formats the value, ``change`` says what else a case is."""
+    """Return a case for each strategy and value. ``template`` formats the value, ``change`` returns further arguments
+    of a case."""
     return tuple(
         Case(
-            label=f"{name.upper()}, {told.format(value)}",
+            label=f"{name.upper()}, {template.format(value)}",
             experiment=HIGH,
             policy=strategy(name),
             **change(value),
@@ -480,7 +475,6 @@ def _spin_up() -> Figure:
 
 def _slower_starts(text: str, more: str, less: str) -> Claim:
     def lost(seed: Seed, name: str) -> float:
-        """Return by how many points jobs do worse from their submission on."""
         return seed[f"{name}, 2 s"]["turnaround_pct"] - seed[f"{name}, 60 s"]["turnaround_pct"]
 
     return Claim(
@@ -545,8 +539,8 @@ def _claims_of_prices() -> Iterator[Claim]:
 
 
 def _at_ratio(seed: Seed, ratio: float) -> Numbers:
-    """Return what HM costs at a price ratio: what is reserved costs in proportion to 1 / ratio, and it rents as it does
-    at the nearest ratio that was run."""
+    """Return HM's cost at a price ratio: reserved cost is proportional to 1 / ratio, rented cost is that of the nearest
+    ratio that was run."""
     return {
         "committed_usd": seed["HM, 1"]["committed_usd"] / ratio,
         "metered_usd": seed["HM, 2.5"]["metered_usd"],
@@ -554,6 +548,6 @@ def _at_ratio(seed: Seed, ratio: float) -> Numbers:
 
 
 def _cheaper_at_usual_ratio(seed: Seed, used: float) -> float:
-    """Return by how many percent HM costs less than SR at the usual price ratio, the load being there for a part
-    (``used``, 0..1) of the time that is reserved."""
+    """Return how many percent less HM costs than SR at the usual price ratio if the load lasts for a share (``used``,
+    0..1) of the reserved time."""
     return cheaper_in_a_year_pct(_at_ratio(seed, ON_DEMAND_OVER_RESERVED), seed["SR"], used)

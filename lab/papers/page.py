@@ -1,29 +1,32 @@
-"""Results as a page: our numbers beside the published ones, with pictures."""
+"""Writes results as a Markdown page: our numbers next to the published ones, with charts."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from hcloud.simulator.charts import limits_svg
 from hcloud.simulator.scenarios import SCENARIOS
 from hcloud.simulator.seeds import Mean, mean_of
-from lab.papers.study import Claim, Figure, Found, RunSize, judged
+from lab.papers.study import Claim, Figure, Results, RunSize, judge
 
 UNITS = {"_pct": "%", "_usd": "USD", "_s": "s"}
 PAGE_OF_DOCUMENTATION = re.compile(r"\[[a-z]+\]\(([a-z]+\.md)\)")
-"""A link to one of the documentation's pages, as the page and the sources of figures have them."""
+"""A link to a documentation page, as used in the page and in figures' sources."""
 
 
-Shown = tuple[Figure, Found, RunSize]
-"""A figure, what came of it, and how much of its experiments was run."""
+FigureResults = tuple[Figure, Results, RunSize]
+"""A figure, its results, and the size of the run."""
 
 
 def markdown(
-    chapters: Mapping[str, Sequence[Shown]], command: str, missing: Sequence[str] = (), *, linked: bool = True
+    chapters: Mapping[str, Sequence[FigureResults]], command: str, missing: Sequence[str] = (), *, linked: bool = True
 ) -> str:
-    """Return the whole page; pictures are expected as ``results/NAME.svg`` beside it. ``missing``: figures not run.
-    ``linked``: the documentation's pages stand beside it, else they are named without a link that leads nowhere."""
+    """Return the whole page; charts are expected as ``results/NAME.svg`` next to it.
+
+    ``missing``: names of figures without results. ``linked``: documentation pages are next to it; else they are named
+    without a link.
+    """
     lines = [
         "# Results: the papers' experiments, run again",
         "",
@@ -45,7 +48,7 @@ def markdown(
     return page if linked else PAGE_OF_DOCUMENTATION.sub(r"`docs/\1`", page)
 
 
-def _figure(figure: Figure, found: Found, size: RunSize) -> Iterator[str]:
+def _figure(figure: Figure, found: Results, size: RunSize) -> Iterator[str]:
     yield f"### {figure.title}"
     yield ""
     length = f", {size.hours:g} h" if any(case.experiment in SCENARIOS for case in figure.cases) else ""
@@ -56,7 +59,7 @@ def _figure(figure: Figure, found: Found, size: RunSize) -> Iterator[str]:
         yield ""
         yield "| claim | published | here | |"
         yield "|---|---|---|---|"
-        yield from (_told(claim, found) for claim in figure.claims)
+        yield from (_claim_row(claim, found) for claim in figure.claims)
     yield ""
     yield "| | " + " | ".join(_head(name) for name in figure.columns) + " |"
     yield "|---|" + "---|" * len(figure.columns)
@@ -67,10 +70,10 @@ def _figure(figure: Figure, found: Found, size: RunSize) -> Iterator[str]:
         yield f"![{figure.title}](results/{figure.name}.svg)"
 
 
-def _told(claim: Claim, found: Found) -> str:
-    """Return a claim as a row; where a run of long ago did not read off what it is about, that is said."""
+def _claim_row(claim: Claim, found: Results) -> str:
+    """Return a claim as a table row; a stored run may lack the numbers it needs."""
     try:
-        ours, holds = judged(claim, found)
+        ours, holds = judge(claim, found)
     except KeyError:
         return f"| {claim.text} | {claim.published} | - | not read off these runs: run them again |"
     verdict = _verdict(claim, ours, holds)
@@ -79,7 +82,7 @@ def _told(claim: Claim, found: Found) -> str:
 
 
 def _verdict(claim: Claim, ours: Mean, holds: bool) -> str:
-    """Return whether what is so of the mean is so within its limits as well, as far as the seeds can tell."""
+    """Return whether a claim holds on average and within its limits."""
     if ours.half_width is None:
         return "holds with one seed" if holds else "**departs**"
     limits = [claim.holds(ours.value - ours.half_width), claim.holds(ours.value + ours.half_width)]
@@ -101,11 +104,8 @@ def _cell(runs: Sequence[Mapping[str, float]], name: str) -> str:
     return mean_of(values).text() + only if values else "-"
 
 
-def bars_svg(figure: Figure, found: Found) -> str:
-    """Draw the figure's main number of every case as a bar, with its 95 % limits."""
-    means = {label: _mean(runs, figure.drawn) for label, runs in found.items()}
+def bars_svg(figure: Figure, found: Results) -> str:
+    """Return a chart of the figure's main number by case, with 95 % limits."""
+    name = figure.drawn
+    means = {label: mean_of([run[name] for run in runs if name in run] or [0.0]) for label, runs in found.items()}
     return limits_svg(f"{figure.title}: {_head(figure.drawn)}", means)
-
-
-def _mean(runs: Iterable[Mapping[str, float]], name: str) -> Mean:
-    return mean_of([run[name] for run in runs if name in run] or [0.0])

@@ -1,4 +1,4 @@
-"""Our rules beside those of today's tools, on the same trace, cloud, clock and commitments."""
+"""Our rules compared with those of today's tools, on the same workload, cloud, clock and commitments."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ CLOUD: Mapping[str, object] = {
     "quality": {"spread": 0.05},
 }
 EQUALLY_POINTS = 0.5
-"""Promises kept count as as many where they are at most so far below."""
+"""Up to this many points fewer targets met count as equally many."""
 
 
 def ours(idle_spin_ups: float) -> Policy:
-    """Return the shipped defaults with room for the whole load, keeping idle machines for so many spin-up times."""
+    """Return the default policy with room for the whole load, keeping idle machines for this many spin-up times."""
     plain = Policy(name=OURS)
     return replace(
         plain,
@@ -62,7 +62,6 @@ def _beside_peers(scenario: str) -> Figure:
 
 def _cheaper(name: str) -> Claim:
     def saved(seed: Mapping[str, Numbers]) -> float:
-        """Return by how many percent of the peer's cost ours is lower."""
         peer, mine = seed[PREFIX + name], seed[OURS]
         return 100 * (1 - mine["cost_usd"] / peer["cost_usd"])
 

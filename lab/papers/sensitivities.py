@@ -1,6 +1,8 @@
-"""How HCloud's strategies bear other circumstances (Dissertation §8.5.1, 8.5.3, 8.5.6): how long the load lasts, how
-long idle machines are kept, how clouds charge, and how many jobs are sensitive to interference. High variability; users
-ask for what they need."""
+"""Sensitivity of HCloud's strategies to their circumstances (Dissertation §8.5.1, 8.5.3, 8.5.6).
+
+How long the load lasts, how long idle machines are kept, how clouds charge, and how many jobs are latency-critical.
+High variability; users request what they need.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +15,13 @@ from lab.papers.hybrid import HIGH, STRATEGIES, WEEKS_RESERVED, WHY_LATER, same_
 from lab.papers.study import Case, Claim, Figure, Numbers
 
 MULTIPLES = (0.0, 1.0, 10.0, 40.0)
-"""Times its spin-up that an idle machine is kept."""
+"""How long an idle machine is kept, in spin-up times."""
 SENSITIVE = (0.1, 0.5, 0.8, 0.9)
-"""Parts of the jobs that are latency-critical; about 0.2 are in table 8.2."""
+"""Shares of latency-critical jobs; table 8.2 has about 0.2."""
 TAIL = "p5_pct"
-"""Fig. 8.20 shows how the worst twentieth of the jobs does."""
+"""Fig. 8.20 shows the worst 5 % of the jobs."""
 
-DEAR_SERVERS = (
+WHY_ODF_COSTS_MORE = (
     "OdF's full servers are less than half full: jobs are kept from each other, and what a surge has rented stays "
     "until its last job ends. Where neighbours may cost 50 % instead of 10 %, HF costs 40 % less (two seeds)"
 )
@@ -144,7 +146,7 @@ def _pricing_model() -> Figure:
                 ours=lambda seed: 100 * (1 - _on_demand_usd(seed["HM"]) / _on_demand_usd(seed["ODF"])),
                 holds=lambda value: 25 <= value <= 45,
                 unit="% cheaper",
-                why=DEAR_SERVERS,
+                why=WHY_ODF_COSTS_MORE,
             ),
             Claim(
                 text="HM is cheaper than OdF where machines in use for much of a month get a discount",
@@ -152,7 +154,7 @@ def _pricing_model() -> Figure:
                 ours=lambda seed: 100 * (1 - _sustained_usd(seed["HM"]) / _sustained_usd(seed["ODF"])),
                 holds=lambda value: 25 <= value <= 45,
                 unit="% cheaper",
-                why=DEAR_SERVERS,
+                why=WHY_ODF_COSTS_MORE,
             ),
         ),
         drawn="cost_usd",
@@ -160,12 +162,12 @@ def _pricing_model() -> Figure:
 
 
 def _on_demand_usd(numbers: Numbers) -> float:
-    """Return the cost where nothing can be reserved: what was is up all the time, at the list price."""
+    """Return the cost if nothing can be reserved: reserved machines are up all the time at the list price."""
     return ON_DEMAND_OVER_RESERVED * numbers["committed_usd"] + numbers["metered_usd"]
 
 
 def _sustained_usd(numbers: Numbers) -> float:
-    """Return the cost with sustained use discounts: what was reserved is up for the whole month."""
+    """Return the cost with sustained use discounts; reserved machines are up for the whole month."""
     kept = ON_DEMAND_OVER_RESERVED * numbers["committed_usd"] * SUSTAINED
     return kept + numbers["metered_sustained_usd"]
 

@@ -1,4 +1,4 @@
-"""An experiment of a paper, run again: its cases, what is read off each run, and claims judged over several seeds."""
+"""Figures of papers: their cases, the numbers read from each run, and claims judged over several seeds."""
 
 from __future__ import annotations
 
@@ -31,87 +31,94 @@ from hcloud.simulator.seeds import Mean, mean_of
 from hcloud.simulator.world import FULL_VCPUS
 from hcloud.spec.policy import Policy, Strategy
 from lab.papers.discounts import sustained_part
-from lab.papers.user_requests import guessed
+from lab.papers.user_requests import with_user_requests
 
 Numbers = Mapping[str, float]
-"""What is read off one run, by name."""
+"""Numbers of one run, by name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSize:
-    """How much of each experiment is run: a part of its jobs or load, hours (HCloud's), and how many seeds."""
+    """The size of a run of experiments."""
 
     share: float = 1.0
+    """Share (0..1] of the jobs or load."""
     hours: float = 2.0
+    """Length of HCloud's scenarios."""
     seeds: int = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One bar of a figure. ``truth`` and ``cloud`` change single numbers of the experiment's.
-
-    ``planner``: whose rules decide, ours unless it is said; ``commits``: as which strategy machines are reserved, else
-    as the policy's. ``told``: the planner knows the world's truth. ``plain``: in a world without neighbours, and with
-    how far it is from the least it can cost.
-    ``sensitive``: another part of the jobs than the scenario's is latency-critical.
-    ``guessed``: users ask for what they think they need, and the planner may choose what they get if it profiles.
-    """
+    """One bar of a figure."""
 
     label: str
     experiment: str
     policy: Policy
     truth: Mapping[str, float] = field(default_factory=dict)
+    """Parameters of the experiment's world to change."""
     cloud: Mapping[str, object] = field(default_factory=dict)
+    """Settings of the experiment's cloud to change."""
     planner: Planner = make_plan
+    """Decides instead of HCloud's planner."""
     commits: Strategy | None = None
+    """The strategy by which machines are reserved, if not the policy's."""
     plain: bool = False
+    """Without interference, and with a lower bound on cost."""
     guessed: bool = False
+    """Users request what they guess; a planner that profiles may size their jobs."""
     oracle: bool = False
+    """The planner knows the world's truth."""
     sensitive: float | None = None
+    """Share of latency-critical jobs, if not the scenario's."""
 
     def make(self, seed: int, size: RunSize) -> Experiment:
         """Return the experiment in this size."""
         return make_experiment(self.experiment, seed, hours=size.hours, share=size.share, sensitive=self.sensitive)
 
 
-Found = Mapping[str, Sequence[Numbers]]
-"""What came of each case, by label, one for each seed; the same seed stands at the same place everywhere."""
-Done = dict[str, dict[int, Numbers]]
-"""What was run of a figure so far, by case and seed."""
+Results = Mapping[str, Sequence[Numbers]]
+"""Numbers of each case by label, one per seed; the same index is the same seed everywhere."""
+FinishedRuns = dict[str, dict[int, Numbers]]
+"""What has been run of a figure so far, by case and seed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """What a paper says. ``ours`` reads the same off the numbers of one seed; ``holds`` judges the mean over seeds.
-
-    ``why``: where ours departs, what is known of the reason.
-    """
+    """A statement of a paper."""
 
     text: str
     published: str
     ours: Callable[[Mapping[str, Numbers]], float]
+    """Returns our number for it from the numbers of one seed, by case."""
     holds: Callable[[float], bool]
+    """Judges the mean over seeds."""
     unit: str = ""
     why: str = ""
+    """Why our result differs, as far as known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """Cases that belong together, the numbers shown of each, and what is claimed of them."""
+    """Cases, the numbers shown for each, and claims about them."""
 
     name: str
     title: str
     source: str
     cases: tuple[Case, ...]
     columns: tuple[str, ...]
+    """Names of the numbers shown."""
     claims: tuple[Claim, ...] = ()
     drawn: str = ""
+    """The number drawn in the chart; empty: no chart."""
 
 
-def run_figure(figure: Figure, size: RunSize, processes: int, done: Done, told: Callable[[str], object]) -> None:
-    """Run what is not ``done`` yet of a figure, in so many processes, and add it there.
+def run_figure(
+    figure: Figure, size: RunSize, processes: int, done: FinishedRuns, on_done: Callable[[str], object]
+) -> None:
+    """Run what is not ``done`` yet of a figure in parallel processes, and add it there.
 
-    All cases with one seed, then with the next; ``told`` gets each case's label once its numbers are in ``done``.
+    All cases run with one seed, then with the next. ``on_done`` gets a case's label once its numbers are in ``done``.
     """
     tasks = [
         (case, seed)
@@ -119,20 +126,20 @@ def run_figure(figure: Figure, size: RunSize, processes: int, done: Done, told: 
         for case in figure.cases
         if seed not in done.setdefault(case.label, {})
     ]
-    with closing(_each(tasks, size, processes)) as each:
+    with closing(_run_tasks(tasks, size, processes)) as each:
         for (case, seed), numbers in zip(tasks, each, strict=True):
             done[case.label][seed] = numbers
-            told(case.label)
+            on_done(case.label)
 
 
-def found_in(figure: Figure, done: Done) -> Found:
+def complete_results(figure: Figure, done: FinishedRuns) -> Results:
     """Return the numbers of those seeds with which every case has been run."""
     per_case = [set(done.get(case.label, {})) for case in figure.cases]
     seeds = sorted(set.intersection(*per_case))
     return {case.label: [done[case.label][seed] for seed in seeds] for case in figure.cases}
 
 
-def _each(tasks: Sequence[tuple[Case, int]], size: RunSize, processes: int) -> Generator[Numbers]:
+def _run_tasks(tasks: Sequence[tuple[Case, int]], size: RunSize, processes: int) -> Generator[Numbers]:
     cases, seeds = [case for case, _ in tasks], [seed for _, seed in tasks]
     with quick_folder() as folder:
         if processes <= 1:
@@ -143,9 +150,9 @@ def _each(tasks: Sequence[tuple[Case, int]], size: RunSize, processes: int) -> G
 
 
 def run_case(case: Case, seed: int, size: RunSize, within: Path | None = None) -> Numbers:
-    """Simulate one case with one seed, in a folder of its own ``within`` another or where temporary files go."""
+    """Simulate one case with one seed, in a temporary folder inside ``within`` or the default location."""
     setting = setting_of(case, seed, size)
-    # The load would go on: nothing is paid while the last jobs are waited for (by bounds it is, though).
+    # The load would go on in reality, so the tail after the last arrival is not paid; bounds include it, though.
     paid_s = None if case.plain else setting.workload.span_s
     with tempfile.TemporaryDirectory(dir=within) as folder:
         with simulated(setting, Path(folder)) as simulation:
@@ -153,21 +160,22 @@ def run_case(case: Case, seed: int, size: RunSize, within: Path | None = None) -
             simulation.run()
             outcome = outcome_of(case.label, simulation.events, commitments, simulation.ideals(), paid_s)
             ran_s = run_times_s(setting.workload, simulation.events())
-            lost = simulation.lost_by(outcome.performance)
+            lost = simulation.qos_losses(outcome.performance)
         if not case.plain:
-            least = _without_waste(case, seed, size, commitments, outcome.committed_usd)
+            least = _cost_without_waste(case, seed, size, commitments, outcome.committed_usd)
             return {**numbers_of(outcome, paid_s or inf), **lost_numbers(lost, len(outcome.performance)), **least}
-        if outcome.succeeded < outcome.jobs:  # who leaves jobs undone may pay less than it takes to do them all
+        if outcome.succeeded < outcome.jobs:  # leaving jobs undone may cost less than the bound
             return numbers_of(outcome)
         bound = distance(setting, Path(folder), [outcome], [ran_s])
     return {**numbers_of(outcome), "bound_usd": bound.usd, "times_bound": outcome.cost_usd / bound.usd}
 
 
-def _without_waste(
+def _cost_without_waste(
     case: Case, seed: int, size: RunSize, commitments: Sequence[Commitment], committed_usd: float
 ) -> Numbers:
-    """Return what the same commitments would cost if exactly the load above them were rented, by the minute: no machine
-    starts, stands idle or is larger than needed. Nothing where nothing can be rented by size.
+    """Return the cost of the same commitments if exactly the load above them were rented by the minute.
+
+    Then no rented machine boots, idles or is too large. Empty if the cloud does not sell machines by size.
     """
     made = case.make(seed, size)
     types = made.cloud.get("types")
@@ -180,32 +188,33 @@ def _without_waste(
 
 
 def setting_of(case: Case, seed: int, size: RunSize) -> Setting:
-    """Return what is simulated of a case.
+    """Return the simulation of a case.
 
-    Machines are reserved knowing the load: what jobs really need where they are profiled, else what users ask for.
+    Reservations are made knowing the load: real needs if jobs are profiled, else what users request.
     """
     made = case.make(seed, size)
-    cloud, policy, asked = {"keep_terminated_s": 600, **made.cloud, **case.cloud}, case.policy, made.workload
+    cloud, policy, requested = {"keep_terminated_s": 600, **made.cloud, **case.cloud}, case.policy, made.workload
     if case.guessed:
-        sized = policy.profiles_jobs and policy.placement.order == "quasar"  # the one order that sizes
-        asked = guessed(asked, seed, largest_vcpus=FULL_VCPUS, sized=sized)
+        sized = policy.profiles_jobs and policy.placement.order == "quasar"  # the only order that sizes jobs
+        requested = with_user_requests(requested, seed, largest_vcpus=FULL_VCPUS, sized=sized)
     if "reserved" not in cloud:
         provisioning = replace(policy.provisioning, strategy=case.commits or policy.provisioning.strategy)
-        known = made.workload if policy.profiles_jobs else asked
+        known = made.workload if policy.profiles_jobs else requested
         cloud["reserved"] = reserved_for(replace(policy, provisioning=provisioning), known, cloud)
     truth = None if case.plain else replace(made.truth, **cast(Mapping[str, Any], case.truth))
     return Setting(
-        workload=asked, policy=policy, cloud=cloud, seed=seed, truth=truth, planner=case.planner, oracle=case.oracle,
+        workload=requested, policy=policy, cloud=cloud, seed=seed, truth=truth, planner=case.planner,
+        oracle=case.oracle,
     )  # fmt: skip
 
 
 def numbers_of(outcome: SimulationResult, paid_s: float = inf) -> Numbers:
-    """Return what figures show; what there is none of is left out. What was up later than ``paid_s`` is not paid.
+    """Return the numbers that figures show; missing ones are left out. Machines up after ``paid_s`` are not paid.
 
-    Raises HCloudError where planning failed on the way.
+    Raises HCloudError if planning failed during the run.
     """
     if outcome.planning_failed:
-        raise HCloudError(f"planning failed with {outcome.planning_failed[0]}: these would be numbers of a defect")
+        raise HCloudError(f"planning failed on {outcome.planning_failed[0]}; these results would show a bug")
     turnarounds = [each.turnaround for each in outcome.performance] or [0.0]
     found = {
         "performance_pct": _percent(mean(outcome.performance)),
@@ -232,7 +241,7 @@ def numbers_of(outcome: SimulationResult, paid_s: float = inf) -> Numbers:
 
 
 def lost_numbers(lost: Mapping[str, int], jobs: int) -> Numbers:
-    """Return which part of all jobs lost its QoS by what, in percent."""
+    """Return the percentage of all jobs that lost their QoS, by cause."""
     return {f"lost_by_{name}_pct": 100.0 * lost.get(name, 0) / max(1, jobs) for name in (TYPE, NEIGHBOURS, REST)}
 
 
@@ -240,14 +249,14 @@ def _percent(part: float | None) -> float | None:
     return None if part is None else 100.0 * part
 
 
-def by_seed(found: Found) -> Iterable[Mapping[str, Numbers]]:
+def by_seed(found: Results) -> Iterable[Mapping[str, Numbers]]:
     """Yield, for each seed, the numbers of every case."""
     labels = list(found)
     for together in zip(*found.values(), strict=True):
         yield dict(zip(labels, together, strict=True))
 
 
-def judged(claim: Claim, found: Found) -> tuple[Mean, bool]:
-    """Return what a claim comes to here, and whether it holds."""
+def judge(claim: Claim, found: Results) -> tuple[Mean, bool]:
+    """Return our number for a claim (over seeds), and whether the claim holds."""
     ours = mean_of([claim.ours(numbers) for numbers in by_seed(found)])
-    return ours, claim.holds(ours.without_dust)
+    return ours, claim.holds(ours.rounded)

@@ -1,46 +1,42 @@
-"""What users ask for: seldom what their programs need.
+"""What users request, which is seldom what their programs need.
 
-At Twitter 70 % of the workloads reserved up to ten times what they used, 20 % reserved down to a fifth of what they
-needed, and the rest was about right (Dissertation §4.1, fig. 4.1d). Between these ends every factor is equally likely
-on a logarithmic axis, which is ours, and each program's user asks for the same again and again.
+At Twitter 70 % of the workloads reserved up to ten times what they used, 20 % down to a fifth of what they needed, and
+the rest was about right (Dissertation §4.1, fig. 4.1d). Between these ends every factor is equally likely on a
+logarithmic axis (an assumption of ours), and the user of a program always requests the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from hcloud.classifier.applications import identify
-from hcloud.simulator.program_models import chance
+from hcloud.simulator.program_models import seeded_random
 from hcloud.simulator.workload import Arrival, Workload
 
 OVERSIZED, UNDERSIZED = 0.7, 0.2
-"""The shares of users who ask for too much and for too little."""
+"""The shares of users who request too much and too little."""
 MOST_OVER, MOST_UNDER = 10.0, 5.0
+"""The largest factors above and below what is needed."""
 SMALLEST_VCPUS = 1.0
 STEP_VCPUS = 0.1
 
 
-def guessed(workload: Workload, seed: int, *, largest_vcpus: float, sized: bool) -> Workload:
-    """Return the same jobs with what their users ask for, at most ``largest_vcpus`` (the largest machine).
+def with_user_requests(workload: Workload, seed: int, *, largest_vcpus: float, sized: bool) -> Workload:
+    """Return the same jobs with what their users request, at most ``largest_vcpus`` (the largest machine).
 
-    ``sized``: users leave it to the planner how many vCPUs their jobs really get.
+    ``sized``: the planner may choose how many vCPUs a job really gets.
     """
     programs = sorted({identify(each.spec).program for each in workload.arrivals})
-    chance(seed, "users").shuffle(programs)
-    factors = dict(zip(programs, _factors(len(programs)), strict=True))
+    seeded_random(seed, "users").shuffle(programs)
+    # Quantiles instead of random draws, so that few programs have the same distribution as many.
+    factors = {program: _factor((at + 0.5) / len(programs)) for at, program in enumerate(programs)}
     return replace(
         workload,
         arrivals=tuple(
-            _asked(each, factors[identify(each.spec).program], largest_vcpus, sized) for each in workload.arrivals
+            _with_request(each, factors[identify(each.spec).program], largest_vcpus, sized)
+            for each in workload.arrivals
         ),
     )
-
-
-def _factors(count: int) -> Sequence[float]:
-    """Return by what each of ``count`` users is off: the quantiles of the distribution, so that few users are as far
-    off as many."""
-    return [_factor((at + 0.5) / count) for at in range(count)]
 
 
 def _factor(quantile: float) -> float:
@@ -51,14 +47,12 @@ def _factor(quantile: float) -> float:
     return 1.0
 
 
-def _written(vcpus: float) -> float:
-    """Return so many vCPUs as people write them: whole ones, tenths of a single one."""
-    return float(round(vcpus)) if vcpus >= 1 else round(vcpus / STEP_VCPUS) * STEP_VCPUS
-
-
-def _asked(arrival: Arrival, factor: float, largest_vcpus: float, sized: bool) -> Arrival:
+def _with_request(arrival: Arrival, factor: float, largest_vcpus: float, sized: bool) -> Arrival:
     needs = arrival.spec.resources.vcpus
-    vcpus = min(largest_vcpus, max(STEP_VCPUS, _written(needs * factor)))
+    # People write whole numbers, and tenths below one.
+    vcpus = needs * factor
+    vcpus = float(round(vcpus)) if vcpus >= 1 else round(vcpus / STEP_VCPUS) * STEP_VCPUS
+    vcpus = min(largest_vcpus, max(STEP_VCPUS, vcpus))
     within = (min(SMALLEST_VCPUS, vcpus), largest_vcpus) if sized else None
     spec = replace(arrival.spec, resources=replace(arrival.spec.resources, vcpus=vcpus), vcpus_within=within)
     return replace(arrival, spec=spec, needs_vcpus=needs)

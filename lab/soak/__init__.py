@@ -1,1 +1,2 @@
-"""Small random worlds full of faults; every promise is checked after each cycle of the real controller."""
+"""Soak runs: the real controller in small random worlds full of faults, with every invariant checked after each
+cycle."""

@@ -1,4 +1,7 @@
-"""What may befall a daemon between any two lines: death, a long pause, a database that fails; counted: repeatable."""
+"""Crash points around every effect of a daemon: it can be killed, paused, or have a commit fail at any of them.
+
+Points are counted, so the same seed injects the same faults.
+"""
 
 from __future__ import annotations
 
@@ -13,53 +16,55 @@ PROVIDER_CALLS = ("offers", "launch", "instances", "terminate")
 RUNNER_CALLS = ("observe", "start", "stop", "resize", "renew", "logs", "forget")
 
 
-EFFECTS = tuple(
+EFFECT_POINTS = tuple(
     f"{call}:{when}"
     for call in ("provider.launch", "provider.terminate", "runner.start", "runner.stop")
     for when in ("before", "after")
 )
-"""The moments between an intent, its effect and the record of it: one in thirty of all that there are."""
+"""The points between an intent, its effect and the record of it; about one in thirty of all points."""
 
 
 class Killed(BaseException):
-    """The daemon dies here, as by SIGKILL: whoever catches it forgets everything that it had in memory."""
+    """Simulates SIGKILL. The code that catches it must drop all of the daemon's memory."""
 
 
 @dataclass(slots=True)
 class CrashPoints:
-    """Counts the moments before and after each call of a port and each commit, and strikes at the chosen ones.
-
-    ``kill_in``: so many moments from now (1: the next); ``kill_at``: at the next moment of this name. ``pause_in``: so
-    many calls of a port. ``fail_commit_in``: so many commits from now one fails, before anything is written or, if
-    ``too_late``, after all of it was (a server that went away in the very moment). ``pause`` is what happens meanwhile.
-    """
+    """Counts the points before and after each call of a port and each commit, and injects faults at the chosen ones."""
 
     pause: Callable[[], None] = lambda: None
+    """Called while the daemon stands still."""
     kill_in: int = 0
+    """Kill after this many points (1: the next)."""
     kill_at: str = ""
+    """Kill at the next point with this label."""
     pause_in: int = 0
+    """Pause after this many calls of a port."""
     fail_commit_in: int = 0
-    too_late: bool = False
-    struck: list[str] = field(default_factory=list)
+    """Fail after this many commits."""
+    fail_after_commit: bool = False
+    """The commit fails after everything was written, as if the server went away at that moment; else before."""
+    injected: list[str] = field(default_factory=list)
+    """Every fault injected so far."""
 
-    def calm(self) -> None:
-        """Let nothing more befall."""
-        self.spare()
+    def disarm(self) -> None:
+        """Inject no more faults."""
+        self.cancel_kill()
         self.pause_in = self.fail_commit_in = 0
 
-    def spare(self) -> None:
-        """Let the daemon live on."""
+    def cancel_kill(self) -> None:
+        """Cancel a planned kill."""
         self.kill_in, self.kill_at = 0, ""
 
     def hit(self, label: str) -> None:
-        """Pass a moment. Raises Killed, StoreBusy."""
+        """Pass a point. Raises Killed, StoreBusy."""
         if label.startswith("commit"):
             self._fail_commit(label)
         elif self._due("pause_in"):
-            self.struck.append(f"paused at {label}")
+            self.injected.append(f"paused at {label}")
             self.pause()
         if self._due("kill_in") or label == self.kill_at:
-            self.struck.append(f"killed at {label}")
+            self.injected.append(f"killed at {label}")
             raise Killed(label)
 
     def _due(self, name: str) -> bool:
@@ -69,33 +74,33 @@ class CrashPoints:
         return left == 1
 
     def _fail_commit(self, label: str) -> None:
-        when = "commit:after" if self.too_late else "commit:before"
+        when = "commit:after" if self.fail_after_commit else "commit:before"
         if label == when and self._due("fail_commit_in"):
-            self.struck.append(f"database failed at {label}")
+            self.injected.append(f"database failed at {label}")
             raise StoreBusy(f"the database went away ({label})")
 
-    def around(self, port: Port, calls: tuple[str, ...], name: str) -> Port:
-        """Return ``port`` with moments around the named calls."""
+    def wrap(self, port: Port, calls: tuple[str, ...], name: str) -> Port:
+        """Return ``port`` with points before and after the named calls."""
         return cast(Port, CrashPointProxy(port, {call: f"{name}.{call}" for call in calls}, self.hit))
 
 
 class CrashPointProxy:
-    """Passes everything on to ``inner``; the named methods (with their labels) tell ``hit`` before and after."""
+    """Forwards everything to ``inner``; calls ``hit`` with a label before and after each named method."""
 
     def __init__(self, inner: object, labels: Mapping[str, str], hit: Callable[[str], None]) -> None:
         self._inner, self._labels, self._hit = inner, labels, hit
 
     def __getattr__(self, name: str) -> object:
-        found = getattr(self._inner, name)
+        attribute = getattr(self._inner, name)
         label = self._labels.get(name)
         if label is None:
-            return found
+            return attribute
 
-        def told(*arguments: object, **named: object) -> object:
-            """Call ``inner``; either ``hit`` may raise, before anything happened or when all has."""
+        def call(*arguments: object, **named: object) -> object:
+            # Either hit may raise: before the call had any effect, or after all of it.
             self._hit(f"{label}:before")
-            result = found(*arguments, **named)
+            result = attribute(*arguments, **named)
             self._hit(f"{label}:after")
             return result
 
-        return told
+        return call

@@ -1,6 +1,6 @@
-"""What machines, users and jobs cost, added up from the log in the plainest way: ledgers are held against it.
+"""A reference implementation of cost accounting, against which ledgers are checked.
 
-It keeps nothing but the stretches themselves; ``hcloud.spend_ledger`` keeps sums, and may lose them.
+It sums stretches of the log in the simplest way. ``hcloud.spend_ledger`` keeps running sums, which it might lose.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from math import inf
 from hcloud.core.model import Event, EventKind
 
 HOUR_S = 3600.0
-NOBODY_GONE: Mapping[str, float] = {}
+NONE_ENDED: Mapping[str, float] = {}
 
 
 @dataclass(slots=True)
@@ -23,11 +23,11 @@ class _MachineCost:
     memory_mib: float
     minimum_s: float
     prices: list[tuple[float, float]] = field(default_factory=list)
-    """From when on it costs how much per hour; empty: it was never launched."""
+    """Price per hour from a time on; empty if it was never launched."""
     ended_at: float = inf
 
     def cost_usd(self, since: float, until: float) -> float:
-        """Return what it costs between two times, whether it is up or not."""
+        """Return the cost between two times, whether or not it is up."""
         ends = [at for at, _ in self.prices[1:]] + [inf]
         stretches = ((max(since, at), min(until, end), usd) for (at, usd), end in zip(self.prices, ends, strict=True))
         return sum(usd * max(0.0, to - at) / HOUR_S for at, to, usd in stretches)
@@ -44,52 +44,59 @@ class _Holding:
     ended_at: float = inf
 
     def within(self, since: float, until: float) -> tuple[float, float]:
-        """Return from when until when it is held between two times."""
+        """Return the part of a time range in which it is held."""
         return max(since, self.started_at), min(until, self.ended_at, self.machine.ended_at)
 
 
 @dataclass(slots=True)
-class Accounts:
+class ReferenceAccounts:
     """Follows the events of ``hcloud.spend_ledger.SPEND_KINDS``, each once and in order."""
 
     _machines: dict[str, _MachineCost] = field(default_factory=dict)
     _holdings: list[_Holding] = field(default_factory=list)
     _open: dict[str, int] = field(default_factory=dict)
-    """Where in the holdings each unit's present one stands."""
+    """Index in the holdings of each unit's current one."""
 
-    def follow(self, events: Iterable[Event]) -> Accounts:
-        """Take in events; return these accounts."""
+    def follow(self, events: Iterable[Event]) -> ReferenceAccounts:
+        """Add events; return these accounts."""
         for event in events:
             handler = _HANDLERS.get(event.kind)
             if handler is not None:
                 handler(self, event)
         return self
 
-    def all_usd(self, since: float, until: float, ends_at: float) -> float:
-        """Return what all machines cost from ``since`` on in a period that ``ends_at`` some time, looked at ``until``:
-        one that is gone, at least the part of its billing minimum that lies in that period, even if that is to come."""
-        launched = [each for each in self._machines.values() if each.prices]
-        billed = [(each, until if each.ended_at == inf else min(_billed_until(each), ends_at)) for each in launched]
-        return sum(each.cost_usd(since, billed_until) for each, billed_until in billed)
+    def total_usd(self, since: float, until: float, ends_at: float) -> float:
+        """Return the cost of all machines from ``since`` to ``until`` in a period that ends at ``ends_at``.
 
-    def user_usd(self, since: float, until: float, gone: Mapping[str, float] = NOBODY_GONE) -> Mapping[str, float]:
-        """Return what the units of each user held of machines between two times. ``gone``: when machines ended of
-        which the log may not know it yet."""
+        A terminated machine costs at least the part of its billing minimum within the period, even if that lies in the
+        future.
+        """
+        launched = [each for each in self._machines.values() if each.prices]
+        total_usd = 0.0
+        for each in launched:
+            minimum_until = each.prices[0][0] + each.minimum_s
+            billed_until = until if each.ended_at == inf else min(max(each.ended_at, minimum_until), ends_at)
+            total_usd += each.cost_usd(since, billed_until)
+        return total_usd
+
+    def user_usd(self, since: float, until: float, gone: Mapping[str, float] = NONE_ENDED) -> Mapping[str, float]:
+        """Return, by user, the cost of what units held between two times. ``gone``: end times that the log may not have
+        yet."""
         usd: defaultdict[str, float] = defaultdict(float)
         for each, its_usd in self._parts(since, until, gone):
             usd[each.user] += its_usd
         return usd
 
     def job_usd(self, until: float) -> Mapping[str, float]:
-        """Return what the units of each job have held of machines so far."""
+        """Return, by job, the cost of what its units have held so far."""
         usd: defaultdict[str, float] = defaultdict(float)
-        for each, its_usd in self._parts(-inf, until, NOBODY_GONE):
+        for each, its_usd in self._parts(-inf, until, NONE_ENDED):
             usd[each.job_id] += its_usd
         return usd
 
     def _parts(self, since: float, until: float, gone: Mapping[str, float]) -> Iterator[tuple[_Holding, float]]:
-        """Yield what each holding costs between two times, stretch by stretch: of a machine that is held more than once
-        everybody pays a part."""
+        """Yield the cost of each holding between two times, stretch by stretch; overcommitted machines are split by
+        share."""
         machines: defaultdict[str, list[tuple[_Holding, float, float]]] = defaultdict(list)
         for each in self._holdings:
             began_at, ended_at = each.within(since, min(until, gone.get(each.instance_id, inf)))
@@ -147,18 +154,14 @@ class Accounts:
 
 
 _HANDLERS = {
-    EventKind.INSTANCE_REQUESTED: Accounts._requested,
-    EventKind.INSTANCE_LAUNCHED: Accounts._launched,
-    EventKind.INSTANCE_PRICE: Accounts._price,
-    EventKind.INSTANCE_TERMINATED: Accounts._terminated,
-    EventKind.UNIT_STARTED: Accounts._started,
-    EventKind.UNIT_RESIZED: Accounts._resized,
-    EventKind.UNIT_ENDED: Accounts._ended,
+    EventKind.INSTANCE_REQUESTED: ReferenceAccounts._requested,
+    EventKind.INSTANCE_LAUNCHED: ReferenceAccounts._launched,
+    EventKind.INSTANCE_PRICE: ReferenceAccounts._price,
+    EventKind.INSTANCE_TERMINATED: ReferenceAccounts._terminated,
+    EventKind.UNIT_STARTED: ReferenceAccounts._started,
+    EventKind.UNIT_RESIZED: ReferenceAccounts._resized,
+    EventKind.UNIT_ENDED: ReferenceAccounts._ended,
 }
-
-
-def _billed_until(machine: _MachineCost) -> float:
-    return max(machine.ended_at, machine.prices[0][0] + machine.minimum_s)
 
 
 def _unit(event: Event) -> str:
@@ -167,5 +170,5 @@ def _unit(event: Event) -> str:
 
 def _number(event: Event, name: str) -> float:
     value = event.fields[name]
-    assert isinstance(value, (int, float)), f"{event.kind} says {name}={value!r}"
+    assert isinstance(value, (int, float)), f"{event.kind}: {name}={value!r} is not a number"
     return float(value)

@@ -1,8 +1,8 @@
-"""Soak runs: the daemon's own cycle in small random worlds where everything goes wrong, with every promise checked.
+"""Soak runs: the real controller in a small random world full of faults, with every invariant checked after each cycle.
 
-A run depends on its seed alone. It makes trouble for a while (clouds, engine, database, clocks, operators, kills
-between any two effects), checks the promises after each cycle, then lets all trouble stop and waits for every job and
-machine to end.
+A run depends only on its seed. It injects faults for a while (clouds, engine, database, clocks, operators, kills
+between any two effects) and checks every invariant after each cycle. Then all faults stop, and every job and machine
+must end.
 """
 
 from __future__ import annotations
@@ -27,41 +27,42 @@ from hcloud.core.clock import Clock, ManualClock
 from hcloud.core.errors import StaleWrite, StoreError
 from hcloud.core.model import InstanceState, Market
 from hcloud.fake_runner.runner import FakeRunner, StartFault
-from hcloud.simulator.ground_truth import Booked, MachineTruth, Moment, VirtualCloud
+from hcloud.simulator.ground_truth import CycleContext, DaemonSpend, MachineTruth, VirtualCloud
 from hcloud.simulator.scratch import folder_in
 from hcloud.spec.policy import Allow, Budgets, Caps, Policy
 from hcloud.spend_ledger import DAY_S
 from hcloud.store import Store, Submission
 from hcloud.wiring import build_controller, build_providers
-from lab.soak.bystanders import OPERATOR, launch_of_others, order_about
-from lab.soak.crash_points import EFFECTS, PROVIDER_CALLS, RUNNER_CALLS, CrashPoints, Killed
-from lab.soak.lease_promises import left_alone
+from lab.soak.crash_points import EFFECT_POINTS, PROVIDER_CALLS, RUNNER_CALLS, CrashPoints, Killed
+from lab.soak.invariant_monitor import InvariantMonitor
+from lab.soak.lease_checks import check_abandoned
+from lab.soak.outsiders import OPERATOR, draw_directive, draw_foreign_launch
 from lab.soak.planted_defects import with_defects
-from lab.soak.promises import InvariantMonitor
-from lab.soak.worlds import TROUBLED_S, Coming, SoakWorld, draw_world, work_of
+from lab.soak.worlds import FAULTS_LAST_S, PlannedJob, SoakWorld, draw_world, work_of
 
 OWNER = "hcloud-soak"
 LONGEST_LIFE_S = 1200.0
-"""Longer than any machine is paid ahead, with whatever a clock or a late answer adds."""
-MOST_NIGHTS = 3
+"""Longer than any machine's lease, including clock skew and late answers."""
+NIGHTS_MAX = 3
 STEPS_S = (0.3, 1.0, 1.0, 2.0, 5.0)
 LONGEST_STEP_S = 30.0
 LIFT_AFTER_S = 400.0
-"""So long after the trouble whoever still waits for money gets it: budgets are lifted, once."""
-MOST_CALM_CYCLES = 500
-"""Whoever has not ended so many cycles after the trouble never will."""
-MOST_CYCLES = 2000
+"""Once, this long after the faults, budgets are lifted so that jobs waiting for them can end."""
+CALM_CYCLES_MAX = 500
+"""A run that has not ended this many cycles after the faults never will."""
+CYCLES_MAX = 2000
 PAUSE_S = 20.0
-"""Longer than a leader's lease: whoever pauses so long in the middle of a cycle has lost it."""
+"""Longer than a leader's lease: a daemon paused this long in a cycle has lost its lead."""
 SKEW_S = 60.0
 Tamper = Callable[[Controller], object]
-Tell = Callable[[str], object]
+LogLine = Callable[[str], object]
 _NO_LOG = logging.NullHandler()
 
 
 @dataclass(slots=True)
 class HostClock:
-    """The daemon's clock: the world's, with an error that may only grow in one life (``SystemClock`` sees to that)."""
+    """The clock of a daemon's host: the world's time plus an error that only grows during a process (``SystemClock``
+    ensures that)."""
 
     world: ManualClock
     error_s: float = 0.0
@@ -71,35 +72,37 @@ class HostClock:
         return self.world.now() + self.error_s
 
     def wait(self, wake: object, timeout_s: float) -> bool:
-        """Jump ahead."""
+        """Advance the world instead of waiting."""
         self.world.advance(timeout_s)
         return False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SoakResult:
-    """How a soak run ended. ``violations`` are those of the first moment at which there were any."""
+    """The result of one soak run."""
 
     seed: int
     cycles: int
     violations: tuple[str, ...]
+    """All violations of the first cycle that had any."""
     jobs: int
     machines: int
     lives: int
+    """Daemon processes started."""
     struck: int
-    """Kills, pauses and failed commits that really happened."""
+    """Kills, pauses and failed commits that were really injected."""
     digest: str
-    """Of all that was written down: equal for equal seeds, in every process."""
+    """Hash of the whole event log, equal for equal seeds in every process."""
 
     @property
     def replay(self) -> str:
-        """The command that runs exactly this again."""
+        """The command that repeats exactly this run."""
         return f"python -m lab.soak --seed {self.seed} --cycles {self.cycles}"
 
 
 @dataclass(slots=True)
 class DaemonLife:
-    """One daemon process, as far as it matters here: its memory, which is gone when it is killed."""
+    """One daemon process: the memory that is lost when it is killed."""
 
     holder: str
     crash_points: CrashPoints
@@ -109,13 +112,15 @@ class DaemonLife:
 
 
 @dataclass(slots=True)
-class Soak:
-    """One world and the daemons in it. ``tamper`` is let at each new daemon: it seeds bugs."""
+class SoakRun:
+    """One world and its daemons."""
 
     world: SoakWorld
     home: Path
     tamper: Tamper = lambda _: None
-    tell: Tell = lambda _: None
+    """Called with each new controller; tests use it to seed bugs."""
+    log: LogLine = lambda _: None
+    """Called with a line for each fault."""
     clock: ManualClock = field(init=False)
     clouds: dict[str, VirtualCloud] = field(init=False)
     runner: FakeRunner = field(init=False)
@@ -125,23 +130,23 @@ class Soak:
     bugs: list[str] = field(default_factory=list)
     _config: Config = field(init=False)
     _rng: np.random.Generator = field(init=False)
-    _born: int = 0
-    _struck: int = 0
+    _daemons_started: int = 0
+    _injected: int = 0
     _accepted: dict[str, str] = field(default_factory=dict)
     """Job ids by the client's token."""
     _cancelled: set[str] = field(default_factory=set)
-    _away: bool = False
+    _database_away: bool = False
     _paused: bool = False
-    _lifted: bool = False
-    _nested: bool = False
+    _budgets_lifted: bool = False
+    _in_pause: bool = False
     _moved: bool = True
     _nights_s: float = 0.0
-    """For how long nothing happened, which does not count as trouble."""
-    _nights: int = 0
+    """Total length of midnight jumps, which do not count as time with faults."""
+    _night_count: int = 0
     _calm_since: float | None = None
 
     def __post_init__(self) -> None:
-        """Make the world; the daemons are started by the first cycle."""
+        """Create the world and start its daemons."""
         world, self.clock = self.world, ManualClock(self.world.starts_at)
         self._rng = np.random.default_rng([world.seed, 78])
         kinds = tuple(
@@ -151,58 +156,59 @@ class Soak:
         self._config = Config(
             owner=OWNER,
             state_dir=self.home,
-            run_dir=Path("run"),  # nobody is called there; the path of a folder may be too long for a socket
+            run_dir=Path("run"),  # never used; the path of ``home`` may be too long for a socket
             providers=kinds,
             engine=EngineSettings(runner="fake"),
         )
         providers = build_providers(self._config, self.clock)
         self.clouds = cast(dict[str, VirtualCloud], providers)
         self.runner = FakeRunner(list(self.clouds.values()), self.clock, work=work_of)
+        clouds = cast(Sequence[Mapping[str, Any]], tuple(world.clouds.values()))
         self.monitor = InvariantMonitor(
             store=Store.open(self._config.database),
             clouds=self.clouds,
             runner=self.runner,
             owner=OWNER,
-            certain=not world.dangers.twins,
+            no_unled_launches=not world.fault_rates.two_daemons,
             one_policy=len(world.policies) == 1,
-            fixed_prices=all(_spot_volatility(each) == 0 for each in world.clouds.values()),
-            skew_s=SKEW_S if world.dangers.clock_step else 0.0,
-            dearest_usd_per_h=max(_dearest(each) for each in world.clouds.values()),
-            failing_stage=world.dangers.failing_stage,
-            told_until=world.starts_at + min(_told_for_s(each) for each in world.clouds.values()),
+            fixed_prices=all("spot" not in each["markets"] or each["spot"]["volatility"] == 0 for each in clouds),
+            skew_s=SKEW_S if world.fault_rates.clock_step else 0.0,
+            max_usd_per_h=1.2 * max(float(each["usd_per_h"]) for cloud in clouds for each in cloud["types"].values()),
+            failing_stage=world.fault_rates.failing_stage,
+            terminations_known_until=world.starts_at + min(float(each["keep_terminated_s"]) for each in clouds),
         )
         self._take_policy(0)
-        for holder in ("one", "two") if world.dangers.twins else ("one",):
-            self.lives.append(self._birth(holder, 0.0))
+        for holder in ("one", "two") if world.fault_rates.two_daemons else ("one",):
+            self.lives.append(self._start_daemon(holder, 0.0))
 
     # ------------------------------------------------------------------------------------------------------------- run
-    def run(self, most: int = MOST_CYCLES) -> SoakResult:
-        """Run to the end, to the first broken promise, or for ``most`` cycles."""
+    def run(self, most: int = CYCLES_MAX) -> SoakResult:
+        """Run to the end, to the first violation, or for ``most`` cycles."""
         found: list[str] = []
         calm_cycles = 0
         while not found and self.cycles < most:
-            if self._troubled():
-                self._make_trouble()
+            if self._faults_active():
+                self._inject_faults()
             else:
-                found = self._calm_down()
+                found = self._stop_faults()
                 calm_cycles += 1
             self._clients()
             found += self._one_cycle()
-            if not found and calm_cycles and (self._settled() or calm_cycles >= MOST_CALM_CYCLES):
-                found = self.monitor.at_the_end(self.clock.now())
-                found += [] if self._settled() else ["stuck: it never ends"]
+            if not found and calm_cycles and (self._settled() or calm_cycles >= CALM_CYCLES_MAX):
+                found = self.monitor.check_end(self.clock.now())
+                found += [] if self._settled() else ["stuck: the run does not end"]
                 break
             self._advance()
         return self._verdict(found)
 
     def close(self) -> None:
-        """Let go of all databases."""
+        """Close all stores."""
         for life in self.lives:
             life.store.close()
         self.monitor.store.close()
 
     def _verdict(self, found: list[str]) -> SoakResult:
-        if self._away:  # stopped in the middle of it
+        if self._database_away:  # the run was stopped meanwhile
             self._move_database()
         digest = hashlib.sha256()
         for event in self.monitor.store.iter_events():
@@ -213,20 +219,20 @@ class Soak:
             violations=tuple(found),
             jobs=len(self._accepted),
             machines=len(self.monitor.money.ours(self.clock.now())),
-            lives=self._born,
-            struck=self._struck + sum(len(life.crash_points.struck) for life in self.lives),
+            lives=self._daemons_started,
+            struck=self._injected + sum(len(life.crash_points.injected) for life in self.lives),
             digest=digest.hexdigest()[:16],
         )
 
-    def _troubled(self) -> bool:
-        return self._calm_since is None and self._elapsed_s() < TROUBLED_S
+    def _faults_active(self) -> bool:
+        return self._calm_since is None and self._elapsed_s() < FAULTS_LAST_S
 
     def _elapsed_s(self) -> float:
-        """Return for how long the world has been there, without the nights."""
+        """Return the age of the world without midnight jumps."""
         return self.clock.now() - self.world.starts_at - self._nights_s
 
     def _one_cycle(self) -> list[str]:
-        """Let each daemon cycle once; return the promises that are broken after it."""
+        """Run a cycle of each daemon; return the violations after it."""
         self.cycles += 1
         paused = self._paused
         undisturbed = False
@@ -234,45 +240,46 @@ class Soak:
             if at == 0 or self._rng.random() < 0.7:
                 undisturbed = self._cycle(at) or undisturbed
         bugs, self.bugs = self.bugs, []
-        if self._away:
+        if self._database_away:
             return bugs
         leader = next((life for life in self.lives if life.controller.lease is not None), self.lives[0])
         undisturbed, daemon = undisturbed and len(self.lives) == 1, leader.controller
-        moment = Moment(
+        daemon_spend = DaemonSpend(spend=daemon.last_spend, at=daemon.last_snapshot.now, seq=daemon.read_up_to)
+        moment = CycleContext(
             now=self.clock.now(),
             live=leader.store.live(),
             undisturbed=undisturbed,
             paused=paused and self._paused,
-            answering=daemon.last_seen.reachable,
-            booked=_booked(daemon) if undisturbed else None,
+            reachable=daemon.last_seen.reachable,
+            daemon_spend=daemon_spend if undisturbed else None,
         )
-        return bugs + self.monitor.look(moment)
+        return bugs + self.monitor.check(moment)
 
     def _cycle(self, at: int) -> bool:
-        """Run one cycle of a daemon, as its own loop would; return whether nothing disturbed it."""
+        """Run one cycle of a daemon like its own loop would; return whether no fault disturbed it."""
         life = self.lives[at]
-        struck = len(life.crash_points.struck)
+        struck = len(life.crash_points.injected)
         try:
             self._moved = life.controller.cycle().moved
         except StaleWrite as lost:
-            self._say(f"{life.holder} was overtaken: {lost}")
+            self._log(f"daemon {life.holder} lost its lead: {lost}")
             life.controller.lease = None
             return False
-        except StoreError as trouble:
-            self._say(f"{life.holder}: {trouble}")
+        except StoreError as error:
+            self._log(f"daemon {life.holder}: {error}")
             return False
         except Killed as where:
-            self._rebirth(at, str(where))
+            self._restart_killed(at, str(where))
             return False
-        except Exception as bug:  # noqa: BLE001 the daemon's loop survives it too, but it is a bug
-            self._fails("cycle", format_exception(bug))
+        except Exception as bug:  # noqa: BLE001 the daemon's loop survives it as well, but it is a bug
+            self._record_bug("cycle", format_exception(bug))
             return False
         led = life.controller.lease is not None and life.controller.last_seen.engine_reachable
         whole = not life.controller.quarantine.left_out(life.clock.now()).stages
-        return led and whole and len(life.crash_points.struck) == struck
+        return led and whole and len(life.crash_points.injected) == struck
 
-    def _fails(self, what: str, trace: Sequence[str]) -> None:
-        self.bugs.append(f"bug: the {what} failed: {''.join(trace).rstrip()}")
+    def _record_bug(self, step: str, trace: Sequence[str]) -> None:
+        self.bugs.append(f"bug: the {step} failed: {''.join(trace).rstrip()}")
 
     def _settled(self) -> bool:
         live = self.monitor.store.live()
@@ -281,7 +288,7 @@ class Soak:
         return not (live.jobs or rented or on_the_way or live.intents) and len(self._accepted) == len(self.world.jobs)
 
     def _advance(self) -> None:
-        if self._troubled():
+        if self._faults_active():
             self.clock.advance(float(self._rng.choice(STEPS_S)))
             return
         now = self.clock.now()
@@ -290,131 +297,128 @@ class Soak:
         self.clock.advance(1.0 if self._moved else min(LONGEST_STEP_S, max(1.0, soon - now)))
 
     # --------------------------------------------------------------------------------------------------------- daemons
-    def _birth(self, holder: str, error_s: float) -> DaemonLife:
-        """Start a daemon on what earlier ones left behind."""
-        self._born += 1
+    def _start_daemon(self, holder: str, error_s: float) -> DaemonLife:
+        """Start a daemon on the state that earlier ones left."""
+        self._daemons_started += 1
         clock, crash_points = HostClock(self.clock, error_s), CrashPoints()
         store = Store.open(self._config.database)
         store.crash_point = crash_points.hit
-        providers = {
-            name: crash_points.around(cloud, PROVIDER_CALLS, "provider") for name, cloud in self.clouds.items()
-        }
+        providers = {name: crash_points.wrap(cloud, PROVIDER_CALLS, "provider") for name, cloud in self.clouds.items()}
         controller = build_controller(
             self._config,
             store,
             providers,
-            crash_points.around(self.runner, RUNNER_CALLS, "runner"),
+            crash_points.wrap(self.runner, RUNNER_CALLS, "runner"),
             cast(Clock, clock),
             self.monitor.policies[-1],
-            rng=np.random.default_rng([self.world.seed, self._born]),
+            rng=np.random.default_rng([self.world.seed, self._daemons_started]),
             holder=holder,
             library=Library(),  # reading the shipped one would take longer than the whole run
         )
         self.tamper(controller)
-        stage = self.world.dangers.failing_stage
-        with_defects(controller, stage, self._troubled, partial(self._fails, "plan"))
+        stage = self.world.fault_rates.failing_stage
+        with_defects(controller, stage, self._faults_active, partial(self._record_bug, "plan"))
         life = DaemonLife(holder=holder, crash_points=crash_points, store=store, controller=controller, clock=clock)
-        crash_points.pause = lambda: self._meanwhile(holder)
+        crash_points.pause = lambda: self._pass_pause(holder)
         return life
 
-    def _rebirth(self, at: int, where: str) -> None:
-        """Start a killed daemon anew, after a while; its host's clock may have been set meanwhile."""
+    def _restart_killed(self, at: int, where: str) -> None:
+        """Restart a killed daemon after a while; its host's clock may have been set meanwhile."""
         killed = self.lives[at]
-        self._struck += len(killed.crash_points.struck)
+        self._injected += len(killed.crash_points.injected)
         killed.store.close()
         away_s = float(self._rng.choice([0.0, 1.0, 10.0, 10.0, 500.0], p=[0.4, 0.3, 0.14, 0.14, 0.02]))
-        self._say(f"{killed.holder} was killed at {where}, comes back after {away_s:g} s")
+        self._log(f"daemon {killed.holder} was killed at {where}; restarting in {away_s:g} s")
         self.clock.advance(away_s)
-        self.lives[at] = self._birth(killed.holder, self._clock_error_s())
+        self.lives[at] = self._start_daemon(killed.holder, self._clock_error_s())
 
     def _clock_error_s(self) -> float:
-        return float(self._rng.uniform(0, SKEW_S)) if self.world.dangers.clock_step and self._troubled() else 0.0
+        return (
+            float(self._rng.uniform(0, SKEW_S)) if self.world.fault_rates.clock_step and self._faults_active() else 0.0
+        )
 
-    def _meanwhile(self, holder: str) -> None:
-        """What the world and the other daemon do while this one stands still in the middle of its cycle."""
-        if self._nested:
+    def _pass_pause(self, holder: str) -> None:
+        """Let time and the other daemon go on while this one is paused in the middle of its cycle."""
+        if self._in_pause:
             return
-        self._nested = True
-        self._say(f"{holder} stands still for {PAUSE_S:g} s")
+        self._in_pause = True
+        self._log(f"daemon {holder} is paused for {PAUSE_S:g} s")
         for _ in range(2):
             self.clock.advance(PAUSE_S / 2)
             for at, life in enumerate(self.lives):
                 if life.holder != holder:
                     self._cycle(at)
-        self._nested = False
+        self._in_pause = False
 
-    # --------------------------------------------------------------------------------------------------------- trouble
+    # ----------------------------------------------------------------------------------------------------------- faults
     def _happens(self, chance: float) -> bool:
         return bool(chance > 0 and self._rng.random() < chance)
 
-    def _make_trouble(self) -> None:
-        dangers = self.world.dangers
+    def _inject_faults(self) -> None:
+        rates = self.world.fault_rates
         for life in self.lives:
-            self._endanger(life)
-        self._trouble_engine()
-        self._trouble_clouds()
-        if self._happens(dangers.policy):
+            self._arm_crash_points(life)
+        self._inject_engine_faults()
+        self._inject_cloud_faults()
+        if self._happens(rates.policy):
             self._take_policy(int(self._rng.integers(len(self.world.policies))))
-        if self._happens(dangers.others):
-            self._let_others_launch()
-        if self._happens(dangers.orders):
-            self._order()
-        if self._nights < MOST_NIGHTS and self._happens(dangers.nights):
-            self._sleep_until_midnight()
-        if self._happens(dangers.sleep):
-            self._say("the host sleeps")
+        if self._happens(rates.foreign_launches):
+            self._launch_foreign_machine()
+        if self._happens(rates.directives):
+            self._operator_directive()
+        if self._night_count < NIGHTS_MAX and self._happens(rates.midnight_jumps):
+            self._jump_to_midnight()
+        if self._happens(rates.sleep):
+            self._log("the host is suspended")
             self.clock.advance(float(self._rng.choice([30.0, 200.0, 4000.0], p=[0.5, 0.4, 0.1])))
-        if self._happens(0.3 if self._away else dangers.database_away):
+        if self._happens(0.3 if self._database_away else rates.database_away):
             self._move_database()
-        if self._happens(0.2 if self._paused else dangers.operator_pause):
+        if self._happens(0.2 if self._paused else rates.operator_pause):
             self._pause(not self._paused)
 
-    def _endanger(self, life: DaemonLife) -> None:
-        dangers, crash_points = self.world.dangers, life.crash_points
-        if not (crash_points.kill_in or crash_points.kill_at or self._away) and self._happens(dangers.kill):
-            self._aim(crash_points)
-        if not crash_points.pause_in and self._happens(dangers.pause):
+    def _arm_crash_points(self, life: DaemonLife) -> None:
+        rates, crash_points = self.world.fault_rates, life.crash_points
+        if not (crash_points.kill_in or crash_points.kill_at or self._database_away) and self._happens(rates.kill):
+            # At any point, or, as these are few, at one around an effect on the world.
+            if self._rng.random() < 0.5:
+                crash_points.kill_in = int(self._rng.integers(1, 30))
+            else:
+                crash_points.kill_at = str(self._rng.choice(EFFECT_POINTS))
+        if not crash_points.pause_in and self._happens(rates.pause):
             crash_points.pause_in = int(self._rng.integers(1, 20))
-        if not crash_points.fail_commit_in and self._happens(dangers.commit):
-            crash_points.fail_commit_in, crash_points.too_late = (
+        if not crash_points.fail_commit_in and self._happens(rates.commit):
+            crash_points.fail_commit_in, crash_points.fail_after_commit = (
                 int(self._rng.integers(1, 4)),
                 bool(self._rng.random() < 0.4),
             )
-        if self._happens(dangers.clock_step):
+        if self._happens(rates.clock_step):
             life.clock.error_s = max(life.clock.error_s, self._clock_error_s())
 
-    def _aim(self, crash_points: CrashPoints) -> None:
-        """Let a daemon be killed soon: at any moment or, as these are few, around an effect on the world."""
-        if self._rng.random() < 0.5:
-            crash_points.kill_in = int(self._rng.integers(1, 30))
-        else:
-            crash_points.kill_at = str(self._rng.choice(EFFECTS))
-
-    def _trouble_engine(self) -> None:
-        dangers = self.world.dangers
-        if self._happens(dangers.engine_away):
+    def _inject_engine_faults(self) -> None:
+        rates = self.world.fault_rates
+        if self._happens(rates.engine_away):
             self.runner.disconnect()
         elif self._happens(0.3):
             self.runner.reconnect()
         workers = sorted({machine.instance_id for _, machine in self._up()})
-        if workers and self._happens(dangers.silence):
+        if workers and self._happens(rates.silence):
             self.runner.silence(workers[int(self._rng.integers(len(workers)))])
         for worker in workers:
             if self._happens(0.05):
                 self.runner.unsilence(worker)
-        if workers and dangers.stiff and self._happens(dangers.stiff):
+        if workers and rates.refused_resizes and self._happens(rates.refused_resizes):
             self.runner.stiffen(workers[int(self._rng.integers(len(workers)))])
-        if self._happens(dangers.start):
+        if self._happens(rates.start):
             self.runner.inject(list(StartFault)[int(self._rng.integers(len(StartFault)))])
 
-    def _trouble_clouds(self) -> None:
+    def _inject_cloud_faults(self) -> None:
         up = self._up()
-        if up and self._happens(self.world.dangers.death):
+        if up and self._happens(self.world.fault_rates.death):
             cloud, machine = up[int(self._rng.integers(len(up)))]
-            self._say(f"{machine.instance_id} dies")
+            self._log(f"{machine.instance_id} dies")
             cloud.kill(machine.provider_id)
-        if self._happens(self.world.dangers.storm):
-            self._say("a preemption storm")
+        if self._happens(self.world.fault_rates.storm):
+            self._log("a preemption storm")
             for cloud, machine in up:
                 if machine.market is Market.SPOT:
                     cloud.preempt(machine.provider_id, float(self._rng.choice([0.0, 5.0, 30.0])))
@@ -424,177 +428,163 @@ class Soak:
         everything = ((cloud, machine) for cloud in self.clouds.values() for machine in cloud.machines(now))
         return [(c, m) for c, m in everything if m.owner == OWNER and m.terminated_at is None]
 
-    def _let_others_launch(self) -> None:
-        """Somebody launches a machine on the same account, with a name and a token like ours, or none."""
+    def _launch_foreign_machine(self) -> None:
+        """Launch a machine of another tenant on the same account, with a name and a token like ours, or without."""
         name = str(self._rng.choice(sorted(self.clouds)))
-        cloud, others = self.clouds[name], self.monitor.passers_by.others
-        request = launch_of_others(self._rng, self.monitor.offers[name], len(others), self.clock.now())
-        others[name, cloud.appear(request)] = request.expires_at
-        self._say(f"{request.owner or 'nobody'} launches {request.instance_id or 'a machine'} on {name}")
+        cloud, foreign = self.clouds[name], self.monitor.outsiders.foreign_machines
+        request = draw_foreign_launch(self._rng, self.monitor.offers[name], len(foreign), self.clock.now())
+        foreign[name, cloud.appear(request)] = request.expires_at
+        self._log(f"owner {request.owner!r} launches {request.instance_id or 'a machine'} on {name}")
 
-    def _sleep_until_midnight(self) -> None:
-        """Let nothing happen until shortly before, or after, the next day begins."""
+    def _jump_to_midnight(self) -> None:
+        """Let nothing happen until shortly before or after the next day begins."""
         now = self.clock.now()
         night_s = max(0.0, DAY_S - now % DAY_S + float(self._rng.uniform(-60, 30)))
-        self._say(f"everything stands still for {night_s:.0f} s")
-        self._nights += 1
+        self._log(f"nothing happens for {night_s:.0f} s")
+        self._night_count += 1
         self._nights_s += night_s
         self.clock.advance(night_s)
 
-    def _order(self) -> None:
-        """An operator drains or destroys a machine, drains a type, or takes back what was ordered."""
-        if self._away:
+    def _operator_directive(self) -> None:
+        """Drain or destroy a machine, drain a type, or withdraw directives."""
+        if self._database_away:
             return
         store, now = self.monitor.store, self.clock.now()
         view = store.live()
         if view.directives and self._happens(0.5):
-            self._take_orders_back()
+            self._withdraw_directives()
         elif view.instances:
-            order = order_about(self._rng, view.instances[int(self._rng.integers(len(view.instances)))], now)
-            self._say(f"{OPERATOR} {'destroys' if order.destroy else 'drains'} {order.name}")
+            directive = draw_directive(self._rng, view.instances[int(self._rng.integers(len(view.instances)))], now)
+            self._log(f"{OPERATOR} {'destroys' if directive.destroy else 'drains'} {directive.name}")
             with store.transaction(now) as txn:
-                record_directive(txn, order)
+                record_directive(txn, directive)
 
     def _move_database(self) -> None:
-        """Take the database's file away from under everybody, or bring it back."""
+        """Move the database's file away from under the daemons, or back."""
         here, there = self.home / "hcloud.db", self.home / "elsewhere.db"
-        (there if self._away else here).rename(here if self._away else there)
-        self._away = not self._away
+        (there if self._database_away else here).rename(here if self._database_away else there)
+        self._database_away = not self._database_away
         for life in self.lives:
-            life.crash_points.spare()  # who is born without a database makes a new one
-        self._say("the database is gone" if self._away else "the database is back")
+            life.crash_points.cancel_kill()  # a daemon restarted without a database would create a new one
+        self._log("the database is gone" if self._database_away else "the database is back")
 
     def _pause(self, paused: bool) -> None:
-        if not self._away:
+        if not self._database_away:
             self.monitor.store.set_meta(PAUSED, "an operator looks" if paused else "")
             self._paused = paused
-            self._say("an operator pauses" if paused else "an operator resumes")
+            self._log("an operator pauses the daemon" if paused else "an operator resumes the daemon")
 
     def _take_policy(self, number: int) -> None:
         self._enforce(self.world.policies[number])
 
     def _enforce(self, policy: Policy) -> None:
-        self._say(f"policy {policy.name} is in force")
+        self._log(f"policy {policy.name} is now in force")
         self.monitor.policies.append(policy)
-        self.monitor.in_force.append(policy)
+        self.monitor.recent_policies.append(policy)
         for life in self.lives:
             life.controller.policy = policy
 
-    def _calm_down(self) -> list[str]:
-        """Let all trouble of our own making stop; who waits for money for long gets it. Returns who did not end though
-        left alone."""
+    def _stop_faults(self) -> list[str]:
+        """Stop all faults, and lift budgets after LIFT_AFTER_S. Return machines that did not expire without a
+        daemon."""
         found: list[str] = []
-        if self._away:
+        if self._database_away:
             self._move_database()
         if self._paused:
             self._pause(False)
         if self._calm_since is None:
-            found = self._desert() if self.world.dangers.deserted else []
+            found = self._run_without_daemons() if self.world.fault_rates.abandoned else []
             self._calm_since = self.clock.now()
-            self._take_orders_back()
+            self._withdraw_directives()
         for life in self.lives:
-            life.crash_points.calm()
+            life.crash_points.disarm()
         self.runner.reconnect()
         for _, machine in self._up():
             self.runner.unsilence(machine.instance_id)
-        if not self._lifted and self.clock.now() > self._calm_since + LIFT_AFTER_S:
-            self._lifted = True
+        if not self._budgets_lifted and self.clock.now() > self._calm_since + LIFT_AFTER_S:
+            self._budgets_lifted = True
             lifted = replace(self.world.policies[0], name="lifted", budgets=Budgets(), caps=Caps(), allow=Allow())
             self.monitor.one_policy = False
             self._enforce(lifted)
         return found
 
-    def _take_orders_back(self) -> None:
+    def _withdraw_directives(self) -> None:
         view = self.monitor.store.live()
         with self.monitor.store.transaction(self.clock.now()) as txn:
-            for order in view.directives:
-                withdraw_directive(txn, order.scope, order.name, OPERATOR, view.instances)
+            for directive in view.directives:
+                withdraw_directive(txn, directive.scope, directive.name, OPERATOR, view.instances)
 
-    def _desert(self) -> list[str]:
-        """Let all daemons be away for longer than a machine may live without; return which are still up."""
-        self._say("all daemons are away")
+    def _run_without_daemons(self) -> list[str]:
+        """Stop all daemons for longer than any lease; return machines that are still up."""
+        self._log("all daemons are down")
         for life in self.lives:
-            self._struck += len(life.crash_points.struck)
+            self._injected += len(life.crash_points.injected)
             life.store.close()
         self.clock.advance(LONGEST_LIFE_S)
-        found = list(left_alone(self.clock.now(), self.monitor.money.ours(self.clock.now())))
-        self.lives = [self._birth(life.holder, 0.0) for life in self.lives]
+        found = list(check_abandoned(self.clock.now(), self.monitor.money.ours(self.clock.now())))
+        self.lives = [self._start_daemon(life.holder, 0.0) for life in self.lives]
         return found
 
     # --------------------------------------------------------------------------------------------------------- clients
     def _clients(self) -> None:
-        """Stubborn clients: each submits until it hears that its job was taken in, some once more, some cancel."""
+        """Act as persistent clients: submit until the job is confirmed, sometimes again, and cancel some jobs."""
         now_s = self._elapsed_s()
         for job in self.world.jobs:
-            if self._away or now_s < job.at_s:
+            if self._database_away or now_s < job.at_s:
                 continue
             if job.token not in self._accepted or self._happens(0.02):
-                self._try(lambda job=job: self._submit(job))  # type: ignore[misc]
+                self._as_client(lambda job=job: self._submit(job))  # type: ignore[misc]
             cancel = job.cancel_at_s is not None and now_s >= job.cancel_at_s
             if cancel and job.token in self._accepted and job.token not in self._cancelled:
-                self._try(lambda job=job: self._cancel(job))  # type: ignore[misc]
+                self._as_client(lambda job=job: self._cancel(job))  # type: ignore[misc]
 
-    def _try(self, call: Callable[[], object]) -> None:
+    def _as_client(self, call: Callable[[], object]) -> None:
         try:
             call()
-        except StoreError as trouble:
-            self._say(f"a client is told: {trouble}")
+        except StoreError as error:
+            self._log(f"a client's call fails: {error}")
         except Killed as where:
-            self._rebirth(0, str(where))
+            self._restart_killed(0, str(where))
 
-    def _submit(self, job: Coming) -> None:
+    def _submit(self, job: PlannedJob) -> None:
         life = self.lives[0]
-        wanted = Submission(spec=job.spec, actor=job.spec.user, token=job.token)
-        (made,) = life.store.submit([wanted], life.clock.now())
+        submission = Submission(spec=job.spec, actor=job.spec.user, token=job.token)
+        (made,) = life.store.submit([submission], life.clock.now())
         if self._accepted.setdefault(job.token, made.id) != made.id:
-            self.bugs.append(f"twice: {job.token} is {self._accepted[job.token]} and {made.id}")
-        self.monitor.accepted[made.id] = wanted
+            self.bugs.append(f"duplicate job: {job.token} is {self._accepted[job.token]} and {made.id}")
+        self.monitor.accepted[made.id] = submission
 
-    def _cancel(self, job: Coming) -> None:
+    def _cancel(self, job: PlannedJob) -> None:
         life = self.lives[0]
         life.store.request_cancel(self._accepted[job.token], job.spec.user, life.clock.now())
         self._cancelled.add(job.token)
-        self._say(f"{self._accepted[job.token]} is cancelled")
+        self._log(f"{self._accepted[job.token]} is cancelled")
 
-    def _say(self, what: str) -> None:
-        self.tell(f"{self.cycles:4d} {self.clock.now() - self.world.starts_at:8.1f} s  {what}")
-
-
-def _booked(daemon: Controller) -> Booked:
-    return Booked(spend=daemon.last_spend, at=daemon.last_snapshot.now, seq=daemon.read_up_to)
+    def _log(self, text: str) -> None:
+        self.log(f"{self.cycles:4d} {self.clock.now() - self.world.starts_at:8.1f} s  {text}")
 
 
-def _spot_volatility(cloud: Mapping[str, Any]) -> float:
-    return float(cloud["spot"]["volatility"]) if "spot" in cloud["markets"] else 0.0
-
-
-def _dearest(cloud: Mapping[str, Any]) -> float:
-    return 1.2 * max(float(each["usd_per_h"]) for each in cloud["types"].values())
-
-
-def _told_for_s(cloud: Mapping[str, Any]) -> float:
-    return float(cloud["keep_terminated_s"])
-
-
-def silent(_: object) -> None:
+def ignore(_: object) -> None:
     """Do nothing."""
 
 
 @contextmanager
-def soaking(seed: int, tamper: Tamper = silent, tell: Tell = silent, place: Path | None = None) -> Iterator[Soak]:
-    """Open the world of a seed for a block, in a folder in ``place``, or in memory where there is such a place."""
-    logging.getLogger("hcloud").addHandler(_NO_LOG)  # a verdict tells what is wrong; the rest was planted
+def open_soak(
+    seed: int, tamper: Tamper = ignore, log: LogLine = ignore, place: Path | None = None
+) -> Iterator[SoakRun]:
+    """Open the world of a seed for a block, in a folder in ``place``, or in memory if possible."""
+    logging.getLogger("hcloud").addHandler(_NO_LOG)  # the result says what is wrong; errors in the log were injected
     with folder_in(place) as made:
-        soak = Soak(draw_world(seed), made, tamper, tell)
+        soak = SoakRun(draw_world(seed), made, tamper, log)
         try:
             yield soak
         finally:
             soak.close()
 
 
-def soak_seed(
-    seed: int, most: int = MOST_CYCLES, tamper: Tamper = silent, tell: Tell = silent, place: Path | None = None
+def run_seed(
+    seed: int, most: int = CYCLES_MAX, tamper: Tamper = ignore, log: LogLine = ignore, place: Path | None = None
 ) -> SoakResult:
     """Run the world of a seed, to its end or for ``most`` cycles."""
-    with soaking(seed, tamper, tell, place) as soak:
+    with open_soak(seed, tamper, log, place) as soak:
         return soak.run(most)

@@ -1,4 +1,4 @@
-"""Small worlds drawn from a seed: clouds full of trouble, policies, jobs of every kind; equal seeds, equal worlds."""
+"""Small worlds drawn from a seed: clouds with scripted faults, policies, and jobs of every kind."""
 
 from __future__ import annotations
 
@@ -24,33 +24,35 @@ from hcloud.fake_runner.runner import Work, read_work
 from hcloud.planner.make import OPTIONAL_STAGES
 from hcloud.provider import UnitSpec
 from hcloud.spec.policy import Policy, parse_policy
-from lab.soak.planted_defects import DEEDS, DEFECT
+from lab.soak.planted_defects import DEFECT, FAILING_STEPS
 
-TROUBLED_S = 240.0
-"""For so long the clouds make trouble, and the world does."""
+FAULTS_LAST_S = 240.0
+"""Faults occur only in the first part of a run."""
 DAY_STARTS_AT = (1_900_022_400.0, 1_901_232_000.0)
-"""Midnights: an ordinary one, and the first of a month (2030-04-01)."""
-ON_TERM, THIRST, DESERVES = "ON_TERM", "THIRST", "deserves"
-"""Of a soak job: environment variables that say what TERM does to it, and with how many vCPUs it is as quick as it is
-to be (a service; more than it asks for); a tag that says how it must end."""
+"""Two midnights: an ordinary one, and the first of a month (2030-04-01)."""
+ON_TERM, NEEDED_VCPUS, EXPECTED = "ON_TERM", "THIRST", "deserves"
+"""Names on a soak job. The environment says how it reacts to TERM, and the vCPUs a service needs to meet its latency
+(more than it requests). The tag says how the job must end."""
 PATIENT = Retries(limits={cause.value: 1000 for cause in FailureCause}, backoff_s=1.0, backoff_cap_s=10.0)
 STRATEGIES = ("best_value", "best_value", "odf", "odm", "hf", "hm")
 ORDERS = ("least_loaded", "first_fit", "random", "paragon", "quasar")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Coming:
-    """A job that a client submits ``at_s`` after the beginning, and asks to cancel then, if ever."""
+class PlannedJob:
+    """A job that a client submits, and perhaps cancels."""
 
     at_s: float
+    """Submission, in seconds from the start."""
     spec: JobSpec
     token: str
     cancel_at_s: float | None = None
+    """Cancellation, in seconds from the start; None: never."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Dangers:
-    """Chances per cycle, while there is trouble; and whether two daemons share the database."""
+class FaultRates:
+    """Chances of each fault per cycle while faults last, and switches for a whole world."""
 
     kill: float
     pause: float
@@ -65,63 +67,68 @@ class Dangers:
     clock_step: float
     policy: float
     operator_pause: float
-    twins: bool
-    others: float
-    """Somebody else launches a machine on the account."""
-    orders: float
-    """An operator drains or destroys a machine, or takes an order back."""
-    nights: float
+    two_daemons: bool
+    """Two daemons share the database."""
+    foreign_launches: float
+    """Another tenant launches a machine on the account."""
+    directives: float
+    """An operator drains or destroys a machine, or withdraws a directive."""
+    midnight_jumps: float
     """Nothing happens until about midnight."""
-    deserted: bool
-    """All daemons are away after the trouble, for longer than any machine may live."""
-    stiff: float = 0.0
-    """A machine begins to refuse to bound units anew, for good."""
+    abandoned: bool
+    """After the faults, all daemons are down for longer than any machine may live."""
+    refused_resizes: float = 0.0
+    """A machine starts to refuse every resize of its units."""
     failing_stage: str = ""
-    """Planning fails in this stage of it; with which jobs, their tags say."""
+    """Planning fails in this stage; tags say on which jobs it fails."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SoakWorld:
-    """All that a soak run depends on. ``clouds`` are mock providers' settings by name; the first policy is in force."""
+    """All inputs of a soak run."""
 
     seed: int
     starts_at: float
     clouds: Mapping[str, Mapping[str, object]]
+    """Settings of mock providers by name."""
     policies: tuple[Policy, ...]
-    jobs: tuple[Coming, ...]
-    dangers: Dangers
+    """The first one is in force at the start."""
+    jobs: tuple[PlannedJob, ...]
+    fault_rates: FaultRates
 
 
 def draw_world(seed: int) -> SoakWorld:
     """Return the world of a seed."""
     rng, more = np.random.default_rng([seed, 77]), np.random.default_rng([seed, 79])
-    dangers = _dangers(rng, more)
+    rates = _draw_rates(rng, more)
     names = ["mock"] if rng.random() < 0.7 else ["alpha", "beta"]
     usd_per_h = float(rng.choice([3.6, 18.0]))
-    clouds = {name: _cloud_more(more, _cloud(rng, seed, usd_per_h)) for name in names}
-    many = 1 if dangers.policy == 0 else 4
-    limits = _Limits.draw(more, usd_per_h, nights=dangers.nights > 0)
+    clouds = {name: _extend_cloud(more, _cloud(rng, seed, usd_per_h)) for name in names}
+    policy_count = 1 if rates.policy == 0 else 4
+    limits = _Limits.draw(more, usd_per_h, nights=rates.midnight_jumps > 0)
     world = SoakWorld(
         seed=seed,
-        starts_at=_start(rng),
+        starts_at=_start_time(rng),
         clouds=clouds,
-        policies=tuple(_policy(rng, names, n, usd_per_h, limits) for n in range(many)),
-        jobs=tuple(_job_more(more, _job(rng, n), usd_per_h, limits) for n in range(int(rng.integers(3, 11)))),
-        dangers=dangers,
+        policies=tuple(_policy(rng, names, n, usd_per_h, limits) for n in range(policy_count)),
+        jobs=tuple(_extend_job(more, _job(rng, n), usd_per_h, limits) for n in range(int(rng.integers(3, 11)))),
+        fault_rates=rates,
     )
-    thirst = np.random.default_rng([seed, 82])
-    world = _thirsty(thirst, world) if thirst.random() < 0.3 else world
-    defects = np.random.default_rng([seed, 83])
-    world = _with_defects(defects, world) if defects.random() < 0.2 else world
-    clumsy = np.random.default_rng([seed, 84])
-    world = _clumsy(clumsy, world) if clumsy.random() < 0.25 else world
-    crowded = np.random.default_rng([seed, 85])
-    return _crowded(crowded, world) if crowded.random() < 0.2 else world
+    # Each later addition has a generator of its own, so that it changes nothing else of older seeds.
+    for number, chance, change in (
+        (82, 0.3, _with_undersized_services),
+        (83, 0.2, _with_defects),
+        (84, 0.25, _with_failing_steps),
+        (85, 0.2, _with_memory_heavy_jobs),
+    ):
+        own_rng = np.random.default_rng([seed, number])
+        world = change(own_rng, world) if own_rng.random() < chance else world
+    return world
 
 
-def _crowded(rng: np.random.Generator, world: SoakWorld) -> SoakWorld:
-    """Return the world with half of its jobs in need of much memory and hardly any vCPU: the shares of those beside
-    each other are more than their machine."""
+def _with_memory_heavy_jobs(rng: np.random.Generator, world: SoakWorld) -> SoakWorld:
+    """Return the world with half of its jobs using much memory and few vCPUs, so that shares add up to more than a
+    machine."""
     jobs = list(world.jobs)
     for at in rng.permutation(len(jobs))[: (len(jobs) + 1) // 2]:
         if jobs[at].spec.resources.vcpus < 2:
@@ -129,85 +136,85 @@ def _crowded(rng: np.random.Generator, world: SoakWorld) -> SoakWorld:
     return replace(world, jobs=tuple(jobs))
 
 
-def _clumsy(rng: np.random.Generator, world: SoakWorld) -> SoakWorld:
-    """Return the world with two to four jobs with which starting, stopping, or hearing of them fails."""
+def _with_failing_steps(rng: np.random.Generator, world: SoakWorld) -> SoakWorld:
+    """Return the world with two to four jobs on which starting, stopping, observing or the like fails."""
     jobs = list(world.jobs)
     for at in rng.permutation(len(jobs))[: int(rng.integers(2, 5))]:
-        tags = {**jobs[at].spec.tags, DEFECT: str(rng.choice(DEEDS))}
+        tags = {**jobs[at].spec.tags, DEFECT: str(rng.choice(FAILING_STEPS))}
         jobs[at] = replace(jobs[at], spec=replace(jobs[at].spec, tags=tags))
     return replace(world, jobs=tuple(jobs))
 
 
 def _with_defects(rng: np.random.Generator, world: SoakWorld) -> SoakWorld:
-    """Return the world with one or two jobs that planning, or placing, fails with, or a stage that fails, or both."""
+    """Return the world with a failing stage, or with one or two jobs on which planning or placing fails, or with
+    both."""
     kind, jobs = rng.random(), list(world.jobs)
     for at in rng.permutation(len(jobs))[: int(rng.integers(1, 3))] if kind < 0.8 else ():
         job, when = jobs[at], str(rng.choice(["waiting", "running", "always", "placing"]))
         jobs[at] = replace(job, spec=replace(job.spec, tags={**job.spec.tags, DEFECT: when}))
     stage = str(rng.choice(OPTIONAL_STAGES)) if kind > 0.6 else ""
-    return replace(world, jobs=tuple(jobs), dangers=replace(world.dangers, failing_stage=stage))
+    return replace(world, jobs=tuple(jobs), fault_rates=replace(world.fault_rates, failing_stage=stage))
 
 
-def _thirsty(rng: np.random.Generator, world: SoakWorld) -> SoakWorld:
-    """Return the world with services that need more than they ask for, and policies that soon see and resize them."""
+def _with_undersized_services(rng: np.random.Generator, world: SoakWorld) -> SoakWorld:
+    """Return the world with services that need more than they request, and policies that detect and resize them
+    soon."""
 
-    def thirsty(job: Coming) -> Coming:
-        """Make it such a service, if it deserves to succeed, or leave it as it is."""
-        asked, runs_s, spec = float(rng.choice([0.5, 0.8])), float(rng.integers(40, 200)), job.spec
-        env = {**spec.env, THIRST: f"{asked * rng.uniform(1.1, 1.8):.3f}"}
-        if rng.random() < 0.3 or spec.tags[DESERVES] != "succeeded" or spec.exclusive:
+    def undersize(job: PlannedJob) -> PlannedJob:
+        vcpus, runs_s, spec = float(rng.choice([0.5, 0.8])), float(rng.integers(40, 200)), job.spec
+        env = {**spec.env, NEEDED_VCPUS: f"{vcpus * rng.uniform(1.1, 1.8):.3f}"}
+        if rng.random() < 0.3 or spec.tags[EXPECTED] != "succeeded" or spec.exclusive:
             return job
         changes: dict[str, Any] = {
             "command": ("/bin/sh", "-c", f"sleep {runs_s:g}; exit 0"),
-            "resources": replace(spec.resources, vcpus=asked),
+            "resources": replace(spec.resources, vcpus=vcpus),
             "nodes": Nodes(count=2, minimum=2) if rng.random() < 0.4 else spec.nodes,
             "target": ServiceTarget(requests_per_s=10.0, latency_ms=50.0),
             "metrics": MetricsHook(probe=("true",), every_s=5.0),
         }
         return replace(job, spec=replace(spec, env=env, **changes))
 
-    def watchful(policy: Policy) -> Policy:
-        """Let it conclude from few readings, and soon."""
+    def correct_early(policy: Policy) -> Policy:
         return replace(policy, correction=replace(policy.correction, settle_s=5.0, readings=3))
 
-    dangers = replace(world.dangers, stiff=float(rng.choice([0.0, 0.03])))
-    policies, jobs = tuple(map(watchful, world.policies)), tuple(map(thirsty, world.jobs))
-    return replace(world, policies=policies, jobs=jobs, dangers=dangers)
+    rates = replace(world.fault_rates, refused_resizes=float(rng.choice([0.0, 0.03])))
+    policies, jobs = tuple(map(correct_early, world.policies)), tuple(map(undersize, world.jobs))
+    return replace(world, policies=policies, jobs=jobs, fault_rates=rates)
 
 
-def _start(rng: np.random.Generator) -> float:
-    """Return a time, often such that a day or a month ends in the middle of the trouble."""
+def _start_time(rng: np.random.Generator) -> float:
+    """Return a start time; half of them have a day or month end while faults last."""
     midnight = float(rng.choice(DAY_STARTS_AT))
-    return midnight - float(rng.uniform(20, TROUBLED_S)) if rng.random() < 0.5 else midnight + 40_000.0
+    return midnight - float(rng.uniform(20, FAULTS_LAST_S)) if rng.random() < 0.5 else midnight + 40_000.0
 
 
-def _dangers(rng: np.random.Generator, more: np.random.Generator) -> Dangers:
-    """Return which dangers there are: each in about half of the worlds, and as often as chance will have it."""
+def _draw_rates(rng: np.random.Generator, more: np.random.Generator) -> FaultRates:
+    """Return fault rates; each fault occurs in about half of the worlds, with a random rate."""
 
-    def danger(most: float, part: float = 0.5, rng: np.random.Generator = rng) -> float:
-        """Return a rate: 0 but for a ``part`` of the worlds, there 10 to 100 % of ``most``."""
-        there, much = rng.random() < part, float(rng.uniform(0.1, 1.0))
-        return most * much if there else 0.0
+    def rate(highest: float, worlds: float = 0.5, rng: np.random.Generator = rng) -> float:
+        # 10 to 100 % of the highest rate in a share of the worlds, else 0.
+        present, factor = rng.random() < worlds, float(rng.uniform(0.1, 1.0))
+        return highest * factor if present else 0.0
 
-    return Dangers(
-        kill=danger(0.08),
-        pause=danger(0.1),
-        commit=danger(0.2),
-        database_away=danger(0.04, 0.3),
-        engine_away=danger(0.08),
-        silence=danger(0.08),
-        start=danger(0.2),
-        storm=danger(0.06),
-        death=danger(0.06),
-        sleep=danger(0.02, 0.3),
-        clock_step=danger(0.05, 0.3),
-        policy=danger(0.06, 0.5),
-        operator_pause=danger(0.04, 0.3),
-        twins=bool(rng.random() < 0.25),
-        others=danger(0.1, 0.5, more),
-        orders=danger(0.05, 0.3, more),
-        nights=danger(0.03, 0.25, more),
-        deserted=bool(more.random() < 0.2),
+    return FaultRates(
+        kill=rate(0.08),
+        pause=rate(0.1),
+        commit=rate(0.2),
+        database_away=rate(0.04, 0.3),
+        engine_away=rate(0.08),
+        silence=rate(0.08),
+        start=rate(0.2),
+        storm=rate(0.06),
+        death=rate(0.06),
+        sleep=rate(0.02, 0.3),
+        clock_step=rate(0.05, 0.3),
+        policy=rate(0.06, 0.5),
+        operator_pause=rate(0.04, 0.3),
+        two_daemons=bool(rng.random() < 0.25),
+        foreign_launches=rate(0.1, 0.5, more),
+        directives=rate(0.05, 0.3, more),
+        midnight_jumps=rate(0.03, 0.25, more),
+        abandoned=bool(more.random() < 0.2),
     )
 
 
@@ -235,42 +242,37 @@ def _cloud(rng: np.random.Generator, seed: int, usd_per_h: float) -> dict[str, A
         "spot": {"volatility": float(rng.choice([0.0, 0.3])), "step_s": 60, "notice_s": float(rng.choice([5.0, 30.0]))},
         "quality": {"spread": float(rng.choice([0.0, 0.2]))},
         "throttle": {"calls_per_s": 2.0, "burst": 5} if rng.random() < 0.15 else {},
-        "script": _script(rng, zones),
+        "script": [_draw_fault(rng, zones) for _ in range(int(rng.integers(0, 14)))],
     }
 
 
-def _cloud_more(rng: np.random.Generator, cloud: dict[str, Any]) -> dict[str, Any]:
-    """Return the cloud with how long its machines live without a word from their daemon (None: to their expiry), with
-    listings that name machines of others as well, and perhaps with a machine that never boots when all else is calm."""
-    careless = [_others_listed(rng) for _ in range(int(rng.integers(0, 3)))]
+def _extend_cloud(rng: np.random.Generator, cloud: dict[str, Any]) -> dict[str, Any]:
+    """Return the cloud with a lease that expires without contact (None: the full expiry), foreign machines in listings,
+    and perhaps a machine that never boots once other faults are over."""
+    listings = [_foreign_listing(rng) for _ in range(int(rng.integers(0, 3)))]
     lease_s = [None, 150.0, 400.0][int(rng.integers(0, 3))]
     late = np.random.default_rng([cloud["seed"], 80])
-    lame = [{"kind": "never_boot", "from_s": TROUBLED_S * late.uniform(0.6, 1.0)}] if late.random() < 0.3 else []
-    return {**cloud, "lease_s": lease_s, "script": [*cloud["script"], *careless, *lame]}
+    no_boot = [{"kind": "never_boot", "from_s": FAULTS_LAST_S * late.uniform(0.6, 1.0)}] if late.random() < 0.3 else []
+    return {**cloud, "lease_s": lease_s, "script": [*cloud["script"], *listings, *no_boot]}
 
 
-def _others_listed(rng: np.random.Generator) -> dict[str, Any]:
-    from_s = float(rng.uniform(0, 0.8 * TROUBLED_S))
+def _foreign_listing(rng: np.random.Generator) -> dict[str, Any]:
+    from_s = float(rng.uniform(0, 0.8 * FAULTS_LAST_S))
     return {"kind": "list_others", "times": None, "from_s": from_s, "to_s": from_s + float(rng.uniform(5, 100))}
 
 
-def _script(rng: np.random.Generator, zones: Sequence[str]) -> list[dict[str, Any]]:
-    """Return troubles that come over the cloud, each for a while, all over after TROUBLED_S."""
-    return [_fault(rng, zones) for _ in range(int(rng.integers(0, 14)))]
-
-
-def _fault(rng: np.random.Generator, zones: Sequence[str]) -> dict[str, Any]:
+def _draw_fault(rng: np.random.Generator, zones: Sequence[str]) -> dict[str, Any]:
     kinds = (
         "throttle", "be_away", "run_out", "exceed_quota", "reject", "lose_request", "lose_reply", "answer_late",
         "list_partly", "list_late", "never_boot", "die", "preempt",
     )  # fmt: skip
     kind = str(rng.choice(kinds))
-    from_s = float(rng.uniform(0, 0.8 * TROUBLED_S))
+    from_s = float(rng.uniform(0, 0.8 * FAULTS_LAST_S))
     fault: dict[str, Any] = {
         "kind": kind,
         "times": None if rng.random() < 0.3 else int(rng.integers(1, 4)),
         "from_s": from_s,
-        "to_s": min(TROUBLED_S, from_s + float(rng.uniform(5, 100))),
+        "to_s": min(FAULTS_LAST_S, from_s + float(rng.uniform(5, 100))),
         "delay_s": float(rng.uniform(1, 30)),
     }
     return fault | ({"zone": str(rng.choice(zones))} if kind != "reject" and rng.random() < 0.3 else {})
@@ -279,7 +281,7 @@ def _fault(rng: np.random.Generator, zones: Sequence[str]) -> dict[str, Any]:
 # ------------------------------------------------------------------------------------------------------------- policies
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Limits:
-    """What all policies of a world have in common, so that it holds whichever is in force. Empty: nothing."""
+    """Limits that all policies of a world share, so that they hold whichever is in force. Empty: none."""
 
     budgets: Mapping[str, Any]
     caps: Mapping[str, Any]
@@ -287,7 +289,7 @@ class _Limits:
 
     @classmethod
     def draw(cls, rng: np.random.Generator, usd_per_h: float, *, nights: bool) -> _Limits:
-        """Return limits of users in half of the worlds; where days pass, a month has hardly more than a day."""
+        """Return limits of users in half of the worlds. If days pass, a month's limit is little more than a day's."""
         day_usd = usd_per_h * float(rng.choice([0.25, 0.6]))
         per_user: dict[str, Any] = {
             "default": {"per_day_usd": usd_per_h * float(rng.choice([0.05, 0.1, 0.3]))},
@@ -339,7 +341,7 @@ def _allow(rng: np.random.Generator, providers: Sequence[str]) -> dict[str, Any]
 
 
 def _budgets(rng: np.random.Generator, usd_per_h: float) -> dict[str, Any]:
-    """Return limits from hardly enough for one machine's horizon to plenty."""
+    """Return budgets from hardly enough for one lease of a machine to plenty."""
     per_day_usd = usd_per_h * float(rng.choice([0.25, 0.6, 3.0]))
     choice = rng.random()
     if choice < 0.3:
@@ -359,12 +361,12 @@ def _profiling(rng: np.random.Generator) -> dict[str, Any]:
 
 
 # ----------------------------------------------------------------------------------------------------------------- jobs
-def _job(rng: np.random.Generator, number: int) -> Coming:
+def _job(rng: np.random.Generator, number: int) -> PlannedJob:
     run_s, kind = float(rng.integers(2, 90)), rng.random()
     fails, too_big, impatient = kind < 0.1, 0.1 <= kind < 0.13, 0.13 <= kind < 0.25
-    deserves = "failed" if fails or too_big else "any" if impatient else "succeeded"
+    expected = "failed" if fails or too_big else "any" if impatient else "succeeded"
     script = f"sleep {run_s:g}; exit {3 if fails else 0}"
-    # What is no fault of the job's must not be counted as one: none may fail by itself even once.
+    # Failures that are not the job's fault must not count against it, so only its own exit code may fail it.
     limits = {each.value: 0 if each is FailureCause.EXIT_CODE else 1000 for each in FailureCause}
     target = _target(rng, run_s)
     spec = JobSpec(
@@ -375,7 +377,7 @@ def _job(rng: np.random.Generator, number: int) -> Coming:
         resources=Resources(vcpus=64.0 if too_big else float(rng.choice([0.5, 1.0, 1.8])), memory_mib=900),
         nodes=_nodes(rng),
         env={ON_TERM: str(rng.choice(["ends", "ends", "ignores"]))},
-        tags={DESERVES: deserves},
+        tags={EXPECTED: expected},
         priority=int(rng.integers(0, 3)),
         interruptible=bool(rng.random() < 0.8),
         retries=Retries() if impatient else Retries(limits=limits, backoff_s=1.0, backoff_cap_s=10.0),
@@ -383,21 +385,21 @@ def _job(rng: np.random.Generator, number: int) -> Coming:
         metrics=MetricsHook(probe=("true",), every_s=5.0) if isinstance(target, ServiceTarget) else None,
         exclusive=bool(rng.random() < 0.1),
     )
-    at_s = float(rng.choice([0.0, rng.uniform(0, 0.7 * TROUBLED_S)]))
+    at_s = float(rng.choice([0.0, rng.uniform(0, 0.7 * FAULTS_LAST_S)]))
     cancel_at_s = at_s + float(rng.uniform(0, 100)) if rng.random() < 0.15 else None
-    return Coming(at_s=at_s, spec=spec, token=f"token-{number}", cancel_at_s=cancel_at_s)
+    return PlannedJob(at_s=at_s, spec=spec, token=f"token-{number}", cancel_at_s=cancel_at_s)
 
 
-def _job_more(rng: np.random.Generator, job: Coming, usd_per_h: float, limits: _Limits) -> Coming:
-    """Return the job, perhaps with a budget of its own (which may be too small), demands on its machine, or longer."""
-    wants = rng.random()
-    if wants < 0.1:
-        tags = {**job.spec.tags, DESERVES: "any"}
+def _extend_job(rng: np.random.Generator, job: PlannedJob, usd_per_h: float, limits: _Limits) -> PlannedJob:
+    """Return the job, perhaps with its own (small) budget, with required machine types, or with a longer run time."""
+    choice = rng.random()
+    if choice < 0.1:
+        tags = {**job.spec.tags, EXPECTED: "any"}
         return replace(job, spec=replace(job.spec, budget_usd=usd_per_h * float(rng.choice([0.002, 0.01])), tags=tags))
-    if wants < 0.2 and job.spec.resources.vcpus < 2:
+    if choice < 0.2 and job.spec.resources.vcpus < 2:
         return replace(job, spec=replace(job.spec, instance_types=("m.one", "m.l*")))
-    if wants < (0.6 if "per_user" in limits.budgets else 0.35) and job.spec.tags[DESERVES] == "succeeded":
-        longer_s = float(rng.integers(100, 500))  # longer than most machines are paid ahead
+    if choice < (0.6 if "per_user" in limits.budgets else 0.35) and job.spec.tags[EXPECTED] == "succeeded":
+        longer_s = float(rng.integers(100, 500))  # longer than most leases
         return replace(job, spec=replace(job.spec, command=("/bin/sh", "-c", f"sleep {longer_s:g}; exit 0")))
     return job
 
@@ -419,9 +421,9 @@ def _nodes(rng: np.random.Generator) -> Nodes:
 
 
 def work_of(unit: UnitSpec) -> Work:
-    """Return what a unit's little script does, what TERM does to it, and how quick it is with what it has got."""
+    """Return what a unit's script does, how it reacts to TERM, and how fast a service is with its vCPUs."""
     work = read_work(unit)
-    if THIRST in unit.env:
-        latency_ms = 20.0 if unit.resources.vcpus >= float(unit.env[THIRST]) else 200.0
+    if NEEDED_VCPUS in unit.env:
+        latency_ms = 20.0 if unit.resources.vcpus >= float(unit.env[NEEDED_VCPUS]) else 200.0
         work = replace(work, requests_per_s=10.0, latency_ms=dict.fromkeys(("50", "95", "99"), latency_ms))
     return replace(work, on_term="ignores") if unit.env.get(ON_TERM) == "ignores" else work

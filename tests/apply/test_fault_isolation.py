@@ -51,7 +51,7 @@ def told(site: Deployment) -> list[tuple[str | None, str]]:
 
 
 # ------------------------------------------------------------------------------------------------------ whole daemons
-@pytest.mark.parametrize(("deed", "what"), [("hearing", "reading"), ("ending", "recording")])
+@pytest.mark.parametrize(("deed", "what"), [("observing", "reading"), ("ending", "recording")])
 def test_a_unit_whose_end_cannot_be_recorded_hides_no_other_and_loses_nothing(
     site: Deployment, deed: str, what: str
 ) -> None:
@@ -68,7 +68,7 @@ def test_a_unit_whose_end_cannot_be_recorded_hides_no_other_and_loses_nothing(
 
 
 def test_it_is_told_again_while_it_lasts(site: Deployment) -> None:
-    site.submit(tags={DEFECT: "hearing"})
+    site.submit(tags={DEFECT: "observing"})
     plant(site)
     site.until(lambda: told(site))
     site.scene.clock.advance(QUARANTINE_S)
@@ -272,7 +272,7 @@ def test_what_could_not_be_told_is_told_later(site: Deployment, monkeypatch: pyt
         honest(txn, what, trouble)
 
     monkeypatch.setattr(registry, "_emit_failure", emit)
-    site.submit(tags={DEFECT: "hearing"})
+    site.submit(tags={DEFECT: "observing"})
     plant(site)
     with pytest.raises(StoreBusy):
         site.cycle(times=60)

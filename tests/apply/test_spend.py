@@ -16,7 +16,7 @@ from hcloud.core.clock import ManualClock
 from hcloud.core.model import Event, EventKind, JobState
 from hcloud.planner.snapshot import Spend
 from hcloud.spend_ledger import SpendLedger
-from lab.soak.reference_accounts import Accounts
+from lab.soak.reference_accounts import ReferenceAccounts
 from tests.apply.conftest import MakeDeployment
 from tests.apply.deployment import Deployment, deployment
 
@@ -155,7 +155,7 @@ def test_of_a_machine_that_many_share_for_days_all_is_paid_once(memory_mib: int)
         if n > 1:
             log.append(_unit(EventKind.UNIT_ENDED, f"job-{n - 2}", "inst-1", f"user{(n - 2) % 3}", at))
             log.append(Event(at=at, kind=EventKind.JOB_FINISHED, job_id=f"job-{n - 2}"))
-    now, book, accounts = NEW_YEAR + 300 * 900.0, _book(*log), Accounts().follow(log[:2])
+    now, book, accounts = NEW_YEAR + 300 * 900.0, _book(*log), ReferenceAccounts().follow(log[:2])
     accounts.follow(each for each in log[2:] if each.kind is not EventKind.JOB_FINISHED)
     assert book.spend(now).by_user_month_usd == pytest.approx(dict(accounts.user_usd(0.0, now)))
     due = accounts.job_usd(now)

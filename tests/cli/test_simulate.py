@@ -127,7 +127,7 @@ def test_scenario_by_name_is_shown_as_a_table(shell_with_files: Shell) -> None:
         (["hcloud-statik"], "there is no scenario 'hcloud-statik'; did you mean 'hcloud-static'?"),
         (["none.csv"], "none.csv: no such file"),
         (["static", "--cycle", "0"], "invalid value for '--cycle': 0.0 is not in the range"),
-        (["cloud.yaml"], "cloud.yaml:2: types: there is no such key; known here: jobs, load, name"),
+        (["cloud.yaml"], "cloud.yaml:2: types: unknown key; known here: jobs, load, name"),
         (["jobs.txt"], "jobs.txt: a workload file must be a scenario (.yaml), a job log (.swf or .swf.gz) or a list"),
         (["jobs.csv", "--policy", "none.yaml"], "none.yaml"),
         (["jobs.csv", "--reserved", "many"], "--reserved 'many': must be TYPE=COUNT"),
@@ -164,7 +164,7 @@ def test_scenario_by_name_is_shown_as_a_table(shell_with_files: Shell) -> None:
         (["jobs.csv", "--out", "/dev/full"], "--out /dev/full is not a directory"),
         (
             ["static", "--share", "1e-5", "--hours", "0.01"],
-            "hcloud: static: there is no job in --share 1e-05 of its load for --hours 0.01; make one of them larger",
+            "hcloud: static: --share 1e-05 for --hours 0.01 has no job; increase one of them",
         ),
         (["torn.csv.gz"], "torn.csv.gz: cannot be unpacked (Compressed file ended before"),
         (["plain.swf.gz"], "plain.swf.gz: cannot be unpacked (Not a gzipped file"),
@@ -308,7 +308,7 @@ def test_times_bound_is_rounded_in_tables_only(shell_with_files: Shell) -> None:
     assert all(each != round(each, 2) for each in times)
     rows = [line.split() for line in shown.splitlines() if line.startswith(("mine  ", "peer:on-demand-only  "))]
     assert [row[3] for row in rows] == [f"{each:.2f}" for each in times]
-    assert "\npeer:NAME: placement and buying rules re-implemented here" in shown
+    assert "\npeer:NAME: a tool's placement and purchasing rules, re-implemented" in shown
 
 
 @pytest.mark.parametrize("peers", [[], ["peer:on-demand-only"]])
@@ -339,7 +339,7 @@ def test_several_seeds_show_means_rows_by_seed_and_differences(shell_with_files:
         assert ("times_bound" in row) == ("unused_commitment_usd" in row) == bool(peers)
         for name in ("times_bound", "unused_commitment_usd", "used_once_pct") if peers else ():
             assert row[name] == pytest.approx((first[name] + second[name]) / 2)
-    assert any(note.startswith("cheapest, beside mine: cost ") for note in document["notes"])
+    assert any(note.startswith("cheapest compared with mine: cost ") for note in document["notes"])
     assert {"cost.svg", "targets.svg", "outcome.csv"} <= {
         path.name for path in (shell_with_files.directory / "made").iterdir()
     }

@@ -1,1 +1,1 @@
-"""Tests of the laboratory."""
+"""Tests of the lab commands."""

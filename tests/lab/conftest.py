@@ -1,4 +1,4 @@
-"""The laboratory's commands as processes of their own."""
+"""Lab commands as separate processes."""
 
 import os
 import subprocess
@@ -11,12 +11,12 @@ import pytest
 
 @dataclass
 class LabShell:
-    """Runs ``python -m lab.<command>`` in a directory of its own."""
+    """Runs ``python -m lab.<command>`` in its own directory."""
 
     directory: Path
 
     def start(self, command: str, *arguments: str, **changes: str) -> subprocess.Popen[str]:
-        """Begin a command; its standard streams are pipes."""
+        """Start a command with pipes as standard streams."""
         return subprocess.Popen(
             [sys.executable, "-m", f"lab.{command}", *arguments],
             cwd=self.directory,
@@ -28,7 +28,7 @@ class LabShell:
         )
 
     def run(self, command: str, *arguments: str, exit_code: int = 0, **changes: str) -> tuple[str, str]:
-        """Run a command to its end; return what it wrote on both streams."""
+        """Run a command to its end; return its standard output and error."""
         out, err = (running := self.start(command, *arguments, **changes)).communicate(timeout=120)
         assert running.returncode == exit_code, out + err
         return out, err

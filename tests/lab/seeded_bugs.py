@@ -1,4 +1,4 @@
-"""Daemons with one bug each, for soak runs: which promise finds it out is told in ``test_soak``."""
+"""Daemons with one seeded bug each, for soak runs; ``test_soak`` says which invariant detects each bug."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ Bug = Callable[[Controller, pytest.MonkeyPatch], object]
 
 
 # ------------------------------------------------------------------------------------------------------ rows and plans
-def places_too_much(daemon: Controller, _: pytest.MonkeyPatch) -> None:
+def overcommits_machines(daemon: Controller, _: pytest.MonkeyPatch) -> None:
     units = daemon.applier.units
     honest = units.record_place
 
@@ -54,7 +54,7 @@ def places_too_much(daemon: Controller, _: pytest.MonkeyPatch) -> None:
     daemon.applier.units = changed_by(units, record_place=record_place)
 
 
-def sees_the_past(daemon: Controller, _: pytest.MonkeyPatch) -> None:
+def serves_stale_rows(daemon: Controller, _: pytest.MonkeyPatch) -> None:
     honest, seen = daemon.store.live, [daemon.store.live()]
 
     def live() -> Any:
@@ -65,7 +65,7 @@ def sees_the_past(daemon: Controller, _: pytest.MonkeyPatch) -> None:
     daemon.store.live = live  # type: ignore[method-assign]
 
 
-def ends_machines_without_intent(daemon: Controller, _: pytest.MonkeyPatch) -> None:
+def terminates_without_intent(daemon: Controller, _: pytest.MonkeyPatch) -> None:
     honest = daemon.applier.machines
 
     def record_terminate(txn: Transaction, action: Terminate, policy: Policy) -> None:
@@ -76,12 +76,12 @@ def ends_machines_without_intent(daemon: Controller, _: pytest.MonkeyPatch) -> N
     daemon.applier.machines = changed_by(honest, record_terminate=record_terminate)
 
 
-def explains_nothing(daemon: Controller, _: pytest.MonkeyPatch) -> None:
-    _without(daemon, Wait)
+def records_no_wait_reasons(daemon: Controller, _: pytest.MonkeyPatch) -> None:
+    _drop_actions(daemon, Wait)
 
 
-def never_queues_again(daemon: Controller, patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(lab.soak.run, "MOST_CALM_CYCLES", 60)  # more than healthy ones take
+def never_requeues(daemon: Controller, patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(lab.soak.run, "CALM_CYCLES_MAX", 60)  # more than healthy ones take
     honest = daemon.planner
 
     def plan(snapshot: Snapshot, policy: Policy, rng: Any) -> Plan:
@@ -91,7 +91,7 @@ def never_queues_again(daemon: Controller, patch: pytest.MonkeyPatch) -> None:
     daemon.planner = plan
 
 
-def queues_without_a_word(daemon: Controller, _: pytest.MonkeyPatch) -> None:
+def queues_without_event(daemon: Controller, _: pytest.MonkeyPatch) -> None:
     honest = daemon.applier._rows
 
     def rows(plan: Plan, refused: list[Refusal], lease: LeaderLease | None) -> list[Action]:
@@ -105,7 +105,7 @@ def queues_without_a_word(daemon: Controller, _: pytest.MonkeyPatch) -> None:
     daemon.applier._rows = rows  # type: ignore[method-assign]
 
 
-def leads_for_ever(daemon: Controller, _: pytest.MonkeyPatch) -> None:
+def never_loses_lead(daemon: Controller, _: pytest.MonkeyPatch) -> None:
     store = daemon.store
     acquire, transaction = store.acquire_lease, store.transaction
     store.transaction = lambda now, lease=None: transaction(now)  # type: ignore[method-assign]
@@ -118,7 +118,7 @@ def leads_for_ever(daemon: Controller, _: pytest.MonkeyPatch) -> None:
     store.renew_lease = lambda lease, now, ttl_s: replace(lease, until=now + ttl_s)  # type: ignore[method-assign]
 
 
-def fails_in_the_cycle(daemon: Controller, _: pytest.MonkeyPatch) -> None:
+def fails_in_cycle(daemon: Controller, _: pytest.MonkeyPatch) -> None:
     def snapshot() -> Snapshot:
         raise ZeroDivisionError("a bug")
 
@@ -139,24 +139,24 @@ def forgets_cancellations(daemon: Controller, _: pytest.MonkeyPatch) -> None:
     daemon.store.request_cancel = request_cancel  # type: ignore[method-assign]
 
 
-def is_deaf_to_operators(daemon: Controller, _: pytest.MonkeyPatch) -> None:
+def ignores_pause(daemon: Controller, _: pytest.MonkeyPatch) -> None:
     daemon.store.get_meta = lambda key: ""  # type: ignore[method-assign]
 
 
-def buys_anything(daemon: Controller, _: pytest.MonkeyPatch) -> None:
+def ignores_allow_list(daemon: Controller, _: pytest.MonkeyPatch) -> None:
     _plan_under(daemon, lambda policy: replace(policy, allow=Allow()))
 
 
-def spends_anything(daemon: Controller, _: pytest.MonkeyPatch) -> None:
+def ignores_budgets(daemon: Controller, _: pytest.MonkeyPatch) -> None:
     _plan_under(daemon, lambda policy: replace(policy, budgets=Budgets()))
 
 
-def spends_anything_of_users(daemon: Controller, _: pytest.MonkeyPatch) -> None:
-    """Keeps to what all may spend together, but not to what each may."""
+def ignores_user_budgets(daemon: Controller, _: pytest.MonkeyPatch) -> None:
+    """Keeps total budgets, but not those of users."""
     _plan_under(daemon, lambda policy: replace(policy, budgets=replace(policy.budgets, per_user={})))
 
 
-def lets_jobs_outspend_their_budgets(daemon: Controller, _: pytest.MonkeyPatch) -> None:
+def ignores_job_budgets(daemon: Controller, _: pytest.MonkeyPatch) -> None:
     honest = daemon.planner
 
     def plan(snapshot: Snapshot, policy: Policy, rng: Any) -> Plan:
@@ -165,23 +165,23 @@ def lets_jobs_outspend_their_budgets(daemon: Controller, _: pytest.MonkeyPatch) 
     daemon.planner = plan
 
 
-def lets_users_hold_any_number(daemon: Controller, _: pytest.MonkeyPatch) -> None:
+def ignores_max_jobs_per_user(daemon: Controller, _: pytest.MonkeyPatch) -> None:
     _plan_under(daemon, lambda policy: replace(policy, caps=replace(policy.caps, max_jobs_per_user=None)))
 
 
-def buys_beyond_caps(daemon: Controller, patch: pytest.MonkeyPatch) -> None:
+def ignores_caps(daemon: Controller, patch: pytest.MonkeyPatch) -> None:
     _plan_under(daemon, lambda policy: replace(policy, caps=replace(policy.caps, max_vcpus=None)))
     patch.setattr(hcloud.apply.machines, "_refuse_beyond_caps", lambda *_: None)
 
 
-def forgets_what_was_spent_before_it_was_born(_: Controller, patch: pytest.MonkeyPatch) -> None:
-    """Reads the log, at its start, from when the first machine was asked for that is still there."""
+def forgets_spend_before_start(_: Controller, patch: pytest.MonkeyPatch) -> None:
+    """After a restart, reads the log only from the launch of the oldest machine that is still up."""
     patch.setattr(hcloud.controller, "month_start", lambda now: now)
     patch.setattr(hcloud.controller, "CLOCK_SKEW_S", 0.0)
 
 
-def forgets_machines_that_are_gone(_: Controller, patch: pytest.MonkeyPatch) -> None:
-    """Knows, after a restart, nothing of machines that began before this month and are gone."""
+def forgets_ended_machines(_: Controller, patch: pytest.MonkeyPatch) -> None:
+    """After a restart, forgets machines that started before this month and have ended."""
 
     def read_spend(store: Any, now: float) -> spend_ledger.SpendLedger:
         book, live = spend_ledger.SpendLedger(), store.live().instances
@@ -192,17 +192,17 @@ def forgets_machines_that_are_gone(_: Controller, patch: pytest.MonkeyPatch) -> 
     patch.setattr(hcloud.controller, "read_spend", read_spend)
 
 
-def begins_each_day_too_early(_: Controller, patch: pytest.MonkeyPatch) -> None:
+def starts_days_too_early(_: Controller, patch: pytest.MonkeyPatch) -> None:
     honest = spend_ledger._period
     patch.setattr(spend_ledger, "_period", lambda now: honest(now + 90.0))
 
 
-def begins_each_day_too_late(_: Controller, patch: pytest.MonkeyPatch) -> None:
+def starts_days_too_late(_: Controller, patch: pytest.MonkeyPatch) -> None:
     honest = spend_ledger._period
     patch.setattr(spend_ledger, "_period", lambda now: honest(now - 90.0))
 
 
-def drops_a_job(daemon: Controller, _: pytest.MonkeyPatch) -> None:
+def confirms_wrong_job_id(daemon: Controller, _: pytest.MonkeyPatch) -> None:
     honest = daemon.store.submit
 
     def submit(submissions: Sequence[Submission], now: float) -> Any:
@@ -212,7 +212,7 @@ def drops_a_job(daemon: Controller, _: pytest.MonkeyPatch) -> None:
     daemon.store.submit = submit  # type: ignore[method-assign]
 
 
-def writes_nothing_of_new_jobs(_: Controller, patch: pytest.MonkeyPatch) -> None:
+def logs_no_new_jobs(_: Controller, patch: pytest.MonkeyPatch) -> None:
     honest, unwritten = Transaction.emit, (EventKind.JOB_SUBMITTED, EventKind.JOB_STATE)
 
     def emit(txn: Any, kind: EventKind, **fields: Any) -> Any:
@@ -221,7 +221,7 @@ def writes_nothing_of_new_jobs(_: Controller, patch: pytest.MonkeyPatch) -> None
     patch.setattr(Transaction, "emit", emit)
 
 
-def takes_jobs_in_twice(daemon: Controller, _: pytest.MonkeyPatch) -> None:
+def accepts_jobs_twice(daemon: Controller, _: pytest.MonkeyPatch) -> None:
     honest = daemon.store.submit
     daemon.store.submit = lambda submissions, now: honest(  # type: ignore[method-assign]
         [replace(each, token=None) for each in submissions], now
@@ -229,7 +229,7 @@ def takes_jobs_in_twice(daemon: Controller, _: pytest.MonkeyPatch) -> None:
 
 
 # ------------------------------------------------------------------------------------------------- machines and units
-class Greedy(InstanceObserver):
+class ClaimsAllMachines(InstanceObserver):
     """Takes every machine of the account for its own."""
 
     def _end_orphans(self, name: str, listing: Listing, lease: LeaderLease | None) -> None:
@@ -237,12 +237,12 @@ class Greedy(InstanceObserver):
         super()._end_orphans(name, replace(listing, instances=ours), lease)
 
 
-def ends_machines_of_others(daemon: Controller, _: pytest.MonkeyPatch) -> None:
-    observes_as(Greedy)(daemon)
+def terminates_foreign_machines(daemon: Controller, _: pytest.MonkeyPatch) -> None:
+    observes_as(ClaimsAllMachines)(daemon)
 
 
 class Confused(InstanceObserver):
-    """Knows its machines by their names, which others may use as well."""
+    """Matches machines by name, which other tenants may use as well."""
 
     def listing_facts(self, name: str, listing: Listing, *rest: Any) -> Any:
         tokens = {row.id: row.token for row in self.store.live().instances if row.provider_id is None}
@@ -250,16 +250,16 @@ class Confused(InstanceObserver):
         return super().listing_facts(name, replace(listing, instances=named), *rest)
 
 
-def takes_machines_of_others_for_its_own(daemon: Controller, _: pytest.MonkeyPatch) -> None:
+def adopts_foreign_machines(daemon: Controller, _: pytest.MonkeyPatch) -> None:
     observes_as(Confused)(daemon)
 
 
-def tells_no_machine_to_live_on(daemon: Controller, _: pytest.MonkeyPatch) -> None:
+def pushes_no_leases(daemon: Controller, _: pytest.MonkeyPatch) -> None:
     daemon.lease_push = changed_by(daemon.lease_push, renew=lambda *_: {})
 
 
-def keeps_whatever_it_has(daemon: Controller, _: pytest.MonkeyPatch) -> None:
-    """Ends no idle machine, and renews them all."""
+def renews_idle_machines(daemon: Controller, _: pytest.MonkeyPatch) -> None:
+    """Terminates no idle machine and renews them all."""
     honest = daemon.planner
 
     def plan(snapshot: Snapshot, policy: Policy, rng: Any) -> Plan:
@@ -274,26 +274,26 @@ def keeps_whatever_it_has(daemon: Controller, _: pytest.MonkeyPatch) -> None:
     daemon.planner = plan
 
 
-def lets_idle_machines_be(daemon: Controller, _: pytest.MonkeyPatch) -> None:
-    """Ends no idle machine: each lives on to the end of its time."""
+def keeps_idle_machines(daemon: Controller, _: pytest.MonkeyPatch) -> None:
+    """Terminates no idle machine: each lives until its lease expires."""
     _plan_under(daemon, lambda policy: replace(policy, retention=RetentionPolicy(minimum_s=3000.0, maximum_s=3600.0)))
 
 
-def waits_for_every_boot(daemon: Controller, _: pytest.MonkeyPatch) -> None:
+def never_times_out_boots(daemon: Controller, _: pytest.MonkeyPatch) -> None:
     _plan_under(daemon, lambda policy: replace(policy, boot=replace(policy.boot, timeout_s=policy.lease.horizon_s)))
 
 
-def pays_far_ahead(daemon: Controller, _: pytest.MonkeyPatch) -> None:
-    """Lets machines live for a day, as if nothing could befall it meanwhile."""
+def leases_for_a_day(daemon: Controller, _: pytest.MonkeyPatch) -> None:
+    """Leases machines for a day, as if the daemon could not fail meanwhile."""
     _plan_under(daemon, lambda policy: replace(policy, lease=replace(policy.lease, horizon_s=86_400.0)))
 
 
-def minds_no_orders(daemon: Controller, _: pytest.MonkeyPatch) -> None:
+def ignores_directives(daemon: Controller, _: pytest.MonkeyPatch) -> None:
     honest = daemon.planner
     daemon.planner = lambda snapshot, policy, rng: honest(replace(snapshot, directives=(), backoffs=()), policy, rng)
 
 
-def buys_types_that_are_drained(daemon: Controller, patch: pytest.MonkeyPatch) -> None:
+def launches_drained_types(daemon: Controller, patch: pytest.MonkeyPatch) -> None:
     honest = daemon.planner
 
     def plan(snapshot: Snapshot, policy: Policy, rng: Any) -> Plan:
@@ -304,7 +304,7 @@ def buys_types_that_are_drained(daemon: Controller, patch: pytest.MonkeyPatch) -
     patch.setattr(hcloud.apply.machines, "refuse_drained", lambda *_: None)
 
 
-def minds_no_types(daemon: Controller, _: pytest.MonkeyPatch) -> None:
+def ignores_instance_types(daemon: Controller, _: pytest.MonkeyPatch) -> None:
     honest = daemon.planner
 
     def plan(snapshot: Snapshot, policy: Policy, rng: Any) -> Plan:
@@ -314,22 +314,22 @@ def minds_no_types(daemon: Controller, _: pytest.MonkeyPatch) -> None:
     daemon.planner = plan
 
 
-def launches_again(daemon: Controller, _: pytest.MonkeyPatch) -> None:
-    """A repeated launch is a second machine under a token of its own."""
+def retries_launch_with_new_token(daemon: Controller, _: pytest.MonkeyPatch) -> None:
+    """A retried launch creates a second machine."""
 
     def launch(cloud: Any, request: LaunchRequest) -> CloudInstance:
         known = any(m.token == request.token for m in cloud.machines(request.expires_at))
         return cloud.launch(replace(request, token=f"{request.token}-again") if known else request)
 
-    _launching(daemon, launch)
+    _launch_with(daemon, launch)
 
 
-def cloud_that_knows_no_tokens(daemon: Controller, _: pytest.MonkeyPatch) -> None:
+def cloud_ignores_tokens(daemon: Controller, _: pytest.MonkeyPatch) -> None:
     def launch(cloud: Any, request: LaunchRequest) -> CloudInstance:
         cloud._cloud.by_token.clear()
         return cloud.launch(request)
 
-    _launching(daemon, launch)
+    _launch_with(daemon, launch)
 
 
 def launches_another_type(daemon: Controller, _: pytest.MonkeyPatch) -> None:
@@ -337,11 +337,11 @@ def launches_another_type(daemon: Controller, _: pytest.MonkeyPatch) -> None:
         other = max(cloud.offers(), key=lambda offer: offer.price_usd_per_h)
         return cloud.launch(replace(request, offer=other))
 
-    _launching(daemon, launch)
+    _launch_with(daemon, launch)
 
 
-def engine_that_tells_all_of_a_name(_: Controller, patch: pytest.MonkeyPatch) -> None:
-    """Machines of others may be called as ours are."""
+def engine_renews_by_name(_: Controller, patch: pytest.MonkeyPatch) -> None:
+    """Machines of other tenants may have the same names."""
     honest = MockProvider.set_expiry
 
     def set_expiry(self: Any, expiries: Mapping[str, float]) -> frozenset[str]:
@@ -354,28 +354,28 @@ def engine_that_tells_all_of_a_name(_: Controller, patch: pytest.MonkeyPatch) ->
     patch.setattr(MockProvider, "set_expiry", set_expiry)
 
 
-def renews_beyond_what_is_paid(daemon: Controller, _: pytest.MonkeyPatch) -> None:
+def renews_longer_than_booked(daemon: Controller, _: pytest.MonkeyPatch) -> None:
     honest = daemon.runner
     daemon.runner = changed_by(honest, renew=lambda due: honest.renew({name: at + 1000 for name, at in due.items()}))
 
 
-class Gullible(InstanceObserver):
-    """Takes absence from any listing, however partial, for the end of a machine."""
+class TrustsPartialListings(InstanceObserver):
+    """Takes absence from any listing, even a partial one, for termination."""
 
     def _surely_absent(self, instance: Instance, listing: Listing, asked_at: float) -> bool:
         return instance.state is not InstanceState.REQUESTED
 
 
-def believes_any_listing(daemon: Controller, _: pytest.MonkeyPatch) -> None:
-    observes_as(Gullible)(daemon)
+def trusts_partial_listings(daemon: Controller, _: pytest.MonkeyPatch) -> None:
+    observes_as(TrustsPartialListings)(daemon)
 
 
-def believes_any_listing_and_ends_no_orphans(daemon: Controller, patch: pytest.MonkeyPatch) -> None:
-    believes_any_listing(daemon, patch)
-    patch.setattr(Gullible, "_end_orphans", lambda *_: None)
+def trusts_partial_listings_and_keeps_orphans(daemon: Controller, patch: pytest.MonkeyPatch) -> None:
+    trusts_partial_listings(daemon, patch)
+    patch.setattr(TrustsPartialListings, "_end_orphans", lambda *_: None)
 
 
-def engine_without_fences(daemon: Controller, _: pytest.MonkeyPatch) -> None:
+def engine_starts_units_twice(daemon: Controller, _: pytest.MonkeyPatch) -> None:
     honest = daemon.applier.units.runner
 
     def start(units: Sequence[Any]) -> Mapping[str, Any]:
@@ -387,14 +387,14 @@ def engine_without_fences(daemon: Controller, _: pytest.MonkeyPatch) -> None:
     daemon.applier.units.runner = changed_by(honest, start=start)
 
 
-def resizes_in_vain(daemon: Controller, _: pytest.MonkeyPatch) -> None:
+def never_applies_resizes(daemon: Controller, _: pytest.MonkeyPatch) -> None:
     def resize(units: Mapping[str, Any], **_: object) -> Mapping[str, ResizeResult]:
         return {unit: ResizeResult(outcome="resized") for unit in units}
 
     daemon.applier.units.runner = changed_by(daemon.applier.units.runner, resize=resize)
 
 
-def leaves_others_large_where_one_refused(_: Controller, patch: pytest.MonkeyPatch) -> None:
+def keeps_larger_ranks_after_refusal(_: Controller, patch: pytest.MonkeyPatch) -> None:
     def back(txn: Any, job: Any, *_: object, sure: bool) -> None:
         ranks = hcloud.apply.units._resizing(job)
         smaller = [replace(each, resources=each.resized_from or each.resources, resized_from=None) for each in ranks]
@@ -403,8 +403,8 @@ def leaves_others_large_where_one_refused(_: Controller, patch: pytest.MonkeyPat
     patch.setattr(hcloud.apply.units, "_revert_resizes", back)
 
 
-def takes_silence_for_the_end(daemon: Controller, _: pytest.MonkeyPatch) -> None:
-    """Releases what runs on a silent machine, so that it is run again elsewhere."""
+def takes_silence_for_end(daemon: Controller, _: pytest.MonkeyPatch) -> None:
+    """Releases units on a silent machine, so that they run again elsewhere."""
     honest = daemon.observer
 
     def observe(policy: Policy, lease: LeaderLease | None = None) -> Any:
@@ -420,7 +420,7 @@ def takes_silence_for_the_end(daemon: Controller, _: pytest.MonkeyPatch) -> None
     daemon.observer = changed_by(honest, observe=observe)
 
 
-def takes_units_asked_to_stop_for_ended(daemon: Controller, _: pytest.MonkeyPatch) -> None:
+def takes_stop_request_for_end(daemon: Controller, _: pytest.MonkeyPatch) -> None:
     units = daemon.applier.units
 
     def drive_stops(intents: Sequence[Intent], lease: LeaderLease | None) -> None:
@@ -434,7 +434,7 @@ def takes_units_asked_to_stop_for_ended(daemon: Controller, _: pytest.MonkeyPatc
     daemon.applier.units = changed_by(units, drive_stops=drive_stops)
 
 
-def takes_every_end_for_a_good_one(_: Controller, patch: pytest.MonkeyPatch) -> None:
+def takes_every_end_for_success(_: Controller, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Attempt, "failure", property(lambda self: None))
 
 
@@ -454,11 +454,11 @@ def _launched_for_less(book: Any, event: Any) -> None:
     spend_ledger.SpendLedger._launched(book, replace(event, fields={**event.fields, "price_usd_per_h": usd_per_h}))
 
 
-def books_whole_shares(_: Controller, patch: pytest.MonkeyPatch) -> None:
+def books_overcommitted_shares(_: Controller, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(spend_ledger.SpendLedger, "_overcharges", lambda book, now: iter(()))
 
 
-def lets_the_first_on_a_machine_pay_all(_: Controller, patch: pytest.MonkeyPatch) -> None:
+def charges_first_unit_for_all(_: Controller, patch: pytest.MonkeyPatch) -> None:
     def first_takes_it_whole(shares: Any) -> Any:
         whole = min(1.0, sum(shares))
         return (whole, *(0.0 for _ in shares[1:])) if shares else (), 1.0 - whole
@@ -466,25 +466,25 @@ def lets_the_first_on_a_machine_pay_all(_: Controller, patch: pytest.MonkeyPatch
     patch.setattr(cost, "split", first_takes_it_whole)
 
 
-class Late(InstanceObserver):
-    """Takes machines for ended only when it hears of that."""
+class ObservesEndsLate(InstanceObserver):
+    """Takes a machine for ended only once it observes that."""
 
     def listing_facts(self, name: str, listing: Listing, *rest: Any) -> Any:
         heard = tuple(replace(each, terminated_at=None) for each in listing.instances)
         return super().listing_facts(name, replace(listing, instances=heard), *rest)
 
 
-def books_machines_until_it_hears_of_their_end(daemon: Controller, _: pytest.MonkeyPatch) -> None:
-    observes_as(Late)(daemon)
+def books_machines_until_end_is_observed(daemon: Controller, _: pytest.MonkeyPatch) -> None:
+    observes_as(ObservesEndsLate)(daemon)
 
 
-def spends_any_rate(daemon: Controller, patch: pytest.MonkeyPatch) -> None:
-    """Keeps to budgets of days and months, but not to those of an hour."""
+def ignores_hourly_budget(daemon: Controller, patch: pytest.MonkeyPatch) -> None:
+    """Keeps daily and monthly budgets, but not hourly ones."""
     _plan_under(daemon, lambda policy: replace(policy, budgets=replace(policy.budgets, per_hour_usd=None)))
     patch.setattr(hcloud.apply.machines, "_refuse_beyond_caps", lambda *_: None)
 
 
-def places_on_machines_that_drain(_: Controller, patch: pytest.MonkeyPatch) -> None:
+def places_on_draining_machines(_: Controller, patch: pytest.MonkeyPatch) -> None:
     def drains_first(txn: Transaction, job: Any, action: Place, free: Mapping[str, Any]) -> None:
         for name in {rank.instance_id for rank in action.ranks}:
             drain(txn, Drain(instance_id=name, reason=Reason(code="drain", text="a bug")))
@@ -492,8 +492,8 @@ def places_on_machines_that_drain(_: Controller, patch: pytest.MonkeyPatch) -> N
     patch.setattr(hcloud.apply.units, "_refuse_unready", drains_first)
 
 
-def leaves_to_others_what_it_finds_begun(daemon: Controller, _: pytest.MonkeyPatch) -> None:
-    """Does not go on with what was asked of machines and units in an earlier life."""
+def ignores_inherited_intents(daemon: Controller, _: pytest.MonkeyPatch) -> None:
+    """Does not resume intents of an earlier process."""
     honest, seen = daemon.applier.resume, {intent.token for intent in daemon.store.live().intents}
 
     def resume(intents: Sequence[Intent], policy: Policy, lease: LeaderLease | None = None) -> int:
@@ -502,8 +502,8 @@ def leaves_to_others_what_it_finds_begun(daemon: Controller, _: pytest.MonkeyPat
     daemon.applier.resume = resume  # type: ignore[method-assign]
 
 
-def starts_each_rank_under_two_names(daemon: Controller, _: pytest.MonkeyPatch) -> None:
-    """The other name is that of the rank's next start, as after an eviction."""
+def starts_ranks_twice(daemon: Controller, _: pytest.MonkeyPatch) -> None:
+    """The second name is that of the rank's next start, as after an eviction."""
     units = daemon.applier.units
     honest = units.runner.start
 
@@ -513,7 +513,7 @@ def starts_each_rank_under_two_names(daemon: Controller, _: pytest.MonkeyPatch) 
     units.runner = changed_by(units.runner, start=start)
 
 
-def ends_machines_in_use(daemon: Controller, _: pytest.MonkeyPatch) -> None:
+def terminates_machines_in_use(daemon: Controller, _: pytest.MonkeyPatch) -> None:
     honest = daemon.planner
 
     def plan(snapshot: Snapshot, policy: Policy, rng: Any) -> Plan:
@@ -535,7 +535,7 @@ def blames_jobs_for_lost_machines(_: Controller, patch: pytest.MonkeyPatch) -> N
 
 
 # --------------------------------------------------------------------------------------------------------------- parts
-def _without(daemon: Controller, kind: type) -> None:
+def _drop_actions(daemon: Controller, kind: type) -> None:
     honest = daemon.applier._rows
 
     def rows(plan: Plan, refused: list[Refusal], lease: LeaderLease | None) -> list[Action]:
@@ -549,7 +549,7 @@ def _plan_under(daemon: Controller, change: Callable[[Policy], Policy]) -> None:
     daemon.planner = lambda snapshot, policy, rng: make_plan(snapshot, change(policy), rng)
 
 
-def _launching(daemon: Controller, launch: Callable[[Any, LaunchRequest], CloudInstance]) -> None:
+def _launch_with(daemon: Controller, launch: Callable[[Any, LaunchRequest], CloudInstance]) -> None:
     machines = daemon.applier.machines
     machines.providers = {
         name: changed_by(cloud, launch=lambda request, cloud=cloud: launch(cloud, request))

@@ -1,4 +1,4 @@
-"""Daemons with one bug each in how they get round defects, for soak runs: see ``seeded_bugs``."""
+"""Daemons with one seeded bug each in their fault isolation, for soak runs; see ``seeded_bugs``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from hcloud.store import LeaderLease, Transaction
 from lab.soak.planted_defects import Planted
 
 
-def cannot_plan_what_runs(daemon: Controller, _: pytest.MonkeyPatch) -> None:
+def fails_planning_running_jobs(daemon: Controller, _: pytest.MonkeyPatch) -> None:
     def planner(snapshot: Snapshot, policy: Policy, rng: np.random.Generator) -> Plan:
         if any(job.state is JobState.RUNNING and job.id not in snapshot.left_out.jobs for job in snapshot.jobs):
             raise Planted("a bug")
@@ -31,14 +31,14 @@ def cannot_plan_what_runs(daemon: Controller, _: pytest.MonkeyPatch) -> None:
     daemon.planner = planner
 
 
-def does_not_get_round_defects(_: Controller, patch: pytest.MonkeyPatch) -> None:
+def quarantines_nothing(_: Controller, patch: pytest.MonkeyPatch) -> None:
     def plan(_: Quarantine, planner: Planner, snapshot: Snapshot, policy: Policy, rng: Any, keep_lease: Any) -> Plan:
         return planner(snapshot, policy, rng)
 
     patch.setattr(Quarantine, "plan", plan)
 
 
-def keeps_half_of_what_failed(daemon: Controller, _: pytest.MonkeyPatch) -> None:
+def commits_half_of_failed_actions(daemon: Controller, _: pytest.MonkeyPatch) -> None:
     honest = daemon.applier._record
 
     def record(actions: Any, refused: Any, lease: Any, recording: Any) -> Any:
@@ -53,7 +53,7 @@ def keeps_half_of_what_failed(daemon: Controller, _: pytest.MonkeyPatch) -> None
     daemon.applier._record = record  # type: ignore[method-assign]
 
 
-def forgets_ends_it_could_not_write_down(_: Controller, patch: pytest.MonkeyPatch) -> None:
+def forgets_unrecorded_ends(_: Controller, patch: pytest.MonkeyPatch) -> None:
     honest = Observer._skip_failed
 
     def pass_over(self: Observer, failed: FactBatch, defect: Exception) -> FactBatch | None:
@@ -65,7 +65,7 @@ def forgets_ends_it_could_not_write_down(_: Controller, patch: pytest.MonkeyPatc
     patch.setattr(Observer, "_skip_failed", pass_over)
 
 
-def drops_what_it_cannot_carry_out(daemon: Controller, _: pytest.MonkeyPatch) -> None:
+def drops_failing_intents(daemon: Controller, _: pytest.MonkeyPatch) -> None:
     applier = daemon.applier
 
     def drop(intent: Intent, trouble: Any, lease: Any) -> None:
@@ -75,11 +75,11 @@ def drops_what_it_cannot_carry_out(daemon: Controller, _: pytest.MonkeyPatch) ->
     applier._postpone = drop  # type: ignore[method-assign]
 
 
-def lets_one_failing_intent_stop_the_others(_: Controller, patch: pytest.MonkeyPatch) -> None:
+def stops_at_first_failing_intent(_: Controller, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(hcloud.apply.applier, "bisect_failures", lambda items, do, fails: do(items))
 
 
-def blames_other_jobs_than_those_it_fails_on(_: Controller, patch: pytest.MonkeyPatch) -> None:
+def blames_other_jobs(_: Controller, patch: pytest.MonkeyPatch) -> None:
     honest = Quarantine.exclude
 
     def exclude(self: Quarantine, left_out: LeftOut, now: float, lease: LeaderLease | None) -> None:

@@ -1,4 +1,4 @@
-"""The papers' experiments run again: what is read off runs, what is claimed, and the page that tells it."""
+"""The papers' experiments: numbers read from runs, claims, and the results page."""
 
 from dataclasses import replace
 
@@ -13,7 +13,17 @@ from lab.papers.clusters import scheduler
 from lab.papers.discounts import SUSTAINED, sustained_part
 from lab.papers.hybrid import strategy
 from lab.papers.page import bars_svg, markdown
-from lab.papers.study import Case, Claim, Done, Figure, found_in, judged, run_case, run_figure, setting_of
+from lab.papers.study import (
+    Case,
+    Claim,
+    Figure,
+    FinishedRuns,
+    complete_results,
+    judge,
+    run_case,
+    run_figure,
+    setting_of,
+)
 
 SMALL = RunSize(share=0.06, hours=0.1, seeds=2)
 CASES = tuple(
@@ -42,20 +52,20 @@ def test_a_mean_comes_with_limits_that_one_seed_cannot_give() -> None:
     assert several.text() == "2 ±2.5"
     assert mean_of([5.0]).text() == "5"
     as_much = mean_of([0.1, 0.2, -0.3])
-    assert as_much.value > 0.0 and (as_much.without_dust, as_much.text()) == (0.0, "0 ±0.66")
+    assert as_much.value > 0.0 and (as_much.rounded, as_much.text()) == (0.0, "0 ±0.66")
     with pytest.raises(ValueError, match="no values"):
         mean_of([])
 
 
-def test_a_figure_is_run_for_every_case_and_seed_and_told_as_a_page() -> None:
+def test_figure_is_run_for_every_case_and_seed_and_written_as_a_page() -> None:
     told: list[str] = []
-    done: Done = {"paragon": {0: run_case(CASES[1], 0, SMALL)}}
+    done: FinishedRuns = {"paragon": {0: run_case(CASES[1], 0, SMALL)}}
     run_figure(FIGURE, SMALL, 1, done, told.append)
     assert told == ["least_loaded", "least_loaded", "paragon"]  # what was done before is not done again
-    found = found_in(FIGURE, done)
+    found = complete_results(FIGURE, done)
     assert {label: len(runs) for label, runs in found.items()} == {"least_loaded": 2, "paragon": 2}
     assert all(0 < run["performance_pct"] <= 110 for runs in found.values() for run in runs)
-    (yes, holds), (_, departs) = (judged(claim, found) for claim in FIGURE.claims)
+    (yes, holds), (_, departs) = (judge(claim, found) for claim in FIGURE.claims)
     assert (yes.half_width, holds, departs) == (pytest.approx(0.0), True, False)
     page = markdown({"Little": [(FIGURE, found, SMALL)]}, "python -m lab.papers")
     assert "| more | 1 | " in page
@@ -71,10 +81,10 @@ def test_a_figure_is_run_for_every_case_and_seed_and_told_as_a_page() -> None:
     picture = bars_svg(FIGURE, found)
     assert "few jobs" in picture
     assert picture.count("<rect") == 1 + len(CASES)
-    assert found_in(FIGURE, {**done, "paragon": {1: found["paragon"][1]}})["paragon"] == [found["paragon"][1]]
+    assert complete_results(FIGURE, {**done, "paragon": {1: found["paragon"][1]}})["paragon"] == [found["paragon"][1]]
 
 
-def test_what_older_runs_did_not_read_off_and_what_few_seeds_have_is_said() -> None:
+def test_page_marks_missing_numbers_and_partial_seeds() -> None:
     found = {label: [{"jobs": 4.0, "times_bound": 2.0}, {"jobs": 6.0}] for label in ("least_loaded", "paragon")}
     newer = replace(FIGURE.claims[0], ours=lambda s: s["paragon"]["not_read_then"])
     page = markdown(
@@ -85,7 +95,7 @@ def test_what_older_runs_did_not_read_off_and_what_few_seeds_have_is_said() -> N
     assert ">2</text>" in bars_svg(replace(FIGURE, drawn="times_bound"), found)
 
 
-def test_who_leaves_jobs_undone_is_not_counted_against_the_bound() -> None:
+def test_case_with_undone_jobs_has_no_times_bound() -> None:
     alike = Case(label="all", experiment="static", policy=Policy(name="all"), plain=True, commits="hf")
     size = RunSize(share=0.02, hours=0.1, seeds=1)
     assert run_case(alike, 0, size)["times_bound"] >= 1.0
@@ -96,7 +106,7 @@ def test_who_leaves_jobs_undone_is_not_counted_against_the_bound() -> None:
     assert undone["cost_usd"] >= 0.0
 
 
-def test_nothing_is_paid_while_the_last_jobs_are_waited_for() -> None:
+def test_tail_after_the_last_arrival_is_not_paid() -> None:
     case = Case(label="sr", experiment="static", policy=strategy("sr"))
     size = RunSize(share=0.02, hours=0.1, seeds=1)
     setting = setting_of(case, 0, size)
@@ -133,7 +143,7 @@ _NUMBERS = ("performance_pct", "p5_pct", "qos_kept_pct", "cost_usd", "target_met
         ((0.0, 0.0, 0.0, 0.0), 1.0),
     ],
 )
-def test_what_is_up_for_more_of_a_month_costs_less_whichever_machines_it_is(up: tuple[float, ...], part: float) -> None:
+def test_longer_use_earns_larger_discounts_across_machines(up: tuple[float, ...], part: float) -> None:
     series = Series(at_s=(0.0, 1.0, 2.0, 3.0), up_vcpus={"reserved": (9.0,) * 4}, rented_vcpus={"n1.4": up})
     assert sustained_part(series) == pytest.approx(part, rel=1e-9)
     longer = replace(series, at_s=(*series.at_s, 4.0, 5.0), rented_vcpus={"n1.4": (*up, 1.0, 0.0)})
@@ -157,7 +167,7 @@ def test_weeks_from_which_on_a_reserved_year_repays() -> None:
     assert figure.claims[0].ours({"ODM": both, "HM": {**both, "metered_usd": 2.5}, "SR": reserves}) == 104.0  # never
 
 
-def test_what_fuller_servers_cost_and_save_is_beside_the_usual_sr() -> None:
+def test_fuller_servers_are_compared_with_the_usual_sr() -> None:
     usual = {"performance_pct": 80.0, "cost_usd": 10.0, "committed_usd": 10.0, "metered_usd": 0.0}
     filled = {"performance_pct": 76.0, "cost_usd": 9.0, "committed_usd": 1.0, "metered_usd": 8.0}
     seed = {"SR, 10%": usual, "HM, filled, 30%": filled}

@@ -1,4 +1,4 @@
-"""``python -m lab.papers`` as people type it: no daemon, no money."""
+"""``python -m lab.papers`` on the command line."""
 
 import json
 import os
@@ -29,7 +29,7 @@ LITTLE = Figure(
 )
 
 
-def test_what_was_run_with_the_same_size_is_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_of_the_same_size_are_reused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lab.papers.__main__.CHAPTERS", {**CHAPTERS, "quasar": ("Quasar", lambda: [LITTLE])})
     monkeypatch.chdir(tmp_path)
     words = ["quasar", "--share", "0.02", "--seeds", "1", "--processes", "1"]
@@ -73,17 +73,17 @@ def test_results_that_are_shipped_give_the_page_that_is_shipped(lab: LabShell) -
     assert (lab.directory / "results.md").read_text() == (shipped / "results.md").read_text()
 
 
-def test_a_size_without_a_job_is_told_with_its_figure_and_leaves_nothing(lab: LabShell) -> None:
+def test_size_without_jobs_is_refused_with_its_figure(lab: LabShell) -> None:
     words = ("--figure", "parts-of-the-world", "--share", "1e-5", "--hours", "0.001", "--seeds", "1")
     _, err = lab.run("papers", "parts", *words, "--processes", "2", "--out", "new/er/page.md", exit_code=2)
     assert err == (
-        "hcloud: --figure parts-of-the-world: high-variability: there is no job in --share 1e-05 of its load for "
-        "--hours 0.001; make one of them larger\n"
+        "hcloud: --figure parts-of-the-world: high-variability: --share 1e-05 for --hours 0.001 has no job; "
+        "increase one of them\n"
     )
     assert list(lab.directory.iterdir()) == []
 
 
-def test_results_that_are_no_folder_are_told_so(lab: LabShell) -> None:
+def test_results_that_are_not_a_folder_are_refused(lab: LabShell) -> None:
     (lab.directory / "results").write_text("mine\n")
     _, err = lab.run("papers", "quasar", exit_code=2)
     assert err == "hcloud: results is not a directory\n"
@@ -95,32 +95,32 @@ def test_results_that_are_no_folder_are_told_so(lab: LabShell) -> None:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--figure", "nosuch"], "there is no such figure; known here: arq, "),
-        (["--figure", "mapings"], "there is no such figure; did you mean 'mappings'?"),
-        (["quasar", "--figure", "mappings"], "none of these figures belongs to the chapters named"),
+        (["--figure", "nosuch"], "unknown figure; known here: arq, "),
+        (["--figure", "mapings"], "unknown figure; did you mean 'mappings'?"),
+        (["quasar", "--figure", "mappings"], "none of these figures belongs to the selected chapters"),
         (["tarcil"], "tarcil"),
-        (["--no-run"], "there are no results here to write a page from"),
+        (["--no-run"], "there are no results to write a page from"),
     ],
 )
-def test_what_cannot_be_reproduced_is_refused(lab: LabShell, words: list[str], sentence: str) -> None:
+def test_invalid_selections_are_refused(lab: LabShell, words: list[str], sentence: str) -> None:
     _, err = lab.run("papers", *words, exit_code=2)
     assert sentence in err
     assert not (lab.directory / "results").exists()
 
 
 @pytest.mark.parametrize("content", ["{torn", "[]", '{"runs": {"LL": []}}', '{"runs": {"LL": {"first": {}}}}'])
-def test_results_that_are_none_are_told_with_their_name(lab: LabShell, content: str) -> None:
+def test_invalid_result_files_are_refused_by_name(lab: LabShell, content: str) -> None:
     (lab.directory / "results").mkdir()
     (lab.directory / "results" / "quasar.json").write_text(content)
     _, err = lab.run("papers", "quasar", "--no-run", exit_code=2)
-    assert err.startswith("hcloud: results/quasar.json: is not what an earlier run wrote there; remove it")
+    assert err.startswith("hcloud: results/quasar.json: not written by this command; remove the file")
     assert err.count("\n") == 1
     assert not (lab.directory / "results.md").exists()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("processes", ["1", "2"])
-def test_who_ends_a_reproduction_leaves_no_folder_and_no_process(
+def test_interrupted_reproduction_leaves_no_folder_and_no_process(
     lab: LabShell, tmp_path: Path, number: int, processes: str
 ) -> None:
     place = tmp_path / "place"
@@ -143,7 +143,7 @@ def test_who_ends_a_reproduction_leaves_no_folder_and_no_process(
     assert not [each for each in workers if Path(f"/proc/{each}").exists()]
 
 
-def test_processes_of_a_reproduction_that_was_killed_end_and_the_next_removes_its_folder(
+def test_workers_of_a_killed_reproduction_end_and_its_folder_is_removed(
     lab: LabShell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = tmp_path / "place"
@@ -168,14 +168,14 @@ def test_processes_of_a_reproduction_that_was_killed_end_and_the_next_removes_it
         '{"runs": {"a": {"0": [1]}}}',
     ],
 )
-def test_numbers_that_no_run_wrote_are_one_sentence(lab: LabShell, kept: str) -> None:
+def test_invalid_numbers_are_refused_in_one_sentence(lab: LabShell, kept: str) -> None:
     (lab.directory / "results").mkdir()
     (lab.directory / "results" / "mappings.json").write_text(kept)
     _, err = lab.run("papers", "--figure", "mappings", "--no-run", exit_code=2)
-    assert err.startswith("hcloud: results/mappings.json: is not what an earlier run wrote there; remove it")
+    assert err.startswith("hcloud: results/mappings.json: not written by this command; remove the file")
 
 
-def test_numbers_that_cannot_be_kept_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unwritable_results_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lab.papers.__main__.CHAPTERS", {**CHAPTERS, "quasar": ("Quasar", lambda: [LITTLE])})
     monkeypatch.chdir(tmp_path)
     (tmp_path / "results").mkdir()

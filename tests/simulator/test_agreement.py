@@ -1,6 +1,6 @@
-"""Simulated and real agree: the demo's jobs run by a daemon's deployment, then replayed from what it recorded.
+"""Simulation and reality agree: the demo's jobs run by a daemon's deployment, then replayed from its records.
 
-The comparison is the one of ``python -m bench agreement``, whose daemon, programs and machines are real.
+The comparison is that of ``python -m bench agreement``, in which daemon, programs and machines are real.
 """
 
 from collections.abc import Callable
@@ -36,10 +36,10 @@ CLOUD: dict[str, object] = {
     "quotas": [{"vcpus": 3}],
 }
 MEASURED_S = {"service": 60.0, "primes": 34.0, "compress": 27.0, "copy": 21.0, "sort": 25.0, "disk": 16.0}
-"""About as long as they ran in the demo on the machine this was written on."""
+"""Approximate run times in the demo."""
 CYCLE_S = 1.0
 APART_S = 1.5 * CYCLE_S
-"""Both decide every second and see the same engine: what happens between two cycles is seen in the one or the other."""
+"""Both decide every second; an event between two cycles is seen in one or the other."""
 
 
 def demo_jobs() -> list[JobSpec]:
@@ -48,7 +48,7 @@ def demo_jobs() -> list[JobSpec]:
 
 
 def as_the_daemon_does(folder: Path) -> tuple[History, Workload]:
-    """Run the demo's jobs as a daemon does, with its database and a cycle each second; return what it recorded, too."""
+    """Run the demo's jobs like a daemon, with its database and a cycle each second; return its history and records."""
     config = Config(
         owner="hcloud-here",
         state_dir=folder,
@@ -79,7 +79,7 @@ def as_the_daemon_does(folder: Path) -> tuple[History, Workload]:
 
 
 def as_recorded(job: Job) -> PastJob:
-    """The job as long as the daemon saw it run."""
+    """Return the job with the run time that the daemon observed."""
     assert job.attempt is not None
     (unit,) = job.attempt.allocations
     assert unit.started_at is not None and unit.ended_at is not None
@@ -94,12 +94,12 @@ def replay(setting: Setting, folder: Path) -> History:
 
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> tuple[History, Setting]:
-    """What a daemon recorded, and how it is replayed."""
+    """The daemon's history, and the setting that replays it."""
     real, recorded = as_the_daemon_does(tmp_path_factory.mktemp("daemon"))
     return real, Setting(workload=recorded, policy=load_policy(DEMO / "policy.yaml"), cloud=CLOUD, seed=5)
 
 
-def test_the_demos_jobs_go_alike_with_the_daemon_and_in_a_replay_of_what_it_recorded(
+def test_replay_of_the_demo_agrees_with_what_the_daemon_recorded(
     daemon: tuple[History, Setting], tmp_path: Path
 ) -> None:
     real, setting = daemon
@@ -131,19 +131,19 @@ def one_job_less(setting: Setting) -> Setting:
 
 
 def looked_at_rarely(setting: Setting) -> Setting:
-    """Where nothing happens, every ten seconds."""
+    """Without events, cycles only every ten seconds."""
     return replace(setting, planner=lambda *known: replace(make_plan(*known), due_at=inf))
 
 
 @pytest.mark.parametrize("wrong", [longer, unkept, slower_boots, fewer_machines, one_job_less, looked_at_rarely])
-def test_a_replay_that_is_wrong_in_one_thing_does_not_agree(
+def test_replay_with_one_wrong_setting_does_not_agree(
     wrong: Callable[[Setting], Setting], daemon: tuple[History, Setting], tmp_path: Path
 ) -> None:
     real, setting = daemon
     assert differences(real, replay(wrong(setting), tmp_path), APART_S) != []
 
 
-def test_machines_take_as_long_to_end_as_from_when_that_is_meant_to_when_they_are_gone() -> None:
+def test_end_times_are_measured_from_the_request_to_the_end() -> None:
     def event(kind: str, at: float, machine: str, **fields: object) -> dict[str, object]:
         return {"kind": kind, "at": at, "instance_id": machine, "fields": fields}
 

@@ -1,4 +1,4 @@
-"""The lower bound: never above what a perfect planner pays, found by trying everything on tiny workloads."""
+"""The lower bound is never above the best schedule, found by exhaustive search on tiny workloads."""
 
 from __future__ import annotations
 
@@ -79,14 +79,14 @@ def test_reserved_machines_are_paid_to_the_last_arrival_and_free_till_then() -> 
     assert found.usd == pytest.approx(2.5)
 
 
-def test_deadlines_can_only_make_it_dearer() -> None:
+def test_deadlines_never_lower_the_bound() -> None:
     reserved = offer("small", 1, 0.5, Market.RESERVED, available=1)
     jobs = [job(0, 1, by_h=1.0), job(0, 1, by_h=1.0), job(3, 0.5, by_h=0.5)]
     kept, whenever = usd(jobs, [SMALL, reserved]), usd(jobs, [SMALL, reserved], keep_deadlines=False)
     assert (kept, whenever) == (pytest.approx(1.5 + 1.0 + 0.25), pytest.approx(1.5 + 0.25))
 
 
-def test_faster_machines_could_do_it_for_less() -> None:
+def test_faster_machines_lower_the_bound() -> None:
     assert usd([job(0, 2)], [SMALL], fastest=2.0) == pytest.approx(1.0)
 
 
@@ -99,7 +99,7 @@ def test_gangs_need_all_their_ranks() -> None:
     assert usd([pair], [SMALL]) == pytest.approx(2.0)
 
 
-def test_who_may_be_given_less_than_asked_for_could_cost_less() -> None:
+def test_jobs_that_may_get_fewer_vcpus_lower_the_bound() -> None:
     asks_for_four = job(0, 1, vcpus=4)
     sized = replace(asks_for_four, spec=replace(asks_for_four.spec, vcpus_within=(1.0, 8.0)))
     # A planner that sizes jobs ran it on one vCPU, for as long: with four the bound would be above what that cost.
@@ -108,7 +108,7 @@ def test_who_may_be_given_less_than_asked_for_could_cost_less() -> None:
     assert usd([sized], [roomy]) == pytest.approx(0.75)
 
 
-def test_of_several_ranks_the_first_that_was_done_counts() -> None:
+def test_run_time_is_that_of_the_first_rank_to_end() -> None:
     def told(kind: EventKind, at: float, **fields: object) -> Event:
         return Event(seq=0, at=at, kind=kind, job_id="job-1", fields=fields)
 
@@ -127,7 +127,7 @@ def test_of_several_ranks_the_first_that_was_done_counts() -> None:
     assert run_times_s(work, log[:-1]) == (math.inf,)
 
 
-def test_what_cannot_be_served_in_time_is_said() -> None:
+def test_infeasible_deadlines_are_refused() -> None:
     reserved = offer("small", 1, 0.5, Market.RESERVED, available=1)
     with pytest.raises(BadInput, match="no planner could run this workload"):
         usd([job(0, 1, by_h=1.0), job(0, 1, by_h=1.0)], [reserved])
@@ -141,8 +141,9 @@ def test_prices_that_move_count_at_their_lowest() -> None:
 
 # -------------------------------------------------------------------------------------------------------- by trying all
 def cheapest_by_trying(jobs: Sequence[Arrival], offers: Sequence[Offer], hours: int) -> float:
-    """Try every beginning (on the hour) of every job on every machine of a small fleet; machines are rented by the
-    hour. The least that any of these schedules costs; some real planner could do it, so no bound may be above it.
+    """Return the least cost of all schedules on whole hours; no bound may exceed it.
+
+    Tries every start of every job on every machine of a small fleet, rented by the hour.
     """
     fleet = [offer for offer in offers for _ in jobs]
     best = np.inf
@@ -192,7 +193,7 @@ def test_it_is_never_above_the_best_of_all_schedules(seed: int) -> None:
     assert 0 < lower_bound(work, TYPES).usd <= best + 1e-6
 
 
-def test_a_bound_that_counts_too_much_is_seen_to_be_none() -> None:
+def test_overcounting_exceeds_the_best_schedule() -> None:
     # The seeded fault: machines are priced as if each job had the dearest one for itself.
     dearer = [offer("two", 2, 3.4)]
     assert any(

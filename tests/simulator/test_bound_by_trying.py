@@ -1,4 +1,4 @@
-"""The lower bound beside the best of all schedules, where everything it knows of is at once in one tiny workload."""
+"""The lower bound compared with the best schedule, on tiny workloads that combine all features of jobs and offers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Use = tuple[int, int, int, float, int]
 
 
 def clouds(seed: int) -> tuple[Offer, ...]:
-    """Machines of two sizes and all markets; with every third seed one of them is reserved."""
+    """Machines of two sizes in all markets; with every third seed one of them is reserved."""
     rng = np.random.default_rng([seed, 1])
     rented = (
         offer("one", 1, 1.0),
@@ -35,7 +35,7 @@ def clouds(seed: int) -> tuple[Offer, ...]:
 
 
 def draw(seed: int) -> Workload:
-    """A few jobs: firm or not, with deadlines or none, hungry for memory, in gangs, or free in size."""
+    """A few jobs: interruptible or not, with or without deadlines, memory-heavy, gangs, or sized by the planner."""
     rng = np.random.default_rng([seed, 2])
     return workload_of("tiny", [_drawn(rng) for _ in range(int(rng.integers(2, 4)))])
 
@@ -55,7 +55,7 @@ def _drawn(rng: np.random.Generator) -> Arrival:
 
 
 def best_of_all_usd(work: Workload, offers: Sequence[Offer], *, keep_deadlines: bool) -> float:
-    """Return what the cheapest of all schedules on whole hours pays; infinite where there is none."""
+    """Return the cost of the cheapest schedule on whole hours; infinite if there is none."""
     fleet = [each for each in offers for _ in range(each.available or 2)]
     ways = [list(_ways(each, fleet, keep_deadlines=keep_deadlines)) for each in work.arrivals]
     return min((_paid_usd(uses, fleet, work) for uses in itertools.product(*ways)), default=math.inf)
@@ -91,14 +91,14 @@ def _paid_usd(uses: Sequence[Sequence[Use]], fleet: Sequence[Offer], work: Workl
 
 
 def found(seed: int, *, keep_deadlines: bool) -> tuple[float, float]:
-    """Return the bound and the best schedule's price."""
+    """Return the bound and the best schedule's cost."""
     least = lower_bound(draw(seed), clouds(seed), keep_deadlines=keep_deadlines, slots=24).usd
     return least, best_usd(seed, keep_deadlines=keep_deadlines)
 
 
 @functools.cache
 def best_usd(seed: int, *, keep_deadlines: bool) -> float:
-    """Return the best schedule's price, looked for once."""
+    """Return the best schedule's cost, searched once."""
     return best_of_all_usd(draw(seed), clouds(seed), keep_deadlines=keep_deadlines)
 
 
@@ -112,38 +112,38 @@ def test_no_schedule_at_all_costs_less(seed: int, keep_deadlines: bool) -> None:
     assert 0 < least <= best + 1e-6
 
 
-def test_it_is_not_far_below_the_best_either() -> None:
+def test_bound_is_not_far_below_the_best_schedule() -> None:
     parts = [least / best for seed in SEEDS for least, best in [found(seed, keep_deadlines=False)]]
     assert min(parts) > 0.5 and float(np.median(parts)) > 0.8
 
 
-def all_firm(crowds: bound._Crowds) -> dict[str, Any]:
-    return {"firm": np.ones_like(crowds.firm)}
+def all_uninterruptible(classes: bound._JobClasses) -> dict[str, Any]:
+    return {"uninterruptible": np.ones_like(classes.uninterruptible)}
 
 
-def as_if_longer(crowds: bound._Crowds) -> dict[str, Any]:
-    return {"run_s": 1.5 * crowds.run_s, "most_s": 1.5 * crowds.most_s}
+def as_if_longer(classes: bound._JobClasses) -> dict[str, Any]:
+    return {"run_s": 1.5 * classes.run_s, "most_s": 1.5 * classes.most_s}
 
 
-def as_if_on_the_largest(crowds: bound._Crowds) -> dict[str, Any]:
-    return {"largest": np.full_like(crowds.largest, 2.0)}
+def as_if_on_the_largest(classes: bound._JobClasses) -> dict[str, Any]:
+    return {"largest": np.full_like(classes.largest, 2.0)}
 
 
-@pytest.mark.parametrize("fault", [all_firm, as_if_longer, as_if_on_the_largest])
-def test_a_bound_that_asks_too_much_is_found_out(
-    fault: Callable[[bound._Crowds], dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("fault", [all_uninterruptible, as_if_longer, as_if_on_the_largest])
+def test_wrong_constraints_exceed_the_best_schedule(
+    fault: Callable[[bound._JobClasses], dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    honest = bound._solved
+    honest = bound._solve
 
-    def solved(crowds: bound._Crowds, *others: Any) -> float:
-        return honest(replace(crowds, **fault(crowds)), *others)
+    def solved(classes: bound._JobClasses, *others: Any) -> float:
+        return honest(replace(classes, **fault(classes)), *others)
 
-    monkeypatch.setattr(bound, "_solved", solved)
+    monkeypatch.setattr(bound, "_solve", solved)
     asked = [found(seed, keep_deadlines=False) for seed in SEEDS]
     assert any(least > best + 1e-6 for least, best in asked)
 
 
-def test_counting_what_is_asked_for_of_a_job_that_may_get_less_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_counting_requests_of_sizable_jobs_exceeds_the_best_schedule(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bound, "_least_vcpus", lambda each: each.spec.resources.vcpus)
     asked = [found(seed, keep_deadlines=False) for seed in SEEDS]
     assert any(least > best + 1e-6 for least, best in asked)

@@ -1,4 +1,4 @@
-"""What is told of simulations, in a table and in pictures, from outcomes whose every number is another one."""
+"""Tables and charts of simulations, from outcomes with distinct numbers."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -11,7 +11,7 @@ import pytest
 from hcloud.core.errors import HCloudError
 from hcloud.simulator.charts import (
     BOX_LEFT,
-    FULL,
+    HEAT_COLOURS,
     PLOT_HEIGHT,
     PLOT_LEFT,
     PLOT_WIDTH,
@@ -23,10 +23,10 @@ from hcloud.simulator.charts import (
     performance_svg,
     waits_svg,
 )
-from hcloud.simulator.outcome import FailedBy, Series, SimulationResult, WaitedFor, comparison
+from hcloud.simulator.outcome import FailureReason, Series, SimulationResult, WaitReason, comparison
 from hcloud.simulator.performance import JobPerformance
 from hcloud.simulator.seeds import Mean
-from hcloud.simulator.utilisation import COLUMNS, ROWS, Hold, MachineLifetime, fullness_of
+from hcloud.simulator.utilisation import COLUMNS, ROWS, Hold, MachineLifetime, utilisation_of
 from lab.papers.study import numbers_of
 
 SEEN = SimulationResult(
@@ -57,15 +57,15 @@ SEEN = SimulationResult(
         for at, running in enumerate((0.5, 0.7, 0.9, 1.1))
     ),
     waited_for=(
-        WaitedFor(code="launched_for_jobs", text="a machine", job_s=5400.0),
-        WaitedFor(code="cap_instances", text="no more than 4", job_s=1440.0),
-        WaitedFor(code="budget", text="no money", job_s=360.0),
+        WaitReason(code="launched_for_jobs", text="a machine", job_s=5400.0),
+        WaitReason(code="cap_instances", text="no more than 4", job_s=1440.0),
+        WaitReason(code="budget", text="no money", job_s=360.0),
     ),
 )
 DEAR = replace(SEEN, name="<dear>", metered_usd=7.0, target_met_pct=None, span_s=3600.0, waited_for=())
 
 
-def test_every_column_of_a_comparison_says_what_it_is_called() -> None:
+def test_comparison_columns_match_their_names() -> None:
     table = comparison([SEEN, DEAR])
     first, second = (dict(zip((each.name for each in table.columns), row, strict=True)) for row in table.rows)
     assert first == pytest.approx(
@@ -80,29 +80,29 @@ def test_every_column_of_a_comparison_says_what_it_is_called() -> None:
     assert (second["cost_pct"], second["target_met_pct"]) == (200.0, None)
 
 
-def test_what_jobs_waited_for_is_told_with_its_share_the_two_longest_first() -> None:
+def test_wait_note_shows_the_two_longest_reasons_with_shares() -> None:
     (told,) = [note for note in comparison([SEEN, DEAR]).notes if "waited" in note]
     assert told == (
-        "seen: jobs waited 2.00 h in all, for 75% launched_for_jobs (a machine); 20% cap_instances (no more than 4)"
+        "seen: jobs waited 2.00 h in total: 75% launched_for_jobs (a machine); 20% cap_instances (no more than 4)"
     )
     rare = replace(SEEN, waited_for=(SEEN.waited_for[0], replace(SEEN.waited_for[1], job_s=500.0)))
     assert "cap_instances" not in " ".join(comparison([rare]).notes)
 
 
-def test_why_jobs_failed_is_told_with_the_words_of_one() -> None:
-    failed = replace(SEEN, failed_by=(FailedBy(code="impossible", text="no offer fits 64 vCPU", jobs=2),))
+def test_failure_note_quotes_one_job() -> None:
+    failed = replace(SEEN, failed_by=(FailureReason(code="impossible", text="no offer fits 64 vCPU", jobs=2),))
     (told,) = [note for note in comparison([failed, DEAR]).notes if "failed" in note]
     assert told == "seen: 2 of 11 jobs failed: 2 impossible (no offer fits 64 vCPU)"
 
 
-def test_numbers_of_plans_that_failed_are_not_to_be_trusted_and_none_is_made_a_figure() -> None:
+def test_results_with_failed_planning_are_flagged_and_refused_as_a_figure() -> None:
     failed = replace(SEEN, planning_failed=("job-3 (KeyError: 3 in ladders.py, of)", "growth (x)", "job-9 (y)"))
     (told,) = [note for note in comparison([failed, DEAR]).notes if "planning" in note]
     assert told == (
-        "seen: planning failed, a defect of HCloud, and left out job-3 (KeyError: 3 in ladders.py, of); growth (x): "
+        "seen: planning failed (a bug in HCloud) and skipped job-3 (KeyError: 3 in ladders.py, of); growth (x); "
         "do not trust these numbers"
     )
-    with pytest.raises(HCloudError, match="planning failed with job-3"):
+    with pytest.raises(HCloudError, match="planning failed on job-3"):
         numbers_of(failed)
 
 
@@ -155,22 +155,22 @@ def test_labels_of_waits_do_not_run_into_each_other() -> None:
     assert min(upper - lower for upper, lower in pairwise(at.values())) >= 12  # the size of the letters
 
 
-def test_a_picture_of_no_performance_says_so() -> None:
-    assert "no job has a target to do well by" in texts(performance_svg([replace(SEEN, performance=())]))
+def test_performance_chart_without_targets_says_so() -> None:
+    assert "no job has a target" in texts(performance_svg([replace(SEEN, performance=())]))
 
 
 def life(since_s: float, until_s: float, market: str = "on_demand", vcpus: float = 4.0) -> MachineLifetime:
     return MachineLifetime(market=market, vcpus=vcpus, since_s=since_s, until_s=until_s)
 
 
-def test_each_machine_is_as_full_as_units_held_of_it_and_is_not_there_when_it_was_not_up() -> None:
+def test_utilisation_is_the_held_share_while_a_machine_is_up() -> None:
     span_s = float(COLUMNS)
     lives = {"spot": life(0, 2, "spot"), "late": life(3, 120), "early": life(1, 2.5), "ours": life(2, 9, "reserved")}
     holds = [
         Hold(machine="early", vcpus=2.0, since_s=1.5, until_s=2.25),
         Hold(machine="early", vcpus=1.0, since_s=0.0, until_s=1e9),
     ]
-    full = fullness_of(lives, holds, span_s)
+    full = utilisation_of(lives, holds, span_s)
     assert (full.machines, full.markets) == (4, ("reserved", "on_demand", "on_demand", "spot"))
     ours, early, late, spot = full.shares
     assert early[:4] == (None, pytest.approx(0.5), pytest.approx(0.5), None)  # 1 + 2 for half of it; of half a second
@@ -180,29 +180,29 @@ def test_each_machine_is_as_full_as_units_held_of_it_and_is_not_there_when_it_wa
     assert (spot[1], spot[2]) == (0.0, None)
 
 
-def test_thousands_of_machines_share_rows_with_those_that_came_up_beside_them() -> None:
+def test_thousands_of_machines_share_rows_in_launch_order() -> None:
     lives = {f"m{at:04}": life(0, 10, vcpus=1.0 + at % 2) for at in range(1000)}
     holds = [Hold(machine=f"m{at:04}", vcpus=1.0, since_s=0, until_s=10) for at in range(0, 1000, 2)]
-    full = fullness_of(lives, holds, 10.0)
+    full = utilisation_of(lives, holds, 10.0)
     assert full.machines == 1000
     assert ROWS - 2 <= len(full.shares) <= ROWS
     found = [part for row in full.shares[:-1] for part in row]  # 17 machines: 9 of one vCPU, all held, or 9 of two
     assert all(part == pytest.approx(9 / 25) or part == pytest.approx(8 / 26) for part in found)
 
 
-def test_the_fuller_a_machine_the_darker_it_is_drawn() -> None:
+def test_fuller_machines_are_drawn_darker() -> None:
     half = [Hold(machine="a", vcpus=2.0, since_s=0, until_s=60), Hold(machine="a", vcpus=4.0, since_s=60, until_s=90)]
-    seen = replace(SEEN, fullness=fullness_of({"a": life(0, 100)}, half, 120.0))
+    seen = replace(SEEN, fullness=utilisation_of({"a": life(0, 100)}, half, 120.0))
     drawn = fullness_svg([seen, DEAR])
     cells = re.findall(r'<rect x="([\d.]+)" y="[\d.]+" width="([\d.]+)" height="150.00" fill="(#\w+)" shape', drawn)
     wide = PLOT_WIDTH / COLUMNS
-    places = [(float(x), float(width), FULL.index(colour)) for x, width, colour in cells]
+    places = [(float(x), float(width), HEAT_COLOURS.index(colour)) for x, width, colour in cells]
     assert places == [
         (pytest.approx(PLOT_LEFT, abs=0.1), pytest.approx(60 * wide, abs=0.1), 5),
         (pytest.approx(PLOT_LEFT + 60 * wide, abs=0.1), pytest.approx(30 * wide, abs=0.1), 9),
         (pytest.approx(PLOT_LEFT + 90 * wide, abs=0.1), pytest.approx(10 * wide, abs=0.1), 0),
     ]
-    assert {"seen: 1 machine, as they came up", "<dear>: 0 machines, as they came up", "on-demand"} <= set(texts(drawn))
+    assert {"seen: 1 machine, in launch order", "<dear>: 0 machines, in launch order", "on-demand"} <= set(texts(drawn))
 
 
 def test_boxes_span_half_of_the_jobs_and_whiskers_nine_tenths() -> None:
@@ -243,13 +243,13 @@ def test_names_of_wide_letters_take_no_more_room_than_others(draw: Callable[[Seq
     assert len(kept) - 2 <= len(told) + letters <= len(kept)
 
 
-def test_a_name_of_wide_letters_that_fits_is_told_whole() -> None:
+def test_name_of_wide_letters_that_fits_is_kept() -> None:
     fits, longer = ("\u590f" * count for count in (15, 16))  # 31 characters of 6.5 fit before a bar of costs
     assert fits in texts(cost_svg([replace(SEEN, name=fits)]))
     assert longer not in texts(cost_svg([replace(SEEN, name=longer)]))
 
 
-def test_costs_beside_bars_have_the_digits_of_tables_and_no_dash_for_want_of_targets() -> None:
+def test_cost_labels_have_the_digits_of_tables_and_no_dash_without_targets() -> None:
     cheap = replace(SEEN, committed_usd=0.0, metered_usd=0.00102, target_met_pct=None)
     told = texts(cost_svg([SEEN, cheap, replace(cheap, metered_usd=0.0)]))
     assert [text for text in told if text.startswith("$")] == ["$4.00, 81.0 %", "$0.0010", "$0.00"]
@@ -260,7 +260,7 @@ def test_bars_of_long_names_begin_behind_them() -> None:
     assert len(label) == 38
 
 
-def test_what_takes_a_minute_is_drawn_in_seconds() -> None:
+def test_short_simulations_are_labelled_in_seconds() -> None:
     short = replace(SEEN, span_s=85.0)
     for draw in (allocation_svg, fullness_svg):
         assert "85 s" in texts(draw([short])) and "2.0 h" in texts(draw([SEEN]))

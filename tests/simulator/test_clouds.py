@@ -1,4 +1,4 @@
-"""Virtual clouds made from offers, and from the catalogue of prices."""
+"""Simulated clouds from offers and from the price catalogue."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -85,7 +85,7 @@ def test_machines_in_use_are_reserved_too(tmp_path: Path) -> None:
     assert forgotten["reserved"] == {"east-1a/m.two": 3, "east-1b/m.two": 2}
 
 
-def test_what_types_and_zones_share_is_reserved_once() -> None:
+def test_shared_commitments_are_reserved_once() -> None:
     def shared(name: str, usd: float, zone: str, available: int) -> Offer:
         return offer(name, Market.RESERVED, usd, zone, available=available, pool="reserved m5")
 
@@ -98,7 +98,7 @@ def test_what_types_and_zones_share_is_reserved_once() -> None:
     assert made["reserved"] == {"north-1-a/eight888": 4}  # 8 of four in all, of which 2 are used
 
 
-def test_a_host_and_quotas_hold_no_more_than_they_do() -> None:
+def test_shared_hosts_and_quotas_limit_simulated_capacity() -> None:
     left = Resources(vcpus=1.0, memory_mib=1024)
     host = [offer("four", market, 0.1, available=0, pool="host", pool_free=left) for market in Market]
     (made,) = clouds_of_offers(host, [offer("four", Market.SPOT, 0.1)] * 2).values()
@@ -108,8 +108,7 @@ def test_a_host_and_quotas_hold_no_more_than_they_do() -> None:
     assert made["quotas"] == [{"region": "north", "market": "on_demand", "vcpus": 20.0, "told": True}]
 
 
-def test_who_waits_for_a_full_host_starts_when_there_is_room_as_it_does_there(tmp_path: Path) -> None:
-    """Clouds that only refuse are asked ever more seldom: a replay would wait for long where the daemon did not."""
+def test_job_waiting_for_a_full_host_starts_when_there_is_room(tmp_path: Path) -> None:
     whole = Resources(vcpus=4.0, memory_mib=8192)
     host = [offer("four", Market.ON_DEMAND, 0.1, available=1, pool="host", pool_free=whole)]
     jobs = read_csv("at_s,run_s,vcpus\n" + "0,60,4\n" * 5, "jobs.csv")
@@ -123,7 +122,6 @@ def test_who_waits_for_a_full_host_starts_when_there_is_room_as_it_does_there(tm
 
 
 def test_spot_prices_of_a_host_of_ones_own_stand_still(tmp_path: Path) -> None:
-    """Or a replay would buy what happened to be cheaper at that hour, which the host never was."""
     whole = Resources(vcpus=8.0, memory_mib=16384)
     host = [offer("four", Market.ON_DEMAND, 0.1), offer("four", Market.SPOT, 0.03)]
     (made,) = clouds_of_offers([replace(o, pool="host", pool_free=whole) for o in host]).values()
@@ -132,7 +130,7 @@ def test_spot_prices_of_a_host_of_ones_own_stand_still(tmp_path: Path) -> None:
 
 
 def test_without_offers_there_is_no_cloud() -> None:
-    with pytest.raises(BadInput, match="no provider offers anything now"):
+    with pytest.raises(BadInput, match="no provider has offers now"):
         clouds_of_offers([])
 
 
@@ -170,7 +168,7 @@ def test_strategies_reserve_nothing_where_no_commitment_has_a_price() -> None:
     assert reserved_for(policy, work, cloud_of_catalogue(shipped_catalogue(), "ec2", "us-east-1")) == {}
 
 
-def test_what_is_up_of_a_commitment_that_is_over_is_no_longer_reserved() -> None:
+def test_machines_of_an_expired_commitment_are_not_reserved() -> None:
     taken = [offer("m.one", Market.RESERVED, 0.2), offer("m.two", Market.RESERVED, 0.3)]
     offers = [offer("m.one", Market.ON_DEMAND, 0.4), offer("m.two", Market.RESERVED, 0.3, available=0)]
     assert clouds_of_offers(offers, taken)["cloud"]["reserved"] == {"north-1-a/m.two": 1}

@@ -1,4 +1,4 @@
-"""Corrections in a simulated world: more targets are met where neighbours hurt, and noise alone moves nobody."""
+"""Corrections in a simulated world: more targets are met despite neighbours, and noise alone changes nothing."""
 
 from collections import Counter
 from dataclasses import replace
@@ -23,7 +23,7 @@ EASILY_S, HARDLY_S = 1350.0, 940.0
 
 
 def asks(name: str, within_s: float | None) -> JobSpec:
-    """A job of two vCPUs that is to end so soon, on a machine of its own but for those that make no promise."""
+    """Return a job of two vCPUs with a deadline, which shares machines only with best-effort jobs."""
     return JobSpec(
         name=name,
         user="ann",
@@ -37,7 +37,7 @@ def asks(name: str, within_s: float | None) -> JobSpec:
 
 
 def run(folder: Path, truth: Truth, correction: CorrectionPolicy, within_s: float) -> tuple[int, Counter[str]]:
-    """How many jobs with a deadline met it beside best effort that came a little later, and the corrections by step."""
+    """Return how many jobs with a deadline met it despite later best-effort jobs, and the corrections by step."""
     jobs = [Arrival(at_s=n, run_s=RUN_S, spec=asks(f"job{n}", within_s)) for n in range(PROMISED)]
     jobs += [Arrival(at_s=140.0 + n, run_s=1500.0, spec=asks(f"load{n}", None)) for n in range(NEIGHBOURS)]
     policy: Policy = replace(scheduler("least_loaded"), correction=correction)
@@ -60,7 +60,7 @@ def test_corrections_raise_the_share_of_targets_met_where_neighbours_hurt(tmp_pa
     assert steps["evict"] > 0
 
 
-def test_noise_alone_moves_nobody_and_without_a_margin_it_would(tmp_path: Path) -> None:
+def test_margin_keeps_noise_from_causing_corrections(tmp_path: Path) -> None:
     eager = CorrectionPolicy(steps=("evict", "move"), gain=1.0, promise_worth=1000.0)
     assert run(tmp_path / "margin", NOISE, eager, HARDLY_S)[1] == Counter()
     assert run(tmp_path / "none", NOISE, replace(eager, margin=1e-6), HARDLY_S)[1]["evict"] > 0

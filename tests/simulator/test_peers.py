@@ -1,4 +1,4 @@
-"""Other tools' rules: each buys and places as it is labelled, in the same world, and none is below the bound."""
+"""Peers' rules: each places and buys as labelled, in the same world, and none costs less than the bound."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from hcloud.core.errors import BadInput
 from hcloud.core.model import BatchTarget, BestEffortTarget, Event, EventKind, JobSpec, Nodes, Resources
 from hcloud.report import build_report
-from hcloud.simulator.optimality import at_their_best, distance, peer_comparison, run_times_s
+from hcloud.simulator.optimality import distance, peer_comparison, run_times_s, with_shortest_runs
 from hcloud.simulator.outcome import outcome_of
 from hcloud.simulator.peers import PEERS, peer_named
 from hcloud.simulator.run import START_AT, Setting, simulated
@@ -46,7 +46,7 @@ def setting(name: str, jobs: Sequence[Arrival], **changes: object) -> Setting:
 
 
 def bought(name: str, jobs: Sequence[Arrival], folder: Path, **changes: object) -> Counter[tuple[str, str]]:
-    """Return what was launched, by type and market."""
+    """Return launches by type and market."""
     made = events(setting(name, jobs, **changes), folder)
     launched = {e.instance_id for e in made if e.kind is EventKind.INSTANCE_LAUNCHED}
     machines = (e for e in made if e.kind is EventKind.INSTANCE_REQUESTED and e.instance_id in launched)
@@ -79,16 +79,14 @@ SIZES = {str(vcpus): {"vcpus": vcpus, "memory_mib": 2048 * vcpus, "usd_per_h": 1
 
 
 @pytest.mark.parametrize("vcpus", [(6, 6, 6, 2, 2), (10, 8, 4), (9, 8, 4, 3)])
-def test_pods_that_fit_on_a_machine_that_is_launched_anyway_are_bought_for_once(
-    vcpus: Sequence[int], tmp_path: Path
-) -> None:
+def test_pods_that_fit_on_a_launched_machine_are_bought_for_once(vcpus: Sequence[int], tmp_path: Path) -> None:
     # The small ones fill up the first machine, so the second is for a single pod.
     jobs = [job(0, 60, float(each)) for each in vcpus]
     launched = bought("karpenter-like", jobs, tmp_path, types=SIZES)
     assert launched == {("16", "on_demand"): 1, ("8", "on_demand"): 1}
 
 
-def test_who_fits_on_a_machine_that_is_launched_anyway_does_not_count_where_the_next_is_chosen(tmp_path: Path) -> None:
+def test_jobs_that_fit_on_a_launched_machine_do_not_count_for_the_next(tmp_path: Path) -> None:
     types = {"three": {"vcpus": 3, "memory_mib": 8192, "usd_per_h": 3.0}, "four": {**SIZES["4"], "memory_mib": 8192}}
     # The last goes beside the first; a second machine of four would be used for three only.
     jobs = [job(0, 60, 3.0), job(0, 60, 3.0), job(0, 60, 1.0)]
@@ -100,7 +98,7 @@ def test_the_best_used_type_is_bought_at_any_price(tmp_path: Path) -> None:
     assert bought("ray-like", [job(0, 60, 2.0)], tmp_path) == {("medium", "on_demand"): 1}
 
 
-def test_nodes_of_the_least_weight_and_nobody_passes(tmp_path: Path) -> None:
+def test_cheapest_nodes_without_backfill(tmp_path: Path) -> None:
     assert bought("slurm-like", [job(0, 60)], tmp_path) == {("small", "on_demand"): 1}
     assert bought("slurm-like", [job(0, 60, spot=True)], tmp_path) == {("small", "spot"): 1}
     jobs, one = [job(0, 300, 6.0), job(20, 60, 6.0), job(40, 60, 1.0)], {"max_instances": 1}
@@ -109,7 +107,7 @@ def test_nodes_of_the_least_weight_and_nobody_passes(tmp_path: Path) -> None:
     assert starts(events(setting("on-demand-only", jobs, caps=one), tmp_path)) == ["job-1", "job-3", "job-2"]
 
 
-def test_who_is_behind_somebody_for_whom_a_node_comes_starts_where_there_is_room(tmp_path: Path) -> None:
+def test_job_behind_one_with_a_booting_node_starts_where_there_is_room(tmp_path: Path) -> None:
     jobs = [job(0, 300, 6.0), job(20, 60, 6.0), job(20, 60, 1.0)]
     assert bought("slurm-like", jobs, tmp_path) == {("large", "on_demand"): 2}
 
@@ -133,7 +131,7 @@ def test_an_underused_machine_is_emptied_where_its_jobs_fit_elsewhere(tmp_path: 
 
 
 def movable(at_s: float, run_s: float, vcpus: float) -> Arrival:
-    """A batch job that may be interrupted."""
+    """Return an interruptible batch job."""
     made = job(at_s, run_s, vcpus)
     return replace(made, spec=replace(made.spec, interruptible=True))
 
@@ -148,7 +146,7 @@ def test_an_underused_machine_is_replaced_by_a_cheaper_one_where_its_jobs_fit_no
     assert len([e for e in made if e.kind is EventKind.JOB_FINISHED and e.fields["state"] == "succeeded"]) == 4
 
 
-def test_nobody_is_moved_who_may_not_be_interrupted_or_for_whom_nothing_is_cheaper(tmp_path: Path) -> None:
+def test_uninterruptible_jobs_and_jobs_without_a_cheaper_machine_are_not_moved(tmp_path: Path) -> None:
     kept = [*(movable(0, 60, 2.0) for _ in range(3)), job(0, 900, 1.0)]
     assert bought("karpenter-like", kept, tmp_path, markets=["on_demand"]) == {("large", "on_demand"): 1}
     dear = {**TYPES, "small": {**TYPES["small"], "usd_per_h": 7.0}, "medium": {**TYPES["medium"], "usd_per_h": 7.0}}
@@ -170,7 +168,7 @@ def test_every_peer_ends_every_job_and_machine_even_where_machines_run_out_or_di
     assert twice == []
 
 
-def test_who_leaves_jobs_undone_is_not_said_to_be_near_the_bound(tmp_path: Path) -> None:
+def test_times_bound_is_empty_if_jobs_are_undone(tmp_path: Path) -> None:
     setting_of_both = setting("reserved-only", [job(0, 60, 4.0), job(0, 60, 1.0)], reserved={"small": 1})
     with simulated(setting_of_both, tmp_path) as simulation:
         commitments = simulation.commitments()
@@ -182,7 +180,7 @@ def test_who_leaves_jobs_undone_is_not_said_to_be_near_the_bound(tmp_path: Path)
     assert outcome.succeeded == 1
 
 
-def test_what_can_never_run_by_a_rule_fails_instead_of_waiting_for_ever(tmp_path: Path) -> None:
+def test_job_that_can_never_run_under_a_peers_rules_fails(tmp_path: Path) -> None:
     made = events(setting("reserved-only", [job(0, 60, 4.0)], reserved={"small": 1}), tmp_path)
     assert [e.fields["state"] for e in made if e.kind is EventKind.JOB_FINISHED] == ["failed"]
 
@@ -197,11 +195,11 @@ def test_more_ranks_than_a_fixed_fleet_ever_holds_fail_and_those_it_holds_run(tm
 
 
 def test_an_unknown_peer_is_named_with_the_nearest() -> None:
-    with pytest.raises(BadInput, match=r"there is no peer 'ray' to compare with; .*ray-like"):
+    with pytest.raises(BadInput, match=r"unknown peer 'ray'; .*ray-like"):
         peer_named("peer:ray")
 
 
-def test_each_is_at_or_above_the_bound_that_knows_everything(tmp_path: Path) -> None:
+def test_every_peer_costs_at_least_the_bound(tmp_path: Path) -> None:
     jobs = [job(10.0 * n, 60.0, 1.0 + n % 2, spot=n % 2 == 0) for n in range(6)]
     outcomes, runs, settings = [], [], []
     for name in PEERS:
@@ -218,11 +216,11 @@ def test_each_is_at_or_above_the_bound_that_knows_everything(tmp_path: Path) -> 
     names = [column.name for column in table.columns]
     assert all(float(str(row[names.index("times_bound")])) >= 1.0 for row in table.rows)
     # The seeded fault: at the stated run times a machine faster than stated could have beaten it.
-    shorter = at_their_best(settings[0].workload, runs)
+    shorter = with_shortest_runs(settings[0].workload, runs)
     assert sum(each.run_s for each in shorter.arrivals) < sum(each.run_s for each in jobs)
 
 
-def test_a_policys_limits_hold_for_peers_too(tmp_path: Path) -> None:
+def test_caps_of_a_policy_hold_for_peers(tmp_path: Path) -> None:
     made = setting("skypilot-like", FOUR, caps={"max_instances": 2})
     assert isinstance(made.policy, Policy)
     alive = most = 0
@@ -233,7 +231,7 @@ def test_a_policys_limits_hold_for_peers_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", PEERS)
-def test_so_many_jobs_of_a_user_hold_machines_under_a_peer_as_the_policy_allows(name: str, tmp_path: Path) -> None:
+def test_max_jobs_per_user_holds_for_peers(name: str, tmp_path: Path) -> None:
     caps = {"max_instances": 30, "max_jobs_per_user": 2}
     running = most = done = 0
     for event in events(setting(name, [job(0, 60) for _ in range(8)], caps=caps, reserved={"large": 1}), tmp_path):
@@ -244,8 +242,7 @@ def test_so_many_jobs_of_a_user_hold_machines_under_a_peer_as_the_policy_allows(
 
 
 @pytest.mark.parametrize("name", PEERS)
-def test_users_pay_no_more_in_a_day_under_a_peer_than_the_policy_allows(name: str, tmp_path: Path) -> None:
-    """Ada has money for about an hour of one vCPU in a day; what eve does costs her nothing."""
+def test_user_budgets_hold_for_peers(name: str, tmp_path: Path) -> None:
     jobs = [job(0, 1800) for _ in range(6)]
     eve = replace(jobs[0], spec=replace(jobs[0].spec, user="eve"))
     made = setting(name, [eve, *jobs], reserved={"large": 1}, billing_minimum_s=1, reserved_price_factor=0.9)

@@ -1,4 +1,4 @@
-"""How well jobs did beside their best, read from a finished simulation's log."""
+"""Performance of jobs relative to their ideal, from a finished simulation's log."""
 
 from pathlib import Path
 
@@ -48,7 +48,7 @@ def test_a_service_counts_by_its_latency_and_keeps_what_it_promised() -> None:
     assert (found.running, found.kept) == (0.5, False)
 
 
-def test_a_job_that_failed_did_nothing_and_others_are_not_asked_about() -> None:
+def test_failed_job_has_no_performance_and_other_jobs_are_ignored() -> None:
     (found,) = performances(story(ran_s=1.0, state="failed"), {"job-1": Ideal(run_s=100.0)})
     assert (found.running, found.turnaround, found.kept) == (0.0, 0.0, False)
     assert performances(story(ran_s=1.0), {}) == ()
@@ -67,16 +67,15 @@ def test_experiments_are_the_same_for_the_same_seed(name: str) -> None:
     assert made == again != other
 
 
-def test_experiments_that_cannot_be_made_are_refused() -> None:
+def test_invalid_experiments_are_refused() -> None:
     with pytest.raises(BadInput, match="there is no experiment 'quasars'; did you mean 'quasar'"):
         make_experiment("quasars")
-    with pytest.raises(BadInput, match="a share of 2 cannot be made"):
+    with pytest.raises(BadInput, match="share 2 is out of range"):
         make_experiment("quasar", share=2)
 
 
 @pytest.mark.parametrize("name", [name for name in EXPERIMENTS if name.startswith(("paragon-large", "quasar"))])
 def test_a_share_of_the_jobs_comes_in_the_same_time(name: str) -> None:
-    """Else a share of the machines would have to bear another load than all of them."""
     whole, tenth = (make_experiment(name, 1, share=share).workload.arrivals for share in (1.0, 0.1))
     assert tenth[-1].at_s == pytest.approx(whole[-1].at_s, rel=0.02)
     counts = [sum(each.spec.tags["kind"] != WARM_UP for each in arrivals) for arrivals in (whole, tenth)]
@@ -89,7 +88,7 @@ def test_the_burst_is_one_in_a_share_of_it_too() -> None:
     assert sum(WARM_UP_S + 3750 <= at_s < WARM_UP_S + 3850 for at_s in jobs) == 100 + 10
 
 
-def test_a_small_cluster_is_up_before_its_jobs_come_and_tells_their_performance(tmp_path: Path) -> None:
+def test_small_cluster_boots_before_its_jobs_and_reports_performance(tmp_path: Path) -> None:
     made = make_experiment("paragon-small-low", 1, share=0.1)
     setting = Setting(workload=made.workload, policy=ROOMY, cloud=made.cloud, truth=made.truth)
     with simulated(setting, tmp_path) as simulation:

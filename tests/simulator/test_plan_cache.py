@@ -1,4 +1,4 @@
-"""What is remembered from plan to plan saves time and decides nothing: with and without it, the same plans."""
+"""The cache between plans saves time but changes no decision: plans are the same with and without it."""
 
 import copy
 from collections.abc import Callable
@@ -28,7 +28,7 @@ CLOUD: dict[str, object] = {"zones": ["east-1a"], "reserved": {"m.2xlarge": 2}, 
 
 
 def plans_that_differ(folder: Path, strategy: str, plan_cache: PlanCache) -> int:
-    """Simulate with one memo all along, and count the plans that would have been others with an empty one."""
+    """Simulate with one cache, and count plans that differ from those with an empty cache."""
     differing = 0
 
     def plan(snapshot: Snapshot, policy: Policy, rng: np.random.Generator) -> Plan:
@@ -48,13 +48,16 @@ def plans_that_differ(folder: Path, strategy: str, plan_cache: PlanCache) -> int
 
 
 @pytest.mark.parametrize("strategy", ["hm", "sr"])
-def test_a_plan_is_the_same_whatever_is_remembered(tmp_path: Path, strategy: str) -> None:
+def test_plan_does_not_depend_on_the_cache(tmp_path: Path, strategy: str) -> None:
     assert plans_that_differ(tmp_path, strategy, PlanCache()) == 0
 
 
 def plans_that_differ_once_more_is_known(*, shared: bool) -> int:
-    """Plan a job whose application turns out to be slower and slower, and count the plans that would have been others
-    without what was worked out of the beliefs before, where beliefs have (``shared``) the same answers."""
+    """Plan a job of an application that turns out to be slower and slower, and count plans that depend on earlier
+    beliefs.
+
+    ``shared``: beliefs have the same answers.
+    """
     differing, policy, plan_cache, answers = (
         0,
         Policy(placement=PlacementPolicy(order="quasar")),
@@ -80,35 +83,35 @@ def plans_that_differ_once_more_is_known(*, shared: bool) -> int:
     return differing
 
 
-def test_a_plan_is_the_same_whatever_was_believed_of_an_application_before() -> None:
+def test_plan_does_not_depend_on_earlier_beliefs() -> None:
     assert plans_that_differ_once_more_is_known(shared=False) == 0
 
 
-def test_beliefs_that_answer_for_each_other_are_found_out() -> None:
+def test_cache_that_mixes_up_beliefs_is_detected() -> None:
     assert plans_that_differ_once_more_is_known(shared=True) > 0
 
 
-class LooksAtNoSource(PlanCache):
-    """Takes what was ever worked out of so many things for true."""
+class NeverChecksInputs(PlanCache):
+    """A faulty cache that never checks its inputs."""
 
     def of(self, name: str, made_of: tuple[object, ...], work_out: Callable[[], Any]) -> Any:
         return super().of(name, (len(made_of),), work_out)
 
 
-class TakesAllForAlike(PlanCache):
-    """Says that all jobs ask for the same."""
+class TakesJobsForEqual(PlanCache):
+    """A faulty cache that takes all jobs for equal."""
 
     def number_asks(self, spec: object, asks: tuple[object, ...]) -> int:
         return super().number_asks(spec, ())
 
 
-@pytest.mark.parametrize("faulty", [LooksAtNoSource, TakesAllForAlike])
-def test_a_memo_that_answers_for_other_objects_is_found_out(tmp_path: Path, faulty: type[PlanCache]) -> None:
+@pytest.mark.parametrize("faulty", [NeverChecksInputs, TakesJobsForEqual])
+def test_cache_that_mixes_up_objects_is_detected(tmp_path: Path, faulty: type[PlanCache]) -> None:
     assert plans_that_differ(tmp_path, "hm", faulty()) > 0
 
 
-class LooksAtNoSourceOf(PlanCache):
-    """Takes what it was first told under one name for true ever after."""
+class KeepsFirstAnswer(PlanCache):
+    """A faulty cache that keeps the first answer of a name forever."""
 
     def __init__(self, name: str) -> None:
         super().__init__()
@@ -123,7 +126,7 @@ def sure(value: float) -> Estimate:
 
 
 def told(pressure: float = 0.0, **by_type: float) -> Classification:
-    """Of an application that causes as much ``pressure`` as it leaves of what it tolerates."""
+    """Return a belief about an application that causes ``pressure`` and tolerates as much."""
     return Classification(
         by_type={f"mock/{name}": sure(per_s) for name, per_s in by_type.items()},
         by_step={f"{vcpus} vCPU": sure(float(vcpus)) for vcpus in (1, 2, 4, 8)},
@@ -136,7 +139,7 @@ def told(pressure: float = 0.0, **by_type: float) -> Classification:
 
 
 def as_machines_come() -> list[Snapshot]:
-    """A job whose size is the planner's choice, with one machine, and then with another that is cheaper for it."""
+    """A job sized by the planner, with one machine, then with a second one that is cheaper for it."""
     large, huge = offer("large", vcpus=8.0, usd_per_h=0.4), offer("huge", vcpus=8.0, usd_per_h=0.3)
     asks = spec(target=BatchTarget(finish_by_at=NOW + 600.0), vcpus_within=(0.5, 8.0))
     waiting = job(1, asks=asks, application="a", queued_at=NOW)
@@ -148,7 +151,7 @@ def as_machines_come() -> list[Snapshot]:
 
 
 def as_an_offer_comes() -> list[Snapshot]:
-    """A job beside which the only machine's resident suffers: with nothing on offer, and then with a new machine."""
+    """A job that would disturb the only machine's resident: first without offers, then with one."""
     known, there = {"a": told(90.0, small=0.001)}, machine(1)
     asks = spec(target=BatchTarget(finish_by_at=NOW + 6000.0))
     waiting, resident = job(2, asks=asks, application="a", queued_at=NOW), running(1, there, application="a")
@@ -156,7 +159,7 @@ def as_an_offer_comes() -> list[Snapshot]:
 
 
 def plans_that_differ_of(snapshots: list[Snapshot], order: Any, plan_cache: PlanCache) -> int:
-    """Plan one after the other with one memo, and count the plans that would have been others with an empty one."""
+    """Plan a series of snapshots with one cache, and count plans that differ from those with an empty cache."""
     differing, policy = 0, Policy(placement=PlacementPolicy(order=order))
     for snapshot in snapshots:
         made = None
@@ -174,16 +177,15 @@ def plans_that_differ_of(snapshots: list[Snapshot], order: Any, plan_cache: Plan
         ("to be had", as_an_offer_comes, "paragon"),
     ],
 )
-def test_an_answer_that_is_kept_too_long_is_found_out(
+def test_cache_entry_that_outlives_its_input_is_detected(
     stale: str, scenes: Callable[[], list[Snapshot]], order: str
 ) -> None:
     assert plans_that_differ_of(scenes(), order, PlanCache()) == 0
-    assert plans_that_differ_of(scenes(), order, LooksAtNoSourceOf(stale)) > 0
+    assert plans_that_differ_of(scenes(), order, KeepsFirstAnswer(stale)) > 0
 
 
 def plans_that_differ_once_a_machine_is_another(*, stale: bool) -> int:
-    """Plan a job that fits on a machine only as it is offered later; ``stale``: what was read off its first offer is
-    taken to be of the second."""
+    """Plan a job that fits on a machine only as offered later; ``stale``: numbers of the first offer are kept."""
     plan_cache, waiting, policy = (
         PlanCache(),
         job(1, asks=spec(resources=Resources(vcpus=4.0)), queued_at=NOW),
@@ -198,6 +200,6 @@ def plans_that_differ_once_a_machine_is_another(*, stale: bool) -> int:
     return int(decide(later, policy) != decide(replace(later, plan_cache=PlanCache()), policy))
 
 
-def test_what_was_read_off_another_offer_of_a_machine_is_found_out() -> None:
+def test_cache_that_mixes_up_offers_is_detected() -> None:
     assert plans_that_differ_once_a_machine_is_another(stale=False) == 0
     assert plans_that_differ_once_a_machine_is_another(stale=True) > 0

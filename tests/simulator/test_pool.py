@@ -1,4 +1,4 @@
-"""Processes that simulate side by side: results in order, without taking what is far from its turn."""
+"""Parallel simulations: results come in order, with few tasks ahead."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -8,11 +8,10 @@ import pytest
 from hcloud.simulator.pool import in_order
 
 
-def test_results_come_in_order_and_little_is_taken_before_its_turn() -> None:
+def test_results_come_in_order_with_few_tasks_ahead() -> None:
     taken = []
 
     def numbers() -> Iterator[int]:
-        """Ten numbers, each noted when it is asked for."""
         for number in range(10):
             taken.append(number)
             yield number
@@ -23,7 +22,7 @@ def test_results_come_in_order_and_little_is_taken_before_its_turn() -> None:
     assert taken == list(range(10))
 
 
-def test_what_fails_fails_in_its_turn() -> None:
+def test_errors_are_raised_in_order() -> None:
     with ThreadPoolExecutor(2) as pool:
         made = in_order(pool, lambda number: 1 / number, [2, 0, 1], 3)
         assert next(made) == 0.5

@@ -1,4 +1,4 @@
-"""By what simulated jobs lost their quality of service, and a planner that is told the truth."""
+"""Causes of lost QoS of simulated jobs, and the planner with perfect knowledge."""
 
 from collections.abc import Iterator
 
@@ -11,7 +11,7 @@ from hcloud.simulator.clusters import make_experiment
 from hcloud.simulator.oracle import corrected
 from hcloud.simulator.performance import JobPerformance
 from hcloud.simulator.program_models import SOURCES
-from hcloud.simulator.qos_losses import NEIGHBOURS, REST, TYPE, lost_by
+from hcloud.simulator.qos_losses import NEIGHBOURS, REST, TYPE, count_qos_losses
 from hcloud.simulator.run import Setting
 from hcloud.simulator.workload import Arrival
 from hcloud.simulator.world import Truth, World
@@ -37,7 +37,7 @@ def job(program: str) -> JobSpec:
 def world() -> World:
     made = World(truth=TRUTH, seed=7, types=TYPES, providers=("mock",))
     for number, program in enumerate(("sort", "crunch"), 1):
-        made.take_in(f"job-{number}", Arrival(at_s=0.0, run_s=100.0, spec=job(program)))
+        made.add_job(f"job-{number}", Arrival(at_s=0.0, run_s=100.0, spec=job(program)))
     return made
 
 
@@ -60,46 +60,48 @@ def performance(running: float) -> JobPerformance:
     return JobPerformance(job_id="job-1", kind="batch", running=running, turnaround=running, kept=running >= 0.95)
 
 
-def test_a_job_on_the_wrong_type_lost_by_its_type_and_one_beside_another_by_its_neighbour(world: World) -> None:
+def test_losses_are_attributed_to_type_or_neighbour(world: World) -> None:
     specs = {"job-1": job("sort"), "job-2": job("crunch")}
-    by_speed = sorted(TYPES, key=lambda name: world.beside_best(specs["job-1"], name))
+    by_speed = sorted(TYPES, key=lambda name: world.relative_speed(specs["job-1"], name))
     slow, best = by_speed[0], by_speed[-1]
     alone = [machine("i", slow), *stay(1, "i", 0.0, 100.0)]
-    slow_speed = world.beside_best(specs["job-1"], slow)
+    slow_speed = world.relative_speed(specs["job-1"], slow)
     assert slow_speed < 0.9
-    assert lost_by(alone, [performance(slow_speed)], specs, world) == {TYPE: 1}
+    assert count_qos_losses(alone, [performance(slow_speed)], specs, world) == {TYPE: 1}
 
-    left = world.nature(specs["job-1"]).kept([min(100.0, each) for each in world.nature(specs["job-2"]).caused])
+    left = world.program_model(specs["job-1"]).performance_under(
+        [min(100.0, each) for each in world.program_model(specs["job-2"]).caused]
+    )
     assert left < 0.94
     beside = [machine("i", best), *stay(2, "i", 0.0, 200.0), *stay(1, "i", 0.0, 100.0)]
-    assert lost_by(beside, [performance(left)], specs, world) == {NEIGHBOURS: 1}
+    assert count_qos_losses(beside, [performance(left)], specs, world) == {NEIGHBOURS: 1}
     earlier = [machine("i", best), *stay(2, "i", 0.0, 50.0), *stay(1, "i", 60.0, 160.0)]
-    assert lost_by(earlier, [performance(left)], specs, world) == {REST: 1}
+    assert count_qos_losses(earlier, [performance(left)], specs, world) == {REST: 1}
 
 
-def test_who_kept_its_quality_or_never_ran_is_not_counted(world: World) -> None:
+def test_jobs_with_kept_qos_or_without_a_run_are_not_counted(world: World) -> None:
     events = [machine("i", "a.large"), *stay(1, "i", 0.0, 100.0)]
-    assert lost_by(events, [performance(0.96)], {"job-1": job("sort")}, world) == {}
-    assert lost_by([], [performance(0.5)], {"job-1": job("sort")}, world) == {}
+    assert count_qos_losses(events, [performance(0.96)], {"job-1": job("sort")}, world) == {}
+    assert count_qos_losses([], [performance(0.5)], {"job-1": job("sort")}, world) == {}
 
 
-def test_beliefs_become_the_truth_in_the_unit_in_which_they_were_measured(world: World) -> None:
-    nature = world.nature(job("sort"))
+def test_corrected_beliefs_are_true_in_the_measured_unit(world: World) -> None:
+    model = world.program_model(job("sort"))
     wrong = Estimate(value=1.0, low=0.5, high=2.0)
-    seen = Estimate(value=0.01 * world.on_type(nature, "a.large"), low=0.0, high=1.0, observed=True)
+    seen = Estimate(value=0.01 * world.speed_on_type(model, "a.large"), low=0.0, high=1.0, observed=True)
     belief = Classification(
         by_type={"mock/a.large": seen, "mock/b.large": wrong}, tolerated={"llc-capacity": wrong},
         quality_target=wrong, quality_class=0,
     )  # fmt: skip
     told = corrected(world, "ada:sort~12345678#99", belief)
-    assert told.by_type["mock/b.large"].value == pytest.approx(0.01 * world.on_type(nature, "b.large"))
+    assert told.by_type["mock/b.large"].value == pytest.approx(0.01 * world.speed_on_type(model, "b.large"))
     assert told.by_type["mock/b.large"].low == told.by_type["mock/b.large"].high == told.by_type["mock/b.large"].value
-    assert [told.caused[name].value for name in SOURCES] == list(nature.caused)
+    assert [told.caused[name].value for name in SOURCES] == list(model.caused)
     assert max(each.value for each in told.tolerated.values()) <= 100.0
     assert corrected(world, "ada:never-seen~12345678", belief) is belief
 
 
-def test_nobody_can_be_told_a_truth_there_is_not() -> None:
+def test_oracle_without_truth_is_refused() -> None:
     made = make_experiment("paragon-small-low", share=0.02)
     with pytest.raises(BadInput, match="truth is None"):
         Setting(workload=made.workload, policy=Policy(name="any"), oracle=True)

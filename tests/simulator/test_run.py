@@ -1,4 +1,4 @@
-"""Simulations: the daemon's decisions on a clock that jumps; equal settings give equal traces."""
+"""Simulations: the daemon's decisions on a virtual clock; equal settings give equal traces."""
 
 import hashlib
 import itertools
@@ -63,7 +63,7 @@ def summed(made: list[Event], name: str) -> float:
     return sum(float(str(each.fields[name])) for each in made if name in each.fields)
 
 
-def test_jobs_run_as_long_as_they_are_told_on_machines_that_boot_and_end(tmp_path: Path) -> None:
+def test_jobs_run_for_their_run_time_on_machines_that_boot_and_end(tmp_path: Path) -> None:
     work = workload_of("two", [arrival(0, 100, within_s=130), arrival(1000, 50, within_s=55)])
     made = events(Setting(workload=work, policy=policy(), cloud=CLOUD), tmp_path / "a")
     outcome = outcome_of("tried", lambda: made)
@@ -89,7 +89,7 @@ def test_profiling_runs_hold_machines_but_are_not_counted_among_the_jobs(tmp_pat
     assert (outcome.held_vcpu_h, outcome.used_once) == (before.held_vcpu_h, before.used_once)
 
 
-def test_what_jobs_waited_for_is_told_with_the_time_it_took(tmp_path: Path) -> None:
+def test_wait_reasons_have_their_total_time(tmp_path: Path) -> None:
     work = workload_of("three", [arrival(0, 100), arrival(0, 100), arrival(0, 100)])
     made = events(Setting(workload=work, policy=policy(caps={"max_instances": 1}), cloud=CLOUD), tmp_path / "a")
     outcome = outcome_of("tried", lambda: made)
@@ -103,7 +103,6 @@ def test_what_jobs_waited_for_is_told_with_the_time_it_took(tmp_path: Path) -> N
 
 
 def test_what_is_replayed_begins_at_its_own_time_of_day(tmp_path: Path) -> None:
-    """A budget of a day pays for what was submitted on that day: the third hour of it has to wait for the next."""
     morning = 1_900_022_400.0 + 9 * 3600.0
     jobs = [PastJob(submitted_at=morning + n * 4 * 3600.0, spec=arrival(0, 0).spec, run_s=3600.0) for n in range(3)]
     tried = policy(budgets={"per_day_usd": 10.0})
@@ -123,8 +122,7 @@ def test_samples_alone_make_no_cycles(tmp_path: Path) -> None:
         assert simulation.progress.cycles < 150
 
 
-def test_who_just_goes_on_is_looked_at_every_minute_though_machines_are_renewed(tmp_path: Path) -> None:
-    """Renewals keep what runs as it is: a job of a month need not be decided about every ten seconds."""
+def test_idle_steps_are_a_minute_though_leases_are_renewed(tmp_path: Path) -> None:
     setting = Setting(workload=Workload(name="one", arrivals=(arrival(0.0, 86_400.0),)), policy=policy(), cloud=CLOUD)
     with simulated(setting, tmp_path) as simulation:
         simulation.run()
@@ -142,7 +140,7 @@ TROUBLED: dict[str, object] = {
 
 
 def trace_digest(folder: Path, seed: int) -> str:
-    """What happened in a small troubled simulation, to the last digit."""
+    """Return the hash of the log of a small simulation with faults."""
     work = make_scenario("high-variability", 1, hours=0.1, share=0.03)
     setting = Setting(workload=work, policy=policy(caps={"max_instances": 100}), cloud=TROUBLED, seed=seed)
     made = events(setting, folder / "simulated")
@@ -216,7 +214,7 @@ def test_work_that_no_machine_can_do_ends_the_simulation_and_fails(tmp_path: Pat
     assert outcome_of("tried", lambda: made).succeeded == 0
 
 
-def test_job_that_runs_for_longer_than_others_may_wait_is_not_given_up(tmp_path: Path) -> None:
+def test_long_running_job_does_not_stall_the_simulation(tmp_path: Path) -> None:
     work = workload_of("one", [arrival(0, 500)])
     with simulated(Setting(workload=work, policy=policy(), cloud=CLOUD), tmp_path) as simulation:
         simulation.give_up_after_s = 100.0
@@ -258,7 +256,7 @@ def test_service_that_is_taken_down_keeps_its_promise_no_more_often_than_the_rep
     assert outcome_of("tried", lambda: made).service_met_pct == pytest.approx(fmean(told))
 
 
-def test_work_that_waits_for_ever_is_given_up_with_the_reason(tmp_path: Path) -> None:
+def test_stalled_simulation_names_the_wait_reason(tmp_path: Path) -> None:
     work = workload_of("one", [arrival(0, 10)])
     sold_out = {**CLOUD, "stockouts": {"rate": 1.0}}
     with simulated(Setting(workload=work, policy=policy(), cloud=sold_out), tmp_path) as simulation:
@@ -267,7 +265,7 @@ def test_work_that_waits_for_ever_is_given_up_with_the_reason(tmp_path: Path) ->
             simulation.run()
 
 
-def test_work_that_no_cap_ever_allows_is_given_up_once_a_day_of_nothing_is_over(tmp_path: Path) -> None:
+def test_work_that_no_cap_allows_stalls_after_a_day(tmp_path: Path) -> None:
     capped = policy(caps={"max_vcpus": 1})
     work = workload_of("one", [arrival(0, 10)])
     with simulated(Setting(workload=work, policy=capped, cloud=CLOUD), tmp_path) as simulation:
@@ -298,7 +296,7 @@ def test_progress_counts_jobs_that_users_submitted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("truth", [None, Truth(external_load=0.0, heterogeneity=0.0, drift=0.0)])
-def test_services_of_a_list_are_held_against_what_each_promised(tmp_path: Path, truth: Truth | None) -> None:
+def test_services_of_a_list_count_by_their_own_targets(tmp_path: Path, truth: Truth | None) -> None:
     text = "at_s,run_s,vcpus,requests_per_s,latency_ms\n0,600,2,50,10\n0,600,2,500,20\n0,600,2,5000,100\n0,20,2,1,1\n"
     setting = Setting(workload=read_csv(text, "list.csv"), policy=policy(), cloud=CLOUD, truth=truth)
     slow = replace(setting, cloud={**CLOUD, "quality": {"spread": 1.0}}, seed=3)
@@ -311,7 +309,7 @@ def test_services_of_a_list_are_held_against_what_each_promised(tmp_path: Path, 
 
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory: pytest.TempPathFactory) -> list[SimulationResult]:
-    """Two policies on the same work."""
+    """Two policies on the same workload."""
     work = Workload(name="w", arrivals=(arrival(0, 60, within_s=200), arrival(30, 60), arrival(31, 60)))
     made = []
     for name in ("first", "<second>"):
@@ -362,7 +360,7 @@ def test_each_line_of_a_picture_looks_different(outcomes: list[SimulationResult]
     assert looks == [each.partition("/>")[0] for each in keys]
 
 
-def test_a_planner_that_fails_on_a_job_is_told_of_and_the_others_are_simulated_all_the_same(tmp_path: Path) -> None:
+def test_planning_failure_on_a_job_is_reported_and_others_are_simulated(tmp_path: Path) -> None:
     def planner(snapshot: Snapshot, policy: Policy, rng: np.random.Generator) -> Plan:
         living = {each.id for each in snapshot.jobs} - set(snapshot.left_out.jobs)
         if "job-2" in living and snapshot.now < START_AT + 500:

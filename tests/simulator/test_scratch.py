@@ -1,4 +1,4 @@
-"""Folders in memory are lost to everybody else: none stays behind, however whoever worked there has ended."""
+"""Scratch folders in memory are removed, however the process that used them has ended."""
 
 import subprocess
 import sys
@@ -21,14 +21,14 @@ with quick_folder() as folder:
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where folders are made."""
+    """The parent folder."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     return tmp_path
 
 
 @pytest.fixture
 def other(place: Path) -> Iterator[subprocess.Popen[str]]:
-    """Another process that works in a folder of its own."""
+    """Start another process that works in a scratch folder."""
     words = [sys.executable, "-c", HOLD]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         yield process
@@ -40,7 +40,7 @@ def folder_of(process: subprocess.Popen[str]) -> Path:
     return Path(process.stdout.readline().strip())
 
 
-def test_what_a_killed_process_left_is_removed_by_the_next_and_a_living_ones_is_not(
+def test_folder_of_a_killed_process_is_removed_but_not_of_a_running_one(
     place: Path, other: subprocess.Popen[str]
 ) -> None:
     with quick_folder() as mine:
@@ -55,8 +55,8 @@ def test_what_a_killed_process_left_is_removed_by_the_next_and_a_living_ones_is_
     assert [each.name for each in place.iterdir()] == ["hcloud-virtual-file"]
 
 
-def test_where_no_folder_can_be_made_is_said(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_parent_folder_is_refused(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", str(place / "none"))
-    said = r"can be made in .*none: No such file or directory; set TMPDIR to"
+    said = r"cannot create a temporary folder in .*none: No such file or directory; set TMPDIR to"
     with pytest.raises(BadInput, match=said), quick_folder():
         pass

@@ -1,4 +1,4 @@
-"""Policies with several seeds: means, limits, and differences between those that met the same chance."""
+"""Policies over several seeds: means, limits, and paired differences."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import pytest
 
 from hcloud.report.table import ReportTable, Value
 from hcloud.simulator.bound import Bound
-from hcloud.simulator.outcome import FailedBy, outcome_of
+from hcloud.simulator.outcome import FailureReason, outcome_of
 from hcloud.simulator.seeds import Repeated, paired, repeated_table, verdict
 
 NOTHING = outcome_of("nobody", list)
 
 
 def policy(name: str, costs_usd: Sequence[float], met: Sequence[float | None] = ()) -> Repeated:
-    """A policy that cost so much with each seed, and met so many of a hundred targets."""
+    """Return a policy with these costs and percentages of targets met by seed."""
     targets = met or [100.0] * len(costs_usd)
     return Repeated(
         name=name,
@@ -28,7 +28,7 @@ def policy(name: str, costs_usd: Sequence[float], met: Sequence[float | None] = 
 
 
 def row_of(table: ReportTable, name: str) -> dict[str, Value]:
-    """The row of a policy, by column."""
+    """Return a policy's row by column."""
     return next(row for row in table.to_json()["rows"] if row["policy"] == name)
 
 
@@ -45,7 +45,7 @@ def test_seeds_are_compared_one_by_one_so_that_an_expensive_hour_counts_for_neit
     row = row_of(table, "b")
     assert row["cost_pct"] == pytest.approx(90.0) and row["cost_limit_pct"] == pytest.approx(0.0, abs=1e-9)
     assert row["cost_limit_usd"] > 100.0  # type: ignore[operator]
-    assert "b, beside a: cost 10.0 ±" in " ".join(table.notes) and "% less" in " ".join(table.notes)
+    assert "b compared with a: cost 10.0 ±" in " ".join(table.notes) and "% lower" in " ".join(table.notes)
 
 
 @pytest.mark.parametrize(
@@ -54,22 +54,20 @@ def test_seeds_are_compared_one_by_one_so_that_an_expensive_hour_counts_for_neit
         (
             [1.1, 1.2, 1.3],
             [90.0, 91.0, 92.0],
-            "cost 20.0 ±24.8 % more, which may be chance; targets met 9.0 ±2.5 points less",
+            "cost 20.0 ±24.8 % higher (not significant); targets met 9.0 ±2.5 points lower",
         ),
-        ([1.2, 1.2, 1.2], [100.0] * 3, "cost 20.0 ±0.0 % more; targets met the same"),
-        ([0.9, 1.0, 1.1], [None, 100.0, 100.0], "chance"),
+        ([1.2, 1.2, 1.2], [100.0] * 3, "cost 20.0 ±0.0 % higher; targets met unchanged"),
+        ([0.9, 1.0, 1.1], [None, 100.0, 100.0], "not significant"),
     ],
 )
-def test_a_difference_that_may_be_chance_is_called_so(
-    costs: Sequence[float], met: Sequence[float | None], words: str
-) -> None:
+def test_insignificant_difference_is_marked(costs: Sequence[float], met: Sequence[float | None], words: str) -> None:
     said = verdict(policy("a", [1.0] * 3), policy("b", costs, met))
     assert words in said
     assert ("targets" in said) == (None not in met)
 
 
-def test_what_is_free_has_no_percentages() -> None:
-    assert verdict(policy("a", [0.0, 1.0]), policy("b", [1.0, 1.0])) == "b, beside a: targets met the same"
+def test_zero_cost_has_no_percentages() -> None:
+    assert verdict(policy("a", [0.0, 1.0]), policy("b", [1.0, 1.0])) == "b compared with a: targets met unchanged"
 
 
 def test_a_number_that_one_seed_lacks_is_not_there_and_one_that_all_lack_has_no_column() -> None:
@@ -80,7 +78,7 @@ def test_a_number_that_one_seed_lacks_is_not_there_and_one_that_all_lack_has_no_
     assert "target_met_pct" not in {column.name for column in nobody.columns}
 
 
-def test_who_leaves_jobs_undone_is_not_held_against_the_bound() -> None:
+def test_policy_with_undone_jobs_has_no_times_bound() -> None:
     bound = Bound(usd=0.5, committed_usd=0.0, deadlines_kept=False, slots=1)
     done = replace(policy("a", [1.0, 2.0]), bounds=(bound, bound))
     undone = replace(done, name="b", outcomes=(replace(done.outcomes[0], succeeded=3), done.outcomes[1]))
@@ -91,7 +89,6 @@ def test_who_leaves_jobs_undone_is_not_held_against_the_bound() -> None:
 
 def test_people_read_each_number_with_its_limits() -> None:
     def shown(value: Value, limit: Value, unit: str) -> str:
-        """Both with one digit, and the unit of the column."""
         return f"{value:.1f} ±{limit:.1f}{unit}"
 
     table = paired(repeated_table([policy("a", [1.0, 2.0])], [0, 1]), shown)
@@ -101,9 +98,9 @@ def test_people_read_each_number_with_its_limits() -> None:
     assert table.rows[0][names.index("jobs")] == 8
 
 
-def test_failures_and_defects_are_told_with_whatever_seed_they_came() -> None:
-    bad = replace(NOTHING, jobs=3, failed_by=(FailedBy(code="impossible", text="too large", jobs=2),))
+def test_failures_and_bugs_are_noted_with_their_first_seed() -> None:
+    bad = replace(NOTHING, jobs=3, failed_by=(FailureReason(code="impossible", text="too large", jobs=2),))
     worse = replace(bad, planning_failed=("job-1 (KeyError)",))
     notes = repeated_table([Repeated(name="ours", outcomes=(NOTHING, bad, worse), bounds=())], range(5, 8)).notes
-    assert "seed 6, nobody: 2 of 3 jobs failed: 2 impossible (too large) (so with 2 of 3 seeds)" in notes
+    assert "seed 6, nobody: 2 of 3 jobs failed: 2 impossible (too large) (with 2 of 3 seeds)" in notes
     assert any(note.startswith("seed 7, nobody: planning failed") and "with" not in note[7:] for note in notes)

@@ -1,4 +1,4 @@
-"""Units that share a machine: whenever somebody looks, each has done the work that the speeds it ran at add up to."""
+"""Units that share a machine: at any observation, progress equals the sum over all speeds so far."""
 
 import pytest
 from hypothesis import given, settings
@@ -15,7 +15,7 @@ looks = st.lists(st.integers(0, 400), max_size=8)
 
 
 def shared_evenly(given_stays: list[Stay]) -> list[float]:
-    """When each unit ends, worked out on its own: from one start or end to the next, everybody gets an equal part."""
+    """Return when each unit ends, computed independently: each gets an equal share between any two starts or ends."""
     left = {number: float(work_s) for number, (_, work_s) in enumerate(given_stays)}
     ends, now = [0.0] * len(given_stays), 0.0
     while left:
@@ -33,7 +33,7 @@ def shared_evenly(given_stays: list[Stay]) -> list[float]:
 
 
 def ends_on(kind: type[FakeRunner], given_stays: list[Stay], looked_at: list[int]) -> list[float]:
-    """When each unit ended on the fake engine, looked at now and then."""
+    """Return when each unit ended on the fake engine, observed at some times."""
     works = {f"job-{number}": float(work_s) for number, (_, work_s) in enumerate(given_stays)}
     clock = ManualClock(0.0)
     runner = kind(
@@ -55,19 +55,19 @@ def ends_on(kind: type[FakeRunner], given_stays: list[Stay], looked_at: list[int
 
 @given(stays, looks)
 @settings(max_examples=60)
-def test_ends_do_not_depend_on_who_looks_when(given_stays: list[Stay], looked_at: list[int]) -> None:
+def test_end_times_do_not_depend_on_observations(given_stays: list[Stay], looked_at: list[int]) -> None:
     assert ends_on(FakeRunner, given_stays, looked_at) == pytest.approx(shared_evenly(given_stays))
 
 
 class Forgetful(FakeRunner):
-    """Tells those who stay of newcomers only, not of who has left."""
+    """A faulty engine that updates the others when a unit starts, but not when one leaves."""
 
     def _pace(self, instance_id: str, at: float) -> None:
         if any(each.started_at == at for each in self._units.values()):
             super()._pace(instance_id, at)
 
 
-def test_an_engine_that_forgets_who_left_is_found_out() -> None:
+def test_engine_that_forgets_departures_is_detected() -> None:
     given_stays = [(0, 10), (0, 50)]
     assert ends_on(Forgetful, given_stays, []) != pytest.approx(shared_evenly(given_stays))
     assert ends_on(FakeRunner, given_stays, []) == pytest.approx([20.0, 60.0])

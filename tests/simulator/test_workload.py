@@ -1,4 +1,4 @@
-"""Workloads from job logs, lists and the daemon's past."""
+"""Workloads from job logs, CSV lists, history and scenarios."""
 
 from dataclasses import replace
 from statistics import fmean
@@ -30,7 +30,7 @@ def test_job_log_gives_jobs_with_deadlines_and_wide_ones_get_nodes() -> None:
     assert first.spec.resources.memory_mib == 4 * 2
     assert first.spec.target == BatchTarget(finish_within_s=130.0)
     assert (second.at_s, second.spec.nodes.count, second.spec.resources.vcpus) == (30.0, 3, 14)
-    assert made.notes == ("1 job never ran or asked for nothing and is left out",)
+    assert made.notes == ("1 job never ran or requested nothing; left out",)
 
 
 @pytest.mark.parametrize(("said", "began_at"), [("1084838103", 1084838203.0), ("0", None), ("-1", None), ("", None)])
@@ -46,7 +46,9 @@ def test_the_first_moment_a_log_begins_at_is_the_one_that_counts() -> None:
 
 @pytest.mark.parametrize("said", ["noon", "1e300", "99999999999", "-5", "9e999"])
 def test_a_log_that_begins_at_no_time_is_refused_by_that_line(said: str) -> None:
-    with pytest.raises(BadInput, match=rf"log\.swf:2: UnixStartTime is '{said}'; write seconds from 1970 on, before"):
+    with pytest.raises(
+        BadInput, match=rf"log\.swf:2: UnixStartTime is '{said}'; it must be in seconds since 1970, before"
+    ):
         read_swf("; a log\n" + LOG.replace("UnixStartTime: 0", f"UnixStartTime: {said}"), "log.swf", LogReading())
 
 
@@ -56,23 +58,23 @@ def test_jobs_so_long_after_a_logs_beginning_that_they_have_no_date_are_refused_
         read_swf(far, "log.swf", LogReading())
 
 
-def test_lines_of_parts_of_a_job_that_was_stopped_and_went_on_are_no_jobs_of_their_own() -> None:
+def test_lines_about_parts_of_a_resumed_job_are_skipped() -> None:
     line = "1 0 5 {} 4 -1 -1 4 600 -1 {} 1 1 1 1 -1 -1 -1\n"
     whole, first, last = line.format(60, 1), line.format(20, 2), line.format(40, 3).replace("1 0 5", "1 -1 5")
     made = read_swf(whole + first + last, "log.swf", LogReading())
     assert [each.run_s for each in made.arrivals] == [60.0]
-    assert made.notes == ("2 lines tell parts of jobs that were stopped and went on; those of the whole jobs count",)
+    assert made.notes == ("2 lines about parts of jobs that were stopped and resumed; only lines of whole jobs count",)
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
-def test_job_log_has_lines_as_editors_count_them_whatever_its_comments_hold(end: str) -> None:
+def test_job_log_lines_are_counted_like_editors_do(end: str) -> None:
     comments = "; a page\x0c ends, 1 2\x85 3\u2028 4" + end + end
     assert len(read_swf(comments + LOG.replace("\n", end), "log.swf", LogReading()).arrivals) == 2
-    with pytest.raises(BadInput, match=r"log\.swf:4: a line of a job log"):
+    with pytest.raises(BadInput, match=r"log\.swf:4: expected 18 numbers"):
         read_swf(f"{comments}; more{end}1 2{end}", "log.swf", LogReading())
 
 
-def test_job_log_that_keeps_a_user_secret_has_one_all_the_same() -> None:
+def test_job_log_without_a_user_has_an_unknown_user() -> None:
     (job,) = read_swf("1 0 5 60 4 -1 -1 4 600 -1 1 -1 1 1 1 -1 -1 -1\n", "log.swf", LogReading()).arrivals
     assert job.spec.user == "unknown"
 
@@ -80,41 +82,44 @@ def test_job_log_that_keeps_a_user_secret_has_one_all_the_same() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("1 2 3\n", "log.swf:1: a line of a job log holds 18 numbers, not 3"),
-        ("; fine\nname,size\n", "log.swf:2: a line of a job log holds 18 numbers, and 'name,size' is none"),
-        ("; nothing\n", "log.swf: there is no job in it that could be simulated"),
+        ("1 2 3\n", "log.swf:1: expected 18 numbers, not 3"),
+        ("; fine\nname,size\n", "log.swf:2: expected 18 numbers; 'name,size' is not a number"),
+        ("; nothing\n", "log.swf: there is no job to simulate"),
         (
             "1 nan 0 60 4 -1 -1 4 600 -1 1 1 1 1 1 -1 -1 -1\n",
-            "log.swf:1: a line of a job log holds 18 numbers, and 'nan' is none",
+            "log.swf:1: expected 18 numbers; 'nan' is not a number",
         ),
         (
             "1 0 0 60 inf -1 -1 4 600 -1 1 1 1 1 1 -1 -1 -1\n",
-            "log.swf:1: a line of a job log holds 18 numbers, and 'inf' is none",
+            "log.swf:1: expected 18 numbers; 'inf' is not a number",
         ),
         (
             "1 0 0 60 1e9 -1 -1 4 600 -1 1 1 1 1 1 -1 -1 -1\n",
-            "log.swf:1: a job of 1000000000 processors takes more than",
+            "log.swf:1: a job of 1000000000 processors needs more than",
         ),
         (
             "1 0 0 1e12 4 -1 -1 4 600 -1 1 1 1 1 1 -1 -1 -1\n",
             "log.swf:1: a job runs for 1.16e\\+07 days; it must be at most 3650 days, and times are in seconds",
         ),
-        ("1 1e300 0 60 4 -1 -1 4 600 -1 1 1 1 1 1 -1 -1 -1\n", "log.swf:1: 1e\\+300 is none of a job log's numbers"),
+        ("1 1e300 0 60 4 -1 -1 4 600 -1 1 1 1 1 1 -1 -1 -1\n", "log.swf:1: 1e\\+300 is too large for a job log"),
         ("1 0 0 60 4 -1 1e14 4 600 -1 1 1 1 1 1 -1 -1 -1\n", "log.swf:1: a node of this job has 3.91e\\+11 MiB"),
         (
             "1 0 5 \uff16\uff10 4 -1 -1 4 600 -1 1 1 1 1 1 -1 -1 -1\n",
-            "log.swf:1: a line of a job log holds 18 numbers, and ",
+            "log.swf:1: expected 18 numbers; ",
         ),
         (
             "1 0 5 6_0 4 -1 -1 4 600 -1 1 1 1 1 1 -1 -1 -1\n",
-            "log.swf:1: a line of a job log holds 18 numbers, and ",
+            "log.swf:1: expected 18 numbers; ",
         ),
-        ("1 0 5 -60 4 -1 -1 4 600 -1 1 1 1 1 1 -1 -1 -1\n", "log.swf:1: -60 is none .*; of those below 0 there is -1"),
-        ("1 -1 5 60 4 -1 -1 4 600 -1 1 1 1 1 1 -1 -1 -1\n", "log.swf:1: nobody knows when this job was submitted"),
-        ("1 0 5 60 4 -1 -1 4 600 -1 1 1 1 1 1 -1 -1 -1 7\n", "log.swf:1: a line of a job log holds 18 numbers, not 19"),
+        (
+            "1 0 5 -60 4 -1 -1 4 600 -1 1 1 1 1 1 -1 -1 -1\n",
+            "log.swf:1: -60 is negative; the only negative number of a job log is -1",
+        ),
+        ("1 -1 5 60 4 -1 -1 4 600 -1 1 1 1 1 1 -1 -1 -1\n", "log.swf:1: the submission time of this job is unknown"),
+        ("1 0 5 60 4 -1 -1 4 600 -1 1 1 1 1 1 -1 -1 -1 7\n", "log.swf:1: expected 18 numbers, not 19"),
     ],
 )
-def test_what_is_no_job_log_is_refused_with_the_line(text: str, words: str) -> None:
+def test_invalid_job_log_is_refused_with_its_line(text: str, words: str) -> None:
     with pytest.raises(BadInput, match=words):
         read_swf(text, "log.swf", LogReading())
 
@@ -131,27 +136,27 @@ def test_list_of_arrivals_gives_jobs_in_order_of_time() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("at_s,run_s\n1,2\n", "jobs.csv:1: the column 'vcpus' is missing"),
-        ("at_s,run_s,vcpus,cpus\n1,2,3,4\n", "jobs.csv:1: there is no column 'cpus'"),
-        ("at_s;run_s;vcpus\n1;2;3\n", "jobs.csv:1: columns are separated by ';'; separate them, and all values, by"),
+        ("at_s,run_s\n1,2\n", "jobs.csv:1: column 'vcpus' is missing"),
+        ("at_s,run_s,vcpus,cpus\n1,2,3,4\n", "jobs.csv:1: unknown column 'cpus'"),
+        ("at_s;run_s;vcpus\n1;2;3\n", "jobs.csv:1: columns are separated by ';'; separate columns and values by"),
         ("at_s,run_s,vcpus\n1;2;3\n", "jobs.csv:2: the line ends before run_s; values are separated by commas"),
         ("at_s,run_s,vcpus\n1,2,3\n1,x,3\n", "jobs.csv:3: run_s is 'x'; it must be a number"),
         ("at_s,run_s,vcpus\n1,nan,3\n", "jobs.csv:2: run_s is 'nan'; it must be a number"),
         ("at_s,run_s,vcpus\n-1,2,3\n", "jobs.csv:2: at_s is -1; it must be a number of at least 0"),
-        ("", "jobs.csv:1: is empty; a list of arrivals begins with a header, such as at_s,run_s,vcpus"),
-        ("# nothing\n\n# more of it\n", "jobs.csv:1: holds comments only; a list of arrivals begins with a header"),
-        ("# now\nat_s,run_s,vcpus\n", "jobs.csv:2: no job stands below the header; write a line for each"),
+        ("", "jobs.csv:1: is empty; a list of arrivals starts with a header, such as at_s,run_s,vcpus"),
+        ("# nothing\n\n# more of it\n", "jobs.csv:1: contains only comments; a list of arrivals starts with a header"),
+        ("# now\nat_s,run_s,vcpus\n", "jobs.csv:2: there is no job below the header; write one line per job"),
         (
             "at_s,run_s,vcpus\n1.8e9,1,1\n0,1,1\n",
-            "jobs.csv:2: this job comes 2.08e\\+04 days after the first; it must be",
+            "jobs.csv:2: this job arrives 2.08e\\+04 days after the first; it must be",
         ),
         (
             "at_s,run_s,vcpus\n9,1,1\n# long\n0,1e9,1\n",
             "jobs.csv:4: a job runs for 1.16e\\+04 days; it must be at most 3650 days, and times are in seconds",
         ),
-        ("at_s,run_s,vcpus,run_s\n0,1,1,2\n", "jobs.csv:1: the column 'run_s' is there twice"),
-        ("at_s,run_s,vcpus\n0,1,1,7\n", "jobs.csv:2: there is 1 value more than columns; the first is '7'"),
-        ("at_s,run_s,vcpus\n0,1,1,7,8\n", "jobs.csv:2: there are 2 values more than columns; the first is '7'"),
+        ("at_s,run_s,vcpus,run_s\n0,1,1,2\n", "jobs.csv:1: column 'run_s' appears twice"),
+        ("at_s,run_s,vcpus\n0,1,1,7\n", "jobs.csv:2: 1 value more than columns; the first is '7'"),
+        ("at_s,run_s,vcpus\n0,1,1,7,8\n", "jobs.csv:2: 2 values more than columns; the first is '7'"),
         ("at_s,run_s,vcpus,nodes\n0,1,1,2.7\n", "jobs.csv:2: nodes is 2.7; it must be a whole number"),
         ("at_s,run_s,vcpus,nodes\n0,1,1,1e9\n", "jobs.csv:2: nodes is 1e\\+09; it must be a number from 1 to 10000"),
         (
@@ -162,10 +167,10 @@ def test_list_of_arrivals_gives_jobs_in_order_of_time() -> None:
             "at_s,run_s,vcpus,interruptible\n0,1,1,maybe\n",
             "jobs.csv:2: interruptible is 'maybe'; it must be one of true,",
         ),
-        ("at_s,run_s,vcpus,latency_ms\n0,1,1,5\n", "jobs.csv:2: a service has requests_per_s and latency_ms"),
+        ("at_s,run_s,vcpus,latency_ms\n0,1,1,5\n", "jobs.csv:2: a service needs both requests_per_s and latency_ms"),
         (
             "at_s,run_s,vcpus,within_s,requests_per_s,latency_ms\n0,1,1,5,5,5\n",
-            "jobs.csv:2: a service has .* no within_s",
+            "jobs.csv:2: a service needs .* no within_s",
         ),
         (
             "at_s,run_s,vcpus,within_s\n0,1,1,0\n",
@@ -182,11 +187,11 @@ def test_list_of_arrivals_gives_jobs_in_order_of_time() -> None:
         ("at_s,run_s,vcpus,user\n0,1,1,a\x1b[31m\n", r"jobs.csv:2: user is 'a\\x1b\[31m'; it must be of printable"),
         ('at_s,run_s,vcpus,name\n0,1,1,"a\nb"\n', r"jobs.csv:3: name is 'a\\nb'; it must be of printable"),
         (f"at_s,run_s,vcpus,name\n0,1,1,{'x' * 256}\n", "jobs.csv:2: name is 256 characters long; it must be at most"),
-        (f"at_s,run_s,vcpus,name\n0,1,1,a\n0,1,1,{'x' * 200_000}\n", "jobs.csv:3: is no line of a list of arrivals"),
-        ('at_s,run_s,vcpus,name\n0,1,1,"a\n', "jobs.csv:2: is no line of a list of arrivals"),
+        (f"at_s,run_s,vcpus,name\n0,1,1,a\n0,1,1,{'x' * 200_000}\n", "jobs.csv:3: is not valid CSV"),
+        ('at_s,run_s,vcpus,name\n0,1,1,"a\n', "jobs.csv:2: is not valid CSV"),
     ],
 )
-def test_what_is_no_list_of_arrivals_is_refused_with_line_and_column(text: str, words: str) -> None:
+def test_invalid_list_of_arrivals_is_refused_with_line_and_column(text: str, words: str) -> None:
     with pytest.raises(BadInput, match=words):
         read_csv(text, "jobs.csv")
 
@@ -196,14 +201,14 @@ def test_arrivals_as_spreadsheets_write_them_are_read() -> None:
     assert (job.run_s, job.spec.interruptible) == (10.0, False)
 
 
-def test_comments_among_arrivals_are_passed_over_and_counted_as_lines() -> None:
+def test_comments_among_arrivals_are_skipped_but_counted_as_lines() -> None:
     text = "# from the cluster\nat_s,run_s,vcpus\n# the first day\n0,10,1\n"
     assert len(read_csv(text + "#\n5,10,1\n", "jobs.csv").arrivals) == 2
     with pytest.raises(BadInput, match=r"jobs.csv:5: run_s is 'long'"):
         read_csv(text + "0,long,1\n", "jobs.csv")
 
 
-def test_empty_lines_among_arrivals_are_passed_over_and_counted_as_lines() -> None:
+def test_empty_lines_among_arrivals_are_skipped_but_counted_as_lines() -> None:
     text = "\n\r\nat_s,run_s,vcpus\n  \n0,10,1\n,,\r\n"
     assert len(read_csv(text + "5,10,1\n\n", "jobs.csv").arrivals) == 2
     with pytest.raises(BadInput, match=r"jobs.csv:7: run_s is 'long'"):
@@ -237,12 +242,12 @@ def test_history_is_replayed_with_deadlines_that_move_with_their_jobs() -> None:
     assert (first.at_s, first.run_s, first.spec.target) == (0.0, 5.0, BatchTarget(finish_within_s=100.0))
     assert (second.at_s, second.spec.setup) == (50.0, None)
     assert made.notes == (
-        "1 job has not succeeded (failed, cancelled, or not over), so that nobody knows how long it runs; left out",
+        "1 job has not succeeded (failed, cancelled or still active), so its run time is unknown; left out",
     )
 
 
-def test_history_without_a_job_says_so() -> None:
-    with pytest.raises(BadInput, match="history: there is no job in it that could be simulated; 1 job has not"):
+def test_history_without_a_job_is_refused() -> None:
+    with pytest.raises(BadInput, match="history: there is no job to simulate; 1 job has not"):
         from_past([past(0.0, None)])
 
 
@@ -259,7 +264,7 @@ def test_scenario_has_the_load_it_states_and_is_the_same_for_the_same_seed(name:
     assert len(batch) / services == pytest.approx(scenario.batch_per_service, rel=0.15)
 
 
-def test_more_of_the_jobs_can_be_sensitive_each_as_large_as_ever() -> None:
+def test_share_of_sensitive_jobs_can_grow_without_changing_sizes() -> None:
     usual, more = (make_scenario("high-variability", 1, hours=0.5, sensitive=part) for part in (None, 0.8))
 
     def sizes(work: Workload, kind: str) -> list[float | None]:
@@ -269,22 +274,21 @@ def test_more_of_the_jobs_can_be_sensitive_each_as_large_as_ever() -> None:
     assert len(sizes(usual, "service")) == pytest.approx(len(usual.arrivals) / 5.1, rel=0.15)
     for kind in ("service", "batch"):
         assert fmean(sizes(more, kind)) == pytest.approx(fmean(sizes(usual, kind)), rel=0.1)
-    with pytest.raises(BadInput, match="a part of 1 of the jobs cannot be sensitive; it must be between 0 and 1"):
+    with pytest.raises(BadInput, match="the sensitive share of the jobs is 1; it must be above 0 and below 1"):
         make_scenario("static", sensitive=1.0)
 
 
 def test_unknown_scenario_or_size_is_refused() -> None:
     with pytest.raises(BadInput, match="there is no scenario 'statik'; did you mean 'static'"):
         make_scenario("statik")
-    with pytest.raises(BadInput, match="a share of 2 over 2 h cannot be made"):
+    with pytest.raises(BadInput, match="share 2 or hours 2 is out of range"):
         make_scenario("static", share=2)
 
 
 @pytest.mark.parametrize(
     ("first_s", "run_s", "cores"), [(0.0, 30.0, 50.0), (45.0, 30.0, 50.0), (45.0, 6.0, 10.0), (0.0, 90.0, 150.0)]
 )
-def test_load_of_short_jobs_that_come_at_regular_times_is_seen(first_s: float, run_s: float, cores: float) -> None:
-    """A hundred jobs each minute: their begin and end between two looks, or all of them at one."""
+def test_load_of_short_jobs_at_regular_times_is_counted(first_s: float, run_s: float, cores: float) -> None:
     (job,) = read_csv(f"at_s,run_s,vcpus\n0,{run_s},1\n", "jobs.csv").arrivals
     jobs = tuple(replace(job, at_s=first_s + 60.0 * n) for n in range(200) for _ in range(100))
     work = Workload(name="regular", arrivals=jobs)

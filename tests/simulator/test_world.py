@@ -1,4 +1,4 @@
-"""The simulated world: what is true of programs and machines, and that a planner learns it only by measuring."""
+"""The simulated world: the truth about programs and machines, which a planner learns only by measuring."""
 
 import math
 from collections import Counter
@@ -14,7 +14,7 @@ from hcloud.core.errors import BadInput
 from hcloud.core.model import BatchTarget, JobSpec, Market, ProfileRequest, ProgressHook, Resources
 from hcloud.fake_runner.runner import FakeRunner, Resident, Work
 from hcloud.provider import SimulatedMachine, UnitSpec
-from hcloud.simulator.program_models import KINDS, SOURCES, Ranking, draw_nature, ranking_by_room, type_speeds
+from hcloud.simulator.program_models import KINDS, SOURCES, Ranking, draw_program, ranking_by_room, type_speeds
 from hcloud.simulator.run import Setting, simulated
 from hcloud.simulator.scenarios import make_scenario
 from hcloud.simulator.workload import Arrival
@@ -67,7 +67,7 @@ def unit(job_id: str, spec: JobSpec, rank: int = 0) -> UnitSpec:
 def world(truth: Truth = STILL, *programs: tuple[str, str]) -> World:
     made = World(truth=truth, seed=7, types=TYPES, providers=("mock",))
     for number, (program, kind) in enumerate(programs, 1):
-        made.take_in(f"job-{number}", Arrival(at_s=0.0, run_s=100.0, spec=job(program, kind)))
+        made.add_job(f"job-{number}", Arrival(at_s=0.0, run_s=100.0, spec=job(program, kind)))
     return made
 
 
@@ -86,15 +86,15 @@ def test_a_program_alone_on_its_best_type_runs_at_full_speed_and_nowhere_faster(
 def test_its_best_type_is_one_on_which_a_job_fits() -> None:
     made = world(STILL)
     spec = job("sort", vcpus=8.0)
-    made.take_in("job-1", Arrival(at_s=0.0, run_s=100.0, spec=spec))
+    made.add_job("job-1", Arrival(at_s=0.0, run_s=100.0, spec=spec))
     assert made.speeds(machine("m.2xlarge"), [resident(1, spec)], 0.0)[0] == [1.0]
 
 
-def test_where_owners_buy_what_suits_each_type_is_the_best_for_as_much_as_there_is_room_on_it() -> None:
+def test_ranking_by_room_makes_each_type_the_best_for_its_share() -> None:
     vcpus, room = {f"t{number}": 4.0 for number in range(4)}, {"t0": 80.0, "t1": 40.0, "t2": 20.0, "t3": 20.0}
 
     def favourites(ranking: Ranking | None) -> Counter[str]:
-        programs = [draw_nature(f"p{n}", "single", 3, phased=0.0) for n in range(400)]
+        programs = [draw_program(f"p{n}", "single", 3, phased=0.0) for n in range(400)]
         speeds = [type_speeds(each, list(room), 3, 5.0, ranking) for each in programs]
         return Counter(max(each, key=each.__getitem__) for each in speeds)
 
@@ -104,16 +104,16 @@ def test_where_owners_buy_what_suits_each_type_is_the_best_for_as_much_as_there_
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_neighbours_slow_each_other_as_much_as_they_cause_and_bear(kind: str) -> None:
-    one, other = draw_nature("one", kind, 7, phased=0.0), draw_nature("other", kind, 7, phased=0.0)
-    assert one.kept([0.0] * len(SOURCES)) == 1.0
+def test_neighbours_slow_each_other_by_pressure_and_tolerance(kind: str) -> None:
+    one, other = draw_program("one", kind, 7, phased=0.0), draw_program("other", kind, 7, phased=0.0)
+    assert one.performance_under([0.0] * len(SOURCES)) == 1.0
     at_limit = [min(tolerated, 100.0) for tolerated in one.tolerated]
     if min(one.tolerated) <= 100:
-        assert one.kept(at_limit) == pytest.approx(0.95)
-    assert one.kept([2 * each for each in other.caused]) <= one.kept(other.caused)
+        assert one.performance_under(at_limit) == pytest.approx(0.95)
+    assert one.performance_under([2 * each for each in other.caused]) <= one.performance_under(other.caused)
 
 
-def test_who_leaves_makes_who_stays_faster() -> None:
+def test_remaining_units_speed_up_when_one_leaves() -> None:
     made = world(STILL, ("sort", "analytics"), ("cache", "service"), ("crunch", "analytics"))
     specs = [job("sort"), job("cache", "service"), job("crunch")]
     together, until = made.speeds(machine(), [resident(n, spec) for n, spec in enumerate(specs, 1)], 0.0)
@@ -122,21 +122,21 @@ def test_who_leaves_makes_who_stays_faster() -> None:
     assert until == float("inf")
 
 
-def test_only_smaller_machines_that_are_not_reserved_feel_others() -> None:
+def test_external_load_affects_only_small_unreserved_machines() -> None:
     made = world(replace(STILL, external_load=0.25, external_swing=0.1), ("cache", "service"))
     spec = job("cache", "service")
     alone = [resident(1, spec)]
-    best = made.on_type(made.nature(spec), "m.large")
+    best = made.speed_on_type(made.program_model(spec), "m.large")
     (shared,), until = made.speeds(machine("m.large"), alone, 0.0)
     assert shared < best
     assert until == 300.0
     assert made.speeds(machine("m.large", Market.RESERVED), alone, 0.0)[0] == [best]
     full = made.speeds(machine("m.2xlarge"), alone, 0.0)[0]
-    assert full == [made.on_type(made.nature(spec), "m.2xlarge")]
+    assert full == [made.speed_on_type(made.program_model(spec), "m.2xlarge")]
 
 
 @pytest.mark.parametrize("market", [Market.RESERVED, Market.ON_DEMAND])
-def test_a_machine_drifts_while_the_same_unit_stays_on_it_also_where_no_strangers_are(market: Market) -> None:
+def test_machine_drifts_while_the_same_unit_stays_even_without_other_tenants(market: Market) -> None:
     made = world(replace(STILL, drift=0.02, external_step_s=300.0), ("sort", "analytics"))
     at, speeds = 0.0, []
     while at < 300.0 * 200:
@@ -152,7 +152,7 @@ def test_a_machine_drifts_while_the_same_unit_stays_on_it_also_where_no_stranger
 def test_phases_change_speed_and_pressure_in_the_middle() -> None:
     truth = replace(STILL, phased=1.0)
     made = world(truth, ("sort", "analytics"))
-    phases = made.nature(job("sort")).phases
+    phases = made.program_model(job("sort")).phases
     assert len(phases) == 2
     alone_s = made.alone_s(Arrival(at_s=0.0, run_s=100.0, spec=job("sort")))
     slow = phases[1].until - phases[0].until
@@ -172,11 +172,11 @@ def test_profiling_finds_the_truth_but_for_its_noise() -> None:
     asked = replace(unit("job-9", spec), profile=request)
     exact = world(STILL, ("sort", "analytics"))
     found = {(r.question, r.column): r.value for r in exact.profile(asked, exact.work(asked), 1.0).readings}
-    nature = exact.nature(spec)
-    speed = exact.on_type(nature, "m.large")
+    model = exact.program_model(spec)
+    speed = exact.speed_on_type(model, "m.large")
     assert found["type", "mock/m.large"] == pytest.approx(speed / 100.0)
-    assert found["step", "1 vCPU"] == pytest.approx(speed / 100.0 / nature.on_vcpus(2.0))
-    assert found["caused", "llc-capacity"] == pytest.approx(nature.caused[SOURCES.index("llc-capacity")])
+    assert found["step", "1 vCPU"] == pytest.approx(speed / 100.0 / model.on_vcpus(2.0))
+    assert found["caused", "llc-capacity"] == pytest.approx(model.caused[SOURCES.index("llc-capacity")])
     noisy = world(replace(STILL, noise=0.1), ("sort", "analytics"))
     first, again = (noisy.profile(asked, noisy.work(asked), 1.0) for _ in range(2))
     assert first == again
@@ -184,13 +184,13 @@ def test_profiling_finds_the_truth_but_for_its_noise() -> None:
 
 
 def test_types_are_alike_without_heterogeneity_and_a_factor_apart_with_it() -> None:
-    nature = draw_nature("sort", "single", 7, phased=0.0)
-    assert set(type_speeds(nature, list(TYPES), 7, 0.0).values()) == {1.0}
-    assert 0.2 < min(type_speeds(nature, list(TYPES), 7, 1.0).values()) < 1.0
+    model = draw_program("sort", "single", 7, phased=0.0)
+    assert set(type_speeds(model, list(TYPES), 7, 0.0).values()) == {1.0}
+    assert 0.2 < min(type_speeds(model, list(TYPES), 7, 1.0).values()) < 1.0
 
 
 class Halves:
-    """Each unit has its part of the machine."""
+    """Each unit gets an equal share of the machine."""
 
     def speeds(self, machine: SimulatedMachine, residents: list[Resident], now: float) -> tuple[list[float], float]:
         return [1.0 / len(residents)] * len(residents), float("inf")
@@ -212,7 +212,7 @@ class Cloud:
         return None
 
 
-def test_progress_is_summed_over_all_speeds_a_unit_ran_at_even_between_two_looks() -> None:
+def test_progress_adds_up_over_all_speeds_between_observations() -> None:
     clock = ManualClock(0.0)
     runner = FakeRunner([Cloud()], clock, work=lambda _: Work(duration_s=60.0), surroundings=Halves())
     first, second = unit("job-1", job("a")), unit("job-2", job("b"))
@@ -226,7 +226,7 @@ def test_progress_is_summed_over_all_speeds_a_unit_ran_at_even_between_two_looks
     assert ends == {first.id: 90.0, second.id: 120.0}
 
 
-def test_jobs_beside_each_other_take_longer_and_profiles_are_learned(tmp_path: Path) -> None:
+def test_colocated_jobs_are_profiled_and_classified(tmp_path: Path) -> None:
     work = make_scenario("high-variability", 1, hours=0.1, share=0.02)
     with simulated(Setting(workload=work, policy=LEARNING, truth=Truth()), tmp_path) as simulation:
         simulation.run()
@@ -234,20 +234,20 @@ def test_jobs_beside_each_other_take_longer_and_profiles_are_learned(tmp_path: P
     assert {"job_profiled", "job_classified"} <= kinds
 
 
-def test_a_world_of_nonsense_is_refused() -> None:
+def test_invalid_world_is_refused() -> None:
     with pytest.raises(BadInput, match="the world's noise is -1"):
         Truth(noise=-1)
 
 
-def test_strangers_take_a_few_percent_on_small_machines_and_nothing_on_full_servers() -> None:
+def test_other_tenants_cost_a_few_percent_on_small_machines_only() -> None:
     kept: dict[tuple[str, float], float] = {}
     for kind in ("analytics", "service"):
-        natures = [draw_nature(f"{kind}{n}", kind, 0, phased=0.0) for n in range(40)]
+        models = [draw_program(f"{kind}{n}", kind, 0, phased=0.0) for n in range(40)]
         for vcpus in (1.0, 16.0):
             made, size = world(Truth()), Resources(vcpus=vcpus, memory_mib=1024)
             machines = [replace(machine(), instance_id=f"inst-{n}", capacity=size) for n in range(20)]
             outside = [made._outside(each, 0) for each in machines]
-            kept[kind, vcpus] = fmean(nature.kept(each) for nature in natures for each in outside)
+            kept[kind, vcpus] = fmean(model.performance_under(each) for model in models for each in outside)
     assert kept["analytics", 1.0] == pytest.approx(0.96, abs=0.015)
     assert kept["service", 1.0] == pytest.approx(0.91, abs=0.025)
     assert kept["analytics", 16.0] == kept["service", 16.0] == 1.0

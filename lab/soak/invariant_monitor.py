@@ -1,6 +1,6 @@
-"""The promises a deployment makes, checked against the truth that only the virtual world knows: machines, units, money.
+"""Checks a deployment against the truth that only the simulated world knows: machines, units and money.
 
-``invariants`` says what must hold of rows alone; here rows, log and reports are held against what really happened.
+``hcloud.planner.invariants`` checks rows alone; here rows, log and reports are compared with what really happened.
 """
 
 from __future__ import annotations
@@ -30,131 +30,131 @@ from hcloud.fake_runner.runner import FakeRunner
 from hcloud.planner.invariants import check_invariants
 from hcloud.planner.snapshot import Snapshot
 from hcloud.provider import unmarked
-from hcloud.simulator.ground_truth import MachineTruth, Moment, VirtualCloud
+from hcloud.simulator.ground_truth import CycleContext, MachineTruth, VirtualCloud
 from hcloud.spec.policy import Budgets, Policy
 from hcloud.store import LiveView, Store, Submission
-from lab.soak.bystanders import Bystanders
-from lab.soak.lease_promises import LeaseChecks
-from lab.soak.money_promises import CENT_DUST, ORPHAN_GRACE_S, MoneyChecks
-from lab.soak.planted_defects import unplanted
-from lab.soak.worlds import DESERVES
+from lab.soak.lease_checks import LeaseChecks
+from lab.soak.money_checks import ROUNDING_USD, UNLED_LAUNCH_S, MoneyChecks
+from lab.soak.outsiders import OutsiderChecks
+from lab.soak.planted_defects import unplanned_errors
+from lab.soak.worlds import EXPECTED
 
-UNUSED = ("idle", "misbehaved", "make_room")
-"""Why a machine is ended on which there is no job, as plans say."""
+UNUSED_CODES = ("idle", "misbehaved", "make_room")
+"""Reason codes for terminating a machine without jobs."""
 
 
 @dataclass(slots=True)
 class InvariantMonitor:
-    """Reads the database as another process would, beside the daemons, and remembers what it must not unlearn.
-
-    ``certain``: no machine can be launched by a daemon that lost its lead. ``one_policy``: it never changes.
-    """
+    """Reads the database like a separate process and remembers what must never be undone."""
 
     store: Store
     clouds: Mapping[str, VirtualCloud]
     runner: FakeRunner
     owner: str
-    certain: bool = True
+    no_unled_launches: bool = True
+    """No machine can be launched by a daemon that lost its lead."""
     one_policy: bool = True
+    """The policy never changes."""
     fixed_prices: bool = True
+    """Spot prices never change."""
     skew_s: float = 0.0
-    """How far the daemons' clock may be from the clouds'."""
+    """The maximum difference between the daemons' clock and the clouds'."""
     policies: list[Policy] = field(default_factory=list)
-    """Every policy that was in force; the last one is."""
-    in_force: list[Policy] = field(default_factory=list)
-    """Those since the last look."""
+    """Every policy that was in force so far, the current one last."""
+    recent_policies: list[Policy] = field(default_factory=list)
+    """Those in force since the last check."""
     accepted: dict[str, Submission] = field(default_factory=dict)
-    """What clients were told was taken in, by job."""
-    dearest_usd_per_h: float = 0.0
+    """Submissions that were confirmed to clients, by job."""
+    max_usd_per_h: float = 0.0
     failing_stage: str = ""
-    """In which stage of it planning fails, as far as the world has it so."""
-    told_until: float = -inf
-    """Up to when clouds tell of every machine that ended."""
+    """The stage in which planning fails in this world, if any."""
+    terminations_known_until: float = -inf
+    """Until then, clouds list every terminated machine."""
     _seq: int = 0
     _jobs: dict[str, JobState] = field(default_factory=dict)
     _machines: dict[str, InstanceState] = field(default_factory=dict)
     _cancelled: set[str] = field(default_factory=set)
-    _untold: set[str] = field(default_factory=set)
+    _unexplained: set[str] = field(default_factory=set)
     _due: dict[str, Intent] = field(default_factory=dict)
-    """What should have been driven by the last cycle, as it was."""
-    _looked_at: float = -inf
+    """Intents that the last cycle should have driven, as they were."""
+    _checked_at: float = -inf
     _epoch: int = 0
     money: MoneyChecks = field(init=False)
     offers: Mapping[str, Sequence[Offer]] = field(init=False)
-    """By cloud, what it offers in the beginning."""
+    """The initial offers by cloud."""
     lease_checks: LeaseChecks = field(default_factory=LeaseChecks)
-    passers_by: Bystanders = field(init=False)
+    outsiders: OutsiderChecks = field(init=False)
 
     def __post_init__(self) -> None:
-        """Open the purses: they see every policy that is added here."""
-        self.passers_by = Bystanders(owner=self.owner, clouds=self.clouds)
+        """Set up the checks; ``money`` shares the list of policies."""
+        self.outsiders = OutsiderChecks(owner=self.owner, clouds=self.clouds)
         self.offers = {name: cloud.offers() for name, cloud in self.clouds.items()}
         self.money = MoneyChecks(
             store=self.store,
             clouds=self.clouds,
             owner=self.owner,
             policies=self.policies,
-            certain=self.certain,
+            no_unled_launches=self.no_unled_launches,
             fixed_prices=self.fixed_prices,
             skew_s=self.skew_s,
-            dearest_usd_per_h=self.dearest_usd_per_h,
-            told_until=self.told_until,
+            max_usd_per_h=self.max_usd_per_h,
+            terminations_known_until=self.terminations_known_until,
             running=self.runner.running,
         )
 
-    def look(self, moment: Moment) -> list[str]:
-        """Return one sentence per promise that does not hold now."""
+    def check(self, moment: CycleContext) -> list[str]:
+        """Return one sentence per violated invariant."""
         found: list[str] = []
         seen = self.store.live()
-        events = self._news()
+        events = self._new_events()
         for check in (self._rows, self._cache, self._intents, self._overdue, self._waits):
             found += check(seen, moment)
         for event in events:
-            found += self._story(event)
+            found += self._replay_event(event)
             found += _ended_in_use(event, seen)
             if moment.paused and event.kind in (EventKind.INSTANCE_REQUESTED, EventKind.ATTEMPT_PLACED):
-                found.append(f"paused: {event.kind} of {event.job_id or event.instance_id} while an operator paused")
-        found += self._told(seen)
+                found.append(f"paused: {event.kind} of {event.job_id or event.instance_id} during an operator's pause")
+        found += self._rows_and_log(seen)
         rows = self.store.instances(live_only=False, limit=10_000)
         found += self._machines_and_rows(moment.now, rows)
         found += self._units(seen)
         found += self._bounds(seen)
         found += self._ends(seen)
-        found += self.money.look(seen, moment, events)
-        found += self.lease_checks.look(seen, moment, events, self.money.ours(moment.now))
-        found += self.lease_checks.booting(seen, moment)
-        found += self.passers_by.look(seen, moment, events, rows)
-        self.in_force, self._looked_at = self.policies[-1:], moment.now
+        found += self.money.check(seen, moment, events)
+        found += self.lease_checks.check(seen, moment, events, self.money.ours(moment.now))
+        found += self.lease_checks.check_booting(seen, moment)
+        found += self.outsiders.check(seen, moment, events, rows)
+        self.recent_policies, self._checked_at = self.policies[-1:], moment.now
         return found
 
-    def at_the_end(self, now: float) -> list[str]:
-        """Return what is wrong when everything should be over."""
+    def check_end(self, now: float) -> list[str]:
+        """Return what is wrong once everything should have ended."""
         jobs = {job.id: job for job in self.store.jobs(limit=10_000)}
-        found = [f"lost: {name} was taken in and is not there" for name in self.accepted if name not in jobs]
+        found = [f"lost: {name} was accepted, but is not in the database" for name in self.accepted if name not in jobs]
         for job in jobs.values():
-            found += _deserved(job)
-        for machine in self._up(now):
-            if machine.market is not Market.RESERVED:
+            found += _check_outcome(job)
+        for machine in self.money.ours(now):
+            if machine.terminated_at is None and machine.market is not Market.RESERVED:
                 found.append(f"leak: {machine.provider_id} ({machine.instance_id}) still runs")
-        return found + list(self.money.books(now))
+        return found + list(self.money.check_ledger(now))
 
     # ------------------------------------------------------------------------------------------------------------ rows
-    def _rows(self, seen: LiveView, moment: Moment) -> Iterator[str]:
-        # What budgets allow holds for what was decided under them, at the prices then: told apart by `purses`.
+    def _rows(self, seen: LiveView, moment: CycleContext) -> Iterator[str]:
+        # Budgets apply to decisions at the time and prices they were made; `money` checks them.
         snapshot = Snapshot(now=moment.now, jobs=seen.jobs, instances=seen.instances)
         policy = replace(self.policies[-1], budgets=Budgets()) if self.one_policy else None
-        yield from (f"rows: {each}" for each in check_invariants(snapshot, policy))
+        yield from (f"invariant: {each}" for each in check_invariants(snapshot, policy))
         for job in seen.jobs:
-            yield from _misplaced(job, seen)
+            yield from _check_placement(job, seen)
 
-    def _cache(self, seen: LiveView, moment: Moment) -> Iterator[str]:
-        for what in ("jobs", "instances", "intents", "backoffs"):
-            here, there = getattr(moment.live, what), getattr(seen, what)
-            if here != there:
-                yield f"cache: the daemon sees other {what} than there are: {_first_difference(here, there)}"
+    def _cache(self, seen: LiveView, moment: CycleContext) -> Iterator[str]:
+        for rows in ("jobs", "instances", "intents", "backoffs"):
+            cached, stored = getattr(moment.live, rows), getattr(seen, rows)
+            if cached != stored:
+                yield f"cache: the daemon's {rows} differ from the database: {_first_difference(cached, stored)}"
 
-    def _intents(self, seen: LiveView, moment: Moment) -> Iterator[str]:
-        """Whatever is on its way has an intent, or nobody would finish it after a crash."""
+    def _intents(self, seen: LiveView, moment: CycleContext) -> Iterator[str]:
+        """Whatever is in progress has an open intent, so that it is finished after a crash."""
         open_ones = {intent.token for intent in seen.intents}
         for machine in seen.instances:
             if machine.state is InstanceState.REQUESTED and machine.token not in open_ones:
@@ -164,34 +164,34 @@ class InvariantMonitor:
         for job in seen.jobs:
             yield from _job_intents(job, seen.intents)
 
-    def _overdue(self, seen: LiveView, moment: Moment) -> Iterator[str]:
-        """Whatever is due is driven: two undisturbed cycles do not leave an intent as it was."""
+    def _overdue(self, seen: LiveView, moment: CycleContext) -> Iterator[str]:
+        """Due intents are driven: two undisturbed cycles do not leave one unchanged."""
         before, self._due = self._due, {}
         for intent in seen.intents if moment.undisturbed else ():
-            if max(intent.created_at, intent.retry_at) < self._looked_at:
+            if max(intent.created_at, intent.retry_at) < self._checked_at:
                 self._due[intent.token] = intent
                 if before.get(intent.token) == intent:
-                    yield f"overdue: {intent.token} has been due since {intent.retry_at:.1f}, and nobody drives it"
+                    yield f"overdue: {intent.token} has been due since {intent.retry_at:.1f}, but is not driven"
 
-    def _waits(self, seen: LiveView, moment: Moment) -> Iterator[str]:
-        """Every job that waits has been told why: a plan of which a part was refused leaves that to the next one."""
-        before, self._untold = self._untold, set()
+    def _waits(self, seen: LiveView, moment: CycleContext) -> Iterator[str]:
+        """Every waiting job has a reason; a partly refused plan leaves that to the next one."""
+        before, self._unexplained = self._unexplained, set()
         for job in seen.jobs if moment.undisturbed else ():
             if job.state is JobState.QUEUED and not job.wait_code and job.cancelled_by is None:
-                self._untold.add(job.id)
+                self._unexplained.add(job.id)
                 if job.id in before:
-                    yield f"unexplained: {job.id} waits and nobody knows why"
+                    yield f"unexplained: {job.id} waits without a reason"
 
     # ------------------------------------------------------------------------------------------------------------- log
-    def _news(self) -> Sequence[Event]:
+    def _new_events(self) -> Sequence[Event]:
         events: list[Event] = []
         while more := self.store.events(after_seq=self._seq, limit=5000):
             events += more
             self._seq = more[-1].seq
         return events
 
-    def _story(self, event: Event) -> Iterator[str]:
-        """Return what of one event contradicts those before it: each state machine walks along its table."""
+    def _replay_event(self, event: Event) -> Iterator[str]:
+        """Yield contradictions between an event and those before it: state machines follow their tables."""
         kind, fields = event.kind, event.fields
         if kind is EventKind.JOB_SUBMITTED and event.job_id is not None:
             self._jobs[event.job_id] = JobState.SUBMITTED
@@ -199,7 +199,7 @@ class InvariantMonitor:
             yield from self._job_moved(event.job_id, str(fields["from"]), str(fields["to"]), str(fields["code"]))
         elif kind is EventKind.INSTANCE_REQUESTED and event.instance_id is not None:
             self._machines[event.instance_id] = InstanceState.REQUESTED
-            yield from self._bought(event)
+            yield from self._check_launch(event)
         elif kind is EventKind.INSTANCE_STATE and event.instance_id is not None:
             yield from self._machine_moved(event.instance_id, str(fields["from"]), str(fields["to"]))
         elif kind is EventKind.INSTANCE_TERMINATED and event.instance_id is not None:
@@ -212,12 +212,12 @@ class InvariantMonitor:
             else:
                 self._epoch = epoch
         elif kind is EventKind.ATTEMPT_PLACED:
-            yield from self._placed(event)
+            yield from self._check_attempt(event)
         elif kind is EventKind.PLANNING_TROUBLE:
             job = None if event.job_id is None else self.store.job(event.job_id)
-            yield from unplanted(event, job, self.failing_stage)
+            yield from unplanned_errors(event, job, self.failing_stage)
 
-    def _placed(self, event: Event) -> Iterator[str]:
+    def _check_attempt(self, event: Event) -> Iterator[str]:
         if event.job_id in self._cancelled:
             yield f"cancelled: {event.job_id} was placed after it was cancelled"
         for held in cast(Sequence[str], event.fields["allocations"]):
@@ -230,9 +230,9 @@ class InvariantMonitor:
         if code == "cancel_requested":
             self._cancelled.add(job_id)
         if known is None or known.value != before:
-            yield f"story: {job_id} went from {before} to {after}, but was {known}"
+            yield f"history: {job_id} went from {before} to {after}, but was {known}"
         elif to is not known and to not in JOB_TRANSITIONS[known]:
-            yield f"story: {job_id} may not go from {before} to {after}"
+            yield f"history: {job_id} may not go from {before} to {after}"
         if to is JobState.SUCCEEDED and job_id in self._cancelled:
             yield f"cancelled: {job_id} succeeded after it was cancelled"
         self._jobs[job_id] = to
@@ -240,62 +240,59 @@ class InvariantMonitor:
     def _machine_moved(self, instance_id: str, before: str, after: str) -> Iterator[str]:
         known, to = self._machines.get(instance_id), InstanceState(after)
         if known is None or known.value != before:
-            yield f"story: {instance_id} went from {before} to {after}, but was {known}"
+            yield f"history: {instance_id} went from {before} to {after}, but was {known}"
         elif to is not known and to not in INSTANCE_TRANSITIONS[known]:
-            yield f"story: {instance_id} may not go from {before} to {after}"
+            yield f"history: {instance_id} may not go from {before} to {after}"
         self._machines[instance_id] = to
 
-    def _bought(self, event: Event) -> Iterator[str]:
+    def _check_launch(self, event: Event) -> Iterator[str]:
         offer = self.store.instance(event.instance_id or "").offer
-        refusals = [policy.allow.refusal(offer) for policy in self.in_force]
+        refusals = [policy.allow.refusal(offer) for policy in self.recent_policies]
         if refusals and all(refusals):
-            yield f"policy: {event.instance_id} was bought, but {refusals[-1]}"
+            yield f"policy: {event.instance_id} was launched, but {refusals[-1]}"
 
-    def _told(self, seen: LiveView) -> Iterator[str]:
-        """Rows and log tell the same."""
+    def _rows_and_log(self, seen: LiveView) -> Iterator[str]:
+        """Rows and log agree."""
         live = {job.id: job.state for job in seen.jobs}
-        told = {name: state for name, state in self._jobs.items() if state not in JOB_ENDED}
+        logged = {name: state for name, state in self._jobs.items() if state not in JOB_ENDED}
         machines = {each.id: each.state for each in seen.instances}
         up = {name: state for name, state in self._machines.items() if state is not InstanceState.TERMINATED}
-        for name in sorted(live.keys() | told.keys()):
-            if live.get(name) is not told.get(name):
-                yield f"story: {name} is {live.get(name)}, the log says {told.get(name)}"
+        for name in sorted(live.keys() | logged.keys()):
+            if live.get(name) is not logged.get(name):
+                yield f"history: {name} is {live.get(name)}, the log says {logged.get(name)}"
         for name in sorted(machines.keys() | up.keys()):
             if machines.get(name) is not up.get(name):
-                yield f"story: {name} is {machines.get(name)}, the log says {up.get(name)}"
+                yield f"history: {name} is {machines.get(name)}, the log says {up.get(name)}"
         for name in self.accepted:
             if name not in self._jobs:
-                yield f"lost: {name} was taken in, and nothing is written of it"
+                yield f"lost: {name} was accepted, but has no event"
 
     # ----------------------------------------------------------------------------------------------------------- truth
-    def _up(self, now: float) -> list[MachineTruth]:
-        return [machine for machine in self.money.ours(now) if machine.terminated_at is None]
-
     def _machines_and_rows(self, now: float, instances: Sequence[Instance]) -> Iterator[str]:
-        """Every machine has a record made before it, one machine each, and lives no longer than is paid for."""
+        """Every machine was recorded before its launch, has one row, and lives no longer than booked."""
         rows = {row.token: row for row in instances}
         everything = self.money.ours(now)
         twice = [token for token, count in Counter(m.token for m in everything).items() if count > 1]
-        yield from (f"two machines: for token {token}" for token in twice)
+        yield from (f"duplicate launch: two machines with token {token}" for token in twice)
         for machine in everything:
             row = rows.get(machine.token)
             if row is None:
-                yield f"no record: {machine.provider_id} ({machine.instance_id}) was launched by nobody"
+                yield f"no record: {machine.provider_id} ({machine.instance_id}) was launched without a row"
             elif machine.terminated_at is None:
                 yield from self._still_up(machine, row, now)
 
     def _still_up(self, machine: MachineTruth, row: Instance, now: float) -> Iterator[str]:
         offer = row.offer
         if (machine.zone, machine.type_name, machine.market) != (offer.zone, offer.instance_type.name, offer.market):
-            yield f"other machine: {machine.provider_id} is not what {row.id} asked for"
-        if machine.expires_at > row.expires_at + CENT_DUST:
-            yield f"unpaid: {row.id} lives {machine.expires_at - row.expires_at:.0f} s longer than is booked"
-        grace_s = 0.0 if self.certain else ORPHAN_GRACE_S
+            yield f"wrong machine: {machine.provider_id} is not what {row.id} requested"
+        if machine.expires_at > row.expires_at + ROUNDING_USD:
+            yield f"unbooked lease: {row.id} lives {machine.expires_at - row.expires_at:.0f} s longer than booked"
+        grace_s = 0.0 if self.no_unled_launches else UNLED_LAUNCH_S
         if row.state is InstanceState.TERMINATED and now > machine.launched_at + grace_s:
-            yield f"forgotten: {row.id} is taken for ended, but {machine.provider_id} is up"
+            yield f"forgotten: {row.id} is recorded as terminated, but {machine.provider_id} is up"
 
     def _units(self, seen: LiveView) -> Iterator[str]:
-        """No unit is started twice, no rank runs in two attempts, nothing runs of a job that is over."""
+        """No unit starts twice, no rank runs in two attempts, nothing runs of a job that is over."""
         starts = Counter(unmarked(start.unit_id) for start in self.runner.starts())
         yield from (f"started twice: {unit}" for unit, count in starts.items() if count > 1)
         live = {job.id for job in seen.jobs}
@@ -304,41 +301,42 @@ class InvariantMonitor:
             job, _, rank = unmarked(unit).split(".")
             if job not in live:
                 yield f"runs on: {unit}, though {job} is over"
-            other = ranks.setdefault((job, rank.partition("-")[0]), unit)  # "-1": the rank was placed once more
+            other = ranks.setdefault((job, rank.partition("-")[0]), unit)  # suffix "-1": the rank was placed again
             if other != unit:
                 yield f"runs twice: {other} and {unit}"
 
     def _ends(self, seen: LiveView) -> Iterator[str]:
-        """No worker is told to forget a unit before its end is written down."""
+        """No worker forgets a unit before its end is recorded."""
         for attempt in [job.attempt for job in seen.jobs if job.attempt is not None]:
             for unit in [attempt.unit_id(held.rank) for held in attempt.allocations if not held.released]:
                 if self.runner.has_forgotten(unit):
-                    yield f"end lost: nothing is written of the end of {unit}, and its worker was told to forget it"
+                    yield f"end lost: the end of {unit} is not recorded, but its worker has forgotten it"
 
     def _bounds(self, seen: LiveView) -> Iterator[str]:
-        """Each unit may use what its row says it holds, but while its worker is still to be told."""
+        """Each unit is limited to what its row says, unless a resize is pending."""
         bounds, open_ones = self.runner.bounds(), {intent.token for intent in seen.intents}
         for attempt in [job.attempt for job in seen.jobs if job.attempt is not None]:
             for held in [each for each in attempt.allocations if not each.released]:
                 unit = attempt.unit_id(held.rank)
-                may = bounds.get(unit, held.resources)
-                if may != held.resources and f"resize:{unit}" not in open_ones:
-                    yield f"bounds: {unit} holds {held.resources}, but may use {may}"
+                limits = bounds.get(unit, held.resources)
+                if limits != held.resources and f"resize:{unit}" not in open_ones:
+                    yield f"limits: {unit} holds {held.resources}, but its limits are {limits}"
 
 
 def _ended_in_use(event: Event, seen: LiveView) -> Iterator[str]:
-    """No machine is ended as unused while a job holds part of it."""
+    """No machine is terminated as unused while a job holds part of it."""
     if event.kind is not EventKind.INSTANCE_STATE or event.fields["to"] != InstanceState.TERMINATING.value:
         return
-    if event.fields["code"] in UNUSED:
+    if event.fields["code"] in UNUSED_CODES:
         for job in seen.jobs:
             held = job.attempt.allocations if job.attempt is not None else ()
             if any(each.instance_id == event.instance_id and each.ended_at is None for each in held):
-                yield f"in use: {event.instance_id} is ended ({event.fields['code']}), and {job.id} holds part of it"
+                code = event.fields["code"]
+                yield f"in use: {event.instance_id} is terminated ({code}), but {job.id} holds part of it"
 
 
-def _misplaced(job: Job, seen: LiveView) -> Iterator[str]:
-    """No unit is on a machine of a type that its job cannot do with."""
+def _check_placement(job: Job, seen: LiveView) -> Iterator[str]:
+    """No unit is on a machine of a type that its job does not accept."""
     held = job.attempt.allocations if job.attempt is not None else ()
     names = {part.instance_id for part in held if not part.released}
     for row in seen.instances:
@@ -359,18 +357,18 @@ def _job_intents(job: Job, intents: Collection[Intent]) -> Iterator[str]:
         yield f"intent: {attempt.id} is to end, but nothing will stop it"
 
 
-def _deserved(job: Job) -> Iterator[str]:
+def _check_outcome(job: Job) -> Iterator[str]:
     if job.state not in JOB_ENDED:
-        yield f"stuck: {job.id} ({job.spec.name}) is {job.state} for ever: {job.wait_code} {job.wait_text}"
+        yield f"stuck: {job.id} ({job.spec.name}) stays {job.state}: {job.wait_code} {job.wait_text}"
         return
-    deserves = job.spec.tags.get(DESERVES, "any") if job.spec.profile is None else "any"
-    due = "cancelled" if job.cancelled_by is not None else deserves
-    if due != "any" and job.state.value != due:
-        yield f"undeserved: {job.id} ({job.spec.name}) is {job.state}, not {due}: {job.outcome}"
+    expected = job.spec.tags.get(EXPECTED, "any") if job.spec.profile is None else "any"
+    expected = "cancelled" if job.cancelled_by is not None else expected
+    if expected != "any" and job.state.value != expected:
+        yield f"wrong outcome: {job.id} ({job.spec.name}) is {job.state}, not {expected}: {job.outcome}"
 
 
-def _first_difference(here: Sequence[object], there: Sequence[object]) -> str:
-    for one, other in zip(here, there, strict=False):
+def _first_difference(cached: Sequence[object], stored: Sequence[object]) -> str:
+    for one, other in zip(cached, stored, strict=False):
         if one != other:
-            return f"{one} is {other}"
-    return f"{len(here)} instead of {len(there)}"
+            return f"{one} instead of {other}"
+    return f"{len(cached)} instead of {len(stored)}"
