@@ -22,8 +22,8 @@ class Ec2Factory:
     ) -> Provider:
         """Build the provider. Raises ConfigError: wrong settings, or the AWS library is not installed."""
         self.check_settings(name, settings)
+        from providers.ec2.multi_region import Ec2Regions
         from providers.ec2.provider import Ec2Provider
-        from providers.ec2.regions import Ec2Regions
 
         parsed = parse_regions(name, settings)
         if "regions" in settings:

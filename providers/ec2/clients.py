@@ -19,43 +19,43 @@ from botocore.exceptions import BotoCoreError
 from botocore.utils import parse_timestamp
 
 from hcloud.core.errors import ConfigError
-from providers.ec2.bulk import EVENT, Descriptions, drop_bulk
 from providers.ec2.settings import Ec2Settings
+from providers.ec2.trimmed_listings import PARSE_EVENT, TrimmedModels, drop_unread_fields
 
 CONNECT_TIMEOUT_S = 10.0
 
 
 @cache
-def _descriptions() -> Descriptions:
+def _service_models() -> TrimmedModels:
     """Return the descriptions of services, one for all providers of the process: EC2's alone is several megabytes."""
-    return Descriptions()
+    return TrimmedModels()
 
 
-def _moment(text: Any) -> datetime:
+def _parse_time(text: Any) -> datetime:
     """Read a time. The library's own reader takes a third of the time of listing thousands of machines."""
     try:
         return datetime.fromisoformat(text)
     except (TypeError, ValueError):  # seconds, or a form of HTTP's
-        moment: datetime = parse_timestamp(text)
-        return moment
+        time: datetime = parse_timestamp(text)
+        return time
 
 
 class Clients:
-    """Clients by service, made when first needed; usable from several threads."""
+    """Clients by service, client when first needed; usable from several threads."""
 
     def __init__(self, provider: str, settings: Ec2Settings) -> None:
         """Raises ConfigError: the named profile does not exist."""
         self._settings = settings
         self._lock = threading.Lock()
-        self._made: dict[tuple[str, bool], Any] = {}
+        self._clients: dict[tuple[str, bool], Any] = {}
         # Its debug log holds whole requests: the worker's key, user data, signatures.
         for name in ("boto3", "botocore"):
             logging.getLogger(name).setLevel(logging.WARNING)
         try:
             core = botocore.session.Session(profile=settings.profile)
-            core.register_component("data_loader", _descriptions())
+            core.register_component("data_loader", _service_models())
             self._session = boto3.Session(botocore_session=core, region_name=settings.region)
-            core.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=_moment)
+            core.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=_parse_time)
             core.get_scoped_config()  # a profile that does not exist is noticed here
         except BotoCoreError as error:
             raise ConfigError(f"{error}", where=f"providers.{provider}.settings.profile") from error
@@ -71,7 +71,7 @@ class Clients:
     def _client(self, service: str, *, retrying: bool) -> Any:
         with self._lock:
             key = (service, retrying)
-            if key not in self._made:
+            if key not in self._clients:
                 attempts = self._settings.read_attempts if retrying else 1
                 config = Config(
                     connect_timeout=min(CONNECT_TIMEOUT_S, self._settings.timeout_s),
@@ -82,8 +82,8 @@ class Clients:
                 )
                 # Typed by name of the service only, so not typed at all here.
                 make: Any = self._session.client
-                made = make(service, endpoint_url=self._settings.endpoint_url, config=config)
+                client = make(service, endpoint_url=self._settings.endpoint_url, config=config)
                 if service == "ec2":
-                    made.meta.events.register(EVENT, drop_bulk)
-                self._made[key] = made
-            return self._made[key]
+                    client.meta.events.register(PARSE_EVENT, drop_unread_fields)
+                self._clients[key] = client
+            return self._clients[key]

@@ -8,19 +8,19 @@ from dataclasses import dataclass, field
 
 from hcloud.core.errors import ProviderUnavailable, Throttled
 from hcloud.core.model import InstanceType, Market
+from providers.ec2.account_usage import RunningInstance, quota_of, read_quotas, read_running, vcpus_used
 from providers.ec2.clients import Clients
 from providers.ec2.prices import Price
 from providers.ec2.reservations import CapacityReservation, Coverage, Reservations, read_reservations
-from providers.ec2.running import Running, quota_of, read_quotas, read_running, vcpus_used
-from providers.ec2.savings import SavingsLeft, SavingsPlan, read_savings_plans
+from providers.ec2.savings_plans import PlanBalances, SavingsPlan, read_savings_plans
 
-TROUBLES = (ProviderUnavailable, Throttled)
+READ_ERRORS = (ProviderUnavailable, Throttled)
 SHOWN_AFTER_S = 120.0
 """How long a machine just launched may be missing from listings at most."""
 
 
 @dataclass(frozen=True, slots=True)
-class Paid:
+class Prepaid:
     """What is paid already for machines of a type in a zone: how many more, and what one costs an hour.
 
     ``pool`` names what other types or zones have of the same.
@@ -49,11 +49,11 @@ class Inventory:
     on_demand: Mapping[str, Price] = field(default_factory=dict)
     reservations: Reservations = field(default_factory=Reservations)
     plans: tuple[SavingsPlan, ...] = ()
-    running: tuple[Running, ...] = ()
+    running: tuple[RunningInstance, ...] = ()
     quotas: Mapping[tuple[str, str], float] = field(default_factory=dict)
-    troubles: dict[str, str] = field(default_factory=dict)
+    read_errors: dict[str, str] = field(default_factory=dict)
     _launched: dict[str, Launched] = field(default_factory=dict)
-    _spread: tuple[Coverage, SavingsLeft, Counter[tuple[str, str]]] | None = None
+    _coverage: tuple[Coverage, PlanBalances, Counter[tuple[str, str]]] | None = None
 
     # --------------------------------------------------------------------------------------------------------- reading
     def read_quotas(self, clients: Clients) -> None:
@@ -70,11 +70,11 @@ class Inventory:
         if reserved:
             self._try("reservations", lambda: setattr(self, "reservations", read_reservations(clients)))
             self._try("savings plans", lambda: setattr(self, "plans", read_savings_plans(clients, region)))
-        self._spread = None
+        self._coverage = None
 
-    def _set_running(self, running: tuple[Running, ...], now: float) -> None:
+    def _set_running(self, running: tuple[RunningInstance, ...], now: float) -> None:
         """A new machine may be missing from listings for a while; it is counted until it appears."""
-        self.running, self._spread = running, None
+        self.running, self._coverage = running, None
         shown = {each.token for each in running}
         self._launched = {
             token: each
@@ -85,47 +85,51 @@ class Inventory:
     def _try(self, part: str, read: Callable[[], None]) -> None:
         try:
             read()
-            self.troubles.pop(part, None)
-        except TROUBLES as trouble:
-            self.troubles[part] = str(trouble)
+            self.read_errors.pop(part, None)
+        except READ_ERRORS as trouble:
+            self.read_errors[part] = str(trouble)
 
     # -------------------------------------------------------------------------------------------------------- launches
-    def take(self, token: str, launched: Launched) -> None:
+    def count_launch(self, token: str, launched: Launched) -> None:
         """Count a launch until it is seen to run; the same token counts once."""
         self._launched[token] = launched
-        self._spread = None
+        self._coverage = None
 
-    def give_back(self, token: str) -> None:
+    def uncount_launch(self, token: str) -> None:
         """Count it no more: it was not launched."""
         self._launched.pop(token, None)
-        self._spread = None
+        self._coverage = None
 
-    def taken(self, token: str) -> bool:
+    def is_counted(self, token: str) -> bool:
         """Whether a launch is counted."""
         return token in self._launched
 
     # ------------------------------------------------------------------------------------------------------------ what
-    def paid(self, zone: str, type_name: str) -> Paid | None:
+    def prepaid(self, zone: str, type_name: str) -> Prepaid | None:
         """Return what is paid already for a type: Reserved Instances, else room, else a savings plan; None: nothing."""
-        coverage, savings, in_rooms = self._spread_out()
-        rooms = max(0, self.reservations.room_left(zone, type_name) - in_rooms[zone, type_name])
+        coverage, savings, in_reservations = self._covered()
+        rooms = max(0, self.reservations.capacity_left(zone, type_name) - in_reservations[zone, type_name])
         discounted = coverage.left(zone, type_name)
         usd = self.reservations.usd_per_h(zone, type_name)
         if usd and discounted:
-            return Paid(discounted + rooms, usd, "" if rooms else coverage.shared(zone, type_name))
+            return Prepaid(discounted + rooms, usd, "" if rooms else coverage.shared(zone, type_name))
         price = self.on_demand.get(type_name)
         if rooms and price is not None:
-            return Paid(rooms, price.usd_per_h)  # room alone is paid at the full price
+            return Prepaid(rooms, price.usd_per_h)  # room alone is paid at the full price
         covered = savings.covers(type_name)
         if covered is not None:
-            return Paid(covered.count, covered.usd_per_h, "savings plans")
+            return Prepaid(covered.count, covered.usd_per_h, "savings plans")
         if usd:
-            return Paid(0, usd)
-        return Paid(0, price.usd_per_h) if price is not None and self.reservations.has_room(zone, type_name) else None
+            return Prepaid(0, usd)
+        return (
+            Prepaid(0, price.usd_per_h)
+            if price is not None and self.reservations.has_capacity_reservation(zone, type_name)
+            else None
+        )
 
-    def room(self, zone: str, type_name: str) -> CapacityReservation | None:
+    def capacity_reservation(self, zone: str, type_name: str) -> CapacityReservation | None:
         """Return the capacity reservation a machine is to be put into, if there is one."""
-        return self.reservations.room(zone, type_name)
+        return self.reservations.capacity_reservation(zone, type_name)
 
     def quota_left(self, type_name: str, market: Market) -> int | None:
         """Return how many machines of a type the account's quota still allows; None: no such quota is known."""
@@ -139,7 +143,7 @@ class Inventory:
                 used += self._vcpus().get(each.type_name, 0.0)  # type: ignore[assignment]
         return max(0, int((limit - used) // vcpus))
 
-    def too_large(self, type_name: str, market: Market) -> bool:
+    def exceeds_quota(self, type_name: str, market: Market) -> bool:
         """Whether the whole quota would not do for one machine."""
         limit = self.quotas.get(quota_of(type_name, market))
         return limit is not None and self._vcpus().get(type_name, 0.0) > limit
@@ -147,18 +151,20 @@ class Inventory:
     def _vcpus(self) -> dict[str, float]:
         return {name: each.capacity.vcpus for name, each in self.types.items()}
 
-    def _spread_out(self) -> tuple[Coverage, SavingsLeft, Counter[tuple[str, str]]]:
+    def _covered(self) -> tuple[Coverage, PlanBalances, Counter[tuple[str, str]]]:
         """Spread reservations and plans over what runs and was launched since; room is taken before discounts."""
-        if self._spread is None:
-            in_rooms: Counter[tuple[str, str]] = Counter()
-            plain = Counter((each.zone, each.type_name) for each in self.running if not (each.spot or each.in_room))
+        if self._coverage is None:
+            in_reservations: Counter[tuple[str, str]] = Counter()
+            plain = Counter(
+                (each.zone, each.type_name) for each in self.running if not (each.spot or each.in_capacity_reservation)
+            )
             for each in self._launched.values():
                 place = (each.zone, each.type_name)
-                if each.market is Market.RESERVED and in_rooms[place] < self.reservations.room_left(*place):
-                    in_rooms[place] += 1
+                if each.market is Market.RESERVED and in_reservations[place] < self.reservations.capacity_left(*place):
+                    in_reservations[place] += 1
                 elif each.market is not Market.SPOT:
                     plain[place] += 1
             coverage = Coverage(self.reservations, plain)
             prices = {name: each.usd_per_h for name, each in self.on_demand.items()}
-            self._spread = (coverage, SavingsLeft(self.plans, coverage.uncovered, prices), in_rooms)
-        return self._spread
+            self._coverage = (coverage, PlanBalances(self.plans, coverage.uncovered, prices), in_reservations)
+        return self._coverage

@@ -14,7 +14,7 @@ from typing import Any
 
 from hcloud.core.errors import ProviderUnavailable
 from providers.ec2.clients import Clients
-from providers.ec2.failures import Call, calling
+from providers.ec2.errors import Call, translating_errors
 from providers.ec2.settings import Ec2Settings
 
 SPOT_SHARE_MIN, SPOT_SHARE_MAX = 0.02, 1.5
@@ -98,7 +98,7 @@ def read_spot_prices(
     Raises ProviderUnavailable, Throttled.
     """
     newest: dict[tuple[str, str], tuple[datetime, float]] = {}
-    with calling(Call.READ, "reading spot prices"):
+    with translating_errors(Call.READ, "reading spot prices"):
         paginator = clients.reading().get_paginator("describe_spot_price_history")
         for first in range(0, len(types), TYPES_PER_CALL):
             # With the same start and end Amazon tells the price in force at that moment.

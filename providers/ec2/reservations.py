@@ -14,7 +14,7 @@ from typing import Any
 
 from hcloud.core.pricing import amortised_usd_per_h
 from providers.ec2.clients import Clients
-from providers.ec2.failures import Call, calling
+from providers.ec2.errors import Call, translating_errors
 
 LINUX = frozenset({"Linux/UNIX", "Linux/UNIX (Amazon VPC)"})
 _FACTORS = {"nano": 0.25, "micro": 0.5, "small": 1.0, "medium": 2.0, "large": 4.0, "xlarge": 8.0}
@@ -47,19 +47,19 @@ class Reservations:
     """As last read."""
 
     reserved: tuple[ReservedInstances, ...] = ()
-    rooms: tuple[CapacityReservation, ...] = ()
+    capacity: tuple[CapacityReservation, ...] = ()
 
-    def room(self, zone: str, type_name: str) -> CapacityReservation | None:
+    def capacity_reservation(self, zone: str, type_name: str) -> CapacityReservation | None:
         """Return a capacity reservation with room."""
-        return next((each for each in self._rooms(zone, type_name) if each.left > 0), None)
+        return next((each for each in self._capacity_of(zone, type_name) if each.left > 0), None)
 
-    def has_room(self, zone: str, type_name: str) -> bool:
+    def has_capacity_reservation(self, zone: str, type_name: str) -> bool:
         """Whether there is a capacity reservation at all, full or not."""
-        return bool(self._rooms(zone, type_name))
+        return bool(self._capacity_of(zone, type_name))
 
-    def room_left(self, zone: str, type_name: str) -> int:
+    def capacity_left(self, zone: str, type_name: str) -> int:
         """Return how many machines fit into capacity reservations."""
-        return sum(each.left for each in self._rooms(zone, type_name))
+        return sum(each.left for each in self._capacity_of(zone, type_name))
 
     def usd_per_h(self, zone: str, type_name: str) -> float | None:
         """Return the amortised price of Reserved Instances that count in a zone (the dearest: none is promised)."""
@@ -71,8 +71,8 @@ class Reservations:
                 found.append(each.usd_per_h * factor / its_factor)
         return max(found, default=None)
 
-    def _rooms(self, zone: str, type_name: str) -> list[CapacityReservation]:
-        return [each for each in self.rooms if (each.zone, each.type_name) == (zone, type_name)]
+    def _capacity_of(self, zone: str, type_name: str) -> list[CapacityReservation]:
+        return [each for each in self.capacity if (each.zone, each.type_name) == (zone, type_name)]
 
 
 class Coverage:
@@ -102,14 +102,14 @@ class Coverage:
         return "" if self._zonal[zone, type_name] else f"reserved {pool_of(type_name)[0]}"
 
     def _cover(self, zone: str, name: str, count: int) -> None:
-        here = min(count, self._zonal[zone, name])
-        self._zonal[zone, name] -= here
+        zonal = min(count, self._zonal[zone, name])
+        self._zonal[zone, name] -= zonal
         pool, factor = pool_of(name)
-        regional = min(float(count - here), self._pools.get(pool, 0.0) / factor)
+        regional = min(float(count - zonal), self._pools.get(pool, 0.0) / factor)
         if regional:
             self._pools[pool] -= regional * factor
-        if count - here - regional > 0:
-            self.uncovered[name] = self.uncovered.get(name, 0.0) + count - here - regional
+        if count - zonal - regional > 0:
+            self.uncovered[name] = self.uncovered.get(name, 0.0) + count - zonal - regional
 
 
 def pool_of(type_name: str) -> tuple[str, float]:
@@ -127,8 +127,10 @@ def pool_of(type_name: str) -> tuple[str, float]:
 
 def read_reservations(clients: Clients) -> Reservations:
     """Ask for all of it. Raises ProviderUnavailable (also: not allowed to), Throttled."""
-    with calling(Call.READ, "reading reservations"):
-        return Reservations(reserved=tuple(_reserved_instances(clients)), rooms=tuple(_capacity_reservations(clients)))
+    with translating_errors(Call.READ, "reading reservations"):
+        return Reservations(
+            reserved=tuple(_reserved_instances(clients)), capacity=tuple(_capacity_reservations(clients))
+        )
 
 
 def _reserved_instances(clients: Clients) -> list[ReservedInstances]:
@@ -149,11 +151,11 @@ def _reserved_instances(clients: Clients) -> list[ReservedInstances]:
     return found
 
 
-def _amortised(told: Mapping[str, Any]) -> float:
-    recurring = sum(float(c["Amount"]) for c in told.get("RecurringCharges", ()) if c.get("Frequency") == "Hourly")
-    hourly = float(told.get("UsagePrice") or 0.0) + recurring
+def _amortised(reserved: Mapping[str, Any]) -> float:
+    recurring = sum(float(c["Amount"]) for c in reserved.get("RecurringCharges", ()) if c.get("Frequency") == "Hourly")
+    hourly = float(reserved.get("UsagePrice") or 0.0) + recurring
     return amortised_usd_per_h(
-        upfront_usd=float(told.get("FixedPrice") or 0.0), usd_per_h=hourly, term_s=float(told["Duration"])
+        upfront_usd=float(reserved.get("FixedPrice") or 0.0), usd_per_h=hourly, term_s=float(reserved["Duration"])
     )
 
 

@@ -182,7 +182,7 @@ def parse_settings(provider: str, settings: Mapping[str, object]) -> Ec2Settings
     try:
         return Ec2Settings.model_validate(dict(settings))
     except ValidationError as error:
-        raise _in_one_sentence(provider, error) from error
+        raise _first_error(provider, error) from error
 
 
 def parse_regions(provider: str, settings: Mapping[str, object]) -> dict[str, Ec2Settings]:
@@ -206,7 +206,7 @@ def parse_regions(provider: str, settings: Mapping[str, object]) -> dict[str, Ec
     for region, more in differing.items():
         if not isinstance(more, Mapping | None):
             raise ConfigError(f"must be settings that differ in {region}, not {more!r}", where=f"{where}.{region}")
-        found[str(region)] = _of_one(provider, str(region), plain, more or {})
+        found[str(region)] = _settings_of_region(provider, str(region), plain, more or {})
     zones = plain.get("zones")
     stray = (
         [each for each in zones if not str(each).startswith(tuple(found))] if isinstance(zones, list | tuple) else []
@@ -216,7 +216,9 @@ def parse_regions(provider: str, settings: Mapping[str, object]) -> dict[str, Ec
     return found
 
 
-def _of_one(provider: str, region: str, plain: Mapping[str, object], more: Mapping[str, object]) -> Ec2Settings:
+def _settings_of_region(
+    provider: str, region: str, plain: Mapping[str, object], more: Mapping[str, object]
+) -> Ec2Settings:
     merged = {**plain, **more, "region": region}
     zones = merged.get("zones")
     if isinstance(zones, list | tuple) and "zones" not in more:
@@ -227,14 +229,14 @@ def _of_one(provider: str, region: str, plain: Mapping[str, object], more: Mappi
         prefix = f"providers.{provider}.settings"
         key = error.where.removeprefix(f"{prefix}.")
         if key == "region" or key.partition(".")[0] in more:
-            told = str(error).removeprefix(f"{error.where}: ")
+            text = str(error).removeprefix(f"{error.where}: ")
             raise ConfigError(
-                told, where=".".join([prefix, "regions", region, *([key] if key in more else [])])
+                text, where=".".join([prefix, "regions", region, *([key] if key in more else [])])
             ) from error
         raise
 
 
-def _in_one_sentence(provider: str, error: ValidationError) -> ConfigError:
+def _first_error(provider: str, error: ValidationError) -> ConfigError:
     errors = error.errors()
     unknown = [each for each in errors if each["type"] == "extra_forbidden"]
     first: Any = (unknown or errors)[0]
@@ -243,10 +245,10 @@ def _in_one_sentence(provider: str, error: ValidationError) -> ConfigError:
     if first["type"] == "missing":
         return ConfigError(f"this setting is missing, for example {first['loc'][-1]}: us-east-1", where=where)
     if not unknown:
-        told = (
+        text = (
             message if first["type"] == "value_error" else f"{message[0].lower()}{message[1:]}, not {first['input']!r}"
         )
-        return ConfigError(told, where=where)
+        return ConfigError(text, where=where)
     key, known = str(first["loc"][-1]), [*Ec2Settings.model_fields, "regions"]
     if len(first["loc"]) > 1:
         known = list(PriceSettings.model_fields)

@@ -17,10 +17,17 @@ from google.cloud import compute_v1 as compute
 
 from hcloud.core.clock import Clock
 from hcloud.core.errors import LaunchRejected, ProviderUnavailable, Throttled
-from providers.gce.bulk import drop_bulk
 from providers.gce.credentials import load_credentials
-from providers.gce.refusals import TROUBLES, FailedOperation, is_conflict, is_missing, of_read, of_write
+from providers.gce.errors import (
+    LIBRARY_ERRORS,
+    FailedOperation,
+    is_already_exists,
+    is_not_found,
+    read_error,
+    write_error,
+)
 from providers.gce.settings import GceSettings
+from providers.gce.trimmed_listings import drop_unread_fields
 
 PAGE = 500
 FIRST_PAUSE_S = 0.5
@@ -54,14 +61,14 @@ class Api:
         )
         client = self._client(compute.InstancesClient)
         try:
-            begun: compute.Operation = client.insert_unary(
+            operation: compute.Operation = client.insert_unary(
                 request=request, retry=None, timeout=self._settings.timeout_s
             )
-            return begun
-        except TROUBLES as trouble:
-            if is_conflict(trouble):
+            return operation
+        except LIBRARY_ERRORS as cause:
+            if is_already_exists(cause):
                 return None
-            raise of_write(trouble, f"inserting {body.name} in {zone}") from trouble
+            raise write_error(cause, f"inserting {body.name} in {zone}") from cause
 
     def delete(self, zone: str, name: str) -> None:
         """Ask to end a machine; one that does not exist is no error.
@@ -72,12 +79,12 @@ class Api:
         client = self._client(compute.InstancesClient)
         try:
             client.delete_unary(request=request, retry=None, timeout=self._settings.timeout_s)
-        except TROUBLES as trouble:
-            if is_missing(trouble):
+        except LIBRARY_ERRORS as cause:
+            if is_not_found(cause):
                 return
-            error = of_write(trouble, f"deleting {name} in {zone}")
+            error = write_error(cause, f"deleting {name} in {zone}")
             # Nothing of a deletion can be wrong in itself: what forbids it is outside and may be mended.
-            raise ProviderUnavailable(str(error)) if isinstance(error, LaunchRejected) else error from trouble
+            raise ProviderUnavailable(str(error)) if isinstance(error, LaunchRejected) else error from cause
 
     # ------------------------------------------------------------------------------------------------------------ reads
     def instance(self, zone: str, name: str) -> compute.Instance | None:
@@ -161,10 +168,10 @@ class Api:
                     if self._credentials is None:
                         self._credentials = load_credentials(self._settings.credentials)
                     found = kind(credentials=self._credentials, client_options=self._options(), transport="rest")
-                except (*TROUBLES, OSError, ValueError) as trouble:
-                    raise ProviderUnavailable(f"no credentials for Google Cloud: {trouble}") from trouble
+                except (*LIBRARY_ERRORS, OSError, ValueError) as cause:
+                    raise ProviderUnavailable(f"no credentials for Google Cloud: {cause}") from cause
                 if kind is compute.InstancesClient:
-                    found.transport._session.hooks["response"].append(drop_bulk)
+                    found.transport._session.hooks["response"].append(drop_unread_fields)
                 self._clients[kind] = found
             return found
 
@@ -172,26 +179,26 @@ class Api:
         return ClientOptions(api_endpoint=self._settings.endpoint)
 
     def _read_one(self, kind: type[Any], request: Any, what: str) -> Any:
-        return self._repeated(lambda: self._once(kind, "get", request), what, missing_is_none=True)
+        return self._with_retries(lambda: self._once(kind, "get", request), what, none_if_not_found=True)
 
     def _read(self, kind: type[Any], method: str, request: Any, what: str) -> Any:
-        return self._repeated(lambda: self._once(kind, method, request), what)
+        return self._with_retries(lambda: self._once(kind, method, request), what)
 
     def _once(self, kind: type[Any], method: str, request: Any) -> Any:
         return getattr(self._client(kind), method)(request=request, retry=None, timeout=self._settings.timeout_s)
 
-    def _repeated(self, call: Callable[[], Any], what: str, *, missing_is_none: bool = False) -> Any:
+    def _with_retries(self, call: Callable[[], Any], what: str, *, none_if_not_found: bool = False) -> Any:
         """Make a read, again after a pause where that may help, at most ``read_tries`` times."""
         pause_s = FIRST_PAUSE_S
         for left in reversed(range(self._settings.read_tries)):
             try:
                 return call()
-            except TROUBLES as trouble:
-                if missing_is_none and is_missing(trouble):
+            except LIBRARY_ERRORS as cause:
+                if none_if_not_found and is_not_found(cause):
                     return None
-                error = of_read(trouble, what)
-                if not left or not _may_pass(trouble):
-                    raise error from trouble
+                error = read_error(cause, what)
+                if not left or not _is_transient(cause):
+                    raise error from cause
             self.pause(error.retry_after_s if isinstance(error, Throttled) else pause_s)
             pause_s *= 2
         raise AssertionError("unreachable: the last try returns or raises")
@@ -239,10 +246,10 @@ def is_done(operation: compute.Operation) -> bool:
     return operation.status == compute.Operation.Status.DONE
 
 
-def _may_pass(trouble: Exception) -> bool:
+def _is_transient(cause: Exception) -> bool:
     """Whether a read that failed so may succeed a moment later."""
-    code = getattr(trouble, "code", None)
-    return not isinstance(code, int) or code == 429 or code >= 500 or isinstance(of_read(trouble, ""), Throttled)
+    code = getattr(cause, "code", None)
+    return not isinstance(code, int) or code == 429 or code >= 500 or isinstance(read_error(cause, ""), Throttled)
 
 
 def _scope(path: str) -> str:

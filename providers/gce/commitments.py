@@ -1,4 +1,4 @@
-"""Committed use: vCPUs and memory of a series in a region, paid whether used or not, and used first by whatever runs.
+"""CommitmentBalances use: vCPUs and memory of a series in a region, paid whether used or not, and used first by whatever runs.
 
 Commitments are the project's, so everybody's machines use them up, and so do reservations, used or not. Spot machines
 do not. What is left is offered as market ``reserved`` at the price of the commitment's term.
@@ -48,7 +48,7 @@ class Use:
     count: float = 1.0
 
 
-class Committed:
+class CommitmentBalances:
     """Commitments less what uses them."""
 
     def __init__(self, commitments: Iterable[compute.Commitment], uses: Sequence[Use]) -> None:

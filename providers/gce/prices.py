@@ -17,13 +17,13 @@ from hcloud.core.errors import ProviderUnavailable
 from hcloud.core.model import Market
 
 
-class PriceBook:
+class PriceFile:
     """The prices as of the file's last change; read again when it changes."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
         self._read_of: tuple[int, int] | None = None
-        self._plain: dict[str, Any] = {}
+        self._regions: dict[str, Any] = {}
         self._written_at = 0.0
 
     def refresh(self) -> None:
@@ -41,7 +41,7 @@ class PriceBook:
             raise ProviderUnavailable(f"the prices in {self._file} cannot be read: {error}") from error
         if not isinstance(plain, dict):
             raise ProviderUnavailable(f"the prices in {self._file} are not a mapping of regions")
-        self._plain, self._read_of, self._written_at = plain, (stat.st_mtime_ns, stat.st_size), stat.st_mtime
+        self._regions, self._read_of, self._written_at = plain, (stat.st_mtime_ns, stat.st_size), stat.st_mtime
 
     def usd_per_h(self, region: str, type_name: str, market: Market) -> float | None:
         """Return the price of a type; a reserved machine costs what it costs on demand. None: not known."""
@@ -56,7 +56,7 @@ class PriceBook:
         return _positive(self._cell(region, type_name).get("at")) or self._written_at
 
     def _cell(self, region: str, type_name: str) -> dict[str, Any]:
-        types = self._plain.get(region)
+        types = self._regions.get(region)
         cell = types.get(type_name) if isinstance(types, dict) else None
         return cell if isinstance(cell, dict) else {}
 

@@ -146,7 +146,7 @@ def parse_settings(provider: str, settings: Mapping[str, object]) -> GceSettings
     try:
         parsed = GceSettings.model_validate(dict(settings))
     except ValidationError as error:
-        raise _in_one_sentence(where, error) from error
+        raise _first_error(where, error) from error
     _refuse_missing_library(where)
     _refuse_missing_key(where, parsed)
     return parsed
@@ -207,7 +207,7 @@ _WORDS = {
 """What each kind of error says in plain words; the others say that the value is not right."""
 
 
-def _in_one_sentence(where: str, error: ValidationError) -> ConfigError:
+def _first_error(where: str, error: ValidationError) -> ConfigError:
     errors = error.errors()
     unknown = [each for each in errors if each["type"] == "extra_forbidden"]
     first = (unknown or errors)[0]

@@ -9,7 +9,7 @@ import numpy as np
 
 from hcloud.core.model import Market
 from hcloud.provider import LaunchRequest
-from providers.mock.catalogue import MockCatalogue
+from providers.mock.catalog import MockCatalog
 from providers.mock.fault_queue import FaultQueue
 from providers.mock.faults import Fault, FaultKind
 from providers.mock.machine import MachineRow
@@ -22,7 +22,7 @@ NEARLY_ALL = 0.99
 class FailureModel:
     """Makes machines. Two machines of the same seed and instance id share their fate, whatever else was launched."""
 
-    def __init__(self, catalogue: MockCatalogue, faults: FaultQueue) -> None:
+    def __init__(self, catalogue: MockCatalog, faults: FaultQueue) -> None:
         self._settings = catalogue.settings
         self._catalogue = catalogue
         self._faults = faults

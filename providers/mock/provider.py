@@ -19,7 +19,7 @@ from hcloud.core.errors import (
 )
 from hcloud.core.model import InstanceId, Market, Offer
 from hcloud.provider import CloudInstance, CloudState, Journal, LaunchRequest, Listing, SimulatedMachine
-from providers.mock.catalogue import MockCatalogue
+from providers.mock.catalog import MockCatalog
 from providers.mock.cloud import Cloud
 from providers.mock.failure_model import FailureModel
 from providers.mock.fault_queue import FaultQueue
@@ -59,7 +59,7 @@ class MockProvider:
         self.owner = owner
         self._clock = clock
         self._state_file = self._find_state_file(state_dir)
-        self._catalogue = MockCatalogue(name, self.settings)
+        self._catalogue = MockCatalog(name, self.settings)
         self._cloud = Cloud(FileJournal(self._state_file) if self._state_file else None)
         self._faults = FaultQueue(self.settings, self._cloud)
         self._fate = FailureModel(self._catalogue, self._faults)

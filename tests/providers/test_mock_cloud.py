@@ -21,7 +21,7 @@ from hcloud.core.errors import (
 from hcloud.core.model import Market
 from hcloud.provider import CloudState
 from providers.mock import Fault, FaultKind, MachineRecord, MockProvider
-from providers.mock.shortages import Shortages
+from providers.mock.spot_shortages import Shortages
 from tests.providers.clouds import AT_ONCE, OWNER, cloud_on, offer_of, request_for
 
 

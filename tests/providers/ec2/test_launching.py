@@ -18,7 +18,7 @@ from hcloud.core.model import Market, Offer
 from hcloud.provider import CloudState
 from providers.ec2 import factory
 from providers.ec2.clients import Clients
-from providers.ec2.credential import Credential
+from providers.ec2.worker_credential import Credential
 from tests.providers.ec2.ec2_bench import Ec2Bench, settings_for
 from tests.providers.ec2.fake_ec2 import REGION, FakeEc2, orders_in
 from tests.waiting import wait_until

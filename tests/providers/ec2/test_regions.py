@@ -12,7 +12,7 @@ from hcloud.core.errors import ConfigError, LaunchRejected, ProviderUnavailable
 from hcloud.core.model import Market
 from hcloud.provider import CloudState, Examinable
 from providers.ec2 import factory
-from providers.ec2.regions import Ec2Regions
+from providers.ec2.multi_region import Ec2Regions
 from providers.ec2.settings import parse_regions
 from tests.providers.ec2.ec2_bench import Ec2Bench
 from tests.providers.ec2.fake_ec2 import REGION

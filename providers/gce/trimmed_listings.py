@@ -30,7 +30,7 @@ _LIST = "/aggregated/instances"
 _READ_OF_SCHEDULING = ("onHostMaintenance", "provisioningModel")
 
 
-def _slim(machine: dict[str, Any]) -> dict[str, Any]:
+def _trimmed(machine: dict[str, Any]) -> dict[str, Any]:
     """Return what is read of a machine."""
     kept = {key: value for key, value in machine.items() if key in READ}
     if "scheduling" in kept:
@@ -38,7 +38,7 @@ def _slim(machine: dict[str, Any]) -> dict[str, Any]:
     return kept
 
 
-def drop_bulk(response: requests.Response, *_: Any, **__: Any) -> requests.Response:
+def drop_unread_fields(response: requests.Response, *_: Any, **__: Any) -> requests.Response:
     """Hook of ``requests`` on responses. What is not a whole listing is left as it is, for the library to judge.
 
     Raises requests.RequestException: the answer broke off.
@@ -46,10 +46,10 @@ def drop_bulk(response: requests.Response, *_: Any, **__: Any) -> requests.Respo
     if response.status_code != 200 or not response.url.partition("?")[0].endswith(_LIST):
         return response
     try:
-        told = json.loads(response.content)
-        for scope in told.get("items", {}).values():
-            scope["instances"] = [_slim(each) for each in scope.get("instances", ())]
+        listing = json.loads(response.content)
+        for scope in listing.get("items", {}).values():
+            scope["instances"] = [_trimmed(each) for each in scope.get("instances", ())]
     except (ValueError, AttributeError, TypeError):
         return response
-    response._content = json.dumps(told).encode()  # what `content` gives from now on
+    response._content = json.dumps(listing).encode()  # what `content` gives from now on
     return response

@@ -9,14 +9,14 @@ from dataclasses import replace
 from hcloud.core.model import InstanceType, Market, Offer, Resources
 from providers.mock.random_streams import draws_for, walk
 from providers.mock.settings import MockSettings
-from providers.mock.shortages import Shortages
+from providers.mock.spot_shortages import Shortages
 
 LOWEST_SPOT_SHARE = 0.1
 PLENTY_MIB = 10**9
 """Of what no quota is of there is any amount."""
 
 
-class MockCatalogue:
+class MockCatalog:
     """Types and prices of one mock cloud. All answers depend on settings and time only."""
 
     def __init__(self, provider: str, settings: MockSettings) -> None:

@@ -9,7 +9,7 @@ import threading
 from hcloud.core.errors import ConfigError, ProviderUnavailable
 from providers.cloud_init import read_credential
 from providers.ec2.clients import Clients
-from providers.ec2.failures import Call, calling
+from providers.ec2.errors import Call, translating_errors
 from providers.ec2.settings import Ec2Settings
 
 # Runs with the worker's own Python (extra "aws"); the role's keys come from the metadata service and last some hours.
@@ -21,7 +21,7 @@ _FETCH = (
 FILE_ON_MACHINE = "/etc/hcloud/credential.json"
 
 
-class Credential:
+class WorkerCredential:
     """Puts the key where machines fetch it, once per process and content."""
 
     def __init__(self, clients: Clients, settings: Ec2Settings, provider: str) -> None:
@@ -59,7 +59,7 @@ class Credential:
         with self._lock:
             if self._put.get(name) == text:
                 return
-            with calling(Call.READ, f"{self._provider}: writing {name}"):  # overwriting it again is harmless
+            with translating_errors(Call.READ, f"{self._provider}: writing {name}"):  # overwriting it again is harmless
                 self._clients.reading("ssm").put_parameter(Name=name, Value=text, Type="SecureString", Overwrite=True)
             self._put[name] = text
 

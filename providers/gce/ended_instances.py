@@ -1,4 +1,4 @@
-"""What became of machines that are gone: Compute Engine lists a deleted machine no more, but keeps its operations.
+"""What became of machines that are missing: Compute Engine lists a deleted machine no more, but keeps its operations.
 
 So a preempted machine is distinguished from a lost one, and its end is known to the second.
 """
@@ -14,13 +14,13 @@ from google.cloud import compute_v1 as compute
 from hcloud.core.errors import ProviderError
 from hcloud.provider import CloudInstance, CloudState
 from providers.gce.api import Api
-from providers.gce.machine import seconds
+from providers.gce.instance_mapping import seconds
 from providers.gce.names import last_part, parse_provider_id, provider_id
 
 PREEMPTED = "compute.instances.preempted"
 PREEMPT_NOTICE_S = 30.0
-TOLD_FOR_S = 600.0
-MOST_ASKED = 50
+REPORTED_FOR_S = 600.0
+MAX_LOOKUPS = 50
 """So many machines are asked about in one listing; further ones are simply absent."""
 
 
@@ -35,25 +35,25 @@ class EndOperation:
 def end_of(operations: Sequence[compute.Operation]) -> EndOperation | None:
     """Return the end in a machine's operations, oldest first: the first that took it away."""
     for each in operations:
-        taking = each.operation_type == PREEMPTED or any(
+        ends_it = each.operation_type == PREEMPTED or any(
             word in each.operation_type.lower() for word in ("delete", "terminate", "stop")
         )
         at = seconds(each.end_time) or seconds(each.insert_time)
-        if taking and at is not None and not each.error.errors:
+        if ends_it and at is not None and not each.error.errors:
             return EndOperation(each.operation_type, at)
     return None
 
 
-class EndedMachines:
-    """Remembers the machines listed last, and reports those that have been gone for a while."""
+class EndedInstances:
+    """Remembers the machines listed last, and reports those that have been missing for a while."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
         self._last: dict[str, CloudInstance] = {}
-        self._gone: dict[str, CloudInstance] = {}
+        self._ended: dict[str, CloudInstance] = {}
         self._stopping: dict[str, CloudInstance] = {}
 
-    def taken_back(self, stopping: Sequence[CloudInstance], owner: str) -> dict[str, CloudInstance]:
+    def preempted(self, stopping: Sequence[CloudInstance], owner: str) -> dict[str, CloudInstance]:
         """Return by id those machines that stop, though HCloud did not ask for it, because they are taken back.
 
         Each machine is asked about once.
@@ -61,39 +61,39 @@ class EndedMachines:
         known = {each.provider_id: self._stopping.get(each.provider_id) for each in stopping}
         new = [each for each in stopping if known[each.provider_id] is None]
         for zone in sorted({each.zone for each in new}):
-            known |= self._asked(zone, [each for each in new if each.zone == zone], owner)
+            known |= self._find_preemptions(zone, [each for each in new if each.zone == zone], owner)
         self._stopping = {key: each for key, each in known.items() if each is not None}
         return {key: each for key, each in self._stopping.items() if each.preempt_at is not None}
 
-    def _asked(self, zone: str, stopping: Sequence[CloudInstance], owner: str) -> dict[str, CloudInstance]:
+    def _find_preemptions(self, zone: str, stopping: Sequence[CloudInstance], owner: str) -> dict[str, CloudInstance]:
         by_name = self._operations(zone, stopping, owner)
         found = {}
         for each in stopping:
-            taking = [op for op in by_name.get(each.provider_id, ()) if op.operation_type == PREEMPTED]
-            began_at = seconds(taking[0].insert_time) if taking else None
+            preemptions = [op for op in by_name.get(each.provider_id, ()) if op.operation_type == PREEMPTED]
+            began_at = seconds(preemptions[0].insert_time) if preemptions else None
             preempt_at = each.preempt_at if began_at is None else began_at + PREEMPT_NOTICE_S
             found[each.provider_id] = replace(each, preempt_at=preempt_at)
         return found
 
-    def told(self, listed: Mapping[str, CloudInstance], owner: str, now: float) -> tuple[CloudInstance, ...]:
+    def ended_since(self, listed: Mapping[str, CloudInstance], owner: str, now: float) -> tuple[CloudInstance, ...]:
         """Take a complete listing; return the machines of earlier ones that are known to have ended, with their end."""
-        gone = [each for key, each in self._last.items() if key not in listed][:MOST_ASKED]
-        for zone in sorted({each.zone for each in gone}):
-            self._ask(zone, [each for each in gone if each.zone == zone], owner, now)
+        missing = [each for key, each in self._last.items() if key not in listed][:MAX_LOOKUPS]
+        for zone in sorted({each.zone for each in missing}):
+            self._find_ends(zone, [each for each in missing if each.zone == zone], owner, now)
         self._last = dict(listed)
-        self._gone = {
+        self._ended = {
             key: each
-            for key, each in self._gone.items()
-            if key not in listed and now - (each.terminated_at or now) < TOLD_FOR_S
+            for key, each in self._ended.items()
+            if key not in listed and now - (each.terminated_at or now) < REPORTED_FOR_S
         }
-        return tuple(self._gone.values())
+        return tuple(self._ended.values())
 
-    def _ask(self, zone: str, gone: Sequence[CloudInstance], owner: str, now: float) -> None:
-        by_name = self._operations(zone, gone, owner)
-        for each in gone:
+    def _find_ends(self, zone: str, missing: Sequence[CloudInstance], owner: str, now: float) -> None:
+        by_name = self._operations(zone, missing, owner)
+        for each in missing:
             end = end_of(by_name.get(each.provider_id, ()))
             if end is not None:
-                self._gone[each.provider_id] = ended(self._stopping.get(each.provider_id, each), end, now)
+                self._ended[each.provider_id] = as_ended(self._stopping.get(each.provider_id, each), end, now)
 
     def _operations(
         self, zone: str, machines: Sequence[CloudInstance], owner: str
@@ -107,8 +107,8 @@ class EndedMachines:
         return found
 
 
-def ended(machine: CloudInstance, end: EndOperation, now: float) -> CloudInstance:
+def as_ended(machine: CloudInstance, end: EndOperation, now: float) -> CloudInstance:
     """Return the machine as ended; one that was taken back says so by ``preempt_at``."""
     at = max(machine.launched_at, min(end.at, now))
-    taken = at if end.kind == PREEMPTED else machine.preempt_at
-    return replace(machine, state=CloudState.TERMINATED, terminated_at=at, preempt_at=taken, detail=end.kind)
+    preempt_at = at if end.kind == PREEMPTED else machine.preempt_at
+    return replace(machine, state=CloudState.TERMINATED, terminated_at=at, preempt_at=preempt_at, detail=end.kind)

@@ -10,43 +10,45 @@ from typing import Any
 
 from hcloud.core.model import Market
 from providers.ec2.clients import Clients
-from providers.ec2.failures import Call, calling
-from providers.ec2.machines import TOKEN, tag_values
+from providers.ec2.errors import Call, translating_errors
+from providers.ec2.instance_mapping import TOKEN, tag_values
 
 PAGE = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Running:
-    """One machine. ``in_room``: it stands in a capacity reservation, which already counts it."""
+class RunningInstance:
+    """One machine. ``in_capacity_reservation``: it stands in a capacity reservation, which already counts it."""
 
     zone: str
     type_name: str
     vcpus: float
     spot: bool
-    in_room: bool = False
+    in_capacity_reservation: bool = False
     token: str = ""
     """Of our own machines, the launch token."""
 
 
-def read_running(clients: Clients) -> tuple[Running, ...]:
+def read_running(clients: Clients) -> tuple[RunningInstance, ...]:
     """List the machines that are pending or running. Raises ProviderUnavailable, Throttled."""
     filters = [{"Name": "instance-state-name", "Values": ["pending", "running"]}]
-    with calling(Call.READ, "counting the account's machines"):
+    with translating_errors(Call.READ, "counting the account's machines"):
         paginator = clients.reading().get_paginator("describe_instances")
         pages = paginator.paginate(Filters=filters, PaginationConfig={"PageSize": PAGE})
-        return tuple(_one(each) for page in pages for group in page["Reservations"] for each in group["Instances"])
+        return tuple(
+            _running_instance(each) for page in pages for group in page["Reservations"] for each in group["Instances"]
+        )
 
 
-def _one(told: Mapping[str, Any]) -> Running:
-    cpu = told.get("CpuOptions", {})
-    return Running(
-        zone=str(told["Placement"]["AvailabilityZone"]),
-        type_name=str(told["InstanceType"]),
+def _running_instance(instance: Mapping[str, Any]) -> RunningInstance:
+    cpu = instance.get("CpuOptions", {})
+    return RunningInstance(
+        zone=str(instance["Placement"]["AvailabilityZone"]),
+        type_name=str(instance["InstanceType"]),
         vcpus=float(cpu.get("CoreCount", 0) * cpu.get("ThreadsPerCore", 1)),
-        spot=told.get("InstanceLifecycle") == "spot",
-        in_room=bool(told.get("CapacityReservationId")),
-        token=tag_values(told).get(TOKEN, ""),
+        spot=instance.get("InstanceLifecycle") == "spot",
+        in_capacity_reservation=bool(instance.get("CapacityReservationId")),
+        token=tag_values(instance).get(TOKEN, ""),
     )
 
 
@@ -104,9 +106,9 @@ def read_quotas(clients: Clients, type_names: Iterable[str]) -> dict[tuple[str, 
     Raises ProviderUnavailable, Throttled where they cannot be read.
     """
     found = {}
-    wanted = {quota_of(name, market) for name in type_names for market in (Market.ON_DEMAND, Market.SPOT)}
-    with calling(Call.READ, "reading quotas"):
-        for market, kind in sorted(wanted):
+    quotas = {quota_of(name, market) for name in type_names for market in (Market.ON_DEMAND, Market.SPOT)}
+    with translating_errors(Call.READ, "reading quotas"):
+        for market, kind in sorted(quotas):
             code = QUOTAS[market].get(kind)
             if code is None:  # machines of this class cannot be had on that market
                 continue
@@ -117,7 +119,7 @@ def read_quotas(clients: Clients, type_names: Iterable[str]) -> dict[tuple[str, 
     return found
 
 
-def vcpus_used(running: Iterable[Running], vcpus_of: Mapping[str, float]) -> Counter[tuple[str, str]]:
+def vcpus_used(running: Iterable[RunningInstance], vcpus_of: Mapping[str, float]) -> Counter[tuple[str, str]]:
     """Return vCPUs in use by market and class; if EC2 does not state a machine's, its type's count."""
     used: Counter[tuple[str, str]] = Counter()
     for each in running:

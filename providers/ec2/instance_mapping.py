@@ -38,8 +38,8 @@ def tags_of(request: LaunchRequest, settings: Ec2Settings) -> list[dict[str, str
         MARKET: request.offer.market.value,
         PRICE: f"{request.offer.price_usd_per_h:.6f}",
     }
-    told = {key: value for key, value in request.tags.items() if not key.startswith(("aws:", "hcloud:"))}
-    return [{"Key": key, "Value": value[:256]} for key, value in ({**told, **settings.tags, **own}).items()]
+    extra = {key: value for key, value in request.tags.items() if not key.startswith(("aws:", "hcloud:"))}
+    return [{"Key": key, "Value": value[:256]} for key, value in ({**extra, **settings.tags, **own}).items()]
 
 
 def tag_values(machine: Mapping[str, Any]) -> dict[str, str]:
@@ -49,13 +49,13 @@ def tag_values(machine: Mapping[str, Any]) -> dict[str, str]:
 
 def type_zone_market(machine: Mapping[str, Any]) -> tuple[str, str, Market]:
     """Return what a described machine is, by our tag of the market, else by its life cycle."""
-    told = tag_values(machine).get(MARKET, "")
+    tagged = tag_values(machine).get(MARKET, "")
     spot = machine.get("InstanceLifecycle") == "spot"
-    market = Market(told) if told in set(Market) else Market.SPOT if spot else Market.ON_DEMAND
+    market = Market(tagged) if tagged in set(Market) else Market.SPOT if spot else Market.ON_DEMAND
     return str(machine["InstanceType"]), str(machine["Placement"]["AvailabilityZone"]), market
 
 
-def told(
+def to_cloud_instance(
     machine: Mapping[str, Any], *, price_usd_per_h: float | None, ended_at: float | None, preempt_at: float | None
 ) -> CloudInstance:
     """Return a described machine in the port's words.

@@ -14,15 +14,15 @@ from typing import Any
 from hcloud.core.clock import Clock
 from hcloud.core.errors import ProviderError
 from hcloud.provider import Finding
-from providers.ec2.catalogue import Ec2Catalogue
+from providers.ec2.catalog import Ec2Catalog
 from providers.ec2.clients import Clients
-from providers.ec2.failures import FAILURES, NOT_ALLOWED, error_code
+from providers.ec2.errors import LIBRARY_ERRORS, NOT_ALLOWED, error_code
 from providers.ec2.settings import Ec2Settings
 
 ALLOWED = "DryRunOperation"
 FORBIDDEN = 403
 SKEW_WARN_S, SKEW_FAIL_S = 5.0, 240.0
-"""AWS refuses requests whose time is five minutes off."""
+"""AWS refuses requests cloud time is five minutes off."""
 READS = (
     "describe_capacity_reservations",
     "describe_images",
@@ -33,64 +33,66 @@ READS = (
     "describe_spot_price_history",
     "describe_subnets",
 )
-UNTRIED = ("ec2:TerminateInstances", "ssm:PutParameter")
+NOT_TRIED = ("ec2:TerminateInstances", "ssm:PutParameter")
 """What cannot be tried without an effect, or without a machine of ours."""
-MEND = "attach deploy/iam/ec2-daemon.json to the daemon's role; see docs/aws.md"
+FIX_PERMISSIONS = "attach deploy/iam/ec2-daemon.json to the daemon's role; see docs/aws.md"
 _PERFORM = re.compile(r"perform: ([\w-]+:\w+)(?: on resource: (\S+))?")
 
 
-def examine(
+def check_account(
     clients: Clients,
     settings: Ec2Settings,
-    catalogue: Ec2Catalogue,
+    catalog: Ec2Catalog,
     clock: Clock,
-    order: Callable[[], Mapping[str, Any]],
+    launch_arguments: Callable[[], Mapping[str, Any]],
 ) -> Iterator[Finding]:
-    """Yield what was found; ``order`` gives the arguments of a launch that is only tried."""
-    who = _who(clients)
-    if isinstance(who, Finding):
-        yield who
+    """Yield what was found; ``launch_arguments`` gives the arguments of a launch that is only tried."""
+    identity = _caller_identity(clients)
+    if isinstance(identity, Finding):
+        yield identity
         return
-    yield Finding(check="credentials", verdict="ok", finding=f"valid, of {who['Arn']}")
-    yield from _clock(who, clock)
-    yield from _permissions(clients, settings, order)
-    yield from _region(catalogue)
-    yield from _quotas(catalogue)
+    yield Finding(check="credentials", verdict="ok", finding=f"valid, of {identity['Arn']}")
+    yield from _clock(identity, clock)
+    yield from _permissions(clients, settings, launch_arguments)
+    yield from _region(catalog)
+    yield from _quotas(catalog)
 
 
-def _who(clients: Clients) -> Mapping[str, Any] | Finding:
+def _caller_identity(clients: Clients) -> Mapping[str, Any] | Finding:
     try:
         answer: Mapping[str, Any] = clients.reading("sts").get_caller_identity()
-    except FAILURES as error:
+    except LIBRARY_ERRORS as error:
         do = "give the daemon a role or keys that are valid; see docs/aws.md"
         return Finding(check="credentials", verdict="fail", finding=_line(error), do=do)
     return answer
 
 
-def _clock(who: Mapping[str, Any], clock: Clock) -> Iterator[Finding]:
-    told = who.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date")
-    if not told:
+def _clock(identity: Mapping[str, Any], clock: Clock) -> Iterator[Finding]:
+    date = identity.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date")
+    if not date:
         return
-    skew_s = clock.now() - parsedate_to_datetime(told).timestamp()
+    skew_s = clock.now() - parsedate_to_datetime(date).timestamp()
     yield skew_finding(skew_s, "AWS")
 
 
-def skew_finding(skew_s: float, whose: str) -> Finding:
+def skew_finding(skew_s: float, cloud: str) -> Finding:
     """Return what a clock that differs by so much from the cloud's means."""
     if abs(skew_s) <= SKEW_WARN_S:
-        return Finding(check="clock", verdict="ok", finding=f"agrees with that of {whose}")
-    finding = f"differs from that of {whose} by {abs(skew_s):.0f} s"
+        return Finding(check="clock", verdict="ok", finding=f"agrees with that of {cloud}")
+    finding = f"differs from that of {cloud} by {abs(skew_s):.0f} s"
     verdict = "fail" if abs(skew_s) >= SKEW_FAIL_S else "warn"
     return Finding(check="clock", verdict=verdict, finding=finding, do="synchronise it (NTP)")  # type: ignore[arg-type]
 
 
-def _permissions(clients: Clients, settings: Ec2Settings, order: Callable[[], Mapping[str, Any]]) -> Iterator[Finding]:
+def _permissions(
+    clients: Clients, settings: Ec2Settings, launch_arguments: Callable[[], Mapping[str, Any]]
+) -> Iterator[Finding]:
     client = clients.reading()
     tries: dict[str, Callable[[], object]] = {
         f"ec2:{_camel(name)}": lambda name=name: getattr(client, name)(DryRun=True)  # type: ignore[misc]
         for name in READS
     }
-    tries["ec2:RunInstances"] = lambda: clients.writing().run_instances(**order(), DryRun=True)
+    tries["ec2:RunInstances"] = lambda: clients.writing().run_instances(**launch_arguments(), DryRun=True)
     if settings.interruption_queue:
         tries["sqs:ReceiveMessage"] = lambda: clients.reading("sqs").receive_message(
             QueueUrl=settings.interruption_queue, MaxNumberOfMessages=1, VisibilityTimeout=0, WaitTimeSeconds=0
@@ -105,11 +107,11 @@ def _permissions(clients: Clients, settings: Ec2Settings, order: Callable[[], Ma
         else:
             untried[action] = verdict
     for each in missing:
-        yield Finding(check="permission", verdict="fail", finding=f"{each} is not allowed", do=MEND)
+        yield Finding(check="permission", verdict="fail", finding=f"{each} is not allowed", do=FIX_PERMISSIONS)
     for action, why in untried.items():
         yield Finding(check="permission", verdict="warn", finding=f"{action} could not be tried: {why}")
     if not missing:
-        finding = f"{len(tries) - len(untried)} actions are allowed; not tried: {', '.join(UNTRIED)}"
+        finding = f"{len(tries) - len(untried)} actions are allowed; not tried: {', '.join(NOT_TRIED)}"
         yield Finding(check="permissions", verdict="ok", finding=finding)
 
 
@@ -117,7 +119,7 @@ def _tried(action: str, attempt: Callable[[], object]) -> str:
     """Return "" where the action is allowed, ``!`` and what is missing, or why that is not known."""
     try:
         attempt()
-    except FAILURES as error:
+    except LIBRARY_ERRORS as error:
         code = error_code(error)
         if code == ALLOWED:
             return ""
@@ -130,22 +132,22 @@ def _tried(action: str, attempt: Callable[[], object]) -> str:
     return ""
 
 
-def _region(catalogue: Ec2Catalogue) -> Iterator[Finding]:
+def _region(catalog: Ec2Catalog) -> Iterator[Finding]:
     try:
-        site = catalogue.site()
+        region = catalog.region_info()
     except ProviderError as error:
         do = "mend the provider's settings: image, subnets, zones; see docs/aws.md"
         yield Finding(check="region", verdict="fail", finding=str(error), do=do)
         return
-    yield Finding(check="image", verdict="ok", finding=f"{site.image.id} is there")
-    yield Finding(check="region", verdict="ok", finding=f"{len(site.subnets)} zones, {len(site.types)} types")
+    yield Finding(check="image", verdict="ok", finding=f"{region.image.id} is there")
+    yield Finding(check="region", verdict="ok", finding=f"{len(region.subnets)} zones, {len(region.types)} types")
 
 
-def _quotas(catalogue: Ec2Catalogue) -> Iterator[Finding]:
-    quotas = catalogue.quotas
+def _quotas(catalog: Ec2Catalog) -> Iterator[Finding]:
+    quotas = catalog.quotas
     if not quotas:
-        why = catalogue.troubles.get("quotas", "not read")
-        yield Finding(check="quotas", verdict="warn", finding=f"are not known: {why}", do=MEND)
+        why = catalog.read_errors.get("quotas", "not read")
+        yield Finding(check="quotas", verdict="warn", finding=f"are not known: {why}", do=FIX_PERMISSIONS)
     for (market, kind), vcpus in sorted(quotas.items()):
         none = vcpus < 1
         do = "ask for more at Service Quotas, or leave this market out of `markets`" if none else ""

@@ -63,23 +63,23 @@ _MEMBERS = (
     "StateTransitionReason",
     "Tags",
 )
-EVENT = "before-parse.ec2.DescribeInstances"
+PARSE_EVENT = "before-parse.ec2.DescribeInstances"
 
 
-def drop_bulk(response_dict: dict[str, Any], **_: Any) -> None:
+def drop_unread_fields(response_dict: dict[str, Any], **_: Any) -> None:
     """Handle botocore's event before an answer is read; an error stays as it is."""
     if response_dict["status_code"] == 200:
         response_dict["body"] = _LEAF.sub(b"", _BULK.sub(b"", response_dict["body"]))
 
 
-class Descriptions(Loader):
+class TrimmedModels(Loader):
     """The library's descriptions of services, where an EC2 machine has only what HCloud reads of it."""
 
     def load_service_model(self, service_name: str, type_name: str, api_version: str | None = None) -> Any:
         """Return a description; EC2's is changed in a copy, because the library keeps what it has read."""
-        told = super().load_service_model(service_name, type_name, api_version)
+        model = super().load_service_model(service_name, type_name, api_version)
         if (service_name, type_name) != ("ec2", "service-2"):
-            return told
-        machine = told["shapes"]["Instance"]
+            return model
+        machine = model["shapes"]["Instance"]
         members = {name: machine["members"][name] for name in _MEMBERS}
-        return {**told, "shapes": {**told["shapes"], "Instance": {**machine, "members": members}}}
+        return {**model, "shapes": {**model["shapes"], "Instance": {**machine, "members": members}}}

@@ -25,7 +25,7 @@ from hcloud.core.errors import (
     Throttled,
 )
 
-TROUBLES = (core.GoogleAPIError, requests.RequestException, auth.GoogleAuthError, ParseError)
+LIBRARY_ERRORS = (core.GoogleAPIError, requests.RequestException, auth.GoogleAuthError, ParseError)
 """All that a call of the client library raises for what lies beyond this program."""
 THROTTLE_REASONS = frozenset({"rateLimitExceeded", "userRateLimitExceeded", "concurrentLimitExceeded"})
 QUOTA_REASONS = frozenset({"quotaExceeded", "limitExceeded"})
@@ -60,73 +60,73 @@ class FailedOperation:
         return kind(f"{what}: {self.code}: {self.message}")
 
 
-def is_missing(trouble: Exception) -> bool:
+def is_not_found(error: Exception) -> bool:
     """Whether it says that the thing does not exist."""
-    return isinstance(trouble, core.NotFound)
+    return isinstance(error, core.NotFound)
 
 
-def is_conflict(trouble: Exception) -> bool:
+def is_already_exists(error: Exception) -> bool:
     """Whether it says that a thing of that name exists already."""
-    return isinstance(trouble, core.Conflict)
+    return isinstance(error, core.Conflict)
 
 
-def of_read(trouble: Exception, what: str) -> ProviderError:
+def read_error(error: Exception, what: str) -> ProviderError:
     """Return what a failed read is: it never means that nothing is there."""
-    if isinstance(trouble, core.GoogleAPICallError) and _throttled(trouble):
-        return Throttled(f"{what}: {_said(trouble)}", retry_after_s=_retry_after_s(trouble))
-    return ProviderUnavailable(f"{what}: {_said(trouble)}")
+    if isinstance(error, core.GoogleAPICallError) and _throttled(error):
+        return Throttled(f"{what}: {_message(error)}", retry_after_s=_retry_after_s(error))
+    return ProviderUnavailable(f"{what}: {_message(error)}")
 
 
-def of_write(trouble: Exception, what: str) -> ProviderError:
+def write_error(error: Exception, what: str) -> ProviderError:
     """Return what a failed write is: carried out for certain, certainly not, or unknown."""
-    if not isinstance(trouble, core.GoogleAPICallError):
-        kind = ProviderUnavailable if _never_sent(trouble) else OutcomeUnknown
-        return kind(f"{what}: {_said(trouble)}")
-    code, reason = trouble.code or 500, _reason(trouble)
-    if _throttled(trouble):
-        return Throttled(f"{what}: {_said(trouble)}", retry_after_s=_retry_after_s(trouble))
+    if not isinstance(error, core.GoogleAPICallError):
+        kind = ProviderUnavailable if _never_sent(error) else OutcomeUnknown
+        return kind(f"{what}: {_message(error)}")
+    code, reason = error.code or 500, _reason(error)
+    if _throttled(error):
+        return Throttled(f"{what}: {_message(error)}", retry_after_s=_retry_after_s(error))
     if code == 401:
-        return ProviderUnavailable(f"{what}: {_said(trouble)}")
+        return ProviderUnavailable(f"{what}: {_message(error)}")
     if code == 403 and reason in QUOTA_REASONS:
-        return QuotaExceeded(f"{what}: {_said(trouble)}")
+        return QuotaExceeded(f"{what}: {_message(error)}")
     if 400 <= code < 500 and code != 408:
-        return LaunchRejected(f"{what}: {_said(trouble)}")
-    return OutcomeUnknown(f"{what}: {_said(trouble)}")
+        return LaunchRejected(f"{what}: {_message(error)}")
+    return OutcomeUnknown(f"{what}: {_message(error)}")
 
 
-def _throttled(trouble: core.GoogleAPICallError) -> bool:
-    return trouble.code == 429 or (trouble.code == 403 and _reason(trouble) in THROTTLE_REASONS)
+def _throttled(error: core.GoogleAPICallError) -> bool:
+    return error.code == 429 or (error.code == 403 and _reason(error) in THROTTLE_REASONS)
 
 
-def _reason(trouble: core.GoogleAPICallError) -> str:
-    first = next(iter(trouble.errors or ()), None)
+def _reason(error: core.GoogleAPICallError) -> str:
+    first = next(iter(error.errors or ()), None)
     return str(first.get("reason", "")) if isinstance(first, Mapping) else ""
 
 
-def _retry_after_s(trouble: core.GoogleAPICallError) -> float:
-    headers = getattr(trouble.response, "headers", None) or {}
+def _retry_after_s(error: core.GoogleAPICallError) -> float:
+    headers = getattr(error.response, "headers", None) or {}
     text = str(headers.get("Retry-After", ""))
     return float(text) if text.isdecimal() and text != "0" else THROTTLED_RETRY_S
 
 
-def _never_sent(trouble: Exception) -> bool:
+def _never_sent(error: Exception) -> bool:
     """Whether no byte of the request can have reached the other side: there was no connection, or no credentials."""
-    if isinstance(trouble, auth.GoogleAuthError):
+    if isinstance(error, auth.GoogleAuthError):
         return True
-    return any(isinstance(each, NewConnectionError | ConnectTimeoutError) for each in _inside(trouble, 5))
+    return any(isinstance(each, NewConnectionError | ConnectTimeoutError) for each in _nested_errors(error, 5))
 
 
-def _inside(trouble: BaseException, depth: int) -> Iterator[BaseException]:
+def _nested_errors(error: BaseException, depth: int) -> Iterator[BaseException]:
     """The errors an error is made of: requests and urllib3 wrap each other in arguments and ``reason``."""
-    yield trouble
+    yield error
     if depth:
-        parts = [*trouble.args, getattr(trouble, "reason", None), trouble.__cause__]
+        parts = [*error.args, getattr(error, "reason", None), error.__cause__]
         for part in parts:
             if isinstance(part, BaseException):
-                yield from _inside(part, depth - 1)
+                yield from _nested_errors(part, depth - 1)
 
 
-def _said(trouble: Exception) -> str:
-    if isinstance(trouble, core.GoogleAPICallError):
-        return f"HTTP {trouble.code} {_reason(trouble)}: {trouble.message}".replace(" :", ":")
-    return f"{type(trouble).__name__}: {trouble}" if str(trouble) else type(trouble).__name__
+def _message(error: Exception) -> str:
+    if isinstance(error, core.GoogleAPICallError):
+        return f"HTTP {error.code} {_reason(error)}: {error.message}".replace(" :", ":")
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

@@ -10,7 +10,7 @@ from typing import Any
 from hcloud.core.errors import ProviderUnavailable
 from hcloud.core.model import InstanceType, Resources
 from providers.ec2.clients import Clients
-from providers.ec2.failures import Call, calling
+from providers.ec2.errors import Call, translating_errors
 from providers.ec2.settings import Ec2Settings
 
 SYSTEM_MEMORY_SHARE = 0.06
@@ -28,7 +28,7 @@ class Image:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Site:
+class RegionInfo:
     """A region as last read. ``subnets`` by zone; ``offered`` are pairs of zone and type."""
 
     subnets: Mapping[str, str]
@@ -37,11 +37,11 @@ class Site:
     offered: frozenset[tuple[str, str]]
 
 
-def read_site(clients: Clients, settings: Ec2Settings, provider: str) -> Site:
+def read_region_info(clients: Clients, settings: Ec2Settings, provider: str) -> RegionInfo:
     """Ask for everything. Raises Throttled; ProviderUnavailable, also where settings name what is not there."""
-    with calling(Call.READ, f"{provider}: reading subnets, image and types of {settings.region}"):
+    with translating_errors(Call.READ, f"{provider}: reading subnets, image and types of {settings.region}"):
         subnets = _subnets(clients, settings, provider)
-        return Site(
+        return RegionInfo(
             subnets=subnets,
             image=_image(clients, settings, provider),
             types=_types(clients, settings, provider),
@@ -90,36 +90,38 @@ def _types(clients: Clients, settings: Ec2Settings, provider: str) -> dict[str, 
         {"Name": "processor-info.supported-architecture", "Values": [settings.architecture]},
     ]
     pages = clients.reading().get_paginator("describe_instance_types").paginate(Filters=filters)
-    told = {each["InstanceType"]: each for page in pages for each in page["InstanceTypes"]}
-    return {name: _type(each, settings, provider) for name, each in sorted(told.items()) if _usable(each, settings)}
+    described = {each["InstanceType"]: each for page in pages for each in page["InstanceTypes"]}
+    return {
+        name: _type(each, settings, provider) for name, each in sorted(described.items()) if _usable(each, settings)
+    }
 
 
-def _usable(told: Mapping[str, Any], settings: Ec2Settings) -> bool:
+def _usable(description: Mapping[str, Any], settings: Ec2Settings) -> bool:
     # Checked here as well: an endpoint that ignored a filter must not widen what is on offer.
-    wanted = any(fnmatch.fnmatchcase(told["InstanceType"], pattern) for pattern in settings.instance_types)
-    right = settings.architecture in told.get("ProcessorInfo", {}).get("SupportedArchitectures", ())
-    small = told["VCpuInfo"]["DefaultVCpus"] <= settings.max_vcpus
-    return wanted and right and small and not told.get("BareMetal", False)
+    named = any(fnmatch.fnmatchcase(description["InstanceType"], pattern) for pattern in settings.instance_types)
+    right = settings.architecture in description.get("ProcessorInfo", {}).get("SupportedArchitectures", ())
+    small = description["VCpuInfo"]["DefaultVCpus"] <= settings.max_vcpus
+    return named and right and small and not description.get("BareMetal", False)
 
 
-def _type(told: Mapping[str, Any], settings: Ec2Settings, provider: str) -> InstanceType:
-    memory_mib = int(told["MemoryInfo"]["SizeInMiB"])
+def _type(description: Mapping[str, Any], settings: Ec2Settings, provider: str) -> InstanceType:
+    memory_mib = int(description["MemoryInfo"]["SizeInMiB"])
     system_mib = max(SYSTEM_MEMORY_MIB_MIN, round(memory_mib * SYSTEM_MEMORY_SHARE))
-    gpus = sum(int(each.get("Count", 0)) for each in told.get("GpuInfo", {}).get("Gpus", ()))
+    gpus = sum(int(each.get("Count", 0)) for each in description.get("GpuInfo", {}).get("Gpus", ()))
     labels = {
-        "family": str(told["InstanceType"]).partition(".")[0],
+        "family": str(description["InstanceType"]).partition(".")[0],
         "architecture": settings.architecture,
-        "clock_ghz": str(told.get("ProcessorInfo", {}).get("SustainedClockSpeedInGhz", "")),
-        "network": str(told.get("NetworkInfo", {}).get("NetworkPerformance", "")),
-        "burstable": "yes" if told.get("BurstablePerformanceSupported") else "",
+        "clock_ghz": str(description.get("ProcessorInfo", {}).get("SustainedClockSpeedInGhz", "")),
+        "network": str(description.get("NetworkInfo", {}).get("NetworkPerformance", "")),
+        "burstable": "yes" if description.get("BurstablePerformanceSupported") else "",
         "gpus": str(gpus) if gpus else "",
-        "spot": "yes" if "spot" in told.get("SupportedUsageClasses", ("spot",)) else "no",
+        "spot": "yes" if "spot" in description.get("SupportedUsageClasses", ("spot",)) else "no",
     }
     return InstanceType(
         provider=provider,
-        name=str(told["InstanceType"]),
+        name=str(description["InstanceType"]),
         capacity=Resources(
-            vcpus=float(told["VCpuInfo"]["DefaultVCpus"]),
+            vcpus=float(description["VCpuInfo"]["DefaultVCpus"]),
             memory_mib=max(64, memory_mib - system_mib),
             disk_gib=settings.disk_gib - settings.system_disk_gib,
         ),

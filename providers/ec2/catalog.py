@@ -12,56 +12,56 @@ from hcloud.core.model import InstanceType, Market, Offer
 from providers.ec2.clients import Clients
 from providers.ec2.inventory import Inventory, Launched
 from providers.ec2.prices import Price, PriceList, read_spot_prices
+from providers.ec2.region_info import RegionInfo, read_region_info
 from providers.ec2.reservations import CapacityReservation
-from providers.ec2.savings import SavingsPlan
+from providers.ec2.savings_plans import SavingsPlan
 from providers.ec2.settings import Ec2Settings
-from providers.ec2.site import Site, read_site
 
 BILLING_MINIMUM_S = 60.0
 
 
 @dataclass(slots=True)
-class _Picture:
+class _Cache:
     """What was read, and when."""
 
-    site: Site | None = None
-    site_read_at: float = float("-inf")
+    region_info: RegionInfo | None = None
+    region_read_at: float = float("-inf")
     spot: Mapping[tuple[str, str], Price] = field(default_factory=dict)
     market_read_at: float = float("-inf")
-    recount: bool = False
+    recount_due: bool = False
 
 
-class Ec2Catalogue:
+class Ec2Catalog:
     """Reads lazily; answers from memory until a part is too old. ``troubles``: what could not be read, by part."""
 
     def __init__(self, provider: str, settings: Ec2Settings, clients: Clients, clock: Clock) -> None:
         self._provider, self._settings, self._clients, self._clock = provider, settings, clients, clock
         self._lock = threading.RLock()
         self._prices = PriceList(provider, settings, clock.now())
-        self._picture = _Picture()
+        self._cache = _Cache()
         self._inventory = Inventory()
 
-    def site(self) -> Site:
+    def region_info(self) -> RegionInfo:
         """Return the region as it is. Raises ProviderUnavailable, Throttled."""
         with self._lock:
             now = self._clock.now()
-            if self._picture.site is None or now >= self._picture.site_read_at + self._settings.types_every_s:
-                self._picture.site = read_site(self._clients, self._settings, self._provider)
-                self._picture.site_read_at = now
-                self._inventory.types = self._picture.site.types
+            if self._cache.region_info is None or now >= self._cache.region_read_at + self._settings.types_every_s:
+                self._cache.region_info = read_region_info(self._clients, self._settings, self._provider)
+                self._cache.region_read_at = now
+                self._inventory.types = self._cache.region_info.types
                 self._inventory.read_quotas(self._clients)
-            return self._picture.site
+            return self._cache.region_info
 
     def offers(self) -> tuple[Offer, ...]:
         """Return everything that has a price, sorted by key. Raises ProviderUnavailable, Throttled."""
         with self._lock:
-            site, on_demand = self.site(), self._prices.on_demand()
-            self._read_markets(site, on_demand)
+            region, on_demand = self.region_info(), self._prices.on_demand()
+            self._read_markets(region, on_demand)
             found = [
                 offer
-                for zone, name in site.offered & {(z, n) for z in site.subnets for n in site.types}
+                for zone, name in region.offered & {(z, n) for z in region.subnets for n in region.types}
                 for market in self._settings.markets
-                for offer in self._offer(zone, site.types[name], market, on_demand)
+                for offer in self._offer(zone, region.types[name], market, on_demand)
             ]
             return tuple(sorted(found, key=lambda each: each.key))
 
@@ -76,45 +76,45 @@ class Ec2Catalogue:
                 return None
             return price.usd_per_h if price is not None else None
 
-    def take(self, token: str, offer: Offer) -> str:
+    def count_launch(self, token: str, offer: Offer) -> str:
         """Count a launch until what runs is read again; return what it lacks: "reserved", "quota" or "" (nothing)."""
         with self._lock:
             zone, name, inventory = offer.zone, offer.instance_type.name, self._inventory
-            if inventory.taken(token):
+            if inventory.is_counted(token):
                 return ""
-            paid, left = inventory.paid(zone, name), inventory.quota_left(name, offer.market)
+            paid, left = inventory.prepaid(zone, name), inventory.quota_left(name, offer.market)
             if left is not None and left <= 0:  # something may have ended since it was counted
                 inventory.read_running(self._clients, self._clock.now())
                 left = inventory.quota_left(name, offer.market)
-            inventory.take(token, Launched(zone, name, offer.market, self._clock.now()))
+            inventory.count_launch(token, Launched(zone, name, offer.market, self._clock.now()))
             if offer.market is Market.RESERVED and (paid is None or paid.count <= 0):
                 return "reserved"
             return "quota" if left is not None and left <= 0 else ""
 
-    def give_back(self, token: str) -> None:
+    def uncount_launch(self, token: str) -> None:
         """Count it no more: it was not launched."""
         with self._lock:
-            self._inventory.give_back(token)
+            self._inventory.uncount_launch(token)
 
-    def count_again(self) -> None:
+    def request_recount(self) -> None:
         """Read at the next look what runs: some of it was just ended."""
         with self._lock:
-            self._picture.recount = True
+            self._cache.recount_due = True
 
-    def reserved_room(self, zone: str, type_name: str) -> CapacityReservation | None:
+    def capacity_reservation(self, zone: str, type_name: str) -> CapacityReservation | None:
         """Return the capacity reservation that a machine is to be put into, if there is one."""
         with self._lock:
-            return self._inventory.room(zone, type_name)
+            return self._inventory.capacity_reservation(zone, type_name)
 
-    def read_all(self) -> None:
+    def read_unread_parts(self) -> None:
         """Read what was never read, so that a launch can be judged right after a start. Raises like ``offers``."""
         with self._lock:
-            self._read_markets(self.site(), self._prices.on_demand(), only_if_never=True)
+            self._read_markets(self.region_info(), self._prices.on_demand(), only_if_never_read=True)
 
     def known_zones(self) -> tuple[str, ...]:
         """Return the zones in use as far as they are known, without asking; else the region."""
-        site = self._picture.site
-        return tuple(sorted(site.subnets)) if site is not None else self._settings.zones or (self._settings.region,)
+        region = self._cache.region_info
+        return tuple(sorted(region.subnets)) if region is not None else self._settings.zones or (self._settings.region,)
 
     @property
     def quotas(self) -> Mapping[tuple[str, str], float]:
@@ -122,9 +122,9 @@ class Ec2Catalogue:
         return self._inventory.quotas
 
     @property
-    def troubles(self) -> Mapping[str, str]:
+    def read_errors(self) -> Mapping[str, str]:
         """What could not be read, by part."""
-        return self._inventory.troubles
+        return self._inventory.read_errors
 
     @property
     def plans(self) -> tuple[SavingsPlan, ...]:
@@ -132,28 +132,30 @@ class Ec2Catalogue:
         return self._inventory.plans
 
     # --------------------------------------------------------------------------------------------------------- reading
-    def _read_markets(self, site: Site, on_demand: Mapping[str, Price], *, only_if_never: bool = False) -> None:
-        now, read_at = self._clock.now(), self._picture.market_read_at
-        if now < read_at + self._settings.spot_prices_every_s or (only_if_never and read_at > 0):
-            if self._picture.recount and not only_if_never:
+    def _read_markets(
+        self, region: RegionInfo, on_demand: Mapping[str, Price], *, only_if_never_read: bool = False
+    ) -> None:
+        now, read_at = self._clock.now(), self._cache.market_read_at
+        if now < read_at + self._settings.spot_prices_every_s or (only_if_never_read and read_at > 0):
+            if self._cache.recount_due and not only_if_never_read:
                 self._inventory.read_running(self._clients, now)
-                self._picture.recount = False
+                self._cache.recount_due = False
             return
         if Market.SPOT in self._settings.markets:
-            names = sorted(name for name in site.types if name in on_demand)
-            zones = sorted(site.subnets)
-            self._picture.spot = read_spot_prices(self._clients, names, zones, on_demand, now) if names else {}
+            names = sorted(name for name in region.types if name in on_demand)
+            zones = sorted(region.subnets)
+            self._cache.spot = read_spot_prices(self._clients, names, zones, on_demand, now) if names else {}
         self._inventory.on_demand = on_demand
         reserved = Market.RESERVED in self._settings.markets
         self._inventory.read(self._clients, self._settings.region, now, reserved=reserved)
-        self._picture.market_read_at, self._picture.recount = now, False
+        self._cache.market_read_at, self._cache.recount_due = now, False
 
     # ---------------------------------------------------------------------------------------------------------- offers
     def _offer(self, zone: str, kind: InstanceType, market: Market, on_demand: Mapping[str, Price]) -> Iterator[Offer]:
         price = self._price(zone, kind.name, market, on_demand)
         if price is None or (market is Market.SPOT and kind.labels.get("spot") == "no"):
             return
-        if self._inventory.too_large(kind.name, market):
+        if self._inventory.exceeds_quota(kind.name, market):
             return
         yield Offer(
             provider=self._provider,
@@ -169,14 +171,14 @@ class Ec2Catalogue:
         )
 
     def _pool(self, zone: str, type_name: str, market: Market) -> str:
-        paid = self._inventory.paid(zone, type_name) if market is Market.RESERVED else None
+        paid = self._inventory.prepaid(zone, type_name) if market is Market.RESERVED else None
         return paid.pool if paid is not None else ""
 
     def _available(self, zone: str, type_name: str, market: Market) -> int | None:
         allowed = self._inventory.quota_left(type_name, market)
         if market is not Market.RESERVED:
             return allowed
-        paid = self._inventory.paid(zone, type_name)
+        paid = self._inventory.prepaid(zone, type_name)
         count = paid.count if paid is not None else 0
         return count if allowed is None else min(count, allowed)
 
@@ -185,8 +187,8 @@ class Ec2Catalogue:
             case Market.ON_DEMAND:
                 return on_demand.get(type_name)
             case Market.SPOT:
-                return self._picture.spot.get((zone, type_name)) or self._prices.spot().get(type_name)
+                return self._cache.spot.get((zone, type_name)) or self._prices.spot().get(type_name)
             case Market.RESERVED:
-                paid = self._inventory.paid(zone, type_name)
-                read_at = max(1.0, self._picture.market_read_at)
+                paid = self._inventory.prepaid(zone, type_name)
+                read_at = max(1.0, self._cache.market_read_at)
                 return Price(usd_per_h=paid.usd_per_h, priced_at=read_at) if paid is not None else None

@@ -1,4 +1,4 @@
-"""Several regions as one provider, asked at the same time; one that does not answer takes nothing from the others."""
+"""Several regions as one provider, futures at the same time; one that does not answer takes nothing from the others."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class Ec2Regions:
-    """One ``Ec2Provider`` per region. Which region an id is in is remembered; ids never seen are asked of all."""
+    """One ``Ec2Provider`` per region. Which region an id is in is remembered; ids never seen are futures of all."""
 
     def __init__(
         self, name: str, settings: Mapping[str, Ec2Settings], clock: Clock, owner: str, state_dir: str
@@ -35,15 +35,15 @@ class Ec2Regions:
         self._lock = threading.Lock()
         self._region_of: dict[str, str] = {}
         self._offers: dict[str, tuple[Offer, ...]] = {}
-        self._troubles: dict[str, str] = {}
+        self._errors: dict[str, str] = {}
 
     def offers(self) -> tuple[Offer, ...]:
         """Return the offers of all regions; those of one that does not answer are its last ones."""
-        told, troubles = self._of_all(lambda each: each.offers())
-        self._offers |= told
-        self._troubles = {region: str(trouble) for region, trouble in troubles.items()}
-        if not told:
-            raise next(iter(troubles.values()))
+        results, errors = self._call_all(lambda each: each.offers())
+        self._offers |= results
+        self._errors = {region: str(error) for region, error in errors.items()}
+        if not results:
+            raise next(iter(errors.values()))
         return tuple(sorted((o for offers in self._offers.values() for o in offers), key=lambda each: each.key))
 
     def launch(self, request: LaunchRequest) -> CloudInstance:
@@ -58,53 +58,55 @@ class Ec2Regions:
 
     def instances(self, owner: str) -> Listing:
         """List the machines of all regions; one that does not answer makes the listing incomplete."""
-        told, troubles = self._of_all(lambda each: each.instances(owner))
-        if not told:
-            raise next(iter(troubles.values()))
+        results, errors = self._call_all(lambda each: each.instances(owner))
+        if not results:
+            raise next(iter(errors.values()))
         with self._lock:
-            for region, listing in told.items():
+            for region, listing in results.items():
                 self._region_of.update((each.provider_id, region) for each in listing.instances)
-        machines = sorted((m for listing in told.values() for m in listing.instances), key=lambda m: m.provider_id)
+        machines = sorted((m for listing in results.values() for m in listing.instances), key=lambda m: m.provider_id)
         return Listing(
             instances=tuple(machines),
-            complete=not troubles and all(each.complete for each in told.values()),
-            unanswered=tuple(sorted({*troubles, *(zone for each in told.values() for zone in each.unanswered)})),
-            consistent_after_s=max(each.consistent_after_s for each in told.values()),
+            complete=not errors and all(each.complete for each in results.values()),
+            unanswered=tuple(sorted({*errors, *(zone for each in results.values() for zone in each.unanswered)})),
+            consistent_after_s=max(each.consistent_after_s for each in results.values()),
         )
 
     def terminate(self, provider_ids: Sequence[str]) -> None:
         """Begin to end machines, each where it is."""
         with self._lock:
             known = {each: self._region_of.get(each) for each in provider_ids}
-        wanted = {name: [each for each, region in known.items() if region in (None, name)] for name in self.regions}
-        _, troubles = self._of_all(lambda each: each.terminate(wanted[each.settings.region]))
-        if troubles:
-            raise next(iter(troubles.values()))
+        ids_by_region = {
+            name: [each for each, region in known.items() if region in (None, name)] for name in self.regions
+        }
+        _, errors = self._call_all(lambda each: each.terminate(ids_by_region[each.settings.region]))
+        if errors:
+            raise next(iter(errors.values()))
 
     def examine(self) -> Sequence[Finding]:
-        """Look every region over; each finding names its region, and one that is in trouble hides no other."""
-        told, troubles = self._of_all(lambda each: each.examine())
-        found = [replace(each, check=f"{each.check} {region}") for region in told for each in told[region]]
+        """Look every region over; each finding names its region, and one that is in error hides no other."""
+        results, errors = self._call_all(lambda each: each.examine())
+        found = [replace(each, check=f"{each.check} {region}") for region in results for each in results[region]]
         do = "see that the region's endpoint is reached"
         return [
             *found,
-            *(Finding(check=f"region {name}", verdict="fail", finding=str(e), do=do) for name, e in troubles.items()),
+            *(Finding(check=f"region {name}", verdict="fail", finding=str(e), do=do) for name, e in errors.items()),
         ]
 
     def facts(self) -> Mapping[str, str]:
         """Say what each region says."""
         found = {f"{region} {key}": text for region, each in self.regions.items() for key, text in each.facts().items()}
-        return found | {f"{region} unread": text for region, text in self._troubles.items()}
+        return found | {f"{region} unread": text for region, text in self._errors.items()}
 
-    def _of_all(self, ask: Callable[[Ec2Provider], T]) -> tuple[dict[str, T], dict[str, ProviderError]]:
-        """Ask all regions at once; return answers and troubles by region."""
-        told: dict[str, T] = {}
-        troubles: dict[str, ProviderError] = {}
+    def _call_all(self, call: Callable[[Ec2Provider], T]) -> tuple[dict[str, T], dict[str, ProviderError]]:
+        """Ask all regions at once; return answers and errors by region."""
+        results: dict[str, T] = {}
+        errors: dict[str, ProviderError] = {}
         with ThreadPoolExecutor(len(self.regions), "ec2-regions") as pool:
-            asked = {region: pool.submit(ask, each) for region, each in self.regions.items()}
-        for region, answer in asked.items():
+            futures = {region: pool.submit(call, each) for region, each in self.regions.items()}
+        for region, future in futures.items():
             try:
-                told[region] = answer.result()
-            except ProviderError as trouble:
-                troubles[region] = trouble
-        return told, troubles
+                results[region] = future.result()
+            except ProviderError as error:
+                errors[region] = error
+        return results, errors

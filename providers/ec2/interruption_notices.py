@@ -12,17 +12,17 @@ from typing import Any
 
 from hcloud.core.errors import ProviderError
 from providers.ec2.clients import Clients
-from providers.ec2.failures import Call, calling
+from providers.ec2.errors import Call, translating_errors
 
 NOTICE_S = 120.0
 """Amazon takes a spot machine back two minutes after its warning."""
 DETAIL_TYPE = "EC2 Spot Instance Interruption Warning"
 MESSAGES_PER_CALL = 10
-CALLS_PER_LOOK = 20
+CALLS_PER_POLL = 20
 FORGET_AFTER_S = 86_400.0
 
 
-class Notices:
+class InterruptionNotices:
     """When machines are taken back, by provider id. What was read outlives the daemon in a file.
 
     Messages of other machines and other kinds are deleted too: the queue must be this deployment's own.
@@ -32,38 +32,38 @@ class Notices:
         self._clients, self._queue_url = clients, queue_url
         self._file = state_dir / "notices.json"
         self._lock = threading.Lock()
-        self._known: dict[str, float] = self._remembered()
-        self.trouble = ""
+        self._known: dict[str, float] = self._load()
+        self.error = ""
 
-    def look(self, now: float) -> Mapping[str, float]:
+    def poll(self, now: float) -> Mapping[str, float]:
         """Read the queue; return all known times. A queue that does not answer is only noted in ``trouble``."""
         with self._lock:
             if self._queue_url:
                 try:
                     self._drain(now)
-                    self.trouble = ""
+                    self.error = ""
                 except (ProviderError, OSError) as error:
-                    self.trouble = str(error)
+                    self.error = str(error)
             return dict(self._known)
 
     def _drain(self, now: float) -> None:
-        for _ in range(CALLS_PER_LOOK):
-            with calling(Call.READ, "reading the interruption queue"):
+        for _ in range(CALLS_PER_POLL):
+            with translating_errors(Call.READ, "reading the interruption queue"):
                 answer = self._clients.reading("sqs").receive_message(
                     QueueUrl=self._queue_url, MaxNumberOfMessages=MESSAGES_PER_CALL, WaitTimeSeconds=0
                 )
             messages = answer.get("Messages", [])
             if not messages:
                 return
-            self._note(dict(filter(None, (read_warning(each["Body"]) for each in messages))), now)
+            self._record(dict(filter(None, (read_warning(each["Body"]) for each in messages))), now)
             self._delete(messages)
 
     def _delete(self, messages: Iterable[Mapping[str, Any]]) -> None:
         entries = [{"Id": str(n), "ReceiptHandle": each["ReceiptHandle"]} for n, each in enumerate(messages)]
-        with calling(Call.READ, "deleting from the interruption queue"):  # harmless to repeat
+        with translating_errors(Call.READ, "deleting from the interruption queue"):  # harmless to repeat
             self._clients.reading("sqs").delete_message_batch(QueueUrl=self._queue_url, Entries=entries)
 
-    def _note(self, found: Mapping[str, float], now: float) -> None:
+    def _record(self, found: Mapping[str, float], now: float) -> None:
         """Add what is new, durably; the first warning of a machine counts, as repeats come late."""
         kept = {key: at for key, at in self._known.items() if at > now - FORGET_AFTER_S}
         for key, at in found.items():
@@ -78,7 +78,7 @@ class Notices:
         new.rename(self._file)
         self._known = kept
 
-    def _remembered(self) -> dict[str, float]:
+    def _load(self) -> dict[str, float]:
         try:
             return {str(key): float(at) for key, at in json.loads(self._file.read_text()).items()}
         except (OSError, ValueError, AttributeError):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from providers.ec2.clients import Clients
-from providers.ec2.failures import Call, calling
+from providers.ec2.errors import Call, translating_errors
 
 _KINDS = ("Compute", "EC2Instance")
 _PRODUCT = "Linux/UNIX"
@@ -35,7 +35,7 @@ class Covered:
     count: int
 
 
-class SavingsLeft:
+class PlanBalances:
     """What is left of plans once what runs on demand has been charged to them."""
 
     def __init__(
@@ -74,9 +74,9 @@ def _charged(plan: SavingsPlan, rest: dict[str, float], on_demand: Mapping[str, 
 
 def read_savings_plans(clients: Clients, region: str) -> tuple[SavingsPlan, ...]:
     """Return the active plans that cover machines in a region. Raises ProviderUnavailable, Throttled."""
-    with calling(Call.READ, "reading savings plans"):
-        told = list(_paged(clients, "describe_savings_plans", "savingsPlans", {"states": ["active"]}))
-        fitting = [each for each in told if _fits(each, region)]
+    with translating_errors(Call.READ, "reading savings plans"):
+        plans = list(_paged(clients, "describe_savings_plans", "savingsPlans", {"states": ["active"]}))
+        fitting = [each for each in plans if _fits(each, region)]
         return tuple(
             SavingsPlan(
                 id=str(each["savingsPlanId"]),
@@ -88,10 +88,10 @@ def read_savings_plans(clients: Clients, region: str) -> tuple[SavingsPlan, ...]
         )
 
 
-def _fits(told: Mapping[str, Any], region: str) -> bool:
+def _fits(plan: Mapping[str, Any], region: str) -> bool:
     """Plans in another currency are left out: nothing here is converted."""
-    here = told.get("savingsPlanType") == "Compute" or told.get("region") == region
-    return told.get("savingsPlanType") in _KINDS and here and told.get("currency", "USD") == "USD"
+    in_scope = plan.get("savingsPlanType") == "Compute" or plan.get("region") == region
+    return plan.get("savingsPlanType") in _KINDS and in_scope and plan.get("currency", "USD") == "USD"
 
 
 def _rates(clients: Clients, plan_id: str, region: str) -> dict[str, float]:
@@ -100,9 +100,9 @@ def _rates(clients: Clients, plan_id: str, region: str) -> dict[str, float]:
         {"name": "productDescription", "values": [_PRODUCT]},
         {"name": "tenancy", "values": ["shared"]},
     ]
-    asked = {"savingsPlanId": plan_id, "filters": filters}
+    query = {"savingsPlanId": plan_id, "filters": filters}
     found = {}
-    for each in _paged(clients, "describe_savings_plan_rates", "searchResults", asked):
+    for each in _paged(clients, "describe_savings_plan_rates", "searchResults", query):
         properties = {str(one["name"]): str(one["value"]) for one in each.get("properties", ())}
         plain = each.get("productType", "EC2") == "EC2" and each.get("unit", "Hrs") == "Hrs"
         # Checked here as well: an endpoint that ignored a filter must not make prices.
@@ -111,12 +111,12 @@ def _rates(clients: Clients, plan_id: str, region: str) -> dict[str, float]:
     return found
 
 
-def _paged(clients: Clients, method: str, member: str, asked: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+def _paged(clients: Clients, method: str, member: str, query: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     """The library has no paginator for this service."""
     token: str | None = None
     while True:
         more = {"nextToken": token} if token else {}
-        answer = getattr(clients.reading("savingsplans"), method)(**asked, **more)
+        answer = getattr(clients.reading("savingsplans"), method)(**query, **more)
         yield from answer.get(member, ())
         token = answer.get("nextToken")
         if not token:

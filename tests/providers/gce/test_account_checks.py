@@ -9,7 +9,7 @@ from hcloud.config import package_data
 from hcloud.core.clock import SystemClock
 from hcloud.provider import Examinable, Finding
 from providers.gce import GceProvider
-from providers.gce.examination import needed_permissions
+from providers.gce.account_checks import needed_permissions
 from tests.providers.gce.answers import Refusal
 from tests.providers.gce.bench import GceBench
 from tests.providers.gce.compute import Fault

@@ -1,4 +1,4 @@
-"""What AWS says when it does not do what was asked, translated into the reaction it calls for (``hcloud.core.errors``).
+"""What AWS says when it does not do what was asked, to_provider_error into the reaction it calls for (``hcloud.core.errors``).
 
 The tables hold EC2's documented error codes. A code that is in none of them counts as a wrong request when its HTTP
 status is 4xx; with 5xx, or without any answer, the outcome of a write is unknown.
@@ -68,7 +68,7 @@ OVER_QUOTA = frozenset(
     }
 )  # fmt: skip
 # Nothing was done, and nothing is wrong with the request: credentials or clock must be mended, then it will work.
-NOT_LET_IN = frozenset(
+NOT_AUTHENTICATED = frozenset(
     {
         "AuthFailure", "InvalidClientTokenId", "ExpiredToken", "ExpiredTokenException", "RequestExpired",
         "SignatureDoesNotMatch", "UnrecognizedClientException", "IncompleteSignature", "MissingAuthenticationToken",
@@ -92,7 +92,7 @@ _NOT_SENT = (
 )
 
 
-FAILURES = (ClientError, BotoCoreError, ResponseParserError)
+LIBRARY_ERRORS = (ClientError, BotoCoreError, ResponseParserError)
 """What the library raises; the last one, for an answer that is none of Amazon's, has no base in common with others."""
 
 
@@ -102,23 +102,23 @@ def error_code(error: Exception) -> str:
     return str(response.get("Error", {}).get("Code", ""))
 
 
-def translated(error: Exception, call: Call, what: str) -> ProviderError:
-    """Return what to raise for one of FAILURES; ``what`` names the caller and the call, e.g. ``"ec2: listing
+def to_provider_error(error: Exception, call: Call, what: str) -> ProviderError:
+    """Return what to raise for one of LIBRARY_ERRORS; ``what`` names the caller and the call, e.g. ``"ec2: listing
     machines"``."""
     if isinstance(error, ClientError):
-        return _answered(error, call, what)
+        return _from_response(error, call, what)
     if call is Call.READ or isinstance(error, _NOT_SENT):
         return ProviderUnavailable(f"{what}: {_one_line(error)}")
     return OutcomeUnknown(f"{what}: {_one_line(error)}")
 
 
-def _answered(error: ClientError, call: Call, what: str) -> ProviderError:
+def _from_response(error: ClientError, call: Call, what: str) -> ProviderError:
     code = error_code(error)
     status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0) or 0)
-    text = f"{what}: {code}: {_told(error)}"
+    text = f"{what}: {code}: {_message(error)}"
     if code in THROTTLED or status == 429:
         return Throttled(text, retry_after_s=RETRY_AFTER_S)
-    if code in NOT_LET_IN:
+    if code in NOT_AUTHENTICATED:
         return ProviderUnavailable(text)
     if call is Call.READ:
         return ProviderUnavailable(text)
@@ -132,7 +132,7 @@ def _answered(error: ClientError, call: Call, what: str) -> ProviderError:
     return LaunchRejected(text)
 
 
-def _told(error: ClientError) -> str:
+def _message(error: ClientError) -> str:
     message = str(error.response.get("Error", {}).get("Message", ""))
     # An encoded copy of the policy decision, of no use to readers.
     return message.split(" Encoded authorization failure message:")[0][:500]
@@ -143,9 +143,9 @@ def _one_line(error: Exception) -> str:
 
 
 @contextmanager
-def calling(call: Call, what: str) -> Iterator[None]:
+def translating_errors(call: Call, what: str) -> Iterator[None]:
     """Translate what goes wrong inside."""
     try:
         yield
-    except FAILURES as error:
-        raise translated(error, call, what) from error
+    except LIBRARY_ERRORS as error:
+        raise to_provider_error(error, call, what) from error

@@ -1,51 +1,20 @@
-"""One machine: the body that asks for it, and what is read of it."""
+"""The body of an ``instances.insert`` request: disks, network, scheduling, metadata, labels and reservations."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from google.cloud import compute_v1 as compute
 
 from hcloud.core.model import Market
-from hcloud.provider import CloudInstance, CloudState, LaunchRequest
-from providers.gce.names import (
-    EXPIRY_LABEL,
-    INSTANCE_LABEL,
-    MARKET_LABEL,
-    OWNER_LABEL,
-    TOKEN_LABEL,
-    labels_of,
-    last_part,
-    name_of,
-    provider_id,
-)
+from hcloud.provider import LaunchRequest
+from providers.gce.names import INSTANCE_LABEL, OWNER_LABEL, labels_of, name_of
 from providers.gce.settings import SHORTEST_RUN_S, GceSettings
-from providers.gce.worker import worker_metadata
+from providers.gce.worker_metadata import worker_metadata
 
 RESERVATION_KEY = "compute.googleapis.com/reservation-name"
-LIMIT_NOTICE_S = 600.0
-"""So long before Compute Engine's own limit a machine is told to be taken back, so that its jobs can end in time."""
-
-STATES: Mapping[str, CloudState] = {
-    "PENDING": CloudState.PENDING,
-    "PROVISIONING": CloudState.PENDING,
-    "STAGING": CloudState.PENDING,
-    "RUNNING": CloudState.RUNNING,
-    "REPAIRING": CloudState.RUNNING,  # billed, and may come back
-    "PENDING_STOP": CloudState.RUNNING,  # still runs its programs; the end is announced
-    "STOPPING": CloudState.STOPPING,
-    "SUSPENDING": CloudState.STOPPING,
-    "DEPROVISIONING": CloudState.STOPPING,
-    "STOPPED": CloudState.TERMINATED,
-    "SUSPENDED": CloudState.TERMINATED,
-    "TERMINATED": CloudState.TERMINATED,
-}
-"""A stopped machine has ended for HCloud, which never starts one again; what is left of it is deleted."""
-
-PriceOf = Callable[[str, str, Market], float]
-"""Zone, type and market to USD per hour; 0 where it is not known."""
 
 
 def body_of(request: LaunchRequest, settings: GceSettings, reservations: Sequence[str]) -> compute.Instance:
@@ -142,61 +111,3 @@ def _affinity(
     return compute.ReservationAffinity(
         consume_reservation_type="SPECIFIC_RESERVATION", key=RESERVATION_KEY, values=list(reservations)
     )
-
-
-# ------------------------------------------------------------------------------------------------------------- reading
-def told(machine: compute.Instance, price_of: PriceOf, now: float) -> CloudInstance | None:
-    """Return a machine as HCloud knows it, or None where it does not carry all of our labels."""
-    raw = compute.Instance.pb(machine)  # plain protobuf: reading thousands through the wrapper takes seconds
-    labels, zone = dict(raw.labels), last_part(raw.zone)
-    if not {OWNER_LABEL, INSTANCE_LABEL, TOKEN_LABEL} <= labels.keys():
-        return None
-    market = Market(labels[MARKET_LABEL]) if labels.get(MARKET_LABEL) in set(Market) else Market.ON_DEMAND
-    state = STATES.get(raw.status, CloudState.RUNNING)
-    expires_at = _expiry(labels)
-    ended_at = (seconds(raw.last_stop_timestamp) or now) if state is CloudState.TERMINATED else None
-    return CloudInstance(
-        provider_id=provider_id(zone, raw.name),
-        instance_id=labels[INSTANCE_LABEL],
-        token=labels[TOKEN_LABEL],
-        owner=labels[OWNER_LABEL],
-        state=state,
-        zone=zone,
-        launched_at=seconds(raw.creation_timestamp) or now,
-        price_usd_per_h=price_of(zone, last_part(raw.machine_type), market),
-        terminated_at=ended_at,
-        preempt_at=None if state is CloudState.TERMINATED else _announced_end(raw, expires_at, now),
-        expires_at=expires_at,
-        detail=raw.status_message or raw.status.lower(),
-    )
-
-
-def _expiry(labels: Mapping[str, str]) -> float | None:
-    text = labels.get(EXPIRY_LABEL, "")
-    return float(text) if text.isdecimal() else None
-
-
-def _announced_end(raw: compute.Instance, expires_at: float | None, now: float) -> float | None:
-    """Return when the machine will be taken away, as far as that has been announced.
-
-    By a graceful shutdown that has begun, by maintenance that ends the machine, or by Compute Engine's own limit where
-    that is not the expiry and is near.
-    """
-    status = raw.resource_status
-    shutdown = status.shutdown_details
-    if raw.status == "PENDING_STOP" and shutdown.request_timestamp:
-        return (seconds(shutdown.request_timestamp) or now) + shutdown.max_duration.seconds
-    if raw.scheduling.on_host_maintenance == "TERMINATE" and status.upcoming_maintenance.window_start_time:
-        return seconds(status.upcoming_maintenance.window_start_time)
-    limit_at = seconds(status.scheduling.termination_timestamp)
-    if limit_at is None or (expires_at is not None and limit_at < expires_at + 60) or now < limit_at - LIMIT_NOTICE_S:
-        return None
-    return limit_at
-
-
-def seconds(timestamp: str) -> float | None:
-    """Return RFC 3339 text as Unix seconds, or None where there is none."""
-    try:
-        return datetime.fromisoformat(timestamp).timestamp()
-    except ValueError:
-        return None

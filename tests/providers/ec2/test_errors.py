@@ -28,7 +28,7 @@ from hcloud.core.errors import (
     Throttled,
 )
 from providers.ec2 import factory
-from providers.ec2.failures import NOT_LET_IN, OUT_OF_CAPACITY, OVER_QUOTA, THROTTLED, Call, translated
+from providers.ec2.errors import NOT_AUTHENTICATED, OUT_OF_CAPACITY, OVER_QUOTA, THROTTLED, Call, to_provider_error
 
 URL = "http://endpoint"
 GOOD: Mapping[str, object] = {
@@ -51,7 +51,7 @@ def answer(code: str, status: int) -> AwsError:
         (THROTTLED, 503, Throttled),
         (OUT_OF_CAPACITY, 500, InsufficientCapacity),
         (OVER_QUOTA, 400, QuotaExceeded),
-        (NOT_LET_IN, 401, ProviderUnavailable),
+        (NOT_AUTHENTICATED, 401, ProviderUnavailable),
         (
             {"UnauthorizedOperation", "InvalidParameterValue", "InvalidAMIID.NotFound", "Unsupported"},
             400,
@@ -63,14 +63,14 @@ def answer(code: str, status: int) -> AwsError:
 def test_answer_to_a_launch_is_the_reaction_it_calls_for(
     codes: frozenset[str], status: int, reaction: type[ProviderError]
 ) -> None:
-    assert {type(translated(answer(code, status), Call.WRITE, "launch")) for code in codes} == {reaction}
+    assert {type(to_provider_error(answer(code, status), Call.WRITE, "launch")) for code in codes} == {reaction}
 
 
 @pytest.mark.parametrize(
     "code", [*sorted(THROTTLED), "InternalError", "UnauthorizedOperation", "InvalidParameterValue"]
 )
 def test_failed_read_never_says_anything_about_what_exists(code: str) -> None:
-    assert isinstance(translated(answer(code, 400), Call.READ, "list"), ProviderUnavailable | Throttled)
+    assert isinstance(to_provider_error(answer(code, 400), Call.READ, "list"), ProviderUnavailable | Throttled)
 
 
 @pytest.mark.parametrize(
@@ -87,14 +87,16 @@ def test_failed_read_never_says_anything_about_what_exists(code: str) -> None:
 def test_broken_connection_is_told_apart_from_one_that_never_was(
     trouble: Exception, of_a_write: type[ProviderError]
 ) -> None:
-    assert type(translated(trouble, Call.WRITE, "launch")) is of_a_write
-    assert type(translated(trouble, Call.READ, "list")) is ProviderUnavailable
+    assert type(to_provider_error(trouble, Call.WRITE, "launch")) is of_a_write
+    assert type(to_provider_error(trouble, Call.READ, "list")) is ProviderUnavailable
 
 
 def test_encoded_policy_decision_is_left_out() -> None:
     error = answer("UnauthorizedOperation", 403)
     error.response["Error"]["Message"] = "You may not. Encoded authorization failure message: c2VjcmV0"
-    assert str(translated(error, Call.WRITE, "ec2: launch")) == "ec2: launch: UnauthorizedOperation: You may not."
+    assert (
+        str(to_provider_error(error, Call.WRITE, "ec2: launch")) == "ec2: launch: UnauthorizedOperation: You may not."
+    )
 
 
 @pytest.mark.parametrize(
