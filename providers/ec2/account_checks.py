@@ -1,7 +1,7 @@
-"""Checks of an AWS account without side effects: identity, missing permissions, quotas.
+"""Checks of an AWS account without side effects: credentials, clock, permissions, image, quotas.
 
-Permissions are tried as dry runs: EC2 judges the request and does nothing. What has no dry run is read for real, or
-said not to have been tried.
+Permissions are tested with ``DryRun`` requests, which EC2 evaluates without executing. Actions without a dry run are
+executed if they only read, otherwise reported as not tested.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from providers.ec2.settings import Ec2Settings
 ALLOWED = "DryRunOperation"
 FORBIDDEN = 403
 SKEW_WARN_S, SKEW_FAIL_S = 5.0, 240.0
-"""AWS refuses requests cloud time is five minutes off."""
+"""AWS rejects requests signed with a clock that is five minutes off."""
 READS = (
     "describe_capacity_reservations",
     "describe_images",
@@ -34,7 +34,7 @@ READS = (
     "describe_subnets",
 )
 NOT_TRIED = ("ec2:TerminateInstances", "ssm:PutParameter")
-"""What cannot be tried without an effect, or without a machine of ours."""
+"""Actions that cannot be tested without a side effect or an existing instance."""
 FIX_PERMISSIONS = "attach deploy/iam/ec2-daemon.json to the daemon's role; see docs/aws.md"
 _PERFORM = re.compile(r"perform: ([\w-]+:\w+)(?: on resource: (\S+))?")
 
@@ -46,12 +46,12 @@ def check_account(
     clock: Clock,
     launch_arguments: Callable[[], Mapping[str, Any]],
 ) -> Iterator[Finding]:
-    """Yield what was found; ``launch_arguments`` gives the arguments of a launch that is only tried."""
+    """Yield one finding per check. ``launch_arguments`` returns the RunInstances arguments for the dry run."""
     identity = _caller_identity(clients)
     if isinstance(identity, Finding):
         yield identity
         return
-    yield Finding(check="credentials", verdict="ok", finding=f"valid, of {identity['Arn']}")
+    yield Finding(check="credentials", verdict="ok", finding=f"valid: {identity['Arn']}")
     yield from _clock(identity, clock)
     yield from _permissions(clients, settings, launch_arguments)
     yield from _region(catalog)
@@ -62,7 +62,7 @@ def _caller_identity(clients: Clients) -> Mapping[str, Any] | Finding:
     try:
         answer: Mapping[str, Any] = clients.reading("sts").get_caller_identity()
     except LIBRARY_ERRORS as error:
-        do = "give the daemon a role or keys that are valid; see docs/aws.md"
+        do = "give the daemon a valid role or access key; see docs/aws.md"
         return Finding(check="credentials", verdict="fail", finding=_line(error), do=do)
     return answer
 
@@ -76,12 +76,12 @@ def _clock(identity: Mapping[str, Any], clock: Clock) -> Iterator[Finding]:
 
 
 def skew_finding(skew_s: float, cloud: str) -> Finding:
-    """Return what a clock that differs by so much from the cloud's means."""
+    """Return the finding for a clock that differs from the cloud's by ``skew_s`` seconds."""
     if abs(skew_s) <= SKEW_WARN_S:
-        return Finding(check="clock", verdict="ok", finding=f"agrees with that of {cloud}")
-    finding = f"differs from that of {cloud} by {abs(skew_s):.0f} s"
+        return Finding(check="clock", verdict="ok", finding=f"in sync with {cloud}")
+    finding = f"differs from {cloud} by {abs(skew_s):.0f} s"
     verdict = "fail" if abs(skew_s) >= SKEW_FAIL_S else "warn"
-    return Finding(check="clock", verdict=verdict, finding=finding, do="synchronise it (NTP)")  # type: ignore[arg-type]
+    return Finding(check="clock", verdict=verdict, finding=finding, do="synchronise the clock (NTP)")  # type: ignore[arg-type]
 
 
 def _permissions(
@@ -109,14 +109,14 @@ def _permissions(
     for each in missing:
         yield Finding(check="permission", verdict="fail", finding=f"{each} is not allowed", do=FIX_PERMISSIONS)
     for action, why in untried.items():
-        yield Finding(check="permission", verdict="warn", finding=f"{action} could not be tried: {why}")
+        yield Finding(check="permission", verdict="warn", finding=f"{action} could not be tested: {why}")
     if not missing:
-        finding = f"{len(tries) - len(untried)} actions are allowed; not tried: {', '.join(NOT_TRIED)}"
+        finding = f"{len(tries) - len(untried)} actions are allowed; not tested: {', '.join(NOT_TRIED)}"
         yield Finding(check="permissions", verdict="ok", finding=finding)
 
 
 def _tried(action: str, attempt: Callable[[], object]) -> str:
-    """Return "" where the action is allowed, ``!`` and what is missing, or why that is not known."""
+    """Return "" if the action is allowed, ``!`` and the missing permission, or why the result is unknown."""
     try:
         attempt()
     except LIBRARY_ERRORS as error:
@@ -136,10 +136,10 @@ def _region(catalog: Ec2Catalog) -> Iterator[Finding]:
     try:
         region = catalog.region_info()
     except ProviderError as error:
-        do = "mend the provider's settings: image, subnets, zones; see docs/aws.md"
+        do = "fix the provider's settings image, subnets and zones; see docs/aws.md"
         yield Finding(check="region", verdict="fail", finding=str(error), do=do)
         return
-    yield Finding(check="image", verdict="ok", finding=f"{region.image.id} is there")
+    yield Finding(check="image", verdict="ok", finding=f"{region.image.id} exists")
     yield Finding(check="region", verdict="ok", finding=f"{len(region.subnets)} zones, {len(region.types)} types")
 
 
@@ -147,11 +147,11 @@ def _quotas(catalog: Ec2Catalog) -> Iterator[Finding]:
     quotas = catalog.quotas
     if not quotas:
         why = catalog.read_errors.get("quotas", "not read")
-        yield Finding(check="quotas", verdict="warn", finding=f"are not known: {why}", do=FIX_PERMISSIONS)
+        yield Finding(check="quotas", verdict="warn", finding=f"unknown: {why}", do=FIX_PERMISSIONS)
     for (market, kind), vcpus in sorted(quotas.items()):
         none = vcpus < 1
-        do = "ask for more at Service Quotas, or leave this market out of `markets`" if none else ""
-        finding = f"{vcpus:g} vCPUs of {market} machines ({kind}) may run at a time"
+        do = "request an increase at Service Quotas, or remove this market from `markets`" if none else ""
+        finding = f"{vcpus:g} vCPUs of {market} instances ({kind}) may run at a time"
         yield Finding(check="quota", verdict="warn" if none else "ok", finding=finding, do=do)
 
 

@@ -1,4 +1,7 @@
-"""What runs in the account and region, whoever launched it: it uses up reservations, savings plans and quotas."""
+"""Running instances of the account in one region, and its vCPU quotas.
+
+Instances of other users count as well: they use the same quotas, reservations and savings plans.
+"""
 
 from __future__ import annotations
 
@@ -18,21 +21,20 @@ PAGE = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningInstance:
-    """One machine. ``in_capacity_reservation``: it stands in a capacity reservation, which already counts it."""
-
     zone: str
     type_name: str
     vcpus: float
     spot: bool
     in_capacity_reservation: bool = False
+    """Whether it runs in a capacity reservation, which already counts it."""
     token: str = ""
-    """Of our own machines, the launch token."""
+    """The launch token if it is HCloud's instance, else ""."""
 
 
 def read_running(clients: Clients) -> tuple[RunningInstance, ...]:
-    """List the machines that are pending or running. Raises ProviderUnavailable, Throttled."""
+    """List pending and running instances. Raises ProviderUnavailable, Throttled."""
     filters = [{"Name": "instance-state-name", "Values": ["pending", "running"]}]
-    with translating_errors(Call.READ, "counting the account's machines"):
+    with translating_errors(Call.READ, "listing the account's instances"):
         paginator = clients.reading().get_paginator("describe_instances")
         pages = paginator.paginate(Filters=filters, PaginationConfig={"PageSize": PAGE})
         return tuple(
@@ -80,8 +82,8 @@ QUOTAS: Mapping[str, Mapping[str, str]] = {
 }
 """Service Quotas codes by market and class of types; all count vCPUs of the region.
 
-Each code was compared with the tables "On-Demand Instance quotas" and "Spot Instance quotas" of Amazon's "EC2 Instance
-Types" guide (ec2-instance-quotas), which links every quota by its code.
+Source: the tables "On-Demand Instance quotas" and "Spot Instance quotas" of Amazon's "EC2 Instance Types" guide
+(ec2-instance-quotas), which links every quota by its code.
 """
 _OWN_CLASS = {"f": "f", "g": "g", "gr": "g", "vt": "g", "p": "p", "x": "x", "inf": "inf", "trn": "trn", "dl": "dl",
               "hpc": "hpc", "u": "u"}  # fmt: skip
@@ -90,8 +92,8 @@ _OWN_CLASS = {"f": "f", "g": "g", "gr": "g", "vt": "g", "p": "p", "x": "x", "inf
 def quota_of(type_name: str, market: Market) -> tuple[str, str]:
     """Return market and class of the quota that a type's vCPUs count against.
 
-    Reserved machines are on-demand ones. Classes are ``standard`` (A, C, D, H, I, M, R, T, Z) or a family's own; P5 has
-    one of its own on the spot market only.
+    Reserved instances count as on-demand ones. Classes are ``standard`` (A, C, D, H, I, M, R, T, Z) or a family's
+    own; P5 has one of its own on the spot market only.
     """
     found = re.match(r"([a-z]+)(\d*)", type_name)
     letters, generation = found.groups() if found else ("", "")
@@ -103,14 +105,14 @@ def quota_of(type_name: str, market: Market) -> tuple[str, str]:
 def read_quotas(clients: Clients, type_names: Iterable[str]) -> dict[tuple[str, str], float]:
     """Return the account's vCPU quotas by market and class, for the classes of these types.
 
-    Raises ProviderUnavailable, Throttled where they cannot be read.
+    Raises ProviderUnavailable, Throttled.
     """
     found = {}
     quotas = {quota_of(name, market) for name in type_names for market in (Market.ON_DEMAND, Market.SPOT)}
     with translating_errors(Call.READ, "reading quotas"):
         for market, kind in sorted(quotas):
             code = QUOTAS[market].get(kind)
-            if code is None:  # machines of this class cannot be had on that market
+            if code is None:  # this class is not sold on that market
                 continue
             answer = clients.reading("service-quotas").get_service_quota(ServiceCode="ec2", QuotaCode=code)
             value = answer.get("Quota", {}).get("Value")
@@ -120,7 +122,7 @@ def read_quotas(clients: Clients, type_names: Iterable[str]) -> dict[tuple[str, 
 
 
 def vcpus_used(running: Iterable[RunningInstance], vcpus_of: Mapping[str, float]) -> Counter[tuple[str, str]]:
-    """Return vCPUs in use by market and class; if EC2 does not state a machine's, its type's count."""
+    """Return vCPUs in use by market and class. If EC2 does not report an instance's vCPUs, those of its type count."""
     used: Counter[tuple[str, str]] = Counter()
     for each in running:
         vcpus = each.vcpus or vcpus_of.get(each.type_name, 0.0)

@@ -1,4 +1,4 @@
-"""What can be had now in one region, at which price; each part is read again when it has become old."""
+"""Current offers of one region: types, zones and markets with prices and availability. Each part is cached."""
 
 from __future__ import annotations
 
@@ -22,17 +22,19 @@ BILLING_MINIMUM_S = 60.0
 
 @dataclass(slots=True)
 class _Cache:
-    """What was read, and when."""
-
     region_info: RegionInfo | None = None
+    """Types, zones and image, or None before the first read."""
     region_read_at: float = float("-inf")
     spot: Mapping[tuple[str, str], Price] = field(default_factory=dict)
+    """Spot prices by zone and type."""
     market_read_at: float = float("-inf")
+    """When spot prices, usage and commitments were last read (Unix seconds)."""
     recount_due: bool = False
+    """Whether instances were terminated since usage was last read."""
 
 
 class Ec2Catalog:
-    """Reads lazily; answers from memory until a part is too old. ``troubles``: what could not be read, by part."""
+    """Offers of one region, read lazily and served from a cache until a part is too old. Thread-safe."""
 
     def __init__(self, provider: str, settings: Ec2Settings, clients: Clients, clock: Clock) -> None:
         self._provider, self._settings, self._clients, self._clock = provider, settings, clients, clock
@@ -42,7 +44,10 @@ class Ec2Catalog:
         self._inventory = Inventory()
 
     def region_info(self) -> RegionInfo:
-        """Return the region as it is. Raises ProviderUnavailable, Throttled."""
+        """Return types, zones and image of the region, read again every ``types_every_s``.
+
+        Raises ProviderUnavailable, Throttled.
+        """
         with self._lock:
             now = self._clock.now()
             if self._cache.region_info is None or now >= self._cache.region_read_at + self._settings.types_every_s:
@@ -53,7 +58,10 @@ class Ec2Catalog:
             return self._cache.region_info
 
     def offers(self) -> tuple[Offer, ...]:
-        """Return everything that has a price, sorted by key. Raises ProviderUnavailable, Throttled."""
+        """Return an offer for every type, zone and market with a known price, sorted by key.
+
+        Raises ProviderUnavailable, Throttled.
+        """
         with self._lock:
             region, on_demand = self.region_info(), self._prices.on_demand()
             self._read_markets(region, on_demand)
@@ -66,24 +74,28 @@ class Ec2Catalog:
             return tuple(sorted(found, key=lambda each: each.key))
 
     def price_usd_per_h(self, zone: str, type_name: str, market: Market) -> float | None:
-        """Return the present price as last read; None where none is known, or where it is what it was at the launch."""
+        """Return the last known price of an instance, or None if the price at its launch should be used instead."""
         with self._lock:
-            if market is Market.RESERVED:  # which of them covers a machine is Amazon's to say
+            if market is Market.RESERVED:  # AWS alone knows which commitment covers an instance
                 return None
             try:
                 price = self._price(zone, type_name, market, self._prices.on_demand())
-            except ProviderUnavailable:  # what a machine cost at its launch is on its tag
+            except ProviderUnavailable:  # the tag of the instance holds its price at launch
                 return None
             return price.usd_per_h if price is not None else None
 
     def count_launch(self, token: str, offer: Offer) -> str:
-        """Count a launch until what runs is read again; return what it lacks: "reserved", "quota" or "" (nothing)."""
+        """Count a launch against quotas and commitments until usage is read again.
+
+        Returns what is exhausted: ``"reserved"`` (no prepaid capacity is left), ``"quota"``, or "" if there is
+        room. A token counts once.
+        """
         with self._lock:
             zone, name, inventory = offer.zone, offer.instance_type.name, self._inventory
             if inventory.is_counted(token):
                 return ""
             paid, left = inventory.prepaid(zone, name), inventory.quota_left(name, offer.market)
-            if left is not None and left <= 0:  # something may have ended since it was counted
+            if left is not None and left <= 0:  # instances may have ended since usage was read
                 inventory.read_running(self._clients, self._clock.now())
                 left = inventory.quota_left(name, offer.market)
             inventory.count_launch(token, Launched(zone, name, offer.market, self._clock.now()))
@@ -92,27 +104,30 @@ class Ec2Catalog:
             return "quota" if left is not None and left <= 0 else ""
 
     def uncount_launch(self, token: str) -> None:
-        """Count it no more: it was not launched."""
+        """Undo :meth:`count_launch`: nothing was launched."""
         with self._lock:
             self._inventory.uncount_launch(token)
 
     def request_recount(self) -> None:
-        """Read at the next look what runs: some of it was just ended."""
+        """Read usage again at the next refresh, because instances were terminated."""
         with self._lock:
             self._cache.recount_due = True
 
     def capacity_reservation(self, zone: str, type_name: str) -> CapacityReservation | None:
-        """Return the capacity reservation that a machine is to be put into, if there is one."""
+        """Return the capacity reservation to launch into, or None."""
         with self._lock:
             return self._inventory.capacity_reservation(zone, type_name)
 
     def read_unread_parts(self) -> None:
-        """Read what was never read, so that a launch can be judged right after a start. Raises like ``offers``."""
+        """Read every part that was never read, so that a launch can be checked right after a start.
+
+        Raises like ``offers``.
+        """
         with self._lock:
             self._read_markets(self.region_info(), self._prices.on_demand(), only_if_never_read=True)
 
     def known_zones(self) -> tuple[str, ...]:
-        """Return the zones in use as far as they are known, without asking; else the region."""
+        """Return the known zones without any call; the region's name if none is known yet."""
         region = self._cache.region_info
         return tuple(sorted(region.subnets)) if region is not None else self._settings.zones or (self._settings.region,)
 
@@ -123,12 +138,12 @@ class Ec2Catalog:
 
     @property
     def read_errors(self) -> Mapping[str, str]:
-        """What could not be read, by part."""
+        """Error messages by the part that could not be read."""
         return self._inventory.read_errors
 
     @property
     def plans(self) -> tuple[SavingsPlan, ...]:
-        """The savings plans that cover machines here."""
+        """Active savings plans that cover this region."""
         return self._inventory.plans
 
     # --------------------------------------------------------------------------------------------------------- reading

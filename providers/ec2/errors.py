@@ -1,7 +1,7 @@
-"""What AWS says when it does not do what was asked, to_provider_error into the reaction it calls for (``hcloud.core.errors``).
+"""Maps AWS errors to the errors of ``hcloud.core.errors``, by the reaction they call for.
 
-The tables hold EC2's documented error codes. A code that is in none of them counts as a wrong request when its HTTP
-status is 4xx; with 5xx, or without any answer, the outcome of a write is unknown.
+The tables hold EC2's documented error codes. An unlisted code counts as a rejected request if its HTTP status is 4xx.
+With 5xx, or without a response, the outcome of a write is unknown.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ RETRY_AFTER_S = 2.0
 
 
 class Call(StrEnum):
-    """What a call does; the same trouble means different things."""
+    """Whether a call reads or writes; the same error then means different things."""
 
     READ = "read"
     WRITE = "write"
@@ -67,7 +67,7 @@ OVER_QUOTA = frozenset(
         "PrivateIpAddressLimitExceeded", "PendingVerification", "MaxScheduledInstanceCapacityExceeded",
     }
 )  # fmt: skip
-# Nothing was done, and nothing is wrong with the request: credentials or clock must be mended, then it will work.
+# Nothing was done and the request is fine: credentials or the clock must be fixed, then a retry works.
 NOT_AUTHENTICATED = frozenset(
     {
         "AuthFailure", "InvalidClientTokenId", "ExpiredToken", "ExpiredTokenException", "RequestExpired",
@@ -97,14 +97,16 @@ LIBRARY_ERRORS = (ClientError, BotoCoreError, ResponseParserError)
 
 
 def error_code(error: Exception) -> str:
-    """Return AWS's code of an error, or ""."""
+    """Return AWS's error code, or "" if there is none."""
     response: Mapping[str, Any] = getattr(error, "response", None) or {}
     return str(response.get("Error", {}).get("Code", ""))
 
 
 def to_provider_error(error: Exception, call: Call, what: str) -> ProviderError:
-    """Return what to raise for one of LIBRARY_ERRORS; ``what`` names the caller and the call, e.g. ``"ec2: listing
-    machines"``."""
+    """Return the ProviderError for one of LIBRARY_ERRORS. ``what`` names provider and call, e.g.
+
+    ``"ec2: listing instances"``.
+    """
     if isinstance(error, ClientError):
         return _from_response(error, call, what)
     if call is Call.READ or isinstance(error, _NOT_SENT):
@@ -126,7 +128,7 @@ def _from_response(error: ClientError, call: Call, what: str) -> ProviderError:
         return InsufficientCapacity(text)
     if code in OVER_QUOTA:
         return QuotaExceeded(text)
-    # 5xx, or a status and a body that do not fit each other (a proxy's error page).
+    # 5xx, or a status that does not fit the body (a proxy's error page).
     if status >= 500 or status < 400:
         return OutcomeUnknown(text)
     return LaunchRejected(text)
@@ -134,7 +136,7 @@ def _from_response(error: ClientError, call: Call, what: str) -> ProviderError:
 
 def _message(error: ClientError) -> str:
     message = str(error.response.get("Error", {}).get("Message", ""))
-    # An encoded copy of the policy decision, of no use to readers.
+    # The encoded policy decision is of no use to readers.
     return message.split(" Encoded authorization failure message:")[0][:500]
 
 
@@ -144,7 +146,7 @@ def _one_line(error: Exception) -> str:
 
 @contextmanager
 def translating_errors(call: Call, what: str) -> Iterator[None]:
-    """Translate what goes wrong inside."""
+    """Raise library errors of the block as ProviderErrors."""
     try:
         yield
     except LIBRARY_ERRORS as error:

@@ -1,4 +1,4 @@
-"""Spot interruption warnings from a queue: EventBridge puts them there, we keep what they say before we delete them."""
+"""Spot interruption warnings from an SQS queue that EventBridge fills. They are stored before they are deleted."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from providers.ec2.clients import Clients
 from providers.ec2.errors import Call, translating_errors
 
 NOTICE_S = 120.0
-"""Amazon takes a spot machine back two minutes after its warning."""
+"""EC2 interrupts a spot instance two minutes after its warning."""
 DETAIL_TYPE = "EC2 Spot Instance Interruption Warning"
 MESSAGES_PER_CALL = 10
 CALLS_PER_POLL = 20
@@ -23,9 +23,10 @@ FORGET_AFTER_S = 86_400.0
 
 
 class InterruptionNotices:
-    """When machines are taken back, by provider id. What was read outlives the daemon in a file.
+    """Interruption times by provider id, kept in a file that survives a restart of the daemon.
 
-    Messages of other machines and other kinds are deleted too: the queue must be this deployment's own.
+    Messages of other instances and of other kinds are deleted as well: the queue must belong to this deployment
+    alone.
     """
 
     def __init__(self, clients: Clients, queue_url: str | None, state_dir: Path) -> None:
@@ -36,7 +37,10 @@ class InterruptionNotices:
         self.error = ""
 
     def poll(self, now: float) -> Mapping[str, float]:
-        """Read the queue; return all known times. A queue that does not answer is only noted in ``trouble``."""
+        """Read the queue and return all known interruption times.
+
+        A queue that cannot be read is only reported in ``error``.
+        """
         with self._lock:
             if self._queue_url:
                 try:
@@ -60,11 +64,11 @@ class InterruptionNotices:
 
     def _delete(self, messages: Iterable[Mapping[str, Any]]) -> None:
         entries = [{"Id": str(n), "ReceiptHandle": each["ReceiptHandle"]} for n, each in enumerate(messages)]
-        with translating_errors(Call.READ, "deleting from the interruption queue"):  # harmless to repeat
+        with translating_errors(Call.READ, "deleting from the interruption queue"):  # deleting twice is harmless
             self._clients.reading("sqs").delete_message_batch(QueueUrl=self._queue_url, Entries=entries)
 
     def _record(self, found: Mapping[str, float], now: float) -> None:
-        """Add what is new, durably; the first warning of a machine counts, as repeats come late."""
+        """Add new warnings durably. The first warning of an instance counts, since repeats arrive late."""
         kept = {key: at for key, at in self._known.items() if at > now - FORGET_AFTER_S}
         for key, at in found.items():
             kept.setdefault(key, at)
@@ -86,7 +90,7 @@ class InterruptionNotices:
 
 
 def read_warning(body: str) -> tuple[str, float] | None:
-    """Return instance id and the time it is taken back, or None for a message of another kind."""
+    """Return instance id and interruption time (Unix seconds), or None for a message of another kind."""
     try:
         event = json.loads(body)
         if event["detail-type"] != DETAIL_TYPE:

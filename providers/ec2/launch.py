@@ -28,12 +28,12 @@ class LaunchBuilder:
     def run_instances_arguments(
         self, request: LaunchRequest, region: RegionInfo, reservation: CapacityReservation | None
     ) -> dict[str, Any]:
-        """Return the arguments of RunInstances. The same request gives the same arguments, as its client token requires.
+        """Return the arguments of RunInstances. A repeated request gives equal arguments, as its client token requires.
 
         ``reservation``: the capacity reservation to launch into, if any.
 
-        Raises ProviderUnavailable, Throttled: the worker's credential could not be published. Raises LaunchRejected:
-        the user data is too long, or the engine cannot be reached from an instance.
+        Raises ProviderUnavailable, Throttled: the worker's credential could not be published. Raises
+        LaunchRejected: the user data is too long, or the engine cannot be reached from an instance.
         """
         tags = tags_of(request, self._settings)
         return {

@@ -1,4 +1,4 @@
-"""Several regions as one provider, futures at the same time; one that does not answer takes nothing from the others."""
+"""Several EC2 regions as one provider, called in parallel. A region that fails does not affect the others."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ T = TypeVar("T")
 
 
 class Ec2Regions:
-    """One ``Ec2Provider`` per region. Which region an id is in is remembered; ids never seen are futures of all."""
+    """One ``Ec2Provider`` per region. It remembers each instance's region; unknown ids go to every region."""
 
     def __init__(
         self, name: str, settings: Mapping[str, Ec2Settings], clock: Clock, owner: str, state_dir: str
     ) -> None:
-        """Raises ConfigError: a named profile or the state directory is not usable."""
+        """Create the regions' providers. Raises ConfigError: a profile or state directory is unusable."""
         self.name = name
         self.regions = {
             region: Ec2Provider(name, each, clock, owner, str(Path(state_dir, region)))
@@ -38,7 +38,7 @@ class Ec2Regions:
         self._errors: dict[str, str] = {}
 
     def offers(self) -> tuple[Offer, ...]:
-        """Return the offers of all regions; those of one that does not answer are its last ones."""
+        """Return the offers of all regions; a region that fails contributes its last known ones."""
         results, errors = self._call_all(lambda each: each.offers())
         self._offers |= results
         self._errors = {region: str(error) for region, error in errors.items()}
@@ -47,17 +47,19 @@ class Ec2Regions:
         return tuple(sorted((o for offers in self._offers.values() for o in offers), key=lambda each: each.key))
 
     def launch(self, request: LaunchRequest) -> CloudInstance:
-        """Launch in the region of the offer."""
+        """Launch in the region of the offer. Raises LaunchRejected for a region that is not configured."""
         region = self.regions.get(request.offer.region)
         if region is None:
-            raise LaunchRejected(f"{self.name} does not use {request.offer.region}; it uses {', '.join(self.regions)}")
+            raise LaunchRejected(
+                f"{self.name} is not configured for {request.offer.region}; its regions: {', '.join(self.regions)}"
+            )
         machine = region.launch(request)
         with self._lock:
             self._region_of[machine.provider_id] = request.offer.region
         return machine
 
     def instances(self, owner: str) -> Listing:
-        """List the machines of all regions; one that does not answer makes the listing incomplete."""
+        """List the instances of all regions. A region that fails makes the listing incomplete."""
         results, errors = self._call_all(lambda each: each.instances(owner))
         if not results:
             raise next(iter(errors.values()))
@@ -73,7 +75,7 @@ class Ec2Regions:
         )
 
     def terminate(self, provider_ids: Sequence[str]) -> None:
-        """Begin to end machines, each where it is."""
+        """Terminate instances, each in its region."""
         with self._lock:
             known = {each: self._region_of.get(each) for each in provider_ids}
         ids_by_region = {
@@ -84,22 +86,22 @@ class Ec2Regions:
             raise next(iter(errors.values()))
 
     def examine(self) -> Sequence[Finding]:
-        """Look every region over; each finding names its region, and one that is in error hides no other."""
+        """Check every region. Each finding names its region; one that fails hides no other."""
         results, errors = self._call_all(lambda each: each.examine())
         found = [replace(each, check=f"{each.check} {region}") for region in results for each in results[region]]
-        do = "see that the region's endpoint is reached"
+        do = "make sure that the region's endpoint is reachable"
         return [
             *found,
             *(Finding(check=f"region {name}", verdict="fail", finding=str(e), do=do) for name, e in errors.items()),
         ]
 
     def facts(self) -> Mapping[str, str]:
-        """Say what each region says."""
+        """Return the facts of every region, with the region in each key."""
         found = {f"{region} {key}": text for region, each in self.regions.items() for key, text in each.facts().items()}
         return found | {f"{region} unread": text for region, text in self._errors.items()}
 
     def _call_all(self, call: Callable[[Ec2Provider], T]) -> tuple[dict[str, T], dict[str, ProviderError]]:
-        """Ask all regions at once; return answers and errors by region."""
+        """Call all regions in parallel; return results and errors by region."""
         results: dict[str, T] = {}
         errors: dict[str, ProviderError] = {}
         with ThreadPoolExecutor(len(self.regions), "ec2-regions") as pool:

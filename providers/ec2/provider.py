@@ -1,4 +1,4 @@
-"""The Provider port on one region of Amazon EC2."""
+"""Provider port for one region of Amazon EC2: offers, launches, listings and terminations."""
 
 from __future__ import annotations
 
@@ -49,14 +49,13 @@ _INSTANCE_ID = re.compile(r"i-[0-9a-f]{8,17}")
 
 
 class Ec2Provider:
-    """Machines of one region. Nothing of the daemon's is needed to end them: each ends itself at its expiry.
+    """Instances of one region. Each terminates itself at its expiry, without the daemon.
 
-    The state directory only saves calls (which tokens were sent) and keeps interruption warnings; losing it is
-    harmless.
+    The state directory caches which tokens were sent and holds interruption warnings. Losing it is harmless.
     """
 
     def __init__(self, name: str, settings: Ec2Settings, clock: Clock, owner: str, state_dir: str) -> None:
-        """Raises ConfigError: a named profile or the state directory is not usable."""
+        """Create the provider without any call. Raises ConfigError: the profile or the state directory is unusable."""
         self.name = name
         self.settings = settings
         self.launches_at_once = settings.launches_at_once
@@ -75,14 +74,15 @@ class Ec2Provider:
 
     # ---------------------------------------------------------------------------------------------------------- offers
     def offers(self) -> tuple[Offer, ...]:
-        """Return every type in every zone and market that has a price."""
+        """Return an offer for every type, zone and market with a known price."""
         return self._catalog.offers()
 
     # ---------------------------------------------------------------------------------------------------------- launch
     def launch(self, request: LaunchRequest) -> CloudInstance:
-        """Launch one machine under the request's token; see the port for what each error means.
+        """Launch one instance under the request's token; the port documents the errors.
 
-        A token that was sent before is looked up first: Amazon forgets tokens after a day or so.
+        The instance of a token that was sent before is looked up first: EC2 forgets client tokens after about a
+        day.
         """
         repeated = self._sent.contains(request.token)
         if repeated:
@@ -96,23 +96,23 @@ class Ec2Provider:
             try:
                 return self._run_instances(request, arguments)
             except (InsufficientCapacity, QuotaExceeded, LaunchRejected):
-                if not repeated:  # certainly nothing was launched; of an earlier try that is not known
+                if not repeated:  # this attempt launched nothing; an earlier one may have
                     self._sent.forget(request.token)
                 raise
 
     @contextmanager
     def _counting(self, request: LaunchRequest, *, repeated: bool) -> Iterator[None]:
-        """Count the machine against quotas and what is reserved before it is asked for: others are launched meanwhile.
+        """Count the launch against quotas and commitments before it is sent, since other launches run concurrently.
 
-        Raises InsufficientCapacity, QuotaExceeded where nothing is left. A repeated launch may have used up the last
-        one itself, so that is not held against it.
+        Raises InsufficientCapacity or QuotaExceeded if nothing is left. Not for a repeated launch, which may
+        itself have used the last unit.
         """
         try:
             missing = self._catalog.count_launch(request.token, request.offer)
             if missing == "reserved" and not repeated:
                 raise InsufficientCapacity(f"{self.name}: every reserved {_label(request.offer)} is in use")
             if missing == "quota" and not repeated:
-                raise QuotaExceeded(f"{self.name}: the account's vCPU quota has no room for {_label(request.offer)}")
+                raise QuotaExceeded(f"{self.name}: the account's vCPU quota does not allow {_label(request.offer)}")
             yield
         except OutcomeUnknown:
             raise
@@ -121,7 +121,7 @@ class Ec2Provider:
             raise
 
     def _run_instances(self, request: LaunchRequest, arguments: Mapping[str, Any]) -> CloudInstance:
-        """Send the arguments once."""
+        """Send the request once."""
         what = f"{self.name}: launch of {_label(request.offer)}"
         try:
             answer = self.clients.writing().run_instances(**arguments)
@@ -132,14 +132,14 @@ class Ec2Provider:
         except LIBRARY_ERRORS as error:
             raise to_provider_error(error, Call.WRITE, what) from error
         if not answer.get("Instances"):
-            raise OutcomeUnknown(f"{what}: the answer names no machine")
+            raise OutcomeUnknown(f"{what}: the response contains no instance")
         return self._require_same_launch(request, self._to_cloud_instance(answer["Instances"][0], {}))
 
     def _check_request(self, request: LaunchRequest) -> None:
-        """Refuse what cannot be launched, before anything is sent."""
+        """Reject an invalid request before anything is sent."""
         offer, type_name = request.offer, request.offer.instance_type.name
         if not (request.owner and request.instance_id and request.token):
-            raise LaunchRejected(f"{self.name}: a machine needs an owner, an instance id and a token")
+            raise LaunchRejected(f"{self.name}: a launch needs an owner, an instance id and a token")
         if request.expires_at <= self._clock.now():
             raise LaunchRejected(f"{self.name}: {request.instance_id} would expire before it is launched")
         region = self._catalog.region_info()
@@ -160,17 +160,19 @@ class Ec2Provider:
         return self._builder.run_instances_arguments(request, self._catalog.region_info(), reservation)
 
     def _find_earlier_launch(self, request: LaunchRequest, error: ClientError) -> CloudInstance:
-        """EC2 knows the token, from a request with other words or of a machine that has ended: find that machine."""
+        """Find the instance of a token that EC2 knows from a different request or from an instance that has ended."""
         known = self._find(request)
         if known is not None:
             return known
         if error_code(error) == TOKEN_ENDED:
-            raise LaunchRejected(f"{self.name}: the machine of {request.instance_id} has ended and is listed no more")
-        raise OutcomeUnknown(f"{self.name}: the machine of {request.instance_id} is known but not listed yet")
+            raise LaunchRejected(
+                f"{self.name}: the instance of {request.instance_id} has ended and is no longer listed"
+            )
+        raise OutcomeUnknown(f"{self.name}: the instance of {request.instance_id} exists but is not listed yet")
 
     def _find(self, request: LaunchRequest) -> CloudInstance | None:
-        """Return the machine of the request's token, if EC2 lists it (a new one may be missing for a while)."""
-        with translating_errors(Call.READ, f"{self.name}: looking for the machine of {request.instance_id}"):
+        """Return the instance of the request's token if EC2 lists it; a new one may be missing for a while."""
+        with translating_errors(Call.READ, f"{self.name}: looking up the instance of {request.instance_id}"):
             found = list(self._described([{"Name": f"tag:{TOKEN}", "Values": [request.token]}]))
         if not found:
             return None
@@ -187,12 +189,12 @@ class Ec2Provider:
 
     # --------------------------------------------------------------------------------------------------------- listing
     def instances(self, owner: str) -> Listing:
-        """List an owner's machines; when a later page fails, what came before is returned as incomplete."""
+        """List an owner's instances. If a later page fails, the pages before it are returned as incomplete."""
         notices = self._notices.poll(self._clock.now())
         found: dict[str, CloudInstance] = {}
         complete = True
         try:
-            with translating_errors(Call.READ, f"{self.name}: listing machines"):
+            with translating_errors(Call.READ, f"{self.name}: listing instances"):
                 for machine in self._described([{"Name": f"tag:{OWNER}", "Values": [owner]}]):
                     found[str(machine["InstanceId"])] = self._to_cloud_instance(machine, notices)
         except ProviderError:
@@ -200,7 +202,7 @@ class Ec2Provider:
                 raise
             complete = False
         else:
-            # EC2 lists what ended for about an hour; nobody asks about it after that.
+            # EC2 lists terminated instances for about an hour; forget them afterwards.
             self._ended = {key: at for key, at in self._ended.items() if key in found}
         return Listing(
             instances=tuple(found[key] for key in sorted(found)),
@@ -226,7 +228,7 @@ class Ec2Provider:
 
     # ------------------------------------------------------------------------------------------------------------- end
     def terminate(self, provider_ids: Sequence[str]) -> None:
-        """Begin to end machines, in batches; those EC2 does not know are left out of the next try."""
+        """Terminate instances, in batches. Ids that EC2 does not know are dropped from the batch."""
         ids = [each for each in dict.fromkeys(provider_ids) if _INSTANCE_ID.fullmatch(each)]
         errors = [
             provider_error
@@ -238,7 +240,10 @@ class Ec2Provider:
             raise errors[0]
 
     def _terminate(self, ids: Sequence[str]) -> list[ProviderError]:
-        """Return what went wrong. A batch that is refused as a whole is halved, so that one machine spoils no other."""
+        """Return the errors.
+
+        A batch that is rejected as a whole is halved, so that one bad id blocks no other instance.
+        """
         if not ids:
             return []
         try:
@@ -248,24 +253,24 @@ class Ec2Provider:
             known = [each for each in ids if each not in named]
             if error_code(error) in NO_SUCH_INSTANCE and len(known) < len(ids):
                 return self._terminate(known)
-            provider_error = to_provider_error(error, Call.WRITE, f"{self.name}: end of {len(ids)} machines")
+            provider_error = to_provider_error(error, Call.WRITE, f"{self.name}: terminating {len(ids)} instances")
             if isinstance(provider_error, LaunchRejected) and len(ids) > 1:
                 half = len(ids) // 2
                 return [*self._terminate(ids[:half]), *self._terminate(ids[half:])]
             return [provider_error]
         except LIBRARY_ERRORS as error:
-            return [to_provider_error(error, Call.WRITE, f"{self.name}: end of {len(ids)} machines")]
+            return [to_provider_error(error, Call.WRITE, f"{self.name}: terminating {len(ids)} instances")]
         return []
 
     def examine(self) -> Sequence[Finding]:
-        """Look the account over, without any effect."""
+        """Check the account without side effects."""
         return tuple(check_account(self.clients, self.settings, self._catalog, self._clock, self._dry_run_arguments))
 
     def _dry_run_arguments(self) -> Mapping[str, Any]:
-        """Return the arguments of a launch that is only tried: the cheapest on-demand machine there is."""
+        """Return launch arguments for the dry run: the cheapest on-demand instance."""
         plain = [each for each in self.offers() if each.market is Market.ON_DEMAND]
         if not plain:
-            raise ProviderUnavailable(f"{self.name}: there is nothing on demand to try a launch with")
+            raise ProviderUnavailable(f"{self.name}: no on-demand offer to test a launch with")
         return self._run_instances_arguments(
             LaunchRequest(
                 token=str(uuid.uuid4()),
@@ -277,7 +282,7 @@ class Ec2Provider:
         )
 
     def facts(self) -> Mapping[str, str]:
-        """Say which region and image, what the account may rent, and what could not be read; without any call."""
+        """Return region, image, quotas and what could not be read, without any call."""
         settings = self.settings
         facts = {
             "region": settings.region,
@@ -290,7 +295,7 @@ class Ec2Provider:
         for (market, kind), vcpus in sorted(self._catalog.quotas.items()):
             facts[f"quota {market} {kind}"] = f"{vcpus:g} vCPU"
         for plan in self._catalog.plans:
-            facts[f"savings plan {plan.id}"] = f"{plan.usd_per_h:g} USD/h, used before on-demand machines"
+            facts[f"savings plan {plan.id}"] = f"{plan.usd_per_h:g} USD/h, used before on-demand instances"
         for part, error in self._catalog.read_errors.items():
             facts[f"unread {part}"] = error
         if self._notices.error:
@@ -299,9 +304,9 @@ class Ec2Provider:
 
 
 _CREDENTIAL_FACTS = {
-    "ssm": "workers fetch their key from an encrypted parameter",
-    "user_data": "the worker's key stands in the user data, readable by whoever may describe machines",
-    "image": "the image holds the worker's key",
+    "ssm": "workers read their key from an encrypted parameter",
+    "user_data": "user data contains the worker's key, readable by everyone who may describe instances",
+    "image": "the image contains the worker's key",
 }
 
 

@@ -1,4 +1,4 @@
-"""What a region has for us: subnets by zone, the machine image, types and where they can be had."""
+"""What a region provides: subnets by zone, the machine image, and instance types with the zones that offer them."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from providers.ec2.settings import Ec2Settings
 
 SYSTEM_MEMORY_SHARE = 0.06
 SYSTEM_MEMORY_MIB_MIN = 320
-"""Memory that never reaches units: the kernel's own, the system and the worker."""
+"""Memory that is not available to units: kernel, system services and the worker use it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Image:
-    """A machine image as launches need it."""
+    """The parts of a machine image that launches need."""
 
     id: str
     root_device: str
@@ -29,16 +29,22 @@ class Image:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegionInfo:
-    """A region as last read. ``subnets`` by zone; ``offered`` are pairs of zone and type."""
+    """A region as last read."""
 
     subnets: Mapping[str, str]
+    """Subnet id by zone."""
     image: Image
     types: Mapping[str, InstanceType]
+    """Usable instance types by name."""
     offered: frozenset[tuple[str, str]]
+    """Pairs of zone and type that the region offers."""
 
 
 def read_region_info(clients: Clients, settings: Ec2Settings, provider: str) -> RegionInfo:
-    """Ask for everything. Raises Throttled; ProviderUnavailable, also where settings name what is not there."""
+    """Read subnets, image and types. Raises Throttled;
+
+    ProviderUnavailable, also if a configured resource does not exist.
+    """
     with translating_errors(Call.READ, f"{provider}: reading subnets, image and types of {settings.region}"):
         subnets = _subnets(clients, settings, provider)
         return RegionInfo(
@@ -60,9 +66,7 @@ def _subnets(clients: Clients, settings: Ec2Settings, provider: str) -> dict[str
         if not settings.zones or zone in settings.zones:
             found.setdefault(zone, str(subnet["SubnetId"]))
     if not found:
-        raise ProviderUnavailable(
-            f"{provider}: no subnet in {settings.region} for the zones set; name some in `subnets`"
-        )
+        raise ProviderUnavailable(f"{provider}: no subnet in {settings.region} for the configured zones; set `subnets`")
     return found
 
 
@@ -73,7 +77,7 @@ def _image(clients: Clients, settings: Ec2Settings, provider: str) -> Image:
         image_id = clients.reading("ssm").get_parameter(Name=name)["Parameter"]["Value"]
     images = clients.reading().describe_images(ImageIds=[image_id])["Images"]
     if not images:
-        raise ProviderUnavailable(f"{provider}: there is no image {image_id} in {settings.region}")
+        raise ProviderUnavailable(f"{provider}: image {image_id} does not exist in {settings.region}")
     image = images[0]
     if image.get("Architecture", settings.architecture) != settings.architecture:
         raise ProviderUnavailable(
@@ -97,7 +101,7 @@ def _types(clients: Clients, settings: Ec2Settings, provider: str) -> dict[str, 
 
 
 def _usable(description: Mapping[str, Any], settings: Ec2Settings) -> bool:
-    # Checked here as well: an endpoint that ignored a filter must not widen what is on offer.
+    # Checked again: an endpoint that ignores a filter must not widen the offers.
     named = any(fnmatch.fnmatchcase(description["InstanceType"], pattern) for pattern in settings.instance_types)
     right = settings.architecture in description.get("ProcessorInfo", {}).get("SupportedArchitectures", ())
     small = description["VCpuInfo"]["DefaultVCpus"] <= settings.max_vcpus

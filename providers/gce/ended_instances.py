@@ -1,6 +1,7 @@
-"""What became of machines that are missing: Compute Engine lists a deleted machine no more, but keeps its operations.
+"""Finds out how missing instances ended, from their operations.
 
-So a preempted machine is distinguished from a lost one, and its end is known to the second.
+Compute Engine does not list a deleted instance, but keeps its operations for about two weeks. They distinguish a
+preempted instance from a lost one and give the exact end.
 """
 
 from __future__ import annotations
@@ -21,19 +22,21 @@ PREEMPTED = "compute.instances.preempted"
 PREEMPT_NOTICE_S = 30.0
 REPORTED_FOR_S = 600.0
 MAX_LOOKUPS = 50
-"""So many machines are asked about in one listing; further ones are simply absent."""
+"""Missing instances looked up per listing; further ones are just absent."""
 
 
 @dataclass(frozen=True, slots=True)
 class EndOperation:
-    """How a machine ended: the operation that did it and when it was over."""
+    """The operation that ended an instance."""
 
     kind: str
+    """Type of the operation."""
     at: float
+    """When it finished (Unix seconds)."""
 
 
 def end_of(operations: Sequence[compute.Operation]) -> EndOperation | None:
-    """Return the end in a machine's operations, oldest first: the first that took it away."""
+    """Return the first operation that ended the instance, or None. ``operations``: oldest first."""
     for each in operations:
         ends_it = each.operation_type == PREEMPTED or any(
             word in each.operation_type.lower() for word in ("delete", "terminate", "stop")
@@ -45,7 +48,7 @@ def end_of(operations: Sequence[compute.Operation]) -> EndOperation | None:
 
 
 class EndedInstances:
-    """Remembers the machines listed last, and reports those that have been missing for a while."""
+    """Remembers the last listing and reports instances that have since ended."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
@@ -54,10 +57,7 @@ class EndedInstances:
         self._stopping: dict[str, CloudInstance] = {}
 
     def preempted(self, stopping: Sequence[CloudInstance], owner: str) -> dict[str, CloudInstance]:
-        """Return by id those machines that stop, though HCloud did not ask for it, because they are taken back.
-
-        Each machine is asked about once.
-        """
+        """Return by id the stopping instances that Compute Engine preempts. Each is looked up once."""
         known = {each.provider_id: self._stopping.get(each.provider_id) for each in stopping}
         new = [each for each in stopping if known[each.provider_id] is None]
         for zone in sorted({each.zone for each in new}):
@@ -76,7 +76,7 @@ class EndedInstances:
         return found
 
     def ended_since(self, listed: Mapping[str, CloudInstance], owner: str, now: float) -> tuple[CloudInstance, ...]:
-        """Take a complete listing; return the machines of earlier ones that are known to have ended, with their end."""
+        """Take a complete listing. Return earlier listed instances that are known to have ended, with their end."""
         missing = [each for key, each in self._last.items() if key not in listed][:MAX_LOOKUPS]
         for zone in sorted({each.zone for each in missing}):
             self._find_ends(zone, [each for each in missing if each.zone == zone], owner, now)
@@ -98,7 +98,7 @@ class EndedInstances:
     def _operations(
         self, zone: str, machines: Sequence[CloudInstance], owner: str
     ) -> dict[str, list[compute.Operation]]:
-        """Operations by machine id; none where they cannot be read: the listing says enough without them."""
+        """Return operations by instance id; none if they cannot be read, since the listing is usable without."""
         names = [parsed[1] for each in machines if (parsed := parse_provider_id(each.provider_id, owner)) is not None]
         found: dict[str, list[compute.Operation]] = {}
         with suppress(ProviderError):
@@ -108,7 +108,7 @@ class EndedInstances:
 
 
 def as_ended(machine: CloudInstance, end: EndOperation, now: float) -> CloudInstance:
-    """Return the machine as ended; one that was taken back says so by ``preempt_at``."""
+    """Return the instance as terminated; ``preempt_at`` is set if it was preempted."""
     at = max(machine.launched_at, min(end.at, now))
     preempt_at = at if end.kind == PREEMPTED else machine.preempt_at
     return replace(machine, state=CloudState.TERMINATED, terminated_at=at, preempt_at=preempt_at, detail=end.kind)

@@ -1,7 +1,7 @@
-"""What Compute Engine says no with, and which error of HCloud's each is: tables, read by reaction.
+"""Maps Compute Engine errors to the errors of ``hcloud.core.errors``, by the reaction they call for.
 
-Sources: the HTTP reasons of the Compute Engine API ("Troubleshooting API errors"), and the codes that operations end
-with. A stockout is no HTTP error at all: the insert succeeds and its operation fails.
+Sources: the HTTP reasons of the Compute Engine API ("Troubleshooting API errors") and the codes of failed operations. A
+stockout is no HTTP error: the insert succeeds and its operation fails.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from hcloud.core.errors import (
 )
 
 LIBRARY_ERRORS = (core.GoogleAPIError, requests.RequestException, auth.GoogleAuthError, ParseError)
-"""All that a call of the client library raises for what lies beyond this program."""
+"""Every exception that the client library raises for external causes."""
 THROTTLE_REASONS = frozenset({"rateLimitExceeded", "userRateLimitExceeded", "concurrentLimitExceeded"})
 QUOTA_REASONS = frozenset({"quotaExceeded", "limitExceeded"})
 THROTTLED_RETRY_S = 5.0
@@ -36,7 +36,7 @@ OPERATION_ERRORS: Mapping[str, type[ProviderError]] = {
     "ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS": InsufficientCapacity,
     "RESOURCE_POOL_EXHAUSTED": InsufficientCapacity,
     "STOCKOUT": InsufficientCapacity,
-    # Seen when a spot machine is taken back while it is being made, and when a reservation has just been used up.
+    # Seen when a spot instance is preempted during creation, and when a reservation was just used up.
     "UNSUPPORTED_OPERATION": InsufficientCapacity,
     "QUOTA_EXCEEDED": QuotaExceeded,
     "RATE_LIMIT_EXCEEDED": Throttled,
@@ -44,41 +44,41 @@ OPERATION_ERRORS: Mapping[str, type[ProviderError]] = {
     "INTERNAL_ERROR": ProviderUnavailable,
     "RESOURCE_NOT_READY": ProviderUnavailable,
 }
-"""Codes of operations that failed, so that certainly nothing was launched; all others: the request itself is wrong."""
+"""Errors by code of a failed operation, which launched nothing. Other codes mean that the request is invalid."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailedOperation:
-    """How an operation failed: the first error's code and message."""
+    """The first error of a failed operation."""
 
     code: str
     message: str
 
     def as_error(self, what: str) -> ProviderError:
-        """Return the error a caller should react to."""
+        """Return the error that callers react to."""
         kind = OPERATION_ERRORS.get(self.code, LaunchRejected)
         return kind(f"{what}: {self.code}: {self.message}")
 
 
 def is_not_found(error: Exception) -> bool:
-    """Whether it says that the thing does not exist."""
+    """Return whether the error says that the resource does not exist."""
     return isinstance(error, core.NotFound)
 
 
 def is_already_exists(error: Exception) -> bool:
-    """Whether it says that a thing of that name exists already."""
+    """Return whether the error says that a resource of that name exists."""
     return isinstance(error, core.Conflict)
 
 
 def read_error(error: Exception, what: str) -> ProviderError:
-    """Return what a failed read is: it never means that nothing is there."""
+    """Return the error of a failed read. It never means that the resource does not exist."""
     if isinstance(error, core.GoogleAPICallError) and _throttled(error):
         return Throttled(f"{what}: {_message(error)}", retry_after_s=_retry_after_s(error))
     return ProviderUnavailable(f"{what}: {_message(error)}")
 
 
 def write_error(error: Exception, what: str) -> ProviderError:
-    """Return what a failed write is: carried out for certain, certainly not, or unknown."""
+    """Return the error of a failed write: not carried out, or unknown."""
     if not isinstance(error, core.GoogleAPICallError):
         kind = ProviderUnavailable if _never_sent(error) else OutcomeUnknown
         return kind(f"{what}: {_message(error)}")
@@ -110,14 +110,14 @@ def _retry_after_s(error: core.GoogleAPICallError) -> float:
 
 
 def _never_sent(error: Exception) -> bool:
-    """Whether no byte of the request can have reached the other side: there was no connection, or no credentials."""
+    """Return whether the request certainly never reached the server: no connection, or no credentials."""
     if isinstance(error, auth.GoogleAuthError):
         return True
     return any(isinstance(each, NewConnectionError | ConnectTimeoutError) for each in _nested_errors(error, 5))
 
 
 def _nested_errors(error: BaseException, depth: int) -> Iterator[BaseException]:
-    """The errors an error is made of: requests and urllib3 wrap each other in arguments and ``reason``."""
+    """Yield an error and those inside: requests and urllib3 wrap errors in arguments and ``reason``."""
     yield error
     if depth:
         parts = [*error.args, getattr(error, "reason", None), error.__cause__]

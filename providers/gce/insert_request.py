@@ -18,14 +18,17 @@ RESERVATION_KEY = "compute.googleapis.com/reservation-name"
 
 
 def body_of(request: LaunchRequest, settings: GceSettings, reservations: Sequence[str]) -> compute.Instance:
-    """Return the machine to ask for. It depends on the request alone: a repeated request id needs the same body.
+    """Return the instance to insert. It depends on the request alone: a repeated request id needs an equal body.
 
-    ``reservations`` are the names of those to use, for a RESERVED offer that must name them.
+    ``reservations``: names of the reservations to use, for a RESERVED offer that must name them.
     """
     zone = request.offer.zone
+    shielded = compute.ShieldedInstanceConfig(
+        enable_vtpm=True, enable_integrity_monitoring=True, enable_secure_boot=settings.secure_boot
+    )
     return compute.Instance(
         name=name_of(request),
-        description="Machine of an HCloud deployment; HCloud ends it",
+        description="Instance of an HCloud deployment; HCloud deletes it",
         machine_type=f"zones/{zone}/machineTypes/{request.offer.instance_type.name}",
         labels=labels_of(request, settings.labels),
         disks=[_boot_disk(request, settings)],
@@ -34,7 +37,7 @@ def body_of(request: LaunchRequest, settings: GceSettings, reservations: Sequenc
         metadata=_metadata(request, settings),
         tags=compute.Tags(items=list(settings.network_tags)) if settings.network_tags else None,
         service_accounts=_service_accounts(settings),
-        shielded_instance_config=_shielded(settings) if settings.shielded else None,
+        shielded_instance_config=shielded if settings.shielded else None,
         reservation_affinity=_affinity(request, settings, reservations),
     )
 
@@ -59,11 +62,9 @@ def _network(request: LaunchRequest, settings: GceSettings) -> compute.NetworkIn
 
 
 def _scheduling(request: LaunchRequest, settings: GceSettings) -> compute.Scheduling:
-    """When and how it ends by itself: always by deletion, and never restarted.
-
-    Without a worker the expiry is Compute Engine's to keep. With one it is the worker's, because it can be renewed and
-    Compute Engine's limit cannot; then the limit stands behind it.
-    """
+    # Every instance deletes itself at its end and is never restarted. Without a worker, Compute Engine enforces the
+    # expiry. With a worker, the worker does, because its expiry can be renewed and Compute Engine's limit cannot be
+    # moved; the limit is then only a safety net.
     spot = request.offer.market is Market.SPOT
     scheduling = compute.Scheduling(
         provisioning_model="SPOT" if spot else "STANDARD",
@@ -85,23 +86,17 @@ def _metadata(request: LaunchRequest, settings: GceSettings) -> compute.Metadata
 
 
 def _service_accounts(settings: GceSettings) -> list[compute.ServiceAccount]:
-    """Without an account a machine has no right to anything, which is right unless it fetches its keys."""
+    # Without an account the instance has no permissions; it needs them only to fetch the worker's key.
     if settings.service_account is None:
         return []
     scope = "https://www.googleapis.com/auth/cloud-platform"
     return [compute.ServiceAccount(email=settings.service_account, scopes=[scope])]
 
 
-def _shielded(settings: GceSettings) -> compute.ShieldedInstanceConfig:
-    return compute.ShieldedInstanceConfig(
-        enable_vtpm=True, enable_integrity_monitoring=True, enable_secure_boot=settings.secure_boot
-    )
-
-
 def _affinity(
     request: LaunchRequest, settings: GceSettings, reservations: Sequence[str]
 ) -> compute.ReservationAffinity | None:
-    """Reserved machines use a reservation; others leave them alone where reserved ones are on offer."""
+    """Return the reservation affinity. Launches of other markets must not consume reservations that are offered."""
     if Market.RESERVED not in settings.markets:
         return None
     if request.offer.market is not Market.RESERVED:

@@ -20,15 +20,15 @@ from providers.gce.names import (
 )
 
 LIMIT_NOTICE_S = 600.0
-"""So long before Compute Engine's own limit a machine is told to be taken back, so that its jobs can end in time."""
+"""How long before Compute Engine's own time limit an instance is reported as preempted, so that its jobs can move."""
 
 STATES: Mapping[str, CloudState] = {
     "PENDING": CloudState.PENDING,
     "PROVISIONING": CloudState.PENDING,
     "STAGING": CloudState.PENDING,
     "RUNNING": CloudState.RUNNING,
-    "REPAIRING": CloudState.RUNNING,  # billed, and may come back
-    "PENDING_STOP": CloudState.RUNNING,  # still runs its programs; the end is announced
+    "REPAIRING": CloudState.RUNNING,  # billed, and may recover
+    "PENDING_STOP": CloudState.RUNNING,  # still runs; its end is announced
     "STOPPING": CloudState.STOPPING,
     "SUSPENDING": CloudState.STOPPING,
     "DEPROVISIONING": CloudState.STOPPING,
@@ -36,21 +36,22 @@ STATES: Mapping[str, CloudState] = {
     "SUSPENDED": CloudState.TERMINATED,
     "TERMINATED": CloudState.TERMINATED,
 }
-"""A stopped machine has ended for HCloud, which never starts one again; what is left of it is deleted."""
+"""A stopped instance counts as terminated: HCloud never restarts one, and deletes what is left of it."""
 
 PriceOf = Callable[[str, str, Market], float]
-"""Zone, type and market to USD per hour; 0 where it is not known."""
+"""Maps zone, type and market to USD per hour; 0 if unknown."""
 
 
 def to_cloud_instance(machine: compute.Instance, price_of: PriceOf, now: float) -> CloudInstance | None:
-    """Return a machine as HCloud knows it, or None where it does not carry all of our labels."""
+    """Return an instance as a ``CloudInstance``, or None if it lacks any of HCloud's labels."""
     raw = compute.Instance.pb(machine)  # plain protobuf: reading thousands through the wrapper takes seconds
     labels, zone = dict(raw.labels), last_part(raw.zone)
     if not {OWNER_LABEL, INSTANCE_LABEL, TOKEN_LABEL} <= labels.keys():
         return None
     market = Market(labels[MARKET_LABEL]) if labels.get(MARKET_LABEL) in set(Market) else Market.ON_DEMAND
     state = STATES.get(raw.status, CloudState.RUNNING)
-    expires_at = _expiry(labels)
+    expiry = labels.get(EXPIRY_LABEL, "")
+    expires_at = float(expiry) if expiry.isdecimal() else None
     ended_at = (seconds(raw.last_stop_timestamp) or now) if state is CloudState.TERMINATED else None
     return CloudInstance(
         provider_id=provider_id(zone, raw.name),
@@ -68,16 +69,11 @@ def to_cloud_instance(machine: compute.Instance, price_of: PriceOf, now: float) 
     )
 
 
-def _expiry(labels: Mapping[str, str]) -> float | None:
-    text = labels.get(EXPIRY_LABEL, "")
-    return float(text) if text.isdecimal() else None
-
-
 def _announced_end(raw: compute.Instance, expires_at: float | None, now: float) -> float | None:
-    """Return when the machine will be taken away, as far as that has been announced.
+    """Return the announced end of the instance, or None.
 
-    By a graceful shutdown that has begun, by maintenance that ends the machine, or by Compute Engine's own limit where
-    that is not the expiry and is near.
+    That is the end of a graceful shutdown in progress, maintenance that terminates the instance, or Compute
+    Engine's own time limit if that is near and is not the expiry.
     """
     status = raw.resource_status
     shutdown = status.shutdown_details
@@ -92,7 +88,7 @@ def _announced_end(raw: compute.Instance, expires_at: float | None, now: float) 
 
 
 def seconds(timestamp: str) -> float | None:
-    """Return RFC 3339 text as Unix seconds, or None where there is none."""
+    """Return RFC 3339 text as Unix seconds, or None if it is not a time."""
     try:
         return datetime.fromisoformat(timestamp).timestamp()
     except ValueError:

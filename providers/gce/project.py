@@ -1,4 +1,4 @@
-"""One owner's machines in one project: offers, launches, listings and ends, over the API."""
+"""Offers, launches, listings and terminations of one owner's instances in one project."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from providers.gce.settings import GceSettings
 
 CALLS_AT_ONCE = 8
 MAX_DELETED_PER_LISTING = 20
-"""So many stopped machines are deleted at one listing; the next goes on."""
+"""Stopped instances deleted per listing; the next listing deletes more."""
 
 
 class ComputeProject:
-    """Does what the port promises. Safe to use from several threads."""
+    """Implements the provider port with the API. Thread-safe."""
 
     def __init__(self, name: str, settings: GceSettings, clock: Clock, owner: str) -> None:
         self._name, self._settings, self._clock, self._owner = name, settings, clock, owner
@@ -38,15 +38,15 @@ class ComputeProject:
         self._terminating: set[str] = set()
 
     def offers(self) -> tuple[Offer, ...]:
-        """See the port."""
+        """See the provider port."""
         return self._catalog.offers(self._name)
 
     def launch(self, request: LaunchRequest) -> CloudInstance:
-        """See the port."""
+        """See the provider port."""
         return self._launcher.launch(request)
 
     def instances(self, owner: str) -> Listing:
-        """See the port. What a stopped machine leaves behind (a disk that costs money) is deleted on the way."""
+        """List instances; see the provider port. Stopped ones are deleted on the way, since their disks cost money."""
         found = self._api.instances(OWNER_LABEL, owner)
         now = self._clock.now()
         listed = {each.provider_id: each for each in self._owned_instances(found, owner, now)}
@@ -67,7 +67,7 @@ class ComputeProject:
         )
 
     def terminate(self, provider_ids: Sequence[str]) -> None:
-        """See the port. Ids that this owner cannot have made are left alone."""
+        """Delete instances; see the provider port. Ids that this owner cannot have created are ignored."""
         ours = {each: parsed for each in provider_ids if (parsed := parse_provider_id(each, self._owner)) is not None}
         if not ours:
             return
@@ -78,18 +78,20 @@ class ComputeProject:
             raise _least_certain(errors)
 
     def examine(self) -> tuple[Finding, ...]:
-        """Look the project over, without any effect."""
+        """Check the project without side effects."""
         return tuple(check_project(self._api, self._settings, self._clock))
 
     def facts(self) -> Mapping[str, str]:
-        """Say what was learnt from the API."""
-        facts = {f"zone {zone}": f"does not tell its types: {why}" for zone, why in self._catalog.read_errors.items()}
+        """Return commitments, and zones with unreadable types."""
+        facts = {
+            f"zone {zone}": f"cannot read its machine types: {why}" for zone, why in self._catalog.read_errors.items()
+        }
         if self._catalog.commitments:
             facts["commitments"] = "; ".join(self._catalog.commitments)
         return facts
 
     def _owned_instances(self, found: AggregatedList, owner: str, now: float) -> list[CloudInstance]:
-        """The owner's machines, without undecided launches: they may turn out to be a stockout."""
+        """Return the owner's instances, without undecided launches, which may turn out to be a stockout."""
         machines = (to_cloud_instance(each, self._price_of, now) for _, each in found.items)
         return [
             each
@@ -109,7 +111,7 @@ class ComputeProject:
         for each in stopped[:MAX_DELETED_PER_LISTING]:
             parsed = parse_provider_id(each.provider_id, self._owner)
             if parsed is not None:
-                self._delete(parsed)  # failing that, the next listing tries again
+                self._delete(parsed)  # if that fails, the next listing retries
 
     def _delete(self, where: tuple[str, str]) -> ProviderError | None:
         try:
@@ -120,6 +122,6 @@ class ComputeProject:
 
 
 def _least_certain(errors: Sequence[ProviderError]) -> ProviderError:
-    """The error that promises least about what was done."""
+    """Return the error that is least certain about what was done."""
     order = (OutcomeUnknown, ProviderUnavailable, Throttled)
     return min(errors, key=lambda each: order.index(type(each)) if type(each) in order else len(order))

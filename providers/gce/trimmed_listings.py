@@ -1,8 +1,8 @@
-"""Listings without their bulk: of each machine only what HCloud reads is turned into messages.
+"""Shortens listings of instances before the client library parses them.
 
-A machine carries its user data, disks and networks; of ten thousand that is a hundred megabytes, and turning them
-into messages takes ten seconds. Whether Compute Engine would leave fields of aggregated lists out by itself is not sure
-enough to rely on. So the text is read once as it is, and unused parts are dropped before the library sees it.
+An instance carries its user data, disks and networks. For ten thousand instances that is a hundred megabytes, and
+parsing takes ten seconds. Field masks of aggregated lists are not reliable enough. So the JSON is parsed once here, and
+fields that HCloud does not read are removed before the library sees it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ _READ_OF_SCHEDULING = ("onHostMaintenance", "provisioningModel")
 
 
 def _trimmed(machine: dict[str, Any]) -> dict[str, Any]:
-    """Return what is read of a machine."""
     kept = {key: value for key, value in machine.items() if key in READ}
     if "scheduling" in kept:
         kept["scheduling"] = {key: kept["scheduling"][key] for key in _READ_OF_SCHEDULING if key in kept["scheduling"]}
@@ -39,9 +38,9 @@ def _trimmed(machine: dict[str, Any]) -> dict[str, Any]:
 
 
 def drop_unread_fields(response: requests.Response, *_: Any, **__: Any) -> requests.Response:
-    """Hook of ``requests`` on responses. What is not a whole listing is left as it is, for the library to judge.
+    """Trim a listing; a response hook of ``requests``. Anything but a complete listing is returned unchanged.
 
-    Raises requests.RequestException: the answer broke off.
+    Raises requests.RequestException: the response was cut off.
     """
     if response.status_code != 200 or not response.url.partition("?")[0].endswith(_LIST):
         return response
@@ -51,5 +50,5 @@ def drop_unread_fields(response: requests.Response, *_: Any, **__: Any) -> reque
             scope["instances"] = [_trimmed(each) for each in scope.get("instances", ())]
     except (ValueError, AttributeError, TypeError):
         return response
-    response._content = json.dumps(listing).encode()  # what `content` gives from now on
+    response._content = json.dumps(listing).encode()  # the value of `content` from now on
     return response

@@ -16,7 +16,7 @@ def test_a_listing_without_its_bulk_says_the_same(bench: Ec2Bench, monkeypatch: 
     slim = bench.build({}).instances(bench.owner).instances
     running = read_running(bench.provider.clients)
     monkeypatch.setattr("providers.ec2.clients.drop_unread_fields", lambda **_: None)
-    monkeypatch.setattr("providers.ec2.clients._descriptions", Loader)
+    monkeypatch.setattr("providers.ec2.clients._service_models", Loader)
     whole = bench.build({})
     assert whole.instances(bench.owner).instances == slim
     assert {each.provider_id for each in slim} == set(ids)

@@ -76,7 +76,7 @@ def test_a_quota_that_is_nearly_used_up_is_told(bench: GceBench) -> None:
     provider = bench.plain()
     provider.launch(bench.request())
     quota = examined(bench)["quota us-central1"]
-    assert "are left" in quota.finding
+    assert "left" in quota.finding
 
 
 def test_a_region_that_cannot_be_read_is_told(bench: GceBench) -> None:

@@ -42,7 +42,7 @@ def _complaint(settings: dict[str, object]) -> str:
         ({"longest_run_s": 1e9}, "longest_run_s: must be at most 1.0368e+07"),
         ({"endpoint": "http://example.org"}, "must be https except on this machine"),
         ({"endpoint": "compute.googleapis.com"}, "must be a scheme and a host"),
-        ({"credentials": "/no/such/key.json"}, "there is no file '/no/such/key.json'"),
+        ({"credentials": "/no/such/key.json"}, "'/no/such/key.json' does not exist"),
         ({"labels": {"Team": "x"}}, "must be lower-case letters, digits, - or _"),
         (
             {"worker": {"tls_secrets": "x"}},
@@ -64,13 +64,13 @@ def test_wrong_setting_is_named_with_what_would_be_right(tmp_path: Path, changes
 def test_missing_setting_is_named(tmp_path: Path, key: str) -> None:
     settings = _settings(tmp_path)
     del settings[key]
-    assert _complaint(settings) == f"providers.gce.settings.{key}: is missing; it is needed"
+    assert _complaint(settings) == f"providers.gce.settings.{key}: is required"
 
 
 def test_missing_prices_are_named_when_the_provider_is_built(tmp_path: Path) -> None:
     settings = _settings(tmp_path, prices_file="/no/such/prices.json")
     GceProvider.check_settings("gce", settings)
-    with pytest.raises(ConfigError, match=r"settings\.prices_file: there is no file '/no/such/prices\.json'"):
+    with pytest.raises(ConfigError, match=r"settings\.prices_file: '/no/such/prices\.json' does not exist"):
         GceProvider("gce", settings, SystemClock(), "me", str(tmp_path))
 
 
