@@ -241,7 +241,7 @@ def _first_error(provider: str, error: ValidationError) -> ConfigError:
     where = ".".join([f"providers.{provider}.settings", *map(str, first["loc"])])
     message = str(first["msg"]).removeprefix("Value error, ")
     if first["type"] == "missing":
-        return ConfigError(f"this setting is missing, for example {first['loc'][-1]}: us-east-1", where=where)
+        return ConfigError(f"this setting is required, for example {first['loc'][-1]}: us-east-1", where=where)
     if not unknown:
         text = (
             message if first["type"] == "value_error" else f"{message[0].lower()}{message[1:]}, not {first['input']!r}"
@@ -252,4 +252,4 @@ def _first_error(provider: str, error: ValidationError) -> ConfigError:
         known = list(PriceSettings.model_fields)
     near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(sorted(known))}"
-    return ConfigError(f"there is no setting {key}; {hint}", where=where)
+    return ConfigError(f"unknown setting {key}; {hint}", where=where)

@@ -234,4 +234,4 @@ def _first_error(where: str, error: ValidationError) -> ConfigError:
     known = sorted(section.model_fields)
     near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
-    return ConfigError(f"there is no setting {key}; {hint}", where=path)
+    return ConfigError(f"unknown setting {key}; {hint}", where=path)

@@ -377,7 +377,7 @@ def test_killing_everywhere_finds_a_launch_that_forgets_its_token(
     def forgetful(provider: LocalProvider, owner: str, token: str) -> SliceDirectory:
         return SliceDirectory(bench.state_dir / "instances" / f"local-{token}-{os.getpid()}")
 
-    monkeypatch.setattr(LocalProvider, "_directory", forgetful)
+    monkeypatch.setattr(LocalProvider, "_directory_of", forgetful)
     bench.provider = bench.build({"cgroups": False})
     with pytest.raises(AssertionError):
         _kill_everywhere(bench, 1)

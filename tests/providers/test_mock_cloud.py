@@ -21,7 +21,7 @@ from hcloud.core.errors import (
 from hcloud.core.model import Market
 from hcloud.provider import CloudState
 from providers.mock import Fault, FaultKind, MachineRecord, MockProvider
-from providers.mock.spot_shortages import Shortages
+from providers.mock.spot_shortages import SpotShortages
 from tests.providers.clouds import AT_ONCE, OWNER, cloud_on, offer_of, request_for
 
 
@@ -81,23 +81,23 @@ def test_machines_die_at_the_stated_rate(clock: ManualClock) -> None:
 
 
 def test_spot_machines_of_a_type_are_short_as_often_and_as_long_as_stated() -> None:
-    shortages, day_s = Shortages(3, 0.5, 2.0), 86_400.0
+    shortages, day_s = SpotShortages(3, 0.5, 2.0), 86_400.0
     times = [60.0 * n for n in range(200 * 1440)]
-    short = [shortages.short("east-1a", "m.medium", at) for at in times]
+    short = [shortages.is_short("east-1a", "m.medium", at) for at in times]
     assert sum(short) / len(short) == pytest.approx(0.5, abs=0.04)  # two hours of plenty, two of none
     begun = sum(b and not a for a, b in itertools.pairwise(short))
     assert begun / (short.count(False) / 60) == pytest.approx(0.5, rel=0.1)
     at = shortages.next_at("east-1a", "m.medium", 5 * day_s)
-    assert at >= 5 * day_s and shortages.short("east-1a", "m.medium", at)
+    assert at >= 5 * day_s and shortages.is_short("east-1a", "m.medium", at)
     assert at != shortages.next_at("east-1a", "m.large", 5 * day_s)
-    assert Shortages(3, 0.0, 2.0).next_at("east-1a", "m.medium", 0.0) == math.inf
+    assert SpotShortages(3, 0.0, 2.0).next_at("east-1a", "m.medium", 0.0) == math.inf
 
 
 def test_a_shortage_takes_all_spot_machines_of_a_type_and_lets_none_be_launched(clock: ManualClock) -> None:
     cloud = cloud_on(clock, spot={"shortages_per_h": 1.0, "shortage_h": 1.0, "notice_s": 30}, **AT_ONCE)
     spot = offer_of(cloud, market=Market.SPOT)
-    shortages = Shortages(0, 1.0, 1.0)
-    while shortages.short("east-1a", "m.medium", clock.now() + 30) or shortages.short(
+    shortages = SpotShortages(0, 1.0, 1.0)
+    while shortages.is_short("east-1a", "m.medium", clock.now() + 30) or shortages.is_short(
         "east-1a", "m.medium", clock.now()
     ):
         clock.advance(60)
