@@ -1,6 +1,7 @@
-"""Know an application from two short runs: complete its row of the utility matrix, with an honest uncertainty.
+"""Classify applications from two short profiling runs: complete each row of the utility matrix, with uncertainty.
 
-:mod:`rows` holds measurements; :mod:`completion` the one interface of every estimator and the baselines;
-:mod:`gaussian`, :mod:`neighbours`, :mod:`pqsgd` and :mod:`scaling` the estimators; :mod:`probes` chooses what to
-measure; :mod:`library` is what is known of applications; :mod:`classify` answers the four questions about one.
+Modules: ``applications`` (identify programs, learn from runs), ``library`` (measured rows), ``utility_matrix`` and
+``estimator`` (data and interface), ``gaussian``, ``neighbours`` and ``scaling`` (estimators), ``source_selection`` and
+``type_selection`` (what to measure next), ``classify`` (all questions at once), ``belief_store`` (results per
+application).
 """

@@ -1,9 +1,9 @@
-"""Which program a job runs, whether it is known, and how what is measured of it becomes knowledge.
+"""Identify the program a job runs, and turn measurements of it into a stored application.
 
-A *program* is what a user starts, whatever it works on: the commands of a shell line without their arguments, the
-script an interpreter is given, the container image. An *input* is everything else a run depends on: arguments, work
-directory, set-up script, environment. The same program under another input is looked at in one short run; where it
-behaves as known (same measure, alike in resource use), what is known of it holds, up to a factor of scale.
+A *program* is what a user starts, independent of its data: the commands of a shell line without arguments, the script
+given to an interpreter, the container image. An *input* is everything else a run depends on: arguments, work directory,
+set-up script, environment. A known program with a new input gets one short profiling run. If its measure and resource
+use match, the known profile is reused, scaled by a constant factor.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from hcloud.core.model import JobSpec, ProfileRequest
 from hcloud.core.rows import replace_fields
 
 TRUSTED_INPUTS = 3
-"""A program that behaved alike under so many inputs is not looked at again for a further one."""
+"""A program that behaved alike for this many inputs is not profiled again for a new one."""
 MOST_INPUTS = 200
 MOST_RUNS = 12
 FEED_WEIGHT = 0.3
-"""How much of a known cell one more measurement replaces: jobs share machines, so single ones are noisy."""
+"""Weight of a new measurement in a known cell. Jobs share machines, so single measurements are noisy."""
 RUN_SPREAD, LEAST_SPREAD, WIDEST = 0.2, 0.05, 10.0
-"""How far one run of a job may be from its usual performance, and how sure many can make us (natural logarithms);
-limits of a reading further off than this factor say no more than it does."""
+"""``RUN_SPREAD``: deviation of one run from a job's usual performance; ``LEAST_SPREAD``: the least that many runs leave
+(both natural logarithms). Limits wider than the factor ``WIDEST`` are cut to it."""
 TO_80 = 1.2815515655446004 / 1.959963984540054
-"""From 95 % limits to 80 % limits."""
+"""Converts 95 % limits to 80 % limits."""
 STRAGGLES_BELOW = 0.5
-"""A run at less than this part of the least that was expected is rather a straggler (Quasar, Dissertation §4.4) than a
-wrong estimate: it corrects nothing, unless one of the last few was not as expected either."""
+"""A run below this share of the lower limit is treated as a straggler (Quasar, Dissertation §4.4), not as a wrong
+estimate. It corrects nothing, unless a recent run also missed its estimate."""
 PROGRAM_CHARS = 80
 _SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh"})
 _INTERPRETERS = re.compile(r"(python|pypy|perl|ruby|node|php|lua|tclsh|Rscript|octave|julia|java|awk|gawk|mawk)[\d.]*$")
@@ -50,20 +50,22 @@ _OPTIONS_WITH_VALUE = frozenset({"-cp", "-classpath", "-W", "-X", "-I", "-n", "-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """What a job runs (``program``: user, image and programs, for people to read) and on what (``input``: a digest)."""
+    """The program and the input of a job."""
 
     program: str
+    """User, programs and image, readable: ``user:program``."""
     input: str
+    """Digest of everything else the run depends on."""
 
     @property
     def name(self) -> str:
-        """Name the application that is made for this very pair."""
+        """Name of the application created for this program and input."""
         return f"{self.program}~{self.input[:8]}"
 
 
 # ------------------------------------------------------------------------------------------------------------- identity
 def identify(spec: JobSpec) -> Identity:
-    """Return which program and input a job runs."""
+    """Return the program and input of a job."""
     environment = tuple(sorted(spec.env.items()))
     return _identify(spec.user, spec.image, spec.command, spec.setup, spec.workdir_sha256, environment)
 
@@ -78,13 +80,13 @@ def _identify(
     environment: tuple[tuple[str, str], ...],
 ) -> Identity:
     words = programs_of(command) + ([image] if image else [])
-    said = " ".join(words)
-    readable = "".join(each if each.isprintable() else "?" for each in said)
-    # Long names are cut; the digest of the whole tells them apart.
+    line = " ".join(words)
+    readable = "".join(each if each.isprintable() else "?" for each in line)
+    # Long names are cut; a digest of the full name keeps them unique.
     short = (
         readable
-        if readable == said and len(said) <= PROGRAM_CHARS
-        else f"{readable[:PROGRAM_CHARS]}.{_digest(said)[:8]}"
+        if readable == line and len(line) <= PROGRAM_CHARS
+        else f"{readable[:PROGRAM_CHARS]}.{_digest(line)[:8]}"
     )
     owner = "".join(each if each.isprintable() else "?" for each in user)
     return Identity(
@@ -97,7 +99,7 @@ def _digest(value: object) -> str:
 
 
 def programs_of(command: Sequence[str]) -> list[str]:
-    """Return the programs a command starts, in order, without what they work on."""
+    """Return the programs a command starts, in order, without their arguments."""
     words = list(command)
     if len(words) >= 3 and posixpath.basename(words[0]) in _SHELLS and words[1] in ("-c", "-ec", "-lc", "-euc"):
         found = [each for simple in _simple_commands(words[2]) if (each := _program(simple))]
@@ -106,7 +108,7 @@ def programs_of(command: Sequence[str]) -> list[str]:
 
 
 def _simple_commands(line: str) -> Iterator[list[str]]:
-    """Yield the words of each command of a shell line, as far as splitting at its operators shows."""
+    """Yield the words of each simple command of a shell line, split at pipes, separators and parentheses."""
     lexer = shlex.shlex(line.replace("\n", " ; "), posix=True, punctuation_chars="|&;()")
     lexer.whitespace_split = True
     words: list[str] = []
@@ -117,13 +119,13 @@ def _simple_commands(line: str) -> Iterator[list[str]]:
                 words = []
             else:
                 words.append(word)
-    except ValueError:  # an open quote: what came before it counts
+    except ValueError:  # an open quote: keep the commands before it
         pass
     yield words
 
 
 def _program(words: Sequence[str]) -> str:
-    """Return the program of one command: its name, with the script or module if it is an interpreter. "": none."""
+    """Return the program of one command: its name, plus script or module for an interpreter; "" if there is none."""
     left = list(words)
     while left and (_ASSIGNMENT.match(left[0]) or posixpath.basename(left[0]) in _WRAPPERS):
         wrapper = posixpath.basename(left.pop(0))
@@ -138,7 +140,7 @@ def _program(words: Sequence[str]) -> str:
 
 
 def _script(arguments: Sequence[str]) -> str:
-    """Return what an interpreter is to run: a file, ``-m module``, ``-jar file``, or a digest of code on its line."""
+    """Return what an interpreter runs: a file, ``-m module``, ``-jar file``, or a digest of inline code."""
     left = list(arguments)
     while left:
         word = left.pop(0)
@@ -155,10 +157,10 @@ def _script(arguments: Sequence[str]) -> str:
 
 # ---------------------------------------------------------------------------------------------------------------- known
 def known_as(identity: Identity, rows: Iterable[Application]) -> Application | None:
-    """Return the application a job is taken for without a further look, or None.
+    """Return the profiled application that a job can use without a new profiling run, or None.
 
-    That is a profiled one of its program that is known to behave alike under its input, or that has shown to behave
-    alike under so many inputs that one more need not be tried. One that has drifted is known no longer.
+    It must be of the same program, still valid (not drifted), and either known to behave alike for this input or
+    trusted after ``TRUSTED_INPUTS`` inputs.
     """
     ours = [row for row in rows if row.program == identity.program and is_profiled(row)]
     exact = [row for row in ours if identity.input in row.inputs]
@@ -169,12 +171,12 @@ def known_as(identity: Identity, rows: Iterable[Application]) -> Application | N
 
 
 def is_profiled(row: Application) -> bool:
-    """Return whether a whole profile of it exists and still holds."""
+    """Return whether the application has a full profile that is still valid."""
     return row.profiled_at is not None and not Drift(missed=row.missed).drifted
 
 
 def key_of(row: Application, identity: Identity) -> str:
-    """Return what a job's ``application`` says: the row's name, and the input where its scale differs."""
+    """Return the value of ``Job.application``: the row's name, with the input's digest if its scale differs."""
     scale = row.inputs.get(identity.input, 0.0)
     if scale and abs(scale - 1.0) <= 0.02:
         return row.name
@@ -182,12 +184,12 @@ def key_of(row: Application, identity: Identity) -> str:
 
 
 def row_name(key: str) -> str:
-    """Return the row's name out of a job's ``application``."""
+    """Return the row's name contained in ``Job.application``."""
     return key.rpartition("#")[0] or key if "#" in key else key
 
 
 def scale_of(row: Application, key: str) -> float:
-    """Return the factor of performance that ``key`` stands for; 0: alike, but of unknown scale."""
+    """Return the performance factor that ``key`` stands for; 0 means alike, but of unknown scale."""
     if key == row.name:
         return 1.0
     prefix = key.rpartition("#")[2]
@@ -198,10 +200,10 @@ def scale_of(row: Application, key: str) -> float:
 def learn(
     row: Application | None, identity: Identity, request: ProfileRequest, findings: Findings, run: str, now: float
 ) -> Application:
-    """Return the application with what a profiling run of it found; a cell measured again replaces the earlier one.
+    """Return the application updated with a profiling run's readings; a new reading of a cell replaces the old one.
 
-    Runs of different measures are not comparable, so they never stand in one row: a base run (several sizes) or a look
-    starts the row afresh; what any other run found that way is left out.
+    Readings of different measures are not comparable and never share a row. With a new measure, a base run (several
+    sizes) or a short run resets the row; readings of any other run are dropped.
     """
     row = row or Application(name=identity.name, program=identity.program)
     base = not request.look and len(request.steps_vcpus) > 1
@@ -234,12 +236,12 @@ def learn(
 
 
 def comparable(row: Application | None, findings: Findings) -> bool:
-    """Return whether numbers of a run mean the same as those of a row: performance was taken from the same thing."""
+    """Return whether a run used the same performance measure as the row, or one of them has none."""
     return row is None or None in (row.measure, findings.measure) or row.measure is findings.measure
 
 
 def _spread(reading: Reading) -> float:
-    """Return how far from a reading the truth may lie (95 %), on its question's axis."""
+    """Return the 95 % half-width of a reading, on its question's axis."""
     if Question(reading.question).scale is Question.CAUSED.scale:
         return max(reading.high - reading.value, reading.value - reading.low, 0.0)
     low, high = max(reading.low, reading.value / WIDEST), min(max(reading.high, reading.value), reading.value * WIDEST)
@@ -247,10 +249,10 @@ def _spread(reading: Reading) -> float:
 
 
 def alike(row: Application, request: ProfileRequest, findings: Findings) -> bool:
-    """Return whether a short look at a program under another input shows what is known of it.
+    """Return whether a short run of a program with a new input matches the known profile.
 
-    Compared are the measure, the resource use of a run alone and, where the measure does not depend on how much there
-    is to do, performance: within a factor of 1.35 (vCPUs), 2 (memory, performance), 3 (reading and writing).
+    The measure must be the same, and resource use within a factor of 1.35 (vCPUs), 2 (memory) or 3 (read and written).
+    For measures that do not depend on the amount of work, performance must be within a factor of 2.
     """
     if not is_profiled(row) or row.measure is None or row.measure is not findings.measure:
         return False
@@ -268,13 +270,13 @@ def alike(row: Application, request: ProfileRequest, findings: Findings) -> bool
 def recognise(
     row: Application, identity: Identity, request: ProfileRequest, findings: Findings, run: str
 ) -> Application:
-    """Return the application as also known under this input, at the scale that the look has shown."""
+    """Return the application with this input added, at the scale the short run measured."""
     scale = _scale(row, request, findings)
     return replace(row, inputs=_with_input(row.inputs, identity.input, scale), runs=(*row.runs, run)[-MOST_RUNS:])
 
 
 def _scale(row: Application, request: ProfileRequest, findings: Findings) -> float:
-    """Return the look's performance as a factor of what is known at the same place; 0: no cell in common."""
+    """Return the short run's performance divided by the known cells (geometric mean); 0 without a common cell."""
     pairs = []
     for reading in findings.readings:
         known = row.cells.get(reading.question, {}).get(reading.column)
@@ -298,24 +300,23 @@ def _with_input(inputs: Mapping[str, float], digest: str, scale: float) -> dict[
 
 def _usable(question: str, value: float) -> bool:
     try:
-        asked = Question(question)
-        asked.scale.to_axis(value, question)
+        scale = Question(question).scale
+        scale.to_axis(value, question)
     except (ValueError, BadInput):
         return False
-    return asked.scale is Question.CAUSED.scale or (math.isfinite(value) and value > 0)
+    return scale is Question.CAUSED.scale or (math.isfinite(value) and value > 0)
 
 
 def feed(
     row: Application, type_column: str, measured: float, predicted: Estimate | None, *, alone: bool,
     best_before: float | None = None,
 ) -> Application:  # fmt: skip
-    """Return the application with one more measurement of a job that ran (the feedback loop of Dissertation §4.3.2).
+    """Return the application updated with one measurement of a job that ran (feedback loop, Dissertation §4.3.2).
 
-    ``measured`` is performance on a type, at the reference amount and scale 1. Beside neighbours a job is slower than
-    alone: then only a performance better than known (or ``predicted``, where none is) corrects the cell, and nothing is
-    concluded about drift. The first run on a type counts beside what was ``predicted`` by how sure that was. A
-    straggler (``STRAGGLES_BELOW``) counts for drift only, and once, as it is no witness for itself: ``best_before`` is
-    the best that the same start of a job did in earlier measurements (None: none).
+    ``measured``: performance on ``type_column`` at the reference amount and scale 1. ``alone`` False: co-located jobs
+    slow it down, so only a better value than the known one corrects the cell, and drift is not judged. ``predicted``:
+    what was estimated; a first run on a type is averaged with it by their uncertainties. ``best_before``: the best
+    earlier measurement of the same attempt; a straggler (``STRAGGLES_BELOW``) counts for drift only, and once.
     """
     missed = row.missed
     if predicted is not None and alone:
@@ -329,10 +330,10 @@ def feed(
     types, spread = dict(row.cells.get(question, {})), dict(row.spreads.get(question, {}))
     known, unsure, least_weight = types.get(type_column), spread.get(type_column, 0.0), FEED_WEIGHT
     if known is None and predicted is not None:
-        # One run says less of a type than readings on others do where these make sure of it.
+        # A confident prediction outweighs a single run.
         known, unsure, least_weight = predicted.value, _doubt_of(predicted), 0.0
     if _usable(question, measured) and (alone or measured > (known or 0.0)):
-        # The less sure the cell, the more a measurement of a whole run counts.
+        # The less certain the cell, the higher the weight of a full run.
         weight = max(least_weight, unsure**2 / (unsure**2 + RUN_SPREAD**2))
         types[type_column] = measured if known is None else known ** (1 - weight) * measured**weight
         spread[type_column] = (
@@ -343,19 +344,19 @@ def feed(
 
 
 def _doubt_of(predicted: Estimate) -> float:
-    """Return how far from a prediction the truth may lie (95 %; natural logarithm): no less than many runs leave."""
+    """Return the 95 % half-width of a prediction (natural logarithm), at least ``LEAST_SPREAD``."""
     low, high = max(predicted.low, predicted.value / WIDEST), min(predicted.high, predicted.value * WIDEST)
     return max(LEAST_SPREAD, math.log(max(high / predicted.value, predicted.value / low)) / TO_80)
 
 
 def ran(row: Application, run_s: float) -> Application:
-    """Return the application with one more job that ran to its end in ``run_s``."""
+    """Return the application updated with the run time of one more successful job, in seconds."""
     known = row.run_s
     return replace_fields(row, run_s=run_s if known is None else known + FEED_WEIGHT * (run_s - known))
 
 
 def measured_of(row: Application) -> MeasuredApplication:
-    """Return a row in the classifier's words."""
+    """Return a stored row as the classifier's input."""
     cells = {Question(question): dict(columns) for question, columns in row.cells.items()}
     use = {row.type_column: row.use} if row.use and row.type_column else {}
     return MeasuredApplication(name=row.name, program=row.program, cells=cells, use=use)

@@ -1,7 +1,7 @@
-"""What is believed of every known application: fitted once per library, classified once per application and change.
+"""Classifications of all known applications: fitted once per library, classified once per application and change.
 
-Bounded work: however many jobs wait, an application is classified once, not per job or cycle; the estimators are fitted
-anew only when a good part of the rows has changed; and one call classifies only so many.
+Work is bounded: an application is classified once, not per job or cycle. Estimators are refitted only after a
+sufficient share of the rows has changed, and one call classifies a limited number of applications.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from hcloud.classifier.utility_matrix import Scale
 from hcloud.core.estimates import Application, Classification, Estimate, LayeredRows
 
 REFIT_SHARE = 0.2
-"""Fit again when this part of the fitted rows is new or has changed since."""
+"""Refit once this share of the fitted rows is new or has changed."""
 SETTLED = LEAST_SPREAD
-"""A row counts as changed when a cell has moved by more than many measurements can make sure of: nearly every job that
-ends moves one a little, and neither fitting nor classifying again would tell more."""
+"""A row counts as changed once a cell has moved by more than the uncertainty many measurements leave. Nearly every
+finished job moves a cell a little; refitting or reclassifying then would not improve the result."""
 CLASSIFIED_AT_ONCE = 10
-"""Applications classified in one call; the others keep what was believed of them, or come next time."""
+"""Maximum applications classified in one call; others keep their earlier classification or wait for the next call."""
 K = TypeVar("K", str, int)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredictionError:
-    """A cell that was measured after it had been estimated."""
+    """A cell that was estimated before it was measured."""
 
     application: Application
     question: str
@@ -42,16 +42,17 @@ class PredictionError:
 
 @dataclass(slots=True)
 class BeliefStore:
-    """Follows the rows of known applications. ``library``: the reference programs.
+    """Follows the rows of known applications and returns their classifications.
 
-    A new process fits all that is stored, while a running one goes on with a fit of some rows ago and with how sure its
-    answers were found to be then. So after a restart estimates may move a little; what was measured does not.
+    After a restart the store fits all stored rows, while a running one may still use an older fit. Estimates may
+    therefore change slightly at a restart; measured cells do not.
     """
 
     library: Library = field(default_factory=Library)
+    """The reference programs."""
     classifier: Classifier = field(default_factory=Classifier)
     surprises: list[PredictionError] = field(default_factory=list)
-    """Cells measured after they had been estimated, since last taken out by the caller."""
+    """Cells measured after they were estimated; the caller removes the entries it has processed."""
     _rows: Mapping[str, Application] = field(default_factory=dict)
     _programs: LayeredRows[tuple[Application, ...]] = field(default_factory=LayeredRows)
     _fitted: FittedClassifier | None = None
@@ -60,16 +61,16 @@ class BeliefStore:
     _fitted_rows: dict[str, Application] = field(default_factory=dict)
     _beliefs: dict[str, tuple[int, Application, Classification]] = field(default_factory=dict)
     _same: dict[str, Application] = field(default_factory=dict)
-    """Rows that were found to say the same as those their beliefs rest on."""
+    """Rows that do not differ from those their classifications are based on (see ``SETTLED``)."""
     _scaled: dict[str, tuple[Classification, float, Classification]] = field(default_factory=dict)
     _prior: tuple[int, SourcePrior | None] = (0, None)
     _types: tuple[int, TypePrior | None] = (0, None)
-    _told: dict[str, Classification] = field(default_factory=dict)
+    _returned: dict[str, Classification] = field(default_factory=dict)
     _answers: dict[str, tuple[str, Application, int, Classification]] = field(default_factory=dict)
-    """By key: its row's name, and what was believed of that row by which fit."""
+    """By key: row name, row, fit number and the classification returned for them."""
 
     def follow(self, rows: Mapping[str, Application]) -> None:
-        """Take in all rows as they are now; costs nothing where none has changed."""
+        """Accept the current rows of all applications; free if nothing has changed."""
         if rows is self._rows:
             return
         programs = dict[str, tuple[Application, ...]]()
@@ -86,17 +87,19 @@ class BeliefStore:
 
     @property
     def programs(self) -> Mapping[str, tuple[Application, ...]]:
-        """The rows of each program, in the order of their names; what was returned before never changes."""
+        """Rows of each program, sorted by name. Mappings returned earlier never change."""
         return self._programs
 
     def believe(self, wanted: Iterable[str]) -> Mapping[str, Classification]:
-        """Return what is believed of each of the ``wanted`` applications (``Job.application``) that are known: the same
-        object as the last time while that is the same."""
+        """Return the classification of each known application in ``wanted`` (values of ``Job.application``).
+
+        Returns the same object as the last call while no classification has changed.
+        """
         found = self._believe(wanted)
-        told = self._told
-        if len(found) != len(told) or any(told.get(key) is not belief for key, belief in found.items()):
-            self._told = found
-        return self._told
+        last = self._returned
+        if len(found) != len(last) or any(last.get(key) is not belief for key, belief in found.items()):
+            self._returned = found
+        return self._returned
 
     def _believe(self, wanted: Iterable[str]) -> dict[str, Classification]:
         fitted, left, found = self._fit(), CLASSIFIED_AT_ONCE, dict[str, Classification]()
@@ -109,7 +112,7 @@ class BeliefStore:
             if row is None or not row.cells:
                 continue
             number, seen, belief = self._beliefs.get(row.name, (0, None, None))
-            if belief is None or ((number != self._fit_number or self._says_else(seen, row)) and left > 0):
+            if belief is None or ((number != self._fit_number or self._differs(seen, row)) and left > 0):
                 if left <= 0:
                     continue
                 left -= 1
@@ -117,19 +120,19 @@ class BeliefStore:
                 self._beliefs[row.name] = (self._fit_number, row, belief)
                 self._same[row.name] = row
             found[key] = self._at_scale(key, belief, scale_of(row, key))
-            if self._same.get(row.name) is row:  # it rests on this very row, or on one that says the same
+            if self._same.get(row.name) is row:  # based on this row or on an equivalent one
                 self._answers[key] = (row.name, row, self._beliefs[row.name][0], found[key])
         return found
 
     def source_prior(self) -> SourcePrior | None:
-        """Return how pressures go together in what is known, the same object until the estimators are fitted anew."""
+        """Return the covariance of pressures in the known rows; the same object until the next refit."""
         fitted = self._fit()
         if self._prior[0] != self._fit_number:
             self._prior = (self._fit_number, source_prior(fitted.fitted))
         return self._prior[1]
 
-    def _says_else(self, seen: Application | None, row: Application) -> bool:
-        """Return whether a row says something else than the one its belief rests on; looked at once per row."""
+    def _differs(self, seen: Application | None, row: Application) -> bool:
+        """Return whether a row differs from the one its classification is based on; computed once per row."""
         if self._same.get(row.name) is row:
             return False
         moved = _moved(seen, row)
@@ -138,22 +141,21 @@ class BeliefStore:
         return moved
 
     def _at_scale(self, key: str, belief: Classification, scale: float) -> Classification:
-        """Return a belief at a scale: the same object as long as both are the same."""
+        """Return a classification at a scale; the same object while both are unchanged."""
         known = self._scaled.get(key)
         if known is None or known[0] is not belief or known[1] != scale:
             known = self._scaled[key] = (belief, scale, _scaled(belief, scale))
         return known[2]
 
     def type_prior(self) -> TypePrior | None:
-        """Return how performance on machine types goes together in what is known, the same object until the estimators
-        are fitted anew."""
+        """Return the covariance of performance across machine types; the same object until the next refit."""
         fitted = self._fit()
         if self._types[0] != self._fit_number:
             self._types = (self._fit_number, type_prior(fitted.fitted[Question.TYPE]))
         return self._types[1]
 
     def _fit(self) -> FittedClassifier:
-        """Return the fitted classifier, renewed where enough rows have changed."""
+        """Return the fitted classifier, refitted if enough rows have changed."""
         if self._fitted is None or len(self._changed) > REFIT_SHARE * len(self._fitted.library.known):
             self._fitted_rows = {name: row for name, row in self._rows.items() if is_profiled(row)}
             own = {name: measured_of(row) for name, row in self._fitted_rows.items()}
@@ -176,7 +178,7 @@ class BeliefStore:
         for question, columns in after.cells.items():
             for column, value in columns.items():
                 estimate = answers.get(question, {}).get(column)
-                # The first cell of a row only sets its scale: nothing was predicted.
+                # The first cell of a row only sets its scale, so it was not predicted.
                 if estimate is not None and column not in before.cells.get(question, {}) and before.cells.get(question):
                     yield PredictionError(
                         application=after, question=question, column=column, estimate=estimate, measured=value
@@ -184,12 +186,11 @@ class BeliefStore:
 
 
 def _with_row(rows: tuple[Application, ...], row: Application) -> tuple[Application, ...]:
-    """Return the rows of a program with one more, or with what one of them is now."""
     return tuple(sorted([*(each for each in rows if each.name != row.name), row], key=lambda each: each.name))
 
 
 def _moved(then: Application | None, now: Application) -> bool:
-    """Return whether a row says something else than it did ``then``; see SETTLED."""
+    """Return whether a row differs from ``then`` by more than ``SETTLED``."""
     if then is now:
         return False
     if then is None or then.measure is not now.measure or then.type_column != now.type_column:
@@ -211,14 +212,14 @@ def _cells_moved(
                 return True
             if value != known:
                 ratio = as_ratio and not score
-                apart = abs(math.log(value / known)) if ratio else abs(value - known) / (100.0 if score else 1.0)
-                if apart > SETTLED:
+                change = abs(math.log(value / known)) if ratio else abs(value - known) / (100.0 if score else 1.0)
+                if change > SETTLED:
                     return True
     return False
 
 
 def _widened(belief: Classification, row: Application) -> Classification:
-    """Return a belief with limits as wide as the measurements it rests on: nothing is known better than they are."""
+    """Return a classification with limits at least as wide as those of the underlying measurements."""
     nodes = {int(column): spread for column, spread in row.spreads.get("nodes", {}).items()}
     return replace(
         belief,
@@ -231,7 +232,7 @@ def _widened(belief: Classification, row: Application) -> Classification:
 
 
 def _wide_ratios(answers: Mapping[K, Estimate], spreads: Mapping[K, float]) -> dict[K, Estimate]:
-    """Widen performance on its logarithmic axis: measured cells by their own spread, others by the least of them."""
+    """Widen performance on its logarithmic axis: measured cells by their own spread, others by the smallest spread."""
     least, widened = min(spreads.values(), default=0.0), dict[K, Estimate]()
     of_others = math.exp(least * TO_80)
     for column, (value, low, high, observed) in answers.items():
@@ -241,8 +242,7 @@ def _wide_ratios(answers: Mapping[K, Estimate], spreads: Mapping[K, float]) -> d
 
 
 def _wide_scores(answers: Mapping[str, Estimate], spreads: Mapping[str, float]) -> dict[str, Estimate]:
-    """Give measured pressures the limits they were measured with; what is usual of a measurement (``NOISE``) is for
-    those that came without."""
+    """Give measured pressures their own measured limits; those without a spread keep the default ``NOISE``."""
     widened = dict(answers)
     for column, spread in spreads.items():
         if spread > 0 and column in widened and widened[column].observed:
@@ -252,7 +252,7 @@ def _wide_scores(answers: Mapping[str, Estimate], spreads: Mapping[str, float]) 
 
 
 def _scaled(belief: Classification, scale: float) -> Classification:
-    """Return a belief with performance ``scale`` times as high; 0: in an unknown unit."""
+    """Return a classification with performance multiplied by ``scale``; 0 means in an unknown unit."""
     if scale == 1.0:
         return belief
     if scale == 0.0:

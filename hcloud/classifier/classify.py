@@ -1,6 +1,6 @@
-"""The four classifications of a job, run together: heterogeneity, scale-up, scale-out, interference (both ways).
+"""The four classifications of a job: heterogeneity, scale-up, scale-out and interference (tolerated and caused).
 
-Each is a matrix of its own and learns nothing from the others, which keeps every matrix small and dense (Quasar,
+Each question has its own matrix and shares nothing with the others, which keeps every matrix small and dense (Quasar,
 Dissertation §4.3.2, "multiple parallel versus single exhaustive classification").
 """
 
@@ -28,7 +28,7 @@ from hcloud.core.estimates import Classification, Estimate, Neighbour
 
 NEAREST = 5
 NEAR_APART = 2.5
-"""Between amounts that are at most so many times each other performance is taken from both."""
+"""Performance is interpolated between two measured amounts whose ratio is at most this."""
 
 
 METHODS: Mapping[Question, Estimator] = MappingProxyType(
@@ -40,19 +40,19 @@ METHODS: Mapping[Question, Estimator] = MappingProxyType(
         Question.CAUSED: GaussianFoldIn(),
     }
 )
-"""Which estimator answers which question of a job; benchmarks judge these very objects."""
+"""The estimator of each question. Benchmarks evaluate these same objects."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Classifier:
-    """Which estimator answers which question; the defaults are those that measured best (``make bench-accuracy``)."""
+    """The estimator of each question; the defaults were the most accurate in ``make bench-accuracy``."""
 
     methods: Mapping[Question, Estimator] = field(default_factory=lambda: METHODS)
 
     def fit(self, library: Library, before: FittedClassifier | None = None) -> FittedClassifier:
-        """Fit every question's estimator. Raises BadInput, naming row and column, for a cell that is no measurement.
+        """Fit every question's estimator. Raises BadInput, naming row and column, for an invalid cell.
 
-        ``before``: an earlier fit to fewer of these rows, of which is kept what hardly changes with a few more.
+        ``before``: an earlier fit to fewer of these rows; expensive choices that hardly change are reused from it.
         """
         fitted = {}
         for question, method in self.methods.items():
@@ -63,7 +63,7 @@ class Classifier:
 
 
 def classify(library: Library, observations: MeasuredApplication) -> Classification:
-    """Classify one job with the default methods; fit :class:`Classifier` once where there are many jobs."""
+    """Classify one job with the default methods. For many jobs, fit a :class:`Classifier` once instead."""
     return Classifier().fit(library).classify(observations)
 
 
@@ -77,10 +77,10 @@ class FittedClassifier:
     _names: list[_Names] = field(default_factory=list, compare=False, repr=False)
 
     def classify(self, observations: MeasuredApplication) -> Classification:
-        """Answer all questions from what was observed, be it nothing.
+        """Answer all questions from the observed cells, of which there may be none.
 
-        Unusable values (NaN, zero, a crash) are left out and named in ``notes``; what was not observed comes from the
-        library's prior, with its width. Nothing in the answer is NaN or infinite.
+        Invalid values (NaN, zero, a crash) are left out and listed in ``notes``. Unobserved cells come from the
+        library's prior, with its width. No value returned is NaN or infinite.
         """
         notes: list[str] = []
         completions: dict[Question, Completion] = {}
@@ -111,18 +111,16 @@ class FittedClassifier:
             observed = {**_between(observed, fitted.rows.columns), **observed}
         new = sorted(set(observed) - set(fitted.rows.columns))
         if new:
-            notes.append(
-                f"{question}: nobody was measured at {', '.join(new)} before; what it says of others is little"
-            )
+            notes.append(f"{question}: first measurement at {', '.join(new)}; it says little about other columns")
             if isinstance(fitted, Widening):
                 fitted = fitted.with_columns(new)
             else:
                 fitted = self.methods[question].fit(fitted.rows.with_columns(new))
         if not fitted.rows.columns:
-            notes.append(f"{question}: neither measured nor known of any application")
+            notes.append(f"{question}: not measured, and no known application has measurements")
             return None
         if not observed:
-            notes.append(f"{question}: not measured; the estimate is that of a typical application")
+            notes.append(f"{question}: not measured; using the estimate of a typical application")
         return fitted.complete(observed, _use(fitted.rows, seen) if question is Question.TYPE else None)
 
     def _nearest(self, completions: Mapping[Question, Completion], own_name: str) -> tuple[Neighbour, ...]:
@@ -140,8 +138,7 @@ class FittedClassifier:
         return tuple(found[:NEAREST])
 
     def _all_names(self) -> _Names:
-        """Return the names of all known rows, sorted, where among them each question's rows are, and which cells those
-        know; found once."""
+        """Return the sorted names of all known rows, each question's positions in them, and its known cells; cached."""
         if not self._names:
             names = sorted({name for fitted in self.fitted.values() for name in fitted.rows.names})
             place = {name: at for at, name in enumerate(names)}
@@ -158,10 +155,10 @@ _Names = tuple[list[str], Mapping[Question, NDArray[np.int_]], Mapping[Question,
 
 
 def _between(observed: Mapping[str, float], columns: Iterable[str]) -> dict[str, float]:
-    """Return performance at the amounts of ``columns`` between two observed ones that are near each other, on the
-    straight line between them (both axes logarithmic).
+    """Interpolate performance at ``columns`` between two near observed amounts (straight line, both axes logarithmic).
 
-    No other application may be measured at 0.3 and 0.6 vCPUs; at 0.5 many are, and show how jobs scale from there.
+    The library may have no application measured at 0.3 and 0.6 vCPUs, but many at 0.5, from which curves can be
+    continued.
     """
     amounts = {float(column.split()[0]): value for column, value in observed.items() if column.endswith(" vCPU")}
     found: dict[str, float] = {}
@@ -176,7 +173,7 @@ def _between(observed: Mapping[str, float], columns: Iterable[str]) -> dict[str,
 
 
 def _usable(question: Question, observations: MeasuredApplication, notes: list[str]) -> dict[str, float]:
-    """Return the observed cells that can be measurements, performance as time; the others go to the notes."""
+    """Return the valid observed cells, performance as time; invalid ones are added to ``notes``."""
     usable, scale = {}, question.scale
     for column, value in sorted(observations.cells.get(question, {}).items()):
         where, turned = f"{question} {column!r}", value
@@ -195,7 +192,7 @@ def _usable(question: Question, observations: MeasuredApplication, notes: list[s
 
 
 def _use(rows: MeasuredRows, seen: MeasuredApplication) -> Mapping[str, list[float]] | None:
-    """Return the resource use of the runs where it is in the library's features, else None."""
+    """Return the resource use of the runs that have as many features as the library, or None."""
     if rows.context is None:
         return None
     features = rows.context.shape[2]
@@ -213,7 +210,7 @@ def _estimates(question: Question, completion: Completion) -> dict[str, Estimate
 
 
 def _quality_target(caused: Mapping[str, Estimate]) -> Estimate:
-    """Return ``Q_T`` with limits; where nothing is known of interference, anything is possible."""
+    """Return ``Q_T`` with limits; without any interference estimate the limits are 0 and 1."""
     if not caused:
         return Estimate(value=0.5, low=0.0, high=1.0)
     return Estimate(
@@ -225,26 +222,28 @@ def _quality_target(caused: Mapping[str, Estimate]) -> Estimate:
 
 
 class _Known(NamedTuple):
-    """The known cells of rows: where they are (rows x columns), of how many each row's distance is taken (rows; RATIO:
-    0 where there is one, which says nothing of shape), and what sums over them are divided by (rows)."""
+    """The known cells of a matrix, prepared for distances."""
 
     rows: MeasuredRows
     there: NDArray[np.bool_]
+    """Which cells are known, (rows x columns)."""
     counts: NDArray[np.int_]
+    """Number of cells each row's distance uses; 0 for a RATIO row with one cell, which has no shape."""
     divisor: NDArray[np.int_]
+    """What sums over a row's cells are divided by, (rows)."""
 
     @classmethod
     def of(cls, rows: MeasuredRows) -> _Known:
-        """Look at rows."""
+        """Prepare the rows."""
         there = ~np.isnan(rows.values)
         count = there.sum(axis=1)
         shapes = np.where(count > 1, count, 0) if rows.scale is Scale.RATIO else count
         return cls(rows, there, shapes, np.maximum(count, 1))
 
     def distances(self, completion: Completion) -> Matrix:
-        """Return how far each row is, in widths of an unknown cell (root mean square over the cells it knows).
+        """Return each row's distance: root mean square over its known cells, in widths of an unknown cell.
 
-        For RATIO rows the difference in scale is taken out: what counts is the shape.
+        For RATIO rows the difference in overall scale is removed, so only the shape counts.
         """
         columns, mean = self.rows.columns, completion.mean
         if completion.columns != columns:

@@ -1,4 +1,4 @@
-"""The one interface of every estimator, its answer, and the baselines that any method has to beat."""
+"""The interface of every estimator, its result type, and the baselines that any method has to beat."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ from hcloud.core.errors import BadInput
 
 INTERVAL = 0.8
 Z80 = 1.2815515655446004
-"""Half the width of a central 80 % interval, in standard deviations of a normal."""
+"""Half-width of a central 80 % interval, in standard deviations of a normal distribution."""
 WIDE = {Scale.RATIO: 0.7, Scale.SCORE: 0.3}
-"""Standard deviation of a cell nothing is known about: a factor of two either way, or 40 points about 50."""
+"""Standard deviation of an unknown cell: a factor of two either way (RATIO), or 40 points around 50 (SCORE)."""
 NOISE = {Scale.RATIO: 0.02, Scale.SCORE: 0.02}
-"""Standard deviation of a repeated measurement: about 2 % on idle machines; of scores 1 (of 3) to 3 points (of 50)."""
+"""Standard deviation of a repeated measurement on idle machines: about 2 %; scores 1 (of 3) to 3 points (of 50)."""
 
 Context = Mapping[str, Sequence[float]]
 Cells = tuple[NDArray[np.int_], Matrix, Matrix | None]
-"""Observed cells: (k) column indices, rising; (k) values on the working axis; (k x features) resource use or None."""
+"""Observed cells: (k) ascending column indices; (k) values on the working axis; (k x features) resource use or None."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
-    """A completed row. ``mean`` and ``sd``: (columns) on the working axis of ``scale``; all finite, ``sd`` positive.
-
-    ``sd`` is effective: ``mean +- 1.28 sd`` is meant to hold the truth in 80 of 100 cases, whatever the tails.
-    """
+    """A completed row on the working axis of ``scale``; all values are finite."""
 
     scale: Scale
     columns: tuple[str, ...]
     mean: Matrix
+    """Estimates, (columns)."""
     sd: Matrix
+    """Effective standard deviation, (columns), positive: ``mean +- 1.28 sd`` should cover 80 % of true values."""
     observed: tuple[bool, ...]
+    """Which columns were measured."""
 
     @property
     def values(self) -> Matrix:
@@ -46,23 +46,23 @@ class Completion:
         return self.scale.from_axis(self.mean)
 
     def interval(self, level: float = INTERVAL) -> tuple[Matrix, Matrix]:
-        """Return the central interval that holds the truth with probability ``level``, in the user's units."""
+        """Return the central interval of probability ``level``, in the user's units."""
         reach = Z80 if level == INTERVAL else NormalDist().inv_cdf(0.5 + level / 2)
         return self.scale.from_axis(self.mean - reach * self.sd), self.scale.from_axis(self.mean + reach * self.sd)
 
 
 class Fitted(Protocol):
-    """What an estimator learned from rows; completes one new row at a time."""
+    """A fitted estimator; completes one new row at a time."""
 
     @property
     def rows(self) -> MeasuredRows:
         """The rows it was fitted to."""
 
     def complete(self, observed: Mapping[str, float], context: Context | None = None) -> Completion:
-        """Complete a row from the cells observed, ``{column: value}`` in the user's units (none: the prior alone).
+        """Complete a row from observed cells, ``{column: value}`` in the user's units (empty: from the prior alone).
 
-        ``context``: resource use of each observed run, in the features of the rows' context; estimators that cannot use
-        it ignore it. Raises BadInput for an unknown column or a value that cannot be a measurement.
+        ``context``: resource use of each observed run, in the features of the rows' context; ignored by estimators that
+        cannot use it. Raises BadInput for an unknown column or an invalid value.
         """
 
 
@@ -70,32 +70,31 @@ class Estimator(Protocol):
     """A method with frozen parameters; all learning happens in :meth:`fit`."""
 
     def fit(self, rows: MeasuredRows) -> Fitted:
-        """Learn from rows with missing cells; rows without any cell are ignored, none at all leaves a wide prior."""
+        """Learn from rows with missing cells. Empty rows are ignored; without any rows the prior is wide."""
 
 
 @runtime_checkable
 class Renewing(Estimator, Protocol):
-    """A method that takes over from an earlier fit what was chosen by leaving rows out: most of its time goes there."""
+    """A method that can reuse cross-validated choices of an earlier fit, which take most of its time."""
 
     def renew(self, rows: MeasuredRows, before: Fitted | None) -> Fitted:
-        """Learn as :meth:`fit` does; how sure answers are is judged anew only where rows have become many more
-        than when that was done ``before``."""
+        """Fit as :meth:`fit` does, but reuse the calibration of ``before`` unless there are many more rows now."""
 
 
 @runtime_checkable
 class Widening(Fitted, Protocol):
-    """A fit that takes in columns without any measurement without refitting: they carry no information."""
+    """A fit that can add unmeasured columns without refitting, because they carry no information on others."""
 
     def with_columns(self, new: Sequence[str]) -> Fitted:
-        """Return what :meth:`Estimator.fit` finds of the same rows with these columns as well, all cells unknown."""
+        """Return what :meth:`Estimator.fit` returns for the same rows with these columns added, all cells unknown."""
 
 
 CALIBRATED_FOR = 1.5
-"""What was chosen by leaving rows out holds for so many times as many rows."""
+"""A calibration stays valid until there are this many times as many rows."""
 
 
 def still_judged(rows: MeasuredRows, before: MeasuredRows, judged_by: int) -> bool:
-    """Return whether what was chosen with ``judged_by`` rows, and held for those ``before``, holds for ``rows``."""
+    """Return whether a calibration done with ``judged_by`` rows, last used for ``before``, is valid for ``rows``."""
     return set(before.columns) <= set(rows.columns) and len(rows) <= CALIBRATED_FOR * judged_by
 
 
@@ -131,7 +130,7 @@ def _context_of(rows: MeasuredRows, ordered: Sequence[str], context: Context | N
 
 
 def completed(rows: MeasuredRows, cells: Cells, mean: Matrix, sd: Matrix) -> Completion:
-    """Return the answer: measured cells as measured, known to within measurement noise; the rest as estimated."""
+    """Return the completion: measured cells with measurement noise, all others as estimated."""
     index, values, _ = cells
     mean, sd = mean.copy(), np.maximum(sd, NOISE[rows.scale])
     mean[index] = values
@@ -142,10 +141,10 @@ def completed(rows: MeasuredRows, cells: Cells, mean: Matrix, sd: Matrix) -> Com
 
 
 def row_effects(values: Matrix, *, sweeps: int = 30) -> tuple[Matrix, Matrix]:
-    """Return row and column effects (rows), (columns) of the additive model, by alternating means over known cells.
+    """Return row effects (rows) and column effects (columns) of the additive model, by alternating means.
 
-    Column effects have mean 0 over measured columns; columns without measurements have effect 0, as have rows
-    without a cell.
+    Means are over known cells. Column effects have mean 0 over measured columns. Columns without any measurement, and
+    rows without a cell, have effect 0.
     """
     known = ~np.isnan(values)
     filled = np.where(known, values, 0.0)
@@ -161,10 +160,10 @@ def row_effects(values: Matrix, *, sweeps: int = 30) -> tuple[Matrix, Matrix]:
 
 
 def spread(residuals: Matrix, scale: Scale, *, prior_cells: float = 5.0) -> Matrix:
-    """Return an effective standard deviation per column (columns) from (rows x columns) residuals, NaN ignored.
+    """Return an effective standard deviation per column from (rows x columns) residuals, ignoring NaN.
 
-    Scaled from the 80th percentile of the absolute residuals, so that intervals cover what they say; few residuals are
-    blended with ``prior_cells`` of the wide prior.
+    It is scaled from the 80th percentile of absolute residuals, so that 80 % intervals have that coverage. Columns with
+    few residuals are blended with ``prior_cells`` of the wide prior.
     """
     known = ~np.isnan(residuals)
     count = known.sum(0)
@@ -179,10 +178,10 @@ def spread(residuals: Matrix, scale: Scale, *, prior_cells: float = 5.0) -> Matr
 # ----------------------------------------------------------------------------------------------------------- baselines
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeMean:
-    """Every unknown cell is the arithmetic mean of the observed ones: all that can be said knowing no columns."""
+    """Baseline: every unknown cell is the arithmetic mean of the observed ones, regardless of its column."""
 
     def fit(self, rows: MeasuredRows) -> Fitted:
-        """Measure how wrong that is on the rows: residuals from each row's mean over its known cells."""
+        """Compute residuals from each row's mean over its known cells."""
         rows = rows.in_order()
         _, column = row_effects(rows.values)
         row, _ = row_effects(rows.values, sweeps=1)
@@ -197,10 +196,10 @@ class ProbeMean:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdditiveLog:
-    """Row effect plus column effect on the working axis; the row effect is the mean over the observed cells."""
+    """Baseline: row effect plus column effect on the working axis; the row effect is the mean of the observed cells."""
 
     def fit(self, rows: MeasuredRows) -> Fitted:
-        """Alternate means over the known cells."""
+        """Fit both effects by alternating means over known cells."""
         rows = rows.in_order()
         row, column = row_effects(rows.values)
         residuals = rows.values - row[:, None] - column
@@ -209,10 +208,10 @@ class AdditiveLog:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnMean:
-    """Every unknown cell is its column's mean over the rows, whatever was observed of this one."""
+    """Baseline: every unknown cell is its column's mean over the rows, regardless of the observed cells."""
 
     def fit(self, rows: MeasuredRows) -> Fitted:
-        """Take the column means; the spread of a column is its spread between applications."""
+        """Compute column means; a column's deviation is its spread between applications."""
         rows = rows.in_order()
         known = ~np.isnan(rows.values)
         overall = float(rows.values[known].mean()) if known.any() else _middle(rows.scale)
@@ -234,7 +233,7 @@ def _level(rows: MeasuredRows, row: Matrix) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FittedOffsets:
-    """A fitted baseline: one offset per column around a level, which is the library's or that of the observed cells."""
+    """A fitted baseline: one offset per column around a level, from the library or from the observed cells."""
 
     rows: MeasuredRows
     offsets: Matrix
@@ -244,7 +243,7 @@ class FittedOffsets:
     arithmetic: bool = False
 
     def complete(self, observed: Mapping[str, float], context: Context | None = None) -> Completion:
-        """Add the level to the offsets; with fewer observed cells the level is less certain."""
+        """Return level plus offsets; the fewer cells are observed, the less certain the level."""
         cells = cells_of(self.rows, observed, context)
         index, values, _ = cells
         level, extra = self.level, 0.0

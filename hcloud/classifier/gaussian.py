@@ -1,9 +1,9 @@
-"""Gaussian fold-in: learn mean and covariance of the columns, then condition them on what was observed.
+"""Gaussian fold-in: learn mean and covariance of the columns, then condition them on the observed cells.
 
 The working model is ``y_uj = b_u + mu_j + z_uj`` with ``z_u ~ N(0, S)``. For RATIO columns the row bias ``b_u`` (the
 logarithm of the application's unknown overall scale) has a flat prior, so the conditional is the kriging system of
-geostatistics ("ordinary kriging": weights sum to one; Cressie, Statistics for Spatial Data, §3.2) and an answer scales
-exactly with what was observed. For SCORE columns there is no bias and the textbook conditional of a Gaussian is taken.
+geostatistics ("ordinary kriging": weights sum to one; Cressie, Statistics for Spatial Data, §3.2), and results scale
+exactly with the observations. SCORE columns have no bias and use the standard conditional of a Gaussian.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ CACHE_MAX = 256
 
 @dataclass(frozen=True, slots=True)
 class Conditional:
-    """What observing certain cells says of a row: ``mean = mu + gain @ (y_o - mu_o)``, whatever the values.
-
-    ``gain``: (columns x observed); ``variance``: (columns); ``precision``: (observed x observed) of the observed cells
-    with the bias taken out, which measures how unusual they are; ``freedom``: its rank.
-    """
+    """The conditional distribution given a set of observed columns: ``mean = mu + gain @ (y_o - mu_o)``."""
 
     gain: Matrix
+    """(columns x observed)."""
     variance: Matrix
+    """(columns)."""
     precision: Matrix
+    """(observed x observed), with the bias removed; measures how unusual the observed cells are."""
     freedom: int
+    """Rank of the precision."""
 
 
 def condition(covariance: Matrix, index: Index, *, free_bias: bool) -> Conditional:
@@ -72,7 +72,7 @@ def condition(covariance: Matrix, index: Index, *, free_bias: bool) -> Condition
 
 
 def _without_bias(inverse: Matrix) -> tuple[Matrix, float, Matrix]:
-    """Return the sums of the rows of an inverse covariance, their total, and the precision with the bias taken out."""
+    """Return an inverse covariance's row sums, their total, and the precision with the bias removed."""
     ones = inverse.sum(1)
     total = ones.sum()
     return ones, total, np.asarray(inverse - np.outer(ones, ones) / total, dtype=np.float64)
@@ -80,41 +80,43 @@ def _without_bias(inverse: Matrix) -> tuple[Matrix, float, Matrix]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moments:
-    """Learned ``mean`` (columns), ``covariance`` (columns x columns, positive definite), and the library's level."""
+    """Learned moments of all columns."""
 
     mean: Matrix
+    """(columns)."""
     covariance: Matrix
+    """(columns x columns), positive definite."""
     level: float
+    """Mean row effect of the library."""
     level_variance: float
+    """Variance of the row effect."""
     count: int
-    """Rows it was learned from."""
+    """Number of rows learned from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GaussianFoldIn:
-    """Mean and shrunk covariance by expectation-maximisation over rows with missing cells.
-
-    ``tail``: degrees of freedom of the multivariate t that weighs rows in the fit, so that a few freak rows do not set
-    the covariance (Lange, Little and Taylor, JASA 1989), and that widens the answer for a row unlike any other; None:
-    Gaussian throughout, with an uncertainty that can only fall as cells are observed. ``prior_rows``: how many rows'
-    worth of "all columns vary alone" is mixed into the covariance. ``calibrate``: scale the stated uncertainty so that
-    80 % intervals hold 80 % of held-out training cells. ``sweeps_max``, ``rows_max``, ``patterns_max`` bound the work:
-    beyond them the densest rows are learned from.
-    """
+    """Mean and shrunk covariance by expectation-maximisation over rows with missing cells."""
 
     tail: float | None = 8.0
+    """Degrees of freedom of the multivariate t distribution that weighs rows, so that a few outliers do not determine
+    the covariance (Lange, Little and Taylor, JASA 1989). It also widens results for unusual rows. None: Gaussian, whose
+    uncertainty can only fall as cells are observed."""
     prior_rows: float = 2.0
+    """Weight, in rows, of the prior "columns vary independently" in the covariance."""
     calibrate: bool = True
+    """Whether to scale the stated uncertainty so that 80 % intervals cover 80 % of held-out training cells."""
     sweeps_max: int = 30
     rows_max: int = 4000
     patterns_max: int = 100
+    """``sweeps_max``, ``rows_max`` and ``patterns_max`` bound the work; beyond them the densest rows are used."""
 
     def fit(self, rows: MeasuredRows) -> FittedGaussian:
-        """Learn the moments, then how far they are off on rows held out by group."""
+        """Learn the moments, and calibrate them on rows held out by group."""
         return self.renew(rows, None)
 
     def renew(self, rows: MeasuredRows, before: Fitted | None) -> FittedGaussian:
-        """Learn the moments; how far they are off may be known from ``before``."""
+        """Learn the moments; reuse the calibration of ``before`` if it is still valid."""
         rows = rows.in_order()
         chosen = self._densest(rows)
         near = before.moments if isinstance(before, FittedGaussian) and before.rows.columns == rows.columns else None
@@ -128,7 +130,7 @@ class GaussianFoldIn:
         return FittedGaussian(rows=rows, moments=moments, tail=self.tail, stretch=stretch, judged_by=judged_by)
 
     def _densest(self, rows: MeasuredRows) -> MeasuredRows:
-        """Rows that say something, densest first, within the bounds; a row of one RATIO cell says nothing of shape."""
+        """Return informative rows, densest first, within the bounds; a RATIO row with one cell has no shape."""
         known = ~np.isnan(rows.values)
         counts = known.sum(1)
         order = [i for i in np.argsort(-counts, kind="stable") if counts[i] >= (2 if rows.scale is Scale.RATIO else 1)]
@@ -142,8 +144,10 @@ class GaussianFoldIn:
         return rows.take(sorted(chosen))
 
     def moments(self, rows: MeasuredRows, near: Moments | None = None) -> Moments:
-        """Return mean and covariance of all columns; a column without measurements is wide and uncorrelated.
-        ``near``: what they will not be far from, so that they are found sooner."""
+        """Return mean and covariance of all columns; an unmeasured column is wide and independent.
+
+        ``near``: moments expected to be close, used as the starting point so that fewer sweeps are needed.
+        """
         columns = len(rows.columns)
         wide = WIDE[rows.scale] ** 2
         if rows.scale is Scale.SCORE:
@@ -165,11 +169,10 @@ class GaussianFoldIn:
         return Moments(mean=mean, covariance=covariance, level=level, level_variance=spread + wide, count=len(rows))
 
     def _shrink(self, covariance: Matrix, count: int, scale: Scale) -> Matrix:
-        """Return a covariance mixed with that of columns that vary alone.
+        """Return the covariance mixed with that of independent columns.
 
-        RATIO columns are one thing measured at many places: they vary alike. SCORE columns are different resources,
-        and keep their own variances (target D of Schäfer and Strimmer, Stat. Appl. Genet. Mol. Biol. 2005): hardly any
-        program fills memory while one in two takes all the bandwidth of a cache.
+        RATIO columns measure one quantity in many places, so they share a variance. SCORE columns are different
+        resources and keep their own variances (target D of Schäfer and Strimmer, Stat. Appl. Genet. Mol. Biol. 2005).
         """
         columns, few = len(covariance), max(0, 5 - count)
         wide, floor = WIDE[scale] ** 2, NOISE[scale] ** 2 / 4
@@ -183,7 +186,7 @@ class GaussianFoldIn:
     def _maximise(
         self, values: Matrix, mean: Matrix, begin: tuple[Matrix, Matrix] | None, *, free_bias: bool
     ) -> tuple[Matrix, Matrix]:
-        """Expectation-maximisation; with a free bias the covariance is kept centred (its level is not identified)."""
+        """Run expectation-maximisation; with a free bias the covariance is centred, as its level is not identified."""
         count, columns = values.shape
         centring = np.eye(columns) - (1.0 / columns if free_bias else 0.0)
         start = float(np.nanvar(values - np.nanmean(values, 1, keepdims=True) - mean if free_bias else values - mean))
@@ -210,27 +213,27 @@ class GaussianFoldIn:
         expected, weights = np.zeros_like(values), np.ones(len(values))
         residuals, ridge = values - mean, covariance.copy()
         ridge.flat[:: len(covariance) + 1] += NOISE[Scale.RATIO] ** 2 / 4
-        told = [alike.told(residuals, ridge, covariance, free_bias) for alike in patterns.alike]
-        if not told:
+        results = [alike.conditionals(residuals, ridge, covariance, free_bias) for alike in patterns.alike]
+        if not results:
             return expected, weights, np.zeros(covariance.shape)
-        expected[patterns.rows] = np.concatenate([each for means, _, _ in told for each in means])
+        expected[patterns.rows] = np.concatenate([each for means, _, _ in results for each in means])
         if self.tail is not None:
-            surprise = np.concatenate([each for _, surprises, _ in told for each in surprises])
+            surprise = np.concatenate([each for _, surprises, _ in results for each in surprises])
             weights[patterns.rows] = (self.tail + (patterns.known - free_bias)) / (self.tail + surprise)
-        left = np.concatenate([each for _, _, each in told])
+        left = np.concatenate([each for _, _, each in results])
         return expected, weights, np.add.reduce(left[patterns.order], 0)
 
     def _stretch(self, rows: MeasuredRows, of_all: Moments) -> float:
-        """Return by what factor stated deviations must grow so that 80 % intervals hold 80 % of held-out cells.
+        """Return the factor on stated deviations that makes 80 % intervals cover 80 % of held-out cells.
 
-        Each fold leaves whole groups out; where rows are many that changes nothing, and ``of_all`` is judged. Cells are
-        predicted from pairs, the default density of the papers.
+        Each fold leaves out whole groups. With many rows that changes nothing, so ``of_all`` is evaluated instead.
+        Cells are predicted from pairs, the default density of the papers.
         """
         groups = sorted(set(rows.groups))
         pairs = evenly(list(itertools.combinations(range(len(rows.columns)), 2)), CALIBRATION_PAIRS_MAX)
         folds = min(FOLDS, len(groups)) if len(rows) <= CALIBRATION_ROWS_MAX else 1
         if not pairs or len(groups) < 3:
-            return 1.5  # nothing to judge by: say less than is believed
+            return 1.5  # nothing to calibrate on: state a wider interval
         scores: list[Matrix] = []
         for fold in range(folds):
             out = set(groups[fold::folds])
@@ -245,32 +248,35 @@ class GaussianFoldIn:
 
 
 def evenly(items: Sequence[T], most: int) -> list[T]:
-    """Return at most ``most`` of the items, evenly spaced, always the same ones."""
+    """Return at most ``most`` items, evenly spaced and deterministic."""
     if len(items) <= most:
         return list(items)
     return [items[i] for i in np.linspace(0, len(items) - 1, most).astype(int)]
 
 
 Cells = tuple[int, ...]
-"""Which columns a row knows, rising."""
+"""Ascending indices of the columns a row knows."""
 
 
 class _Alike(NamedTuple):
-    """Patterns that know equally many cells: which (patterns x cells), where pairs of them are in a covariance as one
-    line (patterns x cells x cells), how many rows each has (patterns), and which of them have equally many, with where
-    the cells of their rows are in the values as one line (patterns x rows x cells).
-    """
+    """Patterns (sets of known columns) with equally many known cells."""
 
     cells: Index
+    """Column indices, (patterns x cells)."""
     squares: Index
+    """Flat positions of all pairs of cells in a covariance, (patterns x cells x cells)."""
     counts: Matrix
+    """Number of rows of each pattern."""
     places: list[tuple[slice, Index]]
+    """Slices of patterns with equally many rows, each with its cells' flat positions, (patterns x rows x cells)."""
 
-    def told(
+    def conditionals(
         self, residuals: Matrix, ridge: Matrix, covariance: Matrix, free_bias: bool
     ) -> tuple[list[Matrix], list[Matrix], Matrix]:
-        """Return the expected deviations of the patterns' rows (rows x columns), how unusual these are (rows), and the
-        covariance that is left of all rows of each pattern together (patterns x columns x columns)."""
+        """Return expected deviations of the patterns' rows, their squared distances, and the remaining covariance.
+
+        Shapes: (rows x columns) and (rows) per slice; (patterns x columns x columns), summed over each pattern's rows.
+        """
         precision, pull, left = self._given(ridge, covariance, free_bias)
         means, surprises = [], []
         for some, places in self.places:
@@ -280,8 +286,7 @@ class _Alike(NamedTuple):
         return means, surprises, left
 
     def _given(self, ridge: Matrix, covariance: Matrix, free_bias: bool) -> tuple[Matrix, Matrix, Matrix]:
-        """Return by pattern the precision of its cells, how they pull all columns, and the covariance that is left of
-        all its rows together; worked out for all patterns at one stroke."""
+        """Return the precision, the pull on all columns, and the remaining covariance, for all patterns at once."""
         precision: Matrix = np.asarray(np.linalg.inv(ridge.take(self.squares)), dtype=np.float64)
         if free_bias:
             ones = np.add.reduce(precision, 2)
@@ -327,14 +332,14 @@ def _alike(patterns: Sequence[Cells], rows: Sequence[Index], columns: int) -> _A
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FittedGaussian:
-    """Learned moments; conditionals are kept per set of observed columns, so a repeated question costs one product."""
+    """Learned moments. Conditionals are cached per set of observed columns."""
 
     rows: MeasuredRows
     moments: Moments
     tail: float | None
     stretch: float
     judged_by: int = 0
-    """How many rows there were when the stretch was chosen."""
+    """Number of rows when the stretch was calibrated."""
     _known: dict[bytes, Conditional] = field(default_factory=dict, repr=False, compare=False)
 
     @property
@@ -343,7 +348,7 @@ class FittedGaussian:
         return self.rows.scale is Scale.RATIO
 
     def given(self, index: Index) -> Conditional:
-        """Return (and keep) the conditional given these columns."""
+        """Return (and cache) the conditional given these columns."""
         key = index.tobytes()
         found = self._known.get(key)
         if found is None:
@@ -354,8 +359,7 @@ class FittedGaussian:
         return found
 
     def with_columns(self, new: Sequence[str]) -> FittedGaussian:
-        """Return it with columns without measurements added: wide and uncorrelated, as in
-        :meth:`GaussianFoldIn.moments`."""
+        """Return the fit with unmeasured columns added: wide and independent, as in :meth:`GaussianFoldIn.moments`."""
         rows, old = self.rows.with_columns(new), self.moments
         known, size = len(self.rows.columns), len(rows.columns)
         cells = self.rows.values[~np.isnan(self.rows.values)]
@@ -372,10 +376,10 @@ class FittedGaussian:
         return completed(self.rows, cells, mean, sd)
 
     def learned(self, row: Matrix) -> FittedGaussian:
-        """Return moments moved by one more row (columns, NaN unknown): a rank-one update in place of a refit.
+        """Return the fit updated with one row (columns, NaN unknown): a rank-one update instead of a refit.
 
-        Unknown cells count with their expectation and its covariance, as in a sweep of expectation-maximisation; the
-        reference rows and the stretch stay. A row that says nothing of shape changes nothing.
+        Unknown cells enter with their expectation and covariance, as in an expectation-maximisation sweep. Reference
+        rows and stretch are unchanged. A row without information on shape changes nothing.
         """
         index = np.flatnonzero(~np.isnan(row))
         if len(index) < (2 if self.free_bias else 1):
@@ -403,17 +407,17 @@ class FittedGaussian:
         return mean, scale * np.sqrt(np.maximum(given.variance, 0.0))
 
     def predict_many(self, index: Index, values: Matrix) -> Matrix:
-        """Return means (rows x columns) given encoded values (rows x observed) of many rows at the same columns."""
+        """Return means (rows x columns) given encoded values (rows x observed) of rows with the same known columns."""
         return np.asarray(self.moments.mean + (values - self.moments.mean[index]) @ self.given(index).gain.T)
 
     def _widening(self, given: Conditional, surprise: float) -> float:
-        """Variance factor of the multivariate t for how unusual the observed cells are; never below 1."""
+        """Return the multivariate t variance factor for the distance of the observed cells; at least 1."""
         if self.tail is None or given.freedom == 0:
             return 1.0
         return max(1.0, (self.tail + surprise) / (self.tail + given.freedom))
 
     def scores(self, values: Matrix, index: Index) -> Matrix:
-        """Return |error| / stated deviation of known cells outside ``index``, of rows that know all of ``index``."""
+        """Return |error| / stated deviation of known cells outside ``index``, for rows that know all of ``index``."""
         usable = values[(~np.isnan(values[:, index])).all(1)]
         given = self.given(index)
         residual = usable[:, index] - self.moments.mean[index]

@@ -1,4 +1,4 @@
-"""What is known of applications: measured rows for each question, feedback from runs, and when to measure again."""
+"""Known applications: measured rows for each question, feedback from runs, and drift detection."""
 
 from __future__ import annotations
 
@@ -13,40 +13,38 @@ from hcloud.core.estimates import Estimate
 
 
 class Question(StrEnum):
-    """The classifications (Quasar, Dissertation §4.3.2); interference is two matrices."""
+    """The classifications (Quasar, Dissertation §4.3.2); interference has two matrices."""
 
     TYPE = "type"
     """Heterogeneity: performance per instance type."""
     STEP = "step"
     """Scale-up: performance per amount of one machine."""
     NODES = "nodes"
-    """Scale-out: performance per number of nodes; columns are whole numbers written as text."""
+    """Scale-out: performance per number of nodes; columns are whole numbers as text."""
     TOLERATED = "tolerated"
     CAUSED = "caused"
 
     @property
     def scale(self) -> Scale:
-        """Performance is a ratio; pressures are scores."""
+        """RATIO for performance, SCORE for pressures."""
         return Scale.SCORE if self in (Question.TOLERATED, Question.CAUSED) else Scale.RATIO
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredApplication:
-    """What was measured of one application. Performance is work per second (more is better), pressures are 0..100.
-
-    ``program``: what inputs of one program share (default: the application itself). ``use``: resource use of the run on
-    each instance type, the same list of numbers for every run of the library.
-    """
+    """Measurements of one application. Performance is work per second (more is better); pressures are 0..100."""
 
     name: str
     program: str = ""
+    """Shared by all inputs of one program; default: the application itself."""
     cells: Mapping[Question, Mapping[str, float]] = field(default_factory=dict)
     use: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    """Resource use of the run on each instance type; the same list of features for every run of the library."""
 
     def with_cell(self, question: Question, column: str, value: float) -> MeasuredApplication:
-        """Return this with one cell measured (again): the feedback loop of Dissertation §4.3.2.
+        """Return a copy with one cell measured (again): the feedback loop of Dissertation §4.3.2.
 
-        Raises BadInput for a value that cannot be a measurement.
+        Raises BadInput for an invalid value.
         """
         question.scale.to_axis(value, f"{self.name}, {question} {column!r}")
         cells = {each: dict(columns) for each, columns in self.cells.items()}
@@ -61,18 +59,18 @@ class Library:
     known: Mapping[str, MeasuredApplication] = field(default_factory=dict)
 
     def learn(self, measured: MeasuredApplication) -> Library:
-        """Return a library in which this application is known as given (replacing what was known under its name)."""
+        """Return a library with this application added or replaced."""
         return Library(known={**self.known, measured.name: measured})
 
     def feed(self, name: str, question: Question, column: str, value: float) -> Library:
-        """Return a library in which one cell was observed; an application of that name is made where there was none."""
+        """Return a library with one cell observed; an unknown application is added."""
         known = self.known.get(name, MeasuredApplication(name=name))
         return self.learn(known.with_cell(question, column, value))
 
     def rows(self, question: Question) -> MeasuredRows:
-        """Return the matrix of one question, run times in place of rates.
+        """Return the matrix of one question, with run times in place of rates.
 
-        Raises BadInput, naming application and column, for a value that cannot be a measurement.
+        Raises BadInput, naming application and column, for an invalid value.
         """
         measured = {name: row for name, each in self.known.items() if (row := each.cells.get(question))}
         use = {n: each.use for n, each in self.known.items() if each.use} if question is Question.TYPE else None
@@ -85,9 +83,9 @@ class Library:
 
 
 def as_times(question: Question, row: Mapping[str, float], name: str) -> dict[str, float]:
-    """Return performance as time per unit of work, which is what curves and regret are stated in; pressures as given.
+    """Return performance as time per unit of work, the unit of curves and regret; pressures are returned unchanged.
 
-    Raises BadInput for a value that cannot be a measurement.
+    Raises BadInput for an invalid value.
     """
     if question.scale is Scale.SCORE:
         return dict(row)
@@ -100,25 +98,25 @@ def as_times(question: Question, row: Mapping[str, float], name: str) -> dict[st
 DRIFT_OF = 5
 DRIFT_MISSES = 3
 DRIFT_REACH = 1.53
-"""From 80 % limits to 95 % limits: three of five beyond those happen by chance once in 900 times."""
+"""Converts 80 % limits to 95 % limits. Three misses of five beyond those happen by chance once in 900 times."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drift:
-    """Whether an application still is what it was classified as: the last few measurements against their estimates."""
+    """Drift detection: which of the last few measurements missed their estimates."""
 
     missed: tuple[bool, ...] = ()
 
     def seen(self, estimate: Estimate, measured: float) -> Drift:
-        """Return the watch after one more measurement; NaN or nothing positive counts as a miss.
+        """Return the state after one more measurement; NaN or a negative value counts as a miss.
 
-        A measurement misses when it is outside the 95 % limits (on the axis on which ``estimate`` is symmetric).
+        A measurement misses if it is outside the 95 % limits, on the axis on which ``estimate`` is symmetric.
         """
         return Drift(missed=(*self.missed, _missed(estimate, measured))[-DRIFT_OF:])
 
     @property
     def drifted(self) -> bool:
-        """Whether it departed so often that it has to be profiled and classified again."""
+        """Whether so many measurements missed that the application must be profiled and classified again."""
         return sum(self.missed) >= DRIFT_MISSES
 
 

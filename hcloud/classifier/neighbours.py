@@ -1,9 +1,9 @@
-"""Gaussian fold-in corrected by what it got wrong on similar applications.
+"""Gaussian fold-in corrected by its errors on similar applications.
 
-The fold-in is linear in what was observed. Where behaviour is not (a working set that no longer fits, a program that
-waits for its disk), applications that look alike in their observed cells, their size and the resource use of their runs
-are wrong alike. The residuals of the known rows are smoothed over that likeness (a Gaussian process over rows with one
-kernel for all columns; Rasmussen and Williams, ch. 2) and added to the answer.
+The fold-in is linear in the observed cells. Where behaviour is not (a working set that no longer fits, a program
+waiting for its disk), applications with similar observed cells, size and resource use have similar errors. The
+residuals of the known rows are smoothed over that similarity (a Gaussian process over rows with one kernel for all
+columns; Rasmussen and Williams, ch. 2) and added to the result.
 """
 
 from __future__ import annotations
@@ -23,19 +23,21 @@ from hcloud.classifier.utility_matrix import Matrix, MeasuredRows
 REFERENCES_MAX = 128
 TRIAL_PAIRS_MAX = 8
 RESIDUAL_MAX = 0.4
-"""A freak row may pull its neighbours by no more than this."""
+"""Limits how far an outlier row can move its neighbours."""
 CONTEXT_WEIGHT = 2.0
-"""All features of resource use together weigh as much as this many coordinates of observed cells."""
+"""Weight of all resource-use features together, in coordinates of observed cells."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Likeness:
-    """Kernel length and noise, both relative: lengths in standard deviations, noise to the kernel's height of 1."""
+    """A kernel, in relative units."""
 
     length: float
+    """Kernel length, in standard deviations."""
     noise: float
+    """Noise, relative to the kernel's height of 1."""
     left: float = 1.0
-    """Mean absolute error with the correction over that without, on groups left out."""
+    """Mean absolute error with the correction divided by that without, on held-out groups."""
 
 
 GRID = tuple(Likeness(length=length, noise=noise) for length in (0.15, 0.3, 0.5, 1.0) for noise in (0.3, 1.0, 3.0))
@@ -45,20 +47,21 @@ GRID = tuple(Likeness(length=length, noise=noise) for length in (0.15, 0.3, 0.5,
 class NeighbourFoldIn:
     """A Gaussian fold-in with neighbour correction.
 
-    ``use_level``: likeness includes the size of the observed values, which is right where all rows are in one unit and
-    takes away exact proportionality. Kernel length and noise are chosen at :meth:`fit` by leaving whole groups out,
-    over evenly spaced pairs of columns; where no kernel helps there, the answer is the base's.
+    Kernel length and noise are chosen at :meth:`fit` by leaving out whole groups, over evenly spaced pairs of columns.
+    If no kernel helps there, the base's result is used unchanged.
     """
 
     base: GaussianFoldIn = field(default_factory=GaussianFoldIn)
     use_level: bool = False
+    """Whether similarity includes the size of the observed values. Correct if all rows share one unit, but results are
+    then no longer exactly proportional to the observations."""
 
     def fit(self, rows: MeasuredRows) -> Fitted:
-        """Fit the base, then the likeness."""
+        """Fit the base, then choose the kernel."""
         return self.renew(rows, None)
 
     def renew(self, rows: MeasuredRows, before: Fitted | None) -> Fitted:
-        """Fit the base, then the likeness; that may be known from ``before``."""
+        """Fit the base, then choose the kernel, or reuse that of ``before``."""
         rows = rows.in_order()
         base = self.base.renew(rows, before.base if isinstance(before, FittedNeighbours) else before)
         known = (~np.isnan(rows.values)).sum(1)
@@ -77,25 +80,25 @@ class NeighbourFoldIn:
 
 @dataclass(frozen=True, slots=True)
 class _Reference:
-    """The known rows as seen from one set of observed columns."""
+    """Reference rows that know one set of observed columns."""
 
     features: Matrix
     solved: Matrix
-    """(rows x columns) kernel-inverse times residuals."""
+    """(rows x columns) kernel inverse times residuals."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FittedNeighbours:
-    """Base fold-in plus up to 128 reference rows; what depends only on which columns were observed is kept."""
+    """Base fold-in plus up to 128 reference rows; results that depend only on the observed columns are cached."""
 
     base: FittedGaussian
     references: MeasuredRows
     use_level: bool
     use: _NeighbourUse | None = None
     plain: Likeness | None = None
-    """Judged by observed cells alone."""
+    """Kernel on observed cells alone."""
     with_use: Likeness | None = None
-    """Judged by resource use too, for rows that come with it."""
+    """Kernel on observed cells and resource use, for rows that have it."""
     _known: dict[bytes, _Reference] = field(default_factory=dict, repr=False, compare=False)
 
     @property
@@ -104,19 +107,19 @@ class FittedNeighbours:
         return self.base.rows
 
     def complete(self, observed: Mapping[str, float], context: Context | None = None) -> Completion:
-        """Condition on the observed cells, then add the smoothed residuals of applications that look alike."""
+        """Condition on the observed cells, then add the smoothed residuals of similar applications."""
         cells = cells_of(self.rows, observed, context)
         index, values, use = cells
         mean, sd = self.base.predict(index, values)
         likeness = self.plain if use is None else self.with_use
         if likeness is not None and len(index) > 1:
             mean = mean + self._correction(index, values, use, likeness)
-            # The gain is least where the fold-in is good already, so only half of it (as a logarithm) is claimed.
+            # The gain is smallest where the fold-in is already good, so only half of it (as a logarithm) is claimed.
             sd = sd * math.sqrt(likeness.left)
         return completed(self.rows, cells, mean, sd)
 
     def best_likeness(self, *, with_context: bool) -> Likeness | None:
-        """Return the kernel with the least mean absolute error on groups left out; None where none beats no kernel."""
+        """Return the kernel with the least mean absolute error on held-out groups; None if none beats no kernel."""
         pairs = list(itertools.combinations(range(len(self.rows.columns)), 2))
         errors, plain = np.zeros(len(GRID)), 0.0
         for pair in evenly(pairs, TRIAL_PAIRS_MAX):
@@ -134,16 +137,16 @@ class FittedNeighbours:
         if reference is None:
             if len(self._known) >= CACHE_MAX:
                 self._known.clear()
-            _, features, residuals = self._seen_from(index, with_context=use is not None)
-            kernel = _kernel(features, features, likeness) + likeness.noise * np.eye(len(features))
-            reference = _Reference(features, np.asarray(np.linalg.solve(kernel, residuals), dtype=np.float64))
+            _, seen, residuals = self._seen_from(index, with_context=use is not None)
+            kernel = _kernel(seen, seen, likeness) + likeness.noise * np.eye(len(seen))
+            reference = _Reference(seen, np.asarray(np.linalg.solve(kernel, residuals), dtype=np.float64))
             self._known[key] = reference
         new = self.use.standardised(index, use[None]) if use is not None and self.use is not None else None
-        here = self._features(index, values[None, :], new)
-        return np.asarray((_kernel(here, reference.features, likeness) @ reference.solved)[0])
+        features = self._features(index, values[None, :], new)
+        return np.asarray((_kernel(features, reference.features, likeness) @ reference.solved)[0])
 
     def _seen_from(self, index: Index, *, with_context: bool) -> tuple[Index, Matrix, Matrix]:
-        """Return which references know these columns, their features, and the base's residuals (unknown cells 0)."""
+        """Return the references that know these columns, their features, and the base's residuals (unknown cells 0)."""
         rows = self.references
         known = np.flatnonzero((~np.isnan(rows.values[:, index])).all(1))
         values = rows.values[known]
@@ -169,17 +172,20 @@ class FittedNeighbours:
 
 @dataclass(frozen=True, slots=True)
 class _NeighbourUse:
-    """Resource use of the references' runs, and how a new run is compared with it.
+    """Resource use of the reference runs, and its standardisation.
 
-    Amounts are heavy-tailed, so they are compared as ``log(1 + x / median)``, in standard deviations of the runs on the
-    same column; unknown ones count as average. ``typical``: (features); ``centre``, ``width``: (columns x features);
-    ``of_references``: (rows x columns x features), standardised.
+    Amounts are heavy-tailed, so they are compared as ``log(1 + x / median)``, in standard deviations of runs on the
+    same column. Unknown amounts count as average.
     """
 
     typical: Matrix
+    """(features)."""
     centre: Matrix
+    """(columns x features)."""
     width: Matrix
+    """(columns x features)."""
     of_references: Matrix
+    """Standardised, (rows x columns x features)."""
 
     def standardised(self, index: Index, use: Matrix) -> Matrix:
         """Return (rows x observed x features) of runs on the columns at ``index``."""
@@ -188,7 +194,7 @@ class _NeighbourUse:
 
 def _use_of(context: Matrix) -> _NeighbourUse:
     with np.errstate(all="ignore"), warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # a feature nobody has measured on some column
+        warnings.simplefilter("ignore", RuntimeWarning)  # a feature without measurement on some column
         typical = np.nan_to_num(np.nanmedian(np.abs(context).reshape(-1, context.shape[2]), axis=0))
         typical = np.where(typical > 0, typical, 1.0)
         logged = np.log1p(np.abs(context) / typical)
@@ -209,13 +215,13 @@ def _kernel(left: Matrix, right: Matrix, likeness: Likeness) -> Matrix:
 def _left_out(features: Matrix, residuals: Matrix, members: Sequence[Index], likeness: Likeness) -> float:
     """Return the mean absolute error of each group's residuals predicted from the other groups, in closed form.
 
-    ``members``: which rows each group has.
+    ``members``: row indices of each group.
     """
     inverse = np.linalg.inv(_kernel(features, features, likeness) + likeness.noise * np.eye(len(features)))
     solved = inverse @ residuals
     errors = np.zeros_like(residuals)
     for own in members:
-        if len(own) == 1:  # most are alone
+        if len(own) == 1:  # most groups have one row
             errors[own] = solved[own] * (1.0 / inverse[own, own])
         else:
             errors[own] = np.linalg.solve(inverse[own[:, None], own], solved[own])

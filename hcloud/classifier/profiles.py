@@ -1,7 +1,7 @@
-"""Profiles: what a file of the library says of one reference program, checked, and what two of them differ in.
+"""Profiles of reference programs: the checked content of a library file, and the differences between two of them.
 
-A profile holds the cells of the classifier's questions, each with its 95 % limits, and where they come from. Several
-files may hold one program, measured on machines of several providers: their cells are put together.
+A profile holds the cells of the classifier's questions with 95 % limits, and their provenance. One program may have
+several files, measured on machines of different providers; their cells are merged.
 """
 
 from __future__ import annotations
@@ -28,9 +28,8 @@ NAME = r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,62}$"
 
 def _spelled(pattern: str, wanted: str) -> Callable[[str], str]:
     def check(text: str) -> str:
-        """Return ``text`` as it is. Raises ValueError where it does not match."""
         if not re.fullmatch(pattern, text):
-            raise ValueError(f"{shown(text)} is no column; {wanted}")
+            raise ValueError(f"{shown(text)} is not a valid column; {wanted}")
         return text
 
     return check
@@ -38,21 +37,19 @@ def _spelled(pattern: str, wanted: str) -> Callable[[str], str]:
 
 def _check_source(text: str) -> str:
     if text not in SOURCES:
-        raise ValueError(f"{shown(text)} is no source of interference; {nearest(text, SOURCES)}")
+        raise ValueError(f"{shown(text)} is not a source of interference; {nearest(text, SOURCES)}")
     return text
 
 
 def _check_per_second(text: str) -> str:
     if not text.endswith("/s"):
-        raise ValueError(
-            f"must be an amount per second such as MiB/s, not {shown(text)}: performance is more-is-better"
-        )
+        raise ValueError(f"must be an amount per second such as MiB/s, not {shown(text)}: more must be better")
     return text
 
 
 def _check_use(values: tuple[float, ...]) -> tuple[float, ...]:
     if len(values) != len(USE_UNITS) or min(values, default=0.0) < 0:
-        raise ValueError(f"must be {len(USE_UNITS)} numbers from 0 ({', '.join(USE_UNITS)})")
+        raise ValueError(f"must be {len(USE_UNITS)} numbers, 0 or more ({', '.join(USE_UNITS)})")
     return values
 
 
@@ -70,16 +67,16 @@ class PerformanceCell:
     """A measured amount per second, more is better."""
 
     value: Annotated[Number, Field(gt=0, le=1e15)]
-    """What was measured."""
+    """Measured value."""
     low: Number
     """Lower 95 % limit."""
     high: Number
     """Upper 95 % limit."""
     runs: PositiveCount = 1
-    """From how many repeats."""
+    """Number of repeats."""
 
     def __post_init__(self) -> None:
-        """Raise AtKey where the value is outside its limits."""
+        """Raise AtKey if the value is outside its limits."""
         _check_limits(self)
 
 
@@ -88,16 +85,16 @@ class PressureCell:
     """A measured intensity of a source of interference, in percent."""
 
     value: Annotated[Number, Field(ge=0, le=100)]
-    """What was measured."""
+    """Measured value."""
     low: Annotated[Number, Field(ge=0, le=100)]
     """Lower 95 % limit."""
     high: Annotated[Number, Field(ge=0, le=100)]
     """Upper 95 % limit."""
     runs: PositiveCount = 1
-    """From how many repeats."""
+    """Number of repeats."""
 
     def __post_init__(self) -> None:
-        """Raise AtKey where the value is outside its limits."""
+        """Raise AtKey if the value is outside its limits."""
         _check_limits(self)
 
 
@@ -120,9 +117,9 @@ class Cells:
     nodes: Mapping[NodesColumn, PerformanceCell] = field(default_factory=dict)
     """Performance by number of nodes."""
     tolerated: Mapping[SourceColumn, PressureCell] = field(default_factory=dict)
-    """The intensity of each source at which performance falls by 5 %; 100: never."""
+    """Intensity of each source at which performance falls by 5 %; 100 means never."""
     caused: Mapping[SourceColumn, PressureCell] = field(default_factory=dict)
-    """The intensity of each source that presses as hard as the program does."""
+    """Intensity of each source that exerts the same pressure as the program."""
 
     def of(self, question: Question) -> Mapping[str, Cell]:
         """Return one question's cells by column."""
@@ -132,48 +129,48 @@ class Cells:
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
 class ProfileUnits:
-    """What the numbers are in; other units are refused, because nothing would notice them later."""
+    """Units of the numbers. Other units are rejected, because later code would not detect them."""
 
     performance: Annotated[NonEmptyText, AfterValidator(_check_per_second)]
-    """Of type, step and nodes."""
+    """Unit of type, step and nodes."""
     interference: Literal["percent"] = "percent"
-    """Of tolerated and caused."""
+    """Unit of tolerated and caused."""
     use: tuple[Text, ...] = USE_UNITS
-    """Of each number of use."""
+    """Unit of each number of resource use."""
 
     def __post_init__(self) -> None:
-        """Raise AtKey where resource use is in other units than ``USE_UNITS``, or another order."""
+        """Raise AtKey if resource use has units, or an order, other than ``USE_UNITS``."""
         if self.use != USE_UNITS:
             raise AtKey("use", f"must be {', '.join(USE_UNITS)}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
 class Provenance:
-    """Where, when and with what it was measured."""
+    """Where, when and with which software a profile was measured."""
 
     measured_at: NonEmptyText
     """UTC date and time."""
     provider: NonEmptyText
-    """Whose machine."""
+    """Provider of the machine."""
     cpu: NonEmptyText
-    """Its processor."""
+    """Processor of the machine."""
     cores: PositiveCount
-    """How many CPUs the measurement could use."""
+    """Number of CPUs the measurement could use."""
     kernel: NonEmptyText
-    """Its kernel."""
+    """Kernel of the machine."""
     hcloud: NonEmptyText
-    """The version of HCloud."""
+    """Version of HCloud."""
     stress_ng: NonEmptyText
-    """The version that made the sources of interference."""
+    """Version of stress-ng, which generates the interference."""
     packages: Mapping[NonEmptyText, NonEmptyText]
-    """The versions of the measured program."""
+    """Versions of the measured program."""
     load_average: Annotated[Number, Field(ge=0)]
-    """Load average of the machine when it began. In a bootstrap it still holds the program before, about two processes;
-    where others worked too, numbers are rough."""
+    """Load average of the machine at the start. In a bootstrap it still includes the previous program (about two
+    processes); higher values mean other work was running and the numbers are rough."""
     took_s: Annotated[Number, Field(ge=0)]
-    """How long it took."""
+    """Duration in seconds."""
     command: NonEmptyText
-    """What was run."""
+    """Command that was run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
@@ -181,33 +178,33 @@ class ReferenceProfile:
     """One reference program as measured on one kind of machine."""
 
     profile: Name
-    """Its name."""
+    """Name of the profile."""
     format: Literal[1]
-    """Of this file."""
+    """Version of the file format."""
     group: NonEmptyText
-    """What sort of program it is."""
+    """Kind of program."""
     program: NonEmptyText
-    """What several profiles of one program share; such are never each other's judge."""
+    """Shared by several profiles of one program; they are never used to evaluate each other."""
     measure: Measure
-    """What was taken for performance."""
+    """Measure of performance."""
     units: ProfileUnits
-    """Of the numbers below."""
+    """Units of the numbers below."""
     provenance: Provenance
-    """Where they come from."""
+    """Where and how it was measured."""
     cells: Cells
-    """The numbers, by question and column."""
+    """Measured cells, by question and column."""
     use: Mapping[TypeColumn, Use] = field(default_factory=dict)
-    """Resource use of a run alone on each type."""
+    """Resource use of an isolated run on each type."""
     notes: tuple[Text, ...] = ()
-    """What the measurement could not do, in sentences."""
+    """Limits of the measurement, in sentences."""
 
     def __post_init__(self) -> None:
-        """Raise AtKey where there is no cell at all."""
+        """Raise AtKey if there is no cell."""
         if not any(self.cells.of(question) for question in Question):
-            raise AtKey("cells", "holds no measurement")
+            raise AtKey("cells", "must contain at least one measurement")
 
     def measured(self) -> MeasuredApplication:
-        """Return the row as the classifier learns it."""
+        """Return the profile as the classifier's input."""
         cells = {q: {column: cell.value for column, cell in self.cells.of(q).items()} for q in Question}
         return MeasuredApplication(
             name=self.profile,
@@ -218,12 +215,12 @@ class ReferenceProfile:
 
 
 def parse_profile(mapping: object, locate: Callable[[KeyPath], str] = key_path) -> ReferenceProfile:
-    """Return the checked profile of one document. Raises ConfigError, naming file, line and key."""
+    """Return the validated profile of a document. Raises ConfigError, naming file, line and key."""
     return parse(ReferenceProfile, mapping, locate)
 
 
 def cells_of_readings(readings: Iterable[Reading]) -> Cells:
-    """Return readings as cells. Raises BadInput for a value that cannot be a measurement."""
+    """Return readings as cells. Raises BadInput for an invalid value."""
     found: dict[str, dict[str, object]] = {}
     for each in readings:
         cell = {"value": each.value, "low": each.low, "high": each.high, "runs": each.runs}
@@ -236,7 +233,7 @@ def _rounded(number: object) -> object:
 
 
 def document(profile: ReferenceProfile) -> dict[str, Any]:
-    """Return a profile as plain values, as in its file; what is empty is left out."""
+    """Return a profile as plain values, as written to its file."""
     return {
         "profile": profile.profile,
         "format": profile.format,
@@ -265,7 +262,7 @@ def _fields(value: Any) -> dict[str, Any]:
 
 # ---------------------------------------------------------------------------------------------------------- libraries
 def library_of(profiles: Iterable[ReferenceProfile]) -> Library:
-    """Return a library of these; cells of one name are put together, later ones in place of earlier ones."""
+    """Return a library of these profiles; cells of one name are merged, later ones replacing earlier ones."""
     known: dict[str, MeasuredApplication] = {}
     for profile in profiles:
         new, old = profile.measured(), known.get(profile.profile)
@@ -286,21 +283,24 @@ def _together(old: MeasuredApplication, new: MeasuredApplication) -> MeasuredApp
 # -------------------------------------------------------------------------------------------------------- differences
 @plain(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """One cell in two profiles. ``change``: percent (performance) or points (interference); None: only one has it."""
+    """One cell in two profiles."""
 
     question: Question
     column: str
     first: Cell | None
+    """None if only the second profile has the cell."""
     second: Cell | None
+    """None if only the first profile has the cell."""
     change: float | None
+    """Percent (performance) or points (interference); None if not comparable."""
     beyond_limits: bool
-    """Whether the 95 % limits of the two do not overlap."""
+    """Whether the two 95 % intervals do not overlap."""
 
 
 def differences(first: ReferenceProfile, second: ReferenceProfile) -> tuple[Difference, ...]:
     """Compare two profiles cell by cell, in the order of questions and columns.
 
-    Where the two are measured in different units of performance, only interference can be compared.
+    If their units of performance differ, only interference is compared.
     """
     alike = first.units.performance == second.units.performance
     found = []

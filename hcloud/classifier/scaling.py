@@ -1,10 +1,10 @@
-"""Scale-out: a parametric family of curves over node counts, its coefficients learned across applications.
+"""Scale-out: a parametric family of curves over node counts, with coefficients learned across applications.
 
 Ernest (Venkataraman et al., NSDI 2016) writes run time over ``n`` nodes as ``a + b/n + c log n + d n``: serial and
-parallel part, tree aggregation, per-node overhead. Two observations cannot fix four unknowns, so we learn over the
-known applications how curves differ: on the logarithmic axis a curve is ``log t(n) = b_u + phi(n) . w_u`` with few
-terms, and ``w`` is Gaussian over applications. That carries over to node counts without measurements; where a node
-count was measured, what collaborative filtering found there is blended in, and so is Ernest's fit of the job alone.
+parallel part, tree aggregation, per-node overhead. Two observations cannot determine four unknowns, so the variation of
+curves is learned from known applications: on the logarithmic axis a curve is ``log t(n) = b_u + phi(n) . w_u`` with few
+terms, and ``w`` is Gaussian over applications. This extends to unmeasured node counts. At measured node counts the
+collaborative-filtering estimate is blended in, and so is Ernest's fit of the job alone.
 """
 
 from __future__ import annotations
@@ -25,44 +25,44 @@ Counts = Sequence[int] | NDArray[np.int_]
 JUDGED_MAX = 100
 PAIRS_MAX = 15
 SPREAD_MAX = 25.0
-"""Times further apart than e^25 are nonsense; least squares must survive them."""
+"""Clips logarithms of relative times, so that least squares survives values further apart than e^25."""
 SHARES = tuple(float(each) for each in np.linspace(0.0, 1.0, 11))
 
 
 def node_count(column: str) -> int:
-    """Return the node count a scale-out column names; raises BadInput unless it is a whole number from 1."""
+    """Return the node count named by a scale-out column. Raises BadInput unless it is a whole number from 1."""
     if not (column.isascii() and column.isdigit() and int(column) >= 1):
         raise BadInput(f"scale-out column is {column!r}; it must be a number of nodes, 1 or more")
     return int(column)
 
 
 def terms(nodes: NDArray[np.int_]) -> Matrix:
-    """Return (nodes x terms): how far from one node on a logarithmic axis, how that bends, and what grows per node."""
+    """Return (nodes x terms): doublings, their curvature, and the parallel part."""
     doublings = np.log2(nodes.astype(np.float64))
     return np.column_stack([doublings, doublings**2 / 4.0, 1.0 / nodes - 1.0])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurveFoldIn:
-    """A Gaussian fold-in over node counts, drawn towards the family of curves, blended with the job's own Ernest fit.
+    """A Gaussian fold-in over node counts, shrunk towards the family of curves, blended with the job's own Ernest fit.
 
-    ``own``: the part of the covariance (0..1) left to what was measured at each node count itself; the rest follows the
-    curves. The share of the fold-in in the answer (the rest is Ernest's curve through the observed cells) and the
-    stretch of the stated uncertainty are chosen at :meth:`fit` on groups left out.
+    The share of the fold-in in the result (the rest is Ernest's curve through the observed cells) and the stretch of
+    the stated uncertainty are chosen at :meth:`fit` on held-out groups.
     """
 
     base: GaussianFoldIn = field(default_factory=GaussianFoldIn)
     own: float = 0.3
+    """Share of the covariance (0..1) taken from measurements at each node count; the rest follows the curves."""
 
     def fit(self, rows: MeasuredRows) -> FittedCurves:
         """Fit the base, project its moments on the curves, then choose the share.
 
-        Raises BadInput for a column that is not a node count, or SCORE rows.
+        Raises BadInput for a column that is not a node count, or for SCORE rows.
         """
         return self.renew(rows, None)
 
     def renew(self, rows: MeasuredRows, before: Fitted | None) -> FittedCurves:
-        """Fit as :meth:`fit` does; the share may be known from ``before``."""
+        """Fit as :meth:`fit` does; reuse the share of ``before`` if it is still valid."""
         rows = rows.in_order()
         if rows.scale is not Scale.RATIO:
             raise BadInput("scale-out rows hold scores 0..100; they must hold run times or rates")
@@ -81,9 +81,9 @@ class CurveFoldIn:
         return replace(fitted, moments=self._drawn(fitted.moments, nodes, seen), _known={})
 
     def _judged(self, rows: MeasuredRows, nodes: NDArray[np.int_], of_all: FittedGaussian) -> tuple[float, float]:
-        """Return the share with the least mean absolute error on groups left out, and the stretch that fits it.
+        """Return the share with the least mean absolute error on held-out groups, and its stretch.
 
-        Where rows are many, leaving some out changes nothing, and ``of_all`` is judged.
+        With many rows, leaving some out changes nothing, so ``of_all`` is evaluated instead.
         """
         groups = sorted(set(rows.groups))
         many = len(rows) > CALIBRATION_ROWS_MAX
@@ -98,7 +98,7 @@ class CurveFoldIn:
             found += [fitted.errors(rows.values[i]) for i in evenly(held, JUDGED_MAX // folds)]
         pooled = np.concatenate(found) if found else np.empty((0, 3))
         if len(pooled) < 20:
-            return 0.5, 1.5  # nothing to judge by: trust both alike, and say less than is believed
+            return 0.5, 1.5  # nothing to calibrate on: weigh both equally, state a wider interval
         share = min(SHARES, key=lambda each: float(np.abs(pooled[:, 0] * each + pooled[:, 1] * (1 - each)).mean()))
         scores = np.abs(pooled[:, 0] * share + pooled[:, 1] * (1 - share)) / pooled[:, 2]
         return share, float(np.clip(np.quantile(scores, 0.8) / Z80, 0.3, 5.0))
@@ -115,7 +115,7 @@ class CurveFoldIn:
         nugget = float(left.mean()) + NOISE[Scale.RATIO] ** 2 / 4
         covariance = curves + nugget * np.eye(len(nodes))
         mean = coefficients[0] + used @ coefficients[1:]
-        # A node count measured before keeps part of what was found there; one never measured follows the curves alone.
+        # Measured node counts keep part of their own covariance; unmeasured ones follow the curves alone.
         covariance[np.ix_(seen, seen)] = self.own * own + (1 - self.own) * covariance[np.ix_(seen, seen)]
         mean[seen] = moments.mean[seen]
         return replace(moments, mean=mean, covariance=_positive(covariance, nugget))
@@ -123,14 +123,16 @@ class CurveFoldIn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FittedCurves:
-    """Moments over node counts, and how much of the answer is theirs rather than Ernest's."""
+    """Moments over node counts, blended with Ernest's curve."""
 
     folded: FittedGaussian
     nodes: NDArray[np.int_]
     share: float
+    """Share of the fold-in in the result (0..1); the rest is Ernest's."""
     stretch: float
+    """Factor on the stated deviation."""
     judged_by: int = 0
-    """How many rows there were when share and stretch were chosen."""
+    """Number of rows when share and stretch were chosen."""
 
     @property
     def rows(self) -> MeasuredRows:
@@ -138,7 +140,7 @@ class FittedCurves:
         return self.folded.rows
 
     def complete(self, observed: Mapping[str, float], context: Context | None = None) -> Completion:
-        """Blend fold-in and Ernest's curve; with fewer than two observed node counts, the fold-in alone."""
+        """Blend fold-in and Ernest's curve; with fewer than two observed node counts, use the fold-in alone."""
         cells = cells_of(self.rows, observed, context)
         index, values, _ = cells
         mean, sd = self.folded.predict(index, values)
@@ -147,7 +149,7 @@ class FittedCurves:
         return completed(self.rows, cells, mean, self.stretch * sd)
 
     def errors(self, row: Matrix) -> Matrix:
-        """Return (cells x 3) over pairs of the row's cells: fold-in's error, Ernest's error, stated deviation."""
+        """Return (cells x 3) over pairs of the row's cells: fold-in error, Ernest error, stated deviation."""
         known = np.flatnonzero(~np.isnan(row)).tolist()
         found = [np.empty((0, 3))]
         for pair in evenly(list(itertools.combinations(known, 2)), PAIRS_MAX):
@@ -173,11 +175,11 @@ def _positive(covariance: Matrix, floor: float) -> Matrix:
 
 
 def ernest(nodes: Counts, times_s: Sequence[float] | Matrix, wanted: Counts) -> Matrix:
-    """Return run times at ``wanted`` node counts by non-negative least squares on Ernest's four terms, relative errors.
+    """Return run times at ``wanted`` node counts by non-negative least squares on Ernest's four terms.
 
-    The yardstick; it uses the two or more observations only.
+    Minimises relative errors and uses only the given (two or more) observations. Also the baseline in benchmarks.
     """
-    from scipy.optimize import nnls  # a third of a daemon's start, and only comparisons need it
+    from scipy.optimize import nnls  # slow to import, and rarely needed
 
     observed, targets = np.asarray(times_s, dtype=np.float64), np.asarray(wanted)
     weights, _ = nnls(_ernest_terms(np.asarray(nodes)) / observed[:, None], np.ones(len(observed)))

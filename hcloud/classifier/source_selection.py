@@ -1,13 +1,11 @@
-"""Which sources of interference a job is profiled beside: those that leave least to guess of the others.
+"""Choose which sources of interference to profile a job with: those that leave the least uncertainty about the others.
 
-The classifier's Gaussians say how the pressures that programs tolerate and cause go together. Conditioned on two of
-them they say how much doubt is left of each of the others, whatever the values (Gaussian processes; Rasmussen and
-Williams, eq. 2.24), so the pair can be chosen before anything is measured (Paragon §2.2 takes two at random).
+The classifier's Gaussians hold the covariance of tolerated and caused pressures. Conditioned on two sources they give
+the remaining uncertainty of all others, whatever the values (Gaussian processes; Rasmussen and Williams, eq. 2.24), so
+the pair can be chosen before measuring (Paragon §2.2 takes two at random).
 
-Only sources that decisions count are asked, and count: those of one core cannot be told apart from taking turns on it,
-and locking the bus troubles everybody on the host. With every program of the library left out in turn
-(``make bench-accuracy``) floating-point and llc-capacity are the most informative of all sixteen, but of those that
-count 4 points less (tolerated) and 3 (caused).
+Only sources used by decisions are probed and counted. Sources of one core are indistinguishable from taking turns on
+it, and locking the bus disturbs every job on the host. ``make bench-accuracy`` compares other choices.
 """
 
 from __future__ import annotations
@@ -26,42 +24,44 @@ from hcloud.classifier.utility_matrix import Matrix, Scale
 from hcloud.core.estimates import SOURCES, Application
 
 COUNT = 2
-"""Two probes per question and run, as in Paragon §2.2."""
+"""Probes per question and run, as in Paragon §2.2."""
 USUAL = ("llc-capacity", "memory-bandwidth", "storage-bandwidth", "memory-capacity")
-"""The first are asked while little is known: felt from other cores, and best in the shipped library."""
+"""Default sources, in order, while few programs are known: felt from other cores, and best for the shipped library."""
 ROWS_MIN = 5
-"""A covariance of fewer programs says nothing yet."""
+"""Minimum number of programs for a usable covariance."""
 GAIN_MIN = 0.1
-"""The usual pair stays unless another leaves this part less in doubt: a covariance of twenty programs is not better
-known. Without this limit tolerated pressures of programs left out were 2.5 points further off."""
+"""The default pair is kept unless another reduces uncertainty by this share. A covariance of few programs is too
+uncertain to justify smaller gains."""
 DRIFTED_SD = 0.15
-"""What was measured of a program before it drifted is known no better than to 15 points."""
+"""Standard deviation (0..1) of cells measured before a program drifted."""
 NORMAL_95 = 1.959963984540054
 _QUESTIONS = (Question.TOLERATED, Question.CAUSED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SourcePrior:
-    """How pressures go together in a library. ``covariances``: (sources x sources) each, of what is tolerated and what
-    is caused, squared, on the axis of scores (0..1). ``rows``: programs it was learned from."""
+    """Covariance of pressures in a library, on the score axis (0..1)."""
 
     sources: tuple[str, ...]
     covariances: tuple[Matrix, Matrix]
+    """(sources x sources) each, of tolerated and of caused pressures."""
     rows: int
+    """Number of programs it was learned from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pressing:
-    """The sources to measure beside, and the end of a sentence that says why these."""
+    """The sources to profile a job with, and the reason."""
 
     sources: tuple[str, ...]
     why: str
+    """End of a sentence that explains the choice."""
 
 
 def source_prior(fitted: Mapping[Question, Fitted]) -> SourcePrior | None:
-    """Return what two fitted Gaussians know of the sources that count and that enough programs were measured beside.
+    """Return the covariances of the sources that count and that enough programs were measured with.
 
-    None: too few programs or sources are known, or the questions are answered by other estimators.
+    None if too few programs or sources are known, or if other estimators are used.
     """
     both = [fitted.get(question) for question in _QUESTIONS]
     gaussians = [each for each in both if isinstance(each, FittedGaussian)]
@@ -97,16 +97,16 @@ def choose_sources(
     row: Application | None = None,
     besides: Sequence[str] = (),
 ) -> Pressing:
-    """Return the two sources that leave least doubt, on average, of what a job tolerates and causes of all that count.
+    """Return the two sources that minimise the mean uncertainty of all sources that count. Deterministic.
 
-    ``left_out``: sources that its machine cannot press. ``row``: what was measured of it before, each cell as sure as
-    its limits say, so that a further profile asks what is least known. ``besides``: sources that another run measures
-    at the same time. The same answer for the same input, always.
+    ``left_out``: sources that the machine cannot generate. ``row``: earlier measurements of the job, each as certain as
+    its limits, so that a further profile measures what is least known. ``besides``: sources that another run measures
+    at the same time.
     """
     usual = tuple(source for source in USUAL if source not in left_out and source not in besides)[:COUNT]
     if prior is None:
         return Pressing(
-            sources=usual, why=f"the usual ones, as fewer than {ROWS_MIN} programs were measured beside all"
+            sources=usual, why=f"the defaults: fewer than {ROWS_MIN} programs were measured with every source"
         )
     known = [_given(each, *_known(prior, row, q)) for each, q in zip(prior.covariances, _QUESTIONS, strict=True)]
     others = [at for at, source in enumerate(prior.sources) if source in besides]
@@ -118,12 +118,12 @@ def choose_sources(
     familiar = next((pair for pair in doubt if set(pair) == set(usual)), None)
     if familiar is not None and doubt[best] > (1.0 - GAIN_MIN) * doubt[familiar]:
         best = familiar
-    why = f"after which the {len(prior.sources)} that count are known to {100 * doubt[best]:.0f} points on average"
-    return Pressing(sources=best, why=f"{why}, {100 * _doubt(known, ()):.0f} without")
+    why = f"leaving {100 * doubt[best]:.0f} points of uncertainty on average over {len(prior.sources)} sources"
+    return Pressing(sources=best, why=f"{why} ({100 * _doubt(known, ()):.0f} before)")
 
 
 def _known(prior: SourcePrior, row: Application | None, question: Question) -> tuple[list[int], list[float]]:
-    """Return which sources a row knows, and the standard deviation of each, about as on the axis."""
+    """Return which sources a row knows, and the standard deviation of each, approximately as on the axis."""
     cells = row.cells.get(question.value, {}) if row is not None else {}
     spreads = row.spreads.get(question.value, {}) if row is not None else {}
     least = DRIFTED_SD if row is not None and Drift(missed=row.missed).drifted else NOISE[Scale.SCORE]
@@ -132,7 +132,7 @@ def _known(prior: SourcePrior, row: Application | None, question: Question) -> t
 
 
 def _given(covariance: Matrix, index: Sequence[int], deviations: Sequence[float]) -> Matrix:
-    """Return the covariance (sources x sources) left when the sources at ``index`` are measured that well."""
+    """Return the covariance (sources x sources) that remains after measuring ``index`` with these deviations."""
     if not index:
         return covariance
     own = covariance[np.ix_(index, index)] + np.diag(np.square(deviations))
@@ -140,6 +140,6 @@ def _given(covariance: Matrix, index: Sequence[int], deviations: Sequence[float]
 
 
 def _doubt(covariances: Sequence[Matrix], pair: Sequence[int]) -> float:
-    """Return the mean standard deviation of all sources, on the axis (0..1), when those of ``pair`` are measured."""
+    """Return the mean standard deviation of all sources on the axis (0..1) after measuring those of ``pair``."""
     left = [_given(each, list(pair), [NOISE[Scale.SCORE]] * len(pair)).diagonal() for each in covariances]
     return float(np.sqrt(np.maximum(np.concatenate(left), 0.0)).mean())

@@ -1,9 +1,8 @@
-"""Which machine types a job is profiled on: those that leave least to guess of how fast it is on all others.
+"""Choose which machine types to profile a job on: those that leave the least uncertainty about all others.
 
-Conditioned on performance measured on some types, the classifier's Gaussian says how much doubt is left of each other
-type, whatever the values (Gaussian processes; Rasmussen and Williams, eq. 2.24), so the set can be chosen before
-anything is measured (Paragon §2.2 takes two at random). What one type adds depends on which others are measured: two
-of one family add hardly more than either, so sets are compared, not single types.
+Conditioned on performance on some types, the classifier's Gaussian gives the remaining uncertainty of the others,
+whatever the values (Gaussian processes; Rasmussen and Williams, eq. 2.24), so the set can be chosen before measuring
+(Paragon §2.2 takes two at random). Two types of one family add little over one, so sets are compared, not types.
 """
 
 from __future__ import annotations
@@ -21,30 +20,31 @@ from hcloud.classifier.neighbours import FittedNeighbours
 from hcloud.classifier.utility_matrix import Matrix
 
 READING_SD = 0.05
-"""Standard deviation of the logarithm of what one profiling run reads."""
+"""Standard deviation of the logarithm of one profiling run's result."""
 ROWS_MIN = 5
-"""A covariance of fewer programs says nothing yet."""
+"""Minimum number of programs for a usable covariance."""
 COMPARED_TYPES = 16
-"""Of more types only the first so many are compared: sets of three become too many."""
+"""Maximum number of types compared; the number of sets of three grows too fast beyond it."""
 _ANSWERS_MAX = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TypePrior:
-    """How performance on machine types goes together in a library. ``columns``: ``provider/name``; ``covariance``:
-    (types x types) of the logarithm of performance, an application's overall scale taken out."""
+    """Covariance of performance across machine types in a library."""
 
     columns: tuple[str, ...]
+    """``provider/name`` of each type."""
     covariance: Matrix
+    """(types x types) of the logarithm of performance, without an application's overall scale."""
     _answers: dict[tuple[object, ...], tuple[str, ...]] = field(default_factory=dict, repr=False)
 
     def most_telling(
         self, among: Sequence[str], count: int, *, one_of: Collection[str], already: Sequence[str] = ()
     ) -> tuple[str, ...]:
-        """Return the ``count`` types of ``among`` (fewer where there are no more) that leave least doubt of all others,
-        on average, at least one of them ``one_of`` some; (): none is, or nothing is known of them.
+        """Return ``count`` types of ``among`` (or fewer) that minimise the mean uncertainty of all others.
 
-        ``already``: types that are measured as well. Equal sets: the first in the order of ``among``.
+        At least one is in ``one_of``; returns () if none is, or if none of them is known. ``already``: types that are
+        measured as well. Ties are broken by the order of ``among``.
         """
         key = (tuple(among), count, tuple(one_of), tuple(already))
         if key not in self._answers:
@@ -73,7 +73,7 @@ class TypePrior:
 
 
 def type_prior(fitted: Fitted) -> TypePrior | None:
-    """Return what a fit knows of how types go together; None: it was fitted to too little, or is of another kind."""
+    """Return the covariance of a fit; None if it has too few rows or is of another kind."""
     base = fitted.base if isinstance(fitted, FittedNeighbours) else fitted
     if not isinstance(base, FittedGaussian) or base.moments.count < ROWS_MIN:
         return None
@@ -81,8 +81,10 @@ def type_prior(fitted: Fitted) -> TypePrior | None:
 
 
 def _doubt(covariance: Matrix, sets: NDArray[np.int_]) -> Matrix:
-    """Return the mean standard deviation of all types when those of each set (sets x k) are measured: kriging with an
-    unknown level (:func:`hcloud.classifier.gaussian.condition`), all sets at one stroke."""
+    """Return the mean standard deviation of all types after measuring those of each set (sets x k).
+
+    Kriging with an unknown level (:func:`hcloud.classifier.gaussian.condition`), for all sets at once.
+    """
     own = covariance[sets[:, :, None], sets[:, None, :]] + READING_SD**2 * np.eye(sets.shape[1])
     inverse = np.linalg.inv(own)
     cross = covariance[:, sets].transpose(1, 0, 2)

@@ -18,14 +18,14 @@ RIGHT_ANGLE = math.pi / 2
 
 
 class Scale(StrEnum):
-    """What a cell means, and so on which axis errors add up."""
+    """What a cell means, which determines the axis on which errors are additive."""
 
     RATIO = "ratio"
-    """A positive amount (run time, rate) up to an unknown factor per application: worked on as its logarithm."""
+    """A positive amount (run time, rate), up to an unknown factor per application; its axis is the logarithm."""
     SCORE = "score"
-    """A pressure 0..100 that means the same for every application: worked on as the arcsine of the root of its share,
-    as a part of a right angle (0..1). Shares near nothing and all vary less than others, on this axis alike (Bartlett,
-    Biometrics 1947), and programs left out are known better on it (``make bench-accuracy``)."""
+    """A pressure 0..100 with the same meaning for every application. Its axis is the arcsine of the square root of its
+    share, divided by a right angle (0..1), on which variances are similar across the range (Bartlett, Biometrics
+    1947)."""
 
     def to_axis(self, value: float, where: str) -> float:
         """Return a measured value on the working axis.
@@ -41,7 +41,7 @@ class Scale(StrEnum):
         return math.asin(math.sqrt(value / SCORE_MAX)) / RIGHT_ANGLE
 
     def from_axis(self, encoded: Matrix) -> Matrix:
-        """Return values in the user's units; logarithms are held where a float can carry them, scores within 0..100."""
+        """Return values in the user's units. Logarithms are clipped to the range of a float, scores to 0..100."""
         if self is Scale.RATIO:
             return np.exp(np.minimum(np.maximum(encoded, -700.0), 700.0))
         return np.asarray(np.sin(np.minimum(np.maximum(encoded, 0.0), 1.0) * RIGHT_ANGLE) ** 2 * SCORE_MAX)
@@ -49,28 +49,25 @@ class Scale(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredRows:
-    """Measured rows. Every estimator brings them into order first, so that nothing depends on which became known when.
-
-    ``values``: (rows x columns) on the working axis of ``scale``, NaN where not measured. ``groups``: one label per
-    row; rows of one group are inputs of one program and are never each other's judge. ``context``: (rows x columns x
-    features) of resource use of each run, NaN where unknown, or None.
-    """
+    """Measured rows. Estimators sort them first, so that results do not depend on the order of measurement."""
 
     scale: Scale
     columns: tuple[str, ...]
     names: tuple[str, ...]
     values: Matrix
+    """(rows x columns) on the working axis of ``scale``; NaN where not measured."""
     groups: tuple[str, ...]
+    """One label per row. Rows of one group are inputs of one program and are never used to evaluate each other."""
     context: Matrix | None = None
+    """(rows x columns x features), the resource use of each run; NaN where unknown. None if not recorded."""
 
     def __post_init__(self) -> None:
-        """Raise BadInput for a column named twice, other shapes than named, or an infinite cell."""
+        """Raise BadInput for a duplicate column, inconsistent shapes, or an infinite cell."""
         if len(set(self.columns)) != len(self.columns):
-            raise BadInput(f"columns {sorted(self.columns)} name one column twice; each column must appear once")
+            raise BadInput(f"columns {sorted(self.columns)} contain a duplicate; each column must appear once")
         if self.values.shape != (len(self.names), len(self.columns)) or len(self.groups) != len(self.names):
-            raise BadInput(
-                f"the matrix is {self.values.shape}; named are {len(self.names)} rows and {len(self.columns)} columns"
-            )
+            named = f"{len(self.names)} rows and {len(self.columns)} columns"
+            raise BadInput(f"the matrix has shape {self.values.shape}; expected {named}")
         if np.isinf(self.values).any():
             raise BadInput("the matrix has an infinite cell; a cell must be a finite number, or NaN where not measured")
 
@@ -95,7 +92,7 @@ class MeasuredRows:
         return self if order == list(range(len(self))) else self.take(order)
 
     def with_columns(self, wanted: Sequence[str]) -> MeasuredRows:
-        """Return these rows with columns without measurements appended, all cells unknown."""
+        """Return these rows with unmeasured columns appended, all cells unknown."""
         new = tuple(sorted(set(wanted) - set(self.columns)))
         if not new:
             return self
@@ -124,9 +121,9 @@ def rows_of(
     """Build rows from ``{application: {column: value}}`` in the user's units; absent cells are unknown.
 
     ``columns``: their order (default: all that occur, sorted). ``groups``: each row's program (default: itself).
-    ``context``: resource use of each run, as many numbers for every run.
+    ``context``: resource use of each run, with the same number of features for every run.
 
-    Raises BadInput, naming row and column, for a value that cannot be a measurement.
+    Raises BadInput, naming row and column, for an invalid value.
     """
     names = tuple(sorted(measured))
     order = tuple(columns) if columns is not None else tuple(sorted({c for row in measured.values() for c in row}))

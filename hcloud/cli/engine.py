@@ -62,4 +62,4 @@ def profile_unit(spec: UnitSpec, workdir: Path, host: EngineHost, tell: Callable
         stateful=spec.profile.warm_up_s > 0,
         warm_up_s=spec.profile.warm_up_s,
     )
-    return (measure if spec.profile.job_id else measure_reference)(spec.profile, subject, host, told=tell)
+    return (measure if spec.profile.job_id else measure_reference)(spec.profile, subject, host, report=tell)

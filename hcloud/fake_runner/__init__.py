@@ -1,1 +1,1 @@
-"""A behaving ``Runner`` without programs, for tests and simulations."""
+"""A simulated ``Runner`` without processes, for tests and simulations."""

@@ -1,6 +1,6 @@
-"""What profiling finds on the fake engine: a simple truth about each program, the same for the same command for ever.
+"""Profiling results on the fake engine: a simple fixed truth about each program, the same for the same command.
 
-``ProfileOf`` is the one place where a simulator puts in a truth of its own.
+``ProfileOf`` is the one extension point for a simulator's own truth.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from hcloud.fake_runner.work import Work
 from hcloud.provider import UnitSpec
 
 ProfileOf = Callable[[UnitSpec, Work, float], Findings]
-"""Findings of a whole profiling run of a unit that would do that work, on a machine of that speed."""
+"""Returns the findings of a complete profiling run, for a unit that would do that work, on a machine of that speed."""
 
 SPREAD = 0.03
 RATE_RUNS, NEIGHBOUR_RUNS = 2.0, 4.0
-"""How many times ``run_s`` one size, and one source, take."""
+"""Time for one size, and for one source, in multiples of ``run_s``."""
 
 
 def profile_of_work(unit: UnitSpec, work: Work, speed: float) -> Findings:
     """Return what a perfect measurement would find: Amdahl's law over sizes, fixed pressures, limits of 3 %.
 
-    Performance is in proportion to the machine's speed. A program that fails gives notes and no number.
+    Performance is proportional to the machine's speed. A program that fails gives notes and no readings.
     """
     assert unit.profile is not None
     request = unit.profile
@@ -39,12 +39,12 @@ def profile_of_work(unit: UnitSpec, work: Work, speed: float) -> Findings:
 
 
 def profiling_work(findings: Findings) -> Work:
-    """Return what a unit does that is measured: it takes its time, and ends well."""
+    """Return the work of a unit that is being profiled: it takes its time and succeeds."""
     return Work(duration_s=findings.duration_s, timed=True, memory_mib=16.0)
 
 
 def profiling_s(request: ProfileRequest) -> float:
-    """Return how long a whole profiling run takes."""
+    """Return the duration of a complete profiling run."""
     if request.look:
         return min(request.total_s, request.warm_up_s + request.run_s)
     runs = RATE_RUNS * (len(request.steps_vcpus) + MOST_KNEES * request.knees) + NEIGHBOUR_RUNS * len(request.sources)
@@ -52,22 +52,22 @@ def profiling_s(request: ProfileRequest) -> float:
 
 
 def found_by(findings: Findings, share: float, reason: str) -> Findings:
-    """Return what a run has found that was ended after that share of its time (1: all of it)."""
+    """Return the findings of a run that was stopped after ``share`` of its time (1: complete)."""
     if share >= 1:
         return findings
-    had = findings.readings[: math.floor(share * len(findings.readings))]
+    done = findings.readings[: math.floor(share * len(findings.readings))]
     return replace(
         findings,
-        measure=findings.measure if had else None,
-        readings=had,
-        use=findings.use if had else (),
+        measure=findings.measure if done else None,
+        readings=done,
+        use=findings.use if done else (),
         duration_s=findings.duration_s * share,
         notes=(*findings.notes, f"the rest was not measured: {reason}"),
     )
 
 
 def why_not_measured(unit: UnitSpec, work: Work) -> str:
-    """Return why nothing can be measured of a unit; "": it can be."""
+    """Return why a unit cannot be measured; "" if it can."""
     if unit.image is not None:
         return f"it runs in a container image ({unit.image}), and such jobs are not profiled"
     if work.refusal:
@@ -80,7 +80,7 @@ def why_not_measured(unit: UnitSpec, work: Work) -> str:
 
 
 def measured_as(unit: UnitSpec, work: Work) -> tuple[Measure, float]:
-    """Return what performance is taken from, and its value at speed 1."""
+    """Return the measure of performance, and its value at speed 1."""
     if unit.progress is not None and work.progress_at is None and math.isfinite(work.duration_s):
         return Measure.PROGRESS, 1 / max(work.duration_s, 1e-3)
     if unit.metrics is not None and work.requests_per_s:
@@ -114,12 +114,12 @@ def _readings(request: ProfileRequest, command: tuple[str, ...], alone: float) -
 
 
 def _speed_up(parallel: float, vcpus: float) -> float:
-    """Amdahl's law; below one CPU a program gets its share of it."""
+    """Return Amdahl's speed-up; below one CPU, performance is proportional."""
     return vcpus if vcpus <= 1 else 1 / ((1 - parallel) + parallel / vcpus)
 
 
 def _share(command: tuple[str, ...], question: str) -> float:
-    """A number 0..1 that is the command's own."""
+    """Return a number 0..1 derived from the command and the question."""
     return zlib.crc32("\0".join((*command, question)).encode()) % 10_007 / 10_006
 
 

@@ -1,4 +1,4 @@
-"""A behaving engine without processes: units on simulated machines, ended by the clock, for tests and the simulator."""
+"""A simulated engine without processes: units on simulated machines, ended by the clock; for tests and simulations."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from typing import Any, cast
 from hcloud.core.clock import Clock
 from hcloud.core.errors import NotFound, WorkerUnreachable
 from hcloud.core.model import FailureCause, InstanceId, Resources, UnitId
+from hcloud.core.rows import replace_fields
 from hcloud.fake_runner.profile import ProfileOf, profile_of_work, profiling_work
 from hcloud.fake_runner.sampling import FakeSamplePolicy, Gap
 from hcloud.fake_runner.unit import FakeUnit, SimulatedUnit
@@ -51,16 +52,19 @@ UNIT, START = "unit:", "start:"
 
 
 class StartFault(StrEnum):
-    """What can become of a start."""
+    """A fault injected into a start."""
 
-    LOSE_REPLY = "lose_reply"  # it starts, the outcome is unknown
-    LOSE_REQUEST = "lose_request"  # it does not start, the outcome is unknown
-    REFUSE = "refuse"  # it certainly does not start
+    LOSE_REPLY = "lose_reply"
+    """The unit starts, but the outcome is unknown to the caller."""
+    LOSE_REQUEST = "lose_request"
+    """The unit does not start, and the outcome is unknown to the caller."""
+    REFUSE = "refuse"
+    """The unit does not start, and the caller knows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """One actual start of a unit: the truth against which "none ran twice" is checked."""
+    """One actual start of a unit: the ground truth for checking that no unit ran twice."""
 
     unit_id: UnitId
     instance_id: InstanceId
@@ -68,14 +72,10 @@ class Start:
 
 
 class FakeRunner:
-    """A Runner on simulated machines (``sources``). A worker is registered while its machine is up.
+    """A Runner on simulated machines. A worker is registered while its machine is up.
 
-    ``work`` says what a unit does, ``profile`` what is found where it is measured instead, ``surroundings`` how fast
-    units run beside each other (None: each as fast as its machine's quality). Samples are taken every
-    ``sample_every_s`` of the clock, at moments of its own for each worker; with a ``gap`` only those are reported
-    that do not just say that a unit goes on (see :class:`FakeSamplePolicy`). Units, fences and starts are written down
-    where the first source keeps its journal, if it has one: then they outlive this process, and other processes see
-    them.
+    If the first source has a journal, units, fences and starts are written to it. They then outlive this process, and
+    other processes see them.
     """
 
     def __init__(
@@ -89,10 +89,16 @@ class FakeRunner:
         sample_every_s: float = 10.0,
         gap: Gap | None = None,
     ) -> None:
+        """Simulate units on the machines of ``sources``.
+
+        ``work``: what a unit does; ``profile``: findings of a profiling unit; ``surroundings``: speeds of co-located
+        units (None: each at its machine's quality). Each worker samples every ``sample_every_s`` with its own phase;
+        with a ``gap`` uneventful samples are skipped (see :class:`FakeSamplePolicy`).
+        """
         self._sources = tuple(sources)
         self._clock = clock
         self._work, self._profile, self._surroundings = work, profile, surroundings
-        self._tellings = FakeSamplePolicy(sample_every_s, gap)
+        self._sample_policy = FakeSamplePolicy(sample_every_s, gap)
         self._lock = threading.Lock()
         self._journal: Journal | None = self._sources[0].journal("units") if self._sources else None
         self._now = -math.inf
@@ -106,7 +112,7 @@ class FakeRunner:
         self._sampling: list[tuple[float, InstanceId]] = []
         self._changed: set[InstanceId] = set()
         self._reports: dict[InstanceId, WorkerReport] = {}
-        self._told_at: dict[InstanceId, float] = {}
+        self._sampled_next_at: dict[InstanceId, float] = {}
         self._view = RunnerView(workers=())
         self._starts: list[Start] = []
         self._faults: list[StartFault] = []
@@ -116,18 +122,18 @@ class FakeRunner:
 
     # -------------------------------------------------------------------------------------------------- the Runner port
     def observe(self) -> RunnerView:
-        """Return every worker's report; costs little where little has changed."""
+        """Return every worker's report; reports without changes are reused."""
         try:
             with self._hold():
                 if self._away:
                     return RunnerView(workers=(), reachable=False)
                 silent = frozenset(self._silent & self._machines.keys())
                 if self._report_changed() or silent != self._view.silent:
-                    told = self._reports
-                    names: Iterable[InstanceId] = [key for key in told if key not in silent] if silent else told
-                    self._view = RunnerView(workers=tuple(map(told.__getitem__, names)), silent=silent)
+                    reports = self._reports
+                    names: Iterable[InstanceId] = [key for key in reports if key not in silent] if silent else reports
+                    self._view = RunnerView(workers=tuple(map(reports.__getitem__, names)), silent=silent)
                 return self._view
-        except OSError:  # the journal cannot be read: nothing may be concluded
+        except OSError:  # the journal is unreadable: the state is unknown
             return RunnerView(workers=(), reachable=False)
 
     def start(self, units: Sequence[UnitSpec]) -> Mapping[UnitId, StartResult]:
@@ -141,16 +147,16 @@ class FakeRunner:
             return results
 
     def stop(self, units: Mapping[UnitId, InstanceId], *, cause: FailureCause | None) -> frozenset[UnitId]:
-        """Ask units to end; those never started are fenced."""
+        """Request units to stop; units that never started are fenced."""
         with self._hold():
-            asked = [each for each, instance_id in units.items() if self._answers(instance_id)]
-            self._put(*(self._stopped(each, units[each], cause) for each in asked))
-            return frozenset(asked)
+            reached = [each for each, instance_id in units.items() if self._answers(instance_id)]
+            self._put(*(self._stopped(each, units[each], cause) for each in reached))
+            return frozenset(reached)
 
     def resize(
         self, units: Mapping[UnitId, tuple[InstanceId, Resources]], *, epoch: int = 0
     ) -> Mapping[UnitId, ResizeResult]:
-        """Bound running units anew; their work goes on, at the pace their surroundings give them now."""
+        """Change the limits of running units; their work continues at the new speed."""
         with self._hold():
             results = {each: self._bounded(each, *wanted, epoch) for each, wanted in units.items()}
             bounded = [unit for unit, _ in results.values() if unit is not None]
@@ -160,13 +166,13 @@ class FakeRunner:
             return {each: result for each, (_, result) in results.items()}
 
     def renew(self, expiries: Mapping[InstanceId, float]) -> frozenset[InstanceId]:
-        """Move the expiry of instances with an answering worker."""
+        """Extend the expiry of machines with reachable workers; return those extended."""
         with self._hold():
             up = {} if self._away else self._machines
             silent = self._silent
             reached = {key: at for key, at in expiries.items() if key in up and key not in silent}
-            took = [source.set_expiry(reached) for source in self._sources] if reached else []
-            return frozenset().union(*took)
+            renewed = [source.set_expiry(reached) for source in self._sources] if reached else []
+            return frozenset().union(*renewed)
 
     def logs(self, unit: UnitId, instance_id: InstanceId, stream: Stream, offset: int, limit: int) -> LogChunk:
         """Read output written so far."""
@@ -182,66 +188,66 @@ class FakeRunner:
             return LogChunk(content=content, next_offset=offset + len(content), end=end)
 
     def forget(self, units: Mapping[UnitId, InstanceId]) -> None:
-        """Delete what is left of ended units, except their fences."""
+        """Delete the output and records of ended units, but keep their fences."""
         with self._hold():
             lives = [self._on[at].get(each) for each, at in units.items() if self._answers(at)]
             ended = [life.unit for life in lives if life is not None and life.ended(self._now)]
             self._put(*(replace(unit, forgotten=True) for unit in ended))
 
     def facts(self) -> Mapping[str, str]:
-        """Say that nothing is real here."""
+        """Return facts that mark the engine as simulated."""
         return {
             "kind": "simulated engine; no real processes",
-            "sample_every_s": f"{self._tellings.every_s:g}",
-            "state": "written down with its machines" if self._journal is not None else "in memory",
+            "sample_every_s": f"{self._sample_policy.every_s:g}",
+            "state": "in the journal of its machines" if self._journal is not None else "in memory",
         }
 
     def close(self) -> None:
-        """Nothing to let go of; units go on."""
+        """Do nothing: no resources are held, and units continue."""
 
     # ------------------------------------------------------------------------------------------ for tests and simulator
     def inject(self, fault: StartFault, times: int = 1) -> None:
-        """Let the next starts go wrong, one fault per unit."""
+        """Make the next starts fail, one fault per unit."""
         self._faults += [fault] * times
 
     def silence(self, instance_id: InstanceId) -> None:
-        """Cut a worker off; its units go on."""
+        """Make a worker unreachable; its units continue."""
         self._silent.add(instance_id)
 
     def unsilence(self, instance_id: InstanceId) -> None:
-        """Let a worker answer again."""
+        """Make a worker reachable again."""
         self._silent.discard(instance_id)
 
     def stiffen(self, instance_id: InstanceId) -> None:
-        """Let a machine refuse to bound units anew, as one without control groups does."""
+        """Make a machine refuse resizes, like one without control groups."""
         self._rigid.add(instance_id)
 
     def disconnect(self) -> None:
-        """Let the whole engine be away; workers and units go on."""
+        """Make the whole engine unreachable; workers and units continue."""
         self._away = True
 
     def reconnect(self) -> None:
-        """Let the engine answer again."""
+        """Make the engine reachable again."""
         self._away = False
 
     def starts(self, prefix: str = "") -> tuple[Start, ...]:
-        """Return every actual start, in order, of units with ids that begin with ``prefix``."""
+        """Return every actual start of units with an id that begins with ``prefix``, in order, by any process."""
         with self._hold():
             return tuple(each for each in self._starts if each.unit_id.startswith(prefix))
 
     def running(self) -> tuple[UnitId, ...]:
-        """Return the units that run now, sorted: the truth, whoever answers and whatever is known of them."""
+        """Return the units that actually run now, sorted, whether or not their workers are reachable."""
         with self._hold():
             lives = (life for here in self._on.values() for life in here.values())
             return tuple(sorted(e.unit.id for e in lives if e.unit.started_at is not None and not e.ended(self._now)))
 
     def has_forgotten(self, unit_id: UnitId) -> bool:
-        """Return whether all but the fence of a unit was deleted."""
+        """Return whether only the fence of a unit is left."""
         unit = self._units.get(unit_id)
         return unit is not None and unit.forgotten
 
     def bounds(self) -> Mapping[UnitId, Resources]:
-        """Return what each of the units in :meth:`running` may use now."""
+        """Return the current limits of each running unit."""
         running = self.running()
         return {unit_id: spec.resources for unit_id in running if (spec := self._units[unit_id].spec) is not None}
 
@@ -263,15 +269,16 @@ class FakeRunner:
             return StartResult(outcome="unknown", detail=f"the worker on {spec.instance_id} does not answer")
         known = self._units.get(spec.id) or fresh.get(spec.id)
         if known is not None:
-            return _found(known, spec)
+            return _start_result(known, spec)
         machine = self._machines[spec.instance_id]
-        refusal = self._work(spec).refusal if spec.profile is None else ""  # what is measured is found out, not refused
+        # A profiling unit reports failures as findings instead of being refused.
+        refusal = self._work(spec).refusal if spec.profile is None else ""
         if not refusal and not spec.resources.fits(machine.capacity):
             refusal = f"{spec.resources} do not fit {spec.instance_id} with {machine.capacity}"
         fault = self._faults.pop(0) if self._faults else None
         if refusal or fault is StartFault.REFUSE:
-            fresh[spec.id] = refused = _refused(spec, refusal or "refused", self._now)
-            return _found(refused, spec)
+            fresh[spec.id] = refused = _refused_fence(spec, refusal or "refused", self._now)
+            return _start_result(refused, spec)
         if fault is not StartFault.LOSE_REQUEST:
             fresh[spec.id] = FakeUnit(
                 id=spec.id, instance_id=spec.instance_id, spec=spec, started_at=self._now, speed=machine.quality
@@ -287,9 +294,9 @@ class FakeRunner:
         if life is None or life.unit.spec is None or life.ended(self._now):
             return None, ResizeResult(outcome="refused", detail=f"{unit_id} does not run on {instance_id}")
         if instance_id in self._rigid:
-            return None, ResizeResult(outcome="refused", detail=f"{instance_id} cannot bound units anew")
+            return None, ResizeResult(outcome="refused", detail=f"{instance_id} cannot resize running units")
         if epoch < life.unit.bounded_in:
-            return None, ResizeResult(outcome="refused", detail=f"{unit_id} was bounded since by who leads now")
+            return None, ResizeResult(outcome="refused", detail=f"{unit_id} was resized by a newer leader")
         spec, used_s = replace(life.unit.spec, resources=resources), life.cpu_s(self._now)
         bounded = replace(life.unit, spec=spec, bounded_at=self._now, cpu_before_s=used_s, bounded_in=epoch)
         return bounded, ResizeResult(outcome="resized")
@@ -307,18 +314,18 @@ class FakeRunner:
     # ----------------------------------------------------------------------------------------------------------- memory
     @contextmanager
     def _hold(self) -> Iterator[None]:
-        """Keep others out, learn what they wrote, and bring machines and units up to the present."""
-        with self._held() as told:
-            news = {} if self._journal is None else cast(Mapping[str, Mapping[str, Any]], told)
+        """Lock, read what other processes wrote, and advance machines and units to the present."""
+        with self._locked() as written:
+            news = {} if self._journal is None else cast(Mapping[str, Mapping[str, Any]], written)
             for key, row in news.items():
                 self._learn(key, row)
             self._now = max(self._now, self._clock.now())
             self._find_machines(news_of_units=bool(news))
-            self._live_on()
+            self._advance()
             yield
 
-    def _live_on(self) -> None:
-        """Let units end, and speeds change, in the order of time: each end may make others faster."""
+    def _advance(self) -> None:
+        """Process ends of units and changes of speed in time order, since each end may speed up other units."""
         while True:
             ends_at = self._ends[0][0] if self._ends else math.inf
             turns_at = self._turns[0][0] if self._turns else math.inf
@@ -335,7 +342,7 @@ class FakeRunner:
                     self._pace(instance_id, at)
 
     def _pace(self, instance_id: InstanceId, at: float) -> None:
-        """Let the units on a machine run, from a time on, as fast as their surroundings make them."""
+        """Update the speeds of the units on a machine from time ``at`` on."""
         machine = self._machines.get(instance_id)
         if self._surroundings is None or machine is None:
             return
@@ -346,14 +353,20 @@ class FakeRunner:
             return
         residents = [Resident(spec, life.work, life.done_s(at)) for life, spec in running]
         speeds, until = self._surroundings.speeds(machine, residents, at)
-        told = zip([life.unit for life, _ in running], residents, speeds, strict=True)
-        self._put(*[unit.going(speed, at, each.done_s) for unit, each, speed in told if speed != unit.speed])
+        updates = zip([life.unit for life, _ in running], residents, speeds, strict=True)
+        self._put(
+            *[
+                replace_fields(unit, speed=speed, since_at=at, done_s=each.done_s)
+                for unit, each, speed in updates
+                if speed != unit.speed
+            ]
+        )
         if math.isfinite(until):
             self._turns_at[instance_id] = until
             heapq.heappush(self._turns, (until, instance_id))
 
-    def _held(self) -> AbstractContextManager[object]:
-        """What keeps others out, and with a journal gives what they wrote."""
+    def _locked(self) -> AbstractContextManager[object]:
+        """Return the lock; with a journal, entering it returns the rows other processes wrote."""
         return self._lock if self._journal is None else self._journal.hold()
 
     def _learn(self, key: str, row: Mapping[str, Any]) -> None:
@@ -363,7 +376,7 @@ class FakeRunner:
             self._starts.append(Start(**row))
 
     def _put(self, *units: FakeUnit, starts: bool = False) -> None:
-        """Write new or changed units down, with their starts, then know them."""
+        """Write new or changed units and their starts to the journal, then to memory."""
         changed = [unit for unit in units if unit is not self._units.get(unit.id)]
         run = [unit for unit in changed if starts and unit.spec is not None]
         begun = [Start(unit_id=unit.id, instance_id=unit.instance_id, at=self._now) for unit in run]
@@ -388,7 +401,7 @@ class FakeRunner:
         if before is not None:
             began_at = (unit.since_at, unit.bounded_at)
             same = began_at == (before.unit.since_at, before.unit.bounded_at)
-            self._tellings.changed(unit.id, self._now if same else max(at for at in began_at if at is not None))
+            self._sample_policy.changed(unit.id, self._now if same else max(at for at in began_at if at is not None))
         if life.ends_at < math.inf:
             heapq.heappush(self._ends, (life.ends_at, unit.id, unit.instance_id))
 
@@ -404,35 +417,38 @@ class FakeRunner:
         return SimulatedUnit(unit=unit, work=profiling_work(findings), findings=findings)
 
     def _still_ends(self, at: float, unit_id: UnitId, instance_id: InstanceId) -> bool:
-        """Whether a unit's machine is up and nothing has moved its end since."""
+        """Return whether a unit's machine is up and its end is still at that time."""
         life = self._on.get(instance_id, {}).get(unit_id)
         return life is not None and life.ends_at == at
 
     def _find_machines(self, *, news_of_units: bool) -> None:
-        """Notice machines that came up or went; a machine that went takes its units with it."""
+        """Detect new and vanished machines; a vanished machine takes its units with it."""
         views = [source.running(self._now) for source in self._sources]
         if _same(views, self._views) and not news_of_units:
             return
         machines = {key: machine for view in views for key, machine in view.items()}
         for key in self._on.keys() - machines.keys():
             self._turns_at.pop(key, None)
-            self._told_at.pop(key, None)
+            self._sampled_next_at.pop(key, None)
             for unit_id in self._on.pop(key):
-                self._tellings.forget(unit_id)
-                self._units[unit_id] = replace(self._units[unit_id], spec=None)  # only the fence is left
+                self._sample_policy.forget(unit_id)
+                self._units[unit_id] = replace(self._units[unit_id], spec=None)  # keep only the fence
         for key in self._reports.keys() - machines.keys():
             del self._reports[key]
             self._changed.add(key)
-        self._changed |= {key for key, machine in machines.items() if _looks_new(machine, self._machines.get(key))}
+        for key, machine in machines.items():
+            before = self._machines.get(key)
+            if before is None or before.preempt_at != machine.preempt_at:
+                self._changed.add(key)
         self._views, self._machines = views, machines
 
     # ---------------------------------------------------------------------------------------------------------- reports
     def _report_changed(self) -> bool:
-        """Renew the reports of workers on which something happened; return whether there were any."""
+        """Renew the reports of workers with changes; return whether there were any."""
         while self._sampling and self._sampling[0][0] <= self._now:
             at, instance_id = heapq.heappop(self._sampling)
-            if self._told_at.get(instance_id) == at:
-                del self._told_at[instance_id]
+            if self._sampled_next_at.get(instance_id) == at:
+                del self._sampled_next_at[instance_id]
                 self._changed.add(instance_id)
         changed, self._changed = self._changed, set()
         for instance_id in sorted(changed & self._machines.keys()):
@@ -444,13 +460,13 @@ class FakeRunner:
         units: list[UnitReport] = []
         for life in self._on[key].values():
             if life.ends_at <= now:
-                units.append(self._tellings.end(life, key, now))
+                units.append(self._sample_policy.end(life, key, now))
                 continue
-            report, at = self._tellings.tell(life, key, now)
+            report, at = self._sample_policy.report(life, key, now)
             units.append(report)
             next_at = min(next_at, at)
-        if next_at < math.inf and self._told_at.get(key) != next_at:
-            self._told_at[key] = next_at
+        if next_at < math.inf and self._sampled_next_at.get(key) != next_at:
+            self._sampled_next_at[key] = next_at
             heapq.heappush(self._sampling, (next_at, key))
         before = self._reports.get(key)
         if before is not None and before.preempt_at == machine.preempt_at and _same(before.units, units):
@@ -464,20 +480,16 @@ def _same(some: Sequence[object], others: Sequence[object]) -> bool:
     return len(some) == len(others) and all(map(is_, some, others))
 
 
-def _looks_new(machine: SimulatedMachine, before: SimulatedMachine | None) -> bool:
-    return before is None or before.preempt_at != machine.preempt_at
-
-
-def _refused(spec: UnitSpec, why: str, at: float) -> FakeUnit:
-    """The fence of a unit that is refused: a call that comes late finds it, though the reason be gone by then."""
+def _refused_fence(spec: UnitSpec, why: str, at: float) -> FakeUnit:
+    """Return the fence of a refused unit, so that a late duplicate of the call is refused as well."""
     cause = FailureCause.START_REFUSED
     return FakeUnit(
         id=spec.id, instance_id=spec.instance_id, spec=None, started_at=None, stop_at=at, stop_cause=cause, refusal=why
     )
 
 
-def _found(known: FakeUnit, spec: UnitSpec) -> StartResult:
-    """The answer to a start of a unit that has a fence."""
+def _start_result(known: FakeUnit, spec: UnitSpec) -> StartResult:
+    """Return the result of starting a unit that already has a fence."""
     if known.instance_id != spec.instance_id:
         return StartResult(outcome="refused", detail=f"{spec.id} belongs to {known.instance_id}")
     if known.started_at is None:

@@ -1,4 +1,4 @@
-"""One unit on the fake engine: what becomes of it follows from its work, its start and its stop, read off by time."""
+"""One unit on the fake engine: its state at any time follows from its work, its start and its stop."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 
 from hcloud.core.estimates import Findings
 from hcloud.core.model import FailureCause, UnitId
-from hcloud.core.rows import replace_fields
 from hcloud.engine.wire import unit_from_wire, unit_to_wire
 from hcloud.fake_runner.profile import found_by
 from hcloud.fake_runner.work import Work
@@ -18,37 +17,37 @@ from hcloud.provider import ExitRecord, Stream, UnitReport, UnitSample, UnitSpec
 TERMINATED_CODE, KILLED_CODE = 143, 137
 OUT_OF_MEMORY_AFTER_S = 0.2
 SATURATED = 100.0
-"""How many times longer than at its best a service lets wait that cannot serve what is asked."""
+"""Maximum latency of an overloaded service, in multiples of its best latency."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FakeUnit:
-    """A unit's fence and story.
-
-    ``started_at`` None: it was fenced by a stop before its start, or refused (``refusal`` says why), and can never run.
-    It works at ``speed`` since ``since_at`` (None: its start), when it had done ``done_s`` of its work. ``forgotten``:
-    its directory is gone, its fence is not. ``bounded_at``: when its bounds were last changed, having used
-    ``cpu_before_s`` by then, by the leader of epoch ``bounded_in``.
-    """
+    """A unit's fence and history."""
 
     id: UnitId
     instance_id: str
     spec: UnitSpec | None
+    """None for a fence without a unit."""
     started_at: float | None
+    """None: it was fenced by a stop before its start, or refused, and can never run."""
     speed: float = 1.0
+    """Speed since ``since_at``."""
     since_at: float | None = None
+    """None: since its start."""
     done_s: float = 0.0
+    """Work done by ``since_at``."""
     stop_at: float = math.inf
     stop_cause: FailureCause | None = None
     forgotten: bool = False
+    """Its directory is deleted; its fence is not."""
     bounded_at: float | None = None
+    """When its limits were last changed."""
     cpu_before_s: float = 0.0
+    """CPU time used by ``bounded_at``."""
     refusal: str = ""
+    """Why its start was refused."""
     bounded_in: int = 0
-
-    def going(self, speed: float, at: float, done_s: float) -> FakeUnit:
-        """Return it as it goes on from a time on, having done so much."""
-        return replace_fields(self, speed=speed, since_at=at, done_s=done_s)
+    """Epoch of the leader that last changed its limits."""
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON values."""
@@ -71,7 +70,7 @@ class FakeUnit:
 
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> FakeUnit:
-        """Return it as it was written by :meth:`to_json`."""
+        """Return the unit written by :meth:`to_json`."""
         spec, cause = row["spec"], row["stop_cause"]
         changes = {
             "spec": None if spec is None else unit_from_wire(spec),
@@ -82,22 +81,22 @@ class FakeUnit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedUnit:
-    """A unit with its work: all that can be asked about it at a time."""
+    """A unit with its work, which together determine its state at any time."""
 
     unit: FakeUnit
     work: Work
     findings: Findings | None = None
-    """What its profiling run finds if it is not cut short."""
+    """What its profiling run finds if it is not stopped early."""
     ends_at: float = field(init=False)
-    """When it ends if nothing more is done to it; may be infinite."""
+    """When it ends without further intervention; may be infinite."""
 
     def __post_init__(self) -> None:
-        """Settle the end: how fast a unit is changes far more often than it is asked how it ends."""
+        """Compute the end once: it is read far more often than the unit changes."""
         object.__setattr__(self, "ends_at", _end_of(self.unit, self.work)[0])
 
     @property
     def record(self) -> ExitRecord:
-        """How it ends if nothing more is done to it, and what will have been used by then."""
+        """Its exit record without further intervention, with its total resource use."""
         unit, (ended_at, code, cause, detail) = self.unit, _end_of(self.unit, self.work)
         ran = unit.spec is not None and unit.started_at is not None
         return ExitRecord(
@@ -118,11 +117,11 @@ class SimulatedUnit:
         return found_by(self.findings, 1.0 if share >= 1 - 1e-6 else share, detail)
 
     def ended(self, now: float) -> bool:
-        """Whether it has ended."""
+        """Return whether it has ended."""
         return self.ends_at <= now
 
     def report(self, now: float, sampled_at: float | None, looks: int = 1) -> UnitReport:
-        """Return its worker's report, with a sample taken at ``sampled_at``, which stands for ``looks``."""
+        """Return its worker's report, with a sample taken at ``sampled_at`` that represents ``looks`` samples."""
         unit, sample = self.unit, None if sampled_at is None else self.sample(sampled_at, looks)
         if self.ended(now):
             state = UnitState.ENDED
@@ -130,11 +129,13 @@ class SimulatedUnit:
         return UnitReport(id=unit.id, state=UnitState.RUNNING, started_at=unit.started_at, sample=sample)
 
     def sample(self, at: float, looks: int = 1) -> UnitSample | None:
-        """Return what it has used and achieved up to a time; None before its start."""
+        """Return its resource use and results up to a time; None before its start."""
         spec, started_at, work = self.unit.spec, self.unit.started_at, self.work
         if spec is None or started_at is None or at < started_at:
             return None
-        until = min(at, self.ends_at)
+        until, served = min(at, self.ends_at), work.requests_per_s
+        if served is not None:
+            served *= self.serves()[0]
         return UnitSample(
             at=at,
             cpu_s=self.cpu_s(until),
@@ -142,31 +143,31 @@ class SimulatedUnit:
             read_mib=0.0,
             written_mib=0.0,
             progress=self._progress(until) if spec.progress is not None else None,
-            requests_per_s=self._requests_per_s() if spec.metrics is not None else None,
+            requests_per_s=served if spec.metrics is not None else None,
             latency_ms=self._latency_ms() if spec.metrics is not None else {},
             looks=looks,
         )
 
     def cpu_s(self, at: float) -> float:
-        """Return the CPU time it has used up to a time at which it runs."""
+        """Return the CPU time used up to ``at``, at which it must be running."""
         spec, since = self.unit.spec, self.unit.bounded_at or self.unit.started_at
         if spec is None or since is None:
             return 0.0
         return self.unit.cpu_before_s + max(0.0, at - since) * self.work.cpu_share * spec.resources.vcpus
 
     def output(self, stream: Stream, now: float) -> bytes:
-        """Return what it has written to a stream up to a time."""
+        """Return its output to a stream up to a time."""
         started_at = self.unit.started_at
         if started_at is None:
             return b""
         done_s = self.done_s(min(now, self.ends_at))
-        said = [text for at_s, name, text in self.work.output if name == stream and at_s <= done_s]
+        written = [text for at_s, name, text in self.work.output if name == stream and at_s <= done_s]
         if stream == "stdout" and self.ended(now) and self.record.exit_code == self.work.on_term:
-            said.append(self.work.last_words)
-        return "".join(said).encode()
+            written.append(self.work.last_words)
+        return "".join(written).encode()
 
     def done_s(self, at: float) -> float:
-        """Return how much of its work it has done by a time."""
+        """Return how much of its work is done by a time."""
         unit = self.unit
         since_at = unit.started_at if unit.since_at is None else unit.since_at
         return unit.done_s + (at - (since_at or 0.0)) * unit.speed
@@ -177,22 +178,17 @@ class SimulatedUnit:
         return min(1.0, max(0.0, self.done_s(at) / max(self.work.duration_s, 1e-9)))
 
     def serves(self) -> tuple[float, float]:
-        """Return what a service serves beside what is asked, and how many times as long as at its best that takes.
+        """Return the share of requests served, and the latency in multiples of its best.
 
-        Latency grows as the time left over shrinks (a queue with one server), to ``SATURATED`` times at most.
+        Latency grows as spare capacity shrinks (a queue with one server), up to ``SATURATED`` times.
         """
         load, speed = self.work.load, self.unit.speed
         times = (1.0 - load) / max(speed - load, (1.0 - load) / SATURATED)
         return 1.0 if not load else min(1.0, speed / load), times
 
     def keeps_promise(self) -> bool:
-        """Whether a service is as quick as it is to be; all else is."""
+        """Return whether a service meets its latency target; True for all other units."""
         return not self.work.latency_ms or all(ms <= self.work.promised_ms for ms in self._latency_ms().values())
-
-    def _requests_per_s(self) -> float | None:
-        """What it serves: all that is asked, or what it can."""
-        asked = self.work.requests_per_s
-        return asked if asked is None else asked * self.serves()[0]
 
     def _latency_ms(self) -> Mapping[str, float]:
         times = self.serves()[1]
@@ -200,11 +196,11 @@ class SimulatedUnit:
 
 
 _End = tuple[float, int | None, FailureCause | None, str]
-"""When a unit ends, with which code, why, and more in words."""
+"""End time, exit code, cause and detail of a unit."""
 
 
 def _end_of(unit: FakeUnit, work: Work) -> _End:
-    """The first of all that could end the unit."""
+    """Return the earliest of all possible ends of the unit."""
     spec, started_at = unit.spec, unit.started_at
     if started_at is None or spec is None:
         return unit.stop_at, None, unit.stop_cause, unit.refusal or "stopped before it was started"
@@ -214,9 +210,9 @@ def _end_of(unit: FakeUnit, work: Work) -> _End:
         first = _earlier(first, (at, KILLED_CODE, FailureCause.OUT_OF_MEMORY, "used more memory than it asked for"))
     if spec.max_runtime_s is not None:
         limit_at = started_at + spec.max_runtime_s
-        first = _earlier(first, _told_to_end(spec, work, limit_at, FailureCause.TIMEOUT, "ran longer than allowed"))
+        first = _earlier(first, _end_after_term(spec, work, limit_at, FailureCause.TIMEOUT, "ran longer than allowed"))
     if unit.stop_at < math.inf:
-        first = _earlier(first, _told_to_end(spec, work, unit.stop_at, unit.stop_cause, "stopped on request"))
+        first = _earlier(first, _end_after_term(spec, work, unit.stop_at, unit.stop_cause, "stopped on request"))
     return first
 
 
@@ -231,7 +227,7 @@ def _own_end(unit: FakeUnit, started_at: float, work: Work) -> _End:
     return started_at + work.duration_s if work.timed else since_at + left_s, work.exit_code, cause, ""
 
 
-def _told_to_end(spec: UnitSpec, work: Work, at: float, cause: FailureCause | None, detail: str) -> _End:
+def _end_after_term(spec: UnitSpec, work: Work, at: float, cause: FailureCause | None, detail: str) -> _End:
     if work.on_term == "ignores":
         return at + spec.stop_grace_s, KILLED_CODE, cause, detail + "; killed after its grace"
     return at, TERMINATED_CODE if work.on_term == "ends" else work.on_term, cause, detail

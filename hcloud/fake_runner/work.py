@@ -1,4 +1,4 @@
-"""What a unit does on the fake engine: from a table, or read from its command by a very small shell."""
+"""What a unit does on the fake engine: looked up in a table, or read from its command by a minimal shell."""
 
 from __future__ import annotations
 
@@ -20,70 +20,71 @@ UNKNOWN_PROGRAM_S = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What one unit does at speed 1: alone on a machine of quality 1.
-
-    ``duration_s`` is work: at half the speed it takes twice as long, unless it is ``timed``, by the clock. A service is
-    busy for the part ``load`` of its time; the less is left of that, the longer are its latencies, of which those up to
-    ``promised_ms`` are as they should be. ``output`` holds
-    (seconds after the start, stream, text). ``cpu_share`` is of the unit's vCPUs. ``progress_at`` is what its progress
-    file says all the time; None: it grows evenly to 1. ``on_term`` is what TERM does: the unit ``ends``, ``ignores`` it
-    until it is killed, or exits with that code after its ``last_words``. ``refusal`` says why it cannot be started.
-    """
+    """What one unit does at speed 1: alone on a machine of quality 1."""
 
     duration_s: float = 1.0
+    """Amount of work: at half the speed it takes twice as long, unless ``timed``."""
     timed: bool = False
+    """Whether its duration is fixed, whatever its speed."""
     exit_code: int = 0
     output: tuple[tuple[float, Stream, str], ...] = ()
+    """(seconds after the start, stream, text)."""
     cpu_share: float = 0.8
+    """Share of the unit's vCPUs that it keeps busy."""
     memory_mib: float = 16.0
     progress_at: float | None = None
+    """Constant content of its progress file; None: it grows evenly to 1."""
     requests_per_s: float | None = None
     latency_ms: Mapping[str, float] = field(default_factory=dict)
     load: float = 0.0
+    """Utilisation of a service at speed 1; latency grows as spare capacity shrinks."""
     promised_ms: float = math.inf
+    """Latency up to which a service meets its target."""
     on_term: Literal["ends", "ignores"] | int = "ends"
+    """Reaction to SIGTERM: it ``ends``, ``ignores`` it until it is killed, or exits with that code after its
+    ``last_words``."""
     last_words: str = ""
     refusal: str = ""
+    """Why it cannot be started."""
 
 
 WorkOf = Callable[[UnitSpec], Work]
 
 
 class Resident(NamedTuple):
-    """A unit on a machine, and how much of its work it has done."""
+    """A unit on a machine."""
 
     unit: UnitSpec
     work: Work
     done_s: float
+    """How much of its work is done."""
 
 
 class Surroundings(Protocol):
-    """How fast units run beside each other: what a simulator puts in."""
+    """The speeds of co-located units; an extension point for simulators."""
 
     def speeds(
         self, machine: SimulatedMachine, residents: Sequence[Resident], now: float
     ) -> tuple[Sequence[float], float]:
-        """Return the speed of each unit from now on (more than 0), and until when they hold if no unit starts or
-        ends."""
+        """Return each unit's speed from now on (above 0), and until when they hold if no unit starts or ends."""
         ...
 
 
 def work_from(scripts: Mapping[str, Work]) -> WorkOf:
-    """Return a reader of units that looks up shell scripts in a table and reads all other commands itself."""
+    """Return a reader of units that looks up shell scripts in a table, and reads all other commands itself."""
 
     def work(unit: UnitSpec) -> Work:
-        """Return what the unit's script (its last word) is said to do, else what its command says."""
-        told = scripts.get(unit.command[-1])
-        return told if told is not None else read_work(unit)
+        known = scripts.get(unit.command[-1])
+        return known if known is not None else read_work(unit)
 
     return work
 
 
 def read_work(unit: UnitSpec) -> Work:
-    """Return what the unit's setup and command do, as far as a small shell can read them.
+    """Return what the unit's setup and command do, as far as a minimal shell can determine.
 
-    Known are ``sleep N``, ``true``, ``false``, ``exit N`` and ``echo WORDS [>&2]`` with variables, joined by ``;`` or
-    ``&&``. A program it does not know takes a second, or, with a metrics hook, serves until it is stopped.
+    It supports ``sleep N``, ``true``, ``false``, ``exit N`` and ``echo WORDS [>&2]`` with variables, joined by ``;`` or
+    ``&&``. An unknown program runs for a second or, with a metrics hook, serves until it is stopped.
     """
     refusal = _refusal(unit)
     if refusal:
@@ -94,7 +95,8 @@ def read_work(unit: UnitSpec) -> Work:
         setup = _read_script(unit.setup, environment)
         if setup.exit_code:
             return Work(refusal=f"setup ended with code {setup.exit_code}")
-        work = _after(setup, work)
+        later = tuple((at_s + setup.duration_s, stream, text) for at_s, stream, text in work.output)
+        work = replace(work, duration_s=setup.duration_s + work.duration_s, output=setup.output + later)
     if unit.metrics is not None and work.duration_s <= UNKNOWN_PROGRAM_S:
         work = replace(work, duration_s=math.inf)
     if unit.metrics is not None:
@@ -103,7 +105,7 @@ def read_work(unit: UnitSpec) -> Work:
 
 
 def unit_environment(unit: UnitSpec) -> dict[str, str]:
-    """Return the variables a unit finds, as stated by :class:`~hcloud.provider.UnitSpec`."""
+    """Return a unit's environment variables, as specified by :class:`~hcloud.provider.UnitSpec`."""
     own = {"HCLOUD_UNIT_ID": unit.id, "HCLOUD_RANK": str(unit.rank), "HCLOUD_PEERS": ",".join(unit.peers)}
     return {**unit.env, **own}
 
@@ -125,11 +127,6 @@ def _script_of(command: tuple[str, ...]) -> str:
     return shlex.join((os.path.basename(command[0]), *command[1:]))
 
 
-def _after(first: Work, then: Work) -> Work:
-    later = tuple((at_s + first.duration_s, stream, text) for at_s, stream, text in then.output)
-    return replace(then, duration_s=first.duration_s + then.duration_s, output=first.output + later)
-
-
 def _read_script(script: str, environment: Mapping[str, str]) -> Work:
     elapsed_s, status = 0.0, 0.0
     output: list[tuple[float, Stream, str]] = []
@@ -141,9 +138,9 @@ def _read_script(script: str, environment: Mapping[str, str]) -> Work:
                 break
             case ["sleep", *seconds]:
                 elapsed_s, status = elapsed_s + _number(seconds, 0.0), 0
-            case ["echo", *said]:
-                stream: Stream = "stderr" if ">&2" in said else "stdout"
-                output.append((elapsed_s, stream, " ".join(word for word in said if word != ">&2") + "\n"))
+            case ["echo", *arguments]:
+                stream: Stream = "stderr" if ">&2" in arguments else "stdout"
+                output.append((elapsed_s, stream, " ".join(word for word in arguments if word != ">&2") + "\n"))
                 status = 0
             case ["true" | ":"] | []:
                 status = 0
@@ -158,7 +155,7 @@ def _words(statement: str, environment: Mapping[str, str]) -> list[str]:
     expanded = VARIABLE.sub(lambda found: environment.get(found[1] or found[2], ""), statement)
     try:
         return shlex.split(expanded)
-    except ValueError:  # an unbalanced quote: a statement this small shell cannot read
+    except ValueError:  # an unbalanced quote, which this shell does not support
         return [statement]
 
 

@@ -1,1 +1,1 @@
-"""What is expected of the future, from what was observed: how long until something is free, how much load there is."""
+"""Forecasts from observed history: load, boot times, time until a server is free, and job progress."""

@@ -1,8 +1,8 @@
-"""How unusual a boot is that lasts: whether a machine is later than its like mostly are.
+"""Detect machines that boot unusually slowly, and estimate the deadline risk of waiting for a boot.
 
-Boot times have a tail (HCloud §8: 12 to 19 s mostly, two minutes at the 95th percentile), so that a machine which is
-late is likely to be late for long: what has lasted for ``a`` goes on for another ``t`` or more with ``a / (a + t)``
-where nothing shows its scale (:mod:`hcloud.forecast.wait_times`).
+Boot times have a heavy tail (HCloud §8: mostly 12 to 19 s, two minutes at the 95th percentile), so a late machine is
+likely to stay late: without a known scale, what has lasted for ``a`` lasts another ``t`` or more with probability ``a /
+(a + t)`` (:mod:`hcloud.forecast.wait_times`).
 """
 
 from __future__ import annotations
@@ -11,21 +11,21 @@ import math
 from collections.abc import Sequence
 
 LATE = 0.05
-"""A machine is late that has been starting for longer than this part of its like take."""
+"""A machine is late once it has been starting for longer than all but this share of comparable boots."""
 LEAST_S = 30.0
-"""Nothing is late so soon."""
+"""No machine is late before this age."""
 PRIOR = 20.0
-"""What is taken for granted of boots weighs as much as this many that were seen."""
+"""Weight of the assumed distribution of boot times, in observed boots."""
 P95_OF_USUAL = 4.0
-"""Taken for granted: one boot in twenty takes longer than so many times the usual (a lognormal distribution)."""
+"""Assumed 95th percentile of boot times, as a multiple of the usual one (lognormal distribution)."""
 _DEVIATION = math.log(P95_OF_USUAL) / 1.6449
 
 
 def is_late(age_s: float, usual_s: float, seen_s: Sequence[float], others_s: Sequence[float]) -> bool:
-    """Return whether a machine that has been starting for ``age_s`` is later than nearly all of its like.
+    """Return whether a machine starting for ``age_s`` is later than nearly all comparable ones.
 
-    ``usual_s``: what its type usually takes; ``seen_s``: how long others took lately; ``others_s``: for how long others
-    have been starting now. If all are slow at once, none is late: another one would be no sooner.
+    ``usual_s``: usual boot time of its type; ``seen_s``: recent boot times of others; ``others_s``: ages of others now
+    starting. If all are slow at once none is late, since a replacement would not be ready sooner.
     """
     if age_s < LEAST_S:
         return False
@@ -34,10 +34,10 @@ def is_late(age_s: float, usual_s: float, seen_s: Sequence[float], others_s: Seq
 
 
 def broken_by_waiting(age_s: float, left_s: float, runs_s: float | None) -> float:
-    """Return how probable it is that a job misses its deadline that waits for a machine which is late.
+    """Return the probability that a job misses its deadline by waiting for a late machine.
 
-    ``age_s``: for how long the machine has been starting; ``left_s``: how long it is to the deadline; ``runs_s``: how
-    long the job takes (None: not known, any time up to ``left_s``). What is lost in any case is not lost by waiting: 0.
+    ``age_s``: how long the machine has been starting; ``left_s``: time to the deadline; ``runs_s``: run time of the job
+    (None: unknown, uniform up to ``left_s``). Returns 0 if the deadline cannot be met in any case.
     """
     if left_s <= 0.0 or (runs_s is not None and runs_s >= left_s):
         return 0.0
@@ -47,9 +47,9 @@ def broken_by_waiting(age_s: float, left_s: float, runs_s: float | None) -> floa
 
 
 def broken_by_a_boot(usual_s: float, left_s: float, runs_s: float | None) -> float:
-    """Return how probable it is that a job misses its deadline that waits for a machine which is not asked for yet.
+    """Return the probability that a job misses its deadline by waiting for a machine not yet requested.
 
-    ``usual_s``: how long such machines usually take to start; ``left_s``, ``runs_s``: see :func:`broken_by_waiting`.
+    ``usual_s``: usual boot time of such machines; ``left_s``, ``runs_s``: see :func:`broken_by_waiting`.
     """
     if left_s <= 0.0 or (runs_s is not None and runs_s >= left_s):
         return 0.0
@@ -59,6 +59,6 @@ def broken_by_a_boot(usual_s: float, left_s: float, runs_s: float | None) -> flo
 
 
 def _lasts_longer(age_s: float, usual_s: float) -> float:
-    """Return which part of boots takes longer than ``age_s``, by what is taken for granted."""
+    """Return the assumed share of boots that take longer than ``age_s``."""
     deviations = math.log(age_s / max(usual_s, 1.0)) / _DEVIATION
     return 0.5 * math.erfc(deviations / math.sqrt(2.0))

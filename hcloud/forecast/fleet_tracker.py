@@ -1,9 +1,10 @@
-"""What the last while has shown: how the queue grew, how often reserved room came free, what machines delivered.
+"""Recent fleet history: growth of the queue, releases of reserved capacity, performance delivered by machines.
 
-A plan is made from one snapshot and remembers nothing, so what must last between plans (HCloud's soft limit follows the
-queue; its expected wait follows the releases of reserved room; misbehaving machines are let go) is followed here, from
-the event log, and handed to the plan as a :class:`FleetStats`. Nothing of it moves within one plan. It may be lost
-without harm: everything starts from the policy's values again."""
+A plan is made from one snapshot and keeps no state. History that must last between plans (HCloud's soft limit follows
+the queue, its expected wait follows releases of reserved capacity, misbehaving machines are replaced) is collected here
+from the event log and passed to the plan as :class:`FleetStats`. Losing it is harmless: all values then start from the
+policy's defaults.
+"""
 
 from __future__ import annotations
 
@@ -23,19 +24,19 @@ from hcloud.core.quality import Observed, TypeQuality
 
 _NOTHING_MEASURED = TypeQuality(by_key={})
 KEPT_S = 3600.0
-"""The book looks back this far."""
+"""History is kept for this long."""
 READINGS_MINIMUM = 3
-"""A machine is judged by its jobs' performance from so many measurements on."""
+"""Number of performance readings needed to judge a machine."""
 REFUSALS_MINIMUM = 2
-"""A machine on which the units of so many jobs could not be started, and no unit could, is broken."""
+"""A machine is broken if the units of this many jobs failed to start on it, and no unit ever started."""
 PASSING_S = 10.0
-"""Who waits no longer than this passes through the queue: cycles and launches take a moment."""
+"""Shorter waits do not count as queueing: cycles and launches take a moment."""
 _RELEASES, _SAMPLES, _READINGS, _MACHINES, _BOOTS = 256, 1024, 16, 400, 200
 _QUEUED, _NOT_FOR_ROOM = "queued", ("booting", "backoff_until")
 
 
 class Release(NamedTuple):
-    """A unit on a reserved machine ended and gave ``vcpus`` back."""
+    """A unit on a reserved machine ended and released ``vcpus``."""
 
     at: float
     vcpus: float
@@ -43,35 +44,36 @@ class Release(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetStats:
-    """A summary of the last while; empty where nothing is known (a new deployment, a supposed snapshot).
-
-    ``queue``: pairs of time and number of jobs that wait for room, no machine being on the way for them, in order of
-    time, one for each change. ``releases``: of room on reserved machines, in order of time. ``delivered``: by live
-    machine, what it delivered as a part of what its type usually does (1: just that; 0: nothing could be started
-    there); absent: not measured enough. ``quality``: what instance types delivered, in absolute terms. ``busy_s``: for
-    how long units that ended lately ran, oldest first. ``boots_s``: by provider, how long machines that registered
-    lately had taken to start, oldest first.
-    """
+    """A summary of recent history; empty if nothing is known (new deployment, hypothetical snapshot)."""
 
     queue: tuple[tuple[float, int], ...] = ()
+    """(time, number of jobs waiting for capacity without a machine on the way), ascending, one pair per change."""
     releases: tuple[Release, ...] = ()
+    """Releases of reserved capacity, ascending by time."""
     delivered: Mapping[InstanceId, float] = field(default_factory=dict)
+    """Performance of each live machine as a share of what its type usually delivers (1: as usual; 0: no unit could be
+    started). Machines with too few readings are absent."""
     quality: TypeQuality = _NOTHING_MEASURED
+    """Absolute performance delivered by instance types."""
     busy_s: tuple[float, ...] = ()
+    """Run times of recently ended units, oldest first."""
     boots_s: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    """Recent boot times by provider, oldest first."""
     _released: list[NDArray[np.float64]] = field(default_factory=list, compare=False, repr=False)
-    """The releases as an array, once that was asked for."""
+    """The releases as an array, computed on first use."""
 
     def queue_growth(self, now: float, window_s: float) -> int:
-        """Return by how many jobs the queue grew within ``window_s``; 0 where it shrank or nothing is known."""
+        """Return by how many jobs the queue grew within ``window_s``; 0 if it shrank or nothing is known."""
         if not self.queue:
             return 0
         before = bisect_right(self.queue, now - window_s, key=lambda sample: sample[0])
         return max(0, self.queue[-1][1] - (self.queue[before - 1][1] if before else 0))
 
     def quiet_s(self, now: float) -> float:
-        """Return for how long nothing has waited; 0 while something does, or where nothing is known. Waits no longer
-        than ``PASSING_S`` do not count."""
+        """Return for how long no job has waited; 0 while one does, or if nothing is known.
+
+        Waits up to ``PASSING_S`` do not count.
+        """
         until, ended = now, now
         for at, waiting in reversed(self.queue):
             if waiting > 0 and ended - at > PASSING_S:
@@ -80,13 +82,13 @@ class FleetStats:
         return max(0.0, now - until)
 
     def release_interval_s(self, vcpus: float, quantile: float) -> float | None:
-        """Return the ``quantile`` of the times between releases of at least ``vcpus`` at once (HCloud §8.4.2).
+        """Return the ``quantile`` of the intervals between releases of at least ``vcpus`` at once (HCloud §8.4.2).
 
-        None where fewer than five such intervals were seen: nothing can be said.
+        Returns None if fewer than five such intervals were seen.
         """
         if not self._released:
-            told = np.fromiter(chain.from_iterable(self.releases), np.float64, 2 * len(self.releases))
-            self._released.append(told.reshape(-1, 2))
+            pairs = np.fromiter(chain.from_iterable(self.releases), np.float64, 2 * len(self.releases))
+            self._released.append(pairs.reshape(-1, 2))
         released = self._released[0]
         intervals = np.diff(released[released[:, 1] >= vcpus - 1e-9, 0])
         if len(intervals) < 5:
@@ -104,35 +106,36 @@ Kind = tuple[str, str]
 
 @dataclass(slots=True)
 class _MachineRecord:
-    """A live instance as recorded in the log; ``readings``: measured over predicted performance of its units."""
+    """A live machine, reconstructed from the event log."""
 
     provider: str
     region: str
     type: str
     market: str
     readings: deque[float] = field(default_factory=lambda: deque(maxlen=_READINGS))
+    """Measured divided by predicted performance of its units."""
     refused: set[JobId] = field(default_factory=set)
     started: bool = False
     ratio: float | None = None
-    """The median reading; None while there are too few."""
+    """Median reading; None while there are too few."""
 
     @property
     def kind(self) -> Kind:
-        """What others are judged by it: those of its type."""
+        """The key of comparable machines: provider and type."""
         return self.provider, self.type
 
     @property
     def counts(self) -> bool:
-        """Whether anything is concluded from it."""
+        """Whether its readings or refusals affect any judgement."""
         return self.ratio is not None or bool(self.refused)
 
     @property
     def observed(self) -> Observed:
-        """What it shows of its type."""
+        """Its contribution to the quality of its type."""
         return self.market, self.region, min(1.0, max(0.0, self.ratio or 0.0))
 
     def read(self, reading: float) -> None:
-        """Take in another reading."""
+        """Add a reading."""
         self.readings.append(reading)
         self.ratio = statistics.median(self.readings) if len(self.readings) >= READINGS_MINIMUM else None
 
@@ -141,13 +144,13 @@ class _MachineRecord:
 class FleetTracker:
     """Follows the event log; can be rebuilt from the last hour of it and the requests of live machines.
 
-    Machines are judged by type, and only those types again with new records.
+    Machines are compared within their type, and a type is only re-evaluated after new events about it.
     """
 
     _machines: dict[InstanceId, _MachineRecord] = field(default_factory=dict)
     _gone: deque[_MachineRecord] = field(default_factory=deque)
     _of_kind: dict[Kind, tuple[deque[_MachineRecord], dict[InstanceId, _MachineRecord]]] = field(default_factory=dict)
-    """Those that are gone, oldest first, and those that live."""
+    """Per type, terminated machines (oldest first) and live ones."""
     _unjudged: set[Kind] = field(default_factory=set)
     _delivered: dict[InstanceId, float] = field(default_factory=dict)
     _quality: TypeQuality = _NOTHING_MEASURED
@@ -159,11 +162,11 @@ class FleetTracker:
     _boots_s: dict[str, deque[float]] = field(default_factory=dict)
     _summary: FleetStats | None = None
     _parts: dict[str, tuple[Any, ...]] = field(default_factory=dict)
-    """What summaries say, the same objects until something was told or forgotten of it."""
+    """Tuples used in summaries; the same objects until their content changes."""
     _released: list[NDArray[np.float64]] = field(default_factory=list)
 
     def follow(self, events: Iterable[Event]) -> None:
-        """Take in events in order, each once; those of no interest are passed over."""
+        """Process events in order, each once; irrelevant kinds are ignored."""
         for event in events:
             handler = _HANDLERS.get(event.kind)
             if handler is not None:
@@ -174,15 +177,15 @@ class FleetTracker:
         """Return the summary as of ``now``; the same object while nothing has changed."""
         while self._queue and self._queue[0][0] < now - KEPT_S and len(self._queue) > 1:
             self._queue.popleft()
-            self._other("queue")
+            self._invalidate("queue")
         while self._releases and self._releases[0].at < now - KEPT_S:
             self._releases.popleft()
-            self._other("releases")
+            self._invalidate("releases")
         if self._summary is None:
-            self._summary = self._summed_up()
+            self._summary = self._summarise()
         return self._summary
 
-    def _summed_up(self) -> FleetStats:
+    def _summarise(self) -> FleetStats:
         if self._unjudged:
             self._judge()
         if "releases" not in self._parts:
@@ -197,28 +200,27 @@ class FleetTracker:
             _released=self._released,
         )
 
-    def _part(self, name: str, told: Iterable[Any]) -> tuple[Any, ...]:
-        found = self._parts.get(name)
-        if found is None:
-            found = self._parts[name] = tuple(told)
-        return found
+    def _part(self, name: str, entries: Iterable[Any]) -> tuple[Any, ...]:
+        part = self._parts.get(name)
+        if part is None:
+            part = self._parts[name] = tuple(entries)
+        return part
 
-    def _other(self, name: str) -> None:
-        """Note that a part is another one."""
+    def _invalidate(self, name: str) -> None:
         self._parts.pop(name, None)
         self._summary = None
 
     def _judge(self) -> None:
-        """Judge the types anew that are to be; what was handed out before stays as it is."""
+        """Re-evaluate the types that changed; summaries returned earlier are not modified."""
         live = self._machines
         self._delivered = {name: part for name, part in self._delivered.items() if name in live}
         observed: dict[Kind, list[Observed]] = {}
         for kind in self._unjudged:
             gone, there = self._of_kind[kind]
             measured = {name: ratio for name, each in there.items() if (ratio := each.ratio) is not None}
-            told = [*gone, *(there[name] for name in measured)]
-            self._judge_each(there, measured, [ratio for each in told if (ratio := each.ratio) is not None])
-            observed[kind] = [each.observed for each in told]
+            judged = [*gone, *(there[name] for name in measured)]
+            self._judge_each(there, measured, [ratio for each in judged if (ratio := each.ratio) is not None])
+            observed[kind] = [each.observed for each in judged]
             if not gone and not there:
                 del self._of_kind[kind]
         self._quality = self._quality.renewed(observed)
@@ -227,8 +229,7 @@ class FleetTracker:
     def _judge_each(
         self, there: Mapping[InstanceId, _MachineRecord], measured: Mapping[InstanceId, float], usual: Sequence[float]
     ) -> None:
-        """Judge machines against others of their type, so that a prediction that is wrong for all degrades none of
-        them."""
+        """Judge machines relative to others of their type, so that a generally wrong prediction affects none."""
         middle = statistics.median(usual) if len(usual) >= READINGS_MINIMUM else 1.0
         for name, machine in there.items():
             self._delivered.pop(name, None)
@@ -263,7 +264,7 @@ class FleetTracker:
         if machine is not None:
             seen_s = self._boots_s.setdefault(machine.provider, deque(maxlen=_BOOTS))
             seen_s.append(_number(event, "boot_s"))
-            self._other(f"boots {machine.provider}")
+            self._invalidate(f"boots {machine.provider}")
 
     def _terminated(self, event: Event) -> None:
         machine = self._forget(event.instance_id or "")
@@ -289,7 +290,7 @@ class FleetTracker:
         started_at = _number(event, "started_at")
         if 0.0 < started_at <= event.at:
             self._busy_s.append(event.at - started_at)
-            self._other("busy")
+            self._invalidate("busy")
         if machine is None:
             return
         if event.fields.get("cause") == FailureCause.START_REFUSED.value:
@@ -297,10 +298,10 @@ class FleetTracker:
             self._unjudged.add(machine.kind)
         elif machine.market == Market.RESERVED.value and vcpus > 0:
             self._releases.append(Release(at=event.at, vcpus=vcpus))
-            self._other("releases")
+            self._invalidate("releases")
 
     def _job_state(self, event: Event) -> None:
-        # Who has a machine on the way, or is to be tried again later, does not queue for room.
+        # A job with a machine on the way, or in back-off, does not wait for capacity.
         fields = event.fields
         self._count(event, waits=fields.get("to") == _QUEUED and fields.get("code") not in _NOT_FOR_ROOM)
 
@@ -308,18 +309,17 @@ class FleetTracker:
         self._count(event, waits=False)
 
     def _count(self, event: Event, *, waits: bool) -> None:
-        """Record the length of the queue; of one moment only the last counts: a job that passes through has not
-        waited."""
+        """Record the queue length; at one moment only the last counts, because passing through is not waiting."""
         (self._waiting.add if waits else self._waiting.discard)(event.job_id or "")
         if self._queue and self._queue[-1][0] >= event.at:
             self._queue[-1] = (self._queue[-1][0], len(self._waiting))
-            self._other("queue")
+            self._invalidate("queue")
         elif not self._queue or self._queue[-1][1] != len(self._waiting):
             self._queue.append((event.at, len(self._waiting)))
-            self._other("queue")
+            self._invalidate("queue")
 
     def _measured(self, event: Event) -> None:
-        """Take in how a job ran alone on a machine; what neighbours of ours cost it is not to be held against it."""
+        """Record how a job ran alone on a machine. Runs slowed by co-located jobs say nothing about the machine."""
         machine = self._machines.get(event.instance_id or "")
         if event.fields.get("question", "run") != "run" or not event.fields.get("alone", True):
             return
@@ -341,7 +341,7 @@ _HANDLERS = {
     EventKind.PREDICTION: FleetTracker._measured,
 }
 RECENT_KINDS: tuple[EventKind, ...] = tuple(_HANDLERS)
-"""The events a :class:`FleetTracker` needs; all others may be left out."""
+"""Event kinds a :class:`FleetTracker` uses; all others may be omitted."""
 
 
 def _unit(event: Event) -> str:

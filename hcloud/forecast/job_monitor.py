@@ -1,7 +1,7 @@
-"""What running jobs have lately been measured to do, by rank: what is needed to see whether they keep their target.
+"""Recent samples of running jobs, by rank: what is needed to see whether they meet their target.
 
-Followed from the event log and handed to the plan, as all that lasts between plans. It may be lost without harm: it
-is rebuilt from the last quarter of an hour of samples.
+Collected from the event log and passed to the plan. Losing it is harmless: it is rebuilt from the last quarter of an
+hour of samples.
 """
 
 from __future__ import annotations
@@ -19,63 +19,66 @@ from typing import NamedTuple
 from hcloud.core.model import AttemptId, Event, EventKind, JobId
 
 KEPT = 48
-"""Last samples kept of each rank, one by one."""
+"""Number of latest samples kept of each rank."""
 SPARSER = 1.25
-"""Of those before, each that is so many times as long after the first as the one before it: some 40 tell of a day."""
+"""Older samples are kept when their age since the first has grown by this factor: about 40 cover a day."""
 WINDOW = 2
-"""The last so many times as many readings count as are needed at least: what was before is another phase."""
+"""The last ``WINDOW`` times the needed readings count; older ones belong to another phase of the job."""
 WATCHED_S = 900.0
-"""A new book is filled from samples this old."""
+"""A new monitor is filled from samples of this age."""
 KEPT_JOURNAL = 4096
-"""So many jobs that were sampled are remembered before it is begun anew; who followed none looks at all once."""
+"""Entries kept in the journal before it is restarted; readers that fall behind must read everything once."""
 STALLED_GAPS = 3.0
-"""A counter that has not moved for so many times the longest time it ever took to move stands still."""
+"""A counter has stalled once it has not moved for this many times the longest gap it ever had."""
 _LATENCY = "latency_ms_p"
 _COUNTERS = ("progress", "cpu_s", "written_mib", "requests_per_s")
 
 
 class Timed(NamedTuple):
-    """A time, what was then, and for how many looks that stands: its own, and those before it that found the same."""
+    """A value at a time."""
 
     at: float
     value: float
     looks: int = 1
+    """Number of polls it represents: its own and earlier ones with the same value."""
 
 
 Reading = tuple[float, int]
-"""A pace or a rate, and for how many looks it stands."""
+"""A pace or rate, and the number of polls it represents."""
 Counter = str
-"""What of a sample is counted: progress, cpu_s, written_mib (totals), or requests_per_s (a rate)."""
+"""A counter of a sample: progress, cpu_s, written_mib (totals), or requests_per_s (a rate)."""
 
 
 _NO_LATENCY: Mapping[float, float] = MappingProxyType({})
 
 
 class Sampled(NamedTuple):
-    """One sample of one rank: totals since its start, its rate of requests, and latency by percentile (0..100).
-
-    ``looks``: at how many it went on so, this one included.
-    """
+    """One sample of one rank."""
 
     at: float
     values: Mapping[Counter, float]
+    """Totals since the rank's start, and its request rate."""
     latency_ms: Mapping[float, float] = _NO_LATENCY
+    """Latency by percentile (0..100)."""
     looks: int = 1
+    """Number of polls with these values, this one included."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSamples:
-    """The last samples of each rank of a job's attempt, oldest first; ``earlier``: few of those before them."""
+    """Samples of each rank of a job's attempt."""
 
     attempt: AttemptId
     ranks: Mapping[int, tuple[Sampled, ...]]
+    """The latest samples, oldest first."""
     earlier: Mapping[int, tuple[Sampled, ...]] = field(default_factory=dict)
+    """A thinned history of the samples before them."""
     _paces: dict[tuple[int, Counter, float, int], Pace | None] = field(default_factory=dict, compare=False, repr=False)
     _moves: dict[tuple[int, Counter], _Moves] = field(default_factory=dict, compare=False, repr=False)
     _kept: dict[tuple[int, float, float], Sequence[Timed]] = field(default_factory=dict, compare=False, repr=False)
 
     def pace(self, rank: int, counter: Counter, since: float, readings: int) -> Pace | None:
-        """Return :func:`pace_of_counter` of a rank; worked out once, however many plans ask before the next sample."""
+        """Return :func:`pace_of_counter` of a rank; cached until the next sample."""
         key = (rank, counter, since, readings)
         if key not in self._paces:
             moves = self._moves.get((rank, counter))
@@ -85,14 +88,17 @@ class JobSamples:
         return self._paces[key]
 
     def latency_kept(self, rank: int, percentile: float, promised_ms: float) -> Sequence[Timed]:
-        """Return :func:`latency_kept` of a rank; from sample to sample only what is new is looked at."""
+        """Return :func:`latency_kept` of a rank; updated incrementally with each sample."""
         key = (rank, percentile, promised_ms)
         if key not in self._kept:
             self._kept[key] = latency_kept(self.ranks[rank], percentile, promised_ms)
         return self._kept[key]
 
     def next(self, rank: int, samples: tuple[Sampled, ...], gone: Sampled | None) -> JobSamples:
-        """Return it with one more sample of a rank, ``samples`` being all of that now and ``gone`` the one dropped."""
+        """Return a copy with one more sample of a rank.
+
+        ``samples``: all samples of the rank now; ``gone``: the one dropped, if any.
+        """
         moves = {
             key: each.after(gone, samples, key[1]) if key[0] == rank else each for key, each in self._moves.items()
         }
@@ -107,39 +113,42 @@ class JobSamples:
         return JobSamples(attempt=self.attempt, ranks=ranks, earlier=earlier, _moves=moves, _kept=kept)
 
     def history(self, rank: int) -> tuple[Sampled, ...]:
-        """Return what is left of all samples of a rank: ever fewer, the older they are."""
+        """Return all samples kept of a rank, thinned with age."""
         return (*self.earlier.get(rank, ()), *self.ranks.get(rank, ()))
 
 
 class Pace(NamedTuple):
-    """Performance over a while: the mean, its standard error, from how many looks (``counted``); ``history``: all
-    readings there are, also of before; ``readings``: how many looks are needed."""
+    """Performance over a period."""
 
     mean: float
     error: float
+    """Standard error of the mean."""
     counted: int
+    """Number of polls used."""
     history: Sequence[Reading]
+    """All readings available, including earlier ones."""
     readings: int
+    """Number of polls needed."""
 
     @property
     def best(self) -> float:
-        """The best mean over as many looks as are needed, at any time; 0: there never were so many."""
+        """The highest mean over ``readings`` polls at any time; 0 if there never were that many."""
         most = max(2, self.readings)  # a reading stands for at least one look
         lasts = [self.history[max(0, end - most) : end] for end in range(1, len(self.history) + 1)]
         means = (_mean(_last(each, self.readings)) for each in lasts)
         return max((mean for mean, looks in means if looks >= self.readings), default=0.0)
 
     def at_most(self, deviations: float) -> float:
-        """Return what it surely does not exceed: the mean and so many standard errors."""
+        """Return the upper bound: the mean plus that many standard errors."""
         return self.mean + deviations * self.error
 
     def at_least(self, deviations: float) -> float:
-        """Return what it surely reaches."""
+        """Return the lower bound: the mean minus that many standard errors."""
         return self.mean - deviations * self.error
 
 
 def latency_kept(samples: Sequence[Sampled], percentile: float, promised_ms: float) -> list[Timed]:
-    """Return promised over measured latency, by time: 1 is just kept; by the least percentile at or above that one."""
+    """Return promised over measured latency over time (1: just met), at the least percentile from the given on."""
     found = []
     for sample in samples:
         enough = [p for p in sample.latency_ms if p >= percentile and sample.latency_ms[p] > 0]
@@ -151,37 +160,39 @@ def latency_kept(samples: Sequence[Sampled], percentile: float, promised_ms: flo
 def _kept_after(
     before: Sequence[Timed], gone: Sampled | None, added: Sampled, key: tuple[int, float, float]
 ) -> Sequence[Timed]:
-    """Return what is kept with one more sample, and without the one that is ``gone`` for it."""
+    """Return ``before`` with one more sample, and without the one that was dropped."""
     drop = gone is not None and bool(before) and before[0][0] == gone.at
     return [*before[drop:], *latency_kept((added,), *key[1:])]
 
 
 def pace_of_counter(samples: Sequence[Sampled], counter: Counter, since: float, readings: int) -> Pace | None:
-    """Return the pace per second of a total in the samples after ``since``; None: fewer than ``readings`` contain it.
+    """Return the pace per second of a total in the samples after ``since``; None with fewer than ``readings`` polls.
 
-    A reading is the pace between two samples in which the total moved: a program that writes its progress down once an
-    epoch is not taken for one that stands still in between.
+    A reading is the pace between two samples in which the total moved, so a program that reports progress once per
+    epoch does not count as stalled in between.
     """
     return _moves_in(samples, counter).pace(since, readings)
 
 
 @dataclass(slots=True)
 class _Moves:
-    """Where a total moved in a rank's samples: when each reading began, how fast it was and for how many looks, how
-    long it stood still.
-
-    ``at``, ``total``: where it moved last; ``last_at``: of the last sample that contains it.
-    """
+    """Where a total moved in a rank's samples."""
 
     starts: list[float]
+    """Start time of each reading."""
     rates: list[Reading]
+    """Rate of each reading, and the polls it represents."""
     stood_s: list[float]
+    """How long the total stood still before each move."""
     at: float = -math.inf
+    """Time of the last move."""
     total: float = -math.inf
+    """Total at the last move."""
     last_at: float = 0.0
+    """Time of the last sample that has the total."""
 
     def take(self, at: float, total: float, looks: int) -> None:
-        """Take in the next sample."""
+        """Add the next sample."""
         before_at, self.last_at = max(self.last_at, self.at), at
         if total > self.total:
             gap_s = at - self.at
@@ -192,9 +203,9 @@ class _Moves:
             self.at, self.total = at, total
 
     def after(self, gone: Sampled | None, samples: Sequence[Sampled], counter: Counter) -> _Moves:
-        """Return what they are with the last of ``samples`` as well, and without the one that is ``gone`` for it."""
+        """Return the moves with the last of ``samples`` added, and without the dropped sample ``gone``."""
         if gone is not None and gone.values.get(counter) is not None:
-            # What is left begins at the second sample: the first reading is another where it did not move there.
+            # The rest begins at the second sample; if the total did not move there, the first reading changes.
             second = samples[0].values.get(counter)
             if second is None or len(self.starts) < 2 or (self.starts[0], self.starts[1]) != (gone.at, samples[0].at):
                 return _moves_in(samples, counter)
@@ -206,9 +217,9 @@ class _Moves:
         return moves
 
     def pace(self, since: float, readings: int) -> Pace | None:
-        """Return the pace of what began after ``since``."""
+        """Return the pace of the readings that began after ``since``."""
         rates = self.rates
-        before = bisect_left(self.starts, since)  # they come in order
+        before = bisect_left(self.starts, since)  # starts are ascending
         stalled_s = self.last_at - max(self.at, since)
         if stalled_s > 0.0 and _looks(rates) >= readings and stalled_s > STALLED_GAPS * max(self.stood_s, default=0.0):
             return Pace(mean=0.0, error=0.0, counted=_looks(rates[before:]), history=rates, readings=readings)
@@ -224,11 +235,11 @@ def _moves_in(samples: Sequence[Sampled], counter: Counter) -> _Moves:
 
 
 def pace_of_rate(values: Sequence[Timed], since: float, readings: int) -> Pace | None:
-    """Return the mean of ``values`` after ``since``; None: fewer than ``readings`` samples contain it."""
+    """Return the mean of ``values`` after ``since``; None with fewer than ``readings`` polls."""
     history = [(each.value, each.looks) for each in values]
     fresh = bisect_right(values, since, key=attrgetter("at"))
     own = history[fresh:]
-    if own and own[0][1] > 1:  # of the looks that the first one stands for some may lie before
+    if own and own[0][1] > 1:  # some polls of the first reading may lie before `since`
         value, looks = own[0]
         at, before_at = values[fresh].at, values[fresh - 1].at if fresh else -math.inf
         own[0] = (value, max(1, int(looks * (at - since) / (at - before_at))))
@@ -236,8 +247,10 @@ def pace_of_rate(values: Sequence[Timed], since: float, readings: int) -> Pace |
 
 
 def _pace(own: Sequence[Reading], history: Sequence[Reading], readings: int) -> Pace | None:
-    """What stands for many looks is their mean, so it is that much surer than a single one; that there is no other to
-    compare it with makes nothing sure."""
+    """Return the pace of ``own``. A reading of many polls is their mean and weighs accordingly.
+
+    A single reading is never enough, since its error is unknown.
+    """
     if len(own) < 2 or _looks(own) < readings:
         return None
     lately = _last(own, WINDOW * readings)
@@ -247,7 +260,7 @@ def _pace(own: Sequence[Reading], history: Sequence[Reading], readings: int) -> 
 
 
 def _last(own: Sequence[Reading], wanted: int) -> Sequence[Reading]:
-    """Return the last of the readings, ``wanted`` looks of them if there are so many, but two readings at least."""
+    """Return the last readings covering ``wanted`` polls if available, but at least two readings."""
     taken: list[Reading] = []
     for value, looks in reversed(own):
         taken.append((value, min(looks, max(1, wanted))))
@@ -258,7 +271,7 @@ def _last(own: Sequence[Reading], wanted: int) -> Sequence[Reading]:
 
 
 def _mean(own: Sequence[Reading]) -> Reading:
-    """Return the mean of readings, and for how many looks it stands."""
+    """Return the mean of readings, and the number of polls it represents."""
     count = _looks(own)
     return math.fsum([looks * value for value, looks in own]) / count, count
 
@@ -268,7 +281,7 @@ def _looks(own: Sequence[Reading]) -> int:
 
 
 def _with_earlier(earlier: tuple[Sampled, ...], gone: Sampled) -> tuple[Sampled, ...]:
-    """Return it with one more, if that is far enough from the last."""
+    """Return the thinned history with one more sample, if that is far enough from the last."""
     first_at = earlier[0].at if earlier else gone.at
     if earlier and gone.at - first_at < SPARSER * (earlier[-1].at - first_at):
         return earlier
@@ -276,15 +289,15 @@ def _with_earlier(earlier: tuple[Sampled, ...], gone: Sampled) -> tuple[Sampled,
 
 
 class Watching(dict[JobId, JobSamples]):
-    """What is known at one moment of sampled jobs; immutable."""
+    """The samples of all jobs at one moment. Must not be modified."""
 
     journal: list[JobId]
-    """Of which job something was taken in, in order: up to ``taken_in`` before this moment, then after it."""
+    """Jobs that received data, in order: up to ``taken_in`` before this moment, after it later."""
     taken_in: int
 
 
 def sampled_since(before: Mapping[JobId, JobSamples], now: Mapping[JobId, JobSamples]) -> set[JobId] | None:
-    """Return the jobs of which something is known ``now`` that was not ``before``; None where that is not known."""
+    """Return the jobs with data in ``now`` that ``before`` did not have; None if that cannot be determined."""
     if not isinstance(before, Watching) or not isinstance(now, Watching) or before.journal is not now.journal:
         return None
     return set(now.journal[before.taken_in : now.taken_in]) if before.taken_in <= now.taken_in else None
@@ -299,7 +312,7 @@ class JobMonitor:
     _samples: dict[JobId, dict[int, deque[Sampled]]] = field(default_factory=dict)
 
     def follow(self, events: Iterable[Event]) -> None:
-        """Take in events in order, each once."""
+        """Process events in order, each once."""
         for event in events:
             if event.kind is EventKind.SAMPLE:
                 self._sampled(event)
@@ -309,7 +322,7 @@ class JobMonitor:
                 self._samples.pop(event.job_id or "", None)
 
     def watched(self) -> Mapping[JobId, JobSamples]:
-        """Return what is known of jobs that were sampled."""
+        """Return the samples of all live jobs."""
         if len(self._journal) > KEPT_JOURNAL:
             self._journal = []
         watched = Watching(self._jobs)
@@ -324,7 +337,7 @@ class JobMonitor:
         rank = int(_number(event.fields.get("rank")) or 0)
         kept = self._samples[job_id].setdefault(rank, deque(maxlen=KEPT))
         sample = _sample(event)
-        if kept and _began_anew(kept[-1], sample):
+        if kept and _has_restarted(kept[-1], sample):
             kept.clear()
             others = {each: held for each, held in before.earlier.items() if each != rank} if before else {}
             before = before and JobSamples(attempt=attempt, ranks=before.ranks, earlier=others)
@@ -335,31 +348,31 @@ class JobMonitor:
         self._journal.append(job_id)
 
 
-def _began_anew(before: Sampled, now: Sampled) -> bool:
-    """Whether a total is lower than it was; one that could not be measured just now is not."""
+def _has_restarted(before: Sampled, now: Sampled) -> bool:
+    """Return whether a total has decreased, which means the rank restarted. A missing total is ignored."""
     totals = now.values
     lower = [name for name, total in before.values.items() if totals.get(name, total) < total]
     return bool(lower) and lower != ["requests_per_s"]
 
 
 WATCH_KINDS: tuple[EventKind, ...] = (EventKind.SAMPLE, EventKind.JOB_FINISHED)
-"""The events a :class:`JobMonitor` needs; all others may be left out."""
+"""Event kinds a :class:`JobMonitor` uses; all others may be omitted."""
 
 
 def _sample(event: Event) -> Sampled:
-    told, latency = event.fields, _NO_LATENCY
+    fields, latency = event.fields, _NO_LATENCY
     values: dict[Counter, float] = {}
     for name in _COUNTERS:
-        if name in told and (value := _number(told[name])) is not None:
+        if name in fields and (value := _number(fields[name])) is not None:
             values[name] = value
-    if names := _latencies(tuple(told)):
-        latency = {part: ms for name, part in names if (ms := _number(told[name])) is not None}
-    return Sampled(event.at, values, latency, int(_number(told.get("looks")) or 1))
+    if names := _latencies(tuple(fields)):
+        latency = {part: ms for name, part in names if (ms := _number(fields[name])) is not None}
+    return Sampled(event.at, values, latency, int(_number(fields.get("looks")) or 1))
 
 
 @lru_cache(maxsize=64)
 def _latencies(names: tuple[str, ...]) -> tuple[tuple[str, float], ...]:
-    """Return which of the fields of a sample are latencies, each with its percentile."""
+    """Return which fields of a sample are latencies, each with its percentile."""
     return tuple((name, float(name[len(_LATENCY) :])) for name in names if name.startswith(_LATENCY))
 
 

@@ -1,4 +1,4 @@
-"""How much is needed, how often: the distribution of load over time, and what of it is steady."""
+"""The distribution of load over time, and its steady part."""
 
 from __future__ import annotations
 
@@ -12,74 +12,71 @@ from hcloud.core.errors import BadInput
 
 Floats = NDArray[np.float64]
 STEADY_PART = 0.95
-"""The steady load is what is needed for this part of the time."""
+"""The steady load is the load needed at least this share of the time."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoadCurve:
-    """A step function: ``levels[n]`` (machines, or any unit) hold from ``times[n]`` to ``times[n + 1]``.
-
-    ``times`` has shape ``(N + 1,)`` and rises, ``levels`` shape ``(N,)``, none negative.
-    """
+    """A step function: ``levels[n]`` (machines, or any unit) holds from ``times[n]`` to ``times[n + 1]``."""
 
     times: Floats
+    """Ascending, shape ``(N + 1,)``."""
     levels: Floats
+    """Not negative, shape ``(N,)``."""
 
     @classmethod
     def of(cls, samples: Iterable[tuple[float, float]], until_at: float | None = None) -> LoadCurve:
-        """Take samples of time and level, in any order; each level holds until the next, the last until ``until_at``.
+        """Build a curve from (time, level) samples in any order; the last level holds until ``until_at``.
 
-        Without ``until_at`` the last holds as long as the samples are apart in the middle.
-
-        Raises BadInput where there are fewer than two moments, or a level is negative or not finite.
+        Without ``until_at`` the last level holds for the median interval between samples. Raises BadInput with fewer
+        than two times, or for a level that is negative or not finite.
         """
         found = dict(sorted(samples))
         times, levels = np.array(list(found), dtype=np.float64), np.array(list(found.values()), dtype=np.float64)
         if times.size and not (np.isfinite(levels).all() and np.isfinite(times).all() and levels.min() >= 0):
-            raise BadInput("a load is negative or not finite; write how many machines were needed, 0 or more")
+            raise BadInput("a load is negative or not finite; it must be the number of machines needed, 0 or more")
         if until_at is None and times.size >= 2:
             until_at = float(times[-1] + np.median(np.diff(times)))
         if until_at is None or times.size < 1 or until_at <= times[-1]:
-            raise BadInput("a load needs two moments at least, to know for how long each level held")
+            raise BadInput("a load needs at least two times, so that the duration of each level is known")
         return cls(np.append(times, until_at), levels)
 
     @property
     def seconds(self) -> Floats:
-        """How long each level held, shape ``(N,)``."""
+        """Duration of each level, shape ``(N,)``."""
         lasted: Floats = np.diff(self.times)
         return lasted
 
     @property
     def mean(self) -> float:
-        """The load on average over time."""
+        """The time-weighted mean load."""
         return float(np.average(self.levels, weights=self.seconds))
 
     @property
     def peak(self) -> float:
-        """The most that was needed at once."""
+        """The highest load."""
         return float(self.levels.max())
 
     def quantile(self, part: float) -> float:
-        """Return the least level that suffices for ``part`` (0..1) of the time."""
+        """Return the lowest level that suffices for ``part`` (0..1) of the time."""
         order = np.argsort(self.levels, kind="stable")
         covered = np.cumsum(self.seconds[order]) / self.seconds.sum()
         return float(self.levels[order][min(int(np.searchsorted(covered, part - 1e-12)), order.size - 1)])
 
     @property
     def steady(self) -> float:
-        """The steady load: what is needed nearly always (HCloud reserves this much, §8.4.1)."""
+        """The steady load, which HCloud covers with reserved capacity (§8.4.1)."""
         return self.quantile(1.0 - STEADY_PART)
 
     def use_of_layers(self) -> Floats:
-        """Return for the first, second, ... unit of capacity which part (0..1) of the time it is in use; falls.
+        """Return the share of time (0..1) in which the first, second, ... unit of capacity is in use; descending.
 
-        Shape ``(ceil(peak),)``; all of them together are the mean.
+        Shape ``(ceil(peak),)``; the sum is the mean load.
         """
         count = int(np.ceil(self.peak - 1e-9))
         weights = self.seconds / self.seconds.sum()
         whole = np.floor(self.levels).astype(np.int64)
-        # A level uses so many units wholly, and one more for what is left of it: no loop over units, of which there
-        # may be a hundred thousand.
+        # A level uses its integer part fully and one more unit partly. No loop over units: there may be 100,000.
         at_most = np.bincount(whole, weights, count + 1).astype(np.float64)
         partly = np.bincount(whole, weights * (self.levels - whole), count + 1).astype(np.float64)
         more = np.cumsum(at_most[::-1])[::-1]
@@ -87,11 +84,11 @@ class LoadCurve:
         return use
 
     def scaled(self, factor: float) -> LoadCurve:
-        """Return the same course at another height."""
+        """Return the curve with all levels multiplied by ``factor``."""
         return LoadCurve(self.times, self.levels * factor)
 
     def parts(self, length_s: float) -> list[LoadCurve]:
-        """Return the load in pieces of ``length_s``; a shorter rest at the end is left out."""
+        """Return the curve in pieces of ``length_s``; a shorter remainder is dropped."""
         first, found = float(self.times[0]), list[LoadCurve]()
         while first + length_s <= self.times[-1] + 1e-9:
             edges = [first, *self.times[(self.times > first) & (self.times < first + length_s)], first + length_s]

@@ -1,4 +1,4 @@
-"""What a job did in the course of time: how fast it was just before something happened, and just after."""
+"""A job's pace just before and just after an event."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ from hcloud.forecast.job_monitor import WINDOW, Counter, Sampled, Timed
 
 
 class Trend(NamedTuple):
-    """What was measured at which times, ``at``, in ascending order: a total where it moved, or a rate."""
+    """A measured series: a total where it moved, or a rate."""
 
     at: Sequence[float]
+    """Ascending times."""
     values: Sequence[float]
     of_total: bool
 
     def around(self, at: tuple[float, float], span_s: float) -> tuple[float, float] | None:
-        """Return the pace per second just before ``at[0]`` and just after ``at[1]``.
+        """Return the pace per second just before ``at[0]`` and just after ``at[1]``; None if either is unknown.
 
-        Each over the least that is as long as ``span_s``, or up to ``WINDOW`` times that; None: one of them is not
-        known. Readings begin and end where a total moved; those over a gap between samples are right averages.
+        Each is measured over the shortest period of at least ``span_s``, up to ``WINDOW`` times that. Readings begin
+        and end where a total moved, so averages over gaps between samples are correct.
         """
         before, after = self._before(at[0], span_s), self._after(at[1], span_s)
         return None if before is None or after is None else (before, after)
@@ -53,7 +54,7 @@ class Trend(NamedTuple):
 
 
 def course_of_total(samples: Sequence[Sampled], counter: Counter) -> Trend:
-    """Return where a total moved in ``samples``."""
+    """Return the times and values at which a total moved in ``samples``."""
     at, totals, last = list[float](), list[float](), -math.inf
     for each in samples:
         total = each.values.get(counter)
@@ -65,5 +66,5 @@ def course_of_total(samples: Sequence[Sampled], counter: Counter) -> Trend:
 
 
 def course_of_rate(values: Sequence[Timed]) -> Trend:
-    """Return how a rate went."""
+    """Return a rate as a trend."""
     return Trend([each.at for each in values], [each.value for each in values], of_total=False)

@@ -1,10 +1,10 @@
-"""Time until free: how probable it is that a busy server, or one of a pool, is free within some time (ARQ §4.2).
+"""Time until free: the probability that a busy server, or one of a pool, is free within a given time (ARQ §4.2).
 
-What is known is how long servers were busy before (``F``, their distribution) and how long each has been busy now (its
-age). A server busy for ``a`` is free within ``t`` with ``(F(a+t) - F(a)) / (1 - F(a))``; a pool has at least one free
-server unless none of them is. The paper fits a closed form; here the empirical distribution is used, and where it has
-little to say (few observations, or ages beyond the longest one) it gives way to the distribution that knows no scale:
-what has lasted for ``a`` ends within ``t`` with ``t / (a + t)``.
+Known are how long servers were busy before (their distribution ``F``) and how long each has been busy now (its age). A
+server busy for ``a`` is free within ``t`` with probability ``(F(a+t) - F(a)) / (1 - F(a))``; a pool has at least one
+free server unless none of them is. The paper fits a closed form; here the empirical distribution is used. With few
+observations, or ages beyond the longest one, it is blended with a scale-free distribution: what has lasted for ``a``
+ends within ``t`` with probability ``t / (a + t)``.
 """
 
 from __future__ import annotations
@@ -19,27 +19,25 @@ from hcloud.core.errors import BadInput
 
 Floats = NDArray[np.float64]
 KEPT = 1000
-"""So many of the latest busy times count."""
+"""Number of latest busy times used."""
 DOUBT = 4.0
-"""The distribution without scale weighs as much as this many observations."""
+"""Weight of the scale-free distribution, in observations."""
 YOUNGEST_S = 1.0
-"""A server is taken to have been busy for at least this long."""
+"""Minimum age assumed for a busy server."""
 AGE_STEP = 0.05
-"""Ages that differ by less than 5 % count as the same, so that a large pool costs little."""
+"""Ages that differ by less than 5 % are merged, which keeps large pools cheap."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BusyTimes:
-    """How long servers of a pool were busy, from the moment a server was assigned work until that ended.
-
-    ``sorted_s`` is an ascending array of shape ``(n,)``, n being 0 where nothing was observed.
-    """
+    """How long servers of a pool were busy, from the assignment of work until its end."""
 
     sorted_s: Floats
+    """Ascending array of shape ``(n,)``; ``n`` is 0 if nothing was observed."""
 
     @classmethod
     def of(cls, observed_s: Iterable[float]) -> BusyTimes:
-        """Keep the latest of ``observed_s`` (oldest first). Raises BadInput unless all are 0 or more and finite."""
+        """Keep the latest of ``observed_s`` (oldest first). Raises BadInput unless all are finite and 0 or more."""
         kept = np.array(list(observed_s)[-KEPT:], dtype=np.float64)
         if kept.size and not (np.isfinite(kept).all() and kept.min() >= 0):
             raise BadInput("a busy time is negative or not finite; each must be a duration in seconds")
@@ -48,7 +46,7 @@ class BusyTimes:
     def freed_within(self, ages_s: Sequence[float] | Floats, times_s: Sequence[float] | Floats) -> Floats:
         """Return the probability, shape ``(servers, times)``, that each server is free within each time from now.
 
-        ``ages_s``: for how long each has been busy. Grows with time, from 0 at time 0.
+        ``ages_s``: how long each has been busy. Increases with time, from 0 at time 0.
         """
         ages = np.maximum(np.asarray(ages_s, dtype=np.float64), YOUNGEST_S)[:, None]
         times = np.maximum(np.asarray(times_s, dtype=np.float64), 0.0)[None, :]
@@ -59,7 +57,7 @@ class BusyTimes:
         return found
 
     def some_free(self, ages_s: Sequence[float] | Floats, times_s: Sequence[float] | Floats) -> Floats:
-        """Return the probability, shape ``(times,)``, that at least one of the servers is free; no servers: 0."""
+        """Return the probability, shape ``(times,)``, that at least one server is free; 0 without servers."""
         steps = np.round(np.log(np.maximum(np.asarray(ages_s, dtype=np.float64), YOUNGEST_S)) / AGE_STEP)
         alike, counts = np.unique(steps, return_counts=True)
         none_free: Floats = 1.0 - self.freed_within(np.exp(alike * AGE_STEP), times_s)
@@ -67,7 +65,7 @@ class BusyTimes:
         return some
 
     def wait_s(self, ages_s: Sequence[float] | Floats, probability: float, *, limit_s: float) -> float:
-        """Return how long to wait until some server is free with ``probability`` (0..1); at most ``limit_s``."""
+        """Return the wait until some server is free with ``probability`` (0..1); at most ``limit_s``."""
         times = np.linspace(0.0, limit_s, 257)
         enough = np.flatnonzero(self.some_free(ages_s, times) >= probability)
         return float(times[enough[0]]) if enough.size else limit_s

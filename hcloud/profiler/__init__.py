@@ -1,1 +1,1 @@
-"""What a profiling run does on an instance: keep the copy apart (``sandbox``), press on resources (``sources``)."""
+"""Profiling runs on an instance: isolate a copy of a program (``sandbox``), interfere (``sources``), measure."""

@@ -1,7 +1,7 @@
-"""Measure reference programs on this machine, one file each: the dense rows that classification starts from.
+"""Measure reference programs on this machine, one file each: the dense rows from which classification starts.
 
-Every program runs on throw-away views of its prepared work directory, at several amounts of the machine, then at one
-vCPU beside every source of interference (tolerated) and with each source's probe beside it (caused).
+Every program runs on throw-away views of its prepared work directory, at several sizes. At one vCPU it then runs with
+every source of interference (tolerated) and with each source's probe (caused).
 """
 
 from __future__ import annotations
@@ -32,50 +32,50 @@ from hcloud.profiler.sources import InterferenceSource, source_named, stress_ng
 
 LOCAL_TYPES: Mapping[str, float] = {"local.small": 0.5, "local.medium": 1.0, "local.large": 2.0,
                                     "local.xlarge": 4.0, "local.2xlarge": 8.0}  # fmt: skip
-"""The slices that the local provider offers unless it is told otherwise, and their vCPUs."""
+"""Default slices of the local provider, and their vCPUs."""
 STEPS = (0.5, 1.0, 2.0, 4.0, 8.0)
 BESIDE_VCPUS = 1.0
-"""The size at which interference is measured: one core, as the sources press from one."""
+"""Size at which interference is measured: one core, as sources use one."""
 TOTAL = 1e9
-"""So much work counts as all of it: the loop never ends."""
+"""Progress total large enough that the loop never finishes."""
 LOOK_SHARE, RATE_SHARE = 0.035, 0.03
 THROTTLED_RATE_SHARE = 0.05
-"""Amounts that are not of whole CPUs are measured in longer windows."""
+"""Share of time for amounts that are not whole CPUs, which need longer windows."""
 SPARE_S = 30.0
 STARTS_S = 3.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasurementPlan:
-    """What to measure of every program. ``types``: vCPUs by instance type; ``steps``: vCPUs; both fit this machine.
-
-    ``seconds``: about how long one program takes.
-    """
+    """What to measure of every program."""
 
     provider: str
     types: Mapping[str, float]
+    """vCPUs by instance type; all fit this machine."""
     steps: tuple[float, ...]
+    """vCPUs; all fit this machine."""
     sources: tuple[InterferenceSource, ...]
     seconds: float
+    """Approximate time per program."""
 
     @property
     def beside_vcpus(self) -> float:
-        """The size at which interference is measured, or all there is of a machine that is smaller."""
+        """Size at which interference is measured, limited by the size of the machine."""
         return min(BESIDE_VCPUS, max(self.types.values(), default=BESIDE_VCPUS))
 
     @property
     def questions(self) -> int:
-        """How many answers a program needs: sizes, tolerated and caused."""
+        """Number of answers per program: sizes, tolerated and caused."""
         return len(self.sizes) + 2 * len(self.sources)
 
     @property
     def sizes(self) -> tuple[float, ...]:
-        """All amounts of vCPUs, the largest first; that at which interference is measured last, as it stays at work."""
+        """All sizes in vCPUs, largest first; that of the interference measurements last, as its copy keeps running."""
         wanted = {*self.steps, *self.types.values()} | ({self.beside_vcpus} if self.sources else set())
         return tuple(sorted(wanted, key=lambda vcpus: (vcpus == self.beside_vcpus, -vcpus)))
 
     def rate_s(self, vcpus: float) -> float:
-        """Return the seconds for performance at one size."""
+        """Return the seconds for measuring performance at one size."""
         return self.seconds * (RATE_SHARE if vcpus == round(vcpus) else THROTTLED_RATE_SHARE)
 
     @property
@@ -89,9 +89,9 @@ class MeasurementPlan:
 def plan_for(
     provider: str, whole_type: str | None, seconds: float, sources: Iterable[str] = COLUMNS, cpus: int | None = None
 ) -> MeasurementPlan:
-    """Return what can be measured on this machine of ``cpus`` (default: those this process may use).
+    """Return what can be measured on this machine of ``cpus`` (default: the CPUs this process may use).
 
-    ``whole_type``: the instance type that the whole machine is; None: slices, as the local provider cuts them.
+    ``whole_type``: the instance type of the whole machine; None: slices, as the local provider offers them.
     """
     most = float(cpus if cpus is not None else len(os.sched_getaffinity(0)))
     types = LOCAL_TYPES if whole_type is None else {whole_type: most}
@@ -105,24 +105,24 @@ def plan_for(
 
 
 class Answers(Protocol):
-    """A bench, as far as this module asks it."""
+    """The part of a bench that this module uses."""
 
     notes: list[str]
 
     def look(self, vcpus: float) -> object:
-        """Run it for the first time."""
+        """Run the program for the first time."""
 
     def rate(self, vcpus: float, *, within_s: float) -> Rate:
         """Return performance at a size."""
 
     def tolerated(self, source: InterferenceSource, vcpus: float, *, within_s: float) -> Reading:
-        """Return the intensity at which 5 % are lost."""
+        """Return the intensity at which 5 % is lost."""
 
     def caused(self, source: InterferenceSource, vcpus: float, *, within_s: float) -> Reading:
-        """Return the intensity that presses as hard as it does."""
+        """Return the intensity that exerts the same pressure as the program."""
 
     def note(self, sentence: str) -> None:
-        """Remember a sentence once."""
+        """Record a sentence once."""
 
 
 def measure_recipe(
@@ -135,11 +135,10 @@ def measure_recipe(
     advance: Callable[[str], None] = lambda _: None,
     bench_for: Callable[..., AbstractContextManager[Answers]] = Bench,
 ) -> ReferenceProfile:
-    """Prepare and measure one program; ``advance`` is called at the start of each question.
+    """Prepare and measure one program; ``advance`` receives the name of each question as it begins.
 
-    Raises:
-        Unmeasurable: it could not be run, or shows no performance.
-        UnitRefused: its files cannot be made, or packages are missing.
+    Raises Unmeasurable if it could not be run or gives no usable readings, UnitRefused if its files cannot be created
+    or packages are missing.
     """
     load, began = os.getloadavg()[0], time.monotonic()
     stress_ng()
@@ -149,7 +148,9 @@ def measure_recipe(
         bench_for(subject(name, recipe, folder), host, run_s=look_s, deadline_s=deadline_s) as bench,
     ):
         rates = _rates(bench, plan, advance)
-        _refuse_other_measures(rates)
+        for vcpus, rate in rates.items():
+            if rate.measure is not Measure.PROGRESS:
+                raise Unmeasurable(f"its loop reported too little progress at {vcpus:g} vCPU")
         readings = [*_performance(plan, rates, TOTAL), *_interference(bench, plan, advance)]
         notes = tuple(bench.notes)
     return ReferenceProfile(
@@ -175,20 +176,20 @@ def measure_reference(
     subject: Subject,
     host: ProfilingHost,
     *,
-    told: Callable[[Findings], None] = lambda _: None,
+    report: Callable[[Findings], None] = lambda _: None,
     bench_for: Callable[..., AbstractContextManager[Answers]] = Bench,
 ) -> Findings:
-    """Do on an instance what ``measure_recipe`` does here; ``told`` gets all that is known before each question.
+    """Measure on an instance what ``measure_recipe`` measures here.
 
-    The largest size is taken for the whole machine. Never raises for what the subject does or this machine lacks: the
-    findings have the readings that could be had, and notes in whole sentences.
+    ``report`` receives interim findings before each question. The largest size is taken for the whole machine. Never
+    raises for failures of the subject or the machine: the findings contain the available readings, and notes in whole
+    sentences.
     """
     plan, unknown = _plan_of(request)
     began, rates, readings, missed = time.monotonic(), dict[float, Rate](), list[Reading](), list(unknown)
     with bench_for(subject, host, run_s=plan.seconds * LOOK_SHARE, deadline_s=request.total_s) as bench:
-
+        # Reported repeatedly, so that an interrupted run keeps its readings.
         def so_far() -> Findings:
-            """Return what is measured so far: it is reported repeatedly, in case the run is cut off."""
             whole = rates.get(max(request.steps_vcpus))
             return Findings(
                 measure=whole.measure if whole is not None else None,
@@ -199,9 +200,9 @@ def measure_reference(
             )
 
         try:
-            rates |= _rates(bench, plan, lambda _: told(so_far()))
+            rates |= _rates(bench, plan, lambda _: report(so_far()))
             readings += _performance(plan, rates)
-            for reading in _interference(bench, plan, lambda _: told(so_far())):
+            for reading in _interference(bench, plan, lambda _: report(so_far())):
                 readings.append(reading)
         except Unmeasurable as error:
             missed.append(str(error))
@@ -211,7 +212,7 @@ def measure_reference(
 
 
 def _plan_of(request: ProfileRequest) -> tuple[MeasurementPlan, list[str]]:
-    """Return what a reference job asks for, and sentences about what cannot be measured."""
+    """Return the plan a reference job requests, and sentences about unknown sources."""
     sources, unknown = list[InterferenceSource](), list[str]()
     for name in request.sources:
         try:
@@ -230,7 +231,7 @@ def _plan_of(request: ProfileRequest) -> tuple[MeasurementPlan, list[str]]:
 
 
 def subject(name: str, recipe: Recipe, folder: Path) -> Subject:
-    """Return a recipe as the profiler runs it, its work directory prepared."""
+    """Return a recipe as the profiler's subject, with its work directory prepared."""
     return Subject(
         name=name,
         command=recipe.loop_command,
@@ -248,12 +249,6 @@ def _rates(bench: Answers, plan: MeasurementPlan, advance: Callable[[str], None]
         bench.look(vcpus)
         found[vcpus] = bench.rate(vcpus, within_s=plan.rate_s(vcpus))
     return found
-
-
-def _refuse_other_measures(rates: Mapping[float, Rate]) -> None:
-    for vcpus, rate in rates.items():
-        if rate.measure is not Measure.PROGRESS:
-            raise Unmeasurable(f"its loop told of too little progress at {vcpus:g} vCPU")
 
 
 def _performance(plan: MeasurementPlan, rates: Mapping[float, Rate], total: float = 1.0) -> list[Reading]:
@@ -274,7 +269,7 @@ def _performance(plan: MeasurementPlan, rates: Mapping[float, Rate], total: floa
 
 
 def _interference(bench: Answers, plan: MeasurementPlan, advance: Callable[[str], None]) -> Iterator[Reading]:
-    """Measure every source both ways; what cannot be had is noted and left out."""
+    """Measure every source both ways; failures are noted and left out."""
     for word, ask in (("tolerated", bench.tolerated), ("caused", bench.caused)):
         for source in plan.sources:
             advance(f"{word} {source.name}")
@@ -302,12 +297,8 @@ def _provenance(recipe: Recipe, plan: MeasurementPlan, *, load: float, now: floa
         packages=dict(package_versions(recipe.packages)),
         load_average=round(load, 2),
         took_s=round(took_s, 1),
-        command=_shown_command(recipe),
+        command=" ".join(recipe.command) or recipe.loop,
     )
-
-
-def _shown_command(recipe: Recipe) -> str:
-    return " ".join(recipe.command) or recipe.loop
 
 
 def _cpu_model() -> str:
@@ -317,15 +308,15 @@ def _cpu_model() -> str:
 
 
 def _stress_ng_version() -> str:
-    said = subprocess.run([stress_ng(), "--version"], capture_output=True, text=True, check=False).stdout
-    found = re.search(r"version (\S+?),? ", said)
-    return found[1] if found else "unknown"
+    output = subprocess.run([stress_ng(), "--version"], capture_output=True, text=True, check=False).stdout
+    version = re.search(r"version (\S+?),? ", output)
+    return version[1] if version else "unknown"
 
 
 def confidence(profile: ReferenceProfile) -> Mapping[str, float]:
-    """Return how sure a profile is: the median half width of the 95 % limits, by performance (%) and pressure (points).
+    """Return the median half width of the 95 % limits, by performance (%) and pressure (points).
 
-    Questions without a cell are left out.
+    Questions without a cell are omitted.
     """
     performance = [*profile.cells.step.values(), *profile.cells.type.values()]
     halves = {

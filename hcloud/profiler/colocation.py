@@ -1,4 +1,4 @@
-"""Where a source runs beside a subject, how hard it can press there, and how it is switched on and off."""
+"""Place a source of interference next to a subject, limit its intensity to what fits, and switch it on and off."""
 
 from __future__ import annotations
 
@@ -18,46 +18,46 @@ SOURCE_MARGIN_S = 60.0
 ROOM_VCPUS_MIN = 0.1
 CAPACITY_MIB_MIN = 64
 SPARE_MIB = 96
-"""What a source, and who measures, take of memory besides what the source is asked to hold."""
+"""Memory used by a source and by the measurement itself, in addition to what the source is to hold."""
 DISK_SHARE = 0.5
-"""A source takes at most so much of the free disk: what else works here must not fail for it."""
+"""Maximum share of the free disk a source uses, so that other work on the machine does not fail."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacedSource:
-    """A source as it runs beside a subject: of what size at most, how hard at most (0..100), and where.
-
-    ``notes`` say what about that is not as it should be.
-    """
+    """A source as it runs next to a subject."""
 
     source: InterferenceSource
     highest: float
+    """Maximum intensity (0..100) on this machine."""
     cpu: int
+    """CPU the source runs on."""
     notes: tuple[str, ...]
+    """Limitations, in sentences."""
 
 
 def place(stage: Stage, source: InterferenceSource, vcpus: float) -> PlacedSource:
-    """Choose another CPU than the subject's for a source felt across cores, the subject's own for all others.
+    """Choose the CPU of a source: another one than the subject's if it is felt across cores, otherwise the same.
 
-    Raises Unmeasurable: this machine has no memory, or no CPU time, left for it beside the subject.
+    Raises Unmeasurable if this machine has no memory or CPU time left for it.
     """
     own, notes = stage.cpus_of(vcpus), list[str]()
     cpu = stage.cpus[-1] if source.cross_core else own[0]
     if source.cross_core and cpu in own:
         notes.append(
-            f"beside {vcpus:g} vCPU this instance has no other CPU, so sources that work across cores shared one with "
-            "the program"
+            f"this instance has no CPU besides the {vcpus:g} vCPU of the program, so sources that work across cores "
+            "shared one with it"
         )
     highest = FULL
     if source.full_mib is not None:
         source = _as_large_as_fits(stage, source, notes)
-    elif stage.host.vcpus < len(stage.cpus):  # a CPU quota holds for the program and the source together
+    elif stage.host.vcpus < len(stage.cpus):  # a CPU quota covers both the program and the source
         room = stage.host.vcpus - vcpus
         if room < ROOM_VCPUS_MIN:
-            raise Unmeasurable(f"{source.name}: {vcpus:g} vCPU of the program leave no CPU time for it on this machine")
+            raise Unmeasurable(f"{source.name}: the program's {vcpus:g} vCPU leave no CPU time for it on this machine")
         highest = FULL * min(1.0, room)
         if highest < FULL:
-            notes.append(f"sources pressed up to {highest:g} % only: the CPU time that {vcpus:g} vCPU leave here")
+            notes.append(f"sources ran at up to {highest:g} % only: the program's {vcpus:g} vCPU leave no more")
     return PlacedSource(source=source, highest=highest, cpu=cpu, notes=tuple(notes))
 
 
@@ -73,14 +73,14 @@ def _as_large_as_fits(stage: Stage, source: InterferenceSource, notes: list[str]
         raise Unmeasurable(f"{source.name}: the program leaves no {what} for it on this machine")
     if room >= source.full_mib:
         return source
-    notes.append(f"{source.name} is full at {room} MiB here, what may be taken of the {what} beside the program")
+    notes.append(f"{source.name} is full at {room} MiB here: the program leaves no more {what}")
     return replace(source, full_mib=room)
 
 
 def pressing(
     stage: Stage, placed: PlacedSource, intensity: float, cpu: int | None = None
 ) -> AbstractContextManager[RunningSource]:
-    """Press while a block lasts, from another CPU if one is given. Raises what ``sources.start`` raises."""
+    """Run the source while the block lasts, on ``cpu`` if given. Raises the errors of ``sources.start``."""
     return start(
         placed.source,
         intensity,
@@ -92,23 +92,23 @@ def pressing(
 
 
 class SourceSwitch:
-    """The machine in one of several ways, each a block that is entered at need; the last one is left at the end."""
+    """Switches the machine between several setups, each a context manager; the last one is exited at the end."""
 
     def __init__(self, ways: Mapping[str, Callable[[], AbstractContextManager[object]]]) -> None:
-        """Take the ways by name, each a function that returns a block to enter; none is entered yet."""
+        """Accept the setups by name, each a function that returns a context manager; none is entered yet."""
         self._ways, self._now = ways, ""
         self._stack = ExitStack()
 
     def __enter__(self) -> SourceSwitch:
-        """Begin in no way."""
+        """Start without any setup."""
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        """Leave the way the machine is in."""
+        """Exit the current setup."""
         self._stack.close()
 
     def to(self, way: str) -> bool:
-        """Bring the machine into a way; return whether it was in another. Raises Unmeasurable."""
+        """Switch to a setup; return whether it was another one before. Raises Unmeasurable."""
         if way == self._now:
             return False
         self._stack.close()

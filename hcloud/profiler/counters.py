@@ -1,6 +1,6 @@
-"""Counting what processes do in the processor (``perf_event_open``): instructions, where the machine counts them.
+"""Count processor events of processes (``perf_event_open``): instructions, where the machine supports it.
 
-Virtual machines rarely do; then ``counted`` says so, and performance is taken from something else.
+Virtual machines rarely do. ``counted`` then raises Unmeasurable, and another measure of performance is used.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from hcloud.core.errors import Unmeasurable
 _SYSCALL = {"x86_64": 298, "aarch64": 241}
 _INHERIT, _EXCLUDE_KERNEL, _EXCLUDE_HYPERVISOR = 1 << 1, 1 << 5, 1 << 6
 _TIMES = 1 | 2
-"""With each count: how long it was wanted, and how long the processor had a counter free for it (both in ns)."""
+"""Read format: with each count, how long it was enabled and how long a hardware counter was available (both in ns)."""
 _CLOSE_ON_EXEC = 1 << 3
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Countable:
-    """What is counted: kind and number as in ``perf_event_open(2)``."""
+    """An event to count: type and number as in ``perf_event_open(2)``."""
 
     name: str
     kind: int
@@ -35,18 +35,18 @@ class Countable:
 
 INSTRUCTIONS = Countable(name="instructions", kind=0, number=1)
 TASK_CLOCK = Countable(name="task-clock", kind=1, number=1)
-"""CPU time in ns: counted by the kernel itself, so that it is there on every machine."""
+"""CPU time in ns, counted by the kernel itself and therefore available on every machine."""
 
 
 class PerfCounter:
-    """Counts for a set of threads, and for all that they start from now on."""
+    """Counts for a set of threads, and for all threads and processes they start later."""
 
     def __init__(self, handles: list[int]) -> None:
-        """Own these open counters, one for each CPU or process (file descriptors)."""
+        """Own these open counters (file descriptors), one per thread."""
         self._handles = handles
 
     def total(self) -> float:
-        """Return the count so far, made whole where the processor had to share its counters out."""
+        """Return the count so far, scaled up where the processor had to multiplex its counters."""
         found = 0.0
         for handle in self._handles:
             count, wanted_ns, counted_ns = struct.unpack("QQQ", os.read(handle, 24))
@@ -55,7 +55,7 @@ class PerfCounter:
 
 
 def can_count(what: Countable) -> bool:
-    """Return whether this machine counts it for us."""
+    """Return whether this machine can count the event."""
     try:
         with counted([os.getpid()], what):
             return True
@@ -65,9 +65,9 @@ def can_count(what: Countable) -> bool:
 
 @contextmanager
 def counted(processes: Iterable[int], what: Countable) -> Iterator[PerfCounter]:
-    """Count for processes, all their threads and what they start, while a block lasts.
+    """Count an event for processes, all their threads and children, while a block lasts.
 
-    Raises Unmeasurable: this machine does not count it, does not let us, or none of the processes lives.
+    Raises Unmeasurable if this machine does not support it, denies access, or no process is alive.
     """
     handles: list[int] = []
     try:
@@ -76,7 +76,7 @@ def counted(processes: Iterable[int], what: Countable) -> Iterator[PerfCounter]:
             if handle is not None:
                 handles.append(handle)
         if not handles:
-            raise Unmeasurable(f"{what.name} could not be counted: it ended meanwhile")
+            raise Unmeasurable(f"{what.name} could not be counted: the program had ended")
         yield PerfCounter(handles)
     finally:
         for handle in handles:
@@ -104,4 +104,4 @@ def _opened(thread: int, what: Countable) -> int | None:
     error = ctypes.get_errno()
     if not Path(f"/proc/{thread}").exists():
         return None
-    raise Unmeasurable(f"this machine does not count {what.name} for us: {os.strerror(error)}")
+    raise Unmeasurable(f"this machine does not count {what.name}: {os.strerror(error)}")

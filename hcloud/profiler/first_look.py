@@ -1,4 +1,4 @@
-"""The first run of a subject: what it shows of itself within a few seconds, and so how its performance is measured."""
+"""The first run of a subject: observe it for a few seconds and choose how to measure its performance."""
 
 from __future__ import annotations
 
@@ -14,36 +14,39 @@ LOOKS_MIN = 4
 PROGRESS_STEPS_MIN = 5
 OUTPUT_MIB_PER_S_MIN = 1 / 16
 EVEN = 2.0
-"""Output counts as performance only where its fastest quarter is at most so much faster than its slowest."""
+"""Output is a measure of performance only if its fastest quarter is at most this many times as fast as its slowest."""
 SHORT_S = 0.2
 IDLE_VCPUS = 0.005
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FirstLook:
-    """What a first run showed. ``duration_s`` None: it was still at work. ``notes`` say what was missing."""
+    """The result of a first run."""
 
     measure: Measure
     duration_s: float | None
+    """Seconds until it ended; None if it was still running."""
     notes: tuple[str, ...] = ()
+    """What was missing, in sentences."""
 
     @property
     def short(self) -> bool:
-        """Whether it is over before anything beside it could matter."""
+        """Whether it ends too quickly for neighbours to matter."""
         return self.duration_s is not None and self.duration_s < SHORT_S
 
 
 @dataclass(slots=True)
 class _Seen:
-    """What was seen of a running copy so far."""
+    """Observations of a running copy so far."""
 
     progress: float = 0.0
     steps: int = 0
     fell: bool = False
+    """Whether progress went backwards."""
     served: bool = False
 
     def take(self, stage: Stage) -> None:
-        """Look once more."""
+        """Poll progress and service once."""
         now = stage.progress()
         if now is not None and now != self.progress:
             self.fell |= now < self.progress
@@ -55,7 +58,7 @@ class _Seen:
 def first_look(stage: Stage, vcpus: float) -> FirstLook:
     """Run the subject for ``run_s`` (a service until it serves) and choose the best measure it offers.
 
-    Raises Unmeasurable: it cannot be run, or nothing of it can be seen.
+    Raises Unmeasurable if it cannot be run, or no measure is available.
     """
     live = stage.play(vcpus)
     watched, seen = ObservedSpan(min(UNSEEN_S_MAX, stage.run_s / LOOKS_MIN)), _Seen()
@@ -80,8 +83,8 @@ def _of_ended(stage: Stage, duration_s: float, seen: _Seen) -> FirstLook:
     notes = list(_missing(stage, seen))
     if duration_s < SHORT_S:
         notes.append(
-            f"it is over in {duration_s * 1000:.0f} ms, most of which is its start: its readings say little, and "
-            "sources of interference were not tuned beside it"
+            f"it ended after {duration_s * 1000:.0f} ms, mostly start-up: its readings are unreliable, and "
+            "interference was not measured"
         )
     return FirstLook(measure=Measure.COMPLETION, duration_s=duration_s, notes=tuple(notes))
 
@@ -96,36 +99,36 @@ def _of_running(stage: Stage, seen: _Seen, output: list[float], busy: float) -> 
         return FirstLook(measure=Measure.OUTPUT, duration_s=None, notes=notes)
     if busy < IDLE_VCPUS:
         raise Unmeasurable(
-            f"it did not end within {stage.run_s:g} s, and neither progress, requests, output nor CPU time told how "
+            f"it did not end within {stage.run_s:g} s, and neither progress, requests, output nor CPU time showed how "
             "fast it works" + "".join(f"; {note}" for note in notes)
         )
     if can_count(INSTRUCTIONS):
         return FirstLook(measure=Measure.INSTRUCTIONS, duration_s=None, notes=notes)
-    said = (
-        "its performance was taken from the CPU time it got, as nothing better was to be had: a neighbour on its own "
-        "core shows in that, one on another core (cache, memory, disk) does not"
+    limitation = (
+        "its performance was taken from its CPU time, as no better measure was available: this shows neighbours on its "
+        "own core, but not those on other cores (cache, memory, disk)"
     )
-    return FirstLook(measure=Measure.CPU, duration_s=None, notes=(*notes, said))
+    return FirstLook(measure=Measure.CPU, duration_s=None, notes=(*notes, limitation))
 
 
 def _missing(stage: Stage, seen: _Seen) -> tuple[str, ...]:
-    """What its hooks promised and did not keep."""
+    """Return notes on hooks that gave no usable values."""
     subject, notes = stage.subject, []
     if subject.progress is not None:
         name = subject.progress.file
         if seen.fell:
             notes.append(f"the progress in its file {name} went backwards, so it was not used")
         elif seen.steps == 0:
-            notes.append(f"its file {name} told of no progress (a number, or done/total, in its last line)")
+            notes.append(f"its file {name} reported no progress (a number, or done/total, in its last line)")
         else:
-            notes.append(f"its file {name} told of progress only {seen.steps} times, too seldom to measure by")
+            notes.append(f"its file {name} reported progress only {seen.steps} times, too rarely to measure")
     if subject.metrics is not None and not seen.served:
-        notes.append("its metrics hook told of no requests served")
+        notes.append("its metrics hook reported no requests served")
     return tuple(notes)
 
 
 def _grows_evenly(output: list[float], run_s: float) -> bool:
-    """Whether its output grew in every part of the run but the first (which may be preparation), about equally."""
+    """Return whether output grew about equally in every part of the run but the first, which may be preparation."""
     grown = [after - before for before, after in pairwise(output[1:])][: LOOKS_MIN - 1]
     if len(grown) < LOOKS_MIN - 1:
         return False

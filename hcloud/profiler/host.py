@@ -1,6 +1,6 @@
-"""What profiling asks of the machine it runs on: groups, process trees, enclosed starts. The engine provides it.
+"""The machine as seen by the profiler: control groups, process trees, isolated starts. The engine implements it.
 
-The two rooms do not see each other; whoever uses both hands ``hcloud.engine.host.EngineHost`` to the profiler.
+The profiler must not import the engine; callers that use both pass ``hcloud.engine.host.EngineHost``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from hcloud.core.model import MetricsHook
 
 
 class Totals(Protocol):
-    """What a group used since it was made; None if unknown."""
+    """Resource use of a group since its creation; None if it cannot be determined."""
 
     @property
     def cpu_s(self) -> float | None:
@@ -22,11 +22,11 @@ class Totals(Protocol):
 
     @property
     def memory_mib(self) -> float | None:
-        """Memory held now, without reclaimable file cache."""
+        """Memory in use now, without reclaimable file cache."""
 
 
 class TreeTotals(Protocol):
-    """What the processes of a tree used so far."""
+    """Resource use of the processes of a tree so far."""
 
     @property
     def cpu_s(self) -> float:
@@ -34,11 +34,11 @@ class TreeTotals(Protocol):
 
     @property
     def waited_s(self) -> float:
-        """How long its threads were ready to run and had no CPU, in sum."""
+        """Sum of the time its threads were runnable without a CPU."""
 
     @property
     def memory_mib(self) -> float:
-        """Memory held now."""
+        """Memory in use now."""
 
     @property
     def read_mib(self) -> float:
@@ -56,17 +56,17 @@ class ControlGroup(Protocol):
         """Move the calling process into it."""
 
     def usage(self) -> Totals:
-        """Return what its processes used so far."""
+        """Return what its processes have used so far."""
 
     def oom_kills(self) -> int:
-        """Return how many of its processes the kernel killed for memory."""
+        """Return how many of its processes the kernel has killed for memory."""
 
     def kill(self, reap: Callable[[], None]) -> bool:
-        """Kill everything in it; return whether it is empty now."""
+        """Kill all its processes; return whether it is empty now."""
 
 
 class Started(Protocol):
-    """An enclosed command that was started; its output is copied to files by calls of ``take``."""
+    """An isolated command that was started. Its output is only copied to files by calls of ``take``."""
 
     pid: int
     missing: bool
@@ -79,40 +79,40 @@ class Started(Protocol):
         """Copy what the readable descriptors hold."""
 
     def drain(self) -> None:
-        """Copy the rest once the last writer has closed it."""
+        """Copy the remaining output after all writers have ended."""
 
 
 class Enclosure(Protocol):
-    """What keeps one command apart. ``lacks`` says in sentences what this machine cannot do for it."""
+    """The isolation of one command."""
 
     @property
     def lacks(self) -> Sequence[str]:
-        """What is not isolated here."""
+        """What cannot be isolated on this machine, in sentences."""
 
     @property
     def workdir(self) -> Path:
-        """Where the command's work directory has to be laid, seen from outside."""
+        """Where the command's work directory must be mounted, as seen from outside."""
 
     def start(self, command: Sequence[str], env: Mapping[str, str], before: Callable[[], None], log: Path) -> Started:
-        """Start the command; ``before`` is called in the child, still outside, to take on bounds."""
+        """Start the command; ``before`` runs in the child before isolation, to apply limits."""
 
 
 class ServiceReader(Protocol):
-    """Reads a service's metrics hook again and again, without ever blocking."""
+    """Reads a service's metrics hook repeatedly, without blocking."""
 
     @property
     def latest(self) -> Mapping[str, Any]:
-        """The last good reading: ``requests_per_s`` (or None) and ``latency_ms`` by percentile; empty: none yet."""
+        """The last valid reading: ``requests_per_s`` (or None) and ``latency_ms`` by percentile; empty at first."""
 
     @property
     def span(self) -> tuple[float, float]:
-        """From when to when (monotonic seconds) the last good reading was made."""
+        """Start and end (monotonic seconds) of the last valid reading."""
 
     def step(self, first_process: int) -> None:
-        """Begin a reading when one is due, or take in what the present one has answered."""
+        """Start a reading when one is due, or collect the output of the current one."""
 
     def close(self) -> None:
-        """End a reading in progress."""
+        """Cancel the current reading."""
 
 
 class ProfilingHost(Protocol):
@@ -120,35 +120,35 @@ class ProfilingHost(Protocol):
 
     @property
     def directory(self) -> Path | None:
-        """Where files of copies and loads go; None: the usual place for temporary files."""
+        """Directory for the files of copies and sources; None: the default for temporary files."""
 
     @property
     def vcpus(self) -> float:
-        """How much CPU time all that is measured here may take together."""
+        """CPU limit for everything measured here together."""
 
     @property
     def memory_mib(self) -> float:
-        """How much memory all that is measured here may hold together."""
+        """Memory limit for everything measured here together."""
 
     def stopping(self) -> bool:
-        """Whether an early end was requested."""
+        """Return whether an early end was requested."""
 
     def last_progress(self, job: Path, name: str, total: float) -> float | None:
-        """Return the progress (0..1) in the last line of a program's file; None: nothing to be read there."""
+        """Return the progress (0..1) in the last line of a program's file; None if it is not readable."""
 
     def service_reader(self, hook: MetricsHook) -> ServiceReader:
-        """Return what reads a service's hook inside the service's own namespaces."""
+        """Return a reader of a service's hook, run inside the service's own namespaces."""
 
     def own_group(
         self, *, vcpus: float, memory_mib: int, pids: int, cpus: tuple[int, ...] | None
     ) -> AbstractContextManager[ControlGroup | None]:
-        """Make a group for a block, emptied and removed at its end. None: this process may not."""
+        """Create a group for the block; it is emptied and removed at the end. None without permission."""
 
     def enclosure(self, root: Path, uid: int, *, network: bool) -> Enclosure:
-        """Prepare what keeps a command of that user apart, with files of its own below ``root``."""
+        """Prepare the isolation of a command of that user, with its own files below ``root``."""
 
     def limit_process(self, *, file_mib: int, pids: int | None, memory_mib: int | None) -> None:
-        """Set plain limits on the calling process and what it starts; None leaves one alone."""
+        """Set resource limits on the calling process and its children; None leaves a limit unchanged."""
 
     def die_with_parent(self) -> None:
         """Have the kernel kill the calling process when its parent dies."""
@@ -157,7 +157,7 @@ class ProfilingHost(Protocol):
         """Return the ids of all processes below one."""
 
     def tree_usage(self, pids: Iterable[int]) -> TreeTotals:
-        """Sum what the processes used."""
+        """Return the summed resource use of the processes."""
 
     def kill_each(self, pids: Iterable[int]) -> None:
-        """Send KILL to each process that still exists."""
+        """Send SIGKILL to each process that still exists."""

@@ -1,13 +1,13 @@
-"""Repeat a small piece of a reference program's work without end, and write how much is done: ``loop.py MODE ...``.
+"""Repeat a small unit of a reference program's work forever and write how much is done: ``loop.py MODE ...``.
 
-A program of its own, with the standard library only, that is laid into a recipe's work directory. One run can then be
-measured in windows, with sources of interference beside it or not. Modes (see ``Recipe.loop``)::
+A stand-alone program using only the standard library, copied into a recipe's work directory. One run can then be
+measured in windows, with and without interference. Modes (see ``Recipe.loop``)::
 
-    feed FILE COMMAND...      the file's content again and again into the command's standard input; counts MiB
-    repeat COMMAND...         the command again and again; counts runs
-    call FILE                 ``unit()`` of that Python file again and again; counts calls
-    exchange FILE COMMAND...  the command serves; sends it the file and reads the answer, which ends with
-                              answering the first time; counts exchanges
+    feed FILE COMMAND...      write the file to the command's standard input repeatedly; counts MiB
+    repeat COMMAND...         run the command repeatedly; counts runs
+    call FILE                 call ``unit()`` of that Python file repeatedly; counts calls
+    exchange FILE COMMAND...  start the command as a server, send it the file and read an answer as long as
+                              the first one; counts exchanges
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ F_SETPIPE_SZ = 1031
 
 
 def feed(file: str, command: Sequence[str]) -> Iterator[float]:
-    """Write the file into the command's standard input, over and over; its output is thrown away."""
+    """Write the file to the command's standard input repeatedly; its output is discarded."""
     with open(file, "rb") as stream:
         content = stream.read()
     parts = [memoryview(content)[at : at + CHUNK] for at in range(0, len(content), CHUNK)]
@@ -49,7 +49,7 @@ def feed(file: str, command: Sequence[str]) -> Iterator[float]:
 
 
 def repeat(command: Sequence[str]) -> Iterator[float]:
-    """Run the command to its end, over and over."""
+    """Run the command to its end repeatedly."""
     nothing = os.open(os.devnull, os.O_RDWR)
     actions = [(os.POSIX_SPAWN_DUP2, nothing, number) for number in (0, 1)]
     while True:
@@ -61,7 +61,7 @@ def repeat(command: Sequence[str]) -> Iterator[float]:
 
 
 def call(file: str) -> Iterator[float]:
-    """Call ``unit`` of a Python file, over and over."""
+    """Call ``unit`` of a Python file repeatedly."""
     unit: Callable[[], object] = runpy.run_path(file)["unit"]
     while True:
         unit()
@@ -69,7 +69,7 @@ def call(file: str) -> Iterator[float]:
 
 
 def exchange(file: str, command: Sequence[str]) -> Iterator[float]:
-    """Send a request to the server that the command starts and wait for as much as it answered the first time."""
+    """Send a request to the server that the command starts, and wait for as many bytes as in its first answer."""
     with open(file, "rb") as stream:
         request = stream.read()
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server:
@@ -83,13 +83,13 @@ def exchange(file: str, command: Sequence[str]) -> Iterator[float]:
             while left > 0:
                 got = line.recv_into(room, min(left, CHUNK))
                 if got == 0:
-                    sys.exit(f"loop: {command[0]} hung up")
+                    sys.exit(f"loop: {command[0]} closed the connection")
                 left -= got
             yield 1.0
 
 
 def _connected(server: subprocess.Popen[bytes]) -> socket.socket:
-    """Connect to the server's socket file, else to its port, as soon as it listens."""
+    """Connect to the server's socket file, or to its port, as soon as it listens."""
     until = time.monotonic() + PATIENCE_S
     while time.monotonic() < until and server.poll() is None:
         for family, address in ((socket.AF_UNIX, ADDRESS), (socket.AF_INET, ("127.0.0.1", PORT))):
@@ -104,7 +104,7 @@ def _connected(server: subprocess.Popen[bytes]) -> socket.socket:
 
 
 def _whole_answer(line: socket.socket) -> bytes:
-    """Read until nothing more comes for a while."""
+    """Read until no data arrives for a while."""
     answer = line.recv(CHUNK)
     line.settimeout(SILENCE_S)
     try:
@@ -117,7 +117,7 @@ def _whole_answer(line: socket.socket) -> bytes:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Work without end; the progress file holds the amount done so far as one number."""
+    """Work forever; the progress file holds the amount done so far as one number."""
     mode, *rest = arguments
     work = {
         "feed": lambda: feed(rest[0], rest[1:]),
@@ -131,7 +131,7 @@ def main(arguments: Sequence[str]) -> None:
         done += amount
         now = time.monotonic()
         if now - last >= EVERY_S:
-            os.pwrite(handle, b"%024.6f\n" % done, 0)  # as long every time, so that a reader never sees half of one
+            os.pwrite(handle, b"%024.6f\n" % done, 0)  # fixed length: readers never see a partial number
             last = now
 
 

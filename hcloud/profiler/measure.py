@@ -1,8 +1,8 @@
-"""Measure a program on one machine for itself: how fast, at which size, and how it bears and troubles neighbours.
+"""Measure a program on one dedicated machine: its performance by size, and the interference it tolerates and causes.
 
-``Bench`` answers single questions; ``measure`` is the whole profiling run (Quasar §4.3, Paragon §2, iBench ch. 5).
-Runs alone and runs beside a source alternate within seconds (A B, B A, A B ...), and only their ratio counts, so
-that slow drifts of a machine shared with others cancel.
+``Bench`` answers single questions; ``measure`` performs a whole profiling run (Quasar §4.3, Paragon §2, iBench ch. 5).
+Windows with and without a source alternate within seconds (A B, B A, A B ...), and only their ratio counts, so slow
+drifts of a shared machine cancel out.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ from hcloud.profiler.tuning import FULL, Loss, next_intensity, tolerated
 __all__ = ["Bench", "Rate", "Subject", "measure"]
 
 TIGHT_RATE = 0.05
-"""A rate is repeated until its 95 % limits are at most so far from it (as a fraction)."""
+"""A rate is repeated until its 95 % limits are within this fraction of it."""
 TIGHT_KEPT = 0.02
-"""The share of performance kept beside a source, until they are so far from it: 5 % is the question."""
+"""Target half-width for the share of performance kept, since 5 % is the threshold of interest."""
 SETTLE_S = 0.2
 RATE_RUNS, TOLERATED_RUNS = 2.0, 4.0
-"""How many times ``run_s`` one answer may take where the caller does not say."""
+"""Default time for one answer, in multiples of ``run_s``."""
 NETWORK = "network-bandwidth"
 WEIGHT_RATE, WEIGHT_TOLERATED, WEIGHT_CAUSED = 1.5, 3.0, 2.0
-"""How the time of a run is shared among its questions."""
+"""Weights by which the time of a run is divided among its questions."""
 
 _Question = tuple[float, Callable[[float], None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rate:
-    """Performance per second with its 95 % limits. ``use``: vCPUs busy, MiB held, MiB read and written per second."""
+    """Performance per second with its 95 % limits."""
 
     value: float
     low: float
@@ -53,36 +53,37 @@ class Rate:
     runs: int
     measure: Measure
     use: tuple[float, ...]
+    """vCPUs busy, MiB held, MiB read and written per second."""
 
 
 class Bench:
-    """Measures one subject on this machine. Use it as a block, so that nothing stays at work behind it.
-
-    ``run_s``: how long a copy is looked at before it counts as one that goes on. ``deadline_s``: how long all questions
-    together may take. ``notes`` collects, in whole sentences, what readers of the answers should know.
-    """
+    """Measures one subject on this machine. Use it as a context manager, so that no process is left behind."""
 
     def __init__(self, subject: Subject, host: ProfilingHost, *, run_s: float, deadline_s: float) -> None:
-        """Take a subject and the machine; nothing runs yet, but the time of ``deadline_s`` does."""
+        """Prepare a bench; nothing runs yet.
+
+        ``run_s``: how long a copy is observed before it counts as long-running. ``deadline_s``: time for all questions
+        together, counted from now. ``notes`` collects remarks for readers of the results, in whole sentences.
+        """
         self.host, self.notes = host, list[str]()
         self._stage = Stage(subject, host, run_s=run_s, deadline=time.monotonic() + deadline_s)
         self._look: FirstLook | None = None
         self._alone: dict[float, Rate] = {}
 
     def __enter__(self) -> Bench:
-        """Begin; nothing runs before the first question."""
+        """Return the bench; nothing runs before the first question."""
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        """End what is at work, however the block ended."""
+        """Stop running copies."""
         self.close()
 
     def close(self) -> None:
-        """End what is at work."""
+        """Stop running copies."""
         self._stage.clear()
 
     def look(self, vcpus: float) -> FirstLook:
-        """Run it once, for ``run_s`` at most, and say how it is measured. Raises Unmeasurable."""
+        """Run it once, for at most ``run_s``, and return how it is measured; cached. Raises Unmeasurable."""
         if self._look is None:
             self._look = first_look(self._stage, vcpus)
             for note in (*self._stage.lacks, *self._look.notes):
@@ -90,7 +91,7 @@ class Bench:
         return self._look
 
     def note(self, sentence: str) -> None:
-        """Remember a sentence once."""
+        """Record a sentence once."""
         if sentence not in self.notes:
             self.notes.append(sentence)
 
@@ -98,9 +99,9 @@ class Bench:
     def rate(
         self, vcpus: float, beside: tuple[InterferenceSource, float] | None = None, *, within_s: float | None = None
     ) -> Rate:
-        """Return performance at a size, alone or beside a source at an intensity.
+        """Return performance at a size, alone or with a source at an intensity.
 
-        Raises Unmeasurable: the program or the machine gives no number, or the time is over; the sentence says which.
+        Raises Unmeasurable if there is no result or the time is over; the message says which.
         """
         if beside is not None:
             alone, kept = self.rate(vcpus, within_s=within_s), self.kept(*beside, vcpus, within_s=within_s)
@@ -130,14 +131,14 @@ class Bench:
             high=found.high,
             runs=found.runs,
             measure=look.measure,
-            # One window in which the host took the CPU away must not stand for all.
+            # The median ignores a window in which the host took the CPU away.
             use=tuple(statistics.median(each) for each in zip(*used, strict=False)),
         )
 
     def kept(
         self, source: InterferenceSource, intensity: float, vcpus: float, *, within_s: float | None = None
     ) -> Interval:
-        """Return the share of its performance (1: all) that it keeps beside a source. Raises Unmeasurable."""
+        """Return the share of performance (1: all) it keeps with a source. Raises Unmeasurable."""
         return self._kept(self._placed(source, vcpus), intensity, vcpus, self._within(within_s, RATE_RUNS))
 
     def _kept(self, placed: PlacedSource, intensity: float, vcpus: float, within_s: float) -> Interval:
@@ -169,7 +170,7 @@ class Bench:
         return self._stage.sample(measure, vcpus)
 
     def tolerated(self, source: InterferenceSource, vcpus: float, *, within_s: float | None = None) -> Reading:
-        """Return the intensity at which performance is 5 % below alone; 100 if it never is. Raises Unmeasurable."""
+        """Return the intensity at which performance is 5 % below isolated; 100 if never. Raises Unmeasurable."""
         within_s = self._within(within_s, TOLERATED_RUNS)
         if source.name == NETWORK and not self._stage.subject.network:
             return self._without_network("tolerated", FULL)
@@ -185,14 +186,15 @@ class Bench:
                 if not points:
                     raise
                 break
-            points.append(Loss(intensity=at, loss=_lost(kept)))
+            lost = Interval(value=1 - kept.value, low=1 - kept.high, high=1 - kept.low, runs=kept.runs)
+            points.append(Loss(intensity=at, loss=lost))
         found = tolerated(points)
         return Reading(
             question="tolerated", column=source.name, value=found.value, low=found.low, high=found.high, runs=found.runs
         )
 
     def caused(self, source: InterferenceSource, vcpus: float, *, within_s: float | None = None) -> Reading:
-        """Return the intensity at which the source presses as hard as the subject does. Raises Unmeasurable."""
+        """Return the intensity at which the source exerts the same pressure as the subject. Raises Unmeasurable."""
         self.look(vcpus)
         within_s = self._within(within_s, TOLERATED_RUNS)
         if source.name == NETWORK and not self._stage.subject.network:
@@ -200,7 +202,7 @@ class Bench:
         return caused(self._stage, self._placed(source, vcpus), vcpus, within_s)
 
     def _without_network(self, question: str, value: float) -> Reading:
-        self.note("it has no network: it tolerates any load of it, and causes none")
+        self.note("it has no network: it tolerates any network load, and causes none")
         return Reading(question=question, column=NETWORK, value=value, low=value, high=value)
 
     def _placed(self, source: InterferenceSource, vcpus: float) -> PlacedSource:
@@ -211,7 +213,7 @@ class Bench:
 
     def _tunable(self, source: InterferenceSource) -> bool:
         if source.full_mib is None and not self._stage.bounded:
-            self.note("without control groups sources are on or off: what is tolerated follows from full intensity")
+            self.note("without control groups sources are on or off: tolerance is extrapolated from full intensity")
             return False
         return True
 
@@ -220,21 +222,21 @@ class Bench:
         return max(0.0, min(wanted, self._stage.left_s()))
 
 
-def _lost(kept: Interval) -> Interval:
-    return Interval(value=1 - kept.value, low=1 - kept.high, high=1 - kept.low, runs=kept.runs)
-
-
 def measure(
-    request: ProfileRequest, subject: Subject, host: ProfilingHost, *, told: Callable[[Findings], None] = lambda _: None
+    request: ProfileRequest,
+    subject: Subject,
+    host: ProfilingHost,
+    *,
+    report: Callable[[Findings], None] = lambda _: None,
 ) -> Findings:
-    """Do what one profiling run asks for, as far as its time goes; ``told`` gets all that is known after each step.
+    """Perform a profiling run as far as its time allows; ``report`` receives interim findings after each step.
 
-    Never raises for what the subject does or this machine lacks: the findings have the readings that could be had, and
-    notes in whole sentences.
+    Never raises for failures of the subject or the machine: the findings contain the available readings, and notes in
+    whole sentences.
     """
     warm = replace(subject, warm_up_s=max(subject.warm_up_s, request.warm_up_s))
     with Bench(warm, host, run_s=request.run_s, deadline_s=request.total_s) as bench:
-        run = _ProfilingRun(request, bench, told)
+        run = _ProfilingRun(request, bench, report)
         try:
             run.answer_all()
         except OSError as error:
@@ -243,17 +245,17 @@ def measure(
 
 
 class _ProfilingRun:
-    """One profiling run: its questions in the order of their worth, each with its share of the time that is left."""
+    """One profiling run: its questions in order of importance, each with its share of the remaining time."""
 
-    def __init__(self, request: ProfileRequest, bench: Bench, told: Callable[[Findings], None]) -> None:
-        self._request, self._bench, self._told = request, bench, told
+    def __init__(self, request: ProfileRequest, bench: Bench, report: Callable[[Findings], None]) -> None:
+        self._request, self._bench, self._report = request, bench, report
         self._began = time.monotonic()
         self._readings: list[Reading] = []
         self._first: Rate | None = None
         self._missed: list[str] = []
 
     def findings(self) -> Findings:
-        """All that is known so far."""
+        """Return all results so far."""
         return Findings(
             measure=self._first.measure if self._first is not None else None,
             readings=tuple(self._readings),
@@ -263,12 +265,12 @@ class _ProfilingRun:
         )
 
     def missed(self, sentence: str) -> None:
-        """Note once why something was not measured."""
+        """Record once why something was not measured."""
         if sentence not in self._missed:
             self._missed.append(sentence)
 
     def answer_all(self) -> None:
-        """Ask everything that was requested."""
+        """Answer every requested question."""
         sizes = self._request.steps_vcpus[:1] if self._request.look else self._request.steps_vcpus
         questions: list[_Question] = [(WEIGHT_RATE, partial(self._size, size)) for size in sizes]
         if self._request.knees and not self._request.look:
@@ -285,7 +287,7 @@ class _ProfilingRun:
                 self.missed(str(reason))
                 if self._first is None:
                     return
-            self._told(self.findings())
+            self._report(self.findings())
 
     def _size(self, vcpus: float, within_s: float) -> None:
         rate = self._bench.rate(vcpus, within_s=within_s)
@@ -331,8 +333,10 @@ class _ProfilingRun:
             self._readings.append(ask(source, size, within_s=within_s))
 
     def _size_beside(self) -> float:
-        """What it asks for, where that leaves a whole CPU to a neighbour; else the largest size that does, or the
-        smallest."""
+        """Return the requested size if it leaves a whole CPU to a neighbour.
+
+        Otherwise the largest size that does, or the smallest.
+        """
         room, steps = self._bench.host.vcpus - 1, self._request.steps_vcpus
         asked = steps[0]
         return asked if asked <= room else max((each for each in steps if each <= room), default=min(steps))

@@ -1,4 +1,4 @@
-"""Namespaces and mounts by system call, for the child that is about to become a profiled program."""
+"""Namespaces and mounts by system call, for the child process that will become a profiled program."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def unshare(flags: int) -> None:
-    """Give the calling process namespaces of its own. Without root it gets a user namespace too, as itself."""
+    """Give the calling process its own namespaces; without root also a user namespace, mapped to itself."""
     uid, gid = os.getuid(), os.getgid()
     root = os.geteuid() == 0
     _check(_libc.unshare(flags if root else flags | CLONE_NEWUSER), "unshare")
@@ -32,9 +32,9 @@ def unshare(flags: int) -> None:
 
 
 def mount_overlay(lower: Path, upper: Path, work: Path, target: Path) -> None:
-    """Lay a writable view of ``lower`` over ``target``, in a mount namespace of the calling process alone.
+    """Mount a writable view of ``lower`` over ``target``, in a mount namespace of the calling process alone.
 
-    Raises OSError where the kernel or the file system refuses.
+    Raises OSError if the kernel or the file system refuses.
     """
     unshare(CLONE_NEWNS)
     _mount("none", "/", None, _MS_REC | _MS_PRIVATE, None)
@@ -44,7 +44,7 @@ def mount_overlay(lower: Path, upper: Path, work: Path, target: Path) -> None:
 
 
 def works_in_child(action: Callable[[], None]) -> bool:
-    """Try an action in a child that ends right after, so that its namespaces and mounts vanish with it."""
+    """Return whether an action succeeds in a child that exits right after, discarding its namespaces and mounts."""
     child = os.fork()
     if child == 0:
         code = 1
@@ -60,9 +60,9 @@ def works_in_child(action: Callable[[], None]) -> bool:
 
 @contextmanager
 def loopback_network(host: ProfilingHost) -> Iterator[Callable[[], None] | None]:
-    """Make a network that holds nothing but a loopback interface; yield what lets a child enter it.
+    """Create a network namespace with only a loopback interface; yield a function that makes a child enter it.
 
-    None: this machine refuses network namespaces.
+    Yields None if this machine refuses network namespaces.
     """
     reader, writer = os.pipe()
     holder = os.fork()
@@ -89,16 +89,16 @@ def _enter(handles: list[tuple[int, int]]) -> None:
 
 
 def _hold_network(host: ProfilingHost, writer: int) -> None:
-    """In the child: make the network, say so, and wait to be killed. Never returns."""
+    """In the child: create the network, signal readiness, and wait to be killed. Never returns."""
     try:
         host.die_with_parent()
         unshare(CLONE_NEWNET)
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as door:
-            fcntl.ioctl(door, _SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", _IFF_UP_RUNNING))
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
+            fcntl.ioctl(control, _SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", _IFF_UP_RUNNING))
         os.write(writer, b"1")
         signal.pause()
     except OSError:
-        os.close(writer)  # the parent reads the end of the pipe: no network to be had
+        os.close(writer)  # the parent reads end of file: no network available
     finally:
         os._exit(1)
 

@@ -1,9 +1,9 @@
-"""How hard a subject presses on a resource: the mirror of what it tolerates (Paragon §2.2, Dissertation §5.4).
+"""Measure how hard a subject presses on a resource: the mirror of what it tolerates (Paragon §2.2, Dissertation §5.4).
 
-Not the subject is watched but a small probe of the resource beside it (``victims``). As effects are about linear in
-intensity, the probe's loss beside the subject, over its loss beside the source at full intensity in the subject's
-place, is the intensity at which the source would press as hard as the subject does. Capacities need no probe: what the
-subject holds is compared with what the full source holds.
+Instead of the subject, a small probe of the resource next to it is observed (``victims``). Effects are about linear in
+intensity. The probe's loss next to the subject, divided by its loss next to the source at full intensity in the
+subject's place, is therefore the intensity at which the source would press as hard. Capacities need no probe: the
+amount the subject holds is compared with that of the full source.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager
 from hcloud.core.errors import HCloudError, Unmeasurable
 from hcloud.core.estimates import Reading
 from hcloud.profiler.colocation import PlacedSource, SourceSwitch, pressing
-from hcloud.profiler.probe import TARGETS, answer, tell, victim
+from hcloud.profiler.probe import TARGETS, read_line, send_line, victim
 from hcloud.profiler.repeats import Interval, enough, interval
 from hcloud.profiler.scratch import scratch
 from hcloud.profiler.sources import InterferenceSource
@@ -27,18 +27,18 @@ PROBE_MEMORY_MIB, PROBE_NEEDS_MIB = 256, 128
 ANSWER_PATIENCE_S = 20.0
 SETTLE_S = 0.15
 FELT_LOSS = 0.03
-"""A probe that loses less beside the source at full intensity cannot tell how hard anything presses on it."""
+"""A probe that loses less next to the source at full intensity cannot measure pressure on it."""
 TIGHT_LOSS = 0.03
 HOLDING_LOOKS = 3
 
 
 def caused(stage: Stage, placed: PlacedSource, vcpus: float, within_s: float) -> Reading:
-    """Return the intensity (0..100) of the source that presses as hard as the subject. Raises Unmeasurable."""
+    """Return the source's intensity (0..100) that exerts the same pressure as the subject. Raises Unmeasurable."""
     source = placed.source
     if source.full_mib is not None:
         found = _holding(stage, source, vcpus)
     elif source.name not in TARGETS:
-        raise Unmeasurable(f"{source.name}: there is no probe of it, so what the program causes cannot be told")
+        raise Unmeasurable(f"{source.name}: there is no probe for it, so the pressure caused cannot be measured")
     else:
         found = _compared(stage, placed, vcpus, within_s)
     low, value, high = (min(FULL, max(0.0, each)) for each in (found.low, found.value, found.high))
@@ -59,7 +59,7 @@ def _holding(stage: Stage, source: InterferenceSource, vcpus: float) -> Interval
 def _compared(stage: Stage, placed: PlacedSource, vcpus: float, within_s: float) -> Interval:
     kind, began = TARGETS[placed.source.name], time.monotonic()
     pressed, beside = list[float](), list[float]()
-    # The source takes the subject's place: as far from the probe as the subject is.
+    # The source runs in the subject's place, at the same distance from the probe.
     ways = {
         "alone": stage.paused,
         "beside": lambda: _playing(stage, vcpus),
@@ -92,11 +92,11 @@ def _probed(stage: Stage, switch: SourceSwitch, way: str, probe: _Probe) -> floa
 
 
 def _ratio(beside: Interval, pressed: Interval, placed: PlacedSource) -> Interval:
-    """Divide two losses; limits of the quotient are those of the losses at their worst together."""
+    """Divide two losses; the limits of the quotient combine the worst limits of both."""
     if pressed.value < FELT_LOSS:
         raise Unmeasurable(
-            f"{placed.source.name}: even at {placed.highest:g} % nothing here feels it, so what the program causes of "
-            "it cannot be told"
+            f"{placed.source.name}: even at {placed.highest:g} % the probe does not feel it, so the pressure caused "
+            "cannot be measured"
         )
     full = pressed.value * FULL / placed.highest
     least, most = (max(FELT_LOSS, each) * FULL / placed.highest for each in (pressed.low, pressed.high))
@@ -118,7 +118,7 @@ def _pressed(stage: Stage, placed: PlacedSource, vcpus: float) -> Iterator[None]
 
 
 class _Probe:
-    """A victim that waits to be asked, while the subject is attended to."""
+    """A running victim, queried while the subject is attended to."""
 
     def __init__(self, stage: Stage, kind: str, cpu: int) -> None:
         self._stage, self._kind, self._cpu = stage, kind, cpu
@@ -143,12 +143,12 @@ class _Probe:
         self._stack.close()
 
     def rate(self) -> float:
-        """Return its operations per second over a short span. Raises Unmeasurable."""
+        """Return its operations per second over a short period. Raises Unmeasurable."""
         assert self._process.stdout is not None
-        tell(self._process, f"{PROBE_S}\n")
+        send_line(self._process, f"{PROBE_S}\n")
         if not self._stage.attend(PROBE_S + ANSWER_PATIENCE_S, self._process.stdout.fileno()):
             raise Unmeasurable(f"the {self._kind} probe gave no answer within {ANSWER_PATIENCE_S:g} s")
         try:
-            return float(answer(self._kind, self._process))
+            return float(read_line(self._kind, self._process))
         except (HCloudError, ValueError) as error:
             raise Unmeasurable(f"the {self._kind} probe failed: {error}") from error

@@ -1,4 +1,4 @@
-"""Probes: the victims of ``victims`` started, asked and ended; what feels which source."""
+"""Probes: start, query and stop the victims of ``victims``; which victim feels which source."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ TARGETS = {
 }  # fmt: skip
 
 
-def ask(kind: str, process: subprocess.Popen[str], line: str) -> str:
-    """Send a line to a victim and return its answer. Raises UnitRefused: it is gone."""
-    tell(process, line)
-    return answer(kind, process)
+def query(kind: str, process: subprocess.Popen[str], line: str) -> str:
+    """Send a line to a victim and return its answer. Raises UnitRefused if it has exited."""
+    send_line(process, line)
+    return read_line(kind, process)
 
 
-def tell(process: subprocess.Popen[str], line: str) -> None:
-    """Send a line to a victim; its answer shows whether it was read."""
+def send_line(process: subprocess.Popen[str], line: str) -> None:
+    """Send a line to a victim. If it has exited, reading its answer fails."""
     assert process.stdin is not None
     with suppress(BrokenPipeError):
         process.stdin.write(line)
         process.stdin.flush()
 
 
-def answer(kind: str, process: subprocess.Popen[str]) -> str:
-    """Wait for a victim's next line. Raises UnitRefused: it is gone."""
+def read_line(kind: str, process: subprocess.Popen[str]) -> str:
+    """Wait for a victim's next line. Raises UnitRefused if it has exited."""
     assert process.stdout is not None
     assert process.stderr is not None
-    said = process.stdout.readline()
-    if not said:
+    line = process.stdout.readline()
+    if not line:
         reason = process.stderr.read().strip().rpartition("\n")[2]
         raise UnitRefused(f"the {kind} victim does not run here: {reason or 'it was killed'}")
-    return said
+    return line
 
 
 @contextmanager
@@ -54,7 +54,7 @@ def victim(
     group: ControlGroup | None,
     enter: Callable[[], None] | None,
 ) -> Iterator[subprocess.Popen[str]]:
-    """Start one victim and wait until it is ready; it ends with the block."""
+    """Start one victim and wait until it is ready; it is killed at the end of the block."""
     with subprocess.Popen(
         [sys.executable, "-I", "-S", str(victims.__file__), kind],
         cwd=directory,
@@ -65,7 +65,7 @@ def victim(
         preexec_fn=become_neighbour(host, group, (cpu,), enter),
     ) as process:
         try:
-            ask(kind, process, "")
+            query(kind, process, "")
             yield process
         finally:
             process.kill()

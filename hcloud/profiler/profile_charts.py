@@ -1,7 +1,7 @@
-"""A profile as a picture (SVG, drawn by hand): performance by size, and how it bears and troubles neighbours.
+"""A profile as an SVG chart: performance by size, and interference tolerated and caused.
 
-The right half draws performance kept over intensity of each source, from the measured 5 % point by the linear law
-that predictions use (``hcloud.classifier.interference``), with the limits of that point as a band.
+The right half shows performance kept by intensity of each source, from the measured 5 % point by the linear law that
+predictions use (``hcloud.classifier.interference``), with the limits of that point as a band.
 """
 
 from __future__ import annotations
@@ -17,19 +17,21 @@ ROW, LEFT, BAR, GAP, CURVE = 26, 150, 190, 24, 130
 TOP = 64
 SIZES_BAR = 300
 KEPT_FLOOR = 0.4
-"""Performance kept that lies at a curve's lower edge; its upper edge is all of it."""
+"""Performance kept at a curve's lower edge; the upper edge is 1."""
 COLOURS = {Question.TOLERATED: "#4682b4", Question.CAUSED: "#cd5c5c"}
 
 
 def svg(profile: ReferenceProfile) -> str:
-    """Draw a profile: bars of performance, one row per source with tolerated, caused and the sensitivity curve."""
+    """Return a profile's chart: bars of performance, then a row per source (tolerated, caused, sensitivity curve)."""
     sources = list(profile.cells.tolerated) or list(profile.cells.caused)
     sizes = list(_sizes(profile))
     sources_top = TOP + ROW * len(sizes) + (44 if sizes else 0)
     height = sources_top + ROW * len(sources) + 20
     width = LEFT + 2 * (BAR + GAP) + CURVE + 30
     parts = [f'<text x="8" y="22" font-size="15" font-weight="bold">{escape(profile.profile)}</text>']
-    parts.append(f'<text x="8" y="40" fill="#555">{escape(_subtitle(profile))}</text>')
+    about = profile.provenance
+    subtitle = f"{profile.group}; {about.cpu}, {about.cores} CPUs, {about.measured_at}, load {about.load_average:g}"
+    parts.append(f'<text x="8" y="40" fill="#555">{escape(subtitle)}</text>')
     parts += _drawn_sizes(sizes, profile.units.performance)
     if sources:
         parts += _heads(sources_top)
@@ -41,13 +43,8 @@ def svg(profile: ReferenceProfile) -> str:
     )
 
 
-def _subtitle(profile: ReferenceProfile) -> str:
-    about = profile.provenance
-    return f"{profile.group}; {about.cpu}, {about.cores} CPUs, {about.measured_at}, load {about.load_average:g}"
-
-
 def _sizes(profile: ReferenceProfile) -> Iterator[tuple[str, Cell]]:
-    """Types that are amounts of one machine repeat its steps, so they are drawn only where there are no steps."""
+    """Yield columns to draw. Types that are slices of one machine repeat its steps, so steps are preferred."""
     chosen: Mapping[str, Cell] = profile.cells.step or profile.cells.type
     yield from chosen.items()
     yield from ((f"{nodes} nodes", cell) for nodes, cell in profile.cells.nodes.items())

@@ -1,6 +1,6 @@
-"""Recipes: how a reference program is set to work, so that it can be measured again (``profiles/recipes``).
+"""Recipes: how to run a reference program, so that its measurement can be repeated (``profiles/recipes``).
 
-A recipe names Debian packages, makes its inputs from a seed, and repeats a small piece of work without end
+A recipe names Debian packages, creates its inputs from a seed, and repeats a small unit of work forever
 (``hcloud.profiler.loop``), so that one run can be measured in windows.
 """
 
@@ -54,54 +54,54 @@ def _check_file_name(text: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
 class InputFile:
-    """A file made before the program runs: ``mib`` of a ``kind`` from a fixed seed, or the ``text`` itself."""
+    """A file created before the program runs: ``mib`` of a ``kind`` from a fixed seed, or the ``text`` itself."""
 
     kind: Literal[
         "text", "random", "numbers", "json", "sql-insert", "sql-select", "redis-get", "redis-set", "c", ""
     ] = ""
-    """What to make."""
+    """Kind of generated content."""
     mib: Annotated[Number, Field(gt=0, le=1024)] = 1.0
-    """About how much of it."""
+    """Approximate size."""
     text: Text = ""
-    """The content, where it is not made."""
+    """Literal content, if it is not generated."""
 
     def __post_init__(self) -> None:
-        """Raise AtKey unless exactly one of ``kind`` and ``text`` is there."""
+        """Raise AtKey unless exactly one of ``kind`` and ``text`` is given."""
         if bool(self.kind) == bool(self.text):
-            raise AtKey("kind", "a file is either made (kind) or given (text)")
+            raise AtKey("kind", "must be either generated (kind) or literal (text)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
 class Recipe:
-    """One reference program at work."""
+    """How to run one reference program."""
 
     group: NonEmptyText
-    """What sort of program it is."""
+    """Kind of program."""
     program: Text = ""
-    """What several recipes of one program share; empty: the recipe's own name."""
+    """Shared by several recipes of one program; empty: the recipe's own name."""
     packages: tuple[NonEmptyText, ...]
-    """The Debian packages it needs."""
+    """Required Debian packages."""
     files: Mapping[Annotated[NonEmptyText, AfterValidator(_check_file_name)], InputFile] = field(default_factory=dict)
-    """Its inputs, by file name."""
+    """Inputs, by file name."""
     prepare: tuple[NonEmptyText, ...] = ()
-    """Shell lines that are run once, after the files are made."""
+    """Shell lines run once, after the files are created."""
     loop: Annotated[NonEmptyText, AfterValidator(_check_loop)]
-    """How a small piece of work is repeated: `repeat`, `feed FILE`, `call FILE` or `exchange FILE`."""
+    """How a unit of work is repeated: `repeat`, `feed FILE`, `call FILE` or `exchange FILE`."""
     command: tuple[Text, ...] = ()
     """The program and its arguments."""
     memory_mib: PositiveMib = 256
-    """The memory it needs."""
+    """Memory required."""
     unit: NonEmptyText
-    """What is counted; performance is so many of it per second."""
+    """Unit of work; performance is this many per second."""
 
     def __post_init__(self) -> None:
-        """Raise AtKey for a command where the loop takes none, or none where it takes one."""
+        """Raise AtKey for a command if the loop takes none, or for a missing one."""
         if bool(self.command) == self.loop.startswith("call "):
-            raise AtKey("command", "is what is fed, repeated or asked; `call` has none, the others have one")
+            raise AtKey("command", "is required, except for `call`, which takes none")
 
     @property
     def loop_command(self) -> tuple[str, ...]:
-        """The command that does its work in a prepared directory."""
+        """The command that runs the loop in a prepared directory."""
         return ("python3", "-I", "loop.py", *self.loop.split(), *self.command)
 
 
@@ -116,18 +116,18 @@ def parse_recipes(mapping: object, locate: Callable[[KeyPath], str] = key_path) 
 
 
 def recipe_named(recipes: Mapping[str, Recipe], name: str) -> Recipe:
-    """Return one recipe. Raises NotFound, which lists what there is."""
+    """Return one recipe. Raises NotFound, listing the known names."""
     if name not in recipes:
-        raise NotFound(f"there is no recipe {name!r}; there are {', '.join(sorted(recipes))}")
+        raise NotFound(f"there is no recipe {name!r}; known recipes are {', '.join(sorted(recipes))}")
     return recipes[name]
 
 
 # ----------------------------------------------------------------------------------------------------------- packages
 def package_versions(packages: Iterable[str]) -> Mapping[str, str]:
-    """Return the versions of those Debian packages that are installed. Raises UnitRefused where dpkg is missing."""
+    """Return the versions of the installed packages among these. Raises UnitRefused without dpkg."""
     wanted = sorted(set(packages))
     if shutil.which("dpkg-query") is None:
-        raise UnitRefused("recipes name Debian packages, and dpkg-query is not on this machine")
+        raise UnitRefused("recipes need Debian packages, and dpkg-query is not installed on this machine")
     command = ["dpkg-query", "-W", "-f", "${db:Status-Status} ${Package} ${Version}\n", *wanted]
     listed = subprocess.run(command, capture_output=True, text=True, check=False).stdout
     found = (line.split() for line in listed.splitlines())
@@ -135,7 +135,7 @@ def package_versions(packages: Iterable[str]) -> Mapping[str, str]:
 
 
 def missing_packages(recipes: Iterable[Recipe]) -> tuple[str, ...]:
-    """Return the packages that have to be installed before these recipes can be measured."""
+    """Return the packages that must be installed before these recipes can be measured."""
     wanted = {package for recipe in recipes for package in recipe.packages} | {"stress-ng"}
     return tuple(sorted(wanted - set(package_versions(wanted))))
 
@@ -143,9 +143,9 @@ def missing_packages(recipes: Iterable[Recipe]) -> tuple[str, ...]:
 # ------------------------------------------------------------------------------------------------------------- inputs
 @contextmanager
 def prepared(recipe: Recipe) -> Iterator[Path]:
-    """Make a recipe's work directory, owned by an ordinary user; it is gone after the block.
+    """Create a recipe's work directory, owned by an unprivileged user; it is removed after the block.
 
-    Raises UnitRefused where a line of ``prepare`` fails; the sentence ends with what it wrote.
+    Raises UnitRefused if a line of ``prepare`` fails; the message ends with its output.
     """
     with scratch("recipe") as folder:
         write_inputs(recipe, folder)
@@ -160,7 +160,7 @@ def prepared(recipe: Recipe) -> Iterator[Path]:
 
 
 def write_inputs(recipe: Recipe, folder: Path) -> None:
-    """Write what a recipe works on into a directory; its ``prepare`` lines are still to be run there."""
+    """Write a recipe's input files into a directory; its ``prepare`` lines are not run."""
     for file, content in recipe.files.items():
         (folder / file).write_bytes(content_of(content))
     shutil.copyfile(loop.__file__, folder / "loop.py")
@@ -182,12 +182,12 @@ def _run(line: str, folder: Path, own: bool) -> None:
         extra_groups=[] if own else None,
     )
     if done.returncode != 0:
-        said = done.stderr.strip().rpartition("\n")[2] or "nothing"
-        raise UnitRefused(f"a recipe cannot be prepared: {line!r} ended with {done.returncode} and said: {said}")
+        output = done.stderr.strip().rpartition("\n")[2] or "no output"
+        raise UnitRefused(f"a recipe cannot be prepared: {line!r} failed with exit code {done.returncode}: {output}")
 
 
 def content_of(file: InputFile) -> bytes:
-    """Return a file's content; the same on every machine."""
+    """Return a file's content; identical on every machine."""
     if not file.kind:
         return file.text.encode()
     rng, size = random.Random(SEED), round(file.mib * MIB)
@@ -208,7 +208,7 @@ def _words(rng: random.Random) -> Sequence[str]:
 
 
 def _text(rng: random.Random) -> Iterator[str]:
-    """Yield lines of made-up words, common ones often, as in a language."""
+    """Yield lines of made-up words with word frequencies like those of a language."""
     words = _words(rng)
     often = [1.0 / (rank + 2) for rank in range(len(words))]
     while True:
@@ -245,8 +245,8 @@ def _sql_select(rng: random.Random) -> Iterator[str]:
 
 
 def _redis(verb: str) -> Callable[[random.Random], Iterator[str]]:
+    # Redis's own protocol, over 1,000 keys; values are 64 bytes.
     def lines(rng: random.Random) -> Iterator[str]:
-        """Yield commands in Redis's own protocol, without end, over 1,000 keys; values are 64 bytes."""
         while True:
             key, tail = f"key:{rng.randrange(1000):06d}", ""
             if verb == "SET":

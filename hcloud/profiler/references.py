@@ -1,4 +1,4 @@
-"""Reference programs measured elsewhere: what a job needs to do so, and the profile made of what such jobs found."""
+"""Reference programs measured on other instances: the jobs that do so, and the profile built from their results."""
 
 from __future__ import annotations
 
@@ -17,27 +17,28 @@ from hcloud.profiler.bootstrap import STEPS, TOTAL
 from hcloud.profiler.recipes import Recipe
 
 FACT = "hcloud-fact"
-"""How lines of a job's output begin that tell of its machine."""
+"""Prefix of output lines in which a job reports facts about its machine."""
 _PERFORMANCE = ("type", "step")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """What one job is to find, or has found, of a program: on one instance type of ``vcpus``.
-
-    ``whole``: every size and source; else only how fast it is there. ``readings``: performance in fractions of
-    ``TOTAL`` per second. ``facts``: of its machine. ``notes``: what was not measured, and why.
-    """
+    """What one job is to measure, or has measured, of a program on one instance type."""
 
     provider: str
     instance_type: str
     vcpus: float
+    """vCPUs of the instance type."""
     whole: bool
+    """Whether every size and source is measured; otherwise only the performance of the whole machine."""
     measure: str | None = None
     readings: tuple[Reading, ...] = ()
+    """Performance in fractions of ``TOTAL`` per second."""
     use: tuple[float, ...] = ()
     facts: Mapping[str, str] | None = None
+    """Facts about its machine."""
     notes: tuple[str, ...] = ()
+    """What was not measured, and why."""
     measured_at: float = 0.0
     took_s: float = 0.0
 
@@ -48,13 +49,13 @@ class Part:
 
     @property
     def sizes(self) -> tuple[float, ...]:
-        """At how many vCPUs it is measured, the most first."""
+        """Sizes in vCPUs, largest first."""
         steps = [step for step in STEPS if step < self.vcpus] if self.whole else []
         return (self.vcpus, *reversed(steps))
 
 
 def job_of(name: str, recipe: Recipe, part: Part, seconds: float) -> dict[str, Any]:
-    """Return the job that measures one part, as job files have it, without work directory and tags."""
+    """Return the job that measures one part, in the form of a job file, without work directory and tags."""
     letters = "".join(each if each.isalnum() or each in "._-" else "-" for each in f"{name}.{part.instance_type}")
     return {
         "name": letters[:63],
@@ -73,15 +74,15 @@ def job_of(name: str, recipe: Recipe, part: Part, seconds: float) -> dict[str, A
 
 
 def setup_script(recipe: Recipe) -> str:
-    """Return what prepares a machine: packages where they may be installed, facts about it, the recipe's own lines."""
+    """Return the script that prepares a machine: install packages if permitted, report facts, prepare inputs."""
     packages = " ".join(map(shlex.quote, sorted({*recipe.packages, "stress-ng"})))
     lines = [
         "set -e",
         'missing=""',
-        # The sandbox of a unit hides the database of packages; each has a directory here, though.
+        # The sandbox of a unit hides the package database, but each package has a directory here.
         'has() { dpkg-query -s "$1" 2>&1 | grep -q "ok installed" || [ -d "/usr/share/doc/$1" ]; }',
         f'for each in {packages}; do has "$each" || missing="$missing $each"; done',
-        'lacking() { echo "not installed on this machine:$missing; they belong into its image" >&2; return 3; }',
+        'lacking() { echo "not installed on this machine:$missing; add them to its image" >&2; return 3; }',
         'install() { [ "$(id -u)" = 0 ] && DEBIAN_FRONTEND=noninteractive apt-get install -qy $missing >/dev/null; }',
         '[ -z "$missing" ] || install || lacking',
         f'fact() {{ printf "{FACT} %s %s\\n" "$1" "$2"; }}',
@@ -105,7 +106,7 @@ def facts_of(output: str) -> dict[str, str]:
 
 
 def readings_of(lines: Sequence[str]) -> tuple[Reading, ...]:
-    """Return readings as a JOB_PROFILED event has them: ``question:column:value:low:high:runs``."""
+    """Return the readings of a JOB_PROFILED event: ``question:column:value:low:high:runs``."""
     return tuple(_reading(line) for line in lines)
 
 
@@ -117,17 +118,17 @@ def _reading(line: str) -> Reading:
 
 
 def profile_of(name: str, recipe: Recipe, parts: Sequence[Part]) -> ReferenceProfile:
-    """Return the profile made of what jobs found on one or more types; the complete one has sizes and neighbours.
+    """Return the profile built from jobs on one or more types; the whole part supplies sizes and interference.
 
-    Raises:
-        Unmeasurable: they found nothing of it, or not by its progress; the sentence ends with what they noted.
+    Raises Unmeasurable if they have no usable readings of progress; the message ends with their notes.
     """
-    told = [part for part in parts if part.measure == Measure.PROGRESS and part.readings]
-    main = next((part for part in told if part.whole), None)
+    measured = [part for part in parts if part.measure == Measure.PROGRESS and part.readings]
+    main = next((part for part in measured if part.whole), None)
     if main is None:
         notes = [note for part in parts for note in part.notes]
-        raise Unmeasurable("; ".join(notes) or "its loop told of too little progress")
-    cells = [*_cells(main), *(cell for part in told if part is not main for cell in _cells(part) if _on_type(cell))]
+        raise Unmeasurable("; ".join(notes) or "its loop reported too little progress")
+    others = (cell for part in measured if part is not main for cell in _cells(part))
+    cells = [*_cells(main), *(cell for cell in others if cell.question == "type")]
     return ReferenceProfile(
         profile=name,
         format=1,
@@ -135,19 +136,15 @@ def profile_of(name: str, recipe: Recipe, parts: Sequence[Part]) -> ReferencePro
         program=recipe.program or name,
         measure=Measure.PROGRESS,
         units=ProfileUnits(performance=f"{recipe.unit}/s"),
-        provenance=_provenance(recipe, main, sum(part.took_s for part in told)),
+        provenance=_provenance(recipe, main, sum(part.took_s for part in measured)),
         cells=cells_of_readings(cells),
-        use={part.column: part.use for part in told if part.use},
+        use={part.column: part.use for part in measured if part.use},
         notes=main.notes,
     )
 
 
-def _on_type(cell: Reading) -> bool:
-    return cell.question == "type"
-
-
 def _cells(part: Part) -> Iterator[Reading]:
-    """Yield the cells of a part, performance in units per second; whether it runs on one node was not measured."""
+    """Yield the cells of a part, performance in units per second. The trivial cell for one node is skipped."""
     for each in part.readings:
         if each.question in _PERFORMANCE:
             yield replace(each, value=each.value * TOTAL, low=each.low * TOTAL, high=each.high * TOTAL)

@@ -1,4 +1,4 @@
-"""How sure a few repeats make us: 95 % limits that one wild run cannot spoil, and when they are tight enough."""
+"""Confidence limits from few repeats, robust against single outliers, and when to stop repeating."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from dataclasses import dataclass
 RUNS_MIN = 3
 RUNS_MAX = 12
 ONE_RUN = 0.5
-"""Limits of a single run, as a fraction of it: nothing is known of its spread."""
-# Student's t, two-sided 95 %, for 1, 2, ... degrees of freedom; the last is used from there on (it errs to the wide).
+"""Half-width for a single run, as a fraction of its value, since its spread is unknown."""
+# Student's t, two-sided 95 %, for 1, 2, ... degrees of freedom; the last is used for more (slightly too wide).
 _T95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
-    """A value from ``runs`` repeats and its 95 % limits."""
+    """A value from ``runs`` repeats, with its 95 % limits."""
 
     value: float
     low: float
@@ -33,10 +33,9 @@ class Interval:
 def interval(values: Sequence[float]) -> Interval:
     """Return the trimmed mean of repeats and its limits (Tukey and McLaughlin 1963; Wilcox 2012, §4.3).
 
-    From five repeats on, the highest and the lowest fifth do not count for the value, and only as their nearest
-    neighbours for its limits, so that a burst of other work on a shared machine moves neither by much.
-
-    Raises ValueError without values.
+    From five repeats on, the highest and lowest fifth are excluded from the value and replaced by their nearest
+    neighbours for the limits, so a burst of other work on a shared machine moves neither by much. Raises ValueError
+    without values.
     """
     if not values:
         raise ValueError("no repeats, no interval")
@@ -54,7 +53,7 @@ def interval(values: Sequence[float]) -> Interval:
 
 
 def enough(values: Sequence[float], half_width_max: float) -> bool:
-    """Whether repeats may end: there are ``RUNS_MAX``, or ``RUNS_MIN`` with limits at most so far from the value."""
+    """Return whether to stop: after ``RUNS_MAX``, or after ``RUNS_MIN`` with limits at most this far from the value."""
     if len(values) < RUNS_MIN:
         return False
     return len(values) >= RUNS_MAX or interval(values).half_width <= half_width_max

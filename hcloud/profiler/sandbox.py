@@ -1,8 +1,8 @@
-"""Run a profiling copy so that nothing of it stays: files, sockets, processes (Paragon §2, Quasar §4.3).
+"""Run a profiling copy without leaving any traces: files, sockets, processes (Paragon §2, Quasar §4.3).
 
-The copy sees its work directory through an overlay whose upper layer is thrown away; the rest of its enclosure
-is the engine's: own process, mount, IPC and network namespaces, another user, no way to keys.
-What this machine cannot do is listed in ``CopyResult.lacks``, never left out silently.
+The copy sees its work directory through an overlay whose upper layer is discarded. The engine provides the rest of its
+isolation: its own process, mount, IPC and network namespaces, another user, no access to keys. What this machine cannot
+isolate is reported in ``CopyResult.lacks``, never silently ignored.
 """
 
 from __future__ import annotations
@@ -30,11 +30,13 @@ MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Copy:
-    """A program to run once without traces. ``workdir`` is never changed; ``max_s`` ends it for certain."""
+    """A program to run once without traces."""
 
     command: tuple[str, ...]
     workdir: Path
+    """Never modified."""
     max_s: float
+    """Hard limit on the run time."""
     vcpus: float = 1.0
     memory_mib: int = 512
     disk_mib: int = 1024
@@ -46,14 +48,13 @@ class Copy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyResult:
-    """How a copy ended and what it used. ``exit_code`` is 128 + signal for a killed one; ``missing``: no such command.
-
-    ``lacks`` names in whole sentences what could not be isolated or bounded here.
-    """
+    """How a copy ended and what it used."""
 
     exit_code: int
+    """128 + signal for a killed one."""
     timed_out: bool
     missing: bool
+    """The command does not exist."""
     duration_s: float
     cpu_s: float
     memory_mib_max: float
@@ -61,24 +62,26 @@ class CopyResult:
     stdout: bytes
     stderr: bytes
     lacks: tuple[str, ...]
+    """What could not be isolated or limited here, in whole sentences."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyUse:
-    """What a copy used so far (``cpu_s``, ``read_mib``, ``written_mib``), lacked (``waited_s``) and holds now."""
+    """What a copy has used so far, and what it holds now."""
 
     cpu_s: float
     waited_s: float
+    """Time its threads were runnable without a CPU."""
     memory_mib: float
+    """Memory held now."""
     read_mib: float
     written_mib: float
 
 
 def run_copy(copy: Copy, host: ProfilingHost) -> CopyResult:
-    """Run a copy to its end, or for ``max_s``; afterwards nothing of it is left.
+    """Run a copy to its end, or for at most ``max_s``; afterwards nothing of it is left.
 
-    Raises:
-        BadInput: the command is empty, the work directory is none, or a bound is not positive.
+    Raises BadInput if the command is empty, the work directory is not a directory, or a limit is not positive.
     """
     with live_copy(copy, host) as live:
         live.attend(copy.max_s)
@@ -87,7 +90,7 @@ def run_copy(copy: Copy, host: ProfilingHost) -> CopyResult:
 
 @contextmanager
 def live_copy(copy: Copy, host: ProfilingHost) -> Iterator[LiveCopy]:
-    """Run a copy while the block lasts; a block that lasts longer than ``max_s`` ends it.
+    """Run a copy while the block lasts; it is killed at the end of the block.
 
     Raises BadInput as ``run_copy`` does.
     """
@@ -99,7 +102,7 @@ def live_copy(copy: Copy, host: ProfilingHost) -> Iterator[LiveCopy]:
         view, lack, job = _view(copy.workdir, enclosure.workdir, folder, uid)
 
         def before() -> None:
-            """In the child: take the bounds while still allowed to, then see the work directory."""
+            # In the child: limits first, while it may still set them.
             _take_bounds(host, copy, group)
             view()
 
@@ -116,7 +119,7 @@ def _refuse_nonsense(copy: Copy) -> None:
     if not copy.command:
         raise BadInput("a profiling copy needs a command")
     if not copy.workdir.is_dir():
-        raise BadInput(f"{copy.workdir}: not a directory; a profiling copy runs on a view of its work directory")
+        raise BadInput(f"{copy.workdir}: not a directory; a profiling copy needs a work directory")
     for name in ("max_s", "vcpus", "memory_mib", "disk_mib", "pids"):
         if not getattr(copy, name) > 0:
             raise BadInput(f"{name} of a profiling copy is {getattr(copy, name)}; it must be more than 0")
@@ -124,27 +127,26 @@ def _refuse_nonsense(copy: Copy) -> None:
 
 def _lacks(copy: Copy, group: ControlGroup | None) -> Iterator[str]:
     if group is None:
-        yield "no writable control groups: memory is bounded per process by plain limits, CPU only by pinning"
+        yield "no writable control groups: memory is limited per process, CPU only by pinning"
     if copy.network:
-        yield "the copy was allowed the network: what it sends is not undone"
+        yield "the copy had network access: what it sent cannot be undone"
 
 
 def _user_for(workdir: Path) -> int:
-    """The owner of the work directory; for root's own, the user nobody: a copy never runs as root."""
+    """Return the owner of the work directory; for root's own, ``NOBODY_UID``, since a copy never runs as root."""
     if os.geteuid() != 0:
         return os.getuid()
     return workdir.stat().st_uid or NOBODY_UID
 
 
 def _view(workdir: Path, target: Path, folder: Path, uid: int) -> tuple[Callable[[], None], tuple[str, ...], Path]:
-    """Return what the child does to see the work directory, what is lacking about it, and where its writes appear."""
+    """Return what the child does to see the work directory, what could not be isolated, and where its writes appear."""
     upper, work = folder / "upper", folder / "work"
     for each in (upper, work):
         each.mkdir(mode=0o700)
         os.chown(each, uid, -1)
 
     def overlay() -> None:
-        """In the child: lay ``upper``, where writes go, over the real directory."""
         mount_overlay(workdir.resolve(), upper, work, target)
 
     owned = workdir.stat().st_uid == uid
@@ -156,10 +158,9 @@ def _view(workdir: Path, target: Path, folder: Path, uid: int) -> tuple[Callable
 
 
 def _copy_tree(source: Path, target: Path, uid: int) -> None:
-    """Copy plain files, directories and links; a socket or device is no input of a program."""
+    """Copy plain files, directories and links; sockets and devices are skipped."""
 
     def plain_only(directory: str, names: list[str]) -> set[str]:
-        """Return the names not to copy."""
         paths = {name: Path(directory, name) for name in names}
         return {name for name, path in paths.items() if not (path.is_symlink() or path.is_file() or path.is_dir())}
 
@@ -171,7 +172,7 @@ def _copy_tree(source: Path, target: Path, uid: int) -> None:
 
 
 def _take_bounds(host: ProfilingHost, copy: Copy, group: ControlGroup | None) -> None:
-    """In the child, before it turns into the sandbox."""
+    """Apply limits, in the child before its isolation."""
     if group is not None:
         group.enter()
     if copy.cpus:
@@ -184,9 +185,9 @@ def _take_bounds(host: ProfilingHost, copy: Copy, group: ControlGroup | None) ->
 
 
 class LiveCopy:
-    """A copy at work. Its user must ``attend`` it: output that is not read stops a program sooner or later.
+    """A running copy. Call ``attend`` regularly: output that is not collected eventually blocks the program.
 
-    ``job`` is where what it writes into its work directory appears; ``lacks`` as in ``Outcome``.
+    ``job``: directory in which its writes to the work directory appear; ``lacks``: as in :class:`CopyResult`.
     """
 
     def __init__(
@@ -198,7 +199,7 @@ class LiveCopy:
         log: Path,
         lacks: tuple[str, ...],
     ) -> None:
-        """Take a process that has been launched; ``lacks`` says what this machine could not isolate, in sentences."""
+        """Own a launched process; ``lacks``: what this machine could not isolate, in sentences."""
         self._host, self._launch, self._group, self._log = host, launch, group, log
         self._handle = os.pidfd_open(launch.pid)
         self._began = time.monotonic()
@@ -209,11 +210,11 @@ class LiveCopy:
 
     @property
     def bounded(self) -> bool:
-        """Whether it is in a control group of its own."""
+        """Whether it has its own control group."""
         return self._group is not None
 
     def attend(self, seconds: float, *also: int) -> list[int]:
-        """Copy its output for so long, until it has ended, or until descriptors ``also`` are readable: return those."""
+        """Collect its output for ``seconds``, until it ends, or until any of ``also`` are readable: return those."""
         deadline = time.monotonic() + seconds
         while not self.ended and not self._host.stopping() and (left_s := deadline - time.monotonic()) > 0:
             ready, _, _ = select.select([*self._launch.handles, self._handle, *also], [], [], min(TICK_S, left_s))
@@ -226,7 +227,7 @@ class LiveCopy:
         return []
 
     def use(self) -> CopyUse:
-        """Return what it used so far; of its group if that is accounted, else of its living processes."""
+        """Return what it has used so far: from its group if available, otherwise from its living processes."""
         grouped = self._group.usage() if self._group is not None else None
         tree = self._host.tree_usage(self.processes())
         return CopyUse(
@@ -239,12 +240,12 @@ class LiveCopy:
         )  # fmt: skip
 
     def cpu_s(self) -> float:
-        """Return the CPU time it used so far."""
+        """Return the CPU time it has used so far."""
         grouped = self._group.usage().cpu_s if self._group is not None else None
         return grouped if grouped is not None else self._host.tree_usage(self.processes()).cpu_s
 
     def output_mib(self) -> float:
-        """Return how much it has put out so far: its streams, and files in its work directory."""
+        """Return how much output it has produced so far: its streams, and files in its work directory."""
         total = sum(_end_of_stream(self._log, stream) for stream in ("stdout", "stderr"))
         for folder, _, names in os.walk(self.job):
             for name in names:
@@ -255,16 +256,16 @@ class LiveCopy:
         return total / MIB
 
     def pause(self) -> None:
-        """Stop it where it is: it holds what it has, and does nothing."""
-        for _ in range(2):  # one that was being forked during the first round
+        """Stop all its processes; they keep their memory."""
+        for _ in range(2):  # catches a process forked during the first round
             self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let it go on."""
+        """Continue all its processes."""
         self._signal(signal.SIGCONT)
 
     def end(self) -> CopyResult:
-        """End it if it has not ended by itself; nothing of it is left but what is returned, the same every time."""
+        """Kill it if it is still running and remove all of it; return the same result on every call."""
         if self._outcome is None:
             os.close(self._handle)
             self._kill()
@@ -292,7 +293,7 @@ class LiveCopy:
         )
 
     def processes(self) -> set[int]:
-        """Return the ids of the copy's processes, as this machine numbers them."""
+        """Return the ids of the copy's processes, in the host's numbering."""
         return {self.pid} | self._host.descendants(self.pid)
 
     def _signal(self, number: int) -> None:
@@ -301,7 +302,7 @@ class LiveCopy:
                 os.kill(pid, number)
 
     def _kill(self) -> None:
-        """Kill the whole tree. The first process is not collected yet, so its number is still its own."""
+        """Kill the whole tree. The first process has not been reaped yet, so its pid cannot have been reused."""
         own = self.processes()
         if self._group is not None:
             self._group.kill(lambda: None)
@@ -309,7 +310,7 @@ class LiveCopy:
 
 
 def _end_of_stream(log: Path, stream: str) -> int:
-    """Bytes written to a stream, those that were dropped included: segments are named by where they begin."""
+    """Return the bytes written to a stream, including dropped ones: segments are named by their start offset."""
     last = max(log.glob(f"{stream}.*"), default=None)
     return int(last.name.rpartition(".")[2]) + last.stat().st_size if last is not None else 0
 

@@ -1,6 +1,6 @@
-"""Directories that vanish with whoever made them: at the end of a block, or, after a kill -9, when the next is made.
+"""Temporary directories that are removed with their owner: at the end of a block, or after a kill -9 by the next owner.
 
-A directory is locked (flock) as long as its maker lives, so that another process can recognise what was left behind.
+A directory is locked (flock) as long as its owner lives, so that other processes can recognise leftovers.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from hcloud.core.clock import SystemClock, holds_within
 
 PREFIX = "hcloud-scratch-"
 YOUNG_S = 60.0
-"""A directory is not taken for a leftover before it is so old: its maker may not have locked it yet."""
+"""Minimum age of a leftover: a newer directory may not have been locked yet."""
 REMOVED_WITHIN_S = 1.0
-"""So long it is tried to remove a directory in which something is still made."""
+"""Time limit for removing a directory in which files are still being created."""
 
 
 @contextmanager
 def scratch(what: str, above: Path | None = None) -> Iterator[Path]:
-    """Make a directory below ``above`` (default: the place for temporary files); it is gone after the block.
+    """Create a directory below ``above`` (default: the system's temporary directory); it is removed after the block.
 
-    Only its owner may list it, everybody may pass through it.
+    Only its owner may list it; all users may traverse it.
     """
     if above is None:
         _sweep_once(Path(tempfile.gettempdir()))
@@ -43,7 +43,7 @@ def scratch(what: str, above: Path | None = None) -> Iterator[Path]:
 
 
 def sweep(above: Path, now: float) -> None:
-    """Remove directories of processes that have ended."""
+    """Remove directories of owners that no longer exist."""
     for folder in above.glob(f"{PREFIX}*"):
         try:
             state = folder.lstat()
@@ -55,7 +55,7 @@ def sweep(above: Path, now: float) -> None:
         try:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
             remove(folder)
-        except BlockingIOError:  # somebody works there
+        except BlockingIOError:  # still in use
             continue
         finally:
             os.close(held)
@@ -67,9 +67,9 @@ def _sweep_once(above: Path) -> None:
 
 
 def remove(folder: Path) -> None:
-    """Remove a directory, and in it what an overlay leaves without permissions. What cannot be removed stays.
+    """Remove a directory, including files an overlay leaves without permissions; failures are ignored.
 
-    A process that was killed may write until it is gone: what it made meanwhile is removed, too.
+    A killed process may write until it is gone, so removal is repeated for up to ``REMOVED_WITHIN_S``.
     """
     holds_within(lambda: _removed(folder), REMOVED_WITHIN_S, every_s=0.01)
 

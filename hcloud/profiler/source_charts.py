@@ -1,4 +1,4 @@
-"""A validation as files: one table as JSON, CSV and Markdown, and a picture drawn by hand (SVG, no library needed)."""
+"""A validation as files: one table as JSON, CSV and Markdown, and an SVG chart."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WORST = 3.0  # slowdown drawn in the darkest colour
 
 
 def row(each: SourceValidation) -> dict[str, Any]:
-    """Return one source as a flat row; slowdowns are at full intensity, pressure by intensity."""
+    """Return one source as a flat row: slowdowns at full intensity, pressure by intensity."""
     pressure = {f"pressure_{at}": round(each.pressure[at], 3) for at in INTENSITIES}
     slowdown = {f"slowdown_{victim}": round(by[100], 2) for victim, by in each.slowdown.items()}
     target = each.target_slowdown
@@ -36,7 +36,7 @@ def row(each: SourceValidation) -> dict[str, Any]:
 
 
 def document(validation: Validation) -> dict[str, Any]:
-    """Return everything that was found, for programs."""
+    """Return all results in machine-readable form."""
     return {
         "sources": [row(each) for each in validation.measured],
         "noise": {victim: round(value, 3) for victim, value in validation.noise.items()},
@@ -49,11 +49,11 @@ def document(validation: Validation) -> dict[str, Any]:
 
 
 def sentences(validation: Validation) -> Iterator[str]:
-    """Say what the numbers mean on this machine."""
+    """Yield sentences that interpret the results."""
     noise = ", ".join(f"{victim} {value:.0%}" for victim, value in validation.noise.items())
     yield f"Median of {validation.repeats} run(s) of {validation.victim_s:.2f} s. Noise of the victims alone: {noise}."
     for group in validation.indistinguishable:
-        yield f"Cannot be told apart here by these victims: {', '.join(group)}."
+        yield f"Indistinguishable by these victims on this machine: {', '.join(group)}."
     if validation.not_felt:
         yield f"Felt by no victim beyond its noise: {', '.join(validation.not_felt)}."
     odd = [f"{each.source.name} ({each.linearity})" for each in validation.measured if each.linearity != "linear"]
@@ -100,7 +100,7 @@ def _shown(value: object) -> str:
 
 
 def svg(validation: Validation) -> str:
-    """Draw slowdowns as a coloured matrix (rows: sources, columns: victims) and pressure over intensity beside it."""
+    """Return slowdowns as a coloured matrix (rows: sources, columns: victims), with pressure by intensity beside it."""
     kinds = list(validation.noise)
     width = LEFT + CELL_WIDTH * len(kinds) + PLOT_WIDTH + 40
     height = TOP + CELL_HEIGHT * len(validation.measured) + 16

@@ -1,8 +1,8 @@
-"""Sources of interference: programs that press on one shared resource each, at a chosen intensity (iBench, ch. 5).
+"""Sources of interference: programs that each press on one shared resource at a chosen intensity (iBench, ch. 5).
 
-The fifteen of iBench on ``stress-ng``, plus its variant of the sixth for the L2 cache. Intensity goes by the source's
-own option where it has a good one, else by the CPU quota of its control group, which keeps within 1 % of what is asked.
-Stopping and continuing a process instead overshoots, so without control groups such a source is only off or full.
+The fifteen of iBench on ``stress-ng``, plus its variant of the sixth for the L2 cache. Intensity is set by the source's
+own option if it has a suitable one, otherwise by the CPU quota of its control group, which is accurate to 1 %. Stopping
+and continuing a process instead overshoots, so without control groups such a source is only off or full.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ END_S = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InterferenceSource:
-    """One source. ``arguments`` of stress-ng may hold ``{mib}``: ``full_mib`` at intensity 100
-    (``dataclasses.replace`` sets what is full on another machine).
-
-    ``number`` is the paper's; ``cross_core``: measured to be felt from another core (else it must share the core, where
-    it takes time as any other program does); ``meter`` names the field of ``Used`` that shows how hard it presses.
-    """
+    """One source of interference."""
 
     number: str
+    """Number in the paper."""
     name: str
     resource: str
     arguments: str
+    """Arguments of stress-ng; may contain ``{mib}``, which is ``full_mib`` at intensity 100."""
     meter: str
+    """Field of :class:`Used` that measures its pressure."""
     cross_core: bool
+    """Whether it was measured to be felt from another core; otherwise it must share the core."""
     full_mib: int | None = None
+    """Amount at full intensity; ``dataclasses.replace`` sets another for smaller machines."""
 
     @property
     def tuned_by(self) -> str:
@@ -54,11 +54,11 @@ class InterferenceSource:
 
     @property
     def same_core(self) -> bool:
-        """Whether it must run on the core of what it is to disturb."""
+        """Whether it must run on the core of the program it is to disturb."""
         return not self.cross_core
 
     def command(self, intensity: float, directory: Path, max_s: float) -> list[str]:
-        """Return the argument list at an intensity of 0..100 %, ending by itself after ``max_s``."""
+        """Return the argument list at an intensity of 0..100 %; the process ends by itself after ``max_s``."""
         mib = max(1, round((self.full_mib or 0) * intensity / 100))
         own = self.arguments.format(mib=mib).split()
         program = stress_ng()
@@ -98,51 +98,56 @@ SOURCES: tuple[InterferenceSource, ...] = (
 
 
 def source_named(name: str) -> InterferenceSource:
-    """Return the source of that name. Raises NotFound."""
+    """Return the source of that name. Raises NotFound, listing the known names."""
     for source in SOURCES:
         if source.name == name:
             return source
-    raise NotFound(f"there is no source {name!r}; there are {', '.join(source.name for source in SOURCES)}")
+    raise NotFound(f"there is no source {name!r}; known sources are {', '.join(source.name for source in SOURCES)}")
 
 
 def stress_ng() -> str:
-    """Return where stress-ng is. Raises UnitRefused where it is not installed."""
+    """Return the path of stress-ng. Raises UnitRefused if it is not installed."""
     path = shutil.which("stress-ng")
     if path is None:
         raise UnitRefused(
-            "stress-ng is not installed, and sources of interference are made with it; install the package stress-ng"
+            "stress-ng is not installed, and sources of interference need it; install the package stress-ng"
         )
     return path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Used:
-    """What a running source took so far (``cpu_s``, ``written_mib``, ``network_mib``) and holds now (the others)."""
+    """What a running source has used so far, and holds now."""
 
     cpu_s: float
     memory_mib: float
+    """Memory held now."""
     held_mib: float
+    """Disk space held now."""
     written_mib: float
     network_mib: float
 
 
 class RunningSource:
-    """A source at work. ``tunable``: intensities between 0 and 100 can be had on this machine."""
+    """A running source."""
 
     def __init__(
         self, host: ProfilingHost, process: subprocess.Popen[bytes] | None, group: ControlGroup | None
     ) -> None:
-        """Take the process of the source (None: intensity 0) and its control group (None: there is none here)."""
+        """Own the source's process (None: intensity 0) and its control group (None: not available).
+
+        ``tunable``: whether intensities between 0 and 100 are available on this machine.
+        """
         self._host, self._process, self._group = host, process, group
         self.tunable = group is not None
 
     @property
     def running(self) -> bool:
-        """Whether it presses right now."""
+        """Whether its process is running."""
         return self._process is not None and self._process.poll() is None
 
     def used(self) -> Used:
-        """Read its meters. One that ended has used nothing any more."""
+        """Return its meters; those of an ended process are 0."""
         if self._process is None:
             return Used(cpu_s=0.0, memory_mib=0.0, held_mib=0.0, written_mib=0.0, network_mib=0.0)
         pids = {self._process.pid} | self._host.descendants(self._process.pid)
@@ -158,7 +163,7 @@ class RunningSource:
         )  # fmt: skip
 
     def stop(self) -> None:
-        """End it and everything it started: asked first, so that it tidies up, then killed."""
+        """Stop it and all its children: SIGTERM first, so that it cleans up, then SIGKILL."""
         if self._process is None:
             return
         below = self._host.descendants(self._process.pid)
@@ -187,12 +192,9 @@ def start(
 ) -> Iterator[RunningSource]:
     """Press on a resource at ``intensity`` (0..100 %) from these CPUs until the block ends, at most ``max_s``.
 
-    Files go below ``directory`` (else the usual place for temporary ones) and vanish. ``enter`` is called in the child,
-    to join namespaces. The load dies with the *thread* that started it.
-
-    Raises:
-        BadInput: intensity or CPUs are not to be had; the sentence says what can be.
-        UnitRefused: stress-ng is not installed.
+    Files are created below ``directory`` (default: the system's temporary directory) and removed. ``enter`` is called
+    in the child, to join namespaces. The source dies with the *thread* that started it. Raises BadInput for an
+    unavailable intensity or CPU, UnitRefused without stress-ng.
     """
     _refuse_nonsense(intensity, cpus, max_s)
     stress_ng()
@@ -227,22 +229,22 @@ def _refuse_untunable(source: InterferenceSource, intensity: float, group: Contr
     if group is None and source.full_mib is None and intensity not in (0, 100):
         raise BadInput(
             f"the intensity of {source.name} cannot be tuned here, without writable control groups; "
-            "only 0 and 100 % can be had"
+            "only 0 and 100 % are available"
         )
 
 
 def become_neighbour(
     host: ProfilingHost, group: ControlGroup | None, cpus: tuple[int, ...], enter: Callable[[], None] | None
 ) -> Callable[[], None]:
-    """Return what a child of this process does between fork and exec to become a load or a victim.
+    """Return a function that turns a forked child into a source or a victim before exec.
 
-    It dies with this process, is counted in ``group``, keeps to ``cpus``, gives way to everybody else, and goes where
-    ``enter`` leads it (namespaces).
+    The child dies with this process, joins ``group``, is pinned to ``cpus``, gets a lower priority, and calls ``enter``
+    (to join namespaces).
     """
     parent = os.getpid()
 
     def become() -> None:
-        """In the child; it ends at once where its parent died before the first line held."""
+        # Exits at once if the parent died before the first line took effect.
         host.die_with_parent()
         if os.getppid() != parent:
             os._exit(1)
@@ -279,7 +281,7 @@ def _begun(
 
 
 def _held_mib(pids: set[int]) -> float:
-    """Disk space held by open files that have no name any more, as stress-ng's are."""
+    """Return the disk space held by open files without a name, such as stress-ng's."""
     held: dict[tuple[int, int], int] = {}
     for pid in pids:
         for handle in _open_files(pid):
@@ -300,7 +302,7 @@ def _open_files(pid: int) -> list[str]:
 
 
 def _sent_mib(pid: int) -> float:
-    """What all interfaces of a process's network sent so far."""
+    """Return what all interfaces of a process's network namespace have sent so far."""
     try:
         lines = Path(f"/proc/{pid}/net/dev").read_text().splitlines()[2:]
     except OSError:

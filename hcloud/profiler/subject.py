@@ -1,4 +1,4 @@
-"""A program under measurement: at work in its sandbox, started again when it ends, its performance read in windows."""
+"""A program under measurement: run in its sandbox, restarted when it ends, its performance read in windows."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ READ_EVERY_S = 0.02
 WINDOW_S_MIN, WINDOW_S_MAX = 0.2, 2.0
 WINDOWS_PER_RUN = 8
 THROTTLED_WINDOW_S_MIN = 1.0
-"""A CPU quota gives its time out in turns of 0.1 s; under one that is not of whole CPUs a window must hold several."""
+"""A CPU quota is granted in periods of 0.1 s; with a fractional CPU limit a window must cover several."""
 PATIENCE = 8
-"""A window in which too little happens is prolonged up to so many times its length."""
+"""A window without enough changes is extended up to this many times its length."""
 UNSEEN_S_MAX = 0.25
-"""Between two looks no more than this counts as time in which something was to be seen (``Watched``)."""
+"""Maximum time between two polls that counts as observed (:class:`ObservedSpan`)."""
 SERVICE_PATIENCE_S = 20.0
 SERVICE_WINDOW_S_MIN = 0.9
 COPY_S_MAX = 86400.0
@@ -35,10 +35,7 @@ TAIL_PERCENTILE = 99.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """A program as the profiler runs it: many times, each time on a throw-away view of ``workdir``.
-
-    ``memory_mib`` and ``disk_mib`` bound each copy. A ``stateful`` one is measured only after ``warm_up_s``.
-    """
+    """A program as the profiler runs it: many times, each time on a throw-away view of ``workdir``."""
 
     name: str
     command: tuple[str, ...]
@@ -48,24 +45,27 @@ class Subject:
     progress: ProgressHook | None = None
     metrics: MetricsHook | None = None
     memory_mib: int = 512
+    """Memory limit of each copy."""
     disk_mib: int = 1024
+    """Disk limit of each copy."""
     stateful: bool = False
+    """Whether it is measured only after ``warm_up_s``."""
     warm_up_s: float = 0.0
 
 
 class ObservedSpan:
-    """Seconds in which a copy was looked at.
+    """Seconds in which a copy was observed.
 
-    Hosts take the CPU away from a whole instance for seconds: then neither the program nor the profiler runs, and that
-    this time has passed says nothing about the program.
+    Hosts sometimes take the CPU away from a whole instance for seconds. Then neither the program nor the profiler runs,
+    and that time must not count as time without progress.
     """
 
     def __init__(self, unseen_s_max: float = UNSEEN_S_MAX) -> None:
-        """Begin; ``unseen_s_max``: how much of the time since the last look counts (s)."""
+        """Start now; ``unseen_s_max``: how much of the time since the last poll counts (s)."""
         self._unseen_s_max, self._looked_at, self._seen_s = unseen_s_max, time.monotonic(), 0.0
 
     def look(self) -> float:
-        """Look once more; return how long it was looked at so far (s)."""
+        """Poll once more; return the observed time so far (s)."""
         now = time.monotonic()
         self._seen_s += min(now - self._looked_at, self._unseen_s_max)
         self._looked_at = now
@@ -73,13 +73,16 @@ class ObservedSpan:
 
 
 class Stage:
-    """Holds at most one copy of a subject at work. ``starts`` counts them; ``use`` is of the last whole window."""
+    """Runs at most one copy of a subject.
+
+    ``starts`` counts copies started; ``use`` is the resource use of the last complete window.
+    """
 
     def __init__(self, subject: Subject, host: ProfilingHost, *, run_s: float, deadline: float) -> None:
-        """Take a subject and the machine; ``run_s``: seconds of a look, ``deadline``: monotonic time of the end."""
+        """Prepare a stage; ``run_s``: seconds of a first run, ``deadline``: monotonic time of the end."""
         self.subject, self.host, self.run_s, self.deadline = subject, host, run_s, deadline
         self.window_s = min(WINDOW_S_MAX, max(WINDOW_S_MIN, run_s / WINDOWS_PER_RUN))
-        # Each reading of a hook is a process of its own: more of them would disturb what they read.
+        # Each reading of a hook is a process of its own; more of them would disturb the measurement.
         self._service_window_s = max(SERVICE_WINDOW_S_MIN, self.window_s)
         self.cpus = tuple(sorted(os.sched_getaffinity(0)))
         self.starts = 0
@@ -96,15 +99,15 @@ class Stage:
 
     # ------------------------------------------------------------------------------------------------------ the copy
     def left_s(self) -> float:
-        """Return how long anything may still take."""
+        """Return the time left until the deadline, in seconds."""
         return self.deadline - time.monotonic()
 
     def cpus_of(self, vcpus: float) -> tuple[int, ...]:
-        """Return the CPUs that a copy of this size is pinned to: the first of those this instance has."""
+        """Return the CPUs that a copy of this size is pinned to: the first ones of this instance."""
         return self.cpus[: max(1, math.ceil(vcpus - 1e-9))]
 
     def play(self, vcpus: float) -> LiveCopy:
-        """Return the copy at work at this size, starting it where there is none. Raises Unmeasurable."""
+        """Return the running copy of this size, starting one if needed. Raises Unmeasurable."""
         if self._live is None or vcpus != self._vcpus:
             self.clear()
             self._live = self._begun(vcpus)
@@ -113,14 +116,14 @@ class Stage:
         return self._live
 
     def clear(self) -> None:
-        """End the copy at work, if there is one."""
+        """Stop the running copy, if any."""
         self._live = None
         self._reader = None
         self._stack.close()
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Hold the copy at work where it is while a block lasts."""
+        """Pause the running copy while a block lasts."""
         live = self._live
         if live is None or live.ended:
             yield
@@ -159,10 +162,10 @@ class Stage:
         return live
 
     def attend(self, seconds: float, *also: int) -> list[int]:
-        """Let time pass while the copy at work is served; one that ended well is started again.
+        """Let time pass while serving the running copy; one that ended successfully is restarted.
 
-        Returns which of the descriptors ``also`` became readable. Raises Unmeasurable: the copy failed, or the time
-        for all of it is over.
+        Returns which of the descriptors ``also`` became readable. Raises Unmeasurable if the copy failed, or the time
+        is over.
         """
         until = time.monotonic() + seconds
         while (left_s := until - time.monotonic()) > 0:
@@ -175,7 +178,7 @@ class Stage:
         return []
 
     def watch(self, seconds: float, *also: int) -> list[int]:
-        """Let time pass as ``attend`` does, but no longer than the copy at work takes to end."""
+        """Let time pass as ``attend`` does, but return when the copy ends."""
         if self.host.stopping():
             raise Unmeasurable("it was asked to end before this was measured")
         if self.left_s() <= 0:
@@ -194,7 +197,7 @@ class Stage:
                 return
 
     def ended_well(self) -> CopyResult:
-        """Take down the copy that ended by itself. Raises Unmeasurable: it failed."""
+        """Remove the copy that ended by itself and return its result. Raises Unmeasurable if it failed."""
         assert self._live is not None
         outcome = self._live.end()
         self.clear()
@@ -204,20 +207,20 @@ class Stage:
             raise Unmeasurable(f"it used more than its {self.subject.memory_mib} MiB of memory")
         if outcome.exit_code != 0:
             last = outcome.stderr.decode(errors="replace").strip().rpartition("\n")[2][:200]
-            said = f": {last}" if last else ""
-            raise Unmeasurable(f"it ended with code {outcome.exit_code} after {outcome.duration_s:.2f} s{said}")
+            output = f": {last}" if last else ""
+            raise Unmeasurable(f"it ended with code {outcome.exit_code} after {outcome.duration_s:.2f} s{output}")
         return outcome
 
     # ------------------------------------------------------------------------------------------------------- counters
     def progress(self) -> float | None:
-        """Return how far the copy at work is (0..1); None: it says nothing readable."""
+        """Return the progress of the running copy (0..1); None if it is not readable."""
         hook = self.subject.progress
         if hook is None or self._live is None:
             return None
         return self.host.last_progress(self._live.job, hook.file, hook.total)
 
     def served(self) -> tuple[float, float | None, float] | None:
-        """Return the last reading of a service: requests per second, tail latency (ms), and since when it holds."""
+        """Return the last reading of a service: requests per second, tail latency (ms), and its start time."""
         if self._reader is None or not self._reader.latest.get("requests_per_s"):
             return None
         latency = {float(name): ms for name, ms in self._reader.latest["latency_ms"].items() if ms > 0}
@@ -243,7 +246,7 @@ class Stage:
                 return self._window(vcpus, lambda: self.play(vcpus).cpu_s())
 
     def whole_run(self, vcpus: float) -> float:
-        """Run a fresh copy to its end; return its seconds. Raises Unmeasurable: it failed, or outlasts the time."""
+        """Run a new copy to its end; return its seconds. Raises Unmeasurable if it failed, or the time is over."""
         self.clear()
         live = self.play(vcpus)
         began, last = time.monotonic(), live.use()
@@ -258,7 +261,7 @@ class Stage:
         return max(time.monotonic() - began, 1e-3) if outcome.duration_s <= 0 else took
 
     def _window(self, vcpus: float, read: Callable[[], float | None]) -> float:
-        """Rate of a counter from its first change within the window to its last: how coarse it is does not matter."""
+        """Return a counter's rate from its first change in the window to its last, independent of its granularity."""
         live = self.play(vcpus)
         began, first_use, starts, watched = time.monotonic(), live.use(), self.starts, ObservedSpan()
         window_s = self.window_s if vcpus == round(vcpus) else max(self.window_s, THROTTLED_WINDOW_S_MIN)
@@ -268,7 +271,7 @@ class Stage:
             (first is None or first == last) and spent_s < PATIENCE * self.window_s
         ):
             self.attend(READ_EVERY_S)
-            if self.starts != starts:  # the work was done, and begun anew
+            if self.starts != starts:  # the copy ended and was restarted
                 live = self.play(vcpus)
                 began, first_use, starts, first, watched = (
                     time.monotonic(),
@@ -284,12 +287,12 @@ class Stage:
                 seen = (time.monotonic(), value)
                 first, last = first or seen, seen
         if first is None or last[0] <= first[0]:
-            raise Unmeasurable(f"nothing of it could be seen to go on for {PATIENCE * self.window_s:.1f} s")
+            raise Unmeasurable(f"no progress of it was observed for {PATIENCE * self.window_s:.1f} s")
         self._note_use(live, first_use, began, vcpus)
         return (last[1] - first[1]) / (last[0] - first[0])
 
     def _counted_window(self, vcpus: float) -> float:
-        """Instructions per second; a window in which the work was begun anew is counted from there."""
+        """Return instructions per second; a window in which the copy was restarted is repeated."""
         for _ in range(PATIENCE):
             live = self.play(vcpus)
             began, first_use, starts = time.monotonic(), live.use(), self.starts
@@ -307,10 +310,10 @@ class Stage:
         self.use = (busy, now.memory_mib, *moved)
 
     def _service_window(self, vcpus: float) -> float:
-        """Requests per second, or what is left of them at the latency of the first window, whichever is less.
+        """Return requests per second, scaled down if latency exceeds that of the first window.
 
-        Under a load that waits for its answers the rate falls as latency grows; under one that does not, only latency
-        shows. The worse of the two relative losses is right for both.
+        With a closed-loop load the rate falls as latency grows; with an open-loop load only latency changes. The worse
+        of the two relative losses is right for both.
         """
         live = self.play(vcpus)
         began, first_use = time.monotonic(), live.use()
@@ -325,7 +328,7 @@ class Stage:
                 read_at = reading[2]
                 values.append(self._service_value(reading[0], reading[1]))
         if not values:
-            raise Unmeasurable("its metrics hook told of no requests served")
+            raise Unmeasurable("its metrics hook reported no requests served")
         self._note_use(self.play(vcpus), first_use, began, vcpus)
         return sum(values) / len(values)
 
@@ -338,11 +341,11 @@ class Stage:
 
 
 def busy_alone(cpu_s: float, waited_s: float, took_s: float, vcpus: float) -> float:
-    """Return the CPUs it would have kept busy on an otherwise idle machine: what it got, in the time it
-    did not wait for a CPU. Never more than its ``vcpus``, never less than what it got; a part of a CPU is a limit that
-    makes it wait by itself, so there it is what it got.
+    """Return the CPUs it would have kept busy on an otherwise idle machine: CPU time divided by time not spent waiting.
 
-    Where several threads wait, each waits its part: on average ``(cpu_s + waited_s) / took_s`` of them wanted to run.
+    At most ``vcpus``, at least what it got. With a fractional limit it also waits for its own quota, so what it got is
+    returned. If several threads wait, ``(cpu_s + waited_s) / took_s`` of them wanted to run on average, and each waits
+    its share.
     """
     got = max(0.0, cpu_s) / took_s
     waited_s = max(0.0, waited_s)

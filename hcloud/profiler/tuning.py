@@ -1,7 +1,7 @@
-"""At which intensity of a source performance falls by 5 %, from as few measured intensities as will do.
+"""Find the intensity of a source at which performance falls by 5 %, with as few measurements as possible.
 
-Effects of iBench's sources are about linear in intensity (Dissertation §5.3), so the loss at full intensity brackets
-the point, the line through it gives the next measurement, and interpolation between the two neighbours gives it.
+Effects of iBench's sources are about linear in intensity (Dissertation §5.3). The loss at full intensity brackets the
+point, the line through it gives the next intensity, and interpolation between the two neighbours gives the result.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from hcloud.profiler.repeats import Interval
 
 LOSS = 0.05
-"""Quality of service is kept up to here (Paragon §2.2)."""
+"""Loss up to which quality of service counts as kept (Paragon §2.2)."""
 FULL = 100.0
 INTENSITY_MIN = 2.0
 POINTS_MAX = 4
@@ -21,14 +21,14 @@ NEAR = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loss:
-    """Performance lost at an intensity (0..100), as a fraction of that alone; negative where noise says so."""
+    """Performance lost at an intensity (0..100), as a fraction of isolated performance; noise may make it negative."""
 
     intensity: float
     loss: Interval
 
 
 def next_intensity(points: Sequence[Loss], highest: float) -> float | None:
-    """Return where to measure next, up to ``highest``; None when more points would not help."""
+    """Return the next intensity to measure, up to ``highest``; None when more points would not help."""
     if not points:
         return highest
     if len(points) >= POINTS_MAX or max(point.loss.high for point in points) < LOSS:
@@ -40,7 +40,7 @@ def next_intensity(points: Sequence[Loss], highest: float) -> float | None:
 
 
 def tolerated(points: Sequence[Loss]) -> Interval:
-    """Return the intensity at which 5 % are lost, 100 if never, and its limits. Raises ValueError without points."""
+    """Return the intensity at which 5 % is lost, 100 if never, with its limits. Raises ValueError without points."""
     runs = sum(point.loss.runs for point in points)
     value, low, high = (
         crossing([(point.intensity, getattr(point.loss, edge)) for point in points])
@@ -50,10 +50,10 @@ def tolerated(points: Sequence[Loss]) -> Interval:
 
 
 def crossing(curve: Sequence[tuple[float, float]], loss: float = LOSS) -> float:
-    """Return the intensity at which a curve of (intensity, loss) reaches ``loss``, 0..100.
+    """Return the intensity (0..100) at which a curve of (intensity, loss) reaches ``loss``.
 
-    The curve begins at no loss without a source, never falls (it is made so: more pressure does no good), is straight
-    between points, and goes on behind the last one as straight as from the beginning to there.
+    The curve starts at (0, 0), is made non-decreasing (more pressure never helps), is linear between points, and
+    continues after the last one along the line from the origin.
     """
     before_x = before_y = 0.0
     for x, measured in sorted(curve):

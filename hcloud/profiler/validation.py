@@ -1,7 +1,7 @@
-"""Measure here what iBench claims of its sources (Dissertation §5.3): linear pressure, felt, little spill-over.
+"""Check iBench's claims about its sources here (Dissertation §5.3): linear pressure, felt, little spill-over.
 
-Every victim runs alone before and after it runs beside a source, so that slow drifts of a shared machine cancel; of
-several repeats the median counts. Verdicts are bands, not digits: where noise decides, they say so.
+Every victim runs alone before and after it runs next to a source, so that slow drifts of a shared machine cancel out.
+The median of the repeats counts. Results are coarse classes, and say so where noise decides.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from pathlib import Path
 from hcloud.profiler import victims
 from hcloud.profiler.host import ControlGroup, ProfilingHost
 from hcloud.profiler.namespaces import loopback_network
-from hcloud.profiler.probe import TARGETS, ask, victim
+from hcloud.profiler.probe import TARGETS, query, victim
 from hcloud.profiler.sources import InterferenceSource, RunningSource, start
 
 INTENSITIES = (25, 50, 100)
 SETTLE_S, PRESSURE_S, LOAD_CHANGE_S = 0.2, 0.4, 0.3
 VICTIM_S_MIN = 0.05
-ALIKE = 0.15  # two slowdowns closer than this are not told apart
+ALIKE = 0.15  # slowdowns closer than this are indistinguishable
 FELT = 1.15
-STARVED_CPUS = 0.75  # below this at full intensity, others took the CPU
-BUSY_LOAD = 0.5  # runnable processes of others before we began
+STARVED_CPUS = 0.75  # below this at full intensity, other work used the CPU
+BUSY_LOAD = 0.5  # runnable processes of other work before the start
 METER_UNITS = {
     "cpu_s": "CPUs",
     "memory_mib": "MiB",
@@ -41,16 +41,18 @@ _HOLDINGS = ("memory_mib", "held_mib")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceValidation:
-    """One source here. ``pressure``: meter reading by intensity; ``slowdown``: by victim, then intensity (1 = none)."""
+    """The results for one source."""
 
     source: InterferenceSource
     shares_core: bool
     pressure: Mapping[int, float]
+    """Meter reading by intensity."""
     slowdown: Mapping[str, Mapping[int, float]]
+    """By victim, then by intensity (1: none)."""
 
     @property
     def linearity(self) -> str:
-        """Judge how pressure follows intensity: linear, rising, saturates, unclear, or starved (of CPU, by others)."""
+        """How pressure follows intensity: linear, rising, saturates, unclear, or starved (of CPU by other work)."""
         full = self.pressure[100]
         if full <= 0:
             return "unclear"
@@ -65,7 +67,7 @@ class SourceValidation:
 
     @property
     def target_slowdown(self) -> float | None:
-        """Slowdown at full intensity of the victim that uses its resource; None: no victim here does."""
+        """Slowdown at full intensity of the victim that uses its resource; None if there is no such victim here."""
         by = self.slowdown.get(TARGETS.get(self.source.name, ""))
         return by[100] if by else None
 
@@ -78,13 +80,15 @@ class SourceValidation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Validation:
-    """All sources measured; ``noise`` is each victim's typical departure between two runs alone, as a fraction."""
+    """The results for all sources."""
 
     measured: tuple[SourceValidation, ...]
     noise: Mapping[str, float]
+    """By victim, the median difference between two isolated runs, as a fraction."""
     repeats: int
     victim_s: float
     lacks: tuple[str, ...]
+    """What could not be measured here, in sentences."""
 
     @property
     def not_felt(self) -> tuple[str, ...]:
@@ -96,7 +100,7 @@ class Validation:
 
     @property
     def indistinguishable(self) -> tuple[tuple[str, ...], ...]:
-        """Groups of sources with effects on every victim that agree within 15 % or twice the noise."""
+        """Groups of sources that affect every victim alike, within 15 % or twice the noise."""
         groups: list[list[SourceValidation]] = []
         for each in self.measured:
             home = next((group for group in groups if all(self._alike(each, other) for other in group)), None)
@@ -115,7 +119,7 @@ class Validation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Bench:
-    """The victims, started and waiting, and where sources are to run beside them."""
+    """The running victims, and where sources run."""
 
     cpu: int
     other_cpu: int
@@ -127,11 +131,11 @@ class _Bench:
     host: ProfilingHost
 
     def rates(self) -> dict[str, float]:
-        """Run each victim once, one after the other; operations per second."""
+        """Run each victim once, one after the other; return operations per second."""
         return {kind: self._rate(kind, process) for kind, process in self.running.items()}
 
     def _rate(self, kind: str, process: subprocess.Popen[str]) -> float:
-        return float(ask(kind, process, f"{self.victim_s:.3f}\n"))
+        return float(query(kind, process, f"{self.victim_s:.3f}\n"))
 
 
 @contextmanager
@@ -172,9 +176,9 @@ def validate(
     host: ProfilingHost,
     advance: Callable[[str], None],
 ) -> Validation:
-    """Measure sources within about ``seconds`` in all; ``advance`` is called at the start of each source.
+    """Measure sources within about ``seconds`` in total; ``advance`` receives the name of each source as it begins.
 
-    Raises UnitRefused where stress-ng is not installed or a victim cannot run.
+    Raises UnitRefused if stress-ng is not installed or a victim cannot run.
     """
     share_s = seconds / steps(sources, repeats) - len(INTENSITIES) * (SETTLE_S + PRESSURE_S + LOAD_CHANGE_S)
     victim_s = max(VICTIM_S_MIN, share_s / ((len(INTENSITIES) + 2) * len(victims.KINDS)))
@@ -192,7 +196,7 @@ def validate(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Trial:
-    """One source, once: pressure and slowdown by intensity, and how far the two runs alone lie apart."""
+    """One measurement of a source: pressure and slowdown by intensity, and the difference of the two isolated runs."""
 
     source: InterferenceSource
     pressure: Mapping[int, float]
@@ -227,7 +231,7 @@ def _trial(bench: _Bench, source: InterferenceSource) -> _Trial:
 def _beside(bench: _Bench, source: InterferenceSource, intensity: int) -> tuple[float, dict[str, float]]:
     cpu = bench.other_cpu if source.cross_core else bench.cpu
     most_s = 10 + len(victims.KINDS) * (bench.victim_s + 1)
-    # Only a tunable machine can give what lies between off and full; elsewhere the ends are measured at every step.
+    # Without control groups only full intensity is available, so it is measured at every step.
     reachable = intensity if bench.group is not None or source.full_mib is not None else 100
     with start(
         source, reachable, (cpu,), host=bench.host, max_s=most_s, directory=bench.directory, enter=bench.enter_network
@@ -237,7 +241,7 @@ def _beside(bench: _Bench, source: InterferenceSource, intensity: int) -> tuple[
 
 
 def _pressure(load: RunningSource, source: InterferenceSource) -> float:
-    """Read a source's meter: a rate over a short span, or the most it held within it."""
+    """Return a source's meter: a rate over a short period, or the maximum held in it."""
     first, began = getattr(load.used(), source.meter), time.monotonic()
     if source.meter not in _HOLDINGS:
         time.sleep(PRESSURE_S)
@@ -268,6 +272,6 @@ def _lacks(bench: _Bench, busy: float) -> Iterator[str]:
     if bench.group is None:
         yield "no writable control groups: CPU quotas cannot be set, so most sources were measured at full only"
     if bench.enter_network is None:
-        yield "network namespaces are refused here: nothing was measured over the network"
+        yield "network namespaces are not permitted here: the network was not measured"
     if bench.cpu == bench.other_cpu:
-        yield "there is one CPU only: every source shares it with its victim"
+        yield "there is only one CPU: every source shares it with its victim"

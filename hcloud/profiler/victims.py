@@ -1,7 +1,7 @@
-"""Small programs that feel pressure on one resource each: ``victims.py KIND`` reads seconds, prints rates.
+"""Small programs that each feel pressure on one resource: ``victims.py KIND`` reads seconds, prints rates.
 
-A program of its own, with the standard library only, so that it can be moved into groups and namespaces before it runs.
-Files go into its directory, and have no name.
+A stand-alone program using only the standard library, so that it can be moved into groups and namespaces before it
+runs. Its files are created unlinked in its directory.
 """
 
 from __future__ import annotations
@@ -28,14 +28,13 @@ def memory() -> Callable[[], object]:
     source[:: mmap.PAGESIZE] = bytes(len(source[:: mmap.PAGESIZE]))
 
     def copy() -> None:
-        """Move STREAM_BYTES once."""
         target[:] = source
 
     return copy
 
 
 def disk() -> Callable[[], object]:
-    """Write one block past the page cache, where the file system can; else synchronously."""
+    """Write one block with direct I/O if the file system supports it, otherwise synchronously."""
     try:
         handle = os.open("victim", os.O_RDWR | os.O_CREAT | os.O_DIRECT, 0o600)
     except OSError:
@@ -53,7 +52,6 @@ def network() -> Callable[[], object]:
     message, room = bytes(16 << 10), bytearray(16 << 10)
 
     def exchange() -> None:
-        """Send one block, and read all of it."""
         near.sendall(message)
         left = len(message)
         while left:

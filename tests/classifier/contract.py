@@ -1,4 +1,4 @@
-"""What every estimator promises, whatever it believes; and what those promise that can learn interactions."""
+"""The contract of every estimator, and the additional contract of those that can learn interactions."""
 
 import math
 from dataclasses import replace
@@ -13,7 +13,7 @@ from tests.classifier.matrices import checkerboard, observed, rank_one, rows, sy
 
 
 def is_sound(found: Completion, known: MeasuredRows) -> None:
-    """Finite everywhere, positive where it must be, and what was measured is what it says."""
+    """Assert that all values are finite, deviations positive, and measured cells unchanged."""
     low, high = found.interval()
     assert found.columns == known.columns
     for each in (found.mean, found.sd, found.values, low, high):
@@ -24,7 +24,7 @@ def is_sound(found: Completion, known: MeasuredRows) -> None:
 
 
 class EstimatorContract:
-    """Subclass and set ``estimator``."""
+    """The estimator contract. Subclasses set ``estimator``."""
 
     estimator: Estimator
     scale = Scale.RATIO
@@ -118,7 +118,7 @@ class EstimatorContract:
 
 
 class ScalesWithTheRow:
-    """Estimators that know nothing of an application's overall scale answer in proportion to what was observed."""
+    """Contract of scale-free estimators: results are proportional to the observations."""
 
     estimator: Estimator
 
@@ -134,7 +134,7 @@ class ScalesWithTheRow:
 
 
 class LearnsInteractions:
-    """Estimators that see more than a row effect and a column effect."""
+    """Contract of estimators that model more than a row effect and a column effect."""
 
     estimator: Estimator
 

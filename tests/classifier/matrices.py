@@ -1,4 +1,4 @@
-"""Made-up rows whose answer is known."""
+"""Synthetic rows with known answers."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""A program is recognised whatever it works on, and what is measured of it becomes knowledge."""
+"""Identification of programs by command, and learning from their measurements."""
 
 import math
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Beliefs are made once per application and change, whatever is asked how often."""
+"""The belief store classifies each application once per change, however often it is queried."""
 
 import math
 from dataclasses import dataclass, field, replace
@@ -18,7 +18,7 @@ from hcloud.core.estimates import Application, Measure
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counting(Classifier):
-    """The classifier as it is; remembers how often it was fitted, and to how many."""
+    """A classifier that counts its fits and their rows."""
 
     fits: list[int] = field(default_factory=list)
 

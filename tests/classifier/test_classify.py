@@ -19,7 +19,7 @@ SOURCES = ("cpu", "l3", "disk", "net")
 
 
 def application(name: str, *, parallel: float, disk: float, scale: float) -> MeasuredApplication:
-    """An application that gains from larger machines and more nodes as far as it is parallel, and presses the disk."""
+    """An application with a given parallel share that presses on the disk."""
     size = {"small": 1.0, "medium": 2.0, "large": 4.0}
     speed = {each: scale * of ** (1.2 * parallel - 0.1) for each, of in size.items()}
     return MeasuredApplication(
@@ -127,7 +127,7 @@ def test_an_empty_library_answers_from_what_was_observed() -> None:
     found = classify(Library(), part(TRUTH, type=("small",), caused=("cpu",)))
     assert found.by_type["small"].value == pytest.approx(TRUTH.cells[Question.TYPE]["small"])
     assert found.by_step == {} and found.by_nodes == {}
-    assert any("scale" in note or "step: neither measured nor known" in note for note in found.notes)
+    assert any("scale" in note or "step: not measured, and no known" in note for note in found.notes)
     nothing = classify(Library(), MeasuredApplication(name="x"))
     assert nothing.quality_target == Estimate(value=0.5, low=0.0, high=1.0)
     assert all(map(math.isfinite, numbers(nothing)))
@@ -144,7 +144,7 @@ def test_an_unusable_value_is_left_out_and_named(bad: float) -> None:
 
 def test_a_type_nobody_knows_is_answered_widely() -> None:
     found = FITTED.classify(MeasuredApplication(name="x", cells={Question.TYPE: {"huge": 8.0}}))
-    assert any("nobody was measured at huge before" in note for note in found.notes)
+    assert any("first measurement at huge" in note for note in found.notes)
     assert found.by_type["huge"].observed
     known = FITTED.classify(MeasuredApplication(name="x", cells={Question.TYPE: {"small": 8.0}}))
     assert (

@@ -58,7 +58,7 @@ def test_pq_sgd_is_unsure_but_finite_where_nothing_at_all_is_known() -> None:
 
 
 def test_pq_sgd_descends_over_known_entries_only() -> None:
-    """Refilling an unknown cell must not change what is fitted: cells marked unknown carry no weight."""
+    """Unknown cells carry no weight: refilling one does not change the fit."""
     known = synthetic(7, 12, missing=0.4)
     method = PqSgd(rank=4, rate=0.1, penalty=0.0, sweeps_max=2000, tolerance=1e-6)
     found = method.reconstruct(known.values)
@@ -104,7 +104,7 @@ def test_a_resource_that_hardly_any_program_uses_stays_narrow_beside_one_that_so
 
 
 def test_resource_use_tells_apart_what_observed_cells_cannot() -> None:
-    """Half of the applications wait for their disk, which shows on c3 only, and in nothing else but their use."""
+    """Half of the applications are bound by their disk, which shows only in c3 and in their resource use."""
     rng = np.random.default_rng(0)
     waits = np.arange(40) % 2 == 0
     values = rng.normal(size=(40, 1)) + 0.02 * rng.normal(size=(40, 4))

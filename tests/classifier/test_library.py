@@ -1,4 +1,4 @@
-"""What runs teach: cells fed back, rows updated, drift noticed but not imagined."""
+"""Feedback from runs: cells and rows are updated, and drift is detected without false alarms."""
 
 import math
 

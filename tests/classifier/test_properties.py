@@ -19,7 +19,7 @@ EXACT = GaussianFoldIn(tail=None)
 
 @dataclass(frozen=True)
 class Spoiled:
-    """An estimator with a fault planted into its answers; ``fault(completion, rows) -> completion``."""
+    """An estimator with a seeded fault in its results; ``fault(completion, rows) -> completion``."""
 
     base: Estimator
     fault: Callable[[Completion, MeasuredRows], Completion]
@@ -51,7 +51,7 @@ def row_order_does_not_matter(estimator: Estimator, seed: int) -> None:
 
 
 def scaling_a_known_row_changes_nothing(estimator: Estimator, seed: int) -> None:
-    """A row's overall scale is unknown anyway: the same program ten times longer teaches the same."""
+    """A row's overall scale is unknown: a program ten times as slow gives the same fit."""
     known = synthetic(seed, 15)
     values = known.values.copy()
     values[seed % 15] += 2.3
@@ -85,7 +85,7 @@ def rank_one_is_exact(estimator: Estimator, seed: int) -> None:
 
 
 def intervals_are_honest(estimator: Estimator, seed: int) -> None:
-    """80 % intervals of applications never seen hold the truth in 70 to 90 % of cells."""
+    """80 % intervals of unseen applications cover the true value in 70 to 90 % of cells."""
     fitted = estimator.fit(synthetic(seed, 60))
     fresh = synthetic(seed + 1, 60)
     hits = []

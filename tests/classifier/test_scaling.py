@@ -1,4 +1,4 @@
-"""Scale-out curves: node counts measured, node counts never measured, and Ernest's fit."""
+"""Scale-out curves: measured and unmeasured node counts, and Ernest's fit."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Which sources a job is profiled beside: those that leave least doubt, of those that can be had and that count."""
+"""Selection of the interference sources to profile with: those that minimise the remaining uncertainty."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,7 +20,7 @@ USUAL = ("llc-capacity", "memory-bandwidth")
 
 
 def library(programs: int, seed: int = 0) -> Library:
-    """Programs whose pressures all follow from how much they write and how much memory they hold."""
+    """Programs with pressures determined by how much they write and how much memory they hold."""
     rng, known = np.random.default_rng(seed), {}
     for number in range(programs):
         disk, memory = rng.uniform(10, 90, 2)
@@ -42,7 +42,7 @@ def test_one_source_of_each_kind_is_chosen_and_it_is_said_what_that_leaves() -> 
     found = choose_sources(prior_of(library(12)))
     disk, memory = {"storage-bandwidth", "storage-capacity", "network-bandwidth"}, {"memory-capacity", "llc-bandwidth"}
     assert len(disk & set(found.sources)) == len(memory & set(found.sources)) == 1
-    assert found.why.startswith("after which the 7 that count are known to ")
+    assert found.why.startswith("leaving ")
     assert choose_sources(prior_of(Library(known=dict(reversed(library(12).known.items()))))) == found
 
 
@@ -50,7 +50,7 @@ def test_usual_pair_is_asked_while_little_is_known() -> None:
     for known in (Library(), library(4)):
         assert prior_of(known) is None
     assert choose_sources(None).sources == USUAL
-    assert "the usual ones, as fewer than 5 programs" in choose_sources(None).why
+    assert "the defaults: fewer than 5 programs" in choose_sources(None).why
     assert choose_sources(None, left_out={"llc-capacity"}).sources == ("memory-bandwidth", "storage-bandwidth")
 
 
@@ -88,7 +88,7 @@ Choose = Callable[..., Pressing]
 
 
 def left_by(prior: SourcePrior, pair: tuple[str, ...]) -> float:
-    """The mean deviation left, by regression of each source on the pair, as a text book has it."""
+    """The remaining mean deviation, by textbook regression of each source on the pair."""
     index, total = [prior.sources.index(each) for each in pair], 0.0
     for covariance in prior.covariances:
         own = covariance[np.ix_(index, index)] + 0.02**2 * np.eye(len(index))
@@ -99,7 +99,7 @@ def left_by(prior: SourcePrior, pair: tuple[str, ...]) -> float:
 
 
 def least_is_left_of_what_can_be_had(choose: Choose, prior: SourcePrior, left_out: set[str]) -> None:
-    """Two that can be pressed, and no other two leave clearly less."""
+    """Assert that both sources are available, and no other pair leaves clearly less uncertainty."""
     found = choose(prior, left_out=left_out).sources
     free = [source for source in prior.sources if source not in left_out]
     assert len(set(found)) == min(2, len(free)) and set(found) <= set(free), found
@@ -108,25 +108,25 @@ def least_is_left_of_what_can_be_had(choose: Choose, prior: SourcePrior, left_ou
 
 
 def always_the_usual(prior: SourcePrior, *, left_out: set[str]) -> Pressing:
-    """Seeded fault: asks the same two of everybody."""
+    """Seeded fault: always chooses the same two."""
     return Pressing(sources=USUAL, why="")
 
 
 def most_varied(prior: SourcePrior, *, left_out: set[str]) -> Pressing:
-    """Seeded fault: takes the two that differ most, though one may tell the other."""
+    """Seeded fault: takes the two with the highest variance, although they may be correlated."""
     spread = sum(each.diagonal() for each in prior.covariances)
     ranked = sorted((s for s in prior.sources if s not in left_out), key=lambda s: -spread[prior.sources.index(s)])
     return Pressing(sources=tuple(ranked[:2]), why="")
 
 
 def whatever_is_missing(prior: SourcePrior, *, left_out: set[str]) -> Pressing:
-    """Seeded fault: takes no notice of what the machine cannot press."""
+    """Seeded fault: ignores which sources the machine cannot generate."""
     return choose_sources(prior)
 
 
 @st.composite
 def priors(draw: st.DrawFn) -> tuple[SourcePrior, set[str]]:
-    """A covariance of few causes, and up to five sources that cannot be pressed."""
+    """A covariance with few factors, and up to five unavailable sources."""
     rng, size = np.random.default_rng(draw(st.integers(0, 10_000))), len(COUNTED)
     loads = [rng.normal(0, 0.2, (size, draw(st.integers(1, 3)))) for _ in range(2)]
     tolerated, caused = (load @ load.T + 0.0009 * np.eye(size) for load in loads)

@@ -67,7 +67,7 @@ def test_import_is_all_or_nothing(library: Shell) -> None:
     assert err.startswith("hcloud: wrong.yaml:8: units.interference: must be percent, not 'fraction'")
     assert not imported(library).exists()
     for right, other, words in (
-        ("0.5 vCPU: {", "half: {", ":26: cells.step.half: 'half' is no column; write an amount of one machine"),
+        ("0.5 vCPU: {", "half: {", ":26: cells.step.half: 'half' is not a valid column; write an amount of one"),
         ("1 vCPU: {value: 20.0", "1 vCPU: {value: fast", ":27: cells.step.1 vCPU.value: must be a number, not 'fast'"),
     ):
         (library.directory / "wrong.yaml").write_text(profile_yaml(profile("third")).replace(right, other, 1))

@@ -52,9 +52,9 @@ MUTATIONS = {
     "no unit of time": ("MiB/s", "MiB", "units.performance: must be an amount per second such as MiB/s"),
     "other unit of interference": ("percent", "fraction", "units.interference: must be percent, not 'fraction'"),
     "other units of use": ("vCPUs busy", "seconds", "units.use: must be vCPUs busy, MiB of memory"),
-    "unknown source": (r"^    l2:", "    l4:", "cells.tolerated.l4: 'l4' is no source of interference"),
-    "step that is no amount": ("0.5 vCPU", "half vCPU", "'half vCPU' is no column; write an amount of one machine"),
-    "type without provider": ("local/local.small: {", "small: {", "'small' is no column; write provider/type"),
+    "unknown source": (r"^    l2:", "    l4:", "cells.tolerated.l4: 'l4' is not a source of interference"),
+    "step that is no amount": ("0.5 vCPU", "half vCPU", "'half vCPU' is not a valid column; write an amount"),
+    "type without provider": ("local/local.small: {", "small: {", "'small' is not a valid column; write provider/type"),
     "NaN": ("value: 20.0", "value: .nan", "value: must be a number, not '.nan'"),
     "infinite": ("value: 20.0", "value: 1e999", "is not a finite number"),
     "negative performance": ("value: 10.0", "value: -10.0", "value: must be more than 0, not -10"),
@@ -65,7 +65,7 @@ MUTATIONS = {
     "newer format": ("format: 1", "format: 2", "format: must be 1, not 2"),
     "unknown measure": ("measure: progress", "measure: speed", "measure: must be one of progress"),
     "name that is no file name": ("profile: gzip", "profile: ../gzip", "profile:"),
-    "use with a number too few": (r"\[0\.5, 11\.0, 0\.0, 1\.5\]", "[0.5, 11.0]", "must be 4 numbers from 0"),
+    "use with a number too few": (r"\[0\.5, 11\.0, 0\.0, 1\.5\]", "[0.5, 11.0]", "must be 4 numbers, 0 or more"),
 }
 
 
@@ -89,7 +89,7 @@ def test_wrong_profile_is_refused_with_its_line(change: tuple[str, str, str], tm
 def test_profile_without_a_measurement_is_refused(tmp_path: Path) -> None:
     text = re.sub(r"cells:\n(  .*\n)+", "cells: {}\n", profile_yaml(profile()))
     (tmp_path / "none.yaml").write_text(text)
-    with pytest.raises(ConfigError, match="cells: holds no measurement"):
+    with pytest.raises(ConfigError, match="cells: must contain at least one measurement"):
         load_profiles(tmp_path / "none.yaml")
 
 

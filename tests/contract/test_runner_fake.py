@@ -1,4 +1,4 @@
-"""The Runner contract on the fake engine over a mock cloud: in memory, and written down."""
+"""The Runner contract on the fake engine over a mock cloud: in memory and with a journal."""
 
 from collections.abc import Mapping
 from pathlib import Path

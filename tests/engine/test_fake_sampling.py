@@ -1,4 +1,4 @@
-"""What simulated workers keep to themselves tells nothing: what is recorded without it says the same."""
+"""Skipped samples of simulated workers carry no information: the recorded history is the same."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def life_at(speed: float, at: float, before: SimulatedUnit | None) -> SimulatedU
 
 
 def told_of(speeds: Mapping[int, float], *, quietly: bool) -> list[UnitSample]:
-    """What a worker tells of a unit that goes faster or slower at some seconds; asked every other second."""
+    """The samples of a unit with changing speed, polled every other second."""
     tellings = FakeSamplePolicy(EVERY_S, partial(gap_s, policy=POLICY) if quietly else None)
     life, told = life_at(1.0, 0.0, None), list[UnitSample]()
     for now in range(2, LASTS_S, 2):
         if (speed := speeds.get(now)) is not None:
             life = life_at(speed, now - 1.0, life)
             tellings.changed(UNIT, now - 1.0)
-        sample = tellings.tell(life, "inst-0", now)[0].sample
+        sample = tellings.report(life, "inst-0", now)[0].sample
         if sample is not None and (not told or sample is not told[-1]):
             told.append(sample)
     return told
@@ -99,7 +99,7 @@ def test_of_what_was_stopped_the_last_look_is_told_with_its_end(stopped: bool) -
     life = SimulatedUnit(
         unit=replace(life_at(1.0, 0.0, None).unit, stop_at=155.0 if stopped else math.inf), work=LASTING
     )
-    told = [tellings.tell(life, "inst-0", now)[0].sample for now in range(2, 154, 2)]
+    told = [tellings.report(life, "inst-0", now)[0].sample for now in range(2, 154, 2)]
     report = tellings.end(life, "inst-0", 200.0)
     before, last = told[-1], report.sample
     assert report.exit is not None and before is not None

@@ -1,4 +1,4 @@
-"""When a machine is late, and what waiting for it risks."""
+"""Detection of late machines, and the deadline risk of waiting for them."""
 
 import pytest
 

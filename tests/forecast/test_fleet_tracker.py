@@ -1,4 +1,4 @@
-"""What recent events tell of machines: judged type by type as events come, as if all were judged at once."""
+"""Machine quality from recent events: incremental evaluation equals evaluating everything at once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hcloud.core.model import Event, EventKind
 from hcloud.forecast.fleet_tracker import FleetStats, FleetTracker, _MachineRecord
 
 Told = tuple[int, int, float]
-"""What happened, on which machine, and how well that did."""
+"""Event, machine, and performance ratio."""
 told = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 5), st.floats(0.0, 1.5)), max_size=40)
 
 
@@ -31,7 +31,7 @@ def _event(at: int, kind: int, one: int, value: float) -> Event:
 
 
 def _differs(book: FleetTracker, deeds: list[Told]) -> bool:
-    """Whether a book asked after each event ever says something else than one that is asked only then."""
+    """Return whether a tracker queried after each event ever differs from one queried only at that time."""
     log = [_event(at, 0, at, 0.0) for at in range(6)]
     book.follow(log)
     for at, (kind, one, value) in enumerate(deeds, 10):
@@ -52,7 +52,7 @@ def test_machines_are_judged_as_events_come_as_if_all_were_judged_at_once(deeds:
 
 
 class OnlyTheFirst(FleetTracker):
-    """A seeded fault: what was judged once is not judged again."""
+    """Seeded fault: machines are judged only once."""
 
     def _forget(self, name: str) -> _MachineRecord | None:
         judged = set(self._unjudged)
@@ -67,7 +67,7 @@ def test_the_comparison_sees_a_machine_that_is_gone_and_still_judged_by() -> Non
 
 
 def _life(number: int, at: float) -> list[Event]:
-    """What the log tells of a job that waits, and of its reserved machine that boots for it."""
+    """Events of a waiting job and of the reserved machine that boots for it."""
     job, machine, unit = f"job-{number}", f"inst-{number}", {"attempt": f"job-{number}.1", "rank": 0, "vcpus": 2.0}
     about: list[tuple[EventKind, dict[str, object]]] = [
         (EventKind.JOB_STATE, {"to": "queued"}),
@@ -85,7 +85,7 @@ def _life(number: int, at: float) -> list[Event]:
 
 
 def _handed_out() -> tuple[list[FleetStats], list[FleetStats]]:
-    """Return the summaries after each event of one book, and of new ones that were told the same."""
+    """Return the summaries after each event of one tracker, and of new trackers fed the same events."""
     book, ours, others = FleetTracker(), list[FleetStats](), list[FleetStats]()
     log = sorted([*_life(1, 10.0), *_life(2, 12.5), *_life(3, 4000.0)], key=lambda event: event.at)
     for count, event in enumerate(log, 1):
@@ -105,6 +105,6 @@ def test_summaries_stay_as_they_were_handed_out_and_miss_nothing() -> None:
 
 
 def test_the_comparison_sees_a_part_that_is_not_renewed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(FleetTracker, "_other", lambda _, __: None)
+    monkeypatch.setattr(FleetTracker, "_invalidate", lambda _, __: None)
     ours, others = _handed_out()
     assert ours != others

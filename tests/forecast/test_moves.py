@@ -1,4 +1,4 @@
-"""Paces that go on from the last sample are those worked out from all samples."""
+"""Incrementally updated paces equal those computed from all samples."""
 
 from __future__ import annotations
 

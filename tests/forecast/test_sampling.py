@@ -1,4 +1,4 @@
-"""Fewer samples are recorded, and nothing is seen much later, counted otherwise or known worse for that."""
+"""Recording fewer samples does not noticeably delay detection or change counts and precision."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MOST_S = POLICY.timing.steady_every_s
 
 
 def at_paces(paces: Sequence[float], noise: random.Random) -> list[UnitSample]:
-    """A unit's samples: it works so fast between one and the next, but for half a percent."""
+    """Samples of a unit with these paces between them, with half a percent of noise."""
     made, progress = [], 0.0
     for number, pace in enumerate(paces, 1):
         progress += EVERY_S * pace * WANTED * noise.uniform(0.995, 1.005)
@@ -31,13 +31,13 @@ def at_paces(paces: Sequence[float], noise: random.Random) -> list[UnitSample]:
 
 
 def recorded_of(samples: Sequence[UnitSample], policy: Policy = POLICY) -> list[list[Recorded]]:
-    """What is recorded at each look."""
+    """The samples recorded at each poll."""
     chosen = Sampling()
     return [list(chosen.select(UNIT, each, policy)) for each in samples]
 
 
 def first_missed_at(looks: Sequence[Sequence[Recorded]]) -> float | None:
-    """When the book first says that the wanted pace is surely missed by a tenth."""
+    """When the monitor first reports that the wanted pace is certainly missed by a tenth."""
     book = JobMonitor()
     for number, recorded in enumerate(looks, 1):
         book.follow(event_of(*each) for each in recorded)

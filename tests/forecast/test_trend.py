@@ -1,4 +1,4 @@
-"""How fast a job was just before something happened, and just after."""
+"""A job's pace just before and just after an event."""
 
 import pytest
 

@@ -23,7 +23,7 @@ def test_server_is_freed_as_those_that_lived_as_long_were() -> None:
 
 
 def test_beyond_all_experience_what_lasted_long_lasts_long() -> None:
-    """Nothing observed, or older than all that was: half are free within as long again as they lasted."""
+    """Without usable observations, half are free within another period as long as their age."""
     for times in (BusyTimes.of([]), BusyTimes.of([5.0, 6.0])):
         assert times.freed_within([100.0], [100.0])[0, 0] == pytest.approx(0.5)
 

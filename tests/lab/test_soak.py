@@ -188,6 +188,7 @@ MORE: list[tuple[str, Bug, int]] = [
     ("booked", bugs.forgets_machines_that_are_gone, 100),
     ("booked", bugs.books_whole_shares, 23),
     ("books: .* by the report", bugs.lets_the_first_on_a_machine_pay_all, 0),
+    ("not ours", bugs.takes_machines_of_others_for_its_own, 1174),
     ("kept", bugs.waits_for_every_boot, 27),
     ("placed", bugs.minds_no_types, 6),
     ("ordered: .* was placed on", bugs.minds_no_orders, 20),

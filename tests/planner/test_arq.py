@@ -1,4 +1,4 @@
-"""Admission by quality: slack from each job's own tolerance, and when to go down to a worse machine."""
+"""Admission by quality: slack from each job's tolerance, and when to take a worse machine."""
 
 from dataclasses import replace
 

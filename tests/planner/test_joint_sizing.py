@@ -1,4 +1,4 @@
-"""How many vCPUs a job gets where the planner may choose: the least that meet its target, with all that is known."""
+"""The vCPUs the planner chooses for a job: the fewest that meet its target, using all estimates."""
 
 from dataclasses import replace
 
@@ -69,7 +69,7 @@ def test_doubt_is_paid_for_with_a_larger_step_up_to_the_probability_of_the_polic
 
 
 def test_neighbours_that_cost_speed_are_made_up_for() -> None:
-    """The neighbour costs up to 5 %: with two vCPUs alone it takes 555 s, beside the neighbour 583 s."""
+    """The neighbour costs up to 5 %: two vCPUs take 555 s alone and 583 s next to it."""
     felt = {"tolerated": {"llc": sure(50.0)}, "caused": {"llc": sure(49.0)}}
     neighbour = replace(running(2, machine(1, LARGE)), application="a")
     assert granted(here(machine(1, LARGE), neighbour, sized(1, 565.0), of_it=known(**felt))) == [4.0]
@@ -102,8 +102,8 @@ def test_a_new_machine_is_bought_for_the_size_and_the_job_gets_it_there() -> Non
     assert of(decide(scene(small, LARGE, sized(1, 600.0), applications={"a": both}), QUASAR), Launch)[0].offer is small
 
 
-def test_interference_counts_when_estimating_how_full_a_new_instance_gets() -> None:
-    """Four jobs that cannot bear each other do not fill a machine for four; four calm ones do."""
+def test_interference_counts_when_judging_who_would_fill_a_new_machine() -> None:
+    """Four jobs that disturb each other do not share a machine for four; four calm ones do."""
     one, four = offer("one", vcpus=1.0, usd_per_h=0.1), offer("four", vcpus=4.0, usd_per_h=0.3)
     paragon = Policy(placement=PlacementPolicy(order="paragon"))
 

@@ -1,4 +1,4 @@
-"""Types and neighbours weighed against each other: the machine with the least loss in all, by every way to count it."""
+"""Types weighed against neighbours: the machine with the least total loss, compared with a direct computation."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -25,14 +25,14 @@ ASKED = spec(target=BatchTarget())
 
 
 def longer(name: str, beside: Sequence[str]) -> float:
-    """By how much neighbours lengthen a run, as a logarithm: a twentieth of the speed is lost at what is tolerated."""
+    """Logarithm of the factor by which neighbours lengthen a run; 5 % is lost at the tolerated pressure."""
     pressed = {s: min(100.0, sum(KNOWN[each].caused[s].value for each in beside)) for s in KNOWN[name].tolerated}
     worst = max(pressed[s] / estimate.value for s, estimate in KNOWN[name].tolerated.items())
     return math.log(1.0 + (1 / 0.95 - 1) * worst)
 
 
 def lost(name: str, residents: Sequence[str], slow: float) -> float:
-    """What is lost in all if ``name`` goes to these residents, on a type that is so slow for it."""
+    """The total loss if ``name`` joins these residents on a type of this slowness."""
     harm = 0.0
     for at, each in enumerate(residents):
         others = [*residents[:at], *residents[at + 1 :]]
@@ -47,7 +47,7 @@ machines = st.lists(
 
 
 def least_is_lost(rule: Rule, there: Sequence[tuple[list[str], float]], name: str) -> None:
-    """Raise AssertionError where a rule takes a machine although less would be lost on another."""
+    """Raise AssertionError if a rule takes a machine although another has a smaller loss."""
     pressure = fleet(*(residents for residents, _ in there), confidence=0.5)
     slow = np.array([each for _, each in there])
     found = rule(pressure, pressure.known[name], everywhere(pressure), slow)
@@ -62,14 +62,14 @@ def test_the_least_in_all_is_lost_on_the_machine_taken(there: list[tuple[list[st
 
 
 def bars(pressure: PressureState, who: Sensitivity, among: Mask, slow: Floats | None) -> Selection | None:
-    """Seeded fault: where anybody would lose more than is tolerated it does not go (Paragon's rule)."""
+    """Seeded fault: excludes machines on which any job loses more than it tolerates (Paragon's rule)."""
     return select(pressure, who, among, slow) or least_loss_choice(pressure, who, among, slow)
 
 
 def thinks_of_types_only(
     pressure: PressureState, who: Sensitivity, among: Mask, slow: Floats | None
 ) -> Selection | None:
-    """Seeded fault: nobody presses on anybody."""
+    """Seeded fault: ignores all pressure."""
     empty = open_pressure(
         KNOWN, [[]] * len(pressure.residents), [False] * len(pressure.residents), confidence=0.5, classes=10
     )
@@ -77,7 +77,7 @@ def thinks_of_types_only(
 
 
 def forgets_residents(pressure: PressureState, who: Sensitivity, among: Mask, slow: Floats | None) -> Selection | None:
-    """Seeded fault: what residents lose does not count."""
+    """Seeded fault: ignores the residents' loss."""
     lone = fleet(*([each.name for each in here] for here in pressure.residents), confidence=0.5)
     lone.residents = [[] for _ in lone.residents]
     return least_loss_choice(lone, who, among, slow)

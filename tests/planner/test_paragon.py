@@ -1,4 +1,4 @@
-"""Pressure on machines, and Paragon's selection: exact, whatever the order and names; what is relaxed is named."""
+"""Pressure on machines and Paragon's selection: exact, independent of order and names, relaxations reported."""
 
 from collections.abc import Sequence
 from typing import TypedDict
@@ -16,7 +16,7 @@ SOURCES = ("cpu", "llc", "net")
 
 
 class Asked(TypedDict):
-    """How sensitivities are asked for."""
+    """Keyword arguments of ``sensitivities``."""
 
     confidence: float
     classes: int
@@ -24,7 +24,7 @@ class Asked(TypedDict):
 
 
 def known(caused: Sequence[float], tolerated: Sequence[float], wide: float = 0.0) -> Classification:
-    """An application that causes and tolerates so much on cpu, llc and net, give or take ``wide``."""
+    """An application with given pressures on cpu, llc and net, with limits ``wide`` points apart."""
 
     def estimates(values: Sequence[float]) -> dict[str, Estimate]:
         return {s: Estimate(value=v, low=v - wide, high=v + wide) for s, v in zip(SOURCES, values, strict=True)}
@@ -56,7 +56,7 @@ def everywhere(pressure: PressureState) -> np.ndarray:
 
 
 def choose(pressure: PressureState, name: str, preference: Sequence[float] | None = None) -> Selection | None:
-    """What the strict search takes."""
+    """The choice of the strict search."""
     ranks = None if preference is None else np.array(preference)
     return select(pressure, pressure.known[name], everywhere(pressure), ranks)
 
@@ -89,14 +89,14 @@ def test_best_type_comes_before_the_tightest_fit() -> None:
 
 
 def test_residents_pressing_on_each_other_leave_no_headroom_that_their_least_tolerance_pretends() -> None:
-    """Paragon's D1 compares with what each tolerates; two that use each other up would let in a third."""
+    """With Paragon's D1 alone, two residents that already exhaust each other's tolerance would admit a third."""
     pair = {"pair": known([40, 0, 0], [50, 100, 100]), "third": known([40, 0, 0], [100, 100, 100])}
     pressure = open_pressure(pair, [["pair", "pair"]], [False], confidence=0.5, classes=10)
     assert select(pressure, pressure.known["third"], everywhere(pressure), None) is None
 
 
 def test_who_bears_all_of_a_resource_bears_any_number_of_neighbours_there() -> None:
-    """No resource is pressed by more than all of it, however many are there."""
+    """Pressure on a resource is limited to 100, however many residents there are."""
     bears = {"hard": known([60, 0, 0], [100, 100, 100]), "soft": known([60, 0, 0], [99, 100, 100])}
 
     def suits(residents: Sequence[str], who: str) -> bool:
@@ -168,7 +168,7 @@ changes = st.lists(st.tuples(st.integers(0, 11), names, st.booleans()), max_size
 
 
 def state_is_as_if_counted_afresh(pressure: PressureState) -> None:
-    """The state kept up with each change is that of the residents there are, and the views agree with it."""
+    """Assert that the incremental state equals that computed from the residents, and the views agree."""
     afresh = fleet(*[[who.name for who in residents] for residents in pressure.residents])
     assert pressure.state == pytest.approx(afresh.state)
     assert pressure.expected == pytest.approx(afresh.expected)
@@ -264,21 +264,22 @@ OTHERWISE = APPLICATIONS | CROWD | {"some": known([30, 10, 10], [50, 50, 50]), "
 def stands_as_if_new(
     before: dict[str, list[str]], now: dict[str, list[str]], believed: dict[str, Classification], *, names_as_now: bool
 ) -> None:
-    """Raise AssertionError where a pressure worked out from how machines stood before is not what it is without.
+    """Raise AssertionError if a pressure state built on an earlier baseline differs from one built without.
 
-    ``names_as_now``: seeded fault, it is said of those before that they were those of now.
+    ``names_as_now``: seeded fault, the baseline claims the present residents.
     """
-    asked = Asked(confidence=0.9, classes=10, tolerance=0.05)
-    told = sensitivities(APPLICATIONS | CROWD, **asked)
-    there = open_pressure({}, list(before.values()), [False] * len(before), told=told, machines=list(before), **asked)
-    standing, told = there.standing, sensitivities(believed, before=told, **asked)
+    options = Asked(confidence=0.9, classes=10, tolerance=0.05)
+    table = sensitivities(APPLICATIONS | CROWD, **options)
+    idle = [False] * len(before)
+    there = open_pressure({}, list(before.values()), idle, table=table, machines=list(before), **options)
+    standing, table = there.standing, sensitivities(believed, before=table, **options)
     assert standing is not None
     if names_as_now:
         standing = standing._replace(names=[tuple(now.get(name, ())) for name in before])
     residents, quiet = list(now.values()), [False] * len(now)
-    fresh = open_pressure({}, residents, quiet, told=told, machines=list(now), **asked)
+    fresh = open_pressure({}, residents, quiet, table=table, machines=list(now), **options)
     for _ in range(2):  # what one plan adds is not there in the next one
-        followed = open_pressure({}, residents, quiet, told=told, machines=list(now), before=standing, **asked)
+        followed = open_pressure({}, residents, quiet, table=table, machines=list(now), before=standing, **options)
         for name in ("state", "expected", "spare", "level"):
             assert np.array_equal(getattr(followed, name), getattr(fresh, name))
         assert followed.residents == fresh.residents

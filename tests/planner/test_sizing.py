@@ -1,4 +1,4 @@
-"""Sizing: the four classifications joined, and the least resources that meet a target with a stated probability."""
+"""Sizing: combining the four classifications, and the least resources that meet a target with a probability."""
 
 from dataclasses import replace
 
@@ -139,14 +139,14 @@ COLUMN = "fast"
 
 
 def steps(**measured: float) -> Classification:
-    """A job measured with so many vCPUs (``v1=1.0``), of which more and fewer are inferred as growing without end."""
+    """A job measured at these vCPUs (``v1=1.0``), with other amounts inferred as growing without limit."""
     amounts = (1.0, 2.0, 4.0, 8.0, 16.0)
     inferred = {f"{v:g} vCPU": Estimate(value=v, low=v, high=v) for v in amounts}
     return replace(KNOWN, by_step=inferred | {f"{name[1:]} vCPU": sure(value) for name, value in measured.items()})
 
 
 def granted(known: Classification, target: float, confidence: float = 0.5) -> float:
-    """What a rank gets on an empty machine of 16 vCPUs."""
+    """The vCPUs a rank gets on an empty machine of 16 vCPUs."""
     aim = SizeTarget(target=target, asked_vcpus=16.0, low=1.0, high=16.0, nodes=1)
     return float(size_curves(known, ((COLUMN, 16.0),), aim, confidence).towards(target).alone()[0])
 
@@ -171,7 +171,7 @@ def test_growth_within_the_noise_of_measurements_is_not_carried_on() -> None:
 
 def test_half_the_size_is_taken_where_it_is_expected_to_do_nearly_as_much() -> None:
     def taken(*performance: float) -> list[float]:
-        """What is taken for each of three steps, where 100 are wanted."""
+        """The vCPUs taken for each of three steps, for a target of 100."""
         vcpus, mean = np.array([[1.0, 4.0, 16.0]]), np.log(np.array([performance]))
         return size_curves_of(vcpus, mean, mean, mean).worth(100.0)[0].tolist()
 

@@ -1,4 +1,4 @@
-"""Each test here has a place of its own for temporary files, so that it sees what it left behind and nothing else."""
+"""Each test here has its own directory for temporary files, so that it sees only its own leftovers."""
 
 import os
 import tempfile
@@ -13,7 +13,7 @@ from tests.waiting import wait_until
 
 @pytest.fixture(autouse=True)
 def own_temporary_files(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Files of copies, loads and probes, their groups and mounts are gone when a test is over."""
+    """Assert after each test that files, groups and mounts of copies, sources and probes are gone."""
     tmp_path_factory.getbasetemp()  # made before the place for temporary files is another one
     with tempfile.TemporaryDirectory(prefix="hcloud-tests-") as name:
         Path(name).chmod(0o1777)

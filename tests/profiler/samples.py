@@ -1,4 +1,4 @@
-"""Made-up profiles."""
+"""Synthetic profiles."""
 
 from collections.abc import Iterable
 

@@ -1,4 +1,4 @@
-"""The bootstrap asks everything of every program, keeps what it could get, and goes on where it was killed."""
+"""The bootstrap measures everything of every program, keeps partial results, and resumes after a kill."""
 
 import os
 import signal
@@ -37,7 +37,7 @@ RECIPE = Recipe(
 
 @dataclass
 class TrueBench:
-    """A bench that knows its program: twice as fast on twice the vCPUs, and as sensitive as its sources' numbers."""
+    """A bench with a known program: linear in vCPUs, with sensitivities equal to its sources' numbers."""
 
     measure: Measure = Measure.PROGRESS
     unmeasurable: tuple[str, ...] = ()
@@ -84,7 +84,7 @@ class TrueBench:
 
 
 def made(bench: TrueBench, plan: MeasurementPlan | None = None) -> object:
-    """Measure the recipe with a bench that knows it."""
+    """Measure the recipe with a bench of known results."""
     chosen = plan or plan_for("local", None, 75.0, cpus=2)
     return measure_recipe("copy", RECIPE, chosen, EngineHost(), now=1.8e9, bench_for=bench)
 
@@ -140,7 +140,7 @@ def test_source_that_cannot_be_measured_is_left_out_and_noted() -> None:
 
 @needs_stress_ng
 def test_program_whose_loop_tells_nothing_is_no_profile() -> None:
-    with pytest.raises(Unmeasurable, match="its loop told of too little progress at 2 vCPU"):
+    with pytest.raises(Unmeasurable, match="its loop reported too little progress at 2 vCPU"):
         made(TrueBench(measure=Measure.CPU))
 
 
@@ -228,7 +228,7 @@ def test_bootstrap_that_is_ended_leaves_nothing_behind(tmp_path: Path, number: s
 @pytest.mark.parametrize(
     ("arguments", "package", "code", "words"),
     [
-        (("paste",), "coreutils", 2, "there is no recipe 'paste'; there are copy"),
+        (("paste",), "coreutils", 2, "there is no recipe 'paste'; known recipes are copy"),
         ((), "hcloud-no-such-package", 1, "not installed: hcloud-no-such-package (apt-get install hcloud-no-such"),
         (("--provider", "azur"), "coreutils", 2, "there is no provider 'azur'; there are "),
         (("--provider", "mock"), "coreutils", 2, "--provider mock goes with --type"),

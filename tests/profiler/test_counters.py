@@ -1,4 +1,4 @@
-"""Counting what processes do. Shown with what every kernel counts; a processor's own counts are read the same way."""
+"""Event counting, tested with a kernel event that exists everywhere; hardware events are read the same way."""
 
 import os
 import subprocess
@@ -21,7 +21,7 @@ TENTH_S = 1e8
 
 @pytest.fixture
 def idle_shell() -> Iterator[subprocess.Popen[str]]:
-    """A shell that waits for a line, then has a child work without end."""
+    """A shell that waits for a line, then starts a child that works forever."""
     line = ["/bin/sh", "-c", "read line; sh -c 'while :; do :; done'"]
     shell = subprocess.Popen(line, stdin=subprocess.PIPE, text=True, start_new_session=True)
     yield shell
@@ -61,7 +61,7 @@ def test_program_that_tells_nothing_is_measured_by_its_instructions_where_they_a
 def test_what_this_machine_does_not_count_is_told() -> None:
     unknown = Countable(name="unicorns", kind=1, number=999)
     assert not can_count(unknown)
-    with pytest.raises(Unmeasurable, match="this machine does not count unicorns for us: "):
+    with pytest.raises(Unmeasurable, match="this machine does not count unicorns: "):
         with counted([os.getpid()], unknown):
             pass
 
@@ -69,6 +69,6 @@ def test_what_this_machine_does_not_count_is_told() -> None:
 def test_processes_that_ended_cannot_be_counted() -> None:
     ended = subprocess.Popen(["/bin/true"])
     ended.wait()
-    with pytest.raises(Unmeasurable, match="task-clock could not be counted: it ended meanwhile"):
+    with pytest.raises(Unmeasurable, match="task-clock could not be counted: the program had ended"):
         with counted([ended.pid], TASK_CLOCK):
             pass

@@ -1,4 +1,4 @@
-"""What is measured of real small programs, and that nothing a program does makes profiling fail.
+"""Measurements of small real programs; nothing a program does may make profiling fail.
 
 Of real measurements only what holds on a busy machine too is asserted; numbers are checked on known curves.
 """
@@ -52,20 +52,23 @@ def subject(workdir: Path, script: str, **changes: Any) -> Subject:
 
 
 def bench(subject: Subject, host: EngineHost | None = None, run_s: float = 0.8) -> Bench:
-    """A bench with time enough for a busy machine."""
+    """A bench with enough time for a busy machine."""
     return Bench(subject, host or EngineHost(), run_s=run_s, deadline_s=60.0)
 
 
 def found(
-    subject: Subject, host: EngineHost | None = None, told: Callable[[Findings], None] = lambda _: None, **changes: Any
+    subject: Subject,
+    host: EngineHost | None = None,
+    report: Callable[[Findings], None] = lambda _: None,
+    **changes: Any,
 ) -> Findings:
-    """What a profiling run at one size finds, with time enough for a busy machine."""
+    """The findings of a profiling run at one size, with enough time for a busy machine."""
     request = {"job_id": "job-1", "type_column": "local/here", "steps_vcpus": (0.5,), "run_s": 0.8, "total_s": 60.0}
-    return measure(ProfileRequest(**{**request, **changes}), subject, host or EngineHost(), told=told)
+    return measure(ProfileRequest(**{**request, **changes}), subject, host or EngineHost(), report=report)
 
 
 def found_in_time(run: Callable[[float], Findings], total_s: float) -> Findings:
-    """What a run finds that uses all of its time; it gets more where the machine was too busy for that."""
+    """The findings of a run that uses all of its time, repeated with more time if the machine was too busy."""
     findings = run(total_s)
     late = any("time for profiling was over" in note for note in findings.notes)
     return run(8 * total_s) if late else findings
@@ -123,7 +126,7 @@ def test_cpu_time_is_taken_where_nothing_better_is_to_be_had_and_that_is_said(
         rate = ours.rate(0.5)
         assert rate.measure is Measure.CPU
         assert 0 < rate.value < 0.9
-        assert any("another core" in note for note in ours.notes)
+        assert any("other cores" in note for note in ours.notes)
 
 
 def test_output_is_counted_whether_streamed_or_filed(workdir: Path) -> None:
@@ -191,8 +194,8 @@ def test_what_a_copy_may_not_or_cannot_have_is_its_own_failure(workdir: Path, sc
     ("script", "words"),
     [
         ("while :; do for p in 0.5 0.2; do echo $p > progress; sleep 0.05; done; done", "went backwards"),
-        (f"echo many > progress; {SPIN}", "told of no progress"),
-        (SPIN, "told of no progress"),
+        (f"echo many > progress; {SPIN}", "reported no progress"),
+        (SPIN, "reported no progress"),
     ],
 )
 def test_nonsense_progress_is_said_and_something_else_measured(workdir: Path, script: str, words: str) -> None:
@@ -250,11 +253,11 @@ def test_two_nodes_do_twice_what_each_counts_for_itself(
 def test_tuned_sources_give_pressures_between_nothing_and_all(workdir: Path) -> None:
     sources = ("integer", "memory-capacity", "network-bandwidth", "no-such-source")
     looped = subject(workdir, LOOP, progress=PROGRESS)
-    told: list[list[Findings]] = []
+    reports: list[list[Findings]] = []
 
     def run(total_s: float) -> Findings:
-        told.append([])
-        return found(looped, sources=sources, total_s=total_s, told=told[-1].append)
+        reports.append([])
+        return found(looped, sources=sources, total_s=total_s, report=reports[-1].append)
 
     findings = found_in_time(run, 16.0)
     pressures = {(each.question, each.column): each for each in findings.readings if each.question != "step"}
@@ -265,7 +268,7 @@ def test_tuned_sources_give_pressures_between_nothing_and_all(workdir: Path) -> 
     assert pressures["tolerated", "network-bandwidth"].value == 100
     assert pressures["caused", "network-bandwidth"].value == 0
     assert any("there is no source 'no-such-source'" in note for note in findings.notes)
-    assert [len(each.readings) for each in told[-1]] == sorted(len(each.readings) for each in told[-1])
+    assert [len(each.readings) for each in reports[-1]] == sorted(len(each.readings) for each in reports[-1])
 
 
 def test_missing_stress_ng_is_noted_and_the_rest_measured(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -282,14 +285,14 @@ def test_run_without_time_says_so(workdir: Path) -> None:
 
 
 def test_run_that_is_asked_to_end_says_what_it_had(workdir: Path) -> None:
-    told: list[Findings] = []
-    host = EngineHost(stopping=lambda: bool(told))
+    reports: list[Findings] = []
+    host = EngineHost(stopping=lambda: bool(reports))
     request = ProfileRequest(
         job_id="job-1", type_column="local/here", steps_vcpus=(0.5, 0.25, 0.1), run_s=0.8, total_s=60.0
     )
-    findings = measure(request, subject(workdir, LOOP, progress=PROGRESS), host, told=told.append)
+    findings = measure(request, subject(workdir, LOOP, progress=PROGRESS), host, report=reports.append)
     assert [each.column for each in findings.readings if each.question == "step"] == ["0.5 vCPU"]
-    assert [each.readings for each in told[:1]] == [findings.readings]
+    assert [each.readings for each in reports[:1]] == [findings.readings]
     assert any("asked to end" in note for note in findings.notes)
 
 
@@ -318,7 +321,7 @@ def test_sizes_between_of_a_real_program_follow_from_what_was_measured_of_it(wor
     script = subject(workdir, LOOP, progress=PROGRESS)
     steps = list(_steps(found(script, steps_vcpus=(0.2, 2.0), run_s=0.4, total_s=4.0, knees=True)).items())
     assert [vcpus for vcpus, _ in steps[:2]] == [0.2, 2.0][: len(steps)]
-    # What a busy machine lets be measured nobody knows; but what was measured after these is what they call for.
+    # A busy machine may not allow all measurements, but those made after these must be the ones they require.
     assert [next_knee(dict(steps[:known])) for known in range(2, len(steps))] == [vcpus for vcpus, _ in steps[2:]]
     assert len(steps) <= 2 + MOST_KNEES
 
@@ -392,7 +395,7 @@ def test_copy_that_ends_is_started_again(workdir: Path) -> None:
 
 # ------------------------------------------------------------------------------------------------------- known curves
 class Simulated(Bench):
-    """A bench whose subject loses performance as a known curve says."""
+    """A bench with a subject that loses performance along a known curve."""
 
     full = 0.5
     spread = 0.01
@@ -430,5 +433,5 @@ def test_caused_compares_the_probe_beside_both(beside: float, pressed: float, hi
 
 def test_source_that_no_probe_feels_tells_nothing_of_what_is_caused() -> None:
     placed = PlacedSource(source=source_named("llc-capacity"), highest=100.0, cpu=0, notes=())
-    with pytest.raises(Unmeasurable, match="nothing here feels it"):
+    with pytest.raises(Unmeasurable, match="the probe does not feel it"):
         _ratio(lost(0.2), lost(0.01), placed)

@@ -1,4 +1,4 @@
-"""The picture of a profile is well-formed and true to the numbers, whatever the profile holds."""
+"""The chart of any profile is well-formed and matches its numbers."""
 
 import re
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Recipes: all shipped ones are sound, inputs are the same everywhere, and the loop does what each mode promises."""
+"""Recipes: all shipped ones are valid, inputs are deterministic, and each loop mode works as documented."""
 
 import hashlib
 import os
@@ -76,8 +76,8 @@ recipes:
     [
         ("    group: text", "    groups: text", "r.yaml:3: recipes.one.groups: unknown key; did you mean 'group'?"),
         ("feed input", "feed", "r.yaml:6: recipes.one.loop: must be repeat, or feed, call or exchange and a file's"),
-        ("feed input", "call input", "command: is what is fed, repeated or asked; `call` has none"),
-        ("kind: text, mib", "mib", "a file is either made (kind) or given (text)"),
+        ("feed input", "call input", "command: is required, except for `call`, which takes none"),
+        ("kind: text, mib", "mib", "must be either generated (kind) or literal (text)"),
         ("kind: text", "kind: prose", "kind: must be one of text, random"),
         ("  one:", "  One Two:", "must be a name of small letters, digits, dots, plus signs and dashes, not 'One Two'"),
         ("{input:", "{a/b:", "must be a plain file name other than progress, not 'a/b'"),
@@ -96,7 +96,7 @@ def test_wrong_recipe_is_refused_with_its_line(old: str, new: str, words: str, t
 
 
 def test_unknown_recipe_is_named_beside_those_there_are() -> None:
-    with pytest.raises(NotFound, match=r"there is no recipe 'gizp'; there are .*gzip"):
+    with pytest.raises(NotFound, match=r"there is no recipe 'gizp'; known recipes are .*gzip"):
         recipes.recipe_named(SHIPPED, "gizp")
 
 
@@ -124,7 +124,7 @@ def test_work_directory_is_prepared_for_an_ordinary_user_and_gone_afterwards() -
 
 def test_preparation_that_fails_says_which_line_and_why() -> None:
     with (
-        pytest.raises(UnitRefused, match=r"'echo no such luck >&2; exit 3' ended with 3 and said: no such luck"),
+        pytest.raises(UnitRefused, match=r"'echo no such luck >&2; exit 3' failed with exit code 3: no such luck"),
         prepared(recipe(prepare=("echo no such luck >&2; exit 3",))),
     ):
         pytest.fail("it was prepared")
@@ -151,7 +151,7 @@ def looping(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def done(folder: Path) -> float:
-    """How much work the progress file tells of."""
+    """The amount of work in the progress file."""
     try:
         text = (folder / loop.PROGRESS).read_text()
     except FileNotFoundError:

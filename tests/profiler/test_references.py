@@ -1,4 +1,4 @@
-"""Reference programs measured by jobs: what prepares their machines, what they find, and the profile made of it."""
+"""Reference programs measured by jobs: machine set-up, findings, and the resulting profile."""
 
 import os
 import subprocess
@@ -22,7 +22,7 @@ SMALL = Part(provider="mock", instance_type="m.one", vcpus=2.0, whole=False)
 
 
 def found(part: Part, scale: float = 1.0, **changes: object) -> Part:
-    """What a perfect job would have found of a part."""
+    """The results of a perfect measurement of a part."""
     readings = [("type", part.column, 40.0), *((("step", "1 vCPU", 10.0), ("tolerated", "llc-capacity", 30.0))
                                                 if part.whole else ())]  # fmt: skip
     cells = tuple(
@@ -37,8 +37,8 @@ def found(part: Part, scale: float = 1.0, **changes: object) -> Part:
         )
         for q, c, v in readings
     )
-    told = {"measure": "progress", "readings": cells, "use": (1.0, 2.0, 0.0, 0.0), "measured_at": 1.8e9, "took_s": 9.0}
-    return replace(part, **{**told, **changes})  # type: ignore[arg-type]
+    done = {"measure": "progress", "readings": cells, "use": (1.0, 2.0, 0.0, 0.0), "measured_at": 1.8e9, "took_s": 9.0}
+    return replace(part, **{**done, **changes})  # type: ignore[arg-type]
 
 
 def prepared(folder: Path, *packages: str) -> subprocess.CompletedProcess[str]:
@@ -58,7 +58,7 @@ def test_setup_prepares_and_tells_of_the_machine(tmp_path: Path) -> None:
 @needs(Path("/usr/share/doc/coreutils").is_dir(), "packages have no directories here")
 @needs_stress_ng
 def test_setup_finds_packages_where_their_database_is_out_of_sight(tmp_path: Path) -> None:
-    """As in the sandbox of a unit."""
+    """An environment like that in the sandbox of a unit."""
     blind = tmp_path / "bin" / "dpkg-query"
     blind.parent.mkdir()
     blind.write_text("#!/bin/sh\nexit 2\n")
@@ -98,16 +98,16 @@ def test_instance_is_asked_what_this_machine_is_asked_by_the_bootstrap(tmp_path:
     (tmp_path / "input").write_text("some words\n")
     request = parse_job(job_of("copy", RECIPE, LARGE, 30.0)).to_spec("ada").profile
     assert request is not None
-    bench, told = TrueBench(unmeasurable=("tlb",)), []
+    bench, reports = TrueBench(unmeasurable=("tlb",)), []
     subject = Subject(name="copy", command=("cat",), workdir=tmp_path)
-    answers = measure_reference(request, subject, EngineHost(), told=told.append, bench_for=bench)
+    answers = measure_reference(request, subject, EngineHost(), report=reports.append, bench_for=bench)
     cells = {(each.question, each.column): each.value for each in answers.readings}
     assert cells["type", "mock/m.two"] * TOTAL == pytest.approx(160.0)
     assert cells["step", "0.5 vCPU"] * TOTAL == pytest.approx(20.0)
     assert sum(question == "tolerated" for question, _ in cells) == 15
     assert "tolerated tlb was not measured: nothing feels it here" in answers.notes
     assert answers.measure is Measure.PROGRESS
-    assert len(told) == 4 + 2 * 16
+    assert len(reports) == 4 + 2 * 16
 
 
 def test_profile_joins_what_jobs_found_on_several_types() -> None:

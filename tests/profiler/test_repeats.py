@@ -1,4 +1,4 @@
-"""What a few repeats tell: limits that hold what they should, and that one wild run does not spoil."""
+"""Confidence limits from few repeats: correct coverage, and robust against one outlier."""
 
 import random
 import statistics
@@ -15,7 +15,7 @@ Estimator = Callable[[Sequence[float]], Interval]
 
 
 def holds_its_value(estimate: Estimator, values: Sequence[float]) -> bool:
-    """The value lies between its limits, among the repeats; their number is told; order does not matter."""
+    """The value lies within its limits and among the repeats; their number is reported; order does not matter."""
     found = estimate(values)
     slack = 1e-9 * max(values)
     return (
@@ -32,7 +32,7 @@ def test_interval_holds_its_value(values: list[float]) -> None:
 
 
 def one_sided(values: Sequence[float]) -> Interval:
-    """A seeded fault: limits around the last run."""
+    """Seeded fault: limits around the last run."""
     found = interval(values)
     return Interval(value=values[-1], low=values[-1], high=found.high, runs=found.runs)
 
@@ -42,7 +42,7 @@ def test_property_catches_limits_around_the_wrong_value() -> None:
 
 
 def coverage(estimate: Estimator, runs: int, wild: float) -> float:
-    """How often limits from so many runs hold the truth; every run is wild (a burst of other work) with a chance."""
+    """The coverage of limits from that many runs; each run may be an outlier (a burst of other work)."""
     chance = random.Random(20_25)
     held = 0
     for _ in range(2000):
@@ -58,7 +58,7 @@ def test_limits_hold_the_truth_about_as_often_as_stated(runs: int) -> None:
 
 
 def plain(values: Sequence[float]) -> Interval:
-    """The usual mean and its usual limits."""
+    """The plain mean with Student's limits."""
     spread = 2.2 * statistics.stdev(values) / len(values) ** 0.5
     value = statistics.fmean(values)
     return Interval(value=value, low=value - spread, high=value + spread, runs=len(values))

@@ -1,4 +1,4 @@
-"""Directories of copies vanish with their makers, and nobody else's do."""
+"""Directories of copies are removed with their owners, and no others are."""
 
 import os
 import subprocess
@@ -27,7 +27,7 @@ def test_directory_is_gone_after_its_block_whatever_lies_in_it(tmp_path: Path) -
 
 
 def test_directory_is_gone_though_something_was_still_made_in_it(tmp_path: Path) -> None:
-    """A process that was killed may write until it is gone."""
+    """A killed process may write until it is gone."""
     with scratch("test", tmp_path) as folder:
         writes = 'n=0; while [ $n -lt 300 ]; do : > "$0/$n"; n=$((n+1)); done'
         writer = subprocess.Popen(["sh", "-c", writes, str(folder)], stderr=subprocess.DEVNULL)

@@ -1,4 +1,4 @@
-"""Sources of interference press as hard as asked, and leave nothing behind however they end."""
+"""Sources of interference reach the requested intensity, and leave nothing behind however they end."""
 
 import ctypes
 import os
@@ -28,13 +28,13 @@ SPARING = [each for each in SOURCES if each.name != "interconnect"]  # that one 
 
 
 def groups(pid: int) -> set[str]:
-    """Control groups that a process made for loads."""
+    """Control groups a process created for sources."""
     return found_cgroups(f"profile-{pid}")
 
 
 @pytest.fixture(autouse=True)
 def nothing_left(tmp_path: Path) -> Iterator[None]:
-    """No group, no file, no process of a load outlives its block."""
+    """No group, file or process of a source outlives its block."""
     yield
     assert not groups(os.getpid())
     assert not list(tmp_path.glob("hcloud-source-*"))
@@ -72,7 +72,7 @@ def test_quota_holds_a_source_to_its_share(tmp_path: Path) -> None:
     with start(source_named("integer"), 20, CPU, host=HOST, directory=tmp_path) as load:
         if not load.tunable:
             pytest.fail("this machine refuses control groups, yet an intensity of 20 % was accepted")
-        # Read in this order, a machine that lets nobody run for a while only makes the share smaller.
+        # Read in this order, a stalled machine only makes the share smaller.
         wait_until(lambda: os.times().elapsed - began > 1.5 and load.used().cpu_s > 0, timeout_s=60)
         used_s = load.used().cpu_s
         assert used_s / (os.times().elapsed - began) < 0.35
@@ -111,13 +111,13 @@ def test_load_dies_with_a_killed_starter_and_its_group_is_swept(tmp_path: Path) 
         starter.send_signal(signal.SIGKILL)
     wait_until(lambda: not Path(f"/proc/{pid}").exists(), timeout_s=60)
     wait_until(lambda: _swept(starter.pid), timeout_s=60)
-    for left in tmp_path.glob("hcloud-source-*"):  # nobody lives who could; it holds no data
+    for left in tmp_path.glob("hcloud-source-*"):  # all owners are dead, and it holds no data
         assert not [path for path in left.rglob("*") if path.is_file()]
         shutil.rmtree(left)
 
 
 def _swept(pid: int) -> bool:
-    """The next group that anybody makes removes those of the dead."""
+    """Creating a group removes those of dead processes."""
     with HOST.own_group(vcpus=1, memory_mib=64, pids=8, cpus=None):
         return not groups(pid)
 
@@ -129,7 +129,7 @@ def test_nonsense_is_refused_in_one_sentence(tmp_path: Path) -> None:
             start(source_named("integer"), intensity, cpus, host=HOST, directory=tmp_path),
         ):
             pytest.fail("it started")
-    with pytest.raises(NotFound, match="there is no source 'gpu'; there are memory-capacity"):
+    with pytest.raises(NotFound, match="there is no source 'gpu'; known sources are memory-capacity"):
         source_named("gpu")
 
 
@@ -162,4 +162,4 @@ def test_ordinary_user_without_groups_gets_full_or_nothing() -> None:
     with tempfile.TemporaryDirectory(prefix="source-user-") as name:
         Path(name).chmod(0o777)
         said = as_ordinary_user(lambda: _as_user(Path(name)))
-    assert said == "tunable" or "only 0 and 100 % can be had" in said, said
+    assert said == "tunable" or "only 0 and 100 % are available" in said, said

@@ -1,4 +1,4 @@
-"""A host that takes the CPU away from a whole instance for seconds: a clock that jumps while nothing is done."""
+"""A host that takes the CPU away from the whole instance for seconds, simulated by a clock that jumps."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +18,7 @@ RUN_S = 0.8
 
 
 class Copy:
-    """A copy that gets as much done each second it is at work."""
+    """A copy that makes constant progress while it has the CPU."""
 
     ended, worked_s = False, 0.0
 
@@ -33,10 +33,10 @@ class Copy:
 
 
 class Steady(Stage):
-    """A stage with such a copy; ``taken`` are the looks before which the CPU is taken away."""
+    """A stage with such a copy; ``taken``: the polls before which the CPU is taken away."""
 
     speed = 0.01
-    """What part of its work is done in a second."""
+    """The share of its work done per second."""
 
     def __init__(self, folder: Path, *taken: int) -> None:
         subject = Subject(name="steady", command=("steady",), workdir=folder, progress=ProgressHook(file="p"))
@@ -86,6 +86,6 @@ def test_window_waits_for_a_program_that_could_do_nothing(stages: type, taken: t
 def test_window_of_a_program_that_does_nothing_ends(stages: type, monkeypatch: pytest.MonkeyPatch) -> None:
     stage = stages(3)
     monkeypatch.setattr(stage, "speed", 0.0)
-    with pytest.raises(Unmeasurable, match="nothing of it could be seen to go on"):
+    with pytest.raises(Unmeasurable, match="no progress of it was observed"):
         stage.sample(Measure.PROGRESS, 0.5)
     assert stage.copy.worked_s < 2.0

@@ -1,4 +1,4 @@
-"""Finding the intensity at which 5 % are lost: right on known curves, in few steps, and honest about noise."""
+"""Finding the intensity at which 5 % is lost: correct on known curves, in few steps, with limits that cover noise."""
 
 from collections.abc import Callable
 
@@ -19,7 +19,7 @@ def lost(value: float, spread: float = 0.0) -> Interval:
 
 
 def tuned(curve: Curve, spread: float = 0.0, highest: float = FULL, step: Next = next_intensity) -> Interval:
-    """Tune on a curve that is known."""
+    """Tune on a known curve."""
     points: list[Loss] = []
     while (at := step(points, highest)) is not None:
         assert len(points) < POINTS_MAX
@@ -41,7 +41,7 @@ def test_curved_effects_are_found_nearly(at_full: float, power: float) -> None:
 
 
 def is_honest(step: Next) -> bool:
-    """Limits hold the truth wherever every measured loss lies within its own."""
+    """The limits cover the true value if every measured loss lies within its own limits."""
     chances = [(0.06, 0.02), (0.2, 0.03), (0.5, 0.05), (0.9, 0.05)]
     for at_full, spread in chances:
         true = 100 * LOSS / at_full

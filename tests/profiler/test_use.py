@@ -1,4 +1,4 @@
-"""What a program wants of the CPU is told from what it got and how long it had to wait for it."""
+"""A program's CPU demand is derived from its CPU time and its time waiting for a CPU."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ SPIN = "import os\nos.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\nwhil
 @pytest.mark.parametrize(
     ("cpu_s", "waited_s", "vcpus", "busy"),
     [
-        (0.99, 0.0, 1.0, 0.99),  # nobody else was there
-        (0.5, 0.5, 1.0, 1.0),  # always ready, half of the time somebody else ran
+        (0.99, 0.0, 1.0, 0.99),  # no other work
+        (0.5, 0.5, 1.0, 1.0),  # always runnable, other work ran half of the time
         (0.3, 0.4, 1.0, 0.5),  # half of the time it did not wait it was busy
         (0.0, 0.7, 1.0, 0.0),  # it got nothing, so nothing is known
         (1.2, 2.8, 4.0, 4.0),  # four threads that took turns on little more than one CPU
         (1.0, 3.0, 2.0, 2.0),  # four threads on two CPUs want no more than there is
-        (0.5, 0.5, 0.5, 0.5),  # half a CPU is a limit: who waits for it waits for itself
+        (0.5, 0.5, 0.5, 0.5),  # with a limit of half a CPU it waits for its own quota
         (0.6, -0.3, 1.0, 0.6),  # a thread that waited has ended
     ],
 )

@@ -1,4 +1,4 @@
-"""What is concluded from measurements, and one short real measurement of which only directions are asserted."""
+"""Conclusions from measurements, and one short real measurement with loose assertions."""
 
 import csv
 import json
@@ -19,7 +19,7 @@ QUIET = {"cpu": 0.02, "memory": 0.05, "disk": 0.1}
 
 
 def measured(name: str, pressure: tuple[float, ...] = (0.25, 0.5, 1.0), **at_full: float) -> SourceValidation:
-    """A source as if measured; victims that are not named feel nothing."""
+    """A measured source; victims not named are unaffected."""
     slowdown = {victim: dict.fromkeys(INTENSITIES, at_full.get(victim, 1.0)) for victim in QUIET}
     by = dict(zip(INTENSITIES, pressure, strict=True))
     return SourceValidation(source=source_named(name), shares_core=False, pressure=by, slowdown=slowdown)
@@ -27,7 +27,7 @@ def measured(name: str, pressure: tuple[float, ...] = (0.25, 0.5, 1.0), **at_ful
 
 def validation(*each: SourceValidation) -> Validation:
     """A validation of such sources on a quiet machine."""
-    return Validation(measured=each, noise=QUIET, repeats=1, victim_s=0.1, lacks=("there is one CPU only",))
+    return Validation(measured=each, noise=QUIET, repeats=1, victim_s=0.1, lacks=("there is only one CPU",))
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_files_hold_the_same_table_and_a_picture(tmp_path: Path) -> None:
     rows = list(csv.DictReader((tmp_path / "new/sources.csv").read_text().splitlines()))
     assert [row["slowdown_cpu"] for row in rows] == ["2.0", "1.9"]
     assert json.loads((tmp_path / "new/sources.json").read_text()) == document(found)
-    assert "There is one CPU only." in (tmp_path / "new/sources.md").read_text()
+    assert "There is only one CPU." in (tmp_path / "new/sources.md").read_text()
     ElementTree.fromstring(svg(found))
 
 
@@ -110,7 +110,7 @@ def test_sources_are_listed_as_table_json_and_csv() -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (("gpu",), 2, "there is no source 'gpu'; there are memory-capacity"),
+        (("gpu",), 2, "there is no source 'gpu'; known sources are memory-capacity"),
         (("--out", "somewhere"), 2, "--out goes with --validate"),
         (("--validate", "--seconds", "0"), 2, "--seconds"),
         (("--validate", "--repeats", "0"), 2, "--repeats"),

@@ -1,4 +1,4 @@
-"""What the fake engine does beyond the contract: speed, samples, its small shell, what observing costs."""
+"""The fake engine beyond the contract: speed, samples, its minimal shell, and the cost of observing."""
 
 from dataclasses import replace
 from typing import Any

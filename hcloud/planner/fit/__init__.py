@@ -1,1 +1,1 @@
-"""How well instances fit a job: resource quality, interference, sizes (Paragon, Quasar, ARQ)."""
+"""How well instances fit a job: resource quality, interference and sizes (Paragon, Quasar, ARQ)."""

@@ -1,11 +1,11 @@
 """Admission queues by resource quality (ARQ; Dissertation ch. 6): classes, slack, and when to take a worse server.
 
-A job's class says how demanding it is, a server's pool how much its residents still tolerate. A job is served from the
-lowest pool that suits it: its own, else one above (which costs nothing once those more demanding had their turn).
-While none suits, it holds out; it goes *down*, to a server that does not suit it, when that is worth more than waiting
-on: ARQ maximises ``(S - wt) Q Pr`` over both (eq. 6.2), ``S`` being its slack, ``wt`` the wait, ``Q`` the quality it
-gets and ``Pr`` the probability to get it. The printed ``S = (1 + tau) CT - P`` is the time within which to be *done*;
-what may be spent queueing is ``tau CT - P``, and past that a job takes what there is.
+A job's class says how demanding it is; a server's pool says how much its residents still tolerate. A job is served from
+the lowest pool that suits it: its own, or one above (which costs nothing once more demanding jobs were served). If no
+pool suits it, the job waits. It goes *down*, to a server that does not suit it, when that is worth more than waiting:
+ARQ maximises ``(S - wt) Q Pr`` over both (eq. 6.2), with slack ``S``, wait ``wt``, quality ``Q`` and probability
+``Pr``. The printed ``S = (1 + tau) CT - P`` is the time within which the job must be *done*; the part that may be spent
+queueing is ``tau CT - P``. After that the job takes any server.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ _NO_LIMIT = BatchTarget()
 
 
 def run_s(known: Classification | None, nodes: int = 1) -> float | None:
-    """Return the expected run time alone on the best platform (``CT``), or None if no measure covers whole jobs.
+    """Return the expected isolated run time on the best platform (``CT``), in seconds.
 
-    ``nodes``: on so many; unknown node counts count as the most that are known below.
+    None if the measure does not cover whole jobs. ``nodes``: number of nodes; an unknown count uses the largest known
+    count below it.
     """
     if known is None or known.measure not in WHOLE_JOBS or not known.by_type:
         return None
@@ -41,10 +42,10 @@ def run_s(known: Classification | None, nodes: int = 1) -> float | None:
 
 
 def slack_s(job: Job, queued_at: float, expected_s: float | None, admission: AdmissionPolicy) -> float:
-    """Return for how long ``job`` may hold out for a suitable server, counted from ``queued_at``.
+    """Return for how long ``job`` may wait for a suitable server, counted from ``queued_at``.
 
-    ``tau CT - P`` where its run time is known, ``P`` being what profiling took; else the patience of the policy. Never
-    beyond the latest start that keeps its deadline, nor beyond the policy's cap; never negative.
+    ``tau CT - P`` if the run time is known, ``P`` being the time spent on profiling; otherwise the policy's patience.
+    Limited by the latest start that meets the deadline and by the policy's cap; never negative.
     """
     slack = admission.patience_s
     if expected_s is not None:
@@ -58,7 +59,7 @@ def slack_s(job: Job, queued_at: float, expected_s: float | None, admission: Adm
 def slacks_s(
     jobs: Sequence[Job], submitted_at: Floats, queued_at: Floats, expected_s: Floats, admission: AdmissionPolicy
 ) -> Floats:
-    """Return :func:`slack_s` of many jobs at once; ``expected_s`` is NaN where it is not known."""
+    """Return :func:`slack_s` of many jobs at once; ``expected_s`` is NaN if unknown."""
     targets = [job.spec.target for job in jobs]
     limits = [target if target.kind == "batch" else _NO_LIMIT for target in targets]
     within_s = np.array([math.nan if each.finish_within_s is None else each.finish_within_s for each in limits])
@@ -74,10 +75,12 @@ def slacks_s(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SwitchPoint:
-    """When to go down: once no more than ``within_s`` of the slack is left. ``chance``: ``Pr`` within that time."""
+    """When to take a worse server."""
 
     within_s: float
+    """Switch once at most this much of the slack is left."""
     chance: float
+    """``Pr`` within that time."""
 
 
 def switch_point(
@@ -89,24 +92,25 @@ def switch_point(
     slack: float,
     fresh_s: float = math.inf,
 ) -> SwitchPoint:
-    """Return when a job with ``slack`` seconds should take a server of quality ``below`` and not wait for ``own``.
+    """Return when a job with ``slack`` seconds should take a server of quality ``below`` rather than wait for ``own``.
 
-    ``ages_s``: for how long the servers that would suit the job, once free, have been busy; ``fresh_s``: when a new one
-    could be there, should it be launched now. With ``R`` of the slack left it goes
-    down if ``R Q_below >= max_t (R - t) Q_own Pr(t)``. The right side falls faster than the left, so there is one such
-    ``R``; at 0 it goes down in any case. Both qualities 0..1.
+    ``ages_s``: how long the servers that would suit the job have been busy; ``fresh_s``: time until a new one would be
+    ready if launched now. With ``R`` of the slack left the job goes down if ``R Q_below >= max_t (R - t) Q_own Pr(t)``.
+    The right side falls faster than the left, so there is one such ``R``; at 0 it always goes down. Qualities are 0..1.
     """
     return waiting_value(busy, ages_s, own=own, slack=slack, fresh_s=fresh_s).switch(below)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class WaitingValue:
-    """What waiting is worth, shape ``(T,)`` each: with ``left_s`` of the slack left ``chance`` is the probability that
-    something is free within that time, and ``worth`` what the best moment to stop waiting promises."""
+    """The value of waiting, as arrays of shape ``(T,)``."""
 
     left_s: Floats
+    """Slack left."""
     chance: Floats
+    """Probability that a server becomes free within that time."""
     worth: Floats
+    """Value of the best moment to stop waiting."""
 
     def switch(self, below: float) -> SwitchPoint:
         """Return when to take a server of quality ``below`` instead."""
@@ -118,7 +122,7 @@ class WaitingValue:
 def waiting_value(
     busy: BusyTimes, ages_s: Sequence[float] | Floats, *, own: float, slack: float, fresh_s: float = math.inf
 ) -> WaitingValue:
-    """Return what waiting for a server of quality ``own`` is worth; see :func:`switch_point`."""
+    """Return the value of waiting for a server of quality ``own``; see :func:`switch_point`."""
     if slack <= 0.0 or not (len(ages_s) or fresh_s < slack):
         nothing = np.zeros(1)
         return WaitingValue(left_s=np.array([max(0.0, slack)]), chance=nothing, worth=nothing)
@@ -130,7 +134,7 @@ def waiting_value(
 
 @lru_cache(maxsize=8)
 def _grid(slack: float) -> tuple[Floats, Floats]:
-    """Return some times up to ``slack``, shape ``(T,)``, and what remains of each after each, shape ``(T, T)``."""
+    """Return times up to ``slack``, shape ``(T,)``, and the remainder of each after each, shape ``(T, T)``."""
     left = np.concatenate(([0.0], np.geomspace(slack / 1000, slack, _GRID)))
     remains: Floats = np.maximum(left[:, None] - left[None, :], 0.0)
     left.setflags(write=False)

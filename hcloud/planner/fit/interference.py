@@ -1,14 +1,13 @@
-"""What presses on what: the pressures residents cause on each machine's shared resources, and what they still tolerate.
+"""Interference on machines: the pressures residents cause on shared resources, and what they still tolerate.
 
-Paragon keeps for each server the sum of what its jobs cause and the least of what they tolerate (§3.2), and asks
-``D1 = t_server - c_new >= 0``. That least says nothing of what the residents press on each other already: two that
-tolerate 50 and cause 40 each would let in any number of others. So what is kept here is the *headroom*: the least, over
-residents, of what each tolerates less what the others cause. ``D1 = headroom - c_new``, ``D2 = t_new - caused``.
+Paragon keeps for each server the sum of what its jobs cause and the least of what they tolerate (§3.2), and requires
+``D1 = t_server - c_new >= 0``. That minimum ignores the pressure residents already exert on each other: two that
+tolerate 50 and cause 40 each would admit any number of others. So this module keeps the *headroom*: the least, over
+residents, of what each tolerates minus what the others cause. ``D1 = headroom - c_new``, ``D2 = t_new - caused``.
 
-Estimates have uncertainty: a job counts with what it tolerates at least, with the policy's confidence. What several
-cause together is their sum with that confidence: their errors are their own, so squares of them add up. (Were each
-counted with the most it may cause, the sum of ten would be one that never comes, and machines would stay half empty.)
-Shapes: K resources in the order of their names, N machines.
+Estimates are uncertain: a job counts with the lower limit of what it tolerates, at the policy's confidence. What
+several cause together is their sum at that confidence; errors are independent, so squares add up. (Adding upper limits
+instead would be far too pessimistic and leave machines half empty.) Shapes: K resources, sorted by name; N machines.
 """
 
 from __future__ import annotations
@@ -29,43 +28,47 @@ from hcloud.core.estimates import Classification, Estimate
 Floats = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 FULL = 100.0
-"""The largest pressure, and what a machine without residents tolerates."""
+"""Maximum pressure, and what a machine without residents tolerates."""
 STATED = 0.9
-"""The one-sided confidence of an :class:`Estimate`'s limits, between which lie 80 of 100."""
+"""One-sided confidence of an :class:`Estimate`'s limits, which enclose 80 %."""
 NEVER_FELT = 1e9
-"""The pressure that would cost 5 % where nobody asked, or where none does."""
+"""The pressure that would cost 5 %, for a resource that was not measured or has no effect."""
 LOSS_AT_TOLERATED = 0.05
-"""What is lost at the pressure an application is said to tolerate (Paragon §2.3)."""
+"""Loss at the pressure an application tolerates (Paragon §2.3)."""
 _SLACK = 1e-9
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sensitivity:
-    """What one application causes and tolerates (shape ``(K,)``, 0..100), at the stated confidence, and its quality.
-
-    ``expected``: what it causes on average, ``doubt``: by how much ``caused`` is above that; ``bears``: the pressures
-    that are expected to cost it 5 %. ``quality`` (0..1) is ARQ's sum over the expected pressures, ``level`` its class.
-    ``felt``: ``bears``, 1 at least.
-    ``hardest``: the 2 K constraints (k: its own pressure k, K + k: pressure k on it), the hardest to satisfy first;
-    ``bounds``: what each asks of a machine's :attr:`Pressure.state`; ``rows``, shape ``(4, K)``: ``expected``,
-    ``doubt`` and its square, ``tolerated``, as :func:`_together` adds them up; ``usual``, of the same shape, has all of
-    which medians are taken for applications nothing is known of. ``loudest``: the most of ``expected``.
-    """
+    """What one application causes and tolerates, as arrays of shape ``(K,)`` with values 0..100."""
 
     name: str
     caused: Floats
+    """Pressure caused, upper limit at the policy's confidence."""
     tolerated: Floats
+    """Pressure tolerated, lower limit at the policy's confidence."""
     expected: Floats
+    """Expected pressure caused."""
     doubt: Floats
+    """``caused`` minus ``expected``."""
     bears: Floats
+    """Pressure expected to cost 5 %."""
     felt: tuple[float, ...]
+    """``bears``, at least 1."""
     bounds: Floats
+    """Lower bounds that the 2 K constraints put on :attr:`PressureState.state`."""
     rows: Floats
+    """Shape ``(4, K)``: ``expected``, ``doubt``, its square, ``tolerated``; the input of :func:`_combined`."""
     usual: Floats
+    """Shape ``(4, K)``: the values used for the medians that describe unknown applications."""
     quality: float
+    """ARQ's sum over the expected pressures (0..1)."""
     level: int
+    """ARQ class of ``quality``."""
     hardest: tuple[int, ...]
+    """The 2 K constraints, hardest first (k: own pressure on k; K + k: pressure on it from k)."""
     loudest: float
+    """Maximum of ``expected``."""
 
 
 def sensitivity(
@@ -76,10 +79,10 @@ def sensitivity(
     classes: int,
     tolerance: float = LOSS_AT_TOLERATED,
 ) -> Sensitivity:
-    """Return the sensitivity of an application; a resource without a question is neither pressed nor felt.
+    """Return the sensitivity of an application; an unmeasured resource counts as neither pressed nor felt.
 
-    ``tolerance``: the part of its performance that neighbours may cost. What is lost grows in proportion to the
-    pressure (iBench's second claim), so a job that may lose twice as much bears twice the pressure.
+    ``tolerance``: share of performance that neighbours may cost. Loss is proportional to pressure (iBench's second
+    claim), so twice the tolerance allows twice the pressure.
     """
     reach, cause, feel = reach_of(confidence), known.caused, known.tolerated
     more = tolerance / LOSS_AT_TOLERATED
@@ -96,27 +99,26 @@ def sensitivity(
 
 
 def quality_needed(known: Classification, sources: Sequence[str]) -> float:
-    """Return the quality (0..1) an application needs: ARQ's sum over what it is expected to cause (eq. 6.1)."""
+    """Return the quality (0..1) an application needs: ARQ's sum over its expected pressures (eq. 6.1)."""
     cause = known.caused
 
     def total() -> float:
-        """Of a resource without a question: nothing."""
         return quality.total([min(FULL, max(0.0, cause[s].value)) if s in cause else 0.0 for s in sources])
 
     return known.answer(("quality needed", sources), total)
 
 
 def sources_of(applications: Mapping[str, Classification]) -> tuple[str, ...]:
-    """Return all resources that count between the jobs of one machine and that anything is known of, by name.
+    """Return the measured resources that count between jobs on one machine, sorted by name.
 
-    A unit's CPU time is its own, so resources of one core are shared by turns only, and every program presses fully on
-    the core it runs on: counted, no two programs could ever meet. The bus is not counted for the reason given there.
+    A unit owns its CPU time, so resources of one core are only shared by taking turns, and every program presses fully
+    on its core; counting them would forbid any co-location. For the memory bus see ``NOT_COUNTED``.
     """
-    told = {known.answer("sources", lambda known=known: _told_of(known)) for known in applications.values()}  # type: ignore[misc]
-    return tuple(sorted(frozenset[str]().union(*told) - CORE_SOURCES - NOT_COUNTED))
+    measured = {each.answer("sources", lambda known=each: _known_sources(known)) for each in applications.values()}  # type: ignore[misc]
+    return tuple(sorted(frozenset[str]().union(*measured) - CORE_SOURCES - NOT_COUNTED))
 
 
-def _told_of(known: Classification) -> frozenset[str]:
+def _known_sources(known: Classification) -> frozenset[str]:
     return frozenset((*known.caused, *known.tolerated))
 
 
@@ -131,7 +133,7 @@ def _sensitivity(
     classes: int,
 ) -> Sensitivity:
     difficulty, doubt = np.concatenate((caused, FULL - tolerated)), caused - expected
-    # No resource is pressed by more than all of it: who tolerates that tolerates any number of neighbours.
+    # Pressure cannot exceed 100, so tolerating that means tolerating any number of neighbours.
     at_most = np.where(tolerated >= FULL - _SLACK, NEVER_FELT, tolerated)
     return Sensitivity(
         name=name,
@@ -152,12 +154,12 @@ def _sensitivity(
 
 
 def reach_of(confidence: float) -> float:
-    """Return how many times the way to an estimate's limit it is to the limit at ``confidence`` (0.5..1, one-sided)."""
+    """Return the distance of the limit at ``confidence`` (0.5..1, one-sided), in units of an estimate's own limit."""
     return NormalDist().inv_cdf(confidence) / NormalDist().inv_cdf(STATED)
 
 
 def at_reach(estimate: Estimate, reach: float, *, upward: bool) -> float:
-    """Return the value (0..100) so far above (``upward``) or below what is expected; see :func:`reach_of`."""
+    """Return the value (0..100) at that distance above (``upward``) or below the estimate; see :func:`reach_of`."""
     far = estimate.high - estimate.value if upward else estimate.value - estimate.low
     beyond = max(0.0, far) * reach
     return min(FULL, max(0.0, estimate.value + beyond if upward else estimate.value - beyond))
@@ -165,38 +167,44 @@ def at_reach(estimate: Estimate, reach: float, *, upward: bool) -> float:
 
 @dataclass(slots=True, eq=False)
 class MachineSuitability:
-    """Which machines suit one application, as of change number ``seen``."""
+    """Which machines suit one application."""
 
     suits: Mask
     seen: int
+    """Number of changes included."""
 
 
 @dataclass(slots=True, eq=False)
 class PressureState:
-    """The state of all machines. ``state`` has shape ``(2 K, N)``: headroom by resource, then what is caused there,
-    negative; so that everything asked of a machine is a lower bound. ``expected``, shape ``(K, N)``: what is caused
-    there on average. ``spare`` is the sum over both, shape ``(N,)``:
-    small where the fit is tight. ``level``: the pool of each machine.
-    ``prior``: what a resident nothing is known of counts as; ``quiet``: machines without units that were asked to end;
-    ``met``: how machines stand with residents that met in this plan: many come and go before it is decided where.
-    """
+    """The interference state of all machines during one plan."""
 
     sources: tuple[str, ...]
     known: Mapping[str, Sensitivity]
     prior: Sensitivity
+    """Sensitivity assumed for an unknown resident."""
     classes: int
     state: Floats
+    """Shape ``(2 K, N)``: headroom by resource, then minus what is caused: every requirement is a lower bound."""
     expected: Floats
+    """Shape ``(K, N)``: expected pressure."""
     spare: Floats
+    """Shape ``(N,)``: sum of ``state`` by machine; small where the fit is tight."""
     level: Floats
+    """Pool of each machine."""
     quiet: Mask
+    """Machines without units that were asked to stop."""
     residents: list[tuple[Sensitivity, ...]]
+    """Sensitivities of each machine's units."""
     changes: array[int] = field(default_factory=lambda: array("q"))
+    """Machines changed, in order."""
     journal: list[tuple[int, Sensitivity, bool]] = field(default_factory=list)
+    """Undo log: machine, sensitivity, whether added."""
     views: dict[str, MachineSuitability] = field(default_factory=dict)
     copied: tuple[int, Floats] | None = None
     standing: PressureBaseline | None = None
+    """The state at the start of the plan, for the next plan."""
     met: dict[tuple[Sensitivity, ...], ResidentSums] = field(default_factory=dict)
+    """Cache of the sums for combinations of residents, since searches add and remove the same ones many times."""
 
     @property
     def headroom(self) -> Floats:
@@ -205,31 +213,31 @@ class PressureState:
 
     @property
     def caused(self) -> Floats:
-        """What residents of each machine cause together, with the policy's confidence, shape ``(K, N)``."""
+        """What residents of each machine cause together, at the policy's confidence, shape ``(K, N)``."""
         return -self.state[len(self.sources) :]
 
     def expected_now(self) -> Floats:
-        """Return a copy of :attr:`expected`: the same array until that changes."""
+        """Return a copy of :attr:`expected`; the same array until it changes."""
         if self.copied is None or self.copied[0] != len(self.changes):
             self.copied = (len(self.changes), self.expected.copy())
         return self.copied[1]
 
     def of(self, application: str) -> Sensitivity:
-        """Return what is known of an application, else the prior."""
+        """Return the sensitivity of an application, or the prior."""
         return self.known.get(application, self.prior)
 
     def add(self, at: int, resident: Sensitivity) -> None:
-        """Count one more unit of an application on machine ``at``."""
+        """Add one unit of an application to machine ``at``."""
         self._arrive(at, resident)
         self.journal.append((at, resident, True))
 
     def remove(self, at: int, resident: Sensitivity) -> None:
-        """Count one unit less."""
+        """Remove one unit of an application from machine ``at``."""
         self._leave(at, resident)
         self.journal.append((at, resident, False))
 
     def back_to(self, moment: int) -> None:
-        """Undo what was added and removed since the journal was ``moment`` long."""
+        """Undo all changes made since the journal had length ``moment``."""
         while len(self.journal) > moment:
             at, resident, added = self.journal.pop()
             if added:
@@ -247,64 +255,64 @@ class PressureState:
     def _put(self, at: int, residents: tuple[Sensitivity, ...]) -> None:
         found = self.met.get(residents)
         if found is None:
-            found = self.met[residents] = _stands(residents, len(self.sources), self.classes)
+            found = self.met[residents] = _resident_sums(residents, len(self.sources), self.classes)
         self.residents[at] = residents
         self.state[:, at], self.expected[:, at], self.spare[at], self.level[at] = found
         self.changes.append(at)
 
-    def suits(self, who: Sensitivity) -> Mask:
-        """Return the machines without interference beyond tolerance, in either direction (``D1 >= 0``, ``D2 >= 0``).
+    def suits(self, newcomer: Sensitivity) -> Mask:
+        """Return the machines on which the newcomer and all residents are undisturbed (``D1 >= 0``, ``D2 >= 0``).
 
-        What was found before holds but for the machines that changed since: the cost is linear in what changed.
+        Updated incrementally: the cost is linear in the number of changes.
         """
-        view, now = self.views.get(who.name), len(self.changes)
+        view, now = self.views.get(newcomer.name), len(self.changes)
         if view is None or now - view.seen > len(self.spare) // 8:
-            view = self.views[who.name] = MachineSuitability(suits=self._suited(who), seen=now)
+            view = self.views[newcomer.name] = MachineSuitability(suits=self._suited(newcomer), seen=now)
         elif view.seen < now:
             changed = np.frombuffer(self.changes[view.seen :], dtype=np.int64)
-            view.suits[changed] = (self.state.take(changed, axis=1) >= who.bounds[:, None]).all(axis=0)
+            view.suits[changed] = (self.state.take(changed, axis=1) >= newcomer.bounds[:, None]).all(axis=0)
             view.seen = now
         return view.suits
 
-    def suited_among(self, who: Sensitivity, among: Mask) -> Mask:
-        """Return :meth:`suits` for the machines of ``among`` only: where they are few, only they are looked at."""
-        if who.name in self.views or np.count_nonzero(among) > len(among) // 2:
-            return among & self.suits(who)
+    def suited_among(self, newcomer: Sensitivity, among: Mask) -> Mask:
+        """Return :meth:`suits` for the machines of ``among``; if they are few, only they are evaluated."""
+        if newcomer.name in self.views or np.count_nonzero(among) > len(among) // 2:
+            return among & self.suits(newcomer)
         places, found = among.nonzero()[0], np.zeros(len(among), dtype=np.bool_)
-        suited = np.logical_and.reduce(self.state.take(places, axis=1) >= who.bounds[:, None], axis=0)
+        suited = np.logical_and.reduce(self.state.take(places, axis=1) >= newcomer.bounds[:, None], axis=0)
         found[places[suited]] = True
         return found
 
-    def _suited(self, who: Sensitivity) -> Mask:
+    def _suited(self, newcomer: Sensitivity) -> Mask:
         fits: Mask = np.ones(len(self.spare), dtype=np.bool_)
-        for constraint in who.hardest:
-            # A comparison of vectors for each; nothing is copied.
-            fits &= self.state[constraint] >= who.bounds[constraint]
+        for constraint in newcomer.hardest:
+            # One vector comparison each, without copies.
+            fits &= self.state[constraint] >= newcomer.bounds[constraint]
         return fits
 
-    def suits_without(self, at: int, who: Sensitivity, leaving: Sequence[Sensitivity]) -> bool:
-        """Return whether machine ``at`` would suit ``who`` if the ``leaving`` units were gone."""
+    def suits_without(self, at: int, newcomer: Sensitivity, leaving: Sequence[Sensitivity]) -> bool:
+        """Return whether machine ``at`` would suit the newcomer if the ``leaving`` units were gone."""
         left = list(self.residents[at])
         for each in leaving:
             if each in left:
                 left.remove(each)
-        return self.suits_company(who, left)
+        return self.suits_company(newcomer, left)
 
-    def suits_company(self, who: Sensitivity, company: Sequence[Sensitivity]) -> bool:
-        """Return whether ``who`` and the units of ``company`` suit each other on one machine."""
-        _, caused, headroom = _together(company, len(self.sources))
-        return bool((np.concatenate((headroom, -caused)) >= who.bounds).all())
+    def suits_company(self, newcomer: Sensitivity, company: Sequence[Sensitivity]) -> bool:
+        """Return whether the newcomer and the units of ``company`` suit each other on one machine."""
+        _, caused, headroom = _combined(company, len(self.sources))
+        return bool((np.concatenate((headroom, -caused)) >= newcomer.bounds).all())
 
 
 def _pools(headroom: Floats, classes: int) -> Floats:
-    """Return the pools 0..``classes``-1 of machines of this ``headroom``, as :func:`_stands` does for one."""
+    """Return the pools 0..``classes``-1 of machines with this ``headroom``, as :func:`_resident_sums` does for one."""
     mean = headroom.sum(axis=0) / (max(1, len(headroom)) * quality.PRESSURE_MAX)
     pools: Floats = np.minimum(classes - 1, np.floor(np.maximum(0.0, mean) * classes))
     return pools if len(headroom) else np.full_like(pools, classes - 1)
 
 
 class ResidentSums(NamedTuple):
-    """How a machine stands with some residents: of each array of :class:`Pressure` the column."""
+    """One machine's column of each array of :class:`PressureState`."""
 
     state: Floats
     expected: Floats
@@ -312,13 +320,13 @@ class ResidentSums(NamedTuple):
     level: int
 
 
-def _stands(residents: Sequence[Sensitivity], count: int, classes: int) -> ResidentSums:
-    """Return how a machine stands with ``residents``.
+def _resident_sums(residents: Sequence[Sensitivity], count: int, classes: int) -> ResidentSums:
+    """Return the columns of a machine with ``residents``.
 
-    As a job's class is taken of the mean it causes (eq. 6.1), a machine's pool is of the mean it tolerates: one that
-    suits a job is never in a pool below the job's class.
+    A job's class is derived from the mean it causes (eq. 6.1), a machine's pool from the mean it tolerates. A machine
+    that suits a job is therefore never in a pool below the job's class.
     """
-    expected, caused, headroom = _together(residents, count)
+    expected, caused, headroom = _combined(residents, count)
     tolerated = float(np.add.reduce(headroom))
     mean = tolerated / (count * quality.PRESSURE_MAX) if count else 1.0
     return ResidentSums(
@@ -329,9 +337,8 @@ def _stands(residents: Sequence[Sensitivity], count: int, classes: int) -> Resid
     )
 
 
-def _together(residents: Sequence[Sensitivity], count: int) -> tuple[Floats, Floats, Floats]:
-    """Return what ``residents`` are expected to cause together, what they cause with confidence, and the headroom they
-    leave."""
+def _combined(residents: Sequence[Sensitivity], count: int) -> tuple[Floats, Floats, Floats]:
+    """Return the expected pressure, the pressure at the stated confidence, and the headroom of ``residents``."""
     if not residents:
         return np.zeros(count), np.zeros(count), np.full(count, FULL)
     if len(residents) == 1:
@@ -346,14 +353,16 @@ def _together(residents: Sequence[Sensitivity], count: int) -> tuple[Floats, Flo
 
 
 class Sensitivities(NamedTuple):
-    """What is known of all applications at once: the ``sources`` that count, by name each application's sensitivity,
-    and what one nothing is known of counts as, the median over those known. ``made_of``: of what that was worked out,
-    and how."""
+    """The sensitivities of all applications."""
 
     sources: tuple[str, ...]
+    """The resources that count."""
     known: Mapping[str, Sensitivity]
+    """Sensitivity by application."""
     prior: Sensitivity
+    """Median of the known ones, for unknown applications."""
     made_of: tuple[Mapping[str, Classification], tuple[object, ...]]
+    """Classifications and settings used."""
 
 
 def sensitivities(
@@ -364,30 +373,33 @@ def sensitivities(
     tolerance: float,
     before: Sensitivities | None = None,
 ) -> Sensitivities:
-    """Return the sensitivities of ``applications``; those in ``before`` are reused."""
+    """Return the sensitivities of ``applications``; unchanged ones are taken from ``before``."""
     sources = sources_of(applications)
-    asked = (sources, confidence, classes, tolerance)
-    beliefs, told = before.made_of[0] if before is not None else {}, before.known if before is not None else {}
-    if before is not None and before.made_of[1] != asked:
+    settings = (sources, confidence, classes, tolerance)
+    beliefs, old = before.made_of[0] if before is not None else {}, before.known if before is not None else {}
+    if before is not None and before.made_of[1] != settings:
         beliefs = {}
     known = {
-        name: told[name] if beliefs.get(name) is belief else sensitivity(name, belief, *asked)
+        name: old[name] if beliefs.get(name) is belief else sensitivity(name, belief, *settings)
         for name, belief in applications.items()
     }
-    prior = _usual([known[name] for name in sorted(known)], len(sources), classes)
-    return Sensitivities(sources, known, prior, (applications, asked))
+    prior = _prior([known[name] for name in sorted(known)], len(sources), classes)
+    return Sensitivities(sources, known, prior, (applications, settings))
 
 
 class PressureBaseline(NamedTuple):
-    """How ``machines`` stand as a plan begins, for the next plan: by machine the ``names`` of its residents, what is
-    known of each (``present``), and :class:`Pressure`'s ``state`` and ``expected``."""
+    """The state of ``machines`` at the start of a plan, passed to the next plan."""
 
-    told: Sensitivities
+    table: Sensitivities
     machines: Sequence[str]
     names: Sequence[tuple[str, ...]]
+    """By machine, the applications of its residents."""
     present: Sequence[tuple[Sensitivity, ...]]
+    """By machine, the sensitivities of its residents."""
     state: Floats
+    """:attr:`PressureState.state`."""
     expected: Floats
+    """:attr:`PressureState.expected`."""
 
 
 def open_pressure(
@@ -398,18 +410,18 @@ def open_pressure(
     confidence: float,
     classes: int,
     tolerance: float = LOSS_AT_TOLERATED,
-    told: Sensitivities | None = None,
+    table: Sensitivities | None = None,
     machines: Sequence[str] = (),
     before: PressureBaseline | None = None,
 ) -> PressureState:
     """Return the state of machines with these ``residents``: one application name per unit, known or not.
 
-    Of an application nothing is known of, what is usual counts. ``told``: what :func:`sensitivities` returns for
-    ``applications``, where that was worked out before; ``before``: how ``machines`` stood, or others, when last asked.
+    Unknown applications count with the prior. ``table``: :func:`sensitivities` of ``applications``, if already
+    computed; ``before``: the baseline of an earlier plan; unchanged machines are copied from it.
     """
-    told = told or sensitivities(applications, confidence=confidence, classes=classes, tolerance=tolerance)
-    sources, known, prior, _ = told
-    standing = _standing(told, machines, [tuple(names) for names in residents], before)
+    table = table or sensitivities(applications, confidence=confidence, classes=classes, tolerance=tolerance)
+    sources, known, prior, _ = table
+    standing = _baseline(table, machines, [tuple(names) for names in residents], before)
     state, expected, count = standing.state.copy(), standing.expected.copy(), len(sources)
     return PressureState(
         sources=sources,
@@ -426,30 +438,32 @@ def open_pressure(
     )
 
 
-def _standing(
-    told: Sensitivities, machines: Sequence[str], names: Sequence[tuple[str, ...]], before: PressureBaseline | None
+def _baseline(
+    table: Sensitivities, machines: Sequence[str], names: Sequence[tuple[str, ...]], before: PressureBaseline | None
 ) -> PressureBaseline:
-    """Return how ``machines`` stand with residents of these ``names``: as ``before`` but for those where residents, or
-    what is known of them, changed."""
-    known, prior, count = told.known, told.prior, len(told.sources)
-    if before is None or before.told.made_of[1] != told.made_of[1]:
-        before = PressureBaseline(told, (), [], [], np.zeros((2 * count, 0)), np.zeros((count, 0)))
-    others = _told_otherwise(told, before.told, names)
-    were, present, state, expected = _placed_as(before, machines, len(names), count)
+    """Return the baseline of ``machines`` with residents of these ``names``.
+
+    Machines with unchanged residents and sensitivities are copied from ``before``.
+    """
+    known, prior, count = table.known, table.prior, len(table.sources)
+    if before is None or before.table.made_of[1] != table.made_of[1]:
+        before = PressureBaseline(table, (), [], [], np.zeros((2 * count, 0)), np.zeros((count, 0)))
+    others = _changed_applications(table, before.table, names)
+    were, present, state, expected = _rows_before(before, machines, len(names), count)
     same = [was is here or was == here for was, here in zip(were, names, strict=True)]
-    anew = [at for at, here in enumerate(names) if not (same[at] and others.isdisjoint(here))]
-    for at in anew:
+    stale = [at for at, here in enumerate(names) if not (same[at] and others.isdisjoint(here))]
+    for at in stale:
         present[at] = tuple([known.get(name, prior) for name in names[at]])
-    state[:, anew], expected[:, anew] = _all_together([present[at] for at in anew], count)
-    return PressureBaseline(told, machines, names, present, state, expected)
+    state[:, stale], expected[:, stale] = _combined_by_machine([present[at] for at in stale], count)
+    return PressureBaseline(table, machines, names, present, state, expected)
 
 
-def _placed_as(
+def _rows_before(
     before: PressureBaseline, machines: Sequence[str], size: int, count: int
 ) -> tuple[Sequence[tuple[str, ...] | None], list[tuple[Sensitivity, ...]], Floats, Floats]:
-    """Return how ``machines`` stood before, ``size`` of them: names, what is known of them, state, what is expected.
+    """Return the earlier names, sensitivities, state and expected pressure of ``size`` machines.
 
-    Of those that were not there, or are not named, the names are None.
+    Names are None for machines that were not known before, or that have no name.
     """
     if machines and machines == before.machines:
         return before.names, list(before.present), before.state.copy(), before.expected.copy()
@@ -462,16 +476,16 @@ def _placed_as(
     return names, [() if at < 0 else before.present[at] for at in old], state, expected
 
 
-def _told_otherwise(told: Sensitivities, before: Sensitivities, names: Sequence[tuple[str, ...]]) -> Set[str]:
-    """Return those of the applications ``names`` of which something else is known than ``before``."""
-    if told is before:
+def _changed_applications(table: Sensitivities, before: Sensitivities, names: Sequence[tuple[str, ...]]) -> Set[str]:
+    """Return the applications of ``names`` with a sensitivity other than ``before``."""
+    if table is before:
         return frozenset()
     met = {name for here in set(names) for name in here}
-    return {name for name in met if told.known.get(name, told.prior) is not before.known.get(name, before.prior)}
+    return {name for name in met if table.known.get(name, table.prior) is not before.known.get(name, before.prior)}
 
 
-def _all_together(present: Sequence[Sequence[Sensitivity]], count: int) -> tuple[Floats, Floats]:
-    """Return the state of all machines at once, as :func:`_together` for each of them; and what is expected there."""
+def _combined_by_machine(present: Sequence[Sequence[Sensitivity]], count: int) -> tuple[Floats, Floats]:
+    """Return state and expected pressure of all machines at once; equals :func:`_combined` for each."""
     state, average = np.zeros((2 * count, len(present))), np.zeros((count, len(present)))
     state[:count] = FULL
     busy = np.array([at for at, residents in enumerate(present) if residents], dtype=np.intp)
@@ -490,7 +504,7 @@ def _all_together(present: Sequence[Sequence[Sensitivity]], count: int) -> tuple
     return state, average
 
 
-def _usual(known: Sequence[Sensitivity], count: int, classes: int) -> Sensitivity:
+def _prior(known: Sequence[Sensitivity], count: int, classes: int) -> Sensitivity:
     if not known:
         nothing = np.zeros(count)
         caused, expected, tolerated, bears = nothing, nothing, np.full(count, FULL), np.full(count, NEVER_FELT)
@@ -508,7 +522,7 @@ def _usual(known: Sequence[Sensitivity], count: int, classes: int) -> Sensitivit
 
 
 def _median(values: Floats) -> Floats:
-    """Return the medians along the first axis: of few values a sort is quicker than numpy's general way."""
+    """Return the medians along the first axis; for few values a sort is faster than ``numpy.median``."""
     ordered, half = np.sort(values, axis=0), len(values) // 2
     median: Floats = (ordered[(len(values) - 1) // 2] + ordered[half]) / 2.0
     return median

@@ -1,7 +1,7 @@
-"""What a plan knows of how well machines suit jobs: pressure and types by machine, and how long a job may hold out.
+"""Suitability of machines for jobs within one plan: pressure, type preferences, sizes, and how long a job may wait.
 
-Built from the classifications of a snapshot where the policy's order of placement uses them; jobs of which nothing is
-known are placed as if it did not.
+Built from the classifications of a snapshot if the policy's placement order uses them. Unknown jobs are placed as if it
+did not.
 """
 
 from __future__ import annotations
@@ -49,79 +49,37 @@ from hcloud.planner.snapshot import Snapshot
 from hcloud.spec.policy import Policy
 
 FEW = 8
-"""Of so many machines sizes are worked out sooner one by one."""
-
-
-@dataclass(slots=True, eq=False)
-class RankSizes:
-    """The vCPUs that a rank gets on each machine under this pressure (``beside``, shape ``(K, N)``);
-    worked out when they are first asked for, as most waiting jobs find no suitable room at any size.
-    ``one``: of single machines."""
-
-    suit: Suitability
-    application: str
-    aim: SizeTarget
-    beside: Amounts | None
-    found: Amounts | None = None
-    one: dict[int, float] = field(default_factory=dict)
-
-    def losses(self) -> Amounts:
-        """Return what is lost on each machine beside its residents (0..1), shape ``(N,)``."""
-        who, count = self.suit.who(self.application), len(self.suit.fleet.instances)
-        return np.zeros(count) if who is None or self.beside is None or not count else losses_beside(who, self.beside)
-
-    def vcpus(self) -> Amounts:
-        """Return what a rank gets on each machine, shape ``(N,)``."""
-        if self.found is None:
-            self.found = self.suit.granted(self.application, self.aim, self.suit.fleet.kinds, self.losses())
-        return self.found
-
-    def vcpus_at(self, at: int) -> float:
-        """Return :meth:`vcpus` of machine ``at``."""
-        known = self.one.get(at)
-        if known is None:
-            known = self.one[at] = self._vcpus_at(at) if self.found is None else float(self.found[at])
-        return known
-
-    def _vcpus_at(self, at: int) -> float:
-        who = self.suit.who(self.application)
-        loss = 0.0 if who is None or self.beside is None else loss_beside(who, self.beside[:, at])
-        return self.suit.granted_on(self.application, self.aim, self.suit.fleet.kinds, at, loss)
-
-    def vcpus_on(self, places: Places) -> Amounts:
-        """Return :meth:`vcpus` of the machines ``places`` only."""
-        if self.found is None and places.size <= FEW:
-            return np.array([self.vcpus_at(at) for at in places.tolist()], dtype=np.float64)
-        return self.vcpus()[places]
-
-
+"""Up to this many machines, sizes are computed one by one, which is faster."""
 DOUBT = 40.0
-"""By so many points pressures that were not measured themselves are off in one of ten cases (Paragon's small cluster:
-28 points, root mean square)."""
+"""Error in points that unmeasured pressures exceed in one of ten cases (Paragon's small cluster: 28 points, root mean
+square)."""
 NAMED = 8
-"""So many relaxed constraints are named, the worst first."""
+"""Maximum number of relaxed constraints listed, worst first."""
 
 
 @dataclass(slots=True, eq=False)
 class Suitability:
-    """The state and its answers for one plan. ``chosen``: what the search under way has selected;
-    ``loss``: what the job is expected to lose there beside its neighbours; ``aim``: what is asked of its sizes."""
+    """Answers about machines and applications within one plan, cached by question."""
 
     snapshot: Snapshot
     policy: Policy
     fleet: Fleet
     stopping: Set[JobId]
+    """Jobs being stopped; their units count as gone."""
     sources: tuple[str, ...]
     state: PressureState | None = None
     ages: Amounts | None = None
     chosen: list[Selection] = field(default_factory=list)
+    """Selections of the current search."""
     preferences: dict[str, Amounts] = field(default_factory=dict)
     aim: SizeTarget | None = None
+    """Size target of the current search."""
     aims: dict[tuple[str, SizeTarget], Amounts] = field(default_factory=dict)
     sufficient: dict[tuple[str, SizeTarget], Mask] = field(default_factory=dict)
     prospects: dict[tuple[bytes, float], WaitingValue] = field(default_factory=dict)
     node_counts: dict[tuple[str, SizeTarget, int], int] = field(default_factory=dict)
     loss: float = 0.0
+    """Expected loss of the current job to its neighbours."""
     run_times: dict[tuple[str, int], float | None] = field(default_factory=dict)
     short: dict[tuple[str, SizeTarget], Places] = field(default_factory=dict)
     steps: dict[tuple[str, SizeTarget], SizeCurve] = field(default_factory=dict)
@@ -130,15 +88,14 @@ class Suitability:
 
     @property
     def pressure(self) -> PressureState | None:
-        """The pressure on each machine, from when it is first asked for; None where the order does not use it."""
+        """The pressure on each machine, computed on first use; None if the order does not use it."""
         if self.state is None and self.policy.placement.order in KNOWS_PRESSURE:
-            known, wanted = self.snapshot.applications, self.policy.placement
-            asked = {"confidence": wanted.neighbour_confidence, "tolerance": wanted.tolerance}
+            known, placement = self.snapshot.applications, self.policy.placement
+            settings = {"confidence": placement.neighbour_confidence, "tolerance": placement.tolerance}
             classes, plan_cache, made_of = self.policy.admission.classes, self.snapshot.plan_cache, (known, self.policy)
 
-            def told() -> Sensitivities:
-                """From earlier plans, as far as that is still believed."""
-                return sensitivities(known, classes=classes, before=plan_cache.latest("sensitivities"), **asked)
+            def table() -> Sensitivities:
+                return sensitivities(known, classes=classes, before=plan_cache.latest("sensitivities"), **settings)
 
             ending = self._ending()
             self.state = open_pressure(
@@ -146,16 +103,16 @@ class Suitability:
                 self._staying(ending),
                 ending,
                 classes=classes,
-                told=plan_cache.of("sensitivities", made_of, told),
+                table=plan_cache.of("sensitivities", made_of, table),
                 machines=[instance.id for instance in self.fleet.instances],
                 before=plan_cache.latest("standing"),
-                **asked,
+                **settings,
             )
             plan_cache.keep("standing", self.state.standing)
         return self.state
 
     def _staying(self, ending: Sequence[bool]) -> list[tuple[str, ...]]:
-        """Return by machine the applications of its units that were not asked to end."""
+        """Return by machine the applications of its units that were not asked to stop."""
         names = [each.applications() for each in self.fleet.residents]
         for at in [at for at, ends in enumerate(ending) if ends]:
             staying = [job for job, _ in self.fleet.holdings[at] if job.id not in self.stopping]
@@ -163,7 +120,7 @@ class Suitability:
         return names
 
     def _ending(self) -> list[bool]:
-        """Return by machine whether units of it were asked to end."""
+        """Return by machine whether units on it were asked to stop."""
         rows, index, ending = (
             self.snapshot.plan_cache.occupancy.rows,
             self.fleet.index,
@@ -176,7 +133,7 @@ class Suitability:
 
     @property
     def ages_s(self) -> Amounts:
-        """For how long the oldest unit on each machine has been there, shape ``(N,)``; 0 where there is none."""
+        """Age in seconds of the oldest unit on each machine, shape ``(N,)``; 0 without units."""
         if self.ages is None:
             now = self.snapshot.now
             oldest = np.array([each.since() for each in self.fleet.residents], dtype=np.float64)
@@ -185,78 +142,79 @@ class Suitability:
 
     @property
     def work_cells(self) -> int:
-        """The comparisons one search may take."""
+        """Maximum number of comparisons per search."""
         return self.policy.placement.work_cells
 
     def known(self, application: str) -> Classification | None:
-        """Return what is believed of an application; None: nothing is known."""
+        """Return the classification of an application; None if unknown."""
         return self.snapshot.applications.get(application)
 
     def application(self, job: Job) -> str:
-        """Return what ``job`` is taken for, if anything is known of that; else nothing."""
+        """Return the application of ``job`` if it is known, else ""."""
         return job.application if job.application in self.snapshot.applications else ""
 
     def who(self, application: str) -> Sensitivity | None:
-        """Return what an application causes and tolerates, where that is known and the policy wants it used."""
+        """Return the sensitivity of an application; None if unknown or not used by the policy."""
         pressure = self.pressure if self.state is None else self.state
         return pressure.known.get(application) if pressure is not None else None
 
     # -------------------------------------------------------------------------------------------------------- residents
     def arrive(self, at: int, application: str) -> None:
-        """Count a unit as placed on, or promised room of, machine ``at``."""
+        """Count a unit as placed on machine ``at``, or promised capacity there."""
         if self.pressure is not None:
             self.pressure.add(at, self.pressure.of(application))
 
     def leave(self, at: int, application: str) -> None:
-        """Take :meth:`arrive` back."""
+        """Undo :meth:`arrive`."""
         if self.pressure is not None:
             self.pressure.remove(at, self.pressure.of(application))
 
     def unsettle(self, at: int) -> None:
-        """Note that a unit on machine ``at`` was asked to end: until it is gone, the suitability of the place is
-        unknown."""
+        """Record that a unit on machine ``at`` was asked to stop; until it is gone, suitability there is unknown."""
         if self.pressure is not None:
             self.pressure.quiet[at] = False
 
     @property
     def moment(self) -> int:
-        """Now, for :meth:`back_to`."""
+        """The current state, for :meth:`back_to`."""
         return len(self.pressure.journal) if self.pressure is not None else 0
 
     @property
     def changed(self) -> Sequence[int]:
-        """On which machines units arrived, or which they left, in this plan; in order, each time anew."""
+        """Machines on which units arrived or left in this plan, in order; repeated for each change."""
         return self.pressure.changes if self.pressure is not None else ()
 
     def back_to(self, moment: int) -> None:
-        """Undo all arrivals and leavings since ``moment``."""
+        """Undo all arrivals and departures since ``moment``."""
         if self.pressure is not None:
             self.pressure.back_to(moment)
 
     # -------------------------------------------------------------------------------------------------------- selecting
     def suited(self, application: str, among: Mask) -> Mask:
-        """Return the machines of ``among`` without interference beyond tolerance; all, if the order ignores it."""
-        who = self._choosy(application)
-        return among if who is None or self.pressure is None else self.pressure.suited_among(who, among)
+        """Return the machines of ``among`` where no job would be disturbed; all, if the order does not require that."""
+        newcomer = self._constrained(application)
+        return among if newcomer is None or self.pressure is None else self.pressure.suited_among(newcomer, among)
 
     def suits_without(self, at: int, application: str, gone: Sequence[str]) -> bool:
         """Return whether machine ``at`` would suit an application if units of the applications ``gone`` had left."""
-        who = self._choosy(application)
-        if who is None or self.pressure is None:
+        newcomer = self._constrained(application)
+        if newcomer is None or self.pressure is None:
             return True
-        return self.pressure.suits_without(at, who, [self.pressure.of(name) for name in gone])
+        return self.pressure.suits_without(at, newcomer, [self.pressure.of(name) for name in gone])
 
     def together(self, application: str, company: Sequence[str]) -> bool:
         """Return whether a unit of ``application`` and those of ``company`` suit each other on an empty machine."""
-        who, pressure = self._choosy(application), self.pressure
-        return who is None or pressure is None or pressure.suits_company(who, [pressure.of(each) for each in company])
+        newcomer, pressure = self._constrained(application), self.pressure
+        if newcomer is None or pressure is None:
+            return True
+        return pressure.suits_company(newcomer, [pressure.of(each) for each in company])
 
-    def _choosy(self, application: str) -> Sensitivity | None:
-        """Return what an application causes and tolerates, where that bars it from machines."""
+    def _constrained(self, application: str) -> Sensitivity | None:
+        """Return the sensitivity of an application if it restricts the choice of machines."""
         return self.who(application) if self.policy.placement.order in BARS_NEIGHBOURS else None
 
     def preference(self, application: str) -> Amounts | None:
-        """Return by machine how slow its type is for an application, as a logarithm; a type not known of is average."""
+        """Return by machine the logarithm of its type's slowness for an application; unknown types count as average."""
         known, order = self.known(application), self.policy.placement.order
         if order not in KNOWS_TYPES or known is None or not known.by_type:
             return None
@@ -273,27 +231,32 @@ class Suitability:
 
     @property
     def pools(self) -> Pools:
-        """Whether the lowest pool is preferred: with queues by quality, of the best type, as a worse one costs a job
-        more than that gives others. Where types are taken by size (Quasar), sizes are such that any will do."""
+        """Whether the lowest pool is preferred.
+
+        With queues by quality: among machines of the best type, as a worse type costs a job more than others gain. If
+        types are chosen by size (Quasar), pools come first, because sizes compensate for the type.
+        """
         if self.policy.admission.queues != "by_quality":
             return Pools.NO
         return Pools.FIRST if self.policy.placement.order == "quasar" else Pools.OF_BEST_TYPE
 
     @property
     def wanted_margin(self) -> float:
-        """How far below the tolerated pressure a machine must be to count as a tight fit: nothing if the policy's
-        confidence is in the bounds already, all of the doubt where estimates are compared as they are."""
+        """Desired distance from any disturbance, in points.
+
+        0 if the policy's confidence is already in the bounds; all of ``DOUBT`` if expected values are compared.
+        """
         return DOUBT * max(0.0, 1.0 - reach_of(self.policy.placement.neighbour_confidence))
 
     @property
     def loses_to_types(self) -> bool:
-        """Whether types count by what is lost there: not where they count by price (Quasar)."""
+        """Whether types count by the performance lost on them, not by price (Quasar)."""
         return self.policy.placement.order in LOSES_TO_TYPES
 
     def type_losses(self, application: str, among: Mask) -> Amounts:
-        """Return by machine which part of its performance (0..1) an application loses to its type.
+        """Return by machine the share of performance (0..1) lost to its type, relative to the best type ``among`` some.
 
-        Beside the best type ``among`` some machines; nothing where types are not known, or count otherwise.
+        All zeros if types are unknown or count differently.
         """
         preference = self.preference(application) if self.loses_to_types and among.any() else None
         if preference is None:
@@ -302,15 +265,14 @@ class Suitability:
         return losses
 
     def aim_at(self, job: Job, aim: SizeTarget | None) -> None:
-        """Begin a search for ``job``: forget the last one, and note what performance is wanted (Quasar): ``aim``, where
-        :meth:`aim_of` was asked before."""
+        """Begin a search for ``job``; ``aim``: the result of :meth:`aim_of`, if already known (Quasar)."""
         self.chosen.clear()
         self.loss, self.aim = 0.0, aim or self.aim_of(job)
 
     def aim_of(self, job: Job) -> SizeTarget | None:
-        """Return what is asked of the sizes of ``job`` (Quasar), or None where nothing is known of it.
+        """Return the size target of ``job`` (Quasar), or None if its application is unknown.
 
-        Where it may have fewer nodes than it asks for, as many as belong to its least size.
+        If it may run on fewer nodes than requested, the node count of its least size is used.
         """
         known = self.known(job.application)
         if self.policy.placement.order != "quasar" or known is None:
@@ -326,7 +288,7 @@ class Suitability:
         return aim._replace(nodes=self._least_nodes(job.application, known, aim, nodes.minimum))
 
     def _least_nodes(self, application: str, known: Classification, aim: SizeTarget, minimum: int) -> int:
-        """Return the node count of the least size, machines being what they are now."""
+        """Return the node count of the least size on the present machines."""
         key = (application, aim, minimum)
         if key not in self.node_counts:
             counts, platforms = list(range(minimum, aim.nodes + 1)), self._platforms(aim.nodes)
@@ -338,10 +300,9 @@ class Suitability:
         return self.node_counts[key]
 
     def granted(self, application: str, aim: SizeTarget, kinds: MachineKinds, losses: Amounts) -> Amounts:
-        """Return the vCPUs a rank gets on each of some machines: the least that meet the target there.
+        """Return the vCPUs a rank gets on each of some machines: the fewest that meet the target there.
 
-        ``losses``, shape ``(N,)``: what is lost on each beside neighbours. On types of which nothing is known: as many
-        as asked for.
+        ``losses``, shape ``(N,)``: loss to neighbours on each. On unknown types: the vCPUs requested.
         """
         if self.known(application) is None or not kinds.sizes:
             return np.full(len(losses), aim.asked_vcpus)
@@ -354,19 +315,19 @@ class Suitability:
         return self._steps(application, aim).least_on(int(self._places(kinds)[at]), loss)
 
     def granted_alone(self, application: str, aim: SizeTarget, kinds: MachineKinds) -> Amounts:
-        """Return :meth:`granted` on otherwise empty machines of some kinds."""
+        """Return :meth:`granted` on empty machines of some kinds."""
         if self.known(application) is None or not kinds.sizes:
             return np.full(len(kinds.at), aim.asked_vcpus)
         alone: Amounts = self._steps(application, aim).alone()[self._places(kinds)]
         return alone
 
     def portions(self, application: str, aim: SizeTarget) -> RankSizes:
-        """Return :meth:`granted` on the machines of the fleet beside their residents."""
+        """Return :meth:`granted` on the machines of the fleet with their present residents."""
         beside = self.pressure.expected_now() if self.pressure is not None else None
         return RankSizes(suit=self, application=application, aim=aim, beside=beside)
 
     def sized(self, portions: RankSizes, at: int, vcpus: float) -> dict[str, Number]:
-        """Return the numbers behind so many ``vcpus`` on machine ``at``: what was wanted, and how sure that is met."""
+        """Return the numbers that explain ``vcpus`` on machine ``at``: the target and the probability of meeting it."""
         application, aim = portions.application, portions.aim
         numbers: dict[str, Number] = {"vcpus": vcpus, "vcpus_within": f"{aim.low:g}..{aim.high:g}", "nodes": aim.nodes}
         known, column = self.known(application), self.fleet.type_columns[int(self.fleet.type_at[at])]
@@ -378,7 +339,7 @@ class Suitability:
         return {**numbers, "wanted": aim.target}
 
     def _steps(self, application: str, aim: SizeTarget) -> SizeCurve:
-        """Return the steps of all kinds of machines that are there or on offer, beside the target."""
+        """Return the size curve towards the target for all kinds of machines present or on offer."""
         key = (application, aim)
         if key not in self.steps:
             known, confidence = self.snapshot.applications[application], self.policy.placement.confidence
@@ -390,24 +351,25 @@ class Suitability:
             offers, there = self.snapshot.offers, self.fleet.kinds.sizes
 
             def together() -> tuple[tuple[str, float], ...]:
-                """All kinds that are there or on offer."""
                 return tuple(sorted({*there, *((column_of(o), o.instance_type.capacity.vcpus) for o in offers)}))
 
             self.sizes = self.snapshot.plan_cache.of("sizes", (offers, there), together)
         return self.sizes
 
     def _places(self, kinds: MachineKinds) -> Places:
-        """Return where the kind of each of some machines stands among all kinds."""
+        """Return the index of each machine's kind among all kinds."""
         known = self.places.get(id(kinds))
         if known is None:
             sizes = {size: place for place, size in enumerate(self._sizes())}
             found: Places = np.array([sizes[size] for size in kinds.sizes], dtype=np.intp)[kinds.at]
-            known = self.places[id(kinds)] = (kinds, found)  # kept with it, so no other gets its identity
+            known = self.places[id(kinds)] = (kinds, found)  # keeps `kinds` alive, so that its id is not reused
         return known[1]
 
     def shortfalls(self, application: str, aim: SizeTarget, kinds: MachineKinds) -> Places:
-        """Return how far empty machines of some kinds fall short of the target, as far as is known: see
-        :meth:`hcloud.planner.fit.sizing.SizeCurve.shortfalls`."""
+        """Return how far empty machines fall short of the target, as far as is known.
+
+        See :meth:`hcloud.planner.fit.sizing.SizeCurve.shortfalls`.
+        """
         return self._shortfalls(application, aim)[self._places(kinds)]
 
     def _shortfalls(self, application: str, aim: SizeTarget) -> Places:
@@ -417,7 +379,7 @@ class Suitability:
         return self.short[key]
 
     def enough(self, application: str, aim: SizeTarget) -> Mask:
-        """Return the machines of a kind that is more likely than not to meet the target; all, where no size does."""
+        """Return the machines of kinds more likely than not to meet the target; all, if no size does."""
         key = (application, aim)
         if key not in self.sufficient:
             good = self._steps(application, aim).likely()[self._places(self.fleet.kinds)]
@@ -426,16 +388,16 @@ class Suitability:
         return self.sufficient[key]
 
     def _hopeful(self, application: str, aim: SizeTarget) -> bool:
-        """Return whether any type that is known of is more likely than not to meet the target with all it may get."""
+        """Return whether any known type is more likely than not to meet the target at its maximum size."""
         known = self.snapshot.applications[application]
         types = tuple([(column, aim.high) for column in known.by_type])
         steps = size_curves(known, types, aim, self.policy.placement.confidence).towards(aim.target) if types else None
         return steps is not None and bool(steps.likely().any())
 
     def _least_type(self, application: str, known: Classification, aim: SizeTarget) -> Amounts:
-        """Return by machine the rank of its type: the least resources that meet the target, then the rest.
+        """Return by machine the rank of its type: types that meet the target by least resources, then the others.
 
-        Types of which nothing is known come after those that meet it and before those that do not.
+        Unknown types come between those that meet it and those that do not.
         """
         found = self.aims.get((application, aim))
         if found is None:
@@ -447,10 +409,9 @@ class Suitability:
         return found
 
     def _platforms(self, nodes: int) -> tuple[Platform, ...]:
-        """Return the types of the machines at hand, each at the lowest price one of them has."""
+        """Return the types of the present machines, each at the lowest price of its machines."""
 
         def cheapest() -> tuple[Platform, ...]:
-            """Of each type the cheapest machine, the first of several."""
             found: dict[str, Platform] = {}
             for (column, vcpus), price in zip(self.fleet.sizes, self.fleet.price_usd_per_h.tolist(), strict=True):
                 if column not in found or price < found[column].price_usd_per_h:
@@ -462,29 +423,29 @@ class Suitability:
     def select(self, application: str, fits: Mask, *, neighbours_too: bool | None) -> int:
         """Return the best machine of ``fits`` for a rank, or -1.
 
-        ``neighbours_too`` None: no interference allowed; False: the job itself may be; True: residents as well.
+        ``neighbours_too`` None: no job may be disturbed; False: the job itself may be; True: residents as well.
         """
-        who, pressure = self.who(application), self.pressure
-        if who is None or pressure is None:
+        newcomer, pressure = self.who(application), self.pressure
+        if newcomer is None or pressure is None:
             return self._best_type(fits, self.preference(application))
         now = fits & pressure.quiet
         if not np.count_nonzero(now):
             return -1
         preference = self.preference(application)
         if self.policy.placement.order == "least_loss":
-            found = least_loss_choice(pressure, who, now, preference)
+            found = least_loss_choice(pressure, newcomer, now, preference)
         elif neighbours_too is None:
             margin = self.wanted_margin
-            found = select(pressure, who, now, preference, pools=self.pools, wanted_margin=margin)
+            found = select(pressure, newcomer, now, preference, pools=self.pools, wanted_margin=margin)
         else:
             found = select_relaxed(
-                pressure, who, now, preference, neighbours_too=neighbours_too, work_cells=self.work_cells
+                pressure, newcomer, now, preference, neighbours_too=neighbours_too, work_cells=self.work_cells
             )
         if found is None:
             return -1
         self.chosen.append(found)
         if found.relaxed or self.policy.placement.order == "least_loss":
-            self.loss = max(self.loss, loss_beside(who, pressure.expected[:, found.at]))
+            self.loss = max(self.loss, loss_beside(newcomer, pressure.expected[:, found.at]))
         return found.at
 
     def _best_type(self, fits: Mask, preference: Amounts | None) -> int:
@@ -498,19 +459,19 @@ class Suitability:
 
     # ------------------------------------------------------------------------------------------------------ holding out
     def slack_left_s(self, job: Job, queued_at: float) -> float:
-        """Return for how long ``job`` may still hold out for a machine that suits it; 0 or less: not any more."""
+        """Return for how long ``job`` may still wait for a machine that suits it, in seconds; 0 or less: no longer."""
         slack = slack_s(job, queued_at, self.expected_s(job.application, job.spec.nodes.count), self.policy.admission)
         return slack - (self.snapshot.now - queued_at)
 
     def expected_s(self, application: str, nodes: int) -> float | None:
-        """Return the expected run time on so many nodes, where it is known."""
+        """Return the expected run time on that many nodes, in seconds; None if unknown."""
         key = (application, nodes)
         if key not in self.run_times:
             self.run_times[key] = run_s(self.known(application), nodes)
         return self.run_times[key]
 
     def quality_class(self, application: str) -> int:
-        """Return the class of an application; of one nothing is known of, the middle one."""
+        """Return the class of an application; an unknown one gets the middle class."""
         known, classes = self.known(application), self.policy.admission.classes
         if known is None:
             return classes // 2
@@ -519,33 +480,35 @@ class Suitability:
     def down_within_s(self, application: str, roomy: Mask, large: Mask, lost: Amounts, fresh_s: float) -> float:
         """Return how much slack may be left when a job goes down to a machine that does not suit it (ARQ eq. 6.2).
 
-        ``roomy``: where there is room for it now; ``large``: the machines that could have; ``lost``: what it loses to
-        the type of each (0..1); ``fresh_s``: how long a new one takes. A machine that is short of what is needed by so
-        many of 100 on one resource counts with that much less quality.
+        In seconds. ``roomy``: machines with capacity now; ``large``: machines that could have it; ``lost``: the job's
+        loss to the type of each (0..1); ``fresh_s``: boot time of a new one. A shortfall of n points on a resource
+        reduces quality by n percent.
         """
-        who, pressure = self.who(application), self.pressure
-        if who is None or pressure is None:
+        newcomer, pressure = self.who(application), self.pressure
+        if newcomer is None or pressure is None:
             return math.inf
-        below, good = self._quality_below(who, roomy & pressure.quiet, lost), lost <= self.policy.placement.tolerance
+        below = self._quality_below(newcomer, roomy & pressure.quiet, lost)
+        good = lost <= self.policy.placement.tolerance
         if below is None:
             return 0.0
         quality, disturbed = below
-        # Nothing is bought for a job that nobody disturbs there, so nothing new comes for it.
+        # No machine is launched for a job that is undisturbed here, so none can become ready.
         prospect = self._prospect(large & good, fresh_s if disturbed else math.inf)
         return prospect.switch(quality).within_s
 
-    def _quality_below(self, who: Sensitivity, roomy: Mask, lost: Amounts) -> tuple[float, bool] | None:
-        """Return what quality (0..1) a job gets if it goes down, and whether there is interference; None: no room."""
+    def _quality_below(self, newcomer: Sensitivity, roomy: Mask, lost: Amounts) -> tuple[float, bool] | None:
+        """Return the quality (0..1) a job gets by going down, and whether a job is disturbed; None without capacity."""
         assert self.pressure is not None
         if np.count_nonzero(lost):
-            found = select_relaxed(self.pressure, who, roomy, lost, neighbours_too=True, work_cells=self.work_cells)
+            cells = self.work_cells
+            found = select_relaxed(self.pressure, newcomer, roomy, lost, neighbours_too=True, work_cells=cells)
             margin, on_type = (found.margin, 1.0 - float(lost[found.at])) if found is not None else (None, 1.0)
         else:
-            margin, on_type = relaxed_margin(self.pressure, who, roomy, self.work_cells), 1.0
+            margin, on_type = relaxed_margin(self.pressure, newcomer, roomy, self.work_cells), 1.0
         return None if margin is None else (on_type * min(1.0, max(0.0, 1.0 + margin / FULL)), margin < 0.0)
 
     def _prospect(self, large: Mask, fresh_s: float) -> WaitingValue:
-        """Return what waiting for one of the machines ``large`` is worth: the same for all jobs that wait for these."""
+        """Return the value of waiting for one of the machines ``large``; cached for jobs waiting for the same ones."""
         key = (large.tobytes(), fresh_s)
         if key not in self.prospects:
             busy_s = self.snapshot.fleet_stats.busy_s
@@ -558,7 +521,7 @@ class Suitability:
     def ranks_wanted(self, job: Job, needed: int, wanted: int) -> int:
         """Return the fewest ranks, from ``needed`` to ``wanted``, that meet the target of ``job`` (Quasar §4.3.3).
 
-        All of them where too little is known, or where even they do not meet it.
+        ``wanted`` if too little is known, or if even that many do not meet it.
         """
         known = self.known(job.application)
         if self.policy.placement.order != "quasar" or known is None or needed >= wanted:
@@ -577,38 +540,88 @@ class Suitability:
 
     # ------------------------------------------------------------------------------------------------------ in numbers
     def numbers(self, application: str) -> dict[str, Number]:
-        """Return the numbers that decided the selections of the search just made.
+        """Return the numbers that decided the selections of the last search.
 
-        Class and pool, the least of D1 and D2, what was relaxed and by how much; of several ranks the worst.
+        Class and pool, the least of D1 and D2, which constraints were relaxed and by how much; of several ranks the
+        worst.
         """
-        who, pressure, chosen = self.who(application), self.pressure, self.chosen
-        if who is None or pressure is None or not chosen:
+        newcomer, pressure, chosen = self.who(application), self.pressure, self.chosen
+        if newcomer is None or pressure is None or not chosen:
             return {}
         pool = chosen[0].pool
         numbers: dict[str, Number] = {
-            "quality": round(who.quality, 4),
-            "quality_class": who.level,
+            "quality": round(newcomer.quality, 4),
+            "quality_class": newcomer.level,
             "pool": pool,
-            "diverted": "no" if pool == who.level else "up" if pool > who.level else "down",
+            "diverted": "no" if pool == newcomer.level else "up" if pool > newcomer.level else "down",
             "suited": min(selection.among for selection in chosen),
             "margin": round(min(selection.margin for selection in chosen), 2),
         }
         if self.loss > 0.0:
             numbers["expected_loss"] = round(self.loss, 4)
-        numbers |= self._quality_met(who, chosen[0].at)
+        numbers |= self._quality_met(newcomer, chosen[0].at)
         return {**numbers, **_relaxed(chosen)}
 
-    def _quality_met(self, who: Sensitivity, at: int) -> dict[str, Number]:
-        """Return what quality (0..1) machine ``at`` offers beside its residents, and how well that suits."""
+    def _quality_met(self, newcomer: Sensitivity, at: int) -> dict[str, Number]:
+        """Return the quality (0..1) machine ``at`` offers next to its residents, and how well that matches."""
         there = [(held.resources.vcpus, job) for job, held in self.fleet.holdings[at]]
         if not there or self.pressure is None:
             return {}
-        known, capacity = self.known(who.name), float(self.fleet.capacity[0, at])
+        known, capacity = self.known(newcomer.name), float(self.fleet.capacity[0, at])
         beside = [(vcpus, self.pressure.of(job.application).caused.tolist()) for vcpus, job in there]
         own = max(0.0, capacity - sum(vcpus for vcpus, _ in beside))
         offered = quality.offer_beside(beside, vcpus=capacity, own_vcpus=own)
         needed = min(1.0, max(0.0, known.quality_target.value)) if known is not None else 0.0
         return {"quality_offered": round(offered, 4), "quality_match": round(quality.match(offered, needed), 4)}
+
+
+@dataclass(slots=True, eq=False)
+class RankSizes:
+    """The vCPUs a rank gets on each machine next to its residents.
+
+    Computed on first use, because most waiting jobs find no machine that suits them at any size.
+    """
+
+    suit: Suitability
+    application: str
+    aim: SizeTarget
+    beside: Amounts | None
+    """Pressure caused by the residents, shape ``(K, N)``; None if the order ignores it."""
+    found: Amounts | None = None
+    """All sizes, once computed."""
+    one: dict[int, float] = field(default_factory=dict)
+    """Sizes of single machines, once computed."""
+
+    def losses(self) -> Amounts:
+        """Return the loss to residents on each machine (0..1), shape ``(N,)``."""
+        newcomer, count = self.suit.who(self.application), len(self.suit.fleet.instances)
+        if newcomer is None or self.beside is None or not count:
+            return np.zeros(count)
+        return losses_beside(newcomer, self.beside)
+
+    def vcpus(self) -> Amounts:
+        """Return the vCPUs a rank gets on each machine, shape ``(N,)``."""
+        if self.found is None:
+            self.found = self.suit.granted(self.application, self.aim, self.suit.fleet.kinds, self.losses())
+        return self.found
+
+    def vcpus_at(self, at: int) -> float:
+        """Return :meth:`vcpus` of machine ``at``."""
+        known = self.one.get(at)
+        if known is None:
+            known = self.one[at] = self._vcpus_at(at) if self.found is None else float(self.found[at])
+        return known
+
+    def _vcpus_at(self, at: int) -> float:
+        newcomer = self.suit.who(self.application)
+        loss = 0.0 if newcomer is None or self.beside is None else loss_beside(newcomer, self.beside[:, at])
+        return self.suit.granted_on(self.application, self.aim, self.suit.fleet.kinds, at, loss)
+
+    def vcpus_on(self, places: Places) -> Amounts:
+        """Return :meth:`vcpus` of the machines ``places`` only."""
+        if self.found is None and places.size <= FEW:
+            return np.array([self.vcpus_at(at) for at in places.tolist()], dtype=np.float64)
+        return self.vcpus()[places]
 
 
 def _relaxed(chosen: Sequence[Selection]) -> dict[str, Number]:
@@ -626,7 +639,7 @@ def _relaxed(chosen: Sequence[Selection]) -> dict[str, Number]:
 
 
 def open_suitability(snapshot: Snapshot, policy: Policy, fleet: Fleet, stopping: Set[JobId]) -> Suitability | None:
-    """Return what ``snapshot`` knows of applications, as far as the policy's order uses it; None where it does not.
+    """Return the suitability state for ``snapshot``; None if the policy's order uses no classifications.
 
     Units of jobs ``stopping`` count as gone.
     """
@@ -638,5 +651,5 @@ def open_suitability(snapshot: Snapshot, policy: Policy, fleet: Fleet, stopping:
 
 
 def column_of(offer: Offer) -> str:
-    """Return the type of an offer's machines as classifications name it."""
+    """Return the type of an offer's machines as named in classifications."""
     return f"{offer.provider}/{offer.instance_type.name}"
