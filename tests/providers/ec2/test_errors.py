@@ -104,10 +104,10 @@ def test_encoded_policy_decision_is_left_out() -> None:
     [
         ({"region": None}, "region: "),
         ({"region": "mars"}, "region: must be like us-east-1, not 'mars'"),
-        ({"regoin": "x"}, "there is no setting regoin; did you mean region?"),
+        ({"regoin": "x"}, "unknown setting regoin; did you mean region?"),
         ({"prices": {}}, "prices_file or prices is required"),
         ({"prices": {"m5.large": {"on_demand": 0}}}, r"prices\.m5\.large\.on_demand: input should be greater than 0"),
-        ({"prices": {"m5.large": {"ondemand": 1}}}, "there is no setting ondemand; did you mean on_demand?"),
+        ({"prices": {"m5.large": {"ondemand": 1}}}, "unknown setting ondemand; did you mean on_demand?"),
         ({"credential": "ssm"}, "credential: ssm needs instance_profile"),
         ({"aws_secret_access_key": "k"}, "aws_secret_access_key must not be in this file"),
         ({"zones": ["us-west-2a"]}, "zones names us-west-2a, which is not in region us-east-1"),

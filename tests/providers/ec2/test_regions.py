@@ -124,10 +124,10 @@ def test_settings_may_differ_by_region() -> None:
         ({"regions": {REGION: 3}}, "regions.us-east-1: must be settings"),
         (
             {"regions": {REGION: {"subnet": []}}},
-            "regions.us-east-1.subnet: there is no setting subnet; did you mean subnets",
+            "regions.us-east-1.subnet: unknown setting subnet; did you mean subnets",
         ),
         ({"regions": [REGION], "zones": ["eu-west-1a"]}, "settings.zones: eu-west-1a is in none of the regions"),
-        ({"regions": [REGION], "regoins": 1}, "settings.regoins: there is no setting regoins; did you mean regions"),
+        ({"regions": [REGION], "regoins": 1}, "settings.regoins: unknown setting regoins; did you mean regions"),
     ],
 )
 def test_what_is_wrong_is_said_with_its_place(changes: dict[str, object], complaint: str) -> None:

@@ -32,7 +32,7 @@ def _complaint(settings: dict[str, object]) -> str:
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"zone": ["us-central1-a"]}, "settings.zone: there is no setting zone; did you mean zones?"),
+        ({"zone": ["us-central1-a"]}, "settings.zone: unknown setting zone; did you mean zones?"),
         ({"zones": ["us-central1"]}, "zones.0: must be a zone such as us-central1-a, not 'us-central1'"),
         ({"zones": []}, "zones: must not be empty, not []"),
         ({"zones": "us-central1-a"}, "zones: must be a list, not 'us-central1-a'"),
@@ -46,7 +46,7 @@ def _complaint(settings: dict[str, object]) -> str:
         ({"labels": {"Team": "x"}}, "must be lower-case letters, digits, - or _"),
         (
             {"worker": {"tls_secrets": "x"}},
-            "worker.tls_secrets: there is no setting tls_secrets; did you mean tls_secret",
+            "worker.tls_secrets: unknown setting tls_secrets; did you mean tls_secret",
         ),
         ({"worker": {"tls_secret": "my-secret"}}, "must name a version in Secret Manager"),
         ({"worker": None}, "worker: must be a mapping, not None"),
@@ -100,7 +100,7 @@ def test_config_check_tells_what_is_wrong(tmp_path: Path, capsys: pytest.Capture
     with pytest.raises(SystemExit) as ended:
         main(["config", "check", str(config)])
     assert ended.value.code == 2
-    assert "providers.google.settings.zone: there is no setting zone; did you mean zones?" in capsys.readouterr().err
+    assert "providers.google.settings.zone: unknown setting zone; did you mean zones?" in capsys.readouterr().err
 
 
 def test_key_files_are_named_never_shown(tmp_path: Path) -> None:
