@@ -82,7 +82,7 @@ class SliceSupervisor:
         if preempt_at is not None and now >= preempt_at:
             return "preempted"
         if now >= self._directory.expires_at(self._record):
-            return "expired: its lease was not renewed"
+            return "expired: its expiry was not renewed"
         off = read_json(self._directory.machine / "off.json")
         return f"powered off by its worker: {off.get('reason', 'no reason given')}" if off is not None else ""
 

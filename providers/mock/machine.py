@@ -84,11 +84,11 @@ class MachineRow:
     def detail_at(self, now: float) -> str:
         """Return why it ended, or that its termination was requested."""
         if now < self.ends_at:
-            return "termination requested" if now >= self.stop_asked_at else ""
+            return "asked to end" if now >= self.stop_asked_at else ""
         ends = {
             self.stopped_at: "terminated on request",
-            self.expires_at: "terminated itself at its expiry",
-            self.lease_ends_at: "terminated itself: its lease was not renewed",
+            self.expires_at: "ended itself at its expiry",
+            self.lease_ends_at: "ended itself: its lease was not renewed",
             self.preempt_at: "preempted by the provider",
             self.dies_at: "died",
         }

@@ -379,7 +379,7 @@ def test_a_machine_ends_itself_when_its_lease_is_not_renewed(clock: ManualClock)
     assert cloud.set_expiry({"inst-1": expires_at}) == {"inst-1"}
     clock.advance(20)
     assert set(cloud.running(clock.now())) == {"inst-1"}
-    assert cloud.machines(clock.now())[1].detail == "terminated itself: its lease was not renewed"
+    assert cloud.machines(clock.now())[1].detail == "ended itself: its lease was not renewed"
     clock.advance(30)
     assert cloud.running(clock.now()) == {}
 
