@@ -1,6 +1,6 @@
-"""The daemon process: puts the parts together, drives the cycle on a real clock, and ends cleanly.
+"""The daemon process: builds the parts, runs cycles on a real clock, and shuts down cleanly.
 
-Starting and recovering are the same: nothing but the store, the provider's listing and the engine's reports is needed.
+Starting and recovering are the same: the daemon needs only the store, the providers' listings and the engine's reports.
 """
 
 from __future__ import annotations
@@ -35,33 +35,30 @@ from hcloud.wiring import build_controller, build_providers, build_runner, refre
 
 _log = logging.getLogger("hcloud")
 DAY_S = 86_400.0
-BUSY_GAP_S = 0.05
-"""The shortest pause between cycles; a slow one is followed by twice its length, so that the API keeps its share."""
-TROUBLE_GAP_S = 2.0
+MIN_PAUSE_S = 0.05
+"""Minimum pause between cycles. A slow cycle is followed by twice its length, which leaves CPU time for the API."""
+ERROR_PAUSE_S = 2.0
+"""Pause after a failed cycle."""
 POLICY_POLL_S = 2.0
 HOUSEKEEPING_EVERY_S = 3600.0
-PRICES_TEXT_MAX = 2000
-"""So much is recorded of what a refresh of prices did."""
+MAX_PRICES_TEXT = 2000
+"""Maximum length of the event text of a price refresh."""
 FIRST_HOUSEKEEPING_AFTER_S = 60.0
-"""Soon after the start too, so that a daemon that is restarted often also clears up."""
+"""Soon after the start, so that a daemon that is restarted often also cleans up."""
 OWNER = "owner"
-"""Under this name the database keeps whose tag its machines carry."""
+"""Metadata key of the owner tag that instances carry."""
 STALLED_AFTER_S = 60.0
-"""A cycle that has not ended for so long makes the watchdog fall silent, and systemd restarts us."""
+"""If a cycle takes longer, the watchdog is no longer notified and systemd restarts the daemon."""
 
 
 class Daemon:
-    """One running daemon. ``run`` returns when a signal asked it to stop."""
+    """One running daemon. ``run`` returns after a signal."""
 
     def __init__(self, config: Config, clock: Clock | None = None, notes: Sequence[str] = ()) -> None:
-        """Build the parts in the order in which they can fail with a clear sentence.
+        """Build the parts. ``notes``: a sentence for each renamed or removed configuration key.
 
-        ``notes``: a sentence for each key of the configuration that was renamed or removed.
-
-        Raises:
-            ConfigError: configuration, policy, provider settings or database are at fault, or machines of another owner
-                live.
-            AlreadyServing: another daemon serves this socket.
+        Raises ConfigError: configuration, policy, provider settings or database are unusable, or live instances
+        carry another owner's tag. Raises AlreadyServing: another daemon serves this socket.
         """
         self.config = config
         self.notes = notes
@@ -71,8 +68,8 @@ class Daemon:
         self.providers = build_providers(config, self.clock)
         self.runner = build_runner(config, self.providers, self.clock)
         self.store = Store.open(config.database)
-        with closing_if_refused(self.store):
-            note_owner(self.store, config.owner)
+        with close_on_error(self.store):
+            record_owner(self.store, config.owner)
         self.controller = build_controller(
             config, self.store, self.providers, self.runner, self.clock, self.watch.status.policy
         )
@@ -83,16 +80,16 @@ class Daemon:
         self._reload = SignalledEvent()
         self._cycle_began_at: float | None = None
         self._price_refresh: threading.Thread | None = None
-        self._leads: bool | None = None
+        self._was_leader: bool | None = None
 
     # ------------------------------------------------------------------------------------------------------------ run
     def run(self) -> int:
-        """Serve until SIGTERM or SIGINT; running units and machines are left as they are. Returns the exit code."""
+        """Serve until SIGTERM or SIGINT; units and instances keep running. Returns the exit code."""
         with ExitStack() as closing:
             closing.callback(self.store.close)
             closing.callback(self.runner.close)
-            with forgiving():  # before anybody can submit a job that gets an old number
-                self._set_foreign_logs_aside()
+            with log_errors():  # before a new job can get the number of an old one
+                self._move_foreign_logs()
             api = serve(self._api_context(), self.config)
             closing.callback(api.stop)
             ticks = self._start_ticks()
@@ -117,66 +114,66 @@ class Daemon:
                 return
             self._wake.clear()
             pause_s = self._cycle_once()
-            self.clock.wait(self._stop, min(BUSY_GAP_S, pause_s))
-            if pause_s > BUSY_GAP_S:
-                self.clock.wait(self._wake, pause_s - BUSY_GAP_S)
+            self.clock.wait(self._stop, min(MIN_PAUSE_S, pause_s))
+            if pause_s > MIN_PAUSE_S:
+                self.clock.wait(self._wake, pause_s - MIN_PAUSE_S)
 
     def _cycle_once(self) -> float:
-        """Run one cycle; return how long to pause before the next."""
-        self._take_new_policy()
+        """Run one cycle; return the pause before the next, in seconds."""
+        self._reload_policy()
         self._cycle_began_at = began_at = self.clock.now()
         try:
             outcome = self.controller.cycle()
-        except StaleWrite as lost:
-            _log.warning("cycle abandoned: %s", lost)
+        except StaleWrite as error:
+            _log.warning("cycle abandoned: %s", error)
             self.controller.lease = None
-            return self._note_cycle(began_at, error=str(lost))
-        except StoreError as trouble:
-            _log.error("the database does not answer: %s", trouble)
-            return self._note_cycle(began_at, error=str(trouble))
-        except Exception as bug:  # noqa: BLE001 the loop's top: a bad cycle must not end the daemon
+            return self._record_cycle(began_at, error=str(error))
+        except StoreError as error:
+            _log.error("cycle failed: database unavailable: %s", error)
+            return self._record_cycle(began_at, error=str(error))
+        except Exception as error:  # noqa: BLE001 top of the loop: a failed cycle must not end the daemon
             _log.exception("cycle failed")
-            return self._note_cycle(began_at, error=f"{type(bug).__name__}: {bug}")
+            return self._record_cycle(began_at, error=f"{type(error).__name__}: {error}")
         finally:
             self._cycle_began_at = None
-        return self._note_cycle(began_at, outcome)
+        return self._record_cycle(began_at, outcome)
 
-    def _note_cycle(self, began_at: float, outcome: ApplyResult | None = None, error: str = "") -> float:
+    def _record_cycle(self, began_at: float, outcome: ApplyResult | None = None, error: str = "") -> float:
         duration_s = self.clock.now() - began_at
         refused = len(outcome.refused) if outcome else 0
-        left_out, kept_not = self._left_out(began_at), self.controller.observer.logs.trouble
-        if kept_not and kept_not != self.last_cycle.error:
-            _log.error("%s", kept_not)
+        left_out, log_error = self._quarantined(began_at), self.controller.observer.logs.trouble
+        if log_error and log_error != self.last_cycle.error:
+            _log.error("%s", log_error)
         self.last_cycle = CycleReport(
             at=began_at,
             duration_s=duration_s,
             actions=outcome.applied if outcome else 0,
             refused=refused,
-            error=error or kept_not,
+            error=error or log_error,
             left_out=left_out,
         )
-        self._tell_who_leads()
+        self._log_leadership()
         if outcome is None:
-            return TROUBLE_GAP_S
+            return ERROR_PAUSE_S
         for refusal in outcome.refused:
             _log.info("refused %s: %s", type(refusal.action).__name__, refusal.why)
-        return max(BUSY_GAP_S, 2 * duration_s) if outcome.moved else self.config.cycle_interval_s
+        return max(MIN_PAUSE_S, 2 * duration_s) if outcome.moved else self.config.cycle_interval_s
 
-    def _tell_who_leads(self) -> None:
-        leads = self.controller.lease is not None
-        if leads != self._leads:
+    def _log_leadership(self) -> None:
+        is_leader = self.controller.lease is not None
+        if is_leader != self._was_leader:
             others = "standby: another daemon on this database is the leader"
-            _log.info("this daemon is the leader" if leads else others)
-        self._leads = leads
+            _log.info("this daemon is the leader" if is_leader else others)
+        self._was_leader = is_leader
 
-    def _left_out(self, now: float) -> Mapping[str, str]:
-        """Return the stages and living jobs that planning fails on, and all else, each with what went wrong."""
+    def _quarantined(self, now: float) -> Mapping[str, str]:
+        """Return quarantined stages, calls and live jobs, each with its error."""
         quarantine = self.controller.quarantine
         living = {job.id for job in self.controller.last_snapshot.jobs} if quarantine.jobs else ()
         failing = quarantine.failing(now)
         return {name: error for name, error in failing.items() if name not in quarantine.jobs or name in living}
 
-    def _take_new_policy(self) -> None:
+    def _reload_policy(self) -> None:
         status = self.watch.poll(force=self._reload.is_set())
         self._reload.clear()
         if not status.changed:
@@ -192,7 +189,7 @@ class Daemon:
                 _log.warning("%s", note)
         text = status.error or "in force"
         name, digest, ok = status.policy.name, status.digest, not status.error
-        with forgiving(), self.store.transaction(self.clock.now()) as txn:
+        with log_errors(), self.store.transaction(self.clock.now()) as txn:
             txn.emit(EventKind.POLICY_CHANGED, name=name, digest=digest, ok=ok, text=text)
 
     # ---------------------------------------------------------------------------------------------------------- ticks
@@ -207,13 +204,13 @@ class Daemon:
         if every_s is not None:
             due_at = max(self.clock.now(), CatalogFiles(self.config.catalog_dir).refreshed_at() + every_s)
             due = datetime.fromtimestamp(due_at, tz=UTC)
-            begin = self._begin_price_refresh
+            begin = self._start_price_refresh
             ticks.add_job(begin, "interval", seconds=every_s, next_run_time=due, misfire_grace_time=None)
         ticks.start()
         return ticks
 
-    def _begin_price_refresh(self) -> None:
-        """Read prices beside everything else: it may take minutes, and stopping must not wait for it."""
+    def _start_price_refresh(self) -> None:
+        """Refresh prices in a thread: it may take minutes, and shutdown must not wait for it."""
         if self._price_refresh is None or not self._price_refresh.is_alive():
             self._price_refresh = threading.Thread(target=self._refresh_prices, name="prices", daemon=True)
             self._price_refresh.start()
@@ -221,13 +218,13 @@ class Daemon:
     def _refresh_prices(self) -> None:
         try:
             done = refresh_prices(self.config, self.clock)
-        except Exception as trouble:  # noqa: BLE001 a thread's top: prices stay as they were
-            _log.exception("prices were not refreshed")
-            text, ok = f"prices were not refreshed: {trouble}", False
+        except Exception as error:  # noqa: BLE001 top of the thread: the old prices stay in use
+            _log.exception("price refresh failed")
+            text, ok = f"price refresh failed: {error}", False
         else:
-            text, ok = "; ".join(done.sentences())[:PRICES_TEXT_MAX], not (done.troubles or done.refused)
+            text, ok = "; ".join(done.sentences())[:MAX_PRICES_TEXT], not (done.troubles or done.refused)
             _log.log(logging.INFO if ok else logging.WARNING, "%s", text)
-        with forgiving(), self.store.transaction(self.clock.now()) as txn:
+        with log_errors(), self.store.transaction(self.clock.now()) as txn:
             txn.emit(EventKind.DAEMON, what="prices", ok=ok, text=text)
 
     def _beat(self) -> None:
@@ -237,7 +234,7 @@ class Daemon:
 
     def _housekeeping(self) -> None:
         now, kept = self.clock.now(), self.config.retention
-        with forgiving():
+        with log_errors():
             events = self.store.prune_events(now - kept.events_days * DAY_S)
             rows = self.store.prune_rows(now - max(kept.events_days, kept.logs_days) * DAY_S)
             samples = self.store.prune_samples(now - kept.samples_days * DAY_S)
@@ -249,12 +246,12 @@ class Daemon:
             text = "housekeeping: deleted %d events, %d jobs and machines, %d samples, %d logs, %d uploads"
             _log.info(text, events, rows, samples, logs, uploads)
 
-    def _set_foreign_logs_aside(self) -> None:
+    def _move_foreign_logs(self) -> None:
         newest = next((int(job.id.removeprefix("job-")) for job in self.store.jobs(limit=1)), 0)
         made = {job.id: job.attempts_made for job in self.store.live().jobs}
 
         def foreign(unit: str) -> bool:
-            """Whether a log's job or attempt has a number that this database has not given out yet."""
+            # A job or attempt number that this database has not assigned yet.
             job, attempt, _ = f"{unit}..".split(".")[:3]
             number = job.removeprefix("job-")
             if not (number.isdigit() and attempt.isdigit()):
@@ -263,16 +260,16 @@ class Daemon:
 
         count = self.controller.observer.logs.set_aside(foreign)
         if count:
-            _log.warning("moved %d logs of jobs unknown to this database to logs/earlier", count)
+            _log.warning("moved %d logs of jobs that this database does not know to logs/earlier", count)
 
     def _install_signals(self) -> None:
         def stop(signum: int, frame: FrameType | None) -> None:
-            """End after the cycle under way. Flags only: a signal comes in the midst of anything."""
+            # Set flags only: a signal may interrupt any code. The current cycle is completed.
             self._stop.set()
             self._wake.set()
 
         def reload(signum: int, frame: FrameType | None) -> None:
-            """Have the policy read before the next cycle, and begin that at once."""
+
             self._reload.set()
             self._wake.set()
 
@@ -281,11 +278,11 @@ class Daemon:
         signal.signal(signal.SIGHUP, reload)
 
     def _record(self, what: str) -> None:
-        with forgiving(), self.store.transaction(self.clock.now()) as txn:
+        with log_errors(), self.store.transaction(self.clock.now()) as txn:
             txn.emit(EventKind.DAEMON, what=what, version=__version__, holder=self.controller.holder)
 
     def _release(self) -> None:
-        with forgiving():
+        with log_errors():
             self.controller.release()
 
     # --------------------------------------------------------------------------------------------------- API context
@@ -320,7 +317,7 @@ class Daemon:
             )
 
     def status(self) -> DaemonStatus:
-        """Return the daemon's health; called by API threads."""
+        """Return the daemon's status. Called by API threads."""
         controller = self.controller
         return {
             "event_seq": self.store.newest_event_seq(),
@@ -345,7 +342,7 @@ class Daemon:
         return {
             "reachable": seen.engine_reachable,
             "workers": len(seen.reachable),
-            # The engine also remembers workers of machines that are gone.
+            # The engine also remembers workers of terminated instances.
             "silent": len(self.controller.observer.silent & live),
             "facts": self.runner.facts(),
         }
@@ -360,13 +357,13 @@ class Daemon:
         }
 
     def _missing_providers(self) -> dict[str, ProviderStatus]:
-        """Return what there is to say of providers that are no longer configured, though machines of theirs live."""
+        """Return a status for providers that are no longer configured but still have live instances."""
         living = Counter(instance.offer.provider for instance in self.store.live().instances)
         return {
             name: {
                 "ok": False,
                 "error": f"not configured, but {count} of its machines may be running and billed; they cannot be "
-                "managed or terminated; restore it until they are terminated",
+                "managed or terminated; restore the provider until they are terminated",
                 "offers": 0,
                 "facts": {},
             }
@@ -385,32 +382,32 @@ class Daemon:
         }
 
 
-def note_owner(store: Store, owner: str) -> None:
+def record_owner(store: Store, owner: str) -> None:
     """Record the owner tag that instances carry from now on.
 
-    Raises ConfigError where machines live that carry another: no listing would contain them any more, so that they
-    would be taken for gone, with jobs started again beside those that still run there, and cost on.
+    Raises ConfigError if live instances carry another tag: listings would not contain them, so they would count as
+    lost, their jobs would run twice, and they would keep costing money.
     """
     before, living = store.get_meta(OWNER), store.live().instances
     if before is not None and before != owner and living:
         raise ConfigError(
-            f"it is {owner!r}, but {_machines(living)} of this database carry the tag {before!r}; "
+            f"owner is {owner!r}, but {_machine_names(living)} of this database carry the tag {before!r}; "
             "restore that until 'hcloud instances' shows none",
             where="owner",
         )
     if before != owner:
-        with forgiving():  # a full disk, say, is told of by the cycles
+        with log_errors():  # the cycles report a full disk
             store.set_meta(OWNER, owner)
 
 
-def _machines(living: Sequence[Instance]) -> str:
+def _machine_names(living: Sequence[Instance]) -> str:
     names = ", ".join(each.id for each in living[:3])
     return f"{names} and {len(living) - 3} more machines" if len(living) > 3 else names
 
 
 @contextmanager
-def closing_if_refused(store: Store) -> Iterator[None]:
-    """Close the store where what is done with it is refused."""
+def close_on_error(store: Store) -> Iterator[None]:
+    """Close the store if the block raises HCloud's own errors."""
     try:
         yield
     except HCloudError:
@@ -419,8 +416,8 @@ def closing_if_refused(store: Store) -> Iterator[None]:
 
 
 @contextmanager
-def forgiving() -> Iterator[None]:
-    """Log HCloud's own errors and go on: for records that may be lost without harm."""
+def log_errors() -> Iterator[None]:
+    """Log HCloud's own errors and continue; for records that may be lost without harm."""
     try:
         yield
     except HCloudError as error:

@@ -1,8 +1,8 @@
-"""Cloud-init user data that makes a rented machine a worker which terminates itself.
+"""Cloud-init user data that makes a rented instance an HCloud worker which terminates itself at its expiry.
 
-The template and its scripts are shipped in ``deploy/cloud-init``. What is secret is the worker's key: by
-``credential_command`` a machine fetches it with an identity of its own; only where ``credential`` is given does it
-stand in the user data, where whoever may read the machine's attributes in the account can read it.
+The template and its scripts are in ``deploy/cloud-init``. The worker's TLS key is a secret: with ``credential_command``
+the instance fetches it with its own identity. Only with ``credential`` is it part of the user data, which is readable
+by everyone who may read the instance's attributes in the account.
 """
 
 from __future__ import annotations
@@ -26,39 +26,41 @@ TLS_DIR = "/etc/hcloud/tls"
 PREEMPT_FILE = "/run/hcloud/preempt.json"
 CREDENTIAL_FILES = ("ca.pem", "worker.pem", "worker.key")
 GUARD_GRACE_S = 60
-"""How long after its expiry a machine is switched off by its guard, should its worker not have done so."""
+"""How long after its expiry the guard switches an instance off, if its worker has not done so."""
 STAGE_SHARE = 0.4
-"""Which part of the time to boot one step of the setup may take."""
+"""Share of the boot timeout that one step of the setup may take."""
 _UNREACHABLE_HOSTS = ("127.", "localhost", "0.0.0.0", "[::1]", "[::]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSetup:
-    """How one machine becomes a worker.
-
-    ``capacity`` is what its units may share. ``package`` is what pip installs where the image lacks the program
-    ("": the image must have it), from ``package_index`` where given (a mirror). ``credential_command`` is a shell
-    command on the machine that prints a JSON object of the files in CREDENTIAL_FILES ("": the image has them).
-    ``notice``: the metadata service that the worker watches; with ``heed_rebalance`` a mere recommendation counts too.
-    """
+    """How one instance becomes a worker."""
 
     request: LaunchRequest
     capacity: Resources
+    """What its units may use together."""
     scheduler_address: str = ""
+    """Address of the engine; "": that of the request's bootstrap."""
     package: str = ""
+    """What pip installs if the image lacks HCloud; "": the image must contain it."""
     package_index: str = ""
+    """Package mirror, or ""."""
     system_packages: bool = True
     credential_command: str = ""
+    """Shell command on the instance that prints the CREDENTIAL_FILES as a JSON object; "": the image has them."""
     credential: Mapping[str, str] = field(default_factory=dict)
+    """The files themselves, if they are to be part of the user data."""
     notice: Literal["ec2", "gce", "none"] = "none"
+    """Metadata service that the worker watches for interruption notices."""
     heed_rebalance: bool = False
+    """Whether a rebalance recommendation counts as a notice."""
     boot_timeout_s: float = 900.0
 
 
 def render_user_data(setup: WorkerSetup) -> str:
-    """Return the cloud-config document; the same setup gives the same text (launches are repeated literally).
+    """Return the cloud-config document. Equal setups give equal text, since launches are repeated literally.
 
-    Raises LaunchRejected where the machine could never reach the engine, or this installation lacks the template.
+    Raises LaunchRejected: the instance could not reach the engine, or this installation lacks the template.
     """
     directory = _shipped("deploy/cloud-init")
     values = {
@@ -78,7 +80,7 @@ SCRIPTS = ("setup", "guard")
 
 
 def machine_env(setup: WorkerSetup) -> str:
-    """Return what the scripts source: shell assignments."""
+    """Return shell assignments that the scripts source."""
     values = {
         "WORKER": "yes" if setup.request.bootstrap is not None else "no",
         "EXPIRES_AT": str(round(setup.request.expires_at)),
@@ -94,23 +96,23 @@ def machine_env(setup: WorkerSetup) -> str:
 
 
 def bootstrap_of(setup: WorkerSetup) -> dict[str, object]:
-    """Return the worker's bootstrap file (``hcloud worker --bootstrap``); it holds no secret."""
-    orders = setup.request.bootstrap
-    assert orders is not None
-    settings = dict(orders.settings)
+    """Return the worker's bootstrap file (``hcloud worker --bootstrap``). It contains no secret."""
+    bootstrap = setup.request.bootstrap
+    assert bootstrap is not None
+    settings = dict(bootstrap.settings)
     return {
         "instance_id": setup.request.instance_id,
         "token": setup.request.token,
         "owner": setup.request.owner,
-        "scheduler_address": reachable_address(setup.scheduler_address or orders.scheduler_address),
+        "scheduler_address": reachable_address(setup.scheduler_address or bootstrap.scheduler_address),
         "tls_dir": TLS_DIR,
         "state_dir": STATE_DIR,
         "capacity": asdict(setup.capacity),
         # The machine has one worker only, so the first port of the range is free.
         "worker_port": int(settings.pop("worker_ports", "9100-9999").split("-")[0]),
         "expires_at": setup.request.expires_at,
-        "lease_s": orders.lease_s,
-        "isolation": orders.isolation,
+        "lease_s": bootstrap.lease_s,
+        "isolation": bootstrap.isolation,
         "unit_uid_base": int(settings.pop("unit_uid_base", "61000")),
         "poweroff": ["systemctl", "poweroff"],
         "settings": {**settings, "preempt_file": PREEMPT_FILE, **_watched(setup)},
@@ -118,56 +120,49 @@ def bootstrap_of(setup: WorkerSetup) -> dict[str, object]:
 
 
 def _watched(setup: WorkerSetup) -> dict[str, str]:
-    """Return which metadata service the worker watches."""
     if setup.notice == "none":
         return {}
     return {"notice": setup.notice, **({"heed_rebalance": "yes"} if setup.heed_rebalance else {})}
 
 
 def reachable_address(address: str) -> str:
-    """Return the engine's address if a machine elsewhere could dial it.
-
-    Raises LaunchRejected where it names the daemon's own host only.
-    """
+    """Return the engine's address. Raises LaunchRejected if it refers to the daemon's own host only."""
     if address.rpartition("://")[2].startswith(_UNREACHABLE_HOSTS):
         raise LaunchRejected(
-            f"a rented machine cannot dial {address}: set engine.listen, or scheduler_address in this provider's "
-            "settings, to an address of the daemon's host that machines can reach"
+            f"a rented instance cannot reach {address}: set engine.listen, or scheduler_address in this provider's "
+            "settings, to an address of the daemon's host that instances can reach"
         )
     return address
 
 
 def read_credential(tls_dir: str) -> dict[str, str]:
-    """Return the files a worker identifies itself with.
-
-    Raises ConfigError: one of them is not there.
-    """
+    """Return the worker's TLS files by name. Raises ConfigError: one of them cannot be read."""
     found = {}
     for name in CREDENTIAL_FILES:
         path = Path(tls_dir, name)
         try:
             found[name] = path.read_text()
         except OSError as error:
-            raise ConfigError(f"{error.strerror}; `hcloud init` makes the keys of workers", where=str(path)) from error
+            raise ConfigError(f"{error.strerror}; `hcloud init` creates the workers' keys", where=str(path)) from error
     return found
 
 
 def _shipped(name: str) -> Path:
-    """Find shipped data beside the packages (a checkout) or in the wheel."""
+    # In a checkout the data is next to the packages; in an installation it is inside hcloud.
     packages = Path(__file__).resolve().parents[1]
     found = [root / name for root in (packages / "hcloud" / "_shipped", packages) if (root / name).is_dir()]
     if not found:
-        raise LaunchRejected(f"this installation lacks {name}; install HCloud again")
+        raise LaunchRejected(f"this installation lacks {name}; reinstall HCloud")
     return found[0]
 
 
 def _packed(text: str) -> str:
-    """Compress for ``encoding: gz+b64``, without a time stamp so that equal texts stay equal."""
+    # No time stamp, so that equal texts stay equal.
     return base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()
 
 
 def _without_comments(text: str) -> str:
-    """Leave out full-line comments, except a first line that says what the file is; user data is limited in size."""
+    """Remove full-line comments, except a first line that declares the format; user data is limited in size."""
     first, *rest = text.splitlines()
     kept = [line for line in rest if line.strip() and not line.lstrip().startswith("#")]
     return "\n".join([*([first] if first.startswith(("#!", "#cloud-config", "[")) else []), *kept]) + "\n"

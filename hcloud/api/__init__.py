@@ -1,4 +1,4 @@
-"""HTTP on a Unix socket (TCP with TLS and a token on request): the only door to the daemon for people and programs."""
+"""The HTTP API of the daemon: on a Unix socket, and over TCP with TLS and tokens if configured."""
 
 from hcloud.api.app import build_app
 from hcloud.api.auth import Caller, Role, SocketPeer

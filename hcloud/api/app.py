@@ -1,32 +1,35 @@
-"""The application: routes behind the gate, one form of failure, and an OpenAPI document that says so."""
+"""Builds the FastAPI application: routes behind authentication, uniform errors and the OpenAPI document."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import is_dataclass
 from typing import Any
 
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
 from hcloud import __version__
-from hcloud.api import drain, errors, jobs, operations, uploads
+from hcloud.api import drain, errors, job_history, jobs, operations, schemas, uploads
 from hcloud.api.auth import AuthMiddleware
 from hcloud.api.context import ApiContext
 from hcloud.api.schemas import ErrorBody
 from hcloud.api.tokens import TokenFile
+from hcloud.core import model
 from hcloud.spec import jobfile
 from hcloud.spec.validation import describe
 
 DESCRIPTION = """\
-Submit jobs with performance targets, watch them, and ask what they cost and why.
+Submit jobs with performance targets, watch them, and explain their placement and cost.
 
 Times are Unix seconds (UTC), money is USD. Every failure has the body `{"error": {"code", "message"}}`:
 400 bad input, 401 no or unknown token, 403 not allowed for your role, 404 not found, 409 refused by policy or
-budget, 413 body too large, 503 unavailable (retry after `Retry-After` seconds). Repeating any request is harmless; give
-a `token` with each submitted job, so that a repeated submission is recognised.
+budget, 413 body too large, 503 unavailable (retry after `Retry-After` seconds). Every request can be repeated safely;
+give each submitted job a `token`, so that a repeated submission is recognised.
 """
 _ERRORS: dict[int | str, dict[str, Any]] = {
-    400: {"model": ErrorBody, "description": "Bad input: what, where, what would be right"},
-    401: {"model": ErrorBody, "description": "No token, or not a known one (TCP only)"},
+    400: {"model": ErrorBody, "description": "Bad input: what is wrong, where, and what is expected"},
+    401: {"model": ErrorBody, "description": "No token or an unknown one (TCP only)"},
     403: {"model": ErrorBody, "description": "Your role does not allow it"},
     404: {"model": ErrorBody, "description": "Not found"},
     409: {"model": ErrorBody, "description": "Refused by policy or budget"},
@@ -36,12 +39,12 @@ _ERRORS: dict[int | str, dict[str, Any]] = {
 
 
 def build_app(context: ApiContext, tokens: TokenFile | None = None) -> FastAPI:
-    """Build the application. ``tokens`` admits TCP callers; without it only Unix socket peers come in."""
+    """Build the application. ``tokens`` admits TCP callers; without it only Unix socket peers are admitted."""
     app = _App(
         title="HCloud",
         version=__version__,
         description=DESCRIPTION,
-        docs_url=None,  # its page loads scripts from elsewhere
+        docs_url=None,  # that page loads scripts from other hosts
         redoc_url=None,
         generate_unique_id_function=_operation_id,
         responses=_ERRORS,
@@ -65,9 +68,16 @@ def _operation_id(route: APIRoute) -> str:
     return route.name
 
 
+def _dataclasses() -> Iterator[type]:
+    for module in (drain, job_history, jobs, model, operations, schemas, uploads):
+        for each in vars(module).values():
+            if isinstance(each, type) and is_dataclass(each):
+                yield each
+
+
 class _App(FastAPI):
     def openapi(self) -> dict[str, Any]:
-        """Return FastAPI's document with job files described, without its own validation errors, never sent here."""
+        """Return FastAPI's document with every field described and without its validation errors, which are unused."""
         if self.openapi_schema is None:
             document = super().openapi()
             for path in document["paths"].values():
@@ -75,5 +85,5 @@ class _App(FastAPI):
                     operation["responses"].pop("422", None)
             for name in ("HTTPValidationError", "ValidationError"):
                 document["components"]["schemas"].pop(name, None)
-            describe(document["components"]["schemas"], jobfile.parts())
+            describe(document["components"]["schemas"], [*jobfile.parts(), *_dataclasses()])
         return super().openapi()

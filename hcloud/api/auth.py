@@ -1,7 +1,7 @@
-"""Authentication, roles and limits of a request, checked before anything reads its body.
+"""Authentication, roles and body limits of requests, checked before anything reads the body.
 
-On the Unix socket the kernel names the caller (SO_PEERCRED); over TCP a token does. A read-only caller's
-request of any method but GET ends here, whatever routes exist.
+On the Unix socket the kernel identifies the caller (SO_PEERCRED); over TCP a token does. A reader's request with any
+method but GET is rejected here, whatever routes exist.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 class Role(StrEnum):
-    """What a caller may do: a reader looks, a submitter also submits and cancels own jobs, an admin does anything."""
+    """What a caller may do: readers read, submitters also submit and cancel own jobs, admins do anything."""
 
     READER = "reader"
     SUBMITTER = "submitter"
@@ -35,7 +35,7 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SocketPeer:
-    """The process at the other end of a Unix socket, as the kernel knew it when it connected."""
+    """The process at the other end of a Unix socket, as identified by the kernel when it connected."""
 
     pid: int
     uid: int
@@ -44,9 +44,10 @@ class SocketPeer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """The caller; ``name`` becomes the ``actor`` of events."""
+    """The user or token that sent a request."""
 
     name: str
+    """User or token name; it becomes the ``actor`` of events."""
     role: Role
 
     def require_admin(self, what: str) -> None:
@@ -62,7 +63,7 @@ class Caller:
 
 @functools.lru_cache(maxsize=1024)
 def user_name(uid: int) -> str:
-    """Return the login name of ``uid``, or ``uid:<n>`` where the host knows none."""
+    """Return the login name of ``uid``, or ``uid:<n>`` if this host has none."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
@@ -70,7 +71,7 @@ def user_name(uid: int) -> str:
 
 
 def caller_of_peer(peer: SocketPeer, readers: frozenset[str], admins: frozenset[str]) -> Caller:
-    """Name the user behind a Unix socket connection and give them their role."""
+    """Return the user of a Unix socket connection with their role."""
     name = user_name(peer.uid)
     if peer.uid in (0, os.geteuid()) or name in admins:
         return Caller(name=name, role=Role.ADMIN)
@@ -96,8 +97,8 @@ class AuthMiddleware:
         self._max_upload_bytes = max_upload_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on, or answer it with why not."""
-        if scope["type"] != "http":  # websockets are not spoken here
+        """Pass the request on with its caller, or answer with the reason for rejecting it."""
+        if scope["type"] != "http":  # websockets are not supported
             return
         try:
             limit = self._max_upload_bytes if scope["path"].startswith(UPLOADS_PREFIX) else MAX_BODY_BYTES
@@ -107,14 +108,14 @@ class AuthMiddleware:
         except HCloudError as error:
             await failure_response(error)(scope, receive, send)
             return
-        await self._app(scope, _bounded(receive, limit), send)
+        await self._app(scope, _limit_body(receive, limit), send)
 
     def _admit(self, scope: Scope) -> Caller:
         if scope["path"] in OPEN_PATHS:
             return Caller(name="anyone", role=Role.READER)
         caller = self._identify(scope)
         if caller.role is Role.READER and scope["method"] not in SAFE_METHODS:
-            raise Forbidden(f"{caller.name} may only read; {scope['method']} {scope['path']} would change something")
+            raise Forbidden(f"{caller.name} may only read; {scope['method']} {scope['path']} needs another role")
         return caller
 
     def _identify(self, scope: Scope) -> Caller:
@@ -135,9 +136,9 @@ def _header(scope: Scope, name: bytes) -> str:
 
 
 def _refuse_nul(scope: Scope) -> None:
-    # Databases differ in whether text may hold NUL; no name, tag or id does.
+    # Databases differ in whether text may contain NUL; no name, tag or id does.
     if "\0" in scope["path"] or b"%00" in scope.get("query_string", b""):
-        raise BadInput("the address contains a NUL character; remove it")
+        raise BadInput("the URL contains a NUL character; remove it")
 
 
 def _refuse_long(scope: Scope, limit: int) -> None:
@@ -146,16 +147,15 @@ def _refuse_long(scope: Scope, limit: int) -> None:
         raise TooLarge(f"the body has {int(stated)} bytes; the limit is {limit}")
 
 
-def _bounded(receive: Receive, limit: int) -> Receive:
-    """Count a body without a stated length, and stop it at the limit."""
-    taken = 0
+def _limit_body(receive: Receive, limit: int) -> Receive:
+    """Limit bodies without a Content-Length while they are received."""
+    received = 0
 
     async def receive_bounded() -> Message:
-        """Pass on the next message. Raises HTTPException (413) once more than ``limit`` bytes have come."""
-        nonlocal taken
+        nonlocal received
         message = await receive()
-        taken += len(message.get("body", b""))
-        if taken > limit:
+        received += len(message.get("body", b""))
+        if received > limit:
             raise HTTPException(status_code=413, detail=f"the body exceeds the limit of {limit} bytes")
         return message
 

@@ -1,4 +1,4 @@
-"""What the handlers need of the daemon, and the shapes in which the daemon hands it to them."""
+"""What the request handlers use of the daemon, and the shapes of its status."""
 
 from __future__ import annotations
 
@@ -18,45 +18,52 @@ from hcloud.store import Store
 
 
 class PolicyInForce(TypedDict, total=False):
-    """The policy in force. ``error`` says why a newer file was not taken ("" when it was)."""
+    """The policy in force."""
 
     name: str
     digest: str
     path: str
     error: str
+    """Why a newer file was rejected, or ""."""
 
 
 class CycleStatus(TypedDict, total=False):
-    """The last cycle. ``error`` is "" when it went through; ``left_out``: what HCloud fails on."""
+    """The last cycle."""
 
     at: float
     duration_s: float
     actions: int
     refused: int
     error: str
+    """Its error, or ""."""
     left_out: Mapping[str, str]
+    """Jobs, stages and calls in quarantine, with their error."""
 
 
 class EngineStatus(TypedDict, total=False):
-    """What the engine said last; ``facts`` is ``Runner.facts()``."""
+    """The engine as of the last cycle."""
 
     reachable: bool
     workers: int
+    """Workers that answered."""
     silent: int
+    """Workers of live instances that did not answer."""
     facts: Mapping[str, str]
+    """The facts of the ``Runner`` port."""
 
 
 class ProviderStatus(TypedDict, total=False):
-    """What one provider said last; ``facts`` is ``Provider.facts()``."""
+    """One provider as of the last cycle."""
 
     ok: bool
     error: str
     offers: int
     facts: Mapping[str, str]
+    """The facts of the ``Provider`` port."""
 
 
 class SpendStatus(TypedDict, total=False):
-    """Money so far in this UTC day and month, with the policy's limits (None: no limit)."""
+    """Spending in this UTC day and month, with the policy's limits (None: no limit)."""
 
     day_usd: float
     month_usd: float
@@ -66,7 +73,7 @@ class SpendStatus(TypedDict, total=False):
 
 
 class DaemonStatus(TypedDict, total=False):
-    """What ``Desk.status`` returns; every key may be absent while the daemon starts."""
+    """The result of ``ApiContext.status``. Every key may be absent while the daemon starts."""
 
     started_at: float
     leader: bool
@@ -80,50 +87,53 @@ class DaemonStatus(TypedDict, total=False):
     notes: Sequence[str]
 
 
-def _admit_everything(specs: Sequence[JobSpec]) -> None:
-    """Stand in where no policy limits submissions."""
+def _accept_all(specs: Sequence[JobSpec]) -> None:
+    pass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiContext:
-    """What handlers need. Called from several threads at once.
-
-    ``wake`` asks for a cycle now. ``offers`` returns the last known offers (no cloud call).
-    ``preview`` runs ``make_plan`` on the live snapshot plus the given jobs and returns the outcome of each, in order,
-    with the keys of :class:`hcloud.api.schemas.PlannedJob`; it changes nothing. ``admit`` raises Refused when policy
-    forbids submitting these. ``seen_at``: when workers last answered. ``readers`` and ``admins`` are user names;
-    root and the daemon's own user are admins.
-    """
+    """What handlers need of the daemon. Called from several threads at once."""
 
     store: Store
     runner: Runner
     clock: Clock
     wake: Callable[[], None]
+    """Requests a cycle now."""
     status: Callable[[], DaemonStatus]
     offers: Callable[[], Sequence[Offer]]
+    """Returns the last known offers, without a cloud call."""
     preview: Callable[[Sequence[JobSpec]], Sequence[Mapping[str, object]]]
-    admit: Callable[[Sequence[JobSpec]], None] = _admit_everything
+    """Runs ``make_plan`` on the live snapshot plus the given jobs and changes nothing.
+
+    Returns one mapping per job, with the keys of :class:`hcloud.api.schemas.PlannedJob`.
+    """
+    admit: Callable[[Sequence[JobSpec]], None] = _accept_all
+    """Raises Refused if policy forbids submitting these jobs."""
     seen_at: Callable[[], Mapping[InstanceId, float]] = dict
+    """Returns when workers last answered (Unix seconds), by instance."""
     uploads_dir: Path
     logs_dir: Path
     readers: frozenset[str] = frozenset()
+    """Users who may only read."""
     admins: frozenset[str] = frozenset()
+    """Admins in addition to root and the daemon's own user."""
     max_upload_bytes: int = 64 * 2**20
     closing: threading.Event = field(default_factory=threading.Event)
-    """Set while the server stops: those who wait are answered at once, and ask the next daemon."""
+    """Set while the server stops: waiting requests are answered at once, and clients retry with the next daemon."""
 
 
 async def get_context(request: Request) -> ApiContext:
-    """Return the context the app was built with."""
+    """Return the context that the application was built with."""
     context: ApiContext = request.app.state.context
     return context
 
 
-async def the_caller(request: Request) -> Caller:
-    """Return the caller that authentication let in."""
+async def get_caller(request: Request) -> Caller:
+    """Return the authenticated caller."""
     caller: Caller = request.state.caller
     return caller
 
 
 Context = Annotated[ApiContext, Depends(get_context)]
-TheCaller = Annotated[Caller, Depends(the_caller)]
+CurrentCaller = Annotated[Caller, Depends(get_caller)]

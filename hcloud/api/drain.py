@@ -1,4 +1,4 @@
-"""Routes by which operators take machines out of use: drain, destroy. Admins only; repeating them is harmless."""
+"""Routes that take machines out of use: drain and destroy. Admins only; all are safe to repeat."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fastapi import APIRouter
 from pydantic import Field
 from pydantic.dataclasses import dataclass as checked_dataclass
 
-from hcloud.api.context import ApiContext, Context, TheCaller
+from hcloud.api.context import ApiContext, Context, CurrentCaller
 from hcloud.apply.directives import record_directive, set_paused, withdraw_directive
 from hcloud.core.errors import BadInput, NotFound
 from hcloud.core.model import FailureCause, Instance, InstanceId, InstanceState, Job, JobId
@@ -25,31 +25,31 @@ _Name = Annotated[str, Field(min_length=1, max_length=200)]
 
 @checked_dataclass(frozen=True, slots=True, kw_only=True, config={"extra": "forbid"})
 class DrainRequest:
-    """What to take out of use: machines by id, types by pattern (``*``, ``?``), providers by name.
-
-    ``deadline_at``: what still runs there is stopped by then, and runs again elsewhere; absent: it may run to its end.
-    ``undo``: allow it again.
-    """
+    """What to take out of use: machines by id, types by pattern (``*``, ``?``), providers by name."""
 
     instances: tuple[_Name, ...] = ()
     types: tuple[_Name, ...] = ()
     providers: tuple[_Name, ...] = ()
     deadline_at: Annotated[float | None, Field(ge=0, le=1e11, allow_inf_nan=False)] = None
+    """When running jobs are evicted (Unix seconds); absent: they may run to their end."""
     undo: bool = False
+    """Allow use again."""
 
 
 @checked_dataclass(frozen=True, slots=True, kw_only=True, config={"extra": "forbid"})
 class DestroyRequest:
-    """Which machines to end at once: by id, or ``every`` one. ``dry_run`` only returns the plan."""
+    """Machines to terminate at once."""
 
     instances: tuple[_Name, ...] = ()
     every: bool = False
+    """Terminate every machine, and pause."""
     dry_run: bool = False
+    """Return the consequences only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrderView:
-    """An operator's standing order; ``instances`` are the live machines it is about, ``jobs`` what still runs there."""
+    """An operator's order in force."""
 
     scope: DirectiveScope
     name: str
@@ -58,15 +58,14 @@ class OrderView:
     deadline_at: float | None
     destroy: bool
     instances: tuple[InstanceId, ...]
+    """Live machines that the order covers."""
     jobs: tuple[JobId, ...]
+    """Jobs that still run there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AffectedJob:
-    """A job that loses its machine. ``runs_again``: it is queued again; else it fails, for want of retries.
-
-    ``lost_s`` is what it has run there, to be done again.
-    """
+    """A job that loses its machine."""
 
     id: JobId
     name: str
@@ -74,12 +73,14 @@ class AffectedJob:
     target: str
     instances: tuple[InstanceId, ...]
     lost_s: float
+    """Run time that is lost."""
     runs_again: bool
+    """Whether it is requeued; otherwise it fails, because no retries are left."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AffectedInstance:
-    """A machine that ends. ``spent_usd`` is what it has cost by the clock, before any billing minimum."""
+    """A machine that is terminated."""
 
     id: InstanceId
     provider: str
@@ -91,18 +92,21 @@ class AffectedInstance:
     price_usd_per_h: float
     up_s: float
     spent_usd: float
+    """Its cost so far, before any billing minimum."""
     jobs: tuple[JobId, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Destruction:
-    """The terminated machines, and what that loses and saves. ``paused``: nothing is launched until resumed."""
+    """The machines to terminate, the jobs they affect and the hourly cost saved."""
 
     machines: tuple[AffectedInstance, ...]
     jobs: tuple[AffectedJob, ...]
     price_usd_per_h: float
     ordered: bool
+    """Whether the termination was ordered; false for a dry run."""
     paused: str
+    """Why launching and placing is paused from now on; "" if it is not."""
 
 
 @router.get("/orders")
@@ -113,10 +117,11 @@ def list_orders(context: Context) -> list[OrderView]:
 
 
 @router.post("/drain")
-def drain(context: Context, caller: TheCaller, request: DrainRequest) -> list[OrderView]:
-    """Place nothing new on machines and launch none of these types or at these providers. Admins only.
+def drain(context: Context, caller: CurrentCaller, request: DrainRequest) -> list[OrderView]:
+    """Stop placing on machines, and launching of types or at providers. Admins only.
 
-    What runs there may end, or is moved at the deadline; an empty machine ends. Answers with the orders in force.
+    Running jobs may end, or are evicted at the deadline; an empty machine is terminated. Returns the orders in
+    force.
     """
     caller.require_admin("drain machines")
     view = context.store.live()
@@ -129,21 +134,21 @@ def drain(context: Context, caller: TheCaller, request: DrainRequest) -> list[Or
             ordered_at=now,
             deadline_at=request.deadline_at,
         )
-        for scope, name in _named(context, view, request)
+        for scope, name in _targets(context, view, request)
     ]
     with context.store.transaction(now) as txn:
         for order in orders:
             if request.undo:
                 withdraw_directive(txn, order.scope, order.name, caller.name, view.instances)
-            elif not _is_to_end(view, order):
+            elif not _is_being_destroyed(view, order):
                 record_directive(txn, order)
     context.wake()
     return list_orders(context)
 
 
 @router.post("/destroy")
-def destroy(context: Context, caller: TheCaller, request: DestroyRequest) -> Destruction:
-    """End machines at once; what runs there is queued again. With ``every``, also pause. Admins only."""
+def destroy(context: Context, caller: CurrentCaller, request: DestroyRequest) -> Destruction:
+    """Terminate machines at once; their jobs are requeued. With ``every``, also pause. Admins only."""
     caller.require_admin("destroy machines")
     if bool(request.instances) == request.every:
         raise BadInput("name the machines to destroy, or set every; not both")
@@ -152,42 +157,46 @@ def destroy(context: Context, caller: TheCaller, request: DestroyRequest) -> Des
     paused = f"every machine was destroyed by {caller.name}" if request.every else ""
     now = context.clock.now()
     with context.store.transaction(now) as txn:
-        # Read under the lock of this very write: nothing can be launched between the look and the order.
-        found = _destruction(context, request, ordered=True, paused=paused)
+        # Read inside this write transaction: nothing can be launched between the read and the order.
+        destruction = _destruction(context, request, ordered=True, paused=paused)
         if request.every:
             set_paused(txn, caller.name, paused)
         ordered = {order.name for order in context.store.live().directives if order.destroy}
-        for machine in found.machines:
+        for machine in destruction.machines:
             if machine.id not in ordered:
                 order = Directive(
                     scope=DirectiveScope.INSTANCE, name=machine.id, by=caller.name, ordered_at=now, destroy=True
                 )
                 record_directive(txn, order)
     context.wake()
-    return found
+    return destruction
 
 
-def _named(context: ApiContext, view: LiveView, request: DrainRequest) -> list[tuple[DirectiveScope, str]]:
-    """Return what is meant. Raises BadInput for nothing at all, NotFound for what there is not (but for an undo)."""
-    wanted = [
+def _targets(context: ApiContext, view: LiveView, request: DrainRequest) -> list[tuple[DirectiveScope, str]]:
+    """Return the scopes and names of the request.
+
+    Raises BadInput: none are given, or one is being destroyed. Raises NotFound: unknown, or not drained (for an
+    undo).
+    """
+    targets = [
         *((DirectiveScope.INSTANCE, name) for name in request.instances),
         *((DirectiveScope.TYPE, name) for name in request.types),
         *((DirectiveScope.PROVIDER, name) for name in request.providers),
     ]
-    if not wanted:
+    if not targets:
         raise BadInput("name machines, types or providers to drain")
-    for scope, name in wanted if not request.undo else ():
+    for scope, name in targets if not request.undo else ():
         _check_known(context, view, scope, name)
     if request.undo:
         in_force = {(order.scope, order.name): order for order in view.directives}
-        for scope, name in wanted:
+        for scope, name in targets:
             order = in_force.get((scope, name))
             if order is None:
                 hint = ", ".join(f"{s} {n}" for s, n in in_force) or "none"
                 raise NotFound(f"{scope} {name} is not drained; in force: {hint}")
             if order.destroy:
                 raise BadInput(f"{name} is being destroyed by {order.by}; that cannot be undone")
-    return wanted
+    return targets
 
 
 def _check_known(context: ApiContext, view: LiveView, scope: DirectiveScope, name: str) -> None:
@@ -200,12 +209,11 @@ def _check_known(context: ApiContext, view: LiveView, scope: DirectiveScope, nam
     order = Directive(scope=scope, name=name, by="", ordered_at=0.0)
     if not any(order.closes(offer) for offer in offers):
         by_type = scope is DirectiveScope.TYPE
-        there = sorted({offer.instance_type.name if by_type else offer.provider for offer in offers})
-        raise NotFound(f"there is no {scope} {name!r}; {nearest(name, there)}")
+        known = sorted({offer.instance_type.name if by_type else offer.provider for offer in offers})
+        raise NotFound(f"unknown {scope} {name!r}; {nearest(name, known)}")
 
 
-def _is_to_end(view: LiveView, order: Directive) -> bool:
-    """Whether what ``order`` would drain was ordered to end already."""
+def _is_being_destroyed(view: LiveView, order: Directive) -> bool:
     return any(each.destroy and (each.scope, each.name) == (order.scope, order.name) for each in view.directives)
 
 
@@ -219,32 +227,31 @@ def _order_view(order: Directive, view: LiveView) -> OrderView:
         deadline_at=order.deadline_at,
         destroy=order.destroy,
         instances=tuple(covered),
-        jobs=tuple(job.id for job in view.jobs if set(_held(job)) & set(covered)),
+        jobs=tuple(job.id for job in view.jobs if set(_occupied_instances(job)) & set(covered)),
     )
 
 
-def _held(job: Job) -> list[InstanceId]:
-    """Return the machines on which units of ``job`` are not over."""
+def _occupied_instances(job: Job) -> list[InstanceId]:
     return [a.instance_id for a in job.attempt.allocations if not a.released] if job.attempt is not None else []
 
 
 def _destruction(context: ApiContext, request: DestroyRequest, *, ordered: bool, paused: str) -> Destruction:
-    """Return what the request means now. Raises NotFound for a machine there is not."""
+    """Return what the request means now. Raises NotFound: an unknown machine."""
     view, now = context.store.live(), context.clock.now()
     named = [context.store.instance(name) for name in dict.fromkeys(request.instances)]
-    struck = [each for each in (view.instances if request.every else named) if each.state not in _ENDING]
-    ids = {each.id for each in struck}
-    jobs = [job for job in view.jobs if ids.intersection(_held(job))]
+    affected = [each for each in (view.instances if request.every else named) if each.state not in _ENDING]
+    ids = {each.id for each in affected}
+    jobs = [job for job in view.jobs if ids.intersection(_occupied_instances(job))]
     return Destruction(
-        machines=tuple(_struck_machine(each, jobs, now) for each in struck),
-        jobs=tuple(_struck_job(job, now) for job in jobs),
-        price_usd_per_h=sum(each.offer.price_usd_per_h for each in struck),
+        machines=tuple(_affected_instance(each, jobs, now) for each in affected),
+        jobs=tuple(_affected_job(job, now) for job in jobs),
+        price_usd_per_h=sum(each.offer.price_usd_per_h for each in affected),
         ordered=ordered,
         paused=paused,
     )
 
 
-def _struck_machine(instance: Instance, jobs: Sequence[Job], now: float) -> AffectedInstance:
+def _affected_instance(instance: Instance, jobs: Sequence[Job], now: float) -> AffectedInstance:
     offer = instance.offer
     up_s = max(0.0, now - instance.launched_at) if instance.launched_at is not None else 0.0
     return AffectedInstance(
@@ -258,20 +265,20 @@ def _struck_machine(instance: Instance, jobs: Sequence[Job], now: float) -> Affe
         price_usd_per_h=offer.price_usd_per_h,
         up_s=up_s,
         spent_usd=up_s / 3600.0 * offer.price_usd_per_h,
-        jobs=tuple(job.id for job in jobs if instance.id in _held(job)),
+        jobs=tuple(job.id for job in jobs if instance.id in _occupied_instances(job)),
     )
 
 
-def _struck_job(job: Job, now: float) -> AffectedJob:
+def _affected_job(job: Job, now: float) -> AffectedJob:
     attempt = job.attempt
-    began = [a.started_at for a in attempt.allocations if a.started_at is not None] if attempt is not None else []
+    started = [a.started_at for a in attempt.allocations if a.started_at is not None] if attempt is not None else []
     evicted = FailureCause.EVICTED
     return AffectedJob(
         id=job.id,
         name=job.spec.name,
         user=job.spec.user,
         target=job.spec.target.kind,
-        instances=tuple(dict.fromkeys(_held(job))),
-        lost_s=max(0.0, now - min(began)) if began else 0.0,
+        instances=tuple(dict.fromkeys(_occupied_instances(job))),
+        lost_s=max(0.0, now - min(started)) if started else 0.0,
         runs_again=job.failures.count(evicted) < job.spec.retries.limits.get(evicted.value, 0),
     )

@@ -1,4 +1,4 @@
-"""How errors leave the daemon: ``{"error": {"code", "message"}}`` with one clear sentence, and never a traceback."""
+"""HTTP responses for errors: ``{"error": {"code", "message"}}`` with one clear sentence, never a traceback."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 
 class Forbidden(Refused):
-    """The caller's role does not allow it."""
+    """The caller's role does not allow the request."""
 
 
 class Unauthenticated(Refused):
@@ -37,10 +37,10 @@ class Unauthenticated(Refused):
 
 
 class TooLarge(BadInput):
-    """The body is larger than the daemon takes."""
+    """The body exceeds the limit."""
 
 
-# First match wins, so subclasses stand before their bases.
+# The first match wins, so subclasses precede their bases.
 _STATUS: tuple[tuple[type[HCloudError], HTTPStatus, str], ...] = (
     (Unauthenticated, HTTPStatus.UNAUTHORIZED, "unauthenticated"),
     (Forbidden, HTTPStatus.FORBIDDEN, "forbidden"),
@@ -57,7 +57,7 @@ _STATUS: tuple[tuple[type[HCloudError], HTTPStatus, str], ...] = (
 
 
 def failure_response(error: HCloudError) -> JSONResponse:
-    """Return the message that a caller gets for ``error``."""
+    """Return the response for ``error``: status, code, message and headers."""
     status, code = next((status, code) for kind, status, code in _STATUS if isinstance(error, kind))
     headers = {}
     if status is HTTPStatus.SERVICE_UNAVAILABLE:
@@ -72,35 +72,32 @@ def _response(status: int, code: str, message: str, headers: Mapping[str, str] |
 
 
 def install(app: FastAPI) -> None:
-    """Make ``app`` answer every failure in the one form."""
+    """Register handlers so that every failure has the same form."""
 
     @app.exception_handler(HCloudError)
     async def on_hcloud_error(request: Request, error: HCloudError) -> JSONResponse:
-        """Answer with the status that the error's kind has, and its own sentence."""
         return failure_response(error)
 
     @app.exception_handler(RequestValidationError)
     async def on_invalid(request: Request, error: RequestValidationError) -> JSONResponse:
-        """Answer 400 with one sentence on what is wrong in the body or a parameter (FastAPI: 422 and a list)."""
         return failure_response(BadInput(_invalid_body(request, error) or describe_invalid(error.errors())))
 
     @app.exception_handler(HTTPException)
     async def on_http(request: Request, error: HTTPException) -> JSONResponse:
-        """Answer what never reached a handler (no such path, wrong method, too large) in our form too."""
         code = HTTPStatus(error.status_code).phrase.lower().replace(" ", "_")
         if error.status_code == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
             code = "too_large"
         message = error.detail
         if error.status_code == HTTPStatus.NOT_FOUND:
-            message = f"there is no {request.method} {request.url.path}; see /openapi.json"
+            message = f"no route {request.method} {request.url.path}; see /openapi.json"
         elif error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
-            message = f"{request.url.path} does not take {request.method}"
+            message = f"{request.url.path} does not allow {request.method}"
         return _response(error.status_code, code, message, error.headers)
 
     @app.exception_handler(Exception)
     async def on_defect(request: Request, error: Exception) -> JSONResponse:
-        """Answer 500 and the type of the exception; its message may hold secrets and stays in the log."""
-        # The top of one request: a defect in a handler must not end the daemon; its traceback is logged.
+        # The top of one request: a defect in a handler must not end the daemon. Its message may contain secrets, so
+        # it is only logged.
         _log.error("defect in the handler of %s %s", request.method, request.url.path, exc_info=error)
         return _response(
             500, "defect", f"a defect in HCloud ({type(error).__name__}); the daemon's log has the details"
@@ -108,39 +105,39 @@ def install(app: FastAPI) -> None:
 
 
 def _invalid_body(request: Request, error: RequestValidationError) -> str | None:
-    """Return what the YAML loaders would say of this body (key, value, nearest spelling), if it is at fault."""
+    """Return the YAML loaders' message for this body (key, value, nearest name), or None if the body is fine."""
     field = getattr(request.scope.get("route"), "body_field", None)
     if field is None or not all(each["loc"][0] == "body" and each["type"] != "json_invalid" for each in error.errors()):
         return None
     try:
         parse(field.field_info.annotation, error.body, locate=lambda path: "body" + key_path(path))
-    except ConfigError as clear:
-        return str(clear)
+    except ConfigError as config_error:
+        return str(config_error)
     return None
 
 
 def describe_invalid(errors: Sequence[Mapping[str, object]]) -> str:
-    """Return one sentence for the first of a request's validation errors: where, what, what would be right."""
+    """Return one sentence for the first validation error of a request: where, what, and what is expected."""
     first = errors[0]
-    where = _place(first.get("loc"))
+    where = _location(first.get("loc"))
     kind, context = first.get("type"), first.get("ctx")
     if kind == "json_invalid":
         detail = context.get("error") if isinstance(context, Mapping) else ""
         return f"the body is not JSON ({detail} at character {where.removeprefix('body ')})"
     message = str(first.get("msg", "is invalid")).removeprefix("Value error, ")
-    shown = "" if kind in {"missing", "extra_forbidden"} else _shown(first.get("input"))
+    shown = "" if kind in {"missing", "extra_forbidden"} else _shown_value(first.get("input"))
     more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
     return f"{where}: {message[:1].lower()}{message[1:]}{shown}{more}"
 
 
-def _place(loc: object) -> str:
+def _location(loc: object) -> str:
     if not isinstance(loc, tuple | list) or not loc:
         return "the request"
     head, *rest = [str(part) for part in loc]
     return f"{head} {'.'.join(rest)}".strip()
 
 
-def _shown(value: object) -> str:
+def _shown_value(value: object) -> str:
     if value is None or isinstance(value, Mapping | list | bytes):
         return ""
     text = repr(value)

@@ -1,4 +1,4 @@
-"""A job's story over the API: the planner's telling of its events and of the machines it awaited or ran on."""
+"""A job's timeline over the API: its events and those of the machines that it waited for or ran on."""
 
 from __future__ import annotations
 
@@ -11,56 +11,62 @@ from hcloud.core.model import Event, EventKind, Instance, Job, JobId, JobState
 from hcloud.planner.explain import TimelineStep, job_timeline, machines_of
 from hcloud.store import Store
 
-_TOLD = frozenset(EventKind) - {EventKind.SAMPLE}
-MOST_EVENTS = 10_000
-MOST_MACHINES = 50
-"""Of a job that awaited more machines, the story of the later ones is told by the job's own events alone."""
+_TIMELINE_KINDS = frozenset(EventKind) - {EventKind.SAMPLE}
+MAX_EVENTS = 10_000
+MAX_MACHINES = 50
+"""Machines with events in the timeline; further ones appear only in the job's own events."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One thing that happened ``after_s`` seconds after submission. ``code`` is the stable name of its reason."""
+    """One event of the timeline."""
 
     at: float
     after_s: float
+    """Seconds since submission."""
     code: str
+    """Stable code of its reason."""
     text: str
     numbers: Mapping[str, object]
+    """The numbers of the reason, by name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Story:
-    """Everything decided about a job; ``lines`` is the same for reading."""
+    """Timeline of a job."""
 
     job: JobId
     name: str
     state: JobState
     steps: tuple[Step, ...]
     lines: tuple[str, ...]
+    """The same as text, with a heading."""
 
 
-def job_story(store: Store, job: Job) -> Story:
+def build_story(store: Store, job: Job) -> Story:
     """Return the timeline of ``job`` from the event log."""
-    events = list(store.events(job_id=job.id, kinds=_TOLD, limit=MOST_EVENTS))
-    machines = _machines(store, job, events)
+    events = list(store.events(job_id=job.id, kinds=_TIMELINE_KINDS, limit=MAX_EVENTS))
+    machines = _load_machines(store, job, events)
     until = job.finished_at
-    for machine in machines:  # what became of them before and after is not this job's story
-        lived = store.events(instance_id=machine.id, kinds=_TOLD, since=job.submitted_at, limit=MOST_EVENTS)
-        events += [event for event in lived if until is None or event.at <= until]
-    told = job_timeline(job, list({event.seq: event for event in events}.values()), machines)
-    steps = tuple(_step(job, line) for line in told)
+    for machine in machines:  # only events during the job's life belong to its timeline
+        machine_events = store.events(
+            instance_id=machine.id, kinds=_TIMELINE_KINDS, since=job.submitted_at, limit=MAX_EVENTS
+        )
+        events += [event for event in machine_events if until is None or event.at <= until]
+    timeline = job_timeline(job, list({event.seq: event for event in events}.values()), machines)
+    steps = tuple(_step(job, line) for line in timeline)
     state = job.outcome if job.outcome.startswith(job.state) else f"{job.state}, {job.outcome}".removesuffix(", ")
     heading = f"{job.id} {job.spec.name} of {job.spec.user}: {state}"
     lines = (heading, *(f"{step.after_s:>9.1f} s  {step.text}" for step in steps))
     return Story(job=job.id, name=job.spec.name, state=job.state, steps=steps, lines=lines)
 
 
-def _machines(store: Store, job: Job, events: Sequence[Event]) -> list[Instance]:
-    found = []
-    for instance_id in sorted(machines_of(job, events))[:MOST_MACHINES]:
+def _load_machines(store: Store, job: Job, events: Sequence[Event]) -> list[Instance]:
+    machines = []
+    for instance_id in sorted(machines_of(job, events))[:MAX_MACHINES]:
         with suppress(NotFound):
-            found.append(store.instance(instance_id))
-    return found
+            machines.append(store.instance(instance_id))
+    return machines
 
 
 def _step(job: Job, line: TimelineStep) -> Step:

@@ -1,4 +1,4 @@
-"""Routes about jobs: submit, plan, watch, cancel, explain, read output."""
+"""Routes for jobs: submit, plan, show, cancel, explain, and read output."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass as checked_dataclass
 
 from hcloud.api.auth import Caller
-from hcloud.api.context import ApiContext, Context, TheCaller
-from hcloud.api.job_history import Story, job_story
+from hcloud.api.context import ApiContext, Context, CurrentCaller
+from hcloud.api.job_history import Story, build_story
 from hcloud.api.operations import WaitS
 from hcloud.api.schemas import JobView, PlannedJob, SubmittedJob, job_view, submitted_job
-from hcloud.api.unit_logs import LogQuestion, read_part, read_when
-from hcloud.api.uploads import note_use
+from hcloud.api.unit_logs import LogQuery, poll_until, read_log_part
+from hcloud.api.uploads import touch_archive
 from hcloud.core.errors import BadInput, ConfigError, Refused
 from hcloud.core.model import JOB_ENDED, Job, JobSpec, JobState
 from hcloud.provider import Stream
@@ -24,58 +24,59 @@ from hcloud.spec.jobfile import JobFile
 from hcloud.store import Submission
 
 router = APIRouter(prefix="/v1", tags=["jobs"])
-MOST_AT_ONCE = 10_000
+MAX_JOBS_PER_REQUEST = 10_000
 LOG_PART_BYTES = 256 * 1024
 
 
 @checked_dataclass(frozen=True, slots=True, kw_only=True, config={"extra": "forbid"})
 class JobRequest:
-    """A job to submit. ``token``: yours, any text; a second submission with it is answered with the first one's job."""
+    """A job to submit."""
 
     job: JobFile
     token: Annotated[str | None, Field(min_length=1, max_length=128, pattern=r"^[\x21-\x7e]+$")] = None
+    """Any text of yours. A repeated submission with the same token returns the first one's job."""
 
 
-JobRequests = Annotated[list[JobRequest], Field(min_length=1, max_length=MOST_AT_ONCE)]
+JobRequests = Annotated[list[JobRequest], Field(min_length=1, max_length=MAX_JOBS_PER_REQUEST)]
 
 
 @router.post("/jobs", status_code=201)
-def submit_jobs(context: Context, caller: TheCaller, requests: JobRequests) -> list[SubmittedJob]:
-    """Submit jobs: all of them or, when one is at fault, none. Answers in the same order."""
-    specs = _specs(context, caller, requests)
+def submit_jobs(context: Context, caller: CurrentCaller, requests: JobRequests) -> list[SubmittedJob]:
+    """Submit jobs: all of them, or none if one is invalid. Returns them in the same order."""
+    specs = _build_specs(context, caller, requests)
     submissions = [
         Submission(spec=spec, actor=caller.name, token=request.token)
         for spec, request in zip(specs, requests, strict=True)
     ]
-    _admit(context, submissions)
+    _admit_new(context, submissions)
     jobs = context.store.submit(submissions, context.clock.now())
     context.wake()
     return [submitted_job(job) for job in jobs]
 
 
-def _admit(context: ApiContext, submissions: Sequence[Submission]) -> None:
-    """Ask policy about what is new: a repeated request is answered as before, however full the queue is by now."""
+def _admit_new(context: ApiContext, submissions: Sequence[Submission]) -> None:
+    # A repeated submission is answered as before, even if the queue is full by now: only new jobs are checked.
     try:
         context.admit([each.spec for each in submissions])
     except Refused:
         known = context.store.taken_in(submissions)
-        fresh = [each for each in submissions if each.token is None or (each.spec.user, each.token) not in known]
-        if len(fresh) == len(submissions):
+        new = [each for each in submissions if each.token is None or (each.spec.user, each.token) not in known]
+        if len(new) == len(submissions):
             raise
-        if fresh:
-            context.admit([each.spec for each in fresh])
+        if new:
+            context.admit([each.spec for each in new])
 
 
 @router.post("/plan")
-def plan_jobs(context: Context, caller: TheCaller, requests: JobRequests) -> list[PlannedJob]:
+def plan_jobs(context: Context, caller: CurrentCaller, requests: JobRequests) -> list[PlannedJob]:
     """Preview what the planner would do for these jobs, and at what price. Changes nothing."""
-    specs = _specs(context, caller, requests)
+    specs = _build_specs(context, caller, requests)
     context.admit(specs)
-    planned: Any = context.preview(specs)  # mappings, checked on their way out
+    planned: Any = context.preview(specs)  # mappings, validated by the response model
     return list(planned)
 
 
-def _specs(context: ApiContext, caller: Caller, requests: Sequence[JobRequest]) -> list[JobSpec]:
+def _build_specs(context: ApiContext, caller: Caller, requests: Sequence[JobRequest]) -> list[JobSpec]:
     now = context.clock.now()
     specs = []
     for index, request in enumerate(requests):
@@ -83,9 +84,9 @@ def _specs(context: ApiContext, caller: Caller, requests: Sequence[JobRequest]) 
             spec = request.job.to_spec(caller.name, now)
         except ConfigError as error:
             raise BadInput(f"body[{index}].job.{error}") from error
-        if spec.workdir_sha256 is not None and not note_use(context.uploads_dir, spec.workdir_sha256):
+        if spec.workdir_sha256 is not None and not touch_archive(context.uploads_dir, spec.workdir_sha256):
             raise BadInput(
-                f"body[{index}].job.workdir_sha256: no archive {spec.workdir_sha256} was uploaded; "
+                f"body[{index}].job.workdir_sha256: archive {spec.workdir_sha256} has not been uploaded; "
                 "PUT it to /v1/uploads first"
             )
         specs.append(spec)
@@ -95,23 +96,23 @@ def _specs(context: ApiContext, caller: Caller, requests: Sequence[JobRequest]) 
 @router.get("/jobs")
 def list_jobs(
     context: Context,
-    caller: TheCaller,
+    caller: CurrentCaller,
     state: Annotated[list[JobState] | None, Query()] = None,
     user: str | None = None,
     name: str | None = None,
     tag: Annotated[str | None, Query(description="key, or key=value")] = None,
     limit: Annotated[int, Query(ge=1, le=10_000)] = 100,
-    before: Annotated[str | None, Query(description="id of the last job of the page before")] = None,
+    before: Annotated[str | None, Query(description="id of the last job of the previous page")] = None,
 ) -> list[JobView]:
     """List jobs, newest first."""
-    found = context.store.jobs(states=state, user=user, name=name, tag=tag, limit=limit, before=before)
-    return [job_view(job, caller) for job in found]
+    jobs = context.store.jobs(states=state, user=user, name=name, tag=tag, limit=limit, before=before)
+    return [job_view(job, caller) for job in jobs]
 
 
 @router.get("/jobs/{job_id}")
-async def show_job(context: Context, caller: TheCaller, job_id: str, wait_s: WaitS = 0) -> JobView:
-    """Show one job; with ``wait_s``, as soon as it has ended."""
-    job = await read_when(context, _ended, partial(context.store.job, job_id), wait_s)
+async def show_job(context: Context, caller: CurrentCaller, job_id: str, wait_s: WaitS = 0) -> JobView:
+    """Show one job; with ``wait_s``, wait until it has ended."""
+    job = await poll_until(context, _ended, partial(context.store.job, job_id), wait_s)
     return job_view(job, caller)
 
 
@@ -120,8 +121,8 @@ def _ended(job: Job) -> bool:
 
 
 @router.post("/jobs/{job_id}/cancel")
-def cancel_job(context: Context, caller: TheCaller, job_id: str) -> JobView:
-    """Ask for a job to be stopped (your own, unless you are an admin). One that has ended stays as it is."""
+def cancel_job(context: Context, caller: CurrentCaller, job_id: str) -> JobView:
+    """Request the cancellation of a job (your own, unless you are an admin). An ended job does not change."""
     caller.require_owner(context.store.job(job_id).spec.user, f"cancel {job_id}")
     job = context.store.request_cancel(job_id, caller.name, context.clock.now())
     context.wake()
@@ -130,8 +131,8 @@ def cancel_job(context: Context, caller: TheCaller, job_id: str) -> JobView:
 
 @router.get("/jobs/{job_id}/explain")
 def explain_job(context: Context, job_id: str) -> Story:
-    """Explain what was decided about a job and what happened to it, in order, with the deciding numbers."""
-    return job_story(context.store, context.store.job(job_id))
+    """Return a job's timeline: each decision and event in order, with the numbers behind it."""
+    return build_story(context.store, context.store.job(job_id))
 
 
 @router.get(
@@ -139,8 +140,8 @@ def explain_job(context: Context, job_id: str) -> Story:
     response_class=Response,
     responses={
         200: {
-            "description": "Bytes from `offset`. X-HCloud-Next-Offset: where to continue; X-HCloud-End: true when this "
-            "attempt's output is complete; X-HCloud-Attempt and X-HCloud-Job-State: which attempt, and how the job is.",
+            "description": "Bytes from `offset`. X-HCloud-Next-Offset: where to continue; X-HCloud-End: true if this "
+            "attempt's output is complete; X-HCloud-Attempt and X-HCloud-Job-State: number of the attempt, state of the job.",
             "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
         }
     },
@@ -152,13 +153,13 @@ async def read_logs(
     offset: Annotated[int, Query(ge=0, le=2**53)] = 0,
     limit: Annotated[int, Query(ge=1, le=4 * LOG_PART_BYTES)] = LOG_PART_BYTES,
     rank: Annotated[int, Query(ge=0, le=100_000)] = 0,
-    attempt: Annotated[int | None, Query(ge=1, le=2**31, description="default: the current or last one")] = None,
+    attempt: Annotated[int | None, Query(ge=1, le=2**31, description="default: the current or last attempt")] = None,
     wait_s: WaitS = 0,
 ) -> Response:
-    """Read a job's output, live or kept; with ``wait_s``, as soon as there is more of it."""
-    question = LogQuestion(job_id=job_id, stream=stream, offset=offset, limit=limit, rank=rank, attempt=attempt)
-    part = await read_when(
-        context, lambda part: bool(part.chunk.content) or part.chunk.end, partial(read_part, context, question), wait_s
+    """Read a job's output, live or archived; with ``wait_s``, wait until there is more."""
+    query = LogQuery(job_id=job_id, stream=stream, offset=offset, limit=limit, rank=rank, attempt=attempt)
+    part = await poll_until(
+        context, lambda part: bool(part.chunk.content) or part.chunk.end, partial(read_log_part, context, query), wait_s
     )
     headers = {
         "X-HCloud-Next-Offset": str(part.chunk.next_offset),

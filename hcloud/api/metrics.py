@@ -1,4 +1,4 @@
-"""What Prometheus scrapes: a dozen gauges, written in its text format."""
+"""Prometheus metrics of the daemon, in the text format."""
 
 from __future__ import annotations
 
@@ -12,19 +12,21 @@ from hcloud.core.model import InstanceState, JobState, Market
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gauges:
-    """The numbers at ``now``. ``instances`` is keyed by state and market; ``priced_at`` is the oldest price on sale."""
+    """The values at ``now``."""
 
     now: float
     jobs: Mapping[JobState, int]
     instances: Mapping[tuple[str, str], int]
+    """Counts by state and market."""
     price_usd_per_h: float
     price_usd_per_h_by_market: Mapping[str, float]
     priced_at: float | None
+    """When the oldest price among current offers was read; None without offers."""
     daemon: DaemonStatus
 
 
 def exposition(gauges: Gauges) -> str:
-    """Return the text. Empty states and markets are shown as 0, so that series do not come and go."""
+    """Return the metrics as text. Empty states and markets are 0, so that series do not appear and disappear."""
     return "".join(f"{line}\n" for line in _lines(gauges))
 
 

@@ -1,4 +1,4 @@
-"""Routes about everything but jobs: machines, offers, events, the daemon's health, reports, pausing."""
+"""Routes for operators: machines, offers, events, status, reports, pause, health and metrics."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass as checked_dataclass
 
 from hcloud import __version__
-from hcloud.api.context import ApiContext, Context, TheCaller
+from hcloud.api.context import ApiContext, Context, CurrentCaller
 from hcloud.api.metrics import Gauges, exposition
 from hcloud.api.schemas import InstanceView, instance_views
-from hcloud.api.unit_logs import read_when
+from hcloud.api.unit_logs import poll_until
 from hcloud.apply.directives import PAUSED, set_paused
 from hcloud.core.errors import BadInput
 from hcloud.core.model import Event, EventKind, Market, Offer
@@ -26,7 +26,7 @@ from hcloud.report import build_report, report_kinds
 
 router = APIRouter(prefix="/v1", tags=["fleet"])
 probes = APIRouter(tags=["probes"])
-BIGGEST = 2**63 - 1
+MAX_INT64 = 2**63 - 1
 
 UnixTime = Annotated[float | None, Query(ge=0, le=1e11, allow_inf_nan=False, description="Unix seconds (UTC)")]
 WaitS = Annotated[
@@ -35,7 +35,7 @@ WaitS = Annotated[
 
 
 class ReportName(StrEnum):
-    """The reports there are."""
+    """Available reports."""
 
     COST = "cost"
     PERFORMANCE = "performance"
@@ -48,33 +48,38 @@ class ReportName(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
-    """The daemon's health and the fleet at a glance. ``daemon`` has the keys of ``hcloud.api.DaemonStatus``."""
+    """The daemon's status and a summary of the fleet."""
 
     version: str
     now: float
     you: str
+    """Name of the caller."""
     role: str
+    """Role of the caller."""
     paused: str
+    """Why launching and placing is paused, or ""."""
     jobs: dict[str, int]
     instances: dict[str, int]
     price_usd_per_h: float
     priced_at: float | None
     max_upload_bytes: int
     daemon: dict[str, Any]
+    """Has the keys of ``hcloud.api.DaemonStatus``."""
 
 
 @checked_dataclass(frozen=True, slots=True, kw_only=True, config={"extra": "forbid"})
 class PauseRequest:
-    """Why the fleet is paused; shown to everybody."""
+    """Why the fleet is paused; shown to every user."""
 
     reason: Annotated[str, Field(min_length=1, max_length=500)] = "paused by an operator"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Paused:
-    """Whether launching and placing is paused: why, or "" when it is not."""
+    """Whether launching and placing is paused."""
 
     paused: str
+    """The reason, or "" if it is not paused."""
 
 
 @router.get("/instances")
@@ -83,7 +88,7 @@ def list_instances(
     ended: Annotated[bool, Query(description="include terminated instances")] = False,
     limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
 ) -> list[InstanceView]:
-    """List machines, with the jobs on them."""
+    """List machines with their jobs."""
     view = context.store.live()
     found = context.store.instances(live_only=False, limit=limit) if ended else view.instances[:limit]
     return instance_views(found, view.jobs, dict(context.seen_at()))
@@ -91,7 +96,7 @@ def list_instances(
 
 @router.get("/instances/{instance_id}")
 def show_instance(context: Context, instance_id: str) -> InstanceView:
-    """Show a machine, there or gone, with the jobs on it. Raises NotFound."""
+    """Show a live or terminated machine with its jobs. Raises NotFound."""
     found = context.store.instance(instance_id)
     return instance_views([found], context.store.live().jobs, dict(context.seen_at()))[0]
 
@@ -105,8 +110,8 @@ def list_offers(context: Context) -> list[Offer]:
 @router.get("/events")
 async def list_events(
     context: Context,
-    after_seq: Annotated[int, Query(ge=0, le=BIGGEST)] = 0,
-    before_seq: Annotated[int | None, Query(ge=0, le=BIGGEST)] = None,
+    after_seq: Annotated[int, Query(ge=0, le=MAX_INT64)] = 0,
+    before_seq: Annotated[int | None, Query(ge=0, le=MAX_INT64)] = None,
     since: UnixTime = None,
     until: UnixTime = None,
     job_id: str | None = None,
@@ -116,12 +121,12 @@ async def list_events(
     newest: bool = False,
     wait_s: WaitS = 0,
 ) -> list[Event]:
-    """List events in order of ``seq``: the first ``limit`` after ``after_seq``, or the last before ``before_seq``
-    (``newest``); waits for one when ``wait_s`` is given.
+    """List events in order of ``seq``: the first ``limit`` after ``after_seq``.
+
+    With ``newest``, the last ``limit`` before ``before_seq``. With ``wait_s``, wait until there is one.
     """
 
     def read() -> tuple[Event, ...]:
-        """Return the events asked for; called again and again while the request waits for one."""
         return context.store.events(
             after_seq=after_seq,
             before_seq=before_seq,
@@ -134,12 +139,12 @@ async def list_events(
             newest=newest,
         )
 
-    return list(await read_when(context, bool, read, wait_s))
+    return list(await poll_until(context, bool, read, wait_s))
 
 
 @router.get("/status")
-def status(context: Context, caller: TheCaller) -> Status:
-    """Return the daemon's health."""
+def status(context: Context, caller: CurrentCaller) -> Status:
+    """Return the status of the daemon."""
     gauges = read_gauges(context)
     return Status(
         version=__version__,
@@ -165,28 +170,28 @@ def _by_state(instances: Mapping[tuple[str, str], int]) -> dict[str, int]:
 def report(
     context: Context,
     name: ReportName,
-    by: Annotated[str | None, Query(max_length=64, description="what to group by; see the report")] = None,
+    by: Annotated[str | None, Query(max_length=64, description="group by; see the report")] = None,
     since: UnixTime = None,
     until: UnixTime = None,
 ) -> dict[str, Any]:
     """Compute a report from the event log."""
     if since is not None and until is not None and since > until:
-        raise BadInput(f"since ({utc_text(round(since))}) is after until ({utc_text(round(until))}); exchange them")
+        raise BadInput(f"since ({utc_text(round(since))}) is after until ({utc_text(round(until))}); swap them")
     events = context.store.iter_events(kinds=report_kinds(name.value))
     table = build_report(name.value, events, context.clock.now(), by=by, since=since, until=until)
     return dict(table.to_json())
 
 
 @router.post("/pause")
-def pause(context: Context, caller: TheCaller, request: PauseRequest) -> Paused:
-    """Launch and place nothing more until resumed; what runs goes on. Admins only."""
+def pause(context: Context, caller: CurrentCaller, request: PauseRequest) -> Paused:
+    """Stop launching and placing until resumed; running jobs continue. Admins only."""
     caller.require_admin("pause the fleet")
     return _set_paused(context, caller.name, request.reason)
 
 
 @router.post("/resume")
-def resume(context: Context, caller: TheCaller) -> Paused:
-    """Launch and place again. Admins only."""
+def resume(context: Context, caller: CurrentCaller) -> Paused:
+    """Resume launching and placing. Admins only."""
     caller.require_admin("resume the fleet")
     return _set_paused(context, caller.name, "")
 
@@ -200,33 +205,33 @@ def _set_paused(context: ApiContext, actor: str, reason: str) -> Paused:
 
 
 def read_gauges(context: ApiContext) -> Gauges:
-    """Count what status and metrics show."""
+    """Return the values that status and metrics show."""
     instances = context.store.live().instances
-    counted = Counter((each.state.value, each.offer.market.value) for each in instances)
+    counts = Counter((each.state.value, each.offer.market.value) for each in instances)
     billed = [each for each in instances if each.launched_at is not None]
-    on_sale = [offer.priced_at for offer in context.offers()]
+    priced_at = [offer.priced_at for offer in context.offers()]
     return Gauges(
         now=context.clock.now(),
         jobs=context.store.counts(),
-        instances=counted,
+        instances=counts,
         price_usd_per_h=sum(each.offer.price_usd_per_h for each in billed),
         price_usd_per_h_by_market={
             market.value: sum(each.offer.price_usd_per_h for each in billed if each.offer.market is market)
             for market in Market
         },
-        priced_at=min(on_sale, default=None),
+        priced_at=min(priced_at, default=None),
         daemon=context.status(),
     )
 
 
 @probes.get("/healthz", response_class=PlainTextResponse)
 def healthz(context: Context) -> str:
-    """Answer ``ok`` when the store can be read (503 when not)."""
+    """Return ``ok`` if the database can be read (503 if not)."""
     context.store.get_meta(PAUSED)
     return "ok\n"
 
 
 @probes.get("/metrics", response_class=PlainTextResponse)
 def metrics(context: Context) -> PlainTextResponse:
-    """Return gauges in Prometheus' text format."""
+    """Return metrics in Prometheus' text format."""
     return PlainTextResponse(exposition(read_gauges(context)), media_type="text/plain; version=0.0.4")

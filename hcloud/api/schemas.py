@@ -1,6 +1,6 @@
-"""The forms in which jobs, machines and plans leave the daemon. Stable: ``docs/openapi.json`` shows every change.
+"""Response bodies for jobs, machines and plans. Stable: ``docs/openapi.json`` shows every change.
 
-Money is USD, times are Unix seconds (UTC). Environment values are shown to the job's owner and to admins only.
+Money is USD, times are Unix seconds (UTC). Environment values are visible to the job's owner and to admins only.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ HIDDEN = "***"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobView:
-    """A job as callers see it; the fields are those of ``hcloud.core.model.Job``, with its deadline."""
+    """A job as returned to callers: the fields of ``hcloud.core.model.Job`` and its deadline."""
 
     id: JobId
     state: JobState
@@ -52,7 +52,7 @@ class JobView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubmittedJob:
-    """What a submission is answered with, per job and in order."""
+    """The response to a submission, per job and in order."""
 
     id: JobId
     name: str
@@ -63,7 +63,7 @@ class SubmittedJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceView:
-    """A machine as callers see it. ``jobs`` hold ``used`` of its capacity now."""
+    """A machine as returned to callers."""
 
     id: InstanceId
     state: InstanceState
@@ -79,12 +79,14 @@ class InstanceView:
     terminated_at: float | None
     reason: str
     jobs: tuple[JobId, ...]
+    """Jobs that run there now."""
     used: Resources
+    """Resources that these jobs use."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanningCandidate:
-    """An offer that was considered for a job. ``note`` says why it was not taken ("" for the one that was)."""
+    """An offer that was considered for a job."""
 
     provider: str
     zone: str
@@ -95,67 +97,79 @@ class PlanningCandidate:
     price_usd_per_h: float
     chosen: bool = False
     note: str = ""
+    """Why it was not chosen; "" for the chosen one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedKnowing:
-    """How a hypothetical job would become known before it runs.
-
-    ``how``: ``profiled`` (``runs`` of its own first, for ``cost_usd`` and ``lasts_s`` at most), ``later`` (the same,
-    but not now), ``known`` (taken for something known) or ``unknown`` (taken for a typical application).
-    ``predicted``: performance per second by ``measure``, alone, with its 80 % limits. ``code``, ``text``: the reason.
-    """
+    """How the performance of a hypothetical job would become known before it runs."""
 
     how: str
+    """``profiled``, ``later``, ``known`` or ``unknown``.
+
+    ``profiled``: by profiling runs first; ``later``: the same, but not now; ``known``: it matches a known
+    application; ``unknown``: it is treated as a typical one.
+    """
     code: str
+    """Code of the reason."""
     text: str
+    """The reason."""
     runs: int = 0
+    """Number of profiling runs."""
     cost_usd: float | None = None
+    """Maximum cost of the profiling runs."""
     lasts_s: float | None = None
+    """Maximum duration of the profiling runs."""
     measure: str | None = None
+    """Unit of the prediction."""
     predicted: float | None = None
+    """Predicted performance per second without neighbours."""
     predicted_low: float | None = None
+    """Lower 80 % limit."""
     predicted_high: float | None = None
+    """Upper 80 % limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedJob:
-    """What the next plan would do with one hypothetical job.
-
-    ``action``: ``place`` (on live machines, no new cost), ``launch`` (new machines), ``wait`` (for machines on their
-    way, or for a limit to give room), or ``fail`` (it can never run here). ``price_usd_per_h`` is what the launches
-    would add per hour; ``instances`` are the live machines it would be placed on. ``code`` and ``text`` are the
-    planner's reason. Of a job that is profiled first this is what is done with it after that. ``knowing`` is null where
-    nothing is profiled.
-    """
+    """What the next plan would do with a hypothetical job, after its profiling runs if there are any."""
 
     name: str
     action: str
+    """``place`` on live machines, ``launch`` new ones, ``wait`` or ``fail``.
+
+    ``wait``: for machines that are starting, or for a limit. ``fail``: the job can never run here.
+    """
     code: str
+    """Code of the planner's reason."""
     text: str
+    """The planner's reason."""
     price_usd_per_h: float = 0.0
+    """Additional cost per hour of the launches."""
     instances: tuple[InstanceId, ...] = ()
+    """Live machines that it would be placed on."""
     candidates: tuple[PlanningCandidate, ...] = ()
     knowing: PlannedKnowing | None = None
+    """Null if nothing is profiled."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorDetail:
-    """``code`` is stable and for programs, ``message`` one sentence for people."""
-
     code: str
+    """Stable, for programs."""
     message: str
+    """One sentence for people."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorBody:
-    """The body of every answer that is not a success."""
+    """The body of every error response."""
 
     error: ErrorDetail
 
 
 def job_view(job: Job, caller: Caller) -> JobView:
-    """Return ``job`` as ``caller`` may see it."""
+    """Return ``job`` as visible to ``caller``."""
     spec = job.spec
     if spec.env and caller.name != spec.user and caller.role is not Role.ADMIN:
         spec = replace(spec, env=dict.fromkeys(spec.env, HIDDEN))
@@ -181,7 +195,7 @@ def job_view(job: Job, caller: Caller) -> JobView:
 
 
 def submitted_job(job: Job) -> SubmittedJob:
-    """Return the short answer to a submission."""
+    """Return the short form that answers a submission."""
     return SubmittedJob(
         id=job.id,
         name=job.spec.name,
@@ -194,7 +208,10 @@ def submitted_job(job: Job) -> SubmittedJob:
 def instance_views(
     instances: Sequence[Instance], jobs: Sequence[Job], seen_at: Mapping[InstanceId, float]
 ) -> list[InstanceView]:
-    """Return machines with what the given live jobs hold of each; ``seen_at``: when their workers last answered."""
+    """Return machines with the jobs and resources that the given live jobs occupy.
+
+    ``seen_at``: when their workers last answered (Unix seconds).
+    """
     used: dict[InstanceId, Resources] = {}
     unit_index: dict[InstanceId, list[JobId]] = {}
     for job in jobs:

@@ -1,4 +1,4 @@
-"""Serving the application from a thread of the daemon: a Unix socket always, TCP only with TLS and tokens."""
+"""Serves the application from a thread of the daemon: always on a Unix socket, over TCP only with TLS and tokens."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ _log = logging.getLogger(__name__)
 
 
 class AlreadyServing(HCloudError):
-    """Another daemon holds this socket; it is left alone."""
+    """Another daemon holds this socket."""
 
 
 class PeerProtocol(H11Protocol):
-    """uvicorn's HTTP/1.1, with what the kernel knows of a Unix socket's other end in the scope's state as ``peer``."""
+    """uvicorn's HTTP/1.1 with the kernel's identification of a Unix socket's peer as ``peer`` in the scope's state."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Ask the kernel once per connection; the client cannot influence the answer."""
+        """Read the peer's credentials once per connection. The kernel sets them; the client cannot."""
         super().connection_made(transport)
         connection = transport.get_extra_info("socket")
         if connection is not None and connection.family == socket.AF_UNIX:
@@ -54,7 +54,7 @@ class PeerProtocol(H11Protocol):
 
 
 class ApiServer:
-    """A running API. ``socket_path`` is where it listens; ``tcp_address`` host and port, if any."""
+    """A running API."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class ApiServer:
         lock: int,
         listeners: list[tuple[uvicorn.Server, socket.socket]],
     ) -> None:
-        """Take over an open socket and lock, and serve until :meth:`stop`. Use :func:`serve`."""
+        """Take over an open socket and lock, and serve until :meth:`stop`. Use :func:`serve` instead."""
         self.socket_path = socket_path
         self._closing = context.closing
         self._closing.clear()
@@ -79,17 +79,17 @@ class ApiServer:
 
     @property
     def tcp_address(self) -> tuple[str, int] | None:
-        """Where TCP callers come in, or None."""
+        """Host and port of the TCP listener, or None."""
         tcp = [listener for _, listener in self._listeners if listener.family != socket.AF_UNIX]
         return tcp[0].getsockname()[:2] if tcp else None
 
     @property
     def alive(self) -> bool:
-        """Whether requests are being answered."""
+        """Whether the server is running."""
         return self._thread.is_alive() and all(server.started for server, _ in self._listeners)
 
     def stop(self) -> None:
-        """Finish what is being answered (briefly), remove the socket, let go of the lock. Repeatable."""
+        """Finish current requests (briefly), remove the socket and release the lock. Repeatable."""
         self._closing.set()
         for server, _ in self._listeners:
             server.should_exit = True
@@ -104,8 +104,8 @@ class ApiServer:
     def _run(self) -> None:
         try:
             asyncio.run(self._serve_all())
-        except BaseException as error:  # noqa: BLE001 uvicorn leaves by SystemExit where it cannot begin
-            # The thread's top: the daemon reads `alive`, and ends the process when it is not.
+        except BaseException as error:  # noqa: BLE001 uvicorn raises SystemExit if it cannot start
+            # The top of this thread: the daemon checks `alive` and exits if it is false.
             _log.critical("the API stopped: %s", error, exc_info=error)
 
     async def _serve_all(self) -> None:
@@ -121,12 +121,10 @@ class ApiServer:
             keeper.cancel()
 
     def _keep_lock(self) -> bool:
-        """Take the lock again after it was deleted, perhaps with its directory: the next daemon could lead beside
-        this one, under the same name. Returns whether it was still there.
+        """Take the lock again if its file was deleted, since another daemon could start otherwise.
 
-        Raises:
-            AlreadyServing: the next daemon was faster.
-            OSError: the directory cannot be made.
+        Returns whether it still existed. Raises AlreadyServing: another daemon was faster; OSError: the
+        directory cannot be created.
         """
         with contextlib.suppress(FileNotFoundError):
             if os.path.samestat(os.stat(_lock_path(self.socket_path)), os.fstat(self._lock)):
@@ -137,22 +135,22 @@ class ApiServer:
         return False
 
     async def _keep_socket(self, serving: set[asyncio.Task[None]]) -> None:
-        """Open the Unix socket again after it was deleted: the daemon would be unreachable otherwise."""
+        """Reopen the Unix socket if it was deleted: the daemon would be unreachable otherwise."""
         while True:
             await asyncio.sleep(SOCKET_CHECK_S)
             try:
                 if self._closing.is_set() or (self._keep_lock() and self.socket_path.exists()):
                     continue
                 listener = open_unix_socket(self.socket_path, self._settings)
-            except AlreadyServing as other:
-                _log.critical("%s was deleted, and %s", self.socket_path.parent, other)
+            except AlreadyServing as error:
+                _log.critical("%s was deleted, and %s", self.socket_path.parent, error)
                 for server, _ in self._listeners:
                     server.should_exit = True
                 return
-            except (ConfigError, OSError) as trouble:
-                _log.error("the socket was deleted: %s", trouble)
+            except (ConfigError, OSError) as error:
+                _log.error("the socket was deleted and cannot be reopened: %s", error)
                 continue
-            _log.warning("%s was deleted; it has been opened again", self.socket_path)
+            _log.warning("%s was deleted; reopened it", self.socket_path)
             former, _ = self._listeners[0]
             server = uvicorn.Server(former.config)
             serving.add(asyncio.create_task(server.serve(sockets=[listener])))
@@ -163,29 +161,28 @@ class ApiServer:
 
 
 def serve(context: ApiContext, config: Config) -> ApiServer:
-    """Open the socket (and TCP, if configured) and answer requests from a thread of this process.
+    """Open the socket (and TCP, if configured) and serve requests from a thread of this process.
 
-    Raises:
-        AlreadyServing: a live daemon holds the socket.
-        ConfigError: the group, the TLS files, the tokens file or the address do not do.
+    Raises AlreadyServing: another daemon holds the socket. Raises ConfigError: the group, TLS files, tokens file or
+    address are unusable.
     """
     path = config.socket_path
     path.parent.mkdir(parents=True, exist_ok=True)
     for directory in (context.uploads_dir, context.logs_dir):
         directory.mkdir(parents=True, exist_ok=True, mode=0o750)
-    with contextlib.ExitStack() as undo:
+    with contextlib.ExitStack() as on_error:
         lock = _take_lock(path)
-        undo.callback(os.close, lock)
+        on_error.callback(os.close, lock)
         remove_parts(context.uploads_dir)
         tokens = TokenFile(config.api.tcp.tokens_file) if config.api.tcp is not None else None
         listeners = [_tcp_listener(build_app(context, tokens), config.api.tcp)] if config.api.tcp is not None else []
         for _, listener in listeners:
-            undo.callback(listener.close)
+            on_error.callback(listener.close)
         unix = open_unix_socket(path, config.api)
-        undo.callback(unix.close)
+        on_error.callback(unix.close)
         app = build_app(context)
         listeners.insert(0, (uvicorn.Server(_uvicorn_config(app)), unix))
-        undo.pop_all()
+        on_error.pop_all()
         return ApiServer(context, path, config.api, lock, listeners)
 
 
@@ -194,23 +191,23 @@ def _lock_path(socket_path: Path) -> Path:
 
 
 def _take_lock(path: Path) -> int:
-    """Hold ``<socket>.lock`` while this process lives; the kernel lets go of it whatever way the process ends."""
+    """Hold ``<socket>.lock`` while this process lives; the kernel releases it however the process ends."""
     lock = os.open(_lock_path(path), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         os.close(lock)
         raise AlreadyServing(
-            f"another daemon serves {path}; stop it first; one with another run_dir and the same database stands by"
+            f"another daemon serves {path}; stop it, or set another run_dir for a standby on the same database"
         ) from error
     return lock
 
 
 def open_unix_socket(path: Path, settings: ApiSettings) -> socket.socket:
-    """Return a listening socket at ``path`` with its mode and group, never reachable with wider ones before.
+    """Return a listening socket at ``path`` that is never reachable with wider permissions than configured.
 
-    It is made inside a private directory, given its mode and group, and only then moved to its place, over a socket
-    that a killed daemon left behind. The caller holds the lock. Raises ConfigError.
+    It is created in a private directory, gets its mode and group, and is then moved to ``path``, replacing the
+    socket of a killed daemon. The caller holds the lock. Raises ConfigError.
     """
     if path.exists() and not stat.S_ISSOCK(path.stat().st_mode):
         raise ConfigError(f"{path} exists and is not a socket; remove it")
@@ -218,7 +215,7 @@ def open_unix_socket(path: Path, settings: ApiSettings) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         with _private_directory(path.parent) as private:
-            # The short name of the directory's own descriptor keeps below the limit of a socket's path.
+            # The path via the directory's descriptor stays below the length limit of socket paths.
             listener.bind(f"/proc/self/fd/{private}/s")
             os.chown("s", -1, group, dir_fd=private)
             os.chmod("s", int(settings.socket_mode, 8), dir_fd=private)
@@ -248,7 +245,7 @@ def _group_id(name: str | None) -> int:
     try:
         return -1 if name is None else grp.getgrnam(name).gr_gid
     except KeyError:
-        raise ConfigError(f"there is no group {name!r} on this host", where="api.socket_group") from None
+        raise ConfigError(f"group {name!r} does not exist on this host", where="api.socket_group") from None
 
 
 def _tcp_listener(app: FastAPI, tcp: TcpSettings) -> tuple[uvicorn.Server, socket.socket]:
@@ -277,7 +274,7 @@ def _uvicorn_config(app: FastAPI, *, certificate: Path | None = None, key: Path 
         log_config=None,
         log_level=logging.WARNING,
         access_log=False,
-        proxy_headers=False,  # nobody may say on whose behalf they come
+        proxy_headers=False,  # clients must not claim another address
         server_header=False,
         limit_concurrency=1000,
         timeout_graceful_shutdown=STOP_GRACE_S,

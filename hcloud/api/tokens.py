@@ -1,5 +1,4 @@
-"""The tokens file: callers that may connect over TCP. Lines are ``name:sha256-of-token:role``; ``#`` begins a
-comment."""
+"""The tokens file: credentials for callers over TCP. A line is ``name:sha256-of-token:role``; ``#`` starts a comment."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenEntry:
-    """One known token, by its SHA-256 (the token itself is kept nowhere)."""
+    """One token, by its SHA-256. The token itself is not stored."""
 
     name: str
     digest: str
@@ -30,10 +29,9 @@ class TokenEntry:
 
 
 def parse_tokens(text: str, where: str) -> tuple[TokenEntry, ...]:
-    """Read the file's text.
+    """Parse the file's text.
 
-    Raises:
-        ConfigError: a line has another form, a role does not exist, or a token stands there twice; names the line.
+    Raises ConfigError with the line: malformed, unknown role, or a token that appears twice.
     """
     entries: dict[str, TokenEntry] = {}
     for number, line in enumerate(text.splitlines(), 1):
@@ -47,7 +45,7 @@ def parse_tokens(text: str, where: str) -> tuple[TokenEntry, ...]:
             )
         entries[entry.digest] = entry
     if not entries:
-        raise ConfigError("holds no token; add a line name:sha256-of-token:role", where=where)
+        raise ConfigError("contains no token; add a line name:sha256-of-token:role", where=where)
     return tuple(entries.values())
 
 
@@ -58,19 +56,19 @@ def _parse_line(line: str, where: str) -> TokenEntry:
     name, digest, role = parts[0], parts[1].lower(), parts[2]
     if not _DIGEST.fullmatch(digest):
         raise ConfigError(
-            f"the token of {name} must stand here as its SHA-256, 64 hexadecimal digits (printf %s TOKEN | sha256sum)",
+            f"expected the SHA-256 of {name}'s token, 64 hexadecimal digits (printf %s TOKEN | sha256sum)",
             where=where,
         )
     if role not in ROLES:
-        raise ConfigError(f"no role {role!r}; one of {', '.join(ROLES)}", where=where)
+        raise ConfigError(f"unknown role {role!r}; must be one of {', '.join(ROLES)}", where=where)
     return TokenEntry(name=name, digest=digest, role=role)
 
 
 class TokenFile:
-    """A tokens file that is read again when it changes; while it cannot be read, no token is accepted."""
+    """A tokens file that is read again when it changes. While it cannot be read, no token is accepted."""
 
     def __init__(self, path: Path) -> None:
-        """Read ``path``. Raises ConfigError when it is missing, malformed, or writable by others than its owner."""
+        """Read ``path``. Raises ConfigError: it is missing, malformed, or writable by other users."""
         self._path = path
         self._lock = threading.Lock()
         self._seen = self._fingerprint()
@@ -79,11 +77,11 @@ class TokenFile:
     def find(self, token: str) -> TokenEntry | None:
         """Return the entry of ``token``, or None."""
         digest = hashlib.sha256(token.encode()).hexdigest()
-        found = None
-        for entry in self._current():  # all of them, so that time tells nothing
+        match = None
+        for entry in self._current():  # compare all, so that timing reveals nothing
             if hmac.compare_digest(entry.digest, digest):
-                found = entry
-        return found
+                match = entry
+        return match
 
     def _current(self) -> tuple[TokenEntry, ...]:
         with self._lock:
@@ -99,12 +97,12 @@ class TokenFile:
 
     def _fingerprint(self) -> tuple[int, int, int]:
         try:
-            found = self._path.stat()
+            status = self._path.stat()
         except OSError as error:
             raise ConfigError(f"cannot read the tokens file: {error.strerror}", where=str(self._path)) from error
-        if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            raise ConfigError("others may write to this file; chmod go-w it", where=str(self._path))
-        return (found.st_mtime_ns, found.st_size, found.st_ino)
+        if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise ConfigError("other users may write to this file; run chmod go-w on it", where=str(self._path))
+        return (status.st_mtime_ns, status.st_size, status.st_ino)
 
     def _read(self) -> tuple[TokenEntry, ...]:
         try:

@@ -1,4 +1,4 @@
-"""Output of a job's programs: from the archive once a unit has ended, from the engine while it runs."""
+"""Output of a job's units: from the archive once a unit has ended, from the engine while it runs."""
 
 from __future__ import annotations
 
@@ -21,29 +21,35 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LogQuestion:
-    """Which output: ``attempt`` None means the present (or last) one, ``rank`` counts from 0."""
+class LogQuery:
+    """A range of output."""
 
     job_id: JobId
     stream: Stream
     offset: int
     limit: int
     rank: int = 0
+    """Counts from 0."""
     attempt: int | None = None
+    """None: the current or last one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogPart:
-    """A piece of output, with the attempt it is of and the job's state (so that a follower knows whether to go on)."""
+    """A part of the output."""
 
     chunk: LogChunk
     attempt: int
+    """The attempt that it belongs to."""
     state: JobState
+    """The job's state, by which clients that follow decide whether to continue."""
 
 
-async def read_when(context: ApiContext, ready: Callable[[T], bool], read: Callable[[], T], wait_s: float) -> T:
-    """Return ``read()`` once it is ``ready``, at latest after ``wait_s`` or when the server stops; a silent worker
-    counts as not ready."""
+async def poll_until(context: ApiContext, ready: Callable[[T], bool], read: Callable[[], T], wait_s: float) -> T:
+    """Poll ``read()`` until its result is ``ready``; return the last result.
+
+    Stops after ``wait_s``, or when the server stops. An unreachable worker counts as not ready, except at the end.
+    """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + wait_s
     while True:
@@ -58,55 +64,55 @@ async def read_when(context: ApiContext, ready: Callable[[T], bool], read: Calla
         await asyncio.sleep(POLL_S)
 
 
-def read_part(context: ApiContext, question: LogQuestion) -> LogPart:
+def read_log_part(context: ApiContext, query: LogQuery) -> LogPart:
     """Read once, without waiting.
 
-    Raises:
-        NotFound: no such job, attempt or rank, or its output is no longer kept.
-        WorkerUnreachable: it runs on a machine that does not answer now.
+    Raises NotFound: no such job, attempt or rank, or its output was deleted. Raises WorkerUnreachable: the worker
+    does not answer now.
     """
-    job = context.store.job(question.job_id)
-    if question.rank >= job.spec.nodes.count:
-        raise NotFound(f"{job.id} has no rank {question.rank}; it has ranks 0 to {job.spec.nodes.count - 1}")
-    number = question.attempt or job.attempts_made
+    job = context.store.job(query.job_id)
+    if query.rank >= job.spec.nodes.count:
+        raise NotFound(f"{job.id} has no rank {query.rank}; it has ranks 0 to {job.spec.nodes.count - 1}")
+    number = query.attempt or job.attempts_made
     chunk = (
-        _nothing(job, question) if number in (0, job.attempts_made + 1) else _of_attempt(context, job, number, question)
+        _empty_chunk(job, query)
+        if number in (0, job.attempts_made + 1)
+        else _attempt_chunk(context, job, number, query)
     )
     return LogPart(chunk=chunk, attempt=number, state=job.state)
 
 
-def _nothing(job: Job, question: LogQuestion) -> LogChunk:
-    # The attempt after the last one may yet come, unless the job has ended.
-    return LogChunk(content=b"", next_offset=question.offset, end=job.state in JOB_ENDED)
+def _empty_chunk(job: Job, query: LogQuery) -> LogChunk:
+    # The next attempt may still start, unless the job has ended.
+    return LogChunk(content=b"", next_offset=query.offset, end=job.state in JOB_ENDED)
 
 
-def _of_attempt(context: ApiContext, job: Job, number: int, question: LogQuestion) -> LogChunk:
+def _attempt_chunk(context: ApiContext, job: Job, number: int, query: LogQuery) -> LogChunk:
     if number > job.attempts_made:
         raise NotFound(f"{job.id} has no attempt {number}; it has made {job.attempts_made}")
-    present = job.attempt is not None and number == job.attempt.number
-    unit = job.attempt.unit_id(question.rank) if job.attempt and present else f"{job.id}.{number}.{question.rank}"
-    kept = (
-        context.logs_dir / f"{unit}.{question.stream}"
-        if present
-        else _last_kept(context.logs_dir, unit, question.stream)
+    is_current = job.attempt is not None and number == job.attempt.number
+    unit = job.attempt.unit_id(query.rank) if job.attempt and is_current else f"{job.id}.{number}.{query.rank}"
+    path = (
+        context.logs_dir / f"{unit}.{query.stream}"
+        if is_current
+        else _newest_archive(context.logs_dir, unit, query.stream)
     )
-    archived = read_archived(kept, question)
+    archived = read_archive(path, query)
     if archived is not None:
         return archived
-    allocation = _allocation(job, number, question.rank)
-    # Output is archived before an exit code is recorded: it was here.
+    allocation = _allocation(job, number, query.rank)
+    # Output is archived before an exit code is recorded, so the archive was deleted if there is an exit code.
     if allocation is not None and allocation.exit_code is None:
-        return _from_engine(context, unit, allocation, question)
-    if allocation is None and present and job.state not in JOB_ENDED:
-        return _nothing(job, question)  # an incremental job's rank that has not found room yet
-    raise NotFound(f"output of attempt {number}, rank {question.rank} of {job.id} has been deleted")
+        return _from_engine(context, unit, allocation, query)
+    if allocation is None and is_current and job.state not in JOB_ENDED:
+        return _empty_chunk(job, query)  # a rank of an incremental job that is not placed yet
+    raise NotFound(f"output of attempt {number}, rank {query.rank} of {job.id} has been deleted")
 
 
-def _last_kept(folder: Path, unit: str, stream: Stream) -> Path:
-    """Return the newest archive of a rank of an attempt that is over: with its mark, and as often as it was started
-    anew."""
-    found = [path for path in folder.glob(f"{unit}*.{stream}") if path.name[len(unit)] in f".-{MARKED_BY}"]
-    return max(found, key=lambda path: path.stat().st_mtime, default=folder / f"{unit}.{stream}")
+def _newest_archive(folder: Path, unit: str, stream: Stream) -> Path:
+    """Return the newest archive of a rank of an earlier attempt. Each restart of the unit has its own."""
+    archives = [path for path in folder.glob(f"{unit}*.{stream}") if path.name[len(unit)] in f".-{MARKED_BY}"]
+    return max(archives, key=lambda path: path.stat().st_mtime, default=folder / f"{unit}.{stream}")
 
 
 def _allocation(job: Job, number: int, rank: int) -> Allocation | None:
@@ -115,26 +121,26 @@ def _allocation(job: Job, number: int, rank: int) -> Allocation | None:
     return next((each for each in job.attempt.allocations if each.rank == rank), None)
 
 
-def read_archived(path: Path, question: LogQuestion) -> LogChunk | None:
-    """Return what was asked for of a unit that ended, by offsets as its machine counted; None: it is not kept there."""
+def read_archive(path: Path, query: LogQuery) -> LogChunk | None:
+    """Return archived output, by the offsets that its machine counted; None if the archive does not exist."""
     try:
         gap = Gap.of(path)
-        begin = question.offset < gap.dropped
+        begin = query.offset < gap.dropped
         with path.open("rb") as archive:
-            archive.seek(0 if begin else gap.place(question.offset))
-            content = archive.read(gap.told if begin else question.limit)
+            archive.seek(0 if begin else gap.place(query.offset))
+            content = archive.read(gap.told if begin else query.limit)
             end = not archive.read(1)
     except FileNotFoundError:
         return None
-    return LogChunk(content=content, next_offset=gap.dropped if begin else question.offset + len(content), end=end)
+    return LogChunk(content=content, next_offset=gap.dropped if begin else query.offset + len(content), end=end)
 
 
-def _from_engine(context: ApiContext, unit: UnitId, allocation: Allocation, question: LogQuestion) -> LogChunk:
+def _from_engine(context: ApiContext, unit: UnitId, allocation: Allocation, query: LogQuery) -> LogChunk:
     try:
-        return context.runner.logs(unit, allocation.instance_id, question.stream, question.offset, question.limit)
-    except NotFound:  # its start has not arrived yet; or it ended without ever starting
-        return LogChunk(content=b"", next_offset=question.offset, end=allocation.released)
+        return context.runner.logs(unit, allocation.instance_id, query.stream, query.offset, query.limit)
+    except NotFound:  # not started yet, or ended without ever starting
+        return LogChunk(content=b"", next_offset=query.offset, end=allocation.released)
     except WorkerUnreachable:
         if not allocation.released:
             raise
-        return LogChunk(content=b"", next_offset=question.offset, end=True)  # lost with its machine
+        return LogChunk(content=b"", next_offset=query.offset, end=True)  # lost with its machine

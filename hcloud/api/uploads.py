@@ -1,4 +1,4 @@
-"""Work directories on their way to the engine: archives named by their SHA-256, stored whole or not at all."""
+"""Uploads of work directories: archives named by their SHA-256, stored completely or not at all."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ Sha256 = Annotated[str, PathParameter(pattern="^[0-9a-f]{64}$", description="SHA
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Upload:
-    """An archive the daemon has."""
+    """An archive that the daemon stores."""
 
     sha256: str
     bytes: int
 
 
 def archive_path(uploads_dir: Path, sha256: str) -> Path:
-    """Return where the archive of that digest lies once it is whole."""
+    """Return the path of a complete archive."""
     return uploads_dir / f"{sha256}{SUFFIX}"
 
 
 def remove_parts(uploads_dir: Path) -> None:
-    """Delete what a killed daemon left half written; call before anything can be uploaded."""
+    """Delete incomplete uploads of a killed daemon. Call before the server starts."""
     for part in uploads_dir.glob(PART_PREFIX + "*"):
         part.unlink(missing_ok=True)
 
 
-def note_use(uploads_dir: Path, sha256: str) -> bool:
-    """Count an archive's age from now on, and return whether there is one."""
+def touch_archive(uploads_dir: Path, sha256: str) -> bool:
+    """Reset the age of an archive; return whether it exists."""
     try:
         os.utime(archive_path(uploads_dir, sha256))
     except FileNotFoundError:
@@ -53,8 +53,10 @@ def note_use(uploads_dir: Path, sha256: str) -> bool:
 
 
 def prune(uploads_dir: Path, in_use: Collection[str], before: float) -> int:
-    """Delete archives not used since ``before`` (Unix seconds) and no digest ``in_use`` names; return how
-    many."""
+    """Delete archives that were not used since ``before`` (Unix seconds) and are not in ``in_use``.
+
+    Returns how many were deleted. ``in_use``: digests of archives that live jobs need.
+    """
     old = [path for path in uploads_dir.glob("*" + SUFFIX) if path.stat().st_mtime < before]
     unused = [path for path in old if path.name.removesuffix(SUFFIX) not in in_use]
     for path in unused:
@@ -64,10 +66,10 @@ def prune(uploads_dir: Path, in_use: Collection[str], before: float) -> int:
 
 @router.get("/{sha256}")
 def find_upload(context: Context, sha256: Sha256) -> Upload:
-    """Return whether the daemon has this archive already (404 if not), so that it need not be sent again."""
-    # Whoever asks is about to submit a job with it: from now on it must not count as forgotten.
-    if not note_use(context.uploads_dir, sha256):
-        raise NotFound(f"no archive {sha256} was uploaded")
+    """Return whether the daemon has this archive (404 if not), so that it need not be sent again."""
+    # The caller is about to submit a job with it, so it must not be pruned now.
+    if not touch_archive(context.uploads_dir, sha256):
+        raise NotFound(f"archive {sha256} has not been uploaded")
     return Upload(sha256=sha256, bytes=archive_path(context.uploads_dir, sha256).stat().st_size)
 
 
@@ -76,9 +78,9 @@ _BODY = {"content": {"application/octet-stream": {"schema": {"type": "string", "
 
 @router.put("/{sha256}", status_code=201, openapi_extra={"requestBody": _BODY})
 async def store_upload(context: Context, request: Request, sha256: Sha256) -> Upload:
-    """Take a work directory as tar.gz. Repeating it is harmless."""
+    """Store a work directory as tar.gz. Safe to repeat."""
     try:
-        context.uploads_dir.mkdir(exist_ok=True)  # somebody may have cleared up with a broad hand
+        context.uploads_dir.mkdir(exist_ok=True)  # the directory may have been deleted
         handle, part = tempfile.mkstemp(prefix=PART_PREFIX, dir=context.uploads_dir)
         try:
             with os.fdopen(handle, "wb") as file:
@@ -88,8 +90,8 @@ async def store_upload(context: Context, request: Request, sha256: Sha256) -> Up
         finally:
             Path(part).unlink(missing_ok=True)
     except ClientDisconnect as gone:
-        raise BadInput("the upload broke off; nothing was stored") from gone
-    except OSError as error:  # a full disk, above all
+        raise BadInput("the upload was interrupted; nothing was stored") from gone
+    except OSError as error:  # mostly a full disk
         raise StoreBusy(f"cannot store the upload in {context.uploads_dir}: {error.strerror}") from error
     return Upload(sha256=sha256, bytes=size)
 

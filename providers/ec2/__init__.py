@@ -1,4 +1,4 @@
-"""Machines of Amazon EC2 (extra ``aws``). The AWS library is loaded only when such a provider is built."""
+"""Provider for Amazon EC2 (extra ``aws``). The AWS library is imported only when such a provider is built."""
 
 from __future__ import annotations
 
@@ -15,15 +15,18 @@ __all__ = ["factory"]
 
 
 class Ec2Factory:
-    """Builds EC2 providers; what an entry point names."""
+    """Builds EC2 providers. The package's entry point refers to an object of this class."""
 
     def __call__(
         self, name: str, settings: Mapping[str, object], clock: object, owner: str, state_dir: str
     ) -> Provider:
-        """Build the provider. Raises ConfigError: wrong settings, or the AWS library is not installed."""
+        """Build a provider for one region, or for several when ``regions`` is set.
+
+        Raises ConfigError: a setting is wrong, or the AWS library is not installed.
+        """
         self.check_settings(name, settings)
+        from providers.ec2.multi_region import Ec2Regions
         from providers.ec2.provider import Ec2Provider
-        from providers.ec2.regions import Ec2Regions
 
         parsed = parse_regions(name, settings)
         if "regions" in settings:
@@ -32,7 +35,7 @@ class Ec2Factory:
         return Ec2Provider(name, only, cast(Clock, clock), owner, state_dir)
 
     def check_settings(self, name: str, settings: Mapping[str, object]) -> None:
-        """Say what is wrong, without asking Amazon or writing anything. Raises ConfigError."""
+        """Check settings without calling AWS and without writing anything. Raises ConfigError."""
         parse_regions(name, settings)
         if not _installed("boto3"):
             raise ConfigError(
@@ -44,7 +47,7 @@ class Ec2Factory:
 def _installed(module: str) -> bool:
     try:
         return importlib.util.find_spec(module) is not None
-    except (ImportError, ValueError):  # a broken or forbidden installation is none
+    except (ImportError, ValueError):  # treat a broken installation as absent
         return False
 
 

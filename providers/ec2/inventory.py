@@ -1,4 +1,7 @@
-"""What the account has paid for or is allowed, less what runs and what was launched since that was counted."""
+"""Remaining capacity of the account: quotas, Reserved Instances, capacity reservations and savings plans, less usage.
+
+Launches count as usage from the moment they are sent, because a new instance may be missing from listings for a while.
+"""
 
 from __future__ import annotations
 
@@ -8,32 +11,32 @@ from dataclasses import dataclass, field
 
 from hcloud.core.errors import ProviderUnavailable, Throttled
 from hcloud.core.model import InstanceType, Market
+from providers.ec2.account_usage import RunningInstance, quota_of, read_quotas, read_running, vcpus_used
 from providers.ec2.clients import Clients
 from providers.ec2.prices import Price
 from providers.ec2.reservations import CapacityReservation, Coverage, Reservations, read_reservations
-from providers.ec2.running import Running, quota_of, read_quotas, read_running, vcpus_used
-from providers.ec2.savings import SavingsLeft, SavingsPlan, read_savings_plans
+from providers.ec2.savings_plans import PlanBalances, SavingsPlan, read_savings_plans
 
-TROUBLES = (ProviderUnavailable, Throttled)
+READ_ERRORS = (ProviderUnavailable, Throttled)
 SHOWN_AFTER_S = 120.0
-"""How long a machine just launched may be missing from listings at most."""
+"""How long a new instance may be missing from listings."""
 
 
 @dataclass(frozen=True, slots=True)
-class Paid:
-    """What is paid already for machines of a type in a zone: how many more, and what one costs an hour.
-
-    ``pool`` names what other types or zones have of the same.
-    """
+class Prepaid:
+    """Prepaid capacity for a type in a zone."""
 
     count: int
+    """How many more instances are covered."""
     usd_per_h: float
+    """Amortised price of one instance."""
     pool: str = ""
+    """Name of the pool that other types or zones share; "" if this type and zone have it alone."""
 
 
 @dataclass(frozen=True, slots=True)
 class Launched:
-    """A launch of ours that was sent after the last count, or that the count did not show yet."""
+    """A launch that was sent and does not appear in the last usage count."""
 
     zone: str
     type_name: str
@@ -43,38 +46,43 @@ class Launched:
 
 @dataclass(slots=True)
 class Inventory:
-    """Not safe for several threads: the catalogue holds its lock. ``troubles``: what could not be read, by part."""
+    """Remaining capacity as of the last reads. Not thread-safe: the catalog holds its lock."""
 
     types: Mapping[str, InstanceType] = field(default_factory=dict)
+    """Known instance types by name."""
     on_demand: Mapping[str, Price] = field(default_factory=dict)
+    """On-demand prices by type."""
     reservations: Reservations = field(default_factory=Reservations)
     plans: tuple[SavingsPlan, ...] = ()
-    running: tuple[Running, ...] = ()
+    running: tuple[RunningInstance, ...] = ()
+    """Instances of the account in this region, HCloud's and others."""
     quotas: Mapping[tuple[str, str], float] = field(default_factory=dict)
-    troubles: dict[str, str] = field(default_factory=dict)
+    """vCPU quotas by market and class of types."""
+    read_errors: dict[str, str] = field(default_factory=dict)
+    """Error messages by the part that could not be read."""
     _launched: dict[str, Launched] = field(default_factory=dict)
-    _spread: tuple[Coverage, SavingsLeft, Counter[tuple[str, str]]] | None = None
+    _coverage: tuple[Coverage, PlanBalances, Counter[tuple[str, str]]] | None = None
 
     # --------------------------------------------------------------------------------------------------------- reading
     def read_quotas(self, clients: Clients) -> None:
-        """Read what the account may rent; a launch beyond that is refused by Amazon anyway."""
+        """Read the account's quotas. If that fails, EC2 itself still rejects launches above the quota."""
         self._try("quotas", lambda: setattr(self, "quotas", read_quotas(clients, self.types)))
 
     def read_running(self, clients: Clients, now: float) -> None:
-        """Count what runs."""
+        """Read the running instances."""
         self._try("running machines", lambda: self._set_running(read_running(clients), now))
 
     def read(self, clients: Clients, region: str, now: float, *, reserved: bool) -> None:
-        """Read what runs and, where reserved machines are wanted, what is paid. What cannot be read stays as known."""
+        """Read usage and, if ``reserved``, commitments. A part that cannot be read keeps its last value."""
         self.read_running(clients, now)
         if reserved:
             self._try("reservations", lambda: setattr(self, "reservations", read_reservations(clients)))
             self._try("savings plans", lambda: setattr(self, "plans", read_savings_plans(clients, region)))
-        self._spread = None
+        self._coverage = None
 
-    def _set_running(self, running: tuple[Running, ...], now: float) -> None:
-        """A new machine may be missing from listings for a while; it is counted until it appears."""
-        self.running, self._spread = running, None
+    def _set_running(self, running: tuple[RunningInstance, ...], now: float) -> None:
+        # A new instance may be missing from listings for a while; count its launch until it appears.
+        self.running, self._coverage = running, None
         shown = {each.token for each in running}
         self._launched = {
             token: each
@@ -85,50 +93,56 @@ class Inventory:
     def _try(self, part: str, read: Callable[[], None]) -> None:
         try:
             read()
-            self.troubles.pop(part, None)
-        except TROUBLES as trouble:
-            self.troubles[part] = str(trouble)
+            self.read_errors.pop(part, None)
+        except READ_ERRORS as trouble:
+            self.read_errors[part] = str(trouble)
 
     # -------------------------------------------------------------------------------------------------------- launches
-    def take(self, token: str, launched: Launched) -> None:
-        """Count a launch until it is seen to run; the same token counts once."""
+    def count_launch(self, token: str, launched: Launched) -> None:
+        """Count a launch until its instance is listed. A token counts once."""
         self._launched[token] = launched
-        self._spread = None
+        self._coverage = None
 
-    def give_back(self, token: str) -> None:
-        """Count it no more: it was not launched."""
+    def uncount_launch(self, token: str) -> None:
+        """Stop counting a launch: nothing was launched."""
         self._launched.pop(token, None)
-        self._spread = None
+        self._coverage = None
 
-    def taken(self, token: str) -> bool:
-        """Whether a launch is counted."""
+    def is_counted(self, token: str) -> bool:
         return token in self._launched
 
-    # ------------------------------------------------------------------------------------------------------------ what
-    def paid(self, zone: str, type_name: str) -> Paid | None:
-        """Return what is paid already for a type: Reserved Instances, else room, else a savings plan; None: nothing."""
-        coverage, savings, in_rooms = self._spread_out()
-        rooms = max(0, self.reservations.room_left(zone, type_name) - in_rooms[zone, type_name])
+    # -------------------------------------------------------------------------------------------------------- balances
+    def prepaid(self, zone: str, type_name: str) -> Prepaid | None:
+        """Return the prepaid capacity for a type, or None.
+
+        Reserved Instances come first, then capacity reservations, then savings plans.
+        """
+        coverage, savings, in_reservations = self._covered()
+        rooms = max(0, self.reservations.capacity_left(zone, type_name) - in_reservations[zone, type_name])
         discounted = coverage.left(zone, type_name)
         usd = self.reservations.usd_per_h(zone, type_name)
         if usd and discounted:
-            return Paid(discounted + rooms, usd, "" if rooms else coverage.shared(zone, type_name))
+            return Prepaid(discounted + rooms, usd, "" if rooms else coverage.shared(zone, type_name))
         price = self.on_demand.get(type_name)
         if rooms and price is not None:
-            return Paid(rooms, price.usd_per_h)  # room alone is paid at the full price
+            return Prepaid(rooms, price.usd_per_h)  # a capacity reservation alone is billed at the full price
         covered = savings.covers(type_name)
         if covered is not None:
-            return Paid(covered.count, covered.usd_per_h, "savings plans")
+            return Prepaid(covered.count, covered.usd_per_h, "savings plans")
         if usd:
-            return Paid(0, usd)
-        return Paid(0, price.usd_per_h) if price is not None and self.reservations.has_room(zone, type_name) else None
+            return Prepaid(0, usd)
+        return (
+            Prepaid(0, price.usd_per_h)
+            if price is not None and self.reservations.has_capacity_reservation(zone, type_name)
+            else None
+        )
 
-    def room(self, zone: str, type_name: str) -> CapacityReservation | None:
-        """Return the capacity reservation a machine is to be put into, if there is one."""
-        return self.reservations.room(zone, type_name)
+    def capacity_reservation(self, zone: str, type_name: str) -> CapacityReservation | None:
+        """Return the capacity reservation to launch into, or None."""
+        return self.reservations.capacity_reservation(zone, type_name)
 
     def quota_left(self, type_name: str, market: Market) -> int | None:
-        """Return how many machines of a type the account's quota still allows; None: no such quota is known."""
+        """Return how many more instances of a type the quota allows; None if the quota is unknown."""
         key = quota_of(type_name, market)
         limit, vcpus = self.quotas.get(key), self._vcpus().get(type_name)
         if limit is None or not vcpus:
@@ -139,26 +153,28 @@ class Inventory:
                 used += self._vcpus().get(each.type_name, 0.0)  # type: ignore[assignment]
         return max(0, int((limit - used) // vcpus))
 
-    def too_large(self, type_name: str, market: Market) -> bool:
-        """Whether the whole quota would not do for one machine."""
+    def exceeds_quota(self, type_name: str, market: Market) -> bool:
+        """Return whether one instance of the type needs more than the whole quota."""
         limit = self.quotas.get(quota_of(type_name, market))
         return limit is not None and self._vcpus().get(type_name, 0.0) > limit
 
     def _vcpus(self) -> dict[str, float]:
         return {name: each.capacity.vcpus for name, each in self.types.items()}
 
-    def _spread_out(self) -> tuple[Coverage, SavingsLeft, Counter[tuple[str, str]]]:
-        """Spread reservations and plans over what runs and was launched since; room is taken before discounts."""
-        if self._spread is None:
-            in_rooms: Counter[tuple[str, str]] = Counter()
-            plain = Counter((each.zone, each.type_name) for each in self.running if not (each.spot or each.in_room))
+    def _covered(self) -> tuple[Coverage, PlanBalances, Counter[tuple[str, str]]]:
+        """Apply reservations, then plans, to the running and launched instances. Cached until either changes."""
+        if self._coverage is None:
+            in_reservations: Counter[tuple[str, str]] = Counter()
+            plain = Counter(
+                (each.zone, each.type_name) for each in self.running if not (each.spot or each.in_capacity_reservation)
+            )
             for each in self._launched.values():
                 place = (each.zone, each.type_name)
-                if each.market is Market.RESERVED and in_rooms[place] < self.reservations.room_left(*place):
-                    in_rooms[place] += 1
+                if each.market is Market.RESERVED and in_reservations[place] < self.reservations.capacity_left(*place):
+                    in_reservations[place] += 1
                 elif each.market is not Market.SPOT:
                     plain[place] += 1
             coverage = Coverage(self.reservations, plain)
             prices = {name: each.usd_per_h for name, each in self.on_demand.items()}
-            self._spread = (coverage, SavingsLeft(self.plans, coverage.uncovered, prices), in_rooms)
-        return self._spread
+            self._coverage = (coverage, PlanBalances(self.plans, coverage.uncovered, prices), in_reservations)
+        return self._coverage

@@ -1,6 +1,6 @@
-"""Prices in USD per hour: on demand from settings or the catalogue's file, spot from Amazon's history.
+"""Prices in USD per hour: on demand from settings or the price file, spot from EC2's price history.
 
-Nothing costs nothing: a type without a believable price is not offered at all.
+A type without a plausible price is not offered: a missing price must never count as 0.
 """
 
 from __future__ import annotations
@@ -14,25 +14,24 @@ from typing import Any
 
 from hcloud.core.errors import ProviderUnavailable
 from providers.ec2.clients import Clients
-from providers.ec2.failures import Call, calling
+from providers.ec2.errors import Call, translating_errors
 from providers.ec2.settings import Ec2Settings
 
 SPOT_SHARE_MIN, SPOT_SHARE_MAX = 0.02, 1.5
-"""A spot price outside these shares of the on-demand price is an error of somebody's, not a price."""
+"""A spot price outside these shares of the on-demand price is a data error."""
 USD_PER_H_MAX = 10_000.0
 TYPES_PER_CALL = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Price:
-    """``priced_at`` is when the price was last known to hold."""
-
     usd_per_h: float
     priced_at: float
+    """When the price was last known to hold (Unix seconds)."""
 
 
 class PriceList:
-    """On-demand prices (and spot prices where there is no history) of one region."""
+    """Prices of one region: on demand, and spot where there is no history. Settings override the file."""
 
     def __init__(self, provider: str, settings: Ec2Settings, started_at: float) -> None:
         self._provider, self._settings, self._started_at = provider, settings, started_at
@@ -40,11 +39,11 @@ class PriceList:
         self._file_read: tuple[tuple[int, int], dict[str, dict[str, Price]]] | None = None
 
     def on_demand(self) -> dict[str, Price]:
-        """Return prices by type. Raises ProviderUnavailable: the file cannot be read."""
+        """Return on-demand prices by type. Raises ProviderUnavailable: the price file cannot be read."""
         return self._prices("on_demand")
 
     def spot(self) -> dict[str, Price]:
-        """Return prices by type, for where Amazon's history has none. Raises ProviderUnavailable."""
+        """Return fallback spot prices by type. Raises ProviderUnavailable: the price file cannot be read."""
         return self._prices("spot")
 
     def _prices(self, market: str) -> dict[str, Price]:
@@ -68,7 +67,7 @@ class PriceList:
             if self._file_read is None or self._file_read[0] != key:
                 regions = json.loads(path.read_text())
                 found = _believable(regions[self._settings.region], stat.st_mtime)
-                # What the settings state goes before the file.
+                # Settings override the file.
                 merged = {market: {**prices, **self._stated[market]} for market, prices in found.items()}
                 self._file_read = (key, merged)
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -85,7 +84,7 @@ def _believable(types: Mapping[str, Mapping[str, Any]], priced_at: float) -> dic
         for market, prices in found.items():
             usd = markets.get(market)
             if isinstance(usd, int | float) and 0 < usd <= USD_PER_H_MAX:
-                # The catalogue says how old a price is; a file made by hand is as old as itself.
+                # Files of `hcloud catalog refresh` hold the age of each price; other files use their own.
                 prices[name] = Price(usd_per_h=float(usd), priced_at=float(markets.get("at") or priced_at))
     return found
 
@@ -93,15 +92,15 @@ def _believable(types: Mapping[str, Mapping[str, Any]], priced_at: float) -> dic
 def read_spot_prices(
     clients: Clients, types: list[str], zones: list[str], on_demand: Mapping[str, Price], now: float
 ) -> dict[tuple[str, str], Price]:
-    """Return present spot prices by zone and type; unbelievable ones are left out.
+    """Return current spot prices by zone and type, without implausible ones.
 
     Raises ProviderUnavailable, Throttled.
     """
     newest: dict[tuple[str, str], tuple[datetime, float]] = {}
-    with calling(Call.READ, "reading spot prices"):
+    with translating_errors(Call.READ, "reading spot prices"):
         paginator = clients.reading().get_paginator("describe_spot_price_history")
         for first in range(0, len(types), TYPES_PER_CALL):
-            # With the same start and end Amazon tells the price in force at that moment.
+            # With equal start and end, EC2 returns the price in force at that moment.
             moment = datetime.fromtimestamp(now, UTC)
             pages = paginator.paginate(
                 InstanceTypes=types[first : first + TYPES_PER_CALL],
@@ -122,7 +121,7 @@ def read_spot_prices(
 
 
 def sane_spot(usd_per_h: float, on_demand: Price | None) -> bool:
-    """Whether a spot price can be true, given what the type costs on demand."""
+    """Return whether a spot price is plausible, given the on-demand price of the type."""
     if not (math.isfinite(usd_per_h) and 0 < usd_per_h <= USD_PER_H_MAX):
         return False
     if on_demand is None:

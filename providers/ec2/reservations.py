@@ -1,7 +1,8 @@
-"""What the account has reserved: Reserved Instances (a discount) and capacity reservations (room).
+"""Reserved Instances (a discount) and capacity reservations (guaranteed capacity) of the account.
 
-A zonal Reserved Instance covers its own type in its zone. A regional one covers its whole family in every zone, by
-size: a large counts two, an xlarge four ("normalization factors"), smallest machines first, as Amazon applies them.
+A zonal Reserved Instance covers its own type in its zone. A regional one covers its whole family in every zone,
+weighted by size: a large counts 4, an xlarge 8 ("normalization factors"). AWS applies it to the smallest instances
+first.
 """
 
 from __future__ import annotations
@@ -14,55 +15,59 @@ from typing import Any
 
 from hcloud.core.pricing import amortised_usd_per_h
 from providers.ec2.clients import Clients
-from providers.ec2.failures import Call, calling
+from providers.ec2.errors import Call, translating_errors
 
 LINUX = frozenset({"Linux/UNIX", "Linux/UNIX (Amazon VPC)"})
 _FACTORS = {"nano": 0.25, "micro": 0.5, "small": 1.0, "medium": 2.0, "large": 4.0, "xlarge": 8.0}
 _INFLEXIBLE = re.compile(r"(g4ad|g4dn|g5|g5g|g6|g6e|gr6|hpc\w*|inf\d|p[45]\w*|u\w*|trn\w*|dl\w*|vt\w*)")
-"""Families whose Reserved Instances cover their own size only."""
+"""Families without size flexibility: their Reserved Instances cover their own size only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapacityReservation:
-    """Room for machines that is paid whether used or not; ``left`` more fit in."""
+    """Capacity that is billed whether used or not."""
 
     id: str
     zone: str
     type_name: str
     left: int
+    """How many more instances fit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReservedInstances:
-    """Reserved Instances of one scope (a zone, or None for the region), type and price."""
-
     zone: str | None
+    """The zone it applies to; None for the whole region."""
     type_name: str
     count: int
     usd_per_h: float
+    """Amortised price of one instance."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reservations:
-    """As last read."""
+    """The account's commitments as last read."""
 
     reserved: tuple[ReservedInstances, ...] = ()
-    rooms: tuple[CapacityReservation, ...] = ()
+    capacity: tuple[CapacityReservation, ...] = ()
 
-    def room(self, zone: str, type_name: str) -> CapacityReservation | None:
-        """Return a capacity reservation with room."""
-        return next((each for each in self._rooms(zone, type_name) if each.left > 0), None)
+    def capacity_reservation(self, zone: str, type_name: str) -> CapacityReservation | None:
+        """Return a capacity reservation with capacity left, or None."""
+        return next((each for each in self._capacity_of(zone, type_name) if each.left > 0), None)
 
-    def has_room(self, zone: str, type_name: str) -> bool:
-        """Whether there is a capacity reservation at all, full or not."""
-        return bool(self._rooms(zone, type_name))
+    def has_capacity_reservation(self, zone: str, type_name: str) -> bool:
+        """Return whether there is a capacity reservation, full or not."""
+        return bool(self._capacity_of(zone, type_name))
 
-    def room_left(self, zone: str, type_name: str) -> int:
-        """Return how many machines fit into capacity reservations."""
-        return sum(each.left for each in self._rooms(zone, type_name))
+    def capacity_left(self, zone: str, type_name: str) -> int:
+        """Return how many instances still fit into capacity reservations."""
+        return sum(each.left for each in self._capacity_of(zone, type_name))
 
     def usd_per_h(self, zone: str, type_name: str) -> float | None:
-        """Return the amortised price of Reserved Instances that count in a zone (the dearest: none is promised)."""
+        """Return the amortised price of the Reserved Instances that apply in a zone, or None.
+
+        The highest one if there are several, since AWS does not say which one will cover an instance.
+        """
         pool, factor = pool_of(type_name)
         found = [each.usd_per_h for each in self.reserved if (each.zone, each.type_name) == (zone, type_name)]
         for each in (each for each in self.reserved if each.zone is None):
@@ -71,15 +76,15 @@ class Reservations:
                 found.append(each.usd_per_h * factor / its_factor)
         return max(found, default=None)
 
-    def _rooms(self, zone: str, type_name: str) -> list[CapacityReservation]:
-        return [each for each in self.rooms if (each.zone, each.type_name) == (zone, type_name)]
+    def _capacity_of(self, zone: str, type_name: str) -> list[CapacityReservation]:
+        return [each for each in self.capacity if (each.zone, each.type_name) == (zone, type_name)]
 
 
 class Coverage:
-    """Reserved Instances spread over what runs. ``uncovered``: machines by type that none of them covers."""
+    """Reserved Instances applied to the running instances."""
 
     def __init__(self, reservations: Reservations, running: Mapping[tuple[str, str], int]) -> None:
-        """``running``: machines by zone and type that may use Reserved Instances."""
+        """Apply them. ``running``: instances by zone and type that may use Reserved Instances."""
         self._zonal: Counter[tuple[str, str]] = Counter()
         self._pools: dict[str, float] = {}
         for each in reservations.reserved:
@@ -89,33 +94,37 @@ class Coverage:
                 pool, factor = pool_of(each.type_name)
                 self._pools[pool] = self._pools.get(pool, 0.0) + each.count * factor
         self.uncovered: dict[str, float] = {}
+        """Instances by type that no Reserved Instance covers."""
         for (zone, name), count in sorted(running.items(), key=lambda one: (pool_of(one[0][1])[1], one[0])):
             self._cover(zone, name, count)
 
     def left(self, zone: str, type_name: str) -> int:
-        """Return how many more machines would be covered in a zone."""
+        """Return how many more instances of a type would be covered in a zone."""
         pool, factor = pool_of(type_name)
         return self._zonal[zone, type_name] + int((self._pools.get(pool, 0.0) + 1e-9) / factor)
 
     def shared(self, zone: str, type_name: str) -> str:
-        """Return the name of what machines of this type share with other zones and sizes; "": theirs alone."""
+        """Return the name of the pool that the type shares with other zones and sizes;
+
+        "" if it has Reserved Instances alone.
+        """
         return "" if self._zonal[zone, type_name] else f"reserved {pool_of(type_name)[0]}"
 
     def _cover(self, zone: str, name: str, count: int) -> None:
-        here = min(count, self._zonal[zone, name])
-        self._zonal[zone, name] -= here
+        zonal = min(count, self._zonal[zone, name])
+        self._zonal[zone, name] -= zonal
         pool, factor = pool_of(name)
-        regional = min(float(count - here), self._pools.get(pool, 0.0) / factor)
+        regional = min(float(count - zonal), self._pools.get(pool, 0.0) / factor)
         if regional:
             self._pools[pool] -= regional * factor
-        if count - here - regional > 0:
-            self.uncovered[name] = self.uncovered.get(name, 0.0) + count - here - regional
+        if count - zonal - regional > 0:
+            self.uncovered[name] = self.uncovered.get(name, 0.0) + count - zonal - regional
 
 
 def pool_of(type_name: str) -> tuple[str, float]:
-    """Return what regional Reserved Instances of a type are shared with, and how much of it one machine takes.
+    """Return the pool of regional Reserved Instances that covers a type, and how much of it one instance uses.
 
-    That is its family by size; a family or size without that rule is shared with nothing but the type itself.
+    The pool is the family, by normalization factor. A family or size without size flexibility is its own pool.
     """
     family, _, size = type_name.partition(".")
     several = re.fullmatch(r"(\d+)xlarge", size)
@@ -126,9 +135,11 @@ def pool_of(type_name: str) -> tuple[str, float]:
 
 
 def read_reservations(clients: Clients) -> Reservations:
-    """Ask for all of it. Raises ProviderUnavailable (also: not allowed to), Throttled."""
-    with calling(Call.READ, "reading reservations"):
-        return Reservations(reserved=tuple(_reserved_instances(clients)), rooms=tuple(_capacity_reservations(clients)))
+    """Read all commitments. Raises ProviderUnavailable (also without permission), Throttled."""
+    with translating_errors(Call.READ, "reading reservations"):
+        return Reservations(
+            reserved=tuple(_reserved_instances(clients)), capacity=tuple(_capacity_reservations(clients))
+        )
 
 
 def _reserved_instances(clients: Clients) -> list[ReservedInstances]:
@@ -149,11 +160,11 @@ def _reserved_instances(clients: Clients) -> list[ReservedInstances]:
     return found
 
 
-def _amortised(told: Mapping[str, Any]) -> float:
-    recurring = sum(float(c["Amount"]) for c in told.get("RecurringCharges", ()) if c.get("Frequency") == "Hourly")
-    hourly = float(told.get("UsagePrice") or 0.0) + recurring
+def _amortised(reserved: Mapping[str, Any]) -> float:
+    recurring = sum(float(c["Amount"]) for c in reserved.get("RecurringCharges", ()) if c.get("Frequency") == "Hourly")
+    hourly = float(reserved.get("UsagePrice") or 0.0) + recurring
     return amortised_usd_per_h(
-        upfront_usd=float(told.get("FixedPrice") or 0.0), usd_per_h=hourly, term_s=float(told["Duration"])
+        upfront_usd=float(reserved.get("FixedPrice") or 0.0), usd_per_h=hourly, term_s=float(reserved["Duration"])
     )
 
 

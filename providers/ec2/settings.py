@@ -1,4 +1,4 @@
-"""Settings of an EC2 provider: one region of one account. No key or password ever stands here."""
+"""Settings of an EC2 provider: one region of one account. Keys and passwords are rejected."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _SECRET_KEYS = {
 
 def _matching(pattern: str, example: str) -> AfterValidator:
     def check(text: str) -> str:
-        """Return ``text`` as it is. Raises ValueError where it does not match."""
+
         if not re.fullmatch(pattern, text):
             raise ValueError(f"must be like {example}, not {text!r}")
         return text
@@ -66,77 +66,77 @@ class Ec2Settings(_Ec2Section):
     """Every setting under ``providers: [{type: ec2, settings: ...}]``."""
 
     region: Region
-    """One region. For several, `regions` instead: a list, or settings that differ by region."""
+    """One region. For several, set `regions`: a list, or a mapping with settings that differ by region."""
     prices_file: Path | None = None
     """Prices written by `hcloud catalog refresh`: {region: {type: {"on_demand": usd, "spot": usd}}}."""
     prices: dict[str, PriceSettings] = Field(default_factory=dict)
-    """Prices by type; they go before those of the file. A type without a price is not offered."""
+    """Prices by type; they override the file. A type without a price is not offered."""
     instance_types: Annotated[tuple[TypePattern, ...], Field(min_length=1)] = DEFAULT_TYPES
-    """Types on offer, * and ? allowed; those that cannot run the image are left out."""
+    """Instance types to offer, * and ? allowed; types that cannot run the image are left out."""
     max_vcpus: Annotated[int, Field(gt=0)] = 64
     """Larger types are not offered."""
     architecture: Literal["x86_64", "arm64"] = "x86_64"
     """Processor architecture of types and image."""
     zones: tuple[Zone, ...] = ()
-    """Zones to use; none given: all of the region."""
+    """Zones to use; default: all of the region."""
     markets: Annotated[tuple[Market, ...], Field(min_length=1)] = (Market.RESERVED, Market.ON_DEMAND, Market.SPOT)
-    """Markets to use; reserved: Reserved Instances and capacity reservations of the account."""
+    """Markets to use; reserved uses the account's Reserved Instances, capacity reservations and savings plans."""
     image: Image | None = None
-    """Machine image, or the public parameter that names the newest one; none given: Debian 12."""
+    """Machine image, or the SSM parameter that names it; default: the newest Debian 12."""
     subnets: tuple[Subnet, ...] = ()
-    """One per zone; none given: the default subnets."""
+    """One subnet per zone; default: the default subnets."""
     security_groups: tuple[SecurityGroup, ...] = ()
-    """None given: the default group of the network. No inbound rule is needed."""
+    """Security groups; default: that of the network. Inbound rules are not needed."""
     public_ip: bool = False
-    """Give machines a public address; without it the subnets need another way out (NAT or VPC endpoints)."""
+    """Give instances a public address; without one the subnets need NAT or VPC endpoints."""
     instance_profile: str | None = None
-    """Name of the role machines act under; needed for credential: ssm (deploy/iam/ec2-worker.json)."""
+    """Instance profile of the instances; required for credential: ssm (deploy/iam/ec2-worker.json)."""
     key_name: str | None = None
-    """SSH key pair to put on machines; none given: nobody can log in."""
+    """SSH key pair to install; default: none, so that no user can log in."""
     disk_gib: Annotated[float, Field(ge=8, le=16_384)] = 24.0
     """Size of the encrypted root volume."""
     system_disk_gib: Annotated[float, Field(gt=0)] = 6.0
-    """Part of it that system and program take."""
+    """Part of the volume that is used by the system and HCloud."""
     kms_key: str | None = None
-    """Key that encrypts volumes; none given: the account's default one."""
+    """KMS key that encrypts volumes; default: the account's default key."""
     boot_delay_s: Annotated[float, Field(gt=0)] = 90.0
     """Typical time from launch to a registered worker."""
     boot_timeout_s: Annotated[float, Field(ge=120)] = 900.0
-    """A machine whose worker has not come up by then switches itself off."""
+    """An instance without a running worker by then terminates itself."""
     scheduler_address: str | None = None
-    """Where workers find the engine, as seen from the machines; none given: engine.listen."""
+    """Address of the engine as seen from the instances; default: engine.listen."""
     package: str = ""
-    """What pip installs on a machine without /opt/hcloud: a URL or requirement; empty: the image must have it."""
+    """URL or requirement that pip installs if the image has no /opt/hcloud; empty: the image must contain HCloud."""
     package_index: str = ""
-    """Package mirror for machines without a way to the internet."""
+    """Package mirror for instances without internet access."""
     system_packages: bool = True
-    """Install what the program needs from the system's packages; false: the image has it."""
+    """Install required system packages at boot; false: the image contains them."""
     credential: Literal["ssm", "user_data", "image"] = "ssm"
-    """How a machine gets the worker's key: encrypted parameter, plain user data (readable in the account), or image."""
+    """Source of the worker's key: encrypted parameter, plain user data (readable in the account), or the image."""
     parameter_path: ParameterPath = "/hcloud"
-    """Where the encrypted parameter lies: PATH/OWNER/worker."""
+    """Prefix of the encrypted parameter's name: PATH/OWNER/worker."""
     interruption_queue: Url | None = None
-    """SQS queue fed with spot interruption warnings; without it only the machine itself hears of them."""
+    """SQS queue with spot interruption warnings; without it only the instance itself receives them."""
     rebalance: Literal["ignore", "leave"] = "ignore"
-    """What a mere recommendation to leave a spot machine counts for: nothing, or a machine taken back in 10 minutes."""
+    """How to treat a rebalance recommendation: ignore it, or leave the instance as if interrupted in 10 minutes."""
     tags: dict[str, Tag] = Field(default_factory=dict)
-    """More tags for machines and volumes."""
+    """Additional tags for instances and volumes."""
     profile: str | None = None
-    """Profile of the AWS configuration files; none given: the usual chain (environment, role of this machine...)."""
+    """Profile in the AWS configuration files; default: AWS's usual chain (environment, role of this machine...)."""
     endpoint_url: Url | None = None
-    """Endpoint of every service instead of Amazon's (tests, private endpoints)."""
+    """Endpoint for every service instead of AWS's own (tests, private endpoints)."""
     timeout_s: Annotated[float, Field(gt=0, le=300)] = 30.0
-    """How long one call may take."""
+    """Timeout of one call."""
     read_attempts: Annotated[int, Field(ge=1, le=10)] = 4
-    """How often a read is tried. Launches and ends are repeated by the daemon, with their token."""
+    """Attempts per read. The daemon itself repeats launches (with their token) and terminations."""
     launches_at_once: Annotated[int, Field(ge=1, le=32)] = 4
-    """How many launches are under way at the same time; Amazon allows some in a burst, then two a second."""
+    """Concurrent launches; EC2 allows a short burst, then two a second."""
     list_lag_s: Annotated[float, Field(ge=0, le=3600)] = 60.0
-    """How long a new machine may be missing from listings."""
+    """How long a new instance may be missing from listings."""
     spot_prices_every_s: Annotated[float, Field(ge=0)] = 300.0
-    """How often spot prices and reservations are read."""
+    """Interval between reads of spot prices and reservations."""
     types_every_s: Annotated[float, Field(ge=0)] = 86_400.0
-    """How often types, zones, subnets, image and quotas are read."""
+    """Interval between reads of types, zones, subnets, image and quotas."""
 
     @model_validator(mode="before")
     @classmethod
@@ -144,7 +144,7 @@ class Ec2Settings(_Ec2Section):
         found = sorted(_SECRET_KEYS & set(given)) if isinstance(given, Mapping) else []
         if found:
             raise ValueError(
-                f"{found[0]} does not belong into this file: use `profile`, the environment or a role of this machine"
+                f"{found[0]} must not be in this file: use `profile`, the environment or a role of this machine"
             )
         return given
 
@@ -154,10 +154,10 @@ class Ec2Settings(_Ec2Section):
         if stray:
             raise ValueError(f"zones names {stray}, which is not in region {self.region}")
         if self.prices_file is None and not self.prices:
-            raise ValueError("prices_file or prices is missing: what has no price is not offered")
+            raise ValueError("prices_file or prices is required: types without a price are not offered")
         if self.credential == "ssm" and self.instance_profile is None:
             raise ValueError(
-                "credential: ssm needs instance_profile, the role under which machines read their key "
+                "credential: ssm needs instance_profile, the role with which instances read their key "
                 "(docs/aws.md); or choose credential: user_data or image"
             )
         reserved_tags = sorted(key for key in self.tags if key.startswith(("hcloud:", "aws:")) or key == "Name")
@@ -169,20 +169,19 @@ class Ec2Settings(_Ec2Section):
 
     @property
     def image_or_default(self) -> str:
-        """The image as set, or the default of the architecture."""
+        """The configured image, or the default of the architecture."""
         return self.image or DEFAULT_IMAGES[self.architecture]
 
 
 def parse_settings(provider: str, settings: Mapping[str, object]) -> Ec2Settings:
     """Check settings.
 
-    Raises:
-        ConfigError: names the key and, for an unknown one, the nearest right one.
+    Raises ConfigError: names the key and, for an unknown one, the nearest known key.
     """
     try:
         return Ec2Settings.model_validate(dict(settings))
     except ValidationError as error:
-        raise _in_one_sentence(provider, error) from error
+        raise _first_error(provider, error) from error
 
 
 def parse_regions(provider: str, settings: Mapping[str, object]) -> dict[str, Ec2Settings]:
@@ -190,8 +189,7 @@ def parse_regions(provider: str, settings: Mapping[str, object]) -> dict[str, Ec
 
     ``region`` names one; ``regions`` is a list, or a mapping of region to settings that differ there.
 
-    Raises:
-        ConfigError: names the key and, for an unknown one, the nearest right one.
+    Raises ConfigError: names the key and, for an unknown one, the nearest known key.
     """
     plain = {key: value for key, value in settings.items() if key != "regions"}
     if "regions" not in settings:
@@ -206,7 +204,7 @@ def parse_regions(provider: str, settings: Mapping[str, object]) -> dict[str, Ec
     for region, more in differing.items():
         if not isinstance(more, Mapping | None):
             raise ConfigError(f"must be settings that differ in {region}, not {more!r}", where=f"{where}.{region}")
-        found[str(region)] = _of_one(provider, str(region), plain, more or {})
+        found[str(region)] = _settings_of_region(provider, str(region), plain, more or {})
     zones = plain.get("zones")
     stray = (
         [each for each in zones if not str(each).startswith(tuple(found))] if isinstance(zones, list | tuple) else []
@@ -216,7 +214,9 @@ def parse_regions(provider: str, settings: Mapping[str, object]) -> dict[str, Ec
     return found
 
 
-def _of_one(provider: str, region: str, plain: Mapping[str, object], more: Mapping[str, object]) -> Ec2Settings:
+def _settings_of_region(
+    provider: str, region: str, plain: Mapping[str, object], more: Mapping[str, object]
+) -> Ec2Settings:
     merged = {**plain, **more, "region": region}
     zones = merged.get("zones")
     if isinstance(zones, list | tuple) and "zones" not in more:
@@ -227,29 +227,29 @@ def _of_one(provider: str, region: str, plain: Mapping[str, object], more: Mappi
         prefix = f"providers.{provider}.settings"
         key = error.where.removeprefix(f"{prefix}.")
         if key == "region" or key.partition(".")[0] in more:
-            told = str(error).removeprefix(f"{error.where}: ")
+            text = str(error).removeprefix(f"{error.where}: ")
             raise ConfigError(
-                told, where=".".join([prefix, "regions", region, *([key] if key in more else [])])
+                text, where=".".join([prefix, "regions", region, *([key] if key in more else [])])
             ) from error
         raise
 
 
-def _in_one_sentence(provider: str, error: ValidationError) -> ConfigError:
+def _first_error(provider: str, error: ValidationError) -> ConfigError:
     errors = error.errors()
     unknown = [each for each in errors if each["type"] == "extra_forbidden"]
     first: Any = (unknown or errors)[0]
     where = ".".join([f"providers.{provider}.settings", *map(str, first["loc"])])
     message = str(first["msg"]).removeprefix("Value error, ")
     if first["type"] == "missing":
-        return ConfigError(f"this setting is missing, for example {first['loc'][-1]}: us-east-1", where=where)
+        return ConfigError(f"this setting is required, for example {first['loc'][-1]}: us-east-1", where=where)
     if not unknown:
-        told = (
+        text = (
             message if first["type"] == "value_error" else f"{message[0].lower()}{message[1:]}, not {first['input']!r}"
         )
-        return ConfigError(told, where=where)
+        return ConfigError(text, where=where)
     key, known = str(first["loc"][-1]), [*Ec2Settings.model_fields, "regions"]
     if len(first["loc"]) > 1:
         known = list(PriceSettings.model_fields)
     near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(sorted(known))}"
-    return ConfigError(f"there is no setting {key}; {hint}", where=where)
+    return ConfigError(f"unknown setting {key}; {hint}", where=where)

@@ -1,4 +1,4 @@
-"""Google Compute Engine: rents machines with the official client (extra ``gcp``), at the configured endpoint only."""
+"""Provider for Google Compute Engine, through the official client library (extra ``gcp``)."""
 
 from providers.gce.provider import GceProvider
 

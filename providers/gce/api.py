@@ -1,8 +1,8 @@
-"""Calls of the Compute Engine API: each one a request to the configured endpoint, with a time limit of its own.
+"""Calls of the Compute Engine API. Each is one request to the configured endpoint, with its own timeout.
 
-The client library is imported with the first call (1.5 s, 150 MB). None of its own waiting is used: its retries go on
-for ten minutes whatever the time limit says, and its waiting for operations asks the public host whatever endpoint was
-configured. So calls are the plain ones (``insert_unary``), never retried by the library; only reads are repeated here.
+The client library is imported with the first call (1.5 s, 150 MB). Its own retries and operation polling are not used:
+the retries go on for ten minutes whatever the timeout says, and polling contacts the public host whatever endpoint is
+configured. So calls use ``insert_unary`` and the like, without library retries; only reads are retried here.
 """
 
 from __future__ import annotations
@@ -17,10 +17,17 @@ from google.cloud import compute_v1 as compute
 
 from hcloud.core.clock import Clock
 from hcloud.core.errors import LaunchRejected, ProviderUnavailable, Throttled
-from providers.gce.bulk import drop_bulk
 from providers.gce.credentials import load_credentials
-from providers.gce.refusals import TROUBLES, FailedOperation, is_conflict, is_missing, of_read, of_write
+from providers.gce.errors import (
+    LIBRARY_ERRORS,
+    FailedOperation,
+    is_already_exists,
+    is_not_found,
+    read_error,
+    write_error,
+)
 from providers.gce.settings import GceSettings
+from providers.gce.trimmed_listings import drop_unread_fields
 
 PAGE = 500
 FIRST_PAUSE_S = 0.5
@@ -28,14 +35,14 @@ FIRST_PAUSE_S = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AggregatedList:
-    """What an aggregated list gave: things by zone or region, and which of those did not answer."""
-
     items: tuple[tuple[str, Any], ...]
+    """Pairs of zone or region and item."""
     unanswered: tuple[str, ...]
+    """Zones or regions that did not answer."""
 
 
 class Api:
-    """One project as seen with one set of credentials. Safe to use from several threads."""
+    """One project with one set of credentials. Thread-safe."""
 
     def __init__(self, settings: GceSettings, clock: Clock) -> None:
         self._settings, self._clock = settings, clock
@@ -45,58 +52,55 @@ class Api:
 
     # ----------------------------------------------------------------------------------------------------------- writes
     def insert(self, zone: str, body: compute.Instance, request_id: str) -> compute.Operation | None:
-        """Ask for a machine; return its operation, or None where one of this name exists already.
+        """Request an instance. Returns its operation, or None if an instance of this name exists.
 
-        Raises QuotaExceeded, LaunchRejected, Throttled, ProviderUnavailable: not carried out; OutcomeUnknown.
+        Raises QuotaExceeded, LaunchRejected, Throttled, ProviderUnavailable: nothing was created;
+        OutcomeUnknown.
         """
         request = compute.InsertInstanceRequest(
             project=self._settings.project, zone=zone, instance_resource=body, request_id=request_id
         )
         client = self._client(compute.InstancesClient)
         try:
-            begun: compute.Operation = client.insert_unary(
+            operation: compute.Operation = client.insert_unary(
                 request=request, retry=None, timeout=self._settings.timeout_s
             )
-            return begun
-        except TROUBLES as trouble:
-            if is_conflict(trouble):
+            return operation
+        except LIBRARY_ERRORS as cause:
+            if is_already_exists(cause):
                 return None
-            raise of_write(trouble, f"inserting {body.name} in {zone}") from trouble
+            raise write_error(cause, f"inserting {body.name} in {zone}") from cause
 
     def delete(self, zone: str, name: str) -> None:
-        """Ask to end a machine; one that does not exist is no error.
-
-        There is no request id: with one, a deletion that failed could never be repeated.
-        """
+        """Request the deletion of an instance. One that does not exist is no error."""
+        # No request id: with one, a deletion that failed could never be repeated.
         request = compute.DeleteInstanceRequest(project=self._settings.project, zone=zone, instance=name)
         client = self._client(compute.InstancesClient)
         try:
             client.delete_unary(request=request, retry=None, timeout=self._settings.timeout_s)
-        except TROUBLES as trouble:
-            if is_missing(trouble):
+        except LIBRARY_ERRORS as cause:
+            if is_not_found(cause):
                 return
-            error = of_write(trouble, f"deleting {name} in {zone}")
-            # Nothing of a deletion can be wrong in itself: what forbids it is outside and may be mended.
-            raise ProviderUnavailable(str(error)) if isinstance(error, LaunchRejected) else error from trouble
+            error = write_error(cause, f"deleting {name} in {zone}")
+            # A deletion has no invalid arguments: whatever forbids it may be fixed, so it is worth a retry.
+            raise ProviderUnavailable(str(error)) if isinstance(error, LaunchRejected) else error from cause
 
     # ------------------------------------------------------------------------------------------------------------ reads
     def instance(self, zone: str, name: str) -> compute.Instance | None:
-        """Return a machine, or None where the API says that there is none of that name."""
+        """Return an instance, or None if the API reports that it does not exist."""
         request = compute.GetInstanceRequest(project=self._settings.project, zone=zone, instance=name)
         found: compute.Instance | None = self._read_one(compute.InstancesClient, request, f"reading {name} in {zone}")
         return found
 
     def operation(self, zone: str, name: str) -> compute.Operation:
-        """Return an operation as it stands."""
+        """Return the current state of an operation."""
         request = compute.GetZoneOperationRequest(project=self._settings.project, zone=zone, operation=name)
         found: compute.Operation = self._read(compute.ZoneOperationsClient, "get", request, f"reading {name} in {zone}")
         return found
 
     def operations_on(self, zone: str, names: Sequence[str]) -> list[compute.Operation]:
-        """Return the operations known of machines by name, oldest first (kept for about two weeks).
-
-        The filter is a regular expression, because links carry one of several host names.
-        """
+        """Return the known operations on instances, oldest first. Compute Engine keeps them for about two weeks."""
+        # A regular expression, because links may carry one of several host names.
         pattern = "|".join(names) if len(names) == 1 else f"({'|'.join(names)})"
         request = compute.ListZoneOperationsRequest(
             project=self._settings.project,
@@ -109,26 +113,26 @@ class Api:
         return sorted((each for page in pages for each in page.items), key=lambda each: each.insert_time)
 
     def instances(self, owner_label: str, owner: str) -> AggregatedList:
-        """List all machines with a label, in every zone of the project."""
+        """List all instances with an owner label, in every zone of the project."""
         request = compute.AggregatedListInstancesRequest(
             project=self._settings.project, filter=f'labels.{owner_label} = "{owner}"', max_results=PAGE
         )
         return self._aggregated(compute.InstancesClient, request, "instances")
 
     def running(self) -> AggregatedList:
-        """List all machines of the project that run, whoever made them."""
+        """List all running instances of the project, HCloud's and others."""
         request = compute.AggregatedListInstancesRequest(
             project=self._settings.project, filter='status = "RUNNING"', max_results=PAGE
         )
         return self._aggregated(compute.InstancesClient, request, "instances")
 
     def reservations(self) -> AggregatedList:
-        """List all reservations."""
+        """List all reservations of the project."""
         request = compute.AggregatedListReservationsRequest(project=self._settings.project, max_results=PAGE)
         return self._aggregated(compute.ReservationsClient, request, "reservations")
 
     def commitments(self) -> AggregatedList:
-        """List all commitments."""
+        """List all commitments of the project."""
         request = compute.AggregatedListRegionCommitmentsRequest(project=self._settings.project, max_results=PAGE)
         return self._aggregated(compute.RegionCommitmentsClient, request, "commitments")
 
@@ -139,7 +143,7 @@ class Api:
         return [each for page in pages for each in page.items]
 
     def machine_type(self, zone: str, name: str) -> compute.MachineType | None:
-        """Return one machine type, also a custom one, or None where the zone has none of that name."""
+        """Return one machine type, which may be a custom one, or None if the zone does not have it."""
         request = compute.GetMachineTypeRequest(project=self._settings.project, zone=zone, machine_type=name)
         found: compute.MachineType | None = self._read_one(
             compute.MachineTypesClient, request, f"reading machine type {name} in {zone}"
@@ -152,7 +156,7 @@ class Api:
         found: compute.Region = self._read(compute.RegionsClient, "get", request, f"reading region {name}")
         return found
 
-    # --------------------------------------------------------------------------------------------------- how it is done
+    # --------------------------------------------------------------------------------------------------------- requests
     def _client(self, kind: type[Any]) -> Any:
         with self._lock:
             found = self._clients.get(kind)
@@ -160,44 +164,42 @@ class Api:
                 try:
                     if self._credentials is None:
                         self._credentials = load_credentials(self._settings.credentials)
-                    found = kind(credentials=self._credentials, client_options=self._options(), transport="rest")
-                except (*TROUBLES, OSError, ValueError) as trouble:
-                    raise ProviderUnavailable(f"no credentials for Google Cloud: {trouble}") from trouble
+                    options = ClientOptions(api_endpoint=self._settings.endpoint)
+                    found = kind(credentials=self._credentials, client_options=options, transport="rest")
+                except (*LIBRARY_ERRORS, OSError, ValueError) as cause:
+                    raise ProviderUnavailable(f"no credentials for Google Cloud: {cause}") from cause
                 if kind is compute.InstancesClient:
-                    found.transport._session.hooks["response"].append(drop_bulk)
+                    found.transport._session.hooks["response"].append(drop_unread_fields)
                 self._clients[kind] = found
             return found
 
-    def _options(self) -> ClientOptions:
-        return ClientOptions(api_endpoint=self._settings.endpoint)
-
     def _read_one(self, kind: type[Any], request: Any, what: str) -> Any:
-        return self._repeated(lambda: self._once(kind, "get", request), what, missing_is_none=True)
+        return self._with_retries(lambda: self._once(kind, "get", request), what, none_if_not_found=True)
 
     def _read(self, kind: type[Any], method: str, request: Any, what: str) -> Any:
-        return self._repeated(lambda: self._once(kind, method, request), what)
+        return self._with_retries(lambda: self._once(kind, method, request), what)
 
     def _once(self, kind: type[Any], method: str, request: Any) -> Any:
         return getattr(self._client(kind), method)(request=request, retry=None, timeout=self._settings.timeout_s)
 
-    def _repeated(self, call: Callable[[], Any], what: str, *, missing_is_none: bool = False) -> Any:
-        """Make a read, again after a pause where that may help, at most ``read_tries`` times."""
+    def _with_retries(self, call: Callable[[], Any], what: str, *, none_if_not_found: bool = False) -> Any:
+        """Make a read, with retries of transient errors: at most ``read_tries`` attempts."""
         pause_s = FIRST_PAUSE_S
         for left in reversed(range(self._settings.read_tries)):
             try:
                 return call()
-            except TROUBLES as trouble:
-                if missing_is_none and is_missing(trouble):
+            except LIBRARY_ERRORS as cause:
+                if none_if_not_found and is_not_found(cause):
                     return None
-                error = of_read(trouble, what)
-                if not left or not _may_pass(trouble):
-                    raise error from trouble
+                error = read_error(cause, what)
+                if not left or not _is_transient(cause):
+                    raise error from cause
             self.pause(error.retry_after_s if isinstance(error, Throttled) else pause_s)
             pause_s *= 2
-        raise AssertionError("unreachable: the last try returns or raises")
+        raise AssertionError("unreachable: the last attempt returns or raises")
 
     def pause(self, seconds: float) -> None:
-        """Let time pass by the clock that was handed in."""
+        """Sleep on the injected clock."""
         self._clock.wait(threading.Event(), seconds)
 
     def _pages(self, kind: type[Any], method: str, request: Any, what: str) -> Iterator[Any]:
@@ -211,7 +213,7 @@ class Api:
             request.page_token = page.next_page_token
 
     def _aggregated(self, kind: type[Any], request: Any, field: str) -> AggregatedList:
-        """Gather an aggregated list; HTTP 200 may hide scopes that did not answer."""
+        """Collect all pages of an aggregated list. A response with status 200 may still lack scopes."""
         items: list[tuple[str, Any]] = []
         unanswered: set[str] = set()
         for page in self._pages(kind, "aggregated_list", request, f"listing {field}"):
@@ -226,7 +228,7 @@ class Api:
 
 
 def failure_of(operation: compute.Operation) -> FailedOperation | None:
-    """Return how a finished operation failed, or None where it did not."""
+    """Return how a finished operation failed, or None if it succeeded."""
     for error in operation.error.errors:
         return FailedOperation(code=error.code, message=error.message)
     if operation.http_error_status_code >= 400:
@@ -235,14 +237,14 @@ def failure_of(operation: compute.Operation) -> FailedOperation | None:
 
 
 def is_done(operation: compute.Operation) -> bool:
-    """Whether an operation has come to its end."""
+    """Return whether an operation has finished."""
     return operation.status == compute.Operation.Status.DONE
 
 
-def _may_pass(trouble: Exception) -> bool:
-    """Whether a read that failed so may succeed a moment later."""
-    code = getattr(trouble, "code", None)
-    return not isinstance(code, int) or code == 429 or code >= 500 or isinstance(of_read(trouble, ""), Throttled)
+def _is_transient(cause: Exception) -> bool:
+    """Return whether the failed read may succeed on a retry."""
+    code = getattr(cause, "code", None)
+    return not isinstance(code, int) or code == 429 or code >= 500 or isinstance(read_error(cause, ""), Throttled)
 
 
 def _scope(path: str) -> str:

@@ -1,7 +1,7 @@
-"""Committed use: vCPUs and memory of a series in a region, paid whether used or not, and used first by whatever runs.
+"""Committed use: vCPUs and memory of a series in a region, billed whether used or not.
 
-Commitments are the project's, so everybody's machines use them up, and so do reservations, used or not. Spot machines
-do not. What is left is offered as market ``reserved`` at the price of the commitment's term.
+Commitments belong to the project, so instances of other users count against them, and so do reservations, used or not.
+Spot instances do not. What is left is offered as market ``reserved`` at the price of the commitment's term.
 """
 
 from __future__ import annotations
@@ -21,38 +21,39 @@ _SERIES: Mapping[str, str] = {
     "MEMORY_OPTIMIZED": "m1",
     "ACCELERATOR_OPTIMIZED": "a2",
 }
-"""Series of the oldest kinds of commitment; the newer ones have the series at their end: GENERAL_PURPOSE_N2."""
+"""Series of the oldest kinds of commitment. Newer kinds end with their series: GENERAL_PURPOSE_N2."""
 _PLANS: Mapping[str, str] = {"TWELVE_MONTH": "commit_1y", "THIRTY_SIX_MONTH": "commit_3y"}
 _UNCOMMITTED = re.compile(r"(f1|g1|e2)-(micro|small|medium)")
-"""Shared-core types, which no commitment covers."""
+"""Shared-core types, which commitments do not cover."""
 _CUSTOM = re.compile(r"custom-(\d+)-(\d+)")
 
 
 @dataclass(slots=True)
 class Pool:
-    """What of a series is committed in a region, and for which terms."""
-
     vcpus: float = 0.0
     memory_mb: float = 0.0
     plans: set[str] = field(default_factory=set)
+    """Terms of the commitments, by their key in the price file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """Machines of a type in a zone: how many, and what one takes."""
+    """Instances of one type in a zone."""
 
     zone: str
     type_name: str
     vcpus: float
+    """vCPUs per instance."""
     memory_mb: float
+    """Memory per instance."""
     count: float = 1.0
 
 
-class Committed:
-    """Commitments less what uses them."""
+class CommitmentBalances:
+    """Commitments less their usage, by region and series."""
 
     def __init__(self, commitments: Iterable[compute.Commitment], uses: Sequence[Use]) -> None:
-        """``uses``: everything that runs and is reserved in the project, without spot machines."""
+        """Subtract ``uses``: running instances except spot, and reservations of the project."""
         self._pools: dict[tuple[str, str], Pool] = {}
         for each in commitments:
             series, plan = series_of_commitment(each.type_), _PLANS.get(each.plan)
@@ -70,22 +71,21 @@ class Committed:
                 pool.memory_mb += each.amount
 
     def use(self, use: Use) -> None:
-        """Take what machines use from their pool; a pool may be overdrawn."""
+        """Subtract usage from its pool, which may become negative."""
         pool = self._pool(use.zone, use.type_name)
         if pool is not None:
             pool.vcpus -= use.vcpus * use.count
             pool.memory_mb -= use.memory_mb * use.count
 
     def left(self, zone: str, type_name: str, vcpus: float, memory_mb: float) -> int:
-        """Return how many more machines of a type are wholly covered."""
+        """Return how many more instances of a type are fully covered."""
         pool = self._pool(zone, type_name)
         if pool is None or vcpus <= 0 or memory_mb <= 0:
             return 0
         return max(0, int(min(pool.vcpus / vcpus, pool.memory_mb / memory_mb)))
 
     def plan(self, zone: str, type_name: str) -> str | None:
-        """Return the term with the price that holds: the more expensive where there are several, for none is
-        promised."""
+        """Return the term with the price that applies; the more expensive one if there are several, to be safe."""
         pool = self._pool(zone, type_name)
         return min(pool.plans) if pool is not None and pool.plans else None
 
@@ -96,7 +96,7 @@ class Committed:
 
 
 def series_of_commitment(kind: str) -> str | None:
-    """Return the series of machine types that a kind of commitment covers; None: of no single one."""
+    """Return the series that a kind of commitment covers; None if it does not cover exactly one."""
     if kind in _SERIES:
         return _SERIES[kind]
     found = re.fullmatch(r"(?:GENERAL_PURPOSE|COMPUTE_OPTIMIZED|MEMORY_OPTIMIZED)_([A-Z]\d\w?|T2D|N2D)", kind)
@@ -104,13 +104,13 @@ def series_of_commitment(kind: str) -> str | None:
 
 
 def series_of_type(type_name: str) -> str:
-    """Return a machine type's series: ``n2`` of ``n2-standard-4``; plain custom types are N1."""
+    """Return a machine type's series: ``n2`` for ``n2-standard-4``; plain custom types are N1."""
     series = type_name.partition("-")[0]
     return "n1" if series in ("custom", "f1", "g1") else series
 
 
 def needs_of(type_name: str, known: Mapping[str, tuple[float, float]]) -> tuple[float, float] | None:
-    """Return vCPUs and memory in MB of a type, by what is known or as its name says; None: neither says."""
+    """Return vCPUs and memory (MB) of a type, from ``known`` or from its name; None if neither has them."""
     if type_name in known:
         return known[type_name]
     custom = _CUSTOM.search(type_name)

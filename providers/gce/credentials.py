@@ -1,7 +1,7 @@
-"""Credentials that call nothing but the source of the token.
+"""Google credentials that contact no host but the token's source.
 
-The library's own would, beside every token, look up at yet another host in which regions an account may be used
-(``allowedLocations`` at iamcredentials.googleapis.com), whatever endpoint was configured.
+The library's own credentials also look up the regions in which an account may be used (``allowedLocations`` at
+iamcredentials.googleapis.com), whatever endpoint is configured.
 """
 
 from __future__ import annotations
@@ -16,26 +16,24 @@ SCOPE = "https://www.googleapis.com/auth/compute"
 
 
 class TokenOnly(Credentials):
-    """Takes tokens from other credentials, and nothing else of what they do."""
+    """Takes tokens from other credentials and uses nothing else of them."""
 
     def __init__(self, inner: Any) -> None:
-        """``inner`` is any credentials of the library."""
+        """``inner``: any credentials of the library."""
         super().__init__()  # type: ignore[no-untyped-call]
         self._inner = inner
         self._quota_project_id = getattr(inner, "quota_project_id", None)
 
     def refresh(self, request: Any) -> None:
-        """Get a new token."""
+        """Fetch a new token."""
         self._inner.refresh(request)
         self.token, self.expiry = self._inner.token, self._inner.expiry
 
 
 def load_credentials(named: str, scope: str = SCOPE) -> Credentials:
-    """Return what the setting ``credentials`` names: ``default``, ``anonymous`` or a key file.
+    """Return the credentials of the setting ``credentials``: ``default``, ``anonymous`` or the path of a key file.
 
-    A key file signs its tokens itself, so that no other host is needed for them.
-
-    Raises google.auth's errors, OSError and ValueError where there are none.
+    A key file signs its tokens itself, without any other host. Raises google.auth's errors, OSError and ValueError.
     """
     if named == "anonymous":
         return AnonymousCredentials()  # type: ignore[no-untyped-call]

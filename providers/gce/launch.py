@@ -1,8 +1,8 @@
-"""A launch, made single by three keys at once, none of which is remembered here.
+"""Launches that are idempotent without local state, by three keys derived from the token.
 
-A name that follows from the token (Compute Engine makes no second machine of a name), a request id that does so too
-(it answers a repeated one with the first operation), and the operations it keeps for about two weeks, which are asked
-before anything is inserted. So a killed daemon loses nothing, and a token is not used up by a stockout.
+The instance's name: Compute Engine refuses a second instance of one name. The request id: a repeated one is answered
+with the first operation. And the operations, kept for about two weeks, which are read before an insert. So a killed
+daemon loses nothing, and a stockout does not use up the token.
 """
 
 from __future__ import annotations
@@ -18,131 +18,140 @@ from hcloud.core.errors import LaunchRejected, OutcomeUnknown, ProviderError, Pr
 from hcloud.core.model import Market
 from hcloud.provider import CloudInstance, CloudState, LaunchRequest
 from providers.gce.api import Api, failure_of, is_done
-from providers.gce.catalogue import GceCatalogue
-from providers.gce.departures import EndOperation, end_of, ended
-from providers.gce.machine import PriceOf, body_of, seconds, told
+from providers.gce.catalog import GceCatalog
+from providers.gce.ended_instances import EndOperation, as_ended, end_of
+from providers.gce.insert_request import body_of
+from providers.gce.instance_mapping import PriceOf, seconds, to_cloud_instance
 from providers.gce.names import name_of, provider_id, request_id
 from providers.gce.settings import GceSettings
 
-SLOWEST_POLL_S = 5.0
-MOST_FAILED = 1000
-"""Tokens whose failures are remembered; an older one would at worst be told its failure a second time."""
+MAX_POLL_S = 5.0
+MAX_FAILED_TOKENS = 1000
+"""Tokens with remembered failures. The failure of an older one is at worst reported twice."""
 
 
 class Launcher:
-    """Launches machines. ``undecided``: ids of machines with an insert in progress."""
+    """Launches instances of one project."""
 
-    def __init__(
-        self, api: Api, settings: GceSettings, clock: Clock, catalogue: GceCatalogue, price_of: PriceOf
-    ) -> None:
+    def __init__(self, api: Api, settings: GceSettings, clock: Clock, catalogue: GceCatalog, price_of: PriceOf) -> None:
         self._api, self._settings, self._clock = api, settings, clock
-        self._catalogue, self._price_of = catalogue, price_of
+        self._catalog, self._price_of = catalogue, price_of
         self._failed: dict[str, set[str]] = {}
         self._lock = threading.Lock()
         self.undecided: set[str] = set()
+        """Ids of instances with an insert in progress."""
 
     def launch(self, request: LaunchRequest) -> CloudInstance:
-        """See the port."""
+        """Launch an instance or return the one of this token; see the provider port."""
         zone, name = request.offer.zone, name_of(request)
         known = self._api.operations_on(zone, [name])
         self.undecided.discard(provider_id(zone, name))
-        operation = self._underway(request, known) or self._inserted(request, zone, name)
+        operation = self._pending_or_succeeded(request, known) or self._insert(request, zone, name)
         if operation is None:
-            return self._existing(request, zone, name)
-        operation = self._finished(request, zone, name, operation)
-        self._raise_failure(request, [operation], told=set())
+            return self._existing_instance(request, zone, name)
+        operation = self._wait_for(request, zone, name, operation)
+        self._raise_failure(request, [operation], reported=set())
         self._failed.pop(request.token, None)
         if request.offer.market is not Market.SPOT:
-            self._catalogue.note_launch(request.token, zone, request.offer.instance_type.name)
-        return self._launched(request, zone, name, operation)
+            self._catalog.count_launch(request.token, zone, request.offer.instance_type.name)
+        return self._launched_instance(request, zone, name, operation)
 
-    def _underway(self, request: LaunchRequest, known: Sequence[compute.Operation]) -> compute.Operation | None:
-        """The insert that has succeeded or may yet, if there is one.
+    def _pending_or_succeeded(
+        self, request: LaunchRequest, known: Sequence[compute.Operation]
+    ) -> compute.Operation | None:
+        """Return the token's insert that is pending or has succeeded, or None.
 
-        One that failed since the last call is reported now, so that a slow stockout leads on to the next offer.
+        A failure since the last call is raised now, so that a slow stockout leads to the next offer.
         """
         inserts = [each for each in known if each.operation_type == "insert"]
         for each in inserts:
             if not is_done(each) or failure_of(each) is None:
                 return each
-        self._raise_failure(request, inserts, told=self._failed.get(request.token, set()))
+        self._raise_failure(request, inserts, reported=self._failed.get(request.token, set()))
         return None
 
-    def _raise_failure(self, request: LaunchRequest, operations: Sequence[compute.Operation], told: Set[str]) -> None:
+    def _raise_failure(
+        self, request: LaunchRequest, operations: Sequence[compute.Operation], reported: Set[str]
+    ) -> None:
         """Raise the last of these failures that was not reported before."""
-        untold = [each for each in operations if each.name not in told and failure_of(each) is not None]
+        unreported = [each for each in operations if each.name not in reported and failure_of(each) is not None]
         with self._lock:
-            if untold:
-                self._failed.setdefault(request.token, set()).update(each.name for each in untold)
-            if len(self._failed) > MOST_FAILED:
+            if unreported:
+                self._failed.setdefault(request.token, set()).update(each.name for each in unreported)
+            if len(self._failed) > MAX_FAILED_TOKENS:
                 del self._failed[next(iter(self._failed))]
-        failure = failure_of(untold[-1]) if untold else None
+        failure = failure_of(unreported[-1]) if unreported else None
         if failure is not None:
             offer = request.offer
             raise failure.as_error(f"{offer.instance_type.name} in {offer.zone} ({offer.market})")
 
-    def _inserted(self, request: LaunchRequest, zone: str, name: str) -> compute.Operation | None:
-        """Ask for the machine; None where one of its name is there already."""
+    def _insert(self, request: LaunchRequest, zone: str, name: str) -> compute.Operation | None:
+        """Request the instance. Returns None if an instance of its name exists."""
         if request.expires_at <= self._clock.now():
             raise LaunchRejected(f"{request.instance_id} would expire before it is launched")
-        named = self._reservations(request) if request.offer.market is Market.RESERVED else ()
-        body = body_of(request, self._settings, named)
+        reservations: tuple[str, ...] = ()
+        if request.offer.market is Market.RESERVED:
+            reservations = self._catalog.reservations_for(zone, request.offer.instance_type.name)
+        body = body_of(request, self._settings, reservations)
         failures = len(self._failed.get(request.token, ()))
         try:
             return self._api.insert(zone, body, request_id(self._settings.project, request, failures))
         except LaunchRejected as rejected:
-            # A repeated request id with another body is refused too; then the machine is there.
+            # A repeated request id with a different body is also rejected; the instance exists then.
             machine = self._api_instance(zone, name)
             if machine is None:
                 raise rejected
             return None
 
-    def _reservations(self, request: LaunchRequest) -> tuple[str, ...]:
-        return self._catalogue.reservations_for(request.offer.zone, request.offer.instance_type.name)
-
-    def _finished(
+    def _wait_for(
         self, request: LaunchRequest, zone: str, name: str, operation: compute.Operation
     ) -> compute.Operation:
-        """Ask for the operation until it is done.
+        """Poll the operation until it is done.
 
-        Raises:
-            OutcomeUnknown: it takes longer than ``operation_wait_s``, or does not answer; the token finds it again.
+        Raises OutcomeUnknown: it takes longer than ``operation_wait_s``, or cannot be read. The token finds it
+        again.
         """
         machine_id, pause_s = provider_id(zone, name), self._settings.operation_poll_s
         give_up_at = self._clock.now() + self._settings.operation_wait_s
         while not is_done(operation):
             self.undecided.add(machine_id)
             if self._clock.now() >= give_up_at:
-                raise OutcomeUnknown(f"{operation.name} for {request.instance_id} in {zone} is still under way")
+                raise OutcomeUnknown(f"{operation.name} for {request.instance_id} in {zone} is still running")
             self._api.pause(pause_s)
-            pause_s = min(SLOWEST_POLL_S, 1.5 * pause_s)
+            pause_s = min(MAX_POLL_S, 1.5 * pause_s)
             try:
                 operation = self._api.operation(zone, operation.name)
-            except (ProviderUnavailable, Throttled) as trouble:
-                raise OutcomeUnknown(f"{request.instance_id} in {zone} was asked for, but: {trouble}") from trouble
+            except (ProviderUnavailable, Throttled) as error:
+                raise OutcomeUnknown(f"{request.instance_id} in {zone} was requested, but: {error}") from error
         self.undecided.discard(machine_id)
         return operation
 
-    def _launched(self, request: LaunchRequest, zone: str, name: str, operation: compute.Operation) -> CloudInstance:
+    def _launched_instance(
+        self, request: LaunchRequest, zone: str, name: str, operation: compute.Operation
+    ) -> CloudInstance:
         machine = self._api_instance(zone, name)
         if machine is not None:
-            return self._told(request, machine)
-        return self._over(request, zone, name, operation)
+            return self._to_cloud_instance(request, machine)
+        return self._ended_instance(request, zone, name, operation)
 
-    def _existing(self, request: LaunchRequest, zone: str, name: str) -> CloudInstance:
+    def _existing_instance(self, request: LaunchRequest, zone: str, name: str) -> CloudInstance:
         machine = self._api_instance(zone, name)
         if machine is None:
-            raise OutcomeUnknown(f"{name} in {zone} exists and does not; ask again")
-        return self._told(request, machine)
+            raise OutcomeUnknown(f"{name} in {zone} is reported as existing but cannot be read; retry")
+        return self._to_cloud_instance(request, machine)
 
-    def _told(self, request: LaunchRequest, machine: compute.Instance) -> CloudInstance:
-        found = told(machine, self._price_of, self._clock.now())
+    def _to_cloud_instance(self, request: LaunchRequest, machine: compute.Instance) -> CloudInstance:
+        found = to_cloud_instance(machine, self._price_of, self._clock.now())
         if found is None or (found.token, found.owner) != (request.token, request.owner):
-            raise LaunchRejected(f"{machine.name} in {request.offer.zone} is not ours; it lacks our labels")
-        return _priced(found, request)
+            raise LaunchRejected(
+                f"{machine.name} in {request.offer.zone} does not belong to HCloud: its labels are missing"
+            )
+        return _with_price(found, request)
 
-    def _over(self, request: LaunchRequest, zone: str, name: str, operation: compute.Operation) -> CloudInstance:
-        """The machine this token launched and that has ended since, according to its operations."""
+    def _ended_instance(
+        self, request: LaunchRequest, zone: str, name: str, operation: compute.Operation
+    ) -> CloudInstance:
+        """Return the instance that this token launched and that has ended since, according to its operations."""
         now = self._clock.now()
         launched_at = seconds(operation.insert_time) or now
         machine = CloudInstance(
@@ -158,18 +167,17 @@ class Launcher:
         )
         try:
             end = end_of(self._api.operations_on(zone, [name]))
-        except ProviderError as trouble:
-            raise OutcomeUnknown(f"{name} in {zone} has ended, but when is not known: {trouble}") from trouble
-        return ended(_priced(machine, request), end or EndOperation("ended", now), now)
+        except ProviderError as error:
+            raise OutcomeUnknown(f"{name} in {zone} has ended at an unknown time: {error}") from error
+        return as_ended(_with_price(machine, request), end or EndOperation("ended", now), now)
 
     def _api_instance(self, zone: str, name: str) -> compute.Instance | None:
-        """Read the machine after something may have been written: then a failed read is an unknown outcome."""
+        # Something may have been written before, so a failed read is an unknown outcome.
         try:
             return self._api.instance(zone, name)
-        except (ProviderUnavailable, Throttled) as trouble:
-            raise OutcomeUnknown(f"{name} in {zone} may be there: {trouble}") from trouble
+        except (ProviderUnavailable, Throttled) as error:
+            raise OutcomeUnknown(f"{name} in {zone} may exist: {error}") from error
 
 
-def _priced(machine: CloudInstance, request: LaunchRequest) -> CloudInstance:
-    """The machine at its offer's price where no price is known any more."""
+def _with_price(machine: CloudInstance, request: LaunchRequest) -> CloudInstance:
     return machine if machine.price_usd_per_h else replace(machine, price_usd_per_h=request.offer.price_usd_per_h)

@@ -1,7 +1,7 @@
-"""Names, labels and ids of our machines: everything by which a machine of ours is known again, from its token alone.
+"""Names, labels and ids of instances, all derived from the launch request.
 
-The name is the second key that keeps a launch single, beside the request id: it follows from owner, instance and token,
-and Compute Engine refuses to make a second machine of one name in a zone.
+The name is the second key that makes a launch idempotent, next to the request id: it follows from owner, instance and
+token, and Compute Engine refuses a second instance of one name in a zone.
 """
 
 from __future__ import annotations
@@ -19,39 +19,38 @@ INSTANCE_LABEL = "hcloud-instance"
 TOKEN_LABEL = "hcloud-token"
 EXPIRY_LABEL = "hcloud-expires-at"
 MARKET_LABEL = "hcloud-market"
-MOST_LABELS = 64
+MAX_LABELS = 64
 _NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 _LABEL_VALUE = re.compile(r"[a-z0-9_-]{0,63}")
 _REQUESTS = uuid.UUID("6d5c6d52-6d1f-5d0a-9d0e-0d6f3f0d3b0e")
 
 
 def name_of(request: LaunchRequest) -> str:
-    """Return the machine's name: owner, instance and ten digits of the token's digest.
+    """Return the instance's name: owner, instance id and ten digits of the token's digest.
 
-    Raises:
-        LaunchRejected: owner, instance or token have characters that names or labels may not have.
+    Raises LaunchRejected: owner, instance or token have characters that names or labels must not have.
     """
     digest = hashlib.sha256(f"{request.owner}/{request.instance_id}/{request.token}".encode()).hexdigest()[:10]
     name = f"{request.owner}-{request.instance_id}-{digest}"
     if not _NAME.fullmatch(name) or not _LABEL_VALUE.fullmatch(request.token) or not request.token:
         raise LaunchRejected(
             f"owner {request.owner!r}, instance {request.instance_id!r} and token {request.token!r} must be lower-case "
-            "letters, digits and dashes, the first two at most 52 together: they become a name and labels"
+            "letters, digits and dashes, the first two at most 52 characters together: they form a name and labels"
         )
     return name
 
 
 def request_id(project: str, request: LaunchRequest, failures: int) -> str:
-    """Return the UUID under which this launch is asked for.
+    """Return the UUID of this launch request.
 
-    Compute Engine answers a repeated id with the first operation, also one that failed; so a launch that is repeated
-    after ``failures`` failed operations needs another id.
+    Compute Engine answers a repeated id with the first operation, even if that failed. So a launch that is retried
+    after ``failures`` failed operations needs a new id.
     """
     return str(uuid.uuid5(_REQUESTS, f"{project}/{request.owner}/{request.instance_id}/{request.token}/{failures}"))
 
 
 def labels_of(request: LaunchRequest, more: Mapping[str, str]) -> dict[str, str]:
-    """Return the machine's labels: ours, the configured ones, and the request's tags as far as they fit."""
+    """Return HCloud's labels, the configured ones, and as many of the request's tags as fit."""
     labels = {
         OWNER_LABEL: request.owner,
         INSTANCE_LABEL: request.instance_id,
@@ -61,26 +60,26 @@ def labels_of(request: LaunchRequest, more: Mapping[str, str]) -> dict[str, str]
     }
     tags = {f"hcloud-tag-{as_label(key)}"[:63]: as_label(value) for key, value in request.tags.items()}
     added = [(key, value) for key, value in {**tags, **more}.items() if key not in labels]
-    return labels | dict(added[: MOST_LABELS - len(labels)])
+    return labels | dict(added[: MAX_LABELS - len(labels)])
 
 
 def as_label(text: str) -> str:
-    """Return text with what labels may not have replaced by dashes, cut to 63."""
+    """Return text as a label value: invalid characters become dashes, at most 63."""
     return re.sub(r"[^a-z0-9_-]", "-", text.lower())[:63]
 
 
 def provider_id(zone: str, name: str) -> str:
-    """Return the id under which HCloud knows a machine: the zone is needed to reach it."""
+    """Return the provider id of an instance: ``ZONE/NAME``, since the zone is needed to reach it."""
     return f"{zone}/{name}"
 
 
 def parse_provider_id(text: str, owner: str) -> tuple[str, str] | None:
-    """Return zone and name, or None where it is no id of a machine of this owner's making."""
+    """Return zone and name, or None if the id cannot belong to an instance of this owner."""
     zone, _, name = text.partition("/")
     ours = re.fullmatch(re.escape(owner) + r"-.+-[0-9a-f]{10}", name)
     return (zone, name) if ours and re.fullmatch(r"[a-z0-9-]+", zone) else None
 
 
 def last_part(link: str) -> str:
-    """Return the name at the end of a resource's link."""
+    """Return the last part of a resource's link."""
     return link.rpartition("/")[2]

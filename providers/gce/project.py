@@ -1,4 +1,4 @@
-"""One owner's machines in one project: offers, launches, listings and ends, over the API."""
+"""Offers, launches, listings and terminations of one owner's instances in one project."""
 
 from __future__ import annotations
 
@@ -10,87 +10,89 @@ from hcloud.core.clock import Clock
 from hcloud.core.errors import OutcomeUnknown, ProviderError, ProviderUnavailable, Throttled
 from hcloud.core.model import Market, Offer
 from hcloud.provider import CloudInstance, CloudState, Finding, LaunchRequest, Listing
+from providers.gce.account_checks import check_project
 from providers.gce.api import AggregatedList, Api
-from providers.gce.catalogue import GceCatalogue
-from providers.gce.departures import EndedMachines
-from providers.gce.examination import examine
+from providers.gce.catalog import GceCatalog
+from providers.gce.ended_instances import EndedInstances
+from providers.gce.instance_mapping import to_cloud_instance
 from providers.gce.launch import Launcher
-from providers.gce.machine import told
 from providers.gce.names import OWNER_LABEL, parse_provider_id
-from providers.gce.prices import PriceBook
+from providers.gce.prices import PriceFile
 from providers.gce.settings import GceSettings
 
 CALLS_AT_ONCE = 8
-MOST_SWEPT = 20
-"""So many stopped machines are deleted at one listing; the next goes on."""
+MAX_DELETED_PER_LISTING = 20
+"""Stopped instances deleted per listing; the next listing deletes more."""
 
 
 class ComputeProject:
-    """Does what the port promises. Safe to use from several threads."""
+    """Implements the provider port with the API. Thread-safe."""
 
     def __init__(self, name: str, settings: GceSettings, clock: Clock, owner: str) -> None:
         self._name, self._settings, self._clock, self._owner = name, settings, clock, owner
         self._api = Api(settings, clock)
-        self._prices = PriceBook(settings.prices_file)
-        self._catalogue = GceCatalogue(self._api, settings, self._prices, clock)
-        self._launcher = Launcher(self._api, settings, clock, self._catalogue, self._price_of)
-        self._departures = EndedMachines(self._api)
-        self._asked_to_end: set[str] = set()
+        self._prices = PriceFile(settings.prices_file)
+        self._catalog = GceCatalog(self._api, settings, self._prices, clock)
+        self._launcher = Launcher(self._api, settings, clock, self._catalog, self._price_of)
+        self._ended = EndedInstances(self._api)
+        self._terminating: set[str] = set()
 
     def offers(self) -> tuple[Offer, ...]:
-        """See the port."""
-        return self._catalogue.offers(self._name)
+        """See the provider port."""
+        return self._catalog.offers(self._name)
 
     def launch(self, request: LaunchRequest) -> CloudInstance:
-        """See the port."""
+        """See the provider port."""
         return self._launcher.launch(request)
 
     def instances(self, owner: str) -> Listing:
-        """See the port. What a stopped machine leaves behind (a disk that costs money) is deleted on the way."""
+        """List instances; see the provider port. Stopped ones are deleted on the way, since their disks cost money."""
         found = self._api.instances(OWNER_LABEL, owner)
         now = self._clock.now()
-        listed = {each.provider_id: each for each in self._told(found, owner, now)}
-        gone: tuple[CloudInstance, ...] = ()
+        listed = {each.provider_id: each for each in self._owned_instances(found, owner, now)}
+        ended: tuple[CloudInstance, ...] = ()
         if owner == self._owner:
             stopping = [each for each in listed.values() if each.state is CloudState.STOPPING]
-            unasked = [each for each in stopping if each.provider_id not in self._asked_to_end]
-            listed |= self._departures.taken_back(unasked, owner)
+            unexpected = [each for each in stopping if each.provider_id not in self._terminating]
+            listed |= self._ended.preempted(unexpected, owner)
             if not found.unanswered:
-                gone = self._departures.told(listed, owner, now)
-                self._asked_to_end &= listed.keys()
-            self._sweep(listed.values())
+                ended = self._ended.ended_since(listed, owner, now)
+                self._terminating &= listed.keys()
+            self._delete_stopped(listed.values())
         return Listing(
-            instances=tuple(sorted((*listed.values(), *gone), key=lambda each: each.provider_id)),
+            instances=tuple(sorted((*listed.values(), *ended), key=lambda each: each.provider_id)),
             complete=not found.unanswered,
             unanswered=found.unanswered,
             consistent_after_s=self._settings.list_lag_s,
         )
 
     def terminate(self, provider_ids: Sequence[str]) -> None:
-        """See the port. Ids that this owner cannot have made are left alone."""
+        """Delete instances; see the provider port. Ids that this owner cannot have created are ignored."""
         ours = {each: parsed for each in provider_ids if (parsed := parse_provider_id(each, self._owner)) is not None}
         if not ours:
             return
-        self._asked_to_end |= ours.keys()
+        self._terminating |= ours.keys()
         with ThreadPoolExecutor(min(CALLS_AT_ONCE, len(ours)), "gce-delete") as pool:
-            troubles = [each for each in pool.map(self._delete, ours.values()) if each is not None]
-        if troubles:
-            raise _gravest(troubles)
+            errors = [each for each in pool.map(self._delete, ours.values()) if each is not None]
+        if errors:
+            raise _least_certain(errors)
 
     def examine(self) -> tuple[Finding, ...]:
-        """Look the project over, without any effect."""
-        return tuple(examine(self._api, self._settings, self._clock))
+        """Check the project without side effects."""
+        return tuple(check_project(self._api, self._settings, self._clock))
 
     def facts(self) -> Mapping[str, str]:
-        """Say what was learnt from the API."""
-        facts = {f"zone {zone}": f"does not tell its types: {why}" for zone, why in self._catalogue.troubles.items()}
-        if self._catalogue.commitments:
-            facts["commitments"] = "; ".join(self._catalogue.commitments)
+        """Return commitments, and zones with unreadable types."""
+        facts = {
+            f"zone {zone}": f"cannot read its machine types: {why}" for zone, why in self._catalog.read_errors.items()
+        }
+        if self._catalog.commitments:
+            facts["commitments"] = "; ".join(self._catalog.commitments)
         return facts
 
-    def _told(self, found: AggregatedList, owner: str, now: float) -> list[CloudInstance]:
-        """The owner's machines, without undecided launches: they may turn out to be a stockout."""
-        machines = (told(each, self._price_of, now) for _, each in found.items)
+    def _owned_instances(self, found: AggregatedList, owner: str, now: float) -> list[CloudInstance]:
+        """Return the owner's instances, without undecided launches, which may turn out to be a stockout."""
+        machines = (to_cloud_instance(each, self._price_of, now) for _, each in found.items)
         return [
             each
             for each in machines
@@ -102,24 +104,24 @@ class ComputeProject:
     def _price_of(self, zone: str, type_name: str, market: Market) -> float:
         with suppress(ProviderUnavailable):
             self._prices.refresh()
-        return self._catalogue.price(zone, type_name, market)
+        return self._catalog.usd_per_h(zone, type_name, market)
 
-    def _sweep(self, machines: Iterable[CloudInstance]) -> None:
+    def _delete_stopped(self, machines: Iterable[CloudInstance]) -> None:
         stopped = [each for each in machines if each.state is CloudState.TERMINATED]
-        for each in stopped[:MOST_SWEPT]:
+        for each in stopped[:MAX_DELETED_PER_LISTING]:
             parsed = parse_provider_id(each.provider_id, self._owner)
             if parsed is not None:
-                self._delete(parsed)  # failing that, the next listing tries again
+                self._delete(parsed)  # if that fails, the next listing retries
 
     def _delete(self, where: tuple[str, str]) -> ProviderError | None:
         try:
             self._api.delete(*where)
-        except ProviderError as trouble:
-            return trouble
+        except ProviderError as error:
+            return error
         return None
 
 
-def _gravest(troubles: Sequence[ProviderError]) -> ProviderError:
-    """The error that promises least about what was done."""
+def _least_certain(errors: Sequence[ProviderError]) -> ProviderError:
+    """Return the error that is least certain about what was done."""
     order = (OutcomeUnknown, ProviderUnavailable, Throttled)
-    return min(troubles, key=lambda each: order.index(type(each)) if type(each) in order else len(order))
+    return min(errors, key=lambda each: order.index(type(each)) if type(each) in order else len(order))

@@ -1,4 +1,4 @@
-"""The Provider port on Compute Engine; the client library is loaded with the first call, not with the settings."""
+"""Provider port for Compute Engine. The client library is imported with the first call, not with the settings."""
 
 from __future__ import annotations
 
@@ -16,14 +16,13 @@ if TYPE_CHECKING:
 
 
 class GceProvider:
-    """Machines of one Compute Engine project.
+    """Instances of one Compute Engine project.
 
-    Raises:
-        ConfigError: a setting is unknown or wrong, the client library is not installed, a named file is missing.
+    Raises ConfigError: a setting is unknown or wrong, the client library is not installed, or a file is missing.
     """
 
     def __init__(self, name: str, settings: Mapping[str, object], clock: Clock, owner: str, state_dir: str) -> None:
-        """Take the settings; nothing is asked yet, and nothing is ever kept in ``state_dir``."""
+        """Check the settings, without any call. Nothing is stored in ``state_dir``."""
         self.name, self.owner = name, owner
         self.settings: GceSettings = parse_settings(name, settings)
         refuse_missing_prices(name, self.settings)
@@ -34,31 +33,31 @@ class GceProvider:
 
     @staticmethod
     def check_settings(name: str, settings: Mapping[str, object]) -> None:
-        """Raise ConfigError as building would, and build nothing; the prices may still be missing."""
+        """Raise ConfigError as the constructor would; the price file may be missing."""
         parse_settings(name, settings)
 
     def offers(self) -> tuple[Offer, ...]:
-        """Return every wanted type that has a price, by zone and market."""
+        """Return an offer for every selected type with a price, by zone and market."""
         return self._project.offers()
 
     def launch(self, request: LaunchRequest) -> CloudInstance:
-        """Launch a machine or find the one of this token; waits for its operation up to ``operation_wait_s``."""
+        """Launch an instance or find the one of this token; waits up to ``operation_wait_s`` for its operation."""
         return self._project.launch(request)
 
     def instances(self, owner: str) -> Listing:
-        """List an owner's machines in all zones of the project, and for ten minutes those that have ended."""
+        """List an owner's instances in all zones of the project, and for ten minutes those that ended."""
         return self._project.instances(owner)
 
     def terminate(self, provider_ids: Sequence[str]) -> None:
-        """Ask to delete machines of this owner."""
+        """Request the deletion of instances of this owner."""
         self._project.terminate(provider_ids)
 
     def examine(self) -> Sequence[Finding]:
-        """Look the project over, without any effect: permissions one by one, quotas, clock."""
+        """Check permissions, quotas and clock, without side effects."""
         return self._project.examine()
 
     def facts(self) -> Mapping[str, str]:
-        """Say what is rented where, and what became known of commitments and of zones that do not answer."""
+        """Return project, zones, prices and expiry, and what is known of commitments and failing zones."""
         settings = self.settings
         known = self._built.facts() if self._built is not None else {}
         return {
@@ -66,10 +65,10 @@ class GceProvider:
             "endpoint": settings.endpoint,
             "prices": f"from {settings.prices_file}",
             "expiry": (
-                "kept by the machine itself (worker and guard); whatever happens, Compute Engine deletes a machine "
+                "enforced by the instance itself (worker and guard); as a last resort, Compute Engine deletes it "
                 f"{settings.longest_run_s / 86400:g} days after its start"
             ),
-            "interruption notice": "spot: about 30 s, seen by the machine itself",
+            "interruption notice": "spot: about 30 s, seen by the instance itself",
             "public address": "yes" if settings.external_ip else "no",
             **known,
         }

@@ -1,4 +1,4 @@
-"""Settings of the GCE provider: which project and zones, what to rent, and how a machine is made."""
+"""Settings of the GCE provider: project, zones, machine types, and how instances are created."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import importlib.util
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
@@ -18,12 +18,12 @@ from hcloud.core.model import Market
 EXTRA = "gcp"
 ENDPOINT = "https://compute.googleapis.com"
 SHORTEST_RUN_S, LONGEST_RUN_S = 30.0, 120 * 86400.0
-"""What Compute Engine takes as ``maxRunDuration``."""
+"""Limits of Compute Engine's ``maxRunDuration``."""
 
 
 def _matching(pattern: str, what: str) -> AfterValidator:
     def check(text: str) -> str:
-        """Return ``text`` as it is. Raises ValueError where it does not match."""
+
         if not re.fullmatch(pattern, text):
             raise ValueError(what)
         return text
@@ -64,89 +64,103 @@ class _GceSection(BaseModel):
 
 
 class WorkerSettings(_GceSection):
-    """How a new machine becomes a worker (``deploy/cloud-init``).
+    """How an instance becomes a worker (``deploy/cloud-init``).
 
-    Its keys come from one of three places: ``tls_secret``, the Secret Manager version the machine reads with its own
-    service account; its metadata, where whoever may read the machine in the project can read them, only if
-    ``tls_in_metadata``; else the image, in ``/etc/hcloud/tls``. ``package`` is what pip installs where the image lacks
-    the program (empty: it must have it), from ``package_index`` where given (a mirror). ``scheduler_address`` is where
-    machines reach the engine, if not at ``engine.listen``. A machine without a worker ``boot_timeout_s`` after
-    its start switches itself off.
+    Without ``tls_secret`` and ``tls_in_metadata``, the image must contain the worker's TLS files in
+    ``/etc/hcloud/tls``.
     """
 
     tls_secret: Secret | None = None
+    """Secret Manager version with the worker's TLS files; the instance reads it as its own service account."""
     tls_in_metadata: bool = False
+    """Put the TLS files into metadata, readable by everyone who may read the instance in the project."""
     package: str = ""
+    """URL or requirement that pip installs if the image lacks HCloud; empty: the image must contain it."""
     package_index: str = ""
+    """Package mirror for instances without internet access."""
     system_packages: bool = True
+    """Install required system packages at boot; false: the image contains them."""
     scheduler_address: str = ""
+    """Address of the engine as seen from the instances; default: engine.listen."""
     boot_timeout_s: float = Field(900.0, ge=60)
+    """An instance without a running worker by then switches itself off."""
 
 
 class GceSettings(_GceSection):
-    """All settings of the GCE provider.
-
-    ``types`` are patterns of machine types (``*`` and ``?``); custom ones (``n2-custom-4-8192``) are named in full.
-    ``prices_file`` holds ``{region: {type: {"on_demand": usd, "spot": usd, "at": time}}}``; what has no price there is
-    not offered. Where it is not given, it is the catalogue's.
-    ``image`` needs cloud-init. ``credentials``: ``default`` (application default credentials), ``anonymous`` (for
-    emulators) or the path of a key file. ``system_memory_mib`` is kept back from jobs for the system and the worker.
-    ``launches_at_once``: how many launches are under way at the same time.
-    ``longest_run_s`` is when Compute Engine itself deletes a machine whatever happens: its own limit cannot be moved
-    while a machine runs, so a machine's earlier expiry is kept by its worker, which receives renewals.
-    """
+    """Every setting under ``providers: [{type: gce, settings: ...}]``."""
 
     project: Project
+    """Project id."""
     zones: tuple[Zone, ...] = Field(min_length=1)
+    """Zones to use."""
     types: tuple[str, ...] = Field(("e2-standard-*", "e2-highmem-*", "e2-highcpu-*"), min_length=1)
+    """Patterns of machine types (``*`` and ``?``). Custom types (``n2-custom-4-8192``) are named in full."""
     markets: tuple[Market, ...] = Field((Market.ON_DEMAND, Market.SPOT), min_length=1)
+    """Markets to use."""
     prices_file: Path
+    """Prices: ``{region: {type: {"on_demand": usd, "spot": usd, "at": time}}}``; default: the catalog's file."""
     image: str = Field("projects/ubuntu-os-cloud/global/images/family/ubuntu-2404-lts-amd64", min_length=1)
+    """Boot image; it needs cloud-init."""
     disk_gib: int = Field(30, ge=10, le=65536)
     disk_type: str = Field("pd-balanced", min_length=1)
     network: str = Field("global/networks/default", min_length=1)
     subnetwork: str | None = None
+    """Subnetwork, by name or path; default: that of ``network``."""
     external_ip: bool = False
+    """Give instances a public address; without one they need Cloud NAT or private access."""
     network_tags: tuple[str, ...] = ()
+    """Network tags for firewall rules."""
     service_account: str | None = None
+    """Service account of the instances; required for ``worker.tls_secret``."""
     shielded: bool = True
     secure_boot: bool = True
     labels: Mapping[LabelKey, LabelText] = Field(default_factory=dict)
     worker: WorkerSettings = WorkerSettings()
     system_memory_mib: int = Field(512, ge=0)
+    """Memory reserved for the system and the worker."""
     boot_delay_s: float = Field(60.0, gt=0)
+    """Typical time from launch to a registered worker."""
     longest_run_s: float = Field(7 * 86400.0, ge=SHORTEST_RUN_S, le=LONGEST_RUN_S)
+    """When Compute Engine itself deletes an instance.
+
+    This limit cannot be moved while the instance runs, so the worker enforces the earlier, renewable expiry.
+    """
     credentials: str = Field("default", min_length=1)
+    """``default`` (application default credentials), ``anonymous`` (for emulators) or the path of a key file."""
     endpoint: Annotated[str, AfterValidator(_endpoint)] = ENDPOINT
     timeout_s: float = Field(20.0, gt=0)
+    """Timeout of one call."""
     read_tries: int = Field(3, ge=1, le=10)
+    """Attempts per read."""
     operation_wait_s: float = Field(10.0, ge=0)
+    """How long a launch waits for its operation."""
     operation_poll_s: float = Field(1.0, gt=0)
     launches_at_once: int = Field(8, ge=1, le=32)
+    """Concurrent launches."""
     list_lag_s: float = Field(30.0, ge=0)
+    """How long a new instance may be missing from listings."""
 
     @property
     def regions(self) -> tuple[str, ...]:
-        """The regions of the zones, sorted."""
+        """Regions of the zones, sorted."""
         return tuple(sorted({region_of(zone) for zone in self.zones}))
 
 
 def region_of(zone: str) -> str:
-    """Return the region a zone is in: ``us-central1`` for ``us-central1-a``."""
+    """Return the region of a zone: ``us-central1`` for ``us-central1-a``."""
     return zone.rpartition("-")[0]
 
 
 def parse_settings(provider: str, settings: Mapping[str, object]) -> GceSettings:
-    """Check settings, that the client library is installed and that a key file is where it is said to be.
+    """Check settings, the client library and the key file.
 
-    Raises:
-        ConfigError: names the key and, for an unknown one, the nearest right one.
+    Raises ConfigError: names the key and, for an unknown one, the nearest known key.
     """
     where = f"providers.{provider}.settings"
     try:
         parsed = GceSettings.model_validate(dict(settings))
     except ValidationError as error:
-        raise _in_one_sentence(where, error) from error
+        raise _first_error(where, error) from error
     _refuse_missing_library(where)
     _refuse_missing_key(where, parsed)
     return parsed
@@ -162,14 +176,12 @@ def _refuse_missing_library(where: str) -> None:
 
 
 def refuse_missing_prices(provider: str, settings: GceSettings) -> None:
-    """Raise ConfigError where the prices are not there; asked when the provider is built, for only then they must be.
-
-    The daemon writes the catalogue's own file before that.
-    """
+    """Raise ConfigError if the price file does not exist."""
+    # Not part of parse_settings: the daemon writes the catalog's own file before it builds providers.
     if not settings.prices_file.is_file():
         raise ConfigError(
-            f"there is no file {str(settings.prices_file)!r}; `hcloud catalog refresh` writes the catalogue's, and "
-            "without a price nothing is rented",
+            f"{str(settings.prices_file)!r} does not exist; `hcloud catalog refresh` writes the catalog's file, and "
+            "types without a price are not offered",
             where=f"providers.{provider}.settings.prices_file",
         )
 
@@ -177,7 +189,7 @@ def refuse_missing_prices(provider: str, settings: GceSettings) -> None:
 def _refuse_missing_key(where: str, settings: GceSettings) -> None:
     if settings.credentials not in ("default", "anonymous") and not Path(settings.credentials).is_file():
         raise ConfigError(
-            f"there is no file {settings.credentials!r}; give the path of a key file, 'default' or 'anonymous'",
+            f"{settings.credentials!r} does not exist; set the path of a key file, 'default' or 'anonymous'",
             where=f"{where}.credentials",
         )
 
@@ -204,25 +216,22 @@ _WORDS = {
     "dict_type": "must be a mapping",
     "model_type": "must be a mapping",
 }
-"""What each kind of error says in plain words; the others say that the value is not right."""
+"""Messages by type of validation error; other types say that the value is invalid."""
 
 
-def _in_one_sentence(where: str, error: ValidationError) -> ConfigError:
+def _first_error(where: str, error: ValidationError) -> ConfigError:
     errors = error.errors()
     unknown = [each for each in errors if each["type"] == "extra_forbidden"]
     first = (unknown or errors)[0]
     path = ".".join([where, *(str(part) for part in first["loc"])])
     if first["type"] == "missing":
-        return ConfigError("is missing; it is needed", where=path)
+        return ConfigError("is required", where=path)
     if not unknown:
-        message = _WORDS.get(first["type"], "is not right").format(**first.get("ctx", {}))
+        message = _WORDS.get(first["type"], "is invalid").format(**first.get("ctx", {}))
         return ConfigError(f"{message}, not {first['input']!r}", where=path)
-    key, known = str(first["loc"][-1]), _known_keys(first["loc"][:-1])
+    key, path_to_key = str(first["loc"][-1]), first["loc"][:-1]
+    section: type[_GceSection] = WorkerSettings if path_to_key[:1] == ("worker",) else GceSettings
+    known = sorted(section.model_fields)
     near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
-    return ConfigError(f"there is no setting {key}; {hint}", where=path)
-
-
-def _known_keys(path: tuple[Any, ...]) -> list[str]:
-    section: type[_GceSection] = WorkerSettings if path[:1] == ("worker",) else GceSettings
-    return sorted(section.model_fields)
+    return ConfigError(f"unknown setting {key}; {hint}", where=path)

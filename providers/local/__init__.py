@@ -1,4 +1,4 @@
-"""Slices of this host as instances: real processes with private directories, limits and an end, at nominal prices."""
+"""Slices of this host as instances: real processes with private directories, limits, an expiry and nominal prices."""
 
 from providers.local.provider import LocalProvider
 

@@ -1,6 +1,6 @@
 """Control groups as limits of a slice: version 1 (one tree per controller) and version 2 (one tree for all).
 
-Nothing here remembers anything: a slice's groups are the paths in its record, so any process can kill and remove them.
+This module keeps no state: a slice's groups are the paths in its record, so any process can kill and remove them.
 """
 
 from __future__ import annotations
@@ -17,59 +17,65 @@ _V1_CONTROLLERS = ("cpu", "cpuacct", "cpuset", "memory", "pids", "freezer")
 _V2_CONTROLLERS = ("cpu", "cpuset", "memory", "pids")
 _V2_NEEDED = {"cpu", "memory", "pids"}
 DELEGATED_LEAF = "daemon"
-"""The subgroup systemd puts the daemon in (``DelegateSubgroup=daemon``); its parent is then ours to divide."""
+"""The subgroup in which systemd runs the daemon (``DelegateSubgroup=daemon``); its parent is delegated to us."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SliceLimits:
-    """What a slice's groups enforce. ``memory_mib`` includes the worker's own need; ``cpus`` empty means not pinned."""
+    """Limits that a slice's groups enforce."""
 
     vcpus: float
     memory_mib: int
+    """Memory of all processes, the worker included."""
     pids: int
     cpus: tuple[int, ...] = ()
+    """CPUs to pin to; empty: not pinned."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SliceCgroup:
-    """The groups of one slice: ``paths`` by controller (version 2: ``unified``), and the files that let one in."""
+    """The groups of one slice."""
 
     version: int
     paths: Mapping[str, str]
+    """Paths by controller; version 2 has one, ``unified``."""
     procs_files: tuple[str, ...]
+    """Files to which a process writes its id to join."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CgroupRoom:
-    """Where this process may make groups. ``version`` 0: nowhere, and ``why_not`` says why."""
+class CgroupSetup:
+    """Where this process may create groups."""
 
     version: int = 0
+    """1 or 2; 0: nowhere."""
     parents: Mapping[str, Path] = field(default_factory=dict)
-    why_not: str = ""
+    """Parent group by controller; version 2 has one, ``unified``."""
+    unavailable_reason: str = ""
 
     @property
     def controllers(self) -> tuple[str, ...]:
-        """Names of the controllers in force."""
+        """Names of the available controllers."""
         if self.version == 2:
             parent = self.parents["unified"].parent
             return tuple(name for name in _V2_CONTROLLERS if name in _words(parent / "cgroup.controllers"))
         return tuple(self.parents)
 
     def groups(self, name: str) -> SliceCgroup:
-        """Say what the groups of slice ``name`` are called, whether they exist or not (version 0: none)."""
+        """Return the groups of a slice by its name, whether they exist or not. Version 0 has none."""
         paths = {key: str(parent / name) for key, parent in self.parents.items()}
-        # Version 2 lets no group with processes pass controllers on, so the worker lives in a leaf beside its units.
+        # In version 2 a group with processes cannot delegate controllers, so the worker has its own leaf next to units.
         leaf = "/worker" if self.version == 2 else ""
         files = tuple(f"{path}{leaf}/cgroup.procs" for path in dict.fromkeys(paths.values()))
         return SliceCgroup(version=self.version, paths=paths, procs_files=files)
 
     def create(self, name: str, limits: SliceLimits) -> None:
-        """Make (or complete) the groups of slice ``name``. Raises OSError."""
+        """Create or complete the groups of a slice. Raises OSError."""
         make = {0: lambda *_: None, 1: self._create_v1, 2: self._create_v2}[self.version]
         try:
             make(name, limits)
         except FileNotFoundError:
-            # Somebody removed the last slice, and so the common parent, just between our two mkdirs.
+            # Another process removed the last slice and the common parent between our two mkdirs.
             make(name, limits)
 
     def _create_v1(self, name: str, limits: SliceLimits) -> None:
@@ -105,7 +111,7 @@ def _v1_values(controller: str, limits: SliceLimits) -> Iterable[tuple[str, str]
         yield "cpu.shares", str(max(2, int(limits.vcpus * 1024)))
     elif controller == "memory":
         yield "memory.limit_in_bytes", memory_bytes
-        yield "memory.memsw.limit_in_bytes", memory_bytes  # memory plus swap: no escape into swap
+        yield "memory.memsw.limit_in_bytes", memory_bytes  # memory plus swap: swap gives no extra memory
     elif controller == "pids":
         yield "pids.max", str(limits.pids)
 
@@ -121,7 +127,7 @@ def _v2_values(limits: SliceLimits) -> Iterable[tuple[str, str]]:
 
 
 def _write_cpuset_v1(group: Path, cpus: tuple[int, ...]) -> None:
-    """Version 1 gives a new cpuset group nothing at all: hand down memory nodes and CPUs, the common parent first."""
+    # Version 1 creates cpuset groups without CPUs and memory nodes: copy them down, the common parent first.
     for each in (group.parent, group):
         for file in ("cpuset.cpus", "cpuset.mems"):
             if not (each / file).read_text().strip():
@@ -132,44 +138,44 @@ def _write_cpuset_v1(group: Path, cpus: tuple[int, ...]) -> None:
 
 def find_cgroups(
     parent_name: str, *, mounts_file: Path = Path("/proc/mounts"), own_file: Path = Path("/proc/self/cgroup")
-) -> CgroupRoom:
-    """Find out by trying where slices may be limited: version 2 where it has the controllers, else 1, else nowhere."""
+) -> CgroupSetup:
+    """Return where slices can be limited, found by trying: version 2 if it has the controllers, else 1, or nowhere."""
     mounts = [line.split() for line in mounts_file.read_text().splitlines() if line]
     v2 = [Path(words[1]) for words in mounts if words[2] == "cgroup2"]
     v1 = {name: Path(words[1]) for words in mounts if words[2] == "cgroup" for name in words[3].split(",")}
     reasons = []
     for room in (*_v2_rooms(v2, own_file, parent_name), *_v1_rooms(v1, parent_name)):
-        why_not = _why_not(room)
-        if not why_not:
+        unavailable_reason = _probe_error(room)
+        if not unavailable_reason:
             return room
-        reasons.append(f"version {room.version}: {why_not}")
-    return CgroupRoom(why_not="; ".join(reasons) or "no control groups are mounted")
+        reasons.append(f"version {room.version}: {unavailable_reason}")
+    return CgroupSetup(unavailable_reason="; ".join(reasons) or "no control groups are mounted")
 
 
-def _v2_rooms(mounts: Iterable[Path], own_file: Path, parent_name: str) -> Iterable[CgroupRoom]:
+def _v2_rooms(mounts: Iterable[Path], own_file: Path, parent_name: str) -> Iterable[CgroupSetup]:
     own = next((line[3:] for line in own_file.read_text().splitlines() if line.startswith("0::")), "/")
     for mount in mounts:
         if Path(own).name == DELEGATED_LEAF:
-            yield CgroupRoom(version=2, parents={"unified": (mount / own.lstrip("/")).parent / parent_name})
-        yield CgroupRoom(version=2, parents={"unified": mount / parent_name})
+            yield CgroupSetup(version=2, parents={"unified": (mount / own.lstrip("/")).parent / parent_name})
+        yield CgroupSetup(version=2, parents={"unified": mount / parent_name})
 
 
-def _v1_rooms(mounts: Mapping[str, Path], parent_name: str) -> Iterable[CgroupRoom]:
+def _v1_rooms(mounts: Mapping[str, Path], parent_name: str) -> Iterable[CgroupSetup]:
     usable = {
         name: mounts[name] / parent_name
         for name in _V1_CONTROLLERS
         if name in mounts and os.access(mounts[name], os.W_OK)
     }
     if usable:
-        yield CgroupRoom(version=1, parents=usable)
+        yield CgroupSetup(version=1, parents=usable)
     elif any(name in mounts for name in _V1_CONTROLLERS):
-        yield CgroupRoom(version=1, parents={})
+        yield CgroupSetup(version=1, parents={})
 
 
-def _why_not(room: CgroupRoom) -> str:
-    """Make and remove a group: the only test that believes neither documentation nor permissions."""
+def _probe_error(room: CgroupSetup) -> str:
+    """Create and remove a group; return why that failed, or "". Only trying is reliable."""
     if not room.parents:
-        return "no controller may be written"
+        return "no writable controller"
     if room.version == 2 and not _V2_NEEDED.issubset(room.controllers):
         return f"{room.parents['unified'].parent} has only the controllers {list(room.controllers)}"
     name = f"probe-{os.getpid()}"
@@ -183,17 +189,17 @@ def _why_not(room: CgroupRoom) -> str:
 
 
 def cgroup_pids(paths: Iterable[str]) -> set[int]:
-    """Processes in the groups and all groups below them."""
+    """Return the processes in the groups and in all groups below them."""
     pids: set[int] = set()
     for top in set(paths):
         for directory, _, _ in os.walk(top):
-            with contextlib.suppress(FileNotFoundError, OSError):  # a group removed meanwhile has no processes
+            with contextlib.suppress(FileNotFoundError, OSError):  # the group was removed meanwhile
                 pids.update(int(word) for word in _words(Path(directory, "cgroup.procs")))
     return pids
 
 
 def kill_cgroup(paths: Mapping[str, str]) -> None:
-    """Send KILL to every process of the groups once; version 2 does so without a window for forks."""
+    """Send KILL to every process of the groups once. Version 2 does so atomically, without a window for forks."""
     whole = Path(paths.get("unified", ""), "cgroup.kill")
     if "unified" in paths and whole.exists():
         with contextlib.suppress(OSError):
@@ -204,12 +210,12 @@ def kill_cgroup(paths: Mapping[str, str]) -> None:
 
 
 def remove_cgroup(paths: Mapping[str, str]) -> bool:
-    """Remove the (empty) groups with all below, the common parent after the last; return whether all is gone."""
+    """Remove the (empty) groups with all below, and the common parent after the last. Return whether all are gone."""
     for top in set(paths.values()):
         for directory, _, _ in os.walk(top, topdown=False):
             with contextlib.suppress(OSError):
                 os.rmdir(directory)
-        with contextlib.suppress(OSError):  # other slices live there, or it is not ours
+        with contextlib.suppress(OSError):  # other slices use it, or we do not own it
             os.rmdir(os.path.dirname(top))
     return not any(os.path.isdir(top) for top in paths.values())
 

@@ -1,4 +1,4 @@
-"""What this host has to share, and what it does not offer."""
+"""Capacity of this host for slices, and which isolation it supports."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from pathlib import Path
 
 from hcloud.core.errors import InsufficientCapacity
 from hcloud.core.model import Resources
-from providers.local.cgroups import CgroupRoom
+from providers.local.cgroups import CgroupSetup
 from providers.local.settings import LocalSettings
 from providers.local.slices import SliceRecord
 
 _MEMORY_SHARE = 0.8
 JOB_DISK_GIB = Resources().disk_gib
-"""What a job gets unless it asks for another amount."""
+"""Default disk request of a job."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostCapacity:
-    """What all slices together may have."""
+    """What all slices together may use."""
 
     vcpus: float
     memory_mib: int
@@ -31,7 +31,7 @@ class HostCapacity:
     cpus: tuple[int, ...]
 
     def free(self, live: Iterable[SliceRecord]) -> tuple[float, int]:
-        """Return vCPUs and MiB that the live slices leave."""
+        """Return vCPUs and MiB that the live slices leave free."""
         records = list(live)
         return self.vcpus - sum(each.vcpus for each in records), self.memory_mib - sum(
             each.memory_mib for each in records
@@ -43,18 +43,18 @@ class HostCapacity:
         return max(0, min(int(free_vcpus / vcpus + 1e-9), free_memory_mib // memory_mib))
 
     def pick_cpus(self, vcpus: float, live: Iterable[SliceRecord]) -> tuple[int, ...]:
-        """Return the least promised CPUs, as many as ``vcpus`` needs."""
-        promised = dict.fromkeys(self.cpus, 0.0)
+        """Return the least assigned CPUs, as many as ``vcpus`` needs."""
+        assigned = dict.fromkeys(self.cpus, 0.0)
         for record in live:
             for cpu in record.cpus:
-                if cpu in promised:
-                    promised[cpu] += record.vcpus / len(record.cpus)
+                if cpu in assigned:
+                    assigned[cpu] += record.vcpus / len(record.cpus)
         count = min(len(self.cpus), max(1, -int(-vcpus // 1)))
-        return tuple(sorted(sorted(self.cpus, key=lambda cpu: (promised[cpu], cpu))[:count]))
+        return tuple(sorted(sorted(self.cpus, key=lambda cpu: (assigned[cpu], cpu))[:count]))
 
 
 def measure_host(settings: LocalSettings, state_dir: Path) -> HostCapacity:
-    """Read CPUs, memory and disk; settings win."""
+    """Return CPUs, memory and disk of this host. Settings override measurements."""
     cpus = tuple(sorted(os.sched_getaffinity(0)))
     memory_mib = settings.memory_mib or int(_available_mib() * _MEMORY_SHARE)
     return HostCapacity(
@@ -66,8 +66,10 @@ def measure_host(settings: LocalSettings, state_dir: Path) -> HostCapacity:
 
 
 def has_disk_for(disk_gib: float, state_dir: Path) -> bool:
-    """Return whether a slice of so much disk may begin now. It is not set aside, and most slices never use it all; but
-    where less is free than a job gets unless it asks for more, nothing should be started."""
+    """Return whether enough disk is free to start such a slice: its own size or a job's default, whichever is less.
+
+    Disk is not reserved per slice, because most slices never use theirs.
+    """
     return shutil.disk_usage(state_dir).free / 2**30 >= min(disk_gib, JOB_DISK_GIB)
 
 
@@ -79,10 +81,9 @@ def _available_mib() -> int:
 
 
 def pick_port(between: str, taken: set[int], *, start: int) -> int:
-    """Return a port of a range such as ``9100-9999`` that is free, searching from ``start`` on.
+    """Return a free port of a range such as ``9100-9999``, searching from ``start`` on.
 
-    Raises:
-        InsufficientCapacity: every port is in use.
+    Raises InsufficientCapacity: every port is in use.
     """
     first, last = map(int, between.split("-"))
     ports = range(first, last + 1)
@@ -103,17 +104,17 @@ def _bindable(port: int) -> bool:
     return True
 
 
-def isolation_facts(room: CgroupRoom, host: HostCapacity, *, pinning: bool) -> Mapping[str, str]:
-    """Say which isolation is in force here and what the machine lacks."""
+def isolation_facts(room: CgroupSetup, host: HostCapacity, *, pinning: bool) -> Mapping[str, str]:
+    """Return which isolation is in force and what this host lacks."""
     limits = {
-        0: f"none ({room.why_not}); memory is limited per process, CPU by binding only",
+        0: f"none ({room.unavailable_reason}); memory is limited per process, CPU by binding only",
         1: f"version 1: {', '.join(room.controllers)}",
         2: f"version 2: {', '.join(room.controllers)}",
     }
     return {
         "user": "root" if os.geteuid() == 0 else f"ordinary user (uid {os.geteuid()})",
         "cgroups": limits[room.version],
-        "pinning": f"slices are bound to CPUs out of {list(host.cpus)}" if pinning else "off by setting",
+        "pinning": f"slices are pinned to CPUs of {list(host.cpus)}" if pinning else "disabled by setting",
         "sandbox": _sandbox(),
         "missing": "; ".join(_missing(room)) or "nothing",
     }
@@ -122,7 +123,7 @@ def isolation_facts(room: CgroupRoom, host: HostCapacity, *, pinning: bool) -> M
 def _sandbox() -> str:
     if shutil.which("bwrap") is None:
         return "none: bubblewrap (bwrap) is not installed"
-    # Tried with what units need: having the program says nothing about being allowed to use namespaces.
+    # Run it as units do: an installed bwrap may still not be allowed to use namespaces.
     tried = subprocess.run(
         ["bwrap", "--unshare-all", "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "true"],
         capture_output=True,
@@ -137,11 +138,11 @@ def _sandbox() -> str:
     )
 
 
-def _missing(room: CgroupRoom) -> Iterable[str]:
+def _missing(room: CgroupSetup) -> Iterable[str]:
     if room.version != 2:
         yield "cgroup version 2 with cpu, memory and pids"
     if room.version == 0:
-        yield f"limits on a slice's total CPU and memory ({room.why_not})"
+        yield f"limits on a slice's total CPU and memory ({room.unavailable_reason})"
     if not any(Path("/sys/bus/event_source/devices").glob("cpu*")):
         yield "hardware performance counters"
     if "resctrl" not in Path("/proc/filesystems").read_text():

@@ -1,4 +1,4 @@
-"""The Provider port on slices of this host."""
+"""Provider port for slices of this host."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hcloud.core.clock import Clock
 from hcloud.core.errors import ConfigError, InsufficientCapacity, LaunchRejected, OutcomeUnknown, ProviderUnavailable
 from hcloud.core.model import InstanceType, Market, Offer, Resources
 from hcloud.provider import CloudInstance, CloudState, LaunchRequest, Listing
-from providers.local.cgroups import CgroupRoom, SliceLimits, find_cgroups
+from providers.local.cgroups import CgroupSetup, SliceLimits, find_cgroups
 from providers.local.host import has_disk_for, isolation_facts, measure_host, pick_port
 from providers.local.settings import LocalSettings, LocalType, parse_settings
 from providers.local.slices import SliceDirectory, SliceRecord, boot_id, sync_directory, write_json
@@ -33,7 +33,7 @@ _SUPERVISOR_START_TIMEOUT_S = 30.0
 
 
 class LocalProvider:
-    """Slices of this host. All state is files below ``state_dir``, so several objects and processes may share it."""
+    """Slices of this host. All state is in files below ``state_dir``, shared by objects and processes."""
 
     def __init__(self, name: str, settings: Mapping[str, object], clock: object, owner: str, state_dir: str) -> None:
         self.name = name
@@ -45,20 +45,20 @@ class LocalProvider:
             self._instances_dir.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ConfigError(
-                f"cannot make {self._instances_dir}: {error.strerror}", where=f"providers: {name}"
+                f"cannot create {self._instances_dir}: {error.strerror}", where=f"providers: {name}"
             ) from error
         self._host = measure_host(self._settings, self._instances_dir)
-        self._room = (
+        self._cgroups = (
             find_cgroups(self._settings.cgroup_parent)
             if self._settings.cgroups
-            else CgroupRoom(why_not="off by setting")
+            else CgroupSetup(unavailable_reason="disabled by setting")
         )
         self._boot_id = boot_id()
         self._facts: Mapping[str, str] = {}
 
     @staticmethod
     def check_settings(name: str, settings: Mapping[str, object]) -> None:
-        """Raise ConfigError as building would, and build nothing."""
+        """Raise ConfigError as the constructor would, without creating anything."""
         parse_settings(name, settings)
 
     # ---------------------------------------------------------------------------------------------------------- offers
@@ -101,51 +101,51 @@ class LocalProvider:
         )
 
     def _free(self, live: Sequence[SliceRecord]) -> Resources:
-        """Return what slices may still have of this host. Disk is not divided among them, so any amount is left."""
+        # Disk is not divided among slices, so any amount counts as free.
         vcpus, memory_mib = self._host.free(live)
         return Resources(vcpus=max(0.0, vcpus), memory_mib=max(0, memory_mib), disk_gib=1e9)
 
     def _price(self, size: LocalType, market: Market) -> float:
-        part = {
+        price_factors = {
             Market.ON_DEMAND: 1.0,
             Market.SPOT: self._settings.spot_price_fraction,
             Market.RESERVED: self._settings.reserved_price_fraction,
         }
-        return round(size.nominal_usd_per_h * part[market], 6)
+        return round(size.nominal_usd_per_h * price_factors[market], 6)
 
     def _room_for(self, type_name: str, market: Market, live: Sequence[SliceRecord]) -> int:
         size = self._settings.types[type_name]
         room = self._host.room_for(size.vcpus, size.memory_mib, live)
-        # For now: it is no lasting limit of what this host can run.
+        # A full disk is temporary; it does not limit what this host can run in general.
         room = room if has_disk_for(size.disk_gib, self._instances_dir) else 0
         if market is not Market.RESERVED:
             return room
-        held = sum(each.market == market.value and each.type_name == type_name for each in live)
-        return max(0, min(room, self._settings.reserved.get(type_name, 0) - held))
+        in_use = sum(each.market == market.value and each.type_name == type_name for each in live)
+        return max(0, min(room, self._settings.reserved.get(type_name, 0) - in_use))
 
     # ---------------------------------------------------------------------------------------------------------- launch
     def launch(self, request: LaunchRequest) -> CloudInstance:
-        """Make the slice of this token, or finish making it, or return it as it is.
+        """Create the slice of this token, finish creating it, or return it as it is.
 
-        kill -9 at any point leaves nothing, or a directory that the same token completes.
+        A kill -9 at any point leaves nothing, or a directory that the same token completes.
         """
-        directory = self._directory(request.owner, request.token)
-        with _unavailable("cannot make a slice"):
+        directory = self._directory_of(request.owner, request.token)
+        with _as_unavailable("cannot create a slice"):
             with self._locked():
                 record = directory.record()
                 if record is None:
-                    record = self._make(directory, request)
-                if not self._begun(directory, record):
+                    record = self._create_directory(directory, request)
+                if not self._was_started(directory, record):
                     self._start(directory, record)
             return self._view(directory, record)
 
-    def _directory(self, owner: str, token: str) -> SliceDirectory:
+    def _directory_of(self, owner: str, token: str) -> SliceDirectory:
         digest = hashlib.sha256(f"{owner}\0{token}".encode()).hexdigest()[:20]
         return SliceDirectory(self._instances_dir / f"local-{digest}")
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
-        """Let one launch at a time look at the host's room and take of it, across threads and processes."""
+        # One launch at a time, across threads and processes, checks the free capacity and takes its part.
         handle = os.open(self._instances_dir.parent / "launch.lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX)
@@ -153,19 +153,19 @@ class LocalProvider:
         finally:
             os.close(handle)
 
-    def _make(self, directory: SliceDirectory, request: LaunchRequest) -> SliceRecord:
-        """Write the whole directory under another name, then give it its name: it is there in full or not at all."""
+    def _create_directory(self, directory: SliceDirectory, request: LaunchRequest) -> SliceRecord:
+        """Write the directory under a temporary name, then rename it: it exists completely or not at all."""
         record = self._new_record(directory.path.name, request)
-        context = SliceDirectory(self._instances_dir / f".new-{directory.path.name}")
-        shutil.rmtree(context.path, ignore_errors=True)
-        context.machine.mkdir(parents=True)
-        # Units run as other users: they may pass through, not look.
-        context.path.chmod(0o711)
-        context.machine.chmod(0o711)
-        context.write_record(record)
+        draft = SliceDirectory(self._instances_dir / f".new-{directory.path.name}")
+        shutil.rmtree(draft.path, ignore_errors=True)
+        draft.machine.mkdir(parents=True)
+        # Units run as other users: they may traverse these directories, not list them.
+        draft.path.chmod(0o711)
+        draft.machine.chmod(0o711)
+        draft.write_record(record)
         if request.bootstrap is not None:
-            write_json(context.bootstrap_file, self._bootstrap(directory, record, request))
-        os.rename(context.path, directory.path)
+            write_json(draft.bootstrap_file, self._bootstrap(directory, record, request))
+        os.rename(draft.path, directory.path)
         sync_directory(self._instances_dir)
         return record
 
@@ -173,7 +173,7 @@ class LocalProvider:
         offer, market = request.offer, request.offer.market
         live = self._live_records()
         size = self._size_with_room(offer, live)
-        groups = self._room.groups(provider_id)
+        groups = self._cgroups.groups(provider_id)
         argv = self._worker_argv(provider_id) if request.bootstrap is not None else ()
         return SliceRecord(
             provider_id=provider_id,
@@ -202,7 +202,7 @@ class LocalProvider:
         )
 
     def _size_with_room(self, offer: Offer, live: Sequence[SliceRecord]) -> LocalType:
-        """Return the size of what is offered. Raises LaunchRejected (never offered), InsufficientCapacity (no room)."""
+        """Return the size of an offer. Raises LaunchRejected (never offered), InsufficientCapacity (no room now)."""
         name, market = offer.instance_type.name, offer.market
         size = self._settings.types.get(name)
         if size is None or market not in self._markets(name) or offer.zone != ZONE:
@@ -218,7 +218,7 @@ class LocalProvider:
 
     def _port(self, request: LaunchRequest, provider_id: str, live: Sequence[SliceRecord]) -> int:
         settings = request.bootstrap.settings if request.bootstrap is not None else {}
-        # Begin at a place of its own, so that two deployments on one host seldom try the same port.
+        # Start at a hashed position, so that two deployments on one host rarely try the same port.
         start = int(hashlib.sha256(provider_id.encode()).hexdigest()[:8], 16)
         return pick_port(settings.get("worker_ports", "9100-9999"), {each.worker_port for each in live}, start=start)
 
@@ -227,8 +227,8 @@ class LocalProvider:
         return (*command, "--bootstrap", str(self._instances_dir / provider_id / "bootstrap.json"))
 
     def _bootstrap(self, directory: SliceDirectory, record: SliceRecord, request: LaunchRequest) -> dict[str, object]:
-        orders = request.bootstrap
-        assert orders is not None
+        bootstrap = request.bootstrap
+        assert bootstrap is not None
         capacity = Resources(
             vcpus=record.vcpus, memory_mib=record.memory_mib, disk_gib=self._settings.types[record.type_name].disk_gib
         )
@@ -236,30 +236,30 @@ class LocalProvider:
             "instance_id": record.instance_id,
             "token": record.token,
             "owner": record.owner,
-            "scheduler_address": orders.scheduler_address,
-            "tls_dir": orders.tls_dir,
+            "scheduler_address": bootstrap.scheduler_address,
+            "tls_dir": bootstrap.tls_dir,
             "state_dir": str(directory.machine),
             "capacity": asdict(capacity),
             "cpus": list(record.cpus) or None,
-            "cgroup": {"version": self._room.version, "paths": record.cgroup_paths} if record.cgroup_paths else None,
+            "cgroup": {"version": self._cgroups.version, "paths": record.cgroup_paths} if record.cgroup_paths else None,
             "worker_port": record.worker_port,
             "expires_at": record.expires_at,
-            "lease_s": orders.lease_s,
-            "isolation": orders.isolation,
-            "unit_uid_base": int(orders.settings.get("unit_uid_base", 61000)) + record.place * _USERS_PER_SLICE,
-            "settings": {**orders.settings, "preempt_file": str(directory.notice_file)},
+            "lease_s": bootstrap.lease_s,
+            "isolation": bootstrap.isolation,
+            "unit_uid_base": int(bootstrap.settings.get("unit_uid_base", 61000)) + record.place * _USERS_PER_SLICE,
+            "settings": {**bootstrap.settings, "preempt_file": str(directory.notice_file)},
         }
 
-    def _begun(self, directory: SliceDirectory, record: SliceRecord) -> bool:
-        """Whether the slice was started at some time, or can never be."""
+    def _was_started(self, directory: SliceDirectory, record: SliceRecord) -> bool:
+        """Return whether the slice was started before, or can never be."""
         over = directory.stopping() or directory.ended() or record.boot_id != self._boot_id
         return bool(over) or directory.supervisor() is not None
 
     def _start(self, directory: SliceDirectory, record: SliceRecord) -> None:
         try:
-            self._room.create(record.provider_id, _limits(record))
-        except OSError as error:  # the directory is there: the same token finishes it
-            raise OutcomeUnknown(f"cannot make control groups: {error}") from error
+            self._cgroups.create(record.provider_id, _limits(record))
+        except OSError as error:  # the directory exists: the same token completes it
+            raise OutcomeUnknown(f"cannot create control groups: {error}") from error
         command = [sys.executable, "-m", "providers.local.supervisor", str(directory.path)]
         try:
             done = subprocess.run(
@@ -272,7 +272,7 @@ class LocalProvider:
                 check=False,
             )
         except (OSError, subprocess.TimeoutExpired) as error:
-            raise OutcomeUnknown(f"the supervisor of {record.instance_id} did not answer: {error}") from error
+            raise OutcomeUnknown(f"the supervisor of {record.instance_id} did not respond: {error}") from error
         if done.returncode not in (0, ALREADY_SUPERVISED):
             text = done.stderr.decode(errors="replace").strip().splitlines()
             why = text[-1] if text else f"exit code {done.returncode}, see {directory.path}/supervisor.log"
@@ -280,13 +280,13 @@ class LocalProvider:
 
     # --------------------------------------------------------------------------------------------------------- listing
     def instances(self, owner: str) -> Listing:
-        """List the slices of ``owner``; one with a dead supervisor is powered off before it counts as ended."""
-        with _unavailable("cannot list slices"):
+        """List the slices of ``owner``. One with a dead supervisor is powered off before it counts as ended."""
+        with _as_unavailable("cannot list slices"):
             found = [self._view(directory, record) for directory, record in self._all() if record.owner == owner]
         return Listing(instances=tuple(sorted(found, key=lambda each: each.provider_id)))
 
     def _all(self) -> list[tuple[SliceDirectory, SliceRecord]]:
-        with _unavailable("cannot list slices"):
+        with _as_unavailable("cannot list slices"):
             names = sorted(os.listdir(self._instances_dir))
         found = []
         for name in names:
@@ -294,12 +294,12 @@ class LocalProvider:
                 continue
             directory = SliceDirectory(self._instances_dir / name)
             record = directory.record()
-            if record is not None and not self._forgotten(directory):
+            if record is not None and not self._delete_if_old(directory):
                 found.append((directory, record))
         return found
 
-    def _forgotten(self, directory: SliceDirectory) -> bool:
-        """Delete the record of a slice that ended long ago."""
+    def _delete_if_old(self, directory: SliceDirectory) -> bool:
+        """Delete the record of a slice that ended long ago; return whether it was deleted."""
         ended = directory.ended()
         if ended is None or self._clock.now() - float(ended["at"]) < self._settings.keep_ended_s:
             return False
@@ -307,7 +307,7 @@ class LocalProvider:
         return True
 
     def _live_records(self) -> list[SliceRecord]:
-        """Slices (of any owner) that hold a part of the host."""
+        """Return slices of any owner that use a part of the host."""
         return [
             record for directory, record in self._all() if directory.ended() is None and record.boot_id == self._boot_id
         ]
@@ -331,7 +331,7 @@ class LocalProvider:
         )
 
     def _state(self, directory: SliceDirectory, record: SliceRecord) -> CloudState:
-        # Looked at before the end it may just be writing: the other order would call that end a death.
+        # Read the supervisor first: it may be writing the end right now, and the other order would report it as died.
         supervisor = directory.supervisor()
         alive = supervisor is not None and supervisor.alive()
         if directory.ended() is not None:
@@ -358,20 +358,20 @@ class LocalProvider:
 
     # ------------------------------------------------------------------------------------------------------------- end
     def terminate(self, provider_ids: Sequence[str]) -> None:
-        """Power slices of our owner off: everything in them is killed, groups and work files go."""
+        """Power off slices of our owner: kill every process, remove control groups and work files."""
         ours = [directory for directory, record in self._all() if record.owner == self._owner]
-        wanted = [each for each in ours if each.path.name in provider_ids and each.ended() is None]
+        to_stop = [each for each in ours if each.path.name in provider_ids and each.ended() is None]
         now = self._clock.now()
-        if wanted:
-            with _unavailable("cannot end slices"), ThreadPoolExecutor(len(wanted)) as pool:
-                list(pool.map(lambda each: each.power_off(reason="terminated on request", at=now), wanted))
+        if to_stop:
+            with _as_unavailable("cannot terminate slices"), ThreadPoolExecutor(len(to_stop)) as pool:
+                list(pool.map(lambda each: each.power_off(reason="terminated on request", at=now), to_stop))
 
     def facts(self) -> Mapping[str, str]:
-        """Say which isolation is in force and what this machine lacks (found out once, by trying)."""
+        """Return which isolation is in force and what this host lacks; computed once, by trying."""
         if not self._facts:
             self._facts = {
                 "host": f"{self._host.vcpus:g} vCPU and {self._host.memory_mib} MiB to share, prices are nominal",
-                **isolation_facts(self._room, self._host, pinning=self._settings.pinning),
+                **isolation_facts(self._cgroups, self._host, pinning=self._settings.pinning),
             }
         return self._facts
 
@@ -381,8 +381,8 @@ def _limits(record: SliceRecord) -> SliceLimits:
 
 
 @contextlib.contextmanager
-def _unavailable(what: str) -> Iterator[None]:
-    """Say a failing disk or group tree as what it means to the caller: nothing was done, nothing may be concluded."""
+def _as_unavailable(what: str) -> Iterator[None]:
+    """Raise OSErrors as ProviderUnavailable: nothing was done, and nothing may be concluded."""
     try:
         yield
     except OSError as error:

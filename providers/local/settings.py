@@ -1,4 +1,4 @@
-"""Settings of the local provider: what this host is divided into, and at which nominal prices."""
+"""Settings of the local provider: how this host is divided into slices, and their nominal prices."""
 
 from __future__ import annotations
 
@@ -16,13 +16,15 @@ _USD_PER_GIB_H = 0.005
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalType:
-    """A size of slice. The default price is nominal: 0.04 USD per vCPU-hour and 0.005 USD per GiB-hour."""
+    """A size of slice."""
 
     vcpus: float
     memory_mib: int
     disk_gib: float = 4.0
     price_usd_per_h: float = 0.0
+    """On-demand price; 0: the nominal one, 0.04 USD per vCPU-hour and 0.005 USD per GiB-hour."""
     labels: Mapping[str, str] = field(default_factory=dict)
+    """Labels of this type, in addition to those of all slices."""
 
     @property
     def nominal_usd_per_h(self) -> float:
@@ -44,35 +46,35 @@ class LocalSettings:
     """Every setting under ``providers: [{type: local, settings: ...}]``."""
 
     vcpus: float | None = None
-    """vCPUs shared out among all slices; default: the CPUs this process may use."""
+    """vCPUs for all slices together; default: the CPUs this process may use."""
     oversubscription: float = 1.0
-    """Multiplies ``vcpus``: 2.0 promises each CPU twice."""
+    """Multiplies ``vcpus``: 2.0 assigns each CPU twice."""
     memory_mib: int | None = None
-    """Memory shared out among all slices; default: 80 % of what is available at start."""
+    """Memory for all slices together; default: 80 % of what is available at start."""
     types: Mapping[str, LocalType] = field(default_factory=lambda: DEFAULT_TYPES)
-    """Sizes on offer, by name; those larger than the host are not offered."""
+    """Sizes by name; those larger than the host are not offered."""
     labels: Mapping[str, str] = field(default_factory=dict)
-    """Labels of all slices, which job files may ask for (``placement.labels``); a type may have more of its own."""
+    """Labels of all slices, for ``placement.labels`` in job files; a type may add its own."""
     markets: tuple[Market, ...] = (Market.ON_DEMAND, Market.SPOT)
-    """Markets on offer, besides ``reserved``."""
+    """Markets to offer, in addition to ``reserved``."""
     spot_price_fraction: float = 0.3
-    """Nominal spot price as a part of the on-demand price."""
+    """Nominal spot price as a share of the on-demand price."""
     reserved: Mapping[str, int] = field(default_factory=dict)
     """Number of reserved slices by type name."""
     reserved_price_fraction: float = 0.6
-    """Nominal amortised price of a reserved slice as a part of the on-demand price."""
+    """Nominal amortised price of a reserved slice as a share of the on-demand price."""
     boot_delay_s: float = 2.0
-    """Typical time from launch to a registered worker, as told to the planner."""
+    """Typical time from launch to a registered worker, for the planner."""
     pinning: bool = True
-    """Bind each slice to as few CPUs as it needs."""
+    """Pin each slice to as few CPUs as it needs."""
     cgroups: bool = True
-    """Limit slices by control groups where the host allows it."""
+    """Limit slices by control groups if the host allows it."""
     cgroup_parent: str = "hcloud"
     """Name of the control group above all slices."""
     pids_max: int = 4096
     """Processes and threads per slice."""
     worker_memory_mib: int = 256
-    """Memory of a slice's worker itself, on top of what its units may use."""
+    """Memory of a slice's worker, in addition to that of its units."""
     worker_command: tuple[str, ...] = ()
     """Program run instead of the HCloud worker, with ``--bootstrap FILE`` added."""
     keep_ended_s: float = 7 * 86400.0
@@ -80,10 +82,9 @@ class LocalSettings:
 
 
 def parse_settings(name: str, settings: Mapping[str, object]) -> LocalSettings:
-    """Read the settings of provider ``name``.
+    """Check the settings of provider ``name``.
 
-    Raises:
-        ConfigError: an unknown key (with the nearest right one), or a value of the wrong kind.
+    Raises ConfigError: an unknown key (with the nearest known one), or a value of the wrong kind.
     """
     where = f"providers: {name}: settings"
     _refuse_unknown(settings, [each.name for each in fields(LocalSettings)], where)
@@ -139,9 +140,7 @@ def _labels(value: object, where: str) -> Mapping[str, str]:
 def _markets(value: object, where: str) -> tuple[Market, ...]:
     allowed = [Market.ON_DEMAND.value, Market.SPOT.value]
     if not isinstance(value, list | tuple) or not set(value) <= set(allowed):
-        raise ConfigError(
-            f"markets must be a list out of {allowed} (reserved slices are given by 'reserved')", where=where
-        )
+        raise ConfigError(f"markets must be a list of {allowed} (set reserved slices with 'reserved')", where=where)
     return tuple(Market(each) for each in value)
 
 
@@ -169,6 +168,6 @@ def _checked(settings: LocalSettings, where: str) -> LocalSettings:
     unknown = sorted(set(settings.reserved) - set(settings.types))
     if unknown:
         raise ConfigError(
-            f"reserved names {unknown[0]!r}, which is none of the types {sorted(settings.types)}", where=where
+            f"reserved names the unknown type {unknown[0]!r}; types: {sorted(settings.types)}", where=where
         )
     return settings

@@ -1,9 +1,9 @@
-"""A slice on disk: its directory says what it is, whether it runs and how it ended; and how to power it off.
+"""A slice on disk: its files state what it is, whether it runs and how it ended. Also powers a slice off.
 
-Files of a slice's directory, each written once (or replaced whole) and synced, in the order of its life:
-``slice.json`` the :class:`SliceRecord`; ``bootstrap.json`` the worker's orders; ``supervisor.json`` the supervisor's
-process; ``alive`` touched while it lives; ``preempt`` an operator's wish; ``notice.json`` the announced end;
-``stop.json`` power-off has begun; ``ended.json`` nothing of it runs any more. ``machine/`` belongs to the worker.
+Each file is written once (or replaced atomically) and synced. In order of the slice's life: ``slice.json``, the
+:class:`SliceRecord`; ``bootstrap.json``, the worker's bootstrap; ``supervisor.json``, the supervisor's process;
+``alive``, touched while it runs; ``preempt``, an operator's request; ``notice.json``, the announced preemption;
+``stop.json``, power-off has begun; ``ended.json``, no process is left. ``machine/`` belongs to the worker.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from hcloud.core.errors import ProviderUnavailable
 from providers.local.cgroups import cgroup_pids, kill_cgroup, remove_cgroup
 
 SLICE_VARIABLE = "HCLOUD_SLICE"
-"""Environment variable of everything a slice runs; its value is the slice's directory."""
+"""Environment variable of every process of a slice; its value is the slice's directory."""
 _KILL_TIMEOUT_S = 10.0
 _END_TIMEOUT_S = 20.0
 
 
 def boot_id() -> str:
-    """Name the present run of the kernel; process ids of another run mean nothing."""
+    """Return the id of the current boot; process ids of another boot are meaningless."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
 # ----------------------------------------------------------------------------------------------------------- processes
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessIdentity:
-    """A process that cannot be mistaken for a later one with the same id."""
+    """A process, distinguished from a later one with the same pid by its start time and boot."""
 
     pid: int
     started_ticks: int
@@ -46,12 +46,12 @@ class ProcessIdentity:
 
     @classmethod
     def of(cls, pid: int) -> ProcessIdentity | None:
-        """Identify a live process; None if there is none (a zombie is none)."""
+        """Return the identity of a live process, or None. A zombie is not alive."""
         stat = _stat(pid)
         return cls(pid=pid, started_ticks=int(stat[19]), boot_id=boot_id()) if stat and stat[0] not in "ZX" else None
 
     def alive(self) -> bool:
-        """Whether this very process still runs."""
+        """Return whether this very process still runs."""
         return ProcessIdentity.of(self.pid) == self
 
     def signal(self, number: int) -> None:
@@ -62,7 +62,7 @@ class ProcessIdentity:
 
 
 def _stat(pid: int | str) -> list[str]:
-    """Fields of ``/proc/PID/stat`` from the state on (field 3 is index 0); empty if the process is gone."""
+    """Return the fields of ``/proc/PID/stat`` from the state on (field 3 is index 0); empty if the process is gone."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except (FileNotFoundError, ProcessLookupError):
@@ -75,7 +75,7 @@ def _processes() -> Iterable[int]:
 
 
 def descendants(pid: int) -> set[int]:
-    """All live processes below ``pid``, which as a subreaper also keeps orphans."""
+    """Return all live processes below ``pid``. If ``pid`` is a subreaper, these include orphans."""
     children: dict[int, set[int]] = {}
     for each in _processes():
         stat = _stat(each)
@@ -89,19 +89,19 @@ def descendants(pid: int) -> set[int]:
     return {each for each in found if (_stat(each) or ["Z"])[0] not in "ZX"}
 
 
-def marked(directory: Path) -> set[int]:
-    """Live processes that carry the slice's directory in their environment (as far as we may read it)."""
+def processes_of(directory: Path) -> set[int]:
+    """Return live processes with the slice's directory in their environment, as far as it is readable."""
     mark = f"{SLICE_VARIABLE}={directory}".encode()
     found = set()
     for pid in _processes():
-        with contextlib.suppress(OSError):  # ended meanwhile, or of a user who is none of ours
+        with contextlib.suppress(OSError):  # ended meanwhile, or of another user
             if mark in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
                 found.add(pid)
     return found
 
 
 def _run_quietly(argv: tuple[str, ...]) -> None:
-    with contextlib.suppress(OSError, subprocess.TimeoutExpired):  # tidying: what it leaves does no harm
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):  # cleanup is best effort
         if argv:
             null = subprocess.DEVNULL
             subprocess.run(argv, stdin=null, stdout=null, stderr=null, timeout=_END_TIMEOUT_S, check=False)
@@ -109,23 +109,23 @@ def _run_quietly(argv: tuple[str, ...]) -> None:
 
 # --------------------------------------------------------------------------------------------------------------- files
 def write_json(path: Path, content: Mapping[str, object]) -> None:
-    """Write a file whole and durably: a crash leaves the old one or the new one, never half of one."""
-    context = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
-    with open(context, "w", encoding="utf-8", opener=lambda name, flags: os.open(name, flags, 0o600)) as stream:
+    """Write a file atomically and durably: a crash leaves the old version or the new one."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
+    with open(temporary, "w", encoding="utf-8", opener=lambda name, flags: os.open(name, flags, 0o600)) as stream:
         json.dump(content, stream, indent=1, sort_keys=True)
         stream.flush()
         os.fsync(stream.fileno())
-    os.replace(context, path)
+    os.replace(temporary, path)
     sync_directory(path.parent)
 
 
 def write_json_once(path: Path, content: Mapping[str, object]) -> None:
-    """Like :func:`write_json`, but what stands there already stays: the first account of an end is the true one."""
-    context = path.with_name(f".once.{path.name}.{os.getpid()}.{threading.get_ident()}")
-    write_json(context, content)
+    """Like :func:`write_json`, but keep an existing file: the first record of an end is the true one."""
+    temporary = path.with_name(f".once.{path.name}.{os.getpid()}.{threading.get_ident()}")
+    write_json(temporary, content)
     with contextlib.suppress(FileExistsError):
-        os.link(context, path)
-    os.unlink(context)
+        os.link(temporary, path)
+    os.unlink(temporary)
     sync_directory(path.parent)
 
 
@@ -139,10 +139,9 @@ def sync_directory(path: Path) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """Read a file of ours; None only if there is none.
+    """Return the content of a file, or None if it does not exist.
 
-    Raises:
-        ProviderUnavailable: it exists and cannot be read: nothing may be concluded.
+    Raises ProviderUnavailable: it exists but cannot be read, so nothing may be concluded.
     """
     try:
         content: dict[str, Any] = json.loads(path.read_bytes())
@@ -155,7 +154,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SliceRecord:
-    """What was asked for and what was given, fixed when the slice is made."""
+    """What was requested and assigned, fixed when the slice is created."""
 
     provider_id: str
     instance_id: str
@@ -173,20 +172,20 @@ class SliceRecord:
     worker_port: int
     cpus: tuple[int, ...]
     memory_limit_mib: int
-    """Of all its processes together, the worker included; where no group can hold that, of each single process."""
+    """Limit of all its processes together, the worker included; without control groups, of each process."""
     pids_max: int
     place: int
-    """Its number among the live slices, from 0; gives it a range of user ids of its own."""
+    """Its index among the live slices, from 0; determines its range of user ids."""
     cgroup_paths: Mapping[str, str] = field(default_factory=dict)
     cgroup_procs_files: tuple[str, ...] = ()
     worker_argv: tuple[str, ...] = ()
     end_argv: tuple[str, ...] = ()
-    """Run after everything was killed: the engine takes back what it set up outside (its firewall table)."""
+    """Command run after everything was killed; it removes the engine's setup on the host (its firewall table)."""
     tags: Mapping[str, str] = field(default_factory=dict)
 
 
 class SliceDirectory:
-    """One slice's files, and the questions they answer."""
+    """The files of one slice."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -195,7 +194,7 @@ class SliceDirectory:
         self.notice_file = path / "notice.json"
 
     def record(self) -> SliceRecord | None:
-        """Return what the slice is; None if it was never made."""
+        """Return the slice's record, or None if it was never created."""
         content = read_json(self.path / "slice.json")
         if content is None:
             return None
@@ -204,32 +203,31 @@ class SliceDirectory:
         return SliceRecord(**content)
 
     def write_record(self, record: SliceRecord) -> None:
-        """Write what the slice is."""
         write_json(self.path / "slice.json", asdict(record))
 
     def ended(self) -> dict[str, Any] | None:
-        """Return ``{at, reason}`` once nothing of the slice runs any more."""
+        """Return ``{at, reason}`` once no process of the slice is left, else None."""
         return read_json(self.path / "ended.json")
 
     def stopping(self) -> dict[str, Any] | None:
-        """Return ``{at, reason}`` once power-off has begun."""
+        """Return ``{at, reason}`` once power-off has begun, else None."""
         return read_json(self.path / "stop.json")
 
     def preempt_at(self) -> float | None:
-        """Return the announced time at which the slice is taken back."""
+        """Return the announced time of preemption, or None."""
         notice = read_json(self.notice_file)
         return None if notice is None else float(notice["preempt_at"])
 
     def expires_at(self, record: SliceRecord) -> float:
-        """Return when the slice powers itself off: as paid for at launch, or as renewed since."""
+        """Return when the slice powers itself off: the expiry at launch, or the last renewal."""
         try:
             renewal = read_json(self.machine / "renewal.json")
         except ProviderUnavailable:
-            renewal = None  # torn by a full disk: what was paid for at launch still holds
+            renewal = None  # torn by a full disk: the expiry at launch still holds
         return record.expires_at if renewal is None else float(renewal["expires_at"])
 
     def supervisor(self) -> ProcessIdentity | None:
-        """Return the process that supervises it (alive or not); None before it has started."""
+        """Return the supervisor's process, alive or not; None before it has started."""
         content = read_json(self.path / "supervisor.json")
         return None if content is None else ProcessIdentity(**content)
 
@@ -240,30 +238,30 @@ class SliceDirectory:
         write_json(self.path / "supervisor.json", asdict(identity))
 
     def touch_alive(self) -> None:
-        """Note that the slice lives now."""
+        """Record that the slice is alive now."""
         (self.path / "alive").touch()
 
     def alive_at(self) -> float | None:
-        """Return when the slice was last known to live."""
+        """Return when the slice was last known to be alive, or None."""
         try:
             return (self.path / "alive").stat().st_mtime
         except FileNotFoundError:
             return None
 
     def power_off(self, *, reason: str, at: float) -> bool:
-        """Kill everything of the slice but the caller, give back groups and disk, record the end. Repeatable.
+        """Kill every process of the slice except the caller, remove groups and files, and record the end. Repeatable.
 
-        Returns whether that is done; False means a process resists (a device that does not answer) or the disk does not
-        take the record: ask again.
+        Returns whether that is complete. False: a process cannot be killed (blocked in the kernel), or the
+        record cannot be written; call again.
         """
         record = self.record()
         if record is None:
             return True
-        with contextlib.suppress(OSError):  # a full disk is no reason to let it run
+        with contextlib.suppress(OSError):  # power off even if the disk is full
             write_json_once(self.path / "stop.json", {"at": at, "reason": reason})
         supervisor = self.supervisor()
         if supervisor is not None and supervisor.pid != os.getpid():
-            # Held, not killed: it restarts nothing more, and stays the parent by which orphans are found.
+            # Stop it, do not kill it: it then restarts nothing, and remains the parent by which orphans are found.
             supervisor.signal(signal.SIGSTOP)
         if not self._kill_all(record, supervisor):
             return False
@@ -283,22 +281,22 @@ class SliceDirectory:
 
     def _kill_all(self, record: SliceRecord, supervisor: ProcessIdentity | None) -> bool:
         def none_left() -> bool:
-            """Kill what there is, and say whether there was nothing: what was just killed may have started more."""
-            victims = self._victims(record, supervisor)
-            if victims:
+            # Returns True only if nothing was left to kill: processes killed now may have started others.
+            pids = self._live_processes(record, supervisor)
+            if pids:
                 kill_cgroup(record.cgroup_paths)
-            for pid in victims:
+            for pid in pids:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-            return not victims
+            return not pids
 
         return holds_within(none_left, _KILL_TIMEOUT_S, every_s=0.01)
 
-    def _victims(self, record: SliceRecord, supervisor: ProcessIdentity | None) -> set[int]:
-        """Everything of the slice that runs: found by group, by descent and by mark, as each alone can miss some."""
-        spared = {os.getpid()}
-        found = cgroup_pids(record.cgroup_paths.values()) | marked(self.path)
+    def _live_processes(self, record: SliceRecord, supervisor: ProcessIdentity | None) -> set[int]:
+        """Return every live process of the slice: by group, by descent and by mark, since each alone can miss some."""
+        excluded = {os.getpid()}
+        found = cgroup_pids(record.cgroup_paths.values()) | processes_of(self.path)
         if supervisor is not None and supervisor.alive():
-            spared.add(supervisor.pid)
+            excluded.add(supervisor.pid)
             found |= descendants(supervisor.pid)
-        return {pid for pid in found - spared if (_stat(pid) or ["Z"])[0] not in "ZX"}
+        return {pid for pid in found - excluded if (_stat(pid) or ["Z"])[0] not in "ZX"}

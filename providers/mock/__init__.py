@@ -1,4 +1,4 @@
-"""A behaving cloud for tests, dry runs and the simulator: what real ones do to their users, repeatable by seed."""
+"""A simulated cloud for tests, dry runs and the simulator. It fails as real clouds do, repeatably by seed."""
 
 from providers.mock.faults import Fault, FaultKind
 from providers.mock.machine import MachineRecord

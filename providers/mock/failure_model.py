@@ -1,4 +1,4 @@
-"""What becomes of a machine, settled at its launch: each moment from a stream of chance of its own, or by script."""
+"""The life of a machine, fixed at its launch: each moment comes from its own random stream, or from the script."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ import numpy as np
 
 from hcloud.core.model import Market
 from hcloud.provider import LaunchRequest
-from providers.mock.catalogue import MockCatalogue
+from providers.mock.catalog import MockCatalog
 from providers.mock.fault_queue import FaultQueue
 from providers.mock.faults import Fault, FaultKind
 from providers.mock.machine import MachineRow
 from providers.mock.random_streams import draws_for, lognormal_s, waiting_s
 
-SLOWEST, FASTEST = 0.25, 2.0
+MIN_QUALITY, MAX_QUALITY = 0.25, 2.0
 NEARLY_ALL = 0.99
 
 
 class FailureModel:
-    """Makes machines. Two machines of the same seed and instance id share their fate, whatever else was launched."""
+    """Creates machines. Machines with the same seed and instance id have the same life, whatever else is launched."""
 
-    def __init__(self, catalogue: MockCatalogue, faults: FaultQueue) -> None:
-        self._settings = catalogue.settings
-        self._catalogue = catalogue
+    def __init__(self, catalog: MockCatalog, faults: FaultQueue) -> None:
+        self._settings = catalog.settings
+        self._catalog = catalog
         self._faults = faults
 
-    def machine(self, request: LaunchRequest, number: int, now: float) -> MachineRow:
+    def launch(self, request: LaunchRequest, number: int, now: float) -> MachineRow:
         """Return the machine that this request launches, the ``number``-th of the cloud."""
         offer = request.offer
         late = self._fault(FaultKind.ANSWER_LATE, request)
@@ -42,8 +42,8 @@ class FailureModel:
             region=self._settings.region_of(offer.zone),
             type_name=offer.instance_type.name,
             market=offer.market,
-            capacity=self._catalogue.types[offer.instance_type.name].capacity,
-            price_usd_per_h=self._catalogue.price_usd_per_h(offer.zone, offer.instance_type.name, offer.market, now),
+            capacity=self._catalog.types[offer.instance_type.name].capacity,
+            price_usd_per_h=self._catalog.price_usd_per_h(offer.zone, offer.instance_type.name, offer.market, now),
             billing_minimum_s=self._settings.billing_minimum_s,
             quality=self._quality(request.instance_id),
             launched_at=launched_at,
@@ -81,19 +81,19 @@ class FailureModel:
         if not spread:
             return 1.0
         speed = math.exp(spread * self._draws("quality", instance_id).standard_normal())
-        return min(FASTEST, max(SLOWEST, speed))
+        return min(MAX_QUALITY, max(MIN_QUALITY, speed))
 
     def _with_end(self, row: MachineRow, request: LaunchRequest) -> MachineRow:
         spot = self._settings.spot
         dies_s = self._waiting_s("death", row, self._settings.deaths_per_h)
         preempt_s = self._waiting_s("preemption", row, spot.preemptions_per_h if row.market is Market.SPOT else 0.0)
-        dying, taking = self._fault(FaultKind.DIE, request), self._fault(FaultKind.PREEMPT, request)
-        preempt_at = row.launched_at + (taking.delay_s if taking else preempt_s)
-        if row.market is Market.SPOT and not taking:
-            preempt_at = min(preempt_at, self._catalogue.shortages.next_at(row.zone, row.type_name, row.launched_at))
+        death, preemption = self._fault(FaultKind.DIE, request), self._fault(FaultKind.PREEMPT, request)
+        preempt_at = row.launched_at + (preemption.delay_s if preemption else preempt_s)
+        if row.market is Market.SPOT and not preemption:
+            preempt_at = min(preempt_at, self._catalog.shortages.next_at(row.zone, row.type_name, row.launched_at))
         return replace(
             row,
-            dies_at=row.launched_at + (dying.delay_s if dying else dies_s),
+            dies_at=row.launched_at + (death.delay_s if death else dies_s),
             preempt_at=preempt_at,
             notice_at=max(row.launched_at, preempt_at - spot.notice_s),
         )

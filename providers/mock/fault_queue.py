@@ -1,4 +1,4 @@
-"""Which fault the next call meets: scripted ones first, then by chance."""
+"""Selects the fault for the next call: scripted faults first, then random ones."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ from providers.mock.faults import CALLS, Call, Fault, FaultKind
 from providers.mock.random_streams import draws_for
 from providers.mock.settings import MockSettings
 
-FAULT = "fault:"
+FAULT_PREFIX = "fault:"
 
 
 class FaultQueue:
-    """The armed faults of one cloud. Their counts are written down with the cloud's machines."""
+    """Armed faults of one cloud. Their remaining counts are persisted with the cloud's machines."""
 
     def __init__(self, settings: MockSettings, cloud: Cloud) -> None:
         self._settings = settings
         self._cloud = cloud
         self._armed: dict[str, tuple[Fault, int | None]] = {
-            f"{FAULT}script-{number}": (fault, fault.times) for number, fault in enumerate(settings.script)
+            f"{FAULT_PREFIX}script-{number}": (fault, fault.times) for number, fault in enumerate(settings.script)
         }
         self._calls = 0
-        cloud.listen(self._learn)
+        cloud.on_foreign_row(self._apply_row)
 
     def arm(self, fault: Fault) -> None:
-        """Add a fault; only while the cloud is held."""
-        number = 1 + sum(not key.startswith(f"{FAULT}script-") for key in self._armed)
-        self._put(f"{FAULT}{number}", fault, fault.times)
+        """Add a fault. Call only while the cloud is held."""
+        number = 1 + sum(not key.startswith(f"{FAULT_PREFIX}script-") for key in self._armed)
+        self._put(f"{FAULT_PREFIX}{number}", fault, fault.times)
 
     def take(self, kind: FaultKind, call: Call, offer: Offer | None = None) -> Fault | None:
-        """Return the fault of this kind that a call meets now, using it up once; None when it goes well."""
-        age_s = self._cloud.now - (self._cloud.born_at or 0.0)
+        """Return the fault of this kind that applies to the call and use it up once; None if there is none."""
+        age_s = self._cloud.now - (self._cloud.created_at or 0.0)
         for key, (fault, left) in self._armed.items():
-            if fault.kind is kind and left != 0 and fault.meets(call, offer, age_s):
+            if fault.kind is kind and left != 0 and fault.applies_to(call, offer, age_s):
                 if left is not None:
                     self._put(key, fault, left - 1)
                 return fault
@@ -54,7 +54,7 @@ class FaultQueue:
         self._cloud.write({key: {"fault": asdict(fault), "left": left}})
         self._armed[key] = (fault, left)
 
-    def _learn(self, key: str, row: Mapping[str, Any]) -> None:
-        if key.startswith(FAULT):
-            told = row["fault"]
-            self._armed[key] = (Fault(**{**told, "kind": FaultKind(told["kind"])}), row["left"])
+    def _apply_row(self, key: str, row: Mapping[str, Any]) -> None:
+        if key.startswith(FAULT_PREFIX):
+            fault = row["fault"]
+            self._armed[key] = (Fault(**{**fault, "kind": FaultKind(fault["kind"])}), row["left"])

@@ -1,4 +1,4 @@
-"""Rows in a file that outlives a killed process: a JSON line per write, appended under a lock; the latest row wins."""
+"""Persistent rows in an append-only file: one JSON line per write, under a lock. The latest row of a key wins."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from pathlib import Path
 
 
 class FileJournal:
-    """A ``Journal`` on an append-only file, shared by threads and processes.
+    """A ``Journal`` in a file, shared by threads and processes.
 
-    A line is whole or, when its writer was killed in the middle, torn: the next holder cuts a torn line off, so each
-    write happened entirely or not at all. Nothing is synced to disk: it survives the process, not the host.
+    If a writer is killed in the middle of a line, the next holder cuts that line off. So each write happens
+    entirely or not at all. Nothing is synced to disk: the file survives the process, not a crash of the host.
     """
 
     def __init__(self, path: Path) -> None:
@@ -28,23 +28,23 @@ class FileJournal:
 
     @contextmanager
     def hold(self) -> Iterator[Mapping[str, object]]:
-        """Keep every other thread and process out; gives the rows others have written since it was last held."""
+        """Lock out every other thread and process; yield the rows that others have written since the last hold."""
         with self._lock:
             fcntl.flock(self._file, fcntl.LOCK_EX)
             try:
-                yield self._news()
+                yield self._read_new_rows()
             finally:
                 fcntl.flock(self._file, fcntl.LOCK_UN)
 
     def write(self, rows: Mapping[str, object]) -> None:
-        """Append rows, all or none; only while holding."""
+        """Append rows, all or none. Call only while holding."""
         line = memoryview(json.dumps(rows, separators=(",", ":")).encode() + b"\n")
         written = len(line)
         while line:
             line = line[os.write(self._file, line) :]
         self._read_to += written
 
-    def _news(self) -> Mapping[str, object]:
+    def _read_new_rows(self) -> Mapping[str, object]:
         size = os.fstat(self._file).st_size
         if size == self._read_to:
             return {}

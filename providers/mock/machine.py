@@ -1,4 +1,4 @@
-"""One machine of the mock cloud. What becomes of it is fixed at launch and read off by time: nothing runs meanwhile."""
+"""One machine of the mock cloud. Its whole life is fixed at launch; its state follows from the time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hcloud.provider import CloudInstance, CloudState, SimulatedMachine
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineRecord:
-    """The truth about a machine that was ever launched, for tests and reports on the mock cloud itself."""
+    """The true state of a machine, for tests of the mock cloud and reports on it."""
 
     provider_id: str
     instance_id: str
@@ -34,11 +34,7 @@ class MachineRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineRow:
-    """A machine, with every moment of its life that is already settled; ``math.inf`` where it will not come.
-
-    ``listed_at`` is from when listings show it, ``notice_at`` from when they show ``preempt_at``. ``stopped_at`` is
-    the end of an asked termination, ``expires_at`` and ``lease_ends_at`` are the ends it makes by itself.
-    """
+    """A machine with every moment of its life; ``math.inf`` for moments that never come."""
 
     provider_id: str
     instance_id: str
@@ -55,25 +51,30 @@ class MachineRow:
     launched_at: float
     running_at: float
     listed_at: float
+    """From when on listings contain it."""
     expires_at: float
+    """When it terminates itself, unless renewed."""
     dies_at: float = math.inf
     preempt_at: float = math.inf
     notice_at: float = math.inf
+    """From when on listings show ``preempt_at``."""
     stop_asked_at: float = math.inf
     stopped_at: float = math.inf
+    """End of a requested termination."""
     lease_ends_at: float = math.inf
+    """When it terminates itself without a renewed lease."""
     tags: Mapping[str, str] = field(default_factory=dict)
     ends_at: float = field(init=False, compare=False, repr=False)
     """When it is TERMINATED and billing ends."""
 
     def __post_init__(self) -> None:
-        """Settle the end: it is asked for far more often than rows change."""
+        """Precompute the end, which is read far more often than rows change."""
         itself_at = min(self.expires_at, self.lease_ends_at)
         ends_at = max(self.launched_at, min(self.stopped_at, self.dies_at, self.preempt_at, itself_at))
         object.__setattr__(self, "ends_at", ends_at)
 
     def state_at(self, now: float) -> CloudState:
-        """Return its state at a time from its launch on."""
+        """Return its state at a time after its launch."""
         if now >= self.ends_at:
             return CloudState.TERMINATED
         if now >= self.stop_asked_at:
@@ -81,25 +82,25 @@ class MachineRow:
         return CloudState.RUNNING if now >= self.running_at else CloudState.PENDING
 
     def detail_at(self, now: float) -> str:
-        """Return why it ended, or that it was asked to."""
+        """Return why it ended, or that its termination was requested."""
         if now < self.ends_at:
             return "asked to end" if now >= self.stop_asked_at else ""
         ends = {
             self.stopped_at: "terminated on request",
             self.expires_at: "ended itself at its expiry",
-            self.lease_ends_at: "ended itself, since its lease was not renewed",
-            self.preempt_at: "taken back by the provider",
+            self.lease_ends_at: "ended itself: its lease was not renewed",
+            self.preempt_at: "preempted by the provider",
             self.dies_at: "died",
         }
         return ends.get(self.ends_at, "")
 
     def changes(self) -> tuple[float, ...]:
-        """Return every time at which its listing changes."""
+        """Return every time at which its listing changes, sorted."""
         times = (self.launched_at, self.listed_at, self.running_at, self.notice_at, self.stop_asked_at, self.ends_at)
         return tuple(sorted({at for at in times if at <= self.ends_at and math.isfinite(at)}))
 
-    def told_at(self, now: float, price_usd_per_h: float) -> CloudInstance:
-        """Return the machine as the cloud lists it."""
+    def listing_at(self, now: float, price_usd_per_h: float) -> CloudInstance:
+        """Return the machine as the cloud lists it at a time."""
         return CloudInstance(
             provider_id=self.provider_id,
             instance_id=self.instance_id,
@@ -110,30 +111,30 @@ class MachineRow:
             launched_at=self.launched_at,
             price_usd_per_h=price_usd_per_h,
             terminated_at=self.ends_at if self.ends_at <= now else None,
-            preempt_at=self.preempt_at_told(now),
+            preempt_at=self.announced_preempt_at(now),
             expires_at=self.expires_at,
             detail=self.detail_at(now),
         )
 
-    def preempt_at_told(self, now: float) -> float | None:
-        """Return when it will be taken back, once that has been announced."""
+    def announced_preempt_at(self, now: float) -> float | None:
+        """Return when it will be preempted, if that has been announced."""
         return self.preempt_at if self.notice_at <= now and math.isfinite(self.preempt_at) else None
 
     def machine_at(self, now: float) -> SimulatedMachine:
-        """Return the machine as an engine on it sees it."""
+        """Return the machine as the engine on it sees it."""
         return SimulatedMachine(
             instance_id=self.instance_id,
             capacity=self.capacity,
             ready_at=self.running_at,
             expires_at=self.expires_at,
             quality=self.quality,
-            preempt_at=self.preempt_at_told(now),
+            preempt_at=self.announced_preempt_at(now),
             type_name=self.type_name,
             market=self.market,
         )
 
     def record_at(self, now: float, billed_usd: float) -> MachineRecord:
-        """Return the truth about it as of a time."""
+        """Return its true state at a time."""
         return MachineRecord(
             provider_id=self.provider_id,
             instance_id=self.instance_id,
@@ -153,16 +154,16 @@ class MachineRow:
         )
 
     def billed_until(self, now: float) -> float:
-        """Return up to when it is billed as of a time: its end, and at least the billing minimum."""
+        """Return the end of the billed time as of ``now``: at least the billing minimum after launch."""
         return max(min(now, self.ends_at), self.launched_at + self.billing_minimum_s)
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON values."""
-        told = asdict(self) | {"market": self.market.value, "tags": dict(self.tags)}
-        del told["ends_at"]
-        return told
+        """Return the row as JSON values."""
+        row = asdict(self) | {"market": self.market.value, "tags": dict(self.tags)}
+        del row["ends_at"]
+        return row
 
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> MachineRow:
-        """Return it as it was written by :meth:`to_json`."""
+        """Return the row that :meth:`to_json` wrote."""
         return cls(**{**row, "market": Market(row["market"]), "capacity": Resources(**row["capacity"])})

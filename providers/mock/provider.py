@@ -1,4 +1,4 @@
-"""The mock provider: a behaving cloud that follows its clock, with every fault a cloud can have."""
+"""The mock provider: a simulated cloud that follows its clock, with every kind of fault of a real cloud."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hcloud.core.errors import (
 )
 from hcloud.core.model import InstanceId, Market, Offer
 from hcloud.provider import CloudInstance, CloudState, Journal, LaunchRequest, Listing, SimulatedMachine
-from providers.mock.catalogue import MockCatalogue
+from providers.mock.catalog import MockCatalog
 from providers.mock.cloud import Cloud
 from providers.mock.failure_model import FailureModel
 from providers.mock.fault_queue import FaultQueue
@@ -31,26 +31,28 @@ from providers.mock.throttle import TokenBucket
 
 
 @dataclass(slots=True)
-class _ReportedStates:
-    """What was listed to an owner, by id, as of which version of the cloud and step of prices; which are not
-    listed yet, and until when ended ones are."""
+class _OwnerListing:
+    """The listing of one owner, updated incrementally."""
 
     version: int = 0
+    """The version of the cloud that it shows."""
     step: int = 0
-    told: tuple[CloudInstance, ...] = ()
-    said: dict[str, CloudInstance] = field(default_factory=dict)
+    """The spot-price step that it shows."""
+    listing: tuple[CloudInstance, ...] = ()
+    by_id: dict[str, CloudInstance] = field(default_factory=dict)
     unlisted: dict[str, None] = field(default_factory=dict)
+    """Machines that are not listed yet."""
     kept_until: list[tuple[float, str]] = field(default_factory=list)
+    """Until when ended machines stay listed, as a heap of times and ids."""
 
 
 class MockProvider:
-    """A cloud in memory (or, with ``persist`` or ``state_file``, in a file shared with other processes).
+    """A cloud in memory, or with ``persist`` or ``state_file`` in a file shared with other processes.
 
-    It is a ``Provider`` and a ``MachineSource``. Each call first brings the cloud up to ``clock.now()``; nothing
-    happens in between. A draw depends only on the seed and the instance it is for: equal histories, equal futures.
+    It is a ``Provider`` and a ``MachineSource``. Each call first advances the cloud to ``clock.now()``; nothing
+    happens in between. A random draw depends only on the seed and the instance: equal histories have equal futures.
 
-    Raises:
-        ConfigError: a setting is unknown or out of range.
+    Raises ConfigError: a setting is unknown or out of range.
     """
 
     def __init__(self, name: str, settings: Mapping[str, object], clock: Clock, owner: str, state_dir: str) -> None:
@@ -59,41 +61,41 @@ class MockProvider:
         self.owner = owner
         self._clock = clock
         self._state_file = self._find_state_file(state_dir)
-        self._catalogue = MockCatalogue(name, self.settings)
+        self._catalog = MockCatalog(name, self.settings)
         self._cloud = Cloud(FileJournal(self._state_file) if self._state_file else None)
         self._faults = FaultQueue(self.settings, self._cloud)
-        self._fate = FailureModel(self._catalogue, self._faults)
+        self._failures = FailureModel(self._catalog, self._faults)
         self._bucket = TokenBucket(self.settings.throttle.calls_per_s, self.settings.throttle.burst)
         self._offers: tuple[tuple[object, ...], tuple[Offer, ...]] | None = None
-        self._told: dict[str, _ReportedStates] = {}
+        self._listings: dict[str, _OwnerListing] = {}
         self._running: tuple[int, dict[InstanceId, SimulatedMachine]] = (0, {})
 
     @staticmethod
     def check_settings(name: str, settings: Mapping[str, object]) -> None:
-        """Raise ConfigError as building would, and build nothing."""
+        """Raise ConfigError as the constructor would, without creating anything."""
         parse_settings(name, settings)
 
     # ------------------------------------------------------------------------------------------------ the Provider port
     def offers(self) -> tuple[Offer, ...]:
-        """Return the catalogue at present prices, sorted; reserved offers say how many are left."""
+        """Return the catalog at current prices, sorted. Reserved offers state how many machines are left."""
         with self._cloud.hold(self._clock.now()):
-            self._gate("offers")
-            left = [quota.vcpus - self._held_vcpus(quota) for quota in self._catalogue.told]
-            # What is left of a quota is left now: machines that are requested later are taken out of it.
-            moment = self._cloud.now if left else self._catalogue.step_of(self._cloud.now)
+            self._check_call("offers")
+            left = [quota.vcpus - self._held_vcpus(quota) for quota in self._catalog.published_quotas]
+            # The remainder of a quota holds for this moment only: later launches use it up.
+            moment = self._cloud.now if left else self._catalog.step_of(self._cloud.now)
             key = (moment, dict(self._cloud.reserved), left)
             if self._offers is None or self._offers[0] != key:
-                self._offers = (key, self._catalogue.offers(self._cloud.now, self._cloud.reserved, left))
+                self._offers = (key, self._catalog.offers(self._cloud.now, self._cloud.reserved, left))
             return self._offers[1]
 
     def launch(self, request: LaunchRequest) -> CloudInstance:
-        """Launch a machine or return the one of this token; see the port for what each error means."""
+        """Launch a machine or return the one of this token; see the port for the errors."""
         with self._cloud.hold(self._clock.now()):
-            self._gate("launch", request.offer)
+            self._check_call("launch", request.offer)
             provider_id = self._cloud.by_token.get(request.token)
             if provider_id is None:
-                self._judge(request)
-                row = self._fate.machine(request, len(self._cloud.machines) + 1, self._cloud.now)
+                self._check_launch(request)
+                row = self._failures.launch(request, len(self._cloud.machines) + 1, self._cloud.now)
                 self._cloud.put(row)
             else:
                 row = self._replayed(request, self._cloud.machines[provider_id])
@@ -101,13 +103,13 @@ class MockProvider:
                 raise OutcomeUnknown(f"{self.name}: no answer yet to the launch of {request.instance_id}")
             if self._faults.take(FaultKind.LOSE_REPLY, "launch", request.offer):
                 raise OutcomeUnknown(f"{self.name}: the reply to the launch of {request.instance_id} was lost")
-            return self._tell(row)
+            return self._listing_of(row)
 
     def instances(self, owner: str) -> Listing:
-        """List an owner's machines, ended ones for ``keep_terminated_s``."""
+        """List an owner's machines, including ended ones for ``keep_terminated_s``."""
         with self._cloud.hold(self._clock.now()):
-            self._gate("instances")
-            told = self._tell_all(owner)
+            self._check_call("instances")
+            told = self._list_owner(owner)
             if self._faults.take(FaultKind.LIST_OTHERS, "instances"):
                 told += self._others(owner)
             missing = self._missing_zone(told)
@@ -121,19 +123,19 @@ class MockProvider:
             )
 
     def terminate(self, provider_ids: Sequence[str]) -> None:
-        """Begin to end machines; they are STOPPING for ``stop_s``."""
+        """Begin to terminate machines; they are STOPPING for ``stop_s``."""
         with self._cloud.hold(self._clock.now()):
-            self._gate("terminate")
+            self._check_call("terminate")
             now, live = self._cloud.now, self._cloud.live
             rows = [live[each] for each in dict.fromkeys(provider_ids) if each in live]
-            asked = [row for row in rows if row.stop_asked_at == math.inf]
+            to_stop = [row for row in rows if row.stop_asked_at == math.inf]
             stopped_at = now + self.settings.stop_s
-            self._cloud.put(*(replace(row, stop_asked_at=now, stopped_at=stopped_at) for row in asked))
+            self._cloud.put(*(replace(row, stop_asked_at=now, stopped_at=stopped_at) for row in to_stop))
             if self._faults.take(FaultKind.LOSE_REPLY, "terminate"):
                 raise OutcomeUnknown(f"{self.name}: the reply to terminate was lost")
 
     def facts(self) -> Mapping[str, str]:
-        """Say what this cloud is made of."""
+        """Return kind, seed, boot times and location of the state."""
         return {
             "kind": "simulated cloud; no real machines, no real money",
             "seed": str(self.settings.seed),
@@ -143,7 +145,7 @@ class MockProvider:
 
     # ------------------------------------------------------------------------------------------ the MachineSource port
     def running(self, now: float) -> Mapping[InstanceId, SimulatedMachine]:
-        """Return this owner's machines that are up; the same object again while nothing has changed."""
+        """Return this owner's running machines; the same object while nothing has changed."""
         with self._cloud.hold(now):
             return self._running_now()
 
@@ -151,14 +153,14 @@ class MockProvider:
         version, machines = self._running
         if version != self._cloud.version:
             found = dict(machines)
-            for provider_id in dict.fromkeys(self._cloud.touched[version:]):
-                self._see(self._cloud.machines[provider_id], found)
+            for provider_id in dict.fromkeys(self._cloud.changed_ids[version:]):
+                self._update_running(self._cloud.machines[provider_id], found)
             machines = machines if found == machines else found
             self._running = (self._cloud.version, machines)
         return machines
 
-    def _see(self, row: MachineRow, found: dict[InstanceId, SimulatedMachine]) -> None:
-        """Let an engine see a machine as it is now, or no more."""
+    def _update_running(self, row: MachineRow, found: dict[InstanceId, SimulatedMachine]) -> None:
+        """Add, update or remove a machine in ``found``, by its state now."""
         name, newest = row.instance_id, self._cloud.by_instance[row.owner, row.instance_id]
         if row.owner != self.owner or row.provider_id != newest:
             return
@@ -168,29 +170,32 @@ class MockProvider:
             found[name] = machine
 
     def set_expiry(self, expiries: Mapping[InstanceId, float]) -> frozenset[InstanceId]:
-        """Move the expiry of machines that are up, and renew their leases."""
+        """Set the expiry of running machines and renew their leases; return the ids that are running."""
         with self._cloud.hold(self._clock.now()):
             up, lease_ends_at = self._running_now(), self._cloud.now + (self.settings.lease_s or math.inf)
             told = {each: at for each, at in expiries.items() if each in up}
-            # Thousands are told again and again what they were told before.
+            # Only changed rows are written: most renewals repeat the last one.
             live, names, owner = self._cloud.live, self._cloud.by_instance, self.owner
             rows = [(live[names[owner, each]], at) for each, at in told.items()]
-            news = [(row, at) for row, at in rows if row.expires_at != at or row.lease_ends_at != lease_ends_at]
-            news.sort(key=lambda each: each[0].provider_id)
-            self._cloud.put(*(replace(row, expires_at=at, lease_ends_at=lease_ends_at) for row, at in news))
+            changed = [(row, at) for row, at in rows if row.expires_at != at or row.lease_ends_at != lease_ends_at]
+            changed.sort(key=lambda each: each[0].provider_id)
+            self._cloud.put(*(replace(row, expires_at=at, lease_ends_at=lease_ends_at) for row, at in changed))
             return frozenset(told)
 
     def journal(self, name: str) -> Journal | None:
-        """Return a journal beside the cloud's own, if that has one."""
+        """Return a journal next to the cloud's own, or None if the cloud is in memory."""
         return FileJournal(Path(f"{self._state_file}.{name}")) if self._state_file else None
 
     # ------------------------------------------------------------------------------------------ for tests and simulator
     def appear(self, request: LaunchRequest) -> str:
-        """Launch a machine as another tenant of this account, with any tags: owner, name and token may be "" or
-        like ours. No fault and no limit meets it, and its lease is not renewed. Returns its provider id."""
-        calm = FaultQueue(self.settings.model_copy(update={"script": (), "chances": {}}), self._cloud)
+        """Launch a machine as another tenant of this account; return its provider id.
+
+        Owner, name and token may be empty or collide with ours. Faults and limits do not apply, and its lease
+        never ends.
+        """
+        no_faults = FaultQueue(self.settings.model_copy(update={"script": (), "chances": {}}), self._cloud)
         with self._cloud.hold(self._clock.now()):
-            row = FailureModel(self._catalogue, calm).machine(request, len(self._cloud.machines) + 1, self._cloud.now)
+            row = FailureModel(self._catalog, no_faults).launch(request, len(self._cloud.machines) + 1, self._cloud.now)
             self._cloud.put(replace(row, lease_ends_at=math.inf))
             return row.provider_id
 
@@ -200,14 +205,14 @@ class MockProvider:
             self._faults.arm(fault)
 
     def kill(self, provider_id: str) -> None:
-        """Let a machine die now."""
+        """Make a machine die now."""
         with self._cloud.hold(self._clock.now()):
             row = self._cloud.live.get(provider_id)
             if row is not None:
                 self._cloud.put(replace(row, dies_at=self._cloud.now))
 
     def preempt(self, provider_id: str, notice_s: float | None = None) -> None:
-        """Announce now that a machine is taken back ``notice_s`` from now (by default as set for spot)."""
+        """Announce now that a machine will be preempted in ``notice_s`` (default: the spot setting)."""
         with self._cloud.hold(self._clock.now()):
             row, now = self._cloud.live.get(provider_id), self._cloud.now
             if row is not None:
@@ -220,7 +225,7 @@ class MockProvider:
             return self._cloud.next_change_at()
 
     def machines(self, now: float) -> tuple[MachineRecord, ...]:
-        """Return the truth about every machine ever launched, of all owners, in order of launch."""
+        """Return the true state of every machine ever launched, of all owners, in order of launch."""
         with self._cloud.hold(self._clock.now()):
             return tuple(self._record(row, now) for row in self._cloud.machines.values() if row.launched_at <= now)
 
@@ -229,13 +234,13 @@ class MockProvider:
         return math.fsum(record.billed_usd for record in self.machines(now))
 
     # ------------------------------------------------------------------------------------------------------------ calls
-    def _gate(self, call: Call, offer: Offer | None = None) -> None:
-        """Let a call through, or refuse it before it has any effect."""
+    def _check_call(self, call: Call, offer: Offer | None = None) -> None:
+        """Let a call pass, or refuse it before it has any effect."""
         retry_after_s = self._bucket.take(self._cloud.now)
         if self._faults.take(FaultKind.THROTTLE, call, offer):
             retry_after_s = 1.0
         if retry_after_s:
-            raise Throttled(f"{self.name}: too many calls, {call} was not carried out", retry_after_s=retry_after_s)
+            raise Throttled(f"{self.name}: rate limit exceeded, {call} was not executed", retry_after_s=retry_after_s)
         if self._faults.take(FaultKind.BE_AWAY, call, offer):
             raise ProviderUnavailable(f"{self.name} does not answer ({call})")
         if call in ("launch", "terminate") and self._faults.take(FaultKind.LOSE_REQUEST, call, offer):
@@ -246,89 +251,86 @@ class MockProvider:
             raise LaunchRejected(f"{self.name}: token {request.token} was used for {row.instance_id} of {row.owner}")
         return row
 
-    def _judge(self, request: LaunchRequest) -> None:
-        """Refuse what cannot be launched."""
-        offer, what = request.offer, _named(request.offer)
+    def _check_launch(self, request: LaunchRequest) -> None:
+        """Refuse a request that cannot be launched."""
+        offer, what = request.offer, _label(request.offer)
         if self._faults.take(FaultKind.REJECT, "launch", offer):
             raise LaunchRejected(f"{self.name} rejects {what}")
-        if not self._catalogue.has(offer):
+        if not self._catalog.has_offer(offer):
             raise LaunchRejected(f"{self.name} has no {what}; see its offers")
         if not (request.owner and request.instance_id and request.token):
-            raise LaunchRejected(f"{self.name}: a machine needs an owner, an instance id and a token")
+            raise LaunchRejected(f"{self.name}: a launch needs an owner, an instance id and a token")
         if request.expires_at <= self._cloud.now:
             raise LaunchRejected(f"{self.name}: {request.instance_id} would expire before it is launched")
         if self._faults.take(FaultKind.EXCEED_QUOTA, "launch", offer):
             raise QuotaExceeded(f"{self.name}: the vCPU quota of {offer.region} does not allow {what}")
-        self._judge_quotas(offer)
-        if self._faults.take(FaultKind.RUN_OUT, "launch", offer) or self._catalogue.out_of_stock(
-            offer, self._cloud.now
-        ):
+        self._check_quotas(offer)
+        if self._faults.take(FaultKind.RUN_OUT, "launch", offer) or self._catalog.out_of_stock(offer, self._cloud.now):
             raise InsufficientCapacity(f"{self.name} is out of {what}")
         taken = self._cloud.reserved[offer.zone, offer.instance_type.name]
-        if offer.market is Market.RESERVED and taken >= self._catalogue.reserved_count(
+        if offer.market is Market.RESERVED and taken >= self._catalog.reserved_count(
             offer.zone, offer.instance_type.name
         ):
             raise InsufficientCapacity(f"{self.name}: every reserved {what} is in use")
 
-    def _judge_quotas(self, offer: Offer) -> None:
+    def _check_quotas(self, offer: Offer) -> None:
         for quota in self.settings.quotas:
             if quota.holds(offer.region, offer.market):
                 held = self._held_vcpus(quota)
                 if held + offer.instance_type.capacity.vcpus > quota.vcpus + 1e-9:
                     raise QuotaExceeded(
                         f"{self.name}: {held:g} of {quota.vcpus:g} vCPUs of {quota.region or 'all regions'} "
-                        f"({quota.market or 'all markets'}) are in use, no room for {_named(offer)}"
+                        f"({quota.market or 'all markets'}) are in use; {_label(offer)} does not fit"
                     )
 
     def _held_vcpus(self, quota: QuotaSettings) -> float:
         live = self._cloud.live.values()
         return math.fsum(row.capacity.vcpus for row in live if quota.holds(row.region, row.market))
 
-    # -------------------------------------------------------------------------------------------------------- telling
-    def _tell_all(self, owner: str) -> tuple[CloudInstance, ...]:
-        """Return an owner's machines by id; only what may have changed since the last time is made again."""
+    # ------------------------------------------------------------------------------------------------------- listings
+    def _list_owner(self, owner: str) -> tuple[CloudInstance, ...]:
+        """Return an owner's listing by id. Only machines that may have changed since the last call are updated."""
         now, machines = self._cloud.now, self._cloud.machines
-        known = self._told.setdefault(owner, _ReportedStates())
-        news = dict.fromkeys([*self._cloud.touched[known.version :], *known.unlisted])
-        if (step := self._catalogue.step_of(now)) != known.step:
-            news |= {each: None for each in known.said if machines[each].market is Market.SPOT}
+        known = self._listings.setdefault(owner, _OwnerListing())
+        changed = dict.fromkeys([*self._cloud.changed_ids[known.version :], *known.unlisted])
+        if (step := self._catalog.step_of(now)) != known.step:
+            changed |= {each: None for each in known.by_id if machines[each].market is Market.SPOT}
         while known.kept_until and known.kept_until[0][0] <= now:
-            news[heapq.heappop(known.kept_until)[1]] = None
+            changed[heapq.heappop(known.kept_until)[1]] = None
         known.version, known.step = self._cloud.version, step
-        if news:
-            self._tell_some([machines[each] for each in news if machines[each].owner == owner], known)
-            known.told = tuple([known.said[each] for each in sorted(known.said)])
-        return known.told
+        if changed:
+            self._refresh_listing([machines[each] for each in changed if machines[each].owner == owner], known)
+            known.listing = tuple([known.by_id[each] for each in sorted(known.by_id)])
+        return known.listing
 
-    def _tell_some(self, rows: Sequence[MachineRow], known: _ReportedStates) -> None:
+    def _refresh_listing(self, rows: Sequence[MachineRow], known: _OwnerListing) -> None:
         now, keep_s = self._cloud.now, self.settings.keep_terminated_s
         for row in rows:
             name = row.provider_id
             known.unlisted.pop(name, None)
             if row.ends_at + keep_s <= now:
                 self._cloud.ended.pop(name, None)
-                known.said.pop(name, None)
+                known.by_id.pop(name, None)
             elif row.listed_at > now:
                 known.unlisted[name] = None
-                known.said.pop(name, None)
+                known.by_id.pop(name, None)
             else:
-                told = self._tell(row)
-                if known.said.get(name) != told:  # the same object while that is the same
-                    known.said[name] = told
+                told = self._listing_of(row)
+                if known.by_id.get(name) != told:  # keep the object while it is unchanged
+                    known.by_id[name] = told
             if now - keep_s < row.ends_at <= now:
                 heapq.heappush(known.kept_until, (row.ends_at + keep_s, name))
 
-    def _tell(self, row: MachineRow) -> CloudInstance:
+    def _listing_of(self, row: MachineRow) -> CloudInstance:
         at = min(self._cloud.now, row.ends_at)
-        price = self._catalogue.price_usd_per_h(row.zone, row.type_name, row.market, at)
-        return row.told_at(self._cloud.now, price)
+        price = self._catalog.price_usd_per_h(row.zone, row.type_name, row.market, at)
+        return row.listing_at(self._cloud.now, price)
 
     def _others(self, owner: str) -> tuple[CloudInstance, ...]:
-        """Return the machines of all other owners that are up."""
-        return tuple(self._tell(row) for row in self._cloud.live.values() if row.owner != owner)
+        return tuple(self._listing_of(row) for row in self._cloud.live.values() if row.owner != owner)
 
     def _missing_zone(self, told: Sequence[CloudInstance]) -> str | None:
-        """The zone that does not answer a listing, if one does not."""
+        """Return the zone that a fault hides from the listing, or None."""
         fault = self._faults.take(FaultKind.LIST_PARTLY, "instances")
         if fault is None:
             return None
@@ -336,7 +338,7 @@ class MockProvider:
 
     def _record(self, row: MachineRow, now: float) -> MachineRecord:
         until_at = row.billed_until(now)
-        cost_usd = self._catalogue.cost_usd(row.zone, row.type_name, row.market, row.launched_at, until_at)
+        cost_usd = self._catalog.cost_usd(row.zone, row.type_name, row.market, row.launched_at, until_at)
         return row.record_at(now, cost_usd)
 
     def _find_state_file(self, state_dir: str) -> Path | None:
@@ -345,5 +347,5 @@ class MockProvider:
         return Path(state_dir, "cloud.journal") if self.settings.persist else None
 
 
-def _named(offer: Offer) -> str:
+def _label(offer: Offer) -> str:
     return f"{offer.instance_type.name} in {offer.zone} ({offer.market})"

@@ -1,4 +1,4 @@
-"""Chance that can be replayed: each draw depends on the seed and on what it is drawn for, not on call order."""
+"""Repeatable random streams: each draw depends on the seed and its purpose, not on the order of calls."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def lognormal_s(draws: np.random.Generator, p50_s: float, p95_s: float) -> float
 
 
 def waiting_s(draws: np.random.Generator, events_per_h: float) -> float:
-    """Draw the time until the first event of a constant hazard (> 0)."""
+    """Draw the time until the first event of a Poisson process with ``events_per_h`` > 0."""
     return float(draws.exponential(3600.0 / events_per_h))
 
 
 def walk(seed: int, name: str, step: int, memory: int = 24, persistence: float = 0.85) -> float:
-    """Return a wandering value of unit variance at a step of time, the same whenever it is asked for.
+    """Return a random walk of unit variance at a time step; a pure function of its arguments.
 
     It is an autoregressive walk cut off after ``memory`` steps: the sum over j of persistence^j times the noise of
     step - j.
@@ -39,7 +39,7 @@ def walk(seed: int, name: str, step: int, memory: int = 24, persistence: float =
 
 
 def _noise(seed: int, name: str, step: int) -> float:
-    """A number of mean 0 and variance 1, uniform, for one step."""
+    # Uniform with mean 0 and variance 1.
     hashed = zlib.crc32(f"{seed}/{name}/{step}".encode())
     mixed = (hashed * 2654435761) & 0xFFFFFFFF
     return (mixed / 0xFFFFFFFF - 0.5) * math.sqrt(12.0)

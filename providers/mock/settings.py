@@ -1,4 +1,4 @@
-"""What can be set on the mock cloud, with a benign default for everything."""
+"""Settings of the mock cloud, with a harmless default for each."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from hcloud.core.model import Market
 from hcloud.provider import MOST_RESERVED
 from providers.mock.faults import Fault, FaultKind
 
-YEAR_S, MOST_PER_H = 31_536_000.0, 3600.0
-"""The longest time, and how often at most something happens in an hour: beyond them, somebody mistook the unit."""
+YEAR_S, MAX_PER_H = 31_536_000.0, 3600.0
+"""Upper limits of times and of rates per hour; a larger value is a mistaken unit."""
 
 
 def _plain_names(names: tuple[str, ...]) -> tuple[str, ...]:
@@ -26,13 +26,13 @@ def _plain_names(names: tuple[str, ...]) -> tuple[str, ...]:
     return names
 
 
-def _not_twice(markets: tuple[Market, ...]) -> tuple[Market, ...]:
+def _unique_markets(markets: tuple[Market, ...]) -> tuple[Market, ...]:
     _plain_names(tuple(market.value for market in markets))
     return markets
 
 
-def _a_number(value: object) -> object:
-    """Refuse what is taken for a number elsewhere, but was not meant as one: ``true``, ``"2"``."""
+def _require_number(value: object) -> object:
+    # pydantic would convert ``true`` and ``"2"``.
     if isinstance(value, (bool, str)):
         raise ValueError("must be a number")
     return value
@@ -42,10 +42,10 @@ def _printable(name: str) -> str:
     return _plain_names((name,))[0]
 
 
-Real = Annotated[float, BeforeValidator(_a_number), Field(allow_inf_nan=False)]
-Whole = Annotated[int, BeforeValidator(_a_number)]
+Real = Annotated[float, BeforeValidator(_require_number), Field(allow_inf_nan=False)]
+Whole = Annotated[int, BeforeValidator(_require_number)]
 Name = Annotated[str, AfterValidator(_printable)]
-Markets = Annotated[tuple[Market, ...], AfterValidator(_not_twice)]
+Markets = Annotated[tuple[Market, ...], AfterValidator(_unique_markets)]
 Names = Annotated[tuple[str, ...], AfterValidator(_plain_names)]
 
 
@@ -54,13 +54,13 @@ class _MockSection(BaseModel):
 
 
 class BootSettings(_MockSection):
-    """Time from launch to RUNNING: lognormal. Defaults as in HCloud §8: typically 12-19 s, p95 2 minutes."""
+    """Lognormal time from launch to RUNNING. Defaults as in HCloud §8: typically 12-19 s, p95 2 minutes."""
 
     p50_s: Real = Field(15.0, ge=0, le=YEAR_S)
     p95_s: Real = Field(120.0, ge=0, le=YEAR_S)
 
     @model_validator(mode="after")
-    def _in_order(self) -> BootSettings:
+    def _check_order(self) -> BootSettings:
         """Refuse a typical boot that takes longer than nearly all do."""
         if self.p50_s > self.p95_s:
             raise ValueError(f"must have a p50_s of at most p95_s ({self.p95_s:g})")
@@ -68,52 +68,63 @@ class BootSettings(_MockSection):
 
 
 class TypeSettings(_MockSection):
-    """One machine type of the catalogue and its on-demand price in the cheapest region.
-
-    None: its spot and reserved prices are the cloud's usual parts of that, and it is in all zones and markets.
-    """
+    """One machine type of the catalog."""
 
     vcpus: Real = Field(gt=0, le=1e6)
     memory_mib: Whole = Field(gt=0, le=10**12)
     disk_gib: Real = Field(50.0, gt=0, le=1e9)
     usd_per_h: Real = Field(gt=0, le=1e9)
+    """On-demand price in the cheapest region."""
     labels: dict[Name, Name] = Field(default_factory=dict)
     spot_price_factor: Real | None = Field(None, gt=0, le=1)
+    """Usual spot price as a share of on-demand; None: that of the cloud."""
     reserved_price_factor: Real | None = Field(None, gt=0, le=1)
+    """Reserved price as a share of on-demand; None: that of the cloud."""
     zones: tuple[str, ...] | None = None
+    """Zones that sell it; None: all."""
     markets: Markets | None = None
+    """Markets that sell it; None: all."""
 
 
 class SpotSettings(_MockSection):
-    """Spot prices (a share of on-demand that wanders every ``step_s``) and preemptions (``notice_s`` ahead).
-
-    ``preemptions_per_h`` strike single machines. ``shortages_per_h`` strike all of a type in a zone, so often while
-    there is plenty of it, for ``shortage_h`` on average: it is taken back and cannot be had meanwhile.
-    """
+    """Spot prices and preemptions."""
 
     price_factor: Real = Field(0.35, gt=0, le=1)
+    """Usual spot price as a share of on-demand."""
     volatility: Real = Field(0.15, ge=0, le=1)
+    """Standard deviation of the log price."""
     step_s: Real = Field(300.0, ge=0.001, le=YEAR_S)
-    preemptions_per_h: Real = Field(0.0, ge=0, le=MOST_PER_H)
-    shortages_per_h: Real = Field(0.0, ge=0, le=MOST_PER_H)
+    """Interval between price changes."""
+    preemptions_per_h: Real = Field(0.0, ge=0, le=MAX_PER_H)
+    """Preemptions of single machines per hour."""
+    shortages_per_h: Real = Field(0.0, ge=0, le=MAX_PER_H)
+    """Shortages of a type in a zone per hour of plenty: all its spot machines are preempted, none can be launched."""
     shortage_h: Real = Field(0.35, ge=1e-6, le=8760)
+    """Mean duration of a shortage."""
     notice_s: Real = Field(120.0, ge=0, le=YEAR_S)
+    """Time from the notice to the preemption."""
 
 
 class QualitySettings(_MockSection):
-    """Spread of the machines' speed around 1 (lognormal standard deviation); units run so much faster or slower."""
+    """How fast machines run their units."""
 
     spread: Real = Field(0.0, ge=0, le=1)
+    """Lognormal standard deviation of the machines' speed around 1."""
 
 
 class QuotaSettings(_MockSection):
-    """At most so many vCPUs at once; ``region`` and ``market`` None: in all together. ``told``: offers say what is left
-    of it, as those of one host do, and of clouds whose quotas can be read; else larger requests are only refused."""
+    """A limit on concurrent vCPUs."""
 
     vcpus: Real = Field(ge=0)
     region: str | None = None
+    """Region that it limits; None: all together."""
     market: Market | None = None
+    """Market that it limits; None: all together."""
     told: bool = False
+    """Whether offers state the remainder, as clouds with readable quotas do.
+
+    Otherwise launches above it are only refused.
+    """
 
     def holds(self, region: str, market: Market) -> bool:
         """Return whether machines of a region and market count."""
@@ -121,21 +132,22 @@ class QuotaSettings(_MockSection):
 
 
 class StockoutSettings(_MockSection):
-    """Random stockouts: in each ``period_s`` each offer is out with probability ``rate``."""
+    """Random stockouts: in each ``period_s`` an offer is out of stock with probability ``rate``."""
 
     rate: Real = Field(0.0, ge=0, le=1)
     period_s: Real = Field(600.0, ge=0.001, le=YEAR_S)
 
 
 class ThrottleSettings(_MockSection):
-    """A token bucket over all calls; None: no limit."""
+    """A token bucket over all calls."""
 
     calls_per_s: Real | None = Field(None, ge=0.001, le=1e9)
+    """Refill rate; None: no limit."""
     burst: Whole = Field(20, ge=1, le=10**9)
 
 
 def _default_types() -> dict[str, TypeSettings]:
-    """General (m), compute (c) and memory (r) machines, priced like the big clouds' in 2025, to two digits."""
+    """Return general (m), compute (c) and memory (r) types, priced like those of large clouds in 2025."""
     rows = {
         "m.small": (1, 2048, 0.025),
         "m.medium": (2, 8192, 0.096),
@@ -155,71 +167,76 @@ def _default_types() -> dict[str, TypeSettings]:
 
 
 class MockSettings(_MockSection):
-    """All settings of the mock cloud.
-
-    ``labels`` are those of all its machines, beside those of each type. ``zones`` maps a zone to its region and
-    price factor by name: ``east-1a`` is in ``east-1``, if ``regions`` does not say another. ``reserved`` holds how
-    many machines of a type are reserved per zone, or in one (``ZONE/TYPE``; absent types: ``reserved_default``).
-    ``list_lag_s`` is how long a new machine may be missing from listings. A machine without a lease renewal for
-    ``lease_s`` ends itself (None: at its expiry only). ``chances`` gives a fault's probability per call, ``script``
-    faults at set times. With ``state_file`` (or ``persist``: ``cloud.journal`` in the provider's
-    state directory) the cloud outlives this process and is shared with others.
-    """
+    """All settings of the mock cloud."""
 
     seed: Whole = Field(0, ge=0)
     labels: dict[Name, Name] = Field(default_factory=dict)
+    """Labels of all machines; types add their own."""
     types: dict[Name, TypeSettings] = Field(default_factory=_default_types, min_length=1)
     zones: Names = Field(("east-1a", "east-1b", "west-1a"), min_length=1)
+    """Zone names. A zone's region is its name without the last letter, unless ``regions`` maps it."""
     regions: dict[Name, Name] = Field(default_factory=dict)
+    """Regions by zone, for zones that are not named after their region."""
     region_price_factors: dict[Name, Annotated[Real, Field(gt=0, le=1e6)]] = Field(
         default_factory=lambda: {"west-1": 1.1}
     )
+    """Price factors by region; 1 if absent."""
     markets: Markets = Field((Market.RESERVED, Market.ON_DEMAND, Market.SPOT), min_length=1)
     reserved: dict[Name, Annotated[Whole, Field(ge=0, le=MOST_RESERVED)]] = Field(default_factory=dict)
+    """Reserved machines by type (in each zone) or by ``ZONE/TYPE``."""
     reserved_default: Whole = Field(2, ge=0, le=MOST_RESERVED)
+    """Reserved machines of types that ``reserved`` does not name."""
     reserved_price_factor: Real = Field(0.6, gt=0, le=1)
     billing_minimum_s: Real = Field(60.0, ge=0, le=YEAR_S)
     boot: BootSettings = BootSettings()
     stop_s: Real = Field(3.0, ge=0, le=YEAR_S)
+    """How long a termination takes."""
     spot: SpotSettings = SpotSettings()
     quality: QualitySettings = QualitySettings()
-    deaths_per_h: Real = Field(0.0, ge=0, le=MOST_PER_H)
+    deaths_per_h: Real = Field(0.0, ge=0, le=MAX_PER_H)
+    """Failures per machine and hour."""
     quotas: tuple[QuotaSettings, ...] = ()
     stockouts: StockoutSettings = StockoutSettings()
     throttle: ThrottleSettings = ThrottleSettings()
     list_lag_s: Real = Field(0.0, ge=0, le=YEAR_S)
+    """How long a new machine may be missing from listings."""
     lease_s: Real | None = Field(None, gt=0, le=YEAR_S)
+    """A machine terminates itself this long after its last lease renewal; None: at its expiry only."""
     keep_terminated_s: Real = Field(3600.0, ge=0, le=YEAR_S)
+    """How long listings contain ended machines."""
     chances: dict[FaultKind, Annotated[Real, Field(ge=0, le=1)]] = Field(default_factory=dict)
+    """Probability per call by kind of fault."""
     script: tuple[Fault, ...] = ()
+    """Faults at fixed times."""
     persist: bool = False
+    """Keep the cloud in ``cloud.journal`` in the provider's state directory."""
     state_file: str | None = None
+    """Keep the cloud in this file, which outlives the process and may be shared with others."""
 
     def region_of(self, zone: str) -> str:
-        """Return the region a zone is in: as set, or its name without the last letter."""
+        """Return the region of a zone: as set, or its name without the last letter."""
         return self.regions.get(zone, zone[:-1])
 
 
 def parse_settings(provider: str, settings: Mapping[str, object]) -> MockSettings:
     """Check settings.
 
-    Raises:
-        ConfigError: names the key and, for an unknown one (or an unknown zone, type, region), the nearest right one.
+    Raises ConfigError: names the key and, for an unknown name, the nearest known one.
     """
     try:
         found = MockSettings.model_validate(dict(settings))
     except ValidationError as error:
-        raise _in_one_sentence(provider, error) from error
-    for key, what, name, known in _names(found):
+        raise _first_error(provider, error) from error
+    for key, what, name, known in _references(found):
         if name is not None and name not in known:
             raise ConfigError(
-                f"there is no {what} {name}; {_nearest(name, known)}", where=f"providers.{provider}.settings.{key}"
+                f"unknown {what} {name}; {_nearest(name, known)}", where=f"providers.{provider}.settings.{key}"
             )
     return found
 
 
-def _names(given: MockSettings) -> Iterator[tuple[str, str, str | None, Collection[str]]]:
-    """Yield where a zone, type, region or market is named (None: any), which kind of these, its name, and all such."""
+def _references(given: MockSettings) -> Iterator[tuple[str, str, str | None, Collection[str]]]:
+    """Yield every reference to a zone, type, region or market: key, kind, name (None: any), known names."""
     zones, types, regions = given.zones, given.types, {given.region_of(zone) for zone in given.zones}
     for key in given.reserved:
         zone, _, name = key.rpartition("/")
@@ -235,18 +252,18 @@ def _names(given: MockSettings) -> Iterator[tuple[str, str, str | None, Collecti
         yield f"script.{at}.market", "market", fault.market, [market.value for market in Market]
 
 
-def _in_one_sentence(provider: str, error: ValidationError) -> ConfigError:
+def _first_error(provider: str, error: ValidationError) -> ConfigError:
     errors = error.errors()
     unknown = [each for each in errors if each["type"] in ("extra_forbidden", "unexpected_keyword_argument")]
     first = (unknown or errors)[0]
     where = f"providers.{provider}.settings." + ".".join(str(part) for part in first["loc"])
     if first["type"] == "too_short":
-        return ConfigError("is empty; name at least one", where=where)
+        return ConfigError("must not be empty", where=where)
     if not unknown:
         message = first["msg"].removeprefix("Value error, ")
         return ConfigError(f"{message[:1].lower()}{message[1:]}, not {first['input']!r}", where=where)
     key = str(first["loc"][-1])
-    return ConfigError(f"there is no setting {key}; {_nearest(key, _known_keys(first['loc'][:-1]))}", where=where)
+    return ConfigError(f"unknown setting {key}; {_nearest(key, _known_keys(first['loc'][:-1]))}", where=where)
 
 
 def _nearest(name: str, known: Collection[str]) -> str:
@@ -255,7 +272,6 @@ def _nearest(name: str, known: Collection[str]) -> str:
 
 
 def _known_keys(path: tuple[Any, ...]) -> list[str]:
-    """The keys of the section at a path of the settings."""
     sections: dict[str, list[str]] = {
         "boot": list(BootSettings.model_fields),
         "spot": list(SpotSettings.model_fields),

@@ -68,7 +68,7 @@ def test_refreshed_prices_take_precedence(files: Shell) -> None:
         ("at,load\n0,1\n5,1_0\n", "bad.csv:3: load is '1_0'; it must be a number"),
         ("at,load\n0,1\n5\n", "bad.csv:3: load is nothing; it must be a number"),
         ('at,load\n0,1\n5,"' + 200_000 * "1" + "\n", "bad.csv:3: field larger than field limit"),
-        ("at,load\n0,1\n", "two moments"),
+        ("at,load\n0,1\n", "at least two times"),
         ("at,load\n0,1\n1.7e12,2\n", "bad.csv:3: at is 1.7e+12, after the year 2200; it must be in seconds"),
         ("at,load\n0,1\n5,1e300\n", "bad.csv:3: load is 1e+300; it must be from 0 to 100000"),
         ("at,load\n0,-1\n5,1\n", "bad.csv:2: load is -1; it must be from 0 to 100000"),

@@ -133,7 +133,7 @@ def test_scenario_by_name_is_shown_as_a_table(shell_with_files: Shell) -> None:
         (["jobs.csv", "--reserved", "many"], "--reserved 'many': must be TYPE=COUNT"),
         (
             ["jobs.csv", "--reserved", "m.twoo=1", "--cloud", "cloud.yaml"],
-            "hcloud: --reserved 'm.twoo=1': there is no type m.twoo; did you mean m.two?",
+            "hcloud: --reserved 'm.twoo=1': unknown type m.twoo; did you mean m.two?",
         ),
         (["jobs.csv", "--share", "7"], "invalid value for '--share': 7.0 is not in the range"),
         (["static", "--share", "nan"], "invalid value for '--share': nan is not a finite number"),

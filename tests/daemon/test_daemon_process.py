@@ -98,7 +98,7 @@ def test_locked_database_is_told_and_waited_for(home: Home) -> None:
     ("key", "wrong", "sentence"),
     [
         ("type: mock", "type: mokc", "there is no provider type 'mokc'; did you mean 'mock'?"),
-        ("settings: {", "settings: {zoens: [a], ", "there is no setting zoens; did you mean zones?"),
+        ("settings: {", "settings: {zoens: [a], ", "unknown setting zoens; did you mean zones?"),
         ("policy: policies/default.yaml", "policy: policies/defualt.yaml", ": policy: there is no "),
         ("state_dir: ", "state_dir: /proc/nothing #", ": state_dir: /proc/nothing cannot be created: "),
         ("runner: fake", "runner: faek", "did you mean 'fake'?"),

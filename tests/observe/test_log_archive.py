@@ -5,7 +5,7 @@ from typing import cast
 
 import pytest
 
-from hcloud.api.unit_logs import LogQuestion, read_archived
+from hcloud.api.unit_logs import LogQuery, read_archive
 from hcloud.engine.output import OutputFile, read_output
 from hcloud.observe.log_archive import CHUNK_BYTES, CHUNKS_PER_CYCLE, LogArchive
 from hcloud.provider import LogChunk, Runner, Stream
@@ -63,8 +63,8 @@ def test_who_follows_such_output_reads_on_where_it_was(tmp_path: Path, machine: 
     _archive(tmp_path / "logs", machine)
     path, offset, seen = tmp_path / "logs" / f"{UNIT}.stdout", 0, b""
     while True:
-        question = LogQuestion(job_id="job-1", stream="stdout", offset=offset, limit=CHUNK_BYTES)
-        kept, live = read_archived(path, question), machine.logs(UNIT, "inst-1", "stdout", offset, CHUNK_BYTES)
+        question = LogQuery(job_id="job-1", stream="stdout", offset=offset, limit=CHUNK_BYTES)
+        kept, live = read_archive(path, question), machine.logs(UNIT, "inst-1", "stdout", offset, CHUNK_BYTES)
         assert kept is not None
         assert kept.next_offset == live.next_offset or len(kept.content) == CHUNK_BYTES
         seen, offset = seen + kept.content, kept.next_offset
@@ -82,8 +82,8 @@ def test_a_program_that_copies_the_line_of_a_gap_loses_nothing_of_its_own(tmp_pa
     archived = _archive(tmp_path / "logs", machine)
     assert archived.startswith(line)
     assert [int(each) for each in archived.splitlines()[1:]] == list(range(5 * CHUNK_BYTES // 1024))
-    question = LogQuestion(job_id="job-1", stream="stdout", offset=len(line), limit=1024)
-    told = read_archived(tmp_path / "logs" / f"{UNIT}.stdout", question)
+    question = LogQuery(job_id="job-1", stream="stdout", offset=len(line), limit=1024)
+    told = read_archive(tmp_path / "logs" / f"{UNIT}.stdout", question)
     assert told is not None and (told.content, told.next_offset) == (b"%-1023d\n" % 0, len(line) + 1024)
 
 

@@ -126,7 +126,7 @@ def test_cpu_time_is_taken_where_nothing_better_is_to_be_had_and_that_is_said(
         rate = ours.rate(0.5)
         assert rate.measure is Measure.CPU
         assert 0 < rate.value < 0.9
-        assert any("another core" in note for note in ours.notes)
+        assert any("other cores" in note for note in ours.notes)
 
 
 def test_output_is_counted_whether_streamed_or_filed(workdir: Path) -> None:

@@ -23,8 +23,8 @@ class ForgetsTokens(MockProvider):
 class TakesOwnerless(MockProvider):
     """Launches without an owner tag."""
 
-    def _judge(self, request: LaunchRequest) -> None:
-        super()._judge(replace(request, owner=request.owner or "nobody"))
+    def _check_launch(self, request: LaunchRequest) -> None:
+        super()._check_launch(replace(request, owner=request.owner or "nobody"))
 
 
 class IgnoresExpiry(MockProvider):
@@ -49,7 +49,7 @@ class ShowsAllOwners(MockProvider):
 
     def instances(self, owner: str) -> Listing:
         listing = super().instances(owner)
-        return replace(listing, instances=listing.instances + self._tell_all("somebody-else"))
+        return replace(listing, instances=listing.instances + self._list_owner("somebody-else"))
 
 
 class HidesMissingZones(MockProvider):
@@ -69,7 +69,7 @@ class UnderstatesLag(MockProvider):
 class IgnoresQuotas(MockProvider):
     """Launches beyond the quota."""
 
-    def _judge_quotas(self, offer: Offer) -> None:
+    def _check_quotas(self, offer: Offer) -> None:
         pass
 
 

@@ -14,7 +14,7 @@ from hcloud.core.clock import SystemClock
 from hcloud.core.model import Market, Offer
 from hcloud.provider import CloudInstance, Provider, WorkerBootstrap
 from providers.local import LocalProvider
-from providers.local.slices import SliceDirectory, marked
+from providers.local.slices import SliceDirectory, processes_of
 from tests.contract.benches import RealTime
 from tests.contract.provider_contract import ProviderAbility, ProviderBench
 from tests.waiting import wait_until
@@ -172,6 +172,6 @@ class LocalBench(RealTime, ProviderBench):
         left = list((self.state_dir / "instances").glob("local-*"))
         for path in left:
             wait_until(lambda path=path: SliceDirectory(path).power_off(reason="test over", at=0.0), 60)  # type: ignore[misc]
-        assert [path.name for path in left if marked(path)] == []
+        assert [path.name for path in left if processes_of(path)] == []
         assert [str(path) for path in Path("/sys/fs/cgroup").glob(f"*/hcloud-test-{os.getpid()}/*")] == []
         shutil.rmtree(self.state_dir, ignore_errors=True)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from providers.local.cgroups import CgroupRoom, SliceLimits, find_cgroups, remove_cgroup
+from providers.local.cgroups import CgroupSetup, SliceLimits, find_cgroups, remove_cgroup
 
 LIMITS = SliceLimits(vcpus=1.5, memory_mib=512, pids=100, cpus=(0, 2))
 
@@ -16,7 +16,7 @@ def version_2(root: Path, controllers: str) -> Path:
     return root
 
 
-def find(tmp_path: Path, mounts: list[str], own: str = "0::/") -> CgroupRoom:
+def find(tmp_path: Path, mounts: list[str], own: str = "0::/") -> CgroupSetup:
     """What is found with these lines in the kernel's two files."""
     (tmp_path / "mounts").write_text("\n".join(mounts) + "\n")
     (tmp_path / "own").write_text(own + "\n")
@@ -58,7 +58,7 @@ def test_version_1_is_used_where_version_2_lacks_controllers(tmp_path: Path) -> 
 
 
 def test_version_1_values_are_the_kernels(tmp_path: Path) -> None:
-    room = CgroupRoom(
+    room = CgroupSetup(
         version=1, parents={name: tmp_path / name / "hcloud" for name in ("cpu", "cpuset", "memory", "pids")}
     )
     files = {
@@ -100,7 +100,7 @@ def test_host_without_usable_groups_is_told_why(tmp_path: Path, mounts: list[str
     version_2(tmp_path / "unified", "memory")
     room = find(tmp_path, [line.format(tmp_path) for line in mounts])
     assert room.version == 0
-    assert said in room.why_not
+    assert said in room.unavailable_reason
     room.create("local-1", LIMITS)
     assert room.groups("local-1").paths == {}
 

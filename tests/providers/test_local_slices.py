@@ -131,7 +131,7 @@ def test_slice_cannot_take_more_memory_than_it_has(bench: LocalBench, cgroups: b
             wait_until((home / "had").exists, 60)
         else:
             log = home.parent / "supervisor.log"
-            wait_until(lambda log=log: "the worker ended with" in log.read_text(), 60)  # type: ignore[misc]
+            wait_until(lambda log=log: "the worker exited with" in log.read_text(), 60)  # type: ignore[misc]
             assert (home / "tried").exists()
             assert not (home / "had").exists()
 
@@ -291,8 +291,8 @@ def test_slices_get_ports_and_user_ranges_of_their_own(bench: LocalBench) -> Non
         ({"types": {"x": {"vcpus": 1, "memory_mib": 64, "dsk_gib": 1}}}, "did you mean 'disk_gib'"),
         ({"types": {"x": {"vcpus": 0, "memory_mib": 64}}}, "vcpus must be a number above 0"),
         ({"types": {}}, "types must map names"),
-        ({"markets": ["reserved"]}, "markets must be a list out of"),
-        ({"reserved": {"local.huge": 1}}, "reserved names 'local.huge'"),
+        ({"markets": ["reserved"]}, "markets must be a list of"),
+        ({"reserved": {"local.huge": 1}}, "reserved names the unknown type 'local.huge'"),
         ({"oversubscription": -1}, "oversubscription must be a number above 0"),
         ({"worker_command": "python"}, "worker_command must be a list"),
     ],
@@ -307,7 +307,7 @@ def test_bad_setting_is_said_in_one_sentence(bench: LocalBench, settings: dict[s
 def test_state_directory_that_cannot_be_made_is_a_config_error(bench: LocalBench, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     bench.state_dir, kept = tmp_path / "file" / "below", bench.state_dir
-    with pytest.raises(ConfigError, match="cannot make"):
+    with pytest.raises(ConfigError, match="cannot create"):
         bench.build({})
     bench.state_dir = kept
 
@@ -315,7 +315,7 @@ def test_state_directory_that_cannot_be_made_is_a_config_error(bench: LocalBench
 def test_facts_name_isolation_and_what_is_missing(bench: LocalBench) -> None:
     facts = bench.provider.facts()
     assert {"host", "user", "cgroups", "pinning", "sandbox", "missing"} <= set(facts)
-    assert bench.build({"cgroups": False}).facts()["cgroups"].startswith("none (off by setting)")
+    assert bench.build({"cgroups": False}).facts()["cgroups"].startswith("none (disabled by setting)")
 
 
 # ----------------------------------------------------------------------------------------------------- kill -9 anywhere
@@ -377,7 +377,7 @@ def test_killing_everywhere_finds_a_launch_that_forgets_its_token(
     def forgetful(provider: LocalProvider, owner: str, token: str) -> SliceDirectory:
         return SliceDirectory(bench.state_dir / "instances" / f"local-{token}-{os.getpid()}")
 
-    monkeypatch.setattr(LocalProvider, "_directory", forgetful)
+    monkeypatch.setattr(LocalProvider, "_directory_of", forgetful)
     bench.provider = bench.build({"cgroups": False})
     with pytest.raises(AssertionError):
         _kill_everywhere(bench, 1)
@@ -389,4 +389,4 @@ def _assert_one_runs(bench: LocalBench, machine: CloudInstance, before: list[Clo
     running = [each for each in bench.listed() if each.state is not CloudState.TERMINATED]
     assert [(each.provider_id, each.state) for each in running] == [(machine.provider_id, CloudState.RUNNING)]
     log = (bench.directory(machine.provider_id).path / "supervisor.log").read_text()
-    assert "the worker ended" not in log
+    assert "the worker exited" not in log

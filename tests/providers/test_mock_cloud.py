@@ -21,7 +21,7 @@ from hcloud.core.errors import (
 from hcloud.core.model import Market
 from hcloud.provider import CloudState
 from providers.mock import Fault, FaultKind, MachineRecord, MockProvider
-from providers.mock.shortages import Shortages
+from providers.mock.spot_shortages import SpotShortages
 from tests.providers.clouds import AT_ONCE, OWNER, cloud_on, offer_of, request_for
 
 
@@ -81,23 +81,23 @@ def test_machines_die_at_the_stated_rate(clock: ManualClock) -> None:
 
 
 def test_spot_machines_of_a_type_are_short_as_often_and_as_long_as_stated() -> None:
-    shortages, day_s = Shortages(3, 0.5, 2.0), 86_400.0
+    shortages, day_s = SpotShortages(3, 0.5, 2.0), 86_400.0
     times = [60.0 * n for n in range(200 * 1440)]
-    short = [shortages.short("east-1a", "m.medium", at) for at in times]
+    short = [shortages.is_short("east-1a", "m.medium", at) for at in times]
     assert sum(short) / len(short) == pytest.approx(0.5, abs=0.04)  # two hours of plenty, two of none
     begun = sum(b and not a for a, b in itertools.pairwise(short))
     assert begun / (short.count(False) / 60) == pytest.approx(0.5, rel=0.1)
     at = shortages.next_at("east-1a", "m.medium", 5 * day_s)
-    assert at >= 5 * day_s and shortages.short("east-1a", "m.medium", at)
+    assert at >= 5 * day_s and shortages.is_short("east-1a", "m.medium", at)
     assert at != shortages.next_at("east-1a", "m.large", 5 * day_s)
-    assert Shortages(3, 0.0, 2.0).next_at("east-1a", "m.medium", 0.0) == math.inf
+    assert SpotShortages(3, 0.0, 2.0).next_at("east-1a", "m.medium", 0.0) == math.inf
 
 
 def test_a_shortage_takes_all_spot_machines_of_a_type_and_lets_none_be_launched(clock: ManualClock) -> None:
     cloud = cloud_on(clock, spot={"shortages_per_h": 1.0, "shortage_h": 1.0, "notice_s": 30}, **AT_ONCE)
     spot = offer_of(cloud, market=Market.SPOT)
-    shortages = Shortages(0, 1.0, 1.0)
-    while shortages.short("east-1a", "m.medium", clock.now() + 30) or shortages.short(
+    shortages = SpotShortages(0, 1.0, 1.0)
+    while shortages.is_short("east-1a", "m.medium", clock.now() + 30) or shortages.is_short(
         "east-1a", "m.medium", clock.now()
     ):
         clock.advance(60)
@@ -276,7 +276,7 @@ def test_spot_machine_gets_notice_then_is_taken_back(clock: ManualClock) -> None
                 noticed[each.provider_id] = each.preempt_at
     records = {each.instance_id: each for each in cloud.machines(clock.now())}
     assert records.pop("inst-99").detail == ""
-    assert {each.detail for each in records.values()} == {"taken back by the provider"}
+    assert {each.detail for each in records.values()} == {"preempted by the provider"}
     assert {each.provider_id: each.terminated_at for each in records.values() if each.provider_id in noticed} == noticed
     assert len(noticed) > 20
 
@@ -379,7 +379,7 @@ def test_a_machine_ends_itself_when_its_lease_is_not_renewed(clock: ManualClock)
     assert cloud.set_expiry({"inst-1": expires_at}) == {"inst-1"}
     clock.advance(20)
     assert set(cloud.running(clock.now())) == {"inst-1"}
-    assert cloud.machines(clock.now())[1].detail == "ended itself, since its lease was not renewed"
+    assert cloud.machines(clock.now())[1].detail == "ended itself: its lease was not renewed"
     clock.advance(30)
     assert cloud.running(clock.now()) == {}
 
@@ -445,27 +445,27 @@ def test_token_used_for_another_machine_is_rejected(clock: ManualClock) -> None:
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"quota": []}, "providers.mock.settings.quota: there is no setting quota; did you mean quotas?"),
-        ({"boot": {"p50": 1}}, "providers.mock.settings.boot.p50: there is no setting p50; did you mean p50_s?"),
-        ({"types": {"x": {"vcpu": 1}}}, "there is no setting vcpu; did you mean vcpus?"),
-        ({"script": [{"kind": "die", "delay": 1}]}, "there is no setting delay; did you mean delay_s?"),
+        ({"quota": []}, "providers.mock.settings.quota: unknown setting quota; did you mean quotas?"),
+        ({"boot": {"p50": 1}}, "providers.mock.settings.boot.p50: unknown setting p50; did you mean p50_s?"),
+        ({"types": {"x": {"vcpu": 1}}}, "unknown setting vcpu; did you mean vcpus?"),
+        ({"script": [{"kind": "die", "delay": 1}]}, "unknown setting delay; did you mean delay_s?"),
         (
             {"boot": {"p50_s": -1}},
             "settings.boot.p50_s: input should be greater than or equal to 0, not -1",
         ),
         ({"seed": "x"}, "providers.mock.settings.seed: must be a number, not 'x'"),
         ({"chances": {"explode": 0.1}}, "input should be 'throttle'"),
-        ({"reserved": {"m.smal": 1}}, "providers.mock.settings.reserved.m.smal: there is no type m.smal; did you mean"),
-        ({"reserved": {"x/m.small": 1}}, "reserved.x/m.small: there is no zone x; known are east-1a, east-1b, west-1a"),
-        ({"regions": {"east-1c": "x"}}, "providers.mock.settings.regions: there is no zone east-1c; did you mean"),
+        ({"reserved": {"m.smal": 1}}, "providers.mock.settings.reserved.m.smal: unknown type m.smal; did you mean"),
+        ({"reserved": {"x/m.small": 1}}, "reserved.x/m.small: unknown zone x; known are east-1a, east-1b, west-1a"),
+        ({"regions": {"east-1c": "x"}}, "providers.mock.settings.regions: unknown zone east-1c; did you mean"),
         (
             {"quotas": [{"vcpus": 3, "region": "mars"}]},
-            "quotas.0.region: there is no region mars; known are east-1, we",
+            "quotas.0.region: unknown region mars; known are east-1, we",
         ),
-        ({"types": {"a": {"vcpus": 1, "memory_mib": 9, "usd_per_h": 1, "zones": ["b"]}}}, "types.a.zones: there is no"),
-        ({"script": [{"kind": "run_out", "zone": "west-1b"}]}, "script.0.zone: there is no zone west-1b; did you mean"),
-        ({"script": [{"kind": "run_out", "instance_type": "huge"}]}, "script.0.instance_type: there is no type huge"),
-        ({"script": [{"kind": "run_out", "market": "spott"}]}, "no market spott; did you mean spot?"),
+        ({"types": {"a": {"vcpus": 1, "memory_mib": 9, "usd_per_h": 1, "zones": ["b"]}}}, "types.a.zones: unknown"),
+        ({"script": [{"kind": "run_out", "zone": "west-1b"}]}, "script.0.zone: unknown zone west-1b; did you mean"),
+        ({"script": [{"kind": "run_out", "instance_type": "huge"}]}, "script.0.instance_type: unknown type huge"),
+        ({"script": [{"kind": "run_out", "market": "spott"}]}, "unknown market spott; did you mean spot?"),
         ({"zones": []}, "providers.mock.settings.zones"),
     ],
 )

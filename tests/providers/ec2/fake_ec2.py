@@ -150,7 +150,7 @@ class FakeEc2:
             self.list_lag_s = 0.0
             self.spot_shares: dict[str, float] = {}
             self.reserved: list[dict[str, Any]] = []
-            self.rooms: list[dict[str, Any]] = []
+            self.capacity: list[dict[str, Any]] = []
             self._crowd = 0
             self.savings_plans: list[dict[str, Any]] = []
             self.savings_rates: dict[str, dict[str, float]] = {}
@@ -455,7 +455,7 @@ class FakeEc2:
         return _xml("DescribeReservedInstances", {"reservedInstancesSet": self.reserved})
 
     def _capacity_reservations(self, query: Mapping[str, str]) -> Reply:
-        return _xml("DescribeCapacityReservations", {"capacityReservationSet": self.rooms})
+        return _xml("DescribeCapacityReservations", {"capacityReservationSet": self.capacity})
 
 
 def _groups() -> Iterable[Any]:

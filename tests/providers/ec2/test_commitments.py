@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from hcloud.core.errors import InsufficientCapacity, QuotaExceeded
 from hcloud.core.model import Market
+from providers.ec2.account_usage import QUOTAS, quota_of
 from providers.ec2.reservations import Coverage, Reservations, ReservedInstances, pool_of
-from providers.ec2.running import QUOTAS, quota_of
-from providers.ec2.savings import SavingsLeft, SavingsPlan
+from providers.ec2.savings_plans import PlanBalances, SavingsPlan
 from tests.providers.ec2.ec2_bench import Ec2Bench
 from tests.providers.ec2.fake_ec2 import REGION
 from tests.providers.ec2.test_offers import offered, reserved
@@ -196,7 +196,7 @@ def test_narrow_plans_are_charged_before_wide_ones_and_where_they_save_most() ->
     narrow = SavingsPlan(id="n", usd_per_h=0.06, narrow=True, rates={"m5.large": 0.06})
     wide = SavingsPlan(id="w", usd_per_h=0.10, narrow=False, rates={"m5.large": 0.07, "c5.large": 0.04})
     running = Counter({"m5.large": 1, "c5.large": 1})
-    left = SavingsLeft([wide, narrow], running, {"m5.large": 0.1, "c5.large": 0.1})
+    left = PlanBalances([wide, narrow], running, {"m5.large": 0.1, "c5.large": 0.1})
     assert left.left == pytest.approx({"n": 0.0, "w": 0.06})
     covered = left.covers("c5.large")
     assert covered is not None and (covered.usd_per_h, covered.count) == (0.04, 1)

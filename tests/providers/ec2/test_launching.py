@@ -18,7 +18,7 @@ from hcloud.core.model import Market, Offer
 from hcloud.provider import CloudState
 from providers.ec2 import factory
 from providers.ec2.clients import Clients
-from providers.ec2.credential import Credential
+from providers.ec2.worker_credential import WorkerCredential
 from tests.providers.ec2.ec2_bench import Ec2Bench, settings_for
 from tests.providers.ec2.fake_ec2 import REGION, FakeEc2, orders_in
 from tests.waiting import wait_until
@@ -92,7 +92,7 @@ def test_key_is_published_once_not_with_every_launch(bench: Ec2Bench) -> None:
 def test_launch_waits_while_there_is_no_key_for_workers(bench: Ec2Bench) -> None:
     assert bench.bootstrap is not None
     request = bench.order(bootstrap=replace(bench.bootstrap, tls_dir=str(bench.home / "nothing")))
-    with pytest.raises(ProviderUnavailable, match="no key for workers"):
+    with pytest.raises(ProviderUnavailable, match="cannot read the workers' TLS key"):
         bench.provider.launch(request)
     assert run_calls(bench.fake) == []
 
@@ -154,7 +154,7 @@ def test_neither_keys_nor_signatures_are_ever_logged(bench: Ec2Bench, caplog: py
 def test_command_that_machines_run_prints_the_key(bench: Ec2Bench) -> None:
     bench.provider.launch(bench.order())
     settings = bench.provider.settings
-    command = Credential(bench.provider.clients, settings, "ec2").command(bench.owner)
+    command = WorkerCredential(bench.provider.clients, settings, "ec2").command(bench.owner)
     words = shlex.split(command)
     assert words[0] == "/opt/hcloud/bin/python"
     done = subprocess.run(
@@ -204,7 +204,7 @@ def test_token_of_a_machine_long_gone_launches_nothing(bench: Ec2Bench) -> None:
     bench.provider.terminate([machine.provider_id])
     bench.let_pass(2 * 3600)
     assert bench.listed() == ()
-    with pytest.raises(LaunchRejected, match="listed no more"):
+    with pytest.raises(LaunchRejected, match="no longer listed"):
         bench.provider.launch(request)
     assert bench.listed() == ()
 
@@ -234,7 +234,7 @@ def test_stopped_machine_is_told_as_one_that_still_costs_money(bench: Ec2Bench) 
     next(each for each in bench.fake.machines() if each.id == machine.provider_id).stop()
     [found] = bench.listed()
     assert found.state is CloudState.RUNNING
-    assert found.detail.startswith("stopped, but not ended")
+    assert found.detail.startswith("stopped, not terminated")
 
 
 def test_machine_taken_back_unheard_is_told_as_taken_back(bench: Ec2Bench) -> None:

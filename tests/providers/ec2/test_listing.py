@@ -4,7 +4,7 @@ import pytest
 from botocore.loaders import Loader
 
 from hcloud.core.model import Market
-from providers.ec2.running import read_running
+from providers.ec2.account_usage import read_running
 from tests.providers.ec2.ec2_bench import Ec2Bench
 
 
@@ -15,8 +15,8 @@ def test_a_listing_without_its_bulk_says_the_same(bench: Ec2Bench, monkeypatch: 
     bench.fake.kill(ids[1])
     slim = bench.build({}).instances(bench.owner).instances
     running = read_running(bench.provider.clients)
-    monkeypatch.setattr("providers.ec2.clients.drop_bulk", lambda **_: None)
-    monkeypatch.setattr("providers.ec2.clients._descriptions", Loader)
+    monkeypatch.setattr("providers.ec2.clients.drop_unread_fields", lambda **_: None)
+    monkeypatch.setattr("providers.ec2.clients._service_models", Loader)
     whole = bench.build({})
     assert whole.instances(bench.owner).instances == slim
     assert {each.provider_id for each in slim} == set(ids)

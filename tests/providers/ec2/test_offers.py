@@ -40,7 +40,7 @@ def reserved(count: int, zone: str | None = None, **more: object) -> dict[str, o
     }
 
 
-def room(count: int) -> dict[str, object]:
+def capacity_reservation(count: int) -> dict[str, object]:
     """A capacity reservation."""
     return {
         "capacityReservationId": "cr-0123456789abcdef0",
@@ -171,7 +171,7 @@ def test_reserved_instances_of_another_kind_do_not_count(bench: Ec2Bench) -> Non
 
 
 def test_capacity_reservation_is_aimed_at(bench: Ec2Bench) -> None:
-    bench.fake.rooms = [room(1)]
+    bench.fake.capacity = [capacity_reservation(1)]
     offer = offered(bench)["b", "m5.large", "reserved"]
     assert (offer.available, offer.price_usd_per_h) == (1, USD_PER_H["m5.large"])
     bench.provider.launch(bench.order(offer))

@@ -116,7 +116,7 @@ def _tags_by_kind(sent: Mapping[str, str]) -> dict[str, dict[str, str]]:
 @pytest.fixture
 def busy(bench: Ec2Bench) -> Ec2Bench:
     """A provider that has made every call it can make."""
-    bench.fake.rooms = [
+    bench.fake.capacity = [
         {
             "capacityReservationId": "cr-0123456789abcdef0",
             "availabilityZone": f"{REGION}a",

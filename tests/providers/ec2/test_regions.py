@@ -12,7 +12,7 @@ from hcloud.core.errors import ConfigError, LaunchRejected, ProviderUnavailable
 from hcloud.core.model import Market
 from hcloud.provider import CloudState, Examinable
 from providers.ec2 import factory
-from providers.ec2.regions import Ec2Regions
+from providers.ec2.multi_region import Ec2Regions
 from providers.ec2.settings import parse_regions
 from tests.providers.ec2.ec2_bench import Ec2Bench
 from tests.providers.ec2.fake_ec2 import REGION
@@ -83,7 +83,7 @@ def test_region_that_does_not_answer_makes_the_listing_incomplete_and_keeps_its_
 def test_launch_elsewhere_is_refused(bench: Ec2Bench) -> None:
     provider = regional(bench)
     offer = replace(provider.offers()[0], region="ap-south-1")
-    with pytest.raises(LaunchRejected, match="it uses us-east-1, eu-west-1"):
+    with pytest.raises(LaunchRejected, match="its regions: us-east-1, eu-west-1"):
         provider.launch(bench.order(offer))
 
 
@@ -124,10 +124,10 @@ def test_settings_may_differ_by_region() -> None:
         ({"regions": {REGION: 3}}, "regions.us-east-1: must be settings"),
         (
             {"regions": {REGION: {"subnet": []}}},
-            "regions.us-east-1.subnet: there is no setting subnet; did you mean subnets",
+            "regions.us-east-1.subnet: unknown setting subnet; did you mean subnets",
         ),
         ({"regions": [REGION], "zones": ["eu-west-1a"]}, "settings.zones: eu-west-1a is in none of the regions"),
-        ({"regions": [REGION], "regoins": 1}, "settings.regoins: there is no setting regoins; did you mean regions"),
+        ({"regions": [REGION], "regoins": 1}, "settings.regoins: unknown setting regoins; did you mean regions"),
     ],
 )
 def test_what_is_wrong_is_said_with_its_place(changes: dict[str, object], complaint: str) -> None:

@@ -1,4 +1,4 @@
-"""A whole life on EC2, with troubles, leaves no secret behind: not in the database, logs, events or state directory."""
+"""A whole life on EC2, with errors, leaves no secret behind: not in the database, logs, events or state directory."""
 
 import logging
 from collections.abc import Iterator

@@ -53,10 +53,10 @@ OTHER_TROUBLES = (
 )
 
 
-@pytest.mark.parametrize("troubles", [LAUNCH_TROUBLES, OTHER_TROUBLES], ids=["of launches", "of reads and ends"])
-def test_troubles_cost_time_only(fake: FakeEc2, tmp_path: Path, troubles: tuple[tuple[str, str, int], ...]) -> None:
+@pytest.mark.parametrize("errors", [LAUNCH_TROUBLES, OTHER_TROUBLES], ids=["of launches", "of reads and ends"])
+def test_troubles_cost_time_only(fake: FakeEc2, tmp_path: Path, errors: tuple[tuple[str, str, int], ...]) -> None:
     scene = opened(fake, tmp_path)
-    for action, kind, times in troubles:
+    for action, kind, times in errors:
         fake.arm(action, kind, times)
     play(scene)
     assert violations(scene) == []

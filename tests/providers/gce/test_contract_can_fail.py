@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hcloud.core.errors import InsufficientCapacity
-from providers.gce import api, launch, machine, names, project
+from providers.gce import api, insert_request, instance_mapping, launch, names, project
 from tests.contract.provider_contract import ProviderAbility, ProviderContract
 from tests.providers.gce.bench import GceBench
 
@@ -28,7 +28,7 @@ def forget_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     def name(request: Any) -> str:
         return f"{request.owner}-{request.instance_id}-{uuid.uuid4().hex[:10]}"
 
-    for module in (names, launch, machine):
+    for module in (names, launch, insert_request):
         monkeypatch.setattr(module, "name_of", name)
     monkeypatch.setattr(launch, "request_id", lambda *_: str(uuid.uuid4()))
 
@@ -47,21 +47,21 @@ def use_one_request_id(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def set_no_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = machine._scheduling
+    plain = insert_request._scheduling
 
     def scheduling(request: Any, settings: Any) -> Any:
         made = plain(request, settings)
         made.termination_time = ""
         return made
 
-    monkeypatch.setattr(machine, "_scheduling", scheduling)
+    monkeypatch.setattr(insert_request, "_scheduling", scheduling)
 
 
 def list_any_owner(monkeypatch: pytest.MonkeyPatch) -> None:
-    def told(self: Any, found: Any, owner: str, now: float) -> Any:
-        return [machine.told(each, self._price_of, now) for _, each in found.items]
+    def list_all(self: Any, found: Any, owner: str, now: float) -> Any:
+        return [instance_mapping.to_cloud_instance(each, self._price_of, now) for _, each in found.items]
 
-    monkeypatch.setattr(project.ComputeProject, "_told", told)
+    monkeypatch.setattr(project.ComputeProject, "_owned_instances", list_all)
     listed = api.Api.instances
     monkeypatch.setattr(api.Api, "instances", lambda self, label, owner: listed(self, "hcloud-market", "on_demand"))
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hcloud.core.errors import ProviderUnavailable
-from providers.gce.machine import STATES
+from providers.gce.instance_mapping import STATES
 from tests.providers.gce.bench import GceBench
 from tests.providers.gce.compute import PROJECT, FakeCompute
 from tests.providers.gce.discovery import document, find

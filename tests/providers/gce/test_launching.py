@@ -242,7 +242,7 @@ def test_repeated_launch_asks_with_the_same_request_id_and_body(bench: GceBench)
 def test_slow_operation_is_of_unknown_outcome_and_its_machine_not_told_until_it_is_decided(bench: GceBench) -> None:
     bench.compute.operation_s = 300.0
     request = bench.request(offer=offer_in(bench))
-    with pytest.raises(OutcomeUnknown, match="still under way"):
+    with pytest.raises(OutcomeUnknown, match="still running"):
         bench.provider.launch(request)
     assert bench.listed() == ()
     bench.let_pass(300)
@@ -272,7 +272,7 @@ def test_machine_of_our_name_that_is_not_ours_is_left_alone(bench: GceBench) -> 
     bench.compute.machines[zone, name]["labels"] = {"team": "other"}
     bench.compute.operations.clear()
     bench.compute._by_request.clear()
-    with pytest.raises(LaunchRejected, match="is not ours"):
+    with pytest.raises(LaunchRejected, match="does not belong to HCloud"):
         bench.provider.launch(request)
 
 

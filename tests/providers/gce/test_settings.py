@@ -32,7 +32,7 @@ def _complaint(settings: dict[str, object]) -> str:
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"zone": ["us-central1-a"]}, "settings.zone: there is no setting zone; did you mean zones?"),
+        ({"zone": ["us-central1-a"]}, "settings.zone: unknown setting zone; did you mean zones?"),
         ({"zones": ["us-central1"]}, "zones.0: must be a zone such as us-central1-a, not 'us-central1'"),
         ({"zones": []}, "zones: must not be empty, not []"),
         ({"zones": "us-central1-a"}, "zones: must be a list, not 'us-central1-a'"),
@@ -42,11 +42,11 @@ def _complaint(settings: dict[str, object]) -> str:
         ({"longest_run_s": 1e9}, "longest_run_s: must be at most 1.0368e+07"),
         ({"endpoint": "http://example.org"}, "must be https except on this machine"),
         ({"endpoint": "compute.googleapis.com"}, "must be a scheme and a host"),
-        ({"credentials": "/no/such/key.json"}, "there is no file '/no/such/key.json'"),
+        ({"credentials": "/no/such/key.json"}, "'/no/such/key.json' does not exist"),
         ({"labels": {"Team": "x"}}, "must be lower-case letters, digits, - or _"),
         (
             {"worker": {"tls_secrets": "x"}},
-            "worker.tls_secrets: there is no setting tls_secrets; did you mean tls_secret",
+            "worker.tls_secrets: unknown setting tls_secrets; did you mean tls_secret",
         ),
         ({"worker": {"tls_secret": "my-secret"}}, "must name a version in Secret Manager"),
         ({"worker": None}, "worker: must be a mapping, not None"),
@@ -64,13 +64,13 @@ def test_wrong_setting_is_named_with_what_would_be_right(tmp_path: Path, changes
 def test_missing_setting_is_named(tmp_path: Path, key: str) -> None:
     settings = _settings(tmp_path)
     del settings[key]
-    assert _complaint(settings) == f"providers.gce.settings.{key}: is missing; it is needed"
+    assert _complaint(settings) == f"providers.gce.settings.{key}: is required"
 
 
 def test_missing_prices_are_named_when_the_provider_is_built(tmp_path: Path) -> None:
     settings = _settings(tmp_path, prices_file="/no/such/prices.json")
     GceProvider.check_settings("gce", settings)
-    with pytest.raises(ConfigError, match=r"settings\.prices_file: there is no file '/no/such/prices\.json'"):
+    with pytest.raises(ConfigError, match=r"settings\.prices_file: '/no/such/prices\.json' does not exist"):
         GceProvider("gce", settings, SystemClock(), "me", str(tmp_path))
 
 
@@ -100,7 +100,7 @@ def test_config_check_tells_what_is_wrong(tmp_path: Path, capsys: pytest.Capture
     with pytest.raises(SystemExit) as ended:
         main(["config", "check", str(config)])
     assert ended.value.code == 2
-    assert "providers.google.settings.zone: there is no setting zone; did you mean zones?" in capsys.readouterr().err
+    assert "providers.google.settings.zone: unknown setting zone; did you mean zones?" in capsys.readouterr().err
 
 
 def test_key_files_are_named_never_shown(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ import yaml
 from hcloud.core.errors import LaunchRejected
 from hcloud.provider import WorkerBootstrap
 from providers.cloud_init import CREDENTIAL_FILES
-from providers.gce.worker import FETCH_SECRET, WITHOUT_CLOUD_INIT
+from providers.gce.worker_metadata import FETCH_SECRET, WITHOUT_CLOUD_INIT
 from tests.providers.gce.bench import GceBench
 from tests.providers.gce.test_launching import asked, offer_in
 

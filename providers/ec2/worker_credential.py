@@ -1,4 +1,4 @@
-"""How a machine comes by the worker's key: from an encrypted parameter it may read under its own role, where set so."""
+"""How an instance gets the worker's TLS key: from an encrypted SSM parameter, from user data, or from its image."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import threading
 from hcloud.core.errors import ConfigError, ProviderUnavailable
 from providers.cloud_init import read_credential
 from providers.ec2.clients import Clients
-from providers.ec2.failures import Call, calling
+from providers.ec2.errors import Call, translating_errors
 from providers.ec2.settings import Ec2Settings
 
-# Runs with the worker's own Python (extra "aws"); the role's keys come from the metadata service and last some hours.
+# Runs with the worker's own Python (extra "aws"). The role's temporary keys come from the metadata service.
 _FETCH = (
     "import boto3,sys;"
     "print(boto3.client('ssm',region_name=sys.argv[1])"
@@ -21,8 +21,8 @@ _FETCH = (
 FILE_ON_MACHINE = "/etc/hcloud/credential.json"
 
 
-class Credential:
-    """Puts the key where machines fetch it, once per process and content."""
+class WorkerCredential:
+    """Publishes the worker's TLS files as an encrypted parameter, once per process and content."""
 
     def __init__(self, clients: Clients, settings: Ec2Settings, provider: str) -> None:
         self._clients, self._settings, self._provider = clients, settings, provider
@@ -30,11 +30,11 @@ class Credential:
         self._put: dict[str, str] = {}
 
     def parameter_name(self, owner: str) -> str:
-        """Return the name of a deployment's parameter."""
+        """Return the name of a deployment's parameter: ``PATH/OWNER/worker``."""
         return f"{self._settings.parameter_path}/{owner}/worker"
 
     def command(self, owner: str) -> str:
-        """Return the shell command by which a machine prints the files as JSON ("": the image has them)."""
+        """Return the shell command that prints the TLS files as JSON on an instance; "" if the image contains them."""
         match self._settings.credential:
             case "image":
                 return ""
@@ -45,13 +45,17 @@ class Credential:
                 return shlex.join(words)
 
     def in_user_data(self, tls_dir: str) -> dict[str, str]:
-        """Return the files that stand in the user data, where set so. Raises ProviderUnavailable: no such files."""
+        """Return the TLS files to put into user data; empty unless so configured.
+
+        Raises ProviderUnavailable: files missing.
+        """
         return self._files(tls_dir) if self._settings.credential == "user_data" else {}
 
     def publish(self, owner: str, tls_dir: str) -> None:
-        """See to it that the parameter holds the present files.
+        """Make sure that the parameter holds the current TLS files.
 
-        Raises ProviderUnavailable (also: no such files), Throttled: certainly nothing was launched.
+        Raises ProviderUnavailable (also when files are missing) and Throttled. In both cases nothing was
+        launched.
         """
         if self._settings.credential != "ssm":
             return
@@ -59,12 +63,12 @@ class Credential:
         with self._lock:
             if self._put.get(name) == text:
                 return
-            with calling(Call.READ, f"{self._provider}: writing {name}"):  # overwriting it again is harmless
+            with translating_errors(Call.READ, f"{self._provider}: writing {name}"):  # overwriting is idempotent
                 self._clients.reading("ssm").put_parameter(Name=name, Value=text, Type="SecureString", Overwrite=True)
             self._put[name] = text
 
     def _files(self, tls_dir: str) -> dict[str, str]:
         try:
             return read_credential(tls_dir)
-        except ConfigError as error:  # it can be mended while the daemon runs, so the launch waits
-            raise ProviderUnavailable(f"{self._provider}: no key for workers: {error}") from error
+        except ConfigError as error:  # fixable while the daemon runs, so the launch is retried
+            raise ProviderUnavailable(f"{self._provider}: cannot read the workers' TLS key: {error}") from error

@@ -1,9 +1,9 @@
-"""Listings without their bulk: what HCloud never reads of a machine is dropped before the library turns it into values.
+"""Shortens DescribeInstances responses before botocore parses them.
 
-Networks, volumes and options are most of EC2's description of a machine, and most of the time that the library takes to
-read a listing of thousands. They cannot be left out by asking. What is left out is first a few large groups, then
-every single value that is not among those that are read; and the library is given a description of machines that knows
-no more than that, because it looks for everything that is described.
+Networks, volumes and options are most of an instance's description, and most of the time that botocore takes to parse
+thousands of instances. EC2 offers no way to leave them out of the response. So large groups are cut from the XML first,
+then every single value that HCloud does not read. botocore also gets a service model without the unread members,
+because it looks for every member that the model describes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _UNREAD = (
     "iamInstanceProfile",
     "monitoring",
 )
-"""None of these lies within another of its name."""
+"""Groups that are removed whole. No group contains another of the same name, so a lazy match is safe."""
 _READ = (
     "instanceId",
     "instanceType",
@@ -49,7 +49,7 @@ _READ = (
 )
 _BULK = re.compile("|".join(rf"<{name}>.*?</{name}>" for name in _UNREAD).encode(), re.DOTALL)
 _LEAF = re.compile(rf"<(?!(?:{'|'.join(_READ)})>)([A-Za-z]+)>[^<]*</\1>\s*".encode())
-"""A value, not a group: text holds no ``<`` of its own. Empty lists (``<reservationSet/>``) are none."""
+"""One element with text only, which never contains ``<``. Empty lists (``<reservationSet/>``) do not match."""
 _MEMBERS = (
     "CapacityReservationId",
     "CpuOptions",
@@ -63,23 +63,23 @@ _MEMBERS = (
     "StateTransitionReason",
     "Tags",
 )
-EVENT = "before-parse.ec2.DescribeInstances"
+PARSE_EVENT = "before-parse.ec2.DescribeInstances"
 
 
-def drop_bulk(response_dict: dict[str, Any], **_: Any) -> None:
-    """Handle botocore's event before an answer is read; an error stays as it is."""
+def drop_unread_fields(response_dict: dict[str, Any], **_: Any) -> None:
+    """Remove unread fields from a response body; an event handler of botocore. Error responses stay unchanged."""
     if response_dict["status_code"] == 200:
         response_dict["body"] = _LEAF.sub(b"", _BULK.sub(b"", response_dict["body"]))
 
 
-class Descriptions(Loader):
-    """The library's descriptions of services, where an EC2 machine has only what HCloud reads of it."""
+class TrimmedModels(Loader):
+    """Loads botocore's service models, with an EC2 ``Instance`` that has only the members that HCloud reads."""
 
     def load_service_model(self, service_name: str, type_name: str, api_version: str | None = None) -> Any:
-        """Return a description; EC2's is changed in a copy, because the library keeps what it has read."""
-        told = super().load_service_model(service_name, type_name, api_version)
+        """Return a service model. EC2's is a modified copy, because botocore caches the original."""
+        model = super().load_service_model(service_name, type_name, api_version)
         if (service_name, type_name) != ("ec2", "service-2"):
-            return told
-        machine = told["shapes"]["Instance"]
+            return model
+        machine = model["shapes"]["Instance"]
         members = {name: machine["members"][name] for name in _MEMBERS}
-        return {**told, "shapes": {**told["shapes"], "Instance": {**machine, "members": members}}}
+        return {**model, "shapes": {**model["shapes"], "Instance": {**machine, "members": members}}}

@@ -1,4 +1,4 @@
-"""What makes a new machine a worker: metadata that cloud-init reads, and a start script for images that lack it."""
+"""Metadata that makes an instance a worker: user data for cloud-init, and a start script for images without it."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from providers.cloud_init import WorkerSetup, read_credential, render_user_data
 from providers.gce.settings import GceSettings
 
 WITHOUT_CLOUD_INIT = """#!/bin/sh
-# cloud-init makes this machine a worker of HCloud. Where the image lacks it, nothing ever would: then switch off.
+# cloud-init makes this instance an HCloud worker. Without cloud-init in the image, switch off.
 command -v cloud-init >/dev/null && exit 0
 echo "hcloud: this image has no cloud-init, so it cannot become a worker; switching off"
 systemctl poweroff || poweroff -f
 """
 
-# The machine asks with the identity of its service account, whose token only the machine itself can get.
+# The instance authenticates as its service account; only the instance itself can get that token.
 FETCH_SECRET = """set -euo pipefail
 token=$(curl -sf -m 10 -H 'Metadata-Flavor: Google' \
 "${{METADATA_URL:-http://169.254.169.254}}/computeMetadata/v1/instance/service-accounts/default/token" |
@@ -26,9 +26,9 @@ python3 -c 'import base64, json, sys; print(base64.b64decode(json.load(sys.stdin
 
 
 def worker_metadata(request: LaunchRequest, settings: GceSettings) -> dict[str, str]:
-    """Return the metadata items of a machine that is to be a worker; nothing where the request names no engine.
+    """Return the metadata items of a worker; empty if the request has no bootstrap.
 
-    Raises LaunchRejected: the engine's address cannot be dialled from there, or keys are missing here.
+    Raises LaunchRejected: the engine cannot be reached from the instance, or the TLS files are missing here.
     """
     if request.bootstrap is None:
         return {}

@@ -1,4 +1,4 @@
-"""Which launch tokens were sent already: a file each, so that a repeated launch first looks for its machine."""
+"""Launch tokens that were already sent, one file each. A repeated launch looks up its instance before sending again."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ CLIENT_TOKEN_MAX = 64
 
 
 class SentTokens:
-    """Tokens sent by this or an earlier process of the deployment. Old ones are forgotten at the start."""
+    """Tokens sent by this or an earlier process of the deployment. Old ones are deleted at start."""
 
     def __init__(self, directory: Path, clock: Clock) -> None:
-        """Raises OSError: the directory cannot be made."""
+        """Open the directory and delete old tokens. Raises OSError: it cannot be created."""
         self._directory = directory
         directory.mkdir(exist_ok=True)
         forget_before = clock.now() - KEEP_S
@@ -26,18 +26,18 @@ class SentTokens:
                 path.unlink(missing_ok=True)
 
     def contains(self, token: str) -> bool:
-        """Whether the token was sent before."""
+        """Return whether the token was sent before."""
         return self._file(token).exists()
 
     def add(self, token: str) -> None:
-        """Note a token before it is sent; a note that cannot be written costs safety after a day only."""
+        """Record a token before it is sent. Without the record, a repeat is safe only while EC2 knows the token."""
         try:
             os.close(os.open(self._file(token), os.O_WRONLY | os.O_CREAT, 0o600))
-        except OSError:  # a full disk must not keep machines from being launched: EC2 knows the token too
+        except OSError:  # a full disk must not block launches: EC2 remembers the token for about a day
             return
 
     def forget(self, token: str) -> None:
-        """Take a note back: nothing came of the token."""
+        """Delete the record: the token launched nothing."""
         self._file(token).unlink(missing_ok=True)
 
     def _file(self, token: str) -> Path:
@@ -45,7 +45,7 @@ class SentTokens:
 
 
 def client_token(token: str) -> str:
-    """Return the token as EC2 takes it: at most 64 printable ASCII characters."""
+    """Return the token in EC2's form: at most 64 printable ASCII characters."""
     if len(token) <= CLIENT_TOKEN_MAX and re.fullmatch(r"[!-~]+", token):
         return token
     return hashlib.sha256(token.encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""What a region has for us: subnets by zone, the machine image, types and where they can be had."""
+"""What a region provides: subnets by zone, the machine image, and instance types with the zones that offer them."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from typing import Any
 from hcloud.core.errors import ProviderUnavailable
 from hcloud.core.model import InstanceType, Resources
 from providers.ec2.clients import Clients
-from providers.ec2.failures import Call, calling
+from providers.ec2.errors import Call, translating_errors
 from providers.ec2.settings import Ec2Settings
 
 SYSTEM_MEMORY_SHARE = 0.06
 SYSTEM_MEMORY_MIB_MIN = 320
-"""Memory that never reaches units: the kernel's own, the system and the worker."""
+"""Memory that is not available to units: kernel, system services and the worker use it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Image:
-    """A machine image as launches need it."""
+    """The parts of a machine image that launches need."""
 
     id: str
     root_device: str
@@ -28,20 +28,26 @@ class Image:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Site:
-    """A region as last read. ``subnets`` by zone; ``offered`` are pairs of zone and type."""
+class RegionInfo:
+    """A region as last read."""
 
     subnets: Mapping[str, str]
+    """Subnet id by zone."""
     image: Image
     types: Mapping[str, InstanceType]
+    """Usable instance types by name."""
     offered: frozenset[tuple[str, str]]
+    """Pairs of zone and type that the region offers."""
 
 
-def read_site(clients: Clients, settings: Ec2Settings, provider: str) -> Site:
-    """Ask for everything. Raises Throttled; ProviderUnavailable, also where settings name what is not there."""
-    with calling(Call.READ, f"{provider}: reading subnets, image and types of {settings.region}"):
+def read_region_info(clients: Clients, settings: Ec2Settings, provider: str) -> RegionInfo:
+    """Read subnets, image and types. Raises Throttled;
+
+    ProviderUnavailable, also if a configured resource does not exist.
+    """
+    with translating_errors(Call.READ, f"{provider}: reading subnets, image and types of {settings.region}"):
         subnets = _subnets(clients, settings, provider)
-        return Site(
+        return RegionInfo(
             subnets=subnets,
             image=_image(clients, settings, provider),
             types=_types(clients, settings, provider),
@@ -60,9 +66,7 @@ def _subnets(clients: Clients, settings: Ec2Settings, provider: str) -> dict[str
         if not settings.zones or zone in settings.zones:
             found.setdefault(zone, str(subnet["SubnetId"]))
     if not found:
-        raise ProviderUnavailable(
-            f"{provider}: no subnet in {settings.region} for the zones set; name some in `subnets`"
-        )
+        raise ProviderUnavailable(f"{provider}: no subnet in {settings.region} for the configured zones; set `subnets`")
     return found
 
 
@@ -73,7 +77,7 @@ def _image(clients: Clients, settings: Ec2Settings, provider: str) -> Image:
         image_id = clients.reading("ssm").get_parameter(Name=name)["Parameter"]["Value"]
     images = clients.reading().describe_images(ImageIds=[image_id])["Images"]
     if not images:
-        raise ProviderUnavailable(f"{provider}: there is no image {image_id} in {settings.region}")
+        raise ProviderUnavailable(f"{provider}: image {image_id} does not exist in {settings.region}")
     image = images[0]
     if image.get("Architecture", settings.architecture) != settings.architecture:
         raise ProviderUnavailable(
@@ -90,36 +94,38 @@ def _types(clients: Clients, settings: Ec2Settings, provider: str) -> dict[str, 
         {"Name": "processor-info.supported-architecture", "Values": [settings.architecture]},
     ]
     pages = clients.reading().get_paginator("describe_instance_types").paginate(Filters=filters)
-    told = {each["InstanceType"]: each for page in pages for each in page["InstanceTypes"]}
-    return {name: _type(each, settings, provider) for name, each in sorted(told.items()) if _usable(each, settings)}
+    described = {each["InstanceType"]: each for page in pages for each in page["InstanceTypes"]}
+    return {
+        name: _type(each, settings, provider) for name, each in sorted(described.items()) if _usable(each, settings)
+    }
 
 
-def _usable(told: Mapping[str, Any], settings: Ec2Settings) -> bool:
-    # Checked here as well: an endpoint that ignored a filter must not widen what is on offer.
-    wanted = any(fnmatch.fnmatchcase(told["InstanceType"], pattern) for pattern in settings.instance_types)
-    right = settings.architecture in told.get("ProcessorInfo", {}).get("SupportedArchitectures", ())
-    small = told["VCpuInfo"]["DefaultVCpus"] <= settings.max_vcpus
-    return wanted and right and small and not told.get("BareMetal", False)
+def _usable(description: Mapping[str, Any], settings: Ec2Settings) -> bool:
+    # Checked again: an endpoint that ignores a filter must not widen the offers.
+    named = any(fnmatch.fnmatchcase(description["InstanceType"], pattern) for pattern in settings.instance_types)
+    right = settings.architecture in description.get("ProcessorInfo", {}).get("SupportedArchitectures", ())
+    small = description["VCpuInfo"]["DefaultVCpus"] <= settings.max_vcpus
+    return named and right and small and not description.get("BareMetal", False)
 
 
-def _type(told: Mapping[str, Any], settings: Ec2Settings, provider: str) -> InstanceType:
-    memory_mib = int(told["MemoryInfo"]["SizeInMiB"])
+def _type(description: Mapping[str, Any], settings: Ec2Settings, provider: str) -> InstanceType:
+    memory_mib = int(description["MemoryInfo"]["SizeInMiB"])
     system_mib = max(SYSTEM_MEMORY_MIB_MIN, round(memory_mib * SYSTEM_MEMORY_SHARE))
-    gpus = sum(int(each.get("Count", 0)) for each in told.get("GpuInfo", {}).get("Gpus", ()))
+    gpus = sum(int(each.get("Count", 0)) for each in description.get("GpuInfo", {}).get("Gpus", ()))
     labels = {
-        "family": str(told["InstanceType"]).partition(".")[0],
+        "family": str(description["InstanceType"]).partition(".")[0],
         "architecture": settings.architecture,
-        "clock_ghz": str(told.get("ProcessorInfo", {}).get("SustainedClockSpeedInGhz", "")),
-        "network": str(told.get("NetworkInfo", {}).get("NetworkPerformance", "")),
-        "burstable": "yes" if told.get("BurstablePerformanceSupported") else "",
+        "clock_ghz": str(description.get("ProcessorInfo", {}).get("SustainedClockSpeedInGhz", "")),
+        "network": str(description.get("NetworkInfo", {}).get("NetworkPerformance", "")),
+        "burstable": "yes" if description.get("BurstablePerformanceSupported") else "",
         "gpus": str(gpus) if gpus else "",
-        "spot": "yes" if "spot" in told.get("SupportedUsageClasses", ("spot",)) else "no",
+        "spot": "yes" if "spot" in description.get("SupportedUsageClasses", ("spot",)) else "no",
     }
     return InstanceType(
         provider=provider,
-        name=str(told["InstanceType"]),
+        name=str(description["InstanceType"]),
         capacity=Resources(
-            vcpus=float(told["VCpuInfo"]["DefaultVCpus"]),
+            vcpus=float(description["VCpuInfo"]["DefaultVCpus"]),
             memory_mib=max(64, memory_mib - system_mib),
             disk_gib=settings.disk_gib - settings.system_disk_gib,
         ),

@@ -1,4 +1,4 @@
-"""What can be had: machine types of each zone with their real properties, priced, and how many quotas still allow."""
+"""Current offers of a project: machine types of each zone with their prices, and how many more the quotas allow."""
 
 from __future__ import annotations
 
@@ -13,14 +13,16 @@ from hcloud.core.clock import Clock
 from hcloud.core.errors import ProviderError, ProviderUnavailable
 from hcloud.core.model import InstanceType, Market, Offer, Resources
 from providers.gce.api import AggregatedList, Api
-from providers.gce.commitments import Committed, Use, needs_of
+from providers.gce.commitments import CommitmentBalances, Use, needs_of
 from providers.gce.names import last_part
-from providers.gce.prices import PriceBook
+from providers.gce.prices import PriceFile
 from providers.gce.settings import GceSettings, region_of
 
 TYPES_FRESH_S = 6 * 3600.0
 COMMITTED_FRESH_S = 300.0
 BILLING_MINIMUM_S = 60.0
+SYSTEM_DISK_GIB = 8.0
+"""Part of the boot disk that the system and the worker use."""
 SHARED_CORE_VCPUS: Mapping[str, float] = {
     "e2-micro": 0.25,
     "e2-small": 0.5,
@@ -28,69 +30,73 @@ SHARED_CORE_VCPUS: Mapping[str, float] = {
     "f1-micro": 0.2,
     "g1-small": 0.5,
 }
-"""What shared-core types give for good; the vCPUs they show are for bursts (Compute Engine, "Shared-core machines")."""
-_CPUS_OF_ALL = ("e2", "n1", "f1", "g1", "custom")
-"""Series whose vCPUs count against the quota named just CPUS."""
+"""Sustained vCPUs of shared-core types; the vCPUs that they show are for bursts (docs: "Shared-core machines")."""
+_SHARED_QUOTA_SERIES = ("e2", "n1", "f1", "g1", "custom")
+"""Series with vCPUs that count against the quota named CPUS."""
 
 
 @dataclass(frozen=True, slots=True)
-class TypeFacts:
-    """A machine type as a zone has it."""
+class MachineTypeInfo:
+    """A machine type of a zone."""
 
     name: str
     vcpus: float
+    """Sustained vCPUs."""
     guest_cpus: int
+    """vCPUs that the instance shows; quotas count these."""
     memory_mib: int
 
 
 @dataclass(frozen=True, slots=True)
 class ReservedMachines:
-    """Machines of a type reserved in a zone and how many are free. ``names``: reservations that must be named."""
-
     free: int
+    """How many reserved instances are unused."""
     names: tuple[str, ...]
+    """Reservations that a launch must name to use them."""
 
 
-class GceCatalogue:
-    """Types and reservations of one project; types are read again every few hours, quotas at each look."""
+class GceCatalog:
+    """Offers of one project. Types are cached for hours, reservations and quotas are read at each refresh."""
 
-    def __init__(self, api: Api, settings: GceSettings, prices: PriceBook, clock: Clock) -> None:
+    def __init__(self, api: Api, settings: GceSettings, prices: PriceFile, clock: Clock) -> None:
         self._api, self._settings, self._prices, self._clock = api, settings, prices, clock
-        self._types: dict[str, tuple[float, tuple[TypeFacts, ...]]] = {}
+        self._types: dict[str, tuple[float, tuple[MachineTypeInfo, ...]]] = {}
         self._reserved: dict[tuple[str, str], ReservedMachines] = {}
-        self._committed = Committed((), ())
+        self._committed = CommitmentBalances((), ())
         self._committed_read_at = -math.inf
         self._launched: dict[str, Use] = {}
         self.commitments: tuple[str, ...] = ()
-        self.troubles: dict[str, str] = {}
+        self.read_errors: dict[str, str] = {}
+        """Error messages by the zone whose types could not be read."""
 
     def offers(self, provider: str) -> tuple[Offer, ...]:
-        """Return all offers, sorted by key.
+        """Return all offers, sorted by key. Zones with unreadable types are left out and listed in ``read_errors``.
 
-        A zone without readable types is left out and remembered in ``troubles``.
-
-        Raises:
-            ProviderUnavailable, Throttled: quotas, reservations or the types of every zone could not be read.
+        Raises ProviderUnavailable, Throttled: quotas, reservations or the types of every zone could not be
+        read.
         """
         self._prices.refresh()
-        quotas = {name: _quotas(self._api.region(name)) for name in self._settings.regions}
+        quotas_left = {
+            name: {each.metric: each.limit - each.usage for each in self._api.region(name).quotas}
+            for name in self._settings.regions
+        }
         if Market.RESERVED in self._settings.markets:
             self.refresh_reserved()
         zones = {zone: self._types_of(zone) for zone in self._settings.zones}
         if Market.RESERVED in self._settings.markets:
             self._refresh_committed()
         if all(types is None for types in zones.values()):
-            raise ProviderUnavailable(f"{provider}: no zone told its machine types: {self.troubles}")
+            raise ProviderUnavailable(f"{provider}: no zone returned its machine types: {self.read_errors}")
         offers = (
             offer
             for zone, types in zones.items()
-            for facts in types or ()
-            for offer in self._offers_of(provider, zone, facts, quotas[region_of(zone)])
+            for info in types or ()
+            for offer in self._offers_of(provider, zone, info, quotas_left[region_of(zone)])
         )
         return tuple(sorted(offers, key=lambda offer: offer.key))
 
     def reservations_for(self, zone: str, type_name: str) -> tuple[str, ...]:
-        """Return the names of the reservations that a machine must name to use them."""
+        """Return the names of the reservations that a launch must name to use them."""
         if (zone, type_name) not in self._reserved:
             self.refresh_reserved()
         found = self._reserved.get((zone, type_name))
@@ -100,71 +106,79 @@ class GceCatalogue:
         """Read reservations. Raises ProviderUnavailable, Throttled."""
         self._reserved = _reserved(self._api.reservations())
 
-    def note_launch(self, token: str, zone: str, type_name: str) -> None:
-        """Count a machine against commitments until what runs is read again; the same token counts once."""
-        needs = needs_of(type_name, self._needs())
+    def count_launch(self, token: str, zone: str, type_name: str) -> None:
+        """Count an instance against commitments until usage is read again. A token counts once."""
+        needs = needs_of(type_name, self._known_needs())
         if needs is not None and token not in self._launched:
             self._launched[token] = use = Use(zone, type_name, *needs)
             self._committed.use(use)
 
-    def price(self, zone: str, type_name: str, market: Market) -> float:
-        """Return the price per hour as of now, 0 where there is none."""
+    def usd_per_h(self, zone: str, type_name: str, market: Market) -> float:
+        """Return the current price per hour, 0 if there is none."""
         if market is Market.RESERVED:
             return self._reserved_price(zone, type_name) or 0.0
         return self._prices.usd_per_h(region_of(zone), type_name, market) or 0.0
 
     # ------------------------------------------------------------------------------------------------------ commitments
     def _refresh_committed(self) -> None:
-        """Read commitments and what uses them, now and then. Raises ProviderUnavailable, Throttled."""
+        """Read commitments and their usage every few minutes. Raises ProviderUnavailable, Throttled."""
         now = self._clock.now()
         if now < self._committed_read_at + COMMITTED_FRESH_S:
             return
-        active = [each for _, each in self._api.commitments().items if _active(each)]
+        active = [each for _, each in self._api.commitments().items if each.status == "ACTIVE"]
         self.commitments = tuple(_described(each) for each in active)
         self._launched.clear()
-        self._committed = Committed(active, self._uses() if active else ())
+        self._committed = CommitmentBalances(active, self._commitment_uses() if active else ())
         self._committed_read_at = now
 
-    def _uses(self) -> list[Use]:
-        """Everything that uses commitments: machines that run, without spot, and what reservations hold free."""
-        known, found = self._needs(), []
+    def _commitment_uses(self) -> list[Use]:
+        """Return everything that uses commitments: running instances except spot, and unused reservations."""
+        known, found = self._known_needs(), []
         for zone, each in self._api.running().items:
             type_name = last_part(each.machine_type)
             needs = needs_of(type_name, known)
             if needs is not None and each.scheduling.provisioning_model != "SPOT":
                 found.append(Use(zone, type_name, *needs))
-        for (zone, type_name), held in self._reserved.items():
+        for (zone, type_name), reserved in self._reserved.items():
             if (needs := needs_of(type_name, known)) is not None:
-                found.append(Use(zone, type_name, *needs, count=held.free))
+                found.append(Use(zone, type_name, *needs, count=reserved.free))
         return found
 
-    def _needs(self) -> dict[str, tuple[float, float]]:
+    def _known_needs(self) -> dict[str, tuple[float, float]]:
         types = (each for _, known in self._types.values() for each in known)
         return {each.name: (float(each.guest_cpus), float(each.memory_mib)) for each in types}
 
     def _reserved_price(self, zone: str, type_name: str) -> float | None:
-        """What commitments cover costs their price; a reservation alone costs what it costs on demand."""
+        """Return the committed price if a commitment covers the type, else the on-demand price of its reservation."""
         plan = self._committed.plan(zone, type_name)
         committed = self._prices.committed_usd_per_h(region_of(zone), type_name, plan) if plan else None
         return committed or self._prices.usd_per_h(region_of(zone), type_name, Market.RESERVED)
 
     # ------------------------------------------------------------------------------------------------------------ types
-    def _types_of(self, zone: str) -> tuple[TypeFacts, ...] | None:
-        """The zone's wanted types; older ones where they cannot be read now, None where they never could."""
+    def _types_of(self, zone: str) -> tuple[MachineTypeInfo, ...] | None:
+        """Return the selected types of a zone; cached ones if they cannot be read, None if they never could."""
         now = self._clock.now()
         read_at, known = self._types.get(zone, (-math.inf, None))
         if known is not None and now - read_at < TYPES_FRESH_S:
             return known
         try:
-            found = tuple(_facts(each) for each in self._wanted(zone))
-        except ProviderError as trouble:
-            self.troubles[zone] = str(trouble)
+            found = tuple(
+                MachineTypeInfo(
+                    name=each.name,
+                    vcpus=SHARED_CORE_VCPUS.get(each.name, float(each.guest_cpus)),
+                    guest_cpus=each.guest_cpus,
+                    memory_mib=each.memory_mb,
+                )
+                for each in self._selected_types(zone)
+            )
+        except ProviderError as error:
+            self.read_errors[zone] = str(error)
             return known
-        self.troubles.pop(zone, None)
+        self.read_errors.pop(zone, None)
         self._types[zone] = (now, found)
         return found
 
-    def _wanted(self, zone: str) -> Iterator[compute.MachineType]:
+    def _selected_types(self, zone: str) -> Iterator[compute.MachineType]:
         patterns = [pattern for pattern in self._settings.types if not _is_custom(pattern)]
         if patterns:
             for each in self._api.machine_types(zone):
@@ -175,60 +189,58 @@ class GceCatalogue:
                 yield found
 
     # ----------------------------------------------------------------------------------------------------------- offers
-    def _offers_of(self, provider: str, zone: str, facts: TypeFacts, quotas: Mapping[str, float]) -> Iterator[Offer]:
-        memory_mib = facts.memory_mib - self._settings.system_memory_mib
+    def _offers_of(
+        self, provider: str, zone: str, info: MachineTypeInfo, quotas: Mapping[str, float]
+    ) -> Iterator[Offer]:
+        memory_mib = info.memory_mib - self._settings.system_memory_mib
         if memory_mib <= 0:
             return
-        capacity = Resources(vcpus=facts.vcpus, memory_mib=memory_mib, disk_gib=_disk_for_jobs(self._settings.disk_gib))
-        made = InstanceType(
+        disk_gib = max(1.0, self._settings.disk_gib - SYSTEM_DISK_GIB)
+        capacity = Resources(vcpus=info.vcpus, memory_mib=memory_mib, disk_gib=disk_gib)
+        instance_type = InstanceType(
             provider=provider,
-            name=facts.name,
+            name=info.name,
             capacity=capacity,
             boot_delay_s=self._settings.boot_delay_s,
-            labels={**self._settings.labels, "family": facts.name.partition("-")[0]},
+            labels={**self._settings.labels, "family": info.name.partition("-")[0]},
         )
         for market in self._settings.markets:
-            price = self.price(zone, facts.name, market) or None
-            available = self._available(zone, facts, market, quotas)
+            price = self.usd_per_h(zone, info.name, market) or None
+            available = self._available(zone, info, market, quotas)
             if price is not None and (market is not Market.RESERVED or available):
                 yield Offer(
                     provider=provider,
                     region=region_of(zone),
                     zone=zone,
-                    instance_type=made,
+                    instance_type=instance_type,
                     market=market,
                     price_usd_per_h=price,
-                    priced_at=self._prices.priced_at(region_of(zone), facts.name),
+                    priced_at=self._prices.priced_at(region_of(zone), info.name),
                     billing_minimum_s=BILLING_MINIMUM_S,
                     available=available,
-                    pool=self._pool(zone, facts, market),
+                    pool=self._pool(zone, info, market),
                 )
 
-    def _pool(self, zone: str, facts: TypeFacts, market: Market) -> str:
-        """Name what types of one series have together: commitments, where no machines of this type are reserved."""
-        if market is not Market.RESERVED or (zone, facts.name) in self._reserved:
+    def _pool(self, zone: str, info: MachineTypeInfo, market: Market) -> str:
+        # Types of one series share their commitments, unless instances of this very type are reserved.
+        if market is not Market.RESERVED or (zone, info.name) in self._reserved:
             return ""
-        return f"commitments {facts.name.partition('-')[0]}"
+        return f"commitments {info.name.partition('-')[0]}"
 
-    def _available(self, zone: str, facts: TypeFacts, market: Market, quotas: Mapping[str, float]) -> int | None:
+    def _available(self, zone: str, info: MachineTypeInfo, market: Market, quotas: Mapping[str, float]) -> int | None:
         if market is Market.RESERVED:
-            found = self._reserved.get((zone, facts.name))
-            covered = self._committed.left(zone, facts.name, facts.guest_cpus, facts.memory_mib)
+            found = self._reserved.get((zone, info.name))
+            covered = self._committed.left(zone, info.name, info.guest_cpus, info.memory_mib)
             return (found.free if found else 0) + covered
         left = [quotas["INSTANCES"]] if "INSTANCES" in quotas else []
-        metric = _cpu_metric(facts.name, market, quotas)
+        metric = _cpu_metric(info.name, market, quotas)
         if metric in quotas:
-            left.append(quotas[metric] // facts.guest_cpus)
+            left.append(quotas[metric] // info.guest_cpus)
         return max(0, math.floor(min(left))) if left else None
 
 
-def _facts(each: compute.MachineType) -> TypeFacts:
-    vcpus = SHARED_CORE_VCPUS.get(each.name, float(each.guest_cpus))
-    return TypeFacts(each.name, vcpus, each.guest_cpus, each.memory_mb)
-
-
 def _usable(each: compute.MachineType) -> bool:
-    """Whether programs for this architecture run there, and the type is not withdrawn. Arm needs another image."""
+    # Arm types would need another image.
     return each.architecture in ("X86_64", "") and not each.deprecated.state and not each.accelerators
 
 
@@ -236,26 +248,16 @@ def _is_custom(name: str) -> bool:
     return "custom-" in name
 
 
-def _disk_for_jobs(disk_gib: int) -> float:
-    """What of the boot disk jobs may use: the system and the worker take some."""
-    return max(1.0, disk_gib - 8.0)
-
-
-def _quotas(region: compute.Region) -> dict[str, float]:
-    """How much of each quota is left."""
-    return {each.metric: each.limit - each.usage for each in region.quotas}
-
-
 def _cpu_metric(type_name: str, market: Market, quotas: Mapping[str, float]) -> str:
-    """The quota that a type's vCPUs count against; spot ones have their own where the project was given one."""
+    """Return the quota for a type's vCPUs. Spot vCPUs have their own only in projects that were granted one."""
     if market is Market.SPOT and quotas.get("PREEMPTIBLE_CPUS", 0) > 0:
         return "PREEMPTIBLE_CPUS"
     series = type_name.partition("-")[0]
-    return "CPUS" if series in _CPUS_OF_ALL else f"{series.upper()}_CPUS"
+    return "CPUS" if series in _SHARED_QUOTA_SERIES else f"{series.upper()}_CPUS"
 
 
 def _reserved(found: AggregatedList) -> dict[tuple[str, str], ReservedMachines]:
-    """Reservations by zone and type; those of a zone that did not answer are not offered."""
+    """Return free reservations by zone and type. Zones that did not answer have none."""
     free: dict[tuple[str, str], list[tuple[int, str | None]]] = {}
     for zone, each in found.items:
         sku = each.specific_reservation
@@ -264,20 +266,16 @@ def _reserved(found: AggregatedList) -> dict[tuple[str, str], ReservedMachines]:
         name = each.name if each.specific_reservation_required else None
         key = (zone, last_part(sku.instance_properties.machine_type))
         free.setdefault(key, []).append(((sku.assured_count or sku.count) - sku.in_use_count, name))
-    return {key: _together(parts) for key, parts in free.items()}
+    return {key: _merge_reservations(parts) for key, parts in free.items()}
 
 
-def _together(parts: Sequence[tuple[int, str | None]]) -> ReservedMachines:
-    """Reservations that need not be named are used first, and cannot be mixed with named ones in one launch."""
+def _merge_reservations(parts: Sequence[tuple[int, str | None]]) -> ReservedMachines:
+    # Reservations that need no name are used first; one launch cannot mix both kinds.
     unnamed = sum(left for left, name in parts if name is None)
     if unnamed > 0:
         return ReservedMachines(unnamed, ())
     named = [(left, name) for left, name in parts if name is not None and left > 0]
     return ReservedMachines(sum(left for left, _ in named), tuple(name for _, name in named[:1]))
-
-
-def _active(commitment: compute.Commitment) -> bool:
-    return commitment.status == "ACTIVE"
 
 
 def _described(commitment: compute.Commitment) -> str:

@@ -1,4 +1,4 @@
-"""Instances of EC2 in the port's vocabulary, and the tags by which ours are recognised."""
+"""Maps EC2 instances to ``CloudInstance``, and defines the tags that identify HCloud's instances."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _STATES = {
     "running": CloudState.RUNNING,
     "shutting-down": CloudState.STOPPING,
     "terminated": CloudState.TERMINATED,
-    # Ours never stop by themselves, so somebody stopped them. They still cost their disks: a machine to be ended.
+    # HCloud never stops instances, so a user stopped them. Their disks still cost money: report them as to be ended.
     "stopping": CloudState.RUNNING,
     "stopped": CloudState.RUNNING,
 }
@@ -28,7 +28,7 @@ _REASON_TIME = re.compile(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) (?:GMT|UTC)\)")
 
 
 def tags_of(request: LaunchRequest, settings: Ec2Settings) -> list[dict[str, str]]:
-    """Return the tags of a machine and all that comes with it, as RunInstances takes them."""
+    """Return the tags of an instance and its volumes, in the form that RunInstances expects."""
     own = {
         "Name": f"{request.owner}/{request.instance_id}",
         OWNER: request.owner,
@@ -38,30 +38,30 @@ def tags_of(request: LaunchRequest, settings: Ec2Settings) -> list[dict[str, str
         MARKET: request.offer.market.value,
         PRICE: f"{request.offer.price_usd_per_h:.6f}",
     }
-    told = {key: value for key, value in request.tags.items() if not key.startswith(("aws:", "hcloud:"))}
-    return [{"Key": key, "Value": value[:256]} for key, value in ({**told, **settings.tags, **own}).items()]
+    extra = {key: value for key, value in request.tags.items() if not key.startswith(("aws:", "hcloud:"))}
+    return [{"Key": key, "Value": value[:256]} for key, value in ({**extra, **settings.tags, **own}).items()]
 
 
 def tag_values(machine: Mapping[str, Any]) -> dict[str, str]:
-    """Return a described machine's tags as a mapping."""
+    """Return a described instance's tags by key."""
     return {str(each["Key"]): str(each["Value"]) for each in machine.get("Tags", ())}
 
 
 def type_zone_market(machine: Mapping[str, Any]) -> tuple[str, str, Market]:
-    """Return what a described machine is, by our tag of the market, else by its life cycle."""
-    told = tag_values(machine).get(MARKET, "")
+    """Return type, zone and market of a described instance. The market is that of our tag, else of its life cycle."""
+    tagged = tag_values(machine).get(MARKET, "")
     spot = machine.get("InstanceLifecycle") == "spot"
-    market = Market(told) if told in set(Market) else Market.SPOT if spot else Market.ON_DEMAND
+    market = Market(tagged) if tagged in set(Market) else Market.SPOT if spot else Market.ON_DEMAND
     return str(machine["InstanceType"]), str(machine["Placement"]["AvailabilityZone"]), market
 
 
-def told(
+def to_cloud_instance(
     machine: Mapping[str, Any], *, price_usd_per_h: float | None, ended_at: float | None, preempt_at: float | None
 ) -> CloudInstance:
-    """Return a described machine in the port's words.
+    """Return a described instance as a ``CloudInstance``.
 
-    ``price_usd_per_h`` is the present one (None: the one at launch); ``ended_at`` when it was first seen ended, for
-    where EC2 does not say.
+    ``price_usd_per_h``: the current price; None for the price at launch. ``ended_at``: when it was first seen
+    terminated, used if EC2 does not report the time.
     """
     tags = tag_values(machine)
     state = _STATES.get(str(machine["State"]["Name"]), CloudState.PENDING)
@@ -88,14 +88,14 @@ def told(
 
 
 def was_taken_back(machine: Mapping[str, Any]) -> bool:
-    """Whether EC2 says that it ended this spot machine itself."""
+    """Return whether EC2 itself terminated this spot instance."""
     return machine.get("StateReason", {}).get("Code") in _TAKEN_BACK
 
 
 def _detail(machine: Mapping[str, Any]) -> str:
     reason = machine.get("StateReason", {}).get("Message") or machine.get("StateTransitionReason") or ""
     stopped = str(machine["State"]["Name"]) in ("stopping", "stopped")
-    return f"stopped, but not ended: {reason}" if stopped else str(reason)
+    return f"stopped, not terminated: {reason}" if stopped else str(reason)
 
 
 def _ended_at(machine: Mapping[str, Any]) -> float | None:

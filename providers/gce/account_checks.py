@@ -1,4 +1,4 @@
-"""Looking a Google Cloud project over without any effect: credentials, permissions one by one, quotas, clock."""
+"""Checks of a Google Cloud project without side effects: credentials, each permission, clock, quotas."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RESOURCE_MANAGER = "https://cloudresourcemanager.googleapis.com"
 READ_SCOPE = "https://www.googleapis.com/auth/cloud-platform.read-only"
 SKEW_WARN_S, SKEW_FAIL_S = 5.0, 240.0
 NEARLY_USED = 0.9
-MEND = "give the daemon's account the role deploy/iam/gce-daemon-role.yaml; see docs/gcp.md"
+FIX_PERMISSIONS = "give the daemon's account the role deploy/iam/gce-daemon-role.yaml; see docs/gcp.md"
 ALWAYS = (
     "compute.disks.create", "compute.disks.setLabels", "compute.instances.create", "compute.instances.delete",
     "compute.instances.get", "compute.instances.list", "compute.instances.setLabels", "compute.instances.setMetadata",
@@ -31,8 +31,8 @@ ALWAYS = (
 
 
 def needed_permissions(settings: GceSettings) -> tuple[str, ...]:
-    """Return what these settings need of the project, sorted."""
-    wanted = {
+    """Return the permissions that these settings need in the project, sorted."""
+    needed = {
         "compute.instances.setServiceAccount": settings.service_account,
         "compute.instances.setTags": settings.network_tags,
         "compute.subnetworks.useExternalIp": settings.external_ip,
@@ -43,24 +43,24 @@ def needed_permissions(settings: GceSettings) -> tuple[str, ...]:
         "compute.machineTypes.get": any("custom" in each for each in settings.types),
         "compute.images.useReadOnly": settings.image.startswith(f"projects/{settings.project}/"),
     }
-    return tuple(sorted({*ALWAYS, *(name for name, yes in wanted.items() if yes)}))
+    return tuple(sorted({*ALWAYS, *(name for name, yes in needed.items() if yes)}))
 
 
-def examine(api: Api, settings: GceSettings, clock: Clock) -> Iterator[Finding]:
-    """Yield what was found."""
-    asked = needed_permissions(settings)
+def check_project(api: Api, settings: GceSettings, clock: Clock) -> Iterator[Finding]:
+    """Yield one finding per check."""
+    permissions = needed_permissions(settings)
     try:
-        answer = _ask(settings, asked)
+        answer = _test_permissions(settings, permissions)
     except (GoogleAuthError, OSError, ValueError, RequestException) as error:
-        do = "give the daemon credentials that are valid; see docs/gcp.md"
+        do = "give the daemon valid credentials; see docs/gcp.md"
         yield Finding(check="credentials", verdict="fail", finding=_line(error), do=do)
         return
-    yield from _permissions(answer, asked)
+    yield from _permissions(answer, permissions)
     yield from _clock(answer, clock)
     yield from _quotas(api, settings)
 
 
-def _ask(settings: GceSettings, permissions: Sequence[str]) -> Any:
+def _test_permissions(settings: GceSettings, permissions: Sequence[str]) -> Any:
     base = RESOURCE_MANAGER if settings.endpoint == ENDPOINT else settings.endpoint
     session = AuthorizedSession(load_credentials(settings.credentials, READ_SCOPE))  # type: ignore[no-untyped-call]
     try:
@@ -70,37 +70,39 @@ def _ask(settings: GceSettings, permissions: Sequence[str]) -> Any:
         session.close()  # type: ignore[no-untyped-call]
 
 
-def _permissions(answer: Any, asked: Sequence[str]) -> Iterator[Finding]:
+def _permissions(answer: Any, permissions: Sequence[str]) -> Iterator[Finding]:
     if answer.status_code == 401:
-        do = "give the daemon credentials that are valid; see docs/gcp.md"
+        do = "give the daemon valid credentials; see docs/gcp.md"
         yield Finding(check="credentials", verdict="fail", finding=_message(answer), do=do)
         return
     if answer.status_code != 200:
-        do = "enable cloudresourcemanager.googleapis.com, to have permissions tried out"
-        yield Finding(check="permissions", verdict="warn", finding=f"not tried: {_message(answer)}", do=do)
+        do = "enable cloudresourcemanager.googleapis.com so that permissions can be tested"
+        yield Finding(check="permissions", verdict="warn", finding=f"not tested: {_message(answer)}", do=do)
         return
     granted = set(answer.json().get("permissions", ()))
     yield Finding(check="credentials", verdict="ok", finding="valid")
-    missing = [each for each in asked if each not in granted]
+    missing = [each for each in permissions if each not in granted]
     for each in missing:
-        yield Finding(check="permission", verdict="fail", finding=f"{each} is not granted", do=MEND)
+        yield Finding(check="permission", verdict="fail", finding=f"{each} is not granted", do=FIX_PERMISSIONS)
     if not missing:
-        yield Finding(check="permissions", verdict="ok", finding=f"all {len(asked)} that are needed are granted")
+        yield Finding(
+            check="permissions", verdict="ok", finding=f"all {len(permissions)} required permissions are granted"
+        )
 
 
 def _clock(answer: Any, clock: Clock) -> Iterator[Finding]:
-    told = answer.headers.get("Date")
-    if not told:
+    date = answer.headers.get("Date")
+    if not date:
         return
-    skew_s = abs(clock.now() - parsedate_to_datetime(told).timestamp())
+    skew_s = abs(clock.now() - parsedate_to_datetime(date).timestamp())
     if skew_s <= SKEW_WARN_S:
-        yield Finding(check="clock", verdict="ok", finding="agrees with that of Google")
+        yield Finding(check="clock", verdict="ok", finding="in sync with Google")
         return
-    finding = f"differs from that of Google by {skew_s:.0f} s"
+    finding = f"differs from Google by {skew_s:.0f} s"
     if skew_s >= SKEW_FAIL_S:
-        yield Finding(check="clock", verdict="fail", finding=finding, do="synchronise it (NTP)")
+        yield Finding(check="clock", verdict="fail", finding=finding, do="synchronise the clock (NTP)")
     else:
-        yield Finding(check="clock", verdict="warn", finding=finding, do="synchronise it (NTP)")
+        yield Finding(check="clock", verdict="warn", finding=finding, do="synchronise the clock (NTP)")
 
 
 def _quotas(api: Api, settings: GceSettings) -> Iterator[Finding]:
@@ -108,7 +110,7 @@ def _quotas(api: Api, settings: GceSettings) -> Iterator[Finding]:
         try:
             region = api.region(name)
         except ProviderError as error:
-            do = "mend `zones`, the project, or the role"
+            do = "fix `zones`, the project, or the role"
             yield Finding(check=f"region {name}", verdict="fail", finding=str(error), do=do)
             continue
         for quota in region.quotas:
@@ -117,9 +119,9 @@ def _quotas(api: Api, settings: GceSettings) -> Iterator[Finding]:
 
 
 def _quota(region: str, metric: str, limit: float, usage: float) -> Finding:
-    finding = f"{max(0.0, limit - usage):g} of {limit:g} {metric} are left"
+    finding = f"{max(0.0, limit - usage):g} of {limit:g} {metric} left"
     if usage >= NEARLY_USED * limit:
-        do = "ask for more at IAM & Admin, Quotas, or name more regions"
+        do = "request an increase at IAM & Admin, Quotas, or use more regions"
         return Finding(check=f"quota {region}", verdict="warn", finding=finding, do=do)
     return Finding(check=f"quota {region}", verdict="ok", finding=finding)
 

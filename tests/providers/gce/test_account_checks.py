@@ -9,7 +9,7 @@ from hcloud.config import package_data
 from hcloud.core.clock import SystemClock
 from hcloud.provider import Examinable, Finding
 from providers.gce import GceProvider
-from providers.gce.examination import needed_permissions
+from providers.gce.account_checks import needed_permissions
 from tests.providers.gce.answers import Refusal
 from tests.providers.gce.bench import GceBench
 from tests.providers.gce.compute import Fault
@@ -76,7 +76,7 @@ def test_a_quota_that_is_nearly_used_up_is_told(bench: GceBench) -> None:
     provider = bench.plain()
     provider.launch(bench.request())
     quota = examined(bench)["quota us-central1"]
-    assert "are left" in quota.finding
+    assert "left" in quota.finding
 
 
 def test_a_region_that_cannot_be_read_is_told(bench: GceBench) -> None:

@@ -1,4 +1,7 @@
-"""What runs in the account and region, whoever launched it: it uses up reservations, savings plans and quotas."""
+"""Running instances of the account in one region, and its vCPU quotas.
+
+Instances of other users count as well: they use the same quotas, reservations and savings plans.
+"""
 
 from __future__ import annotations
 
@@ -10,43 +13,44 @@ from typing import Any
 
 from hcloud.core.model import Market
 from providers.ec2.clients import Clients
-from providers.ec2.failures import Call, calling
-from providers.ec2.machines import TOKEN, tag_values
+from providers.ec2.errors import Call, translating_errors
+from providers.ec2.instance_mapping import TOKEN, tag_values
 
 PAGE = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Running:
-    """One machine. ``in_room``: it stands in a capacity reservation, which already counts it."""
-
+class RunningInstance:
     zone: str
     type_name: str
     vcpus: float
     spot: bool
-    in_room: bool = False
+    in_capacity_reservation: bool = False
+    """Whether it runs in a capacity reservation, which already counts it."""
     token: str = ""
-    """Of our own machines, the launch token."""
+    """The launch token if it is HCloud's instance, else ""."""
 
 
-def read_running(clients: Clients) -> tuple[Running, ...]:
-    """List the machines that are pending or running. Raises ProviderUnavailable, Throttled."""
+def read_running(clients: Clients) -> tuple[RunningInstance, ...]:
+    """List pending and running instances. Raises ProviderUnavailable, Throttled."""
     filters = [{"Name": "instance-state-name", "Values": ["pending", "running"]}]
-    with calling(Call.READ, "counting the account's machines"):
+    with translating_errors(Call.READ, "listing the account's instances"):
         paginator = clients.reading().get_paginator("describe_instances")
         pages = paginator.paginate(Filters=filters, PaginationConfig={"PageSize": PAGE})
-        return tuple(_one(each) for page in pages for group in page["Reservations"] for each in group["Instances"])
+        return tuple(
+            _running_instance(each) for page in pages for group in page["Reservations"] for each in group["Instances"]
+        )
 
 
-def _one(told: Mapping[str, Any]) -> Running:
-    cpu = told.get("CpuOptions", {})
-    return Running(
-        zone=str(told["Placement"]["AvailabilityZone"]),
-        type_name=str(told["InstanceType"]),
+def _running_instance(instance: Mapping[str, Any]) -> RunningInstance:
+    cpu = instance.get("CpuOptions", {})
+    return RunningInstance(
+        zone=str(instance["Placement"]["AvailabilityZone"]),
+        type_name=str(instance["InstanceType"]),
         vcpus=float(cpu.get("CoreCount", 0) * cpu.get("ThreadsPerCore", 1)),
-        spot=told.get("InstanceLifecycle") == "spot",
-        in_room=bool(told.get("CapacityReservationId")),
-        token=tag_values(told).get(TOKEN, ""),
+        spot=instance.get("InstanceLifecycle") == "spot",
+        in_capacity_reservation=bool(instance.get("CapacityReservationId")),
+        token=tag_values(instance).get(TOKEN, ""),
     )
 
 
@@ -78,8 +82,8 @@ QUOTAS: Mapping[str, Mapping[str, str]] = {
 }
 """Service Quotas codes by market and class of types; all count vCPUs of the region.
 
-Each code was compared with the tables "On-Demand Instance quotas" and "Spot Instance quotas" of Amazon's "EC2 Instance
-Types" guide (ec2-instance-quotas), which links every quota by its code.
+Source: the tables "On-Demand Instance quotas" and "Spot Instance quotas" of Amazon's "EC2 Instance Types" guide
+(ec2-instance-quotas), which links every quota by its code.
 """
 _OWN_CLASS = {"f": "f", "g": "g", "gr": "g", "vt": "g", "p": "p", "x": "x", "inf": "inf", "trn": "trn", "dl": "dl",
               "hpc": "hpc", "u": "u"}  # fmt: skip
@@ -88,8 +92,8 @@ _OWN_CLASS = {"f": "f", "g": "g", "gr": "g", "vt": "g", "p": "p", "x": "x", "inf
 def quota_of(type_name: str, market: Market) -> tuple[str, str]:
     """Return market and class of the quota that a type's vCPUs count against.
 
-    Reserved machines are on-demand ones. Classes are ``standard`` (A, C, D, H, I, M, R, T, Z) or a family's own; P5 has
-    one of its own on the spot market only.
+    Reserved instances count as on-demand ones. Classes are ``standard`` (A, C, D, H, I, M, R, T, Z) or a family's
+    own; P5 has one of its own on the spot market only.
     """
     found = re.match(r"([a-z]+)(\d*)", type_name)
     letters, generation = found.groups() if found else ("", "")
@@ -101,14 +105,14 @@ def quota_of(type_name: str, market: Market) -> tuple[str, str]:
 def read_quotas(clients: Clients, type_names: Iterable[str]) -> dict[tuple[str, str], float]:
     """Return the account's vCPU quotas by market and class, for the classes of these types.
 
-    Raises ProviderUnavailable, Throttled where they cannot be read.
+    Raises ProviderUnavailable, Throttled.
     """
     found = {}
-    wanted = {quota_of(name, market) for name in type_names for market in (Market.ON_DEMAND, Market.SPOT)}
-    with calling(Call.READ, "reading quotas"):
-        for market, kind in sorted(wanted):
+    quotas = {quota_of(name, market) for name in type_names for market in (Market.ON_DEMAND, Market.SPOT)}
+    with translating_errors(Call.READ, "reading quotas"):
+        for market, kind in sorted(quotas):
             code = QUOTAS[market].get(kind)
-            if code is None:  # machines of this class cannot be had on that market
+            if code is None:  # this class is not sold on that market
                 continue
             answer = clients.reading("service-quotas").get_service_quota(ServiceCode="ec2", QuotaCode=code)
             value = answer.get("Quota", {}).get("Value")
@@ -117,8 +121,8 @@ def read_quotas(clients: Clients, type_names: Iterable[str]) -> dict[tuple[str, 
     return found
 
 
-def vcpus_used(running: Iterable[Running], vcpus_of: Mapping[str, float]) -> Counter[tuple[str, str]]:
-    """Return vCPUs in use by market and class; if EC2 does not state a machine's, its type's count."""
+def vcpus_used(running: Iterable[RunningInstance], vcpus_of: Mapping[str, float]) -> Counter[tuple[str, str]]:
+    """Return vCPUs in use by market and class. If EC2 does not report an instance's vCPUs, those of its type count."""
     used: Counter[tuple[str, str]] = Counter()
     for each in running:
         vcpus = each.vcpus or vcpus_of.get(each.type_name, 0.0)

@@ -1,7 +1,7 @@
-"""When spot machines of a type are short in a zone: times of plenty and of shortage in turn, each exponential.
+"""Spot shortages of a type in a zone: exponential periods of plenty and of shortage in turn.
 
-As spot machines were seen to come and go (SkyPilot's spot traces, NSDI 2024): all of a kind in a zone at once. Each day
-is drawn by itself, so that a time can be asked for without those before it.
+They follow measured spot markets (SkyPilot's spot traces, NSDI 2024), where all capacity of a type in a zone comes and
+goes at once. Each day is drawn independently, so that any time can be computed without the days before it.
 """
 
 from __future__ import annotations
@@ -11,27 +11,27 @@ import math
 from providers.mock.random_streams import draws_for
 
 DAY_S, HOUR_S = 86_400.0, 3600.0
-DAYS_LOOKED_AHEAD = 400
-"""Where none comes in so many days, none comes."""
+MAX_DAYS_AHEAD = 400
+"""How far ahead the next shortage is searched."""
 
 
-class Shortages:
-    """Those of one cloud: ``per_h`` begin in an hour of plenty and last ``lasts_h`` on average."""
+class SpotShortages:
+    """Shortages of one cloud: ``per_h`` begin per hour of plenty and last ``lasts_h`` hours on average."""
 
     def __init__(self, seed: int, per_h: float, lasts_h: float) -> None:
         self._seed, self._per_h, self._lasts_h = seed, per_h, lasts_h
         self._days: dict[tuple[str, str, int], tuple[tuple[float, float], ...]] = {}
 
-    def short(self, zone: str, type_name: str, at: float) -> bool:
-        """Whether a type is short in a zone at a time (Unix seconds)."""
+    def is_short(self, zone: str, type_name: str, at: float) -> bool:
+        """Return whether a type is short in a zone at a time (Unix seconds)."""
         if not self._per_h:
             return False
         return any(begin <= at < end for begin, end in self._day(zone, type_name, math.floor(at / DAY_S)))
 
     def next_at(self, zone: str, type_name: str, after: float) -> float:
-        """Return when the next one begins at or after a time; infinity: never. One under way began before."""
+        """Return when the next shortage begins at or after a time; infinity if never. A current one began before."""
         today = math.floor(after / DAY_S)
-        for day in range(today, today + DAYS_LOOKED_AHEAD) if self._per_h else ():
+        for day in range(today, today + MAX_DAYS_AHEAD) if self._per_h else ():
             for begin, _ in self._day(zone, type_name, day):
                 if begin >= after:
                     return begin
@@ -45,7 +45,7 @@ class Shortages:
         return found
 
     def _drawn(self, zone: str, type_name: str, day: int) -> tuple[tuple[float, float], ...]:
-        """Return the shortages of a day; it begins in one as often as there is one at any time."""
+        """Draw the shortages of a day. It begins in one with the long-run share of time in shortage."""
         draws = draws_for(self._seed, "shortage", zone, type_name, day)
         plenty_s, short_s = HOUR_S / self._per_h, HOUR_S * self._lasts_h
         at, ends_at = day * DAY_S, (day + 1) * DAY_S

@@ -1,7 +1,7 @@
-"""Savings Plans: so much money an hour, paid whether used or not, which buys machines at the plan's own rates.
+"""Savings Plans: an hourly commitment in USD, billed whether used or not, that pays for instances at the plan's rates.
 
-As Amazon applies them: after Reserved Instances, the narrow plans (one family) before the wide ones, each where it
-saves most. What runs in other regions or other services uses compute plans too, and is not seen here.
+AWS applies them after Reserved Instances, narrow plans (one family) before wide ones, each where it saves most. Compute
+plans are also used by other regions and services, which is not visible here.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from providers.ec2.clients import Clients
-from providers.ec2.failures import Call, calling
+from providers.ec2.errors import Call, translating_errors
 
 _KINDS = ("Compute", "EC2Instance")
 _PRODUCT = "Linux/UNIX"
@@ -19,29 +19,37 @@ _PRODUCT = "Linux/UNIX"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavingsPlan:
-    """An active plan. ``rates``: USD per hour by type, for Linux on shared hardware in this region."""
+    """An active plan."""
 
     id: str
     usd_per_h: float
+    """The hourly commitment."""
     narrow: bool
+    """Whether it covers one instance family only."""
     rates: Mapping[str, float]
+    """USD per hour by type, for Linux with shared tenancy in this region."""
 
 
 @dataclass(frozen=True, slots=True)
 class Covered:
-    """What a plan has left for a type: the rate, and how many machines it still covers."""
+    """What a plan still covers of one type."""
 
     usd_per_h: float
+    """The plan's rate for the type."""
     count: int
+    """How many more instances it covers."""
 
 
-class SavingsLeft:
-    """What is left of plans once what runs on demand has been charged to them."""
+class PlanBalances:
+    """What is left of each plan after it was charged for the running on-demand instances."""
 
     def __init__(
         self, plans: Sequence[SavingsPlan], uncovered: Mapping[str, float], on_demand: Mapping[str, float]
     ) -> None:
-        """``uncovered``: machines by type that nothing else covers; ``on_demand``: USD per hour by type."""
+        """Charge the plans.
+
+        ``uncovered``: instances by type that no Reserved Instance covers; ``on_demand``: USD per hour by type.
+        """
         self._plans = sorted(plans, key=lambda each: (not each.narrow, each.id))
         self.left: dict[str, float] = {}
         rest = dict(uncovered)
@@ -49,7 +57,7 @@ class SavingsLeft:
             self.left[plan.id] = _charged(plan, rest, on_demand)
 
     def covers(self, type_name: str) -> Covered | None:
-        """Return the first plan that has room for one machine more; None where none has."""
+        """Return what the first plan with enough left covers of a type, or None."""
         for plan in self._plans:
             rate = plan.rates.get(type_name)
             if rate and self.left[plan.id] >= rate - 1e-9:
@@ -58,7 +66,7 @@ class SavingsLeft:
 
 
 def _charged(plan: SavingsPlan, rest: dict[str, float], on_demand: Mapping[str, float]) -> float:
-    """Charge machines to a plan, those that save most first; return what is left of it, in USD per hour."""
+    """Charge instances to a plan, those that save most first. Returns what is left (USD/h); updates ``rest``."""
     left = plan.usd_per_h
 
     def saved(name: str) -> float:
@@ -73,10 +81,10 @@ def _charged(plan: SavingsPlan, rest: dict[str, float], on_demand: Mapping[str, 
 
 
 def read_savings_plans(clients: Clients, region: str) -> tuple[SavingsPlan, ...]:
-    """Return the active plans that cover machines in a region. Raises ProviderUnavailable, Throttled."""
-    with calling(Call.READ, "reading savings plans"):
-        told = list(_paged(clients, "describe_savings_plans", "savingsPlans", {"states": ["active"]}))
-        fitting = [each for each in told if _fits(each, region)]
+    """Return the active plans that cover instances in a region. Raises ProviderUnavailable, Throttled."""
+    with translating_errors(Call.READ, "reading savings plans"):
+        plans = list(_paged(clients, "describe_savings_plans", "savingsPlans", {"states": ["active"]}))
+        fitting = [each for each in plans if _fits(each, region)]
         return tuple(
             SavingsPlan(
                 id=str(each["savingsPlanId"]),
@@ -88,10 +96,10 @@ def read_savings_plans(clients: Clients, region: str) -> tuple[SavingsPlan, ...]
         )
 
 
-def _fits(told: Mapping[str, Any], region: str) -> bool:
-    """Plans in another currency are left out: nothing here is converted."""
-    here = told.get("savingsPlanType") == "Compute" or told.get("region") == region
-    return told.get("savingsPlanType") in _KINDS and here and told.get("currency", "USD") == "USD"
+def _fits(plan: Mapping[str, Any], region: str) -> bool:
+    # Plans in other currencies are ignored: nothing here converts money.
+    in_scope = plan.get("savingsPlanType") == "Compute" or plan.get("region") == region
+    return plan.get("savingsPlanType") in _KINDS and in_scope and plan.get("currency", "USD") == "USD"
 
 
 def _rates(clients: Clients, plan_id: str, region: str) -> dict[str, float]:
@@ -100,23 +108,23 @@ def _rates(clients: Clients, plan_id: str, region: str) -> dict[str, float]:
         {"name": "productDescription", "values": [_PRODUCT]},
         {"name": "tenancy", "values": ["shared"]},
     ]
-    asked = {"savingsPlanId": plan_id, "filters": filters}
+    query = {"savingsPlanId": plan_id, "filters": filters}
     found = {}
-    for each in _paged(clients, "describe_savings_plan_rates", "searchResults", asked):
+    for each in _paged(clients, "describe_savings_plan_rates", "searchResults", query):
         properties = {str(one["name"]): str(one["value"]) for one in each.get("properties", ())}
         plain = each.get("productType", "EC2") == "EC2" and each.get("unit", "Hrs") == "Hrs"
-        # Checked here as well: an endpoint that ignored a filter must not make prices.
+        # Checked again: an endpoint that ignores a filter must not produce wrong prices.
         if plain and properties.get("productDescription", _PRODUCT) == _PRODUCT and "instanceType" in properties:
             found[properties["instanceType"]] = float(each["rate"])
     return found
 
 
-def _paged(clients: Clients, method: str, member: str, asked: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """The library has no paginator for this service."""
+def _paged(clients: Clients, method: str, member: str, query: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    # boto3 has no paginator for this service.
     token: str | None = None
     while True:
         more = {"nextToken": token} if token else {}
-        answer = getattr(clients.reading("savingsplans"), method)(**asked, **more)
+        answer = getattr(clients.reading("savingsplans"), method)(**query, **more)
         yield from answer.get(member, ())
         token = answer.get("nextToken")
         if not token:

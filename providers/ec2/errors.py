@@ -1,7 +1,7 @@
-"""What AWS says when it does not do what was asked, translated into the reaction it calls for (``hcloud.core.errors``).
+"""Maps AWS errors to the errors of ``hcloud.core.errors``, by the reaction they call for.
 
-The tables hold EC2's documented error codes. A code that is in none of them counts as a wrong request when its HTTP
-status is 4xx; with 5xx, or without any answer, the outcome of a write is unknown.
+The tables hold EC2's documented error codes. An unlisted code counts as a rejected request if its HTTP status is 4xx.
+With 5xx, or without a response, the outcome of a write is unknown.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ RETRY_AFTER_S = 2.0
 
 
 class Call(StrEnum):
-    """What a call does; the same trouble means different things."""
+    """Whether a call reads or writes; the same error then means different things."""
 
     READ = "read"
     WRITE = "write"
@@ -67,8 +67,8 @@ OVER_QUOTA = frozenset(
         "PrivateIpAddressLimitExceeded", "PendingVerification", "MaxScheduledInstanceCapacityExceeded",
     }
 )  # fmt: skip
-# Nothing was done, and nothing is wrong with the request: credentials or clock must be mended, then it will work.
-NOT_LET_IN = frozenset(
+# Nothing was done and the request is fine: credentials or the clock must be fixed, then a retry works.
+NOT_AUTHENTICATED = frozenset(
     {
         "AuthFailure", "InvalidClientTokenId", "ExpiredToken", "ExpiredTokenException", "RequestExpired",
         "SignatureDoesNotMatch", "UnrecognizedClientException", "IncompleteSignature", "MissingAuthenticationToken",
@@ -92,33 +92,35 @@ _NOT_SENT = (
 )
 
 
-FAILURES = (ClientError, BotoCoreError, ResponseParserError)
+LIBRARY_ERRORS = (ClientError, BotoCoreError, ResponseParserError)
 """What the library raises; the last one, for an answer that is none of Amazon's, has no base in common with others."""
 
 
 def error_code(error: Exception) -> str:
-    """Return AWS's code of an error, or ""."""
+    """Return AWS's error code, or "" if there is none."""
     response: Mapping[str, Any] = getattr(error, "response", None) or {}
     return str(response.get("Error", {}).get("Code", ""))
 
 
-def translated(error: Exception, call: Call, what: str) -> ProviderError:
-    """Return what to raise for one of FAILURES; ``what`` names the caller and the call, e.g. ``"ec2: listing
-    machines"``."""
+def to_provider_error(error: Exception, call: Call, what: str) -> ProviderError:
+    """Return the ProviderError for one of LIBRARY_ERRORS. ``what`` names provider and call, e.g.
+
+    ``"ec2: listing instances"``.
+    """
     if isinstance(error, ClientError):
-        return _answered(error, call, what)
+        return _from_response(error, call, what)
     if call is Call.READ or isinstance(error, _NOT_SENT):
         return ProviderUnavailable(f"{what}: {_one_line(error)}")
     return OutcomeUnknown(f"{what}: {_one_line(error)}")
 
 
-def _answered(error: ClientError, call: Call, what: str) -> ProviderError:
+def _from_response(error: ClientError, call: Call, what: str) -> ProviderError:
     code = error_code(error)
     status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0) or 0)
-    text = f"{what}: {code}: {_told(error)}"
+    text = f"{what}: {code}: {_message(error)}"
     if code in THROTTLED or status == 429:
         return Throttled(text, retry_after_s=RETRY_AFTER_S)
-    if code in NOT_LET_IN:
+    if code in NOT_AUTHENTICATED:
         return ProviderUnavailable(text)
     if call is Call.READ:
         return ProviderUnavailable(text)
@@ -126,15 +128,15 @@ def _answered(error: ClientError, call: Call, what: str) -> ProviderError:
         return InsufficientCapacity(text)
     if code in OVER_QUOTA:
         return QuotaExceeded(text)
-    # 5xx, or a status and a body that do not fit each other (a proxy's error page).
+    # 5xx, or a status that does not fit the body (a proxy's error page).
     if status >= 500 or status < 400:
         return OutcomeUnknown(text)
     return LaunchRejected(text)
 
 
-def _told(error: ClientError) -> str:
+def _message(error: ClientError) -> str:
     message = str(error.response.get("Error", {}).get("Message", ""))
-    # An encoded copy of the policy decision, of no use to readers.
+    # The encoded policy decision is of no use to readers.
     return message.split(" Encoded authorization failure message:")[0][:500]
 
 
@@ -143,9 +145,9 @@ def _one_line(error: Exception) -> str:
 
 
 @contextmanager
-def calling(call: Call, what: str) -> Iterator[None]:
-    """Translate what goes wrong inside."""
+def translating_errors(call: Call, what: str) -> Iterator[None]:
+    """Raise library errors of the block as ProviderErrors."""
     try:
         yield
-    except FAILURES as error:
-        raise translated(error, call, what) from error
+    except LIBRARY_ERRORS as error:
+        raise to_provider_error(error, call, what) from error

@@ -28,7 +28,7 @@ from hcloud.core.errors import (
     Throttled,
 )
 from providers.ec2 import factory
-from providers.ec2.failures import NOT_LET_IN, OUT_OF_CAPACITY, OVER_QUOTA, THROTTLED, Call, translated
+from providers.ec2.errors import NOT_AUTHENTICATED, OUT_OF_CAPACITY, OVER_QUOTA, THROTTLED, Call, to_provider_error
 
 URL = "http://endpoint"
 GOOD: Mapping[str, object] = {
@@ -51,7 +51,7 @@ def answer(code: str, status: int) -> AwsError:
         (THROTTLED, 503, Throttled),
         (OUT_OF_CAPACITY, 500, InsufficientCapacity),
         (OVER_QUOTA, 400, QuotaExceeded),
-        (NOT_LET_IN, 401, ProviderUnavailable),
+        (NOT_AUTHENTICATED, 401, ProviderUnavailable),
         (
             {"UnauthorizedOperation", "InvalidParameterValue", "InvalidAMIID.NotFound", "Unsupported"},
             400,
@@ -63,14 +63,14 @@ def answer(code: str, status: int) -> AwsError:
 def test_answer_to_a_launch_is_the_reaction_it_calls_for(
     codes: frozenset[str], status: int, reaction: type[ProviderError]
 ) -> None:
-    assert {type(translated(answer(code, status), Call.WRITE, "launch")) for code in codes} == {reaction}
+    assert {type(to_provider_error(answer(code, status), Call.WRITE, "launch")) for code in codes} == {reaction}
 
 
 @pytest.mark.parametrize(
     "code", [*sorted(THROTTLED), "InternalError", "UnauthorizedOperation", "InvalidParameterValue"]
 )
 def test_failed_read_never_says_anything_about_what_exists(code: str) -> None:
-    assert isinstance(translated(answer(code, 400), Call.READ, "list"), ProviderUnavailable | Throttled)
+    assert isinstance(to_provider_error(answer(code, 400), Call.READ, "list"), ProviderUnavailable | Throttled)
 
 
 @pytest.mark.parametrize(
@@ -87,14 +87,16 @@ def test_failed_read_never_says_anything_about_what_exists(code: str) -> None:
 def test_broken_connection_is_told_apart_from_one_that_never_was(
     trouble: Exception, of_a_write: type[ProviderError]
 ) -> None:
-    assert type(translated(trouble, Call.WRITE, "launch")) is of_a_write
-    assert type(translated(trouble, Call.READ, "list")) is ProviderUnavailable
+    assert type(to_provider_error(trouble, Call.WRITE, "launch")) is of_a_write
+    assert type(to_provider_error(trouble, Call.READ, "list")) is ProviderUnavailable
 
 
 def test_encoded_policy_decision_is_left_out() -> None:
     error = answer("UnauthorizedOperation", 403)
     error.response["Error"]["Message"] = "You may not. Encoded authorization failure message: c2VjcmV0"
-    assert str(translated(error, Call.WRITE, "ec2: launch")) == "ec2: launch: UnauthorizedOperation: You may not."
+    assert (
+        str(to_provider_error(error, Call.WRITE, "ec2: launch")) == "ec2: launch: UnauthorizedOperation: You may not."
+    )
 
 
 @pytest.mark.parametrize(
@@ -102,12 +104,12 @@ def test_encoded_policy_decision_is_left_out() -> None:
     [
         ({"region": None}, "region: "),
         ({"region": "mars"}, "region: must be like us-east-1, not 'mars'"),
-        ({"regoin": "x"}, "there is no setting regoin; did you mean region?"),
-        ({"prices": {}}, "prices_file or prices is missing"),
+        ({"regoin": "x"}, "unknown setting regoin; did you mean region?"),
+        ({"prices": {}}, "prices_file or prices is required"),
         ({"prices": {"m5.large": {"on_demand": 0}}}, r"prices\.m5\.large\.on_demand: input should be greater than 0"),
-        ({"prices": {"m5.large": {"ondemand": 1}}}, "there is no setting ondemand; did you mean on_demand?"),
+        ({"prices": {"m5.large": {"ondemand": 1}}}, "unknown setting ondemand; did you mean on_demand?"),
         ({"credential": "ssm"}, "credential: ssm needs instance_profile"),
-        ({"aws_secret_access_key": "k"}, "aws_secret_access_key does not belong into this file"),
+        ({"aws_secret_access_key": "k"}, "aws_secret_access_key must not be in this file"),
         ({"zones": ["us-west-2a"]}, "zones names us-west-2a, which is not in region us-east-1"),
         ({"subnets": ["default"]}, r"subnets\.0: must be like subnet-0a1b2c3d, not 'default'"),
         ({"image": "debian"}, "image: must be like ami-0a1b2c3d or ssm:"),

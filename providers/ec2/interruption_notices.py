@@ -1,4 +1,4 @@
-"""Spot interruption warnings from a queue: EventBridge puts them there, we keep what they say before we delete them."""
+"""Spot interruption warnings from an SQS queue that EventBridge fills. They are stored before they are deleted."""
 
 from __future__ import annotations
 
@@ -12,59 +12,63 @@ from typing import Any
 
 from hcloud.core.errors import ProviderError
 from providers.ec2.clients import Clients
-from providers.ec2.failures import Call, calling
+from providers.ec2.errors import Call, translating_errors
 
 NOTICE_S = 120.0
-"""Amazon takes a spot machine back two minutes after its warning."""
+"""EC2 interrupts a spot instance two minutes after its warning."""
 DETAIL_TYPE = "EC2 Spot Instance Interruption Warning"
 MESSAGES_PER_CALL = 10
-CALLS_PER_LOOK = 20
+CALLS_PER_POLL = 20
 FORGET_AFTER_S = 86_400.0
 
 
-class Notices:
-    """When machines are taken back, by provider id. What was read outlives the daemon in a file.
+class InterruptionNotices:
+    """Interruption times by provider id, kept in a file that survives a restart of the daemon.
 
-    Messages of other machines and other kinds are deleted too: the queue must be this deployment's own.
+    Messages of other instances and of other kinds are deleted as well: the queue must belong to this deployment
+    alone.
     """
 
     def __init__(self, clients: Clients, queue_url: str | None, state_dir: Path) -> None:
         self._clients, self._queue_url = clients, queue_url
         self._file = state_dir / "notices.json"
         self._lock = threading.Lock()
-        self._known: dict[str, float] = self._remembered()
-        self.trouble = ""
+        self._known: dict[str, float] = self._load()
+        self.error = ""
 
-    def look(self, now: float) -> Mapping[str, float]:
-        """Read the queue; return all known times. A queue that does not answer is only noted in ``trouble``."""
+    def poll(self, now: float) -> Mapping[str, float]:
+        """Read the queue and return all known interruption times.
+
+        A queue that cannot be read is only reported in ``error``.
+        """
         with self._lock:
             if self._queue_url:
                 try:
                     self._drain(now)
-                    self.trouble = ""
+                    self.error = ""
                 except (ProviderError, OSError) as error:
-                    self.trouble = str(error)
+                    self.error = str(error)
             return dict(self._known)
 
     def _drain(self, now: float) -> None:
-        for _ in range(CALLS_PER_LOOK):
-            with calling(Call.READ, "reading the interruption queue"):
+        for _ in range(CALLS_PER_POLL):
+            with translating_errors(Call.READ, "reading the interruption queue"):
                 answer = self._clients.reading("sqs").receive_message(
                     QueueUrl=self._queue_url, MaxNumberOfMessages=MESSAGES_PER_CALL, WaitTimeSeconds=0
                 )
             messages = answer.get("Messages", [])
             if not messages:
                 return
-            self._note(dict(filter(None, (read_warning(each["Body"]) for each in messages))), now)
+            self._record(dict(filter(None, (read_warning(each["Body"]) for each in messages))), now)
             self._delete(messages)
 
     def _delete(self, messages: Iterable[Mapping[str, Any]]) -> None:
         entries = [{"Id": str(n), "ReceiptHandle": each["ReceiptHandle"]} for n, each in enumerate(messages)]
-        with calling(Call.READ, "deleting from the interruption queue"):  # harmless to repeat
+        with translating_errors(Call.READ, "deleting from the interruption queue"):  # deleting twice is harmless
             self._clients.reading("sqs").delete_message_batch(QueueUrl=self._queue_url, Entries=entries)
 
-    def _note(self, found: Mapping[str, float], now: float) -> None:
-        """Add what is new, durably; the first warning of a machine counts, as repeats come late."""
+    def _record(self, found: Mapping[str, float], now: float) -> None:
+        """Add new warnings durably. The first warning of an instance counts, since repeats arrive late."""
         kept = {key: at for key, at in self._known.items() if at > now - FORGET_AFTER_S}
         for key, at in found.items():
             kept.setdefault(key, at)
@@ -78,7 +82,7 @@ class Notices:
         new.rename(self._file)
         self._known = kept
 
-    def _remembered(self) -> dict[str, float]:
+    def _load(self) -> dict[str, float]:
         try:
             return {str(key): float(at) for key, at in json.loads(self._file.read_text()).items()}
         except (OSError, ValueError, AttributeError):
@@ -86,7 +90,7 @@ class Notices:
 
 
 def read_warning(body: str) -> tuple[str, float] | None:
-    """Return instance id and the time it is taken back, or None for a message of another kind."""
+    """Return instance id and interruption time (Unix seconds), or None for a message of another kind."""
     try:
         event = json.loads(body)
         if event["detail-type"] != DETAIL_TYPE:

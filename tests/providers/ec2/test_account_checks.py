@@ -6,7 +6,7 @@ import pytest
 
 from hcloud.core.clock import SystemClock
 from hcloud.provider import Examinable, Finding
-from providers.ec2.examination import skew_finding
+from providers.ec2.account_checks import skew_finding
 from tests.providers.ec2.ec2_bench import Ec2Bench
 from tests.providers.ec2.test_permissions import allows, listed, needs_of, policy
 

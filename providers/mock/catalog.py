@@ -1,4 +1,4 @@
-"""What the mock cloud offers at a moment: types, zones and markets with their prices, and what is out of stock."""
+"""Offers of the mock cloud: types, zones and markets with their prices, and which are out of stock."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from dataclasses import replace
 from hcloud.core.model import InstanceType, Market, Offer, Resources
 from providers.mock.random_streams import draws_for, walk
 from providers.mock.settings import MockSettings
-from providers.mock.shortages import Shortages
+from providers.mock.spot_shortages import SpotShortages
 
 LOWEST_SPOT_SHARE = 0.1
-PLENTY_MIB = 10**9
-"""Of what no quota is of there is any amount."""
+UNLIMITED = 10**9
+"""Stands for any amount of a resource that no quota limits."""
 
 
-class MockCatalogue:
-    """Types and prices of one mock cloud. All answers depend on settings and time only."""
+class MockCatalog:
+    """Types and prices of one mock cloud. All results depend on settings and time only."""
 
     def __init__(self, provider: str, settings: MockSettings) -> None:
         self.settings = settings
@@ -32,65 +32,69 @@ class MockCatalogue:
             )
             for name, each in sorted(settings.types.items())
         }
-        self.shortages = Shortages(settings.seed, settings.spot.shortages_per_h, settings.spot.shortage_h)
+        self.shortages = SpotShortages(settings.seed, settings.spot.shortages_per_h, settings.spot.shortage_h)
         self._spot_shares: dict[tuple[str, str, int], float] = {}
-        self.told = tuple(quota for quota in settings.quotas if quota.told)
-        """What offers say what is left of."""
+        self.published_quotas = tuple(quota for quota in settings.quotas if quota.told)
+        """Quotas with a remainder that offers state."""
 
     def offers(
         self, now: float, reserved_in_use: Mapping[tuple[str, str], int], left_vcpus: Sequence[float] = ()
     ) -> tuple[Offer, ...]:
-        """Return all offers sorted by key, priced as of the present step of the spot prices.
+        """Return all offers sorted by key, priced as of the current step of the spot prices.
 
-        ``reserved_in_use`` counts taken reserved machines by zone and type, ``left_vcpus`` what may still be had of the
-        quotas that are :attr:`told`.
+        ``reserved_in_use``: reserved machines in use by zone and type. ``left_vcpus``: remainders of
+        ``published_quotas``.
         """
         priced_at = now if left_vcpus else max(1.0, self.step_of(now) * self.settings.spot.step_s)
         return tuple(
-            self._with_pool(
+            self._with_quota(
                 self._offer(zone, name, market, now, priced_at, reserved_in_use.get((zone, name), 0)), left_vcpus
             )
             for zone in sorted(self.settings.zones)
             for name in self.types
             for market in sorted(self.settings.markets)
-            if self._sold(zone, name, market)
+            if self._is_sold(zone, name, market)
         )
 
-    def _with_pool(self, offer: Offer, left_vcpus: Sequence[float]) -> Offer:
-        """Return the offer with what is left of the quota that leaves it the least, of those that are stated."""
-        quotas = [(left, at) for at, left in enumerate(left_vcpus) if self.told[at].holds(offer.region, offer.market)]
+    def _with_quota(self, offer: Offer, left_vcpus: Sequence[float]) -> Offer:
+        """Return the offer with the smallest remainder of the published quotas that limit it."""
+        quotas = [
+            (left, at)
+            for at, left in enumerate(left_vcpus)
+            if self.published_quotas[at].holds(offer.region, offer.market)
+        ]
         if not quotas:
             return offer
         left, at = min(quotas)
-        free = Resources(vcpus=max(0.0, left), memory_mib=PLENTY_MIB, disk_gib=PLENTY_MIB)
+        free = Resources(vcpus=max(0.0, left), memory_mib=UNLIMITED, disk_gib=UNLIMITED)
         count = int((free.vcpus + 1e-9) / offer.instance_type.capacity.vcpus)
         available = count if offer.available is None else min(offer.available, count)
         return replace(offer, available=available, pool=f"{self._provider}/quota-{at}", pool_free=free)
 
     def step_of(self, now: float) -> int:
-        """Return the number of the step of spot prices that a time is in."""
+        """Return the number of the spot-price step at a time."""
         return math.floor(now / self.settings.spot.step_s)
 
     def price_usd_per_h(self, zone: str, type_name: str, market: Market, now: float) -> float:
-        """Return the price of a type in a zone and market at a time; only spot prices move."""
+        """Return the price of a type in a zone and market at a time. Only spot prices change."""
         fixed = self._fixed_price(zone, type_name, market)
         return fixed * self._spot_share(zone, type_name, self.step_of(now)) if market is Market.SPOT else fixed
 
     def cost_usd(self, zone: str, type_name: str, market: Market, from_at: float, to_at: float) -> float:
-        """Return what a machine costs over an interval, at prices that may move within it."""
+        """Return the cost of a machine over an interval, during which spot prices may change."""
         if market is not Market.SPOT:
             return self._fixed_price(zone, type_name, market) * (to_at - from_at) / 3600
         cost, at, step_s = 0.0, from_at, self.settings.spot.step_s
         while at < to_at:
             until = min(to_at, (self.step_of(at) + 1) * step_s)
-            until = until if until > at else to_at  # a float so large that a step no longer moves it
+            until = until if until > at else to_at  # at this magnitude a step is below the float's precision
             cost += self.price_usd_per_h(zone, type_name, market, at) * (until - at) / 3600
             at = until
         return cost
 
     def out_of_stock(self, offer: Offer, now: float) -> bool:
-        """Whether chance has this offer out of stock in the present period, or spot machines of its type are short."""
-        if offer.market is Market.SPOT and self._short(offer.zone, offer.instance_type.name, now):
+        """Return whether the offer is out of stock in the current period, or in a spot shortage."""
+        if offer.market is Market.SPOT and self._is_spot_short(offer.zone, offer.instance_type.name, now):
             return True
         stockouts = self.settings.stockouts
         if stockouts.rate <= 0:
@@ -98,22 +102,22 @@ class MockCatalogue:
         period = math.floor(now / stockouts.period_s)
         return bool(draws_for(self.settings.seed, "stockout", *offer.key, period).random() < stockouts.rate)
 
-    def _short(self, zone: str, type_name: str, now: float) -> bool:
-        """Capacity about to be taken back is not sold from the notice on."""
+    def _is_spot_short(self, zone: str, type_name: str, now: float) -> bool:
+        # Capacity that is about to be preempted is not sold from the notice on.
         soon = self.shortages.next_at(zone, type_name, now) - now <= self.settings.spot.notice_s
-        return soon or self.shortages.short(zone, type_name, now)
+        return soon or self.shortages.is_short(zone, type_name, now)
 
-    def has(self, offer: Offer) -> bool:
-        """Whether such an offer exists at all."""
+    def has_offer(self, offer: Offer) -> bool:
+        """Return whether such an offer exists at all."""
         return (
             offer.provider == self._provider
             and offer.instance_type.name in self.types
             and offer.zone in self.settings.zones
             and offer.market in self.settings.markets
-            and self._sold(offer.zone, offer.instance_type.name, offer.market)
+            and self._is_sold(offer.zone, offer.instance_type.name, offer.market)
         )
 
-    def _sold(self, zone: str, type_name: str, market: Market) -> bool:
+    def _is_sold(self, zone: str, type_name: str, market: Market) -> bool:
         only = self.settings.types[type_name]
         return (only.zones is None or zone in only.zones) and (only.markets is None or market in only.markets)
 
@@ -137,7 +141,7 @@ class MockCatalogue:
         )
 
     def _fixed_price(self, zone: str, type_name: str, market: Market) -> float:
-        """On-demand and reserved prices; for spot the on-demand price its share is taken of."""
+        """Return the on-demand or reserved price; for spot, the on-demand price that its share is taken of."""
         factor = self.settings.region_price_factors.get(self.settings.region_of(zone), 1.0)
         sold = self.settings.types[type_name]
         if market is Market.RESERVED:

@@ -1,0 +1,168 @@
+"""Checks of an AWS account without side effects: credentials, clock, permissions, image, quotas.
+
+Permissions are tested with ``DryRun`` requests, which EC2 evaluates without executing. Actions without a dry run are
+executed if they only read, otherwise reported as not tested.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+from hcloud.core.clock import Clock
+from hcloud.core.errors import ProviderError
+from hcloud.provider import Finding
+from providers.ec2.catalog import Ec2Catalog
+from providers.ec2.clients import Clients
+from providers.ec2.errors import LIBRARY_ERRORS, NOT_ALLOWED, error_code
+from providers.ec2.settings import Ec2Settings
+
+ALLOWED = "DryRunOperation"
+FORBIDDEN = 403
+SKEW_WARN_S, SKEW_FAIL_S = 5.0, 240.0
+"""AWS rejects requests signed with a clock that is five minutes off."""
+READS = (
+    "describe_capacity_reservations",
+    "describe_images",
+    "describe_instance_type_offerings",
+    "describe_instance_types",
+    "describe_instances",
+    "describe_reserved_instances",
+    "describe_spot_price_history",
+    "describe_subnets",
+)
+NOT_TRIED = ("ec2:TerminateInstances", "ssm:PutParameter")
+"""Actions that cannot be tested without a side effect or an existing instance."""
+FIX_PERMISSIONS = "attach deploy/iam/ec2-daemon.json to the daemon's role; see docs/aws.md"
+_PERFORM = re.compile(r"perform: ([\w-]+:\w+)(?: on resource: (\S+))?")
+
+
+def check_account(
+    clients: Clients,
+    settings: Ec2Settings,
+    catalog: Ec2Catalog,
+    clock: Clock,
+    launch_arguments: Callable[[], Mapping[str, Any]],
+) -> Iterator[Finding]:
+    """Yield one finding per check. ``launch_arguments`` returns the RunInstances arguments for the dry run."""
+    identity = _caller_identity(clients)
+    if isinstance(identity, Finding):
+        yield identity
+        return
+    yield Finding(check="credentials", verdict="ok", finding=f"valid: {identity['Arn']}")
+    yield from _clock(identity, clock)
+    yield from _permissions(clients, settings, launch_arguments)
+    yield from _region(catalog)
+    yield from _quotas(catalog)
+
+
+def _caller_identity(clients: Clients) -> Mapping[str, Any] | Finding:
+    try:
+        answer: Mapping[str, Any] = clients.reading("sts").get_caller_identity()
+    except LIBRARY_ERRORS as error:
+        do = "give the daemon a valid role or access key; see docs/aws.md"
+        return Finding(check="credentials", verdict="fail", finding=_line(error), do=do)
+    return answer
+
+
+def _clock(identity: Mapping[str, Any], clock: Clock) -> Iterator[Finding]:
+    date = identity.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date")
+    if not date:
+        return
+    skew_s = clock.now() - parsedate_to_datetime(date).timestamp()
+    yield skew_finding(skew_s, "AWS")
+
+
+def skew_finding(skew_s: float, cloud: str) -> Finding:
+    """Return the finding for a clock that differs from the cloud's by ``skew_s`` seconds."""
+    if abs(skew_s) <= SKEW_WARN_S:
+        return Finding(check="clock", verdict="ok", finding=f"in sync with {cloud}")
+    finding = f"differs from {cloud} by {abs(skew_s):.0f} s"
+    verdict = "fail" if abs(skew_s) >= SKEW_FAIL_S else "warn"
+    return Finding(check="clock", verdict=verdict, finding=finding, do="synchronise the clock (NTP)")  # type: ignore[arg-type]
+
+
+def _permissions(
+    clients: Clients, settings: Ec2Settings, launch_arguments: Callable[[], Mapping[str, Any]]
+) -> Iterator[Finding]:
+    client = clients.reading()
+    tries: dict[str, Callable[[], object]] = {
+        f"ec2:{_camel(name)}": lambda name=name: getattr(client, name)(DryRun=True)  # type: ignore[misc]
+        for name in READS
+    }
+    tries["ec2:RunInstances"] = lambda: clients.writing().run_instances(**launch_arguments(), DryRun=True)
+    if settings.interruption_queue:
+        tries["sqs:ReceiveMessage"] = lambda: clients.reading("sqs").receive_message(
+            QueueUrl=settings.interruption_queue, MaxNumberOfMessages=1, VisibilityTimeout=0, WaitTimeSeconds=0
+        )
+    missing, untried = [], {}
+    for action, attempt in tries.items():
+        verdict = _tried(action, attempt)
+        if verdict == "":
+            continue
+        if verdict.startswith("!"):
+            missing.append(verdict[1:])
+        else:
+            untried[action] = verdict
+    for each in missing:
+        yield Finding(check="permission", verdict="fail", finding=f"{each} is not allowed", do=FIX_PERMISSIONS)
+    for action, why in untried.items():
+        yield Finding(check="permission", verdict="warn", finding=f"{action} could not be tested: {why}")
+    if not missing:
+        finding = f"{len(tries) - len(untried)} actions are allowed; not tested: {', '.join(NOT_TRIED)}"
+        yield Finding(check="permissions", verdict="ok", finding=finding)
+
+
+def _tried(action: str, attempt: Callable[[], object]) -> str:
+    """Return "" if the action is allowed, ``!`` and the missing permission, or why the result is unknown."""
+    try:
+        attempt()
+    except LIBRARY_ERRORS as error:
+        code = error_code(error)
+        if code == ALLOWED:
+            return ""
+        if code in NOT_ALLOWED or _status(error) == FORBIDDEN:
+            named = _PERFORM.search(str(error))
+            return f"!{named[1]}" + (f" on {named[2]}" if named[2] else "") if named else f"!{action}"
+        return _line(error)
+    except ProviderError as error:
+        return str(error)
+    return ""
+
+
+def _region(catalog: Ec2Catalog) -> Iterator[Finding]:
+    try:
+        region = catalog.region_info()
+    except ProviderError as error:
+        do = "fix the provider's settings image, subnets and zones; see docs/aws.md"
+        yield Finding(check="region", verdict="fail", finding=str(error), do=do)
+        return
+    yield Finding(check="image", verdict="ok", finding=f"{region.image.id} exists")
+    yield Finding(check="region", verdict="ok", finding=f"{len(region.subnets)} zones, {len(region.types)} types")
+
+
+def _quotas(catalog: Ec2Catalog) -> Iterator[Finding]:
+    quotas = catalog.quotas
+    if not quotas:
+        why = catalog.read_errors.get("quotas", "not read")
+        yield Finding(check="quotas", verdict="warn", finding=f"unknown: {why}", do=FIX_PERMISSIONS)
+    for (market, kind), vcpus in sorted(quotas.items()):
+        none = vcpus < 1
+        do = "request an increase at Service Quotas, or remove this market from `markets`" if none else ""
+        finding = f"{vcpus:g} vCPUs of {market} instances ({kind}) may run at a time"
+        yield Finding(check="quota", verdict="warn" if none else "ok", finding=finding, do=do)
+
+
+def _status(error: Exception) -> int:
+    response: Mapping[str, Any] = getattr(error, "response", None) or {}
+    return int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0) or 0)
+
+
+def _camel(name: str) -> str:
+    return "".join(word.capitalize() for word in name.split("_"))
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split(" Encoded authorization failure message:")[0].split())[:500]
