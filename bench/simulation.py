@@ -27,16 +27,17 @@ LARGE = "paragon-large-oversubscribed"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timed:
-    """One simulation: seconds of processor time, jobs that users submitted, decisions about jobs, and cycles.
-
-    ``ended``: jobs that had ended, ``of_jobs``: all there were to be, ``hours``: simulated, when it ended or was cut.
-    """
+    """What one simulation took."""
 
     took_s: float
+    """CPU time in seconds."""
     jobs: int
+    """Jobs that users submitted."""
     ended: int
     of_jobs: int
+    """Jobs of the whole workload."""
     hours: float
+    """Simulated time until the end, or until it was cut."""
     decisions: int
     cycles: int
 

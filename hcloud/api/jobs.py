@@ -141,7 +141,7 @@ def explain_job(context: Context, job_id: str) -> Story:
     responses={
         200: {
             "description": "Bytes from `offset`. X-HCloud-Next-Offset: where to continue; X-HCloud-End: true if this "
-            "attempt's output is complete; X-HCloud-Attempt and X-HCloud-Job-State: number of the attempt, state of the job.",
+            "attempt's output is complete; X-HCloud-Attempt and X-HCloud-Job-State: its number and the job's state.",
             "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
         }
     },

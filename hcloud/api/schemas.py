@@ -155,6 +155,8 @@ class PlannedJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorDetail:
+    """Code and message of an error."""
+
     code: str
     """Stable, for programs."""
     message: str

@@ -1,4 +1,4 @@
-"""The tokens file: credentials for callers over TCP. A line is ``name:sha256-of-token:role``; ``#`` starts a comment."""
+"""The tokens file: credentials for callers over TCP. A line: ``name:sha256-of-token:role``; ``#`` begins a comment."""
 
 from __future__ import annotations
 

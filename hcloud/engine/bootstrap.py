@@ -16,17 +16,7 @@ POWERED_OFF_EXIT = 79
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bootstrap:
-    """The worker's bootstrap file.
-
-    ``cpus``: ids this instance may use. ``cgroup``: ``{"version": 1, "paths": {controller: directory}}`` or
-    ``{"version": 2, "paths": {"": directory}}``, the instance's own groups; units get children of them.
-    ``unit_uid_base``: units run as this uid plus their slot (0..63), as root only; two instances of one host need
-    ranges of their own. ``poweroff``: what ends the machine: "exit" (write ``<state_dir>/off.json`` and exit with
-    ``POWERED_OFF_EXIT``) or a command. ``settings``: ``pids_max``, ``max_log_mib``, ``max_workdir_mib``,
-    ``readonly_paths`` (``:``-separated, shown to units), ``listen_host``, ``preempt_file`` (its appearance is a
-    notice), ``notice`` (``ec2`` or ``gce``: the metadata service to watch), ``heed_rebalance`` (``yes``: a
-    recommendation to leave is one too), ``metadata_url``.
-    """
+    """The worker's bootstrap file."""
 
     instance_id: str
     scheduler_address: str
@@ -39,11 +29,20 @@ class Bootstrap:
     owner: str = ""
     capacity: Mapping[str, float] = field(default_factory=dict)
     cpus: tuple[int, ...] | None = None
+    """Ids of the CPUs this instance may use; None: all."""
     cgroup: Mapping[str, Any] | None = None
+    """The instance's own control groups, in which units get children: ``{"version": 1, "paths": {controller:
+    directory}}`` or ``{"version": 2, "paths": {"": directory}}``."""
     isolation: Literal["require", "best_effort"] = "require"
     unit_uid_base: int = 61000
+    """Units run as this uid plus their slot (0..63), as root only; two instances of one host need separate ranges."""
     poweroff: Literal["exit"] | tuple[str, ...] = "exit"
+    """What ends the machine: "exit" (write ``<state_dir>/off.json``, exit with ``POWERED_OFF_EXIT``) or a command."""
     settings: Mapping[str, str] = field(default_factory=dict)
+    """``pids_max``, ``max_log_mib``, ``max_workdir_mib``, ``readonly_paths`` (``:``-separated, visible to units),
+    ``listen_host``, ``preempt_file`` (its appearance is a preemption notice), ``notice`` (``ec2`` or ``gce``: the
+    metadata service to watch), ``heed_rebalance`` (``yes``: a rebalance recommendation counts as a notice),
+    ``metadata_url``."""
 
     def number(self, name: str, default: int) -> int:
         """Return a numeric setting."""

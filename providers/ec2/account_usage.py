@@ -21,6 +21,8 @@ PAGE = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningInstance:
+    """A running instance of the account, HCloud's or not."""
+
     zone: str
     type_name: str
     vcpus: float

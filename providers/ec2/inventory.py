@@ -109,6 +109,7 @@ class Inventory:
         self._coverage = None
 
     def is_counted(self, token: str) -> bool:
+        """Return whether a launch with this token is counted already."""
         return token in self._launched
 
     # -------------------------------------------------------------------------------------------------------- balances

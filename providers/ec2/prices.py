@@ -25,6 +25,8 @@ TYPES_PER_CALL = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Price:
+    """A price, and how old it is."""
+
     usd_per_h: float
     priced_at: float
     """When the price was last known to hold (Unix seconds)."""

@@ -36,6 +36,8 @@ class CapacityReservation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReservedInstances:
+    """Reserved Instances of one scope, type and price."""
+
     zone: str | None
     """The zone it applies to; None for the whole region."""
     type_name: str

@@ -35,6 +35,8 @@ FIRST_PAUSE_S = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AggregatedList:
+    """Items of an aggregated list, and the scopes missing from it."""
+
     items: tuple[tuple[str, Any], ...]
     """Pairs of zone or region and item."""
     unanswered: tuple[str, ...]

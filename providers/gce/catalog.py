@@ -49,6 +49,8 @@ class MachineTypeInfo:
 
 @dataclass(frozen=True, slots=True)
 class ReservedMachines:
+    """Unused reserved instances of one type in a zone."""
+
     free: int
     """How many reserved instances are unused."""
     names: tuple[str, ...]

@@ -30,6 +30,8 @@ _CUSTOM = re.compile(r"custom-(\d+)-(\d+)")
 
 @dataclass(slots=True)
 class Pool:
+    """Resources committed for one machine series in a region."""
+
     vcpus: float = 0.0
     memory_mb: float = 0.0
     plans: set[str] = field(default_factory=set)

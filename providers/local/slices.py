@@ -203,6 +203,7 @@ class SliceDirectory:
         return SliceRecord(**content)
 
     def write_record(self, record: SliceRecord) -> None:
+        """Write the description of the slice."""
         write_json(self.path / "slice.json", asdict(record))
 
     def ended(self) -> dict[str, Any] | None:

@@ -109,6 +109,21 @@ def missing_docstrings(source: str, where: str) -> list[str]:
     ]
 
 
+def fields_described_above(source: str, where: str) -> list[str]:
+    """Class docstrings that describe two or more fields (```` ``field``: ... ````): each has its own place below it."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ClassDef):
+            fields = {a.target.id for a in node.body if isinstance(a, ast.AnnAssign) and isinstance(a.target, ast.Name)}
+            described = set(re.findall(r"``(\w+)``(?: \([^)]*\))?:", ast.get_docstring(node) or "")) & fields
+            if len(described) > 1:
+                names = ", ".join(sorted(described))
+                found.append(
+                    f"{where}:{node.lineno} {node.name} describes {names} in its docstring; write it under each"
+                )
+    return found
+
+
 def unpickling(source: str, where: str) -> list[str]:
     """Any import of a module that unpickles: what comes from a machine, a file or a caller may hold any program."""
     return [

@@ -30,6 +30,10 @@ def test_public_code_is_documented() -> None:
     nothing(violations(rules.missing_docstrings, tree.python_files("hcloud", "providers", "lab", "bench", "demo")))
 
 
+def test_fields_are_documented_under_themselves() -> None:
+    nothing(violations(rules.fields_described_above, tree.python_files("hcloud", "providers", "lab", "bench", "demo")))
+
+
 def test_nothing_is_unpickled() -> None:
     """Dask, in the engine, still does inside its own library."""
     nothing(violations(rules.unpickling, tree.python_files("hcloud", "providers", "lab")))
@@ -109,6 +113,7 @@ DOCUMENTED_FUNCTION = 'def short():\n    """' + "Says much.\n" * 80 + '    """\n
         (rules.missing_docstrings, '"""Module."""\ndef public(): ...\n'),
         (rules.missing_docstrings, '"""Module."""\nclass Public:\n    "Doc."\n    async def method(self): ...\n'),
         (rules.missing_docstrings, '"""Module."""\nif True:\n    def public(): ...\n'),
+        (rules.fields_described_above, 'class A:\n    "``a``: one. ``b`` (s): two."\n    a: int\n    b: int\n'),
         (rules.unpickling, "import pickle\n"),
         (rules.unpickling, "from cloudpickle import loads\n"),
         (rules.impurities, "import time\n"),
