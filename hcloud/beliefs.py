@@ -13,11 +13,12 @@ from hcloud.classifier.belief_store import BeliefStore
 from hcloud.classifier.source_selection import SourcePrior
 from hcloud.classifier.type_selection import TypePrior
 from hcloud.core.clock import Clock
+from hcloud.core.errors import defect_text
 from hcloud.core.estimates import Application, Classification
 from hcloud.core.model import EventKind, Job, JobState
 from hcloud.core.rows import FilteredRows
 from hcloud.planner.snapshot import LeftOut, Snapshot
-from hcloud.quarantine import Quarantine, error_text
+from hcloud.quarantine import Quarantine
 from hcloud.quarantine.registry import CLASSIFICATION
 from hcloud.spec.policy import Policy
 from hcloud.store import LeaderLease, LiveView, Store
@@ -141,7 +142,7 @@ class Beliefs:
         except Exception as defect:  # noqa: BLE001 any defect: plans with old beliefs are better than no plans
             _log.exception("classification failed; keeping earlier beliefs")
             self._is_broken = True
-            failed = LeftOut(stages={CLASSIFICATION: error_text(defect)})
+            failed = LeftOut(stages={CLASSIFICATION: defect_text(defect)})
         self.quarantine.exclude(failed, now, lease)
         return fallback
 

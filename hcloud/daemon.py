@@ -26,7 +26,7 @@ from hcloud.catalog import CatalogFiles
 from hcloud.config import Config, PolicyWatch
 from hcloud.controller import CycleReport
 from hcloud.core.clock import Clock, SignalledEvent, SystemClock
-from hcloud.core.errors import ConfigError, HCloudError, Refused, StaleWrite, StoreError
+from hcloud.core.errors import ConfigError, HCloudError, Refused, StaleWrite, StoreError, defect_text
 from hcloud.core.gc_tuning import infrequent_gc
 from hcloud.core.model import EventKind, Instance, JobSpec
 from hcloud.preview import describe_preview
@@ -133,7 +133,7 @@ class Daemon:
             return self._record_cycle(began_at, error=str(error))
         except Exception as error:  # noqa: BLE001 top of the loop: a failed cycle must not end the daemon
             _log.exception("cycle failed")
-            return self._record_cycle(began_at, error=f"{type(error).__name__}: {error}")
+            return self._record_cycle(began_at, error=defect_text(error))
         finally:
             self._cycle_began_at = None
         return self._record_cycle(began_at, outcome)

@@ -20,7 +20,7 @@ from hcloud.apply.machines import LaunchBudgetView, MachineActions, drain, emit_
 from hcloud.apply.unit_index import UnitIndex
 from hcloud.apply.units import UnitActions
 from hcloud.core.clock import Clock
-from hcloud.core.errors import InvalidTransition, NotFound, Refused
+from hcloud.core.errors import InvalidTransition, NotFound, Refused, defect_text
 from hcloud.core.model import Instance, Intent, IntentKind, Offer, Resources
 from hcloud.planner.plan import (
     Action,
@@ -42,7 +42,7 @@ from hcloud.planner.plan import (
     Wait,
 )
 from hcloud.provider import Provider, Runner, WorkerBootstrap
-from hcloud.quarantine import DEFECT_RETRY_S, Failure, Failures, bisect_failures, error_text, run_batch
+from hcloud.quarantine import DEFECT_RETRY_S, Failure, Failures, bisect_failures, run_batch
 from hcloud.spec.policy import Policy
 from hcloud.store import LeaderLease, Store, Transaction
 
@@ -272,7 +272,7 @@ class Applier:
 
     def _record_failed(self, action: Action, defect: Exception) -> None:
         _log.error("%s failed, a defect; the others are carried out without it", type(action).__name__, exc_info=defect)
-        self._failed.append(Refusal(action=action, why=error_text(defect)))
+        self._failed.append(Refusal(action=action, why=defect_text(defect)))
 
     # --------------------------------------------------------------------------------------------------------- driving
     def _launching(self, policy: Policy) -> Drive:

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from hcloud.core.clock import Clock
-from hcloud.core.errors import ProviderUnavailable
+from hcloud.core.errors import ProviderUnavailable, error_text
 
 T = TypeVar("T")
 TRIES: Final = 4
@@ -81,8 +81,7 @@ class PriceServer:
                 return self._once(path, parameters, read)
             except (_TransientError, httpx.TransportError) as error:
                 if attempt == TRIES - 1:
-                    detail = str(error) or type(error).__name__
-                    raise ProviderUnavailable(f"{self._name(path)} does not answer: {detail}") from error
+                    raise ProviderUnavailable(f"{self._name(path)} does not answer: {error_text(error)}") from error
                 self._clock.wait(threading.Event(), FIRST_PAUSE_S * 2**attempt)
         raise AssertionError("unreachable")
 

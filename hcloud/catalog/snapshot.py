@@ -16,7 +16,7 @@ from typing import Any, Final, cast
 from hcloud.catalog.families import corrected_prices
 from hcloud.catalog.gce_sizes import shapes, whole_price
 from hcloud.catalog.prices import Key, PriceCatalogue, PricePlan, Quote, TypeSize, is_price
-from hcloud.core.errors import ConfigError
+from hcloud.core.errors import ConfigError, error_text
 
 _GCE_PLANS: Final = {
     "on_demand": PricePlan.ON_DEMAND,
@@ -39,7 +39,8 @@ def shipped_catalogue() -> PriceCatalogue:
         document = json.loads(file.read_text(encoding="utf-8"))
         return snapshot_of(document, source=f"apache-libcloud {version('apache-libcloud')}")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        message = f"has no price table of the known format ({type(error).__name__}: {error}); reinstall apache-libcloud"
+        detail = error_text(error, with_type=True)
+        message = f"has no price table of the known format ({detail}); reinstall apache-libcloud"
         raise ConfigError(message, where=str(file)) from error
 
 

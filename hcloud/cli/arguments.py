@@ -12,7 +12,6 @@ from pathlib import Path
 from hcloud.core.errors import BadInput
 from hcloud.core.units import DURATION_PATTERN, parse_duration_s, parse_number, parse_utc_s, shown
 
-SINCE_FORMS = "so long ago (a bare number: seconds), or since a UTC date or time"
 _DATE_IN_DIGITS = re.compile(r"(19|20)[0-9]{6}")
 _YEAR = re.compile(r"(19|20)[0-9]{2}")
 

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode, urlsplit
 
+from hcloud.core.errors import error_text
+
 if TYPE_CHECKING:
     import ssl
 
@@ -91,7 +93,7 @@ class Http:
             names = {name.lower(): value for name, value in answer.getheaders()}
             return Response(answer.status, names, answer.read())
         except (OSError, http.client.HTTPException) as error:
-            raise TransportError(str(error) or type(error).__name__, connected=connected) from error
+            raise TransportError(error_text(error), connected=connected) from error
         finally:
             connection.close()
 

@@ -151,6 +151,25 @@ class UnitRefused(RunnerError):
     """The worker certainly did not start the unit. The message says why."""
 
 
+def error_text(error: BaseException, *, with_type: bool = False) -> str:
+    """Return an error's message for use in a sentence, or the name of its type where it has none.
+
+    ``with_type`` puts the type first, for errors of which the message alone says little (``KeyError: 'zone'``).
+    """
+    name, message = type(error).__name__, str(error)
+    return f"{name}: {message}" if with_type and message else message or name
+
+
+def defect_text(defect: BaseException) -> str:
+    """Return a defect's type, message and innermost function, for use in a sentence."""
+    trace, where = defect.__traceback__, ""
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        where = f" in {code.co_filename.rpartition('/')[2]}, {code.co_name}"
+        trace = trace.tb_next
+    return f"{type(defect).__name__}: {defect}{where}"
+
+
 def missing_library(library: str, extra: str) -> str:
     """Return the sentence for a library that only an extra brings: what is missing and what installs it."""
     return (

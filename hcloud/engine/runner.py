@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from hcloud.core.clock import Clock
-from hcloud.core.errors import ConfigError, NotFound, WorkerUnreachable
+from hcloud.core.errors import ConfigError, NotFound, WorkerUnreachable, error_text
 from hcloud.core.model import FailureCause, InstanceId, Resources, UnitId
 from hcloud.engine.tls import context_files
 from hcloud.engine.wire import report_from_wire, unit_to_wire
@@ -336,9 +336,7 @@ class _Wire:
         except ConfigError as error:
             raise EngineAway(str(error)) from error
         except (OSError, TimeoutError, RuntimeError, ValueError) as error:
-            raise EngineAway(
-                f"the engine at {self._address} does not answer: {str(error) or type(error).__name__}"
-            ) from error
+            raise EngineAway(f"the engine at {self._address} does not answer: {error_text(error)}") from error
 
     async def _connected(self) -> Any:
         """Return the connection pool, after checking for a listener: Dask would try for long."""

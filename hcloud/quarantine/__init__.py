@@ -6,7 +6,7 @@
 """
 
 from hcloud.quarantine.batches import DEFECT_RETRY_S, bisect_failures, run_batch
-from hcloud.quarantine.failures import CYCLE_ERRORS, Failure, Failures, call_provider, error_text
+from hcloud.quarantine.failures import CYCLE_ERRORS, Failure, Failures, call_provider
 from hcloud.quarantine.planning import Planner, RecoveredPlan, plan_or_recover, plan_without_failing
 from hcloud.quarantine.registry import QUARANTINE_S, Quarantine
 
@@ -21,7 +21,6 @@ __all__ = [
     "RecoveredPlan",
     "bisect_failures",
     "call_provider",
-    "error_text",
     "plan_or_recover",
     "plan_without_failing",
     "run_batch",

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, TypeVar
 
-from hcloud.core.errors import OutcomeUnknown, ProviderError, StaleWrite, StoreBusy, StoreDamaged
+from hcloud.core.errors import OutcomeUnknown, ProviderError, StaleWrite, StoreBusy, StoreDamaged, defect_text
 from hcloud.core.model import JobId
 
 _log = logging.getLogger("hcloud")
@@ -19,7 +19,7 @@ class Failure(NamedTuple):
     """One operation that failed because of a defect."""
 
     error: str
-    """What went wrong, as :func:`error_text` says it."""
+    """What went wrong, as :func:`hcloud.core.errors.defect_text` describes it."""
     exc_info: Exception | None
     """The exception, for the log."""
     job_id: JobId | None = None
@@ -28,21 +28,11 @@ class Failure(NamedTuple):
     @classmethod
     def from_error(cls, *, exc_info: Exception, job_id: JobId | None = None) -> Failure:
         """Return the failure that an exception stands for."""
-        return cls(error_text(exc_info), exc_info, job_id)
+        return cls(defect_text(exc_info), exc_info, job_id)
 
 
 Failures = Mapping[str, Failure]
 """Failures by the operation that failed, in words: ``start of job-3``, ``report of job-1.1.0``."""
-
-
-def error_text(defect: Exception) -> str:
-    """Return an exception's type, message and innermost function, for use within a sentence."""
-    trace, where = defect.__traceback__, ""
-    while trace is not None:
-        code = trace.tb_frame.f_code
-        where = f" in {code.co_filename.rpartition('/')[2]}, {code.co_name}"
-        trace = trace.tb_next
-    return f"{type(defect).__name__}: {defect}{where}"
 
 
 def call_provider(call: Callable[[], R], what: str, is_valid: Callable[[object], bool] = lambda _: True) -> R:
@@ -56,7 +46,7 @@ def call_provider(call: Callable[[], R], what: str, is_valid: Callable[[object],
         raise
     except Exception as defect:  # a plug-in may raise anything, before or after the call took effect
         _log.exception("%s failed with an unexpected error", what)
-        raise OutcomeUnknown(f"{what} failed with an unexpected error: {error_text(defect)}") from defect
+        raise OutcomeUnknown(f"{what} failed with an unexpected error: {defect_text(defect)}") from defect
     if not is_valid(answer):
         raise OutcomeUnknown(f"{what} returned a {type(answer).__name__}, not what the port defines")
     return answer

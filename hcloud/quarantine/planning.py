@@ -15,12 +15,12 @@ from traceback import format_exception
 
 import numpy as np
 
+from hcloud.core.errors import defect_text
 from hcloud.core.model import JobId
 from hcloud.planner.cache import PlanCache
 from hcloud.planner.make import OPTIONAL_STAGES
 from hcloud.planner.plan import Plan
 from hcloud.planner.snapshot import NOTHING_LEFT_OUT, LeftOut, Snapshot
-from hcloud.quarantine.failures import error_text
 from hcloud.spec.policy import Policy
 
 Planner = Callable[[Snapshot, Policy, np.random.Generator], Plan]
@@ -119,7 +119,7 @@ class _PlanSearch:
             elif len(some) > 1:
                 untried += [some[len(some) // 2 :], some[: len(some) // 2]]
             else:
-                at_fault.update(dict.fromkeys(some, error_text(self.defect)))
+                at_fault.update(dict.fromkeys(some, defect_text(self.defect)))
             if len(at_fault) > FAILING_JOBS_MAX and not stage_tried:
                 stage_tried = True
                 if (without_stage := self._without_minor_stage(before)) is not None:
@@ -143,9 +143,9 @@ class _PlanSearch:
         return None
 
     def _with_jobs(self, before: LeftOut, at_fault: Mapping[JobId, str], more: Iterable[Sequence[JobId]]) -> LeftOut:
-        others = dict.fromkeys(chain.from_iterable(more), error_text(self.defect))
+        others = dict.fromkeys(chain.from_iterable(more), defect_text(self.defect))
         return replace(before, jobs={**others, **at_fault, **before.jobs})
 
 
 def _with_stages(before: LeftOut, names: Sequence[str], defect: Exception) -> LeftOut:
-    return replace(before, stages={**dict.fromkeys(names, error_text(defect)), **before.stages})
+    return replace(before, stages={**dict.fromkeys(names, defect_text(defect)), **before.stages})

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from hcloud.core.errors import ProviderUnavailable
+from hcloud.core.errors import ProviderUnavailable, error_text
 from providers.ec2.clients import Clients
 from providers.ec2.errors import Call, translating_errors
 from providers.ec2.settings import Ec2Settings
@@ -73,8 +73,9 @@ class PriceList:
                 merged = {market: {**prices, **self._stated[market]} for market, prices in found.items()}
                 self._file_read = (key, merged)
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            detail = error_text(error, with_type=True)
             raise ProviderUnavailable(
-                f"{self._provider}: no prices of {self._settings.region} in {path} ({type(error).__name__}: {error}); "
+                f"{self._provider}: no prices of {self._settings.region} in {path} ({detail}); "
                 "`hcloud catalog refresh` writes them"
             ) from error
         return self._file_read[1]

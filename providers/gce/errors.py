@@ -23,6 +23,7 @@ from hcloud.core.errors import (
     ProviderUnavailable,
     QuotaExceeded,
     Throttled,
+    error_text,
 )
 
 LIBRARY_ERRORS = (core.GoogleAPIError, requests.RequestException, auth.GoogleAuthError, ParseError)
@@ -129,4 +130,4 @@ def _nested_errors(error: BaseException, depth: int) -> Iterator[BaseException]:
 def _message(error: Exception) -> str:
     if isinstance(error, core.GoogleAPICallError):
         return f"HTTP {error.code} {_reason(error)}: {error.message}".replace(" :", ":")
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    return error_text(error, with_type=True)

@@ -41,9 +41,9 @@ def test_a_defect_is_logged_whole_and_told_without_its_insides(
 @pytest.mark.parametrize(
     ("method", "path", "status", "wanted"),
     [
-        ("GET", "/v1/job", 404, "there is no GET /v1/job"),
-        ("DELETE", "/v1/jobs", 405, "/v1/jobs does not take DELETE"),
-        ("GET", "/v1/jobs/", 404, "there is no GET /v1/jobs/"),
+        ("GET", "/v1/job", 404, "no route GET /v1/job"),
+        ("DELETE", "/v1/jobs", 405, "/v1/jobs does not allow DELETE"),
+        ("GET", "/v1/jobs/", 404, "no route GET /v1/jobs/"),
         ("GET", "/v1/reports/costs", 400, "path name: "),
         ("GET", "/v1/jobs/%00", 400, "NUL"),
         ("GET", "/v1/events?after_seq=99999999999999999999", 400, "query after_seq"),

@@ -166,7 +166,10 @@ def test_a_file_in_the_way_is_left_alone(deployment: Deployment) -> None:
 
 
 def test_an_unknown_group_is_refused_by_name(deployment: Deployment) -> None:
-    with pytest.raises(ConfigError, match="no group 'frobnicators'"), deployment.served(socket_group="frobnicators"):
+    with (
+        pytest.raises(ConfigError, match="group 'frobnicators' does not exist"),
+        deployment.served(socket_group="frobnicators"),
+    ):
         pass
 
 

@@ -17,11 +17,11 @@ DIGEST = sha256(b"secret").hexdigest()
     [
         ("ada", "tokens:1: expected name:sha256-of-token:role"),
         (f"\n# c\nada:{DIGEST}", "tokens:3: expected name:sha256-of-token:role"),
-        ("ada:secret:admin", "tokens:1: the token of ada must stand here as its SHA-256"),
-        (f"ada:{DIGEST}:root", "tokens:1: no role 'root'; one of reader, submitter, admin"),
+        ("ada:secret:admin", "tokens:1: expected the SHA-256 of ada's token"),
+        (f"ada:{DIGEST}:root", "tokens:1: unknown role 'root'; must be one of reader, submitter, admin"),
         (f"ada:{DIGEST}:admin\neva:{DIGEST}:reader", "tokens:2: the same token already belongs to ada"),
         (f"a b:{DIGEST}:admin", "tokens:1: expected name"),
-        ("# nothing", "tokens: holds no token"),
+        ("# nothing", "tokens: contains no token"),
     ],
 )
 def test_a_malformed_file_is_refused_with_its_line(text: str, wanted: str) -> None:

@@ -15,7 +15,7 @@ from typing import Any, cast
 
 import pytest
 
-import providers.ec2.provider
+import providers.ec2.launch
 from hcloud.controller import Controller
 from hcloud.core.errors import ProviderError
 from hcloud.core.model import Instance
@@ -184,7 +184,7 @@ def forgetful_of_tokens(controller: Controller) -> None:
     controller.policy = replace(controller.policy, lease=LeasePolicy(horizon_s=120.0, renew_before_s=20.0))
     cloud = cast(Any, controller.offers.providers["ec2"])._inner
     cloud._sent.contains = lambda token: False
-    providers.ec2.provider.client_token = lambda token: str(uuid.uuid4())
+    providers.ec2.launch.client_token = lambda token: str(uuid.uuid4())
 
 
 def test_a_machine_that_nobody_ends_is_found_out(gce: Site) -> None:

@@ -111,7 +111,7 @@ def test_sources_are_listed_as_table_json_and_csv() -> None:
     ("arguments", "code", "words"),
     [
         (("gpu",), 2, "there is no source 'gpu'; known sources are memory-capacity"),
-        (("--out", "somewhere"), 2, "--out goes with --validate"),
+        (("--out", "somewhere"), 2, "--out needs --validate"),
         (("--validate", "--seconds", "0"), 2, "--seconds"),
         (("--validate", "--repeats", "0"), 2, "--repeats"),
     ],

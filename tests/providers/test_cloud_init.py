@@ -159,7 +159,7 @@ def test_key_stands_in_the_user_data_only_where_it_was_given() -> None:
 
 @pytest.mark.parametrize("address", ["127.0.0.1:8786", "tls://localhost:1", "0.0.0.0:8786", "[::1]:8786"])
 def test_address_that_no_machine_could_dial_is_refused(address: str) -> None:
-    with pytest.raises(LaunchRejected, match="a rented machine cannot dial"):
+    with pytest.raises(LaunchRejected, match="a rented instance cannot reach"):
         render_user_data(replace(SETUP, scheduler_address=address))
 
 

@@ -93,7 +93,7 @@ def test_version_1_values_are_the_kernels(tmp_path: Path) -> None:
     [
         ([], "no control groups are mounted"),
         (["cgroup2 {0}/unified cgroup2 rw 0 0"], "has only the controllers ['memory']"),
-        (["cgroup {0}/nowhere cgroup rw,cpu 0 0"], "no controller may be written"),
+        (["cgroup {0}/nowhere cgroup rw,cpu 0 0"], "no writable controller"),
     ],
 )
 def test_host_without_usable_groups_is_told_why(tmp_path: Path, mounts: list[str], said: str) -> None:

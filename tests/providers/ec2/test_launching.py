@@ -100,7 +100,7 @@ def test_launch_waits_while_there_is_no_key_for_workers(bench: Ec2Bench) -> None
 def test_engine_that_machines_cannot_reach_is_refused_before_anything_is_sent(bench: Ec2Bench) -> None:
     bench.settings = {key: value for key, value in bench.settings.items() if key != "scheduler_address"}
     provider = bench.build({})
-    with pytest.raises(LaunchRejected, match=r"cannot dial 127\.0\.0\.1:8786: set engine\.listen"):
+    with pytest.raises(LaunchRejected, match=r"cannot reach 127\.0\.0\.1:8786: set engine\.listen"):
         provider.launch(bench.order())
     assert run_calls(bench.fake) == []
 

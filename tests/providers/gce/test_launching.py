@@ -198,7 +198,7 @@ def test_insert_that_hangs_is_of_unknown_outcome(bench: GceBench) -> None:
 
 
 def test_engine_that_machines_cannot_dial_is_rejected(bench: GceBench) -> None:
-    with pytest.raises(LaunchRejected, match="cannot dial"):
+    with pytest.raises(LaunchRejected, match="cannot reach"):
         bench.provider.launch(
             bench.request(offer=offer_in(bench), bootstrap=replace(ENGINE, scheduler_address="127.0.0.1:8786"))
         )
