@@ -87,7 +87,7 @@ def test_locked_database_is_told_and_waited_for(home: Home) -> None:
     home.daemon()
     other = sqlite3.connect(home.path / "hcloud.db", isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
-    wait_until(lambda: "the database does not answer" in home.log or "busy" in home.log, PATIENCE_S)
+    wait_until(lambda: "database unavailable" in home.log, PATIENCE_S)
     other.execute("COMMIT")
     other.close()
     home.run("submit", "-y", "-d", "--", "true")
@@ -226,7 +226,7 @@ def test_provider_taken_out_of_the_configuration_is_told_of_while_machines_of_it
     _change(home, "- name: mock", "- name: renamed")
     home.daemon()
     assert "provider mock: not configured, but 1 of its machines may be running" in home.run("status")
-    assert "restore it until they are terminated" in home.run("doctor", exit_code=1)
+    assert "restore the provider until they are terminated" in home.run("doctor", exit_code=1)
 
 
 def _as_the_guide_says(home: Home, what: str) -> None:
