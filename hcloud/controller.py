@@ -125,7 +125,9 @@ class Controller:
             self.applier.machines.offers_failed = False
             self.offers.expire()
         more = seen.moved or resumed > 0
-        return replace(result, moved=result.moved or more, went_on=result.went_on and not more, due_at=plan.due_at)
+        return replace(
+            result, moved=result.moved or more, only_renewed=result.only_renewed and not more, due_at=plan.due_at
+        )
 
     def _observe(self) -> Observation:
         """Refresh offers, then record what providers and the engine report."""
@@ -220,7 +222,7 @@ class Controller:
 
     # ------------------------------------------------------------------------------------------------------- event log
     @property
-    def read_up_to(self) -> int:
+    def last_event_seq(self) -> int:
         """The sequence number of the last event counted in ``last_spend``; 0 before the first cycle."""
         return self._ledger.seq if self._ledger is not None else 0
 

@@ -222,7 +222,7 @@ class Daemon:
             _log.exception("price refresh failed")
             text, ok = f"price refresh failed: {error}", False
         else:
-            text, ok = "; ".join(done.sentences())[:MAX_PRICES_TEXT], not (done.troubles or done.refused)
+            text, ok = "; ".join(done.sentences())[:MAX_PRICES_TEXT], not (done.errors or done.refused)
             _log.log(logging.INFO if ok else logging.WARNING, "%s", text)
         with log_errors(), self.store.transaction(self.clock.now()) as txn:
             txn.emit(EventKind.DAEMON, what="prices", ok=ok, text=text)

@@ -146,7 +146,7 @@ class _Making:
         """Machines that run units and have room for one more rank of this job."""
         up = [m for m in self.machines if m.state in (InstanceState.READY, InstanceState.DRAINING)]
         fitting = [m for m in up if spec.resources.fits(m.capacity)]
-        return [m for m in fitting if spec.held_of(m.capacity).fits(free_capacity(m, self.jobs))]
+        return [m for m in fitting if spec.resources_on(m.capacity).fits(free_capacity(m, self.jobs))]
 
 
 @st.composite
@@ -237,7 +237,9 @@ def meetings(draw: DrawFn) -> Snapshot:
     plain = _small(draw, None, Nodes())
     older = replace(plain, name=draw(st.sampled_from(["job", "db"])), placement=Constraints(apart_from=("job",)))
     machine = fleet.instances[-1]
-    held = Allocation(rank=0, instance_id=machine.id, resources=older.held_of(machine.capacity), started_at=NOW - 50.0)
+    held = Allocation(
+        rank=0, instance_id=machine.id, resources=older.resources_on(machine.capacity), started_at=NOW - 50.0
+    )
     attempt = Attempt(id="job-10.1", number=1, placed_at=NOW - 60.0, allocations=(held,))
     resident = replace(_queued(10, older), state=JobState.RUNNING, attempt=attempt, attempts_made=1)
     return replace(fleet, jobs=(*fleet.jobs, resident, _queued(11, plain), _queued(12, plain)))
@@ -313,7 +315,7 @@ def _attempt(draw: DrawFn, making: _Making, job: Job) -> Attempt | None:
         held = Allocation(
             rank=rank,
             instance_id=machine.id,
-            resources=job.spec.held_of(machine.capacity),
+            resources=job.spec.resources_on(machine.capacity),
             started_at=attempt.placed_at,
         )
         attempt = replace(attempt, allocations=(*attempt.allocations, held))

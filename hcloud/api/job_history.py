@@ -32,7 +32,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Story:
+class JobTimeline:
     """Timeline of a job."""
 
     job: JobId
@@ -43,7 +43,7 @@ class Story:
     """The same as text, with a heading."""
 
 
-def build_story(store: Store, job: Job) -> Story:
+def build_timeline(store: Store, job: Job) -> JobTimeline:
     """Return the timeline of ``job`` from the event log."""
     events = list(store.events(job_id=job.id, kinds=_TIMELINE_KINDS, limit=MAX_EVENTS))
     machines = _load_machines(store, job, events)
@@ -58,7 +58,7 @@ def build_story(store: Store, job: Job) -> Story:
     state = job.outcome if job.outcome.startswith(job.state) else f"{job.state}, {job.outcome}".removesuffix(", ")
     heading = f"{job.id} {job.spec.name} of {job.spec.user}: {state}"
     lines = (heading, *(f"{step.after_s:>9.1f} s  {step.text}" for step in steps))
-    return Story(job=job.id, name=job.spec.name, state=job.state, steps=steps, lines=lines)
+    return JobTimeline(job=job.id, name=job.spec.name, state=job.state, steps=steps, lines=lines)
 
 
 def _load_machines(store: Store, job: Job, events: Sequence[Event]) -> list[Instance]:

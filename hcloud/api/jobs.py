@@ -12,7 +12,7 @@ from pydantic.dataclasses import dataclass as checked_dataclass
 
 from hcloud.api.auth import Caller
 from hcloud.api.context import ApiContext, Context, CurrentCaller
-from hcloud.api.job_history import Story, build_story
+from hcloud.api.job_history import JobTimeline, build_timeline
 from hcloud.api.operations import WaitS
 from hcloud.api.schemas import JobView, PlannedJob, SubmittedJob, job_view, submitted_job
 from hcloud.api.unit_logs import LogQuery, poll_until, read_log_part
@@ -59,7 +59,7 @@ def _admit_new(context: ApiContext, submissions: Sequence[Submission]) -> None:
     try:
         context.admit([each.spec for each in submissions])
     except Refused:
-        known = context.store.taken_in(submissions)
+        known = context.store.known_submissions(submissions)
         new = [each for each in submissions if each.token is None or (each.spec.user, each.token) not in known]
         if len(new) == len(submissions):
             raise
@@ -130,9 +130,9 @@ def cancel_job(context: Context, caller: CurrentCaller, job_id: str) -> JobView:
 
 
 @router.get("/jobs/{job_id}/explain")
-def explain_job(context: Context, job_id: str) -> Story:
+def explain_job(context: Context, job_id: str) -> JobTimeline:
     """Return a job's timeline: each decision and event in order, with the numbers behind it."""
-    return build_story(context.store, context.store.job(job_id))
+    return build_timeline(context.store, context.store.job(job_id))
 
 
 @router.get(

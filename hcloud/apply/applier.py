@@ -82,7 +82,7 @@ class ApplyResult:
     """Actions that fresh rows no longer allow."""
     moved: bool = False
     """Whether any action but a Wait was applied: the next cycle should come soon."""
-    went_on: bool = True
+    only_renewed: bool = True
     """Whether nothing but Waits and renewals was applied."""
     due_at: float = inf
     """When time alone changes the next plan (``Plan.due_at``)."""
@@ -139,9 +139,13 @@ class Applier:
         done += self._launches(plan, policy, offers, refused, lease)
         done += self._places(plan, refused, lease)
         moved = any(not isinstance(a, Wait) for a in done)
-        went_on = all(isinstance(a, Wait | Renew) for a in done)
+        only_renewed = all(isinstance(a, Wait | Renew) for a in done)
         return ApplyResult(
-            applied=len(done), refused=tuple(refused), moved=moved, went_on=went_on, failed=tuple(self._failed)
+            applied=len(done),
+            refused=tuple(refused),
+            moved=moved,
+            only_renewed=only_renewed,
+            failed=tuple(self._failed),
         )
 
     def resume(self, intents: Sequence[Intent], policy: Policy, lease: LeaderLease | None = None) -> int:

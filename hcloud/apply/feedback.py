@@ -157,7 +157,7 @@ def _job_run(job: Job, instance: Instance, measured: float, alone: bool, best_be
     return _JobRun(
         instance_id=instance.id,
         column=f"{instance.offer.provider}/{instance.offer.instance_type.name}",
-        vcpus=(held[0].resources if held else job.spec.held_of(instance.capacity)).vcpus,
+        vcpus=(held[0].resources if held else job.spec.resources_on(instance.capacity)).vcpus,
         nodes=max(1, len(held)),
         measured=measured,
         alone=alone,

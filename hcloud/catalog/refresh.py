@@ -25,7 +25,7 @@ class Refreshed:
     written: bool = False
     merges: dict[str, Merge] = field(default_factory=dict)
     """By source, for those that were read."""
-    troubles: dict[str, str] = field(default_factory=dict)
+    errors: dict[str, str] = field(default_factory=dict)
     """Errors by source, for those that could not be read; their prices are unchanged."""
     notes: list[str] = field(default_factory=list)
     """Sentences about entries that were left out."""
@@ -49,7 +49,7 @@ class Refreshed:
                 f"{name}: {counts['new']} new, {counts['changed']} changed, {merged.confirmed} confirmed, "
                 f"{counts['held']} held back, {merged.silent} no longer listed"
             )
-        lines += [f"{name}: not read, its prices are unchanged: {why}" for name, why in self.troubles.items()]
+        lines += [f"{name}: not read, its prices are unchanged: {why}" for name, why in self.errors.items()]
         return [*lines, *self.refused, *self.notes]
 
 
@@ -79,7 +79,7 @@ def refresh(
             try:
                 reading = source.read(stored.versions)
             except HCloudError as error:
-                done.troubles[source.name] = str(error)
+                done.errors[source.name] = str(error)
                 continue
             merged = merge(overlay(shipped_catalogue(), stored), reading, limits, accept=accept)
             done.merges[source.name] = merged

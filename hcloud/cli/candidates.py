@@ -64,7 +64,7 @@ class RunOption:
     note: str
 
 
-def asked_of(file: Path | None, vcpus: float | None, memory: str | None) -> list[OfferQuery]:
+def queries_of(file: Path | None, vcpus: float | None, memory: str | None) -> list[OfferQuery]:
     """Return the queries of ``--for`` (one per job in the file), or of ``--vcpus`` and ``--memory``.
 
     Raises:
@@ -107,7 +107,7 @@ def live(offers: Sequence[Mapping[str, Any]], query: OfferQuery) -> Iterator[Run
         own = {key: each[key] for key in ("provider", "region", "market")}
         labels = {**kind.get("labels", {}), **own, "type": kind["name"]}
         place = query.placement
-        if place is not None and not (place.in_zone(each["zone"]) and place.labelled(labels)):
+        if place is not None and not (place.accepts_zone(each["zone"]) and place.accepts_labels(labels)):
             continue
         if not query.need.fits(Resources(**kind["capacity"])):
             continue

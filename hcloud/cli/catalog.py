@@ -160,7 +160,7 @@ def refresh(accept: bool, dry_run: bool, form: str) -> int:
         return _write_shipped(CatalogFiles(config.catalog_dir), dry_run)
     refreshed = refresh_prices(config, clock, accept=accept, dry_run=dry_run)
     _show_refreshed(refreshed, form)
-    return 1 if refreshed.troubles or refreshed.refused else 0
+    return 1 if refreshed.errors or refreshed.refused else 0
 
 
 def _write_shipped(files: CatalogFiles, dry_run: bool) -> int:
@@ -185,7 +185,7 @@ def _show_refreshed(done: Refreshed, form: str) -> None:
                 "at": done.at,
                 "written": done.written,
                 "changes": [_change(each) for each in changes],
-                "troubles": done.troubles,
+                "troubles": done.errors,
                 "refused": list(done.refused),
                 "notes": done.notes,
             }
@@ -196,7 +196,7 @@ def _show_refreshed(done: Refreshed, form: str) -> None:
     else:
         _show_changes([each for each in changes if each.verdict != "new"])
     for line in done.sentences():
-        click.echo(line, err=bool(done.troubles) or form == "csv")
+        click.echo(line, err=bool(done.errors) or form == "csv")
     if done.held:
         click.echo(
             f"{counted(done.held, 'price')} held back, as they changed more than the configured limit; "

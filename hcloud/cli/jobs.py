@@ -124,11 +124,11 @@ def _all_live(client: Client, all_users: bool) -> list[str]:
 @click.option("-o", "--output", "form", type=click.Choice(["table", "json"]), default="table", help="Output format.")
 def explain(job: str, form: str) -> None:
     """Explain every decision about JOB, with the numbers that decided it."""
-    story = Client().get(f"/v1/jobs/{job_id(job)}/explain")
+    timeline = Client().get(f"/v1/jobs/{job_id(job)}/explain")
     if form == "json":
-        write_json(story)
+        write_json(timeline)
         return
-    for line in story["lines"]:
+    for line in timeline["lines"]:
         click.echo(printable(line))
 
 

@@ -11,7 +11,7 @@ from urllib.parse import quote
 import click
 
 from hcloud.cli import candidates
-from hcloud.cli.candidates import OfferQuery, asked_of
+from hcloud.cli.candidates import OfferQuery, queries_of
 from hcloud.cli.client import Client
 from hcloud.cli.completing import instance_ids
 from hcloud.cli.instance_table import INSTANCE_COLUMNS, INSTANCE_SPARE, instance_row
@@ -99,7 +99,7 @@ def offers(
     what is not configured here; burstable and ARM machines only where a job names their type.
     """
     if job_file is not None or vcpus is not None or memory is not None or offline:
-        _candidates(asked_of(job_file, vcpus, memory), (provider, market, regions), offline, limit, form)
+        _candidates(queries_of(job_file, vcpus, memory), (provider, market, regions), offline, limit, form)
         return
     client = Client()
     found = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import platform
 import re
 from collections.abc import Iterator
@@ -96,6 +97,7 @@ def _command(command: click.Command, ctx: click.Context) -> Iterator[str]:
     yield from (".SS", rf"\fB{_escaped(ctx.command_path)}\fR {_escaped(usage)}")
     yield from _paragraphs(command.help or "")
     yield from _options(command, ctx)
+    yield from _paragraphs(command.epilog or "")
     if isinstance(command, click.Group):
         for name in command.list_commands(ctx):
             inner = command.get_command(ctx, name)
@@ -111,8 +113,11 @@ def _options(command: click.Command, ctx: click.Context) -> Iterator[str]:
 
 
 def _paragraphs(text: str) -> Iterator[str]:
-    for each in text.replace("\b", "").strip().split("\n\n"):
-        yield from (".PP", _escaped(" ".join(each.split())))
+    for each in inspect.cleandoc(text).split("\n\n"):
+        if each.startswith("\b"):  # click's mark of lines to be kept as they are
+            yield from (".PP", ".nf", *map(_escaped, each.removeprefix("\b").strip("\n").splitlines()), ".fi")
+        else:
+            yield from (".PP", _escaped(" ".join(each.split())))
 
 
 def _escaped(text: str) -> str:

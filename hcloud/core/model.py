@@ -82,11 +82,11 @@ class Constraints:
     spread: Spread = "none"
     """No two of its nodes on one instance (``host``) or in one zone (``zone``)."""
 
-    def in_zone(self, zone: str) -> bool:
+    def accepts_zone(self, zone: str) -> bool:
         """Return whether instances in ``zone`` are acceptable."""
         return not self.zones or matches(zone, self.zones)
 
-    def labelled(self, labels: Mapping[str, str]) -> bool:
+    def accepts_labels(self, labels: Mapping[str, str]) -> bool:
         """Return whether instances with ``labels`` are acceptable."""
         return all(name in labels and fnmatchcase(labels[name], pattern) for name, pattern in self.labels)
 
@@ -290,7 +290,7 @@ class JobSpec:
     vcpus_within: tuple[float, float] | None = None
     """Limits between which the planner may choose the vCPUs of a classified job; None: exactly ``resources``."""
 
-    def held_of(self, capacity: Resources) -> Resources:
+    def resources_on(self, capacity: Resources) -> Resources:
         """Return what one rank allocates of an instance with ``capacity``."""
         return capacity if self.exclusive else self.resources
 
@@ -301,7 +301,7 @@ class JobSpec:
     def may_use(self, offer: Offer) -> bool:
         """Return whether the job may run on instances of ``offer``, by type, zone and labels."""
         where = self.placement
-        allowed = where is None or (where.in_zone(offer.zone) and where.labelled(offer.labels))
+        allowed = where is None or (where.accepts_zone(offer.zone) and where.accepts_labels(offer.labels))
         return allowed and self.may_run_on(offer.instance_type.name)
 
 

@@ -1,7 +1,7 @@
 """Live rows and the changes between two snapshots of them.
 
-Thousands of jobs and instances are live, but few change from one cycle to the next. A :class:`RowSet` keeps a journal
-of its writes. Its snapshots (:class:`RowsByNumber`) are tuples that find in the journal what changed between them, so
+Thousands of jobs and instances are live, but few change from one cycle to the next. A :class:`RowJournal` records its
+writes. Its snapshots (:class:`RowsByNumber`) are tuples that find in the journal what changed between them, so
 that readers (:func:`row_changes`, :class:`FilteredRows`) pay for the changed rows only. Rows are frozen;
 :func:`replace_fields` makes the next version of one.
 """
@@ -33,7 +33,7 @@ Change = tuple[Row | None, Row | None]
 
 
 class RowsByNumber(tuple[Row, ...]):
-    """An immutable snapshot of a :class:`RowSet`: all live rows in order of their number."""
+    """An immutable snapshot of a :class:`RowJournal`: all live rows in order of their number."""
 
     journal: list[tuple[int, Change[Row]]]
     """Number and change of every write; shared by all snapshots of one set until the journal is restarted."""
@@ -59,7 +59,7 @@ class RowsByNumber(tuple[Row, ...]):
         return changes
 
 
-class RowSet(Generic[Row]):
+class RowJournal(Generic[Row]):
     """The live rows of one kind, by number, with a journal of their changes."""
 
     def __init__(self) -> None:
@@ -97,8 +97,8 @@ class RowSet(Generic[Row]):
 def row_changes(before: Sequence[Row], now: Sequence[Row]) -> Sequence[Change[Row]]:
     """Return the rows that are not the same objects in ``before`` and ``now``, each with its two versions.
 
-    Takes time proportional to the changes for two snapshots of one :class:`RowSet`, else to all rows. Callers must not
-    modify the result.
+    Takes time proportional to the changes for two snapshots of one :class:`RowJournal`, else to all rows. Callers must
+    not modify the result.
     """
     if before is now:
         return []

@@ -40,7 +40,7 @@ class Orphans:
             return
         with store.transaction(now, lease) as txn:
             for each in due:
-                txn.pass_over(each.instance_id)
+                txn.reserve_number(each.instance_id)
                 txn.emit(
                     EventKind.ORPHAN, provider_id=each.provider_id, provider=name, token=each.token, action="terminate"
                 )

@@ -195,7 +195,7 @@ class BudgetLedger:
         more = self._renewal_bill(instance, until_at)
         self.total = _add(self.total, more)
         self._charge(more, shares)
-        parts = [size_share(job.spec.held_of(instance.capacity), instance) for job in waiters]
+        parts = [size_share(job.spec.resources_on(instance.capacity), instance) for job in waiters]
         for job, part in zip(waiters, parts, strict=True):
             self.remember_awaited(job, _add(_NOTHING, more, part * _scale_to_whole(sum(parts))))
         self.renewed_until[instance.id] = until_at
@@ -312,7 +312,7 @@ def _attribute(ledger: BudgetLedger, by_id: Mapping[str, Instance], jobs: Sequen
         grows = staying and job.attempt is not None and not job.attempt.over
         for instance_id in (*job.awaiting, *(booting.get(job.id, ()) if grows else ())):
             if instance_id in by_id:
-                share = size_share(job.spec.held_of(by_id[instance_id].capacity), by_id[instance_id])
+                share = size_share(job.spec.resources_on(by_id[instance_id].capacity), by_id[instance_id])
                 awaited.append((job, by_id[instance_id], share))
                 taken[instance_id] = taken.get(instance_id, 0.0) + share
     for job, instance, share in awaited:
@@ -322,7 +322,7 @@ def _attribute(ledger: BudgetLedger, by_id: Mapping[str, Instance], jobs: Sequen
 
 def launch_shares(jobs: Sequence[Job], capacity: Resources) -> dict[str, float]:
     """Return by user the part of a new instance's cost charged for ``jobs`` (one entry per rank); at least 1 in sum."""
-    parts = [size_share(job.spec.held_of(capacity), capacity) for job in jobs]
+    parts = [size_share(job.spec.resources_on(capacity), capacity) for job in jobs]
     scale = _scale_to_whole(sum(parts))
     shares: dict[str, float] = {}
     for job, part in zip(jobs, parts, strict=True):
@@ -330,7 +330,7 @@ def launch_shares(jobs: Sequence[Job], capacity: Resources) -> dict[str, float]:
     return shares
 
 
-def shares_cost(ledger: BudgetLedger, offer: Offer, jobs: Sequence[Job], job: Job) -> bool:
+def cost_is_shared(ledger: BudgetLedger, offer: Offer, jobs: Sequence[Job], job: Job) -> bool:
     """Share the cost of a planned instance of ``offer`` among ``jobs`` and ``job``, which joins them; return False and
     change nothing if one of the users cannot pay."""
     if not ledger.watches_users:

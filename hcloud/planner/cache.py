@@ -57,7 +57,7 @@ class PlanCache:
         """Store ``answer`` for :meth:`latest`; the reader checks what of it still holds."""
         self._known[name] = ((), answer)
 
-    def of(self, name: str, made_of: tuple[object, ...], work_out: Callable[[], T]) -> T:
+    def get(self, name: str, made_of: tuple[object, ...], work_out: Callable[[], T]) -> T:
         """Return the result ``name``, computed again unless ``made_of`` are the identical objects it was computed
         from."""
         known = self._known.get(name)

@@ -336,7 +336,7 @@ class PlanContext:
     def available_offers(self) -> Sequence[Offer]:
         """Return the offers that the policy allows and that are not sold out."""
         offers, policy = self.snapshot.offers, self.policy
-        return self.snapshot.plan_cache.of(
+        return self.snapshot.plan_cache.get(
             "to be had",
             (offers, policy),
             lambda: [each for each in offers if each.available != 0 and policy.allow.refusal(each) is None],
@@ -434,7 +434,7 @@ class PlanContext:
     ) -> JobGroup:
         nodes, spot, demand, portions = spec.nodes, self.policy.spot, vector(spec.resources), None
         if aim is not None and self.suit is not None:
-            portions = self.suit.portions(application, aim)
+            portions = self.suit.rank_sizes(application, aim)
             demand[0] = aim.low
         return JobGroup(
             place=len(self.groups),

@@ -274,7 +274,7 @@ class Fleet:
         whole: Mask = np.logical_and.reduce(left >= self.capacity - SLACK, axis=0)
         return whole
 
-    def expect(self, ending: Set[JobId]) -> None:
+    def expect_release(self, ending: Set[JobId]) -> None:
         """Count what units of the jobs ``ending`` hold as room."""
         if not ending:
             return

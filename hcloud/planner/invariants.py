@@ -97,7 +97,7 @@ def _attempt(job: Job, by_id: Mapping[str, Instance]) -> Iterator[str]:
             yield f"{attempt.id} rank {held.rank} holds part of {held.instance_id}, which does not exist"
         elif not held.released and by_id[held.instance_id].state is InstanceState.TERMINATED:
             yield f"{attempt.id} rank {held.rank} holds part of {held.instance_id}, which is terminated"
-        due = job.spec.held_of(by_id[held.instance_id].capacity) if held.instance_id in by_id else held.resources
+        due = job.spec.resources_on(by_id[held.instance_id].capacity) if held.instance_id in by_id else held.resources
         if held.resources != due and not _was_resized(job, held, due) and not _may_choose(job, held):
             yield f"{attempt.id} rank {held.rank} holds other resources than its job requested"
 

@@ -222,7 +222,7 @@ class _PermittedOffers:
 def open_market(context: PlanContext) -> OfferMarket:
     """Return the snapshot's offers, sorted by what policy, strategy and back-offs allow."""
     made_of = (context.snapshot.offers, context.policy)
-    permitted = context.snapshot.plan_cache.of("shelf", made_of, lambda: _permit_offers(context))
+    permitted = context.snapshot.plan_cache.get("shelf", made_of, lambda: _permit_offers(context))
     backoffs = [b for b in context.snapshot.backoffs if b.until_at > context.now]
     return OfferMarket(
         offers=permitted.offers,
@@ -475,12 +475,12 @@ def _no_such_machine(context: PlanContext, group: JobGroup) -> Reason | None:
             return _none_offered("no_such_type", "instance_types", ", ".join(patterns), names)
         left = typed
     if where is not None and where.zones:
-        zoned = [offer for offer in left if where.in_zone(offer.zone)]
+        zoned = [offer for offer in left if where.accepts_zone(offer.zone)]
         if not zoned:
             zones = sorted({offer.zone for offer in left})
             return _none_offered("no_such_zone", "placement.zones", where.words("zones"), zones)
         left = zoned
-    if where is not None and not any(where.labelled(offer.labels) for offer in left):
+    if where is not None and not any(where.accepts_labels(offer.labels) for offer in left):
         wanted = {name for name, _ in where.labels}
         labels = {f"{name}={value}" for offer in left for name, value in offer.labels.items() if name in wanted}
         names = sorted(labels) or ["none with such labels"]

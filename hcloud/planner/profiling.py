@@ -152,7 +152,9 @@ class _ProfilingState:
         if self._idle is None:
             context = self.context
             self._idle = Counter(
-                context.snapshot.plan_cache.of("idle types", (context.fleet, context.measuring), lambda: _idle(context))
+                context.snapshot.plan_cache.get(
+                    "idle types", (context.fleet, context.measuring), lambda: _idle(context)
+                )
             )
         return self._idle
 
@@ -453,7 +455,7 @@ def _offers_for(state: _ProfilingState, job: Job) -> list[Offer]:
 def _search_offers(state: _ProfilingState, job: Job) -> list[Offer]:
     context, cheapest = state.context, dict[tuple[str, str], Offer]()
     made_of = (context.snapshot.offers, context.policy)
-    for offer in context.snapshot.plan_cache.of("to profile on", made_of, lambda: _permitted_offers(context)):
+    for offer in context.snapshot.plan_cache.get("to profile on", made_of, lambda: _permitted_offers(context)):
         kind = _type_of(offer)
         fits = kind not in cheapest and job.spec.resources.fits(offer.instance_type.capacity)
         if fits and job.spec.may_use(offer) and _is_available(state, offer):

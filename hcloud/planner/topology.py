@@ -117,4 +117,4 @@ class TopologyConstraints:
 
 def admits(constraints: Constraints | None, offer: Offer) -> bool:
     """Return whether instances of ``offer`` have the required zone and labels."""
-    return constraints is None or (constraints.in_zone(offer.zone) and constraints.labelled(offer.labels))
+    return constraints is None or (constraints.accepts_zone(offer.zone) and constraints.accepts_labels(offer.labels))

@@ -125,7 +125,7 @@ class _JobLog:
         elif event.kind is EventKind.UNIT_ENDED:
             record.serving.unit_ended(event)
         elif event.kind is EventKind.SAMPLE:
-            record.serving.look(event)
+            record.serving.count_sample(event)
         elif event.kind is EventKind.JOB_FINISHED:
             record.state = text(event, "state")
             record.ended_at = event.at

@@ -34,7 +34,7 @@ class Serving:
     lost: bool = False
     """Whether the last unit failed or was lost, and was not stopped on purpose."""
 
-    def look(self, event: Event) -> None:
+    def count_sample(self, event: Event) -> None:
         """Count a sample event by its smallest percentile at or above the target's; one event may hold many samples."""
         if self.latency_ms is None or event.at < self.since:
             return

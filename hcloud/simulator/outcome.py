@@ -307,7 +307,7 @@ class _EventReader:
     def sample(self, event: Event) -> None:
         """Count a service's sample."""
         if (job := self.jobs.get(event.job_id or "")) is not None:
-            job.serving.look(event)
+            job.serving.count_sample(event)
 
     def finished(self, event: Event) -> None:
         """Record how a job ended and whether it met its target; a service counts by its share (0..1) if it was sampled

@@ -17,7 +17,7 @@ import numpy as np
 from hcloud.core.errors import BadInput
 from hcloud.core.model import FailureCause, Job, JobState, Market, Offer, Reason
 from hcloud.core.rows import number_of
-from hcloud.planner.budget import launch_shares, shares_cost
+from hcloud.planner.budget import cost_is_shared, launch_shares
 from hcloud.planner.context import JobGroup, PlanContext, open_context
 from hcloud.planner.fleet import SLACK, Amounts, Mask, vector
 from hcloud.planner.instance_lifecycle import idle_as_long_as, is_idle, reconcile_instances
@@ -128,7 +128,7 @@ def _rules_off(policy: Policy) -> Policy:
 def _serve(peer: PeerTool, context: PlanContext) -> None:
     """Place jobs that fit, let others wait for booting machines, launch machines for the rest, in the peer's order."""
     view = BuyingView(context=context, offer_market=open_market(context), markets=peer.markets)
-    context.fleet.expect(context.stopping)
+    context.fleet.expect_release(context.stopping)
     refusals: dict[int, Reason] = {}
     for job in sorted(context.waiting, key=peer.order):
         group = context.group_of(job)
@@ -159,7 +159,7 @@ def _place_now(peer: PeerTool, context: PlanContext, job: Job, group: JobGroup) 
         return False
     instances = [context.fleet.instances[at] for at in places]
     ranks = tuple(
-        RankPlacement(rank=rank, instance_id=each.id, resources=job.spec.held_of(each.capacity))
+        RankPlacement(rank=rank, instance_id=each.id, resources=job.spec.resources_on(each.capacity))
         for rank, each in enumerate(instances)
     )
     context.used.update(places)
@@ -286,7 +286,7 @@ def _find_shared(view: BuyingView, job: Job, group: JobGroup) -> RentedMachine |
     for machine in view.machines:
         taken = view.offer_market.taken(group)[machine.at]
         roomy = view.offer_market.serves(group, machine.at) and bool((machine.room + SLACK >= taken).all())
-        if roomy and shares_cost(view.context.ledger, view.offer_market.offers[machine.at], machine.jobs, job):
+        if roomy and cost_is_shared(view.context.ledger, view.offer_market.offers[machine.at], machine.jobs, job):
             return machine
     return None
 

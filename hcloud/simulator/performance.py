@@ -83,27 +83,27 @@ def performances(events: Iterable[Event], ideals: Mapping[str, Ideal]) -> tuple[
     return tuple(results)
 
 
-def _job_performance(job_id: str, ideal: Ideal, story: _JobTimes, finished: Event) -> JobPerformance:
+def _job_performance(job_id: str, ideal: Ideal, times: _JobTimes, finished: Event) -> JobPerformance:
     kind = "batch" if ideal.latency_ms is None else "service"
-    if finished.fields.get("state") != JobState.SUCCEEDED.value or story.started_at is None:
+    if finished.fields.get("state") != JobState.SUCCEEDED.value or times.started_at is None:
         return JobPerformance(job_id=job_id, kind=kind, running=0.0, turnaround=0.0, kept=False)
-    ended_at = finished.at if story.ended_at is None else story.ended_at
+    ended_at = finished.at if times.ended_at is None else times.ended_at
     if ideal.latency_ms is not None:
-        return _service_performance(job_id, ideal, ideal.latency_ms, story, ended_at - story.started_at, ended_at)
-    running = ideal.run_s / max(ended_at - story.started_at, 1e-9)
-    turnaround = ideal.run_s / max(ended_at - story.submitted_at, 1e-9)
+        return _service_performance(job_id, ideal, ideal.latency_ms, times, ended_at - times.started_at, ended_at)
+    running = ideal.run_s / max(ended_at - times.started_at, 1e-9)
+    turnaround = ideal.run_s / max(ended_at - times.submitted_at, 1e-9)
     kept = running >= 1 - TOLERANCE
     return JobPerformance(job_id=job_id, kind="batch", running=running, turnaround=turnaround, kept=kept)
 
 
 def _service_performance(
-    job_id: str, ideal: Ideal, best_ms: float, story: _JobTimes, ran_s: float, ended_at: float
+    job_id: str, ideal: Ideal, best_ms: float, times: _JobTimes, ran_s: float, ended_at: float
 ) -> JobPerformance:
     """A service counts by its mean latency; one that ended before its first probe counts as ideal."""
-    latency_ms = float(np.average(story.latencies_ms, weights=story.weights)) if story.latencies_ms else best_ms
+    latency_ms = float(np.average(times.latencies_ms, weights=times.weights)) if times.latencies_ms else best_ms
     running = best_ms / latency_ms
     kept = latency_ms <= (ideal.promised_ms or best_ms) * (1 + TOLERANCE)
-    turnaround = running * ran_s / max(ended_at - story.submitted_at, 1e-9)
+    turnaround = running * ran_s / max(ended_at - times.submitted_at, 1e-9)
     return JobPerformance(job_id=job_id, kind="service", running=running, turnaround=turnaround, kept=kept)
 
 

@@ -212,7 +212,7 @@ class Simulation:
             left = len(jobs) - len(self._profiling.of(jobs))
             self.progress.ended = self.progress.submitted - left
             watch(self.progress)
-            moved_at = moved_at if outcome.went_on else self.clock.now()
+            moved_at = moved_at if outcome.only_renewed else self.clock.now()
             will_move_at = self.clock.now() if outcome.moved or self._has_scheduled_events() else will_move_at
             if self.clock.now() > min(give_up_at, will_move_at + STALL_S):
                 late_s = self.clock.now() - self.setting.starts_at - self.setting.workload.span_s

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, bindparam, select
 
 from hcloud.core.estimates import Application, LayeredRows
 from hcloud.core.model import JOB_ENDED, Instance, InstanceState, Intent, Job, JobSpec
-from hcloud.core.rows import RowSet
+from hcloud.core.rows import RowJournal
 from hcloud.planner.snapshot import Directive, OfferBackoff
 from hcloud.store.database import Database
 from hcloud.store.documents import (
@@ -78,8 +78,8 @@ class LiveCache:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._lock = threading.Lock()
-        self._jobs: RowSet[Job] = RowSet()
-        self._instances: RowSet[Instance] = RowSet()
+        self._jobs: RowJournal[Job] = RowJournal()
+        self._instances: RowJournal[Instance] = RowJournal()
         self._intents: dict[str, Intent] = {}
         self._applications: LayeredRows[Application] = LayeredRows()
         # Revisions of the last refresh that completed.

@@ -32,7 +32,7 @@ from hcloud.core.model import (
     check_instance_move,
     check_job_move,
 )
-from hcloud.core.rows import RowSet, replace_fields
+from hcloud.core.rows import RowJournal, replace_fields
 from hcloud.planner.snapshot import Directive, DirectiveScope, OfferBackoff
 from hcloud.store.documents import backoff_key, checked_text, dump, instance_number, job_number, storable
 from hcloud.store.forgetting import referenced_numbers
@@ -279,8 +279,8 @@ class MemoryStore(Store):
         self.log: list[Event] = []
         self.orders: Mapping[tuple[str, str], Directive] = {}
         self.metas: Mapping[str, str] = {}
-        self._live_jobs: RowSet[Job] = RowSet()
-        self._live_instances: RowSet[Instance] = RowSet()
+        self._live_jobs: RowJournal[Job] = RowJournal()
+        self._live_instances: RowJournal[Instance] = RowJournal()
         self._view = LiveView()
         self._viewing = threading.Lock()
         self._stale: set[str] = set()
@@ -483,8 +483,8 @@ class MemoryStore(Store):
         """Return the number of the newest event, or 0."""
         return int(self.head["events"])
 
-    def taken_in(self, submissions: Sequence[Submission]) -> frozenset[tuple[str, str]]:
-        """See :meth:`Store.taken_in`."""
+    def known_submissions(self, submissions: Sequence[Submission]) -> frozenset[tuple[str, str]]:
+        """See :meth:`Store.known_submissions`."""
         keys = ((each.spec.user, each.token) for each in submissions)
         return frozenset((user, token) for user, token in keys if token is not None and (user, token) in self.tokens)
 

@@ -301,7 +301,7 @@ class Store:
         with self._database.reading() as connection:
             return int(connection.execute(select(schema.head.c.events)).scalar_one())
 
-    def taken_in(self, submissions: Sequence[Submission]) -> frozenset[tuple[str, str]]:
+    def known_submissions(self, submissions: Sequence[Submission]) -> frozenset[tuple[str, str]]:
         """Return the (user, token) of those that were submitted before: submitting them again adds no job."""
         keys = [(each.spec.user, each.token) for each in submissions if each.token is not None]
         known: set[tuple[str, str]] = set()

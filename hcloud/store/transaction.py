@@ -264,7 +264,7 @@ class Transaction:
         self.head["revision"] = self.revision
         return replace(built, revision=self.revision)
 
-    def pass_over(self, instance_id: InstanceId) -> None:
+    def reserve_number(self, instance_id: InstanceId) -> None:
         """Never assign the number of ``instance_id``, nor a lower one, again: an instance without a record uses it.
 
         Names of another form are ignored.

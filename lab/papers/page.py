@@ -78,7 +78,18 @@ def _claim_row(claim: Claim, found: Results) -> str:
         return f"| {claim.text} | {claim.published} | - | not read off these runs: run them again |"
     verdict = _verdict(claim, ours, holds)
     verdict += f": {claim.why}" if claim.why and not holds else ""
-    return f"| {claim.text} | {claim.published} | {ours.text()} {claim.unit} | {verdict} |"
+    return f"| {claim.text} | {claim.published} | {_signed(ours, claim.unit)} | {verdict} |"
+
+
+OPPOSITES = {"cheaper": "more expensive", "dearer": "cheaper", "below": "above"}
+
+
+def _signed(value: Mean, unit: str) -> str:
+    """Return a value with its unit; a negative one as its amount in the opposite direction."""
+    direction = unit.removeprefix("% ").partition(",")[0]
+    if value.rounded >= 0 or direction not in OPPOSITES:
+        return f"{value.text()} {unit}"
+    return f"{value.text().removeprefix('-')} {unit.replace(direction, OPPOSITES[direction])}"
 
 
 def _verdict(claim: Claim, ours: Mean, holds: bool) -> str:

@@ -244,7 +244,7 @@ class SoakRun:
             return bugs
         leader = next((life for life in self.lives if life.controller.lease is not None), self.lives[0])
         undisturbed, daemon = undisturbed and len(self.lives) == 1, leader.controller
-        daemon_spend = DaemonSpend(spend=daemon.last_spend, at=daemon.last_snapshot.now, seq=daemon.read_up_to)
+        daemon_spend = DaemonSpend(spend=daemon.last_spend, at=daemon.last_snapshot.now, seq=daemon.last_event_seq)
         moment = CycleContext(
             now=self.clock.now(),
             live=leader.store.live(),

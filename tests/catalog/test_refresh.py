@@ -87,7 +87,7 @@ def test_passing_trouble_is_waited_out(
     lists.publish(REGION, "1", [row("m9.large", 0.1)])
     lists.fail_next = [503, 429]
     done = refresh(files, aws(REGION), clock)
-    assert not done.troubles
+    assert not done.errors
     assert clock.now() > NOW
 
 
@@ -100,7 +100,7 @@ def test_a_list_that_cannot_be_read_changes_nothing(
     before = contents(files)
     lists.fail_next = statuses
     done = refresh(files, aws(REGION), clock)
-    assert list(done.troubles) == ["AWS price list"]
+    assert list(done.errors) == ["AWS price list"]
     assert contents(files) == before
 
 
@@ -110,7 +110,7 @@ def test_a_file_that_breaks_off_changes_nothing(
     lists.publish(REGION, "1", [row(f"m9.{number}xlarge", 0.1 * number) for number in range(1, 50)])
     lists.cut = {path for path in lists.files if path.endswith(".csv")}
     done = refresh(files, aws(REGION), clock)
-    assert "does not answer" in done.troubles["AWS price list"]
+    assert "does not answer" in done.errors["AWS price list"]
     assert usd(files, Key("ec2", REGION, "m9.1xlarge", PricePlan.ON_DEMAND)) is None
 
 
@@ -119,7 +119,7 @@ def test_one_list_that_fails_does_not_keep_another_from_being_read(
 ) -> None:
     lists.sku_pages = [n2_skus(0.03, 0.004, "us-central1")]
     done = refresh(files, (*aws("nowhere-1"), *gcp()), clock)
-    assert "no price list for region 'nowhere-1'" in done.troubles["AWS price list"]
+    assert "no price list for region 'nowhere-1'" in done.errors["AWS price list"]
     assert usd(files, Key("gce", "us-central1", "n2-standard-2", PricePlan.ON_DEMAND)) == pytest.approx(0.092)
 
 
@@ -144,7 +144,7 @@ def test_pages_of_skus_are_read_to_the_end_with_the_key_in_a_header(
 def test_a_refused_key_is_not_shown(lists: PriceLists, gcp: Sources, files: CatalogFiles, clock: ManualClock) -> None:
     lists.fail_next = [403]
     done = refresh(files, gcp(), clock)
-    assert "HTTP 403 (injected)" in done.troubles["Cloud Billing Catalog"]
+    assert "HTTP 403 (injected)" in done.errors["Cloud Billing Catalog"]
     assert KEY not in str(done)
 
 
@@ -186,7 +186,7 @@ def test_spot_prices_are_kept_by_zone_and_the_dearest_zone_is_the_region(
         ),
     ]
     done = refresh(files, aws(REGION, spot=True), clock)
-    assert not done.troubles
+    assert not done.errors
     assert usd(files, M9._replace(plan=PricePlan.SPOT)) == 0.035
     assert [(each.zone, each.usd_per_h) for each in files.history()] == [
         ("eu-central-1a", 0.03),
@@ -202,7 +202,7 @@ def test_missing_credentials_are_reported_in_one_sentence(
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
     lists.publish(REGION, "1", [row("m9.large", 0.1)])
     done = refresh(files, aws(REGION, spot=True), clock)
-    assert "credentials" in done.troubles["EC2 spot price history"]
+    assert "credentials" in done.errors["EC2 spot price history"]
     assert usd(files, M9) == 0.1
 
 

@@ -270,6 +270,7 @@ def test_the_man_page_has_every_command_and_option(lonely: Shell) -> None:
     for name in COMMANDS:
         assert f"\\fBhcloud {name}\\fR" in page, name
     assert "\\fBhcloud profile bootstrap\\fR" in page and "\\-\\-dry\\-run" in page
+    assert ".nf\ncost (the default): money spent" in page  # a list keeps its lines
     # A line that begins with a dot is a request; all others must be text.
-    known = {".TH", ".SH", ".SS", ".PP", ".TP", ".B", ".I"}
+    known = {".TH", ".SH", ".SS", ".PP", ".TP", ".B", ".I", ".nf", ".fi"}
     assert {line.split()[0] for line in page.splitlines() if line.startswith(".")} <= known

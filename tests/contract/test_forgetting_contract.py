@@ -68,7 +68,7 @@ def test_more_than_a_piece_is_forgotten_at_once(store: Store, monkeypatch: pytes
 
 def test_a_number_that_a_machine_of_a_lost_record_has_is_passed_over(store: Store) -> None:
     with store.transaction(10.0) as tx:
-        tx.pass_over("inst-7")
-        tx.pass_over("inst-3")
-        tx.pass_over("foreign-name")
+        tx.reserve_number("inst-7")
+        tx.reserve_number("inst-3")
+        tx.reserve_number("foreign-name")
     assert launch(store, "a").id == "inst-8"

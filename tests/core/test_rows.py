@@ -1,4 +1,4 @@
-"""The journal of a RowSet gives the same changes as a comparison of all rows."""
+"""The journal of a RowJournal gives the same changes as a comparison of all rows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hcloud.core import rows as rows_module
-from hcloud.core.rows import FilteredRows, RowsByNumber, RowSet, by_number, row_changes
+from hcloud.core.rows import FilteredRows, RowJournal, RowsByNumber, by_number, row_changes
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ Steps = st.lists(
 )
 
 
-def states_of(living: RowSet[Thing], steps: list[list[tuple[int, str, bool]]]) -> list[RowsByNumber[Thing]]:
+def states_of(living: RowJournal[Thing], steps: list[list[tuple[int, str, bool]]]) -> list[RowsByNumber[Thing]]:
     """Return the snapshots after each step: rows are written, new ones get the next number, some are removed."""
     numbers, states = 0, [living.snapshot()]
     for step in steps:
@@ -39,7 +39,7 @@ def states_of(living: RowSet[Thing], steps: list[list[tuple[int, str, bool]]]) -
     return states
 
 
-def check_journal(living: RowSet[Thing], steps: list[list[tuple[int, str, bool]]]) -> None:
+def check_journal(living: RowJournal[Thing], steps: list[list[tuple[int, str, bool]]]) -> None:
     """Raise AssertionError if the recorded changes between two snapshots differ from a comparison of all rows."""
     for before, now in combinations(states_of(living, steps), 2):
         compared = row_changes(tuple(before), tuple(now))
@@ -49,10 +49,10 @@ def check_journal(living: RowSet[Thing], steps: list[list[tuple[int, str, bool]]
 @settings(max_examples=60)
 @given(Steps)
 def test_recorded_changes_equal_a_comparison_of_all_rows(steps: list[list[tuple[int, str, bool]]]) -> None:
-    check_journal(RowSet(), steps)
+    check_journal(RowJournal(), steps)
 
 
-class Forgetful(RowSet[Thing]):
+class Forgetful(RowJournal[Thing]):
     """Does not record removals."""
 
     def write(self, written: object) -> None:
@@ -72,19 +72,19 @@ def test_a_missing_journal_entry_is_detected() -> None:
 @given(Steps, st.booleans())
 def test_filtered_rows_are_complete_and_in_order(steps: list[list[tuple[int, str, bool]]], known: bool) -> None:
     chosen = FilteredRows[Thing](lambda thing: thing.even)
-    for state in states_of(RowSet(), steps):
+    for state in states_of(RowJournal(), steps):
         assert list(chosen.of(state if known else tuple(state))) == [thing for thing in state if thing.even]
 
 
 def test_all_rows_are_compared_once_the_journal_was_restarted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rows_module, "JOURNAL_MAX", 2)
-    first, *_, last = states_of(RowSet(), [[(0, "write", True)], [(0, "write", False)], [(1, "write", True)]])
+    first, *_, last = states_of(RowJournal(), [[(0, "write", True)], [(0, "write", False)], [(1, "write", True)]])
     assert last.since(first) is None
     assert row_changes(first, last) == [(None, last[0]), (None, last[1])]
 
 
 def test_snapshots_are_the_same_object_until_a_write() -> None:
-    living = RowSet[Thing]()
+    living = RowJournal[Thing]()
     living.write({1: Thing("thing-1", True)})
     assert living.snapshot() is living.snapshot()
     assert by_number(living.snapshot()) is living.snapshot()

@@ -56,13 +56,13 @@ def commits_half_of_failed_actions(daemon: Controller, _: pytest.MonkeyPatch) ->
 def forgets_unrecorded_ends(_: Controller, patch: pytest.MonkeyPatch) -> None:
     honest = Observer._skip_failed
 
-    def pass_over(self: Observer, failed: FactBatch, defect: Exception) -> FactBatch | None:
+    def skip(self: Observer, failed: FactBatch, defect: Exception) -> FactBatch | None:
         ended = dict(self._round.ended)
         instead = honest(self, failed, defect)
         self._round.ended = ended
         return instead
 
-    patch.setattr(Observer, "_skip_failed", pass_over)
+    patch.setattr(Observer, "_skip_failed", skip)
 
 
 def drops_failing_intents(daemon: Controller, _: pytest.MonkeyPatch) -> None:

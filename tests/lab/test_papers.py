@@ -196,3 +196,10 @@ def test_each_part_of_the_world_and_each_caution_is_another_case_of_the_same_exp
     sure = [case.policy.placement.neighbour_confidence for case in caution.cases]
     assert {0.5, 0.9} <= set(sure)
     assert {case.policy.provisioning.keep_for_quiet for case in caution.cases} >= {0.0, 1.3, 2.0}
+
+
+def test_negative_share_is_worded_as_its_amount_in_the_opposite_direction() -> None:
+    claim = Claim(text="cheap", published="46 %", ours=lambda _: -129.0, holds=lambda _: False, unit="% cheaper")
+    found = {label: [{"p": 1.0}] for label in ("less", "more")}
+    page = markdown({"Little": [(replace(FIGURE, claims=(claim,)), found, SMALL)]}, "python -m lab.papers")
+    assert "| 129 % more expensive |" in page

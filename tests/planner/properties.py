@@ -83,7 +83,7 @@ def _shares(job: Job, live: dict[str, Instance]) -> Iterable[tuple[Instance, flo
     for instance_id, amount in held + [(i, None) for i in hoped]:
         if instance_id in live:
             size = live[instance_id].capacity
-            amount = amount or job.spec.held_of(size)
+            amount = amount or job.spec.resources_on(size)
             yield live[instance_id], max(amount.vcpus / size.vcpus, amount.memory_mib / size.memory_mib)
 
 
@@ -254,7 +254,7 @@ def types_and_solitude_are_kept(planner: Planner, snapshot: Snapshot, policy: Po
         for rank in place.ranks:
             machine, spec = instances[rank.instance_id], jobs[place.job_id].spec
             assert spec.may_run_on(machine.offer.instance_type.name), f"{place.job_id} on {machine.id}"
-            assert rank.resources == spec.held_of(machine.capacity), f"{place.job_id} takes {rank.resources}"
+            assert rank.resources == spec.resources_on(machine.capacity), f"{place.job_id} takes {rank.resources}"
     for launch in _of(plan, Launch):
         name, wanted = launch.offer.instance_type.name, [jobs[job_id].spec for job_id in launch.for_jobs]
         assert all(spec.may_run_on(name) for spec in wanted), f"{name} for {launch.for_jobs}"

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hcloud.core.model import Instance, InstanceId, InstanceState, Job
-from hcloud.core.rows import RowsByNumber, RowSet
+from hcloud.core.rows import RowJournal, RowsByNumber
 from hcloud.planner.cache import PlanCache
 from hcloud.planner.fleet import Fleet
 from hcloud.planner.occupancy import Occupancy
@@ -68,7 +68,7 @@ def follows_as_if_new(plan_cache: PlanCache, states: list[tuple[list[str], list[
 
     ``known``: changes are recorded by the row sets.
     """
-    all_machines, all_jobs = RowSet[Instance](), RowSet[Job]()
+    all_machines, all_jobs = RowJournal[Instance](), RowJournal[Job]()
     for machines, jobs in states:
         all_machines.write({n: machine_row(n, shape) for n, shape in zip(NUMBERS, machines, strict=True)})
         all_jobs.write({n: job_row(n, shape) for n, shape in zip(NUMBERS, jobs, strict=True)})

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from hcloud.core.estimates import Classification, Estimate
 from hcloud.core.model import Event, EventKind, Job, JobState
-from hcloud.core.rows import RowSet
+from hcloud.core.rows import RowJournal
 from hcloud.forecast.job_monitor import JobMonitor, JobSamples
 from hcloud.planner.correction.monitor import RecheckQueue
 from hcloud.planner.snapshot import Snapshot
@@ -42,7 +42,7 @@ class World:
     def __init__(self, *, known: bool) -> None:
         """``known``: changes are recorded by the row sets."""
         self.known, self.now, self.seq = known, NOW, 0
-        self.living, self.book = RowSet[Job](), JobMonitor()
+        self.living, self.book = RowJournal[Job](), JobMonitor()
         self.belief, self.policy = 0, 0
         self.plan_cache = Snapshot(now=NOW).plan_cache
         self.rests: dict[int, tuple[object, ...]] = {}

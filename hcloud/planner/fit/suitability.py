@@ -103,7 +103,7 @@ class Suitability:
                 self._staying(ending),
                 ending,
                 classes=classes,
-                table=plan_cache.of("sensitivities", made_of, table),
+                table=plan_cache.get("sensitivities", made_of, table),
                 machines=[instance.id for instance in self.fleet.instances],
                 before=plan_cache.latest("standing"),
                 **settings,
@@ -153,7 +153,7 @@ class Suitability:
         """Return the application of ``job`` if it is known, else ""."""
         return job.application if job.application in self.snapshot.applications else ""
 
-    def who(self, application: str) -> Sensitivity | None:
+    def sensitivity_of(self, application: str) -> Sensitivity | None:
         """Return the sensitivity of an application; None if unknown or not used by the policy."""
         pressure = self.pressure if self.state is None else self.state
         return pressure.known.get(application) if pressure is not None else None
@@ -211,7 +211,7 @@ class Suitability:
 
     def _constrained(self, application: str) -> Sensitivity | None:
         """Return the sensitivity of an application if it restricts the choice of machines."""
-        return self.who(application) if self.policy.placement.order in BARS_NEIGHBOURS else None
+        return self.sensitivity_of(application) if self.policy.placement.order in BARS_NEIGHBOURS else None
 
     def preference(self, application: str) -> Amounts | None:
         """Return by machine the logarithm of its type's slowness for an application; unknown types count as average."""
@@ -321,12 +321,12 @@ class Suitability:
         alone: Amounts = self._steps(application, aim).alone()[self._places(kinds)]
         return alone
 
-    def portions(self, application: str, aim: SizeTarget) -> RankSizes:
+    def rank_sizes(self, application: str, aim: SizeTarget) -> RankSizes:
         """Return :meth:`granted` on the machines of the fleet with their present residents."""
         beside = self.pressure.expected_now() if self.pressure is not None else None
         return RankSizes(suit=self, application=application, aim=aim, beside=beside)
 
-    def sized(self, portions: RankSizes, at: int, vcpus: float) -> dict[str, Number]:
+    def size_numbers(self, portions: RankSizes, at: int, vcpus: float) -> dict[str, Number]:
         """Return the numbers that explain ``vcpus`` on machine ``at``: the target and the probability of meeting it."""
         application, aim = portions.application, portions.aim
         numbers: dict[str, Number] = {"vcpus": vcpus, "vcpus_within": f"{aim.low:g}..{aim.high:g}", "nodes": aim.nodes}
@@ -353,7 +353,7 @@ class Suitability:
             def together() -> tuple[tuple[str, float], ...]:
                 return tuple(sorted({*there, *((column_of(o), o.instance_type.capacity.vcpus) for o in offers)}))
 
-            self.sizes = self.snapshot.plan_cache.of("sizes", (offers, there), together)
+            self.sizes = self.snapshot.plan_cache.get("sizes", (offers, there), together)
         return self.sizes
 
     def _places(self, kinds: MachineKinds) -> Places:
@@ -418,14 +418,14 @@ class Suitability:
                     found[column] = Platform(column=column, vcpus=vcpus, price_usd_per_h=price, machines=nodes)
             return tuple(found[column] for column in sorted(found))
 
-        return self.snapshot.plan_cache.of(f"platforms of {nodes}", (self.fleet.sizes,), cheapest)
+        return self.snapshot.plan_cache.get(f"platforms of {nodes}", (self.fleet.sizes,), cheapest)
 
     def select(self, application: str, fits: Mask, *, neighbours_too: bool | None) -> int:
         """Return the best machine of ``fits`` for a rank, or -1.
 
         ``neighbours_too`` None: no job may be disturbed; False: the job itself may be; True: residents as well.
         """
-        newcomer, pressure = self.who(application), self.pressure
+        newcomer, pressure = self.sensitivity_of(application), self.pressure
         if newcomer is None or pressure is None:
             return self._best_type(fits, self.preference(application))
         now = fits & pressure.quiet
@@ -484,7 +484,7 @@ class Suitability:
         loss to the type of each (0..1); ``fresh_s``: boot time of a new one. A shortfall of n points on a resource
         reduces quality by n percent.
         """
-        newcomer, pressure = self.who(application), self.pressure
+        newcomer, pressure = self.sensitivity_of(application), self.pressure
         if newcomer is None or pressure is None:
             return math.inf
         below = self._quality_below(newcomer, roomy & pressure.quiet, lost)
@@ -512,7 +512,7 @@ class Suitability:
         key = (large.tobytes(), fresh_s)
         if key not in self.prospects:
             busy_s = self.snapshot.fleet_stats.busy_s
-            busy = self.snapshot.plan_cache.of("busy times", (busy_s,), lambda: BusyTimes.of(busy_s))
+            busy = self.snapshot.plan_cache.get("busy times", (busy_s,), lambda: BusyTimes.of(busy_s))
             cap_s = self.policy.admission.patience_cap_s
             self.prospects[key] = waiting_value(busy, self.ages_s[large], own=1.0, slack=cap_s, fresh_s=fresh_s)
         return self.prospects[key]
@@ -545,7 +545,7 @@ class Suitability:
         Class and pool, the least of D1 and D2, which constraints were relaxed and by how much; of several ranks the
         worst.
         """
-        newcomer, pressure, chosen = self.who(application), self.pressure, self.chosen
+        newcomer, pressure, chosen = self.sensitivity_of(application), self.pressure, self.chosen
         if newcomer is None or pressure is None or not chosen:
             return {}
         pool = chosen[0].pool
@@ -594,7 +594,7 @@ class RankSizes:
 
     def losses(self) -> Amounts:
         """Return the loss to residents on each machine (0..1), shape ``(N,)``."""
-        newcomer, count = self.suit.who(self.application), len(self.suit.fleet.instances)
+        newcomer, count = self.suit.sensitivity_of(self.application), len(self.suit.fleet.instances)
         if newcomer is None or self.beside is None or not count:
             return np.zeros(count)
         return losses_beside(newcomer, self.beside)
@@ -613,7 +613,7 @@ class RankSizes:
         return known
 
     def _vcpus_at(self, at: int) -> float:
-        newcomer = self.suit.who(self.application)
+        newcomer = self.suit.sensitivity_of(self.application)
         loss = 0.0 if newcomer is None or self.beside is None else loss_beside(newcomer, self.beside[:, at])
         return self.suit.granted_on(self.application, self.aim, self.suit.fleet.kinds, at, loss)
 
@@ -646,7 +646,7 @@ def open_suitability(snapshot: Snapshot, policy: Policy, fleet: Fleet, stopping:
     if not snapshot.applications or policy.placement.order not in KNOWS_PRESSURE | KNOWS_TYPES:
         return None
     known = snapshot.applications
-    sources = snapshot.plan_cache.of("sources", (known,), lambda: sources_of(known))
+    sources = snapshot.plan_cache.get("sources", (known,), lambda: sources_of(known))
     return Suitability(snapshot=snapshot, policy=policy, fleet=fleet, stopping=stopping, sources=sources)
 
 

@@ -130,7 +130,7 @@ def _fits(group: JobGroup, offer: Offer, demand: list[float]) -> bool:
 
 def _candidate(context: PlanContext, job: Job, offer: Offer, rejected: str) -> Candidate:
     capacity, known = offer.instance_type.capacity, context.snapshot.applications.get(job.application)
-    usd_per_h = offer.price_usd_per_h * size_share(job.spec.held_of(capacity), capacity)
+    usd_per_h = offer.price_usd_per_h * size_share(job.spec.resources_on(capacity), capacity)
     shape = offer_shape_of(offer)
     if known is None:
         return _make_candidate(shape, usd_per_h, rejected, None)
@@ -166,7 +166,7 @@ def placement_reason(context: PlanContext, job: Job, group: JobGroup, places: Se
     }
     chosen: dict[str, Number] = {}
     if group.portions is not None and context.suit is not None:
-        chosen = context.suit.sized(group.portions, places[0], float(group.asks_on(places[0])[0]))
+        chosen = context.suit.size_numbers(group.portions, places[0], float(group.asks_on(places[0])[0]))
     numbers |= chosen
     if bound := excluded(context, group, places):
         numbers["bound"] = "; ".join(f"{key}: not {', '.join(names[:3])}" for key, names in bound.items())
@@ -191,7 +191,7 @@ def _preference_words(context: PlanContext, group: JobGroup) -> tuple[str, str]:
     """Return code and text for a placement where nothing had to be relaxed."""
     order = context.policy.placement.order
     if context.suit is not None and group.application:
-        if context.suit.who(group.application) is None:
+        if context.suit.sensitivity_of(group.application) is None:
             return "best_type", "best type for it, least loaded of that type"
         if order == "least_loss":
             return order, "least expected loss, by type and by interference with its neighbours"

@@ -120,7 +120,7 @@ def _down_within_s(context: PlanContext, suit: Suitability, group: JobGroup) -> 
     among = usable(context, group, context.fleet.placeable)
     roomy = context.fleet.fitting_now(group.demand, among)
     roomy = roomy & ~closed(context, group, roomy) if np.count_nonzero(roomy) else roomy
-    if not np.count_nonzero(roomy) and suit.who(group.application) is not None:
+    if not np.count_nonzero(roomy) and suit.sensitivity_of(group.application) is not None:
         return 0.0  # whatever size it would get there
     roomy = context.fitting_now(group, roomy)
     large, lost = among & context.fleet.large_enough(group.demand), _lost_to_types(context, group)

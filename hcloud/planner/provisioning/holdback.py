@@ -349,7 +349,7 @@ class NoisyJobHoldback:
 
     def _loudest(self, application: str) -> float:
         """Return the highest pressure (0..100) the application is estimated to cause on any shared resource."""
-        standing = self.context.suit.who(application) if self.context.suit is not None else None
+        standing = self.context.suit.sensitivity_of(application) if self.context.suit is not None else None
         return standing.loudest if standing is not None else 0.0
 
 

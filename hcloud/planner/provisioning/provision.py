@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from hcloud.core.model import JOB_ON_INSTANCE, Instance, Job, JobState, Market, Number, Offer, Reason
-from hcloud.planner.budget import CAPPED, BudgetLedger, cap_reached, launch_shares, open_budget, shares_cost
+from hcloud.planner.budget import CAPPED, BudgetLedger, cap_reached, cost_is_shared, launch_shares, open_budget
 from hcloud.planner.context import JobGroup, PlanContext
 from hcloud.planner.fleet import SLACK, Amounts, Mask, Places, fits_any, vector
 from hcloud.planner.instance_lifecycle import idle_for_s, is_idle
@@ -124,7 +124,7 @@ class ProvisioningState:
 
 def start_provisioning(context: PlanContext) -> ProvisioningState:
     """Prepare the stage; to be called once, before anything is placed."""
-    context.fleet.expect(context.stopping)
+    context.fleet.expect_release(context.stopping)
     state = ProvisioningState(
         context=context,
         offer_market=open_market(context),
@@ -399,7 +399,7 @@ def _join(state: ProvisioningState, job: Job, group: JobGroup, zones: Set[str]) 
         if (
             fits
             and suits_company(state.context, group, machine.jobs)
-            and shares_cost(state.context.ledger, machine.offer, machine.jobs, job)
+            and cost_is_shared(state.context.ledger, machine.offer, machine.jobs, job)
         ):
             return machine
     return None

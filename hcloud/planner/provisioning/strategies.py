@@ -92,7 +92,9 @@ def open_strategy(snapshot: Snapshot, policy: Policy, fleet: Fleet) -> Strategy:
     """Return the strategy named by ``policy``, over the instances of ``fleet``."""
     full_from: Mapping[str, float] = {}
     if policy.provisioning.strategy in (*_FULL_ONLY, *_HYBRIDS):
-        full_from = snapshot.plan_cache.of("full from", (snapshot.offers, policy), lambda: _full_from(snapshot, policy))
+        full_from = snapshot.plan_cache.get(
+            "full from", (snapshot.offers, policy), lambda: _full_from(snapshot, policy)
+        )
     strategy = Strategy(policy=policy.provisioning, full_from=full_from)
     if policy.provisioning.strategy in _HYBRIDS:
         strategy.hybrid = _open_hybrid(snapshot, policy, fleet, strategy)
@@ -366,7 +368,7 @@ def _hybrid_offers(snapshot: Snapshot, policy: Policy, strategy: Strategy) -> tu
 def _open_hybrid(snapshot: Snapshot, policy: Policy, fleet: Fleet, strategy: Strategy) -> Hybrid:
     own, full_from, reserved = policy.provisioning, strategy.full_from, fleet.reserved
     offers = [instance.offer for instance in fleet.instances]
-    kinds = snapshot.plan_cache.of("hybrid machines", (full_from, *offers), lambda: _machines(offers, full_from))
+    kinds = snapshot.plan_cache.get("hybrid machines", (full_from, *offers), lambda: _machines(offers, full_from))
     # Instances launched from an uncounted stock are paid capacity only once they are ready. Counting them before would
     # change the utilisation, and with it whether they were needed.
     staying, instances = np.zeros(len(fleet.instances), dtype=np.bool_), fleet.instances
@@ -374,7 +376,7 @@ def _open_hybrid(snapshot: Snapshot, policy: Policy, fleet: Fleet, strategy: Str
         [at for at in fleet.staying if instances[at].offer.available is not None or instances[at].ready_at is not None]
     ] = True
     made_of = (snapshot.offers, policy)
-    rented, unlaunched = snapshot.plan_cache.of(
+    rented, unlaunched = snapshot.plan_cache.get(
         "hybrid offers", made_of, lambda: _hybrid_offers(snapshot, policy, strategy)
     )
     unlaunched_vcpus = sum(o.instance_type.capacity.vcpus * (o.available or 0) for o in unlaunched)
