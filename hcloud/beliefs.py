@@ -151,7 +151,7 @@ class Beliefs:
         keys = dict[str, None]()
         for job in submitted:
             identity = identify(job.spec)
-            known = known_as(identity, self.belief_store.programs.get(identity.program, ()))
+            known = known_as(identity, self.belief_store.programs.get(identity.program, ()), own_runs=True)
             keys[key_of(known, identity) if known is not None else identity.name] = None
         return keys
 

@@ -6,9 +6,21 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from hcloud.apply.transitions import run_time_s
-from hcloud.classifier.applications import alike, comparable, feed, identify, learn, ran, recognise, row_name, scale_of
+from hcloud.classifier.applications import (
+    OwnRun,
+    alike,
+    comparable,
+    feed,
+    identify,
+    learn,
+    learn_own_run,
+    ran,
+    recognise,
+    row_name,
+    scale_of,
+)
 from hcloud.core.estimates import WHOLE_JOBS, Application, Classification, Estimate, Findings, Measure, per_rank
-from hcloud.core.model import JOB_ON_INSTANCE, EventKind, Instance, InstanceId, Job
+from hcloud.core.model import JOB_ENDED, EventKind, Instance, InstanceId, Job, ServiceTarget
 from hcloud.planner.fit.sizing import ExpectedPerformance, expected
 from hcloud.store import Transaction
 
@@ -40,7 +52,7 @@ def record_findings(txn: Transaction, run: Job, findings: Findings) -> None:
         text = "does not behave like its known program" if request.look else _measurement_summary(findings)
         if own is not None and not comparable(own, findings):
             text += f"; not comparable with earlier numbers by {own.measure}, stored apart"
-        if job.state in JOB_ON_INSTANCE and findings.readings and row_name(job.application) != known.name:
+        if job.state not in JOB_ENDED and findings.readings and row_name(job.application) != known.name:
             txn.put_job(replace(job, application=known.name))
             text += f"; now classified as {known.name}, before as {job.application or 'a typical application'}"
     _emit_profiled(txn, job, run, findings, known.name, text)
@@ -80,6 +92,9 @@ class UnitTotals(NamedTuple):
     """What a job's unit had done by its last samples."""
 
     progress: float | None = None
+    read_mib: float | None = None
+    memory_mib: float | None = None
+    """The most it held."""
     written_mib: float | None = None
     requests_per_s: float | None = None
     """Moving average."""
@@ -106,6 +121,35 @@ def record_performance(
         run = _job_run(job, instance, measured, alone, totals.best_window_per_s)
         row = _compare(txn, job, row, believed, run)
     txn.put_application(row)
+
+
+def record_own_run(txn: Transaction, job: Job, instance: Instance, totals: UnitTotals, *, alone: bool) -> None:
+    """Add the successful run of a job that is not classified to what is known of its program.
+
+    Batch and best-effort jobs of one rank only: the request rate of a service shows its load, not what it could bear.
+    ``instance`` and ``alone`` as in :func:`record_performance`.
+    """
+    attempt, run_s = job.attempt, run_time_s(job)
+    if attempt is None or not attempt.over or attempt.failure is not None or attempt.stop_requested_at is not None:
+        return
+    if run_s < LEAST_RUN_S or len(attempt.allocations) != 1 or isinstance(job.spec.target, ServiceTarget):
+        return
+    identity, use = identify(job.spec), tuple[float, ...]()
+    if totals.cpu_s is not None and totals.memory_mib is not None:
+        read, written = totals.read_mib or 0.0, totals.written_mib or 0.0
+        use = (totals.cpu_s / run_s, totals.memory_mib, read / run_s, written / run_s)
+    run = OwnRun(
+        measure=Measure.PROGRESS if job.spec.progress is not None else Measure.COMPLETION,
+        type_column=f"{instance.offer.provider}/{instance.offer.instance_type.name}",
+        vcpus=attempt.allocations[0].resources.vcpus,
+        performance=1.0 / run_s,
+        use=use,
+        run_s=run_s,
+        alone=alone,
+    )
+    row = learn_own_run(txn.applications(identity.program), identity, run)
+    if row is not None:
+        txn.put_application(row)
 
 
 def record_window(

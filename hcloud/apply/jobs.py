@@ -63,7 +63,10 @@ def wait(txn: Transaction, action: Wait) -> None:
 
 
 def finish(txn: Transaction, action: Finish) -> None:
-    """End a job and cancel its profiling runs. Raises Refused while an attempt still runs."""
+    """End a job. Unless it succeeded, its profiling runs are cancelled: they would measure what does not work.
+
+    Raises Refused while an attempt still runs.
+    """
     job = txn.job(action.job_id)
     _require_over(job, "ended")
     if action.state is not JobState.CANCELLED and job.cancelled_by:
@@ -71,7 +74,8 @@ def finish(txn: Transaction, action: Finish) -> None:
     failure = job.attempt.failure if job.attempt and job.state in JOB_ON_INSTANCE else None
     failures = (*job.failures, failure) if failure else job.failures
     transition_job(txn, job, action.state, action.reason, failures=failures)
-    _end_runs(txn, job, f"{job.id} has ended")
+    if action.state is not JobState.SUCCEEDED:
+        _end_runs(txn, job, f"{job.id} has ended")
 
 
 # ------------------------------------------------------------------------------------------------------------ profiling
@@ -104,24 +108,29 @@ def _is_finished_check(run: Job) -> bool:
 
 
 def classify(txn: Transaction, action: Classify) -> None:
-    """Assign a job's application, and cancel the profiling runs that are still running.
+    """Assign a job's application. A job that had to wait for it goes on without profiling runs that are still running.
 
-    Raises Refused if the job has moved on or was cancelled.
+    Raises Refused if the job has ended or was cancelled.
     """
     job = txn.job(action.job_id)
-    if job.state not in (JobState.SUBMITTED, JobState.PROFILED) or job.cancelled_by:
+    if job.state in JOB_ENDED or job.cancelled_by:
         raise Refused(f"{job.id} is {job.state}" + (f", cancelled by {job.cancelled_by}" if job.cancelled_by else ""))
-    if job.profile_runs and job.state is JobState.SUBMITTED:
-        text = f"profiling runs {', '.join(job.profile_runs)} finished or given up"
-        job = transition_job(txn, job, JobState.PROFILED, Reason(code="profiled", text=text))
-    transition_job(txn, job, JobState.CLASSIFIED, action.reason, application=action.application, wait_code="")
+    waited = job.state in (JobState.SUBMITTED, JobState.PROFILED)
+    if waited:
+        if job.profile_runs and job.state is JobState.SUBMITTED:
+            text = f"profiling runs {', '.join(job.profile_runs)} finished or given up"
+            job = transition_job(txn, job, JobState.PROFILED, Reason(code="profiled", text=text))
+        transition_job(txn, job, JobState.CLASSIFIED, action.reason, application=action.application, wait_code="")
+    elif job.application != action.application:
+        txn.put_job(replace(job, application=action.application))
     txn.emit(
         EventKind.JOB_CLASSIFIED,
         job_id=job.id,
         user=job.spec.user,
         **{**reason_fields(action.reason), "application": action.application, "source": action.source},
     )
-    _end_runs(txn, job, f"{job.id} continues without them")
+    if waited:
+        _end_runs(txn, job, f"{job.id} continues without them")
 
 
 def _end_runs(txn: Transaction, job: Job, why: str) -> None:

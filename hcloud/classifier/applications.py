@@ -20,13 +20,20 @@ from functools import lru_cache
 
 from hcloud.classifier.library import Drift, MeasuredApplication, Question
 from hcloud.core.errors import BadInput
-from hcloud.core.estimates import WHOLE_JOBS, Application, Estimate, Findings, Reading
+from hcloud.core.estimates import APART, WHOLE_JOBS, Application, Estimate, Findings, Measure, Reading
 from hcloud.core.model import JobSpec, ProfileRequest
 from hcloud.core.rows import replace_fields
 
 TRUSTED_INPUTS = 3
 """A program that behaved alike for this many inputs is not profiled again for a new one."""
 MOST_INPUTS = 200
+MOST_OWN_ROWS = 4
+"""Rows that the own runs of one program may make: one for each group of inputs with which it behaves alike."""
+BUSY_ROOM = 1.25
+"""A program is expected to keep its performance with this many times the vCPUs it kept busy: it does not need them all
+all the time."""
+LEAST_VCPUS = 0.1
+"""No program is expected to run well on less."""
 MOST_RUNS = 12
 FEED_WEIGHT = 0.3
 """Weight of a new measurement in a known cell. Jobs share machines, so single measurements are noisy."""
@@ -156,13 +163,21 @@ def _script(arguments: Sequence[str]) -> str:
 
 
 # ---------------------------------------------------------------------------------------------------------------- known
-def known_as(identity: Identity, rows: Iterable[Application]) -> Application | None:
+def known_as(identity: Identity, rows: Iterable[Application], *, own_runs: bool = False) -> Application | None:
     """Return the profiled application that a job can use without a new profiling run, or None.
 
     It must be of the same program, still valid (not drifted), and either known to behave alike for this input or
-    trusted after ``TRUSTED_INPUTS`` inputs.
+    trusted after ``TRUSTED_INPUTS`` inputs. With ``own_runs``, what only jobs' own runs have shown counts as well, but
+    a profile is preferred.
     """
-    ours = [row for row in rows if row.program == identity.program and is_profiled(row)]
+    ours = [row for row in rows if row.program == identity.program]
+    profiled = _known_among(identity, [row for row in ours if is_profiled(row)])
+    if profiled is not None or not own_runs:
+        return profiled
+    return _known_among(identity, [row for row in ours if row.profiled_at is None and has_own_runs(row)])
+
+
+def _known_among(identity: Identity, ours: Sequence[Application]) -> Application | None:
     exact = [row for row in ours if identity.input in row.inputs]
     trusted = [row for row in ours if len(row.inputs) >= TRUSTED_INPUTS]
     return max(
@@ -173,6 +188,11 @@ def known_as(identity: Identity, rows: Iterable[Application]) -> Application | N
 def is_profiled(row: Application) -> bool:
     """Return whether the application has a full profile that is still valid."""
     return row.profiled_at is not None and not Drift(missed=row.missed).drifted
+
+
+def has_own_runs(row: Application) -> bool:
+    """Return whether own runs of its jobs have shown the application's performance, and the estimates still hold."""
+    return row.ended_runs > 0 and bool(row.cells.get(Question.TYPE)) and not Drift(missed=row.missed).drifted
 
 
 def key_of(row: Application, identity: Identity) -> str:
@@ -256,15 +276,20 @@ def alike(row: Application, request: ProfileRequest, findings: Findings) -> bool
     """
     if not is_profiled(row) or row.measure is None or row.measure is not findings.measure:
         return False
-    if len(findings.use) < 4 or len(row.use) < 4:
+    factor = _scale(row, request, findings)
+    near = uses_alike(findings.use, row.use)
+    return near and (row.measure in WHOLE_JOBS or factor == 0.0 or 0.5 <= factor <= 2.0)
+
+
+def uses_alike(one: Sequence[float], other: Sequence[float]) -> bool:
+    """Return whether two runs used resources alike: ``use`` as in :class:`Findings`; False if either is unknown."""
+    if len(one) < 4 or len(other) < 4:
         return False
     reaches, least = (1.35, 2.0, 3.0, 3.0), (0.05, 16.0, 1.0, 1.0)
-    near = all(
+    return all(
         max(a, floor) <= reach * max(b, floor) and max(b, floor) <= reach * max(a, floor)
-        for a, b, reach, floor in zip(findings.use, row.use, reaches, least, strict=False)
+        for a, b, reach, floor in zip(one, other, reaches, least, strict=False)
     )
-    factor = _scale(row, request, findings)
-    return near and (row.measure in WHOLE_JOBS or factor == 0.0 or 0.5 <= factor <= 2.0)
 
 
 def recognise(
@@ -305,6 +330,68 @@ def _usable(question: str, value: float) -> bool:
     except (ValueError, BadInput):
         return False
     return scale is Question.CAUSED.scale or (math.isfinite(value) and value > 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnRun:
+    """What a successful job showed of itself, without having been profiled."""
+
+    measure: Measure
+    type_column: str
+    """``provider/type`` of its instance."""
+    vcpus: float
+    """What its rank 0 held."""
+    performance: float
+    """Work per second in the unit of ``measure``."""
+    use: tuple[float, ...]
+    """Resource use as in :class:`Findings`."""
+    run_s: float
+    alone: bool
+    """Whether no other job held part of the instance."""
+
+
+def learn_own_run(rows: Sequence[Application], identity: Identity, run: OwnRun) -> Application | None:
+    """Return the row that a job's own run adds to, updated or new; None if it adds to none.
+
+    ``rows`` are those of the job's program. A run with a known input corrects its row; one with a new input that uses
+    resources like a row of own runs gives that row another input; any other makes a row, up to ``MOST_OWN_ROWS``. A run
+    that left vCPUs unused also shows where the program stops scaling.
+    """
+    ours = [row for row in rows if row.program == identity.program and row.measure in (None, run.measure)]
+    exact = next((row for row in ours if identity.input in row.inputs), None)
+    if exact is not None:
+        scale = exact.inputs[identity.input]
+        if scale and run.vcpus == exact.reference_vcpus:
+            exact = feed(exact, run.type_column, run.performance / scale, None, alone=run.alone)
+        return ran(exact, run.run_s)
+    own = [row for row in ours if row.profiled_at is None and row.ended_runs > 0]
+    like = next((row for row in own if uses_alike(run.use, row.use)), None)
+    if like is not None:
+        known = like.cells.get(Question.TYPE, {}).get(run.type_column)
+        scale = run.performance / known if known and run.vcpus == like.reference_vcpus else 0.0
+        return ran(replace(like, inputs=_with_input(like.inputs, identity.input, scale)), run.run_s)
+    if len(own) >= MOST_OWN_ROWS or not _usable(Question.TYPE, run.performance):
+        return None
+    spread = RUN_SPREAD if run.alone else 2 * RUN_SPREAD
+    cells: dict[str, dict[str, float]] = {Question.TYPE: {run.type_column: run.performance}}
+    spreads: dict[str, dict[str, float]] = {Question.TYPE: {run.type_column: spread}}
+    enough = max(BUSY_ROOM * run.use[0], LEAST_VCPUS) if run.use else run.vcpus
+    if APART * enough < run.vcpus:
+        amounts = [f"{run.vcpus:g} vCPU", f"{enough:.2g} vCPU"]
+        cells[Question.STEP] = dict.fromkeys(amounts, run.performance)
+        spreads[Question.STEP] = dict.fromkeys(amounts, spread)
+    row = Application(
+        name=identity.name,
+        program=identity.program,
+        inputs={identity.input: 1.0},
+        measure=run.measure,
+        cells=cells,
+        spreads=spreads,
+        use=run.use,
+        type_column=run.type_column,
+        reference_vcpus=run.vcpus,
+    )
+    return ran(row, run.run_s)
 
 
 def feed(
@@ -352,7 +439,8 @@ def _doubt_of(predicted: Estimate) -> float:
 def ran(row: Application, run_s: float) -> Application:
     """Return the application updated with the run time of one more successful job, in seconds."""
     known = row.run_s
-    return replace_fields(row, run_s=run_s if known is None else known + FEED_WEIGHT * (run_s - known))
+    typical_s = run_s if known is None else known + FEED_WEIGHT * (run_s - known)
+    return replace_fields(row, run_s=typical_s, ended_runs=row.ended_runs + 1)
 
 
 def measured_of(row: Application) -> MeasuredApplication:

@@ -186,6 +186,8 @@ class Application:
     """When a short check run was last made; None: never."""
     run_s: float | None = None
     """Typical run time of its jobs."""
+    ended_runs: int = 0
+    """Jobs of it that have succeeded."""
     runs: tuple[str, ...] = ()
     """Profiling runs that contributed."""
     missed: tuple[bool, ...] = ()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from hcloud.apply.feedback import UnitTotals, record_findings, record_performance
+from hcloud.apply.feedback import UnitTotals, record_findings, record_own_run, record_performance
 from hcloud.apply.machines import record_preemption, record_registration
 from hcloud.apply.transitions import release_allocation, transition_instance
 from hcloud.apply.unit_index import UnitIndex
@@ -173,6 +173,8 @@ class UnitEnd:
     host: UnitHost
     totals: UnitTotals
     believed: Classification | None
+    learns: bool = False
+    """Whether the run of a job that is not classified is recorded as well."""
     with_feedback: bool = True
     """False drops what the run shows of its application: recording that failed, and the end must not be lost."""
 
@@ -202,6 +204,8 @@ class UnitEnd:
             record_findings(txn, job, exited.findings or Findings(notes=(f"profiling run measured nothing: {how}",)))
         elif job.application:
             record_performance(txn, job, host.instance, self.totals, self.believed, alone=host.alone)
+        elif self.learns:
+            record_own_run(txn, job, host.instance, self.totals, alone=host.alone)
 
 
 def _plausible_times(job: Job, rank: int, exited: ExitRecord, now: float) -> tuple[float | None, float]:

@@ -180,8 +180,10 @@ class UnitObserver:
                 self._add_to_totals(report.id, report.sample, served_as_promised(report.sample, job.spec.target))
             for recorded in self._sampling.finish(report.id, report.sample):
                 yield record_sample(job, allocation.rank, instance_id, recorded)
-            totals = self._totals.get(report.id, UnitTotals())._replace(cpu_s=report.exit.cpu_s)
-            yield UnitEnd(job.id, allocation.rank, report.exit, host, totals, self.believed.get(job.application))
+            memory_mib, cpu_s = report.exit.memory_mib_max, report.exit.cpu_s
+            totals = self._totals.get(report.id, UnitTotals())._replace(cpu_s=cpu_s, memory_mib=memory_mib)
+            believed = self.believed.get(job.application)
+            yield UnitEnd(job.id, allocation.rank, report.exit, host, totals, believed, learns=policy.profiles_jobs)
 
     def _sample_changes(
         self, unit: str, sample: UnitSample, job: Job, rank: int, host: UnitHost, policy: Policy
@@ -206,6 +208,7 @@ class UnitObserver:
             rate = before.requests_per_s + weight * (rate - before.requests_per_s)
         self._totals[unit] = before._replace(
             progress=sample.progress if sample.progress is not None else before.progress,
+            read_mib=sample.read_mib if sample.read_mib is not None else before.read_mib,
             written_mib=sample.written_mib if sample.written_mib is not None else before.written_mib,
             requests_per_s=rate if rate is not None else before.requests_per_s,
         )

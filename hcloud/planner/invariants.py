@@ -47,15 +47,15 @@ def _unique(what: str, names: Sequence[str]) -> list[str]:
 
 
 def _profiling(jobs: Sequence[Job]) -> Iterator[str]:
-    """A profiling run that was not cancelled belongs to a job that waits for it, and to one set of runs only."""
+    """A profiling run that was not cancelled belongs to one set of runs only, of a job that waits for it or has run."""
     by_id = {job.id: job for job in jobs}
     for job in jobs:
         request = job.spec.profile
         if request is not None and request.job_id and job.cancelled_by is None and job.state not in JOB_ENDED:
             parent = by_id.get(request.job_id)
-            # A running job may be profiled again; one that never ran waits for its runs.
-            waits = parent is not None and (parent.state is JobState.SUBMITTED or parent.attempts_made > 0)
-            if parent is None or not waits or job.id not in parent.profile_runs:
+            # A job that never ran waits for its runs; those of one that has ended measure for later jobs.
+            waits = parent is None or parent.state is JobState.SUBMITTED or parent.attempts_made > 0
+            if parent is not None and not (waits and job.id in parent.profile_runs):
                 yield f"{job.id} profiles {request.job_id}, which does not wait for it"
             if job.profile_runs:
                 yield f"{job.id} is a profiling run and is profiled itself"

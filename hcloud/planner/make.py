@@ -19,6 +19,7 @@ from hcloud.planner.job_outcomes import PLANNING_FAILS, decide_outcomes
 from hcloud.planner.late_boots import find_late_boots
 from hcloud.planner.placement.place import hold_booting_capacity, place
 from hcloud.planner.plan import Plan
+from hcloud.planner.profiling_beside import classify_unknown, profile_beside
 from hcloud.planner.provisioning.consolidation import consolidate
 from hcloud.planner.provisioning.provision import expand, launch, provision, start_provisioning
 from hcloud.planner.provisioning.upsizing import upsize_machines
@@ -38,6 +39,7 @@ def make_plan(snapshot: Snapshot, policy: Policy, rng: np.random.Generator) -> P
     """
     context = open_context(snapshot, policy, rng)
     decide_outcomes(context)
+    classify_unknown(context)
     reconcile_instances(context)
     for name, stage in STAGES.items():
         if name not in snapshot.left_out.stages:
@@ -86,10 +88,21 @@ STAGES: Mapping[str, Callable[[PlanContext], None]] = {
     "admission": admit,
     "correction": correct,
     "service": _serve,
+    "profiling": profile_beside,
     "release": release_idle,
     "consolidation": consolidate,
 }
 """The stages a plan can skip for a while, in order. Job outcomes and lease renewals are not among them: an instance
 that is not renewed expires, and its units with it."""
-OPTIONAL_STAGES = ("consolidation", "lateness", "misbehaviour", GROWTH, "release", "correction", "service", "admission")
+OPTIONAL_STAGES = (
+    "consolidation",
+    "profiling",
+    "lateness",
+    "misbehaviour",
+    GROWTH,
+    "release",
+    "correction",
+    "service",
+    "admission",
+)
 """The stages that may be left out of a plan (:class:`hcloud.planner.snapshot.LeftOut`), the most expendable first."""

@@ -7,16 +7,28 @@ changed. So the result equals that of an empty start.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_right, insort
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
-from hcloud.core.model import JOB_ENDED, JOB_ON_INSTANCE, Allocation, FailureCause, InstanceId, Job, JobId, Resources
+from hcloud.classifier.applications import identify
+from hcloud.core.model import (
+    JOB_ENDED,
+    JOB_ON_INSTANCE,
+    Allocation,
+    FailureCause,
+    InstanceId,
+    Job,
+    JobId,
+    JobState,
+    Resources,
+)
 from hcloud.core.rows import FilteredRows, number_of, row_changes
 
 Held = tuple[Job, Allocation]
 Left = tuple[float, float, float]
+_NOT_ADMITTED = frozenset({JobState.SUBMITTED, JobState.PROFILED, JobState.CLASSIFIED})
 FEWEST_RANKS = 3
 """With fewer ranks, a median does not tell which one is slow."""
 
@@ -67,6 +79,19 @@ class Residents:
 
 
 @dataclass(slots=True, eq=False)
+class ProgramJobs:
+    """The jobs of one program that have not ended, each as number and id, by number."""
+
+    running: list[tuple[int, JobId]] = field(default_factory=list)
+    waiting: list[tuple[int, JobId]] = field(default_factory=list)
+    """Jobs in the queue, or preempted."""
+
+    def __bool__(self) -> bool:
+        """Return whether there is any job."""
+        return bool(self.running or self.waiting)
+
+
+@dataclass(slots=True, eq=False)
 class Occupancy:
     """All jobs that have not ended, sorted by what their rows require. Sets hold job ids."""
 
@@ -89,6 +114,10 @@ class Occupancy:
     """Running incremental jobs with enough ranks to detect a straggler."""
     best_effort: set[JobId] = field(default_factory=set)
     """Running best-effort jobs."""
+    unprofiled: dict[str, ProgramJobs] = field(default_factory=dict)
+    """Jobs that may be profiled beside, by program (:func:`hcloud.classifier.applications.identify`)."""
+    unclassified: dict[str, ProgramJobs] = field(default_factory=dict)
+    """Those without a classification."""
     residents: dict[InstanceId, Residents] = field(default_factory=dict)
     """The units on each instance."""
     touched: set[InstanceId] = field(default_factory=set)
@@ -122,6 +151,9 @@ class Occupancy:
         for ids in self._sets_for(job):
             ids.add(job.id)
         number = number_of(job.id)
+        for program, jobs in self._programs_for(job):
+            numbers = _of_state(jobs.setdefault(program, ProgramJobs()), job)
+            insort(numbers, (number, job.id))
         for held in held_by(job):
             residents = self.residents.setdefault(held.instance_id, Residents())
             at = bisect_right(residents.numbers, number)
@@ -134,6 +166,10 @@ class Occupancy:
         for ids in self._sets_for(job):
             ids.discard(job.id)
         number = number_of(job.id)
+        for program, jobs in self._programs_for(job):
+            _of_state(jobs[program], job).remove((number, job.id))
+            if not jobs[program]:
+                del jobs[program]
         for held in held_by(job):
             residents = self.residents[held.instance_id]
             at = residents.numbers.index(number)
@@ -162,6 +198,20 @@ class Occupancy:
             yield self.comparable
         if spec.target.kind == "best_effort":
             yield self.best_effort
+
+    def _programs_for(self, job: Job) -> Iterator[tuple[str, dict[str, ProgramJobs]]]:
+        """Yield the program of ``job`` with each of the tables by program that it belongs to."""
+        if job.spec.profile is not None or job.state in _NOT_ADMITTED or job.state in JOB_ENDED:
+            return
+        if job.spec.profiling != "never":
+            program = identify(job.spec).program
+            yield program, self.unprofiled
+            if not job.application:
+                yield program, self.unclassified
+
+
+def _of_state(jobs: ProgramJobs, job: Job) -> list[tuple[int, JobId]]:
+    return jobs.running if job.state in JOB_ON_INSTANCE else jobs.waiting
 
 
 def missing_ranks(job: Job) -> list[int]:

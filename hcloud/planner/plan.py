@@ -65,7 +65,7 @@ class Profile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Classify:
-    """Set the application of a submitted job, which is enqueued next, and cancel its unfinished profiling runs."""
+    """Set the application of a job. One that waited for it is enqueued next, without its unfinished profiling runs."""
 
     job_id: JobId
     application: str

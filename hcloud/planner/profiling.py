@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import inf
 
 from hcloud.classifier.applications import Identity, identify, is_profiled, key_of, known_as
@@ -19,6 +20,7 @@ from hcloud.core.estimates import Application, Classification
 from hcloud.core.model import (
     PROFILE_TAG,
     BatchTarget,
+    BestEffortTarget,
     Constraints,
     InstanceState,
     Job,
@@ -85,9 +87,10 @@ def run_for(
     sources: tuple[str, ...] = (),
     nodes: int = 1,
     look: bool = False,
+    beside: bool = False,
 ) -> tuple[JobSpec, float]:
     """Return a profiling run of ``job`` on an instance of ``offer``, and what it may cost in USD. ``what`` ends its
-    name."""
+    name; ``beside``: the job does not wait for it."""
     spec = job.spec
     request = ProfileRequest(
         job_id=job.id,
@@ -103,6 +106,8 @@ def run_for(
     )
     name, only = f"{spec.name}:profile-{what}", (offer.instance_type.name,)
     run_spec = replace(_run_spec(spec, request, policy), name=name, instance_types=only)
+    if beside:  # nobody waits for it: it makes way for other jobs, and may use spot instances
+        run_spec = replace(run_spec, target=BestEffortTarget(), interruptible=True)
     return run_spec, nodes * run_usd(policy, offer)
 
 
@@ -134,7 +139,7 @@ def run_usd(policy: ProfilingPolicy, offer: Offer) -> float:
 
 
 @dataclass(slots=True)
-class _ProfilingState:
+class ProfilingState:
     """Profiling in progress, and what is available for more."""
 
     context: PlanContext
@@ -171,7 +176,7 @@ def decide_submitted(context: PlanContext, submitted: Sequence[Job]) -> None:
     nothing_known = not context.policy.profiles_jobs and not context.snapshot.programs
     state = None
     if not nothing_known or any(job.profile_runs for job in submitted):
-        state = _open_profiling(context, submitted)
+        state = open_profiling(context)
         submitted = sorted(submitted, key=lambda job: (-job.spec.priority, job.submitted_at, number_of(job.id)))
     queued = []
     for job in submitted:
@@ -183,12 +188,13 @@ def decide_submitted(context: PlanContext, submitted: Sequence[Job]) -> None:
         context.waiting = sorted([*context.waiting, *queued], key=lambda job: number_of(job.id))
 
 
-def _open_profiling(context: PlanContext, submitted: Sequence[Job]) -> _ProfilingState:
-    state, rows = _ProfilingState(context), context.snapshot.plan_cache.occupancy.rows
+def open_profiling(context: PlanContext) -> ProfilingState:
+    """Return the profiling in progress."""
+    state, rows = ProfilingState(context), context.snapshot.plan_cache.occupancy.rows
     for job in [rows[run] for run in sorted(context.measuring)]:
         if job.spec.profile is not None and job.spec.profile.job_id and job.cancelled_by is None:
             state.runs.setdefault(job.spec.profile.job_id, []).append(job)
-    state.programs = {identify(job.spec).program for job in submitted if job.id in state.runs}
+            state.programs.add(identify(job.spec).program)
     return state
 
 
@@ -200,10 +206,17 @@ def _admission_reason(context: PlanContext, job: Job) -> Reason:
 
 
 # ------------------------------------------------------------------------------------------------------------- deciding
-def _decide(state: _ProfilingState, job: Job) -> Job | None:
+def _decide(state: ProfilingState, job: Job) -> Job | None:
     """Return the job as queued, or None if it is being profiled or waits for that."""
     identity = identify(job.spec)
     rows = state.context.snapshot.programs.get(identity.program, ())
+    if state.context.policy.profiles_when == "beside":
+        known = known_as(identity, rows, own_runs=True)
+        if known is not None:
+            return _classify_known(state, job, identity, known)
+        refusal = why_never(state, job, identity, rows)
+        refusal = refusal or Reason(code="profiling_beside", text="it starts at once; what it does is measured beside")
+        return _classify_unknown(state, job, refusal.code, refusal.text, refusal.numbers)
     known = known_as(identity, rows)
     if job.id in state.runs:
         runs, policy = state.runs[job.id], state.policy
@@ -222,13 +235,13 @@ def _decide(state: _ProfilingState, job: Job) -> Job | None:
     if job.profile_runs and not differed:
         text = "its profiling runs measured nothing"
         return _classify_unknown(state, job, "profiling_failed", text, {"runs": len(job.profile_runs)})
-    refusal = _why_never(state, job, identity, rows)
+    refusal = why_never(state, job, identity, rows)
     if refusal is not None:
         return _classify_unknown(state, job, refusal.code, refusal.text, refusal.numbers)
     return _start(state, job, identity, look=not job.profile_runs and any(is_profiled(row) for row in rows))
 
 
-def _slack_ends_at(state: _ProfilingState, job: Job) -> float:
+def _slack_ends_at(state: ProfilingState, job: Job) -> float:
     """Return until when profiling may delay a job: a part of the time from submission to deadline."""
     deadline_at = job.deadline_at
     if deadline_at is None:
@@ -236,7 +249,7 @@ def _slack_ends_at(state: _ProfilingState, job: Job) -> float:
     return job.submitted_at + state.policy.max_share_of_slack * max(0.0, deadline_at - job.submitted_at)
 
 
-def _why_never(state: _ProfilingState, job: Job, identity: Identity, rows: Sequence[Application]) -> Reason | None:
+def why_never(state: ProfilingState, job: Job, identity: Identity, rows: Sequence[Application]) -> Reason | None:
     """Return why this job is not to be profiled, no matter what is available; None: it may be."""
     spec, policy = job.spec, state.policy
     if not state.context.policy.profiles_jobs:
@@ -259,10 +272,11 @@ def _why_never(state: _ProfilingState, job: Job, identity: Identity, rows: Seque
 
 
 def _why_not_worthwhile(
-    state: _ProfilingState, job: Job, identity: Identity, rows: Sequence[Application]
+    state: ProfilingState, job: Job, identity: Identity, rows: Sequence[Application]
 ) -> Reason | None:
     """Return why profiling would probably cost more than it gains, or None."""
-    limit_s, lasts_s = state.policy.skip_if_shorter_than_s, job.spec.max_runtime_s
+    beside = state.context.policy.profiles_when == "beside"  # then the expected saving decides
+    limit_s, lasts_s = 0.0 if beside else state.policy.skip_if_shorter_than_s, job.spec.max_runtime_s
     lasts_s = inf if lasts_s is None else lasts_s
     if not isinstance(job.spec.target, ServiceTarget):  # earlier runs of a service do not bound this one
         lasts_s = min(lasts_s, max([row.run_s for row in rows if row.run_s is not None], default=inf))
@@ -278,7 +292,7 @@ def _why_not_worthwhile(
 
 
 # ---------------------------------------------------------------------------------------------------------------- going
-def _classify_known(state: _ProfilingState, job: Job, identity: Identity, row: Application) -> Job | None:
+def _classify_known(state: ProfilingState, job: Job, identity: Identity, row: Application) -> Job | None:
     key = key_of(row, identity)
     estimates = state.context.snapshot.applications.get(key)
     if estimates is None and state.waited_s(job) < state.policy.patience_s:
@@ -316,26 +330,26 @@ def _estimate_numbers(row: Application, job: Job, known: Classification) -> dict
     return numbers
 
 
-def _classify_unknown(state: _ProfilingState, job: Job, code: str, text: str, numbers: Mapping[str, Number]) -> Job:
+def _classify_unknown(state: ProfilingState, job: Job, code: str, text: str, numbers: Mapping[str, Number]) -> Job:
     if not state.context.policy.profiles_jobs and not job.profile_runs:
         return state.context.enqueue(job, _admission_reason(state.context, job))
     return _classify(state, job, "", "prior", Reason(code=code, text=f"no profile: {text}", numbers=numbers))
 
 
-def _classify(state: _ProfilingState, job: Job, application: str, source: str, reason: Reason) -> Job:
+def _classify(state: ProfilingState, job: Job, application: str, source: str, reason: Reason) -> Job:
     state.context.add(Classify(job_id=job.id, application=application, source=source, reason=reason))
     known = replace(job, application=application)
     return state.context.enqueue(known, _admission_reason(state.context, job))
 
 
-def _keep_waiting(state: _ProfilingState, job: Job, code: str, text: str, numbers: Mapping[str, Number]) -> None:
+def _keep_waiting(state: ProfilingState, job: Job, code: str, text: str, numbers: Mapping[str, Number]) -> None:
     """Record why a job keeps waiting, if the code is new."""
     if job.wait_code != code:
         state.context.add(Wait(job_id=job.id, reason=as_wait(Reason(code=code, text=text, numbers=numbers))))
 
 
 # ------------------------------------------------------------------------------------------------------------- starting
-def _start(state: _ProfilingState, job: Job, identity: Identity, *, look: bool) -> Job | None:
+def _start(state: ProfilingState, job: Job, identity: Identity, *, look: bool) -> Job | None:
     """Plan the profiling runs, or record what they wait for; a job that waited long enough is queued without."""
     policy, context = state.policy, state.context
     offers = _offers_for(state, job)
@@ -348,16 +362,11 @@ def _start(state: _ProfilingState, job: Job, identity: Identity, *, look: bool) 
     blocked = _why_not_now(state, job, identity, offers)
     if blocked is None:
         sources = [] if look else _sources_per_run(state, job, identity, offers)
-        runs, cost_usd = _affordable(state, _runs(state, job, offers, sources, look=look), offers)
+        runs, cost_usd = _affordable(state, _runs(state, job, offers, sources, look=look))
         if not runs:
             text = f"one run on {offer_words(offers[0])} would cost more than the limit of {usd(cost_usd)}"
             return _classify_unknown(state, job, "profiling_too_dear", text, {"limit_usd": cost_usd})
-        state.programs.add(identity.program)
-        state.runs[job.id] = []
-        types = {offer.instance_type.name: _type_of(offer) for offer in offers}
-        for run in runs:
-            state.idle[types[run.instance_types[0]]] -= run.nodes.count
-        state.offers.clear()
+        _begin(state, job, identity, runs, offers)
         reason = _profiling_reason(runs, cost_usd, needs_s, sources)
         context.add(Profile(job_id=job.id, application=identity.name, runs=runs, reason=reason))
         return None
@@ -370,15 +379,51 @@ def _start(state: _ProfilingState, job: Job, identity: Identity, *, look: bool) 
     return None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChosenRuns:
+    """Profiling runs that can be made now."""
+
+    runs: tuple[JobSpec, ...]
+    reason: Reason
+
+
+def choose_runs(
+    state: ProfilingState, job: Job, identity: Identity, *, look: bool, most_usd: float
+) -> ChosenRuns | None:
+    """Return runs that measure a running ``job`` for at most ``most_usd``, the most informative ones; None: none can be
+    made now. ``state`` counts them as begun."""
+    offers = _offers_for(state, job)
+    if not offers or _why_not_now(state, job, identity, offers) is not None:
+        return None
+    pressing = [] if look else _sources_per_run(state, job, identity, offers)
+    runs, cost_usd = _affordable(state, _runs(state, job, offers, pressing, look=look), most_usd)
+    if not runs:
+        return None
+    _begin(state, job, identity, runs, offers)
+    return ChosenRuns(runs=runs, reason=_profiling_reason(runs, cost_usd, state.policy.total_s, pressing))
+
+
+def _begin(
+    state: ProfilingState, job: Job, identity: Identity, runs: Sequence[JobSpec], offers: Sequence[Offer]
+) -> None:
+    """Count the runs as in progress for the rest of this plan."""
+    state.programs.add(identity.program)
+    state.runs[job.id] = []
+    types = {offer.instance_type.name: _type_of(offer) for offer in offers}
+    for run in runs:
+        state.idle[types[run.instance_types[0]]] -= run.nodes.count
+    state.offers.clear()
+
+
 def profile_again(context: PlanContext, job: Job) -> Profile | None:
     """Return a run that measures a running ``job`` again on an idle instance, or None.
 
     None is returned if no instance is idle, or if the policy, the job or limits forbid it. Nothing is launched for it.
     It is a base run: the application is classified again from its result.
     """
-    state, identity = _open_profiling(context, []), identify(job.spec)
+    state, identity = open_profiling(context), identify(job.spec)
     rows = context.snapshot.programs.get(identity.program, ())
-    if job.id in state.runs or _why_never(state, job, identity, rows) is not None or not state.idle:
+    if job.id in state.runs or why_never(state, job, identity, rows) is not None or not state.idle:
         return None
     offers = _offers_for(state, job)
     if not offers or state.idle[_type_of(offers[0])] <= 0:
@@ -386,14 +431,14 @@ def profile_again(context: PlanContext, job: Job) -> Profile | None:
     sources = _sources_on(state, job, identity, offers[0])
     steps = steps_of(job, offers[0].instance_type.capacity.vcpus)
     run = run_for(state.policy, job, offers[0], "again", steps_vcpus=steps, sources=sources.sources)
-    runs, cost_usd = _affordable(state, [run], offers)
+    runs, cost_usd = _affordable(state, [run])
     if not runs or len(state.runs) >= state.policy.max_concurrent or context.snapshot.paused:
         return None
     reason = _profiling_reason(runs, cost_usd, state.policy.total_s, [sources])
     return Profile(job_id=job.id, application=identity.name, runs=runs, reason=reason)
 
 
-def _why_not_now(state: _ProfilingState, job: Job, identity: Identity, offers: Sequence[Offer]) -> Reason | None:
+def _why_not_now(state: ProfilingState, job: Job, identity: Identity, offers: Sequence[Offer]) -> Reason | None:
     context, busy, limit = state.context, len(state.runs), state.policy.max_concurrent
     if context.snapshot.paused:
         return Reason(code="paused", text=f"launches and placements are paused ({context.snapshot.paused})")
@@ -423,14 +468,14 @@ def _type_of(offer: Offer) -> tuple[str, str]:
 
 
 def _idle(context: PlanContext) -> Counter[tuple[str, str]]:
-    """Count idle instances by provider and type, less those that profiling runs wait for. Spot instances are left out,
-    because they may be preempted during a run."""
+    """Count idle instances by provider and type, less those that profiling runs wait for."""
+    spot_ok = _may_use_spot(context)
     instances, rows = context.fleet.instances, context.snapshot.plan_cache.occupancy.rows
     empty = [instances[at] for at, held in enumerate(context.fleet.holdings) if not held]
     idle = Counter(
         _type_of(each.offer)
         for each in empty
-        if each.state is InstanceState.READY and each.offer.market is not Market.SPOT
+        if each.state is InstanceState.READY and (spot_ok or each.offer.market is not Market.SPOT)
     )
     if not idle:
         return idle
@@ -439,11 +484,11 @@ def _idle(context: PlanContext) -> Counter[tuple[str, str]]:
     return Counter({key: count - awaited[key[1]] for key, count in idle.items() if count > awaited[key[1]]})
 
 
-def _offers_for(state: _ProfilingState, job: Job) -> list[Offer]:
+def _offers_for(state: ProfilingState, job: Job) -> list[Offer]:
     """Return one offer per type to profile on; the first one, if possible, with a vCPU to spare for a neighbour.
 
     Idle instances come first, of the types that together say most about all others (Paragon §2.2 takes random ones);
-    then the cheapest offers. Spot is left out, because it may be preempted during a run.
+    then the cheapest offers.
     """
     key = (job.spec.resources, job.spec.instance_types, job.spec.placement)
     known = state.offers.get(key)
@@ -452,7 +497,7 @@ def _offers_for(state: _ProfilingState, job: Job) -> list[Offer]:
     return known
 
 
-def _search_offers(state: _ProfilingState, job: Job) -> list[Offer]:
+def _search_offers(state: ProfilingState, job: Job) -> list[Offer]:
     context, cheapest = state.context, dict[tuple[str, str], Offer]()
     made_of = (context.snapshot.offers, context.policy)
     for offer in context.snapshot.plan_cache.get("to profile on", made_of, lambda: _permitted_offers(context)):
@@ -464,7 +509,7 @@ def _search_offers(state: _ProfilingState, job: Job) -> list[Offer]:
     return _most_informative(state, offers, _roomy(state, job, offers) or offers)
 
 
-def _roomy(state: _ProfilingState, job: Job, offers: Sequence[Offer]) -> list[Offer]:
+def _roomy(state: ProfilingState, job: Job, offers: Sequence[Offer]) -> list[Offer]:
     """Return the ``offers`` with vCPUs to spare for a neighbour and, if any is within the cost limit, for the sizes
     above the requested one."""
     roomy = [offer for offer in offers if _has_spare_vcpus(state, job, offer)]
@@ -473,7 +518,7 @@ def _roomy(state: _ProfilingState, job: Job, offers: Sequence[Offer]) -> list[Of
     return wide or roomy
 
 
-def _most_informative(state: _ProfilingState, found: Sequence[Offer], roomy: Sequence[Offer]) -> list[Offer]:
+def _most_informative(state: ProfilingState, found: Sequence[Offer], roomy: Sequence[Offer]) -> list[Offer]:
     """Return ``found`` in the order to profile on, at most ``profiling.types`` of them; the first is ``roomy``.
 
     Of the idle types those that say most together come first, then the others in the given order.
@@ -488,7 +533,22 @@ def _most_informative(state: _ProfilingState, found: Sequence[Offer], roomy: Seq
     else:
         informative = prior.most_telling(idle, types - 1, one_of=idle, already=suitable[:1])
     head = [column for column in (*informative, *suitable) if column in suitable][:1]
-    return [by_column[column] for column in dict.fromkeys((*head, *informative, *by_column))][:types]
+    order = [by_column[column] for column in dict.fromkeys((*head, *informative, *by_column))]
+    return _within_pools(state, order)[:types]
+
+
+def _within_pools(state: ProfilingState, offers: Sequence[Offer]) -> list[Offer]:
+    """Return the offers, in order, of which one instance each can exist at the same time: a host has limited room."""
+    left, kept = dict[tuple[str, str], Resources](), list[Offer]()
+    for offer in offers:
+        size, pool = offer.instance_type.capacity, (offer.provider, offer.pool)
+        if offer.pool and offer.pool_free is not None and state.idle[_type_of(offer)] <= 0:
+            free = left.get(pool, offer.pool_free)
+            if not size.fits(free):
+                continue
+            left[pool] = free.minus(size)
+        kept.append(offer)
+    return kept
 
 
 def _column_of(offer: Offer) -> str:
@@ -497,17 +557,23 @@ def _column_of(offer: Offer) -> str:
 
 def _permitted_offers(context: PlanContext) -> list[Offer]:
     """Return the offers that policy and strategy allow for profiling, cheapest first."""
+    spot_ok = _may_use_spot(context)
     policy, types = context.policy, context.policy.profiling.instance_types
     offers = list[Offer]()
     for offer in sorted(context.snapshot.offers, key=lambda each: (each.price_usd_per_h, each.key)):
         refused = forbidden(policy, offer) is not None or context.strategy.refusal(offer) is not None
         named = not types or matches(offer.instance_type.name, types)
-        if named and not refused and offer.market is not Market.SPOT:
+        if named and not refused and (spot_ok or offer.market is not Market.SPOT):
             offers.append(offer)
     return offers
 
 
-def _is_available(state: _ProfilingState, offer: Offer) -> bool:
+def _may_use_spot(context: PlanContext) -> bool:
+    """Return whether profiling runs may use spot instances; not if jobs wait for them, as they may be preempted."""
+    return context.policy.profiles_when == "beside" and "best_effort" in context.policy.spot.for_targets
+
+
+def _is_available(state: ProfilingState, offer: Offer) -> bool:
     """Return whether an instance of ``offer`` can be launched now or is idle; all reserved ones may be running
     already."""
     if state.idle[_type_of(offer)] > 0:
@@ -517,7 +583,7 @@ def _is_available(state: _ProfilingState, offer: Offer) -> bool:
 
 
 def _sources_on(
-    state: _ProfilingState, job: Job, identity: Identity, offer: Offer, besides: Sequence[str] = ()
+    state: ProfilingState, job: Job, identity: Identity, offer: Offer, besides: Sequence[str] = ()
 ) -> Pressing:
     """Return the sources of interference to measure a job under on an instance, and why these.
 
@@ -536,7 +602,7 @@ def _sources_on(
     return choose_sources(snapshot.source_prior, left_out=left_out, row=own, besides=besides)
 
 
-def _sources_per_run(state: _ProfilingState, job: Job, identity: Identity, offers: Sequence[Offer]) -> list[Pressing]:
+def _sources_per_run(state: ProfilingState, job: Job, identity: Identity, offers: Sequence[Offer]) -> list[Pressing]:
     """Return the sources for each run that applies some, the base run first.
 
     A second instance with a spare vCPU gets a set of its own; its run ends no later than the base run, which measures
@@ -550,7 +616,7 @@ def _sources_per_run(state: _ProfilingState, job: Job, identity: Identity, offer
     return sources
 
 
-def _second_offer(state: _ProfilingState, offers: Sequence[Offer]) -> Offer | None:
+def _second_offer(state: ProfilingState, offers: Sequence[Offer]) -> Offer | None:
     """Return the offer for the second instance of a profile: another type, else the same one if two are available; None
     if the policy wants one type only, or there is no second instance."""
     if len(offers) > 1 or state.policy.types == 1:
@@ -560,30 +626,31 @@ def _second_offer(state: _ProfilingState, offers: Sequence[Offer]) -> Offer | No
     return first if two else None
 
 
-def _has_spare_vcpus(state: _ProfilingState, job: Job, offer: Offer) -> bool:
+def _has_spare_vcpus(state: ProfilingState, job: Job, offer: Offer) -> bool:
     return offer.instance_type.capacity.vcpus >= job.spec.resources.vcpus + state.policy.spare_vcpus
 
 
 def _runs(
-    state: _ProfilingState, job: Job, offers: Sequence[Offer], pressing: Sequence[Pressing], *, look: bool
+    state: ProfilingState, job: Job, offers: Sequence[Offer], pressing: Sequence[Pressing], *, look: bool
 ) -> list[tuple[JobSpec, float]]:
     """Return the runs to make, the most informative first, each with its cost limit in USD."""
     vcpus, first = job.spec.resources.vcpus, offers[0]
+    make = partial(run_for, state.policy, job, beside=state.context.policy.profiles_when == "beside")
     if look:
-        return [run_for(state.policy, job, first, "look", steps_vcpus=(vcpus,), look=True)]
+        return [make(first, "look", steps_vcpus=(vcpus,), look=True)]
     steps, sources = steps_of(job, first.instance_type.capacity.vcpus), [each.sources for each in pressing]
-    runs = [run_for(state.policy, job, first, "base", steps_vcpus=steps, sources=sources[0])]
+    runs = [make(first, "base", steps_vcpus=steps, sources=sources[0])]
     for at, offer in enumerate(offers[1:], start=1):
         run_sources = sources[at] if at < len(sources) else ()
-        runs.append(run_for(state.policy, job, offer, "type", steps_vcpus=(vcpus,), sources=run_sources))
+        runs.append(make(offer, "type", steps_vcpus=(vcpus,), sources=run_sources))
     if len(offers) == 1 and len(sources) > 1 and sources[1]:
-        runs.append(run_for(state.policy, job, first, "beside", steps_vcpus=(vcpus,), sources=sources[1]))
+        runs.append(make(first, "beside", steps_vcpus=(vcpus,), sources=sources[1]))
     if job.spec.nodes.count > 1:
-        runs.append(run_for(state.policy, job, first, "nodes", steps_vcpus=(vcpus,), nodes=2))
+        runs.append(make(first, "nodes", steps_vcpus=(vcpus,), nodes=2))
     return runs
 
 
-def _limit_usd(state: _ProfilingState) -> float:
+def _limit_usd(state: ProfilingState) -> float:
     """Return what all runs of one job may cost together in USD; inf if there is no limit."""
     per_day_usd, policy = state.context.policy.budgets.per_day_usd, state.policy
     return min(
@@ -593,10 +660,11 @@ def _limit_usd(state: _ProfilingState) -> float:
 
 
 def _affordable(
-    state: _ProfilingState, runs: Sequence[tuple[JobSpec, float]], offers: Sequence[Offer]
+    state: ProfilingState, runs: Sequence[tuple[JobSpec, float]], most_usd: float = inf
 ) -> tuple[tuple[JobSpec, ...], float]:
-    """Return as many of ``runs``, in order, as the cost limit allows, and their cost; if none, the limit."""
-    limit_usd, taken, cost_usd = _limit_usd(state), list[JobSpec](), 0.0
+    """Return as many of ``runs``, in order, as the cost limit and ``most_usd`` allow, and their cost; if none, the
+    limit."""
+    limit_usd, taken, cost_usd = min(most_usd, _limit_usd(state)), list[JobSpec](), 0.0
     for spec, price_usd in runs:
         if cost_usd + price_usd <= limit_usd:
             taken.append(spec)

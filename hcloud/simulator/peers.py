@@ -120,7 +120,7 @@ def _rules_off(policy: Policy) -> Policy:
         provisioning=ProvisioningPolicy(),
         placement=PlacementPolicy(),
         admission=AdmissionPolicy(),
-        profiling=ProfilingPolicy(enabled="never"),
+        profiling=ProfilingPolicy(when="never"),
     )
 
 

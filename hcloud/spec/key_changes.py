@@ -30,11 +30,16 @@ class KeyChange:
     """The first version in which the new name holds."""
     advice: str = ""
     """What the author should know in addition; shown in brackets."""
+    values: Mapping[object, object] | None = None
+    """The new value for each old one; any other value is ignored, so that the new key has its default. None: values
+    are unchanged."""
 
     @property
     def sentence(self) -> str:
         """What happened to the key and what its author should do."""
         change, action = f"was renamed to {self.new} in {self.since}", "rename it"
+        if self.values is not None:
+            change, action = f"was replaced by {self.new} in {self.since}", f"write {self.new}"
         if self.new is None:
             change, action = f"was removed in {self.since} and is ignored", "delete it"
         advice = f" ({self.advice})" if self.advice else ""
@@ -52,7 +57,19 @@ class AppliedChange:
     """Where its value went; None: nowhere."""
 
 
-KEY_CHANGES: Final[dict[DocumentKind, tuple[KeyChange, ...]]] = {"config": (), "policy": (), "job": ()}
+KEY_CHANGES: Final[dict[DocumentKind, tuple[KeyChange, ...]]] = {
+    "config": (),
+    "policy": (
+        KeyChange(
+            old="profiling.enabled",
+            new="profiling.when",
+            since="0.2.0",
+            values={"never": "never", False: "never", "always": "before", True: "before"},
+            advice="always is now before, never stays, auto is the default",
+        ),
+    ),
+    "job": (),
+}
 """What changed since the previous version, by kind of document."""
 
 
@@ -79,10 +96,16 @@ def translate_keys(
                     where=locate(path),
                 )
             moved = _parent(value, path, locate).pop(path[-1])
-            if new_path is not None:
+            if new_path is not None and change.values is None:
                 _parent(value, new_path, locate)[new_path[-1]] = moved
+            elif new_path is not None and change.values is not None and _known_value(moved, change.values):
+                _parent(value, new_path, locate)[new_path[-1]] = change.values[moved]
             applied.append(AppliedChange(change=change, path=path, new_path=new_path))
     return value, applied
+
+
+def _known_value(value: object, values: Mapping[object, object]) -> bool:
+    return isinstance(value, str | bool) and value in values
 
 
 def _paths(value: object, pattern: Sequence[str]) -> Iterator[KeyPath]:

@@ -14,7 +14,7 @@ from dataclasses import asdict, field
 from fnmatch import fnmatchcase
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 from pydantic.dataclasses import dataclass
 
 from hcloud.core.estimates import SourceName
@@ -421,21 +421,17 @@ class TimingPolicy:
     ranks (2,400 by default) each is recorded less often, but at least every five minutes."""
 
 
-def _enabled_from_flag(value: object) -> object:
-    """Accept true for always and false for never."""
-    return {True: "always", False: "never"}[value] if isinstance(value, bool) else value
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
 class ProfilingPolicy:
     """Short runs of unknown jobs on separate instances, to classify them (Paragon §2.2)."""
 
-    enabled: Annotated[
-        Literal["auto", "always", "never"],
-        BeforeValidator(_enabled_from_flag, json_schema_input_type=bool | Literal["auto", "always", "never"]),
-    ] = "auto"
-    """auto: if the policy uses classifications (placement.order paragon, quasar, least_loss or an oblivious one,
-    admission.queues by_quality, provisioning.strategy hf or hm); always (or true); never (or false)."""
+    when: Literal["beside", "before", "never"] | None = None
+    """beside: an unknown job starts at once, and copies of it are profiled once that is worth its price; before: it
+    starts after its profiling; never. null: beside if the policy uses classifications (placement.order paragon, quasar,
+    least_loss or an oblivious one, admission.queues by_quality, provisioning.strategy hf or hm), else never."""
+    expected_saving: Annotated[Number, Field(gt=0, le=1)] = 0.2
+    """With `when: beside`: a program is profiled once this fraction of what its jobs are expected to cost from now on
+    exceeds the cost of profiling it."""
     for_targets: tuple[TargetKind, ...] = ("batch", "service")
     """Kinds of target that are profiled: batch, service, best_effort."""
     max_concurrent: PositiveCount = 2
@@ -473,7 +469,7 @@ class ProfilingPolicy:
         _check_order("run_s", self.run_s, "total_s", self.total_s)
         for name in ("for_targets", "instance_types"):
             if getattr(self, name) == ():
-                raise AtKey(name, "is empty, so nothing would ever be profiled; write enabled: never for that")
+                raise AtKey(name, "is empty, so nothing would ever be profiled; write when: never for that")
         if self.sources is not None and len(set(self.sources)) != len(self.sources):
             raise AtKey("sources", "names one source twice; each must appear once")
 
@@ -532,9 +528,19 @@ class Policy:
 
     @property
     def profiles_jobs(self) -> bool:
-        """Whether unknown jobs are profiled, with ``auto`` resolved: only if the policy uses classifications."""
-        if self.profiling.enabled != "auto":
-            return self.profiling.enabled == "always"
+        """Whether unknown jobs are profiled."""
+        return self.profiles_when != "never"
+
+    @property
+    def profiles_when(self) -> Literal["beside", "before", "never"]:
+        """When unknown jobs are profiled, with null resolved: beside them if the policy uses classifications."""
+        if self.profiling.when is not None:
+            return self.profiling.when
+        return "beside" if self.uses_classifications else "never"
+
+    @property
+    def uses_classifications(self) -> bool:
+        """Whether placement, queues or the strategy depend on what is known about applications."""
         orders = ("paragon", "quasar", "heterogeneity_oblivious", "interference_oblivious", "least_loss")
         hybrid = self.provisioning.strategy in ("hf", "hm")
         return self.placement.order in orders or self.admission.queues == "by_quality" or hybrid

@@ -34,7 +34,7 @@ TYPES = {
     "m.one": {"vcpus": 2, "memory_mib": 4096, "usd_per_h": 0.3},
     "m.two": {"vcpus": 4, "memory_mib": 8192, "usd_per_h": 0.7},
 }
-PROFILING = {"enabled": True, "run_s": 2, "total_s": 20, "patience_s": 60, "skip_if_shorter_than_s": 0}
+PROFILING = {"when": "before", "run_s": 2, "total_s": 20, "patience_s": 60, "skip_if_shorter_than_s": 0}
 PROMISE = BatchTarget()
 
 
@@ -264,7 +264,7 @@ def test_preview_says_why_a_job_is_not_profiled_or_not_now(site: Deployment) -> 
 
 
 def test_preview_says_nothing_of_profiling_where_there_is_none(tmp_path: Path) -> None:
-    site = open_site(tmp_path, enabled=False)
+    site = open_site(tmp_path, when="never")
     site.cycle()
     assert knowing(site, "sleep", "30") is None
 

@@ -127,7 +127,7 @@ PROFILED = Cast(
         ("cancelled", ("/bin/sh", "-c", "sleep 400; echo done"), Nodes()),
     ),
     ends={"learns": "succeeded", "alike": "succeeded", "cancelled": "cancelled"},
-    policy={"profiling": {"enabled": True, "types": 1, "run_s": 0.5, "total_s": 6, "max_share_of_slack": 1,
+    policy={"profiling": {"when": "before", "types": 1, "run_s": 0.5, "total_s": 6, "max_share_of_slack": 1,
                           "skip_if_shorter_than_s": 0, "max_usd_per_job": None, "max_share_of_budget": 1}},
     promised=frozenset({"learns", "alike", "cancelled"}),
 )  # fmt: skip

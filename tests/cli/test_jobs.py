@@ -118,7 +118,7 @@ def test_dry_run_shows_the_plan_and_submits_nothing(shell: Shell, deployment: De
 
 
 def test_plan_says_that_a_job_is_profiled_first_and_for_how_much(shell: Shell, deployment: Deployment) -> None:
-    settings = replace(deployment.policy.profiling, enabled="always")
+    settings = replace(deployment.policy.profiling, when="before")
     deployment.controller.policy = deployment.policy = replace(deployment.policy, profiling=settings)
     out, _ = shell.run("submit", "--dry-run", "--within", "5h", "--", "./simulate", "--years", "9")
     assert "first profiled in 2 runs on m.one, m.two, at most $" in " ".join(out.split())

@@ -19,7 +19,7 @@ CLOUD = """
 types: {m.one: {vcpus: 2, memory_mib: 4096, usd_per_h: 0.4}, m.two: {vcpus: 8, memory_mib: 16384, usd_per_h: 1.5}}
 boot: {p50_s: 10, p95_s: 20}
 """
-POLICY = "name: mine\nprofiling: {enabled: false}\ncaps: {max_instances: 3}\n"
+POLICY = "name: mine\nprofiling: {when: never}\ncaps: {max_instances: 3}\n"
 WRONG_FILES = {
     "nothing.yaml": "types: {m.one: {vcpus: 0, memory_mib: 10, usd_per_h: 1}}\n",
     "red.yaml": 'name: "\\e[31mred"\n',
@@ -261,7 +261,7 @@ def test_job_larger_than_any_machine_is_noted_as_impossible(shell_with_files: Sh
 def test_stalled_policy_does_not_end_the_comparison(shell_with_files: Shell) -> None:
     (shell_with_files.directory / "gang.csv").write_text("at_s,run_s,vcpus,nodes\n0,60,2,1\n5,60,2,2\n")
     caps = "{max_instances: 1, max_instances_per_type: {m.two: 0}}"  # a large machine must not take its place
-    (shell_with_files.directory / "one.yaml").write_text(f"name: one\nprofiling: {{enabled: false}}\ncaps: {caps}\n")
+    (shell_with_files.directory / "one.yaml").write_text(f"name: one\nprofiling: {{when: never}}\ncaps: {caps}\n")
     words = ("simulate", "gang.csv", "--cloud", "cloud.yaml", "--reserved", "none")
     for peers in ([], ["peer:on-demand-only"]):
         compared = [*words, "--compare", "mine.yaml", "one.yaml", *peers, "--out", "made", "-o", "json"]
@@ -289,7 +289,7 @@ def test_policies_with_identical_names_keep_their_own_results(shell_with_files: 
         far = shell_with_files.directory / folder / ("d" * 120)
         far.mkdir(parents=True)
         caps = f"{{max_instances: {most}, max_instances_per_type: {{m.two: 0}}}}"
-        (far / "copy.yaml").write_text(f"name: copy\nprofiling: {{enabled: false}}\ncaps: {caps}\n")
+        (far / "copy.yaml").write_text(f"name: copy\nprofiling: {{when: never}}\ncaps: {caps}\n")
         alike.append(str(far / "copy.yaml"))
     words = ("simulate", "gang.csv", "--cloud", "cloud.yaml", "--reserved", "none", *alike, "-o", "json")
     alone = [json.loads(shell_with_files.run(*words, "--seed", str(seed), exit_code=1)[0])["rows"] for seed in (0, 1)]
@@ -356,7 +356,7 @@ def test_several_seeds_show_means_rows_by_seed_and_differences(shell_with_files:
 def test_policy_that_stalls_with_any_seed_has_no_means(shell_with_files: Shell) -> None:
     (shell_with_files.directory / "gang.csv").write_text("at_s,run_s,vcpus,nodes\n0,60,2,1\n5,60,2,2\n")
     caps = "{max_instances: 1, max_instances_per_type: {m.two: 0}}"
-    (shell_with_files.directory / "one.yaml").write_text(f"name: one\nprofiling: {{enabled: false}}\ncaps: {caps}\n")
+    (shell_with_files.directory / "one.yaml").write_text(f"name: one\nprofiling: {{when: never}}\ncaps: {caps}\n")
     words = ("simulate", "gang.csv", "--cloud", "cloud.yaml", "--reserved", "none", "--seeds", "2")
     out, _ = shell_with_files.run(*words, "mine.yaml", "one.yaml", "-o", "json", exit_code=1)
     document = json.loads(out)

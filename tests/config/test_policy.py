@@ -158,17 +158,16 @@ def test_unknown_jobs_are_profiled_only_where_something_uses_what_is_learnt() ->
         {"placement": {"order": "paragon"}},
         {"admission": {"queues": "by_quality"}},
         {"provisioning": {"strategy": "hm"}},
-        {"profiling": {"enabled": "always"}},
-        {"profiling": {"enabled": True}},
     ]
-    assert all(parse_policy(each).profiles_jobs for each in users)
-    assert not parse_policy({"placement": {"order": "paragon"}, "profiling": {"enabled": False}}).profiles_jobs
+    assert all(parse_policy(each).profiles_when == "beside" for each in users)
+    assert parse_policy({"profiling": {"when": "before"}}).profiles_when == "before"
+    assert not parse_policy({"placement": {"order": "paragon"}, "profiling": {"when": "never"}}).profiles_jobs
 
 
 @pytest.mark.parametrize(
     ("profiling", "complaint"),
     [
-        ({"enabled": "sometimes"}, "profiling.enabled"),
+        ({"when": "sometimes"}, "profiling.when"),
         ({"run_s": "3m"}, "profiling.run_s: must not be more than total_s"),
         ({"for_targets": []}, "profiling.for_targets: is empty"),
         ({"max_share_of_slack": 1.5}, "profiling.max_share_of_slack"),

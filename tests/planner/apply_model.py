@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from hcloud.core.model import (
+    JOB_ON_INSTANCE,
     Allocation,
     Attempt,
     Correction,
@@ -106,23 +107,29 @@ def _finish(world: World, action: Finish) -> None:
     job = world.jobs.pop(action.job_id)
     assert job.attempt is None or job.attempt.over, f"{job.id} is ended while its attempt runs"
     move_job(job, action.state)
-    _end_runs(world, job)
+    if action.state is not JobState.SUCCEEDED:
+        _end_runs(world, job)
 
 
 def _profile(world: World, action: Profile) -> None:
     job = world.jobs[action.job_id]
-    assert job.state is JobState.SUBMITTED, f"{job.id} is {job.state} and profiled"
+    beside = job.state in JOB_ON_INSTANCE
+    assert beside or job.state is JobState.SUBMITTED, f"{job.id} is {job.state} and profiled"
     first = 1 + max(number_of(job_id) for job_id in world.jobs)
     names = tuple(f"job-{number}" for number in range(first, first + len(action.runs)))
     for name, spec in zip(names, action.runs, strict=True):
         world.jobs[name] = Job(id=name, spec=spec, state=JobState.SUBMITTED, submitted_at=world.now)
     runs = (*job.profile_runs, *names)
-    world.jobs[job.id] = replace(job, profile_runs=runs, application=action.application, wait_code=action.reason.code)
+    told = {} if beside else {"application": action.application, "wait_code": action.reason.code}
+    world.jobs[job.id] = replace(job, profile_runs=runs, **told)
 
 
 def _classify(world: World, action: Classify) -> None:
     job = world.jobs[action.job_id]
-    assert job.state is JobState.SUBMITTED, f"{job.id} is {job.state} and classified"
+    if job.state is not JobState.SUBMITTED:
+        assert job.application != action.application, f"{job.id} is classified as what it is already"
+        world.jobs[job.id] = replace(job, application=action.application)
+        return
     world.jobs[job.id] = move_job(job, JobState.CLASSIFIED, application=action.application, wait_code="")
     _end_runs(world, job)
 

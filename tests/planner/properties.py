@@ -15,7 +15,7 @@ from hypothesis.strategies import SearchStrategy
 from hcloud.core.model import JOB_WAITING, Instance, InstanceState, Job, JobState, Market
 from hcloud.planner import make_plan
 from hcloud.planner.invariants import check_invariants
-from hcloud.planner.plan import Action, Drain, Launch, Place, Plan, Renew, StopAttempt, Terminate, Wait
+from hcloud.planner.plan import Action, Drain, Launch, Place, Plan, Profile, Renew, StopAttempt, Terminate, Wait
 from hcloud.planner.snapshot import Snapshot
 from hcloud.spec.policy import Budgets, Caps, DisruptionPolicy, Policy
 from tests.planner.apply_model import apply_ideally
@@ -359,10 +359,14 @@ def has_an_unlucky_number(snapshot: Snapshot, policy: Policy) -> Plan:
 def a_plan_settles(planner: Planner, snapshot: Snapshot, policy: Policy) -> None:
     """Planning again after a plan was applied finds nothing to do, except to record why jobs wait.
 
-    Only terminations beyond the limit per cycle are left for the next plan. A third plan is empty.
+    Only terminations beyond the limit per cycle are left for the next plan. A third plan is empty. Profiling runs are
+    new jobs, which the plan after them serves.
     """
     plan = planner(snapshot, policy)
     after = apply_ideally(snapshot, plan)
+    while _of(plan, Profile):
+        plan = planner(after, policy)
+        after = apply_ideally(after, plan)
     again = planner(after, policy)
     if len(_of(plan, Terminate)) >= policy.disruption.max_terminations_per_cycle:
         return

@@ -161,7 +161,7 @@ def test_nothing_is_launched_where_the_job_ends_before_it_would_be_up() -> None:
 
 
 # ------------------------------------------------------------------------------------------------------- profiled again
-ALWAYS = Policy(profiling=ProfilingPolicy(enabled="always", skip_if_shorter_than_s=0.0))
+ALWAYS = Policy(profiling=ProfilingPolicy(when="before", skip_if_shorter_than_s=0.0))
 
 
 def misjudged(*more: Job | Instance | Offer, **changes: object) -> Snapshot:
@@ -190,7 +190,7 @@ def test_a_misjudged_job_is_first_profiled_again_on_an_idle_instance() -> None:
 def test_without_an_idle_machine_or_leave_what_is_measured_is_believed_at_once() -> None:
     for plan in (
         decide(misjudged(MEDIUM), ALWAYS),
-        decide(misjudged(machine(2, MEDIUM), MEDIUM), replace(ALWAYS, profiling=ProfilingPolicy(enabled="never"))),
+        decide(misjudged(machine(2, MEDIUM), MEDIUM), replace(ALWAYS, profiling=ProfilingPolicy(when="never"))),
     ):
         assert not of(plan, Profile)
         assert steps(plan) == ["reclassify"]

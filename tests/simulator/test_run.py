@@ -286,7 +286,7 @@ def test_work_that_a_budget_allows_tomorrow_is_waited_for(tmp_path: Path) -> Non
 def test_progress_counts_jobs_that_users_submitted(tmp_path: Path) -> None:
     seen: list[tuple[int, int]] = []
     work = make_scenario("high-variability", 1, hours=0.05, share=0.03)
-    learning = policy(profiling={"enabled": True, "max_share_of_slack": 1.0})
+    learning = policy(profiling={"when": "before", "max_share_of_slack": 1.0})
     with simulated(Setting(workload=work, policy=learning, truth=Truth()), tmp_path) as simulation:
         simulation.run(lambda now: seen.append((now.submitted, now.ended)))
         runs = sum(PROFILE_TAG in (each.fields.get("tags") or ()) for each in simulation.events())  # type: ignore[operator]
