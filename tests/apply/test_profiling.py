@@ -315,3 +315,68 @@ def test_a_running_job_is_profiled_again_and_taken_for_what_that_finds(site: Dep
     assert f"now classified as {name}, before as a typical application" in told[-1]
     site.cycle()
     assert name in site.scene.controller.last_snapshot.applications
+
+
+# --------------------------------------------------------------------------------------------------------------- beside
+def test_unknown_job_starts_at_once_and_copies_profiled_beside_it_make_it_known(tmp_path: Path) -> None:
+    site = open_site(tmp_path, when="beside", expected_saving=1.0)
+    (job,) = site.submit("sleep", "200", target=PROMISE, progress=ProgressHook(file="p"))
+    until_ended(site, job)
+    known = [state for state in states_of(site, job) if state != "awaiting_instance"]
+    assert known == ["classified", "queued", "placed", "running", "succeeded"]
+    base = runs_of(site, job)[0]
+    assert base.spec.name == "job:profile-base"
+    assert base.state is JobState.SUCCEEDED
+    ended = site.scene.store.job(job.id)
+    row = site.scene.store.live().applications[ended.application]
+    assert base.id in row.runs and row.profiled_at is not None
+    assert row.ended_runs == 1  # its own run counts as one more measurement
+    (again,) = site.submit("sleep", "200", target=PROMISE, progress=ProgressHook(file="p"))
+    until_ended(site, again)
+    assert (classified(site, again)["source"], runs_of(site, again)) == ("known", [])
+
+
+def test_own_run_of_a_short_job_makes_the_next_one_known_and_costs_nothing(tmp_path: Path) -> None:
+    site = open_site(tmp_path, when="beside")
+    (job,) = site.submit("sleep", "30", target=PROMISE)
+    until_ended(site, job)
+    assert runs_of(site, job) == []
+    (row,) = site.scene.store.live().applications.values()
+    assert (row.measure, row.ended_runs, row.profiled_at) == (Measure.COMPLETION, 1, None)
+    assert row.cells["type"] == {"mock/m.one": pytest.approx(1 / 30, rel=0.1)}
+    (again,) = site.submit("sleep", "30", target=PROMISE)
+    until_ended(site, again)
+    said = classified(site, again)
+    assert (said["source"], said["application"]) == ("known", row.name)
+    assert float(str(said["predicted"])) == pytest.approx(1 / 30, rel=0.2)
+
+
+def test_job_that_runs_when_its_program_becomes_known_is_classified_too(tmp_path: Path) -> None:
+    site = open_site(tmp_path, when="beside")
+    (first,) = site.submit("sleep", "30", target=PROMISE)
+    site.cycle(15)
+    (second,) = site.submit("sleep", "30", target=PROMISE)
+    until_ended(site, first)
+    site.cycle(2)
+    (row,) = site.scene.store.live().applications.values()
+    running = site.scene.store.job(second.id)
+    assert (running.state, running.application) == (JobState.RUNNING, row.name)
+    assert "measured since" in str(classified(site, second)["text"])
+
+
+@pytest.mark.parametrize("ends", ["cancelled", "succeeded"])
+def test_runs_outlive_a_job_that_succeeded_but_not_one_that_was_cancelled(tmp_path: Path, ends: str) -> None:
+    site = open_site(tmp_path, when="beside", expected_saving=1.0)
+    (job,) = site.submit("sleep", "135", target=PROMISE, progress=ProgressHook(file="p"))
+    for _ in range(200):
+        site.cycle()
+        if site.scene.store.job(job.id).profile_runs:
+            break
+    if ends == "cancelled":
+        site.scene.store.request_cancel(job.id, "ada", site.now)
+    until_ended(site, job)
+    runs = runs_of(site, job)
+    assert runs
+    until_ended(site, *runs)
+    states = {run.state for run in runs_of(site, job)}
+    assert states == {JobState.CANCELLED if ends == "cancelled" else JobState.SUCCEEDED}

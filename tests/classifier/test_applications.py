@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from hcloud.classifier.applications import (
     MOST_INPUTS,
+    MOST_OWN_ROWS,
+    OwnRun,
     alike,
     feed,
     identify,
@@ -17,6 +19,7 @@ from hcloud.classifier.applications import (
     key_of,
     known_as,
     learn,
+    learn_own_run,
     measured_of,
     programs_of,
     ran,
@@ -276,3 +279,79 @@ def test_the_first_run_on_a_type_is_believed_between_what_was_expected_and_what_
         least, most = sorted((value, measured))
         assert least * (1 - 1e-9) <= cells["mock/new"] <= most * (1 + 1e-9)
         assert alone or measured > value
+
+
+# ------------------------------------------------------------------------------------------------------------- own runs
+def own_run(performance: float = 0.1, **changes: Any) -> OwnRun:
+    plain = OwnRun(
+        measure=Measure.COMPLETION,
+        type_column="mock/small",
+        vcpus=2.0,
+        performance=performance,
+        use=USE,
+        run_s=1 / performance,
+        alone=True,
+    )
+    return replace(plain, **changes)
+
+
+def learnt(*runs: tuple[JobSpec, OwnRun]) -> list[Application]:
+    rows: dict[str, Application] = {}
+    for asked, run in runs:
+        row = learn_own_run(list(rows.values()), identify(asked), run)
+        if row is not None:
+            rows[row.name] = row
+    return list(rows.values())
+
+
+def test_own_run_makes_a_row_that_is_known_for_its_input_but_not_profiled() -> None:
+    (row,) = learnt((spec(), own_run()))
+    assert (row.cells["type"], row.use, row.reference_vcpus, row.run_s) == ({"mock/small": 0.1}, USE, 2.0, 10.0)
+    assert known_as(identify(spec()), [row], own_runs=True) is row
+    assert known_as(identify(spec()), [row]) is None
+    assert known_as(identify(spec("sort", "other")), [row], own_runs=True) is None
+
+
+def test_more_runs_move_the_cell_and_make_it_surer() -> None:
+    (one,) = learnt((spec(), own_run()))
+    (two,) = learnt((spec(), own_run()), (spec(), own_run(0.2)))
+    assert 0.1 < two.cells["type"]["mock/small"] < 0.2
+    assert two.spreads["type"]["mock/small"] < one.spreads["type"]["mock/small"]
+    assert two.ended_runs == 2
+
+
+def test_run_beside_neighbours_is_less_sure_and_corrects_upwards_only() -> None:
+    (beside,) = learnt((spec(), own_run(alone=False)))
+    (alone,) = learnt((spec(), own_run()))
+    assert beside.spreads["type"]["mock/small"] > alone.spreads["type"]["mock/small"]
+    (slower,) = learnt((spec(), own_run()), (spec(), own_run(0.05, alone=False)))
+    assert slower.cells["type"]["mock/small"] == 0.1
+
+
+def test_input_that_uses_resources_alike_joins_a_row_at_its_scale_and_three_make_a_program_trusted() -> None:
+    inputs = [spec("sort", name) for name in ("a", "b", "c")]
+    rows = learnt(*((each, own_run(0.1 * factor)) for each, factor in zip(inputs, (1, 2, 4), strict=True)))
+    (row,) = rows
+    assert [row.inputs[identify(each).input] for each in inputs] == pytest.approx([1.0, 2.0, 4.0])
+    assert known_as(identify(spec("sort", "new")), rows, own_runs=True) is row
+
+
+def test_inputs_that_behave_differently_make_few_rows_of_one_program() -> None:
+    runs = [(spec("sort", f"{n}"), own_run(use=(1.0, 100.0 * 4**n, 0.0, 0.0))) for n in range(2 * MOST_OWN_ROWS)]
+    assert len(learnt(*runs)) == MOST_OWN_ROWS
+
+
+def test_run_that_leaves_vcpus_unused_shows_where_the_program_stops_scaling() -> None:
+    (idle,) = learnt((spec(), own_run(vcpus=4.0, use=(0.8, 200.0, 0.0, 0.0))))
+    assert idle.cells["step"] == {"4 vCPU": 0.1, "1 vCPU": 0.1}
+    (busy,) = learnt((spec(), own_run()))
+    assert "step" not in busy.cells
+
+
+def test_profile_is_preferred_to_own_runs_and_a_run_of_its_input_corrects_it() -> None:
+    profiled = known(measure=Measure.COMPLETION)
+    (own,) = learnt((spec("sort", "else"), own_run()))
+    assert known_as(identify(spec()), [own, profiled], own_runs=True) is profiled
+    fed = learn_own_run([profiled], identify(spec()), own_run(20.0))
+    assert fed is not None and fed.name == profiled.name
+    assert fed.cells["type"]["mock/small"] > profiled.cells["type"]["mock/small"]
