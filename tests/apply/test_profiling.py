@@ -361,7 +361,8 @@ def test_job_that_runs_when_its_program_becomes_known_is_classified_too(tmp_path
     (row,) = site.scene.store.live().applications.values()
     running = site.scene.store.job(second.id)
     assert (running.state, running.application) == (JobState.RUNNING, row.name)
-    assert "measured since" in str(classified(site, second)["text"])
+    said = [event.fields["source"] for event in site.events(EventKind.JOB_CLASSIFIED) if event.job_id == second.id]
+    assert said == ["prior", "known"]
 
 
 @pytest.mark.parametrize("ends", ["cancelled", "succeeded"])
