@@ -59,11 +59,11 @@ class Stage:
         )
 
     # --------------------------------------------------------------------------------------------------------- set up
-    def init(self) -> None:
+    def init(self, policy: Path = DEMO / "policy.yaml") -> None:
         """Make a deployment as a new user would; only ports and policy are set."""
         require_python()
         self.hcloud("init", "--home", str(self.home))
-        shutil.copy(DEMO / "policy.yaml", self.home / "policies" / "demo.yaml")
+        shutil.copy(policy, self.home / "policies" / "demo.yaml")
         self._set("policy", "policies/demo.yaml")
         self._set("  listen", f"127.0.0.1:{free_port()}")
         print(f"  {self.home}: configuration, keys of its own, policy 'demo'")
