@@ -18,7 +18,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from hcloud.classifier.library import Drift, MeasuredApplication, Question
+from hcloud.classifier.library import WIDEST, Drift, MeasuredApplication, Question, half_width, use_per_vcpu
+from hcloud.classifier.step_curve import conversion
 from hcloud.core.errors import BadInput
 from hcloud.core.estimates import WHOLE_JOBS, Application, Estimate, Findings, Reading
 from hcloud.core.model import JobSpec, ProfileRequest
@@ -30,9 +31,9 @@ MOST_INPUTS = 200
 MOST_RUNS = 12
 FEED_WEIGHT = 0.3
 """Weight of a new measurement in a known cell. Jobs share machines, so single measurements are noisy."""
-RUN_SPREAD, LEAST_SPREAD, WIDEST = 0.2, 0.05, 10.0
+RUN_SPREAD, LEAST_SPREAD = 0.2, 0.05
 """``RUN_SPREAD``: deviation of one run from a job's usual performance; ``LEAST_SPREAD``: the least that many runs leave
-(both natural logarithms). Limits wider than the factor ``WIDEST`` are cut to it."""
+(both natural logarithms)."""
 TO_80 = 1.2815515655446004 / 1.959963984540054
 """Converts 95 % limits to 80 % limits."""
 STRAGGLES_BELOW = 0.5
@@ -202,50 +203,69 @@ def learn(
 ) -> Application:
     """Return the application updated with a profiling run's readings; a new reading of a cell replaces the old one.
 
-    Readings of different measures are not comparable and never share a row. With a new measure, a base run (several
-    sizes) or a short run resets the row; readings of any other run are dropped.
+    Performance by type is kept at one number of vCPUs, that of the latest base run (several sizes); readings at others
+    are converted by the program's step curve. Readings of different measures are not comparable and never share a row:
+    with a new measure, a base run or a short run resets the row, and readings of any other run are dropped.
     """
     row = row or Application(name=identity.name, program=identity.program)
     base = not request.look and len(request.steps_vcpus) > 1
     if not comparable(row, findings):
         if not base and not request.look:
             return replace(row, runs=(*row.runs, run)[-MOST_RUNS:])
-        row = replace(row, measure=None, cells={}, spreads={}, inputs={}, use=())
-    cells = {question: dict(columns) for question, columns in row.cells.items()}
-    spreads = {question: dict(columns) for question, columns in row.spreads.items()}
-    for reading in findings.readings:
-        if _usable(reading.question, reading.value):
-            cells.setdefault(reading.question, {})[reading.column] = reading.value
-            spreads.setdefault(reading.question, {})[reading.column] = _spread(reading)
+        row = replace(row, measure=None, cells={}, spreads={}, inputs={}, use=(), reference_vcpus=0.0)
+    usable = [reading for reading in findings.readings if _usable(reading.question, reading.value)]
+    if not base and row.type_column not in ("", request.type_column):  # one curve is of one machine
+        usable = [reading for reading in usable if reading.question != Question.STEP]
+    row = _with_readings(row, [reading for reading in usable if reading.question != Question.TYPE])
+    measured_vcpus = next(iter(request.steps_vcpus), 0.0)
+    if base or not row.reference_vcpus:
+        row = _at_vcpus(row, measured_vcpus)
+    types = [reading for reading in usable if reading.question == Question.TYPE]
+    row = _with_readings(row, types, _step_factor(row, measured_vcpus, row.reference_vcpus))
     measured = bool(findings.readings)
     return replace(
         row,
         measure=findings.measure or row.measure,
-        cells=cells,
-        spreads=spreads,
         use=(findings.use if base or request.look else row.use) or findings.use or row.use,
         inputs=_with_input(row.inputs, identity.input, 1.0) if measured else row.inputs,
         type_column=request.type_column if base or not row.type_column else row.type_column,
-        reference_vcpus=next(iter(request.steps_vcpus), row.reference_vcpus) if base or not row.reference_vcpus
-        else row.reference_vcpus,
         profiled_at=now if base and measured else row.profiled_at,
         looked_at=now if request.look else row.looked_at,
         runs=(*row.runs, run)[-MOST_RUNS:],
         missed=() if base and measured else row.missed,
-    )  # fmt: skip
+    )
+
+
+def _with_readings(row: Application, readings: Iterable[Reading], factor: float | None = 1.0) -> Application:
+    """Return the row with the cells of readings, each times ``factor``; unchanged if that is None."""
+    cells = {question: dict(columns) for question, columns in row.cells.items()}
+    spreads = {question: dict(columns) for question, columns in row.spreads.items()}
+    for each in readings if factor is not None else ():
+        cells.setdefault(each.question, {})[each.column] = each.value * (factor or 1.0)
+        width = half_width(Question(each.question), each.value, each.low, each.high)
+        spreads.setdefault(each.question, {})[each.column] = width
+    return replace(row, cells=cells, spreads=spreads)
+
+
+def _at_vcpus(row: Application, vcpus: float) -> Application:
+    """Return the row with performance by type at another number of vCPUs; types that cannot be converted are lost."""
+    known, factor = row.cells.get(Question.TYPE, {}), _step_factor(row, row.reference_vcpus, vcpus)
+    if factor != 1.0 and known:
+        types = {} if factor is None else {column: rate * factor for column, rate in known.items()}
+        row = replace(row, cells={**row.cells, Question.TYPE.value: types})
+    return replace(row, reference_vcpus=vcpus)
+
+
+def _step_factor(row: Application, measured_vcpus: float, wanted_vcpus: float) -> float | None:
+    """Return the factor between performance at two numbers of vCPUs; 1 if one is not known, None without a curve."""
+    if 0.0 in (measured_vcpus, wanted_vcpus):
+        return 1.0
+    return conversion(row.cells.get(Question.STEP, {}), measured_vcpus, wanted_vcpus)
 
 
 def comparable(row: Application | None, findings: Findings) -> bool:
     """Return whether a run used the same performance measure as the row, or one of them has none."""
     return row is None or None in (row.measure, findings.measure) or row.measure is findings.measure
-
-
-def _spread(reading: Reading) -> float:
-    """Return the 95 % half-width of a reading, on its question's axis."""
-    if Question(reading.question).scale is Question.CAUSED.scale:
-        return max(reading.high - reading.value, reading.value - reading.low, 0.0)
-    low, high = max(reading.low, reading.value / WIDEST), min(max(reading.high, reading.value), reading.value * WIDEST)
-    return math.log(max(high / reading.value, reading.value / low))
 
 
 def alike(row: Application, request: ProfileRequest, findings: Findings) -> bool:
@@ -357,6 +377,11 @@ def ran(row: Application, run_s: float) -> Application:
 
 def measured_of(row: Application) -> MeasuredApplication:
     """Return a stored row as the classifier's input."""
-    cells = {Question(question): dict(columns) for question, columns in row.cells.items()}
-    use = {row.type_column: row.use} if row.use and row.type_column else {}
-    return MeasuredApplication(name=row.name, program=row.program, cells=cells, use=use)
+    use = {row.type_column: use_per_vcpu(row.use, row.reference_vcpus)} if row.use and row.type_column else {}
+    return MeasuredApplication(
+        name=row.name,
+        program=row.program,
+        cells={Question(question): dict(columns) for question, columns in row.cells.items()},
+        spreads={Question(question): dict(columns) for question, columns in row.spreads.items()},
+        use=use,
+    )

@@ -25,6 +25,7 @@ from hcloud.classifier.estimator import (
     Completion,
     Context,
     Fitted,
+    Noise,
     cells_of,
     completed,
     row_effects,
@@ -54,9 +55,12 @@ class Conditional:
     """Rank of the precision."""
 
 
-def condition(covariance: Matrix, index: Index, *, free_bias: bool) -> Conditional:
-    """Return the conditional given the cells at ``index`` (at least one)."""
-    inverse: Matrix = np.asarray(np.linalg.inv(covariance[index[:, None], index]), dtype=np.float64)
+def condition(covariance: Matrix, index: Index, *, free_bias: bool, noise: Matrix | None = None) -> Conditional:
+    """Return the conditional given the cells at ``index`` (at least one), measured with this standard deviation."""
+    own = covariance[index[:, None], index]
+    if noise is not None:
+        own = own + np.diag(noise**2)
+    inverse: Matrix = np.asarray(np.linalg.inv(own), dtype=np.float64)
     cross = covariance[:, index]
     variance = covariance.diagonal() - ((cross @ inverse) * cross).sum(1)
     if not free_bias:
@@ -358,6 +362,10 @@ class FittedGaussian:
             self._known[key] = found
         return found
 
+    def given_noisy(self, index: Index, noise: Matrix) -> Conditional:
+        """Return the conditional given these columns, measured with these standard deviations."""
+        return condition(self.moments.covariance, index, free_bias=self.free_bias, noise=noise)
+
     def with_columns(self, new: Sequence[str]) -> FittedGaussian:
         """Return the fit with unmeasured columns added: wide and independent, as in :meth:`GaussianFoldIn.moments`."""
         rows, old = self.rows.with_columns(new), self.moments
@@ -368,12 +376,13 @@ class FittedGaussian:
         mean[:known], covariance[:known, :known] = old.mean, old.covariance
         return replace(self, rows=rows, moments=replace(old, mean=mean, covariance=covariance), _known={})
 
-    def complete(self, observed: Mapping[str, float], context: Context | None = None) -> Completion:
+    def complete(
+        self, observed: Mapping[str, float], context: Context | None = None, noise: Noise | None = None
+    ) -> Completion:
         """Condition on the observed cells; without any, return the typical row, widened by the spread of scales."""
-        cells = cells_of(self.rows, observed, context)
-        index, values, _ = cells
-        mean, sd = self.predict(index, values)
-        return completed(self.rows, cells, mean, sd)
+        cells = cells_of(self.rows, observed, context, noise)
+        mean, sd = self.predict(cells.index, cells.values, cells.noise)
+        return completed(self.rows, cells, mean, sd, shrunk=True)
 
     def learned(self, row: Matrix) -> FittedGaussian:
         """Return the fit updated with one row (columns, NaN unknown): a rank-one update instead of a refit.
@@ -393,14 +402,17 @@ class FittedGaussian:
         moments = replace(old, mean=old.mean + step * deviation, covariance=(moved + moved.T) / 2, count=old.count + 1)
         return replace(self, moments=moments, _known={})
 
-    def predict(self, index: Index, values: Matrix) -> tuple[Matrix, Matrix]:
-        """Return mean and effective standard deviation (columns) given encoded values at ``index``."""
+    def predict(self, index: Index, values: Matrix, noise: Matrix | None = None) -> tuple[Matrix, Matrix]:
+        """Return mean and effective standard deviation (columns) given encoded values at ``index``.
+
+        ``noise``: standard deviation of each value; estimates of those columns lie between them and the others'.
+        """
         moments = self.moments
         if not len(index):
             variance = moments.covariance.diagonal() + (moments.level_variance if self.free_bias else 0.0)
             level = moments.level if self.free_bias else 0.0
             return moments.mean + level, self.stretch * np.sqrt(variance)
-        given = self.given(index)
+        given = self.given(index) if noise is None else self.given_noisy(index, noise)
         residual = values - moments.mean[index]
         mean = moments.mean + given.gain @ residual
         scale = self.stretch * math.sqrt(self._widening(given, float(residual @ given.precision @ residual)))

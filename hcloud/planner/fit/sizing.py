@@ -121,11 +121,13 @@ def on_type(known: Classification, column: str) -> tuple[float, float]:
 def factor(known: Classification, vcpus: float, asked_vcpus: float, nodes: int) -> tuple[float, float, float, float]:
     """Return the factors of ``vcpus`` and of ``nodes`` on performance, whatever the type.
 
-    Mean and standard deviation of the logarithm of each; NaN if that node count is unknown.
+    ``asked_vcpus``: the size at which it was measured on types, unless its classification states it. Mean and standard
+    deviation of the logarithm of each; NaN if that node count is unknown.
     """
+    base = known.reference_vcpus or asked_vcpus
 
     def logarithms() -> tuple[float, float, float, float]:
-        step = _ratio(_steps(known), vcpus, asked_vcpus) if vcpus != asked_vcpus else _NO_FACTOR
+        step = _ratio(_steps(known), vcpus, base) if vcpus != base else _NO_FACTOR
         more = _NO_FACTOR
         if nodes > 1:
             if nodes not in known.by_nodes or 1 not in known.by_nodes:
@@ -133,7 +135,7 @@ def factor(known: Classification, vcpus: float, asked_vcpus: float, nodes: int) 
             more = _ratio(_Curve({float(n): each for n, each in known.by_nodes.items()}), float(nodes), 1.0)
         return (step.mean, step.deviation, more.mean, more.deviation)
 
-    return known.answer(("factor", vcpus, asked_vcpus, nodes), logarithms)
+    return known.answer(("factor", vcpus, base, nodes), logarithms)
 
 
 @dataclass(slots=True, eq=False)
