@@ -36,6 +36,8 @@ RUN_SPREAD, LEAST_SPREAD = 0.2, 0.05
 (both natural logarithms)."""
 TO_80 = 1.2815515655446004 / 1.959963984540054
 """Converts 95 % limits to 80 % limits."""
+MOST_LOST = 0.9
+"""No more of a job's performance than this is ever explained by its neighbours."""
 STRAGGLES_BELOW = 0.5
 """A run below this share of the lower limit is treated as a straggler (Quasar, Dissertation §4.4), not as a wrong
 estimate. It corrects nothing, unless a recent run also missed its estimate."""
@@ -328,23 +330,25 @@ def _usable(question: str, value: float) -> bool:
 
 
 def feed(
-    row: Application, type_column: str, measured: float, predicted: Estimate | None, *, alone: bool,
+    row: Application, type_column: str, measured: float, predicted: Estimate | None, *, lost_at_most: float = 0.0,
     best_before: float | None = None,
 ) -> Application:  # fmt: skip
     """Return the application updated with one measurement of a job that ran (feedback loop, Dissertation §4.3.2).
 
-    ``measured``: performance on ``type_column`` at the reference amount and scale 1. ``alone`` False: co-located jobs
-    slow it down, so only a better value than the known one corrects the cell, and drift is not judged. ``predicted``:
-    what was estimated; a first run on a type is averaged with it by their uncertainties. ``best_before``: the best
-    earlier measurement of the same attempt; a straggler (``STRAGGLES_BELOW``) counts for drift only, and once.
+    ``measured``: performance on ``type_column`` at the reference amount and scale 1. ``lost_at_most``: the largest
+    share of performance (0..1) that neighbours can explain. Alone it would have been between ``measured`` and what
+    that loss makes of it; an expectation in between is left as it is, any other is corrected towards the nearer end.
+    ``predicted``: what was estimated; a first run on a type is averaged with it by their uncertainties.
+    ``best_before``: the best earlier measurement of the same attempt; a straggler (``STRAGGLES_BELOW``) counts for
+    drift only, and once.
     """
-    missed = row.missed
-    if predicted is not None and alone:
+    missed, at_most = row.missed, measured / (1.0 - min(lost_at_most, MOST_LOST))
+    if predicted is not None:
         least = STRAGGLES_BELOW * predicted.low
-        if best_before is not None and max(measured, best_before) < least:
+        if best_before is not None and max(at_most, best_before) < least:
             return row
-        missed = Drift(missed=row.missed).seen(predicted, measured).missed
-        if measured < least and not any(row.missed):
+        missed = Drift(missed=row.missed).seen(predicted, min(max(measured, predicted.value), at_most)).missed
+        if at_most < least and not any(row.missed):
             return replace(row, missed=missed)
     question = Question.TYPE.value
     types, spread = dict(row.cells.get(question, {})), dict(row.spreads.get(question, {}))
@@ -352,13 +356,15 @@ def feed(
     if known is None and predicted is not None:
         # A confident prediction outweighs a single run.
         known, unsure, least_weight = predicted.value, _doubt_of(predicted), 0.0
-    if _usable(question, measured) and (alone or measured > (known or 0.0)):
+    is_usable = _usable(question, measured)
+    if is_usable and known is None:
+        types[type_column] = math.sqrt(measured * at_most)
+        spread[type_column] = RUN_SPREAD + math.log(at_most / measured) / 2.0
+    elif is_usable and known is not None and (lost_at_most == 0.0 or not measured <= known <= at_most):
         # The less certain the cell, the higher the weight of a full run.
         weight = max(least_weight, unsure**2 / (unsure**2 + RUN_SPREAD**2))
-        types[type_column] = measured if known is None else known ** (1 - weight) * measured**weight
-        spread[type_column] = (
-            RUN_SPREAD if known is None else min(unsure, max(LEAST_SPREAD, unsure * (1 - weight) ** 0.5))
-        )
+        types[type_column] = known ** (1 - weight) * min(max(measured, known), at_most) ** weight
+        spread[type_column] = min(unsure, max(LEAST_SPREAD, unsure * (1 - weight) ** 0.5))
     cells, spreads = {**row.cells, question: types}, {**row.spreads, question: spread}
     return replace_fields(row, cells=cells, spreads=spreads, missed=missed)
 
