@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hcloud.classifier.interference import EXCESS
+from hcloud.classifier.unmeasured_types import on_unmeasured_type
 from hcloud.core.estimates import WHOLE_JOBS, Classification, Estimate, Measure
 from hcloud.core.model import Job, ServiceTarget
 from hcloud.planner.fit.interference import FULL, Floats, Sensitivity
@@ -106,10 +107,13 @@ def _expected_alone(
 
 
 def on_type(known: Classification, column: str) -> tuple[float, float]:
-    """Return mean and standard deviation of the logarithm of performance on one node of a type; NaN if unknown."""
+    """Return mean and standard deviation of the logarithm of performance on one node of a type; NaN if unknown.
+
+    A type that was not measured is estimated from those nearest to it.
+    """
 
     def logarithm() -> tuple[float, float]:
-        estimate = known.by_type.get(column)
+        estimate = known.by_type.get(column) or on_unmeasured_type(known.by_type, column)
         if estimate is None or estimate.value <= 0:
             return (math.nan, 0.0)
         performance = _logarithm(estimate)
