@@ -34,7 +34,7 @@ def run(folder: Path = DATA) -> list[Row]:
 
 
 def _lumos(folder: Path) -> Iterator[Row]:
-    from bench.accuracy import lumos
+    from bench.accuracy import lumos, unmeasured
 
     if not folder.is_dir():
         print("lumos: skipped, because ../shared/data/lumos is not beside this repository; --data names another place")
@@ -43,6 +43,7 @@ def _lumos(folder: Path) -> Iterator[Row]:
         yield from lumos.rows(cloud, lumos.two_probes(cloud))
         lumos.by_number_of_probes(cloud)
         lumos.strictly(cloud)
+        unmeasured.report(cloud)
 
 
 def _report_c3o(path: Path) -> None:

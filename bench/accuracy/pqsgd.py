@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hcloud.classifier.estimator import Completion, Context, Fitted, cells_of, completed, spread
+from hcloud.classifier.estimator import Completion, Context, Fitted, Noise, cells_of, completed, spread
 from hcloud.classifier.gaussian import evenly
 from hcloud.classifier.utility_matrix import Matrix, MeasuredRows, Scale
 
@@ -104,10 +104,12 @@ class FittedPqSgd:
     method: PqSgd
     sd: Matrix
 
-    def complete(self, observed: Mapping[str, float], context: Context | None = None) -> Completion:
+    def complete(
+        self, observed: Mapping[str, float], context: Context | None = None, noise: Noise | None = None
+    ) -> Completion:
         """Append the row and reconstruct; without any observed cell, the mean of all, with that added to the spread."""
-        cells = cells_of(self.rows, observed, context)
-        index, values, _ = cells
+        cells = cells_of(self.rows, observed, context, noise)
+        index, values = cells.index, cells.values
         row = np.full((1, len(self.rows.columns)), np.nan)
         row[0, index] = values
         mean = self.method.reconstruct(np.vstack([self.rows.values, row]))[-1]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from hcloud.apply.transitions import run_time_s
 from hcloud.classifier.applications import (
+    MOST_LOST,
     OwnRun,
     alike,
     comparable,
@@ -19,6 +21,7 @@ from hcloud.classifier.applications import (
     row_name,
     scale_of,
 )
+from hcloud.classifier.interference import NeighbourLoss
 from hcloud.core.estimates import WHOLE_JOBS, Application, Classification, Estimate, Findings, Measure, per_rank
 from hcloud.core.model import JOB_ENDED, EventKind, Instance, InstanceId, Job, ServiceTarget
 from hcloud.planner.fit.sizing import ExpectedPerformance, expected
@@ -101,14 +104,16 @@ class UnitTotals(NamedTuple):
     cpu_s: float | None = None
     best_window_per_s: float | None = None
     """The best mean request rate of a recorded window; None if none was recorded."""
+    beside: NeighbourLoss | None = None
+    """What its neighbours may have cost it; None if it had none."""
 
 
 def record_performance(
-    txn: Transaction, job: Job, instance: Instance, totals: UnitTotals, believed: Classification | None, *, alone: bool
+    txn: Transaction, job: Job, instance: Instance, totals: UnitTotals, believed: Classification | None
 ) -> None:
     """Compare a job with what was expected, once its attempt is over, and add the run to its application.
 
-    ``instance``: where rank 0 ran. ``alone``: whether no other job held part of it at the end.
+    ``instance``: where rank 0 ran.
     """
     row = txn.application(row_name(job.application)) if job.application else None
     run_s, done = run_time_s(job), job.attempt is not None and job.attempt.over and job.attempt.failure is None
@@ -118,16 +123,16 @@ def record_performance(
     row = ran(row, run_s) if whole else row
     measured = _performance(row, totals, run_s, whole)
     if measured is not None and believed is not None:
-        run = _job_run(job, instance, measured, alone, totals.best_window_per_s)
+        run = _job_run(job, instance, measured, totals.beside, totals.best_window_per_s)
         row = _compare(txn, job, row, believed, run)
     txn.put_application(row)
 
 
-def record_own_run(txn: Transaction, job: Job, instance: Instance, totals: UnitTotals, *, alone: bool) -> None:
+def record_own_run(txn: Transaction, job: Job, instance: Instance, totals: UnitTotals) -> None:
     """Add the successful run of a job that is not classified to what is known of its program.
 
     Batch and best-effort jobs of one rank only: the request rate of a service shows its load, not what it could bear.
-    ``instance`` and ``alone`` as in :func:`record_performance`.
+    ``instance``: where it ran.
     """
     attempt, run_s = job.attempt, run_time_s(job)
     if attempt is None or not attempt.over or attempt.failure is not None or attempt.stop_requested_at is not None:
@@ -145,7 +150,7 @@ def record_own_run(txn: Transaction, job: Job, instance: Instance, totals: UnitT
         performance=1.0 / run_s,
         use=use,
         run_s=run_s,
-        alone=alone,
+        lost_at_most=0.0 if totals.beside is None else totals.beside.worst.high,
     )
     row = learn_own_run(txn.applications(identity.program), identity, run)
     if row is not None:
@@ -154,16 +159,17 @@ def record_own_run(txn: Transaction, job: Job, instance: Instance, totals: UnitT
 
 def record_window(
     txn: Transaction, job: Job, instance: Instance, requests_per_s: float, believed: Classification | None, *,
-    alone: bool, best_before: float | None = None,
+    beside: NeighbourLoss | None = None, best_before: float | None = None,
 ) -> None:  # fmt: skip
     """Compare the mean request rate of one window of a running service with what was expected.
 
-    Only for applications measured in requests. ``best_before``: the best of this start's earlier windows, None if none.
+    Only for applications measured in requests. ``beside``: what neighbours may have cost it. ``best_before``: the best
+    of this start's earlier windows, None if none.
     """
     row = txn.application(row_name(job.application)) if job.application else None
     if row is None or believed is None or row.measure is not Measure.REQUESTS or requests_per_s <= 0:
         return
-    run = _job_run(job, instance, requests_per_s, alone, best_before)
+    run = _job_run(job, instance, requests_per_s, beside, best_before)
     txn.put_application(_compare(txn, job, row, believed, run))
 
 
@@ -190,13 +196,15 @@ class _JobRun:
     nodes: int
     measured: float
     """Performance by the application's measure."""
-    alone: bool
-    """Whether no other job held part of the instance."""
+    beside: NeighbourLoss | None
+    """What its neighbours may have cost it; None if it had none."""
     best_before: float | None
     """The best earlier window of the same start; None if there was none."""
 
 
-def _job_run(job: Job, instance: Instance, measured: float, alone: bool, best_before: float | None) -> _JobRun:
+def _job_run(
+    job: Job, instance: Instance, measured: float, beside: NeighbourLoss | None, best_before: float | None
+) -> _JobRun:
     held = job.attempt.allocations if job.attempt is not None else ()
     return _JobRun(
         instance_id=instance.id,
@@ -204,13 +212,14 @@ def _job_run(job: Job, instance: Instance, measured: float, alone: bool, best_be
         vcpus=(held[0].resources if held else job.spec.resources_on(instance.capacity)).vcpus,
         nodes=max(1, len(held)),
         measured=measured,
-        alone=alone,
+        beside=beside,
         best_before=best_before,
     )
 
 
 def _compare(txn: Transaction, job: Job, row: Application, believed: Classification, run: _JobRun) -> Application:
-    """Write the PREDICTION event; return the application with the run added."""
+    """Write the PREDICTION events; return the application with the run added."""
+    lost = run.beside.worst if run.beside is not None else Estimate(0.0, 0.0, 0.0)
     asked_vcpus = row.reference_vcpus or run.vcpus
     own = expected(believed, run.column, vcpus=run.vcpus, asked_vcpus=asked_vcpus, nodes=run.nodes)
     own = own and own.times(per_rank(row.measure, run.nodes))
@@ -218,39 +227,64 @@ def _compare(txn: Transaction, job: Job, row: Application, believed: Classificat
     scale = scale_of(row, job.application)
     if own is None or base is None:
         as_asked = scale and run.nodes == 1 and run.vcpus == asked_vcpus
-        return feed(row, run.column, run.measured / scale, None, alone=run.alone) if as_asked else row
+        return feed(row, run.column, run.measured / scale, None, lost_at_most=lost.high) if as_asked else row
     if scale == 0.0:  # the first run with this input shows its scale
-        return replace(row, inputs={**row.inputs, identify(job.spec).input: run.measured / own.value})
-    _emit_prediction(txn, job, row, own, run)
-    return _with_run(row, own, base, scale, run)
+        alone = run.measured / (1.0 - min(lost.value, MOST_LOST))
+        return replace(row, inputs={**row.inputs, identify(job.spec).input: alone / own.value})
+    there = _beside(own, lost, steady=run.beside is None or run.beside.is_steady)
+    _emit_prediction(txn, job, row, run, "run", there, run.measured)
+    if run.beside is not None and run.beside.is_steady:
+        most, value, least = (100.0 * (1.0 - each / own.value) for each in (there.low, there.value, there.high))
+        _emit_prediction(
+            txn, job, row, run, "loss", Estimate(value, least, most), 100.0 * (1.0 - run.measured / own.value)
+        )
+    return _with_run(row, own, base, scale, run, lost.high)
 
 
-def _emit_prediction(txn: Transaction, job: Job, row: Application, own: ExpectedPerformance, run: _JobRun) -> None:
-    low, high = own.limits()
+def _beside(own: ExpectedPerformance, lost: Estimate, *, steady: bool) -> Estimate:
+    """Return the performance to expect of a run beside neighbours; its limits hold the doubt of both.
+
+    Not ``steady``: they were there for an unknown part of it, so the loss only lowers the lower limit.
+    """
+    shares = (lost.value if steady else 0.0, lost.low if steady else 0.0, lost.high)
+    kept, best, least = (math.log(1.0 - min(each, MOST_LOST)) for each in shares)
+    mean, doubt = own.mean + kept, math.log(own.limits()[1]) - own.mean
+    low, high = mean - math.hypot(doubt, kept - least), mean + math.hypot(doubt, best - kept)
+    return Estimate(math.exp(mean), math.exp(low), math.exp(high))
+
+
+def _emit_prediction(
+    txn: Transaction, job: Job, row: Application, run: _JobRun, question: str, predicted: Estimate, measured: float
+) -> None:
     txn.emit(
         EventKind.PREDICTION,
         job_id=job.id,
         instance_id=run.instance_id,
         user=job.spec.user,
         application=row.name,
-        question="run",
+        question=question,
         measure=None if row.measure is None else row.measure.value,
         instance_type=run.column,
         nodes=run.nodes,
         vcpus=run.vcpus,
-        predicted=own.value,
-        low=low,
-        high=high,
-        measured=run.measured,
-        alone=run.alone,
+        predicted=predicted.value,
+        low=predicted.low,
+        high=predicted.high,
+        measured=measured,
+        alone=run.beside is None,
     )
 
 
 def _with_run(
-    row: Application, own: ExpectedPerformance, base: ExpectedPerformance, scale: float, run: _JobRun
+    row: Application,
+    own: ExpectedPerformance,
+    base: ExpectedPerformance,
+    scale: float,
+    run: _JobRun,
+    lost_at_most: float,
 ) -> Application:
     """Return the application with the run added, converted to one node of the requested size."""
     factor, (low, high) = own.value / base.value * scale, own.limits()
     relative = Estimate(value=base.value / scale, low=low / factor, high=high / factor)
     before = None if run.best_before is None else run.best_before / factor
-    return feed(row, run.column, run.measured / factor, relative, alone=run.alone, best_before=before)
+    return feed(row, run.column, run.measured / factor, relative, lost_at_most=lost_at_most, best_before=before)

@@ -182,6 +182,6 @@ def _learn(txn: Transaction, job: Job, learnt: Learnt) -> None:
         known = replace(row, cells={**row.cells, "tolerated": tolerated})
     requested = row.reference_vcpus or learnt.vcpus
     if learnt.performance is not None and learnt.vcpus == requested:
-        known = feed(known, learnt.column, learnt.performance / scale, None, alone=True)
+        known = feed(known, learnt.column, learnt.performance / scale, None)
     if known != row:
         txn.put_application(known)

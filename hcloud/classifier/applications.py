@@ -18,7 +18,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from hcloud.classifier.library import Drift, MeasuredApplication, Question
+from hcloud.classifier.library import WIDEST, Drift, MeasuredApplication, Question, half_width, use_per_vcpu
+from hcloud.classifier.step_curve import conversion
 from hcloud.core.errors import BadInput
 from hcloud.core.estimates import APART, WHOLE_JOBS, Application, Estimate, Findings, Measure, Reading
 from hcloud.core.model import JobSpec, ProfileRequest
@@ -37,11 +38,13 @@ LEAST_VCPUS = 0.1
 MOST_RUNS = 12
 FEED_WEIGHT = 0.3
 """Weight of a new measurement in a known cell. Jobs share machines, so single measurements are noisy."""
-RUN_SPREAD, LEAST_SPREAD, WIDEST = 0.2, 0.05, 10.0
+RUN_SPREAD, LEAST_SPREAD = 0.2, 0.05
 """``RUN_SPREAD``: deviation of one run from a job's usual performance; ``LEAST_SPREAD``: the least that many runs leave
-(both natural logarithms). Limits wider than the factor ``WIDEST`` are cut to it."""
+(both natural logarithms)."""
 TO_80 = 1.2815515655446004 / 1.959963984540054
 """Converts 95 % limits to 80 % limits."""
+MOST_LOST = 0.9
+"""No more of a job's performance than this is ever explained by its neighbours."""
 STRAGGLES_BELOW = 0.5
 """A run below this share of the lower limit is treated as a straggler (Quasar, Dissertation §4.4), not as a wrong
 estimate. It corrects nothing, unless a recent run also missed its estimate."""
@@ -222,50 +225,69 @@ def learn(
 ) -> Application:
     """Return the application updated with a profiling run's readings; a new reading of a cell replaces the old one.
 
-    Readings of different measures are not comparable and never share a row. With a new measure, a base run (several
-    sizes) or a short run resets the row; readings of any other run are dropped.
+    Performance by type is kept at one number of vCPUs, that of the latest base run (several sizes); readings at others
+    are converted by the program's step curve. Readings of different measures are not comparable and never share a row:
+    with a new measure, a base run or a short run resets the row, and readings of any other run are dropped.
     """
     row = row or Application(name=identity.name, program=identity.program)
     base = not request.look and len(request.steps_vcpus) > 1
     if not comparable(row, findings):
         if not base and not request.look:
             return replace(row, runs=(*row.runs, run)[-MOST_RUNS:])
-        row = replace(row, measure=None, cells={}, spreads={}, inputs={}, use=())
-    cells = {question: dict(columns) for question, columns in row.cells.items()}
-    spreads = {question: dict(columns) for question, columns in row.spreads.items()}
-    for reading in findings.readings:
-        if _usable(reading.question, reading.value):
-            cells.setdefault(reading.question, {})[reading.column] = reading.value
-            spreads.setdefault(reading.question, {})[reading.column] = _spread(reading)
+        row = replace(row, measure=None, cells={}, spreads={}, inputs={}, use=(), reference_vcpus=0.0)
+    usable = [reading for reading in findings.readings if _usable(reading.question, reading.value)]
+    if not base and row.type_column not in ("", request.type_column):  # one curve is of one machine
+        usable = [reading for reading in usable if reading.question != Question.STEP]
+    row = _with_readings(row, [reading for reading in usable if reading.question != Question.TYPE])
+    measured_vcpus = next(iter(request.steps_vcpus), 0.0)
+    if base or not row.reference_vcpus:
+        row = _at_vcpus(row, measured_vcpus)
+    types = [reading for reading in usable if reading.question == Question.TYPE]
+    row = _with_readings(row, types, _step_factor(row, measured_vcpus, row.reference_vcpus))
     measured = bool(findings.readings)
     return replace(
         row,
         measure=findings.measure or row.measure,
-        cells=cells,
-        spreads=spreads,
         use=(findings.use if base or request.look else row.use) or findings.use or row.use,
         inputs=_with_input(row.inputs, identity.input, 1.0) if measured else row.inputs,
         type_column=request.type_column if base or not row.type_column else row.type_column,
-        reference_vcpus=next(iter(request.steps_vcpus), row.reference_vcpus) if base or not row.reference_vcpus
-        else row.reference_vcpus,
         profiled_at=now if base and measured else row.profiled_at,
         looked_at=now if request.look else row.looked_at,
         runs=(*row.runs, run)[-MOST_RUNS:],
         missed=() if base and measured else row.missed,
-    )  # fmt: skip
+    )
+
+
+def _with_readings(row: Application, readings: Iterable[Reading], factor: float | None = 1.0) -> Application:
+    """Return the row with the cells of readings, each times ``factor``; unchanged if that is None."""
+    cells = {question: dict(columns) for question, columns in row.cells.items()}
+    spreads = {question: dict(columns) for question, columns in row.spreads.items()}
+    for each in readings if factor is not None else ():
+        cells.setdefault(each.question, {})[each.column] = each.value * (factor or 1.0)
+        width = half_width(Question(each.question), each.value, each.low, each.high)
+        spreads.setdefault(each.question, {})[each.column] = width
+    return replace(row, cells=cells, spreads=spreads)
+
+
+def _at_vcpus(row: Application, vcpus: float) -> Application:
+    """Return the row with performance by type at another number of vCPUs; types that cannot be converted are lost."""
+    known, factor = row.cells.get(Question.TYPE, {}), _step_factor(row, row.reference_vcpus, vcpus)
+    if factor != 1.0 and known:
+        types = {} if factor is None else {column: rate * factor for column, rate in known.items()}
+        row = replace(row, cells={**row.cells, Question.TYPE.value: types})
+    return replace(row, reference_vcpus=vcpus)
+
+
+def _step_factor(row: Application, measured_vcpus: float, wanted_vcpus: float) -> float | None:
+    """Return the factor between performance at two numbers of vCPUs; 1 if one is not known, None without a curve."""
+    if 0.0 in (measured_vcpus, wanted_vcpus):
+        return 1.0
+    return conversion(row.cells.get(Question.STEP, {}), measured_vcpus, wanted_vcpus)
 
 
 def comparable(row: Application | None, findings: Findings) -> bool:
     """Return whether a run used the same performance measure as the row, or one of them has none."""
     return row is None or None in (row.measure, findings.measure) or row.measure is findings.measure
-
-
-def _spread(reading: Reading) -> float:
-    """Return the 95 % half-width of a reading, on its question's axis."""
-    if Question(reading.question).scale is Question.CAUSED.scale:
-        return max(reading.high - reading.value, reading.value - reading.low, 0.0)
-    low, high = max(reading.low, reading.value / WIDEST), min(max(reading.high, reading.value), reading.value * WIDEST)
-    return math.log(max(high / reading.value, reading.value / low))
 
 
 def alike(row: Application, request: ProfileRequest, findings: Findings) -> bool:
@@ -346,8 +368,8 @@ class OwnRun:
     use: tuple[float, ...]
     """Resource use as in :class:`Findings`."""
     run_s: float
-    alone: bool
-    """Whether no other job held part of the instance."""
+    lost_at_most: float = 0.0
+    """The largest share of performance (0..1) that neighbours can explain."""
 
 
 def learn_own_run(rows: Sequence[Application], identity: Identity, run: OwnRun) -> Application | None:
@@ -362,7 +384,7 @@ def learn_own_run(rows: Sequence[Application], identity: Identity, run: OwnRun) 
     if exact is not None:
         scale = exact.inputs[identity.input]
         if scale and run.vcpus == exact.reference_vcpus:
-            exact = feed(exact, run.type_column, run.performance / scale, None, alone=run.alone)
+            exact = feed(exact, run.type_column, run.performance / scale, None, lost_at_most=run.lost_at_most)
         return ran(exact, run.run_s)
     own = [row for row in ours if row.profiled_at is None and row.ended_runs > 0]
     like = next((row for row in own if uses_alike(run.use, row.use)), None)
@@ -372,7 +394,7 @@ def learn_own_run(rows: Sequence[Application], identity: Identity, run: OwnRun) 
         return ran(replace(like, inputs=_with_input(like.inputs, identity.input, scale)), run.run_s)
     if len(own) >= MOST_OWN_ROWS or not _usable(Question.TYPE, run.performance):
         return None
-    spread = RUN_SPREAD if run.alone else 2 * RUN_SPREAD
+    spread = RUN_SPREAD - math.log(1.0 - min(run.lost_at_most, MOST_LOST)) / 2.0
     cells: dict[str, dict[str, float]] = {Question.TYPE: {run.type_column: run.performance}}
     spreads: dict[str, dict[str, float]] = {Question.TYPE: {run.type_column: spread}}
     enough = max(BUSY_ROOM * run.use[0], LEAST_VCPUS) if run.use else run.vcpus
@@ -395,23 +417,25 @@ def learn_own_run(rows: Sequence[Application], identity: Identity, run: OwnRun) 
 
 
 def feed(
-    row: Application, type_column: str, measured: float, predicted: Estimate | None, *, alone: bool,
+    row: Application, type_column: str, measured: float, predicted: Estimate | None, *, lost_at_most: float = 0.0,
     best_before: float | None = None,
 ) -> Application:  # fmt: skip
     """Return the application updated with one measurement of a job that ran (feedback loop, Dissertation §4.3.2).
 
-    ``measured``: performance on ``type_column`` at the reference amount and scale 1. ``alone`` False: co-located jobs
-    slow it down, so only a better value than the known one corrects the cell, and drift is not judged. ``predicted``:
-    what was estimated; a first run on a type is averaged with it by their uncertainties. ``best_before``: the best
-    earlier measurement of the same attempt; a straggler (``STRAGGLES_BELOW``) counts for drift only, and once.
+    ``measured``: performance on ``type_column`` at the reference amount and scale 1. ``lost_at_most``: the largest
+    share of performance (0..1) that neighbours can explain. Alone it would have been between ``measured`` and what
+    that loss makes of it; an expectation in between is left as it is, any other is corrected towards the nearer end.
+    ``predicted``: what was estimated; a first run on a type is averaged with it by their uncertainties.
+    ``best_before``: the best earlier measurement of the same attempt; a straggler (``STRAGGLES_BELOW``) counts for
+    drift only, and once.
     """
-    missed = row.missed
-    if predicted is not None and alone:
+    missed, at_most = row.missed, measured / (1.0 - min(lost_at_most, MOST_LOST))
+    if predicted is not None:
         least = STRAGGLES_BELOW * predicted.low
-        if best_before is not None and max(measured, best_before) < least:
+        if best_before is not None and max(at_most, best_before) < least:
             return row
-        missed = Drift(missed=row.missed).seen(predicted, measured).missed
-        if measured < least and not any(row.missed):
+        missed = Drift(missed=row.missed).seen(predicted, min(max(measured, predicted.value), at_most)).missed
+        if at_most < least and not any(row.missed):
             return replace(row, missed=missed)
     question = Question.TYPE.value
     types, spread = dict(row.cells.get(question, {})), dict(row.spreads.get(question, {}))
@@ -419,13 +443,15 @@ def feed(
     if known is None and predicted is not None:
         # A confident prediction outweighs a single run.
         known, unsure, least_weight = predicted.value, _doubt_of(predicted), 0.0
-    if _usable(question, measured) and (alone or measured > (known or 0.0)):
+    is_usable = _usable(question, measured)
+    if is_usable and known is None:
+        types[type_column] = math.sqrt(measured * at_most)
+        spread[type_column] = RUN_SPREAD + math.log(at_most / measured) / 2.0
+    elif is_usable and known is not None and (lost_at_most == 0.0 or not measured <= known <= at_most):
         # The less certain the cell, the higher the weight of a full run.
         weight = max(least_weight, unsure**2 / (unsure**2 + RUN_SPREAD**2))
-        types[type_column] = measured if known is None else known ** (1 - weight) * measured**weight
-        spread[type_column] = (
-            RUN_SPREAD if known is None else min(unsure, max(LEAST_SPREAD, unsure * (1 - weight) ** 0.5))
-        )
+        types[type_column] = known ** (1 - weight) * min(max(measured, known), at_most) ** weight
+        spread[type_column] = min(unsure, max(LEAST_SPREAD, unsure * (1 - weight) ** 0.5))
     cells, spreads = {**row.cells, question: types}, {**row.spreads, question: spread}
     return replace_fields(row, cells=cells, spreads=spreads, missed=missed)
 
@@ -445,6 +471,11 @@ def ran(row: Application, run_s: float) -> Application:
 
 def measured_of(row: Application) -> MeasuredApplication:
     """Return a stored row as the classifier's input."""
-    cells = {Question(question): dict(columns) for question, columns in row.cells.items()}
-    use = {row.type_column: row.use} if row.use and row.type_column else {}
-    return MeasuredApplication(name=row.name, program=row.program, cells=cells, use=use)
+    use = {row.type_column: use_per_vcpu(row.use, row.reference_vcpus)} if row.use and row.type_column else {}
+    return MeasuredApplication(
+        name=row.name,
+        program=row.program,
+        cells={Question(question): dict(columns) for question, columns in row.cells.items()},
+        spreads={Question(question): dict(columns) for question, columns in row.spreads.items()},
+        use=use,
+    )

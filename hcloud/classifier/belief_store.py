@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from hcloud.classifier.applications import LEAST_SPREAD, TO_80, is_profiled, measured_of, row_name, scale_of
+from hcloud.classifier.applications import LEAST_SPREAD, is_profiled, measured_of, row_name, scale_of
 from hcloud.classifier.classify import Classifier, FittedClassifier
 from hcloud.classifier.library import Library, Question
 from hcloud.classifier.source_selection import SourcePrior, source_prior
@@ -116,7 +116,8 @@ class BeliefStore:
                 if left <= 0:
                     continue
                 left -= 1
-                belief = _widened(replace(fitted.classify(measured_of(row)), measure=row.measure), row)
+                belief = fitted.classify(measured_of(row))
+                belief = replace(belief, measure=row.measure, reference_vcpus=row.reference_vcpus)
                 self._beliefs[row.name] = (self._fit_number, row, belief)
                 self._same[row.name] = row
             found[key] = self._at_scale(key, belief, scale_of(row, key))
@@ -216,39 +217,6 @@ def _cells_moved(
                 if change > SETTLED:
                     return True
     return False
-
-
-def _widened(belief: Classification, row: Application) -> Classification:
-    """Return a classification with limits at least as wide as those of the underlying measurements."""
-    nodes = {int(column): spread for column, spread in row.spreads.get("nodes", {}).items()}
-    return replace(
-        belief,
-        by_type=_wide_ratios(belief.by_type, row.spreads.get("type", {})),
-        by_step=_wide_ratios(belief.by_step, row.spreads.get("step", {})),
-        by_nodes=_wide_ratios(belief.by_nodes, nodes),
-        tolerated=_wide_scores(belief.tolerated, row.spreads.get("tolerated", {})),
-        caused=_wide_scores(belief.caused, row.spreads.get("caused", {})),
-    )
-
-
-def _wide_ratios(answers: Mapping[K, Estimate], spreads: Mapping[K, float]) -> dict[K, Estimate]:
-    """Widen performance on its logarithmic axis: measured cells by their own spread, others by the smallest spread."""
-    least, widened = min(spreads.values(), default=0.0), dict[K, Estimate]()
-    of_others = math.exp(least * TO_80)
-    for column, (value, low, high, observed) in answers.items():
-        factor = math.exp(spreads[column] * TO_80) if column in spreads else of_others
-        widened[column] = Estimate(value, low / factor, high * factor, observed)
-    return widened
-
-
-def _wide_scores(answers: Mapping[str, Estimate], spreads: Mapping[str, float]) -> dict[str, Estimate]:
-    """Give measured pressures their own measured limits; those without a spread keep the default ``NOISE``."""
-    widened = dict(answers)
-    for column, spread in spreads.items():
-        if spread > 0 and column in widened and widened[column].observed:
-            value, reach = widened[column].value, spread * TO_80
-            widened[column] = Estimate(value, max(0.0, value - reach), min(100.0, value + reach), True)
-    return widened
 
 
 def _scaled(belief: Classification, scale: float) -> Classification:

@@ -21,6 +21,7 @@ from hcloud.classifier.gaussian import GaussianFoldIn
 from hcloud.classifier.library import Library, MeasuredApplication, Question
 from hcloud.classifier.neighbours import NeighbourFoldIn
 from hcloud.classifier.scaling import CurveFoldIn, node_count
+from hcloud.classifier.step_curve import rate_at, rates_by_vcpus, vcpus_of
 from hcloud.classifier.utility_matrix import Matrix, MeasuredRows, Scale
 from hcloud.core import quality
 from hcloud.core.errors import BadInput
@@ -107,8 +108,12 @@ class FittedClassifier:
         self, question: Question, observed: Mapping[str, float], seen: MeasuredApplication, notes: list[str]
     ) -> Completion | None:
         fitted = self.fitted[question]
+        noise = {column: doubt for column, doubt in seen.noise(question).items() if column in observed}
         if question is Question.STEP:
-            observed = {**_between(observed, fitted.rows.columns), **observed}
+            between = _between(observed, fitted.rows.columns)
+            # An interpolated rate is no surer than the least sure one.
+            noise = {**dict.fromkeys(between, max(noise.values(), default=0.0)), **noise}
+            observed = {**between, **observed}
         new = sorted(set(observed) - set(fitted.rows.columns))
         if new:
             notes.append(f"{question}: first measurement at {', '.join(new)}; it says little about other columns")
@@ -121,7 +126,7 @@ class FittedClassifier:
             return None
         if not observed:
             notes.append(f"{question}: not measured; using the estimate of a typical application")
-        return fitted.complete(observed, _use(fitted.rows, seen) if question is Question.TYPE else None)
+        return fitted.complete(observed, _use(fitted.rows, seen) if question is Question.TYPE else None, noise)
 
     def _nearest(self, completions: Mapping[Question, Completion], own_name: str) -> tuple[Neighbour, ...]:
         names, places, known_cells = self._all_names()
@@ -160,15 +165,13 @@ def _between(observed: Mapping[str, float], columns: Iterable[str]) -> dict[str,
     The library may have no application measured at 0.3 and 0.6 vCPUs, but many at 0.5, from which curves can be
     continued.
     """
-    amounts = {float(column.split()[0]): value for column, value in observed.items() if column.endswith(" vCPU")}
+    rates = rates_by_vcpus(observed)
     found: dict[str, float] = {}
-    known = sorted(amounts)
-    for less, more in pairwise(known):
+    for less, more in pairwise(rates):
         for column in columns if more <= NEAR_APART * less else ():
-            vcpus = float(column.split()[0]) if column.endswith(" vCPU") else 0.0
-            if less < vcpus < more:
-                part = math.log(vcpus / less) / math.log(more / less)
-                found[column] = amounts[less] * (amounts[more] / amounts[less]) ** part
+            vcpus = vcpus_of(column)
+            if vcpus is not None and less < vcpus < more:
+                found[column] = rate_at(rates, vcpus)
     return found
 
 

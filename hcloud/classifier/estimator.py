@@ -21,10 +21,26 @@ WIDE = {Scale.RATIO: 0.7, Scale.SCORE: 0.3}
 """Standard deviation of an unknown cell: a factor of two either way (RATIO), or 40 points around 50 (SCORE)."""
 NOISE = {Scale.RATIO: 0.02, Scale.SCORE: 0.02}
 """Standard deviation of a repeated measurement on idle machines: about 2 %; scores 1 (of 3) to 3 points (of 50)."""
+LEAST_SD = 1e-4
+"""Smallest standard deviation of a cell, whatever its measurement states."""
 
 Context = Mapping[str, Sequence[float]]
-Cells = tuple[NDArray[np.int_], Matrix, Matrix | None]
-"""Observed cells: (k) ascending column indices; (k) values on the working axis; (k x features) resource use or None."""
+Noise = Mapping[str, float]
+"""Standard deviation of observed cells on the working axis; cells it does not name are taken as measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cells:
+    """Observed cells, in the order of their columns."""
+
+    index: NDArray[np.int_]
+    """(k) ascending column indices."""
+    values: Matrix
+    """(k) values on the working axis."""
+    context: Matrix | None
+    """(k x features), resource use of each run."""
+    noise: Matrix | None
+    """(k), standard deviation of each; 0 where not stated. None: nowhere."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,11 +74,14 @@ class Fitted(Protocol):
     def rows(self) -> MeasuredRows:
         """The rows it was fitted to."""
 
-    def complete(self, observed: Mapping[str, float], context: Context | None = None) -> Completion:
+    def complete(
+        self, observed: Mapping[str, float], context: Context | None = None, noise: Noise | None = None
+    ) -> Completion:
         """Complete a row from observed cells, ``{column: value}`` in the user's units (empty: from the prior alone).
 
-        ``context``: resource use of each observed run, in the features of the rows' context; ignored by estimators that
-        cannot use it. Raises BadInput for an unknown column or an invalid value.
+        ``context``: resource use of each observed run, in the features of the rows' context. ``noise``: observed cells
+        it names are estimated as well, between the measurement and what the others predict. Estimators that cannot use
+        either ignore it. Raises BadInput for an unknown column or an invalid value.
         """
 
 
@@ -98,7 +117,9 @@ def still_judged(rows: MeasuredRows, before: MeasuredRows, judged_by: int) -> bo
     return set(before.columns) <= set(rows.columns) and len(rows) <= CALIBRATED_FOR * judged_by
 
 
-def cells_of(rows: MeasuredRows, observed: Mapping[str, float], context: Context | None = None) -> Cells:
+def cells_of(
+    rows: MeasuredRows, observed: Mapping[str, float], context: Context | None = None, noise: Noise | None = None
+) -> Cells:
     """Return the observed cells on the working axis, in column order; see :meth:`Fitted.complete` for errors."""
     place = {column: j for j, column in enumerate(rows.columns)}
     for column in observed:
@@ -110,7 +131,8 @@ def cells_of(rows: MeasuredRows, observed: Mapping[str, float], context: Context
     values = np.array(
         [rows.scale.to_axis(observed[column], f"column {column!r}") for column in ordered], dtype=np.float64
     )
-    return index, values, _context_of(rows, ordered, context)
+    doubts = [noise.get(column, 0.0) for column in ordered] if noise else []
+    return Cells(index, values, _context_of(rows, ordered, context), np.array(doubts) if any(doubts) else None)
 
 
 def _context_of(rows: MeasuredRows, ordered: Sequence[str], context: Context | None) -> Matrix | None:
@@ -129,12 +151,18 @@ def _context_of(rows: MeasuredRows, ordered: Sequence[str], context: Context | N
     return filled
 
 
-def completed(rows: MeasuredRows, cells: Cells, mean: Matrix, sd: Matrix) -> Completion:
-    """Return the completion: measured cells with measurement noise, all others as estimated."""
-    index, values, _ = cells
-    mean, sd = mean.copy(), np.maximum(sd, NOISE[rows.scale])
-    mean[index] = values
-    sd[index] = NOISE[rows.scale]
+def completed(rows: MeasuredRows, cells: Cells, mean: Matrix, sd: Matrix, *, shrunk: bool = False) -> Completion:
+    """Return the completion: cells without stated noise as measured, with the usual noise; all others as estimated.
+
+    ``shrunk``: ``mean`` and ``sd`` hold estimates of observed cells with stated noise as well.
+    """
+    index, least = cells.index, NOISE[rows.scale]
+    noise = np.zeros(len(index)) if cells.noise is None else cells.noise
+    own_sd = np.maximum(np.minimum(sd[index], noise) if shrunk else noise, LEAST_SD)
+    estimated = (noise > 0.0) & shrunk
+    mean, sd = mean.copy(), np.maximum(sd, least)
+    mean[index] = np.where(estimated, mean[index], cells.values)
+    sd[index] = np.where(noise > 0.0, own_sd, least)
     observed = np.zeros(len(rows.columns), dtype=bool)
     observed[index] = True
     return Completion(scale=rows.scale, columns=rows.columns, mean=mean, sd=sd, observed=tuple(observed.tolist()))
@@ -242,10 +270,12 @@ class FittedOffsets:
     follows: bool = True
     arithmetic: bool = False
 
-    def complete(self, observed: Mapping[str, float], context: Context | None = None) -> Completion:
+    def complete(
+        self, observed: Mapping[str, float], context: Context | None = None, noise: Noise | None = None
+    ) -> Completion:
         """Return level plus offsets; the fewer cells are observed, the less certain the level."""
-        cells = cells_of(self.rows, observed, context)
-        index, values, _ = cells
+        cells = cells_of(self.rows, observed, context, noise)
+        index, values = cells.index, cells.values
         level, extra = self.level, 0.0
         if self.follows:
             extra = (

@@ -19,12 +19,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcloud.classifier.estimator import (
+    INTERVAL,
     NOISE,
     WIDE,
     Z80,
     Completion,
     Context,
     Fitted,
+    Noise,
     cells_of,
     completed,
     row_effects,
@@ -35,6 +37,9 @@ from hcloud.classifier.utility_matrix import Matrix, MeasuredRows, Scale
 Index = NDArray[np.int_]
 T = TypeVar("T")
 FOLDS = 5
+FEWEST_SCORES = 20
+UNCALIBRATED = 1.5
+"""Factor on stated deviations where there is nothing to calibrate on."""
 CALIBRATION_ROWS_MAX = 500
 CALIBRATION_PAIRS_MAX = 60
 CACHE_MAX = 256
@@ -54,9 +59,12 @@ class Conditional:
     """Rank of the precision."""
 
 
-def condition(covariance: Matrix, index: Index, *, free_bias: bool) -> Conditional:
-    """Return the conditional given the cells at ``index`` (at least one)."""
-    inverse: Matrix = np.asarray(np.linalg.inv(covariance[index[:, None], index]), dtype=np.float64)
+def condition(covariance: Matrix, index: Index, *, free_bias: bool, noise: Matrix | None = None) -> Conditional:
+    """Return the conditional given the cells at ``index`` (at least one), measured with this standard deviation."""
+    own = covariance[index[:, None], index]
+    if noise is not None:
+        own = own + np.diag(noise**2)
+    inverse: Matrix = np.asarray(np.linalg.inv(own), dtype=np.float64)
     cross = covariance[:, index]
     variance = covariance.diagonal() - ((cross @ inverse) * cross).sum(1)
     if not free_bias:
@@ -122,9 +130,9 @@ class GaussianFoldIn:
         near = before.moments if isinstance(before, FittedGaussian) and before.rows.columns == rows.columns else None
         moments = self.moments(chosen, near)
         if not self.calibrate:
-            return FittedGaussian(rows=rows, moments=moments, tail=self.tail, stretch=1.0)
+            return FittedGaussian(rows=rows, moments=moments, tail=self.tail, stretch=np.ones(len(rows.columns)))
         if isinstance(before, FittedGaussian) and still_judged(rows, before.rows, before.judged_by):
-            stretch, judged_by = before.stretch, before.judged_by
+            stretch, judged_by = before.stretch_of(rows.columns), before.judged_by
         else:
             stretch, judged_by = self._stretch(chosen, moments), len(rows)
         return FittedGaussian(rows=rows, moments=moments, tail=self.tail, stretch=stretch, judged_by=judged_by)
@@ -223,8 +231,8 @@ class GaussianFoldIn:
         left = np.concatenate([each for _, _, each in results])
         return expected, weights, np.add.reduce(left[patterns.order], 0)
 
-    def _stretch(self, rows: MeasuredRows, of_all: Moments) -> float:
-        """Return the factor on stated deviations that makes 80 % intervals cover 80 % of held-out cells.
+    def _stretch(self, rows: MeasuredRows, of_all: Moments) -> Matrix:
+        """Return the factors on stated deviations that make 80 % intervals cover 80 % of held-out cells, (columns).
 
         Each fold leaves out whole groups. With many rows that changes nothing, so ``of_all`` is evaluated instead.
         Cells are predicted from pairs, the default density of the papers.
@@ -233,18 +241,32 @@ class GaussianFoldIn:
         pairs = evenly(list(itertools.combinations(range(len(rows.columns)), 2)), CALIBRATION_PAIRS_MAX)
         folds = min(FOLDS, len(groups)) if len(rows) <= CALIBRATION_ROWS_MAX else 1
         if not pairs or len(groups) < 3:
-            return 1.5  # nothing to calibrate on: state a wider interval
+            return np.full(len(rows.columns), UNCALIBRATED)
         scores: list[Matrix] = []
         for fold in range(folds):
             out = set(groups[fold::folds])
             held = [i for i, group in enumerate(rows.groups) if group in out]
             kept = [i for i, group in enumerate(rows.groups) if group not in out]
             moments = self.moments(rows.take(kept)) if folds > 1 else of_all
-            fitted = FittedGaussian(rows=rows, moments=moments, tail=self.tail, stretch=1.0)
+            fitted = FittedGaussian(rows=rows, moments=moments, tail=self.tail, stretch=np.ones(len(rows.columns)))
             judged = rows.values[evenly(held, CALIBRATION_ROWS_MAX // 5)]
             scores += [fitted.scores(judged, np.array(pair)) for pair in pairs]
-        pooled = np.concatenate(scores)
-        return float(np.clip(np.quantile(pooled, 0.8) / Z80, 0.5, 5.0)) if pooled.size >= 20 else 1.5
+        return _stretches(np.concatenate(scores))
+
+
+def _stretches(scores: Matrix) -> Matrix:
+    """Return the factor of each column from |error| / stated deviation, (predictions x columns), NaN where not judged.
+
+    Columns differ: pressures on some resources are either 0 or 100. One with few scores leans on all.
+    """
+    judged = ~np.isnan(scores)
+    count = judged.sum(0)
+    if count.sum() < FEWEST_SCORES:
+        return np.full(len(count), UNCALIBRATED)
+    whole = float(np.quantile(scores[judged], INTERVAL))
+    own = [float(np.quantile(scores[judged[:, j], j], INTERVAL)) if count[j] else whole for j in range(len(count))]
+    weight = count / (count + FEWEST_SCORES)
+    return np.asarray(np.clip((weight * np.array(own) + (1.0 - weight) * whole) / Z80, 0.5, 5.0))
 
 
 def evenly(items: Sequence[T], most: int) -> list[T]:
@@ -337,7 +359,8 @@ class FittedGaussian:
     rows: MeasuredRows
     moments: Moments
     tail: float | None
-    stretch: float
+    stretch: Matrix
+    """Factor on stated deviations, (columns)."""
     judged_by: int = 0
     """Number of rows when the stretch was calibrated."""
     _known: dict[bytes, Conditional] = field(default_factory=dict, repr=False, compare=False)
@@ -358,6 +381,16 @@ class FittedGaussian:
             self._known[key] = found
         return found
 
+    def stretch_of(self, columns: Sequence[str]) -> Matrix:
+        """Return the factors on stated deviations of other columns; new ones get the mean of all."""
+        known = dict(zip(self.rows.columns, self.stretch.tolist(), strict=True))
+        mean = float(self.stretch.mean()) if len(self.stretch) else UNCALIBRATED
+        return np.array([known.get(column, mean) for column in columns])
+
+    def given_noisy(self, index: Index, noise: Matrix) -> Conditional:
+        """Return the conditional given these columns, measured with these standard deviations."""
+        return condition(self.moments.covariance, index, free_bias=self.free_bias, noise=noise)
+
     def with_columns(self, new: Sequence[str]) -> FittedGaussian:
         """Return the fit with unmeasured columns added: wide and independent, as in :meth:`GaussianFoldIn.moments`."""
         rows, old = self.rows.with_columns(new), self.moments
@@ -366,14 +399,16 @@ class FittedGaussian:
         typical = 0.0 if self.free_bias else cells.mean() if cells.size else 0.5
         mean, covariance = np.full(size, typical), np.eye(size) * WIDE[rows.scale] ** 2
         mean[:known], covariance[:known, :known] = old.mean, old.covariance
-        return replace(self, rows=rows, moments=replace(old, mean=mean, covariance=covariance), _known={})
+        moments, stretch = replace(old, mean=mean, covariance=covariance), self.stretch_of(rows.columns)
+        return replace(self, rows=rows, moments=moments, stretch=stretch, _known={})
 
-    def complete(self, observed: Mapping[str, float], context: Context | None = None) -> Completion:
+    def complete(
+        self, observed: Mapping[str, float], context: Context | None = None, noise: Noise | None = None
+    ) -> Completion:
         """Condition on the observed cells; without any, return the typical row, widened by the spread of scales."""
-        cells = cells_of(self.rows, observed, context)
-        index, values, _ = cells
-        mean, sd = self.predict(index, values)
-        return completed(self.rows, cells, mean, sd)
+        cells = cells_of(self.rows, observed, context, noise)
+        mean, sd = self.predict(cells.index, cells.values, cells.noise)
+        return completed(self.rows, cells, mean, sd, shrunk=True)
 
     def learned(self, row: Matrix) -> FittedGaussian:
         """Return the fit updated with one row (columns, NaN unknown): a rank-one update instead of a refit.
@@ -393,14 +428,17 @@ class FittedGaussian:
         moments = replace(old, mean=old.mean + step * deviation, covariance=(moved + moved.T) / 2, count=old.count + 1)
         return replace(self, moments=moments, _known={})
 
-    def predict(self, index: Index, values: Matrix) -> tuple[Matrix, Matrix]:
-        """Return mean and effective standard deviation (columns) given encoded values at ``index``."""
+    def predict(self, index: Index, values: Matrix, noise: Matrix | None = None) -> tuple[Matrix, Matrix]:
+        """Return mean and effective standard deviation (columns) given encoded values at ``index``.
+
+        ``noise``: standard deviation of each value; estimates of those columns lie between them and the others'.
+        """
         moments = self.moments
         if not len(index):
             variance = moments.covariance.diagonal() + (moments.level_variance if self.free_bias else 0.0)
             level = moments.level if self.free_bias else 0.0
             return moments.mean + level, self.stretch * np.sqrt(variance)
-        given = self.given(index)
+        given = self.given(index) if noise is None else self.given_noisy(index, noise)
         residual = values - moments.mean[index]
         mean = moments.mean + given.gain @ residual
         scale = self.stretch * math.sqrt(self._widening(given, float(residual @ given.precision @ residual)))
@@ -417,7 +455,10 @@ class FittedGaussian:
         return max(1.0, (self.tail + surprise) / (self.tail + given.freedom))
 
     def scores(self, values: Matrix, index: Index) -> Matrix:
-        """Return |error| / stated deviation of known cells outside ``index``, for rows that know all of ``index``."""
+        """Return |error| / stated deviation of known cells outside ``index``, (rows that know ``index`` x columns).
+
+        NaN elsewhere.
+        """
         usable = values[(~np.isnan(values[:, index])).all(1)]
         given = self.given(index)
         residual = usable[:, index] - self.moments.mean[index]
@@ -426,4 +467,4 @@ class FittedGaussian:
         errors = np.abs(usable - self.predict_many(index, usable[:, index]))
         scored = errors / (scale[:, None] * np.sqrt(np.maximum(given.variance, NOISE[self.rows.scale] ** 2)))
         scored[:, index] = np.nan
-        return np.asarray(scored[~np.isnan(scored)])
+        return np.asarray(scored, dtype=np.float64)

@@ -8,6 +8,12 @@ bench-interference`` (the model it evaluates is ``bench.interference.model``).
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from hcloud.core.estimates import Classification, Estimate
+
 LOSS = 0.05
 """Share of performance lost when pressure equals the tolerated pressure."""
 EXCESS = 1.0 / (1.0 - LOSS) - 1.0
@@ -34,3 +40,43 @@ def excess(pressure: float, tolerated: float) -> float:
     """Return the extra run time (0: none, 1: twice as long) of a job tolerating 0..100 under a pressure of 0..100."""
     share = NEVER_SHARE if tolerated >= PRESSURE_MAX else 1.0
     return share * EXCESS * max(0.0, pressure) / max(TOLERATED_MIN, tolerated)
+
+
+# ---------------------------------------------------------------------------------------------------- beside neighbours
+UNKNOWN_PRESSURE = Estimate(value=50.0, low=0.0, high=PRESSURE_MAX)
+"""Pressure on any resource assumed of a neighbour of which nothing is known."""
+
+UNKNOWN_LOSS = Estimate(value=0.0, low=0.0, high=1.0)
+"""What neighbours cost a job of which nothing is known."""
+
+
+class NeighbourLoss(NamedTuple):
+    """What neighbours may have taken from a job while it ran."""
+
+    worst: Estimate
+    """Share of performance (0..1) lost beside those that cost most."""
+    is_steady: bool
+    """Whether they were the same throughout."""
+
+
+def neighbour_loss(known: Classification, neighbours: Sequence[Classification | None]) -> Estimate:
+    """Return the share of performance (0..1) that a job loses beside ``neighbours`` (None: unknown), with 80 % limits.
+
+    The resource with the largest loss decides. Errors of pressures and of what is tolerated are independent.
+    """
+    value = low = high = 0.0
+    for source in known.tolerated.keys() - CORE_SOURCES - NOT_COUNTED if neighbours else ():
+        feels = known.tolerated[source]
+        presses = [
+            UNKNOWN_PRESSURE if each is None else each.caused.get(source, UNKNOWN_PRESSURE) for each in neighbours
+        ]
+        pressure = math.fsum(each.value for each in presses)
+        more = min(PRESSURE_MAX, pressure + math.hypot(*(each.high - each.value for each in presses)))
+        less = max(0.0, pressure - math.hypot(*(each.value - each.low for each in presses)))
+        pressure = min(PRESSURE_MAX, pressure)
+        longer = excess(pressure, feels.value)
+        slower = math.hypot(excess(more, feels.value) - longer, excess(pressure, feels.low) - longer)
+        faster = math.hypot(longer - excess(less, feels.value), longer - excess(pressure, feels.high))
+        value, low, high = max(value, longer), max(low, longer - faster), max(high, longer + slower)
+    value, low, high = (1.0 - 1.0 / (1.0 + each) for each in (value, low, high))
+    return Estimate(value, low, high)

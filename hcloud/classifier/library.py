@@ -38,8 +38,17 @@ class MeasuredApplication:
     program: str = ""
     """Shared by all inputs of one program; default: the application itself."""
     cells: Mapping[Question, Mapping[str, float]] = field(default_factory=dict)
+    """Performance by type is that at one number of vCPUs, the same for all types of the row."""
+    spreads: Mapping[Question, Mapping[str, float]] = field(default_factory=dict)
+    """95 % half-width of cells: of performance as natural logarithm, of pressures in points. Not stated: precise."""
     use: Mapping[str, Sequence[float]] = field(default_factory=dict)
-    """Resource use of the run on each instance type; the same list of features for every run of the library."""
+    """Resource use of the run on each instance type (:func:`use_per_vcpu`); the same features for every run."""
+
+    def noise(self, question: Question) -> dict[str, float]:
+        """Return the standard deviation of one question's cells on its working axis, where a half-width is stated."""
+        cells, spreads = self.cells.get(question, {}), self.spreads.get(question, {})
+        scale = question.scale
+        return {c: scale.deviation(cells[c], spread) for c, spread in spreads.items() if spread > 0 and c in cells}
 
     def with_cell(self, question: Question, column: str, value: float) -> MeasuredApplication:
         """Return a copy with one cell measured (again): the feedback loop of Dissertation §4.3.2.
@@ -50,6 +59,23 @@ class MeasuredApplication:
         cells = {each: dict(columns) for each, columns in self.cells.items()}
         cells.setdefault(question, {})[column] = value
         return replace(self, cells=cells)
+
+
+WIDEST = 10.0
+"""Limits of performance wider than this factor are cut to it."""
+
+
+def half_width(question: Question, value: float, low: float, high: float) -> float:
+    """Return the 95 % half-width of a cell, as in :attr:`MeasuredApplication.spreads`."""
+    if question.scale is Scale.SCORE:
+        return max(high - value, value - low, 0.0)
+    low, high = max(low, value / WIDEST), min(max(high, value), value * WIDEST)
+    return math.log(max(high / value, value / low))
+
+
+def use_per_vcpu(use: Sequence[float], vcpus: float) -> tuple[float, ...]:
+    """Return resource use with the busy vCPUs as a share of those held: runs of different sizes compare by it."""
+    return (use[0] / vcpus, *use[1:]) if use and vcpus > 0 else tuple(use)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

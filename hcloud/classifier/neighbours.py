@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from hcloud.classifier.estimator import Completion, Context, Fitted, cells_of, completed
+from hcloud.classifier.estimator import Completion, Context, Fitted, Noise, cells_of, completed
 from hcloud.classifier.gaussian import CACHE_MAX, FittedGaussian, GaussianFoldIn, Index, evenly
 from hcloud.classifier.utility_matrix import Matrix, MeasuredRows
 
@@ -106,17 +106,21 @@ class FittedNeighbours:
         """The rows it was fitted to."""
         return self.base.rows
 
-    def complete(self, observed: Mapping[str, float], context: Context | None = None) -> Completion:
+    def complete(
+        self, observed: Mapping[str, float], context: Context | None = None, noise: Noise | None = None
+    ) -> Completion:
         """Condition on the observed cells, then add the smoothed residuals of similar applications."""
-        cells = cells_of(self.rows, observed, context)
-        index, values, use = cells
-        mean, sd = self.base.predict(index, values)
+        cells = cells_of(self.rows, observed, context, noise)
+        index, values, use = cells.index, cells.values, cells.context
+        mean, sd = self.base.predict(index, values, cells.noise)
         likeness = self.plain if use is None else self.with_use
         if likeness is not None and len(index) > 1:
-            mean = mean + self._correction(index, values, use, likeness)
+            correction = self._correction(index, values, use, likeness)
+            correction[index] = 0.0
+            mean = mean + correction
             # The gain is smallest where the fold-in is already good, so only half of it (as a logarithm) is claimed.
             sd = sd * math.sqrt(likeness.left)
-        return completed(self.rows, cells, mean, sd)
+        return completed(self.rows, cells, mean, sd, shrunk=True)
 
     def best_likeness(self, *, with_context: bool) -> Likeness | None:
         """Return the kernel with the least mean absolute error on held-out groups; None if none beats no kernel."""

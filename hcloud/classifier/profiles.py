@@ -16,13 +16,17 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
-from hcloud.classifier.library import Library, MeasuredApplication, Question
+from hcloud.classifier.library import Library, MeasuredApplication, Question, half_width, use_per_vcpu
+from hcloud.classifier.step_curve import LIBRARY_VCPUS, conversion
 from hcloud.core.estimates import SOURCES, Measure, Reading
 from hcloud.core.units import NonEmptyText, Number, PositiveCount, Text, shown
 from hcloud.spec.validation import AtKey, KeyPath, key_path, nearest, parse
 
 _STRICT = ConfigDict(extra="forbid")
 USE_UNITS = ("vCPUs busy", "MiB of memory", "MiB/s read", "MiB/s written")
+LOCAL_TYPES: Mapping[str, float] = {"local.small": 0.5, "local.medium": 1.0, "local.large": 2.0,
+                                    "local.xlarge": 4.0, "local.2xlarge": 8.0}  # fmt: skip
+"""Default slices of the local provider, and their vCPUs."""
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,62}$"
 
 
@@ -60,6 +64,7 @@ StepColumn = Annotated[str, AfterValidator(_spelled(r"(0\.[0-9]*[1-9]|[1-9][0-9]
 NodesColumn = Annotated[str, AfterValidator(_spelled(r"[1-9][0-9]{0,5}", 'write a number of nodes in quotes, as "2"'))]
 SourceColumn = Annotated[str, AfterValidator(_check_source)]
 Use = Annotated[tuple[Number, ...], AfterValidator(_check_use)]
+VcpuCount = Annotated[Number, Field(gt=0, le=1e6)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
@@ -195,6 +200,8 @@ class ReferenceProfile:
     """Measured cells, by question and column."""
     use: Mapping[TypeColumn, Use] = field(default_factory=dict)
     """Resource use of an isolated run on each type."""
+    type_vcpus: Mapping[TypeColumn, VcpuCount] = field(default_factory=dict)
+    """vCPUs with which the program ran on each type; where not stated, all of that type."""
     notes: tuple[Text, ...] = ()
     """Limits of the measurement, in sentences."""
 
@@ -203,15 +210,34 @@ class ReferenceProfile:
         if not any(self.cells.of(question) for question in Question):
             raise AtKey("cells", "must contain at least one measurement")
 
-    def measured(self) -> MeasuredApplication:
-        """Return the profile as the classifier's input."""
+    def measured(self, steps: Mapping[str, float] | None = None) -> MeasuredApplication:
+        """Return the profile as the classifier's input; performance by type refers to ``LIBRARY_VCPUS`` everywhere.
+
+        A type measured with other amounts is converted by the profile's step curve, else by ``steps`` (rates of the
+        same program by step), and left out without either.
+        """
         cells = {q: {column: cell.value for column, cell in self.cells.of(q).items()} for q in Question}
+        spreads = {q: {c: half_width(q, x.value, x.low, x.high) for c, x in self.cells.of(q).items()} for q in Question}
+        steps, types, doubts = cells[Question.STEP] or steps or {}, dict[str, float](), dict[str, float]()
+        for column, rate in cells[Question.TYPE].items():
+            vcpus, doubt = self.vcpus_on(column), spreads[Question.TYPE][column]
+            factor = conversion(steps, vcpus, LIBRARY_VCPUS)
+            if factor is not None:
+                types[column] = rate * factor
+                doubts[column] = doubt if factor == 1.0 else max([doubt, *spreads[Question.STEP].values()])
+        cells[Question.TYPE], spreads[Question.TYPE] = types, doubts
         return MeasuredApplication(
             name=self.profile,
             program=self.program,
             cells={question: row for question, row in cells.items() if row},
-            use={column: tuple(use) for column, use in self.use.items()},
+            spreads={question: row for question, row in spreads.items() if row},
+            use={column: use_per_vcpu(use, self.vcpus_on(column)) for column, use in self.use.items()},
         )
+
+    def vcpus_on(self, type_column: str) -> float:
+        """Return the vCPUs with which the program ran on a type."""
+        stated = self.type_vcpus.get(type_column) or LOCAL_TYPES.get(type_column.removeprefix("local/"))
+        return stated or float(self.provenance.cores)
 
 
 def parse_profile(mapping: object, locate: Callable[[KeyPath], str] = key_path) -> ReferenceProfile:
@@ -252,6 +278,7 @@ def document(profile: ReferenceProfile) -> dict[str, Any]:
             if profile.cells.of(question)
         },
         "use": {column: list(use) for column, use in profile.use.items()},
+        "type_vcpus": dict(profile.type_vcpus),
         "notes": list(profile.notes),
     }
 
@@ -264,20 +291,36 @@ def _fields(value: Any) -> dict[str, Any]:
 def library_of(profiles: Iterable[ReferenceProfile]) -> Library:
     """Return a library of these profiles; cells of one name are merged, later ones replacing earlier ones."""
     known: dict[str, MeasuredApplication] = {}
+    profiles = list(profiles)
+    steps = {
+        each.profile: {c: cell.value for c, cell in each.cells.step.items()} for each in profiles if each.cells.step
+    }
     for profile in profiles:
-        new, old = profile.measured(), known.get(profile.profile)
+        new, old = profile.measured(steps.get(profile.profile)), known.get(profile.profile)
         known[profile.profile] = new if old is None else _together(old, new)
     return Library(known=known)
 
 
 def _together(old: MeasuredApplication, new: MeasuredApplication) -> MeasuredApplication:
     questions = {**old.cells, **new.cells}
+    earlier = {**old.cells, Question.STEP: _on_machine_of(old.cells.get(Question.STEP, {}), new.cells)}
     return MeasuredApplication(
         name=new.name,
         program=new.program,
-        cells={question: {**old.cells.get(question, {}), **new.cells.get(question, {})} for question in questions},
+        cells={question: {**earlier.get(question, {}), **new.cells.get(question, {})} for question in questions},
+        spreads={
+            question: {**old.spreads.get(question, {}), **new.spreads.get(question, {})} for question in questions
+        },
         use={**old.use, **new.use},
     )
+
+
+def _on_machine_of(steps: Mapping[str, float], new: Mapping[Question, Mapping[str, float]]) -> Mapping[str, float]:
+    """Return a step curve scaled to another machine's at the amounts both have, so that one row is of one machine."""
+    others = new.get(Question.STEP, {})
+    ratios = [math.log(others[column] / rate) for column, rate in steps.items() if column in others]
+    factor = math.exp(math.fsum(ratios) / len(ratios)) if ratios else 1.0
+    return {column: rate * factor for column, rate in steps.items() if ratios or not others}
 
 
 # -------------------------------------------------------------------------------------------------------- differences

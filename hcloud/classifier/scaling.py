@@ -16,7 +16,17 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from hcloud.classifier.estimator import NOISE, Z80, Completion, Context, Fitted, cells_of, completed, still_judged
+from hcloud.classifier.estimator import (
+    NOISE,
+    Z80,
+    Completion,
+    Context,
+    Fitted,
+    Noise,
+    cells_of,
+    completed,
+    still_judged,
+)
 from hcloud.classifier.gaussian import CALIBRATION_ROWS_MAX, FOLDS, FittedGaussian, GaussianFoldIn, Moments, evenly
 from hcloud.classifier.utility_matrix import Matrix, MeasuredRows, Scale
 from hcloud.core.errors import BadInput
@@ -139,14 +149,18 @@ class FittedCurves:
         """The rows it was fitted to."""
         return self.folded.rows
 
-    def complete(self, observed: Mapping[str, float], context: Context | None = None) -> Completion:
+    def complete(
+        self, observed: Mapping[str, float], context: Context | None = None, noise: Noise | None = None
+    ) -> Completion:
         """Blend fold-in and Ernest's curve; with fewer than two observed node counts, use the fold-in alone."""
-        cells = cells_of(self.rows, observed, context)
-        index, values, _ = cells
-        mean, sd = self.folded.predict(index, values)
+        cells = cells_of(self.rows, observed, context, noise)
+        index, values = cells.index, cells.values
+        folded, sd = self.folded.predict(index, values, cells.noise)
+        mean = folded
         if len(index) >= 2:
-            mean = self.share * mean + (1 - self.share) * self._own_curve(index, values)
-        return completed(self.rows, cells, mean, self.stretch * sd)
+            mean = self.share * folded + (1 - self.share) * self._own_curve(index, values)
+            mean[index] = folded[index]  # Ernest's curve passes near imprecise measurements, whatever their doubt
+        return completed(self.rows, cells, mean, self.stretch * sd, shrunk=True)
 
     def errors(self, row: Matrix) -> Matrix:
         """Return (cells x 3) over pairs of the row's cells: fold-in error, Ernest error, stated deviation."""

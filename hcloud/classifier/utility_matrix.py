@@ -15,6 +15,8 @@ from hcloud.core.errors import BadInput
 Matrix = NDArray[np.float64]
 SCORE_MAX = 100.0
 RIGHT_ANGLE = math.pi / 2
+NORMAL_95 = 1.959963984540054
+"""Half-width of a central 95 % interval, in standard deviations of a normal distribution."""
 
 
 class Scale(StrEnum):
@@ -39,6 +41,17 @@ class Scale(StrEnum):
         if not 0 <= value <= SCORE_MAX:
             raise BadInput(f"{where}: interference is {value}; it must be a number from 0 to 100")
         return math.asin(math.sqrt(value / SCORE_MAX)) / RIGHT_ANGLE
+
+    def deviation(self, value: float, half_width: float) -> float:
+        """Return the standard deviation on the working axis of a cell with this 95 % half-width.
+
+        The half-width is a natural logarithm (RATIO) or points (SCORE).
+        """
+        if self is Scale.RATIO:
+            return half_width / NORMAL_95
+        low, high = max(0.0, value - half_width), min(SCORE_MAX, value + half_width)
+        width = math.asin(math.sqrt(high / SCORE_MAX)) - math.asin(math.sqrt(low / SCORE_MAX))
+        return width / RIGHT_ANGLE / (2.0 * NORMAL_95)
 
     def from_axis(self, encoded: Matrix) -> Matrix:
         """Return values in the user's units. Logarithms are clipped to the range of a float, scores to 0..100."""

@@ -34,11 +34,11 @@ def report(name: str, by: str | None, since: str | None, until: str | None, form
     savings: cost compared with on-demand prices;
     utilisation: how much of the paid machines jobs held and used;
     commitments: use of reserved machines, and whether they paid off;
-    accuracy: errors of performance predictions;
+    accuracy: errors of predicted speed, tolerated and caused pressures and losses, and how often their limits hold;
     decisions: placements compared in hindsight with their alternatives.
 
-    Accuracy is grouped --by application, question, type, user or day; decisions by job, user, type, constraint or day.
-    Running machines and unfinished jobs count up to now.
+    Accuracy is grouped --by quantity, application, question, type, user or day; decisions by job, user, type,
+    constraint or day. Running machines and unfinished jobs count up to now.
     """
     options = {"since": since, "until": until}
     moments = {each: moment_of(value, f"--{each}") for each, value in options.items() if value is not None}

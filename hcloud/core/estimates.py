@@ -125,7 +125,9 @@ class Classification:
     """
 
     by_type: Mapping[str, Estimate] = field(default_factory=dict)
-    """Performance by instance type."""
+    """Performance of ``reference_vcpus`` by instance type."""
+    reference_vcpus: float = 0.0
+    """Number of vCPUs to which ``by_type`` refers; 0: what the job requests."""
     by_step: Mapping[str, Estimate] = field(default_factory=dict)
     """Performance by number of vCPUs."""
     by_nodes: Mapping[int, Estimate] = field(default_factory=dict)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -54,8 +54,8 @@ class UnitHost(NamedTuple):
 
     worker: WorkerReport
     instance: Instance
-    alone: bool
-    """Whether no other job holds part of the instance."""
+    jobs: Mapping[JobId, Job]
+    """The jobs that hold part of the instance."""
 
 
 # ----------------------------------------------------------------------------------------------------------- instances
@@ -203,9 +203,9 @@ class UnitEnd:
             how = exited.detail or (str(exited.cause) if exited.cause is not None else f"exit code {exited.exit_code}")
             record_findings(txn, job, exited.findings or Findings(notes=(f"profiling run measured nothing: {how}",)))
         elif job.application:
-            record_performance(txn, job, host.instance, self.totals, self.believed, alone=host.alone)
+            record_performance(txn, job, host.instance, self.totals, self.believed)
         elif self.learns:
-            record_own_run(txn, job, host.instance, self.totals, alone=host.alone)
+            record_own_run(txn, job, host.instance, self.totals)
 
 
 def _plausible_times(job: Job, rank: int, exited: ExitRecord, now: float) -> tuple[float | None, float]:

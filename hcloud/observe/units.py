@@ -9,8 +9,9 @@ from typing import TypeVar
 
 from hcloud.apply.feedback import UnitTotals, record_window
 from hcloud.apply.unit_index import UnitIndex, UnitOwner
+from hcloud.classifier.interference import UNKNOWN_LOSS, NeighbourLoss, neighbour_loss
 from hcloud.core.estimates import Classification
-from hcloud.core.model import EventKind, FailureCause, Instance, InstanceId, Job, ServiceTarget
+from hcloud.core.model import EventKind, FailureCause, Instance, InstanceId, Job, JobId, ServiceTarget
 from hcloud.core.rows import number_of
 from hcloud.observe import facts
 from hcloud.observe.facts import Change, FactBatch, ObservationRound, UnitEnd, UnitHost
@@ -46,6 +47,8 @@ class UnitObserver:
     _stopped_orphans: dict[str, InstanceId] = field(default_factory=dict)
     """By unit without an owner that was asked to stop, its instance."""
     _totals: dict[str, UnitTotals] = field(default_factory=dict)
+    _neighbours: dict[str, frozenset[JobId]] = field(default_factory=dict)
+    """By unit, the jobs beside it by the latest report."""
     _windows: dict[str, tuple[float, list[float]]] = field(default_factory=dict)
     """By service unit: when its present window began, and the request rates in it."""
     _sampling: Sampling = field(default_factory=Sampling)
@@ -72,6 +75,7 @@ class UnitObserver:
         """Forget units with a recorded end, and let their workers forget them."""
         for unit in observed.ended:
             self._windows.pop(unit, None)
+            self._neighbours.pop(unit, None)
             self._totals.pop(unit, None)
             self._sampling.forget(unit)
         try:
@@ -89,6 +93,7 @@ class UnitObserver:
         self._missing_since = _only(self._missing_since, units)
         self._totals = _only(self._totals, units)
         self._windows = _only(self._windows, units)
+        self._neighbours = _only(self._neighbours, units)
         self._sampling.retain(units)
 
     # --------------------------------------------------------------------------------------------------------- workers
@@ -130,8 +135,7 @@ class UnitObserver:
         """Yield what a worker's report adds. ``settled``: unit reports that add nothing (the same objects)."""
         name, held = instance.id, self.unit_index.owners.get(instance.id, {})
         yield from self._isolated(name, name, None, facts.instance_registered(instance, worker, now), observed)
-        alone = len({job.id for job, _ in held.values()}) <= 1
-        host = UnitHost(worker, instance, alone)
+        host = UnitHost(worker, instance, {job.id: job for job, _ in held.values()})
         known = set(map(id, settled))
         for report in worker.units:
             if id(report) not in known:
@@ -168,6 +172,7 @@ class UnitObserver:
             return
         job, allocation = owner
         instance_id = host.instance.id
+        self._note_neighbours(report.id, job, host)
         if report.started_at is not None and allocation.started_at is None:
             yield facts.unit_started(job.id, allocation.rank, report.started_at)
         sample = report.sample
@@ -200,6 +205,20 @@ class UnitObserver:
         if rate is not None:
             yield from self._window_changes(unit, job, host, sample, rate)
 
+    def _note_neighbours(self, unit: str, job: Job, host: UnitHost) -> None:
+        """Update what neighbours may have cost a unit: the worst of all it has had."""
+        ids, before = frozenset(host.jobs) - {job.id}, self._neighbours.get(unit)
+        if before == ids or not job.application:
+            return
+        totals, known = self._totals.get(unit, UnitTotals()), self.believed.get(job.application)
+        self._neighbours[unit] = ids
+        others = [self.believed.get(host.jobs[each].application) for each in sorted(ids)]
+        loss = neighbour_loss(known, others) if known is not None else UNKNOWN_LOSS
+        worst = totals.beside.worst if totals.beside is not None else loss
+        if ids or totals.beside is not None:
+            beside = NeighbourLoss(worst=max(worst, loss, key=lambda each: each.high), is_steady=before is None)
+            self._totals[unit] = totals._replace(beside=beside)
+
     def _add_to_totals(self, unit: str, sample: UnitSample, rate: float | None) -> None:
         """Update what a unit has done so far; the request ``rate`` goes into an exponential moving average."""
         before = self._totals.get(unit, UnitTotals())
@@ -226,8 +245,9 @@ class UnitObserver:
         served, believed, job_id = sum(rates) / len(rates), self.believed.get(job.application), job.id
         before = self._totals[unit].best_window_per_s
         self._totals[unit] = self._totals[unit]._replace(best_window_per_s=max(served, before or 0.0))
+        beside = self._totals[unit].beside
         yield lambda txn: record_window(
-            txn, txn.job(job_id), host.instance, served, believed, alone=host.alone, best_before=before
+            txn, txn.job(job_id), host.instance, served, believed, beside=beside, best_before=before
         )
 
     def _unowned(self, report: UnitReport, worker: WorkerReport, observed: ObservationRound) -> Iterator[Change]:

@@ -119,7 +119,15 @@ def _classified(event: Event) -> Iterator[TimelineStep]:
 def _predicted(event: Event) -> Iterator[TimelineStep]:
     f = event.fields
     predicted, low, high, measured = (_number(event, key) for key in ("predicted", "low", "high", "measured"))
-    if predicted is None or low is None or high is None or not measured:
+    if predicted is None or low is None or high is None or measured is None:
+        return
+    if f.get("question") == "loss":
+        limits = f"({low:.0f} to {high:.0f}), {'within' if low <= measured <= high else 'outside'} the limits"
+        yield _line(
+            event, "prediction", f"lost {measured:.0f} % beside neighbours; predicted {predicted:.0f} % {limits}"
+        )
+        return
+    if measured == 0:
         return
     error = f"{percent(abs(predicted - measured) / measured)} too {'high' if predicted > measured else 'low'}"
     within = "within" if low <= measured <= high else "outside"

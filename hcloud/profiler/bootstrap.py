@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Protocol
 
 from hcloud import __version__
-from hcloud.classifier.profiles import ProfileUnits, Provenance, ReferenceProfile, cells_of_readings
+from hcloud.classifier.profiles import LOCAL_TYPES, ProfileUnits, Provenance, ReferenceProfile, cells_of_readings
 from hcloud.core.errors import NotFound, Unmeasurable
 from hcloud.core.estimates import SOURCES as COLUMNS
 from hcloud.core.estimates import Findings, Measure, Reading
@@ -30,9 +30,6 @@ from hcloud.profiler.measure import Bench, Rate, Subject
 from hcloud.profiler.recipes import Recipe, package_versions, prepared
 from hcloud.profiler.sources import InterferenceSource, source_named, stress_ng
 
-LOCAL_TYPES: Mapping[str, float] = {"local.small": 0.5, "local.medium": 1.0, "local.large": 2.0,
-                                    "local.xlarge": 4.0, "local.2xlarge": 8.0}  # fmt: skip
-"""Default slices of the local provider, and their vCPUs."""
 STEPS = (0.5, 1.0, 2.0, 4.0, 8.0)
 BESIDE_VCPUS = 1.0
 """Size at which interference is measured: one core, as sources use one."""
@@ -167,6 +164,7 @@ def measure_recipe(
             for kind, vcpus in plan.types.items()
             if vcpus in rates and rates[vcpus].use
         },
+        type_vcpus={f"{plan.provider}/{kind}": vcpus for kind, vcpus in plan.types.items()},
         notes=notes,
     )
 

@@ -139,6 +139,7 @@ def profile_of(name: str, recipe: Recipe, parts: Sequence[Part]) -> ReferencePro
         provenance=_provenance(recipe, main, sum(part.took_s for part in measured)),
         cells=cells_of_readings(cells),
         use={part.column: part.use for part in measured if part.use},
+        type_vcpus={part.column: max(part.sizes) for part in measured},
         notes=main.notes,
     )
 

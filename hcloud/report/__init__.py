@@ -28,7 +28,7 @@ _REPORTS: dict[str, tuple[_Build, str, frozenset[EventKind]]] = {
     "savings": (savings_table, "market", COST_KINDS),
     "utilisation": (utilisation_table, "pool", UTILISATION_KINDS),
     "commitments": (commitments_table, "pool", COMMITMENT_KINDS),
-    "accuracy": (accuracy_table, "question", ACCURACY_KINDS),
+    "accuracy": (accuracy_table, "quantity", ACCURACY_KINDS),
     "decisions": (decisions.decisions_table, "job", decisions.DECISION_KINDS),
 }
 _OWN_GROUPINGS = {"accuracy": GROUPINGS, "decisions": decisions.GROUPINGS}

@@ -1,8 +1,9 @@
-"""Accuracy report: errors of performance predictions against measurements, and coverage of their 80 % limits.
+"""Accuracy report: errors of predictions against measurements, and how often their 80 % limits hold.
 
-Each PREDICTION event is one prediction. Its ``question`` is ``run`` for a job that ran, or the matrix of a cell that
-profiling measured after it was estimated (type, step, nodes, tolerated, caused). Errors of performance are relative to
-the measurement, in percent. Errors of interference (tolerated, caused) are points on a scale of 100.
+Each PREDICTION event is one prediction. Its ``question`` is ``run`` for a job that ran, ``loss`` for what it lost
+beside its neighbours, or the matrix of a cell that profiling measured after it was estimated (type, step, nodes,
+tolerated, caused). Errors of performance are relative to the measurement, in percent. Errors of pressures (tolerated,
+caused) and of losses are points on a scale of 100.
 """
 
 from __future__ import annotations
@@ -18,9 +19,12 @@ from hcloud.spec.validation import counted
 
 ACCURACY_KINDS: frozenset[EventKind] = frozenset({EventKind.PREDICTION})
 """Event kinds that the report reads."""
-GROUPINGS = ("application", "question", "type", "user", "day")
+GROUPINGS = ("quantity", "application", "question", "type", "user", "day")
 """What a row may stand for."""
-INTERFERENCE = ("tolerated", "caused")
+IN_POINTS = ("tolerated", "caused", "loss")
+"""Questions with errors in points; those of all others are relative."""
+QUANTITIES = ("speed", *IN_POINTS)
+"""What is predicted, in the order of the report; ``speed`` is performance by any question."""
 
 
 @dataclass(slots=True)
@@ -34,16 +38,21 @@ class PredictionErrors:
     within: int = 0
     """Number of measurements within the 80 % limits of their prediction."""
 
-    def add(self, predicted: float, low: float, high: float, measured: float, *, interference: bool) -> None:
+    def add(self, predicted: float, low: float, high: float, measured: float, *, in_points: bool) -> None:
         """Record one prediction."""
-        error = predicted - measured if interference else 100.0 * (predicted - measured) / measured
+        error = predicted - measured if in_points else 100.0 * (predicted - measured) / measured
         self.absolute.append(abs(error))
         self.signed.append(error)
         self.within += low <= measured <= high
 
-    def row(self) -> Row:
-        """Return count, mean absolute error, its 90th percentile, bias, and the percentage within limits."""
+    def row(self, *, comparable: bool = True) -> Row:
+        """Return count, mean absolute error, its 90th percentile, bias, and the percentage within limits.
+
+        Not ``comparable``: some errors are relative and others points, so no mean is stated.
+        """
         count = len(self.absolute)
+        if not comparable:
+            return (count, None, None, None, 100.0 * self.within / count)
         mean, bias = math.fsum(self.absolute) / count, math.fsum(self.signed) / count
         return (count, mean, quantile(self.absolute, 0.9), bias, 100.0 * self.within / count)
 
@@ -57,26 +66,28 @@ def quantile(values: Sequence[float], part: float) -> float:
 def accuracy_table(events: Iterable[Event], grouping: Grouping, since: float, until: float, now: float) -> ReportTable:
     """Return the errors of the predictions made between ``since`` and ``until``. ``now`` is unused."""
     groups: dict[str, PredictionErrors] = {}
-    whole, shared, unusable = PredictionErrors(), 0, 0
+    whole, shared, unusable, units = PredictionErrors(), 0, 0, dict[str, set[bool]]()
     for event in events:
         if not since <= event.at <= until:
             continue
         predicted, low, high, measured = (number(event, key, math.nan) for key in _NUMBERS)
-        interference = text(event, "question") in INTERFERENCE
-        if not all(map(math.isfinite, (predicted, low, high, measured))) or (measured <= 0 and not interference):
+        in_points = text(event, "question") in IN_POINTS
+        if not all(map(math.isfinite, (predicted, low, high, measured))) or (measured <= 0 and not in_points):
             unusable += 1
             continue
-        for each in (groups.setdefault(_key(event, grouping), PredictionErrors()), whole):
-            each.add(predicted, low, high, measured, interference=interference)
-        shared += event.fields.get("alone") is False
+        key = _key(event, grouping)
+        for each in (groups.setdefault(key, PredictionErrors()), whole):
+            each.add(predicted, low, high, measured, in_points=in_points)
+        units.setdefault(key, set()).add(in_points)
+        shared += event.fields.get("alone") is False and text(event, "question") != "loss"
     names = columns(
         *grouping.columns, "predictions", "mean_error_pct", "p90_error_pct", "bias_pct", "within_limits_pct"
     )
     return ReportTable(
         title=f"Accuracy of predictions by {grouping.text}",
         columns=names,
-        rows=tuple((key, *groups[key].row()) for key in sorted(groups)),
-        total=("total", *whole.row()) if whole.absolute else None,
+        rows=tuple((key, *groups[key].row(comparable=len(units[key]) == 1)) for key in sorted(groups, key=_order)),
+        total=("total", *whole.row(comparable=len(set().union(*units.values())) == 1)) if whole.absolute else None,
         notes=tuple(_notes(shared, unusable)),
     )
 
@@ -85,15 +96,23 @@ _NUMBERS = ("predicted", "low", "high", "measured")
 
 
 def _notes(shared: int, unusable: int) -> list[str]:
-    notes = ["within_limits: 80 % is ideal, as the limits are 80 % limits; bias above 0: predicted too fast"]
+    notes = ["within_limits: 80 % is ideal, as the limits are 80 % limits; bias above 0: predicted too much"]
+    notes.append("errors of tolerated, caused and loss are points of 100; all others are relative to the measurement")
     if shared:
-        notes.append(f"{counted(shared, 'job')} shared a machine, while predictions assume a machine of its own")
+        notes.append(f"{counted(shared, 'job')} shared a machine; predictions of these include the expected loss")
     if unusable:
         notes.append(f"{counted(unusable, 'prediction')} left out: no usable measurement")
     return notes
 
 
+def _order(key: str) -> tuple[int, str]:
+    return (QUANTITIES.index(key) if key in QUANTITIES else len(QUANTITIES), key)
+
+
 def _key(event: Event, grouping: Grouping) -> str:
+    if grouping.kind == "quantity":
+        question = text(event, "question")
+        return question if question in IN_POINTS else "speed"
     if grouping.kind == "day":
         return day_of(event.at)
     if grouping.kind == "user":

@@ -99,6 +99,26 @@ def test_what_was_expected_of_a_job_stands_beside_what_it_reached(site: Deployme
     assert site.scene.store.live().applications[site.job(1).application].run_s == pytest.approx(30, rel=0.2)
 
 
+def test_loss_beside_neighbours_is_predicted_and_what_they_explain_corrects_nothing(site: Deployment) -> None:
+    hook = ProgressHook(file="p")
+    (first,) = site.submit("sleep", "30", target=PROMISE, progress=hook)
+    until_ended(site, first)
+    name = site.scene.store.job(first.id).application
+    row = site.scene.store.live().applications[name]
+    jobs = site.submit("sleep", "30", count=2, target=PROMISE, progress=hook)
+    until_ended(site, *jobs)
+    held = [site.scene.store.job(job.id).attempt for job in jobs]
+    assert len({each.allocations[0].instance_id for each in held if each is not None}) == 1
+    said = [e.fields for e in site.events(EventKind.PREDICTION) if e.job_id in {job.id for job in jobs}]
+    losses = [each for each in said if each["question"] == "loss"]
+    assert losses
+    assert all(0.0 < float(str(each["predicted"])) < float(str(each["high"])) for each in losses)
+    runs = [each for each in said if each["question"] == "run" and each["alone"] is False]
+    assert all(float(str(each["predicted"])) < row.cells["type"][str(each["instance_type"])] for each in runs)
+    after = site.scene.store.live().applications[name]
+    assert after.cells["type"] == pytest.approx(row.cells["type"], rel=0.1)
+
+
 def test_on_two_machines_each_rank_is_held_against_its_own_part(site: Deployment) -> None:
     (job,) = site.submit("sleep", "30", target=PROMISE, nodes=Nodes(count=2))
     until_ended(site, job)

@@ -199,39 +199,64 @@ def test_run_beside_sources_at_one_size_adds_to_the_row_and_is_no_base() -> None
 
 def test_what_jobs_reach_corrects_cells_and_what_they_miss_is_drift() -> None:
     row, expected = known(), Estimate(value=10.0, low=9.0, high=11.0)
-    better = feed(row, "mock/small", 12.0, expected, alone=False)
-    assert 10.0 < better.cells["type"]["mock/small"] < 12.0
-    assert better.missed == ()
-    assert feed(row, "mock/small", 4.0, expected, alone=False).cells == row.cells
-    # Nor is it the first word about a type, where something is expected of that.
-    assert feed(row, "mock/new", 4.0, expected, alone=False).cells == row.cells
     for _ in range(3):
-        row = feed(row, "mock/small", 4.0, expected, alone=True)
+        row = feed(row, "mock/small", 4.0, expected)
+    assert row.cells["type"]["mock/small"] < 10.0
     assert not is_profiled(row)
     assert learn(row, identify(spec()), BASE, findings(), "job-9", 9.0).missed == ()
+
+
+def test_run_beside_neighbours_bounds_what_they_can_explain_and_corrects_the_rest() -> None:
+    row, expected = known(), Estimate(value=10.0, low=9.0, high=11.0)
+    better = feed(row, "mock/small", 12.0, expected, lost_at_most=0.3)
+    assert 10.0 < better.cells["type"]["mock/small"] < 12.0
+    explained = feed(row, "mock/small", 8.0, expected, lost_at_most=0.3)
+    assert (explained.cells, explained.spreads, explained.missed) == (row.cells, row.spreads, (False,))
+    # Nor is it the first word about a type, where something is expected of that.
+    assert feed(row, "mock/new", 8.0, expected, lost_at_most=0.3).cells == row.cells
+    # Neighbours that may take 30 % do not explain that half is lost.
+    slower = feed(row, "mock/small", 5.0, expected, lost_at_most=0.3)
+    assert 5.0 / 0.7 < slower.cells["type"]["mock/small"] < 10.0
+    assert slower.missed == (True,)
+    assert feed(row, "mock/small", 5.0, expected).cells["type"]["mock/small"] < slower.cells["type"]["mock/small"]
+
+
+def test_runs_that_always_have_neighbours_teach_that_a_job_is_slower_than_believed() -> None:
+    row = known()
+    for _ in range(20):
+        value = row.cells["type"]["mock/small"]
+        row = feed(row, "mock/small", 4.5, Estimate(value, 0.9 * value, 1.1 * value), lost_at_most=0.1)
+    assert row.cells["type"]["mock/small"] == pytest.approx(5.0, rel=0.01)  # the most it can do alone, by these runs
+
+
+def test_first_run_of_an_unknown_type_beside_neighbours_is_believed_widely() -> None:
+    alone, beside = (feed(known(), "mock/new", 8.0, None, lost_at_most=lost) for lost in (0.0, 0.5))
+    assert alone.cells["type"]["mock/new"] == 8.0
+    assert 8.0 < beside.cells["type"]["mock/new"] < 16.0
+    assert beside.spreads["type"]["mock/new"] > alone.spreads["type"]["mock/new"]
 
 
 def test_a_straggler_corrects_nothing_unless_it_is_not_the_only_one() -> None:
     row, expected = known(), Estimate(value=10.0, low=9.0, high=11.0)
     for column in ("mock/small", "mock/new"):
-        once = feed(row, column, 4.0, expected, alone=True)
+        once = feed(row, column, 4.0, expected)
         assert (once.cells, once.spreads, once.missed) == (row.cells, row.spreads, (True,))
-        assert feed(once, column, 4.0, expected, alone=True).cells["type"][column] < 10.0
-        assert feed(row, column, 5.0, expected, alone=True).cells["type"][column] < 10.0  # slow, but no straggler
+        assert feed(once, column, 4.0, expected).cells["type"][column] < 10.0
+        assert feed(row, column, 5.0, expected).cells["type"][column] < 10.0  # slow, but no straggler
 
 
 def test_a_straggler_that_is_measured_again_and_again_is_no_witness_for_itself() -> None:
     row, expected = known(), Estimate(value=10.0, low=9.0, high=11.0)
-    once = feed(row, "mock/small", 4.0, expected, alone=True)
+    once = feed(row, "mock/small", 4.0, expected)
     for _ in range(5):
-        assert feed(once, "mock/small", 4.1, expected, alone=True, best_before=4.0) == once
+        assert feed(once, "mock/small", 4.1, expected, best_before=4.0) == once
     # Another start that is as slow is a witness; and so is one that did well before, which is no straggler.
     for others in (None, 10.0):
-        slower = feed(once, "mock/small", 4.0, expected, alone=True, best_before=others)
+        slower = feed(once, "mock/small", 4.0, expected, best_before=others)
         assert slower.cells["type"]["mock/small"] < 10.0
         assert slower.missed == (True, True)
     # What is only slow is believed, however often the same start says so.
-    assert feed(row, "mock/small", 5.0, expected, alone=True, best_before=5.0).cells["type"]["mock/small"] < 10.0
+    assert feed(row, "mock/small", 5.0, expected, best_before=5.0).cells["type"]["mock/small"] < 10.0
 
 
 def test_run_time_follows_what_ran() -> None:
@@ -243,23 +268,22 @@ def test_the_less_sure_a_cell_is_the_more_a_run_corrects_it() -> None:
     expected = Estimate(value=10.0, low=5.0, high=20.0)
     wide = tuple(replace(each, low=each.value / 3, high=each.value * 3) for each in readings())
     unsure = learn(None, identify(spec()), BASE, findings(readings=wide), "job-2", 7.0)
-    corrected = feed(unsure, "mock/small", 5.0, expected, alone=True)
+    corrected = feed(unsure, "mock/small", 5.0, expected)
     assert (
-        corrected.cells["type"]["mock/small"]
-        < feed(known(), "mock/small", 5.0, expected, alone=True).cells["type"]["mock/small"]
+        corrected.cells["type"]["mock/small"] < feed(known(), "mock/small", 5.0, expected).cells["type"]["mock/small"]
     )
     assert corrected.spreads["type"]["mock/small"] < unsure.spreads["type"]["mock/small"]
 
 
 def test_the_surer_a_prediction_is_the_less_the_first_run_on_a_type_says() -> None:
     sure, vague = Estimate(value=10.0, low=9.5, high=10.5), Estimate(value=10.0, low=1.0, high=100.0)
-    for alone, measured in ((True, 8.0), (True, 12.0), (False, 12.0)):
-        reached = [feed(known(), "mock/new", measured, each, alone=alone) for each in (sure, vague)]
+    for lost, measured in ((0.0, 8.0), (0.0, 12.0), (0.2, 12.0)):
+        reached = [feed(known(), "mock/new", measured, each, lost_at_most=lost) for each in (sure, vague)]
         little, much = (abs(math.log(row.cells["type"]["mock/new"] / 10.0)) for row in reached)
         assert 0.0 < little < 0.2 * much < 0.2 * abs(math.log(measured / 10.0))
         assert reached[0].spreads["type"]["mock/new"] < reached[1].spreads["type"]["mock/new"]
     # Where nothing was expected, the run is all there is.
-    assert feed(known(), "mock/new", 8.0, None, alone=True).cells["type"]["mock/new"] == 8.0
+    assert feed(known(), "mock/new", 8.0, None).cells["type"]["mock/new"] == 8.0
 
 
 @settings(max_examples=100)
@@ -268,17 +292,17 @@ def test_the_surer_a_prediction_is_the_less_the_first_run_on_a_type_says() -> No
     measured=st.floats(1e-3, 1e6),
     below=st.floats(0.0, 1.0),
     above=st.floats(1.0, 1e3),
-    alone=st.booleans(),
+    lost=st.sampled_from([0.0, 0.2, 1.0]),
 )
 def test_the_first_run_on_a_type_is_believed_between_what_was_expected_and_what_was_measured(
-    value: float, measured: float, below: float, above: float, alone: bool
+    value: float, measured: float, below: float, above: float, lost: float
 ) -> None:
     expected = Estimate(value=value, low=below * value, high=above * value)
-    cells = feed(known(), "mock/new", measured, expected, alone=alone).cells["type"]
+    cells = feed(known(), "mock/new", measured, expected, lost_at_most=lost).cells["type"]
     if "mock/new" in cells:
         least, most = sorted((value, measured))
         assert least * (1 - 1e-9) <= cells["mock/new"] <= most * (1 + 1e-9)
-        assert alone or measured > value
+        assert lost == 0.0 or not measured <= value <= measured / (1 - min(lost, 0.9))
 
 
 # ------------------------------------------------------------------------------------------------------------- own runs
@@ -290,7 +314,6 @@ def own_run(performance: float = 0.1, **changes: Any) -> OwnRun:
         performance=performance,
         use=USE,
         run_s=1 / performance,
-        alone=True,
     )
     return replace(plain, **changes)
 
@@ -320,11 +343,11 @@ def test_more_runs_move_the_cell_and_make_it_surer() -> None:
     assert two.ended_runs == 2
 
 
-def test_run_beside_neighbours_is_less_sure_and_corrects_upwards_only() -> None:
-    (beside,) = learnt((spec(), own_run(alone=False)))
+def test_run_beside_neighbours_is_less_sure_and_corrects_only_what_they_cannot_explain() -> None:
+    (beside,) = learnt((spec(), own_run(lost_at_most=0.5)))
     (alone,) = learnt((spec(), own_run()))
     assert beside.spreads["type"]["mock/small"] > alone.spreads["type"]["mock/small"]
-    (slower,) = learnt((spec(), own_run()), (spec(), own_run(0.05, alone=False)))
+    (slower,) = learnt((spec(), own_run()), (spec(), own_run(0.05, lost_at_most=0.5)))
     assert slower.cells["type"]["mock/small"] == 0.1
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hcloud.classifier.estimator import Completion, Context, Estimator, Fitted
+from hcloud.classifier.estimator import Completion, Context, Estimator, Fitted, Noise
 from hcloud.classifier.gaussian import GaussianFoldIn
 from hcloud.classifier.utility_matrix import MeasuredRows
 from tests.classifier.matrices import observed, rank_one, synthetic
@@ -32,8 +32,10 @@ class Spoiled:
             def __init__(self) -> None:
                 self.rows = rows
 
-            def complete(self, seen: Mapping[str, float], context: Context | None = None) -> Completion:
-                return fault(fitted.complete(seen, context), rows)
+            def complete(
+                self, seen: Mapping[str, float], context: Context | None = None, noise: Noise | None = None
+            ) -> Completion:
+                return fault(fitted.complete(seen, context, noise), rows)
 
         return Answers()
 

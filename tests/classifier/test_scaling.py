@@ -45,7 +45,7 @@ class TestCurves(EstimatorContract, ScalesWithTheRow):
             class Answers:
                 rows = known
 
-                def complete(self, seen, context=None):
+                def complete(self, seen, context=None, noise=None):
                     from dataclasses import replace
 
                     from hcloud.classifier.estimator import cells_of

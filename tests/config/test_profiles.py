@@ -109,10 +109,10 @@ def test_library_puts_cells_of_one_name_together_and_later_files_win(tmp_path: P
     library = load_library([tmp_path / "shipped", tmp_path / "imported"])
     assert set(library.known) == {"gzip", "sort"}
     row = library.known["gzip"]
-    assert row.cells[Question.TYPE] == {"local/local.small": 10.0, "aws/m5.large": 33.0}
+    assert row.cells[Question.TYPE] == {"local/local.small": 20.0, "aws/m5.large": 33.0}  # one vCPU on each
     assert row.cells[Question.TOLERATED]["l2"] == 7.0
     assert row.cells[Question.TOLERATED]["l1d"] == library.known["sort"].cells[Question.TOLERATED]["l1d"]
-    assert row.use == {"local/local.small": (0.5, 11.0, 0.0, 1.5)}
+    assert row.use == {"local/local.small": (1.0, 11.0, 0.0, 1.5)}  # a share of the vCPUs held
 
 
 def test_directory_that_is_not_there_holds_no_profiles_but_a_file_must_be_one(tmp_path: Path) -> None:

@@ -132,6 +132,14 @@ def test_timeline_shows_prediction_and_measurement() -> None:
     assert "the machine was shared" in predicted.text
 
 
+def test_timeline_shows_what_neighbours_cost_beside_what_was_expected() -> None:
+    event = _event(
+        9, EventKind.PREDICTION, job="job-1", question="loss", predicted=12.0, low=2.0, high=20.0, measured=0.0
+    )
+    (line,) = job_timeline(running(1, machine(1)), [event], [])
+    assert line.text == "lost 0 % beside neighbours; predicted 12 % (2 to 20), outside the limits"
+
+
 def test_corrections_are_shown_and_cost_follows_the_size() -> None:
     corrected = _event(1000, EventKind.CORRECTION, job="job-1", step="resize", code="correct_resize", text="too slow")
     resized = _event(

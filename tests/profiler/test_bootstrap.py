@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from hcloud.classifier.profiles import LOCAL_TYPES
 from hcloud.config.profiles import load_profiles, write_profile
 from hcloud.core.errors import Unmeasurable
 from hcloud.core.estimates import Measure, Reading
 from hcloud.engine.host import EngineHost
-from hcloud.profiler.bootstrap import LOCAL_TYPES, TOTAL, MeasurementPlan, confidence, measure_recipe, plan_for
+from hcloud.profiler.bootstrap import TOTAL, MeasurementPlan, confidence, measure_recipe, plan_for
 from hcloud.profiler.measure import Rate
 from hcloud.profiler.recipes import InputFile, Recipe
 from hcloud.profiler.sources import SOURCES, InterferenceSource

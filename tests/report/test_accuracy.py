@@ -30,16 +30,34 @@ def report(log: LogBuilder, by: str | None = None, **span: float) -> ReportTable
     return build_report("accuracy", iter(log.events), 3 * DAY, by=by, **span)
 
 
-def test_errors_by_question_with_the_share_within_limits(log: LogBuilder) -> None:
+def test_errors_by_quantity_with_the_share_within_limits(log: LogBuilder) -> None:
+    plain = {"application": "a", "instance_type": "mock/small", "alone": False, "low": 0.0, "high": 20.0}
+    log.add(EventKind.PREDICTION, DAY, user="ann", question="loss", predicted=10.0, measured=-2.0, **plain)
+    log.add(EventKind.PREDICTION, DAY, user="ann", question="type", predicted=12.0, measured=10.0, **plain)
     table = report(log)
     assert [column.name for column in table.columns] == [
-        "question", "predictions", "mean_error_pct", "p90_error_pct", "bias_pct", "within_limits_pct",
+        "quantity", "predictions", "mean_error_pct", "p90_error_pct", "bias_pct", "within_limits_pct",
     ]  # fmt: skip
-    caused, run = table.rows
+    speed, caused, loss = table.rows
+    assert speed == (
+        "speed",
+        3,
+        pytest.approx(50 / 3),
+        pytest.approx(20.0),
+        pytest.approx(10 / 3),
+        pytest.approx(200 / 3),
+    )
     assert caused == ("caused", 1, pytest.approx(5.0), pytest.approx(5.0), pytest.approx(5.0), 100.0)
+    assert loss == ("loss", 1, pytest.approx(12.0), pytest.approx(12.0), pytest.approx(12.0), 0.0)
+    assert table.total == ("total", 5, None, None, None, 60.0)  # percent and points have no mean
+
+
+def test_errors_by_question_have_a_total_where_they_are_of_one_kind(log: LogBuilder) -> None:
+    caused, run = report(log, "question").rows
+    assert (caused[0], run[0]) == ("caused", "run")
     assert run == ("run", 2, pytest.approx(15.0), pytest.approx(20.0), pytest.approx(-5.0), 50.0)
-    assert table.total is not None
-    assert table.total[:2] == ("total", 3)
+    total = report(log, "question", until=DAY / 2).total
+    assert total == ("total", 1, pytest.approx(10.0), pytest.approx(10.0), pytest.approx(10.0), 100.0)
 
 
 def test_notes_count_jobs_that_shared_a_machine_and_predictions_left_out(log: LogBuilder) -> None:
@@ -65,7 +83,7 @@ def test_only_the_requested_period_counts(log: LogBuilder) -> None:
 def test_unknown_grouping_is_refused_with_the_closest_one(log: LogBuilder) -> None:
     with pytest.raises(BadInput, match="did you mean application"):
         report(log, "aplication")
-    with pytest.raises(BadInput, match="application, question, type, user or day, not by 'job'"):
+    with pytest.raises(BadInput, match="quantity, application, question, type, user or day, not by 'job'"):
         report(log, "job")
 
 

@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hcloud.classifier.interference import EXCESS
+from hcloud.classifier.unmeasured_types import on_unmeasured_type
 from hcloud.core.estimates import WHOLE_JOBS, Classification, Estimate, Measure
 from hcloud.core.model import Job, ServiceTarget
 from hcloud.planner.fit.interference import FULL, Floats, Sensitivity
@@ -106,10 +107,13 @@ def _expected_alone(
 
 
 def on_type(known: Classification, column: str) -> tuple[float, float]:
-    """Return mean and standard deviation of the logarithm of performance on one node of a type; NaN if unknown."""
+    """Return mean and standard deviation of the logarithm of performance on one node of a type; NaN if unknown.
+
+    A type that was not measured is estimated from those nearest to it.
+    """
 
     def logarithm() -> tuple[float, float]:
-        estimate = known.by_type.get(column)
+        estimate = known.by_type.get(column) or on_unmeasured_type(known.by_type, column)
         if estimate is None or estimate.value <= 0:
             return (math.nan, 0.0)
         performance = _logarithm(estimate)
@@ -121,11 +125,13 @@ def on_type(known: Classification, column: str) -> tuple[float, float]:
 def factor(known: Classification, vcpus: float, asked_vcpus: float, nodes: int) -> tuple[float, float, float, float]:
     """Return the factors of ``vcpus`` and of ``nodes`` on performance, whatever the type.
 
-    Mean and standard deviation of the logarithm of each; NaN if that node count is unknown.
+    ``asked_vcpus``: the size at which it was measured on types, unless its classification states it. Mean and standard
+    deviation of the logarithm of each; NaN if that node count is unknown.
     """
+    base = known.reference_vcpus or asked_vcpus
 
     def logarithms() -> tuple[float, float, float, float]:
-        step = _ratio(_steps(known), vcpus, asked_vcpus) if vcpus != asked_vcpus else _NO_FACTOR
+        step = _ratio(_steps(known), vcpus, base) if vcpus != base else _NO_FACTOR
         more = _NO_FACTOR
         if nodes > 1:
             if nodes not in known.by_nodes or 1 not in known.by_nodes:
@@ -133,7 +139,7 @@ def factor(known: Classification, vcpus: float, asked_vcpus: float, nodes: int) 
             more = _ratio(_Curve({float(n): each for n, each in known.by_nodes.items()}), float(nodes), 1.0)
         return (step.mean, step.deviation, more.mean, more.deviation)
 
-    return known.answer(("factor", vcpus, asked_vcpus, nodes), logarithms)
+    return known.answer(("factor", vcpus, base, nodes), logarithms)
 
 
 @dataclass(slots=True, eq=False)
