@@ -1,9 +1,10 @@
 """Resource quality: how much a job needs, how much an instance offers, and how well the two match.
 
 Interference is a vector of pressures 0..99 on the shared resources (Tarcil's scale; HCloud §8.3). It is reduced to one
-number in two ways: by Tarcil's order-preserving code (Dissertation eq. 7.1-7.5), which compares the worst resource
-first, and by ARQ's sum (eq. 6.1), which sorts jobs into ten queues. An instance type is rated by its Q90: the quality
-that nine in ten of its instances reach (HCloud §8.3), estimated conservatively from few observations.
+number by Tarcil's order-preserving code (Dissertation eq. 7.1-7.5), which compares the worst resource first. Needed
+and offered quality are on this one scale, which also sorts jobs into queues and machines into pools (ARQ). An instance
+type is rated by its Q90: the quality that nine in ten of its instances reach (HCloud §8.3), estimated conservatively
+from few observations.
 """
 
 from __future__ import annotations
@@ -41,15 +42,6 @@ def encode(pressures: Sequence[float]) -> float:
     digits = sorted((_pressure(each) for each in pressures), reverse=True)
     fraction = math.fsum(digit * _BASE**-place for place, digit in enumerate(digits, 1))
     return min(1.0, fraction / (1.0 - _BASE ** -len(digits)))
-
-
-def target(caused: Sequence[float]) -> float:
-    """Return ``Q_T`` (0..1): the quality a job needs, from the pressures 0..99 it causes (Dissertation eq. 7.2).
-
-    Tarcil assumes ``t = 99 - c``: a job that uses a resource heavily is also sensitive to it. The code of the pressure
-    it causes is therefore the code of the pressure it cannot tolerate.
-    """
-    return encode(caused)
 
 
 def offer(neighbours: Sequence[Sequence[float]]) -> float:
@@ -107,14 +99,6 @@ def match(offered: float, needed: float) -> float:
             raise BadInput(f"quality {name} is {value}; it must be a number from 0 to 1")
     # At an offer of 1 the fit is exactly `needed`; rounding must not take it below.
     return max(needed, 1.0 - (offered - needed)) if offered >= needed else offered
-
-
-def total(pressures: Sequence[float]) -> float:
-    """Return ARQ's quality (0..1): the mean pressure over the full scale (Dissertation eq. 6.1, normalised).
-
-    ``pressures`` are those that a job causes, or those that a server still tolerates.
-    """
-    return math.fsum(map(_pressure, pressures)) / (len(pressures) * PRESSURE_MAX) if pressures else 0.0
 
 
 def quality_class(quality: float, classes: int = CLASSES) -> int:

@@ -98,7 +98,9 @@ def _worth(context: PlanContext, jobs: ProgramJobs) -> _Worth | None:
     for part in held:
         instance = context.fleet.instances[context.fleet.index[part.instance_id]]
         usd_per_h += instance.offer.price_usd_per_h * size_share(part.resources, instance)
-    saving_usd = context.policy.profiling.expected_saving * usd_per_h * future_s / 3600
+    policy = context.policy.profiling
+    share = policy.expected_saving if job.spec.vcpus_within is None else policy.expected_saving_sized
+    saving_usd = share * usd_per_h * future_s / 3600
     return _Worth(job=job, rows=rows, saving_usd=saving_usd, future_s=future_s) if saving_usd > 0 else None
 
 

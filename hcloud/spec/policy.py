@@ -429,9 +429,11 @@ class ProfilingPolicy:
     """beside: an unknown job starts at once, and copies of it are profiled once that is worth its price; before: it
     starts after its profiling; never. null: beside if the policy uses classifications (placement.order paragon, quasar,
     least_loss or an oblivious one, admission.queues by_quality, provisioning.strategy hf or hm), else never."""
-    expected_saving: Annotated[Number, Field(gt=0, le=1)] = 0.2
+    expected_saving: Annotated[Number, Field(gt=0, le=1)] = 0.05
     """With `when: beside`: a program is profiled once this fraction of what its jobs are expected to cost from now on
     exceeds the cost of profiling it."""
+    expected_saving_sized: Annotated[Number, Field(gt=0, le=1)] = 0.2
+    """The same for jobs with a range of vCPUs (`vcpus_min`, `vcpus_max`), whose size knowledge improves."""
     for_targets: tuple[TargetKind, ...] = ("batch", "service")
     """Kinds of target that are profiled: batch, service, best_effort."""
     max_concurrent: PositiveCount = 2

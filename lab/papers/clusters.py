@@ -92,7 +92,7 @@ def scheduler(order: str, *, queues: str = "one", types: int = 3) -> Policy:
     Estimates are compared without a margin, as in the papers; only the tightest fit requires one. ``types``: the number
     of types each job is profiled on; Paragon uses two, plus a high-end one for interference (§2.4).
     """
-    plain, profiled = Policy(name=order), "never" if order == "least_loaded" else "always"
+    plain, profiled = Policy(name=order), "never" if order == "least_loaded" else "before"
     return replace(
         plain,
         caps=replace(plain.caps, max_instances=20_000, max_vcpus=None, max_queued_jobs=1_000_000),
@@ -100,7 +100,7 @@ def scheduler(order: str, *, queues: str = "one", types: int = 3) -> Policy:
         provisioning=replace(plain.provisioning, strategy="sr"),
         placement=replace(plain.placement, order=cast(Any, order), confidence=0.5),
         admission=replace(plain.admission, queues=cast(Any, queues)),
-        profiling=replace(plain.profiling, enabled=cast(Any, profiled), max_concurrent=50, types=types),
+        profiling=replace(plain.profiling, when=cast(Any, profiled), max_concurrent=50, types=types),
     )
 
 

@@ -64,7 +64,7 @@ def strategy(name: str, *, profiles: bool = True, mapping: str = "p8") -> Policy
         admission=admission,
         profiling=replace(
             policy.profiling,
-            enabled="always" if profiles else "never",
+            when="before" if profiles else "never",
             max_concurrent=16,
             max_share_of_slack=1.0,
             max_usd_per_job=None,

@@ -23,7 +23,7 @@ from tests.planner.test_profiling import knowing, new, row_of
 
 SMALL, LARGE = offer(), offer("large", vcpus=8.0, usd_per_h=0.4)
 HOST = machine(1, LARGE)
-BESIDE = Policy(profiling=ProfilingPolicy(when="beside", types=1))
+BESIDE = Policy(profiling=ProfilingPolicy(when="beside", types=1, expected_saving=0.2))
 RUN_USD = 0.1 * 150 / 3600
 """What one run on a new ``small`` may cost: 30 s to boot, and 120 s."""
 
@@ -181,3 +181,11 @@ def test_a_machine_that_boots_for_a_run_is_no_reason_for_another() -> None:
     booting = machine(2, SMALL, state=InstanceState.BOOTING, ready_at=None, idle_since=None)
     parent = replace(runs(), profile_runs=("job-2",))
     assert not profiles(scene(parent, run, HOST, booting, SMALL))
+
+
+def test_a_job_whose_size_may_be_chosen_is_worth_more_to_know() -> None:
+    policy = Policy(profiling=ProfilingPolicy(when="beside", types=1, expected_saving=0.05, expected_saving_sized=0.2))
+    enough_s = RUN_USD / saves_usd(1.0)
+    fixed, open_sized = runs(for_s=2 * enough_s), runs(for_s=2 * enough_s, vcpus_within=(0.5, 2.0))
+    assert not profiles(scene(fixed, HOST, SMALL), policy)
+    assert profiles(scene(open_sized, HOST, SMALL), policy)

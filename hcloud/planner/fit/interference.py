@@ -62,9 +62,9 @@ class Sensitivity:
     usual: Floats
     """Shape ``(4, K)``: the values used for the medians that describe unknown applications."""
     quality: float
-    """ARQ's sum over the expected pressures (0..1)."""
+    """Needed quality ``Q_T`` (0..1)."""
     level: int
-    """ARQ class of ``quality``."""
+    """Queue (ARQ) of ``quality``."""
     hardest: tuple[int, ...]
     """The 2 K constraints, hardest first (k: own pressure on k; K + k: pressure on it from k)."""
     loudest: float
@@ -93,19 +93,9 @@ def sensitivity(
         expected=np.array([at_reach(cause[s], 0.0, upward=True) if s in cause else 0.0 for s in sources]),
         tolerated=np.array(kept),
         bears=np.array([at_reach(feel[s], 0.0, upward=False) if s in feel else NEVER_FELT for s in sources]),
-        needed=quality_needed(known, sources),
+        needed=min(1.0, max(0.0, known.quality_target.value)),
         classes=classes,
     )
-
-
-def quality_needed(known: Classification, sources: Sequence[str]) -> float:
-    """Return the quality (0..1) an application needs: ARQ's sum over its expected pressures (eq. 6.1)."""
-    cause = known.caused
-
-    def total() -> float:
-        return quality.total([min(FULL, max(0.0, cause[s].value)) if s in cause else 0.0 for s in sources])
-
-    return known.answer(("quality needed", sources), total)
 
 
 def sources_of(applications: Mapping[str, Classification]) -> tuple[str, ...]:
@@ -304,11 +294,17 @@ class PressureState:
         return bool((np.concatenate((headroom, -caused)) >= newcomer.bounds).all())
 
 
-def _pools(headroom: Floats, classes: int) -> Floats:
-    """Return the pools 0..``classes``-1 of machines with this ``headroom``, as :func:`_resident_sums` does for one."""
-    mean = headroom.sum(axis=0) / (max(1, len(headroom)) * quality.PRESSURE_MAX)
-    pools: Floats = np.minimum(classes - 1, np.floor(np.maximum(0.0, mean) * classes))
-    return pools if len(headroom) else np.full_like(pools, classes - 1)
+def _pools(expected: Floats, classes: int) -> Floats:
+    """Return the pools 0..``classes``-1 of machines under these pressures, shape ``(K, N)``.
+
+    A pool is the class of the quality that a machine offers (``U_H``), on the scale of what jobs need: a job that needs
+    0.7 cannot bear a pressure above 30, and belongs to the same class as a machine under a pressure of 30.
+    """
+    digits = -np.sort(-np.clip(expected, 0.0, quality.PRESSURE_MAX), axis=0)
+    weights = 100.0 ** -np.arange(1.0, len(expected) + 1.0)
+    code = weights @ digits / (1.0 - 100.0 ** -len(expected)) if len(expected) else np.zeros(expected.shape[1])
+    pools: Floats = np.minimum(classes - 1, np.floor(np.maximum(0.0, 1.0 - code) * classes))
+    return pools
 
 
 class ResidentSums(NamedTuple):
@@ -321,19 +317,13 @@ class ResidentSums(NamedTuple):
 
 
 def _resident_sums(residents: Sequence[Sensitivity], count: int, classes: int) -> ResidentSums:
-    """Return the columns of a machine with ``residents``.
-
-    A job's class is derived from the mean it causes (eq. 6.1), a machine's pool from the mean it tolerates. A machine
-    that suits a job is therefore never in a pool below the job's class.
-    """
+    """Return the columns of a machine with ``residents``."""
     expected, caused, headroom = _combined(residents, count)
-    tolerated = float(np.add.reduce(headroom))
-    mean = tolerated / (count * quality.PRESSURE_MAX) if count else 1.0
     return ResidentSums(
         state=np.concatenate((headroom, -caused)),
         expected=expected,
-        spare=tolerated - float(np.add.reduce(caused)),
-        level=min(classes - 1, int(max(0.0, mean) * classes)),
+        spare=float(np.add.reduce(headroom)) - float(np.add.reduce(caused)),
+        level=int(_pools(expected[:, None], classes)[0]),
     )
 
 
@@ -422,7 +412,7 @@ def open_pressure(
     table = table or sensitivities(applications, confidence=confidence, classes=classes, tolerance=tolerance)
     sources, known, prior, _ = table
     standing = _baseline(table, machines, [tuple(names) for names in residents], before)
-    state, expected, count = standing.state.copy(), standing.expected.copy(), len(sources)
+    state, expected = standing.state.copy(), standing.expected.copy()
     return PressureState(
         sources=sources,
         known=known,
@@ -431,7 +421,7 @@ def open_pressure(
         state=state,
         expected=expected,
         spare=state.sum(axis=0),
-        level=_pools(state[:count], classes),
+        level=_pools(expected, classes),
         quiet=~np.array(ending, dtype=np.bool_),
         residents=list(standing.present),
         standing=standing,

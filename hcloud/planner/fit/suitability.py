@@ -23,7 +23,6 @@ from hcloud.planner.fit.interference import (
     Sensitivities,
     Sensitivity,
     open_pressure,
-    quality_needed,
     reach_of,
     sensitivities,
     sources_of,
@@ -475,7 +474,7 @@ class Suitability:
         known, classes = self.known(application), self.policy.admission.classes
         if known is None:
             return classes // 2
-        return quality.quality_class(quality_needed(known, self.sources), classes)
+        return quality.quality_class(min(1.0, max(0.0, known.quality_target.value)), classes)
 
     def down_within_s(self, application: str, roomy: Mask, large: Mask, lost: Amounts, fresh_s: float) -> float:
         """Return how much slack may be left when a job goes down to a machine that does not suit it (ARQ eq. 6.2).

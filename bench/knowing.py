@@ -1,0 +1,117 @@
+"""``python -m bench.knowing``: what knowing jobs is worth: the mission beside simple rules, under HCloud's load.
+
+Co-located jobs, external load and instance types affect run times there; profiling is measured with noise and is paid
+for. Everybody has the same reserved servers. In ``guess`` users request what they guess, in ``know`` what their jobs
+need. Each row shows how often its switches fired.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from hcloud.config import load_policy
+from hcloud.core.model import EventKind
+from hcloud.simulator.outcome import SimulationResult, outcome_of, share_pct
+from hcloud.simulator.peers import PEERS, PREFIX
+from hcloud.simulator.run import simulated
+from hcloud.simulator.seeds import mean_of
+from hcloud.spec.policy import Policy, parse_policy
+from lab.papers.study import Case, RunSize, setting_of
+
+EXPERIMENT = "high-variability"
+PEER = "karpenter-like"
+SIMPLE = parse_policy({"name": "simple", "profiling": {"when": "never"}})
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One simulation."""
+
+    result: SimulationResult
+    fired: Counter[str]
+    """How often each switch acted."""
+
+
+def simulate(case: Case, seed: int, size: RunSize, reserved: Mapping[str, int]) -> Run:
+    """Run one case with one seed; everybody has ``reserved`` servers."""
+    setting = setting_of(replace(case, cloud={**case.cloud, "reserved": reserved}), seed, size)
+    with tempfile.TemporaryDirectory() as folder, simulated(setting, Path(folder)) as simulation:
+        commitments = simulation.commitments()
+        simulation.run()
+        outcome = outcome_of(case.label, simulation.events, commitments, simulation.ideals(), setting.workload.span_s)
+        fired = Counter[str]()
+        for event in simulation.events():
+            if event.kind is EventKind.JOB_PROFILED:
+                fired["profiled"] += 1
+            elif event.kind is EventKind.JOB_CLASSIFIED:
+                fired[f"classified {event.fields.get('source')}"] += 1
+            elif event.kind is EventKind.CORRECTION:
+                fired["corrected"] += 1
+            elif event.kind is EventKind.ATTEMPT_PLACED and event.fields.get("diverted") not in (None, "no"):
+                fired[f"diverted {event.fields['diverted']}"] += 1
+    if outcome.planning_failed:
+        raise RuntimeError(f"planning failed: {outcome.planning_failed[0]}")
+    return Run(outcome, fired)
+
+
+def cases(policies: Sequence[Policy], *, guessed: bool, with_peer: bool) -> Iterator[Case]:
+    """Yield simple rules, then the policies, then a peer's rules."""
+    for policy in (SIMPLE, *policies):
+        yield Case(label=policy.name, experiment=EXPERIMENT, policy=policy, guessed=guessed)
+    if with_peer:
+        peer = PEERS[PEER]
+        yield Case(label=PREFIX + PEER, experiment=EXPERIMENT, policy=SIMPLE, planner=peer.plan, guessed=guessed)
+
+
+def main() -> int:
+    """Simulate and print; means over seeds with 95 % limits."""
+    parser = argparse.ArgumentParser(prog="python -m bench.knowing", description=__doc__)
+    parser.add_argument("policies", nargs="*", type=Path, help="policy files to compare with simple rules")
+    parser.add_argument("--seeds", type=int, default=6)
+    parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument("--share", type=float, default=0.1)
+    parser.add_argument("--hours", type=float, default=1.0)
+    parser.add_argument("--reserved", type=int, default=2, help="full servers reserved for everybody")
+    parser.add_argument("--worlds", nargs="+", choices=("guess", "know"), default=("guess", "know"))
+    given = parser.parse_args()
+    policies = [load_policy(path) for path in given.policies] or [replace(Policy(), name="mission")]
+    size, seeds = RunSize(share=given.share, hours=given.hours), range(given.first_seed, given.first_seed + given.seeds)
+    for world in given.worlds:
+        print(
+            f"users {world} sizes: {EXPERIMENT} x {given.share:g}, {given.hours:g} h, seeds {seeds[0]} to {seeds[-1]}"
+        )
+        first: list[Run] = []
+        for case in cases(policies, guessed=world == "guess", with_peer=True):
+            runs = [simulate(case, seed, size, {"n1.16": given.reserved}) for seed in seeds]
+            first = first or runs
+            print(_line(case.label, runs, first), flush=True)
+    return 0
+
+
+def _line(label: str, runs: Sequence[Run], first: Sequence[Run]) -> str:
+    """Return one row: means over seeds with 95 % limits, and what fired."""
+    cost_pct = [100 * one.result.cost_usd / base.result.cost_usd for one, base in zip(runs, first, strict=True)]
+    results = [run.result for run in runs]
+    reserved_pct = [share_pct(each.committed_held_vcpu_h, each.committed_vcpu_h) or 0.0 for each in results]
+    figures = {
+        "cost %": cost_pct,
+        "targets met %": [each.target_met_pct or 0.0 for each in results],
+        "batch": [each.batch_met_pct or 0.0 for each in results],
+        "services": [each.service_met_pct or 0.0 for each in results],
+        "reserved used %": reserved_pct,
+        "wait p95 s": [each.wait_quantile_s(0.95) or 0.0 for each in results],
+    }
+    fired = sum((run.fired for run in runs), Counter[str]())
+    words = [f"{name} {mean_of(values).text()}" for name, values in figures.items()]
+    words.append(", ".join(f"{count} {name}" for name, count in sorted(fired.items())) or "nothing fired")
+    return f"  {label:20} {'; '.join(words)}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
