@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 from hcloud.classifier.estimator import WIDE, Completion, Estimator, Fitted, Renewing, Widening
 from hcloud.classifier.gaussian import GaussianFoldIn
 from hcloud.classifier.library import Library, MeasuredApplication, Question
+from hcloud.classifier.needed_quality import ToleranceScale
 from hcloud.classifier.neighbours import NeighbourFoldIn
 from hcloud.classifier.scaling import CurveFoldIn, node_count
 from hcloud.classifier.step_curve import rate_at, rates_by_vcpus, vcpus_of
 from hcloud.classifier.utility_matrix import Matrix, MeasuredRows, Scale
-from hcloud.core import quality
 from hcloud.core.errors import BadInput
 from hcloud.core.estimates import Classification, Estimate, Neighbour
 
@@ -60,7 +60,7 @@ class Classifier:
             rows = library.rows(question)
             known = before.fitted.get(question) if before is not None else None
             fitted[question] = method.renew(rows, known) if isinstance(method, Renewing) else method.fit(rows)
-        return FittedClassifier(library=library, methods=self.methods, fitted=fitted)
+        return FittedClassifier(library=library, methods=self.methods, fitted=fitted, scale=ToleranceScale.of(library))
 
 
 def classify(library: Library, observations: MeasuredApplication) -> Classification:
@@ -75,6 +75,8 @@ class FittedClassifier:
     library: Library
     methods: Mapping[Question, Estimator]
     fitted: Mapping[Question, Fitted]
+    scale: ToleranceScale = field(default_factory=ToleranceScale)
+    """How well the sources of interference tell programs apart, for the quality they need."""
     _names: list[_Names] = field(default_factory=list, compare=False, repr=False)
 
     def classify(self, observations: MeasuredApplication) -> Classification:
@@ -91,15 +93,15 @@ class FittedClassifier:
             if found is not None:
                 completions[question] = found
         answers = {question: _estimates(question, each) for question, each in completions.items()}
-        caused = answers.get(Question.CAUSED, {})
+        tolerated = answers.get(Question.TOLERATED, {})
+        needed = self.scale.needed(tolerated, observations)
         return Classification(
             by_type=answers.get(Question.TYPE, {}),
             by_step=answers.get(Question.STEP, {}),
             by_nodes={node_count(column): each for column, each in answers.get(Question.NODES, {}).items()},
-            tolerated=answers.get(Question.TOLERATED, {}),
-            caused=caused,
-            quality_target=_quality_target(caused),
-            quality_class=quality.quality_class(quality.total([each.value for each in caused.values()])),
+            tolerated=tolerated,
+            caused=answers.get(Question.CAUSED, {}),
+            quality_target=needed,
             nearest=self._nearest(completions, observations.name),
             notes=tuple(notes),
         )
@@ -210,18 +212,6 @@ def _estimates(question: Question, completion: Completion) -> dict[str, Estimate
         values, low, high = 1.0 / values, 1.0 / high, 1.0 / low
     estimates = map(Estimate, values.tolist(), low.tolist(), high.tolist(), completion.observed)
     return dict(zip(completion.columns, estimates, strict=True))
-
-
-def _quality_target(caused: Mapping[str, Estimate]) -> Estimate:
-    """Return ``Q_T`` with limits; without any interference estimate the limits are 0 and 1."""
-    if not caused:
-        return Estimate(value=0.5, low=0.0, high=1.0)
-    return Estimate(
-        value=quality.target([each.value for each in caused.values()]),
-        low=quality.target([each.low for each in caused.values()]),
-        high=quality.target([each.high for each in caused.values()]),
-        observed=all(each.observed for each in caused.values()),
-    )
 
 
 class _Known(NamedTuple):
