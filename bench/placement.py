@@ -65,7 +65,6 @@ def _applications() -> dict[str, Classification]:
             tolerated=estimates(40.0, 100.0),
             caused=estimates(0.0, 30.0),
             quality_target=Estimate(value=0.5, low=0.4, high=0.6),
-            quality_class=number % 10,
             measure=Measure.COMPLETION,
         )
         for number in range(APPLICATIONS)
@@ -78,7 +77,7 @@ def _estimate(value: float, most: float = math.inf) -> Estimate:
 
 def _state(known: dict[str, Classification], machines: int) -> PressureState:
     residents = [[f"app-{(at + 7 * k) % APPLICATIONS}" for k in range(at % 4)] for at in range(machines)]
-    return open_pressure(known, residents, [False] * machines, confidence=0.9, classes=10)
+    return open_pressure(known, residents, [False] * machines, confidence=0.9)
 
 
 def _selecting(known: dict[str, Classification], machines: int, target: float) -> list[Row]:

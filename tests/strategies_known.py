@@ -48,7 +48,6 @@ def classifications(draw: DrawFn) -> Classification:
         tolerated={name: draw(estimates((20.0, 50.0, 80.0, 100.0))) for name in SOURCES},
         caused={name: draw(estimates(pressures)) for name in SOURCES},
         quality_target=Estimate(value=0.5, low=0.4, high=0.6),
-        quality_class=5,
         measure=draw(st.sampled_from([None, Measure.COMPLETION, Measure.CPU])),
     )
 

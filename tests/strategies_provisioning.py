@@ -70,7 +70,7 @@ def recents(draw: DrawFn) -> FleetStats:
 def classification(needed: float) -> Classification:
     """What is known of a job that needs this quality."""
     low, high = max(0.0, needed - 0.1), min(1.0, needed + 0.1)
-    return Classification(quality_target=Estimate(value=needed, low=low, high=high), quality_class=int(needed * 9.99))
+    return Classification(quality_target=Estimate(value=needed, low=low, high=high))
 
 
 @st.composite

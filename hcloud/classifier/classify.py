@@ -24,7 +24,6 @@ from hcloud.classifier.neighbours import NeighbourFoldIn
 from hcloud.classifier.scaling import CurveFoldIn, node_count
 from hcloud.classifier.step_curve import rate_at, rates_by_vcpus, vcpus_of
 from hcloud.classifier.utility_matrix import Matrix, MeasuredRows, Scale
-from hcloud.core import quality
 from hcloud.core.errors import BadInput
 from hcloud.core.estimates import Classification, Estimate, Neighbour
 
@@ -103,7 +102,6 @@ class FittedClassifier:
             tolerated=tolerated,
             caused=answers.get(Question.CAUSED, {}),
             quality_target=needed,
-            quality_class=quality.quality_class(needed.value),
             nearest=self._nearest(completions, observations.name),
             notes=tuple(notes),
         )

@@ -138,8 +138,6 @@ class Classification:
     """Pressure it causes, by shared resource."""
     quality_target: Estimate
     """``Q_T`` (0..1): the resource quality it needs."""
-    quality_class: int
-    """ARQ queue, 0..9."""
     nearest: tuple[Neighbour, ...] = ()
     """The most similar known applications."""
     measure: Measure | None = None

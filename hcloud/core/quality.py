@@ -10,6 +10,7 @@ from few observations.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -25,7 +26,8 @@ SURE = 0.9
 """Confidence of a Q90 from enough observations."""
 RECENT = 200
 """Number of the latest observations that count: clouds change."""
-_BASE = 100.0
+BASE = 100.0
+"""Base of the positional code of pressures."""
 
 
 def encode(pressures: Sequence[float]) -> float:
@@ -40,8 +42,8 @@ def encode(pressures: Sequence[float]) -> float:
     if not pressures:
         return 0.0
     digits = sorted((_pressure(each) for each in pressures), reverse=True)
-    fraction = math.fsum(digit * _BASE**-place for place, digit in enumerate(digits, 1))
-    return min(1.0, fraction / (1.0 - _BASE ** -len(digits)))
+    fraction = math.fsum(digit * BASE**-place for place, digit in enumerate(digits, 1))
+    return min(1.0, fraction / (1.0 - BASE ** -len(digits)))
 
 
 def offer(neighbours: Sequence[Sequence[float]]) -> float:
@@ -101,11 +103,39 @@ def match(offered: float, needed: float) -> float:
     return max(needed, 1.0 - (offered - needed)) if offered >= needed else offered
 
 
-def quality_class(quality: float, classes: int = CLASSES) -> int:
-    """Return the ARQ class 0..``classes``-1 of a quality 0..1: ``floor(n Q)``; exactly 1 is in the highest class."""
-    if not 0.0 <= quality <= 1.0:
-        raise BadInput(f"quality is {quality}; it must be a number from 0 to 1")
-    return min(classes - 1, int(classes * quality))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QualityClasses:
+    """The queues of jobs and the pools of machines (ARQ, Dissertation ch. 6), on one scale.
+
+    Class ``k`` holds the same range of quality for what jobs need and for what machines offer: ranges are quantiles of
+    what the known jobs need. So jobs spread over the classes, and a machine that offers what a job needs is never in a
+    lower pool than the job's class.
+    """
+
+    count: int
+    ranked: tuple[float, ...]
+    """Qualities (0..1) needed by the known jobs, and one in the middle of each equal part of 0..1, ascending.
+
+    The latter make classes meaningful while few jobs are known; many jobs outweigh them."""
+
+    @classmethod
+    def of(cls, needed: Iterable[float], count: int = CLASSES) -> QualityClasses:
+        """Return the classes of known jobs that need these qualities (0..1)."""
+        return cls(count=count, ranked=tuple(sorted([*needed, *((k + 0.5) / count for k in range(count))])))
+
+    def level(self, quality: float) -> int:
+        """Return the class, 0..``count``-1, of a job that needs ``quality`` or a machine that offers it (0..1).
+
+        Raises:
+            BadInput: the quality is not a number from 0 to 1.
+        """
+        if not 0.0 <= quality <= 1.0:
+            raise BadInput(f"quality is {quality}; it must be a number from 0 to 1")
+        return min(self.count - 1, self.count * bisect_left(self.ranked, quality) // len(self.ranked))
+
+
+EVEN_CLASSES = QualityClasses.of(())
+"""Classes while no job is known: equal parts of 0..1."""
 
 
 # ---------------------------------------------------------------------------------------- quality of instance types

@@ -40,6 +40,7 @@ from hcloud.core.model import (
 )
 from hcloud.core.rows import number_of
 from hcloud.planner.context import PlanContext
+from hcloud.planner.fit.interference import quality_classes, quality_needed
 from hcloud.planner.fit.sizing import expected
 from hcloud.planner.plan import Classify, Profile, Wait
 from hcloud.planner.provisioning.strategies import ONLY_RESERVED, forbidden
@@ -307,18 +308,20 @@ def _classify_known(state: ProfilingState, job: Job, identity: Identity, row: Ap
         text += f", which behaved alike with {counted(len(row.inputs), 'input')}"
     elif source == "known" and job.profile_runs:
         text += ", confirmed by a short run"
-    numbers = _estimate_numbers(row, job, estimates) if estimates is not None else {}
+    numbers = _estimate_numbers(state, row, job, estimates) if estimates is not None else {}
     if "predicted" in numbers:
         text += f"; expected alone on {row.type_column}: {numbers['predicted']:.4g} {row.measure}/s"
         text += f" ({numbers['predicted_low']:.4g} to {numbers['predicted_high']:.4g})"
     return _classify(state, job, key, source, Reason(code=f"classified_{source}", text=text, numbers=numbers))
 
 
-def _estimate_numbers(row: Application, job: Job, known: Classification) -> dict[str, Number]:
+def _estimate_numbers(state: ProfilingState, row: Application, job: Job, known: Classification) -> dict[str, Number]:
     """Return the estimates of a job as numbers of a reason."""
+    policy, applications = state.context.policy, state.context.snapshot.applications
+    classes = quality_classes(applications, policy.placement.tolerance, policy.admission.classes)
     numbers: dict[str, Number] = {
         "quality_target": round(known.quality_target.value, 4),
-        "quality_class": known.quality_class,
+        "quality_class": classes.level(quality_needed(known, policy.placement.tolerance)),
         "nearest": ", ".join(f"{each.name} ({each.similarity:.0%})" for each in known.nearest[:3]),
         "measure": None if row.measure is None else row.measure.value,
     }

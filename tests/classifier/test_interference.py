@@ -16,7 +16,6 @@ def program(tolerated: float, caused: float, doubt: float = SURE, source: str = 
         tolerated={source: about(tolerated)},
         caused={source: about(caused)},
         quality_target=Estimate(0.5, 0.0, 1.0),
-        quality_class=5,
     )
 
 

@@ -86,10 +86,23 @@ def test_the_match_check_catches_the_printed_second_branch() -> None:
         match_ranks_fits_above_violations(printed, 0.1, 0.5, 0.9)
 
 
-def test_total_and_class_cover_the_whole_scale() -> None:
-    assert quality.total([]) == 0.0
-    assert quality.total([99, 99]) == 1.0
-    assert [quality.quality_class(each) for each in (0.0, 0.099, 0.1, 0.95, 1.0)] == [0, 0, 1, 9, 9]
+def test_classes_are_equal_parts_while_no_job_is_known() -> None:
+    assert [quality.EVEN_CLASSES.level(each) for each in (0.0, 0.06, 0.96, 1.0)] == [0, 1, 9, 9]
+
+
+def test_classes_follow_what_known_jobs_need() -> None:
+    needed = [0.9 + 0.001 * place for place in range(100)]
+    classes = quality.QualityClasses.of(needed, 10)
+    found = [classes.level(each) for each in needed]
+    assert found == sorted(found)
+    assert set(found[:10]) <= {0, 1} and set(found[-10:]) <= {8, 9}
+    assert classes.level(1.0) == 9
+
+
+@given(st.lists(qualities, max_size=20), st.integers(1, 12), qualities, qualities)
+def test_class_never_falls_as_quality_rises(needed: list[float], count: int, one: float, other: float) -> None:
+    classes = quality.QualityClasses.of(needed, count)
+    assert 0 <= classes.level(min(one, other)) <= classes.level(max(one, other)) < count
 
 
 @pytest.mark.parametrize("bad", [-1.0, 100.5, math.nan, math.inf])
@@ -99,8 +112,7 @@ def test_nonsense_is_refused_in_one_sentence(bad: float) -> None:
         lambda: quality.offer([[bad]]),
         lambda: quality.match(bad, 0.5),
         lambda: quality.match(0.5, bad),
-        lambda: quality.total([bad]),
-        lambda: quality.quality_class(bad),
+        lambda: quality.EVEN_CLASSES.level(bad),
     ):
         with pytest.raises(BadInput, match="must be a number from 0 to 1"):
             ask()

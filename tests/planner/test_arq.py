@@ -21,7 +21,6 @@ HOUR_LONG = Classification(
     },
     by_nodes={n: Estimate(value=float(n), low=n, high=n) for n in (1, 2, 4)},
     quality_target=Estimate(value=0.5, low=0.4, high=0.6),
-    quality_class=5,
     measure=Measure.COMPLETION,
 )
 PLAIN = AdmissionPolicy()

@@ -30,7 +30,6 @@ def known(two: float, spread: float = 1.02) -> Classification:
         caused={"llc-capacity": serving(10.0)},
         measure=Measure.REQUESTS,
         quality_target=serving(0.1),
-        quality_class=0,
     )
 
 

@@ -81,7 +81,6 @@ def lasting(seconds: float) -> Classification:
         by_type={"mock/large": pace, "mock/small": pace},
         measure=Measure.COMPLETION,
         quality_target=pace,
-        quality_class=0,
     )
 
 

@@ -27,7 +27,6 @@ def known(doubt: float = 0.0, **changes: object) -> Classification:
         by_step={"1 vCPU": sure(1.0), "2 vCPU": sure(1.8), "4 vCPU": sure(3.2), "8 vCPU": sure(5.0)},
         by_nodes={1: sure(1.0), 2: sure(1.9), 3: sure(2.7), 4: sure(3.4)},
         quality_target=sure(0.5),
-        quality_class=5,
         measure=Measure.COMPLETION,
     )
     return replace(plain, **changes)  # type: ignore[arg-type]

@@ -70,9 +70,7 @@ def thinks_of_types_only(
     pressure: PressureState, who: Sensitivity, among: Mask, slow: Floats | None
 ) -> Selection | None:
     """Seeded fault: ignores all pressure."""
-    empty = open_pressure(
-        KNOWN, [[]] * len(pressure.residents), [False] * len(pressure.residents), confidence=0.5, classes=10
-    )
+    empty = open_pressure(KNOWN, [[]] * len(pressure.residents), [False] * len(pressure.residents), confidence=0.5)
     return least_loss_choice(empty, who, among, slow)
 
 
@@ -102,7 +100,7 @@ def test_there_is_none_where_there_is_no_room() -> None:
 
 def test_of_machines_on_which_as_much_is_lost_the_one_with_the_most_left_to_others_is_taken() -> None:
     indifferent = {"deaf": known([0, 0, 0], [100, 100, 100]), "calm": known([5, 5, 5], [90, 90, 90])}
-    pressure = open_pressure(indifferent, [["deaf", "calm"], [], []], [False] * 3, confidence=0.5, classes=10)
+    pressure = open_pressure(indifferent, [["deaf", "calm"], [], []], [False] * 3, confidence=0.5)
     found = least_loss_choice(pressure, pressure.known["deaf"], np.array([True, True, True]), np.array([0.0, 0.0, 0.1]))
     assert found is not None
     assert (found.at, found.among) == (1, 3)

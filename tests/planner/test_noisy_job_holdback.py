@@ -28,7 +28,6 @@ def known(caused: float) -> Classification:
         tolerated={"llc": sure(100.0)},
         caused={"llc": sure(caused)},
         quality_target=sure(0.5),
-        quality_class=5,
     )
 
 

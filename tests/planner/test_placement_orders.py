@@ -26,8 +26,7 @@ def known(caused: float, tolerated: float, **changes: object) -> Classification:
         by_nodes={n: sure(float(n)) for n in (1, 2, 3, 4)},
         tolerated={"llc": sure(tolerated)},
         caused={"llc": sure(caused)},
-        quality_target=sure(0.5),
-        quality_class=5,
+        quality_target=sure(1.0 - tolerated / 100),
     )
     return replace(plain, **changes)  # type: ignore[arg-type]
 
@@ -93,7 +92,7 @@ def test_job_of_which_nothing_is_known_goes_where_the_least_is_in_use(order: str
 
 def test_reason_has_class_pool_and_margin() -> None:
     numbers = of(decide(fleet(), policy("paragon")), Place)[0].reason.numbers
-    assert (numbers["quality_class"], numbers["suited"], numbers["diverted"]) == (0, 2, "up")
+    assert (numbers["quality_class"], numbers["suited"], numbers["diverted"]) == (7, 2, "up")
     assert numbers["margin"] == pytest.approx(10.0)
     assert "relaxed" not in numbers
 
@@ -141,7 +140,7 @@ def test_best_effort_neighbour_is_evicted_where_it_disturbs() -> None:
 def test_demanding_class_picks_first_and_the_easy_one_takes_what_is_left() -> None:
     one, two = machine(1, offer("slow", vcpus=1.0)), machine(2, offer("slow", vcpus=1.0))
     easy = job(1, asks=FREE, application="calm", queued_at=NOW)
-    demanding = job(2, asks=FREE, application="loud", queued_at=NOW)
+    demanding = job(2, asks=FREE, application="fragile", queued_at=NOW)
     plan = decide(scene(easy, demanding, one, two, applications=APPLICATIONS), policy("paragon", queues="by_quality"))
     assert [place.job_id for place in of(plan, Place)] == ["job-2", "job-1"]
     alone = decide(scene(easy, demanding, one, applications=APPLICATIONS), policy("paragon", queues="by_quality"))

@@ -37,7 +37,6 @@ ALWAYS = Policy(profiling=ProfilingPolicy(when="before"))
 BELIEF = Classification(
     by_type={"mock/small": Estimate(value=2.0, low=1.0, high=4.0)},
     quality_target=Estimate(value=0.7, low=0.6, high=0.8),
-    quality_class=7,
 )
 
 
@@ -198,7 +197,7 @@ def test_known_job_is_classified_and_placed_in_the_same_plan() -> None:
     plan = decide(knowing(scene(asked, machine(1)), row_of(asked)), ALWAYS)
     classify, enqueue = of(plan, Classify)[0], of(plan, Enqueue)[0]
     assert (classify.source, classify.application) == ("known", row_of(asked).name)
-    assert (classify.reason.numbers["predicted"], classify.reason.numbers["quality_class"]) == (2.0, 7)
+    assert (classify.reason.numbers["predicted"], classify.reason.numbers["quality_class"]) == (2.0, 6)
     assert enqueue.job_id == "job-1"
 
 

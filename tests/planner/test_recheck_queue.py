@@ -21,9 +21,7 @@ from tests.planner.scenes import NOW, job, machine, running
 
 NUMBERS = (1, 2, 3)
 POLICIES = (Policy(), Policy())
-BELIEFS = tuple(
-    Classification(quality_target=Estimate(value=0.5, low=0.4, high=0.6), quality_class=quality) for quality in (1, 2)
-)
+BELIEFS = tuple(Classification(quality_target=Estimate(value=needed, low=needed, high=needed)) for needed in (0.1, 0.6))
 Deed = st.one_of(
     st.tuples(st.just("row"), st.sampled_from(NUMBERS), st.sampled_from(("gone", "queued", "running", "anew"))),
     st.tuples(st.just("sample"), st.sampled_from(NUMBERS), st.just("")),

@@ -37,7 +37,6 @@ KNOWN = Classification(
     by_step={"1 vCPU": sure(5.0), "2 vCPU": sure(10.0), "4 vCPU": sure(15.0)},
     by_nodes={1: sure(1.0), 2: sure(1.9), 4: sure(3.4)},
     quality_target=sure(0.5),
-    quality_class=5,
     measure=Measure.REQUESTS,
 )
 PLATFORMS = (
@@ -123,7 +122,7 @@ def test_target_is_that_of_the_job_in_the_unit_it_was_measured_in_or_a_part_of_i
 
 def test_loss_beside_neighbours_is_five_percent_at_what_is_tolerated_and_grows_with_the_pressure() -> None:
     known = replace(KNOWN, tolerated={"cpu": sure(40.0), "llc": sure(80.0)}, caused={})
-    who = sensitivity("who", known, ("cpu", "llc"), 0.5, 10)
+    who = sensitivity("who", known, ("cpu", "llc"), 0.5)
     lost = losses_beside(who, np.array([[0.0, 40.0, 40.0], [0.0, 0.0, 99.0]]))
     assert lost[:2].tolist() == pytest.approx([0.0, 0.05])
     assert 0.05 < lost[2] < 0.07
@@ -131,7 +130,7 @@ def test_loss_beside_neighbours_is_five_percent_at_what_is_tolerated_and_grows_w
 
 def test_what_may_be_lost_beside_neighbours_changes_nothing_of_what_is() -> None:
     known = replace(KNOWN, tolerated={"cpu": sure(40.0)}, caused={})
-    who = sensitivity("who", known, ("cpu",), 0.9, 10, tolerance=0.2)
+    who = sensitivity("who", known, ("cpu",), 0.9, tolerance=0.2)
     assert losses_beside(who, np.array([[40.0]])).tolist() == pytest.approx([0.05])
 
 

@@ -61,7 +61,6 @@ def classified(pace: float, **changes: object) -> Classification:
         by_type={"mock/small": sure(pace)},
         by_step={"1 vCPU": sure(pace), "2 vCPU": sure(2 * pace)},
         quality_target=sure(0.5),
-        quality_class=5,
         measure=Measure.PROGRESS,
     )
     return replace(plain, **changes)  # type: ignore[arg-type]

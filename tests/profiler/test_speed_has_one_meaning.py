@@ -201,7 +201,6 @@ def test_job_that_asks_for_other_vcpus_than_were_measured_is_expected_at_its_own
         by_type={"mock/m": Estimate(10.0, 9.0, 11.0)},
         by_step={"1 vCPU": Estimate(5.0, 5.0, 5.0, True), "2 vCPU": Estimate(10.0, 10.0, 10.0, True)},
         quality_target=Estimate(0.5, 0.0, 1.0),
-        quality_class=5,
         reference_vcpus=2.0,
     )
     asked = expected(known, "mock/m", vcpus=1.0, asked_vcpus=1.0)

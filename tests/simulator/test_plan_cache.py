@@ -70,7 +70,6 @@ def plans_that_differ_once_more_is_known(*, shared: bool) -> int:
             by_type={"mock/large": Estimate(value=per_s, low=per_s, high=per_s)},
             by_step={f"{vcpus} vCPU": Estimate(value=vcpus, low=vcpus, high=vcpus) for vcpus in (1, 2, 4, 8)},
             quality_target=Estimate(value=0.5, low=0.5, high=0.5),
-            quality_class=5,
             measure=Measure.COMPLETION,
         )
         waiting, on = job(1, asks=asks, application="a", queued_at=NOW), machine(1, offer("large", vcpus=8.0))
@@ -133,7 +132,6 @@ def told(pressure: float = 0.0, **by_type: float) -> Classification:
         caused={"llc-capacity": sure(pressure)},
         tolerated={"llc-capacity": sure(100.0 - pressure)},
         quality_target=sure(0.5),
-        quality_class=5,
         measure=Measure.COMPLETION,
     )
 

@@ -91,7 +91,7 @@ def test_corrected_beliefs_are_true_in_the_measured_unit(world: World) -> None:
     seen = Estimate(value=0.01 * world.speed_on_type(model, "a.large"), low=0.0, high=1.0, observed=True)
     belief = Classification(
         by_type={"mock/a.large": seen, "mock/b.large": wrong}, tolerated={"llc-capacity": wrong},
-        quality_target=wrong, quality_class=0,
+        quality_target=wrong,
     )  # fmt: skip
     told = corrected(world, "ada:sort~12345678#99", belief)
     assert told.by_type["mock/b.large"].value == pytest.approx(0.01 * world.speed_on_type(model, "b.large"))

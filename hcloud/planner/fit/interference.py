@@ -24,6 +24,7 @@ import numpy.typing as npt
 from hcloud.classifier.interference import CORE_SOURCES, NOT_COUNTED
 from hcloud.core import quality
 from hcloud.core.estimates import Classification, Estimate
+from hcloud.core.quality import EVEN_CLASSES, QualityClasses
 
 Floats = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
@@ -62,9 +63,7 @@ class Sensitivity:
     usual: Floats
     """Shape ``(4, K)``: the values used for the medians that describe unknown applications."""
     quality: float
-    """Needed quality ``Q_T`` (0..1)."""
-    level: int
-    """Queue (ARQ) of ``quality``."""
+    """Quality needed for losing no more than the policy's tolerance (0..1)."""
     hardest: tuple[int, ...]
     """The 2 K constraints, hardest first (k: own pressure on k; K + k: pressure on it from k)."""
     loudest: float
@@ -76,7 +75,6 @@ def sensitivity(
     known: Classification,
     sources: Sequence[str],
     confidence: float,
-    classes: int,
     tolerance: float = LOSS_AT_TOLERATED,
 ) -> Sensitivity:
     """Return the sensitivity of an application; an unmeasured resource counts as neither pressed nor felt.
@@ -93,9 +91,22 @@ def sensitivity(
         expected=np.array([at_reach(cause[s], 0.0, upward=True) if s in cause else 0.0 for s in sources]),
         tolerated=np.array(kept),
         bears=np.array([at_reach(feel[s], 0.0, upward=False) if s in feel else NEVER_FELT for s in sources]),
-        needed=min(1.0, max(0.0, known.quality_target.value)),
-        classes=classes,
+        needed=quality_needed(known, tolerance),
     )
+
+
+def quality_needed(known: Classification, tolerance: float) -> float:
+    """Return the quality (0..1) an application needs to lose no more than ``tolerance`` of its performance.
+
+    ``Q_T`` is for a loss of 5 %; loss is proportional to pressure, so more tolerance bears proportionally more.
+    """
+    borne = 1.0 - min(1.0, max(0.0, known.quality_target.value))
+    return 1.0 - min(1.0, tolerance / LOSS_AT_TOLERATED * borne)
+
+
+def quality_classes(applications: Mapping[str, Classification], tolerance: float, count: int) -> QualityClasses:
+    """Return ``count`` classes: quantiles of the quality that ``applications`` need."""
+    return QualityClasses.of([quality_needed(each, tolerance) for each in applications.values()], count)
 
 
 def sources_of(applications: Mapping[str, Classification]) -> tuple[str, ...]:
@@ -120,7 +131,6 @@ def _sensitivity(
     tolerated: Floats,
     bears: Floats,
     needed: float,
-    classes: int,
 ) -> Sensitivity:
     difficulty, doubt = np.concatenate((caused, FULL - tolerated)), caused - expected
     # Pressure cannot exceed 100, so tolerating that means tolerating any number of neighbours.
@@ -137,7 +147,6 @@ def _sensitivity(
         rows=np.array((expected, doubt, doubt * doubt, at_most)),
         usual=np.array((expected, tolerated, caused, bears)),
         quality=needed,
-        level=quality.quality_class(needed, classes),
         hardest=tuple((-difficulty).argsort(kind="stable").tolist()),
         loudest=max(expected.tolist(), default=0.0),
     )
@@ -172,7 +181,8 @@ class PressureState:
     known: Mapping[str, Sensitivity]
     prior: Sensitivity
     """Sensitivity assumed for an unknown resident."""
-    classes: int
+    classes: QualityClasses
+    """Classes of jobs and pools of machines, on one scale."""
     state: Floats
     """Shape ``(2 K, N)``: headroom by resource, then minus what is caused: every requirement is a lower bound."""
     expected: Floats
@@ -294,16 +304,18 @@ class PressureState:
         return bool((np.concatenate((headroom, -caused)) >= newcomer.bounds).all())
 
 
-def _pools(expected: Floats, classes: int) -> Floats:
-    """Return the pools 0..``classes``-1 of machines under these pressures, shape ``(K, N)``.
+def _pools(expected: Floats, classes: QualityClasses) -> Floats:
+    """Return the pools of machines under these pressures, shape ``(K, N)``: the class of the quality they offer.
 
-    A pool is the class of the quality that a machine offers (``U_H``), on the scale of what jobs need: a job that needs
-    0.7 cannot bear a pressure above 30, and belongs to the same class as a machine under a pressure of 30.
+    A job that cannot bear a pressure above 30 needs 0.7, and a machine under a pressure of 30 offers 0.7.
     """
+    count = len(expected)
+    if not count:
+        return np.full(expected.shape[1], float(classes.count - 1))
     digits = -np.sort(-np.clip(expected, 0.0, quality.PRESSURE_MAX), axis=0)
-    weights = 100.0 ** -np.arange(1.0, len(expected) + 1.0)
-    code = weights @ digits / (1.0 - 100.0 ** -len(expected)) if len(expected) else np.zeros(expected.shape[1])
-    pools: Floats = np.minimum(classes - 1, np.floor(np.maximum(0.0, 1.0 - code) * classes))
+    code = (quality.BASE ** -np.arange(1.0, count + 1.0)) @ digits / (1.0 - quality.BASE**-count)
+    ranked = np.array(classes.ranked)
+    pools: Floats = np.minimum(classes.count - 1.0, classes.count * np.searchsorted(ranked, 1.0 - code) // ranked.size)
     return pools
 
 
@@ -316,7 +328,7 @@ class ResidentSums(NamedTuple):
     level: int
 
 
-def _resident_sums(residents: Sequence[Sensitivity], count: int, classes: int) -> ResidentSums:
+def _resident_sums(residents: Sequence[Sensitivity], count: int, classes: QualityClasses) -> ResidentSums:
     """Return the columns of a machine with ``residents``."""
     expected, caused, headroom = _combined(residents, count)
     return ResidentSums(
@@ -359,13 +371,12 @@ def sensitivities(
     applications: Mapping[str, Classification],
     *,
     confidence: float,
-    classes: int,
     tolerance: float,
     before: Sensitivities | None = None,
 ) -> Sensitivities:
     """Return the sensitivities of ``applications``; unchanged ones are taken from ``before``."""
     sources = sources_of(applications)
-    settings = (sources, confidence, classes, tolerance)
+    settings = (sources, confidence, tolerance)
     beliefs, old = before.made_of[0] if before is not None else {}, before.known if before is not None else {}
     if before is not None and before.made_of[1] != settings:
         beliefs = {}
@@ -373,7 +384,7 @@ def sensitivities(
         name: old[name] if beliefs.get(name) is belief else sensitivity(name, belief, *settings)
         for name, belief in applications.items()
     }
-    prior = _prior([known[name] for name in sorted(known)], len(sources), classes)
+    prior = _prior([known[name] for name in sorted(known)], len(sources))
     return Sensitivities(sources, known, prior, (applications, settings))
 
 
@@ -398,7 +409,7 @@ def open_pressure(
     ending: Sequence[bool],
     *,
     confidence: float,
-    classes: int,
+    classes: QualityClasses = EVEN_CLASSES,
     tolerance: float = LOSS_AT_TOLERATED,
     table: Sensitivities | None = None,
     machines: Sequence[str] = (),
@@ -409,7 +420,7 @@ def open_pressure(
     Unknown applications count with the prior. ``table``: :func:`sensitivities` of ``applications``, if already
     computed; ``before``: the baseline of an earlier plan; unchanged machines are copied from it.
     """
-    table = table or sensitivities(applications, confidence=confidence, classes=classes, tolerance=tolerance)
+    table = table or sensitivities(applications, confidence=confidence, tolerance=tolerance)
     sources, known, prior, _ = table
     standing = _baseline(table, machines, [tuple(names) for names in residents], before)
     state, expected = standing.state.copy(), standing.expected.copy()
@@ -494,7 +505,7 @@ def _combined_by_machine(present: Sequence[Sequence[Sensitivity]], count: int) -
     return state, average
 
 
-def _prior(known: Sequence[Sensitivity], count: int, classes: int) -> Sensitivity:
+def _prior(known: Sequence[Sensitivity], count: int) -> Sensitivity:
     if not known:
         nothing = np.zeros(count)
         caused, expected, tolerated, bears = nothing, nothing, np.full(count, FULL), np.full(count, NEVER_FELT)
@@ -507,7 +518,6 @@ def _prior(known: Sequence[Sensitivity], count: int, classes: int) -> Sensitivit
         tolerated=tolerated,
         bears=bears,
         needed=float(_median(np.array([each.quality for each in known]))) if known else 0.0,
-        classes=classes,
     )
 
 

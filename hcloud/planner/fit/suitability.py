@@ -15,6 +15,7 @@ import numpy as np
 from hcloud.core import quality
 from hcloud.core.estimates import Classification
 from hcloud.core.model import Job, JobId, Number, Offer
+from hcloud.core.quality import QualityClasses
 from hcloud.forecast.wait_times import BusyTimes
 from hcloud.planner.fit.arq import WaitingValue, run_s, slack_s, waiting_value
 from hcloud.planner.fit.interference import (
@@ -23,9 +24,10 @@ from hcloud.planner.fit.interference import (
     Sensitivities,
     Sensitivity,
     open_pressure,
+    quality_classes,
+    quality_needed,
     reach_of,
     sensitivities,
-    sources_of,
 )
 from hcloud.planner.fit.paragon import Pools, Selection, least_loss_choice, relaxed_margin, select, select_relaxed
 from hcloud.planner.fit.sizing import (
@@ -65,7 +67,6 @@ class Suitability:
     fleet: Fleet
     stopping: Set[JobId]
     """Jobs being stopped; their units count as gone."""
-    sources: tuple[str, ...]
     state: PressureState | None = None
     ages: Amounts | None = None
     chosen: list[Selection] = field(default_factory=list)
@@ -91,17 +92,17 @@ class Suitability:
         if self.state is None and self.policy.placement.order in KNOWS_PRESSURE:
             known, placement = self.snapshot.applications, self.policy.placement
             settings = {"confidence": placement.neighbour_confidence, "tolerance": placement.tolerance}
-            classes, plan_cache, made_of = self.policy.admission.classes, self.snapshot.plan_cache, (known, self.policy)
+            plan_cache, made_of = self.snapshot.plan_cache, (known, self.policy)
 
             def table() -> Sensitivities:
-                return sensitivities(known, classes=classes, before=plan_cache.latest("sensitivities"), **settings)
+                return sensitivities(known, before=plan_cache.latest("sensitivities"), **settings)
 
             ending = self._ending()
             self.state = open_pressure(
                 known,
                 self._staying(ending),
                 ending,
-                classes=classes,
+                classes=self.classes,
                 table=plan_cache.get("sensitivities", made_of, table),
                 machines=[instance.id for instance in self.fleet.instances],
                 before=plan_cache.latest("standing"),
@@ -109,6 +110,15 @@ class Suitability:
             )
             plan_cache.keep("standing", self.state.standing)
         return self.state
+
+    @property
+    def classes(self) -> QualityClasses:
+        """The classes of the known applications, which are also the pools of machines."""
+        known, policy = self.snapshot.applications, self.policy
+        tolerance, count = policy.placement.tolerance, policy.admission.classes
+        return self.snapshot.plan_cache.get(
+            "quality classes", (known, policy), lambda: quality_classes(known, tolerance, count)
+        )
 
     def _staying(self, ending: Sequence[bool]) -> list[tuple[str, ...]]:
         """Return by machine the applications of its units that were not asked to stop."""
@@ -471,10 +481,10 @@ class Suitability:
 
     def quality_class(self, application: str) -> int:
         """Return the class of an application; an unknown one gets the middle class."""
-        known, classes = self.known(application), self.policy.admission.classes
+        known = self.known(application)
         if known is None:
-            return classes // 2
-        return quality.quality_class(min(1.0, max(0.0, known.quality_target.value)), classes)
+            return self.policy.admission.classes // 2
+        return self.classes.level(quality_needed(known, self.policy.placement.tolerance))
 
     def down_within_s(self, application: str, roomy: Mask, large: Mask, lost: Amounts, fresh_s: float) -> float:
         """Return how much slack may be left when a job goes down to a machine that does not suit it (ARQ eq. 6.2).
@@ -547,12 +557,12 @@ class Suitability:
         newcomer, pressure, chosen = self.sensitivity_of(application), self.pressure, self.chosen
         if newcomer is None or pressure is None or not chosen:
             return {}
-        pool = chosen[0].pool
+        pool, level = chosen[0].pool, pressure.classes.level(newcomer.quality)
         numbers: dict[str, Number] = {
             "quality": round(newcomer.quality, 4),
-            "quality_class": newcomer.level,
+            "quality_class": level,
             "pool": pool,
-            "diverted": "no" if pool == newcomer.level else "up" if pool > newcomer.level else "down",
+            "diverted": "no" if pool == level else "up" if pool > level else "down",
             "suited": min(selection.among for selection in chosen),
             "margin": round(min(selection.margin for selection in chosen), 2),
         }
@@ -644,9 +654,7 @@ def open_suitability(snapshot: Snapshot, policy: Policy, fleet: Fleet, stopping:
     """
     if not snapshot.applications or policy.placement.order not in KNOWS_PRESSURE | KNOWS_TYPES:
         return None
-    known = snapshot.applications
-    sources = snapshot.plan_cache.get("sources", (known,), lambda: sources_of(known))
-    return Suitability(snapshot=snapshot, policy=policy, fleet=fleet, stopping=stopping, sources=sources)
+    return Suitability(snapshot=snapshot, policy=policy, fleet=fleet, stopping=stopping)
 
 
 def column_of(offer: Offer) -> str:
