@@ -16,6 +16,7 @@ from hcloud.classifier.applications import (
     identify,
     learn,
     learn_own_run,
+    of_one_run,
     ran,
     recognise,
     row_name,
@@ -242,13 +243,14 @@ def _compare(txn: Transaction, job: Job, row: Application, believed: Classificat
 
 
 def _beside(own: ExpectedPerformance, lost: Estimate, *, steady: bool) -> Estimate:
-    """Return the performance to expect of a run beside neighbours; its limits hold the doubt of both.
+    """Return the performance to expect of one run beside neighbours; its limits hold the doubt of both.
 
     Not ``steady``: they were there for an unknown part of it, so the loss only lowers the lower limit.
     """
     shares = (lost.value if steady else 0.0, lost.low if steady else 0.0, lost.high)
     kept, best, least = (math.log(1.0 - min(each, MOST_LOST)) for each in shares)
-    mean, doubt = own.mean + kept, math.log(own.limits()[1]) - own.mean
+    alone = of_one_run(Estimate(own.value, *own.limits()))
+    mean, doubt = own.mean + kept, math.log(alone.high / alone.value)
     low, high = mean - math.hypot(doubt, kept - least), mean + math.hypot(doubt, best - kept)
     return Estimate(math.exp(mean), math.exp(low), math.exp(high))
 

@@ -39,8 +39,8 @@ MOST_RUNS = 12
 FEED_WEIGHT = 0.3
 """Weight of a new measurement in a known cell. Jobs share machines, so single measurements are noisy."""
 RUN_SPREAD, LEAST_SPREAD = 0.2, 0.05
-"""``RUN_SPREAD``: deviation of one run from a job's usual performance; ``LEAST_SPREAD``: the least that many runs leave
-(both natural logarithms)."""
+"""``RUN_SPREAD``: 95 % deviation of one run from a job's usual performance; ``LEAST_SPREAD``: the least that many runs
+leave (both natural logarithms)."""
 TO_80 = 1.2815515655446004 / 1.959963984540054
 """Converts 95 % limits to 80 % limits."""
 MOST_LOST = 0.9
@@ -434,7 +434,8 @@ def feed(
         least = STRAGGLES_BELOW * predicted.low
         if best_before is not None and max(at_most, best_before) < least:
             return row
-        missed = Drift(missed=row.missed).seen(predicted, min(max(measured, predicted.value), at_most)).missed
+        nearest = min(max(measured, predicted.value), at_most)
+        missed = Drift(missed=row.missed).seen(of_one_run(predicted), nearest).missed
         if at_most < least and not any(row.missed):
             return replace(row, missed=missed)
     question = Question.TYPE.value
@@ -454,6 +455,14 @@ def feed(
         spread[type_column] = min(unsure, max(LEAST_SPREAD, unsure * (1 - weight) ** 0.5))
     cells, spreads = {**row.cells, question: types}, {**row.spreads, question: spread}
     return replace_fields(row, cells=cells, spreads=spreads, missed=missed)
+
+
+def of_one_run(usual: Estimate) -> Estimate:
+    """Return an estimate of usual performance (above 0) with the limits of a single run, which varies around it."""
+    low, high = max(usual.low, usual.value / WIDEST), min(max(usual.high, usual.value), usual.value * WIDEST)
+    below = math.hypot(math.log(usual.value / low), RUN_SPREAD * TO_80)
+    above = math.hypot(math.log(high / usual.value), RUN_SPREAD * TO_80)
+    return usual._replace(low=usual.value * math.exp(-below), high=usual.value * math.exp(above))
 
 
 def _doubt_of(predicted: Estimate) -> float:

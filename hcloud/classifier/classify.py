@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from types import MappingProxyType
 from typing import NamedTuple
@@ -23,11 +23,14 @@ from hcloud.classifier.needed_quality import ToleranceScale
 from hcloud.classifier.neighbours import NeighbourFoldIn
 from hcloud.classifier.scaling import CurveFoldIn, node_count
 from hcloud.classifier.step_curve import rate_at, rates_by_vcpus, vcpus_of
+from hcloud.classifier.unmeasured_types import apart
 from hcloud.classifier.utility_matrix import Matrix, MeasuredRows, Scale
 from hcloud.core.errors import BadInput
 from hcloud.core.estimates import Classification, Estimate, Neighbour
 
 NEAREST = 5
+LINKED_MIN = 5
+"""Rows measured on a type and on an observed one, from which on they decide how sure the comparison is."""
 NEAR_APART = 2.5
 """Performance is interpolated between two measured amounts whose ratio is at most this."""
 
@@ -78,6 +81,10 @@ class FittedClassifier:
     scale: ToleranceScale = field(default_factory=ToleranceScale)
     """How well the sources of interference tell programs apart, for the quality they need."""
     _names: list[_Names] = field(default_factory=list, compare=False, repr=False)
+    _distances: dict[tuple[tuple[str, ...], tuple[str, ...]], Matrix] = field(
+        default_factory=dict, compare=False, repr=False
+    )
+    """By columns and observed columns, the least standard deviation of each."""
 
     def classify(self, observations: MeasuredApplication) -> Classification:
         """Answer all questions from the observed cells, of which there may be none.
@@ -128,7 +135,25 @@ class FittedClassifier:
             return None
         if not observed:
             notes.append(f"{question}: not measured; using the estimate of a typical application")
-        return fitted.complete(observed, _use(fitted.rows, seen) if question is Question.TYPE else None, noise)
+        if question is not Question.TYPE:
+            return fitted.complete(observed, None, noise)
+        return self._with_distance(fitted.complete(observed, _use(fitted.rows, seen), noise), fitted.rows)
+
+    def _with_distance(self, completion: Completion, rows: MeasuredRows) -> Completion:
+        """Return performance by type, no surer than the distance to measured types where few rows link them.
+
+        Rows of other types alone say how those compare with each other, but not with the measured ones.
+        """
+        observed = [column for column, known in zip(completion.columns, completion.observed, strict=True) if known]
+        key = (completion.columns, tuple(observed))
+        if observed and key not in self._distances:
+            known = ~np.isnan(rows.values)
+            linked = known[:, np.array(completion.observed)].any(axis=1).astype(np.int_) @ known
+            nearest = [min(apart(each, column) for each in observed) for column in completion.columns]
+            self._distances[key] = np.where((linked < LINKED_MIN) & ~np.array(completion.observed), nearest, 0.0)
+        if not observed:
+            return completion
+        return replace(completion, sd=np.maximum(completion.sd, self._distances[key]))
 
     def _nearest(self, completions: Mapping[Question, Completion], own_name: str) -> tuple[Neighbour, ...]:
         names, places, known_cells = self._all_names()

@@ -159,9 +159,8 @@ def completed(rows: MeasuredRows, cells: Cells, mean: Matrix, sd: Matrix, *, shr
     index, least = cells.index, NOISE[rows.scale]
     noise = np.zeros(len(index)) if cells.noise is None else cells.noise
     own_sd = np.maximum(np.minimum(sd[index], noise) if shrunk else noise, LEAST_SD)
-    estimated = (noise > 0.0) & shrunk
     mean, sd = mean.copy(), np.maximum(sd, least)
-    mean[index] = np.where(estimated, mean[index], cells.values)
+    mean[index] = np.where((noise > 0.0) & shrunk, mean[index], cells.values)
     sd[index] = np.where(noise > 0.0, own_sd, least)
     observed = np.zeros(len(rows.columns), dtype=bool)
     observed[index] = True

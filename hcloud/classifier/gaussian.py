@@ -37,6 +37,7 @@ from hcloud.classifier.utility_matrix import Matrix, MeasuredRows, Scale
 Index = NDArray[np.int_]
 T = TypeVar("T")
 FOLDS = 5
+SCALE_STEPS = 3
 FEWEST_SCORES = 20
 UNCALIBRATED = 1.5
 """Factor on stated deviations where there is nothing to calibrate on."""
@@ -387,9 +388,20 @@ class FittedGaussian:
         mean = float(self.stretch.mean()) if len(self.stretch) else UNCALIBRATED
         return np.array([known.get(column, mean) for column in columns])
 
-    def given_noisy(self, index: Index, noise: Matrix) -> Conditional:
-        """Return the conditional given these columns, measured with these standard deviations."""
-        return condition(self.moments.covariance, index, free_bias=self.free_bias, noise=noise)
+    def given_noisy(self, index: Index, residual: Matrix, noise: Matrix) -> Conditional:
+        """Return the conditional given ``residual`` at these columns, measured with standard deviation ``noise``.
+
+        The covariance is scaled up, step by step, for a row further from the others than it states (multivariate t):
+        few programs differ from all others, but the readings of those must not be taken for errors.
+        """
+        scale = 1.0
+        for _ in range(SCALE_STEPS):
+            given = condition(scale * self.moments.covariance, index, free_bias=self.free_bias, noise=noise)
+            step = self._widening(given, float(residual @ given.precision @ residual))
+            if step == 1.0:
+                return given
+            scale *= step
+        return condition(scale * self.moments.covariance, index, free_bias=self.free_bias, noise=noise)
 
     def with_columns(self, new: Sequence[str]) -> FittedGaussian:
         """Return the fit with unmeasured columns added: wide and independent, as in :meth:`GaussianFoldIn.moments`."""
@@ -438,8 +450,8 @@ class FittedGaussian:
             variance = moments.covariance.diagonal() + (moments.level_variance if self.free_bias else 0.0)
             level = moments.level if self.free_bias else 0.0
             return moments.mean + level, self.stretch * np.sqrt(variance)
-        given = self.given(index) if noise is None else self.given_noisy(index, noise)
         residual = values - moments.mean[index]
+        given = self.given(index) if noise is None else self.given_noisy(index, residual, noise)
         mean = moments.mean + given.gain @ residual
         scale = self.stretch * math.sqrt(self._widening(given, float(residual @ given.precision @ residual)))
         return mean, scale * np.sqrt(np.maximum(given.variance, 0.0))

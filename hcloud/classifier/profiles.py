@@ -179,8 +179,26 @@ class Provenance:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
+class Fitted:
+    """Where the numbers of a profile come from that HCloud did not measure."""
+
+    source: NonEmptyText
+    """The measurements it was fitted to, and their version."""
+    licence: NonEmptyText
+    """What their licence permits."""
+    columns: NonEmptyText
+    """Which of their columns were used."""
+    method: NonEmptyText
+    """How they became the cells and their limits."""
+    provider: NonEmptyText
+    """Provider of the machines they were measured on."""
+    fitted_at: NonEmptyText
+    """UTC date."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
 class ReferenceProfile:
-    """One reference program as measured on one kind of machine."""
+    """One reference program as measured on one kind of machine, or a typical one fitted to measurements of others."""
 
     profile: Name
     """Name of the profile."""
@@ -194,10 +212,12 @@ class ReferenceProfile:
     """Measure of performance."""
     units: ProfileUnits
     """Units of the numbers below."""
-    provenance: Provenance
-    """Where and how it was measured."""
     cells: Cells
     """Measured cells, by question and column."""
+    provenance: Provenance | None = None
+    """Where and how it was measured; None if it was fitted."""
+    fitted: Fitted | None = None
+    """What it was fitted to; None if it was measured."""
     use: Mapping[TypeColumn, Use] = field(default_factory=dict)
     """Resource use of an isolated run on each type."""
     type_vcpus: Mapping[TypeColumn, VcpuCount] = field(default_factory=dict)
@@ -209,6 +229,11 @@ class ReferenceProfile:
         """Raise AtKey if there is no cell."""
         if not any(self.cells.of(question) for question in Question):
             raise AtKey("cells", "must contain at least one measurement")
+        if (self.provenance is None) == (self.fitted is None):
+            raise AtKey("provenance", "must say where it was measured, or `fitted` what it was fitted to; not both")
+        unstated = [column for column in self.cells.type if self.fitted is not None and column not in self.type_vcpus]
+        if unstated:
+            raise AtKey("type_vcpus", f"must state the vCPUs of every type of a fitted profile; {unstated[0]} has none")
 
     def measured(self, steps: Mapping[str, float] | None = None) -> MeasuredApplication:
         """Return the profile as the classifier's input; performance by type refers to ``LIBRARY_VCPUS`` everywhere.
@@ -237,7 +262,36 @@ class ReferenceProfile:
     def vcpus_on(self, type_column: str) -> float:
         """Return the vCPUs with which the program ran on a type."""
         stated = self.type_vcpus.get(type_column) or LOCAL_TYPES.get(type_column.removeprefix("local/"))
-        return stated or float(self.provenance.cores)
+        return stated or float(self.provenance.cores if self.provenance is not None else LIBRARY_VCPUS)
+
+    @property
+    def provider(self) -> str:
+        """The provider of the machines it is about."""
+        about = self.provenance or self.fitted
+        return about.provider if about is not None else ""
+
+    @property
+    def made_at(self) -> str:
+        """When it was measured or fitted, UTC."""
+        if self.provenance is not None:
+            return self.provenance.measured_at
+        return self.fitted.fitted_at if self.fitted is not None else ""
+
+    @property
+    def origin(self) -> tuple[str, ...]:
+        """Where its numbers come from, in lines."""
+        if self.fitted is not None:
+            return (f"fitted {self.fitted.fitted_at} to {self.fitted.source} ({self.fitted.columns}), not measured",
+                    f"method: {self.fitted.method}", f"licence: {self.fitted.licence}")  # fmt: skip
+        about = self.provenance
+        if about is None:
+            return ()
+        packages = ", ".join(f"{name} {version}" for name, version in about.packages.items())
+        return (
+            f"measured {about.measured_at} on {about.provider}: {about.cpu}, {about.cores} CPUs, Linux {about.kernel}, "
+            f"load {about.load_average:g}",
+            f"with {packages}, stress-ng {about.stress_ng}, HCloud {about.hcloud}, in {about.took_s:g} s",
+        )
 
 
 def parse_profile(mapping: object, locate: Callable[[KeyPath], str] = key_path) -> ReferenceProfile:
@@ -271,7 +325,7 @@ def document(profile: ReferenceProfile) -> dict[str, Any]:
             "interference": profile.units.interference,
             "use": list(profile.units.use),
         },
-        "provenance": _fields(profile.provenance) | {"packages": dict(profile.provenance.packages)},
+        **_origin_document(profile),
         "cells": {
             question.value: {column: _fields(cell) for column, cell in profile.cells.of(question).items()}
             for question in Question
@@ -281,6 +335,13 @@ def document(profile: ReferenceProfile) -> dict[str, Any]:
         "type_vcpus": dict(profile.type_vcpus),
         "notes": list(profile.notes),
     }
+
+
+def _origin_document(profile: ReferenceProfile) -> dict[str, Any]:
+    if profile.fitted is not None:
+        return {"fitted": _fields(profile.fitted)}
+    about = profile.provenance
+    return {"provenance": _fields(about) | {"packages": dict(about.packages)}} if about is not None else {}
 
 
 def _fields(value: Any) -> dict[str, Any]:

@@ -165,7 +165,8 @@ def _report(results: Iterable[tuple[str, ReferenceProfile | HCloudError]], count
     for name, result in results:
         if isinstance(result, ReferenceProfile):
             widths.append(confidence(result))
-            click.echo(f"{name}: {result.provenance.took_s:.0f} s, 95 % limits {_limits_text(widths[-1])}")
+            took_s = result.provenance.took_s if result.provenance is not None else 0.0
+            click.echo(f"{name}: {took_s:.0f} s, 95 % limits {_limits_text(widths[-1])}")
         else:
             failed.append(name)
             click.echo(f"{name}: not measured: {result}", err=True)

@@ -64,10 +64,11 @@ def _list_row(file: Path, profile: ReferenceProfile) -> dict[str, Any]:
         "name": profile.profile,
         "group": profile.group,
         "program": profile.program,
-        "provider": profile.provenance.provider,
+        "provider": profile.provider,
         "cells": sum(len(profile.cells.of(question)) for question in Question),
-        "measured_at": profile.provenance.measured_at,
-        "from": "shipped" if file.parent == package_data.path("profiles") else str(file),
+        "measured_at": profile.made_at,
+        "from": ("shipped" if file.parent == package_data.path("profiles") else str(file))
+        + (f", fitted to {profile.fitted.source}" if profile.fitted is not None else ""),
     }
 
 
@@ -104,12 +105,10 @@ def _named_or_file(name: str) -> list[ReferenceProfile]:
 
 
 def _show(profile: ReferenceProfile) -> None:
-    about = profile.provenance
-    packages = ", ".join(f"{name} {version}" for name, version in about.packages.items())
-    click.echo(f"{profile.profile} ({profile.group}; program {profile.program}): {about.command}")
-    click.echo(f"measured {about.measured_at} on {about.provider}: {about.cpu}, {about.cores} CPUs, Linux "
-               f"{about.kernel}, load {about.load_average:g}")  # fmt: skip
-    click.echo(f"with {packages}, stress-ng {about.stress_ng}, HCloud {about.hcloud}, in {about.took_s:g} s")
+    command = f": {profile.provenance.command}" if profile.provenance is not None else ""
+    click.echo(f"{profile.profile} ({profile.group}; program {profile.program}){command}")
+    for line in profile.origin:
+        click.echo(line)
     console().print(table(CELL_COLUMNS, [list(map(_rounded, row)) for row in _cell_rows(profile)]))
     for column, use in profile.use.items():
         amounts = ", ".join(f"{value:g} {unit}" for value, unit in zip(use, profile.units.use, strict=True))

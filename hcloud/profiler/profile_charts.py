@@ -29,8 +29,10 @@ def svg(profile: ReferenceProfile) -> str:
     height = sources_top + ROW * len(sources) + 20
     width = LEFT + 2 * (BAR + GAP) + CURVE + 30
     parts = [f'<text x="8" y="22" font-size="15" font-weight="bold">{escape(profile.profile)}</text>']
-    about = profile.provenance
-    subtitle = f"{profile.group}; {about.cpu}, {about.cores} CPUs, {about.measured_at}, load {about.load_average:g}"
+    about, fitted = profile.provenance, profile.fitted
+    subtitle = f"{profile.group}; fitted {fitted.fitted_at} to {fitted.source}" if fitted is not None else profile.group
+    if about is not None:
+        subtitle += f"; {about.cpu}, {about.cores} CPUs, {about.measured_at}, load {about.load_average:g}"
     parts.append(f'<text x="8" y="40" fill="#555">{escape(subtitle)}</text>')
     parts += _drawn_sizes(sizes, profile.units.performance)
     if sources:

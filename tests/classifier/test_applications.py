@@ -21,6 +21,7 @@ from hcloud.classifier.applications import (
     learn,
     learn_own_run,
     measured_of,
+    of_one_run,
     programs_of,
     ran,
     recognise,
@@ -227,6 +228,16 @@ def test_runs_that_always_have_neighbours_teach_that_a_job_is_slower_than_believ
         value = row.cells["type"]["mock/small"]
         row = feed(row, "mock/small", 4.5, Estimate(value, 0.9 * value, 1.1 * value), lost_at_most=0.1)
     assert row.cells["type"]["mock/small"] == pytest.approx(5.0, rel=0.01)  # the most it can do alone, by these runs
+
+
+def test_one_run_varies_around_what_is_usual_and_that_is_no_miss() -> None:
+    row, sure = known(), Estimate(value=10.0, low=9.9, high=10.1)
+    run = of_one_run(sure)
+    assert (run.value, run.low, run.high) == pytest.approx((10.0, 8.77, 11.4), rel=0.01)
+    assert feed(row, "mock/small", 8.5, sure).missed == (False,)
+    assert feed(row, "mock/small", 7.5, sure).missed == (True,)
+    vague = Estimate(value=10.0, low=5.0, high=20.0)
+    assert of_one_run(vague).low == pytest.approx(5.0, rel=0.02)
 
 
 def test_first_run_of_an_unknown_type_beside_neighbours_is_believed_widely() -> None:

@@ -11,7 +11,7 @@ import pytest
 from hcloud.config import package_data
 from hcloud.config.profiles import load_profiles, profile_yaml, write_profile
 from tests.cli.conftest import Shell
-from tests.profiler.samples import profile
+from tests.profiler.samples import fitted_profile, profile
 
 SHIPPED = sorted(path.stem for path in package_data.path("profiles").glob("*.yaml"))
 
@@ -38,6 +38,19 @@ def test_imported_profiles_are_listed_after_the_shipped_ones(library: Shell) -> 
     assert [row["name"] for row in after] == [*SHIPPED, "own-gzip", "own-sort"]
     assert after[-1]["from"] == str(imported(library) / "own-sort.yaml")
     assert all(row["from"] == "shipped" for row in after[:-2])
+
+
+def test_fitted_profiles_say_so_wherever_they_are_shown(library: Shell) -> None:
+    write_profile(library.directory, fitted_profile())
+    library.run("profile", "import", "typical.yaml", "own-gzip.yaml")
+    rows = {row["name"]: row for row in json.loads(library.run("profile", "list", "-o", "json")[0])}
+    assert rows["typical"]["from"].endswith("typical.yaml, fitted to somebody's measurements, version 3")
+    assert (rows["typical"]["provider"], rows["typical"]["measured_at"]) == ("aws", "2026-11-25")
+    shown = library.run("profile", "show", "typical", "--picture", "typical.svg")[0]
+    assert "fitted 2026-11-25 to somebody's measurements, version 3" in shown
+    assert "method: geometric mean of 9 jobs" in shown and "licence: CC BY 4.0" in shown
+    assert "fitted 2026-11-25" in (library.directory / "typical.svg").read_text()
+    assert "measured 2026-11-21T12:00:00Z on local" in library.run("profile", "show", "own-gzip")[0]
 
 
 def test_imports_are_stored_in_the_configured_state_directory(library: Shell) -> None:

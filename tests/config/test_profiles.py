@@ -18,7 +18,7 @@ from hcloud.core.errors import BadInput, ConfigError
 from hcloud.core.estimates import SOURCES, Reading
 from tests.machine import needs_root
 from tests.other_user import as_ordinary_user
-from tests.profiler.samples import profile
+from tests.profiler.samples import fitted_profile, profile
 
 
 def test_profile_reads_back_as_it_was_written(tmp_path: Path) -> None:
@@ -155,3 +155,27 @@ def test_shipped_library_can_be_learned_from() -> None:
     assert len(list(library_profiles([package_data.path("profiles")]))) == len(SHIPPED) == len(library.known)
     found = Classifier().fit(library).classify(MeasuredApplication(name="new", cells={Question.STEP: {"1 vCPU": 3.0}}))
     assert 0 <= found.quality_target.value <= 1
+
+
+def test_fitted_profile_reads_back_and_is_a_row_at_stated_vcpus(tmp_path: Path) -> None:
+    path = write_profile(tmp_path, fitted_profile())
+    assert load_profiles(path) == (fitted_profile(),)
+    types = load_library([path]).known["typical"].cells[Question.TYPE]
+    assert types == pytest.approx({"aws/m5.large": 5.0, "aws/m5.xlarge": 5.0})  # one vCPU of each
+
+
+@pytest.mark.parametrize(
+    ("pattern", "replacement", "words"),
+    [
+        (r"^type_vcpus: .*", "type_vcpus: {}", "type_vcpus: must state the vCPUs of every type of a fitted profile"),
+        (r"^fitted: (.|\n)*?}\n", "", "provenance: must say where it was measured, or `fitted` what it was fitted to"),
+        (r"licence: CC BY 4.0,", "", "licence"),
+    ],
+)
+def test_fitted_profile_must_say_where_it_is_from(pattern: str, replacement: str, words: str, tmp_path: Path) -> None:
+    path = write_profile(tmp_path, fitted_profile())
+    text = re.sub(pattern, replacement, path.read_text(), flags=re.MULTILINE)
+    assert text != path.read_text()
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=re.escape(words)):
+        load_profiles(path)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from hcloud.classifier.profiles import ProfileUnits, Provenance, ReferenceProfile, cells_of_readings
+from hcloud.classifier.profiles import Fitted, ProfileUnits, Provenance, ReferenceProfile, cells_of_readings
 from hcloud.core.estimates import SOURCES, Measure, Reading
 
 
@@ -46,4 +46,32 @@ def profile(name: str = "gzip", *, scale: float = 1.0, shift: float = 0.0, unit:
         cells=cells_of_readings(readings(scale, shift)),
         use={"local/local.small": (0.5, 11.0, 0.0, 1.5)},
         notes=("network-bandwidth: it has no network",),
+    )
+
+
+def fitted_profile(name: str = "typical") -> ReferenceProfile:
+    """A profile that was fitted to measurements of others."""
+    cells = [
+        Reading(question="type", column=f"aws/m5.{size}", value=value, low=0.8 * value, high=1.25 * value)
+        for size, value in (("large", 10.0), ("xlarge", 18.0))
+    ]
+    steps = (("2 vCPU", 10.0), ("4 vCPU", 18.0))
+    cells += [Reading(question="step", column=column, value=value, low=value, high=value) for column, value in steps]
+    return ReferenceProfile(
+        profile=name,
+        format=1,
+        group="fitted",
+        program=name,
+        measure=Measure.COMPLETION,
+        units=ProfileUnits(performance="runs/s"),
+        cells=cells_of_readings(cells),
+        type_vcpus={"aws/m5.large": 2.0, "aws/m5.xlarge": 4.0},
+        fitted=Fitted(
+            source="somebody's measurements, version 3",
+            licence="CC BY 4.0",
+            columns="seconds on m5.large and m5.xlarge",
+            method="geometric mean of 9 jobs",
+            provider="aws",
+            fitted_at="2026-11-25",
+        ),
     )
