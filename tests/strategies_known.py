@@ -104,7 +104,9 @@ def aware_policies(
 ) -> Policy:
     """Policies whose order of placement uses what is known."""
     placement = PlacementPolicy(
-        order=draw(st.sampled_from(orders)), neighbour_confidence=draw(st.sampled_from([0.5, 0.9]))
+        order=draw(st.sampled_from(orders)),
+        neighbour_confidence=draw(st.sampled_from([0.5, 0.9])),
+        neighbour_tolerance=0.05,
     )
     admission = AdmissionPolicy(
         queues=draw(st.sampled_from(["one", "by_quality"])),

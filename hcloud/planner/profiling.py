@@ -318,10 +318,10 @@ def _classify_known(state: ProfilingState, job: Job, identity: Identity, row: Ap
 def _estimate_numbers(state: ProfilingState, row: Application, job: Job, known: Classification) -> dict[str, Number]:
     """Return the estimates of a job as numbers of a reason."""
     policy, applications = state.context.policy, state.context.snapshot.applications
-    classes = quality_classes(applications, policy.placement.tolerance, policy.admission.classes)
+    classes = quality_classes(applications, policy.placement.neighbour_tolerance, policy.admission.classes)
     numbers: dict[str, Number] = {
         "quality_target": round(known.quality_target.value, 4),
-        "quality_class": classes.level(quality_needed(known, policy.placement.tolerance)),
+        "quality_class": classes.level(quality_needed(known, policy.placement.neighbour_tolerance)),
         "nearest": ", ".join(f"{each.name} ({each.similarity:.0%})" for each in known.nearest[:3]),
         "measure": None if row.measure is None else row.measure.value,
     }

@@ -60,7 +60,7 @@ def case_of(kind: str, tolerance: float) -> Case:
     policy = strategy(kind.removesuffix(FILLED).lower())
     if kind.endswith(FILLED):
         policy = replace(policy, provisioning=replace(policy.provisioning, soft_limit=SOFT, hard_limit=HARD))
-    policy = replace(policy, placement=replace(policy.placement, tolerance=tolerance))
+    policy = replace(policy, placement=replace(policy.placement, tolerance=tolerance, neighbour_tolerance=tolerance))
     return Case(label=_label(kind, tolerance), experiment=HIGH, policy=policy)
 
 

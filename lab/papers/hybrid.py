@@ -51,7 +51,11 @@ def strategy(name: str, *, profiles: bool = True, mapping: str = "p8") -> Policy
     policy = load_policy(path("policies") / f"{name}.yaml")
     roomy = replace(policy.caps, max_instances=20_000, max_vcpus=None, max_queued_jobs=1_000_000)
     order = replace(
-        policy.placement, order="quasar" if profiles else "least_loaded", tolerance=TOLERANCE, confidence=0.5
+        policy.placement,
+        order="quasar" if profiles else "least_loaded",
+        tolerance=TOLERANCE,
+        neighbour_tolerance=TOLERANCE,
+        confidence=0.5,
     )
     correction = policy.correction if profiles else replace(policy.correction, steps=())
     admission = replace(policy.admission, queues="by_quality" if profiles else "one")

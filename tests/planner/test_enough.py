@@ -10,7 +10,7 @@ from tests.planner.scenes import decide, job, machine, need, of, offer, running,
 
 SMALL, LARGE = offer("small", vcpus=1.0, usd_per_h=0.05), offer("large", vcpus=4.0, usd_per_h=0.2)
 PLAIN = Policy()
-QUASAR = replace(PLAIN, placement=replace(PLAIN.placement, order="quasar"))
+QUASAR = replace(PLAIN, placement=replace(PLAIN.placement, order="quasar", neighbour_tolerance=0.05))
 SERVICE = spec(
     target=ServiceTarget(requests_per_s=100.0, latency_ms=20.0), resources=need(2.0), vcpus_within=(1.0, 4.0)
 )

@@ -12,7 +12,7 @@ from hcloud.spec.policy import PlacementPolicy, Policy
 from tests.planner.apply_model import apply_ideally, pass_time
 from tests.planner.scenes import NOW, decide, job, machine, need, of, offer, running, scene, spec
 
-QUASAR = Policy(placement=PlacementPolicy(order="quasar"))
+QUASAR = Policy(placement=PlacementPolicy(order="quasar", neighbour_tolerance=0.05))
 LARGE = offer("large", vcpus=8.0, usd_per_h=0.4)
 
 
@@ -60,7 +60,9 @@ def test_a_job_gets_the_least_step_that_meets_its_deadline_or_the_most_where_non
 def test_doubt_is_paid_for_with_a_larger_step_up_to_the_probability_of_the_policy() -> None:
     doubtful = here(machine(1, LARGE), sized(1, 570.0), of_it=known(doubt=0.3))
     assert granted(doubtful) == [4.0]
-    assert granted(doubtful, Policy(placement=PlacementPolicy(order="quasar", confidence=0.5))) == [2.0]
+    assert granted(
+        doubtful, Policy(placement=PlacementPolicy(order="quasar", neighbour_tolerance=0.05, confidence=0.5))
+    ) == [2.0]
     [place] = of(decide(doubtful, QUASAR), Place)
     assert place.reason.numbers["vcpus_within"] == "0.5..8"
     assert float(place.reason.numbers["probability"] or 0) >= 0.9
@@ -104,7 +106,7 @@ def test_a_new_machine_is_bought_for_the_size_and_the_job_gets_it_there() -> Non
 def test_interference_counts_when_judging_who_would_fill_a_new_machine() -> None:
     """Four jobs that disturb each other do not share a machine for four; four calm ones do."""
     one, four = offer("one", vcpus=1.0, usd_per_h=0.1), offer("four", vcpus=4.0, usd_per_h=0.3)
-    paragon = Policy(placement=PlacementPolicy(order="paragon"))
+    paragon = Policy(placement=PlacementPolicy(order="paragon", neighbour_tolerance=0.05))
 
     def bought(caused: float) -> list[str]:
         felt = known(by_type={}, tolerated={"llc": sure(50.0)}, caused={"llc": sure(caused)})

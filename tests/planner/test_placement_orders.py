@@ -37,7 +37,7 @@ FREE = spec(target=BatchTarget())
 
 def policy(preferred: str, **admission: object) -> Policy:
     """Return a policy with this placement order, under which a tight fit uses the bounds of estimates."""
-    placement = PlacementPolicy(order=preferred, neighbour_confidence=0.9)  # type: ignore[arg-type]
+    placement = PlacementPolicy(order=preferred, neighbour_confidence=0.9, neighbour_tolerance=0.05)  # type: ignore[arg-type]
     return Policy(placement=placement, admission=AdmissionPolicy(**admission))  # type: ignore[arg-type]
 
 

@@ -91,7 +91,7 @@ class Suitability:
         """The pressure on each machine, computed on first use; None if the order does not use it."""
         if self.state is None and self.policy.placement.order in KNOWS_PRESSURE:
             known, placement = self.snapshot.applications, self.policy.placement
-            settings = {"confidence": placement.neighbour_confidence, "tolerance": placement.tolerance}
+            settings = {"confidence": placement.neighbour_confidence, "tolerance": placement.neighbour_tolerance}
             plan_cache, made_of = self.snapshot.plan_cache, (known, self.policy)
 
             def table() -> Sensitivities:
@@ -115,7 +115,7 @@ class Suitability:
     def classes(self) -> QualityClasses:
         """The classes of the known applications, which are also the pools of machines."""
         known, policy = self.snapshot.applications, self.policy
-        tolerance, count = policy.placement.tolerance, policy.admission.classes
+        tolerance, count = policy.placement.neighbour_tolerance, policy.admission.classes
         return self.snapshot.plan_cache.get(
             "quality classes", (known, policy), lambda: quality_classes(known, tolerance, count)
         )
@@ -484,7 +484,7 @@ class Suitability:
         known = self.known(application)
         if known is None:
             return self.policy.admission.classes // 2
-        return self.classes.level(quality_needed(known, self.policy.placement.tolerance))
+        return self.classes.level(quality_needed(known, self.policy.placement.neighbour_tolerance))
 
     def down_within_s(self, application: str, roomy: Mask, large: Mask, lost: Amounts, fresh_s: float) -> float:
         """Return how much slack may be left when a job goes down to a machine that does not suit it (ARQ eq. 6.2).
