@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from hcloud.apply.transitions import reason_fields, transition_job
-from hcloud.classifier.applications import feed, row_name, scale_of
+from hcloud.classifier.applications import feed, row_name, scale_of, step_factor
 from hcloud.core.errors import Refused
 from hcloud.core.model import JOB_ENDED, JOB_ON_INSTANCE, Correction, EventKind, Job, JobState, Reason
 from hcloud.core.rows import replace_fields
@@ -180,8 +180,8 @@ def _learn(txn: Transaction, job: Job, learnt: Learnt) -> None:
     if learnt.tolerated:
         tolerated = {**row.cells.get("tolerated", {}), **learnt.tolerated}
         known = replace(row, cells={**row.cells, "tolerated": tolerated})
-    requested = row.reference_vcpus or learnt.vcpus
-    if learnt.performance is not None and learnt.vcpus == requested:
-        known = feed(known, learnt.column, learnt.performance / scale, None)
+    factor = step_factor(row, learnt.vcpus, row.reference_vcpus)
+    if learnt.performance is not None and factor is not None:
+        known = feed(known, learnt.column, learnt.performance * factor / scale, None)
     if known != row:
         txn.put_application(known)

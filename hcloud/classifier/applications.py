@@ -236,14 +236,17 @@ def learn(
             return replace(row, runs=(*row.runs, run)[-MOST_RUNS:])
         row = replace(row, measure=None, cells={}, spreads={}, inputs={}, use=(), reference_vcpus=0.0)
     usable = [reading for reading in findings.readings if _usable(reading.question, reading.value)]
-    if not base and row.type_column not in ("", request.type_column):  # one curve is of one machine
-        usable = [reading for reading in usable if reading.question != Question.STEP]
+    if row.type_column not in ("", request.type_column):  # one curve is of one machine
+        if base:
+            row = replace(row, cells=_without_steps(row.cells), spreads=_without_steps(row.spreads))
+        else:
+            usable = [reading for reading in usable if reading.question != Question.STEP]
     row = _with_readings(row, [reading for reading in usable if reading.question != Question.TYPE])
     measured_vcpus = next(iter(request.steps_vcpus), 0.0)
     if base or not row.reference_vcpus:
         row = _at_vcpus(row, measured_vcpus)
     types = [reading for reading in usable if reading.question == Question.TYPE]
-    row = _with_readings(row, types, _step_factor(row, measured_vcpus, row.reference_vcpus))
+    row = _with_readings(row, types, step_factor(row, measured_vcpus, row.reference_vcpus))
     measured = bool(findings.readings)
     return replace(
         row,
@@ -259,26 +262,34 @@ def learn(
 
 
 def _with_readings(row: Application, readings: Iterable[Reading], factor: float | None = 1.0) -> Application:
-    """Return the row with the cells of readings, each times ``factor``; unchanged if that is None."""
+    """Return the row with the cells of readings, each times ``factor``; unchanged if that is None.
+
+    What was converted is no surer than the curve that converted it.
+    """
     cells = {question: dict(columns) for question, columns in row.cells.items()}
     spreads = {question: dict(columns) for question, columns in row.spreads.items()}
+    least = max(row.spreads.get(Question.STEP, {}).values(), default=0.0) if factor != 1.0 else 0.0
     for each in readings if factor is not None else ():
         cells.setdefault(each.question, {})[each.column] = each.value * (factor or 1.0)
         width = half_width(Question(each.question), each.value, each.low, each.high)
-        spreads.setdefault(each.question, {})[each.column] = width
+        spreads.setdefault(each.question, {})[each.column] = max(width, least)
     return replace(row, cells=cells, spreads=spreads)
+
+
+def _without_steps(columns: Mapping[str, Mapping[str, float]]) -> dict[str, Mapping[str, float]]:
+    return {question: row for question, row in columns.items() if question != Question.STEP}
 
 
 def _at_vcpus(row: Application, vcpus: float) -> Application:
     """Return the row with performance by type at another number of vCPUs; types that cannot be converted are lost."""
-    known, factor = row.cells.get(Question.TYPE, {}), _step_factor(row, row.reference_vcpus, vcpus)
+    known, factor = row.cells.get(Question.TYPE, {}), step_factor(row, row.reference_vcpus, vcpus)
     if factor != 1.0 and known:
         types = {} if factor is None else {column: rate * factor for column, rate in known.items()}
         row = replace(row, cells={**row.cells, Question.TYPE.value: types})
     return replace(row, reference_vcpus=vcpus)
 
 
-def _step_factor(row: Application, measured_vcpus: float, wanted_vcpus: float) -> float | None:
+def step_factor(row: Application, measured_vcpus: float, wanted_vcpus: float) -> float | None:
     """Return the factor between performance at two numbers of vCPUs; 1 if one is not known, None without a curve."""
     if 0.0 in (measured_vcpus, wanted_vcpus):
         return 1.0

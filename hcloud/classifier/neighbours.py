@@ -56,11 +56,11 @@ class NeighbourFoldIn:
     """Whether similarity includes the size of the observed values. Correct if all rows share one unit, but results are
     then no longer exactly proportional to the observations."""
 
-    def fit(self, rows: MeasuredRows) -> Fitted:
+    def fit(self, rows: MeasuredRows) -> FittedGaussian | FittedNeighbours:
         """Fit the base, then choose the kernel."""
         return self.renew(rows, None)
 
-    def renew(self, rows: MeasuredRows, before: Fitted | None) -> Fitted:
+    def renew(self, rows: MeasuredRows, before: Fitted | None) -> FittedGaussian | FittedNeighbours:
         """Fit the base, then choose the kernel, or reuse that of ``before``."""
         rows = rows.in_order()
         base = self.base.renew(rows, before.base if isinstance(before, FittedNeighbours) else before)
@@ -111,16 +111,24 @@ class FittedNeighbours:
     ) -> Completion:
         """Condition on the observed cells, then add the smoothed residuals of similar applications."""
         cells = cells_of(self.rows, observed, context, noise)
-        index, values, use = cells.index, cells.values, cells.context
-        mean, sd = self.base.predict(index, values, cells.noise)
-        likeness = self.plain if use is None else self.with_use
-        if likeness is not None and len(index) > 1:
-            correction = self._correction(index, values, use, likeness)
-            correction[index] = 0.0
-            mean = mean + correction
-            # The gain is smallest where the fold-in is already good, so only half of it (as a logarithm) is claimed.
-            sd = sd * math.sqrt(likeness.left)
+        mean, sd = self.predict(cells.index, cells.values, cells.noise, cells.context)
         return completed(self.rows, cells, mean, sd, shrunk=True)
+
+    def predict(
+        self, index: Index, values: Matrix, noise: Matrix | None = None, use: Matrix | None = None
+    ) -> tuple[Matrix, Matrix]:
+        """Return mean and effective standard deviation (columns) given encoded values at ``index``.
+
+        ``noise``: standard deviation of each value; ``use``: resource use of each run.
+        """
+        mean, sd = self.base.predict(index, values, noise)
+        likeness = self.plain if use is None else self.with_use
+        if likeness is None or len(index) < 2:
+            return mean, sd
+        correction = self._correction(index, values, use, likeness)
+        correction[index] = 0.0
+        # The gain is smallest where the fold-in is already good, so only half of it (as a logarithm) is claimed.
+        return mean + correction, sd * math.sqrt(likeness.left)
 
     def best_likeness(self, *, with_context: bool) -> Likeness | None:
         """Return the kernel with the least mean absolute error on held-out groups; None if none beats no kernel."""

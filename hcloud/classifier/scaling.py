@@ -28,14 +28,17 @@ from hcloud.classifier.estimator import (
     still_judged,
 )
 from hcloud.classifier.gaussian import CALIBRATION_ROWS_MAX, FOLDS, FittedGaussian, GaussianFoldIn, Moments, evenly
+from hcloud.classifier.neighbours import FittedNeighbours, NeighbourFoldIn
 from hcloud.classifier.utility_matrix import Matrix, MeasuredRows, Scale
 from hcloud.core.errors import BadInput
 
 Counts = Sequence[int] | NDArray[np.int_]
-JUDGED_MAX = 100
+JUDGED_MAX, JUDGED_OF_MANY = 100, 30
+"""Rows evaluated to choose share and stretch. Rows of many know other cells each, which costs a kernel per pair."""
 PAIRS_MAX = 15
 SPREAD_MAX = 25.0
 """Clips logarithms of relative times, so that least squares survives values further apart than e^25."""
+Folded = FittedGaussian | FittedNeighbours
 SHARES = tuple(float(each) for each in np.linspace(0.0, 1.0, 11))
 
 
@@ -53,65 +56,21 @@ def terms(nodes: NDArray[np.int_]) -> Matrix:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CurveFoldIn:
-    """A Gaussian fold-in over node counts, shrunk towards the family of curves, blended with the job's own Ernest fit.
+class CurvedGaussian(GaussianFoldIn):
+    """A Gaussian fold-in over node counts whose moments are shrunk towards the family of curves."""
 
-    The share of the fold-in in the result (the rest is Ernest's curve through the observed cells) and the stretch of
-    the stated uncertainty are chosen at :meth:`fit` on held-out groups.
-    """
-
-    base: GaussianFoldIn = field(default_factory=GaussianFoldIn)
     own: float = 0.3
     """Share of the covariance (0..1) taken from measurements at each node count; the rest follows the curves."""
+    calibrate: bool = False
 
-    def fit(self, rows: MeasuredRows) -> FittedCurves:
-        """Fit the base, project its moments on the curves, then choose the share.
-
-        Raises BadInput for a column that is not a node count, or for SCORE rows.
-        """
-        return self.renew(rows, None)
-
-    def renew(self, rows: MeasuredRows, before: Fitted | None) -> FittedCurves:
-        """Fit as :meth:`fit` does; reuse the share of ``before`` if it is still valid."""
-        rows = rows.in_order()
-        if rows.scale is not Scale.RATIO:
-            raise BadInput("scale-out rows hold scores 0..100; they must hold run times or rates")
-        nodes = np.array([node_count(column) for column in rows.columns], dtype=np.int_)
-        folded = self._folded(rows, nodes)
-        if isinstance(before, FittedCurves) and still_judged(rows, before.rows, before.judged_by):
-            return replace(before, folded=folded, nodes=nodes)
-        share, stretch = self._judged(rows, nodes, folded)
-        return FittedCurves(folded=folded, nodes=nodes, share=share, stretch=stretch, judged_by=len(rows))
-
-    def _folded(self, rows: MeasuredRows, nodes: NDArray[np.int_]) -> FittedGaussian:
-        fitted = replace(self.base, calibrate=False).fit(rows)
-        seen = np.flatnonzero((~np.isnan(rows.values)).any(0))
+    def renew(self, rows: MeasuredRows, before: Fitted | None) -> FittedGaussian:
+        """Learn the moments, then project them on the curves."""
+        fitted = GaussianFoldIn.renew(self, rows, None)
+        nodes = np.array([node_count(column) for column in fitted.rows.columns], dtype=np.int_)
+        seen = np.flatnonzero((~np.isnan(fitted.rows.values)).any(0))
         if len(seen) < 2:
             return fitted
         return replace(fitted, moments=self._drawn(fitted.moments, nodes, seen), _known={})
-
-    def _judged(self, rows: MeasuredRows, nodes: NDArray[np.int_], of_all: FittedGaussian) -> tuple[float, float]:
-        """Return the share with the least mean absolute error on held-out groups, and its stretch.
-
-        With many rows, leaving some out changes nothing, so ``of_all`` is evaluated instead.
-        """
-        groups = sorted(set(rows.groups))
-        many = len(rows) > CALIBRATION_ROWS_MAX
-        folds = min(FOLDS, len(groups))
-        found: list[Matrix] = []
-        for fold in range(folds if folds >= 3 else 0):
-            out = set(groups[fold::folds])
-            kept = [i for i, group in enumerate(rows.groups) if group not in out]
-            held = [i for i, group in enumerate(rows.groups) if group in out]
-            folded = of_all if many else self._folded(rows.take(kept), nodes)
-            fitted = FittedCurves(folded=folded, nodes=nodes, share=1.0, stretch=1.0)
-            found += [fitted.errors(rows.values[i]) for i in evenly(held, JUDGED_MAX // folds)]
-        pooled = np.concatenate(found) if found else np.empty((0, 3))
-        if len(pooled) < 20:
-            return 0.5, 1.5  # nothing to calibrate on: weigh both equally, state a wider interval
-        share = min(SHARES, key=lambda each: float(np.abs(pooled[:, 0] * each + pooled[:, 1] * (1 - each)).mean()))
-        scores = np.abs(pooled[:, 0] * share + pooled[:, 1] * (1 - share)) / pooled[:, 2]
-        return share, float(np.clip(np.quantile(scores, 0.8) / Z80, 0.3, 5.0))
 
     def _drawn(self, moments: Moments, nodes: NDArray[np.int_], seen: NDArray[np.int_]) -> Moments:
         basis = terms(nodes)
@@ -132,10 +91,65 @@ class CurveFoldIn:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CurveFoldIn:
+    """A fold-in over node counts, corrected by similar applications, blended with the job's own Ernest fit.
+
+    The share of the fold-in in the result (the rest is Ernest's curve through the observed cells) and the stretch of
+    the stated uncertainty are chosen at :meth:`fit` on held-out groups.
+    """
+
+    base: NeighbourFoldIn = field(default_factory=lambda: NeighbourFoldIn(base=CurvedGaussian()))
+
+    def fit(self, rows: MeasuredRows) -> FittedCurves:
+        """Fit the base, project its moments on the curves, then choose the share.
+
+        Raises BadInput for a column that is not a node count, or for SCORE rows.
+        """
+        return self.renew(rows, None)
+
+    def renew(self, rows: MeasuredRows, before: Fitted | None) -> FittedCurves:
+        """Fit as :meth:`fit` does; reuse the share of ``before`` if it is still valid."""
+        rows = rows.in_order()
+        if rows.scale is not Scale.RATIO:
+            raise BadInput("scale-out rows hold scores 0..100; they must hold run times or rates")
+        nodes = np.array([node_count(column) for column in rows.columns], dtype=np.int_)
+        folded = self.base.fit(rows)
+        if isinstance(before, FittedCurves) and still_judged(rows, before.rows, before.judged_by):
+            return replace(before, folded=folded, nodes=nodes)
+        share, stretch = self._judged(rows, nodes, folded)
+        return FittedCurves(folded=folded, nodes=nodes, share=share, stretch=stretch, judged_by=len(rows))
+
+    def _judged(self, rows: MeasuredRows, nodes: NDArray[np.int_], of_all: Folded) -> tuple[float, float]:
+        """Return the share with the least mean absolute error on held-out groups, and its stretch.
+
+        With many rows, leaving some out changes nothing, so ``of_all`` is evaluated instead, on rows that do not
+        correct others.
+        """
+        groups = sorted(set(rows.groups))
+        correcting = set(of_all.references.groups) if isinstance(of_all, FittedNeighbours) else set()
+        many = len(rows) > CALIBRATION_ROWS_MAX
+        folds, most = min(FOLDS, len(groups)), JUDGED_OF_MANY if many else JUDGED_MAX
+        found: list[Matrix] = []
+        for fold in range(folds if folds >= 3 else 0):
+            out = set(groups[fold::folds])
+            kept = [i for i, group in enumerate(rows.groups) if group not in out]
+            held = [i for i, group in enumerate(rows.groups) if group in out and not (many and group in correcting)]
+            folded = of_all if many else self.base.fit(rows.take(kept))
+            fitted = FittedCurves(folded=folded, nodes=nodes, share=1.0, stretch=1.0)
+            found += [fitted.errors(rows.values[i]) for i in evenly(held, most // folds)]
+        pooled = np.concatenate(found) if found else np.empty((0, 3))
+        if len(pooled) < 20:
+            return 0.5, 1.5  # nothing to calibrate on: weigh both equally, state a wider interval
+        share = min(SHARES, key=lambda each: float(np.abs(pooled[:, 0] * each + pooled[:, 1] * (1 - each)).mean()))
+        scores = np.abs(pooled[:, 0] * share + pooled[:, 1] * (1 - share)) / pooled[:, 2]
+        return share, float(np.clip(np.quantile(scores, 0.8) / Z80, 0.3, 5.0))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FittedCurves:
     """Moments over node counts, blended with Ernest's curve."""
 
-    folded: FittedGaussian
+    folded: Folded
     nodes: NDArray[np.int_]
     share: float
     """Share of the fold-in in the result (0..1); the rest is Ernest's."""

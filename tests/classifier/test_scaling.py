@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from hcloud.classifier.scaling import CurveFoldIn, ernest, node_count
+from hcloud.classifier.scaling import CurvedGaussian, CurveFoldIn, ernest, node_count
 from hcloud.classifier.utility_matrix import MeasuredRows, Scale, rows_of
 from hcloud.core.errors import BadInput
 from tests.classifier.contract import EstimatorContract, ScalesWithTheRow, is_sound
@@ -89,3 +89,22 @@ def test_a_column_that_is_no_node_count_is_refused(column: str) -> None:
 def test_scores_are_no_run_times() -> None:
     with pytest.raises(BadInput, match="must hold run times"):
         CurveFoldIn().fit(rows_of(Scale.SCORE, {"a": {"1": 5.0}}))
+
+
+def saturating(seed: int, size: int = 60) -> MeasuredRows:
+    """Programs that gain by the same factor with each doubling, up to a speed-up of about five; each its own group."""
+    rng = np.random.default_rng(seed)
+    doublings = np.arange(5.0)
+    logs = [-np.minimum(rng.uniform(0.1, 0.69) * doublings, 1.6) + rng.normal(0, 0.01, 5) for _ in range(size)]
+    names = tuple(f"a{i:02d}" for i in range(size))
+    columns = tuple(str(2**j) for j in range(5))
+    return MeasuredRows(scale=Scale.RATIO, columns=columns, names=names, values=np.array(logs), groups=names)
+
+
+def test_curves_that_bend_are_learned_from_programs_that_bent_alike() -> None:
+    known, fresh = saturating(0), saturating(1)
+    errors = []
+    for fitted in (CurvedGaussian().fit(known), CurveFoldIn().fit(known)):
+        found = [fitted.complete({"1": float(np.exp(row[0])), "2": float(np.exp(row[1]))}) for row in fresh.values]
+        errors.append(np.mean([np.abs(each.mean - row)[2:] for each, row in zip(found, fresh.values, strict=True)]))
+    assert errors[1] < 0.75 * errors[0]

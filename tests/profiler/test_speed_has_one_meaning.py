@@ -233,3 +233,20 @@ def test_shipped_rows_predict_each_other_at_a_jobs_vcpus_without_bias(vcpus: flo
         assert name and found.reference_vcpus == vcpus
     assert abs(math.fsum(errors) / len(errors)) <= 0.02
     assert sum(within) >= 0.75 * len(within)
+
+
+def test_curve_is_of_the_machine_that_measured_it_last() -> None:
+    slow, fast = Machine(), Machine(speed=2.0)
+    base, again = asking("mock/slow", 2.0, 1.0), asking("mock/fast", 2.0, 0.5)
+    row = learned((base, slow.profiled(base)), (again, fast.profiled(again)))
+    assert rates_by_vcpus(row.cells["step"]) == {v: fast.rate(v, within_s=1.0).value for v in (0.5, 2.0)}
+    assert row.spreads["step"].keys() == row.cells["step"].keys()
+    assert row.cells["type"]["mock/fast"] / row.cells["type"]["mock/slow"] == pytest.approx(2.0)
+
+
+def test_converted_reading_is_no_surer_than_the_curve() -> None:
+    machine = Machine()
+    base, more = asking("mock/slow", 2.0, 1.0), asking("mock/fast", 1.0)
+    sure = tuple(replace(each, low=each.value, high=each.value) for each in machine.profiled(more).readings)
+    row = learned((base, machine.profiled(base)), (more, replace(machine.profiled(more), readings=sure)))
+    assert row.spreads["type"]["mock/fast"] == max(row.spreads["step"].values()) > 0
