@@ -79,6 +79,14 @@ class EngineHost:
         here = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / limits.MIB
         return here if self._bounds is None else min(here, self._bounds.memory_mib)
 
+    @property
+    def free_mib(self) -> float:
+        """How much memory of the machine is free now, including what its kernel would give back."""
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) / 1024
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / limits.MIB
+
     @contextmanager
     def own_group(
         self, *, vcpus: float, memory_mib: int, pids: int, cpus: tuple[int, ...] | None

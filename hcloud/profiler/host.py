@@ -130,6 +130,10 @@ class ProfilingHost(Protocol):
     def memory_mib(self) -> float:
         """Memory limit for everything measured here together."""
 
+    @property
+    def free_mib(self) -> float:
+        """Memory of the machine that is free now, including what its kernel would give back."""
+
     def stopping(self) -> bool:
         """Return whether an early end was requested."""
 

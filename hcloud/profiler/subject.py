@@ -84,7 +84,8 @@ class Stage:
         self.window_s = min(WINDOW_S_MAX, max(WINDOW_S_MIN, run_s / WINDOWS_PER_RUN))
         # Each reading of a hook is a process of its own; more of them would disturb the measurement.
         self._service_window_s = max(SERVICE_WINDOW_S_MIN, self.window_s)
-        self.cpus = tuple(sorted(os.sched_getaffinity(0)))
+        # A CPU quota below the CPUs that may be used: the machine is as many of them as the quota keeps busy.
+        self.cpus = tuple(sorted(os.sched_getaffinity(0)))[: max(1, math.ceil(host.vcpus - 1e-9))]
         self.starts = 0
         self.lacks: tuple[str, ...] = ()
         self.use: tuple[float, ...] = ()

@@ -425,13 +425,13 @@ def lost(value: float, spread: float = 0.0) -> Interval:
     [(0.2, 0.4, 100.0, 50.0), (0.2, 0.2, 50.0, 50.0), (0.0, 0.4, 100.0, 0.0)],
 )
 def test_caused_compares_the_probe_beside_both(beside: float, pressed: float, highest: float, caused: float) -> None:
-    placed = PlacedSource(source=source_named("llc-capacity"), highest=highest, cpu=0, notes=())
-    value = _ratio(lost(beside, 0.02), lost(pressed, 0.02), placed)
+    placed = PlacedSource(source=source_named("llc-capacity"), highest=highest, cpus=(0,), notes=())
+    value = _ratio(lost(beside, 0.02), lost(pressed, 0.02), placed, highest)
     assert value.value == pytest.approx(caused)
     assert value.low <= value.value <= value.high
 
 
 def test_source_that_no_probe_feels_tells_nothing_of_what_is_caused() -> None:
-    placed = PlacedSource(source=source_named("llc-capacity"), highest=100.0, cpu=0, notes=())
+    placed = PlacedSource(source=source_named("llc-capacity"), highest=100.0, cpus=(0,), notes=())
     with pytest.raises(Unmeasurable, match="the probe does not feel it"):
-        _ratio(lost(0.2), lost(0.01), placed)
+        _ratio(lost(0.2), lost(0.01), placed, 100.0)
