@@ -19,7 +19,7 @@ from hcloud.engine.sandbox import Cell, Isolation, prepare_cell, working_bwrap
 
 PREFIX = "profile"
 LOG_BYTES = 1 << 20
-_NOT_OF_COPIES = ("images", "firewall")
+_NOT_OF_COPIES = ("images", "firewall", "sources")
 _numbers = itertools.count()
 
 
