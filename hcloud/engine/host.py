@@ -139,6 +139,10 @@ class EngineHost:
         """Return the ids of all processes below one."""
         return usage.descendants(pid)
 
+    def cpu_times(self, cpus: Iterable[int]) -> usage.CpuTimes:
+        """Return what these CPUs have done so far, together."""
+        return usage.cpu_times(cpus)
+
     def tree_usage(self, pids: Iterable[int]) -> usage.TreeUsage:
         """Sum what the processes used."""
         return usage.tree_usage(pids)

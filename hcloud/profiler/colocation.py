@@ -43,6 +43,8 @@ class PlacedSource:
     """CPUs the source runs on: all of them are busy at intensity 100."""
     notes: tuple[str, ...]
     """Limitations, in sentences."""
+    shares_cpus: bool = False
+    """Whether some of its CPUs are the subject's."""
 
 
 def place(stage: Stage, source: InterferenceSource, vcpus: float) -> PlacedSource:
@@ -69,7 +71,9 @@ def place(stage: Stage, source: InterferenceSource, vcpus: float) -> PlacedSourc
         highest = min(FULL, FULL * room / len(cpus))
         if highest < FULL:
             notes.append(f"sources ran at up to {highest:.3g} % only: the program's {vcpus:g} vCPU leave no more")
-    return PlacedSource(source=source, highest=highest, cpus=cpus, notes=tuple(notes))
+    return PlacedSource(
+        source=source, highest=highest, cpus=cpus, notes=tuple(notes), shares_cpus=bool({*cpus} & {*own})
+    )
 
 
 def _as_large_as_fits(stage: Stage, source: InterferenceSource, workers: int) -> InterferenceSource:
@@ -122,7 +126,12 @@ def pressing(
             raise Unmeasurable(
                 f"{placed.source.name}: this machine did not fill {running.holds_mib:.0f} MiB within {FILL_S_MAX:g} s"
             )
-        yield running
+        if placed.shares_cpus:
+            stage.source_cpu_s = lambda: running.used().cpu_s
+        try:
+            yield running
+        finally:
+            stage.source_cpu_s = lambda: 0.0
 
 
 class SourceSwitch:

@@ -21,8 +21,24 @@ class Totals(Protocol):
         """CPU time."""
 
     @property
+    def throttled_s(self) -> float | None:
+        """Time for which its own quota kept its processes from the CPUs."""
+
+    @property
     def memory_mib(self) -> float | None:
         """Memory in use now, without reclaimable file cache."""
+
+
+class CpuTimes(Protocol):
+    """What CPUs have done so far, summed over them."""
+
+    @property
+    def busy_s(self) -> float:
+        """Time for which they ran something."""
+
+    @property
+    def stolen_s(self) -> float:
+        """Time for which the hypervisor ran something else although they had work."""
 
 
 class TreeTotals(Protocol):
@@ -159,6 +175,9 @@ class ProfilingHost(Protocol):
 
     def descendants(self, pid: int) -> set[int]:
         """Return the ids of all processes below one."""
+
+    def cpu_times(self, cpus: Iterable[int]) -> CpuTimes:
+        """Return what these CPUs have done so far, together."""
 
     def tree_usage(self, pids: Iterable[int]) -> TreeTotals:
         """Return the summed resource use of the processes."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -22,8 +22,9 @@ from hcloud.profiler.colocation import PlacedSource, SourceSwitch, place, pressi
 from hcloud.profiler.first_look import FirstLook, first_look
 from hcloud.profiler.host import ProfilingHost
 from hcloud.profiler.pressure_caused import caused
-from hcloud.profiler.repeats import Interval, enough, interval
+from hcloud.profiler.repeats import RUNS_MAX, Interval, enough, interval
 from hcloud.profiler.sources import InterferenceSource, source_named
+from hcloud.profiler.steal import Kept, undisturbed
 from hcloud.profiler.subject import Stage, Subject
 from hcloud.profiler.tuning import FULL, Loss, next_intensity, tolerated
 
@@ -112,11 +113,12 @@ class Bench:
         return self._alone[vcpus]
 
     def _rate_alone(self, vcpus: float, within_s: float) -> Rate:
-        began, look, values = time.monotonic(), self.look(vcpus), list[float]()
+        began, look, values, taken = time.monotonic(), self.look(vcpus), list[float](), list[float]()
         used = list[tuple[float, ...]]()
-        while not values or not enough(values, TIGHT_RATE * interval(values).value):
+        while not values or not _enough(values, taken, relative=TIGHT_RATE):
             try:
                 values.append(self._stage.sample(look.measure, vcpus))
+                taken.append(self._stage.taken)
                 used.append(self._stage.use)
             except Unmeasurable:
                 if not values or self._stage.left_s() > 0:
@@ -124,7 +126,7 @@ class Bench:
                 break
             if time.monotonic() - began >= within_s:
                 break
-        found = interval(values)
+        found = self._noted(undisturbed(values, taken)).widened(both=False)
         return Rate(
             value=found.value,
             low=max(0.0, found.low),
@@ -143,26 +145,35 @@ class Bench:
 
     def _kept(self, placed: PlacedSource, intensity: float, vcpus: float, within_s: float) -> Interval:
         measure = self.look(vcpus).measure
-        ratios: list[float] = []
+        ratios, taken = list[float](), list[float]()
         began = time.monotonic()
         ways: Mapping[str, Callable[[], AbstractContextManager[object]]] = {
             "alone": nullcontext,
             "beside": lambda: pressing(self._stage, placed, intensity),
         }
         with SourceSwitch(ways) as switch:
-            while not ratios or not enough(ratios, TIGHT_KEPT):
+            while not ratios or not _enough(ratios, taken, absolute=TIGHT_KEPT):
                 round_at, order = time.monotonic(), ("alone", "beside") if len(ratios) % 2 == 0 else ("beside", "alone")
+                found, worst = dict[str, float](), 0.0
                 try:
-                    found = {way: self._window(switch, way, measure, vcpus) for way in order}
+                    for way in order:
+                        found[way] = self._window(switch, way, measure, vcpus)
+                        worst = max(worst, self._stage.taken)
                 except Unmeasurable:
                     if ratios and self._stage.left_s() <= 0:
                         break
                     raise
                 ratios.append(found["beside"] / found["alone"])
+                taken.append(worst)
                 now = time.monotonic()
                 if now - began + (now - round_at) / 2 >= within_s:
                     break
-        return interval(ratios)
+        return self._noted(undisturbed(ratios, taken)).widened(both=True)
+
+    def _noted(self, kept: Kept) -> Kept:
+        if kept.note is not None:
+            self.note(kept.note)
+        return kept
 
     def _window(self, switch: SourceSwitch, way: str, measure: Measure, vcpus: float) -> float:
         if switch.to(way) and measure is not Measure.COMPLETION:
@@ -220,6 +231,14 @@ class Bench:
     def _within(self, within_s: float | None, runs: float) -> float:
         wanted = runs * self._stage.run_s if within_s is None else within_s
         return max(0.0, min(wanted, self._stage.left_s()))
+
+
+def _enough(values: Sequence[float], taken: Sequence[float], *, absolute: float = 0.0, relative: float = 0.0) -> bool:
+    """Return whether to stop repeating: only windows in which the host took nothing away count, up to twice as many."""
+    kept = undisturbed(values, taken)
+    if kept.taken and len(values) < 2 * RUNS_MAX:
+        return False
+    return enough(kept.values, absolute + relative * interval(kept.values).value)
 
 
 def measure(

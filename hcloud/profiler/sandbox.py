@@ -76,6 +76,12 @@ class CopyUse:
     """Memory held now."""
     read_mib: float
     written_mib: float
+    throttled_s: float = 0.0
+    """Time for which its own CPU quota kept it from its CPUs."""
+    cpus_busy_s: float = 0.0
+    """CPU time of everything on its CPUs since the machine booted."""
+    cpus_stolen_s: float = 0.0
+    """Time its CPUs had work while the hypervisor ran something else."""
 
 
 def run_copy(copy: Copy, host: ProfilingHost) -> CopyResult:
@@ -108,7 +114,9 @@ def live_copy(copy: Copy, host: ProfilingHost) -> Iterator[LiveCopy]:
 
         (folder / "log").mkdir()
         started = enclosure.start(copy.command, copy.env, before, folder / "log")
-        live = LiveCopy(host, started, group, job, folder / "log", (*enclosure.lacks, *_lacks(copy, group), *lack))
+        live = LiveCopy(
+            host, started, group, job, folder / "log", (*enclosure.lacks, *_lacks(copy, group), *lack), copy.cpus or ()
+        )
         try:
             yield live
         finally:
@@ -198,8 +206,10 @@ class LiveCopy:
         job: Path,
         log: Path,
         lacks: tuple[str, ...],
+        cpus: tuple[int, ...] = (),
     ) -> None:
-        """Own a launched process; ``lacks``: what this machine could not isolate, in sentences."""
+        """Own a launched process; ``lacks``: what this machine could not isolate, in sentences; ``cpus``: its CPUs."""
+        self._cpus = cpus
         self._host, self._launch, self._group, self._log = host, launch, group, log
         self._handle = os.pidfd_open(launch.pid)
         self._began = time.monotonic()
@@ -229,8 +239,11 @@ class LiveCopy:
     def use(self) -> CopyUse:
         """Return what it has used so far: from its group if available, otherwise from its living processes."""
         grouped = self._group.usage() if self._group is not None else None
-        tree = self._host.tree_usage(self.processes())
+        tree, cpus = self._host.tree_usage(self.processes()), self._host.cpu_times(self._cpus)
         return CopyUse(
+            throttled_s=(grouped.throttled_s or 0.0) if grouped is not None else 0.0,
+            cpus_busy_s=cpus.busy_s,
+            cpus_stolen_s=cpus.stolen_s,
             cpu_s=grouped.cpu_s if grouped is not None and grouped.cpu_s is not None else tree.cpu_s,
             waited_s=tree.waited_s,
             memory_mib=grouped.memory_mib if grouped is not None and grouped.memory_mib is not None
