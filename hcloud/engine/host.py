@@ -118,13 +118,15 @@ class EngineHost:
         finally:
             remove_instance_cgroup(made)
 
-    def enclosure(self, root: Path, uid: int, *, network: bool) -> CellEnclosure:
-        """Prepare a cell for a command of that user, with files of its own below ``root``."""
+    def enclosure(self, root: Path, uid: int, *, joined_network: bool) -> CellEnclosure:
+        """Prepare a cell for a command of that user, with files of its own below ``root``.
+
+        ``joined_network``: it keeps the network namespace that it joins before; otherwise it gets one of its own.
+        """
         isolation = self._isolation or _isolation()
         prepare_cell(root, uid, root_user=isolation.root)
-        cell = Cell(
-            root=root, uid=uid, network="host" if network else "none", isolation=isolation, readonly=self._readonly
-        )
+        network = "host" if joined_network else "none"
+        cell = Cell(root=root, uid=uid, network=network, isolation=isolation, readonly=self._readonly)
         return CellEnclosure(cell=cell)
 
     def limit_process(self, *, file_mib: int, pids: int | None, memory_mib: int | None) -> None:
@@ -146,6 +148,10 @@ class EngineHost:
     def tree_usage(self, pids: Iterable[int]) -> usage.TreeUsage:
         """Sum what the processes used."""
         return usage.tree_usage(pids)
+
+    def disk_mib(self, directory: Path, most_mib: int) -> float:
+        """Return what the files below use on disk; counting ends beyond ``most_mib``."""
+        return usage.disk_bytes(directory, most_mib * limits.MIB) / limits.MIB
 
     def last_progress(self, job: Path, name: str, total: float) -> float | None:
         """Return the progress (0..1) in the last line of a program's file; None: nothing to be read there."""

@@ -69,6 +69,9 @@ class Cgroup(Protocol):
     def oom_kills(self) -> int:
         """Return how many of its processes the kernel killed for memory."""
 
+    def forks_refused(self) -> int:
+        """Return how often the kernel refused its processes another one because of its limit."""
+
     def kill(self, reap: Callable[[], None]) -> bool:
         """Kill everything in it, calling ``reap`` to collect dead children; return whether it is empty now."""
 
@@ -138,6 +141,10 @@ class CgroupV1:
     def oom_kills(self) -> int:
         """Return how many of its own processes the kernel killed for memory; those of groups inside count there."""
         return _keyed(self._read("memory", "memory.oom_control")).get("oom_kill", 0)
+
+    def forks_refused(self) -> int:
+        """Return how often the kernel refused its processes another one because of its limit."""
+        return _keyed(self._read("pids", "pids.events")).get("max", 0)
 
     def kill(self, reap: Callable[[], None]) -> bool:
         """Kill everything in it, calling ``reap`` to collect dead children; return whether it is empty now."""
@@ -214,6 +221,10 @@ class CgroupV2:
     def oom_kills(self) -> int:
         """Return how many of its processes the kernel killed for memory."""
         return _keyed(_text(self._path / "memory.events")).get("oom_kill", 0)
+
+    def forks_refused(self) -> int:
+        """Return how often the kernel refused its processes another one because of its limit."""
+        return _keyed(_text(self._path / "pids.events")).get("max", 0)
 
     def kill(self, reap: Callable[[], None]) -> bool:
         """Kill everything in it, calling ``reap`` to collect dead children; return whether it is empty now."""

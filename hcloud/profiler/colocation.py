@@ -121,6 +121,7 @@ def pressing(
         host=stage.host,
         max_s=max(1.0, stage.left_s()) + SOURCE_MARGIN_S,
         directory=stage.host.directory,
+        enter=stage.enter_network(),
     ) as running:
         if not running.fill(stage.attend):
             raise Unmeasurable(

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from types import TracebackType
 
-from hcloud.core.errors import NotFound, Unmeasurable
+from hcloud.core.errors import NotFound, UnitRefused, Unmeasurable
 from hcloud.core.estimates import MOST_KNEES, Findings, Measure, Reading, next_knee, per_rank
 from hcloud.core.model import ProfileRequest
 from hcloud.profiler.colocation import PlacedSource, SourceSwitch, place, pressing
@@ -23,7 +23,7 @@ from hcloud.profiler.first_look import FirstLook, first_look
 from hcloud.profiler.host import ProfilingHost
 from hcloud.profiler.pressure_caused import caused
 from hcloud.profiler.repeats import RUNS_MAX, Interval, enough, interval
-from hcloud.profiler.sources import InterferenceSource, source_named
+from hcloud.profiler.sources import InterferenceSource, source_named, stress_ng
 from hcloud.profiler.steal import Kept, undisturbed
 from hcloud.profiler.subject import Stage, Subject
 from hcloud.profiler.tuning import FULL, Loss, next_intensity, tolerated
@@ -81,7 +81,7 @@ class Bench:
 
     def close(self) -> None:
         """Stop running copies."""
-        self._stage.clear()
+        self._stage.close()
 
     def look(self, vcpus: float) -> FirstLook:
         """Run it once, for at most ``run_s``, and return how it is measured; cached. Raises Unmeasurable."""
@@ -183,8 +183,8 @@ class Bench:
     def tolerated(self, source: InterferenceSource, vcpus: float, *, within_s: float | None = None) -> Reading:
         """Return the intensity at which performance is 5 % below isolated; 100 if never. Raises Unmeasurable."""
         within_s = self._within(within_s, TOLERATED_RUNS)
-        if source.name == NETWORK and not self._stage.subject.network:
-            return self._without_network("tolerated", FULL)
+        if source.name == NETWORK and (found := self._without_network("tolerated", FULL)) is not None:
+            return found
         placed = self._placed(source, vcpus)
         until, points = time.monotonic() + within_s, list[Loss]()
         while (at := next_intensity(points, placed.highest)) is not None:
@@ -199,24 +199,36 @@ class Bench:
                 break
             lost = Interval(value=1 - kept.value, low=1 - kept.high, high=1 - kept.low, runs=kept.runs)
             points.append(Loss(intensity=at, loss=lost))
-        found = tolerated(points)
-        return Reading(
-            question="tolerated", column=source.name, value=found.value, low=found.low, high=found.high, runs=found.runs
-        )
+        at_five = tolerated(points)
+        value, low, high, runs = at_five.value, at_five.low, at_five.high, at_five.runs
+        return Reading(question="tolerated", column=source.name, value=value, low=low, high=high, runs=runs)
 
     def caused(self, source: InterferenceSource, vcpus: float, *, within_s: float | None = None) -> Reading:
         """Return the intensity at which the source exerts the same pressure as the subject. Raises Unmeasurable."""
         self.look(vcpus)
         within_s = self._within(within_s, TOLERATED_RUNS)
-        if source.name == NETWORK and not self._stage.subject.network:
-            return self._without_network("caused", 0.0)
-        return caused(self._stage, self._placed(source, vcpus), vcpus, within_s)
+        if source.name == NETWORK and (found := self._without_network("caused", 0.0)) is not None:
+            return found
+        # What it holds of a capacity is compared with what the source would hold.
+        placed = self._placed(source, vcpus, generated=source.full_mib is None)
+        return caused(self._stage, placed, vcpus, within_s)
 
-    def _without_network(self, question: str, value: float) -> Reading:
+    def _without_network(self, question: str, value: float) -> Reading | None:
+        """Return the answer for a subject without a network; None for others. Raises Unmeasurable."""
+        if self._stage.subject.network:
+            if self._stage.enter_network() is None:
+                raise Unmeasurable("network namespaces are not permitted here, so network bandwidth was not measured")
+            self.note("its network was a loopback of its own: what it sends to other machines was not measured")
+            return None
         self.note("it has no network: it tolerates any network load, and causes none")
         return Reading(question=question, column=NETWORK, value=value, low=value, high=value)
 
-    def _placed(self, source: InterferenceSource, vcpus: float) -> PlacedSource:
+    def _placed(self, source: InterferenceSource, vcpus: float, *, generated: bool = True) -> PlacedSource:
+        try:
+            if generated:
+                stress_ng()
+        except UnitRefused as error:
+            raise Unmeasurable(str(error)) from error
         placed = place(self._stage, source, vcpus)
         for sentence in placed.notes:
             self.note(sentence)

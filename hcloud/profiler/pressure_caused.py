@@ -141,7 +141,9 @@ class _Probe:
             place = self._stack.enter_context(scratch("probe", host.directory))
             bounded = host.own_group(vcpus=1.0, memory_mib=PROBE_MEMORY_MIB, pids=16, cpus=(self._cpu,))
             group = self._stack.enter_context(bounded)
-            self._process = self._stack.enter_context(victim(host, self._kind, self._cpu, place, group, None))
+            self._process = self._stack.enter_context(
+                victim(host, self._kind, self._cpu, place, group, self._stage.enter_network())
+            )
         except (HCloudError, OSError) as error:
             self._stack.close()
             raise Unmeasurable(f"the probe could not be started: {error}") from error

@@ -287,6 +287,7 @@ def become_neighbour(
         os.nice(NICE)
         if enter is not None:
             enter()
+            host.die_with_parent()  # joining a user namespace has undone it
 
     return become
 

@@ -16,6 +16,7 @@ from hcloud.core.estimates import Measure
 from hcloud.core.model import MetricsHook, ProgressHook
 from hcloud.profiler.counters import INSTRUCTIONS, counted
 from hcloud.profiler.host import ProfilingHost, ServiceReader
+from hcloud.profiler.namespaces import loopback_network
 from hcloud.profiler.sandbox import Copy, CopyResult, CopyUse, LiveCopy, live_copy
 from hcloud.profiler.steal import CpuWindow
 
@@ -43,6 +44,7 @@ class Subject:
     workdir: Path
     env: Mapping[str, str] = field(default_factory=dict)
     network: bool = False
+    """Whether it uses a network: its copies then share one with sources and probes, with a loopback interface only."""
     progress: ProgressHook | None = None
     metrics: MetricsHook | None = None
     memory_mib: int = 512
@@ -76,8 +78,8 @@ class ObservedSpan:
 class Stage:
     """Runs at most one copy of a subject.
 
-    ``starts`` counts copies started; ``use`` is the resource use of the last complete window, ``taken`` the share of CPU
-    time that the host took from it meanwhile. ``source_cpu_s`` returns the CPU time of a source on the copy's CPUs.
+    ``starts`` counts copies started; ``use`` is the resource use of the last complete window, ``taken`` the share of
+    CPU time that the host took from it meanwhile. ``source_cpu_s`` returns the CPU time of a source on the copy's CPUs.
     """
 
     def __init__(self, subject: Subject, host: ProfilingHost, *, run_s: float, deadline: float) -> None:
@@ -93,7 +95,8 @@ class Stage:
         self.use: tuple[float, ...] = ()
         self.taken = self._source_before_s = 0.0
         self.source_cpu_s: Callable[[], float] = lambda: 0.0
-        self._stack = ExitStack()
+        self._stack, self._network_stack = ExitStack(), ExitStack()
+        self._network: list[Callable[[], None] | None] = []
         self._live: LiveCopy | None = None
         self._reader: ServiceReader | None = None
         self._vcpus = 0.0
@@ -119,6 +122,21 @@ class Stage:
             if self.subject.stateful and self.subject.warm_up_s > 0:
                 self.attend(self.subject.warm_up_s)
         return self._live
+
+    def enter_network(self) -> Callable[[], None] | None:
+        """Return what makes a child join the network that copies of a networked subject share; None if there is none.
+
+        It is created at the first call and ends with ``close``.
+        """
+        if self.subject.network and not self._network:
+            self._network.append(self._network_stack.enter_context(loopback_network(self.host)))
+        return self._network[0] if self._network else None
+
+    def close(self) -> None:
+        """Stop the running copy and end the network."""
+        self.clear()
+        self._network.clear()
+        self._network_stack.close()
 
     def clear(self) -> None:
         """Stop the running copy, if any."""
@@ -152,7 +170,7 @@ class Stage:
             memory_mib=subject.memory_mib,
             disk_mib=subject.disk_mib,
             cpus=self.cpus_of(vcpus),
-            network=subject.network,
+            enter=self.enter_network(),
             env={**subject.env, "HCLOUD_VCPUS": f"{vcpus:g}", "HCLOUD_MEMORY_MIB": str(subject.memory_mib)},
         )
         try:
@@ -208,11 +226,13 @@ class Stage:
         self.clear()
         if outcome.missing:
             raise Unmeasurable(f"there is no command {self.subject.command[0]!r} on this machine")
-        if outcome.oom_kills:
-            raise Unmeasurable(f"it used more than its {self.subject.memory_mib} MiB of memory")
+        if outcome.overrun:
+            raise Unmeasurable(outcome.overrun)
         if outcome.exit_code != 0:
             last = outcome.stderr.decode(errors="replace").strip().rpartition("\n")[2][:200]
             output = f": {last}" if last else ""
+            if self.subject.network:
+                output += "; copies have no network but loopback, in case it needs another"
             raise Unmeasurable(f"it ended with code {outcome.exit_code} after {outcome.duration_s:.2f} s{output}")
         return outcome
 
