@@ -81,6 +81,7 @@ def _of_this_machine(*, cloud: bool) -> Iterator[DoctorFinding]:
     yield from _secrets(config)
     yield from _prices(config)
     yield from _scheduler(config)
+    yield from _sources(config)
     if cloud:
         yield from _accounts(config)
 
@@ -110,6 +111,17 @@ def _keys(config: Config) -> Iterator[DoctorFinding]:
         )
     else:
         yield DoctorFinding(check="keys", verdict="ok", finding=f"in {config.engine.tls_dir}")
+
+
+def _sources(config: Config) -> Iterator[DoctorFinding]:
+    """Whether profiling can generate interference on this host; what rented machines can do is in their events."""
+    if not any(each.type == "local" for each in config.providers):
+        return
+    if shutil.which("stress-ng") is None:
+        finding = "stress-ng is not installed on this host: what jobs tolerate and cause cannot be profiled here"
+        yield DoctorFinding(check="profiling", verdict="warn", finding=finding, do="apt-get install stress-ng")
+    else:
+        yield DoctorFinding(check="profiling", verdict="ok", finding="sources of interference can be generated here")
 
 
 def _disk(state_dir: Path) -> Iterator[DoctorFinding]:

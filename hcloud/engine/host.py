@@ -19,7 +19,7 @@ from hcloud.engine.sandbox import Cell, Isolation, prepare_cell, working_bwrap
 
 PREFIX = "profile"
 LOG_BYTES = 1 << 20
-_NOT_OF_COPIES = ("images", "firewall")
+_NOT_OF_COPIES = ("images", "firewall", "sources")
 _numbers = itertools.count()
 
 
@@ -79,6 +79,14 @@ class EngineHost:
         here = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / limits.MIB
         return here if self._bounds is None else min(here, self._bounds.memory_mib)
 
+    @property
+    def free_mib(self) -> float:
+        """How much memory of the machine is free now, including what its kernel would give back."""
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) / 1024
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / limits.MIB
+
     @contextmanager
     def own_group(
         self, *, vcpus: float, memory_mib: int, pids: int, cpus: tuple[int, ...] | None
@@ -110,13 +118,15 @@ class EngineHost:
         finally:
             remove_instance_cgroup(made)
 
-    def enclosure(self, root: Path, uid: int, *, network: bool) -> CellEnclosure:
-        """Prepare a cell for a command of that user, with files of its own below ``root``."""
+    def enclosure(self, root: Path, uid: int, *, joined_network: bool) -> CellEnclosure:
+        """Prepare a cell for a command of that user, with files of its own below ``root``.
+
+        ``joined_network``: it keeps the network namespace that it joins before; otherwise it gets one of its own.
+        """
         isolation = self._isolation or _isolation()
         prepare_cell(root, uid, root_user=isolation.root)
-        cell = Cell(
-            root=root, uid=uid, network="host" if network else "none", isolation=isolation, readonly=self._readonly
-        )
+        network = "host" if joined_network else "none"
+        cell = Cell(root=root, uid=uid, network=network, isolation=isolation, readonly=self._readonly)
         return CellEnclosure(cell=cell)
 
     def limit_process(self, *, file_mib: int, pids: int | None, memory_mib: int | None) -> None:
@@ -131,9 +141,17 @@ class EngineHost:
         """Return the ids of all processes below one."""
         return usage.descendants(pid)
 
+    def cpu_times(self, cpus: Iterable[int]) -> usage.CpuTimes:
+        """Return what these CPUs have done so far, together."""
+        return usage.cpu_times(cpus)
+
     def tree_usage(self, pids: Iterable[int]) -> usage.TreeUsage:
         """Sum what the processes used."""
         return usage.tree_usage(pids)
+
+    def disk_mib(self, directory: Path, most_mib: int) -> float:
+        """Return what the files below use on disk; counting ends beyond ``most_mib``."""
+        return usage.disk_bytes(directory, most_mib * limits.MIB) / limits.MIB
 
     def last_progress(self, job: Path, name: str, total: float) -> float | None:
         """Return the progress (0..1) in the last line of a program's file; None: nothing to be read there."""

@@ -47,6 +47,8 @@ class CgroupUsage:
     memory_mib: float | None = None
     read_mib: float | None = None
     written_mib: float | None = None
+    throttled_s: float | None = None
+    """Time for which its processes were kept from the CPUs by its own quota, summed over CPUs."""
 
 
 class Cgroup(Protocol):
@@ -66,6 +68,9 @@ class Cgroup(Protocol):
 
     def oom_kills(self) -> int:
         """Return how many of its processes the kernel killed for memory."""
+
+    def forks_refused(self) -> int:
+        """Return how often the kernel refused its processes another one because of its limit."""
 
     def kill(self, reap: Callable[[], None]) -> bool:
         """Kill everything in it, calling ``reap`` to collect dead children; return whether it is empty now."""
@@ -126,7 +131,9 @@ class CgroupV1:
         """Return what its processes used so far."""
         cpu_ns, used = self._read("cpuacct", "cpuacct.usage"), self._read("memory", "memory.usage_in_bytes")
         cache = _keyed(self._read("memory", "memory.stat")).get("total_inactive_file", 0)
+        throttled_ns = _keyed(self._read("cpu", "cpu.stat")).get("throttled_time")
         return CgroupUsage(
+            throttled_s=throttled_ns / 1e9 if throttled_ns is not None else None,
             cpu_s=int(cpu_ns) / 1e9 if cpu_ns else None,
             memory_mib=max(0, int(used) - cache) / MIB if used else None,
         )
@@ -134,6 +141,10 @@ class CgroupV1:
     def oom_kills(self) -> int:
         """Return how many of its own processes the kernel killed for memory; those of groups inside count there."""
         return _keyed(self._read("memory", "memory.oom_control")).get("oom_kill", 0)
+
+    def forks_refused(self) -> int:
+        """Return how often the kernel refused its processes another one because of its limit."""
+        return _keyed(self._read("pids", "pids.events")).get("max", 0)
 
     def kill(self, reap: Callable[[], None]) -> bool:
         """Kill everything in it, calling ``reap`` to collect dead children; return whether it is empty now."""
@@ -195,10 +206,12 @@ class CgroupV2:
 
     def usage(self) -> CgroupUsage:
         """Return what its processes used so far."""
-        cpu_us = _keyed(_text(self._path / "cpu.stat")).get("usage_usec")
+        cpu = _keyed(_text(self._path / "cpu.stat"))
+        cpu_us, throttled_us = cpu.get("usage_usec"), cpu.get("throttled_usec")
         used, stat = _text(self._path / "memory.current"), _keyed(_text(self._path / "memory.stat"))
         io = _io_totals(_text(self._path / "io.stat"))
         return CgroupUsage(
+            throttled_s=throttled_us / 1e6 if throttled_us is not None else None,
             cpu_s=cpu_us / 1e6 if cpu_us is not None else None,
             memory_mib=max(0, int(used) - stat.get("inactive_file", 0)) / MIB if used else None,
             read_mib=io[0] / MIB if io else None,
@@ -208,6 +221,10 @@ class CgroupV2:
     def oom_kills(self) -> int:
         """Return how many of its processes the kernel killed for memory."""
         return _keyed(_text(self._path / "memory.events")).get("oom_kill", 0)
+
+    def forks_refused(self) -> int:
+        """Return how often the kernel refused its processes another one because of its limit."""
+        return _keyed(_text(self._path / "pids.events")).get("max", 0)
 
     def kill(self, reap: Callable[[], None]) -> bool:
         """Kill everything in it, calling ``reap`` to collect dead children; return whether it is empty now."""

@@ -50,11 +50,13 @@ class Isolation:
     cgroup: Mapping[str, Any] | None
     podman: str | None
     pinned: bool
+    stress_ng: bool = False
+    """Whether sources of interference can be generated for profiling runs."""
     lacks: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Name what is in force for every unit."""
+        """Name what is in force for every unit; ``stress-ng``: profiling runs can generate interference."""
         present = {
             "bwrap": self.bwrap is not None,
             "uid": self.root,
@@ -62,6 +64,7 @@ class Isolation:
             "rlimits": True,
             "pinning": self.pinned,
             "firewall": self.firewall,
+            "stress-ng": self.stress_ng,
         }
         return tuple(name for name, there in present.items() if there)
 
@@ -87,6 +90,9 @@ def detect(bootstrap: Bootstrap) -> Isolation:
     podman = shutil.which("podman") if root else None
     if podman is None:
         lacks["images"] = "container images need podman and a worker that runs as root"
+    stress_ng = shutil.which("stress-ng") is not None
+    if not stress_ng:
+        lacks["sources"] = "stress-ng is not installed: what jobs tolerate and cause cannot be profiled here"
     return Isolation(
         root=root,
         bwrap=bwrap,
@@ -94,6 +100,7 @@ def detect(bootstrap: Bootstrap) -> Isolation:
         cgroup=cgroup,
         podman=podman,
         pinned=bool(bootstrap.cpus),
+        stress_ng=stress_ng,
         lacks=lacks,
     )
 

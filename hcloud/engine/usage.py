@@ -25,6 +25,27 @@ class TreeUsage:
     written_mib: float = 0.0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CpuTimes:
+    """What CPUs have done since the machine booted, summed over them; 0 where the kernel does not report it."""
+
+    busy_s: float = 0.0
+    stolen_s: float = 0.0
+    """Time for which the hypervisor ran something else although they had work."""
+
+
+def cpu_times(cpus: Iterable[int], stat: str = "/proc/stat") -> CpuTimes:
+    """Return the times of these CPUs together."""
+    wanted, busy, stolen = {f"cpu{cpu}" for cpu in cpus}, 0, 0
+    for line in (_read(stat) or "").splitlines():
+        name, *fields = line.split()
+        if name in wanted:
+            user, nice, system, _, _, irq, softirq, steal = (int(field) for field in (*fields, *["0"] * 8)[:8])
+            busy += user + nice + system + irq + softirq
+            stolen += steal
+    return CpuTimes(busy_s=busy / TICKS_PER_S, stolen_s=stolen / TICKS_PER_S)
+
+
 def descendants(root: int, depth: int = 1 << 30) -> set[int]:
     """Return the ids of all processes below ``root``, at most ``depth`` generations down."""
     parents: dict[int, list[int]] = {}

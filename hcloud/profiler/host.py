@@ -21,8 +21,24 @@ class Totals(Protocol):
         """CPU time."""
 
     @property
+    def throttled_s(self) -> float | None:
+        """Time for which its own quota kept its processes from the CPUs."""
+
+    @property
     def memory_mib(self) -> float | None:
         """Memory in use now, without reclaimable file cache."""
+
+
+class CpuTimes(Protocol):
+    """What CPUs have done so far, summed over them."""
+
+    @property
+    def busy_s(self) -> float:
+        """Time for which they ran something."""
+
+    @property
+    def stolen_s(self) -> float:
+        """Time for which the hypervisor ran something else although they had work."""
 
 
 class TreeTotals(Protocol):
@@ -60,6 +76,9 @@ class ControlGroup(Protocol):
 
     def oom_kills(self) -> int:
         """Return how many of its processes the kernel has killed for memory."""
+
+    def forks_refused(self) -> int:
+        """Return how often the kernel refused its processes another one because of its limit."""
 
     def kill(self, reap: Callable[[], None]) -> bool:
         """Kill all its processes; return whether it is empty now."""
@@ -130,8 +149,15 @@ class ProfilingHost(Protocol):
     def memory_mib(self) -> float:
         """Memory limit for everything measured here together."""
 
+    @property
+    def free_mib(self) -> float:
+        """Memory of the machine that is free now, including what its kernel would give back."""
+
     def stopping(self) -> bool:
         """Return whether an early end was requested."""
+
+    def disk_mib(self, directory: Path, most_mib: int) -> float:
+        """Return what the files below use on disk; counting ends beyond ``most_mib``."""
 
     def last_progress(self, job: Path, name: str, total: float) -> float | None:
         """Return the progress (0..1) in the last line of a program's file; None if it is not readable."""
@@ -144,8 +170,11 @@ class ProfilingHost(Protocol):
     ) -> AbstractContextManager[ControlGroup | None]:
         """Create a group for the block; it is emptied and removed at the end. None without permission."""
 
-    def enclosure(self, root: Path, uid: int, *, network: bool) -> Enclosure:
-        """Prepare the isolation of a command of that user, with its own files below ``root``."""
+    def enclosure(self, root: Path, uid: int, *, joined_network: bool) -> Enclosure:
+        """Prepare the isolation of a command of that user, with its own files below ``root``.
+
+        ``joined_network``: it keeps the network namespace that it joins before; otherwise it gets one of its own.
+        """
 
     def limit_process(self, *, file_mib: int, pids: int | None, memory_mib: int | None) -> None:
         """Set resource limits on the calling process and its children; None leaves a limit unchanged."""
@@ -155,6 +184,9 @@ class ProfilingHost(Protocol):
 
     def descendants(self, pid: int) -> set[int]:
         """Return the ids of all processes below one."""
+
+    def cpu_times(self, cpus: Iterable[int]) -> CpuTimes:
+        """Return what these CPUs have done so far, together."""
 
     def tree_usage(self, pids: Iterable[int]) -> TreeTotals:
         """Return the summed resource use of the processes."""

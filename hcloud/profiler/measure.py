@@ -9,21 +9,22 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from types import TracebackType
 
-from hcloud.core.errors import NotFound, Unmeasurable
+from hcloud.core.errors import NotFound, UnitRefused, Unmeasurable
 from hcloud.core.estimates import MOST_KNEES, Findings, Measure, Reading, next_knee, per_rank
 from hcloud.core.model import ProfileRequest
 from hcloud.profiler.colocation import PlacedSource, SourceSwitch, place, pressing
 from hcloud.profiler.first_look import FirstLook, first_look
 from hcloud.profiler.host import ProfilingHost
 from hcloud.profiler.pressure_caused import caused
-from hcloud.profiler.repeats import Interval, enough, interval
-from hcloud.profiler.sources import InterferenceSource, source_named
+from hcloud.profiler.repeats import RUNS_MAX, Interval, enough, interval
+from hcloud.profiler.sources import InterferenceSource, source_named, stress_ng
+from hcloud.profiler.steal import Kept, undisturbed
 from hcloud.profiler.subject import Stage, Subject
 from hcloud.profiler.tuning import FULL, Loss, next_intensity, tolerated
 
@@ -80,7 +81,7 @@ class Bench:
 
     def close(self) -> None:
         """Stop running copies."""
-        self._stage.clear()
+        self._stage.close()
 
     def look(self, vcpus: float) -> FirstLook:
         """Run it once, for at most ``run_s``, and return how it is measured; cached. Raises Unmeasurable."""
@@ -112,11 +113,12 @@ class Bench:
         return self._alone[vcpus]
 
     def _rate_alone(self, vcpus: float, within_s: float) -> Rate:
-        began, look, values = time.monotonic(), self.look(vcpus), list[float]()
+        began, look, values, taken = time.monotonic(), self.look(vcpus), list[float](), list[float]()
         used = list[tuple[float, ...]]()
-        while not values or not enough(values, TIGHT_RATE * interval(values).value):
+        while not values or not _enough(values, taken, relative=TIGHT_RATE):
             try:
                 values.append(self._stage.sample(look.measure, vcpus))
+                taken.append(self._stage.taken)
                 used.append(self._stage.use)
             except Unmeasurable:
                 if not values or self._stage.left_s() > 0:
@@ -124,7 +126,7 @@ class Bench:
                 break
             if time.monotonic() - began >= within_s:
                 break
-        found = interval(values)
+        found = self._noted(undisturbed(values, taken)).widened(both=False)
         return Rate(
             value=found.value,
             low=max(0.0, found.low),
@@ -143,26 +145,35 @@ class Bench:
 
     def _kept(self, placed: PlacedSource, intensity: float, vcpus: float, within_s: float) -> Interval:
         measure = self.look(vcpus).measure
-        ratios: list[float] = []
+        ratios, taken = list[float](), list[float]()
         began = time.monotonic()
         ways: Mapping[str, Callable[[], AbstractContextManager[object]]] = {
             "alone": nullcontext,
             "beside": lambda: pressing(self._stage, placed, intensity),
         }
         with SourceSwitch(ways) as switch:
-            while not ratios or not enough(ratios, TIGHT_KEPT):
+            while not ratios or not _enough(ratios, taken, absolute=TIGHT_KEPT):
                 round_at, order = time.monotonic(), ("alone", "beside") if len(ratios) % 2 == 0 else ("beside", "alone")
+                found, worst = dict[str, float](), 0.0
                 try:
-                    found = {way: self._window(switch, way, measure, vcpus) for way in order}
+                    for way in order:
+                        found[way] = self._window(switch, way, measure, vcpus)
+                        worst = max(worst, self._stage.taken)
                 except Unmeasurable:
                     if ratios and self._stage.left_s() <= 0:
                         break
                     raise
                 ratios.append(found["beside"] / found["alone"])
+                taken.append(worst)
                 now = time.monotonic()
                 if now - began + (now - round_at) / 2 >= within_s:
                     break
-        return interval(ratios)
+        return self._noted(undisturbed(ratios, taken)).widened(both=True)
+
+    def _noted(self, kept: Kept) -> Kept:
+        if kept.note is not None:
+            self.note(kept.note)
+        return kept
 
     def _window(self, switch: SourceSwitch, way: str, measure: Measure, vcpus: float) -> float:
         if switch.to(way) and measure is not Measure.COMPLETION:
@@ -172,8 +183,8 @@ class Bench:
     def tolerated(self, source: InterferenceSource, vcpus: float, *, within_s: float | None = None) -> Reading:
         """Return the intensity at which performance is 5 % below isolated; 100 if never. Raises Unmeasurable."""
         within_s = self._within(within_s, TOLERATED_RUNS)
-        if source.name == NETWORK and not self._stage.subject.network:
-            return self._without_network("tolerated", FULL)
+        if source.name == NETWORK and (found := self._without_network("tolerated", FULL)) is not None:
+            return found
         placed = self._placed(source, vcpus)
         until, points = time.monotonic() + within_s, list[Loss]()
         while (at := next_intensity(points, placed.highest)) is not None:
@@ -188,24 +199,36 @@ class Bench:
                 break
             lost = Interval(value=1 - kept.value, low=1 - kept.high, high=1 - kept.low, runs=kept.runs)
             points.append(Loss(intensity=at, loss=lost))
-        found = tolerated(points)
-        return Reading(
-            question="tolerated", column=source.name, value=found.value, low=found.low, high=found.high, runs=found.runs
-        )
+        at_five = tolerated(points)
+        value, low, high, runs = at_five.value, at_five.low, at_five.high, at_five.runs
+        return Reading(question="tolerated", column=source.name, value=value, low=low, high=high, runs=runs)
 
     def caused(self, source: InterferenceSource, vcpus: float, *, within_s: float | None = None) -> Reading:
         """Return the intensity at which the source exerts the same pressure as the subject. Raises Unmeasurable."""
         self.look(vcpus)
         within_s = self._within(within_s, TOLERATED_RUNS)
-        if source.name == NETWORK and not self._stage.subject.network:
-            return self._without_network("caused", 0.0)
-        return caused(self._stage, self._placed(source, vcpus), vcpus, within_s)
+        if source.name == NETWORK and (found := self._without_network("caused", 0.0)) is not None:
+            return found
+        # What it holds of a capacity is compared with what the source would hold.
+        placed = self._placed(source, vcpus, generated=source.full_mib is None)
+        return caused(self._stage, placed, vcpus, within_s)
 
-    def _without_network(self, question: str, value: float) -> Reading:
+    def _without_network(self, question: str, value: float) -> Reading | None:
+        """Return the answer for a subject without a network; None for others. Raises Unmeasurable."""
+        if self._stage.subject.network:
+            if self._stage.enter_network() is None:
+                raise Unmeasurable("network namespaces are not permitted here, so network bandwidth was not measured")
+            self.note("its network was a loopback of its own: what it sends to other machines was not measured")
+            return None
         self.note("it has no network: it tolerates any network load, and causes none")
         return Reading(question=question, column=NETWORK, value=value, low=value, high=value)
 
-    def _placed(self, source: InterferenceSource, vcpus: float) -> PlacedSource:
+    def _placed(self, source: InterferenceSource, vcpus: float, *, generated: bool = True) -> PlacedSource:
+        try:
+            if generated:
+                stress_ng()
+        except UnitRefused as error:
+            raise Unmeasurable(str(error)) from error
         placed = place(self._stage, source, vcpus)
         for sentence in placed.notes:
             self.note(sentence)
@@ -220,6 +243,14 @@ class Bench:
     def _within(self, within_s: float | None, runs: float) -> float:
         wanted = runs * self._stage.run_s if within_s is None else within_s
         return max(0.0, min(wanted, self._stage.left_s()))
+
+
+def _enough(values: Sequence[float], taken: Sequence[float], *, absolute: float = 0.0, relative: float = 0.0) -> bool:
+    """Return whether to stop repeating: only windows in which the host took nothing away count, up to twice as many."""
+    kept = undisturbed(values, taken)
+    if kept.taken and len(values) < 2 * RUNS_MAX:
+        return False
+    return enough(kept.values, absolute + relative * interval(kept.values).value)
 
 
 def measure(

@@ -8,7 +8,7 @@ import os
 import signal
 import socket
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -69,23 +69,21 @@ def loopback_network(host: ProfilingHost) -> Iterator[Callable[[], None] | None]
     if holder == 0:
         _hold_network(host, writer)
     os.close(writer)
-    handles: list[tuple[int, int]] = []
+    spaces = (("net", CLONE_NEWNET),) if os.geteuid() == 0 else (("user", CLONE_NEWUSER), ("net", CLONE_NEWNET))
     try:
-        if os.read(reader, 1):
-            spaces = (("net", CLONE_NEWNET),) if os.geteuid() == 0 else (("user", CLONE_NEWUSER), ("net", CLONE_NEWNET))
-            handles = [(os.open(f"/proc/{holder}/ns/{name}", os.O_RDONLY), kind) for name, kind in spaces]
-        yield (lambda: _enter(handles)) if handles else None
+        yield (lambda: _enter(holder, spaces)) if os.read(reader, 1) else None
     finally:
-        for handle, _ in handles:
-            os.close(handle)
         os.close(reader)
         os.kill(holder, signal.SIGKILL)
         os.waitpid(holder, 0)
 
 
-def _enter(handles: list[tuple[int, int]]) -> None:
+def _enter(holder: int, spaces: Sequence[tuple[str, int]]) -> None:
+    # Opened only here: a child that is about to be isolated has closed what it inherited.
+    handles = [(os.open(f"/proc/{holder}/ns/{name}", os.O_RDONLY | os.O_CLOEXEC), kind) for name, kind in spaces]
     for handle, kind in handles:
         _check(_libc.setns(handle, kind), "setns")
+        os.close(handle)
 
 
 def _hold_network(host: ProfilingHost, writer: int) -> None:

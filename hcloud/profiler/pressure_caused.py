@@ -65,7 +65,7 @@ def _compared(stage: Stage, placed: PlacedSource, vcpus: float, within_s: float)
         "beside": lambda: _playing(stage, vcpus),
         "pressed": lambda: _pressed(stage, placed, vcpus),
     }
-    with _Probe(stage, kind, placed.cpu) as probe, SourceSwitch(ways) as switch:
+    with _Probe(stage, kind, placed.cpus[-1]) as probe, SourceSwitch(ways) as switch:
         stage.play(vcpus)
         order = list(ways)
         while not beside or not (enough(beside, TIGHT_LOSS) and enough(pressed, TIGHT_LOSS)):
@@ -82,7 +82,7 @@ def _compared(stage: Stage, placed: PlacedSource, vcpus: float, within_s: float)
             now = time.monotonic()
             if now - began + (now - round_at) / 2 >= within_s:
                 break
-    return _ratio(interval(beside), interval(pressed), placed)
+    return _ratio(interval(beside), interval(pressed), placed, _in_place(stage, placed, vcpus)[1])
 
 
 def _probed(stage: Stage, switch: SourceSwitch, way: str, probe: _Probe) -> float:
@@ -91,17 +91,25 @@ def _probed(stage: Stage, switch: SourceSwitch, way: str, probe: _Probe) -> floa
     return probe.rate()
 
 
-def _ratio(beside: Interval, pressed: Interval, placed: PlacedSource) -> Interval:
-    """Divide two losses; the limits of the quotient combine the worst limits of both."""
+def _in_place(stage: Stage, placed: PlacedSource, vcpus: float) -> tuple[tuple[int, ...], float]:
+    """Return the subject's CPUs that the source takes in its place, and the intensity (0..100) it exerts there.
+
+    At intensity 100 a source keeps all its CPUs busy; the subject's are perhaps only some of so many.
+    """
+    cpus = stage.cpus_of(vcpus)[: len(placed.cpus)]
+    return cpus, placed.highest * len(cpus) / len(placed.cpus)
+
+
+def _ratio(beside: Interval, pressed: Interval, placed: PlacedSource, intensity: float) -> Interval:
+    """Divide two losses, that beside the source at ``intensity``; the limits combine the worst limits of both."""
     if pressed.value < FELT_LOSS:
         raise Unmeasurable(
-            f"{placed.source.name}: even at {placed.highest:g} % the probe does not feel it, so the pressure caused "
+            f"{placed.source.name}: even at {intensity:.3g} % the probe does not feel it, so the pressure caused "
             "cannot be measured"
         )
-    full = pressed.value * FULL / placed.highest
-    least, most = (max(FELT_LOSS, each) * FULL / placed.highest for each in (pressed.low, pressed.high))
-    corners = [FULL * loss / whole for loss in (beside.low, beside.high) for whole in (least, most)]
-    value = FULL * beside.value / full
+    least, most = (max(FELT_LOSS, each) for each in (pressed.low, pressed.high))
+    corners = [intensity * loss / whole for loss in (beside.low, beside.high) for whole in (least, most)]
+    value = intensity * beside.value / pressed.value
     return Interval(value=value, low=min(*corners, value), high=max(*corners, value), runs=beside.runs)
 
 
@@ -113,7 +121,7 @@ def _playing(stage: Stage, vcpus: float) -> Iterator[None]:
 
 @contextmanager
 def _pressed(stage: Stage, placed: PlacedSource, vcpus: float) -> Iterator[None]:
-    with stage.paused(), pressing(stage, placed, placed.highest, stage.cpus_of(vcpus)[0]):
+    with stage.paused(), pressing(stage, placed, placed.highest, _in_place(stage, placed, vcpus)[0]):
         yield
 
 
@@ -133,7 +141,9 @@ class _Probe:
             place = self._stack.enter_context(scratch("probe", host.directory))
             bounded = host.own_group(vcpus=1.0, memory_mib=PROBE_MEMORY_MIB, pids=16, cpus=(self._cpu,))
             group = self._stack.enter_context(bounded)
-            self._process = self._stack.enter_context(victim(host, self._kind, self._cpu, place, group, None))
+            self._process = self._stack.enter_context(
+                victim(host, self._kind, self._cpu, place, group, self._stage.enter_network())
+            )
         except (HCloudError, OSError) as error:
             self._stack.close()
             raise Unmeasurable(f"the probe could not be started: {error}") from error

@@ -25,6 +25,9 @@ from hcloud.profiler.scratch import scratch
 
 NOBODY_UID = 65534
 TICK_S = 0.1
+LIMITS_LOOK_S = 0.5
+DISK_SHARE = 0.9
+"""Share of its disk limit that a copy may use: it ends before the run of which it is part does."""
 MIB = 1 << 20
 
 
@@ -42,7 +45,8 @@ class Copy:
     disk_mib: int = 1024
     pids: int = 256
     cpus: tuple[int, ...] | None = None
-    network: bool = False
+    enter: Callable[[], None] | None = None
+    """Called in the child to join a network, with which no other machine can be reached; None: it gets its own."""
     env: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -58,7 +62,8 @@ class CopyResult:
     duration_s: float
     cpu_s: float
     memory_mib_max: float
-    oom_kills: int
+    overrun: str
+    """Which of its limits it exceeded, in a sentence; "" if none."""
     stdout: bytes
     stderr: bytes
     lacks: tuple[str, ...]
@@ -76,6 +81,12 @@ class CopyUse:
     """Memory held now."""
     read_mib: float
     written_mib: float
+    throttled_s: float = 0.0
+    """Time for which its own CPU quota kept it from its CPUs."""
+    cpus_busy_s: float = 0.0
+    """CPU time of everything on its CPUs since the machine booted."""
+    cpus_stolen_s: float = 0.0
+    """Time its CPUs had work while the hypervisor ran something else."""
 
 
 def run_copy(copy: Copy, host: ProfilingHost) -> CopyResult:
@@ -98,17 +109,22 @@ def live_copy(copy: Copy, host: ProfilingHost) -> Iterator[LiveCopy]:
     uid = _user_for(copy.workdir)
     bounded = host.own_group(vcpus=copy.vcpus, memory_mib=copy.memory_mib, pids=copy.pids, cpus=copy.cpus)
     with bounded as group, scratch("copy", host.directory) as folder:
-        enclosure = host.enclosure(folder / "root", uid, network=copy.network)
+        enclosure = host.enclosure(folder / "root", uid, joined_network=copy.enter is not None)
         view, lack, job = _view(copy.workdir, enclosure.workdir, folder, uid)
 
         def before() -> None:
             # In the child: limits first, while it may still set them.
             _take_bounds(host, copy, group)
+            if copy.enter is not None:
+                copy.enter()
+                host.die_with_parent()  # joining a user namespace has undone it
             view()
 
         (folder / "log").mkdir()
         started = enclosure.start(copy.command, copy.env, before, folder / "log")
-        live = LiveCopy(host, started, group, job, folder / "log", (*enclosure.lacks, *_lacks(copy, group), *lack))
+        live = LiveCopy(
+            host, started, group, job, folder / "log", (*enclosure.lacks, *_lacks(copy, group), *lack), copy
+        )
         try:
             yield live
         finally:
@@ -128,8 +144,6 @@ def _refuse_nonsense(copy: Copy) -> None:
 def _lacks(copy: Copy, group: ControlGroup | None) -> Iterator[str]:
     if group is None:
         yield "no writable control groups: memory is limited per process, CPU only by pinning"
-    if copy.network:
-        yield "the copy had network access: what it sent cannot be undone"
 
 
 def _user_for(workdir: Path) -> int:
@@ -198,8 +212,14 @@ class LiveCopy:
         job: Path,
         log: Path,
         lacks: tuple[str, ...],
+        copy: Copy,
     ) -> None:
         """Own a launched process; ``lacks``: what this machine could not isolate, in sentences."""
+        self._copy, self._folder = copy, log.parent
+        self._limits_due_at = 0.0
+        # A work directory that could not be viewed was copied in full.
+        self._given_mib = host.disk_mib(self._folder, 1 << 40)
+        self.overrun = ""
         self._host, self._launch, self._group, self._log = host, launch, group, log
         self._handle = os.pidfd_open(launch.pid)
         self._began = time.monotonic()
@@ -222,15 +242,36 @@ class LiveCopy:
             if self._group is not None:
                 self._memory_mib = max(self._memory_mib, self._group.usage().memory_mib or 0.0)
             self.ended = self._handle in ready
+            if not self.ended and time.monotonic() >= self._limits_due_at:
+                self._hold_limits()
             if asked := [each for each in also if each in ready]:
                 return asked
         return []
 
+    def _hold_limits(self) -> None:
+        """Kill it if it exceeds a limit that the kernel does not end it for: the sum of its files, its processes."""
+        self.overrun = self.overrun or self._exceeded()
+        self._limits_due_at = time.monotonic() + LIMITS_LOOK_S
+        if self.overrun:
+            self._kill()
+
+    def _exceeded(self) -> str:
+        copy, group = self._copy, self._group
+        if group is not None and group.forks_refused():
+            return f"it started more than {copy.pids} processes at once, the limit of a profiling copy"
+        most_mib = DISK_SHARE * copy.disk_mib
+        if self._host.disk_mib(self._folder, int(self._given_mib + copy.disk_mib)) - self._given_mib > most_mib:
+            return f"it wrote more than {most_mib:.0f} MiB of files, the limit of a profiling copy"
+        return ""
+
     def use(self) -> CopyUse:
         """Return what it has used so far: from its group if available, otherwise from its living processes."""
         grouped = self._group.usage() if self._group is not None else None
-        tree = self._host.tree_usage(self.processes())
+        tree, cpus = self._host.tree_usage(self.processes()), self._host.cpu_times(self._copy.cpus or ())
         return CopyUse(
+            throttled_s=(grouped.throttled_s or 0.0) if grouped is not None else 0.0,
+            cpus_busy_s=cpus.busy_s,
+            cpus_stolen_s=cpus.stolen_s,
             cpu_s=grouped.cpu_s if grouped is not None and grouped.cpu_s is not None else tree.cpu_s,
             waited_s=tree.waited_s,
             memory_mib=grouped.memory_mib if grouped is not None and grouped.memory_mib is not None
@@ -277,20 +318,30 @@ class LiveCopy:
         duration_s = time.monotonic() - self._began
         self._launch.drain()
         code = os.waitstatus_to_exitcode(status)
+        code = code if code >= 0 else 128 - code
         used = self._group.usage() if self._group is not None else None
         cpu_s = used.cpu_s if used is not None else None
         return CopyResult(
-            exit_code=code if code >= 0 else 128 - code,
+            exit_code=code,
             timed_out=not self.ended,
             missing=self._launch.missing,
             duration_s=duration_s,
             cpu_s=cpu_s if cpu_s is not None else spent.ru_utime + spent.ru_stime,
             memory_mib_max=max(self._memory_mib, spent.ru_maxrss / 1024),
-            oom_kills=self._group.oom_kills() if self._group is not None else 0,
+            overrun=self._overrun_of(code),
             stdout=_written(self._log, "stdout"),
             stderr=_written(self._log, "stderr"),
             lacks=self.lacks,
         )
+
+    def _overrun_of(self, exit_code: int) -> str:
+        if self.overrun:
+            return self.overrun
+        if self._group is not None and self._group.oom_kills():
+            return f"it used more than its {self._copy.memory_mib} MiB of memory"
+        if exit_code == 128 + signal.SIGXFSZ:
+            return f"it wrote a file of more than its {self._copy.disk_mib} MiB of disk"
+        return self._exceeded() if exit_code != 0 else ""
 
     def processes(self) -> set[int]:
         """Return the ids of the copy's processes, in the host's numbering."""

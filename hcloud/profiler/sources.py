@@ -1,18 +1,21 @@
 """Sources of interference: programs that each press on one shared resource at a chosen intensity (iBench, ch. 5).
 
-The fifteen of iBench on ``stress-ng``, plus its variant of the sixth for the L2 cache. Intensity is set by the source's
-own option if it has a suitable one, otherwise by the CPU quota of its control group, which is accurate to 1 %. Stopping
-and continuing a process instead overshoots, so without control groups such a source is only off or full.
+The fifteen of iBench on ``stress-ng``, plus its variant of the sixth for the L2 cache. Intensity is relative to the
+machine: at 100 % a source has one worker on each of its CPUs, or holds all that is free. It is set by the source's own
+option if it has a suitable one, otherwise by the CPU quota of its control group, which is accurate to 1 %. Stopping and
+continuing a process instead overshoots, so without control groups such a source is only off or full.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import signal
 import stat
 import subprocess
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,11 +26,13 @@ from hcloud.profiler.host import ControlGroup, ProfilingHost
 
 MIB = 1 << 20
 NICE = 10
-PIDS_MAX = 256
+PIDS_MAX, PIDS_PER_WORKER = 256, 32
 MEMORY_FULL_MIB = 512
 STORAGE_FULL_MIB = 512
-OVERHEAD_MIB = 1280
+OVERHEAD_MIB, OVERHEAD_MIB_PER_WORKER = 1280, 64
+"""stress-ng divides its large buffers among the workers of a source; only the rest is each worker's own."""
 END_S = 1.0
+FILL_S_MAX, FILL_LOOK_S, FILLED = 10.0, 0.05, 0.9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,13 +44,13 @@ class InterferenceSource:
     name: str
     resource: str
     arguments: str
-    """Arguments of stress-ng; may contain ``{mib}``, which is ``full_mib`` at intensity 100."""
+    """Arguments of stress-ng; ``{n}`` is the number of workers, ``{mib}`` is ``full_mib`` at intensity 100."""
     meter: str
     """Field of :class:`Used` that measures its pressure."""
     cross_core: bool
     """Whether it was measured to be felt from another core; otherwise it must share the core."""
     full_mib: int | None = None
-    """Amount at full intensity; ``dataclasses.replace`` sets another for smaller machines."""
+    """Amount at full intensity; ``dataclasses.replace`` sets that of the machine."""
 
     @property
     def tuned_by(self) -> str:
@@ -57,10 +62,16 @@ class InterferenceSource:
         """Whether it must run on the core of the program it is to disturb."""
         return not self.cross_core
 
-    def command(self, intensity: float, directory: Path, max_s: float) -> list[str]:
-        """Return the argument list at an intensity of 0..100 %; the process ends by itself after ``max_s``."""
+    def workers(self, intensity: float, cpus: int) -> int:
+        """Return how many workers it needs on so many CPUs: no more than the quota keeps busy."""
+        if "{n}" not in self.arguments:
+            return 1
+        return cpus if self.full_mib is not None else max(1, math.ceil(intensity / 100 * cpus - 1e-9))
+
+    def command(self, intensity: float, directory: Path, max_s: float, cpus: int = 1) -> list[str]:
+        """Return the argument list at an intensity of 0..100 % of ``cpus``; it ends by itself after ``max_s``."""
         mib = max(1, round((self.full_mib or 0) * intensity / 100))
-        own = self.arguments.format(mib=mib).split()
+        own = self.arguments.format(mib=mib, n=self.workers(intensity, cpus)).split()
         program = stress_ng()
         return [program, "--quiet", *own, "--timeout", str(max(1, round(max_s))), "--temp-path", str(directory)]
 
@@ -74,26 +85,26 @@ def _source(number: str, name: str, resource: str, arguments: str, *, meter: str
 
 
 SOURCES: tuple[InterferenceSource, ...] = (
-    _source("1", "memory-capacity", "memory capacity", "--vm 1 --vm-bytes {mib}M --vm-keep --vm-method write64",
+    _source("1", "memory-capacity", "memory capacity", "--vm {n} --vm-bytes {mib}M --vm-keep --vm-method write64",
             meter="memory_mib", cross_core=True, full_mib=MEMORY_FULL_MIB),
-    _source("2", "memory-bandwidth", "memory bandwidth", "--stream 1 --stream-l3-size 64M", cross_core=True),
+    _source("2", "memory-bandwidth", "memory bandwidth", "--stream {n} --stream-l3-size 64M", cross_core=True),
     _source("3", "storage-capacity", "storage capacity", "--fallocate 1 --fallocate-bytes {mib}M",
             meter="held_mib", cross_core=True, full_mib=STORAGE_FULL_MIB),
-    _source("4", "storage-bandwidth", "storage bandwidth", "--hdd 1 --hdd-opts direct --hdd-bytes 64M "
+    _source("4", "storage-bandwidth", "storage bandwidth", "--hdd {n} --hdd-opts direct --hdd-bytes 64M "
             "--hdd-write-size 1M", meter="written_mib", cross_core=True),
-    _source("5", "network-bandwidth", "network bandwidth", "--udp 1", meter="network_mib", cross_core=True),
-    _source("6", "llc-capacity", "last level cache, capacity", "--cache 1 --cache-level 3 --cache-no-affinity",
+    _source("5", "network-bandwidth", "network bandwidth", "--udp {n}", meter="network_mib", cross_core=True),
+    _source("6", "llc-capacity", "last level cache, capacity", "--cache {n} --cache-level 3 --cache-no-affinity",
             cross_core=True),
-    _source("6'", "l2", "L2 cache", "--cache 1 --cache-level 2 --cache-no-affinity"),
-    _source("7", "llc-bandwidth", "last level cache, bandwidth", "--memthrash 1", cross_core=True),
-    _source("8", "l1i", "L1 instruction cache", "--icache 1"),
-    _source("9", "l1d", "L1 data cache", "--l1cache 1"),
-    _source("10", "tlb", "translation lookaside buffer", "--tlb-shootdown 1"),
-    _source("11", "integer", "integer units", "--cpu 1 --cpu-method int64"),
-    _source("12", "floating-point", "floating point units", "--fp 1"),
-    _source("13", "prefetchers", "prefetchers", "--prefetch 1"),
-    _source("14", "interconnect", "interconnection network", "--lockbus 1", cross_core=True),
-    _source("15", "vector", "vector units", "--vecmath 1"),
+    _source("6'", "l2", "L2 cache", "--cache {n} --cache-level 2 --cache-no-affinity"),
+    _source("7", "llc-bandwidth", "last level cache, bandwidth", "--memthrash {n}", cross_core=True),
+    _source("8", "l1i", "L1 instruction cache", "--icache {n}"),
+    _source("9", "l1d", "L1 data cache", "--l1cache {n}"),
+    _source("10", "tlb", "translation lookaside buffer", "--tlb-shootdown {n}"),
+    _source("11", "integer", "integer units", "--cpu {n} --cpu-method int64"),
+    _source("12", "floating-point", "floating point units", "--fp {n}"),
+    _source("13", "prefetchers", "prefetchers", "--prefetch {n}"),
+    _source("14", "interconnect", "interconnection network", "--lockbus {n}", cross_core=True),
+    _source("15", "vector", "vector units", "--vecmath {n}"),
 )  # fmt: skip
 
 
@@ -132,13 +143,18 @@ class RunningSource:
     """A running source."""
 
     def __init__(
-        self, host: ProfilingHost, process: subprocess.Popen[bytes] | None, group: ControlGroup | None
+        self,
+        host: ProfilingHost,
+        process: subprocess.Popen[bytes] | None,
+        group: ControlGroup | None,
+        holds_mib: float = 0.0,
     ) -> None:
         """Own the source's process (None: intensity 0) and its control group (None: not available).
 
-        ``tunable``: whether intensities between 0 and 100 are available on this machine.
+        ``holds_mib``: memory or disk space it will hold. ``tunable``: whether intensities between 0 and 100 are
+        available on this machine.
         """
-        self._host, self._process, self._group = host, process, group
+        self._host, self._process, self._group, self.holds_mib = host, process, group, holds_mib
         self.tunable = group is not None
 
     @property
@@ -161,6 +177,21 @@ class RunningSource:
             written_mib=tree.written_mib,
             network_mib=_sent_mib(self._process.pid),
         )  # fmt: skip
+
+    def fill(self, wait: Callable[[float], object]) -> bool:
+        """Let time pass by ``wait`` (seconds) until a source that occupies something holds it; return whether it does.
+
+        Others press at once. Large memories take seconds to fill, and what is measured meanwhile is something else.
+        """
+        until = time.monotonic() + FILL_S_MAX
+        while self.holds_mib > 0 and self.running:
+            used = self.used()
+            if max(used.memory_mib, used.held_mib) >= FILLED * self.holds_mib:
+                return True
+            if time.monotonic() >= until:
+                return False
+            wait(FILL_LOOK_S)
+        return True
 
     def stop(self) -> None:
         """Stop it and all its children: SIGTERM first, so that it cleans up, then SIGKILL."""
@@ -192,15 +223,17 @@ def start(
 ) -> Iterator[RunningSource]:
     """Press on a resource at ``intensity`` (0..100 %) from these CPUs until the block ends, at most ``max_s``.
 
-    Files are created below ``directory`` (default: the system's temporary directory) and removed. ``enter`` is called
-    in the child, to join namespaces. The source dies with the *thread* that started it. Raises BadInput for an
-    unavailable intensity or CPU, UnitRefused without stress-ng.
+    At 100 % all of these CPUs are busy, or ``full_mib`` is held. Files are created below ``directory`` (default: the
+    system's temporary directory) and removed. ``enter`` is called in the child, to join namespaces. The source dies
+    with the *thread* that started it. Raises BadInput for an bad intensity or CPU, UnitRefused without stress-ng.
     """
     _refuse_nonsense(intensity, cpus, max_s)
     stress_ng()
     quota = intensity / 100 * len(cpus) if source.full_mib is None else float(len(cpus))
-    memory_mib = (source.full_mib or 0) + OVERHEAD_MIB
-    bounded = host.own_group(vcpus=quota, memory_mib=memory_mib, pids=PIDS_MAX, cpus=cpus)
+    held_mib = (source.full_mib or 0) if source.meter == "memory_mib" else 0
+    memory_mib = held_mib + OVERHEAD_MIB + OVERHEAD_MIB_PER_WORKER * len(cpus)
+    pids = PIDS_MAX + PIDS_PER_WORKER * len(cpus)
+    bounded = host.own_group(vcpus=quota, memory_mib=memory_mib, pids=pids, cpus=cpus)
     files = tempfile.TemporaryDirectory(prefix="hcloud-source-", dir=directory, ignore_cleanup_errors=True)
     with bounded as group, files as place:
         _refuse_untunable(source, intensity, group)
@@ -254,6 +287,7 @@ def become_neighbour(
         os.nice(NICE)
         if enter is not None:
             enter()
+            host.die_with_parent()  # joining a user namespace has undone it
 
     return become
 
@@ -269,7 +303,7 @@ def _begun(
     enter: Callable[[], None] | None,
 ) -> RunningSource:
     process = subprocess.Popen(
-        source.command(intensity, place, max_s),
+        source.command(intensity, place, max_s, len(cpus)),
         cwd=place,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
@@ -277,7 +311,9 @@ def _begun(
         start_new_session=True,
         preexec_fn=become_neighbour(host, group, cpus, enter),
     )
-    return RunningSource(host, process, group)
+    # stress-ng's file of a storage source is truncated and allocated again all the time, so only memory is waited for.
+    holds_mib = (source.full_mib or 0) * intensity / 100 if source.meter == "memory_mib" else 0.0
+    return RunningSource(host, process, group, holds_mib)
 
 
 def _held_mib(pids: set[int]) -> float:

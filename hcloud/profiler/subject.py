@@ -16,7 +16,9 @@ from hcloud.core.estimates import Measure
 from hcloud.core.model import MetricsHook, ProgressHook
 from hcloud.profiler.counters import INSTRUCTIONS, counted
 from hcloud.profiler.host import ProfilingHost, ServiceReader
+from hcloud.profiler.namespaces import loopback_network
 from hcloud.profiler.sandbox import Copy, CopyResult, CopyUse, LiveCopy, live_copy
+from hcloud.profiler.steal import CpuWindow
 
 READ_EVERY_S = 0.02
 WINDOW_S_MIN, WINDOW_S_MAX = 0.2, 2.0
@@ -42,6 +44,7 @@ class Subject:
     workdir: Path
     env: Mapping[str, str] = field(default_factory=dict)
     network: bool = False
+    """Whether it uses a network: its copies then share one with sources and probes, with a loopback interface only."""
     progress: ProgressHook | None = None
     metrics: MetricsHook | None = None
     memory_mib: int = 512
@@ -75,7 +78,8 @@ class ObservedSpan:
 class Stage:
     """Runs at most one copy of a subject.
 
-    ``starts`` counts copies started; ``use`` is the resource use of the last complete window.
+    ``starts`` counts copies started; ``use`` is the resource use of the last complete window, ``taken`` the share of
+    CPU time that the host took from it meanwhile. ``source_cpu_s`` returns the CPU time of a source on the copy's CPUs.
     """
 
     def __init__(self, subject: Subject, host: ProfilingHost, *, run_s: float, deadline: float) -> None:
@@ -84,11 +88,15 @@ class Stage:
         self.window_s = min(WINDOW_S_MAX, max(WINDOW_S_MIN, run_s / WINDOWS_PER_RUN))
         # Each reading of a hook is a process of its own; more of them would disturb the measurement.
         self._service_window_s = max(SERVICE_WINDOW_S_MIN, self.window_s)
-        self.cpus = tuple(sorted(os.sched_getaffinity(0)))
+        # A CPU quota below the CPUs that may be used: the machine is as many of them as the quota keeps busy.
+        self.cpus = tuple(sorted(os.sched_getaffinity(0)))[: max(1, math.ceil(host.vcpus - 1e-9))]
         self.starts = 0
         self.lacks: tuple[str, ...] = ()
         self.use: tuple[float, ...] = ()
-        self._stack = ExitStack()
+        self.taken = self._source_before_s = 0.0
+        self.source_cpu_s: Callable[[], float] = lambda: 0.0
+        self._stack, self._network_stack = ExitStack(), ExitStack()
+        self._network: list[Callable[[], None] | None] = []
         self._live: LiveCopy | None = None
         self._reader: ServiceReader | None = None
         self._vcpus = 0.0
@@ -114,6 +122,21 @@ class Stage:
             if self.subject.stateful and self.subject.warm_up_s > 0:
                 self.attend(self.subject.warm_up_s)
         return self._live
+
+    def enter_network(self) -> Callable[[], None] | None:
+        """Return what makes a child join the network that copies of a networked subject share; None if there is none.
+
+        It is created at the first call and ends with ``close``.
+        """
+        if self.subject.network and not self._network:
+            self._network.append(self._network_stack.enter_context(loopback_network(self.host)))
+        return self._network[0] if self._network else None
+
+    def close(self) -> None:
+        """Stop the running copy and end the network."""
+        self.clear()
+        self._network.clear()
+        self._network_stack.close()
 
     def clear(self) -> None:
         """Stop the running copy, if any."""
@@ -147,7 +170,7 @@ class Stage:
             memory_mib=subject.memory_mib,
             disk_mib=subject.disk_mib,
             cpus=self.cpus_of(vcpus),
-            network=subject.network,
+            enter=self.enter_network(),
             env={**subject.env, "HCLOUD_VCPUS": f"{vcpus:g}", "HCLOUD_MEMORY_MIB": str(subject.memory_mib)},
         )
         try:
@@ -203,11 +226,13 @@ class Stage:
         self.clear()
         if outcome.missing:
             raise Unmeasurable(f"there is no command {self.subject.command[0]!r} on this machine")
-        if outcome.oom_kills:
-            raise Unmeasurable(f"it used more than its {self.subject.memory_mib} MiB of memory")
+        if outcome.overrun:
+            raise Unmeasurable(outcome.overrun)
         if outcome.exit_code != 0:
             last = outcome.stderr.decode(errors="replace").strip().rpartition("\n")[2][:200]
             output = f": {last}" if last else ""
+            if self.subject.network:
+                output += "; copies have no network but loopback, in case it needs another"
             raise Unmeasurable(f"it ended with code {outcome.exit_code} after {outcome.duration_s:.2f} s{output}")
         return outcome
 
@@ -249,11 +274,13 @@ class Stage:
         """Run a new copy to its end; return its seconds. Raises Unmeasurable if it failed, or the time is over."""
         self.clear()
         live = self.play(vcpus)
-        began, last = time.monotonic(), live.use()
+        began, last, source_s = time.monotonic(), live.use(), self.source_cpu_s()
+        self.taken, first = 0.0, last
         while not live.ended:
             self.watch(5 * READ_EVERY_S)
             if not live.ended:
                 last = live.use()
+                self._note_taken(first, last, time.monotonic() - began, self.source_cpu_s() - source_s, vcpus)
         outcome = self.ended_well()
         took = max(outcome.duration_s, 1e-3)
         moved = (last.read_mib / took, last.written_mib / took)
@@ -263,7 +290,7 @@ class Stage:
     def _window(self, vcpus: float, read: Callable[[], float | None]) -> float:
         """Return a counter's rate from its first change in the window to its last, independent of its granularity."""
         live = self.play(vcpus)
-        began, first_use, starts, watched = time.monotonic(), live.use(), self.starts, ObservedSpan()
+        began, first_use, starts, watched = time.monotonic(), self._begin_window(live), self.starts, ObservedSpan()
         window_s = self.window_s if vcpus == round(vcpus) else max(self.window_s, THROTTLED_WINDOW_S_MIN)
         first: tuple[float, float] | None = None
         last = seen = (began, read() or 0.0)
@@ -275,7 +302,7 @@ class Stage:
                 live = self.play(vcpus)
                 began, first_use, starts, first, watched = (
                     time.monotonic(),
-                    live.use(),
+                    self._begin_window(live),
                     self.starts,
                     None,
                     ObservedSpan(),
@@ -295,7 +322,7 @@ class Stage:
         """Return instructions per second; a window in which the copy was restarted is repeated."""
         for _ in range(PATIENCE):
             live = self.play(vcpus)
-            began, first_use, starts = time.monotonic(), live.use(), self.starts
+            began, first_use, starts = time.monotonic(), self._begin_window(live), self.starts
             with counted(live.processes(), INSTRUCTIONS) as counter:
                 self.attend(self.window_s)
                 if self.starts == starts and (total := counter.total()) > 0:
@@ -303,11 +330,28 @@ class Stage:
                     return total / (time.monotonic() - began)
         raise Unmeasurable(f"no instructions of it could be counted for {PATIENCE * self.window_s:.1f} s")
 
+    def _begin_window(self, live: LiveCopy) -> CopyUse:
+        self._source_before_s = self.source_cpu_s()
+        return live.use()
+
     def _note_use(self, live: LiveCopy, before: CopyUse, began: float, vcpus: float) -> None:
         now, took = live.use(), max(time.monotonic() - began, 1e-3)
+        self._note_taken(before, now, took, self.source_cpu_s() - self._source_before_s, vcpus)
         moved = (max(0.0, now.read_mib - before.read_mib) / took, max(0.0, now.written_mib - before.written_mib) / took)
         busy = busy_alone(now.cpu_s - before.cpu_s, now.waited_s - before.waited_s, took, vcpus)
         self.use = (busy, now.memory_mib, *moved)
+
+    def _note_taken(self, before: CopyUse, now: CopyUse, took_s: float, source_s: float, vcpus: float) -> None:
+        window = CpuWindow(
+            took_s=max(took_s, 1e-3),
+            cpu_s=now.cpu_s - before.cpu_s,
+            waited_s=now.waited_s - before.waited_s,
+            throttled_s=now.throttled_s - before.throttled_s,
+            busy_s=now.cpus_busy_s - before.cpus_busy_s,
+            stolen_s=now.cpus_stolen_s - before.cpus_stolen_s,
+            source_s=source_s,
+        )
+        self.taken = window.taken(vcpus)
 
     def _service_window(self, vcpus: float) -> float:
         """Return requests per second, scaled down if latency exceeds that of the first window.
@@ -316,7 +360,7 @@ class Stage:
         of the two relative losses is right for both.
         """
         live = self.play(vcpus)
-        began, first_use = time.monotonic(), live.use()
+        began, first_use = time.monotonic(), self._begin_window(live)
         values: list[float] = []
         read_at = 0.0
         while (now := time.monotonic()) < began + self._service_window_s or (

@@ -27,7 +27,7 @@ SETTLE_S, PRESSURE_S, LOAD_CHANGE_S = 0.2, 0.4, 0.3
 VICTIM_S_MIN = 0.05
 ALIKE = 0.15  # slowdowns closer than this are indistinguishable
 FELT = 1.15
-STARVED_CPUS = 0.75  # below this at full intensity, other work used the CPU
+STARVED_CPUS = 0.75  # of each CPU; below this at full intensity, other work used it
 BUSY_LOAD = 0.5  # runnable processes of other work before the start
 METER_UNITS = {
     "cpu_s": "CPUs",
@@ -49,6 +49,8 @@ class SourceValidation:
     """Meter reading by intensity."""
     slowdown: Mapping[str, Mapping[int, float]]
     """By victim, then by intensity (1: none)."""
+    cpus: int = 1
+    """CPUs it runs on: all but the victim's, or the victim's."""
 
     @property
     def linearity(self) -> str:
@@ -59,7 +61,7 @@ class SourceValidation:
         quarter, half = self.pressure[25] / full, self.pressure[50] / full
         if 0.1 <= quarter <= 0.45 and 0.3 <= half <= 0.75:
             return "linear"
-        if self.source.meter == "cpu_s" and full < STARVED_CPUS:
+        if self.source.meter == "cpu_s" and full < STARVED_CPUS * self.cpus:
             return "starved"
         if half > 1.15 or quarter > 1.15 * half:
             return "unclear"
@@ -122,13 +124,18 @@ class _Bench:
     """The running victims, and where sources run."""
 
     cpu: int
-    other_cpu: int
+    other_cpus: tuple[int, ...]
+    """All but the victims'; theirs where there is no other."""
     victim_s: float
     directory: Path
     group: ControlGroup | None
     enter_network: Callable[[], None] | None
     running: Mapping[str, subprocess.Popen[str]]
     host: ProfilingHost
+
+    def cpus_of(self, source: InterferenceSource) -> tuple[int, ...]:
+        """Return the CPUs on which a source runs."""
+        return self.other_cpus if source.cross_core else (self.cpu,)
 
     def rates(self) -> dict[str, float]:
         """Run each victim once, one after the other; return operations per second."""
@@ -148,7 +155,7 @@ def _bench(host: ProfilingHost, victim_s: float) -> Iterator[_Bench]:
         kinds = [kind for kind in victims.KINDS if kind != "network" or enter is not None]
         yield _Bench(
             cpu=usable[0],
-            other_cpu=usable[-1],
+            other_cpus=tuple(usable[1:]) or (usable[0],),
             victim_s=victim_s,
             directory=directory,
             group=group,
@@ -229,12 +236,17 @@ def _trial(bench: _Bench, source: InterferenceSource) -> _Trial:
 
 
 def _beside(bench: _Bench, source: InterferenceSource, intensity: int) -> tuple[float, dict[str, float]]:
-    cpu = bench.other_cpu if source.cross_core else bench.cpu
     most_s = 10 + len(victims.KINDS) * (bench.victim_s + 1)
     # Without control groups only full intensity is available, so it is measured at every step.
     reachable = intensity if bench.group is not None or source.full_mib is not None else 100
     with start(
-        source, reachable, (cpu,), host=bench.host, max_s=most_s, directory=bench.directory, enter=bench.enter_network
+        source,
+        reachable,
+        bench.cpus_of(source),
+        host=bench.host,
+        max_s=most_s,
+        directory=bench.directory,
+        enter=bench.enter_network,
     ) as load:
         time.sleep(SETTLE_S)
         return _pressure(load, source), bench.rates()
@@ -257,7 +269,8 @@ def _summary(source: InterferenceSource, trials: Sequence[_Trial], bench: _Bench
     own = [trial for trial in trials if trial.source == source]
     return SourceValidation(
         source=source,
-        shares_core=source.same_core or bench.cpu == bench.other_cpu,
+        shares_core=bench.cpu in bench.cpus_of(source),
+        cpus=len(bench.cpus_of(source)),
         pressure={at: statistics.median(trial.pressure[at] for trial in own) for at in INTENSITIES},
         slowdown={
             kind: {at: statistics.median(trial.slowdown[at][kind] for trial in own) for at in INTENSITIES}
@@ -273,5 +286,5 @@ def _lacks(bench: _Bench, busy: float) -> Iterator[str]:
         yield "no writable control groups: CPU quotas cannot be set, so most sources were measured at full only"
     if bench.enter_network is None:
         yield "network namespaces are not permitted here: the network was not measured"
-    if bench.cpu == bench.other_cpu:
+    if bench.cpu in bench.other_cpus:
         yield "there is only one CPU: every source shares it with its victim"

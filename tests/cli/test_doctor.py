@@ -290,6 +290,19 @@ def test_keys_and_prices_are_missed_where_they_are_needed(tmp_path: Path, monkey
         assert prices.finding.startswith("the newest of ec2 is ")
 
 
+@pytest.mark.parametrize(("present", "verdict"), [(True, "ok"), (False, "warn")])
+def test_host_of_local_machines_is_asked_whether_it_can_generate_interference(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, present: bool, verdict: str
+) -> None:
+    if present:
+        (tmp_path / "stress-ng").touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    local = load_config(Path(configured(tmp_path, RIGHT.replace("mock", "local"))), provider_types=("local",))
+    (found,) = doctor._sources(local)
+    assert (found.check, found.verdict) == ("profiling", verdict)
+    assert list(doctor._sources(load_config(Path(configured(tmp_path)), provider_types=("mock",)))) == []
+
+
 def test_hetzners_hcloud_in_the_same_environment_or_first_on_the_path_is_reported(
     lonely: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -273,9 +273,32 @@ def test_tuned_sources_give_pressures_between_nothing_and_all(workdir: Path) -> 
 
 def test_missing_stress_ng_is_noted_and_the_rest_measured(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hcloud.profiler.sources.shutil.which", lambda _: None)
-    findings = found(subject(workdir, LOOP, progress=PROGRESS), sources=("integer",))
-    assert [each.question for each in findings.readings] == ["type", "step"]
-    assert any("stress-ng is not installed" in note for note in findings.notes)
+    findings = found(subject(workdir, LOOP, progress=PROGRESS), sources=("integer", "memory-capacity", "l2"))
+    assert [each.question for each in findings.readings] == ["type", "step", "caused"]
+    assert sum("stress-ng is not installed" in note for note in findings.notes) == 1
+
+
+TALKS = """
+import socket, threading
+server = socket.create_server(("127.0.0.1", 8080))
+near = socket.create_connection(server.getsockname())
+far, done, block = server.accept()[0], 0, bytes(1 << 16)
+threading.Thread(target=lambda: [near.sendall(block) for _ in iter(int, 1)], daemon=True).start()
+progress = open("progress", "w")
+while True:
+    done += len(far.recv(1 << 16))
+    progress.seek(0); progress.write(f"{done}/1000000000000000"); progress.flush()
+"""
+
+
+@needs_stress_ng
+def test_networked_program_is_measured_on_a_loopback_beside_a_source_on_it(workdir: Path) -> None:
+    talking = subject(workdir, "", command=("python3", "-c", TALKS), progress=PROGRESS, network=True)
+    with bench(talking) as ours:
+        reading = ours.tolerated(source_named("network-bandwidth"), 0.5, within_s=2.0)
+        assert (reading.question, reading.column) == ("tolerated", "network-bandwidth")
+        assert reading.runs >= 1  # 0: not measured, as for a program without a network
+        assert any("loopback of its own" in note for note in ours.notes)
 
 
 def test_run_without_time_says_so(workdir: Path) -> None:
@@ -425,13 +448,13 @@ def lost(value: float, spread: float = 0.0) -> Interval:
     [(0.2, 0.4, 100.0, 50.0), (0.2, 0.2, 50.0, 50.0), (0.0, 0.4, 100.0, 0.0)],
 )
 def test_caused_compares_the_probe_beside_both(beside: float, pressed: float, highest: float, caused: float) -> None:
-    placed = PlacedSource(source=source_named("llc-capacity"), highest=highest, cpu=0, notes=())
-    value = _ratio(lost(beside, 0.02), lost(pressed, 0.02), placed)
+    placed = PlacedSource(source=source_named("llc-capacity"), highest=highest, cpus=(0,), notes=())
+    value = _ratio(lost(beside, 0.02), lost(pressed, 0.02), placed, highest)
     assert value.value == pytest.approx(caused)
     assert value.low <= value.value <= value.high
 
 
 def test_source_that_no_probe_feels_tells_nothing_of_what_is_caused() -> None:
-    placed = PlacedSource(source=source_named("llc-capacity"), highest=100.0, cpu=0, notes=())
+    placed = PlacedSource(source=source_named("llc-capacity"), highest=100.0, cpus=(0,), notes=())
     with pytest.raises(Unmeasurable, match="the probe does not feel it"):
-        _ratio(lost(0.2), lost(0.01), placed)
+        _ratio(lost(0.2), lost(0.01), placed, 100.0)

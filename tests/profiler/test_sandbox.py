@@ -14,6 +14,7 @@ import pytest
 
 from hcloud.core.errors import BadInput
 from hcloud.engine.host import EngineHost
+from hcloud.profiler.namespaces import loopback_network
 from hcloud.profiler.sandbox import NOBODY_UID, Copy, CopyResult, live_copy, run_copy
 from tests.other_user import as_ordinary_user
 from tests.waiting import wait_until
@@ -102,10 +103,49 @@ def listener() -> Iterator[int]:
         yield int(server.getsockname()[1])
 
 
-def test_allowed_network_is_reached_and_said(workdir: Path, listener: int) -> None:
-    outcome = run_copy_here(copy_of(workdir, "python3", "untidy.py", str(listener), network=True))
-    assert b"reached" in outcome.stdout
-    assert any("network access" in lack for lack in outcome.lacks)
+TALKS_TO_ITSELF = """
+import socket, sys
+server = socket.create_server(("127.0.0.1", 8080))
+near = socket.create_connection(("127.0.0.1", 8080))
+near.sendall(b"x")
+print(server.accept()[0].recv(1), sorted(name for _, name in socket.if_nameindex() if name == "lo"))
+for address in (("127.0.0.1", int(sys.argv[1])), ("192.0.2.1", 80)):
+    try:
+        socket.create_connection(address, timeout=20)
+        print("reached")
+    except OSError as error:
+        print(error.strerror)
+"""
+
+
+def _talk(workdir: Path, listener: int) -> str:
+    with loopback_network(EngineHost()) as enter:
+        assert enter is not None
+        command = ("python3", "-c", TALKS_TO_ITSELF, str(listener))
+        with live_copy(copy_of(workdir, "sleep", "60", enter=enter), EngineHost()) as other:
+            outcome = run_copy_here(copy_of(workdir, *command, enter=enter))
+            shared = os.stat(f"/proc/{other.pid}/ns/net").st_ino
+        return f"{outcome.stdout.decode()}{outcome.stderr.decode()}{shared != os.stat('/proc/self/ns/net').st_ino}"
+
+
+def test_networked_copy_has_loopback_and_nothing_else(workdir: Path, listener: int) -> None:
+    said = _talk(workdir, listener)
+    assert said.split("\n") == ["b'x' ['lo']", "Connection refused", "Network is unreachable", "True"]
+
+
+def test_networked_copy_of_an_ordinary_user_has_the_same(workdir: Path, listener: int) -> None:
+    if os.geteuid() == 0:
+        owned(workdir, NOBODY_UID)
+
+    def talk() -> str:
+        ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)
+        return _talk(workdir, listener)
+
+    assert str(as_ordinary_user(talk)).split("\n")[:3] == [
+        "b'x' ['lo']",
+        "Connection refused",
+        "Network is unreachable",
+    ]
 
 
 def test_last_words_are_kept_however_late_they_are_read(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:

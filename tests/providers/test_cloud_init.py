@@ -212,12 +212,26 @@ def test_setup_of_a_plain_image_installs_from_the_mirror(tmp_path: Path) -> None
     done = host.run("setup")
     assert done.returncode == 0, done.stderr
     calls = host.calls()
-    assert calls[:3] == [
+    assert calls[:4] == [
         "apt-get -q update",
         "apt-get -qy install python3-venv bubblewrap nftables curl",
+        "apt-get -qy install --no-install-recommends stress-ng",
         "pip install --quiet --index-url https://mirror.example/simple https://files.example/hcloud.whl",
     ]
     assert calls[-1] == "systemctl stop hcloud-deadline.timer"
+
+
+def test_machine_becomes_a_worker_where_stress_ng_cannot_be_installed(tmp_path: Path) -> None:
+    host = Host(tmp_path, render_user_data(SETUP))
+    host.program("apt-get", 'case "$*" in *stress-ng*) exit 100;; esac')
+    pip, python = "#!/bin/sh\\n:\\n", '#!/bin/sh\\nexec python3 "$@"\\n'
+    for name in ("python3.13", "python3.12", "python3.11"):
+        made = f'mkdir -p "$3/bin"; printf \'{pip}\' >"$3/bin/pip"; printf \'{python}\' >"$3/bin/python"; '
+        host.program(name, made + 'chmod +x "$3"/bin/*')
+    done = host.run("setup")
+    assert done.returncode == 0, done.stderr
+    assert "profiling goes without sources of interference; failed: apt-get" in done.stdout
+    assert host.calls()[-1] == "systemctl stop hcloud-deadline.timer"
 
 
 @pytest.mark.parametrize(
