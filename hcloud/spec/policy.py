@@ -336,8 +336,8 @@ class PlacementPolicy:
     tolerance: Annotated[Number, Field(gt=0, lt=1)] = 0.05
     """Fraction of its best performance that a job without a target may lose."""
     neighbour_tolerance: Annotated[Number, Field(gt=0, lt=1)] = 0.2
-    """Fraction of its performance that neighbours may cost a job. Lower values leave paid capacity unused; what a target
-    cannot spare, corrections give back."""
+    """Fraction of its performance that neighbours may cost a job. Lower values leave paid capacity unused; what a
+    target cannot spare, corrections give back."""
     work_cells: PositiveCount = 20_000_000
     """Limit of comparisons (instances times resources) per job; then the search takes the best one so far."""
 

@@ -90,3 +90,24 @@ def test_entries_are_deleted_with_the_next_version() -> None:
 
 def _minor(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split(".")[:2])
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("never", {"when": "never"}),
+        (False, {"when": "never"}),
+        ("always", {"when": "before"}),
+        (True, {"when": "before"}),
+    ],
+)
+def test_values_of_a_replaced_key_are_translated(old: object, new: object) -> None:
+    value, (change,) = translate_keys({"profiling": {"enabled": old}}, KEY_CHANGES["policy"])
+    assert value == {"profiling": new}
+    assert change.change.sentence.startswith("was replaced by profiling.when in 0.2.0 (")
+
+
+@pytest.mark.parametrize("old", ["auto", "sometimes", [1]])
+def test_a_value_without_a_successor_leaves_the_new_key_at_its_default(old: object) -> None:
+    value, applied = translate_keys({"profiling": {"enabled": old, "run_s": 3}}, KEY_CHANGES["policy"])
+    assert value == {"profiling": {"run_s": 3}} and len(applied) == 1
