@@ -31,6 +31,8 @@ from hcloud.core.estimates import Classification, Estimate, Neighbour
 NEAREST = 5
 LINKED_MIN = 5
 """Rows measured on a type and on an observed one, from which on they decide how sure the comparison is."""
+SAME_VALUE = 1e-9
+"""Logarithms of performance closer than this are of one measurement."""
 NEAR_APART = 2.5
 """Performance is interpolated between two measured amounts whose ratio is at most this."""
 
@@ -142,13 +144,15 @@ class FittedClassifier:
     def _with_distance(self, completion: Completion, rows: MeasuredRows) -> Completion:
         """Return performance by type, no surer than the distance to measured types where few rows link them.
 
-        Rows of other types alone say how those compare with each other, but not with the measured ones.
+        Rows of other types alone say how those compare with each other, but not with the measured ones. Nor do types of
+        one row that are exactly alike: they were converted from one measurement.
         """
         observed = [column for column, known in zip(completion.columns, completion.observed, strict=True) if known]
         key = (completion.columns, tuple(observed))
         if observed and key not in self._distances:
-            known = ~np.isnan(rows.values)
-            linked = known[:, np.array(completion.observed)].any(axis=1).astype(np.int_) @ known
+            values, places = rows.values, np.flatnonzero(completion.observed)
+            apart_in = [np.abs(values - values[:, [place]]) > SAME_VALUE for place in places]  # False where unknown
+            linked = np.logical_or.reduce(apart_in).sum(axis=0)
             nearest = [min(apart(each, column) for each in observed) for column in completion.columns]
             self._distances[key] = np.where((linked < LINKED_MIN) & ~np.array(completion.observed), nearest, 0.0)
         if not observed:

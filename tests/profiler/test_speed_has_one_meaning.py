@@ -250,3 +250,14 @@ def test_converted_reading_is_no_surer_than_the_curve() -> None:
     sure = tuple(replace(each, low=each.value, high=each.value) for each in machine.profiled(more).readings)
     row = learned((base, machine.profiled(base)), (more, replace(machine.profiled(more), readings=sure)))
     assert row.spreads["type"]["mock/fast"] == max(row.spreads["step"].values()) > 0
+
+
+def test_slices_that_were_converted_from_one_measurement_leave_doubt_about_another_machine() -> None:
+    rates = rates_by_vcpus(SHIPPED.known["gzip"].cells[Question.STEP])
+    request = asking("local/local.large", 0.5, 0.25)
+    row = learned((request, _readings(rates, "local/local.large", 0.5, 0.25)))
+    found = believed(row, SHIPPED).by_type
+    own, other = found["local/local.large"], found["local/local.small"]
+    assert own.high / own.low < 1.1
+    assert other.value == pytest.approx(own.value, rel=0.02)
+    assert 1.2 < other.high / other.low < 1.5  # two machines of one kind, measured at different times
