@@ -288,8 +288,9 @@ class ProvisioningPolicy:
     """Assumed quality target of unclassified batch jobs. Best-effort jobs have none."""
     assumed_quality_service: Share = 0.9
     """Assumed quality target of unclassified services."""
-    unmeasured_quality_small: Share = 0.5
-    """Assumed quality of the smallest instances before any was measured; sizes in between are interpolated."""
+    unmeasured_quality_small: Share = 0.95
+    """Assumed quality of the smallest instances before any was measured; sizes in between are interpolated. Unknown is
+    not bad: the first instances of a type are tried and measured."""
     unmeasured_quality_full: Share = 0.95
     """Assumed quality of full servers before any was measured."""
     keep_for_dearer: Share = 0.5
