@@ -403,6 +403,9 @@ def learn_own_run(rows: Sequence[Application], identity: Identity, run: OwnRun) 
         known = like.cells.get(Question.TYPE, {}).get(run.type_column)
         scale = run.performance / known if known and run.vcpus == like.reference_vcpus else 0.0
         return ran(replace(like, inputs=_with_input(like.inputs, identity.input, scale)), run.run_s)
+    named = next((row for row in rows if row.name == identity.name), None)
+    if named is not None and named.cells:  # profiled by another measure, with which this run does not compare
+        return ran(named, run.run_s)
     if len(own) >= MOST_OWN_ROWS or not _usable(Question.TYPE, run.performance):
         return None
     spread = RUN_SPREAD - math.log(1.0 - min(run.lost_at_most, MOST_LOST)) / 2.0
@@ -413,9 +416,8 @@ def learn_own_run(rows: Sequence[Application], identity: Identity, run: OwnRun) 
         amounts = [f"{run.vcpus:g} vCPU", f"{enough:.2g} vCPU"]
         cells[Question.STEP] = dict.fromkeys(amounts, run.performance)
         spreads[Question.STEP] = dict.fromkeys(amounts, spread)
-    row = Application(
-        name=identity.name,
-        program=identity.program,
+    row = replace(
+        named or Application(name=identity.name, program=identity.program),
         inputs={identity.input: 1.0},
         measure=run.measure,
         cells=cells,

@@ -166,9 +166,11 @@ class ProfilingState:
 
     @property
     def policy(self) -> ProfilingPolicy:
+        """The policy's section."""
         return self.context.policy.profiling
 
     def waited_s(self, job: Job) -> float:
+        """Return for how long a job has waited since its submission, in seconds."""
         return self.context.now - job.submitted_at
 
 
@@ -260,9 +262,6 @@ def why_never(state: ProfilingState, job: Job, identity: Identity, rows: Sequenc
     if spec.target.kind not in policy.for_targets:
         text = f"profiling.for_targets excludes {spec.target.kind} jobs"
         return Reason(code="profiling_target", text=text)
-    if spec.network != "none":
-        text = "it uses the host network, and a copy of it would send requests of its own"
-        return Reason(code="profiling_network", text=text)
     if spec.image is not None:
         text = "it runs in a container image, which cannot be copied safely"
         return Reason(code="profiling_image", text=text)
@@ -596,8 +595,8 @@ def _sources_on(
     if fixed is not None:
         sources = tuple(source for source in fixed if source not in besides)
         return Pressing(sources=sources, why="as set by profiling.sources")
-    # A copy has no network, so it neither tolerates nor causes any load of it.
-    left_out = {"network-bandwidth"}
+    # Copies of networked jobs have a loopback network; others neither tolerate nor cause any load of it.
+    left_out = {"network-bandwidth"} if job.spec.network == "none" else set[str]()
     if offer.instance_type.capacity.memory_mib - job.spec.resources.memory_mib < ROOM_FOR_SOURCE_MIB:
         left_out.add("memory-capacity")
     rows = snapshot.programs.get(identity.program, ())

@@ -358,8 +358,9 @@ def _profiling(rng: np.random.Generator) -> dict[str, Any]:
     if chance < 0.75:
         return {"when": "never"}
     when = "before" if chance < 0.875 else "beside"
-    return {"when": when, "expected_saving": 1.0, "expected_saving_sized": 1.0, "run_s": 0.5, "total_s": 6, "max_share_of_slack": 1, "skip_if_shorter_than_s": 0,
-            "max_usd_per_job": None, "max_share_of_budget": 1, "patience_s": 60}  # fmt: skip
+    return {"when": when, "expected_saving": 1.0, "expected_saving_sized": 1.0, "run_s": 0.5, "total_s": 6,
+            "max_share_of_slack": 1, "skip_if_shorter_than_s": 0, "max_usd_per_job": None, "max_share_of_budget": 1,
+            "patience_s": 60}  # fmt: skip
 
 
 # ----------------------------------------------------------------------------------------------------------------- jobs

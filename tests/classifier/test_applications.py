@@ -389,3 +389,12 @@ def test_profile_is_preferred_to_own_runs_and_a_run_of_its_input_corrects_it() -
     fed = learn_own_run([profiled], identify(spec()), own_run(20.0))
     assert fed is not None and fed.name == profiled.name
     assert fed.cells["type"]["mock/small"] > profiled.cells["type"]["mock/small"]
+
+
+@pytest.mark.parametrize("cells", [{"type": {"mock/small": 3.0}}, {}])
+def test_own_run_never_replaces_a_row_of_its_name(cells: dict[str, dict[str, float]]) -> None:
+    identity = identify(spec())
+    stored = Application(name=identity.name, program=identity.program, measure=Measure.CPU, cells=cells, revision=7)
+    row = learn_own_run([stored], identity, own_run())
+    assert row is not None and (row.revision, row.ended_runs) == (7, 1)
+    assert row.cells == cells or row.measure is Measure.COMPLETION

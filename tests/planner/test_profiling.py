@@ -225,7 +225,6 @@ def test_a_short_run_that_differs_is_followed_by_one_full_profile() -> None:
     [
         ({"profiling": "never"}, "profiling_never"),
         ({"target": BestEffortTarget()}, "profiling_target"),
-        ({"network": "host"}, "profiling_network"),
         ({"image": "debian:12"}, "profiling_image"),
         ({"max_runtime_s": 30.0}, "profiling_short"),
         ({"target": BatchTarget(finish_within_s=600.0)}, "profiling_no_time"),
@@ -408,7 +407,7 @@ def only_permitted_jobs_are_profiled(planner: Planner, snapshot: Snapshot, polic
     busy = {j.spec.profile.job_id for j in snapshot.jobs if j.spec.profile is not None}
     for action in of(planner(snapshot, policy), Profile):
         each, identity = jobs[action.job_id], identify(jobs[action.job_id].spec)
-        assert (each.spec.profiling, each.spec.network, each.spec.profile) == ("auto", "none", None)
+        assert (each.spec.profiling, each.spec.profile) == ("auto", None)
         assert each.cancelled_by is None and each.id not in busy and each.state is JobState.SUBMITTED
         rows = snapshot.programs.get(identity.program, ())
         assert not any(row.profiled_at is not None and identity.input in row.inputs for row in rows), "known"

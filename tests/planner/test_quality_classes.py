@@ -54,7 +54,8 @@ def test_easy_job_goes_up_only_where_no_more_demanding_one_waits(shipped: dict[s
     easy, demanding, free = names[0], names[-1], spec(target=BatchTarget())
     here = machine(1, offer("small", vcpus=1.0))
     policy = Policy(
-        placement=PlacementPolicy(order="paragon"), admission=AdmissionPolicy(queues="by_quality", patience_s=600.0)
+        placement=PlacementPolicy(order="paragon", neighbour_tolerance=0.05),
+        admission=AdmissionPolicy(queues="by_quality", patience_s=600.0),
     )
     first = job(1, asks=free, application=easy, queued_at=NOW)
     second = job(2, asks=free, application=demanding, queued_at=NOW)
@@ -69,7 +70,7 @@ def test_easy_job_is_not_blocked_behind_a_demanding_one_that_waits(shipped: dict
     easy, demanding, free = names[0], names[-1], spec(target=BatchTarget())
     here = machine(1, offer("large", vcpus=8.0))
     policy = Policy(
-        placement=PlacementPolicy(order="paragon", neighbour_confidence=0.9),
+        placement=PlacementPolicy(order="paragon", neighbour_confidence=0.9, neighbour_tolerance=0.05),
         admission=AdmissionPolicy(queues="by_quality", patience_s=600.0),
     )
     loud = running(7, here, application="disk-write", asks=free)
