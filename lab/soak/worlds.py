@@ -354,11 +354,9 @@ def _budgets(rng: np.random.Generator, usd_per_h: float) -> dict[str, Any]:
 
 
 def _profiling(rng: np.random.Generator) -> dict[str, Any]:
-    chance = rng.random()
-    if chance < 0.75:
+    if rng.random() < 0.75:
         return {"when": "never"}
-    when = "before" if chance < 0.875 else "beside"
-    return {"when": when, "expected_saving": 1.0, "expected_saving_sized": 1.0, "run_s": 0.5, "total_s": 6,
+    return {"when": "before", "run_s": 0.5, "total_s": 6,
             "max_share_of_slack": 1, "skip_if_shorter_than_s": 0, "max_usd_per_job": None, "max_share_of_budget": 1,
             "patience_s": 60}  # fmt: skip
 

@@ -155,7 +155,7 @@ def test_a_catalogue_that_lost_a_page_is_refused(
     refresh(files, gcp(), clock)
     before = files.current()
     lists.sku_pages = [n2_skus(0.03, 0.004, "us-central1")[:1]]
-    assert "has no price" in refresh(files, gcp(), clock).troubles["Cloud Billing Catalog"]
+    assert "has no price" in refresh(files, gcp(), clock).errors["Cloud Billing Catalog"]
     assert files.current() == before
 
 

@@ -33,6 +33,16 @@ def test_no_invariant_is_violated_under_faults(seed: int) -> None:
     assert verdict.violations == (), verdict.replay
 
 
+@pytest.mark.parametrize("seed", SEEDS[:4])
+def test_no_invariant_is_violated_while_jobs_are_profiled_beside_themselves(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    beside = {"when": "beside", "run_s": 0.5, "total_s": 6, "expected_saving": 1.0, "max_usd_per_job": None}
+    monkeypatch.setattr("lab.soak.worlds._profiling", lambda rng: rng.random() and beside)
+    verdict = run_seed(seed)
+    assert verdict.violations == (), verdict.replay
+
+
 def test_replay_is_identical_in_another_process() -> None:
     program = "from lab.soak.run import run_seed; print(run_seed(4, 60).digest)"
     environment = {**os.environ, "PYTHONHASHSEED": "12345"}
