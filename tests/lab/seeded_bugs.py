@@ -245,7 +245,7 @@ class Confused(InstanceObserver):
     """Matches machines by name, which other tenants may use as well."""
 
     def listing_facts(self, name: str, listing: Listing, *rest: Any) -> Any:
-        tokens = {row.id: row.token for row in self.store.live().instances if row.provider_id is None}
+        tokens = {row.id: row.token for row in self.store.live().instances}
         named = tuple(replace(c, token=tokens.get(c.instance_id, c.token)) for c in listing.instances)
         return super().listing_facts(name, replace(listing, instances=named), *rest)
 

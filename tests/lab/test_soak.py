@@ -196,7 +196,7 @@ MORE: list[tuple[str, Bug, int]] = [
     ("daemon spend", seeded_bugs.forgets_ended_machines, 100),
     ("daemon spend", seeded_bugs.books_overcommitted_shares, 23),
     ("ledger: .* by the report", seeded_bugs.charges_first_unit_for_all, 0),
-    ("foreign machine", seeded_bugs.adopts_foreign_machines, 1174),
+    ("foreign machine", seeded_bugs.adopts_foreign_machines, 1236),
     ("kept", seeded_bugs.never_times_out_boots, 27),
     ("placed", seeded_bugs.ignores_instance_types, 6),
     ("directive: .* was placed on", seeded_bugs.ignores_directives, 20),
