@@ -70,6 +70,7 @@ class Bench:
         self._stage = Stage(subject, host, run_s=run_s, deadline=time.monotonic() + deadline_s)
         self._look: FirstLook | None = None
         self._alone: dict[float, Rate] = {}
+        self._worst = Kept(values=(), discarded=0, taken=0.0)
 
     def __enter__(self) -> Bench:
         """Return the bench; nothing runs before the first question."""
@@ -171,8 +172,12 @@ class Bench:
         return self._noted(undisturbed(ratios, taken)).widened(both=True)
 
     def _noted(self, kept: Kept) -> Kept:
-        if kept.note is not None:
+        """Note what the host took away; of several measurements the worst."""
+        if kept.note is not None and kept.taken >= self._worst.taken:
+            if self._worst.note in self.notes:
+                self.notes.remove(self._worst.note)
             self.note(kept.note)
+            self._worst = kept
         return kept
 
     def _window(self, switch: SourceSwitch, way: str, measure: Measure, vcpus: float) -> float:

@@ -288,17 +288,24 @@ class Stage:
         return max(time.monotonic() - began, 1e-3) if outcome.duration_s <= 0 else took
 
     def _window(self, vcpus: float, read: Callable[[], float | None]) -> float:
-        """Return a counter's rate from its first change in the window to its last, independent of its granularity."""
+        """Return a counter's rate from its first change in the window to its last, independent of its granularity.
+
+        If a whole copy starts and ends within the window, it is the rate of that copy.
+        """
         live = self.play(vcpus)
         began, first_use, starts, watched = time.monotonic(), self._begin_window(live), self.starts, ObservedSpan()
         window_s = self.window_s if vcpus == round(vcpus) else max(self.window_s, THROTTLED_WINDOW_S_MIN)
         first: tuple[float, float] | None = None
+        whole = False
         last = seen = (began, read() or 0.0)
         while (spent_s := watched.look()) < window_s or (
             (first is None or first == last) and spent_s < PATIENCE * self.window_s
         ):
             self.attend(READ_EVERY_S)
             if self.starts != starts:  # the copy ended and was restarted
+                if whole and first is not None and last[0] > first[0]:
+                    return (last[1] - first[1]) / (last[0] - first[0])
+                whole = True
                 live = self.play(vcpus)
                 began, first_use, starts, first, watched = (
                     time.monotonic(),
@@ -313,6 +320,8 @@ class Stage:
             if value is not None and value > seen[1]:
                 seen = (time.monotonic(), value)
                 first, last = first or seen, seen
+                if whole:  # it may have ended when it is looked at next
+                    self._note_use(live, first_use, began, vcpus)
         if first is None or last[0] <= first[0]:
             raise Unmeasurable(f"no progress of it was observed for {PATIENCE * self.window_s:.1f} s")
         self._note_use(live, first_use, began, vcpus)

@@ -84,6 +84,16 @@ def test_progress_file_is_the_measure_where_there_is_one(workdir: Path) -> None:
     assert len(whole.use) == 4 and whole.use[0] > 0
 
 
+def test_program_shorter_than_a_window_is_measured_by_a_whole_copy(workdir: Path) -> None:
+    script = "for at in 1 2 3 4 5 6 7 8 9; do echo 0.$at > progress; sleep 0.03; done"
+    stage = Stage(subject(workdir, script, progress=PROGRESS), EngineHost(), run_s=0.8, deadline=time.monotonic() + 30)
+    try:
+        assert 0 < stage.sample(Measure.PROGRESS, 0.5) < 4  # 0.8 in at least 0.24 s
+        assert stage.starts <= 6
+    finally:
+        stage.close()
+
+
 def test_program_that_ends_in_time_is_measured_by_its_runs(workdir: Path) -> None:
     with bench(subject(workdir, "sleep 0.3"), run_s=10.0) as ours:
         rate = ours.rate(0.5)
