@@ -5,7 +5,6 @@ Real time, store, planner, provider, engine, workers and programs; only the clou
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from hcloud.store import Store, Submission
 from tests.assembled import assembled
 from tests.engine.site import Machine, Site
 from tests.providers.cloud_scene import CloudMachines
+from tests.waiting import wait_until
 
 OWNER = "hcloud-chaos"
 PATIENCE_S = 120.0
@@ -63,15 +63,15 @@ class RentedSite:
             tls_dir=self.site.tls_dir,
         )  # fmt: skip
         store.submit([job()], self.clock.now())
-        until = time.monotonic() + PATIENCE_S
-        while time.monotonic() < until:
+
+        def settled() -> bool:
             controller.cycle()
             self._follow(machines, self.clock)
             view = store.live()
-            if not view.jobs and not view.instances and not view.intents:
-                return store
-            time.sleep(0.05)
-        raise AssertionError(f"not settled: {store.live()} {list(store.events(limit=50))}")
+            return not view.jobs and not view.instances and not view.intents
+
+        wait_until(settled, PATIENCE_S)
+        return store
 
     def _follow(self, machines: CloudMachines, clock: Clock) -> None:
         """Boot a worker where the cloud has booted a machine; lose it where the cloud has ended one."""
