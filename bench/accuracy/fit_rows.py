@@ -18,7 +18,7 @@ import numpy as np
 
 from bench.accuracy import c3o, lumos
 from bench.accuracy.unmeasured import VCPUS
-from hcloud.classifier.profiles import Cells, Fitted, PerformanceCell, ProfileUnits, ReferenceProfile
+from hcloud.classifier.profiles import Cells, FitProvenance, PerformanceCell, ProfileUnits, ReferenceProfile
 from hcloud.classifier.utility_matrix import Matrix
 from hcloud.config.profiles import write_profile
 from hcloud.core.clock import SystemClock
@@ -112,7 +112,7 @@ def _profile(
         units=ProfileUnits(performance="runs/s"),
         cells=cells,
         type_vcpus=vcpus,
-        fitted=Fitted(
+        fitted=FitProvenance(
             source=source,
             licence=LICENCE,
             columns=columns,

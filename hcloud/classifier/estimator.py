@@ -30,7 +30,7 @@ Noise = Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True)
-class Cells:
+class ObservedCells:
     """Observed cells, in the order of their columns."""
 
     index: NDArray[np.int_]
@@ -119,7 +119,7 @@ def still_judged(rows: MeasuredRows, before: MeasuredRows, judged_by: int) -> bo
 
 def cells_of(
     rows: MeasuredRows, observed: Mapping[str, float], context: Context | None = None, noise: Noise | None = None
-) -> Cells:
+) -> ObservedCells:
     """Return the observed cells on the working axis, in column order; see :meth:`Fitted.complete` for errors."""
     place = {column: j for j, column in enumerate(rows.columns)}
     for column in observed:
@@ -132,7 +132,7 @@ def cells_of(
         [rows.scale.to_axis(observed[column], f"column {column!r}") for column in ordered], dtype=np.float64
     )
     doubts = [noise.get(column, 0.0) for column in ordered] if noise else []
-    return Cells(index, values, _context_of(rows, ordered, context), np.array(doubts) if any(doubts) else None)
+    return ObservedCells(index, values, _context_of(rows, ordered, context), np.array(doubts) if any(doubts) else None)
 
 
 def _context_of(rows: MeasuredRows, ordered: Sequence[str], context: Context | None) -> Matrix | None:
@@ -151,7 +151,9 @@ def _context_of(rows: MeasuredRows, ordered: Sequence[str], context: Context | N
     return filled
 
 
-def completed(rows: MeasuredRows, cells: Cells, mean: Matrix, sd: Matrix, *, shrunk: bool = False) -> Completion:
+def completed(
+    rows: MeasuredRows, cells: ObservedCells, mean: Matrix, sd: Matrix, *, shrunk: bool = False
+) -> Completion:
     """Return the completion: cells without stated noise as measured, with the usual noise; all others as estimated.
 
     ``shrunk``: ``mean`` and ``sd`` hold estimates of observed cells with stated noise as well.

@@ -179,7 +179,7 @@ class Provenance:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
-class Fitted:
+class FitProvenance:
     """Where the numbers of a profile come from that HCloud did not measure."""
 
     source: NonEmptyText
@@ -216,7 +216,7 @@ class ReferenceProfile:
     """Measured cells, by question and column."""
     provenance: Provenance | None = None
     """Where and how it was measured; None if it was fitted."""
-    fitted: Fitted | None = None
+    fitted: FitProvenance | None = None
     """What it was fitted to; None if it was measured."""
     use: Mapping[TypeColumn, Use] = field(default_factory=dict)
     """Resource use of an isolated run on each type."""

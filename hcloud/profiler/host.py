@@ -29,7 +29,7 @@ class Totals(Protocol):
         """Memory in use now, without reclaimable file cache."""
 
 
-class CpuTimes(Protocol):
+class MeasuredCpuTimes(Protocol):
     """What CPUs have done so far, summed over them."""
 
     @property
@@ -185,7 +185,7 @@ class ProfilingHost(Protocol):
     def descendants(self, pid: int) -> set[int]:
         """Return the ids of all processes below one."""
 
-    def cpu_times(self, cpus: Iterable[int]) -> CpuTimes:
+    def cpu_times(self, cpus: Iterable[int]) -> MeasuredCpuTimes:
         """Return what these CPUs have done so far, together."""
 
     def tree_usage(self, pids: Iterable[int]) -> TreeTotals:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from hcloud.classifier.profiles import Fitted, ProfileUnits, Provenance, ReferenceProfile, cells_of_readings
+from hcloud.classifier.profiles import FitProvenance, ProfileUnits, Provenance, ReferenceProfile, cells_of_readings
 from hcloud.core.estimates import SOURCES, Measure, Reading
 
 
@@ -66,7 +66,7 @@ def fitted_profile(name: str = "typical") -> ReferenceProfile:
         units=ProfileUnits(performance="runs/s"),
         cells=cells_of_readings(cells),
         type_vcpus={"aws/m5.large": 2.0, "aws/m5.xlarge": 4.0},
-        fitted=Fitted(
+        fitted=FitProvenance(
             source="somebody's measurements, version 3",
             licence="CC BY 4.0",
             columns="seconds on m5.large and m5.xlarge",
