@@ -397,4 +397,6 @@ def test_own_run_never_replaces_a_row_of_its_name(cells: dict[str, dict[str, flo
     stored = Application(name=identity.name, program=identity.program, measure=Measure.CPU, cells=cells, revision=7)
     row = learn_own_run([stored], identity, own_run())
     assert row is not None and (row.revision, row.ended_runs) == (7, 1)
-    assert row.cells == cells or row.measure is Measure.COMPLETION
+    by_other_measure = bool(cells)  # then the run does not compare with it, and only its time counts
+    assert row.cells == (cells if by_other_measure else {"type": {"mock/small": 0.1}})
+    assert row.measure is (Measure.CPU if by_other_measure else Measure.COMPLETION)
