@@ -15,18 +15,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hcloud.config import load_policy
+from hcloud.config import load_policy, package_data
+from hcloud.core.errors import ConfigError
 from hcloud.core.model import EventKind
 from hcloud.simulator.outcome import SimulationResult, outcome_of, share_pct
 from hcloud.simulator.peers import PEERS, PREFIX
 from hcloud.simulator.run import simulated
 from hcloud.simulator.seeds import mean_of
-from hcloud.spec.policy import Policy, parse_policy
+from hcloud.spec.policy import Policy
 from lab.papers.study import Case, RunSize, setting_of
 
 EXPERIMENT = "high-variability"
 PEER = "karpenter-like"
-SIMPLE = parse_policy({"name": "simple", "profiling": {"when": "never"}})
+SIMPLE = load_policy(package_data.path("policies") / "simple.yaml")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,12 @@ def cases(policies: Sequence[Policy], *, guessed: bool, with_peer: bool) -> Iter
 def main() -> int:
     """Simulate and print; means over seeds with 95 % limits."""
     parser = argparse.ArgumentParser(prog="python -m bench.knowing", description=__doc__)
-    parser.add_argument("policies", nargs="*", type=Path, help="policy files to compare with simple rules")
+    parser.add_argument(
+        "policies",
+        nargs="*",
+        type=Path,
+        help="policy files to compare with simple rules (default: the shipped mission)",
+    )
     parser.add_argument("--seeds", type=int, default=6)
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--share", type=float, default=0.1)
@@ -80,7 +86,13 @@ def main() -> int:
     parser.add_argument("--reserved", type=int, default=2, help="full servers reserved for everybody")
     parser.add_argument("--worlds", nargs="+", choices=("guess", "know"), default=("guess", "know"))
     given = parser.parse_args()
-    policies = [load_policy(path) for path in given.policies] or [replace(Policy(), name="mission")]
+    if given.seeds < 1 or not 0 < given.share <= 1 or given.hours <= 0 or given.reserved < 0:
+        parser.error("--seeds must be at least 1, --share above 0 up to 1, --hours above 0, and --reserved 0 or more")
+    try:
+        policies = [load_policy(path) for path in given.policies]
+    except ConfigError as error:
+        parser.error(str(error))
+    policies = policies or [load_policy(package_data.path("policies") / "mission.yaml")]
     size, seeds = RunSize(share=given.share, hours=given.hours), range(given.first_seed, given.first_seed + given.seeds)
     for world in given.worlds:
         print(

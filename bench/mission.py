@@ -27,12 +27,9 @@ sys.path.insert(0, str(ROOT / "demo"))
 
 from stage import Stage  # noqa: E402  the demo's deployment
 
-COMMON = "budgets: {per_hour_usd: 1.0}\nretention: {maximum_s: 6}\nstockout: {backoff_s: 2, backoff_cap_s: 5}\n"
-SIDES = {
-    "simple": "placement: {order: least_loaded}\nadmission: {queues: one}\nprovisioning: {strategy: best_value}\n"
-    "profiling: {when: never}\n",
-    "mission": "placement: {order: quasar}\nadmission: {queues: by_quality}\nprovisioning: {strategy: hm}\n",
-}
+COMMON = "\nbudgets: {per_hour_usd: 1.0}\nretention: {maximum_s: 6}\nstockout: {backoff_s: 2, backoff_cap_s: 5}\n"
+SIDES = ("simple", "mission")
+"""Shipped policies."""
 LIMIT_S = 1800.0
 LOOP = "i=0; while [ $i -lt {count} ]; do {work}; i=$((i+1)); done"
 
@@ -95,7 +92,7 @@ def measure(name: str, scale: float) -> Side:
     stage = Stage(home)
     try:
         policy = home.with_suffix(".yaml")
-        policy.write_text(f"name: {name}\n{COMMON}{SIDES[name]}")
+        policy.write_text((ROOT / "policies" / f"{name}.yaml").read_text() + COMMON)
         stage.init(policy)
         stage.start("engine")
         stage.start("daemon")
