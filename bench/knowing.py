@@ -18,7 +18,8 @@ from pathlib import Path
 from hcloud.config import load_policy, package_data
 from hcloud.core.errors import ConfigError
 from hcloud.core.model import EventKind
-from hcloud.simulator.outcome import SimulationResult, outcome_of, share_pct
+from hcloud.report.table import share_pct
+from hcloud.simulator.outcome import SimulationResult, outcome_of
 from hcloud.simulator.peers import PEERS, PREFIX
 from hcloud.simulator.run import simulated
 from hcloud.simulator.seeds import mean_of
