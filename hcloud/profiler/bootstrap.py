@@ -38,6 +38,9 @@ TOTAL = 1e9
 LOOK_SHARE, RATE_SHARE = 0.035, 0.03
 THROTTLED_RATE_SHARE = 0.05
 """Share of time for amounts that are not whole CPUs, which need longer windows."""
+CROSS_CORE_WEIGHT = 3.0
+"""Time for a source that reaches other cores, in multiples of that for others: these decide which jobs share machines,
+and their effects are smaller."""
 SPARE_S = 30.0
 STARTS_S = 3.0
 
@@ -76,11 +79,10 @@ class MeasurementPlan:
         return self.seconds * (RATE_SHARE if vcpus == round(vcpus) else THROTTLED_RATE_SHARE)
 
     @property
-    def source_s(self) -> float:
-        """Seconds for one question about one source."""
+    def sources_s(self) -> float:
+        """Seconds for all questions about sources together."""
         rates_s = sum(map(self.rate_s, self.sizes))
-        left_s = self.seconds - self.seconds * LOOK_SHARE - rates_s - STARTS_S
-        return max(0.1, left_s / max(1, 2 * len(self.sources)))
+        return max(0.1, self.seconds - self.seconds * LOOK_SHARE - rates_s - STARTS_S)
 
 
 def plan_for(
@@ -105,6 +107,10 @@ class Answers(Protocol):
     """The part of a bench that this module uses."""
 
     notes: list[str]
+
+    @property
+    def spent_s(self) -> float:
+        """Seconds since the bench was prepared."""
 
     def look(self, vcpus: float) -> object:
         """Run the program for the first time."""
@@ -267,14 +273,21 @@ def _performance(plan: MeasurementPlan, rates: Mapping[float, Rate], total: floa
 
 
 def _interference(bench: Answers, plan: MeasurementPlan, advance: Callable[[str], None]) -> Iterator[Reading]:
-    """Measure every source both ways; failures are noted and left out."""
-    for word, ask in (("tolerated", bench.tolerated), ("caused", bench.caused)):
-        for source in plan.sources:
-            advance(f"{word} {source.name}")
-            try:
-                yield _within_scale(ask(source, plan.beside_vcpus, within_s=plan.source_s))
-            except Unmeasurable as error:
-                bench.note(f"{word} {source.name} was not measured: {error}")
+    """Measure every source both ways; failures are noted and left out.
+
+    Time that a question does not need is left to those after it.
+    """
+    asked = [(word, source) for word in ("tolerated", "caused") for source in plan.sources]
+    weights = [CROSS_CORE_WEIGHT if source.cross_core else 1.0 for _, source in asked]
+    ends_s = bench.spent_s + plan.sources_s
+    for number, (word, source) in enumerate(asked):
+        advance(f"{word} {source.name}")
+        within_s = max(0.1, ends_s - bench.spent_s) * weights[number] / sum(weights[number:])
+        ask = bench.tolerated if word == "tolerated" else bench.caused
+        try:
+            yield _within_scale(ask(source, plan.beside_vcpus, within_s=within_s))
+        except Unmeasurable as error:
+            bench.note(f"{word} {source.name} was not measured: {error}")
 
 
 def _within_scale(reading: Reading) -> Reading:

@@ -28,6 +28,8 @@ FREE_SHARE = 0.8
 """Maximum share of the memory that is free now: what runs beside the measured group must not be killed for it."""
 DISK_SHARE = 0.5
 """Maximum share of the free disk a source uses, so that other work on the machine does not fail."""
+START_S = 0.7
+"""Time until a started source presses fully: its workers allocate and fill their buffers first."""
 DISK_TRIAL_MIB, DISK_FILL_S = 64, 1.0
 """The disk's speed of allocation is tried with so much; a source takes no more than it allocates within that time."""
 
@@ -133,6 +135,24 @@ def pressing(
             yield running
         finally:
             stage.source_cpu_s = lambda: 0.0
+
+
+@contextmanager
+def switchable(
+    stage: Stage, placed: PlacedSource, intensity: float, cpus: tuple[int, ...] = ()
+) -> Iterator[Callable[[], AbstractContextManager[object]]]:
+    """Yield what makes the source press while a block lasts, as often as needed.
+
+    It is started once and halted in between: a start takes most of a second until all presses. One that holds memory
+    would go on to hold it, so it is started each time. Raises as ``pressing`` does.
+    """
+    if placed.source.meter == "memory_mib":
+        yield lambda: pressing(stage, placed, intensity, cpus)
+        return
+    with pressing(stage, placed, intensity, cpus) as running:
+        stage.attend(START_S)
+        with running.at_rest() as presses:
+            yield presses
 
 
 class SourceSwitch:

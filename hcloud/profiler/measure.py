@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from types import TracebackType
@@ -18,7 +18,7 @@ from types import TracebackType
 from hcloud.core.errors import NotFound, UnitRefused, Unmeasurable
 from hcloud.core.estimates import MOST_KNEES, Findings, Measure, Reading, next_knee, per_rank
 from hcloud.core.model import ProfileRequest
-from hcloud.profiler.colocation import PlacedSource, SourceSwitch, place, pressing
+from hcloud.profiler.colocation import PlacedSource, SourceSwitch, place, switchable
 from hcloud.profiler.first_look import FirstLook, first_look
 from hcloud.profiler.host import ProfilingHost
 from hcloud.profiler.pressure_caused import caused
@@ -34,7 +34,9 @@ TIGHT_RATE = 0.05
 """A rate is repeated until its 95 % limits are within this fraction of it."""
 TIGHT_KEPT = 0.02
 """Target half-width for the share of performance kept, since 5 % is the threshold of interest."""
-SETTLE_S = 0.2
+POINT_RUNS = 5
+"""Least number of repeats for a further intensity of a source."""
+SETTLE_S = 0.05
 RATE_RUNS, TOLERATED_RUNS = 2.0, 4.0
 """Default time for one answer, in multiples of ``run_s``."""
 NETWORK = "network-bandwidth"
@@ -67,6 +69,7 @@ class Bench:
         together, counted from now. ``notes`` collects remarks for readers of the results, in whole sentences.
         """
         self.host, self.notes = host, list[str]()
+        self._began = time.monotonic()
         self._stage = Stage(subject, host, run_s=run_s, deadline=time.monotonic() + deadline_s)
         self._look: FirstLook | None = None
         self._alone: dict[float, Rate] = {}
@@ -79,6 +82,11 @@ class Bench:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         """Stop running copies."""
         self.close()
+
+    @property
+    def spent_s(self) -> float:
+        """Seconds since the bench was prepared."""
+        return time.monotonic() - self._began
 
     def close(self) -> None:
         """Stop running copies."""
@@ -148,11 +156,7 @@ class Bench:
         measure = self.look(vcpus).measure
         ratios, taken = list[float](), list[float]()
         began = time.monotonic()
-        ways: Mapping[str, Callable[[], AbstractContextManager[object]]] = {
-            "alone": nullcontext,
-            "beside": lambda: pressing(self._stage, placed, intensity),
-        }
-        with SourceSwitch(ways) as switch:
+        with self._switch(placed, intensity) as switch:
             while not ratios or not _enough(ratios, taken, absolute=TIGHT_KEPT):
                 round_at, order = time.monotonic(), ("alone", "beside") if len(ratios) % 2 == 0 else ("beside", "alone")
                 found, worst = dict[str, float](), 0.0
@@ -170,6 +174,14 @@ class Bench:
                 if now - began + (now - round_at) / 2 >= within_s:
                     break
         return self._noted(undisturbed(ratios, taken)).widened(both=True)
+
+    @contextmanager
+    def _switch(self, placed: PlacedSource, intensity: float) -> Iterator[SourceSwitch]:
+        with (
+            switchable(self._stage, placed, intensity) as presses,
+            SourceSwitch({"alone": nullcontext, "beside": presses}) as switch,
+        ):
+            yield switch
 
     def _noted(self, kept: Kept) -> Kept:
         """Note what the host took away; of several measurements the worst."""
@@ -191,17 +203,21 @@ class Bench:
         if source.name == NETWORK and (found := self._without_network("tolerated", FULL)) is not None:
             return found
         placed = self._placed(source, vcpus)
-        until, points = time.monotonic() + within_s, list[Loss]()
+        until, points, run_s = time.monotonic() + within_s, list[Loss](), 0.0
+        short_s = 3 * POINT_RUNS * 2 * self._stage.window_s
         while (at := next_intensity(points, placed.highest)) is not None:
             left_s = until - time.monotonic()
-            if points and (left_s < within_s / 5 or not self._tunable(source)):
+            # A point of few repeats leaves more doubt than the straight line from the first one.
+            if points and (left_s < POINT_RUNS * run_s or not self._tunable(source)):
                 break
+            began = time.monotonic()
             try:
-                kept = self._kept(placed, at, vcpus, left_s / (1.5 if points else 2))
+                kept = self._kept(placed, at, vcpus, left_s if left_s < short_s else left_s / 1.5)
             except Unmeasurable:
                 if not points:
                     raise
                 break
+            run_s = (time.monotonic() - began) / kept.runs
             lost = Interval(value=1 - kept.value, low=1 - kept.high, high=1 - kept.low, runs=kept.runs)
             points.append(Loss(intensity=at, loss=lost))
         at_five = tolerated(points)

@@ -9,12 +9,12 @@ amount the subject holds is compared with that of the full source.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 
 from hcloud.core.errors import HCloudError, Unmeasurable
 from hcloud.core.estimates import Reading
-from hcloud.profiler.colocation import PlacedSource, SourceSwitch, pressing
+from hcloud.profiler.colocation import PlacedSource, SourceSwitch, switchable
 from hcloud.profiler.probe import TARGETS, read_line, send_line, victim
 from hcloud.profiler.repeats import Interval, enough, interval
 from hcloud.profiler.scratch import scratch
@@ -25,7 +25,7 @@ from hcloud.profiler.tuning import FULL
 PROBE_S = 0.3
 PROBE_MEMORY_MIB, PROBE_NEEDS_MIB = 256, 128
 ANSWER_PATIENCE_S = 20.0
-SETTLE_S = 0.15
+SETTLE_S = 0.05
 FELT_LOSS = 0.03
 """A probe that loses less next to the source at full intensity cannot measure pressure on it."""
 TIGHT_LOSS = 0.03
@@ -59,15 +59,21 @@ def _holding(stage: Stage, source: InterferenceSource, vcpus: float) -> Interval
 def _compared(stage: Stage, placed: PlacedSource, vcpus: float, within_s: float) -> Interval:
     kind, began = TARGETS[placed.source.name], time.monotonic()
     pressed, beside = list[float](), list[float]()
+    cpus, intensity = _in_place(stage, placed, vcpus)
+    stage.play(vcpus)
     # The source runs in the subject's place, at the same distance from the probe.
-    ways = {
-        "alone": stage.paused,
-        "beside": lambda: _playing(stage, vcpus),
-        "pressed": lambda: _pressed(stage, placed, vcpus),
-    }
-    with _Probe(stage, kind, placed.cpus[-1]) as probe, SourceSwitch(ways) as switch:
-        stage.play(vcpus)
-        order = list(ways)
+    with (
+        _Probe(stage, kind, placed.cpus[-1]) as probe,
+        switchable(stage, placed, placed.highest, cpus) as presses,
+        SourceSwitch(
+            {
+                "alone": stage.paused,
+                "beside": lambda: _playing(stage, vcpus),
+                "pressed": lambda: _pressed(stage, presses),
+            }
+        ) as switch,
+    ):
+        order = ["alone", "beside", "pressed"]
         while not beside or not (enough(beside, TIGHT_LOSS) and enough(pressed, TIGHT_LOSS)):
             round_at = time.monotonic()
             try:
@@ -82,7 +88,7 @@ def _compared(stage: Stage, placed: PlacedSource, vcpus: float, within_s: float)
             now = time.monotonic()
             if now - began + (now - round_at) / 2 >= within_s:
                 break
-    return _ratio(interval(beside), interval(pressed), placed, _in_place(stage, placed, vcpus)[1])
+    return _ratio(interval(beside), interval(pressed), placed, intensity)
 
 
 def _probed(stage: Stage, switch: SourceSwitch, way: str, probe: _Probe) -> float:
@@ -120,8 +126,8 @@ def _playing(stage: Stage, vcpus: float) -> Iterator[None]:
 
 
 @contextmanager
-def _pressed(stage: Stage, placed: PlacedSource, vcpus: float) -> Iterator[None]:
-    with stage.paused(), pressing(stage, placed, placed.highest, _in_place(stage, placed, vcpus)[0]):
+def _pressed(stage: Stage, presses: Callable[[], AbstractContextManager[object]]) -> Iterator[None]:
+    with stage.paused(), presses():
         yield
 
 

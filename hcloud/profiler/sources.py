@@ -17,7 +17,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -192,6 +192,34 @@ class RunningSource:
                 return False
             wait(FILL_LOOK_S)
         return True
+
+    @contextmanager
+    def at_rest(self) -> Iterator[Callable[[], AbstractContextManager[None]]]:
+        """Halt its processes while a block lasts; yield what lets them press while a block within it lasts.
+
+        Nothing is started or ended in between, so it presses at once. What it holds it keeps.
+        """
+
+        @contextmanager
+        def presses() -> Iterator[None]:
+            self._signal(signal.SIGCONT)
+            try:
+                yield
+            finally:
+                self._signal(signal.SIGSTOP)
+
+        self._signal(signal.SIGSTOP)
+        try:
+            yield presses
+        finally:
+            self._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self._process is None:
+            return
+        for pid in sorted({self._process.pid} | self._host.descendants(self._process.pid)):
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
 
     def stop(self) -> None:
         """Stop it and all its children: SIGTERM first, so that it cleans up, then SIGKILL."""

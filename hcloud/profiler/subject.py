@@ -21,12 +21,14 @@ from hcloud.profiler.sandbox import Copy, CopyResult, CopyUse, LiveCopy, live_co
 from hcloud.profiler.steal import CpuWindow
 
 READ_EVERY_S = 0.02
-WINDOW_S_MIN, WINDOW_S_MAX = 0.2, 2.0
+WINDOW_S_MIN, WINDOW_S_MAX = 0.2, 0.5
+"""Length of a window: many short ones in alternation leave less doubt than few long ones, as the machine drifts."""
 WINDOWS_PER_RUN = 8
 THROTTLED_WINDOW_S_MIN = 1.0
 """A CPU quota is granted in periods of 0.1 s; with a fractional CPU limit a window must cover several."""
-PATIENCE = 8
-"""A window without enough changes is extended up to this many times its length."""
+PATIENCE_S_MIN, PATIENCE_S_MAX = 1.6, 16.0
+"""A window without enough changes is extended to the length of the first run, within these limits."""
+COUNTED_WINDOWS_MAX = 8
 UNSEEN_S_MAX = 0.25
 """Maximum time between two polls that counts as observed (:class:`ObservedSpan`)."""
 SERVICE_PATIENCE_S = 20.0
@@ -86,6 +88,7 @@ class Stage:
         """Prepare a stage; ``run_s``: seconds of a first run, ``deadline``: monotonic time of the end."""
         self.subject, self.host, self.run_s, self.deadline = subject, host, run_s, deadline
         self.window_s = min(WINDOW_S_MAX, max(WINDOW_S_MIN, run_s / WINDOWS_PER_RUN))
+        self._patience_s = min(PATIENCE_S_MAX, max(PATIENCE_S_MIN, run_s))
         # Each reading of a hook is a process of its own; more of them would disturb the measurement.
         self._service_window_s = max(SERVICE_WINDOW_S_MIN, self.window_s)
         # A CPU quota below the CPUs that may be used: the machine is as many of them as the quota keeps busy.
@@ -299,7 +302,7 @@ class Stage:
         whole = False
         last = seen = (began, read() or 0.0)
         while (spent_s := watched.look()) < window_s or (
-            (first is None or first == last) and spent_s < PATIENCE * self.window_s
+            (first is None or first == last) and spent_s < self._patience_s
         ):
             self.attend(READ_EVERY_S)
             if self.starts != starts:  # the copy ended and was restarted
@@ -323,13 +326,13 @@ class Stage:
                 if whole:  # it may have ended when it is looked at next
                     self._note_use(live, first_use, began, vcpus)
         if first is None or last[0] <= first[0]:
-            raise Unmeasurable(f"no progress of it was observed for {PATIENCE * self.window_s:.1f} s")
+            raise Unmeasurable(f"no progress of it was observed for {self._patience_s:.1f} s")
         self._note_use(live, first_use, began, vcpus)
         return (last[1] - first[1]) / (last[0] - first[0])
 
     def _counted_window(self, vcpus: float) -> float:
         """Return instructions per second; a window in which the copy was restarted is repeated."""
-        for _ in range(PATIENCE):
+        for _ in range(COUNTED_WINDOWS_MAX):
             live = self.play(vcpus)
             began, first_use, starts = time.monotonic(), self._begin_window(live), self.starts
             with counted(live.processes(), INSTRUCTIONS) as counter:
@@ -337,7 +340,7 @@ class Stage:
                 if self.starts == starts and (total := counter.total()) > 0:
                     self._note_use(live, first_use, began, vcpus)
                     return total / (time.monotonic() - began)
-        raise Unmeasurable(f"no instructions of it could be counted for {PATIENCE * self.window_s:.1f} s")
+        raise Unmeasurable(f"no instructions of it could be counted for {self._patience_s:.1f} s")
 
     def _begin_window(self, live: LiveCopy) -> CopyUse:
         self._source_before_s = self.source_cpu_s()
@@ -373,7 +376,7 @@ class Stage:
         values: list[float] = []
         read_at = 0.0
         while (now := time.monotonic()) < began + self._service_window_s or (
-            not values and now < began + max(SERVICE_PATIENCE_S, PATIENCE * self.window_s)
+            not values and now < began + max(SERVICE_PATIENCE_S, self._patience_s)
         ):
             self.attend(READ_EVERY_S)
             reading = self.served()

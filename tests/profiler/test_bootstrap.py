@@ -4,7 +4,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -44,6 +44,8 @@ class TrueBench:
     unmeasurable: tuple[str, ...] = ()
     notes: list[str] = field(default_factory=list)
     asked: list[str] = field(default_factory=list)
+    took_s: list[float] = field(default_factory=list)
+    least_needed_s: Mapping[str, float] = field(default_factory=dict)
     spent_s: float = 0.0
 
     @contextmanager
@@ -81,7 +83,8 @@ class TrueBench:
     def _spend(self, what: str, within_s: float) -> None:
         assert within_s > 0
         self.asked.append(what)
-        self.spent_s += within_s
+        self.took_s.append(min(within_s, self.least_needed_s.get(what, within_s)))
+        self.spent_s += self.took_s[-1]
 
 
 def made(bench: TrueBench, plan: MeasurementPlan | None = None) -> object:
@@ -112,6 +115,15 @@ def test_time_is_kept_whatever_a_program_is_given() -> None:
         bench = TrueBench()
         made(bench, plan_for("local", None, seconds, cpus=2))
         assert bench.spent_s <= seconds
+
+
+@needs_stress_ng
+def test_sources_felt_across_cores_have_three_times_the_time_of_others_and_what_those_leave() -> None:
+    bench = TrueBench(least_needed_s={"tolerated l2": 0.1})
+    made(bench, plan_for("local", None, 200.0, cpus=2))
+    used_s = dict(zip(bench.asked, bench.took_s, strict=True))
+    assert used_s["caused llc-bandwidth"] == pytest.approx(3 * used_s["caused l1i"])
+    assert used_s["tolerated l1i"] > used_s["tolerated memory-bandwidth"] / 3
 
 
 @needs_stress_ng

@@ -79,6 +79,20 @@ def test_quota_holds_a_source_to_its_share(tmp_path: Path) -> None:
 
 
 @needs_stress_ng
+def test_source_at_rest_takes_nothing_and_presses_at_once_when_it_is_let(tmp_path: Path) -> None:
+    with start(source_named("integer"), 100, CPU, host=HOST, directory=tmp_path) as load:
+        wait_until(lambda: load.used().cpu_s > 0.1, timeout_s=30)
+        with load.at_rest() as presses:
+            rested, before_s = os.times().elapsed, load.used().cpu_s
+            wait_until(lambda: os.times().elapsed - rested > 0.3, timeout_s=30)
+            assert load.used().cpu_s - before_s <= 0.05
+            with presses():
+                wait_until(lambda: load.used().cpu_s > before_s + 0.1, timeout_s=30)
+            assert load.running
+        wait_until(lambda: load.used().cpu_s > before_s + 0.2, timeout_s=30)
+
+
+@needs_stress_ng
 def test_intensity_zero_is_nothing(tmp_path: Path) -> None:
     with start(source_named("integer"), 0, CPU, host=HOST, directory=tmp_path) as load:
         assert not load.running
