@@ -78,7 +78,7 @@ def main() -> int:
         "policies",
         nargs="*",
         type=Path,
-        help="policy files to compare with simple rules (default: the shipped mission)",
+        help="policy files to compare with simple rules (default: the shipped default)",
     )
     parser.add_argument("--seeds", type=int, default=6)
     parser.add_argument("--first-seed", type=int, default=0)
@@ -93,7 +93,7 @@ def main() -> int:
         policies = [load_policy(path) for path in given.policies]
     except ConfigError as error:
         parser.error(str(error))
-    policies = policies or [load_policy(package_data.path("policies") / "mission.yaml")]
+    policies = policies or [load_policy(package_data.path("policies") / "default.yaml")]
     size, seeds = RunSize(share=given.share, hours=given.hours), range(given.first_seed, given.first_seed + given.seeds)
     for world in given.worlds:
         print(

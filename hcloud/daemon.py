@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
+from pathlib import Path
 from types import FrameType
 
 from apscheduler.schedulers.background import BackgroundScheduler
@@ -23,13 +24,14 @@ from hcloud.api.server import ApiServer, serve
 from hcloud.api.uploads import prune as prune_uploads
 from hcloud.apply import ApplyResult
 from hcloud.catalog import CatalogFiles
-from hcloud.config import Config, PolicyWatch
+from hcloud.config import Config, PolicyWatch, new_defaults_note
 from hcloud.controller import CycleReport
 from hcloud.core.clock import Clock, SignalledEvent, SystemClock
 from hcloud.core.errors import ConfigError, HCloudError, Refused, StaleWrite, StoreError, defect_text
 from hcloud.core.gc_tuning import infrequent_gc
 from hcloud.core.model import EventKind, Instance, JobSpec
 from hcloud.preview import describe_preview
+from hcloud.spec.key_changes import DEFAULTS_SINCE
 from hcloud.store import Store
 from hcloud.wiring import build_controller, build_providers, build_runner, refresh_prices
 
@@ -47,6 +49,8 @@ FIRST_HOUSEKEEPING_AFTER_S = 60.0
 """Soon after the start, so that a daemon that is restarted often also cleans up."""
 OWNER = "owner"
 """Metadata key of the owner tag that instances carry."""
+DEFAULTS = "policy_defaults"
+"""Metadata key of the version whose changed policy defaults were named."""
 STALLED_AFTER_S = 60.0
 """If a cycle takes longer, the watchdog is no longer notified and systemd restarts the daemon."""
 
@@ -61,7 +65,6 @@ class Daemon:
         carry another owner's tag. Raises AlreadyServing: another daemon serves this socket.
         """
         self.config = config
-        self.notes = notes
         self.clock = clock or SystemClock()
         self.started_at = self.clock.now()
         self.watch = PolicyWatch(config.policy)
@@ -69,6 +72,7 @@ class Daemon:
         self.runner = build_runner(config, self.providers, self.clock)
         self.store = Store.open(config.database)
         with close_on_error(self.store):
+            self.notes = (*notes, *new_defaults_notes(self.store, config.policy))
             record_owner(self.store, config.owner)
         self.controller = build_controller(
             config, self.store, self.providers, self.runner, self.clock, self.watch.status.policy
@@ -380,6 +384,17 @@ class Daemon:
             "per_day_limit_usd": budgets.per_day_usd,
             "per_month_limit_usd": budgets.per_month_usd,
         }
+
+
+def new_defaults_notes(store: Store, policy: Path) -> list[str]:
+    """Return, once per database of an earlier version, a sentence about defaults that changed under the policy file."""
+    if store.get_meta(DEFAULTS) == DEFAULTS_SINCE:
+        return []
+    served_before = store.get_meta(OWNER) is not None
+    with log_errors():  # the cycles report a full disk
+        store.set_meta(DEFAULTS, DEFAULTS_SINCE)
+    note = new_defaults_note(policy) if served_before else None
+    return [note] if note is not None else []
 
 
 def record_owner(store: Store, owner: str) -> None:

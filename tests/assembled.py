@@ -16,9 +16,9 @@ from hcloud.controller import Controller
 from hcloud.core.clock import Clock
 from hcloud.observe.instances import InstanceObserver
 from hcloud.provider import Provider, Runner
-from hcloud.spec.policy import parse_policy
 from hcloud.store import Store
 from hcloud.wiring import build_controller
+from tests.policies import parse_simple
 
 Part = TypeVar("Part")
 LISTEN = "10.0.0.1:8786"
@@ -53,7 +53,7 @@ def assembled(
         {provider.name: provider},
         runner,
         clock,
-        parse_policy(policy),
+        parse_simple(policy),
         rng=np.random.default_rng(1),
         holder="tests",
         library=Library(),

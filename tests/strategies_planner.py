@@ -33,6 +33,7 @@ from hcloud.core.model import (
 )
 from hcloud.planner.snapshot import OfferBackoff, Snapshot, Spend
 from hcloud.spec.policy import Budgets, Caps, DisruptionPolicy, Policy, RetentionPolicy, UserBudget
+from tests.policies import simple
 
 NOW = 10_000.0
 _TYPES = {"small": (1, 1024, 0.05), "medium": (2, 2048, 0.10), "large": (4, 8192, 0.18), "huge": (8, 16384, 0.40)}
@@ -358,7 +359,7 @@ def policies(draw: DrawFn) -> Policy:
         max_jobs_per_user=draw(st.sampled_from([None, None, 2])),
         max_price_usd_per_h=draw(_maybe(st.just(0.2))),
     )
-    return Policy(
+    return simple(
         budgets=budgets,
         caps=caps,
         disruption=DisruptionPolicy(

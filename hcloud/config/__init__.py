@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         load_job,
         load_named_policy,
         load_policy,
+        new_defaults_note,
         read_config,
         read_env_file,
     )
@@ -36,7 +37,8 @@ if TYPE_CHECKING:
 _MODULES = {
     "document": ("read_documents", "to_yaml"),
     "files": (
-        "at_its_line", "load_config", "load_job", "load_named_policy", "load_policy", "read_config", "read_env_file",
+        "at_its_line", "load_config", "load_job", "load_named_policy", "load_policy", "new_defaults_note",
+        "read_config", "read_env_file",
     ),
     "locate": ("SOCKET_NAME", "find_config", "home_dir"),
     "profiles": ("load_library",),
@@ -68,6 +70,7 @@ __all__ = [
     "load_library",
     "load_named_policy",
     "load_policy",
+    "new_defaults_note",
     "read_config",
     "read_documents",
     "read_env_file",

@@ -16,7 +16,15 @@ from hcloud.config.settings import Config
 from hcloud.core.errors import ConfigError
 from hcloud.core.units import shown
 from hcloud.spec.jobfile import JobFile, parse_job
-from hcloud.spec.key_changes import KEY_CHANGES, DocumentKind, translate_keys
+from hcloud.spec.key_changes import (
+    DEFAULT_CHANGES,
+    DEFAULTS_SINCE,
+    KEY_CHANGES,
+    DocumentKind,
+    new_defaults_of,
+    states_former_defaults,
+    translate_keys,
+)
 from hcloud.spec.policy import Policy, parse_policy
 from hcloud.spec.validation import KeyPath, nearest, parse
 
@@ -46,13 +54,38 @@ def read_config(path: Path, notes: list[str] | None = None) -> Document:
 
 
 def load_policy(path: Path, notes: list[str] | None = None) -> Policy:
-    """Return the policy in ``path``. ``notes``: as of :func:`load_config`.
+    """Return the policy in ``path``. ``notes``: as of :func:`load_config`; also one for a copy of a former default.
 
     Raises:
         ConfigError: names file, line, key, what is wrong and what would be right.
     """
     document = _with_todays_keys(read_document(path), "policy", notes)
-    return parse_policy(document.value, locate=document.where)
+    policy = parse_policy(document.value, locate=document.where)
+    if states_former_defaults(document.value):
+        rules = ", ".join(f"{change.key}: {change.old}" for change in DEFAULT_CHANGES if change.rule)
+        every = ", ".join(change.key for change in DEFAULT_CHANGES)
+        _note(
+            f"{file_name(path)} states the rules that were the default before {DEFAULTS_SINCE} ({rules}); to take the "
+            f"new default, delete {every}; to keep these rules, set name: simple",
+            notes,
+        )
+    return policy
+
+
+def new_defaults_note(path: Path) -> str | None:
+    """Return which changed defaults the policy in ``path`` takes by leaving keys out; None if none.
+
+    Raises:
+        ConfigError: the file cannot be read or is not YAML.
+    """
+    changes = new_defaults_of(read_document(path).value)
+    if not changes:
+        return None
+    changed = ", ".join(f"{change.key} is {change.new} (was {change.old})" for change in changes)
+    return (
+        f"{file_name(path)} leaves out keys whose defaults changed in {DEFAULTS_SINCE}: {changed}; "
+        "to keep the former rules, state the former values"
+    )
 
 
 def load_named_policy(config: Config, file: Path, notes: list[str] | None = None) -> Policy:
@@ -150,17 +183,20 @@ def _with_todays_keys(document: Document, kind: DocumentKind, notes: list[str] |
     value, applied = translate_keys(document.value, KEY_CHANGES[kind], document.where)
     lines = dict(document.lines)
     for each in applied:
-        note = f"{document.where(each.path)} {each.change.sentence}"
-        if notes is None:
-            _log.warning("%s", note)
-        else:
-            notes.append(note)
+        _note(f"{document.where(each.path)} {each.change.sentence}", notes)
         depth = len(each.path)
         for path in [path for path in lines if path[:depth] == each.path]:
             line = lines.pop(path)
             if each.new_path is not None:
                 lines[each.new_path + path[depth:]] = line
     return replace(document, value=value, lines=lines)
+
+
+def _note(sentence: str, notes: list[str] | None) -> None:
+    if notes is None:
+        _log.warning("%s", sentence)
+    else:
+        notes.append(sentence)
 
 
 def _with_references(document: Document) -> object:

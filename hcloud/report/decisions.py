@@ -5,6 +5,9 @@ each candidate is evaluated again. Performance there is the median measured sinc
 that type; else the prediction, scaled by the prediction error on the chosen type. The best candidate is one that keeps
 the deadline, then the cheapest, then the fastest. Regret is the additional cost and run time of the chosen one; it is
 negative in seconds if the best candidate is cheaper but slower.
+
+A job that waited for a machine that suits it, while others had room, is judged on that too: it would have run longer
+there, by the share of performance that it was expected to lose. The regret of waiting is the wait minus that.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from hcloud.spec.validation import counted
 DECISION_KINDS: frozenset[EventKind] = frozenset(
     {
         EventKind.JOB_SUBMITTED,
+        EventKind.JOB_STATE,
         EventKind.ATTEMPT_PLACED,
         EventKind.UNIT_STARTED,
         EventKind.PREDICTION,
@@ -32,9 +36,16 @@ GROUPINGS = ("job", "user", "type", "constraint", "day")
 """What a row may stand for."""
 _JOB_COLUMNS = columns(
     *("job", "name", "user", "taken", "run_s", "cost_usd"),
-    *("best", "why_not", "best_run_s", "best_cost_usd", "regret_s", "regret_usd", "target"),
+    *("best", "why_not", "best_run_s", "best_cost_usd", "regret_s", "regret_usd", "held_s", "wait_regret_s", "target"),
 )
-_SUM_COLUMNS = ("jobs", "best_taken", "target_avoidable", "cost_usd", "regret_usd", "mean_regret_s")
+_SUM_COLUMNS = (
+    *("jobs", "best_taken", "target_avoidable", "cost_usd", "regret_usd", "mean_regret_s"),
+    *("held", "held_s", "wait_regret_s"),
+)
+HOLDS_OUT = "holds_out"
+"""Code of the reason of a job that waits for a machine that suits it although others have room."""
+LEAST_QUALITY = 0.05
+"""Quality below which a longer run is not computed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,11 +85,30 @@ class _PlacementRecord:
     application: str = ""
     measured: float | None = None
     """Measured performance, if any."""
+    holds_since_at: float | None = None
+    """Since when it waits for a machine that suits it although others have room; None: it does not."""
+    held_s: float = 0.0
+    """How long it did that in all."""
+    quality_there: float | None = None
+    """Share of its performance (0..1) it was expected to keep on a machine that had room then."""
 
     @property
     def ranks(self) -> int:
         """Return the number of ranks; a rank that was placed again counts once."""
         return max(1, len(self.rank_numbers))
+
+    @property
+    def wait_regret_s(self) -> float:
+        """Return by how much its waits for a suitable machine exceeded the run time that they saved."""
+        if self.held_s <= 0.0 or self.quality_there is None:
+            return 0.0
+        return self.held_s - self.run_s * (1.0 / max(LEAST_QUALITY, self.quality_there) - 1.0)
+
+    def end_hold(self, at: float) -> None:
+        """Add the wait that ends at ``at``, if it was for a suitable machine."""
+        if self.holds_since_at is not None:
+            self.held_s += at - self.holds_since_at
+            self.holds_since_at = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,10 +136,17 @@ class _Sums:
     usd: float = 0.0
     regret_usd: float = 0.0
     regret_s: list[float] = field(default_factory=list)
+    held: int = 0
+    """Jobs that waited for a suitable machine although others had room."""
+    held_s: float = 0.0
+    wait_regret_s: float = 0.0
 
-    def add(self, chosen: CandidateVerdict, best: CandidateVerdict) -> None:
+    def add(self, record: _PlacementRecord, chosen: CandidateVerdict, best: CandidateVerdict) -> None:
         """Add one job; its regret is the chosen candidate minus the best, in USD and in seconds of run time."""
         self.jobs += 1
+        self.held += record.held_s > 0.0
+        self.held_s += record.held_s
+        self.wait_regret_s += record.wait_regret_s
         self.best += chosen.stored is best.stored
         self.avoidable += best.kept and not chosen.kept
         self.usd += chosen.usd
@@ -119,13 +156,14 @@ class _Sums:
     def row(self) -> Row:
         """Return the columns after the name; the mean regret in seconds is None without jobs."""
         mean_s = statistics.fmean(self.regret_s) if self.regret_s else None
-        return (self.jobs, self.best, self.avoidable, self.usd, self.regret_usd, mean_s)
+        waits = (self.held, self.held_s, self.wait_regret_s)
+        return (self.jobs, self.best, self.avoidable, self.usd, self.regret_usd, mean_s, *waits)
 
     def job_total(self) -> Row:
         """Return the total row of a table with one row per job."""
         best = ("", None, self.usd - self.regret_usd, sum(self.regret_s), self.regret_usd)
         taken, avoidable = f"{self.best} of {self.jobs} taken", f"{self.avoidable} avoidable"
-        return ("total", "", "", "", None, self.usd, taken, *best, avoidable)
+        return ("total", "", "", "", None, self.usd, taken, *best, self.held_s, self.wait_regret_s, avoidable)
 
 
 @dataclass(slots=True)
@@ -150,7 +188,10 @@ class _DecisionLog:
             self.live[facts.id] = _PlacementRecord(facts, deadline if deadline >= 0 else None)
         elif event.kind is EventKind.PREDICTION:
             self._add_measurement(event, record)
+        elif record is not None and event.kind is EventKind.JOB_STATE:
+            _apply_state(record, event)
         elif record is not None and event.kind is EventKind.ATTEMPT_PLACED:
+            record.end_hold(event.at)
             _apply_placement(record, event)
         elif record is not None and event.kind is EventKind.UNIT_STARTED:
             record.started_at = event.at if record.started_at is None else record.started_at
@@ -193,6 +234,14 @@ def _tags(event: Event) -> Mapping[str, object]:
     return tags if isinstance(tags, Mapping) else {}
 
 
+def _apply_state(record: _PlacementRecord, event: Event) -> None:
+    record.end_hold(event.at)
+    if text(event, "code") == HOLDS_OUT:
+        record.holds_since_at = event.at
+        if "quality_there" in event.fields:
+            record.quality_there = number(event, "quality_there", 1.0)
+
+
 def _apply_placement(record: _PlacementRecord, event: Event) -> None:
     attempt, allocations, candidates = (event.fields.get(key) for key in ("attempt", "allocations", "candidates"))
     allocations = allocations if isinstance(allocations, list | tuple) else ()
@@ -229,8 +278,8 @@ def decisions_table(events: Iterable[Event], grouping: Grouping, since: float, u
         log.take(event, since)
     judgements = list(_judgements(log))
     whole = _Sums()
-    for _, chosen, best in judgements:
-        whole.add(chosen, best)
+    for record, chosen, best in judgements:
+        whole.add(record, chosen, best)
     total: Row
     if grouping.kind == "job":
         names, rows = _JOB_COLUMNS, tuple(_job_row(*each) for each in judgements)
@@ -252,7 +301,7 @@ def _grouped(
 ) -> Iterator[Row]:
     groups: dict[str, _Sums] = {}
     for record, chosen, best in judgements:
-        groups.setdefault(_key(grouping, record, chosen, best), _Sums()).add(chosen, best)
+        groups.setdefault(_key(grouping, record, chosen, best), _Sums()).add(record, chosen, best)
     for key in sorted(groups):
         yield (key, *groups[key].row())
 
@@ -294,6 +343,8 @@ def _job_row(record: _PlacementRecord, chosen: CandidateVerdict, best: Candidate
         best.usd,
         chosen.run_s - best.run_s,
         chosen.usd - best.usd,
+        record.held_s,
+        record.wait_regret_s,
         target,
     )
 
@@ -303,6 +354,8 @@ def _notes(log: _DecisionLog) -> list[str]:
         "best: the candidate type that keeps the deadline, then the cheapest, then the fastest; neighbours are ignored",
         "run time on other types: from measurements on that type, else from the prediction, scaled by the prediction "
         "error on the type taken",
+        "held: time in which it waited for a machine that suits it although others had room; the regret of waiting is "
+        "that time minus what the job would have run longer there",
     ]
     if log.unknown:
         notes.append(f"{counted(log.unknown, 'job')} left out: performance unknown")

@@ -27,7 +27,7 @@ from hcloud.planner.placement.place import pay_for_claims, usable
 from hcloud.planner.plan import Drain, Finish, Launch, Place, Plan, RankPlacement
 from hcloud.planner.snapshot import Snapshot
 from hcloud.planner.text import offer_words, seconds
-from hcloud.spec.policy import AdmissionPolicy, PlacementPolicy, Policy, ProfilingPolicy, ProvisioningPolicy, Strategy
+from hcloud.spec.policy import Policy, Strategy, simple_policy
 from hcloud.spec.validation import counted, nearest
 
 PREFIX = "peer:"
@@ -115,12 +115,13 @@ class PeerTool:
 
 def _rules_off(policy: Policy) -> Policy:
     """Return the policy with its limits, but without the rules that only HCloud has."""
+    plain = simple_policy()
     return replace(
         policy,
-        provisioning=ProvisioningPolicy(),
-        placement=PlacementPolicy(),
-        admission=AdmissionPolicy(),
-        profiling=ProfilingPolicy(when="never"),
+        provisioning=plain.provisioning,
+        placement=plain.placement,
+        admission=plain.admission,
+        profiling=plain.profiling,
     )
 
 

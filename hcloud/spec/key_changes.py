@@ -73,6 +73,47 @@ KEY_CHANGES: Final[dict[DocumentKind, tuple[KeyChange, ...]]] = {
 """What changed since the previous version, by kind of document."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DefaultChange:
+    """One key whose default changed."""
+
+    key: str
+    """Keys from the top, joined by dots."""
+    old: object
+    new: object
+    rule: bool = True
+    """Whether the key chooses rules by itself; others are numbers for the rules."""
+
+
+DEFAULTS_SINCE: Final = "0.2.0"
+"""The first version with the new defaults of ``DEFAULT_CHANGES``."""
+DEFAULT_CHANGES: Final = (
+    DefaultChange(key="placement.order", old="least_loaded", new="quasar"),
+    DefaultChange(key="admission.queues", old="one", new="by_quality"),
+    DefaultChange(key="provisioning.strategy", old="best_value", new="hm"),
+    DefaultChange(key="provisioning.soft_limit", old=0.65, new=0.95, rule=False),
+    DefaultChange(key="provisioning.hard_limit", old=0.9, new=1.0, rule=False),
+)
+"""Defaults of policies that changed since the previous version. Delete them with the version after."""
+
+
+def states_former_defaults(policy: object) -> bool:
+    """Return whether a policy document is a copy of the default policy of the previous version: it states its rules."""
+    named_default = isinstance(policy, Mapping) and policy.get("name", "default") == "default"
+    rules = [change for change in DEFAULT_CHANGES if change.rule]
+    return named_default and all(_stated(policy, change.key) == change.old for change in rules)
+
+
+def new_defaults_of(policy: object) -> tuple[DefaultChange, ...]:
+    """Return the changed defaults of the keys that a policy document leaves out."""
+    return tuple(change for change in DEFAULT_CHANGES if not _has(policy, tuple(change.key.split("."))))
+
+
+def _stated(value: Any, key: str) -> object:
+    path = tuple(key.split("."))
+    return _parent(value, path, key_path)[path[-1]] if _has(value, path) else None
+
+
 def translate_keys(
     value: object, changes: Sequence[KeyChange], locate: Callable[[KeyPath], str] = key_path
 ) -> tuple[object, Sequence[AppliedChange]]:

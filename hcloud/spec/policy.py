@@ -260,17 +260,17 @@ class DisruptionPolicy:
 class ProvisioningPolicy:
     """Which instances are launched for jobs that the running ones cannot serve (HCloud §8.3-8.4)."""
 
-    strategy: Strategy = "best_value"
+    strategy: Strategy = "hm"
     """best_value: the cheapest suitable offers, reserved first. sr: reserved instances only. odf, odm: on-demand and
-    spot only, full servers or any size. hf, hm: reserved for demanding jobs, on-demand for the rest, full servers or
-    any size."""
+    spot only, full servers or any size. hf, hm: reserved for demanding jobs, rented ones for the rest, full servers or
+    any size; without reserved instances, the best value of these."""
     mapping: MappingPolicy = "p8"
     """With hf and hm: which jobs are mapped to reserved instances. p8: by dynamic limits and delivered quality. For
     comparison: p1 at random; p2, p3, p4 jobs that need a quality above 0.8, 0.5, 0.2; p5, p6, p7 all jobs until the
     reserved instances are 50, 70, 90 % full."""
     full_server_vcpus: Annotated[Number, Field(gt=0)] = 16.0
     """Instances with at least this many vCPUs are full servers. If a provider has none, its largest types are."""
-    soft_limit: Share = 0.65
+    soft_limit: Share = 0.95
     """With p8: below this utilisation of the reserved vCPUs all jobs go there. Initial value of the soft limit."""
     soft_limit_minimum: Share = 0.3
     """Lowest value of the soft limit."""
@@ -278,7 +278,7 @@ class ProvisioningPolicy:
     """Decrease of the soft limit for each job by which the queue grew within `queue_window_s`."""
     soft_limit_rise_per_min: Annotated[Number, Field(ge=0, le=1)] = 0.01
     """Increase of the soft limit for each minute without queued jobs, up to the hard limit."""
-    hard_limit: Share = 0.9
+    hard_limit: Share = 1.0
     """With p8: above this utilisation of the reserved vCPUs, jobs queue for them or use on-demand instances."""
     queue_window_s: PositiveSeconds = 300.0
     """Window over which the growth of the queue is measured."""
@@ -295,7 +295,7 @@ class ProvisioningPolicy:
     """Assumed quality of full servers before any was measured."""
     keep_for_dearer: Share = 0.5
     """Keep reserved and other non-preemptible capacity free of jobs that can rent a vCPU for less than this fraction of
-    what it costs the jobs that need such capacity. Not with hf and hm, which map jobs by quality. 0: never."""
+    what it costs the jobs that need such capacity. 0: never."""
     keep_for_quiet: Annotated[Number, Field(ge=0, le=100)] = 0.0
     """While instances are rented, keep reserved capacity free of jobs with a pressure on a shared resource above this
     many times their share of the instance's vCPUs: the vCPUs next to them are of little use. 0: never."""
@@ -324,7 +324,7 @@ class PlacementPolicy:
         "heterogeneity_oblivious",
         "interference_oblivious",
         "least_loss",
-    ] = "least_loaded"
+    ] = "quasar"
     """least_loaded: lowest vCPU utilisation; first_fit: lowest instance number; random: any; paragon: no interference
     with neighbours, then best type, then tightest fit; quasar: paragon with the fewest vCPUs and nodes that meet the
     target; heterogeneity_oblivious: paragon without the type; interference_oblivious: best type only; least_loss: the
@@ -347,7 +347,7 @@ class PlacementPolicy:
 class AdmissionPolicy:
     """The order of the queue, and how long a job waits for an instance of suitable quality (ARQ)."""
 
-    queues: Literal["one", "by_quality"] = "one"
+    queues: Literal["one", "by_quality"] = "by_quality"
     """one: a single queue; by_quality: one queue per class of quality target, so that none blocks another."""
     classes: Annotated[int, Field(ge=1, le=100, strict=True)] = 10
     """Number of classes with by_quality."""
@@ -556,6 +556,21 @@ class Policy:
         """16 hex digits of SHA-256 of the values, the same for any spelling of the same policy."""
         text = json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def simple_policy(**sections: Any) -> Policy:
+    """Return the rules of ``policies/simple.yaml``: one queue, least loaded, the cheapest offer, nothing profiled.
+
+    ``sections`` replace its own, as in ``Policy(...)``.
+    """
+    simple: dict[str, Any] = {
+        "name": "simple",
+        "admission": AdmissionPolicy(queues="one"),
+        "provisioning": ProvisioningPolicy(strategy="best_value"),
+        "placement": PlacementPolicy(order="least_loaded"),
+        "profiling": ProfilingPolicy(when="never"),
+    }
+    return Policy(**(simple | sections))
 
 
 def parse_policy(mapping: object, *, locate: Callable[[KeyPath], str] = key_path) -> Policy:

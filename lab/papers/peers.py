@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from hcloud.simulator.peers import PEERS, PREFIX
-from hcloud.spec.policy import Policy, RetentionPolicy
+from hcloud.spec.policy import Policy, RetentionPolicy, simple_policy
 from lab.papers.study import Case, Claim, Figure, Numbers
 
 OURS = "ours"
@@ -22,7 +22,7 @@ EQUALLY_POINTS = 0.5
 
 def ours(idle_spin_ups: float) -> Policy:
     """Return the default policy with room for the whole load, keeping idle machines for this many spin-up times."""
-    plain = Policy(name=OURS)
+    plain = simple_policy(name=OURS)
     return replace(
         plain,
         caps=replace(plain.caps, max_instances=20_000, max_vcpus=None, max_queued_jobs=1_000_000),

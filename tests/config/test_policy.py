@@ -7,6 +7,7 @@ import pytest
 from hcloud.core.errors import ConfigError
 from hcloud.core.model import InstanceType, Market, Offer, Resources
 from hcloud.spec.policy import Allow, Budgets, Policy, RetentionPolicy, StockoutPolicy, parse_policy
+from tests.policies import parse_simple
 
 OFFER = Offer(
     provider="ec2",
@@ -153,13 +154,14 @@ def test_digest_follows_the_meaning_not_the_spelling() -> None:
 
 
 def test_unknown_jobs_are_profiled_only_where_something_uses_what_is_learnt() -> None:
-    assert not Policy().profiles_jobs
+    assert Policy().profiles_when == "beside"
+    assert not parse_simple({}).profiles_jobs
     users: list[dict[str, object]] = [
         {"placement": {"order": "paragon"}},
         {"admission": {"queues": "by_quality"}},
         {"provisioning": {"strategy": "hm"}},
     ]
-    assert all(parse_policy(each).profiles_when == "beside" for each in users)
+    assert all(parse_simple(each).profiles_when == "beside" for each in users)
     assert parse_policy({"profiling": {"when": "before"}}).profiles_when == "before"
     assert not parse_policy({"placement": {"order": "paragon"}, "profiling": {"when": "never"}}).profiles_jobs
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hcloud.config import Config, load_config, load_policy, package_data, read_documents
-from hcloud.spec.policy import Policy
+from hcloud.spec.policy import Policy, simple_policy
 from hcloud.spec.validation import KeyPath, json_schema
 from tests.config.annotated_policy import SAVED, annotated
 
@@ -68,6 +68,10 @@ def test_default_policy_shows_every_key_and_says_the_defaults() -> None:
     known = set(schema_paths(json_schema(Policy), json_schema(Policy)))
     assert known - written_paths(path) == set()
     assert load_policy(path) == Policy()
+
+
+def test_simple_policy_is_the_simple_rules_and_everything_else_as_by_default() -> None:
+    assert load_policy(package_data.path("policies/simple.yaml")) == simple_policy()
 
 
 def test_annotated_policy_is_what_the_schema_says() -> None:

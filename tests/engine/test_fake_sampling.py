@@ -17,10 +17,10 @@ from hcloud.fake_runner.unit import FakeUnit, SimulatedUnit
 from hcloud.fake_runner.work import Work
 from hcloud.observe.sampling import DEPARTURE, Sampling, gap_s
 from hcloud.provider import UnitSample
-from hcloud.spec.policy import Policy
+from tests.policies import simple
 from tests.providers.clouds import unit_on
 
-UNIT, POLICY, EVERY_S, LASTS_S = "job-1.1.0", Policy(name="default"), 10.0, 3000
+UNIT, POLICY, EVERY_S, LASTS_S = "job-1.1.0", simple(name="default"), 10.0, 3000
 WORK, LASTING = Work(duration_s=1e6), Work(duration_s=155.0)
 
 

@@ -15,9 +15,10 @@ from hcloud.observe import sampling
 from hcloud.observe.sampling import DEPARTURE, Recorded, Sampling, gap_s, served_as_promised
 from hcloud.provider import UnitSample
 from hcloud.spec.policy import Policy, TimingPolicy
+from tests.policies import simple
 
 EVERY_S, READINGS, SURE, WANTED = 10.0, 6, 3.09, 1e-3
-UNIT, POLICY = "job-1.1.0", Policy(name="default")
+UNIT, POLICY = "job-1.1.0", simple(name="default")
 MOST_S = POLICY.timing.steady_every_s
 
 

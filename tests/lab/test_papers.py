@@ -7,7 +7,6 @@ import pytest
 from hcloud.simulator.outcome import Series
 from hcloud.simulator.peers import PEERS
 from hcloud.simulator.seeds import mean_of
-from hcloud.spec.policy import Policy
 from lab.papers import CHAPTERS, RunSize, ablations, fuller_servers, sensitivities
 from lab.papers.clusters import scheduler
 from lab.papers.discounts import SUSTAINED, sustained_part
@@ -24,6 +23,7 @@ from lab.papers.study import (
     run_figure,
     setting_of,
 )
+from tests.policies import simple
 
 SMALL = RunSize(share=0.06, hours=0.1, seeds=2)
 CASES = tuple(
@@ -96,7 +96,7 @@ def test_page_marks_missing_numbers_and_partial_seeds() -> None:
 
 
 def test_case_with_undone_jobs_has_no_times_bound() -> None:
-    alike = Case(label="all", experiment="static", policy=Policy(name="all"), plain=True, commits="hf")
+    alike = Case(label="all", experiment="static", policy=simple(name="all"), plain=True, commits="hf")
     size = RunSize(share=0.02, hours=0.1, seeds=1)
     assert run_case(alike, 0, size)["times_bound"] >= 1.0
     # Reserved machines alone, and none of them: nothing can ever run.

@@ -246,7 +246,7 @@ def blocks_easy_behind_demanding(snapshot: Snapshot, policy: Policy) -> Plan:
 
 def has_endless_patience(snapshot: Snapshot, policy: Policy) -> Plan:
     """Seeded fault: slack never ends."""
-    endless = AdmissionPolicy(patience_s=1e8, patience_cap_s=1e8)
+    endless = AdmissionPolicy(queues=policy.admission.queues, patience_s=1e8, patience_cap_s=1e8)
     calm = {name: replace(known, measure=None) for name, known in snapshot.applications.items()}
     jobs = tuple(replace(job, spec=replace(job.spec, target=BatchTarget())) for job in snapshot.jobs)
     return honest(replace(snapshot, applications=calm, jobs=jobs), replace(policy, admission=endless))

@@ -143,7 +143,7 @@ def _full_from(snapshot: Snapshot, policy: Policy) -> float:
 
 def rents_anything(snapshot: Snapshot, policy: Policy) -> Plan:
     """Seeded fault: ignores the strategy."""
-    return honest(snapshot, replace(policy, provisioning=ProvisioningPolicy()))
+    return honest(snapshot, replace(policy, provisioning=ProvisioningPolicy(strategy="best_value")))
 
 
 def no_job_is_placed_below_the_quality_needed(planner: Planner, snapshot: Snapshot, policy: Policy) -> None:

@@ -26,6 +26,7 @@ from hcloud.planner import make_plan
 from hcloud.planner.plan import Action, Plan
 from hcloud.planner.snapshot import Snapshot
 from hcloud.spec.policy import Policy
+from tests.policies import simple
 
 NOW = 50_000.0
 A = TypeVar("A", bound=Action)
@@ -123,7 +124,7 @@ def scene(*things: Job | Instance | Offer, **changes: Any) -> Snapshot:
 
 def decide(snapshot: Snapshot, policy: Policy | None = None) -> Plan:
     """Return the plan, under a policy without limits unless one is given."""
-    return make_plan(snapshot, policy or Policy(), np.random.default_rng(0))
+    return make_plan(snapshot, policy or simple(), np.random.default_rng(0))
 
 
 def of(plan: Plan, kind: type[A]) -> list[A]:

@@ -25,8 +25,9 @@ from hcloud.spec.policy import DisruptionPolicy, Policy, RetentionPolicy
 from tests.planner.apply_model import apply_ideally, pass_time
 from tests.planner.properties import Planner, honest
 from tests.planner.scenes import NOW, decide, machine, need, of, offer, running, scene, spec
+from tests.policies import simple
 
-GATHERS = Policy(disruption=DisruptionPolicy(consolidate=True), retention=RetentionPolicy(spin_up_multiple=1.0))
+GATHERS = simple(disruption=DisruptionPolicy(consolidate=True), retention=RetentionPolicy(spin_up_multiple=1.0))
 SERVICE = spec(target=ServiceTarget(requests_per_s=1.0, latency_ms=9.0))
 
 

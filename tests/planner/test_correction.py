@@ -29,6 +29,7 @@ from tests.planner.apply_model import apply_ideally, pass_time
 from tests.planner.properties import Planner, honest
 from tests.planner.scenes import NOW, decide, machine, need, of, offer, running, scene, spec
 from tests.planner.watched import classified, hooked, samples, started, sure, with_samples
+from tests.policies import simple
 
 SLOW = (0.0002,) * 12
 """Progress per second; 24 % of the rate that meets a deadline 2,000 s after submission, as seen after 600 s."""
@@ -122,7 +123,7 @@ def test_a_neighbour_that_changed_nothing_is_left_alone() -> None:
 
 def test_no_job_is_evicted_if_the_policy_forbids_it() -> None:
     here = busy(1)
-    policy = Policy(disruption=DisruptionPolicy(evict_best_effort=False))
+    policy = simple(disruption=DisruptionPolicy(evict_best_effort=False))
     before = slow(late(here), neighbour(2, here, ago_s=125.0), here, paces=(0.0009,) * 10 + SLOW)
     assert steps(decide(before, policy)) == []
 
@@ -158,7 +159,7 @@ def test_what_nothing_helps_now_is_tried_again_soon() -> None:
     here, free = busy(1), machine(2)
     rival, job = started(running(2, here, asks=spec()), 125.0), late(here)
     full = slow(job, rival, here, paces=(0.003,) * 10 + SLOW)
-    policy = Policy()
+    policy = simple()
     assert steps(decide(full, policy)) == []
     roomy = replace(scene(job, rival, here, free), job_samples=full.job_samples, plan_cache=full.plan_cache)
     assert steps(decide(replace(roomy, now=roomy.now + 5.0), policy)) == []
@@ -201,7 +202,7 @@ def test_an_incremental_job_is_given_the_nodes_that_seemed_unneeded() -> None:
     job = late(here)
     job = replace(job, spec=replace(job.spec, nodes=Nodes(count=2, minimum=1, gang=False)), application="app")
     nodes = {1: sure(0.0002), 2: sure(0.00038)}
-    policy = Policy(placement=replace(Policy().placement, order="quasar"))
+    policy = simple(placement=replace(simple().placement, order="quasar"))
     known = {"app": classified(0.00035, by_nodes=nodes)}
     plan = decide(replace(slow(job, here, free), applications=known), policy)
     assert steps(plan) == ["reclassify"]
@@ -316,7 +317,7 @@ def slow_starts(draw: st.DrawFn) -> Snapshot:
 
 def one_slow_start_teaches_nothing(planner: Planner, at: Snapshot) -> None:
     """No estimate of its application is derived from this job alone."""
-    taught = [action.learnt for action in of(planner(at, Policy()), Correct) if action.learnt is not None]
+    taught = [action.learnt for action in of(planner(at, simple()), Correct) if action.learnt is not None]
     assert not taught, taught
 
 
@@ -454,7 +455,7 @@ def test_steps_of_one_attempt_and_jobs_per_plan_are_limited() -> None:
     fleet = [busy(n, 4.0) for n in range(1, 5)]
     at = with_samples(scene(*many, *fleet), {job.id: [samples(SLOW, **BUSY)] for job in many})
     assert len(of(decide(at), Correct)) == Policies().max_per_cycle
-    assert not decide(at, Policy(correction=Policies(steps=()))).actions
+    assert not decide(at, simple(correction=Policies(steps=()))).actions
     assert not of(decide(replace(at, paused="drained")), Correct)
 
 
@@ -464,7 +465,7 @@ def test_a_share_of_long_running_jobs_is_checked_for_a_change_of_phase() -> None
     jobs = [
         replace(started(running(n, on, asks=hooked(9e4)), 700.0), application="app") for n, on in enumerate(fleet, 1)
     ]
-    policy = Policy(correction=Policies(max_per_cycle=100))
+    policy = simple(correction=Policies(max_per_cycle=100))
     at = with_samples(scene(*jobs, *fleet), {job.id: [samples((0.0006,) * 12)] for job in jobs})
     at = replace(at, applications={"app": classified(0.0004)})
     plan = decide(at, policy)
@@ -503,7 +504,7 @@ def test_a_rank_below_half_the_median_is_restarted_elsewhere() -> None:
 
 
 def test_a_straggler_that_is_ending_is_not_stopped_again() -> None:
-    policy = Policy(correction=Policies(max_relaunches_per_attempt=2))
+    policy = simple(correction=Policies(max_relaunches_per_attempt=2))
     asked_at = NOW - 5.0  # within its grace its end is not visible yet
     done = Correction(at=asked_at, step="relaunch", attempt="job-1.1")
     before = spread((0.001, 0.001, 0.0003, 0.0011), corrections=(done,))
@@ -541,7 +542,7 @@ def noise_moves_no_job(planner: Planner, paces: tuple[float, ...]) -> None:
         job = started(running(1, here, asks=asks), 700.0)
         window = every[max(0, seen - 29) : seen + 1]
         at = with_samples(scene(job, neighbour(2, here, ago_s=650.0), here, free), {"job-1": [window]})
-        plan = planner(replace(at, now=now), Policy())
+        plan = planner(replace(at, now=now), simple())
         touched = [*of(plan, Correct), *of(plan, StopAttempt), *of(plan, Resize)]
         assert not touched, (seen, touched[0].reason.text)
 

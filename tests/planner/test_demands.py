@@ -6,12 +6,13 @@ import pytest
 
 from hcloud.core.model import Constraints, JobSpec, JobState, Nodes
 from hcloud.planner.plan import Drain, Finish, Launch, Place, Wait
-from hcloud.spec.policy import Caps, DisruptionPolicy, Policy
+from hcloud.spec.policy import Caps, DisruptionPolicy
 from tests.planner.scenes import decide, job, machine, need, of, offer, running, scene, spec
+from tests.policies import simple
 
 A, B = offer(zone="a"), offer(zone="b")
 SSD = replace(A, instance_type=replace(A.instance_type, name="fast", labels={"disk": "ssd"}))
-FULL = Policy(caps=Caps(max_instances=2))
+FULL = simple(caps=Caps(max_instances=2))
 
 
 def asks(count: int = 1, **demands: object) -> JobSpec:
@@ -87,7 +88,7 @@ def test_more_nodes_than_zones_can_never_run_and_too_few_zones_in_stock_wait() -
 
 
 def test_consolidation_respects_zones_and_anti_affinity() -> None:
-    policy = Policy(disruption=DisruptionPolicy(consolidate=True))
+    policy = simple(disruption=DisruptionPolicy(consolidate=True))
     moved = replace(running(1, machine(1, A)), submitted_at=1.0)
     rested = replace(moved, attempt=replace(moved.attempt, placed_at=moved.attempt.placed_at - 9000.0))  # type: ignore
     target = running(2, machine(2, offer("large", 8.0, 0.11, zone="b")), asks=spec(name="db", resources=need(4.0)))

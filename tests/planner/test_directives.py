@@ -5,8 +5,9 @@ from math import inf
 from hcloud.core.model import BestEffortTarget, FailureCause, InstanceState
 from hcloud.planner.plan import Drain, Launch, Place, Renew, StopAttempt, Terminate, Wait
 from hcloud.planner.snapshot import Directive, DirectiveScope, closed
-from hcloud.spec.policy import DisruptionPolicy, Policy
+from hcloud.spec.policy import DisruptionPolicy
 from tests.planner.scenes import NOW, decide, job, machine, of, offer, running, scene, spec
+from tests.policies import simple
 
 
 def order(name: str = "inst-1", scope: DirectiveScope = DirectiveScope.INSTANCE, **changes: object) -> Directive:
@@ -41,7 +42,7 @@ def test_at_the_deadline_what_still_runs_is_stopped_to_run_elsewhere() -> None:
 
 
 def test_a_destroyed_machine_ends_at_once_whatever_runs_there_and_however_many_end() -> None:
-    policy = Policy(disruption=DisruptionPolicy(max_terminations_per_cycle=1))
+    policy = simple(disruption=DisruptionPolicy(max_terminations_per_cycle=1))
     orders = tuple(order(f"inst-{n}", destroy=True) for n in (1, 2, 3))
     booting = machine(3, state=InstanceState.REQUESTED, provider_id=None, launched_at=None, ready_at=None)
     plan = decide(scene(running(1, machine(1)), machine(1), machine(2), booting, directives=orders), policy)

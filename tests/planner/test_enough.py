@@ -5,11 +5,11 @@ from dataclasses import replace
 from hcloud.core.estimates import Classification, Estimate, Measure
 from hcloud.core.model import Market, ServiceTarget
 from hcloud.planner.plan import Launch, Place
-from hcloud.spec.policy import Policy
 from tests.planner.scenes import decide, job, machine, need, of, offer, running, scene, spec
+from tests.policies import simple
 
 SMALL, LARGE = offer("small", vcpus=1.0, usd_per_h=0.05), offer("large", vcpus=4.0, usd_per_h=0.2)
-PLAIN = Policy()
+PLAIN = simple()
 QUASAR = replace(PLAIN, placement=replace(PLAIN.placement, order="quasar", neighbour_tolerance=0.05))
 SERVICE = spec(
     target=ServiceTarget(requests_per_s=100.0, latency_ms=20.0), resources=need(2.0), vcpus_within=(1.0, 4.0)

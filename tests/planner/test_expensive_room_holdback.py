@@ -10,6 +10,7 @@ from hcloud.planner.snapshot import OfferBackoff, Snapshot
 from hcloud.spec.policy import Policy
 from tests.planner.apply_model import apply_ideally
 from tests.planner.scenes import NOW, decide, job, machine, need, of, offer, running, scene, spec
+from tests.policies import simple
 
 FREE = BestEffortTarget()
 TWO = offer("two", vcpus=2.0, usd_per_h=0.1)
@@ -85,7 +86,7 @@ def test_services_that_may_not_run_on_reserved_machines_keep_nothing_there() -> 
 
 
 def test_policy_may_keep_nothing_for_anybody() -> None:
-    plain = Policy()
+    plain = simple()
     never = replace(plain, provisioning=replace(plain.provisioning, keep_for_dearer=0.0))
     assert went(crowd(job(1), keeps=2), never) == (["job-1 on inst-1"], [])
 
@@ -111,7 +112,7 @@ def test_best_effort_shares_a_non_spot_instance_with_services_only_if_that_is_ch
 
 
 def test_promise_is_not_put_off_for_money() -> None:
-    boots_in_s, risk = SPOT.instance_type.boot_delay_s, 1.0 - Policy().placement.confidence
+    boots_in_s, risk = SPOT.instance_type.boot_delay_s, 1.0 - simple().placement.confidence
     soon, late = (BatchTarget(finish_within_s=part * boots_in_s / risk) for part in (1.0, 2.0))
     assert beside(1, 3.0, 0.2, 4.0, soon) == (["job-1 on inst-2"], [])
     assert beside(1, 3.0, 0.2, 4.0, late) == ([], ["spot"])
@@ -119,7 +120,7 @@ def test_promise_is_not_put_off_for_money() -> None:
 
 @pytest.mark.parametrize(("machines", "joins"), [(2, False), (1, True)])
 def test_promise_shares_machines_while_none_more_is_allowed(machines: int, joins: bool) -> None:
-    few = replace(Policy(), caps=replace(Policy().caps, max_instances=machines))
+    few = replace(simple(), caps=replace(simple().caps, max_instances=machines))
     went_to = beside(1, 3.0, 0.2, 4.0, BatchTarget(finish_within_s=36_000.0), few)
     assert went_to == ((["job-1 on inst-2"], []) if joins else ([], ["spot"]))
 

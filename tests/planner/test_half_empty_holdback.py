@@ -9,6 +9,7 @@ from hcloud.planner.snapshot import OfferBackoff, Snapshot
 from hcloud.spec.policy import Policy
 from tests.planner.apply_model import apply_ideally
 from tests.planner.scenes import NOW, decide, job, machine, need, of, offer, running, scene, spec
+from tests.policies import simple
 
 SMALL, LARGE = offer("small", vcpus=1.0, usd_per_h=0.05), offer("large", vcpus=8.0, usd_per_h=0.4)
 IDLE = machine(1, LARGE)
@@ -37,7 +38,7 @@ def test_machine_in_use_stays_open_from_the_part_on_that_the_policy_names() -> N
     there = [running(n, IDLE) for n in range(1, 4)]
     before = scene(*there, job(9), replace(IDLE, idle_since=None), SMALL, LARGE)
     assert outcome(before) == (["inst-1"], [])
-    plain = Policy()
+    plain = simple()
     strict = replace(plain, retention=replace(plain.retention, drain_below=0.75))
     assert outcome(before, strict) == ([], ["small"])
 
@@ -50,7 +51,7 @@ def test_memory_counts_as_well_as_vcpus() -> None:
 def test_reserved_machines_and_policies_that_close_none_are_as_before() -> None:
     paid = machine(1, replace(LARGE, market=Market.RESERVED))
     assert outcome(scene(job(1), paid, SMALL, LARGE)) == (["inst-1"], [])
-    plain = Policy()
+    plain = simple()
     never = replace(plain, retention=replace(plain.retention, drain_below=0.0))
     assert outcome(scene(job(1), IDLE, SMALL, LARGE), never) == (["inst-1"], [])
 
@@ -64,7 +65,7 @@ def test_where_nothing_smaller_can_be_had_the_machine_is_used() -> None:
 
 
 def test_where_limits_have_no_room_for_another_machine_it_is_used() -> None:
-    plain = Policy()
+    plain = simple()
     one = replace(plain, caps=replace(plain.caps, max_instances=1))
     assert outcome(scene(job(1), IDLE, SMALL, LARGE), one) == (["inst-1"], [])
 
@@ -85,7 +86,7 @@ def lasting(seconds: float) -> Classification:
 
 
 def test_job_that_is_over_before_the_others_may_come() -> None:
-    plain = Policy()
+    plain = simple()
     policy = replace(plain, placement=replace(plain.placement, order="paragon"))
     # A job without estimate that has run for 101 s is expected to run for as long again.
     there = running(1, IDLE, asks=spec(resources=need(2.0)))
@@ -96,7 +97,7 @@ def test_job_that_is_over_before_the_others_may_come() -> None:
 
 
 def test_a_job_past_its_expected_end_is_expected_to_end_soon() -> None:
-    plain = Policy()
+    plain = simple()
     policy = replace(plain, placement=replace(plain.placement, order="paragon"))
     # It was expected to take 95 s, and has run for 101 s.
     there = running(1, IDLE, asks=spec(resources=need(2.0)), application="app")

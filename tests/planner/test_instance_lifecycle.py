@@ -10,6 +10,7 @@ from hcloud.planner.plan import Drain, Enqueue, Finish, Launch, Place, Renew, St
 from hcloud.planner.snapshot import OfferBackoff, Spend
 from hcloud.spec.policy import Budgets, Caps, DisruptionPolicy, Policy, UserBudget
 from tests.planner.scenes import NOW, decide, job, machine, need, of, offer, running, scene, spec, told
+from tests.policies import simple
 
 LARGE = offer("large", vcpus=8.0, usd_per_h=0.4)
 DAY = Spend(day_usd=1.0, day_ends_at=NOW + 40_000, month_ends_at=NOW + 900_000)
@@ -39,16 +40,16 @@ def test_waiting_jobs_share_a_big_machine_when_that_is_cheaper() -> None:
 def test_gang_is_named_once_per_rank_on_the_machines_bought_for_it() -> None:
     gang = job(1, asks=spec(resources=need(2), nodes=Nodes(count=3)))
     assert [launch.for_jobs for launch in of(decide(scene(gang, offer())), Launch)] == [("job-1",)] * 3
-    assert not of(decide(scene(gang, offer()), Policy(caps=Caps(max_instances=2))), Launch)
+    assert not of(decide(scene(gang, offer()), simple(caps=Caps(max_instances=2))), Launch)
 
 
 def test_the_reason_of_a_gang_beyond_a_limit_names_its_own_part() -> None:
     gang = job(1, asks=spec(resources=need(2), nodes=Nodes(count=3)))
-    (wait,) = of(decide(scene(gang, offer()), Policy(caps=Caps(max_vcpus=4))), Wait)
+    (wait,) = of(decide(scene(gang, offer()), simple(caps=Caps(max_vcpus=4))), Wait)
     assert wait.reason.text.startswith(
         "waiting: caps.max_vcpus reached: 4 of 4 vCPUs running or launching, 2 more needed, including 2 for its other"
     )
-    (wait,) = of(decide(scene(job(1), offer()), Policy(caps=Caps(max_vcpus=1))), Wait)
+    (wait,) = of(decide(scene(job(1), offer()), simple(caps=Caps(max_vcpus=1))), Wait)
     assert wait.reason.text.startswith("waiting: caps.max_vcpus reached: 0 of 1 ")
 
 
@@ -58,7 +59,7 @@ def test_a_gang_is_bought_a_machine_only_if_its_user_can_pay_for_those_that_serv
 ) -> None:
     gang, there = job(1, asks=spec(resources=need(2), nodes=Nodes(count=2))), machine(1)
     # The present instance costs 0.083 USD until it expires, another one 0.1 USD.
-    policy = Policy(budgets=Budgets(per_user={"ann": UserBudget(per_day_usd=limit_usd)}))
+    policy = simple(budgets=Budgets(per_user={"ann": UserBudget(per_day_usd=limit_usd)}))
     plan = decide(scene(gang, there, offer(), spend=DAY), policy)
     assert len(of(plan, Launch)) == launches
     assert launches or told(plan, "job-1") == "budget_user_per_day"
@@ -84,13 +85,13 @@ def test_job_whose_instance_failed_is_requeued_and_gets_another() -> None:
 @pytest.mark.parametrize(
     ("policy", "code"),
     [
-        (Policy(caps=Caps(max_instances=1)), "cap_instances"),
-        (Policy(caps=Caps(max_vcpus=3.0)), "cap_vcpus"),
-        (Policy(caps=Caps(max_instances_per_type={"small": 1})), "cap_instances_per_type"),
-        (Policy(budgets=Budgets(per_hour_usd=0.15)), "budget_per_hour"),
-        (Policy(budgets=Budgets(per_day_usd=1.15)), "budget_per_day"),
-        (Policy(budgets=Budgets(per_month_usd=0.15)), "budget_per_month"),
-        (Policy(budgets=Budgets(per_user={"ann": UserBudget(per_day_usd=0.05)})), "budget_user_per_day"),
+        (simple(caps=Caps(max_instances=1)), "cap_instances"),
+        (simple(caps=Caps(max_vcpus=3.0)), "cap_vcpus"),
+        (simple(caps=Caps(max_instances_per_type={"small": 1})), "cap_instances_per_type"),
+        (simple(budgets=Budgets(per_hour_usd=0.15)), "budget_per_hour"),
+        (simple(budgets=Budgets(per_day_usd=1.15)), "budget_per_day"),
+        (simple(budgets=Budgets(per_month_usd=0.15)), "budget_per_month"),
+        (simple(budgets=Budgets(per_user={"ann": UserBudget(per_day_usd=0.05)})), "budget_user_per_day"),
     ],
 )
 def test_limits_are_asked_before_buying(policy: Policy, code: str) -> None:
@@ -102,7 +103,7 @@ def test_limits_are_asked_before_buying(policy: Policy, code: str) -> None:
 
 
 def test_refusal_by_budget_has_the_numbers_reports_rely_on() -> None:
-    plan = decide(scene(job(1), offer(), spend=DAY), Policy(budgets=Budgets(per_day_usd=1.05)))
+    plan = decide(scene(job(1), offer(), spend=DAY), simple(budgets=Budgets(per_day_usd=1.05)))
     numbers = plan.actions[-1].reason.numbers
     assert (numbers["rule"], numbers["limit_usd"], numbers["committed_usd"]) == ("per_day", 1.05, 1.0)
     assert [numbers["wanted_usd"], numbers["left_usd"]] == pytest.approx([0.1, 0.05])
@@ -111,7 +112,7 @@ def test_refusal_by_budget_has_the_numbers_reports_rely_on() -> None:
 def test_money_promised_beyond_midnight_is_held_against_the_next_day() -> None:
     late = replace(DAY, day_usd=0.0, day_ends_at=NOW + 360)
     jobs = [job(number, asks=spec(resources=need(2))) for number in (1, 2, 3)]
-    plan = decide(scene(*jobs, offer(), spend=late), Policy(budgets=Budgets(per_day_usd=0.2)))
+    plan = decide(scene(*jobs, offer(), spend=late), simple(budgets=Budgets(per_day_usd=0.2)))
     # Each costs $0.01 today and $0.09 tomorrow.
     assert len(of(plan, Launch)) == 2
     assert told(plan, "job-3") == "budget_next_day"
@@ -149,13 +150,13 @@ def test_job_larger_than_any_offer_fails_only_when_all_offers_are_known() -> Non
 
 
 def test_idle_machine_makes_room_under_a_cap_for_one_that_is_needed() -> None:
-    policy = Policy(caps=Caps(max_instances=1))
+    policy = simple(caps=Caps(max_instances=1))
     big = job(1, asks=spec(resources=need(8)))
     plan = decide(scene(big, machine(1), LARGE), policy)
     assert [(a.instance_id, a.reason.code) for a in of(plan, Terminate)] == [("inst-1", "make_room")]
     assert told(plan, "job-1") == "making_room"
     ending = machine(1, state=InstanceState.TERMINATING)
-    plan = decide(scene(big, ending, machine(2), LARGE), Policy(caps=Caps(max_instances=2)))
+    plan = decide(scene(big, ending, machine(2), LARGE), simple(caps=Caps(max_instances=2)))
     assert not of(plan, Terminate)
 
 
@@ -179,7 +180,7 @@ def test_idle_machine_is_not_ended_when_work_is_placed_there_or_it_is_reserved_o
 
 def test_at_most_so_many_machines_are_ended_at_once() -> None:
     fleet = [machine(number, idle_since=NOW - 1000) for number in range(1, 6)]
-    policy = Policy(disruption=DisruptionPolicy(max_terminations_per_cycle=2))
+    policy = simple(disruption=DisruptionPolicy(max_terminations_per_cycle=2))
     assert len(of(decide(scene(*fleet), policy), Terminate)) == 2
 
 
@@ -192,7 +193,7 @@ def test_lease_is_renewed_in_time_while_something_runs() -> None:
 
 
 def test_machine_the_budget_cannot_renew_is_drained_its_units_stopped_in_time_and_ended() -> None:
-    policy = Policy(budgets=Budgets(per_day_usd=1.03))
+    policy = simple(budgets=Budgets(per_day_usd=1.03))
     near = machine(1, expires_at=NOW + 800, idle_since=None)
     plan = decide(scene(running(1, near), near, spend=DAY), policy)
     assert [type(a) for a in plan.actions] == [Drain]
@@ -211,7 +212,7 @@ def test_drained_machine_comes_back_when_the_budget_has_room_again() -> None:
 
 def test_user_without_money_is_stopped_and_the_others_stay() -> None:
     limits = {"ann": UserBudget(per_day_usd=0.04), "bob": UserBudget(per_day_usd=9.0)}
-    policy, near = Policy(budgets=Budgets(per_user=limits)), machine(1, expires_at=NOW + 800, idle_since=None)
+    policy, near = simple(budgets=Budgets(per_user=limits)), machine(1, expires_at=NOW + 800, idle_since=None)
     poor, rich = running(1, near), running(2, near, asks=spec(user="bob"))
     plan = decide(scene(poor, rich, near, spend=DAY), policy)
     assert [(a.job_id, a.reason.code) for a in of(plan, StopAttempt)] == [("job-1", "budget_user_per_day")]
@@ -228,12 +229,12 @@ def test_renewal_waits_for_stopping_units_whose_users_cannot_pay(
     poor, rich = running(1, near, asks=spec(stop_grace_s=30.0)), running(2, near, asks=spec(user="bob"))
     assert poor.attempt is not None
     poor = replace(poor, attempt=replace(poor.attempt, stop_requested_at=NOW - asked_s_ago))
-    plan = decide(scene(poor, rich, near, spend=DAY), Policy(budgets=Budgets(per_user=limits)))
+    plan = decide(scene(poor, rich, near, spend=DAY), simple(budgets=Budgets(per_user=limits)))
     assert [type(a) for a in plan.actions] == ([Renew] if renewed else [])
     assert of(decide(scene(poor, rich, near, spend=DAY)), Renew)  # no user's money is limited
     # Units cannot receive a stop while the engine is away: their grace begins when it is back.
     back = replace(scene(poor, rich, near, spend=DAY), engine_reachable_since=NOW - 1)
-    assert bool(of(decide(back, Policy(budgets=Budgets(per_user=limits))), Renew)) is (left_s < 10)
+    assert bool(of(decide(back, simple(budgets=Budgets(per_user=limits))), Renew)) is (left_s < 10)
 
 
 @pytest.mark.parametrize(("asked_s_ago", "told"), [(5, "Renew"), (40, "Drain")])
@@ -263,7 +264,7 @@ def test_users_of_stopping_units_can_pay_for_all_they_hold(limit_usd: float, ren
     assert ending.attempt is not None
     ending = replace(ending, attempt=replace(ending.attempt, stop_requested_at=NOW - 5))
     staying = running(2, near, asks=spec(user="bob"))
-    plan = decide(scene(ending, staying, near, other, spend=DAY), Policy(budgets=Budgets(per_user=limits)))
+    plan = decide(scene(ending, staying, near, other, spend=DAY), simple(budgets=Budgets(per_user=limits)))
     assert bool(of(plan, Renew)) is renewed
 
 
@@ -271,10 +272,10 @@ def test_a_stopping_unit_is_charged_for_a_renewal_until_its_end_is_known() -> No
     near, other = machine(1, expires_at=NOW + 9, idle_since=None), machine(2)
     limits = {"ann": UserBudget(per_day_usd=0.045), "bob": UserBudget(per_day_usd=9.0)}  # half of other: 0.0417 USD
     poor, rich = running(1, near), running(2, near, asks=spec(user="bob"))
-    plan = decide(scene(poor, rich, job(3), near, other, spend=DAY), Policy(budgets=Budgets(per_user=limits)))
+    plan = decide(scene(poor, rich, job(3), near, other, spend=DAY), simple(budgets=Budgets(per_user=limits)))
     assert [each.job_id for each in of(plan, StopAttempt)] == ["job-1"]
     assert of(plan, Renew) and not of(plan, Place)
-    assert of(decide(scene(rich, job(3), near, other, spend=DAY), Policy(budgets=Budgets(per_user=limits))), Place)
+    assert of(decide(scene(rich, job(3), near, other, spend=DAY), simple(budgets=Budgets(per_user=limits))), Place)
 
 
 def test_idle_machine_near_its_horizon_is_renewed_only_for_work() -> None:
@@ -370,7 +371,7 @@ def test_what_a_unit_that_was_asked_to_end_may_hold_is_not_spent_by_others_of_it
     ending = running(1, one, asks=spec(stop_grace_s=3000.0))
     assert ending.attempt is not None
     ending = replace(ending, attempt=replace(ending.attempt, stop_requested_at=NOW - asked_s_ago))
-    policy = Policy(budgets=Budgets(per_user={"ann": UserBudget(per_day_usd=0.05)}))
+    policy = simple(budgets=Budgets(per_user={"ann": UserBudget(per_day_usd=0.05)}))
     assert not of(decide(scene(ending, job(2), one, two, spend=DAY), policy), Place)
     assert of(decide(scene(job(2), one, two, spend=DAY), policy), Place)
 
@@ -382,7 +383,7 @@ def test_jobs_that_cannot_pay_for_an_awaited_instance_are_requeued_the_last_firs
     # Half of either costs 0.0417 USD until it expires; an awaited instance counts in full until a unit is on it.
     there = [machine(1), machine(2)]
     waiting = [job(number, JobState.AWAITING_INSTANCE, awaiting=(each.id,)) for number, each in enumerate(there, 1)]
-    policy = Policy(budgets=Budgets(per_user={"ann": UserBudget(per_day_usd=limit_usd)}))
+    policy = simple(budgets=Budgets(per_user={"ann": UserBudget(per_day_usd=limit_usd)}))
     plan = decide(scene(*waiting, *there, offer(), spend=DAY), policy)
     assert [action.job_id for action in of(plan, Place)] == ["job-1", "job-2"][:placed]
     told_so = [(action.job_id, action.reason.code) for action in of(plan, Enqueue)]
@@ -392,6 +393,6 @@ def test_jobs_that_cannot_pay_for_an_awaited_instance_are_requeued_the_last_firs
 def test_a_gang_that_cannot_pay_for_what_it_awaited_waits_on_while_some_of_it_is_coming() -> None:
     here, comes = machine(1), machine(2, state=InstanceState.BOOTING, idle_since=None, ready_at=None)
     gang = spec(resources=need(2), nodes=Nodes(count=2))
-    policy = Policy(budgets=Budgets(per_user={"ann": UserBudget(per_day_usd=0.05)}))
+    policy = simple(budgets=Budgets(per_user={"ann": UserBudget(per_day_usd=0.05)}))
     waiting = job(1, JobState.AWAITING_INSTANCE, asks=gang, awaiting=(here.id, comes.id))
     assert not of(decide(scene(waiting, here, comes, offer(), spend=DAY), policy), Enqueue)

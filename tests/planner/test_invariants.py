@@ -9,6 +9,7 @@ from hcloud.planner.invariants import check_invariants
 from hcloud.planner.snapshot import Snapshot, Spend
 from hcloud.spec.policy import Allow, Budgets, Caps, Policy, UserBudget
 from tests.planner.scenes import NOW, ended, job, machine, need, running, scene, spec
+from tests.policies import simple
 
 HERE, THERE = machine(1), machine(2)
 PAIR = running(1, HERE, THERE)
@@ -17,7 +18,7 @@ PROFILES = job(9, asks=spec(profile=ProfileRequest(job_id="job-1", type_column="
 
 def test_sound_snapshot_violates_nothing() -> None:
     sound = scene(PAIR, job(2), job(3, JobState.AWAITING_INSTANCE, awaiting=("inst-2",)), HERE, THERE)
-    assert check_invariants(sound, Policy()) == []
+    assert check_invariants(sound, simple()) == []
 
 
 @pytest.mark.parametrize(
@@ -51,15 +52,15 @@ def test_violation_is_named(broken: Snapshot, words: str) -> None:
 @pytest.mark.parametrize(
     ("policy", "words"),
     [
-        (Policy(caps=Caps(max_instances=1)), "caps.max_instances is 1"),
-        (Policy(caps=Caps(max_vcpus=3)), "caps.max_vcpus is 3"),
-        (Policy(caps=Caps(max_instances_per_type={"small": 1})), "caps.max_instances_per_type.small"),
-        (Policy(caps=Caps(max_instances_per_type={"small": 0})), "caps.max_instances_per_type.small is 0"),
-        (Policy(budgets=Budgets(per_hour_usd=0.15)), "budgets.per_hour_usd"),
-        (Policy(budgets=Budgets(per_day_usd=1.1)), "budgets.per_day_usd"),
-        (Policy(budgets=Budgets(per_month_usd=0.1)), "budgets.per_month_usd"),
-        (Policy(budgets=Budgets(per_user={"ann": UserBudget(per_day_usd=0.05)})), "budgets.per_user.ann.per_day_usd"),
-        (Policy(allow=Allow(markets=(Market.SPOT,))), "inst-1 is not allowed"),
+        (simple(caps=Caps(max_instances=1)), "caps.max_instances is 1"),
+        (simple(caps=Caps(max_vcpus=3)), "caps.max_vcpus is 3"),
+        (simple(caps=Caps(max_instances_per_type={"small": 1})), "caps.max_instances_per_type.small"),
+        (simple(caps=Caps(max_instances_per_type={"small": 0})), "caps.max_instances_per_type.small is 0"),
+        (simple(budgets=Budgets(per_hour_usd=0.15)), "budgets.per_hour_usd"),
+        (simple(budgets=Budgets(per_day_usd=1.1)), "budgets.per_day_usd"),
+        (simple(budgets=Budgets(per_month_usd=0.1)), "budgets.per_month_usd"),
+        (simple(budgets=Budgets(per_user={"ann": UserBudget(per_day_usd=0.05)})), "budgets.per_user.ann.per_day_usd"),
+        (simple(allow=Allow(markets=(Market.SPOT,))), "inst-1 is not allowed"),
     ],
 )
 def test_passed_limit_is_named(policy: Policy, words: str) -> None:
@@ -69,9 +70,9 @@ def test_passed_limit_is_named(policy: Policy, words: str) -> None:
 
 def test_a_user_with_more_jobs_on_machines_than_allowed_is_named() -> None:
     both = scene(running(1, HERE), job(3, JobState.AWAITING_INSTANCE, awaiting=("inst-2",)), HERE, THERE)
-    found = check_invariants(both, Policy(caps=Caps(max_jobs_per_user=1)))
+    found = check_invariants(both, simple(caps=Caps(max_jobs_per_user=1)))
     assert "caps.max_jobs_per_user of ann is 1, but 2" in "; ".join(found)
-    assert check_invariants(both, Policy(caps=Caps(max_jobs_per_user=2))) == []
+    assert check_invariants(both, simple(caps=Caps(max_jobs_per_user=2))) == []
 
 
 def test_released_ranks_hold_nothing() -> None:

@@ -6,8 +6,9 @@ import pytest
 
 from hcloud.core.model import BatchTarget, BestEffortTarget, FailureCause, JobState, Market, Nodes, Retries
 from hcloud.planner.plan import Enqueue, Finish, Launch, Place, Preempted, StopAttempt, Wait
-from hcloud.spec.policy import Caps, Policy
+from hcloud.spec.policy import Caps
 from tests.planner.scenes import NOW, decide, ended, job, machine, need, of, offer, running, scene, spec, told
+from tests.policies import simple
 
 
 def test_submitted_job_starts_in_the_same_plan() -> None:
@@ -121,7 +122,7 @@ def test_backing_off_and_paused_jobs_wait_with_one_record() -> None:
 
 def test_user_with_enough_jobs_on_machines_waits() -> None:
     here = machine(1, offer(vcpus=4.0))
-    plan = decide(scene(running(1, here), job(2), job(3), here), Policy(caps=Caps(max_jobs_per_user=2)))
+    plan = decide(scene(running(1, here), job(2), job(3), here), simple(caps=Caps(max_jobs_per_user=2)))
     assert [a.job_id for a in of(plan, Place)] == ["job-2"]
     assert told(plan, "job-3") == "cap_jobs_per_user"
 

@@ -11,8 +11,9 @@ from hcloud.planner.snapshot import Snapshot
 from hcloud.spec.policy import PlacementPolicy, Policy
 from tests.planner.apply_model import apply_ideally, pass_time
 from tests.planner.scenes import NOW, decide, job, machine, need, of, offer, running, scene, spec
+from tests.policies import simple
 
-QUASAR = Policy(placement=PlacementPolicy(order="quasar", neighbour_tolerance=0.05))
+QUASAR = simple(placement=PlacementPolicy(order="quasar", neighbour_tolerance=0.05))
 LARGE = offer("large", vcpus=8.0, usd_per_h=0.4)
 
 
@@ -61,7 +62,7 @@ def test_doubt_is_paid_for_with_a_larger_step_up_to_the_probability_of_the_polic
     doubtful = here(machine(1, LARGE), sized(1, 570.0), of_it=known(doubt=0.3))
     assert granted(doubtful) == [4.0]
     assert granted(
-        doubtful, Policy(placement=PlacementPolicy(order="quasar", neighbour_tolerance=0.05, confidence=0.5))
+        doubtful, simple(placement=PlacementPolicy(order="quasar", neighbour_tolerance=0.05, confidence=0.5))
     ) == [2.0]
     [place] = of(decide(doubtful, QUASAR), Place)
     assert place.reason.numbers["vcpus_within"] == "0.5..8"
@@ -79,7 +80,7 @@ def test_neighbours_that_cost_speed_are_made_up_for() -> None:
 
 def test_without_a_curve_or_an_order_that_uses_it_a_job_gets_what_it_asked_for() -> None:
     assert granted(here(machine(1, LARGE), sized(1, 320.0), of_it=known(by_step={}))) == [1.0]
-    assert granted(here(machine(1, LARGE), sized(1, 320.0)), Policy()) == [1.0]
+    assert granted(here(machine(1, LARGE), sized(1, 320.0)), simple()) == [1.0]
     assert granted(here(machine(1, LARGE), replace(sized(1, 320.0), application=""))) == [1.0]
 
 
@@ -106,7 +107,7 @@ def test_a_new_machine_is_bought_for_the_size_and_the_job_gets_it_there() -> Non
 def test_interference_counts_when_judging_who_would_fill_a_new_machine() -> None:
     """Four jobs that disturb each other do not share a machine for four; four calm ones do."""
     one, four = offer("one", vcpus=1.0, usd_per_h=0.1), offer("four", vcpus=4.0, usd_per_h=0.3)
-    paragon = Policy(placement=PlacementPolicy(order="paragon", neighbour_tolerance=0.05))
+    paragon = simple(placement=PlacementPolicy(order="paragon", neighbour_tolerance=0.05))
 
     def bought(caused: float) -> list[str]:
         felt = known(by_type={}, tolerated={"llc": sure(50.0)}, caused={"llc": sure(caused)})

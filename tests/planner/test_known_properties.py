@@ -3,13 +3,13 @@
 import pytest
 from hypothesis import strategies as st
 
-from hcloud.spec.policy import Policy
 from tests.planner.known_properties import BARRING, CASES, OWN_CASES
 from tests.planner.properties import Case
 from tests.planner.searching import catches_its_fault, hold
+from tests.policies import simple
 from tests.strategies_known import aware_policies, crowded, known_snapshots
 
-PLAIN = st.just(Policy())
+PLAIN = st.just(simple())
 
 
 def test_every_property_holds_in_any_fleet() -> None:

@@ -19,6 +19,7 @@ from hcloud.planner.snapshot import Snapshot
 from hcloud.spec.policy import Policy
 from tests.planner.apply_model import apply_ideally
 from tests.planner.scenes import NOW, decide, job, machine, need, of, offer, running, scene, spec
+from tests.policies import simple
 
 SMALL = offer("small", vcpus=1.0, usd_per_h=0.05)
 AGE_S = 150.0
@@ -96,7 +97,7 @@ def test_held_back_room_is_open_to_jobs_that_leave_a_late_instance() -> None:
 
 
 def test_limits_hold_and_the_late_machine_is_taken_when_it_comes() -> None:
-    plain = Policy()
+    plain = simple()
     one = replace(plain, caps=replace(plain.caps, max_instances=1))
     before = scene(awaiting(), starting(1), SMALL)
     assert launched(before, one) == 0

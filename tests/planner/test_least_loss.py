@@ -12,15 +12,16 @@ from hcloud.core.model import BatchTarget
 from hcloud.planner.fit.interference import Floats, Mask, PressureState, Sensitivity, open_pressure
 from hcloud.planner.fit.paragon import LASTS, Selection, least_loss_choice, select
 from hcloud.planner.plan import Launch, Place
-from hcloud.spec.policy import PlacementPolicy, Policy
+from hcloud.spec.policy import PlacementPolicy
 from tests.planner.scenes import NOW, decide, job, machine, of, offer, running, scene, spec
 from tests.planner.test_paragon import APPLICATIONS as THREE
 from tests.planner.test_paragon import CROWD, everywhere, fleet, known
 from tests.planner.test_placement_orders import APPLICATIONS, FAST, SLOW
+from tests.policies import simple
 
 Rule = Callable[[PressureState, Sensitivity, Mask, Floats | None], Selection | None]
 KNOWN = THREE | CROWD
-LEAST_LOSS = Policy(placement=PlacementPolicy(order="least_loss"))
+LEAST_LOSS = simple(placement=PlacementPolicy(order="least_loss"))
 ASKED = spec(target=BatchTarget())
 
 
@@ -110,7 +111,7 @@ def test_who_would_lose_more_to_another_type_goes_beside_neighbours_that_disturb
     fast, slow = machine(1, FAST), machine(2, SLOW)
     there = running(1, fast, application="loud", asks=ASKED)
     snapshot = scene(there, job(2, asks=ASKED, application="fragile"), fast, slow, applications=APPLICATIONS)
-    barred = of(decide(snapshot, Policy(placement=PlacementPolicy(order="paragon"))), Place)[0]
+    barred = of(decide(snapshot, simple(placement=PlacementPolicy(order="paragon"))), Place)[0]
     assert barred.ranks[0].instance_id == "inst-2"
     place = of(decide(snapshot, LEAST_LOSS), Place)[0]
     assert (place.ranks[0].instance_id, place.reason.code) == ("inst-1", "least_loss")

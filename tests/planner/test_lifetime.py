@@ -9,9 +9,10 @@ from hcloud.core.model import BestEffortTarget, JobState, Nodes
 from hcloud.planner.invariants import check_invariants
 from hcloud.planner.plan import Finish, Launch, Terminate
 from hcloud.planner.snapshot import Snapshot
-from hcloud.spec.policy import Caps, Policy
+from hcloud.spec.policy import Caps
 from tests.planner.apply_model import apply_ideally, pass_time
 from tests.planner.scenes import decide, job, need, of, offer, scene, spec
+from tests.policies import simple
 
 
 def _workload() -> Snapshot:
@@ -28,7 +29,7 @@ def _workload() -> Snapshot:
 
 @pytest.mark.parametrize("most", [3, 20])
 def test_every_job_finishes_and_every_instance_is_released(most: int) -> None:
-    policy, world, done = Policy(caps=Caps(max_instances=most)), _workload(), Counter[str]()
+    policy, world, done = simple(caps=Caps(max_instances=most)), _workload(), Counter[str]()
     for _ in range(400):
         plan = decide(world, policy)
         done.update(type(a).__name__ for a in plan.actions)
@@ -43,7 +44,7 @@ def test_every_job_finishes_and_every_instance_is_released(most: int) -> None:
 
 
 def test_steady_arrivals_reuse_machines_instead_of_buying_new_ones() -> None:
-    world, policy = scene(offer()), Policy()
+    world, policy = scene(offer()), simple()
     launches, ends = 0, 0
     for number in range(1, 61):
         arrived = job(number, JobState.SUBMITTED, submitted_at=world.now)

@@ -11,6 +11,7 @@ from hcloud.planner.snapshot import OfferBackoff, Snapshot
 from hcloud.spec.policy import PlacementPolicy, Policy, ProvisioningPolicy
 from tests.planner.apply_model import apply_ideally
 from tests.planner.scenes import NOW, decide, job, machine, need, of, offer, running, scene, spec
+from tests.policies import simple
 
 EIGHT, TWO = offer("eight", vcpus=8.0, usd_per_h=0.4), offer("two", vcpus=2.0, usd_per_h=0.1)
 PAID = machine(1, replace(EIGHT, market=Market.RESERVED, available=0))
@@ -36,9 +37,9 @@ APPLICATIONS = {"loud": known(50.0), "quiet": known(20.0)}
 
 def policy(keeps: float = 1.3, order: str = "paragon") -> Policy:
     """Return a policy under which jobs are noisy that press by more than so many times their share."""
-    return Policy(
+    return simple(
         placement=PlacementPolicy(order=order),  # type: ignore[arg-type]
-        provisioning=ProvisioningPolicy(keep_for_quiet=keeps),
+        provisioning=ProvisioningPolicy(strategy="best_value", keep_for_quiet=keeps),
     )
 
 

@@ -11,6 +11,7 @@ from hcloud.planner.plan import Launch, Place, StopAttempt
 from hcloud.planner.snapshot import Snapshot
 from hcloud.spec.policy import AdmissionPolicy, PlacementPolicy, Policy
 from tests.planner.scenes import NOW, decide, job, machine, need, of, offer, running, scene, spec, told
+from tests.policies import simple
 
 SLOW, FAST = offer("slow", vcpus=8.0), offer("fast", vcpus=8.0)
 
@@ -38,7 +39,7 @@ FREE = spec(target=BatchTarget())
 def policy(preferred: str, **admission: object) -> Policy:
     """Return a policy with this placement order, under which a tight fit uses the bounds of estimates."""
     placement = PlacementPolicy(order=preferred, neighbour_confidence=0.9, neighbour_tolerance=0.05)  # type: ignore[arg-type]
-    return Policy(placement=placement, admission=AdmissionPolicy(**admission))  # type: ignore[arg-type]
+    return simple(placement=placement, admission=AdmissionPolicy(**{"queues": "one"} | admission))  # type: ignore[arg-type]
 
 
 def fleet(**changes: object) -> Snapshot:

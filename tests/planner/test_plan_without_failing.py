@@ -22,6 +22,7 @@ from hcloud.quarantine.planning import FAILING_JOBS_MAX, TRIALS_MAX, RecoveredPl
 from hcloud.spec.policy import Caps, Policy
 from lab.soak.planted_defects import Planted
 from tests.planner.scenes import NOW, decide, ended, job, machine, of, offer, running, scene, spec, told
+from tests.policies import simple
 
 FIRST = Planted("the first")
 
@@ -44,7 +45,7 @@ class Defective:
 
 def despite(planner: Defective, snapshot: Snapshot, suspects: LeftOut | None = None) -> RecoveredPlan:
     rng = np.random.default_rng(0)
-    return plan_without_failing(planner, snapshot, Policy(), rng, FIRST, suspects=suspects or LeftOut())
+    return plan_without_failing(planner, snapshot, simple(), rng, FIRST, suspects=suspects or LeftOut())
 
 
 def waiting(count: int) -> list[Job]:
@@ -145,7 +146,7 @@ def test_what_is_left_out_already_stays_so() -> None:
 
 def test_every_trial_draws_as_the_first_plan_would_have() -> None:
     planner, rng = Defective(lambda there, _: "job-2" in there), np.random.default_rng(0)
-    plan_without_failing(planner, scene(*waiting(4)), Policy(), rng, FIRST)
+    plan_without_failing(planner, scene(*waiting(4)), simple(), rng, FIRST)
     assert set(planner.drawn) == {float(deepcopy(rng).random())}
 
 
@@ -183,7 +184,7 @@ def test_nothing_is_decided_about_a_job_that_is_left_out_in_any_state_of_waiting
 
 def test_a_job_left_out_counts_for_the_cap_of_its_user() -> None:
     awaits = job(1, JobState.AWAITING_INSTANCE, awaiting=("inst-9",))
-    plan = decide(scene(awaits, job(2), machine(1), left_out=left_out(1)), Policy(caps=Caps(max_jobs_per_user=1)))
+    plan = decide(scene(awaits, job(2), machine(1), left_out=left_out(1)), simple(caps=Caps(max_jobs_per_user=1)))
     assert (of(plan, Place), told(plan, "job-2")) == ([], "cap_jobs_per_user")
 
 

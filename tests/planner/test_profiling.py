@@ -31,9 +31,10 @@ from hcloud.planner.snapshot import Snapshot
 from hcloud.spec.policy import Budgets, Policy, ProfilingPolicy, ProvisioningPolicy
 from tests.planner.apply_model import apply_ideally
 from tests.planner.scenes import NOW, decide, job, machine, of, offer, running, scene, spec, told
+from tests.policies import simple
 
 SMALL, LARGE = offer(), offer("large", vcpus=8.0, usd_per_h=0.4)
-ALWAYS = Policy(profiling=ProfilingPolicy(when="before"))
+ALWAYS = simple(profiling=ProfilingPolicy(when="before"))
 BELIEF = Classification(
     by_type={"mock/small": Estimate(value=2.0, low=1.0, high=4.0)},
     quality_target=Estimate(value=0.7, low=0.6, high=0.8),
@@ -153,9 +154,9 @@ def test_sources_are_those_that_leave_least_to_guess_and_why_is_said() -> None:
 
 
 def test_policy_may_name_the_sources() -> None:
-    fixed = Policy(profiling=ProfilingPolicy(when="before", sources=("tlb",)))
+    fixed = simple(profiling=ProfilingPolicy(when="before", sources=("tlb",)))
     assert sources_for(new(), policy=fixed)[0] == ("tlb",)
-    none = Policy(profiling=ProfilingPolicy(when="before", sources=()))
+    none = simple(profiling=ProfilingPolicy(when="before", sources=()))
     assert sources_for(new(), policy=none)[0] == ()
 
 
@@ -175,7 +176,7 @@ def test_second_machine_is_for_further_sources_where_it_has_room_even_of_the_sam
     assert [run.instance_types for run in alone.runs] == [("small",), ("small",)]
     assert [len(run.profile.sources) for run in alone.runs if run.profile] == [2, 2]
     assert alone.reason.numbers["sources"].count(",") == 3  # type: ignore[union-attr]
-    single = Policy(profiling=ProfilingPolicy(when="before", types=1))
+    single = simple(profiling=ProfilingPolicy(when="before", types=1))
     (once,) = of(decide(scene(new(), SMALL, LARGE), single), Profile)
     assert len(once.runs) == 1
     owned, wide = offer("mine", market=Market.RESERVED), offer("ours", vcpus=8.0, market=Market.RESERVED)
@@ -285,9 +286,9 @@ def test_of_what_stands_idle_those_types_are_taken_that_tell_most_together_and_e
 
 
 def test_expensive_profiles_are_cut_and_then_skipped() -> None:
-    policy = Policy(profiling=ProfilingPolicy(when="before", max_usd_per_job=0.006))
+    policy = simple(profiling=ProfilingPolicy(when="before", max_usd_per_job=0.006))
     assert len(of(decide(scene(new(), SMALL, LARGE), policy), Profile)[0].runs) == 1
-    day = Policy(budgets=Budgets(per_day_usd=0.2), profiling=ProfilingPolicy(when="before"))
+    day = simple(budgets=Budgets(per_day_usd=0.2), profiling=ProfilingPolicy(when="before"))
     assert of(decide(scene(new(), SMALL), day), Classify)[0].reason.code == "profiling_too_dear"
 
 
@@ -353,7 +354,7 @@ def scenes(draw: DrawFn) -> tuple[Snapshot, Policy]:
         jobs.append(asked)
     unique = {row.name: row for row in rows}
     offers = draw(st.sampled_from([(SMALL, LARGE), (SMALL,), ()]))
-    policy = Policy(
+    policy = simple(
         budgets=Budgets(per_day_usd=draw(st.sampled_from([None, 0.3, 50.0]))),
         profiling=ProfilingPolicy(when="before", max_concurrent=draw(st.sampled_from([1, 2])), max_usd_per_job=0.05),
     )

@@ -20,10 +20,11 @@ from hcloud.planner.snapshot import Snapshot
 from hcloud.spec.policy import PlacementPolicy, Policy, ProfilingPolicy
 from tests.planner.scenes import NOW, decide, job, machine, of, offer, running, scene, spec
 from tests.planner.test_profiling import knowing, new, row_of
+from tests.policies import simple
 
 SMALL, LARGE = offer(), offer("large", vcpus=8.0, usd_per_h=0.4)
 HOST = machine(1, LARGE)
-BESIDE = Policy(profiling=ProfilingPolicy(when="beside", types=1, expected_saving=0.2))
+BESIDE = simple(profiling=ProfilingPolicy(when="beside", types=1, expected_saving=0.2))
 RUN_USD = 0.1 * 150 / 3600
 """What one run on a new ``small`` may cost: 30 s to boot, and 120 s."""
 
@@ -62,7 +63,7 @@ def test_what_own_runs_have_shown_makes_a_job_known() -> None:
     row = row_of(asked, profiled_at=None, ended_runs=1)
     (classified,) = of(decide(knowing(scene(asked, HOST), row), BESIDE), Classify)
     assert (classified.application, classified.source) == (row.name, "known")
-    before = Policy(profiling=ProfilingPolicy(when="before"))
+    before = simple(profiling=ProfilingPolicy(when="before"))
     assert not of(decide(knowing(scene(asked, HOST, SMALL), row), before), Classify)
 
 
@@ -171,8 +172,8 @@ def test_the_runs_of_a_job_that_has_ended_go_on() -> None:
 
 def test_nothing_is_profiled_while_launches_are_paused_or_where_the_policy_never_profiles() -> None:
     assert not profiles(replace(scene(runs(), HOST, SMALL), paused="maintenance"))
-    assert not profiles(scene(runs(), HOST, SMALL), Policy(profiling=ProfilingPolicy(when="never")))
-    assert not profiles(scene(runs(), HOST, SMALL), Policy(placement=PlacementPolicy(order="least_loaded")))
+    assert not profiles(scene(runs(), HOST, SMALL), simple(profiling=ProfilingPolicy(when="never")))
+    assert not profiles(scene(runs(), HOST, SMALL), simple(placement=PlacementPolicy(order="least_loaded")))
 
 
 def test_a_machine_that_boots_for_a_run_is_no_reason_for_another() -> None:
@@ -184,7 +185,7 @@ def test_a_machine_that_boots_for_a_run_is_no_reason_for_another() -> None:
 
 
 def test_a_job_whose_size_may_be_chosen_is_worth_more_to_know() -> None:
-    policy = Policy(profiling=ProfilingPolicy(when="beside", types=1, expected_saving=0.05, expected_saving_sized=0.2))
+    policy = simple(profiling=ProfilingPolicy(when="beside", types=1, expected_saving=0.05, expected_saving_sized=0.2))
     enough_s = RUN_USD / saves_usd(1.0)
     fixed, open_sized = runs(for_s=2 * enough_s), runs(for_s=2 * enough_s, vcpus_within=(0.5, 2.0))
     assert not profiles(scene(fixed, HOST, SMALL), policy)

@@ -10,6 +10,7 @@ from tests.planner import properties
 from tests.planner.properties import Case, honest, no_job_waits_beside_free_room
 from tests.planner.provisioning_properties import CASES, joins_what_is_rented_anyway
 from tests.planner.searching import catches_its_fault, hold, on_random_snapshots
+from tests.policies import simple
 from tests.strategies_planner import policies, snapshots
 from tests.strategies_provisioning import looking_back, paid_and_rented, provisioned_policies, reserved_fleets
 
@@ -39,7 +40,7 @@ def test_what_is_paid_for_is_not_idle_without_a_strategy_either() -> None:
 
 def _where_it_shows(case: Case) -> tuple[st.SearchStrategy[Snapshot], st.SearchStrategy[Policy]]:
     if case.broken_by() is joins_what_is_rented_anyway:
-        return paid_and_rented(), st.just(Policy())
+        return paid_and_rented(), st.just(simple())
     return reserved_fleets(), provisioned_policies(strategies=("sr", "odf", "hf", "hm", "hm"))
 
 

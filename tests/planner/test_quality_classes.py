@@ -9,8 +9,9 @@ from hcloud.core.estimates import Classification
 from hcloud.core.model import BatchTarget
 from hcloud.planner.fit.interference import PressureState, open_pressure, quality_classes, quality_needed
 from hcloud.planner.plan import Place
-from hcloud.spec.policy import AdmissionPolicy, PlacementPolicy, Policy
+from hcloud.spec.policy import AdmissionPolicy, PlacementPolicy
 from tests.planner.scenes import NOW, decide, job, machine, of, offer, running, scene, spec
+from tests.policies import simple
 
 TOLERANCE = 0.05
 
@@ -53,7 +54,7 @@ def test_easy_job_goes_up_only_where_no_more_demanding_one_waits(shipped: dict[s
     names = sorted(shipped, key=lambda name: quality_needed(shipped[name], TOLERANCE))
     easy, demanding, free = names[0], names[-1], spec(target=BatchTarget())
     here = machine(1, offer("small", vcpus=1.0))
-    policy = Policy(
+    policy = simple(
         placement=PlacementPolicy(order="paragon", neighbour_tolerance=0.05),
         admission=AdmissionPolicy(queues="by_quality", patience_s=600.0),
     )
@@ -69,7 +70,7 @@ def test_easy_job_is_not_blocked_behind_a_demanding_one_that_waits(shipped: dict
     names = sorted(shipped, key=lambda name: quality_needed(shipped[name], TOLERANCE))
     easy, demanding, free = names[0], names[-1], spec(target=BatchTarget())
     here = machine(1, offer("large", vcpus=8.0))
-    policy = Policy(
+    policy = simple(
         placement=PlacementPolicy(order="paragon", neighbour_confidence=0.9, neighbour_tolerance=0.05),
         admission=AdmissionPolicy(queues="by_quality", patience_s=600.0),
     )

@@ -18,9 +18,10 @@ from hcloud.planner.correction.monitor import RecheckQueue
 from hcloud.planner.snapshot import Snapshot
 from hcloud.spec.policy import Policy
 from tests.planner.scenes import NOW, job, machine, running
+from tests.policies import simple
 
 NUMBERS = (1, 2, 3)
-POLICIES = (Policy(), Policy())
+POLICIES = (simple(), simple())
 BELIEFS = tuple(Classification(quality_target=Estimate(value=needed, low=needed, high=needed)) for needed in (0.1, 0.6))
 Deed = st.one_of(
     st.tuples(st.just("row"), st.sampled_from(NUMBERS), st.sampled_from(("gone", "queued", "running", "anew"))),

@@ -11,9 +11,10 @@ from hcloud.core.model import Event, EventKind, InstanceState, JobState, Market,
 from hcloud.forecast.fleet_tracker import FleetStats, FleetTracker
 from hcloud.planner.plan import Drain, Launch, Place, Terminate
 from hcloud.planner.snapshot import Spend
-from hcloud.spec.policy import Budgets, Policy, RetentionPolicy, UserBudget
+from hcloud.spec.policy import Budgets, RetentionPolicy, UserBudget
 from tests.planner.apply_model import apply_ideally
 from tests.planner.scenes import NOW, decide, job, machine, of, offer, running, scene, spec
+from tests.policies import simple
 
 BAD = FleetStats(delivered={"inst-1": 0.5})
 
@@ -50,7 +51,7 @@ def test_machine_as_good_as_others_stays() -> None:
 
 
 def test_plan_says_when_an_idle_machine_goes_if_nothing_comes_for_it() -> None:
-    ten_seconds = Policy(retention=RetentionPolicy(maximum_s=10))
+    ten_seconds = simple(retention=RetentionPolicy(maximum_s=10))
     known = scene(machine(1, idle_since=NOW - 4), machine(2, idle_since=NOW - 9))
     assert decide(known, ten_seconds).due_at == NOW + 1
     later = decide(replace(known, now=NOW + 1), ten_seconds)
@@ -65,7 +66,7 @@ def test_an_idle_instance_is_released_although_a_placement_there_was_undone() ->
         instance_type=replace(offer().instance_type, capacity=Resources(vcpus=4.0, memory_mib=16_384, disk_gib=50.0)),
     )
     asks = spec(resources=Resources(vcpus=0.8, memory_mib=900, disk_gib=1.0), nodes=Nodes(count=3))
-    poor = Policy(
+    poor = simple(
         budgets=Budgets(per_user={"ann": UserBudget(per_day_usd=0.01)}), retention=RetentionPolicy(maximum_s=10)
     )
     waits = replace(job(1, asks=asks), state=JobState.QUEUED)

@@ -13,6 +13,7 @@ from tests.planner.apply_model import apply_ideally, pass_time
 from tests.planner.properties import honest, money_and_caps_hold
 from tests.planner.scenes import NOW, decide, machine, need, of, offer, running, scene, spec
 from tests.planner.watched import classified, hooked, samples, started, sure, with_samples
+from tests.policies import simple
 
 SLOW = (0.0002,) * 12
 """Progress per second; 24 % of the rate that meets a deadline 2,000 s after submission, as seen after 600 s."""
@@ -121,23 +122,23 @@ def test_what_boots_for_a_running_job_counts_against_its_users_budget() -> None:
     rival = replace(late(full), id="job-9", state=JobState.QUEUED, attempt=None, attempts_made=0)
     today = Spend(day_ends_at=NOW + 86_400.0, month_ends_at=NOW + 864_000.0)
     waiting = replace(after, jobs=(*after.jobs, rival), spend=today)
-    policy = Policy(budgets=Budgets(per_user={"ann": UserBudget(per_day_usd=promised_usd + 0.001)}))
+    policy = simple(budgets=Budgets(per_user={"ann": UserBudget(per_day_usd=promised_usd + 0.001)}))
     assert not of(honest(waiting, policy), Launch)
     money_and_caps_hold(honest, waiting, policy)
     with pytest.raises(AssertionError, match="user ann"):
         money_and_caps_hold(forgets_what_boots_for_the_running, waiting, policy)
     ended = replace(waiting, jobs=(rival,))
-    for_one = Policy(budgets=Budgets(per_user={"ann": UserBudget(per_day_usd=0.1)}))
+    for_one = simple(budgets=Budgets(per_user={"ann": UserBudget(per_day_usd=0.1)}))
     assert of(honest(ended, for_one), Place), "it counts no longer than the job runs"
 
 
 @pytest.mark.parametrize(
     ("policy", "at", "why"),
     [
-        (Policy(budgets=Budgets(per_hour_usd=0.11)), {}, "no budget for a second machine"),
-        (Policy(caps=Caps(max_instances=1)), {}, "no more machines allowed"),
-        (Policy(), {"usd_per_h": 50.0}, "they cost more than is saved"),
-        (Policy(), {"available": 0}, "none can be had"),
+        (simple(budgets=Budgets(per_hour_usd=0.11)), {}, "no budget for a second machine"),
+        (simple(caps=Caps(max_instances=1)), {}, "no more machines allowed"),
+        (simple(), {"usd_per_h": 50.0}, "they cost more than is saved"),
+        (simple(), {"available": 0}, "none can be had"),
     ],
 )
 def test_no_machine_is_launched_for_nodes_without_gain_or_leave(policy: Policy, at: dict[str, float], why: str) -> None:
@@ -148,7 +149,7 @@ def test_no_machine_is_launched_for_nodes_without_gain_or_leave(policy: Policy, 
 
 
 def test_nothing_is_launched_where_the_job_ends_before_it_would_be_up() -> None:
-    full, soon = here(1, 1.0), Policy()
+    full, soon = here(1, 1.0), simple()
     job = lonely(full)
     nearly = with_samples(
         scene(job, full, offer("small", vcpus=1.0)), {"job-1": [samples((0.0001,) * 12, start=0.9985)]}
@@ -161,7 +162,7 @@ def test_nothing_is_launched_where_the_job_ends_before_it_would_be_up() -> None:
 
 
 # ------------------------------------------------------------------------------------------------------- profiled again
-ALWAYS = Policy(profiling=ProfilingPolicy(when="before", skip_if_shorter_than_s=0.0))
+ALWAYS = simple(profiling=ProfilingPolicy(when="before", skip_if_shorter_than_s=0.0))
 
 
 def misjudged(*more: Job | Instance | Offer, **changes: object) -> Snapshot:

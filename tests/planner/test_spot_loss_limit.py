@@ -6,6 +6,7 @@ from hcloud.core.model import FailureCause, JobState, Market
 from hcloud.planner.plan import Launch, Place
 from hcloud.spec.policy import Allow, Policy, SpotPolicy
 from tests.planner.scenes import decide, job, machine, of, offer, scene
+from tests.policies import simple
 
 CHEAP = offer(usd_per_h=0.03, market=Market.SPOT)
 STEADY = offer(usd_per_h=0.1)
@@ -23,15 +24,15 @@ def launched(policy: Policy, losses: int, *offers: object) -> list[Market]:
      (1, 1, Market.ON_DEMAND), (0, 50, Market.SPOT)],
 )  # fmt: skip
 def test_after_so_many_losses_a_job_leaves_spot_machines(most: int, losses: int, market: Market) -> None:
-    assert launched(Policy(spot=SpotPolicy(most_losses=most)), losses, CHEAP, STEADY) == [market]
+    assert launched(simple(spot=SpotPolicy(most_losses=most)), losses, CHEAP, STEADY) == [market]
 
 
 @pytest.mark.parametrize(
     "offers", [(CHEAP,), (CHEAP, offer(vcpus=0.5, usd_per_h=0.02)), (CHEAP, offer(usd_per_h=0.1, available=0))]
 )
 def test_where_there_is_nothing_else_it_stays(offers: tuple[object, ...]) -> None:
-    assert launched(Policy(), 5, *offers) == [Market.SPOT]
-    only_spot = Policy(allow=Allow(markets=(Market.SPOT,)))
+    assert launched(simple(), 5, *offers) == [Market.SPOT]
+    only_spot = simple(allow=Allow(markets=(Market.SPOT,)))
     assert launched(only_spot, 5, CHEAP, STEADY) == [Market.SPOT]
 
 

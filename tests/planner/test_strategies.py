@@ -13,6 +13,7 @@ from hcloud.planner.plan import Launch, Place, Plan
 from hcloud.planner.provisioning.strategies import PLAIN, soft_limit
 from hcloud.spec.policy import Caps, MappingPolicy, Policy, ProvisioningPolicy, Strategy
 from tests.planner.scenes import NOW, decide, job, machine, need, of, offer, running, scene, spec, told
+from tests.policies import simple
 from tests.strategies_provisioning import classification
 
 RESERVED = offer("r16", vcpus=16.0, usd_per_h=0.3, market=Market.RESERVED, available=0)
@@ -22,7 +23,8 @@ KNOWN = {"calm": classification(0.1), "keen": classification(0.97)}
 
 def under(strategy: Strategy, mapping: MappingPolicy = "p8", **changes: float) -> Policy:
     """Return a policy with this strategy."""
-    return Policy(provisioning=ProvisioningPolicy(strategy=strategy, mapping=mapping, **changes))
+    limits = {"soft_limit": 0.65, "hard_limit": 0.9, "unmeasured_quality_small": 0.5}
+    return simple(provisioning=ProvisioningPolicy(strategy=strategy, mapping=mapping, **limits | changes))
 
 
 def reserved_in_use(vcpus: float, number: int = 1) -> tuple[Job, Instance]:
@@ -65,7 +67,11 @@ def test_the_largest_of_a_provider_without_full_servers_counts_as_full() -> None
 # -------------------------------------------------------------------------------------------------------- mapping by P8
 def test_below_the_soft_limit_everybody_goes_to_reserved_machines() -> None:
     plan = decided(job(1, application="calm"), *reserved_in_use(8), SMALL, FULL, policy=under("hm"))
-    assert [a.ranks[0].instance_id for a in of(plan, Place)] == ["inst-1"]
+    (place,) = of(plan, Place)
+    assert place.ranks[0].instance_id == "inst-1"
+    assert "; mapped to reserved room: needs quality " in place.reason.text
+    assert "; 56 % of the reserved vCPUs are in use" in place.reason.text
+    assert place.reason.numbers["mapped_to"] == "reserved"
 
 
 def test_above_it_a_job_that_can_do_without_is_served_on_demand_and_one_that_cannot_is_not() -> None:
@@ -131,8 +137,18 @@ def test_a_machine_that_may_never_be_launched_is_not_counted_on(caps: Caps) -> N
     assert not strategy.hybrid.tolerant(PLAIN, need(16.0)), "only the large one would have had room"
 
 
-def test_nothing_reserved_means_on_demand_at_once() -> None:
-    assert launched(decided(job(1, application="keen"), SMALL, FULL, policy=under("hm"))) == ["full"]
+def test_nothing_reserved_means_the_best_value_of_what_is_rented_at_once() -> None:
+    gone = replace(RESERVED, available=0)
+    for offers in ((SMALL, FULL), (SMALL, FULL, gone)):
+        assert launched(decided(job(1, application="keen"), *offers, policy=under("hm"))) == ["small"]
+        assert launched(decided(job(1, application="keen"), *offers, policy=under("hf"))) == ["full"]
+
+
+def test_no_job_is_kept_from_a_type_that_delivers_about_as_much_as_the_best() -> None:
+    busy = reserved_in_use(16)
+    worse, alike = under("hm", unmeasured_quality_small=0.85), under("hm", unmeasured_quality_small=0.92)
+    assert launched(decided(job(1, application="keen"), *busy, SMALL, FULL, policy=alike)) == ["small"]
+    assert launched(decided(job(1, application="keen"), *busy, SMALL, FULL, policy=worse)) != ["small"]
 
 
 def test_kind_of_job_decides_where_nothing_is_known_of_it() -> None:
@@ -173,7 +189,7 @@ def test_fair_coin_falls_on_both_sides_and_on_the_same_one_again() -> None:
 
 # ---------------------------------------------------------------------------------------------------------- soft limit
 def test_soft_limit_falls_with_a_growing_queue_and_rises_while_nothing_queues() -> None:
-    own = ProvisioningPolicy()
+    own = ProvisioningPolicy(soft_limit=0.65, hard_limit=0.9)
 
     def limit(*queue: tuple[float, int]) -> float:
         return soft_limit(scene(fleet_stats=FleetStats(queue=queue)), own)

@@ -8,11 +8,12 @@ import pytest
 from hcloud.core.model import BestEffortTarget, Instance, InstanceState, Job, Market, Offer, ServiceTarget
 from hcloud.planner.plan import Drain, Launch, Plan, StopAttempt
 from hcloud.planner.snapshot import Snapshot
-from hcloud.spec.policy import Budgets, Caps, Policy
+from hcloud.spec.policy import Budgets, Caps
 from tests.planner.scenes import decide, job, machine, need, of, offer, running, scene, spec, told
+from tests.policies import simple
 
 SMALL, MIDDLE, LARGE = offer(), offer("middle", vcpus=3.0, usd_per_h=0.15), offer("large", vcpus=8.0, usd_per_h=0.4)
-FOUR = Policy(caps=Caps(max_instances=4))
+FOUR = simple(caps=Caps(max_instances=4))
 TWO_VCPUS = spec(resources=need(2))
 
 
@@ -65,7 +66,7 @@ def test_what_drains_already_counts() -> None:
 
 @pytest.mark.parametrize("count", [3, 6, 9, 20])
 def test_an_applied_plan_leaves_nothing_to_drain(count: int) -> None:
-    fleet, policy = _fleet(of_small=6), Policy(caps=Caps(max_instances=6))
+    fleet, policy = _fleet(of_small=6), simple(caps=Caps(max_instances=6))
     drained = _drained(decide(_crowded(count, fleet), policy))
     assert drained
     after = [
@@ -80,7 +81,7 @@ def test_short_queue_waits() -> None:
 
 
 def test_nothing_is_drained_while_more_machines_are_allowed() -> None:
-    plan = decide(_crowded(), Policy(caps=Caps(max_instances=40)))
+    plan = decide(_crowded(), simple(caps=Caps(max_instances=40)))
     assert of(plan, Launch)
     assert not _drained(plan)
 

@@ -107,6 +107,25 @@ def test_jobs_are_summed_and_unknown_ones_are_noted(log: LogBuilder) -> None:
     assert [row[0] for row in report(log, "day").rows] == ["1970-01-01"]
 
 
+def test_regret_of_waiting_is_the_wait_less_what_the_job_would_have_run_longer_elsewhere() -> None:
+    waits = LogBuilder()
+    for job, held_s, quality in ((1, 100.0, 0.5), (2, 30.0, 0.9), (3, 0.0, None)):
+        waits.submit(job, 0.0)
+        if quality is not None:
+            fields = {"from": "queued", "to": "queued", "code": "holds_out", "quality_there": quality}
+            waits.add(EventKind.JOB_STATE, 10.0, job_id=f"job-{job}", user="ann", **fields)
+        placed(waits, job, 10.0 + held_s, "mock/small|0.1|1.0|0.9|1.1|")
+        waits.finish(job, 90.0 + held_s, run_s=80.0)
+    found = report(waits)
+    names = [column.name for column in found.columns]
+    held = [(row[names.index("held_s")], row[names.index("wait_regret_s")]) for row in found.rows]
+    # It would have run 80 s longer at half the quality, 8.9 s longer at 90 %.
+    assert held == [(100.0, pytest.approx(20.0)), (30.0, pytest.approx(30 - 80 / 9)), (0.0, 0.0)]
+    total = dict(zip((c.name for c in report(waits, "user").columns), report(waits, "user").total or (), strict=True))
+    assert (total["held"], total["held_s"]) == (2, 130.0)
+    assert total["wait_regret_s"] == pytest.approx(20.0 + 30 - 80 / 9)
+
+
 def test_only_the_last_attempt_and_jobs_of_the_period_count(log: LogBuilder) -> None:
     assert [row[0] for row in report(log, since=1000.0).rows] == ["job-1"]
     again = LogBuilder()

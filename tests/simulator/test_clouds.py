@@ -15,8 +15,8 @@ from hcloud.simulator.clouds import cloud_of_catalogue, clouds_of_offers, reserv
 from hcloud.simulator.run import Setting, simulated
 from hcloud.simulator.scenarios import make_scenario
 from hcloud.simulator.workload import read_csv
-from hcloud.spec.policy import parse_policy
 from providers.mock import MockProvider
+from tests.policies import parse_simple
 from tests.providers.clouds import request_for
 
 CLOUD: dict[str, object] = {
@@ -112,7 +112,7 @@ def test_job_waiting_for_a_full_host_starts_when_there_is_room(tmp_path: Path) -
     whole = Resources(vcpus=4.0, memory_mib=8192)
     host = [offer("four", Market.ON_DEMAND, 0.1, available=1, pool="host", pool_free=whole)]
     jobs = read_csv("at_s,run_s,vcpus\n" + "0,60,4\n" * 5, "jobs.csv")
-    made = Setting(workload=jobs, policy=parse_policy({"name": "tried"}), clouds=clouds_of_offers(host))
+    made = Setting(workload=jobs, policy=parse_simple({"name": "tried"}), clouds=clouds_of_offers(host))
     with simulated(made, tmp_path) as simulation:
         simulation.run()
         log = list(simulation.events())
@@ -151,7 +151,7 @@ def test_a_region_of_the_catalogue_has_its_prices(tmp_path: Path) -> None:
 
 
 def test_strategies_reserve_full_servers_and_of_these_the_cheapest() -> None:
-    policy = parse_policy({"name": "all", "provisioning": {"strategy": "sr"}})
+    policy = parse_simple({"name": "all", "provisioning": {"strategy": "sr"}})
     sizes = {"huge": (96, 4.0), "dear": (16, 0.9), "full": (16, 0.7), "unsold": (16, 0.1), "small": (2, 0.1)}
     types = {name: {"vcpus": vcpus, "memory_mib": 1, "usd_per_h": usd} for name, (vcpus, usd) in sizes.items()}
     types["unsold"]["markets"] = ["spot"]  # type: ignore[assignment]
@@ -161,7 +161,7 @@ def test_strategies_reserve_full_servers_and_of_these_the_cheapest() -> None:
 
 
 def test_strategies_reserve_nothing_where_no_commitment_has_a_price() -> None:
-    policy = parse_policy({"name": "all", "provisioning": {"strategy": "sr"}})
+    policy = parse_simple({"name": "all", "provisioning": {"strategy": "sr"}})
     types = {"only": {"vcpus": 16, "memory_mib": 1, "usd_per_h": 1, "markets": ["on_demand", "spot"]}}
     work = make_scenario("static", share=0.1, hours=0.1)
     assert reserved_for(policy, work, {"types": types}) == {}

@@ -17,7 +17,8 @@ from hcloud.simulator.outcome import outcome_of
 from hcloud.simulator.peers import PEERS, peer_named
 from hcloud.simulator.run import START_AT, Setting, simulated
 from hcloud.simulator.workload import Arrival, workload_of
-from hcloud.spec.policy import Policy, parse_policy
+from hcloud.spec.policy import Policy
+from tests.policies import parse_simple
 
 TYPES = {
     "small": {"vcpus": 1, "memory_mib": 2048, "usd_per_h": 1.0},
@@ -40,7 +41,7 @@ def job(at_s: float, run_s: float, vcpus: float = 1.0, *, priority: int = 0, spo
 
 
 def setting(name: str, jobs: Sequence[Arrival], **changes: object) -> Setting:
-    policy = parse_policy({"name": name, "caps": changes.pop("caps", {"max_instances": 30})})
+    policy = parse_simple({"name": name, "caps": changes.pop("caps", {"max_instances": 30})})
     planner = PEERS[name].plan
     return Setting(workload=workload_of("tiny", jobs), policy=policy, cloud={**CLOUD, **changes}, planner=planner)
 
@@ -247,7 +248,7 @@ def test_user_budgets_hold_for_peers(name: str, tmp_path: Path) -> None:
     eve = replace(jobs[0], spec=replace(jobs[0].spec, user="eve"))
     made = setting(name, [eve, *jobs], reserved={"large": 1}, billing_minimum_s=1, reserved_price_factor=0.9)
     budgets = {"per_user": {"ada": {"per_day_usd": 1.2}}}
-    policy = parse_policy({"name": name, "budgets": budgets, "caps": {"max_instances": 30}})
+    policy = parse_simple({"name": name, "budgets": budgets, "caps": {"max_instances": 30}})
     log = events(replace(made, policy=policy), tmp_path)
     midnight = START_AT - START_AT % 86_400.0 + 86_400.0
     paid = {row[0]: row for row in build_report("cost", log, midnight, by="user", until=midnight).rows}

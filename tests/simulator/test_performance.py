@@ -10,9 +10,9 @@ from hcloud.simulator.clusters import EXPERIMENTS, PARAGON_EC2, PARAGON_SMALL, W
 from hcloud.simulator.outcome import comparison, outcome_of
 from hcloud.simulator.performance import Ideal, kept_pct, mean, performances, quantile
 from hcloud.simulator.run import Setting, simulated
-from hcloud.spec.policy import parse_policy
+from tests.policies import parse_simple
 
-ROOMY = parse_policy({"caps": {"max_instances": 2000, "max_vcpus": None}, "retention": {"minimum_s": 3600.0}})
+ROOMY = parse_simple({"caps": {"max_instances": 2000, "max_vcpus": None}, "retention": {"minimum_s": 3600.0}})
 
 
 def event(kind: EventKind, at: float, job_id: str = "job-1", **fields: object) -> Event:

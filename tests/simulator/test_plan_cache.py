@@ -23,6 +23,7 @@ from hcloud.simulator.scenarios import make_scenario
 from hcloud.simulator.world import Truth
 from hcloud.spec.policy import PlacementPolicy, Policy
 from tests.planner.scenes import NOW, decide, job, machine, offer, running, scene, spec
+from tests.policies import simple
 
 CLOUD: dict[str, object] = {"zones": ["east-1a"], "reserved": {"m.2xlarge": 2}, "keep_terminated_s": 60}
 
@@ -60,7 +61,7 @@ def plans_that_differ_once_more_is_known(*, shared: bool) -> int:
     """
     differing, policy, plan_cache, answers = (
         0,
-        Policy(placement=PlacementPolicy(order="quasar")),
+        simple(placement=PlacementPolicy(order="quasar")),
         PlanCache(),
         dict[object, object](),
     )
@@ -158,7 +159,7 @@ def as_an_offer_comes() -> list[Snapshot]:
 
 def plans_that_differ_of(snapshots: list[Snapshot], order: Any, plan_cache: PlanCache) -> int:
     """Plan a series of snapshots with one cache, and count plans that differ from those with an empty cache."""
-    differing, policy = 0, Policy(placement=PlacementPolicy(order=order, neighbour_tolerance=0.05))
+    differing, policy = 0, simple(placement=PlacementPolicy(order=order, neighbour_tolerance=0.05))
     for snapshot in snapshots:
         made = None
         with suppress(KeyError):  # no plan at all, where machines are of a kind that is not remembered
@@ -187,7 +188,7 @@ def plans_that_differ_once_a_machine_is_another(*, stale: bool) -> int:
     plan_cache, waiting, policy = (
         PlanCache(),
         job(1, asks=spec(resources=Resources(vcpus=4.0)), queued_at=NOW),
-        Policy(),
+        simple(),
     )
     small, large = machine(1, offer("small", vcpus=2.0)), machine(1, offer("large", vcpus=8.0))
     decide(scene(waiting, small, plan_cache=plan_cache), policy)

@@ -15,7 +15,7 @@ from hcloud.simulator.qos_losses import NEIGHBOURS, REST, TYPE, count_qos_losses
 from hcloud.simulator.run import Setting
 from hcloud.simulator.workload import Arrival
 from hcloud.simulator.world import Truth, World
-from hcloud.spec.policy import Policy
+from tests.policies import simple
 
 TYPES = {name: Resources(vcpus=8.0, memory_mib=32768) for name in ("a.large", "b.large", "c.large")}
 TRUTH = Truth(external_load=0.0, drift=0.0, stragglers=0.0, noise=0.0, phased=0.0, heterogeneity=4.0, pressure=8.0)
@@ -104,4 +104,4 @@ def test_corrected_beliefs_are_true_in_the_measured_unit(world: World) -> None:
 def test_oracle_without_truth_is_refused() -> None:
     made = make_experiment("paragon-small-low", share=0.02)
     with pytest.raises(BadInput, match="truth is None"):
-        Setting(workload=made.workload, policy=Policy(name="any"), oracle=True)
+        Setting(workload=made.workload, policy=simple(name="any"), oracle=True)

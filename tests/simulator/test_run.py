@@ -24,8 +24,9 @@ from hcloud.simulator.run import START_AT, Commitment, Setting, simulated
 from hcloud.simulator.scenarios import make_scenario
 from hcloud.simulator.workload import Arrival, PastJob, Workload, from_past, read_csv, workload_of
 from hcloud.simulator.world import Truth
-from hcloud.spec.policy import Policy, parse_policy
+from hcloud.spec.policy import Policy
 from lab.soak.planted_defects import Planted
+from tests.policies import parse_simple
 
 CLOUD: dict[str, object] = {
     "types": {"m.one": {"vcpus": 2, "memory_mib": 4096, "usd_per_h": 3.6}},
@@ -49,7 +50,7 @@ def arrival(at_s: float, run_s: float, vcpus: float = 2.0, within_s: float | Non
 
 
 def policy(**sections: object) -> Policy:
-    return parse_policy({"name": "tried", "retention": {"spin_up_multiple": 1, "maximum_s": 10}, **sections})
+    return parse_simple({"name": "tried", "retention": {"spin_up_multiple": 1, "maximum_s": 10}, **sections})
 
 
 def events(setting: Setting, folder: Path) -> list[Event]:

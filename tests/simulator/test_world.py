@@ -19,10 +19,10 @@ from hcloud.simulator.run import Setting, simulated
 from hcloud.simulator.scenarios import make_scenario
 from hcloud.simulator.workload import Arrival
 from hcloud.simulator.world import Truth, World
-from hcloud.spec.policy import parse_policy
+from tests.policies import parse_simple
 
 STILL = Truth(external_load=0.0, drift=0.0, stragglers=0.0, noise=0.0, phased=0.0)
-LEARNING = parse_policy({"placement": {"order": "paragon"}, "profiling": {"when": "before", "max_share_of_slack": 1.0}})
+LEARNING = parse_simple({"placement": {"order": "paragon"}, "profiling": {"when": "before", "max_share_of_slack": 1.0}})
 TYPES = {
     name: Resources(vcpus=vcpus, memory_mib=65536, disk_gib=100)
     for name, vcpus in (("m.large", 4.0), ("m.2xlarge", 16.0), ("c.large", 4.0))

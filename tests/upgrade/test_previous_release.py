@@ -1,6 +1,7 @@
 """This release on the home of the previous one: its configuration, policies, keys, database and mock cloud."""
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -49,20 +50,50 @@ def test_ended_jobs_are_known_and_live_ones_go_on_without_running_twice(home: Ho
     # Only the retry, for which the previous daemon waited, is a second start.
     assert sorted(started) == ["job-1", "job-2", "job-3", "job-4", "job-5", "job-6", "job-6", "job-7"]
     status = home.status()
-    (note,) = status["daemon"]["daemon"]["notes"]
-    assert ": profiling.enabled was replaced by profiling.when in 0.2.0 " in note
+    renamed, kept = status["daemon"]["daemon"]["notes"]
+    assert ": profiling.enabled was replaced by profiling.when in 0.2.0 " in renamed
+    assert "default.yaml states the rules that were the default before 0.2.0 (placement.order: least_loaded, " in kept
+    assert "to keep these rules, set name: simple" in kept
     assert {instance["state"] for instance in status["instances"]} == {"ready"}
     home.run("run", "-q", "--", "true")
     assert _states(home)["job-8"] == "succeeded"
 
 
 def test_its_configuration_and_every_policy_it_wrote_pass_the_checks(home: Home) -> None:
-    assert home.run("config", "check").count("note: ") == 1  # of its policy
+    assert home.run("config", "check").count("note: ") == 2  # of its policy
     policies = sorted((home.path / "policies").glob("*.yaml"))
     assert len(policies) == 10
     checked = home.run("policy", "check", *map(str, policies))
     assert checked.count(": ok\n") == 10
-    assert checked.count("note: ") == checked.count("profiling.enabled was replaced by profiling.when") == 2
+    assert checked.count("profiling.enabled was replaced by profiling.when") == 2
+    assert checked.count("states the rules that were the default") == 1
+    assert checked.count("note: ") == 3
+
+
+def test_a_copied_default_policy_keeps_its_rules_until_its_keys_are_deleted(home: Home) -> None:
+    policy = home.path / "policies" / "default.yaml"
+    assert "strategy best_value, placement order least_loaded, queues one, profiling never" in home.run(
+        "policy", "check", str(policy)
+    )
+    gone = re.compile(r"^  (queues|strategy|soft_limit|hard_limit|order: least_loaded)\b.*\n", re.MULTILINE)
+    policy.write_text(gone.sub("", policy.read_text()))
+    checked = home.run("policy", "check", str(policy))
+    assert "strategy hm, placement order quasar, queues by_quality, profiling beside" in checked
+    assert "was the default" not in checked and "were the default" not in checked
+
+
+def test_defaults_that_changed_under_a_policy_are_named_by_one_daemon(home: Home) -> None:
+    config, names = (
+        home.path / "config.yaml",
+        "leaves out keys whose defaults changed in 0.2.0: placement.order is quasar",
+    )
+    config.write_text(config.read_text().replace("policies/default.yaml", "policies/cheapest.yaml"))
+    for said in (1, 0):
+        daemon = home.daemon()
+        wait_until(home.answers, PATIENCE_S)
+        assert sum(names in note for note in home.status()["daemon"]["daemon"]["notes"]) == said
+        daemon.terminate()
+        daemon.wait(PATIENCE_S)
 
 
 class LaterHome(Home):
@@ -99,7 +130,7 @@ def test_renamed_and_removed_keys_are_accepted_and_named_once(later: LaterHome) 
     assert later.status()["daemon"]["daemon"]["cycle"]["error"] == ""
     for text in (later.run("status"), later.log, later.run("config", "check")):
         assert (text.count("was renamed to"), text.count("was removed in")) == (2, 1)
-    assert later.run("policy", "check").count("  note: ") == 2
+    assert later.run("policy", "check").count("  note: ") == 3
 
 
 def test_an_old_name_next_to_the_new_one_and_an_unknown_key_end_the_start(later: LaterHome) -> None:

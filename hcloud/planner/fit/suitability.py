@@ -505,6 +505,17 @@ class Suitability:
         prospect = self._prospect(large & good, fresh_s if disturbed else math.inf)
         return prospect.switch(quality).within_s
 
+    def quality_going_down(self, application: str, roomy: Mask, lost: Amounts) -> float | None:
+        """Return the quality (0..1) a job would get on a machine of ``roomy`` that does not suit it; None: unknown.
+
+        ``lost``: as for ``down_within_s``.
+        """
+        newcomer = self.sensitivity_of(application)
+        if newcomer is None or self.pressure is None:
+            return None
+        below = self._quality_below(newcomer, roomy & self.pressure.quiet, lost)
+        return below[0] if below is not None else None
+
     def _quality_below(self, newcomer: Sensitivity, roomy: Mask, lost: Amounts) -> tuple[float, bool] | None:
         """Return the quality (0..1) a job gets by going down, and whether a job is disturbed; None without capacity."""
         assert self.pressure is not None

@@ -183,8 +183,30 @@ def placement_reason(context: PlanContext, job: Job, group: JobGroup, places: Se
     if "probability" in chosen:
         text += f"; sized to {chosen['vcpus']:g} vCPU (allowed: {chosen['vcpus_within']}),"
         text += f" {percent(float(chosen['probability'] or 0))} likely to meet its target"
+    mapped, of_mapping = _mapping(context, group, places[0])
+    text += mapped
+    numbers |= of_mapping
     text += f"; other machines with room excluded by {', '.join(bound)}" if bound else ""
     return Reason(code=code, text=text, numbers=numbers)
+
+
+def _mapping(context: PlanContext, group: JobGroup, at: int) -> tuple[str, dict[str, Number]]:
+    """Return why the hybrid strategy allows instance ``at``, as text and numbers; nothing without reserved capacity."""
+    hybrid = context.strategy.hybrid
+    if hybrid is None or hybrid.paid_vcpus <= 0.0:
+        return "", {}
+    needed, delivered, in_use = group.mapping_need.quality, float(hybrid.quality[at]), hybrid.utilisation
+    where = "reserved" if hybrid.reserved[at] else "rented"
+    text = (
+        f"; mapped to {where} room: needs quality {needed:.2f}, {delivered:.2f} is delivered there; {percent(in_use)}"
+    )
+    numbers: dict[str, Number] = {
+        "mapped_to": where,
+        "quality_needed": needed,
+        "quality_delivered": round(delivered, 4),
+        "reserved_in_use": round(in_use, 4),
+    }
+    return f"{text} of the reserved vCPUs are in use", numbers
 
 
 def _preference_words(context: PlanContext, group: JobGroup) -> tuple[str, str]:

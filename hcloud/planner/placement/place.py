@@ -115,11 +115,16 @@ def _goes_down(context: PlanContext, job: Job, group: JobGroup) -> bool:
     return context.slack_left_s(job) <= (0.0 if job.wait_code == "making_room" else group.down_within_s)
 
 
+def _room_now(context: PlanContext, group: JobGroup, among: Mask) -> Mask:
+    """Return the instances of ``among`` with room that is open to ``group``, at the smallest size it may have."""
+    roomy = context.fleet.fitting_now(group.demand, among)
+    return roomy & ~closed(context, group, roomy) if np.count_nonzero(roomy) else roomy
+
+
 def _down_within_s(context: PlanContext, suit: Suitability, group: JobGroup) -> float:
     """Return the slack below which members of ``group`` accept the instance where one would be placed now."""
     among = usable(context, group, context.fleet.placeable)
-    roomy = context.fleet.fitting_now(group.demand, among)
-    roomy = roomy & ~closed(context, group, roomy) if np.count_nonzero(roomy) else roomy
+    roomy = _room_now(context, group, among)
     if not np.count_nonzero(roomy) and suit.sensitivity_of(group.application) is not None:
         return 0.0  # whatever size it would get there
     roomy = context.fitting_now(group, roomy)
@@ -162,6 +167,10 @@ def _holds_out(context: PlanContext, job: Job, group: JobGroup, why: str) -> Rea
         "slack_left_s": round(left_s, 3),
         "goes_down_in_s": round(max(0.0, left_s - down_s), 3),
     }
+    if context.suit is not None:
+        roomy = context.fitting_now(group, _room_now(context, group, usable(context, group, context.fleet.placeable)))
+        quality = context.suit.quality_going_down(group.application, roomy, _lost_to_types(context, group))
+        numbers |= {"quality_there": round(quality, 4)} if quality is not None else {}
     text = f"{why}; accepts one of them in {seconds(left_s - down_s)} at the latest"
     return Reason(code="holds_out", text=text, numbers=numbers)
 

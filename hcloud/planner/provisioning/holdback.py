@@ -240,9 +240,7 @@ class ExpensiveRoomHoldback:
         """Return whether a cheap instance can be launched for ``group`` in time, and mapping and policy leave the
         choice."""
         context = self.context
-        applies = (
-            group.spot_ok and context.strategy.hybrid is None and context.policy.provisioning.keep_for_dearer > 0.0
-        )
+        applies = group.spot_ok and context.policy.provisioning.keep_for_dearer > 0.0
         applies = applies and group.urgency is not Urgency.CANNOT_WAIT_LONGER
         return applies and self._rate(group) > 0.0
 

@@ -59,7 +59,8 @@ class Strategy:
     full_from: Mapping[str, float]
     """vCPUs from which an instance is a full server, by provider."""
     hybrid: Hybrid | None = None
-    """The mapping of HF and HM; None for the other strategies."""
+    """The mapping of HF and HM; None for the other strategies, and without reserved capacity: jobs then take the best
+    value, of full servers with HF."""
 
     def refusal(self, offer: Offer) -> str | None:
         """Return why ``offer`` may not be rented under this strategy; None: it may."""
@@ -96,9 +97,19 @@ def open_strategy(snapshot: Snapshot, policy: Policy, fleet: Fleet) -> Strategy:
             "full from", (snapshot.offers, policy), lambda: _full_from(snapshot, policy)
         )
     strategy = Strategy(policy=policy.provisioning, full_from=full_from)
-    if policy.provisioning.strategy in _HYBRIDS:
+    if policy.provisioning.strategy in _HYBRIDS and _has_reserved(snapshot, fleet):
         strategy.hybrid = _open_hybrid(snapshot, policy, fleet, strategy)
     return strategy
+
+
+def _has_reserved(snapshot: Snapshot, fleet: Fleet) -> bool:
+    """Return whether there is reserved capacity to map jobs to, launched or not."""
+    offered = snapshot.plan_cache.get(
+        "reserved offered",
+        (snapshot.offers,),
+        lambda: any(o.market is Market.RESERVED and o.available != 0 for o in snapshot.offers),
+    )
+    return offered or bool(fleet.reserved.any())
 
 
 def _full_from(snapshot: Snapshot, policy: Policy) -> dict[str, float]:
@@ -185,6 +196,9 @@ class Hybrid:
     full_from: Mapping[str, float]
     rented: list[Offer]
     """Offers that may be rented."""
+    enough: float
+    """Quality (0..1) of smaller instances that is good enough for every job: little less than the best that can be
+    rented delivers. Needed quality is a code of pressures and may be above whatever machines deliver."""
     _suits: dict[tuple[MappingNeed, Resources], Mask] = field(default_factory=dict)
     _known: dict[tuple[str, str], tuple[MappingNeed, MappingNeed]] = field(default_factory=dict)
     _tolerant: dict[tuple[MappingNeed, Resources], bool] = field(default_factory=dict)
@@ -237,7 +251,7 @@ class Hybrid:
             return self.reserved if side else ~self.reserved
         if self.policy.mapping != "p8":
             return np.ones_like(self.reserved)
-        return self.reserved | self.full | (self.quality > mapping_need.quality)
+        return self.reserved | self.full | (self.quality > min(mapping_need.quality, self.enough))
 
     @property
     def utilisation(self) -> float:
@@ -281,7 +295,9 @@ class Hybrid:
         """Return whether rented instances like ``offer`` are good enough in the long run (``Q90 > Q_T``)."""
         if self.policy.mapping != "p8":
             return True
-        return expected_quality(self.snapshot, self.policy, self.full_from, offer) > mapping_need.quality
+        quality = expected_quality(self.snapshot, self.policy, self.full_from, offer)
+        needed = mapping_need.quality if is_full(self.full_from, offer) else min(mapping_need.quality, self.enough)
+        return quality > needed
 
     def rentable(self, mapping_need: MappingNeed, size: Resources, offers: Sequence[Offer]) -> Mask:
         """Return which of ``offers`` may be launched for jobs with this need and size, shape ``(M,)``."""
@@ -293,7 +309,8 @@ class Hybrid:
             return kinds.reserved if side else ~kinds.reserved
         if self.policy.mapping != "p8":
             return np.ones_like(kinds.reserved)
-        good: Mask = kinds.reserved | (kinds.quality > mapping_need.quality)
+        needed = np.where(kinds.full, mapping_need.quality, min(mapping_need.quality, self.enough))
+        good: Mask = kinds.reserved | (kinds.quality > needed)
         others: Mask = kinds.full & ~good  # mostly none; then the wait for reserved room does not matter
         return good | others if np.count_nonzero(others) and self.rents_sooner(mapping_need, size) else good
 
@@ -381,6 +398,7 @@ def _open_hybrid(snapshot: Snapshot, policy: Policy, fleet: Fleet, strategy: Str
     )
     unlaunched_vcpus = sum(o.instance_type.capacity.vcpus * (o.available or 0) for o in unlaunched)
     qualities = [expected_quality(snapshot, own, full_from, offer) for offer in kinds.kinds]
+    best = max((expected_quality(snapshot, own, full_from, offer) for offer in rented), default=1.0)
     return Hybrid(
         policy=own,
         snapshot=snapshot,
@@ -395,4 +413,5 @@ def _open_hybrid(snapshot: Snapshot, policy: Policy, fleet: Fleet, strategy: Str
         reserved_sizes=kinds.reserved_sizes + [o.instance_type.capacity for o in unlaunched],
         rented_sizes=kinds.rented_sizes + [o.instance_type.capacity for o in rented],
         rented=rented,
+        enough=(1.0 - policy.placement.tolerance) * best,
     )
