@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test chaos lint soak reproduce bench bench-accuracy bench-interference clean lock setup
+.PHONY: help demo test chaos lint soak reproduce bench bench-accuracy bench-interference bench-mission bench-knowing clean lock setup
 
 PYTHON := .venv/bin/python
 # The tests start hundreds of programs: without compiled modules each compiles HCloud anew, half a second of its time.
@@ -42,6 +42,12 @@ bench-accuracy: setup  ## how well applications are known from two runs, on real
 
 bench-interference: setup  ## slowdowns beside real neighbour programs, predicted and measured (an idle machine, 5 minutes)
 	@$(PYTHON) -m bench.interference
+
+bench-mission: setup  ## 20 runs of 10 programs: the default policy beside simple rules (an idle machine, 25 minutes)
+	@$(PYTHON) -m bench.mission $(ARGS)
+
+bench-knowing: setup  ## what knowing jobs is worth in simulation, users guess or know sizes (ARGS="--seeds 4"; 30 minutes)
+	@$(PYTHON) -m bench.knowing $(ARGS)
 
 clean:  ## remove everything these targets made
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .schemathesis

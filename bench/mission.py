@@ -28,8 +28,8 @@ sys.path.insert(0, str(ROOT / "demo"))
 from stage import Stage  # noqa: E402  the demo's deployment
 
 COMMON = "\nbudgets: {per_hour_usd: 1.0}\nretention: {maximum_s: 6}\nstockout: {backoff_s: 2, backoff_cap_s: 5}\n"
-SIDES = ("simple", "mission")
-"""Shipped policies."""
+SIDES = {"simple": (ROOT / "policies" / "simple.yaml").read_text(), "mission": "name: mission"}
+"""Policies by name; the mission is the default of every key."""
 LIMIT_S = 1800.0
 LOOP = "i=0; while [ $i -lt {count} ]; do {work}; i=$((i+1)); done"
 
@@ -92,7 +92,7 @@ def measure(name: str, scale: float) -> Side:
     stage = Stage(home)
     try:
         policy = home.with_suffix(".yaml")
-        policy.write_text((ROOT / "policies" / f"{name}.yaml").read_text() + COMMON)
+        policy.write_text(SIDES[name] + COMMON)
         stage.init(policy)
         stage.start("engine")
         stage.start("daemon")
