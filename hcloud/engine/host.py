@@ -51,7 +51,8 @@ class EngineHost:
 
     ``isolation`` keeps copies apart; None: found out by trying. ``cgroup`` (as in a bootstrap file) is the group below
     which all others are made, so that its bounds hold for their sum; None: groups at the top of the tree, of whatever
-    bounds they are asked for. ``bounds`` are those of that group. ``stopping`` says whether to end early.
+    bounds they are asked for. ``bounds`` are those of that group. ``image_root`` holds the files of a container image,
+    in which copies run without changing it. ``stopping`` says whether to end early.
     """
 
     def __init__(
@@ -62,10 +63,11 @@ class EngineHost:
         bounds: Bounds | None = None,
         directory: Path | None = None,
         readonly: tuple[str, ...] = (),
+        image_root: Path | None = None,
         stopping: Callable[[], bool] = lambda: False,
     ) -> None:
         self._isolation, self._cgroup, self._bounds, self._readonly = isolation, cgroup, bounds, readonly
-        self.directory, self.stopping = directory, stopping
+        self.directory, self.stopping, self._image_root = directory, stopping, image_root
 
     @property
     def vcpus(self) -> float:
@@ -126,7 +128,15 @@ class EngineHost:
         isolation = self._isolation or _isolation()
         prepare_cell(root, uid, root_user=isolation.root)
         network = "host" if joined_network else "none"
-        cell = Cell(root=root, uid=uid, network=network, isolation=isolation, readonly=self._readonly)
+        cell = Cell(
+            root=root,
+            uid=uid,
+            network=network,
+            isolation=isolation,
+            readonly=self._readonly,
+            image_root=self._image_root,
+            image_is_shared=True,
+        )
         return CellEnclosure(cell=cell)
 
     def limit_process(self, *, file_mib: int, pids: int | None, memory_mib: int | None) -> None:

@@ -80,7 +80,7 @@ class Keeper:
             self._detail += "; some of its processes could not be killed"
         if self._spec.profile is not None:
             profiling.clear(self._unit)
-        if self._spec.image and self._spec.profile is None:
+        if self._spec.image:
             unmount_image(self._isolation, self._unit.id)
         if self._group is not None:
             self._group.remove()
@@ -93,7 +93,7 @@ class Keeper:
             self._group.make(self._bounds())
         spec = self._spec
         image_root = None
-        if spec.image is not None and spec.profile is None:  # a job in an image is not profiled, which is told fast
+        if spec.image is not None:
             image_root = mount_image(self._isolation, spec.image, self._unit.id)
             self._image_environment = image_environment(self._isolation, spec.image)
         (self._unit.path / "log").mkdir(mode=0o700, exist_ok=True)
@@ -146,8 +146,7 @@ class Keeper:
     def _run_all(self, cell: Cell) -> int | None:
         """Run the setup, then the command; return the exit code of what ran last."""
         sync_directory(self._unit.path.parent)  # nothing of the job runs before its fence is on the disk
-        in_vain = self._spec.image is not None and self._spec.profile is not None
-        if self._spec.setup is not None and not self._stop_asked() and not in_vain:
+        if self._spec.setup is not None and not self._stop_asked():
             code = self._run(cell, ("/bin/sh", "-c", self._spec.setup))
             if code != 0 or self._cause is not None or self._stopping:
                 self._detail = self._detail or f"the setup ended with code {code}"
@@ -176,11 +175,12 @@ class Keeper:
             raise UnitRefused("this worker was started without a profiler")
         self._launch = Measurement(
             self._unit,
-            replace(self._spec, env=self._job_environment()),
+            replace(self._spec, env={**self._image_environment, **self._job_environment()}),
             self._profile,
             isolation=self._isolation,
             bounds=self._bounds(),
             readonly=cell.readonly,
+            image_root=cell.image_root,
         )
         self._watch(self._launch)
         findings = profiling.findings_of(self._unit)

@@ -49,6 +49,7 @@ class Measurement:
         isolation: Isolation,
         bounds: Bounds,
         readonly: tuple[str, ...],
+        image_root: Path | None,
     ) -> None:
         """Fork and begin. ``spec.env`` holds everything that a copy is to find in its environment."""
         self.status: int | None = None
@@ -60,7 +61,7 @@ class Measurement:
         parent = os.getpid()
         self.pid = os.fork()
         if self.pid == 0:
-            _become_profiler(unit, spec, profile, isolation, bounds, readonly, parent)
+            _become_profiler(unit, spec, profile, isolation, bounds, readonly, image_root, parent)
 
     @property
     def handles(self) -> list[int]:
@@ -134,6 +135,7 @@ def _become_profiler(
     isolation: Isolation,
     bounds: Bounds,
     readonly: tuple[str, ...],
+    image_root: Path | None,
     parent: int,
 ) -> None:
     """In the child: go into the unit's group, measure, write down what was found. Never returns."""
@@ -151,6 +153,7 @@ def _become_profiler(
                 bounds=bounds,
                 directory=scratch_of(unit),
                 readonly=readonly,
+                image_root=image_root,
                 stopping=lambda: bool(stopped),
             )
             _note(unit, profile(spec, unit.path / "root" / "job", host, lambda so_far: _note(unit, so_far)))

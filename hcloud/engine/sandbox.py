@@ -139,6 +139,8 @@ class Cell:
     isolation: Isolation
     readonly: tuple[str, ...] = ()
     image_root: Path | None = None
+    image_is_shared: bool = False
+    """Whether several commands run on the same ``image_root``, one after the other: none may change it."""
 
     @property
     def workdir(self) -> str:
@@ -180,8 +182,12 @@ class Cell:
             "--unshare-cgroup-try", *network,
             "--die-with-parent", "--hostname", "unit", *self._file_system(), "--proc", "/proc", "--dev", "/dev",
             "--bind", str(self.root / "job"), "/job", "--bind", str(self.root / "home"), "/home/job",
-            "--bind", str(self.root / "tmp"), "/tmp", "--chdir", "/job",
+            "--bind", str(self.root / "tmp"), "/tmp", *self._shared_image(), "--chdir", "/job",
         ]  # fmt: skip
+
+    def _shared_image(self) -> list[str]:
+        # Only at the end: until then the places of the other mounts are made in it.
+        return ["--remount-ro", "/"] if self.image_root is not None and self.image_is_shared else []
 
     def _file_system(self) -> list[str]:
         if self.image_root is not None:

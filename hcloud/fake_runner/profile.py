@@ -68,8 +68,6 @@ def found_by(findings: Findings, share: float, reason: str) -> Findings:
 
 def why_not_measured(unit: UnitSpec, work: Work) -> str:
     """Return why a unit cannot be measured; "" if it can."""
-    if unit.image is not None:
-        return f"it runs in a container image ({unit.image}), and such jobs are not profiled"
     if work.refusal:
         return work.refusal
     if work.memory_mib > unit.resources.memory_mib:

@@ -262,9 +262,6 @@ def why_never(state: ProfilingState, job: Job, identity: Identity, rows: Sequenc
     if spec.target.kind not in policy.for_targets:
         text = f"profiling.for_targets excludes {spec.target.kind} jobs"
         return Reason(code="profiling_target", text=text)
-    if spec.image is not None:
-        text = "it runs in a container image, which cannot be copied safely"
-        return Reason(code="profiling_image", text=text)
     if spec.stateful and policy.warm_up_s == 0:
         text = "it is stateful, and the policy sets no warm-up for such jobs"
         return Reason(code="profiling_stateful", text=text)

@@ -478,8 +478,6 @@ class JobFile(_JobFilePart):
     def _possible(self) -> JobFile:
         if self.measure is not None and self.nodes.count > 1:
             raise AtKey("nodes", f"must be 1 for a job that is measured, not {self.nodes.count}")
-        if self.measure is not None and self.image is not None:
-            raise AtKey("image", "cannot be used with measure: a program in a container image cannot be copied safely")
         if self.progress is not None and self.target.service is not None:
             raise AtKey("progress", "has no meaning for a service, which never finishes; use metrics")
         if self.metrics is not None and self.target.batch is not None:

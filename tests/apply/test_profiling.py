@@ -182,11 +182,11 @@ def test_program_that_crashes_while_profiled_still_runs_as_asked(site: Deploymen
     assert "ended with code 7" in str(told["text"])
 
 
-def test_job_in_an_image_is_classified_from_what_is_known_and_runs(site: Deployment) -> None:
+def test_job_in_an_image_is_profiled_in_it(site: Deployment) -> None:
     (job,) = site.submit("sleep", "2", target=PROMISE, image="registry/tool:1")
     until_ended(site, job)
-    told = classified(site, job)
-    assert (told["source"], told["code"], runs_of(site, job)) == ("prior", "profiling_image", [])
+    assert classified(site, job)["source"] == "profiled"
+    assert {run.spec.image for run in runs_of(site, job)} == {"registry/tool:1"}
     assert site.scene.store.job(job.id).state is JobState.SUCCEEDED
 
 

@@ -1,37 +1,22 @@
 """A tiny container image, made from files of this host, run in the sandbox."""
 
-import os
-import subprocess
-import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.engine.alone import run_alone
+from tests.engine.tiny_image import podman, tiny_image
 from tests.machine import needs_podman
 
 IMAGE = "localhost/hcloud-test-tiny:1"
 
 
-def podman(*words: str) -> None:
-    subprocess.run(["podman", *words], check=True, capture_output=True, timeout=60)
-
-
 @pytest.fixture(scope="module")
 def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """An image that holds one program with its libraries, a file, and not even a shell."""
-    folder = tmp_path_factory.mktemp("image")
-    listed = subprocess.run(["ldd", "/usr/bin/cat"], capture_output=True, text=True, check=True).stdout
-    libraries = [word for word in listed.split() if word.startswith("/")]
-    (folder / "note").write_text("inside the image\n")
-    with tarfile.open(folder / "root.tar", "w") as target:
-        for path in ("/usr/bin/cat", *libraries):
-            target.add(os.path.realpath(path), arcname=path.replace("/usr/bin", "/bin"))
-        target.add(folder / "note", arcname="/note")
-    podman("import", "--change", "ENV NOTE=/note", str(folder / "root.tar"), IMAGE)
-    yield IMAGE
-    podman("rmi", "--force", IMAGE)
+    with tiny_image(tmp_path_factory.mktemp("image"), IMAGE, ["cat"]) as name:
+        yield name
 
 
 @needs_podman
@@ -40,8 +25,7 @@ def test_command_runs_in_the_image_with_our_own_sandbox(tmp_path: Path, image: s
     assert found.exit["exit_code"] == 0, found
     assert found.stdout.startswith("inside the image\n")
     assert "Uid:\t62000" in found.stdout and "CapBnd:\t0000000000000000" in found.stdout
-    listed = subprocess.run(["podman", "ps", "--all", "--quiet"], capture_output=True, text=True, check=True)
-    assert listed.stdout == ""
+    assert podman("ps", "--all", "--quiet") == ""
 
 
 @needs_podman

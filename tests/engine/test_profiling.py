@@ -4,17 +4,16 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from hcloud.cli.engine import profile_unit
 from hcloud.core.estimates import Measure
 from hcloud.core.model import FailureCause, ProfileRequest, ProgressHook, Resources
-from hcloud.engine.host import EngineHost
 from hcloud.engine.profiling import scratch_of
 from hcloud.engine.worker import _marked
 from hcloud.provider import ExitRecord, UnitSpec
 from tests.contract.runner_contract import COUNTS_ON
 from tests.engine.conftest import NAME
 from tests.engine.site import PATIENCE_S, Machine, Watch, kill, new_unit_id
-from tests.machine import groups_named, needs_cgroups_v1, needs_stress_ng
+from tests.engine.tiny_image import podman, tiny_image
+from tests.machine import groups_named, needs_cgroups_v1, needs_podman, needs_stress_ng
 from tests.waiting import wait_until
 
 GROUPS = Path("/sys/fs/cgroup")
@@ -175,8 +174,19 @@ def test_run_goes_on_when_the_worker_is_killed(watch: Watch, machine: Machine) -
     assert record.exit_code == 0 and record.findings is not None and record.findings.readings
 
 
-def test_job_in_an_image_is_not_profiled_and_that_is_said(tmp_path: Path) -> None:
-    unit = profiled("true", image="registry/some/image")
-    findings = profile_unit(unit, tmp_path, EngineHost(), lambda _: None)
-    assert findings.readings == ()
-    assert "container image" in findings.notes[0]
+@needs_podman
+def test_job_in_an_image_is_profiled_in_it_without_changing_it(watch: Watch, machine: Machine, tmp_path: Path) -> None:
+    marks = "cat $NOTE > here; [ ! -e /usr/bin/python3 ] || exit 8; if echo x > /note; then exit 9; fi"
+
+    def measured(total_s: float) -> ExitRecord:
+        unit = profiled(f"{marks} 2> /dev/null; {COUNTS_ON}", image=name, setup="echo set up > made", total_s=total_s)
+        assert watch.runner.start([unit])[unit.id].outcome == "started"
+        record = watch.ended(unit)
+        assert_nothing_left(machine, unit)
+        return record
+
+    with tiny_image(tmp_path, "localhost/hcloud-test-counts:1", ["sh", "cat"]) as name:
+        record = in_time(measured)
+        assert podman("ps", "--all", "--quiet") == ""
+    assert record.findings is not None and record.findings.measure is Measure.PROGRESS, record
+    assert [each.column for each in record.findings.readings] == ["local/here", "0.5 vCPU"], record

@@ -226,7 +226,6 @@ def test_a_short_run_that_differs_is_followed_by_one_full_profile() -> None:
     [
         ({"profiling": "never"}, "profiling_never"),
         ({"target": BestEffortTarget()}, "profiling_target"),
-        ({"image": "debian:12"}, "profiling_image"),
         ({"max_runtime_s": 30.0}, "profiling_short"),
         ({"target": BatchTarget(finish_within_s=600.0)}, "profiling_no_time"),
     ],

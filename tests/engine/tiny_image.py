@@ -1,0 +1,38 @@
+"""Tiny container images for tests, made from files of this host."""
+
+import os
+import shutil
+import subprocess
+import tarfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+
+def podman(*words: str) -> str:
+    """Run podman and return its output."""
+    done = subprocess.run(["podman", *words], check=True, capture_output=True, text=True, timeout=60)
+    return done.stdout
+
+
+@contextmanager
+def tiny_image(folder: Path, name: str, programs: Sequence[str]) -> Iterator[str]:
+    """Make an image that holds these programs with their libraries, and a file that anybody may write.
+
+    It is removed after the block.
+    """
+    paths = {str(Path("/bin") / program): str(shutil.which(program)) for program in programs}
+    for program in list(paths.values()):
+        listed = subprocess.run(["ldd", program], capture_output=True, text=True, check=True).stdout
+        paths |= {word: word for word in listed.split() if word.startswith("/")}
+    (folder / "note").write_text("inside the image\n")
+    (folder / "note").chmod(0o666)
+    with tarfile.open(folder / "root.tar", "w") as target:
+        for inside, path in paths.items():
+            target.add(os.path.realpath(path), arcname=inside)
+        target.add(folder / "note", arcname="/note")
+    podman("import", "--change", "ENV NOTE=/note", str(folder / "root.tar"), name)
+    try:
+        yield name
+    finally:
+        podman("rmi", "--force", name)
