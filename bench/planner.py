@@ -39,7 +39,8 @@ _SHAPES = 40
 
 def run() -> list[Row]:
     """Measure a settled long queue (few shapes, all different, limits by user), and a fleet with room for everybody."""
-    closed = Policy(caps=Caps(max_instances=INSTANCES, max_vcpus=None))
+    # A cap of vCPUs: at a cap of instances, small ones would give way to larger ones.
+    closed = Policy(caps=Caps(max_instances=2 * INSTANCES, max_vcpus=INSTANCES * _SIZE.vcpus))
     users = Budgets(per_user={"default": UserBudget(per_day_usd=1e6)})
     poor = Policy(
         caps=Caps(max_instances=2 * INSTANCES, max_vcpus=None), budgets=Budgets(per_hour_usd=1e-3, per_day_usd=1e-3)
