@@ -11,6 +11,7 @@ import platform
 import re
 import subprocess
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -28,7 +29,7 @@ from hcloud.profiler import loop
 from hcloud.profiler.host import ProfilingHost
 from hcloud.profiler.measure import Bench, Rate, Subject
 from hcloud.profiler.recipes import Recipe, package_versions, prepared
-from hcloud.profiler.sources import InterferenceSource, source_named, stress_ng
+from hcloud.profiler.sources import SOURCES, InterferenceSource, source_named, stress_ng
 
 STEPS = (0.5, 1.0, 2.0, 4.0, 8.0)
 BESIDE_VCPUS = 1.0
@@ -43,6 +44,10 @@ CROSS_CORE_WEIGHT = 3.0
 and their effects are smaller."""
 SPARE_S = 30.0
 STARTS_S = 3.0
+AGAIN_S = 15.0
+"""Time for one question asked again."""
+WIDTH_MAX = 25.0
+"""Wanted median width of 95 % limits (points) over the sources that are felt across cores."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +61,9 @@ class MeasurementPlan:
     """vCPUs; all fit this machine."""
     sources: tuple[InterferenceSource, ...]
     seconds: float
-    """Approximate time per program."""
+    """Approximate time per program for one answer to each question."""
+    most_s: float = 0.0
+    """Longest time per program: until then the widest answers about sources felt across cores are asked for again."""
 
     @property
     def beside_vcpus(self) -> float:
@@ -86,11 +93,18 @@ class MeasurementPlan:
 
 
 def plan_for(
-    provider: str, whole_type: str | None, seconds: float, sources: Iterable[str] = COLUMNS, cpus: int | None = None
+    provider: str,
+    whole_type: str | None,
+    seconds: float,
+    sources: Iterable[str] = COLUMNS,
+    cpus: int | None = None,
+    *,
+    most_s: float = 0.0,
 ) -> MeasurementPlan:
     """Return what can be measured on this machine of ``cpus`` (default: the CPUs this process may use).
 
-    ``whole_type``: the instance type of the whole machine; None: slices, as the local provider offers them.
+    ``seconds``, ``most_s``: time per program. ``whole_type``: the instance type of the whole machine; None: slices, as
+    the local provider offers them.
     """
     most = float(cpus if cpus is not None else len(os.sched_getaffinity(0)))
     types = LOCAL_TYPES if whole_type is None else {whole_type: most}
@@ -100,6 +114,7 @@ def plan_for(
         steps=tuple(step for step in STEPS if step <= most),
         sources=tuple(source_named(name) for name in sources),
         seconds=seconds,
+        most_s=most_s,
     )
 
 
@@ -145,7 +160,7 @@ def measure_recipe(
     """
     load, began = os.getloadavg()[0], time.monotonic()
     stress_ng()
-    look_s, deadline_s = plan.seconds * LOOK_SHARE, 3 * plan.seconds + SPARE_S
+    look_s, deadline_s = plan.seconds * LOOK_SHARE, max(3 * plan.seconds, plan.most_s) + SPARE_S
     with (
         prepared(recipe) as folder,
         bench_for(subject(name, recipe, folder), host, run_s=look_s, deadline_s=deadline_s) as bench,
@@ -154,7 +169,8 @@ def measure_recipe(
         for vcpus, rate in rates.items():
             if rate.measure is not Measure.PROGRESS:
                 raise Unmeasurable(f"its loop reported too little progress at {vcpus:g} vCPU")
-        readings = [*_performance(plan, rates, TOTAL), *_interference(bench, plan, advance)]
+        interference = _narrowed(bench, plan, list(_interference(bench, plan, advance)), advance)
+        readings = [*_performance(plan, rates, TOTAL), *interference]
         notes = tuple(bench.notes)
     return ReferenceProfile(
         profile=name,
@@ -290,6 +306,34 @@ def _interference(bench: Answers, plan: MeasurementPlan, advance: Callable[[str]
             bench.note(f"{word} {source.name} was not measured: {error}")
 
 
+def _narrowed(
+    bench: Answers, plan: MeasurementPlan, readings: list[Reading], advance: Callable[[str], None]
+) -> list[Reading]:
+    """Ask again what is widest across cores, until the median width is ``WIDTH_MAX`` points or ``most_s`` is over."""
+    found, asked = {(each.question, each.column): each for each in readings}, Counter[tuple[str, str]]()
+    across = {
+        (word, source.name): source
+        for word in ("tolerated", "caused")
+        for source in plan.sources
+        if source.cross_core and (word, source.name) in found
+    }
+    while across and bench.spent_s < plan.most_s:
+        widths = {question: found[question].high - found[question].low for question in across}
+        if _median(list(widths.values())) <= WIDTH_MAX:
+            break
+        question = max(across, key=lambda each: widths[each] / (1 + asked[each]))
+        word, name = question
+        asked[question] += 1
+        advance(f"{word} {name} again")
+        ask = bench.tolerated if word == "tolerated" else bench.caused
+        try:
+            found[question] = _within_scale(ask(across[question], plan.beside_vcpus, within_s=AGAIN_S))
+        except Unmeasurable as error:
+            bench.note(f"{word} {name} was not measured again: {error}")
+            del across[question]
+    return list(found.values())
+
+
 def _within_scale(reading: Reading) -> Reading:
     low, value, high = (min(100.0, max(0.0, each)) for each in (reading.low, reading.value, reading.high))
     return Reading(question=reading.question, column=reading.column, value=value, low=low, high=high, runs=reading.runs)
@@ -324,6 +368,9 @@ def _stress_ng_version() -> str:
     return version[1] if version else "unknown"
 
 
+_ACROSS_CORES = frozenset(source.name for source in SOURCES if source.cross_core)
+
+
 def confidence(profile: ReferenceProfile) -> Mapping[str, float]:
     """Return the median half width of the 95 % limits, by performance (%) and pressure (points).
 
@@ -334,6 +381,12 @@ def confidence(profile: ReferenceProfile) -> Mapping[str, float]:
         "performance_percent": [50 * (cell.high - cell.low) / cell.value for cell in performance],
         "tolerated_points": [(cell.high - cell.low) / 2 for cell in profile.cells.tolerated.values()],
         "caused_points": [(cell.high - cell.low) / 2 for cell in profile.cells.caused.values()],
+        "across_cores_points": [
+            (cell.high - cell.low) / 2
+            for cells in (profile.cells.tolerated, profile.cells.caused)
+            for name, cell in cells.items()
+            if name in _ACROSS_CORES
+        ],
     }
     return {name: _median(values) for name, values in halves.items() if values}
 

@@ -26,7 +26,7 @@ from hcloud.profiler.repeats import RUNS_MAX, Interval, enough, interval
 from hcloud.profiler.sources import InterferenceSource, source_named, stress_ng
 from hcloud.profiler.steal import Kept, undisturbed
 from hcloud.profiler.subject import Stage, Subject
-from hcloud.profiler.tuning import FULL, Loss, next_intensity, tolerated
+from hcloud.profiler.tuning import FULL, INTENSITY_MIN, NEAR, Loss, next_intensity, tolerated
 
 __all__ = ["Bench", "Rate", "Subject", "measure"]
 
@@ -43,6 +43,9 @@ NETWORK = "network-bandwidth"
 WEIGHT_RATE, WEIGHT_TOLERATED, WEIGHT_CAUSED = 1.5, 3.0, 2.0
 """Weights by which the time of a run is divided among its questions."""
 
+Repeats = tuple[list[float], list[float]]
+"""Ratios of a question and what the host took away in each, or losses beside and pressed. They are gathered while a
+bench lasts, so that a question asked again is answered from all of them."""
 _Question = tuple[float, Callable[[float], None]]
 
 
@@ -73,6 +76,7 @@ class Bench:
         self._stage = Stage(subject, host, run_s=run_s, deadline=time.monotonic() + deadline_s)
         self._look: FirstLook | None = None
         self._alone: dict[float, Rate] = {}
+        self._gathered: dict[tuple[str, str, float, float], Repeats] = {}
         self._worst = Kept(values=(), discarded=0, taken=0.0)
 
     def __enter__(self) -> Bench:
@@ -154,7 +158,7 @@ class Bench:
 
     def _kept(self, placed: PlacedSource, intensity: float, vcpus: float, within_s: float) -> Interval:
         measure = self.look(vcpus).measure
-        ratios, taken = list[float](), list[float]()
+        ratios, taken = self._gathered.setdefault(("kept", placed.source.name, intensity, vcpus), ([], []))
         began = time.monotonic()
         with self._switch(placed, intensity) as switch:
             while not ratios or not _enough(ratios, taken, absolute=TIGHT_KEPT):
@@ -198,14 +202,18 @@ class Bench:
         return self._stage.sample(measure, vcpus)
 
     def tolerated(self, source: InterferenceSource, vcpus: float, *, within_s: float | None = None) -> Reading:
-        """Return the intensity at which performance is 5 % below isolated; 100 if never. Raises Unmeasurable."""
+        """Return the intensity at which performance is 5 % below isolated; 100 if never. Raises Unmeasurable.
+
+        Asked again, it adds repeats to those gathered before.
+        """
         within_s = self._within(within_s, TOLERATED_RUNS)
         if source.name == NETWORK and (found := self._without_network("tolerated", FULL)) is not None:
             return found
         placed = self._placed(source, vcpus)
         until, points, run_s = time.monotonic() + within_s, list[Loss](), 0.0
         short_s = 3 * POINT_RUNS * 2 * self._stage.window_s
-        while (at := next_intensity(points, placed.highest)) is not None:
+        while (wanted := next_intensity(points, placed.highest)) is not None:
+            at = self._gathered_near(source, wanted, vcpus)
             left_s = until - time.monotonic()
             # A point of few repeats leaves more doubt than the straight line from the first one.
             if points and (left_s < POINT_RUNS * run_s or not self._tunable(source)):
@@ -232,7 +240,14 @@ class Bench:
             return found
         # What it holds of a capacity is compared with what the source would hold.
         placed = self._placed(source, vcpus, generated=source.full_mib is None)
-        return caused(self._stage, placed, vcpus, within_s)
+        gathered = self._gathered.setdefault(("caused", source.name, placed.highest, vcpus), ([], []))
+        return caused(self._stage, placed, vcpus, within_s, gathered)
+
+    def _gathered_near(self, source: InterferenceSource, intensity: float, vcpus: float) -> float:
+        """Return an intensity near ``intensity`` of which repeats were gathered before, or ``intensity`` itself."""
+        known = (at for what, name, at, size in self._gathered if (what, name, size) == ("kept", source.name, vcpus))
+        near = [at for at in known if abs(at - intensity) <= max(INTENSITY_MIN, NEAR * intensity)]
+        return min(near, key=lambda at: abs(at - intensity), default=intensity)
 
     def _without_network(self, question: str, value: float) -> Reading | None:
         """Return the answer for a subject without a network; None for others. Raises Unmeasurable."""

@@ -32,15 +32,20 @@ TIGHT_LOSS = 0.03
 HOLDING_LOOKS = 3
 
 
-def caused(stage: Stage, placed: PlacedSource, vcpus: float, within_s: float) -> Reading:
-    """Return the source's intensity (0..100) that exerts the same pressure as the subject. Raises Unmeasurable."""
+def caused(
+    stage: Stage, placed: PlacedSource, vcpus: float, within_s: float, gathered: tuple[list[float], list[float]]
+) -> Reading:
+    """Return the source's intensity (0..100) that exerts the same pressure as the subject. Raises Unmeasurable.
+
+    ``gathered``: the losses beside the subject and beside the source so far, to which more are added.
+    """
     source = placed.source
     if source.full_mib is not None:
         found = _holding(stage, source, vcpus)
     elif source.name not in TARGETS:
         raise Unmeasurable(f"{source.name}: there is no probe for it, so the pressure caused cannot be measured")
     else:
-        found = _compared(stage, placed, vcpus, within_s)
+        found = _compared(stage, placed, vcpus, within_s, gathered)
     low, value, high = (min(FULL, max(0.0, each)) for each in (found.low, found.value, found.high))
     return Reading(question="caused", column=source.name, value=value, low=low, high=high, runs=found.runs)
 
@@ -56,9 +61,11 @@ def _holding(stage: Stage, source: InterferenceSource, vcpus: float) -> Interval
     return interval([FULL * each / source.full_mib for each in held])
 
 
-def _compared(stage: Stage, placed: PlacedSource, vcpus: float, within_s: float) -> Interval:
+def _compared(
+    stage: Stage, placed: PlacedSource, vcpus: float, within_s: float, gathered: tuple[list[float], list[float]]
+) -> Interval:
     kind, began = TARGETS[placed.source.name], time.monotonic()
-    pressed, beside = list[float](), list[float]()
+    beside, pressed = gathered
     cpus, intensity = _in_place(stage, placed, vcpus)
     stage.play(vcpus)
     # The source runs in the subject's place, at the same distance from the probe.

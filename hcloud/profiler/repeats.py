@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 RUNS_MIN = 3
-RUNS_MAX = 24
+RUNS_MAX = 60
 ONE_RUN = 0.5
 """Half-width for a single run, as a fraction of its value, since its spread is unknown."""
 # Student's t, two-sided 95 %, for 1, 2, ... degrees of freedom; the last is used for more (slightly too wide).

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from hcloud.classifier.profiles import LOCAL_TYPES
+from hcloud.classifier.profiles import LOCAL_TYPES, ReferenceProfile
 from hcloud.config.profiles import load_profiles, write_profile
 from hcloud.core.errors import Unmeasurable
 from hcloud.core.estimates import Measure, Reading
 from hcloud.engine.host import EngineHost
-from hcloud.profiler.bootstrap import TOTAL, MeasurementPlan, confidence, measure_recipe, plan_for
+from hcloud.profiler.bootstrap import TOTAL, WIDTH_MAX, MeasurementPlan, confidence, measure_recipe, plan_for
 from hcloud.profiler.measure import Rate
 from hcloud.profiler.recipes import InputFile, Recipe
 from hcloud.profiler.sources import SOURCES, InterferenceSource
@@ -47,6 +47,10 @@ class TrueBench:
     took_s: list[float] = field(default_factory=list)
     least_needed_s: Mapping[str, float] = field(default_factory=dict)
     spent_s: float = 0.0
+    width: float = 0.0
+    """Width of the limits of the first answer to each question; 0: 10."""
+    narrows: bool = False
+    """Whether the limits are narrower each time."""
 
     @contextmanager
     def __call__(self, subject: Subject, host: object, *, run_s: float, deadline_s: float) -> Iterator["TrueBench"]:
@@ -66,10 +70,10 @@ class TrueBench:
         )
 
     def tolerated(self, source: InterferenceSource, vcpus: float, *, within_s: float) -> Reading:
-        return self._reading("tolerated", source, within_s, 120.0)
+        return self._reading("tolerated", source, within_s, 50.0 if self.width else 120.0)
 
     def caused(self, source: InterferenceSource, vcpus: float, *, within_s: float) -> Reading:
-        return self._reading("caused", source, within_s, -20.0)
+        return self._reading("caused", source, within_s, 50.0 if self.width else -20.0)
 
     def note(self, sentence: str) -> None:
         self.notes.append(sentence)
@@ -78,7 +82,9 @@ class TrueBench:
         self._spend(f"{question} {source.name}", within_s)
         if source.name in self.unmeasurable:
             raise Unmeasurable("nothing feels it here")
-        return Reading(question=question, column=source.name, value=value, low=value - 5, high=value + 5, runs=4)
+        often = self.asked.count(f"{question} {source.name}")
+        half = self.width / (2 * often if self.narrows else 2) if self.width else 5.0
+        return Reading(question=question, column=source.name, value=value, low=value - half, high=value + half, runs=4)
 
     def _spend(self, what: str, within_s: float) -> None:
         assert within_s > 0
@@ -127,6 +133,30 @@ def test_sources_felt_across_cores_have_three_times_the_time_of_others_and_what_
 
 
 @needs_stress_ng
+@pytest.mark.parametrize(
+    ("narrows", "most_s", "spent_s"), [(True, 1000.0, 700.0), (False, 400.0, 420.0), (True, 0.0, 61.0)]
+)
+def test_wide_answers_across_cores_are_asked_again_until_half_are_sure_or_the_time_is_over(
+    narrows: bool, most_s: float, spent_s: float
+) -> None:
+    bench = TrueBench(width=80.0, narrows=narrows)
+    plan = plan_for("local", None, 60.0, cpus=2, most_s=most_s)
+    found = made(bench, plan)
+    again = bench.asked[plan.questions :]
+    across = {f"{word} {each.name}" for word in ("tolerated", "caused") for each in SOURCES if each.cross_core}
+    assert set(again) <= across and bench.spent_s <= spent_s
+    assert bool(again) is (most_s > 0)
+    assert isinstance(found, ReferenceProfile)
+    widths = sorted(
+        cells[each.name].high - cells[each.name].low
+        for cells in (found.cells.tolerated, found.cells.caused)
+        for each in SOURCES
+        if each.cross_core
+    )
+    assert (widths[len(widths) // 2] <= WIDTH_MAX) is (narrows and most_s > 0)
+
+
+@needs_stress_ng
 def test_pressures_beyond_the_scale_are_held_on_it() -> None:
     found = measure_recipe(
         "copy", RECIPE, plan_for("local", None, 60.0, cpus=2), EngineHost(), now=1.8e9, bench_for=TrueBench()
@@ -166,7 +196,12 @@ def test_plan_fits_the_machine_and_the_interference_size_comes_last() -> None:
 
 def test_confidence_is_the_typical_half_width() -> None:
     told = confidence(profile())
-    assert told == {"performance_percent": 10.0, "tolerated_points": 2.0, "caused_points": 2.0}
+    assert told == {
+        "performance_percent": 10.0,
+        "tolerated_points": 2.0,
+        "caused_points": 2.0,
+        "across_cores_points": 2.0,
+    }
 
 
 # ---------------------------------------------------------------------------------------------------------- the command

@@ -84,7 +84,7 @@ def test_job_asks_for_everything_on_the_first_type_and_for_its_speed_on_others()
     assert (whole.exclusive, whole.instance_types, whole.profiling) == (True, ("m.two",), "never")
 
 
-@pytest.mark.parametrize("stated", [{"nodes": 2}, {"image": "a/b"}, {"measure": {"on": "m.one", "sizes": [1.0]}},
+@pytest.mark.parametrize("stated", [{"nodes": 2}, {"measure": {"on": "m.one", "sizes": [1.0]}},
                                     {"measure": {"on": "mock/m.one", "sizes": []}}])  # fmt: skip
 def test_job_that_cannot_be_measured_is_refused(stated: dict[str, object]) -> None:
     from hcloud.core.errors import ConfigError

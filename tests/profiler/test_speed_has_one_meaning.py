@@ -46,6 +46,7 @@ class Machine:
     parallel: float = 0.8
     speed: float = 1.0
     notes: list[str] = field(default_factory=list)
+    spent_s: float = 0.0
     host: object = field(default_factory=lambda: SimpleNamespace(vcpus=4.0))
 
     @contextmanager
