@@ -154,6 +154,7 @@ class Demo:
             sum(found) for found in ([e.is_within for e in found], [bool(e.predicted_s) for e in found])
         )
         print(f"  {inside} of {predicted} run times are within the 80 % limits of their prediction")
+        print("  start: after submission; more than a boot (3 s) where this machine had no room for another slice")
         return found
 
     def report(self) -> None:
