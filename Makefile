@@ -13,7 +13,7 @@ PYTEST_WORKERS ?= 3
 help:  ## list the targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/make \1|\2/p' Makefile | column -t -s '|'
 
-demo: setup  ## see HCloud run real jobs on this machine, be killed half-way and report (under 4 minutes)
+demo: setup  ## see HCloud learn real programs here, be killed half-way, and a simulated fleet (under 4 minutes)
 	@$(PYTHON) demo/run.py
 
 test: lint  ## lint, then every test

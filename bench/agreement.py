@@ -124,7 +124,7 @@ def _rows(real: History, replayed: History, measured: str) -> list[Row]:
 def _daemon(home: Path) -> Iterator[Client]:
     stage = Stage(home)
     try:
-        stage.init()
+        stage.init(DEMO / "unprofiled.yaml")
         stage.start("engine")
         stage.start("daemon")
         stage.until_daemon_answers(90)
@@ -157,7 +157,7 @@ def _replay(client: Client, clouds: Clouds, boot_s: float, stop_s: float, folder
     measured = {"quality": {"spread": 0.0}, "boot": {"p50_s": boot_s, "p95_s": boot_s}, "stop_s": stop_s}
     equal = {name: {**settings, **measured} for name, settings in clouds.items()}
     setting = Setting(
-        workload=recorded_workload(client, EVER_S), policy=load_policy(DEMO / "policy.yaml"), clouds=equal, seed=1
+        workload=recorded_workload(client, EVER_S), policy=load_policy(DEMO / "unprofiled.yaml"), clouds=equal, seed=1
     )
     with simulated(setting, folder) as simulation:
         simulation.run()

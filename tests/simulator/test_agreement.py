@@ -63,7 +63,7 @@ def as_the_daemon_does(folder: Path) -> tuple[History, Workload]:
         return Work(duration_s=MEASURED_S[names[unit.id.partition(".")[0]].partition("-")[0]], requests_per_s=50.0)
 
     runner = FakeRunner([each for each in providers.values() if isinstance(each, MachineSource)], clock, work=work)
-    policy = load_policy(DEMO / "policy.yaml")
+    policy = load_policy(DEMO / "unprofiled.yaml")
     controller = build_controller(
         config, store, providers, runner, clock, policy, rng=np.random.default_rng(5), holder="here"
     )
@@ -96,7 +96,7 @@ def replay(setting: Setting, folder: Path) -> History:
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> tuple[History, Setting]:
     """The daemon's history, and the setting that replays it."""
     real, recorded = as_the_daemon_does(tmp_path_factory.mktemp("daemon"))
-    return real, Setting(workload=recorded, policy=load_policy(DEMO / "policy.yaml"), cloud=CLOUD, seed=5)
+    return real, Setting(workload=recorded, policy=load_policy(DEMO / "unprofiled.yaml"), cloud=CLOUD, seed=5)
 
 
 def test_replay_of_the_demo_agrees_with_what_the_daemon_recorded(
