@@ -40,6 +40,7 @@ def provisioned_policies(
         hard_limit=draw(st.sampled_from([0.7, 0.9])),
         wait_quantile=draw(st.sampled_from([0.5, 0.99])),
         assumed_quality_batch=draw(st.sampled_from([0.1, 0.5, 0.99])),
+        unmeasured_quality_small=draw(st.sampled_from([0.5, 0.95])),
     )
     policy = draw(policies())
     disruption = replace(
