@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from hcloud.apply.transitions import run_time_s
+from hcloud.apply.transitions import record_correction, run_time_s
 from hcloud.classifier.applications import (
     MOST_LOST,
     OwnRun,
@@ -21,10 +21,12 @@ from hcloud.classifier.applications import (
     recognise,
     row_name,
     scale_of,
+    with_readings,
 )
 from hcloud.classifier.interference import NeighbourLoss
+from hcloud.classifier.phases import departures, describe_departures
 from hcloud.core.estimates import WHOLE_JOBS, Application, Classification, Estimate, Findings, Measure, per_rank
-from hcloud.core.model import JOB_ENDED, EventKind, Instance, InstanceId, Job, ServiceTarget
+from hcloud.core.model import JOB_ENDED, EventKind, Instance, InstanceId, Job, Reason, ServiceTarget
 from hcloud.planner.fit.sizing import ExpectedPerformance, expected
 from hcloud.store import Transaction
 
@@ -44,6 +46,9 @@ def record_findings(txn: Transaction, run: Job, findings: Findings) -> None:
         _emit_profiled(txn, run, run, findings, "", _measurement_summary(findings))
         return
     job = txn.job(request.job_id)
+    if request.unit_id:
+        _record_in_place(txn, job, run, findings)
+        return
     identity = identify(job.spec)
     rows = txn.applications(identity.program)
     own = next((row for row in rows if row.name == identity.name), None)
@@ -62,7 +67,25 @@ def record_findings(txn: Transaction, run: Job, findings: Findings) -> None:
     _emit_profiled(txn, job, run, findings, known.name, text)
 
 
-def _emit_profiled(txn: Transaction, job: Job, run: Job, findings: Findings, application: str, text: str) -> None:
+def _record_in_place(txn: Transaction, job: Job, run: Job, findings: Findings) -> None:
+    """Record what a running unit showed in place; if that surely differs from what was expected, it is in another
+    phase, which is recorded as a correction and replaces the estimates."""
+    request = run.spec.profile
+    assert request is not None
+    row = txn.application(row_name(job.application)) if job.application else None
+    changed = departures(request.expected, findings.readings)
+    text = describe_departures(request.expected, changed) if changed else _measurement_summary(findings)
+    where = {"in_place": True, "changed": [f"{each.question}:{each.column}" for each in changed]}
+    _emit_profiled(txn, job, run, findings, row.name if row is not None else "", text, **where)
+    if row is None or not changed or job.attempt is None or job.state in JOB_ENDED:
+        return
+    txn.put_application(with_readings(row, changed))
+    record_correction(txn, job, "sampled", Reason(code="phase_changed", text=text))
+
+
+def _emit_profiled(
+    txn: Transaction, job: Job, run: Job, findings: Findings, application: str, text: str, **where: Any
+) -> None:
     notes = ", ".join(findings.notes)
     txn.emit(
         EventKind.JOB_PROFILED,
@@ -78,6 +101,7 @@ def _emit_profiled(txn: Transaction, job: Job, run: Job, findings: Findings, app
         use=[float(f"{each:.4g}") for each in findings.use],
         duration_s=round(findings.duration_s, 3),
         notes=list(findings.notes),
+        **where,
         text=f"{run.id} ({run.spec.name.rpartition(':')[2]}, {findings.duration_s:.1f} s): {text}"
         + (f"; {notes}" if notes else ""),
     )

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from hcloud.apply.transitions import reason_fields, transition_job
+from hcloud.apply.transitions import reason_fields, record_correction, transition_job
 from hcloud.classifier.applications import feed, row_name, scale_of, step_factor
 from hcloud.core.errors import Refused
-from hcloud.core.model import JOB_ENDED, JOB_ON_INSTANCE, Correction, EventKind, Job, JobState, Reason
+from hcloud.core.model import JOB_ENDED, JOB_ON_INSTANCE, EventKind, Job, JobState, Reason
 from hcloud.core.rows import replace_fields
 from hcloud.planner.plan import Classify, Correct, Enqueue, Finish, Learnt, Preempted, Profile, Wait
 from hcloud.store import Submission, Transaction
@@ -94,13 +94,19 @@ def profile(txn: Transaction, action: Profile) -> None:
         raise Refused(f"{job.id} was profiled already: {', '.join(job.profile_runs)}")
     runs = txn.add_jobs([Submission(spec=spec, actor="hcloud") for spec in action.runs])
     names = tuple(run.id for run in runs)
-    updated = replace(job, profile_runs=(*job.profile_runs, *names))
+    # A job is measured in place as long as it runs: only the last of these runs stays with it.
+    kept = tuple(run.id for run in before if not _is_in_place(run))
+    updated = replace(job, profile_runs=(*kept, *names))
     if not again:
         updated = replace(updated, application=action.application, wait_code=action.reason.code)
         updated = replace(updated, wait_text=action.reason.text)
     after = txn.put_job(updated)
     fields = {**reason_fields(action.reason), "from": job.state.value, "to": job.state.value, "profile_runs": names}
     txn.emit(EventKind.JOB_STATE, job_id=after.id, user=job.spec.user, **fields)
+
+
+def _is_in_place(run: Job) -> bool:
+    return run.spec.profile is not None and run.spec.profile.unit_id != ""
 
 
 def _is_finished_check(run: Job) -> bool:
@@ -148,24 +154,13 @@ def _end_runs(txn: Transaction, job: Job, why: str) -> None:
         txn.emit(EventKind.JOB_STATE, job_id=run.id, user=run.spec.user, **fields)
 
 
-CORRECTIONS_KEPT = 64
-"""The number of latest corrections kept with a job."""
-
-
 def correct(txn: Transaction, action: Correct) -> None:
     """Record a correction with its job and a CORRECTION event. Raises Refused if the job is not running."""
     job = txn.job(action.job_id)
     attempt = job.attempt
     if attempt is None or attempt.over or job.state not in JOB_ON_INSTANCE:
         raise Refused(f"{job.id} is not running")
-    made = Correction(at=txn.now, step=action.step, attempt=attempt.id, instances=action.instances)
-    txn.put_job(replace(job, corrections=(*job.corrections, made)[-CORRECTIONS_KEPT:]))
-    txn.emit(
-        EventKind.CORRECTION,
-        job_id=job.id,
-        user=job.spec.user,
-        **{**reason_fields(action.reason), "attempt": attempt.id, "step": action.step},
-    )
+    record_correction(txn, job, action.step, action.reason, action.instances)
     if action.learnt is not None:
         _learn(txn, job, action.learnt)
 

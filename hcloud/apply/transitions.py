@@ -6,8 +6,10 @@ from typing import Any
 
 from hcloud.core.model import (
     JOB_ENDED,
+    Correction,
     EventKind,
     Instance,
+    InstanceId,
     InstanceState,
     Job,
     JobState,
@@ -40,6 +42,22 @@ def transition_job(txn: Transaction, job: Job, to: JobState, reason: Reason, **c
     if to in JOB_ENDED:
         _emit_finished(txn, after)
     return after
+
+
+CORRECTIONS_KEPT = 64
+"""The number of latest corrections kept with a job."""
+
+
+def record_correction(
+    txn: Transaction, job: Job, step: str, reason: Reason, instances: tuple[InstanceId, ...] = ()
+) -> None:
+    """Record a correction with a job that has an attempt, and a CORRECTION event."""
+    attempt = job.attempt
+    assert attempt is not None
+    made = Correction(at=txn.now, step=step, attempt=attempt.id, instances=instances)
+    txn.put_job(replace_fields(job, corrections=(*job.corrections, made)[-CORRECTIONS_KEPT:]))
+    fields = {**reason_fields(reason), "attempt": attempt.id, "step": step}
+    txn.emit(EventKind.CORRECTION, job_id=job.id, user=job.spec.user, **fields)
 
 
 def _emit_finished(txn: Transaction, job: Job) -> None:

@@ -241,12 +241,12 @@ def learn(
             row = replace(row, cells=_without_steps(row.cells), spreads=_without_steps(row.spreads))
         else:
             usable = [reading for reading in usable if reading.question != Question.STEP]
-    row = _with_readings(row, [reading for reading in usable if reading.question != Question.TYPE])
+    row = with_readings(row, [reading for reading in usable if reading.question != Question.TYPE])
     measured_vcpus = next(iter(request.steps_vcpus), 0.0)
     if base or not row.reference_vcpus:
         row = _at_vcpus(row, measured_vcpus)
     types = [reading for reading in usable if reading.question == Question.TYPE]
-    row = _with_readings(row, types, step_factor(row, measured_vcpus, row.reference_vcpus))
+    row = with_readings(row, types, step_factor(row, measured_vcpus, row.reference_vcpus))
     measured = bool(findings.readings)
     return replace(
         row,
@@ -261,8 +261,8 @@ def learn(
     )
 
 
-def _with_readings(row: Application, readings: Iterable[Reading], factor: float | None = 1.0) -> Application:
-    """Return the row with the cells of readings, each times ``factor``; unchanged if that is None.
+def with_readings(row: Application, readings: Iterable[Reading], factor: float | None = 1.0) -> Application:
+    """Return the row with the readings in place of its cells, each times ``factor``; unchanged if that is None.
 
     What was converted is no surer than the curve that converted it.
     """

@@ -44,6 +44,7 @@ def worker(bootstrap: Path, end: bool) -> None:
 def profile_unit(spec: UnitSpec, workdir: Path, host: EngineHost, tell: Callable[[Findings], None]) -> Findings:
     """Measure what a unit would run: the bridge between the engine and the profiler, which do not know each other."""
     from hcloud.profiler.bootstrap import measure_reference
+    from hcloud.profiler.in_place import measure_in_place
     from hcloud.profiler.measure import Subject, measure
 
     assert spec.profile is not None
@@ -60,4 +61,6 @@ def profile_unit(spec: UnitSpec, workdir: Path, host: EngineHost, tell: Callable
         stateful=spec.profile.warm_up_s > 0,
         warm_up_s=spec.profile.warm_up_s,
     )
+    if host.running is not None:
+        return measure_in_place(spec.profile, subject, host, report=tell)
     return (measure if spec.profile.job_id else measure_reference)(spec.profile, subject, host, report=tell)

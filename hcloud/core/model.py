@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Literal
 
 from hcloud.core.errors import InvalidTransition
+from hcloud.core.estimates import Reading
 from hcloud.core.rows import replace_fields
 
 
@@ -63,6 +64,10 @@ class ProfileRequest:
     """Run one short copy only, to check that a known program still behaves as recorded."""
     knees: bool = False
     """Also run at sizes at which scaling may end (:func:`hcloud.core.estimates.next_knee`)."""
+    unit_id: str = ""
+    """The running unit that is measured in place of copies, on its own instance; empty: copies are measured."""
+    expected: tuple[Reading, ...] = ()
+    """What is expected of that unit; only this is measured, and a source presses no harder than it should tolerate."""
 
 
 Spread = Literal["none", "host", "zone"]
@@ -76,6 +81,8 @@ class Constraints:
     """Patterns of zones."""
     labels: tuple[tuple[str, str], ...] = ()
     """Labels an instance must have: name and pattern of the value."""
+    instance_id: str = ""
+    """The only instance a profiling run may use, because the unit it measures runs there; empty: any."""
     apart_from: tuple[str, ...] = ()
     """Anti-affinity, in both directions: patterns of names of the same user's jobs. If its own name matches, its own
     nodes share no instance either."""

@@ -16,6 +16,7 @@ from hcloud.engine.launch import RunningCommand
 from hcloud.engine.limits import Bounds, Cgroup, find_instance_cgroup, group_for, remove_instance_cgroup
 from hcloud.engine.metrics import MetricsReader
 from hcloud.engine.sandbox import Cell, Isolation, prepare_cell, working_bwrap
+from hcloud.engine.unit import Unit
 
 PREFIX = "profile"
 LOG_BYTES = 1 << 20
@@ -46,13 +47,56 @@ class CellEnclosure:
         return RunningCommand(self.cell, command, self.cell.environment(env), before, log, LOG_BYTES)
 
 
+@dataclass(frozen=True, slots=True)
+class RunningUnit:
+    """A unit of this machine, measured in place by another one."""
+
+    unit: Unit
+    group: Cgroup
+    cpus: tuple[int, ...] | None
+
+    @property
+    def pid(self) -> int:
+        """Its first process, in the host's numbering; 0: it has none."""
+        keeper = int((self.unit.read("keeper.json") or {"pid": 0})["pid"])
+        return min(usage.descendants(keeper, depth=1) & self.processes(), default=0) if keeper else 0
+
+    @property
+    def job(self) -> Path:
+        """Its work directory."""
+        return self.unit.path / "root" / "job"
+
+    @property
+    def log(self) -> Path:
+        """Its output, in segments."""
+        return self.unit.path / "log"
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has ended, or nothing keeps it."""
+        return self.unit.ended or not self.unit.kept
+
+    def processes(self) -> set[int]:
+        """Return the ids of its processes."""
+        return self.group.processes()
+
+    def usage(self) -> limits.CgroupUsage:
+        """Return what its processes used so far."""
+        return self.group.usage()
+
+    def freeze(self, frozen: bool) -> None:
+        """Halt or continue all its processes. Raises OSError where that is not possible."""
+        self.group.freeze(frozen)
+
+
 class EngineHost:
     """Groups, process trees and enclosed starts on this machine.
 
     ``isolation`` keeps copies apart; None: found out by trying. ``cgroup`` (as in a bootstrap file) is the group below
     which all others are made, so that its bounds hold for their sum; None: groups at the top of the tree, of whatever
     bounds they are asked for. ``bounds`` are those of that group. ``image_root`` holds the files of a container image,
-    in which copies run without changing it. ``stopping`` says whether to end early.
+    in which copies run without changing it. ``running`` is a unit to measure in place. ``stopping`` says
+    whether to end early.
     """
 
     def __init__(
@@ -64,10 +108,12 @@ class EngineHost:
         directory: Path | None = None,
         readonly: tuple[str, ...] = (),
         image_root: Path | None = None,
+        running: RunningUnit | None = None,
         stopping: Callable[[], bool] = lambda: False,
     ) -> None:
         self._isolation, self._cgroup, self._bounds, self._readonly = isolation, cgroup, bounds, readonly
         self.directory, self.stopping, self._image_root = directory, stopping, image_root
+        self.running = running
 
     @property
     def vcpus(self) -> float:

@@ -108,8 +108,12 @@ class Keeper:
         )
 
     def _bounds(self) -> Bounds:
-        asked, pids = self._spec.resources, self._bootstrap.number("pids_max", 1024)
-        return Bounds(vcpus=asked.vcpus, memory_mib=asked.memory_mib, pids=pids, cpus=self._bootstrap.cpus)
+        asked, pids, profile = self._spec.resources, self._bootstrap.number("pids_max", 1024), self._spec.profile
+        # While a unit that is measured in place is halted, its profiler may take its CPU time.
+        halted_vcpus = profile.steps_vcpus[0] if profile is not None and profile.unit_id else 0.0
+        return Bounds(
+            vcpus=asked.vcpus + halted_vcpus, memory_mib=asked.memory_mib, pids=pids, cpus=self._bootstrap.cpus
+        )
 
     def _unpack(self, job: Path) -> None:
         """Unpack as the unit's own user, so that not even a flaw in unpacking can touch anything else."""
@@ -173,6 +177,7 @@ class Keeper:
         """Have the unit measured instead of run; that went well whatever its command did."""
         if self._profile is None:
             raise UnitRefused("this worker was started without a profiler")
+        subject = profiling.subject_of(self._unit, self._spec, self._isolation, self._bootstrap.cpus)
         self._launch = Measurement(
             self._unit,
             replace(self._spec, env={**self._image_environment, **self._job_environment()}),
@@ -181,8 +186,12 @@ class Keeper:
             bounds=self._bounds(),
             readonly=cell.readonly,
             image_root=cell.image_root,
+            running=subject,
         )
-        self._watch(self._launch)
+        try:
+            self._watch(self._launch)
+        finally:
+            profiling.release_subject(self._unit, self._isolation)
         findings = profiling.findings_of(self._unit)
         if findings is not None:
             profiling.write_log(self._unit, findings, self._bootstrap.number("max_log_mib", 64) * MIB)

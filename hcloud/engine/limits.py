@@ -72,6 +72,9 @@ class Cgroup(Protocol):
     def forks_refused(self) -> int:
         """Return how often the kernel refused its processes another one because of its limit."""
 
+    def freeze(self, frozen: bool) -> None:
+        """Halt or continue all its processes. Raises OSError where the kernel cannot."""
+
     def kill(self, reap: Callable[[], None]) -> bool:
         """Kill everything in it, calling ``reap`` to collect dead children; return whether it is empty now."""
 
@@ -145,6 +148,12 @@ class CgroupV1:
     def forks_refused(self) -> int:
         """Return how often the kernel refused its processes another one because of its limit."""
         return _keyed(self._read("pids", "pids.events")).get("max", 0)
+
+    def freeze(self, frozen: bool) -> None:
+        """Halt or continue all its processes. Raises OSError where the kernel cannot."""
+        if "freezer" not in self._paths:
+            raise OSError("this machine has no freezer for control groups")
+        self._write("freezer", "freezer.state", "FROZEN" if frozen else "THAWED")
 
     def kill(self, reap: Callable[[], None]) -> bool:
         """Kill everything in it, calling ``reap`` to collect dead children; return whether it is empty now."""
@@ -225,6 +234,10 @@ class CgroupV2:
     def forks_refused(self) -> int:
         """Return how often the kernel refused its processes another one because of its limit."""
         return _keyed(_text(self._path / "pids.events")).get("max", 0)
+
+    def freeze(self, frozen: bool) -> None:
+        """Halt or continue all its processes. Raises OSError where the kernel cannot."""
+        (self._path / "cgroup.freeze").write_text("1" if frozen else "0")
 
     def kill(self, reap: Callable[[], None]) -> bool:
         """Kill everything in it, calling ``reap`` to collect dead children; return whether it is empty now."""

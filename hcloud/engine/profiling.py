@@ -14,13 +14,15 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from hcloud.core.errors import UnitRefused
 from hcloud.core.estimates import Findings
 from hcloud.engine import launch
-from hcloud.engine.host import EngineHost
+from hcloud.engine.host import EngineHost, RunningUnit
 from hcloud.engine.limits import Bounds, group_for, groups_inside
 from hcloud.engine.output import OutputFile
 from hcloud.engine.sandbox import Isolation
@@ -50,8 +52,10 @@ class Measurement:
         bounds: Bounds,
         readonly: tuple[str, ...],
         image_root: Path | None,
+        running: RunningUnit | None = None,
     ) -> None:
-        """Fork and begin. ``spec.env`` holds everything that a copy is to find in its environment."""
+        """Fork and begin. ``spec.env`` holds everything that a copy is to find in its environment; ``running``: the
+        unit that is measured in place of copies."""
         self.status: int | None = None
         self.missing = self.lost_output = False
         self._unit = unit
@@ -61,7 +65,7 @@ class Measurement:
         parent = os.getpid()
         self.pid = os.fork()
         if self.pid == 0:
-            _become_profiler(unit, spec, profile, isolation, bounds, readonly, image_root, parent)
+            _become_profiler(unit, spec, profile, isolation, bounds, readonly, image_root, running, parent)
 
     @property
     def handles(self) -> list[int]:
@@ -128,6 +132,30 @@ def _force_removal(remove: Callable[[str], object], path: str, error: tuple[type
         return
 
 
+def subject_of(unit: Unit, spec: UnitSpec, isolation: Isolation, cpus: tuple[int, ...] | None) -> RunningUnit | None:
+    """Return the unit that ``unit`` measures in place, None if it measures copies. Raises UnitRefused if that unit does
+    not run here, or has no control group in which it could be measured."""
+    assert spec.profile is not None
+    if not spec.profile.unit_id:
+        return None
+    subject = Unit(unit.path.with_name(spec.profile.unit_id))
+    if subject.read("started.json") is None or subject.ended or not subject.kept:
+        raise UnitRefused(f"{subject.id}, which it was to measure, does not run here")
+    group = group_for(isolation.cgroup, subject.id)
+    if group is None:
+        raise UnitRefused("this machine has no control groups, so no running unit can be measured in place")
+    return RunningUnit(subject, group, cpus)
+
+
+def release_subject(unit: Unit, isolation: Isolation) -> None:
+    """Continue the unit that ``unit`` measured in place, in case its profiler was killed while that was halted."""
+    profile = ((unit.read("spec.json") or {}).get("unit") or {}).get("profile") or {}
+    group = group_for(isolation.cgroup, profile.get("unit_id") or "")
+    if profile.get("unit_id") and group is not None:
+        with suppress(OSError):  # it has ended, or cannot be halted here
+            group.freeze(False)
+
+
 def _become_profiler(
     unit: Unit,
     spec: UnitSpec,
@@ -136,6 +164,7 @@ def _become_profiler(
     bounds: Bounds,
     readonly: tuple[str, ...],
     image_root: Path | None,
+    running: RunningUnit | None,
     parent: int,
 ) -> None:
     """In the child: go into the unit's group, measure, write down what was found. Never returns."""
@@ -154,6 +183,7 @@ def _become_profiler(
                 directory=scratch_of(unit),
                 readonly=readonly,
                 image_root=image_root,
+                running=running,
                 stopping=lambda: bool(stopped),
             )
             _note(unit, profile(spec, unit.path / "root" / "job", host, lambda so_far: _note(unit, so_far)))

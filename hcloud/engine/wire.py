@@ -46,7 +46,13 @@ def unit_from_wire(plain: Mapping[str, Any]) -> UnitSpec:
 
 
 def _request_from_wire(plain: Mapping[str, Any]) -> ProfileRequest:
-    changes = {"steps_vcpus": tuple(plain["steps_vcpus"]), "sources": tuple(plain["sources"])}
+    changes: dict[str, Any] = {
+        "steps_vcpus": tuple(plain["steps_vcpus"]),
+        "sources": tuple(plain["sources"]),
+        "expected": tuple(Reading(**each) for each in plain.get("expected", ())),
+    }
+    if plain.get("unit_id") and not UNIT_ID.fullmatch(plain["unit_id"]):
+        raise UnitRefused(f"{plain['unit_id']!r} cannot be a unit id: letters, digits, '.', '_' and '-' only")
     if not changes["steps_vcpus"]:
         raise UnitRefused("a profiling run needs at least one size to measure at (steps_vcpus)")
     return ProfileRequest(**{**plain, **changes})

@@ -176,6 +176,7 @@ class WorkerSupervisor:
             return
         if unit.path.exists() and not unit.ended:
             kill_unit(unit, self._isolation)
+            profiling.release_subject(unit, self._isolation)
             profiling.clear(unit)
             self._units.bury(unit, self._clock.now(), profiling.findings_of(unit))
         self._live.discard(unit.id)

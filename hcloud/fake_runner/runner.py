@@ -273,6 +273,10 @@ class FakeRunner:
         machine = self._machines[spec.instance_id]
         # A profiling unit reports failures as findings instead of being refused.
         refusal = self._work(spec).refusal if spec.profile is None else ""
+        if spec.profile is not None and spec.profile.unit_id:
+            subject = self._on[spec.instance_id].get(spec.profile.unit_id)
+            if subject is None or subject.unit.spec is None or subject.ended(self._now):
+                refusal = f"{spec.profile.unit_id}, which it was to measure, does not run on {spec.instance_id}"
         if not refusal and not spec.resources.fits(machine.capacity):
             refusal = f"{spec.resources} do not fit {spec.instance_id} with {machine.capacity}"
         fault = self._faults.pop(0) if self._faults else None

@@ -87,6 +87,12 @@ class JobSamples:
             self._paces[key] = moves.pace(since, readings)
         return self._paces[key]
 
+    def halves(self, rank: int, counter: Counter, since: float, readings: int) -> tuple[Pace, Pace] | None:
+        """Return the paces of a counter after ``since``: of the readings before the last ``WINDOW`` times ``readings``
+        polls, and of those; None with too few."""
+        moves = self._moves.get((rank, counter)) or _moves_in(self.ranks[rank], counter)
+        return moves.halves(since, readings)
+
     def latency_kept(self, rank: int, percentile: float, promised_ms: float) -> Sequence[Timed]:
         """Return :func:`latency_kept` of a rank; updated incrementally with each sample."""
         key = (rank, percentile, promised_ms)
@@ -225,6 +231,16 @@ class _Moves:
             return Pace(mean=0.0, error=0.0, counted=_looks(rates[before:]), history=rates, readings=readings)
         return _pace(rates[before:], rates, readings)
 
+    def halves(self, since: float, readings: int) -> tuple[Pace, Pace] | None:
+        """Return the pace of the readings that began after ``since``, before and in the last polls that count."""
+        own = self.rates[bisect_left(self.starts, since) :]
+        polls, split = 0, len(own)
+        while split and polls < WINDOW * readings:
+            split -= 1
+            polls += own[split][1]
+        before, now = _pace(own[:split], own, readings, window=math.inf), _pace(own[split:], own, readings)
+        return None if before is None or now is None else (before, now)
+
 
 def _moves_in(samples: Sequence[Sampled], counter: Counter) -> _Moves:
     moves = _Moves([], [], [])
@@ -246,14 +262,15 @@ def pace_of_rate(values: Sequence[Timed], since: float, readings: int) -> Pace |
     return _pace(own, history, readings)
 
 
-def _pace(own: Sequence[Reading], history: Sequence[Reading], readings: int) -> Pace | None:
-    """Return the pace of ``own``. A reading of many polls is their mean and weighs accordingly.
+def _pace(own: Sequence[Reading], history: Sequence[Reading], readings: int, window: float = WINDOW) -> Pace | None:
+    """Return the pace of the last ``window`` times ``readings`` polls of ``own``. A reading of many polls is their mean
+    and weighs accordingly.
 
     A single reading is never enough, since its error is unknown.
     """
     if len(own) < 2 or _looks(own) < readings:
         return None
-    lately = _last(own, WINDOW * readings)
+    lately = own if math.isinf(window) else _last(own, int(window * readings))
     mean, count = _mean(lately)
     spread = math.fsum([looks * (each - mean) ** 2 for each, looks in lately]) / (len(lately) - 1)
     return Pace(mean=mean, error=math.sqrt(spread / count), counted=count, history=history, readings=readings)

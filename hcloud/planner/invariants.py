@@ -15,7 +15,7 @@ from hcloud.planner.snapshot import Snapshot
 from hcloud.spec.policy import Policy
 
 _SLACK = 1e-6
-MOST_PROFILE_RUNS = 5
+MOST_PROFILE_RUNS = 6
 """One short run, then one run each on types, steps and nodes, and one repeat where the job later differs from its
 estimate."""
 
@@ -61,7 +61,8 @@ def _profiling(jobs: Sequence[Job]) -> Iterator[str]:
                 yield f"{job.id} is a profiling run and is profiled itself"
         if len(set(job.profile_runs)) < len(job.profile_runs) or len(job.profile_runs) > MOST_PROFILE_RUNS:
             names = ", ".join(job.profile_runs)
-            yield f"{job.id} has the profiling runs {names}: at most one first look, three others and one repeat"
+            most = "a first look, three others, a repeat and one in place"
+            yield f"{job.id} has the profiling runs {names}: at most {most}"
 
 
 def _job(job: Job, by_id: Mapping[str, Instance]) -> Iterator[str]:

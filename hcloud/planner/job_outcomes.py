@@ -11,6 +11,7 @@ from hcloud.core.model import JOB_ON_INSTANCE, JOB_WAITING, Attempt, FailureCaus
 from hcloud.planner.context import PlanContext
 from hcloud.planner.plan import Finish, Wait
 from hcloud.planner.profiling import decide_submitted
+from hcloud.planner.profiling_in_place import is_pointless
 from hcloud.planner.retries import failure_reason, may_retry, retry
 from hcloud.planner.spot_preemption import requeue_reason
 from hcloud.planner.text import as_wait, deadline_numbers, failure, seconds, usd
@@ -25,7 +26,12 @@ def decide_outcomes(context: PlanContext) -> None:
     for job in context.snapshot.plan_cache.occupancy.needing_decision:  # excludes nearly all running jobs
         if job.id in left_out and not has_to_end(job):
             _record_failed_planning(context, job, left_out[job.id])
-        elif job.state is JobState.QUEUED and job.cancelled_by is None and job.spec.budget_usd is None:
+        elif (
+            job.state is JobState.QUEUED
+            and job.cancelled_by is None
+            and job.spec.budget_usd is None
+            and job.spec.profile is None
+        ):
             context.waiting.append(job)  # nearly all of a long queue
         elif job.state in JOB_ON_INSTANCE:
             _decide_running(context, job)
@@ -33,6 +39,9 @@ def decide_outcomes(context: PlanContext) -> None:
             _cancel(context, job)
         elif job.spec.budget_usd is not None and job.spent_usd >= job.spec.budget_usd:
             _finish(context, job, JobState.FAILED, _budget_reason(job))
+        elif is_pointless(context, job):
+            text = "the unit that it was to measure has ended, or its instance had no room for it"
+            _finish(context, job, JobState.CANCELLED, Reason(code="profiling_given_up", text=text))
         elif job.state in JOB_WAITING:
             context.waiting.append(job)
             if job.state is JobState.AWAITING_INSTANCE:

@@ -417,6 +417,9 @@ def why_not_obtainable(context: PlanContext, offer_market: OfferMarket, group: J
         return offer_market.refused[key]
     if not context.snapshot.offers:
         return Reason(code="no_offers", text="no provider has listed its offers yet")
+    if group.constraints is not None and group.constraints.instance_id:
+        text = f"{group.constraints.instance_id}, where the unit it measures runs, has no room for it now"
+        return Reason(code="no_room_in_place", text=text)
     if (reason := _no_such_machine(context, group)) is not None:
         return reason
     sizes_fit = [pair for pair in offer_market.forbidden if _large_enough(group, pair[0])]

@@ -57,11 +57,11 @@ class TopologyConstraints:
         return AffinityGroup(user=spec.user, name=spec.name, apart_from=apart_from)
 
     def admitted(self, constraints: Constraints) -> Mask:
-        """Return which instances have the required zone and labels."""
+        """Return which instances have the required zone and labels, or are the only one permitted."""
         known = self._admitted.get(constraints)
         if known is None:
-            offers = [instance.offer for instance in self._fleet.instances]
-            flags = [admits(constraints, offer) for offer in offers]
+            only = constraints.instance_id
+            flags = [admits(constraints, each.offer) if not only else each.id == only for each in self._fleet.instances]
             known = self._admitted[constraints] = np.array(flags, dtype=np.bool_)
         return known
 
@@ -116,5 +116,10 @@ class TopologyConstraints:
 
 
 def admits(constraints: Constraints | None, offer: Offer) -> bool:
-    """Return whether instances of ``offer`` have the required zone and labels."""
-    return constraints is None or (constraints.accepts_zone(offer.zone) and constraints.accepts_labels(offer.labels))
+    """Return whether new instances of ``offer`` have the required zone and labels; none does for a job that may use
+    one instance only, which exists."""
+    return constraints is None or (
+        not constraints.instance_id
+        and constraints.accepts_zone(offer.zone)
+        and constraints.accepts_labels(offer.labels)
+    )

@@ -81,9 +81,8 @@ def place(stage: Stage, source: InterferenceSource, vcpus: float) -> PlacedSourc
 def _as_large_as_fits(stage: Stage, source: InterferenceSource, workers: int) -> InterferenceSource:
     """Return the source whose full amount is what this machine has besides the subject."""
     if source.meter == "memory_mib":
-        held = stage.use[1] if stage.use else stage.subject.memory_mib
         spare = max(SPARE_MIB + 4 * workers, SPARE_SHARE * stage.host.memory_mib)
-        left = stage.host.memory_mib - GROWTH * held - spare
+        left = stage.host.memory_mib - GROWTH * stage.held_mib() - spare
         what, room = "memory", int(min(left, FREE_SHARE * stage.host.free_mib))
     else:
         what, room = "disk", disk_room_mib(stage.host.directory or Path(tempfile.gettempdir()))

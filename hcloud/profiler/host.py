@@ -84,6 +84,39 @@ class ControlGroup(Protocol):
         """Kill all its processes; return whether it is empty now."""
 
 
+class RunningUnit(Protocol):
+    """A unit that runs on this machine and is measured in place."""
+
+    @property
+    def pid(self) -> int:
+        """Its first process, in the host's numbering."""
+
+    @property
+    def job(self) -> Path:
+        """Its work directory."""
+
+    @property
+    def log(self) -> Path:
+        """Its output, in segments."""
+
+    @property
+    def cpus(self) -> tuple[int, ...] | None:
+        """The CPUs it may use; None: all."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has ended."""
+
+    def processes(self) -> set[int]:
+        """Return the ids of its processes."""
+
+    def usage(self) -> Totals:
+        """Return what its processes have used so far."""
+
+    def freeze(self, frozen: bool) -> None:
+        """Halt or continue all its processes. Raises OSError where that is not possible."""
+
+
 class Started(Protocol):
     """An isolated command that was started. Its output is only copied to files by calls of ``take``."""
 
@@ -152,6 +185,10 @@ class ProfilingHost(Protocol):
     @property
     def free_mib(self) -> float:
         """Memory of the machine that is free now, including what its kernel would give back."""
+
+    @property
+    def running(self) -> RunningUnit | None:
+        """The unit that is measured in place; None: copies are measured."""
 
     def stopping(self) -> bool:
         """Return whether an early end was requested."""

@@ -26,7 +26,7 @@ from hcloud.profiler.repeats import RUNS_MAX, Interval, enough, interval
 from hcloud.profiler.sources import InterferenceSource, source_named, stress_ng
 from hcloud.profiler.steal import Kept, undisturbed
 from hcloud.profiler.subject import Stage, Subject
-from hcloud.profiler.tuning import FULL, INTENSITY_MIN, NEAR, Loss, next_intensity, tolerated
+from hcloud.profiler.tuning import FULL, INTENSITY_MIN, LOSS, NEAR, Loss, next_intensity, tolerated
 
 __all__ = ["Bench", "Rate", "Subject", "measure"]
 
@@ -36,6 +36,8 @@ TIGHT_KEPT = 0.02
 """Target half-width for the share of performance kept, since 5 % is the threshold of interest."""
 POINT_RUNS = 5
 """Least number of repeats for a further intensity of a source."""
+LIGHTER = 1 / 3
+"""Part of the intensity that presses first on a running unit."""
 SETTLE_S = 0.05
 RATE_RUNS, TOLERATED_RUNS = 2.0, 4.0
 """Default time for one answer, in multiples of ``run_s``."""
@@ -65,15 +67,12 @@ class Rate:
 class Bench:
     """Measures one subject on this machine. Use it as a context manager, so that no process is left behind."""
 
-    def __init__(self, subject: Subject, host: ProfilingHost, *, run_s: float, deadline_s: float) -> None:
-        """Prepare a bench; nothing runs yet.
-
-        ``run_s``: how long a copy is observed before it counts as long-running. ``deadline_s``: time for all questions
-        together, counted from now. ``notes`` collects remarks for readers of the results, in whole sentences.
-        """
-        self.host, self.notes = host, list[str]()
+    def __init__(self, stage: Stage) -> None:
+        """Prepare a bench; nothing runs yet. ``notes`` collects remarks for readers of the results, in whole
+        sentences."""
+        self.host, self.notes = stage.host, list[str]()
         self._began = time.monotonic()
-        self._stage = Stage(subject, host, run_s=run_s, deadline=time.monotonic() + deadline_s)
+        self._stage = stage
         self._look: FirstLook | None = None
         self._alone: dict[float, Rate] = {}
         self._gathered: dict[tuple[str, str, float, float], Repeats] = {}
@@ -86,6 +85,20 @@ class Bench:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         """Stop running copies."""
         self.close()
+
+    @classmethod
+    def of_copies(cls, subject: Subject, host: ProfilingHost, *, run_s: float, deadline_s: float) -> Bench:
+        """Return a bench on which copies of a subject run.
+
+        ``run_s``: how long a copy is observed before it counts as long-running. ``deadline_s``: time for all questions
+        together, counted from now.
+        """
+        return cls(Stage(subject, host, run_s=run_s, deadline=time.monotonic() + deadline_s))
+
+    @property
+    def measure(self) -> Measure | None:
+        """How performance is measured; None before the first look."""
+        return None if self._look is None else self._look.measure
 
     @property
     def spent_s(self) -> float:
@@ -232,6 +245,28 @@ class Bench:
         value, low, high, runs = at_five.value, at_five.low, at_five.high, at_five.runs
         return Reading(question="tolerated", column=source.name, value=value, low=low, high=high, runs=runs)
 
+    def tolerated_up_to(self, most: float, source: InterferenceSource, vcpus: float, *, within_s: float) -> Reading:
+        """Return the intensity at which performance is 5 % below isolated, pressing no harder than ``most``, and less
+        hard before. If ``most`` costs less than that, the result is ``most`` or more. Raises Unmeasurable.
+        """
+        placed, points = self._placed(source, vcpus), list[Loss]()
+        at = max(INTENSITY_MIN, min(most, placed.highest))
+        for intensity in (at * LIGHTER, at):
+            kept = self._kept(placed, intensity, vcpus, within_s / 2)
+            lost = Interval(value=1 - kept.value, low=1 - kept.high, high=1 - kept.low, runs=kept.runs)
+            points.append(Loss(intensity=intensity, loss=lost))
+            if lost.low > LOSS:
+                break
+        found = tolerated(points)
+        return Reading(
+            question="tolerated",
+            column=source.name,
+            value=found.value,
+            low=found.low,
+            high=found.high,
+            runs=found.runs,
+        )
+
     def caused(self, source: InterferenceSource, vcpus: float, *, within_s: float | None = None) -> Reading:
         """Return the intensity at which the source exerts the same pressure as the subject. Raises Unmeasurable."""
         self.look(vcpus)
@@ -302,7 +337,7 @@ def measure(
     whole sentences.
     """
     warm = replace(subject, warm_up_s=max(subject.warm_up_s, request.warm_up_s))
-    with Bench(warm, host, run_s=request.run_s, deadline_s=request.total_s) as bench:
+    with Bench.of_copies(warm, host, run_s=request.run_s, deadline_s=request.total_s) as bench:
         run = _ProfilingRun(request, bench, report)
         try:
             run.answer_all()

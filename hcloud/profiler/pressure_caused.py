@@ -147,7 +147,7 @@ class _Probe:
 
     def __enter__(self) -> _Probe:
         host = self._stage.host
-        held = self._stage.use[1] if self._stage.use else self._stage.subject.memory_mib
+        held = self._stage.held_mib()
         if host.memory_mib - held < PROBE_NEEDS_MIB:
             raise Unmeasurable(f"the {held:.0f} MiB of the program leave no memory for a probe on this machine")
         try:

@@ -287,14 +287,7 @@ class LiveCopy:
 
     def output_mib(self) -> float:
         """Return how much output it has produced so far: its streams, and files in its work directory."""
-        total = sum(_end_of_stream(self._log, stream) for stream in ("stdout", "stderr"))
-        for folder, _, names in os.walk(self.job):
-            for name in names:
-                try:
-                    total += os.lstat(os.path.join(folder, name)).st_size
-                except OSError:  # removed meanwhile
-                    continue
-        return total / MIB
+        return output_mib(self._log, self.job)
 
     def pause(self) -> None:
         """Stop all its processes; they keep their memory."""
@@ -358,6 +351,18 @@ class LiveCopy:
         if self._group is not None:
             self._group.kill(lambda: None)
         self._host.kill_each(own)
+
+
+def output_mib(log: Path, job: Path) -> float:
+    """Return how much output a program has produced so far: its streams, and files in its work directory."""
+    total = sum(_end_of_stream(log, stream) for stream in ("stdout", "stderr"))
+    for folder, _, names in os.walk(job):
+        for name in names:
+            try:
+                total += os.lstat(os.path.join(folder, name)).st_size
+            except OSError:  # removed meanwhile
+                continue
+    return total / MIB
 
 
 def _end_of_stream(log: Path, stream: str) -> int:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Protocol
 
 from hcloud.core.errors import BadInput, Unmeasurable
 from hcloud.core.estimates import Measure
@@ -17,7 +18,7 @@ from hcloud.core.model import MetricsHook, ProgressHook
 from hcloud.profiler.counters import INSTRUCTIONS, counted
 from hcloud.profiler.host import ProfilingHost, ServiceReader
 from hcloud.profiler.namespaces import loopback_network
-from hcloud.profiler.sandbox import Copy, CopyResult, CopyUse, LiveCopy, live_copy
+from hcloud.profiler.sandbox import Copy, CopyResult, CopyUse, live_copy
 from hcloud.profiler.steal import CpuWindow
 
 READ_EVERY_S = 0.02
@@ -56,6 +57,51 @@ class Subject:
     stateful: bool = False
     """Whether it is measured only after ``warm_up_s``."""
     warm_up_s: float = 0.0
+
+
+class LiveSubject(Protocol):
+    """A running subject: a copy, or a unit that is measured where it runs."""
+
+    job: Path
+    """Where its writes to the work directory appear."""
+    lacks: tuple[str, ...]
+    """What is not isolated, in sentences."""
+
+    @property
+    def pid(self) -> int:
+        """Its first process."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has ended."""
+
+    @property
+    def bounded(self) -> bool:
+        """Whether it has its own control group."""
+
+    def attend(self, seconds: float, *also: int) -> list[int]:
+        """Serve it for ``seconds``, until it ends, or until any of ``also`` are readable: return those."""
+
+    def use(self) -> CopyUse:
+        """Return what it has used so far."""
+
+    def cpu_s(self) -> float:
+        """Return the CPU time it has used so far."""
+
+    def output_mib(self) -> float:
+        """Return how much output it has produced so far."""
+
+    def processes(self) -> set[int]:
+        """Return the ids of its processes."""
+
+    def pause(self) -> None:
+        """Halt it; it keeps its memory."""
+
+    def resume(self) -> None:
+        """Continue it."""
+
+    def end(self) -> CopyResult:
+        """End it and return its result."""
 
 
 class ObservedSpan:
@@ -100,7 +146,7 @@ class Stage:
         self.source_cpu_s: Callable[[], float] = lambda: 0.0
         self._stack, self._network_stack = ExitStack(), ExitStack()
         self._network: list[Callable[[], None] | None] = []
-        self._live: LiveCopy | None = None
+        self._live: LiveSubject | None = None
         self._reader: ServiceReader | None = None
         self._vcpus = 0.0
         self._tail_ms: float | None = None
@@ -109,6 +155,10 @@ class Stage:
         self._is_paused = False
 
     # ------------------------------------------------------------------------------------------------------ the copy
+    def held_mib(self) -> float:
+        """Return the memory that the subject holds, or may hold, of what all that is measured may."""
+        return self.use[1] if self.use else float(self.subject.memory_mib)
+
     def left_s(self) -> float:
         """Return the time left until the deadline, in seconds."""
         return self.deadline - time.monotonic()
@@ -117,7 +167,7 @@ class Stage:
         """Return the CPUs that a copy of this size is pinned to: the first ones of this instance."""
         return self.cpus[: max(1, math.ceil(vcpus - 1e-9))]
 
-    def play(self, vcpus: float) -> LiveCopy:
+    def play(self, vcpus: float) -> LiveSubject:
         """Return the running copy of this size, starting one if needed. Raises Unmeasurable."""
         if self._live is None or vcpus != self._vcpus:
             self.clear()
@@ -163,7 +213,7 @@ class Stage:
             if self._live is live:
                 live.resume()
 
-    def _begun(self, vcpus: float) -> LiveCopy:
+    def _begun(self, vcpus: float) -> LiveSubject:
         subject = self.subject
         copy = Copy(
             command=subject.command,
@@ -182,10 +232,14 @@ class Stage:
             raise Unmeasurable(f"a copy of it could not be started: {error}") from error
         self._vcpus, self.lacks, self.bounded = vcpus, live.lacks, live.bounded
         self.starts += 1
-        if subject.metrics is not None:
-            hook = replace(subject.metrics, every_s=min(subject.metrics.every_s, self._service_window_s / 3))
-            self._reader = self._stack.enter_context(closing(self.host.service_reader(hook)))
+        self._reader = self._read_service_metrics()
         return live
+
+    def _read_service_metrics(self) -> ServiceReader | None:
+        if (hook := self.subject.metrics) is None:
+            return None
+        often = replace(hook, every_s=min(hook.every_s, self._service_window_s / 3))
+        return self._stack.enter_context(closing(self.host.service_reader(often)))
 
     def attend(self, seconds: float, *also: int) -> list[int]:
         """Let time pass while serving the running copy; one that ended successfully is restarted.
@@ -342,11 +396,11 @@ class Stage:
                     return total / (time.monotonic() - began)
         raise Unmeasurable(f"no instructions of it could be counted for {self._patience_s:.1f} s")
 
-    def _begin_window(self, live: LiveCopy) -> CopyUse:
+    def _begin_window(self, live: LiveSubject) -> CopyUse:
         self._source_before_s = self.source_cpu_s()
         return live.use()
 
-    def _note_use(self, live: LiveCopy, before: CopyUse, began: float, vcpus: float) -> None:
+    def _note_use(self, live: LiveSubject, before: CopyUse, began: float, vcpus: float) -> None:
         now, took = live.use(), max(time.monotonic() - began, 1e-3)
         self._note_taken(before, now, took, self.source_cpu_s() - self._source_before_s, vcpus)
         moved = (max(0.0, now.read_mib - before.read_mib) / took, max(0.0, now.written_mib - before.written_mib) / took)

@@ -31,6 +31,7 @@ from hcloud.quarantine.planning import Planner
 from hcloud.simulator.ground_truth import VirtualCloud
 from hcloud.simulator.oracle import with_true_beliefs
 from hcloud.simulator.performance import Ideal, JobPerformance
+from hcloud.simulator.program_models import Phase
 from hcloud.simulator.qos_losses import count_qos_losses
 from hcloud.simulator.workload import Arrival, Workload
 from hcloud.simulator.world import BEST_LATENCY_RATIO, SERVED_RATE_FACTOR, Truth, World
@@ -187,6 +188,11 @@ class Simulation:
             return Work(duration_s=ideal.run_s)
         served = SERVED_RATE_FACTOR * spec.target.requests_per_s / max(1, spec.nodes.count)
         return Work(duration_s=ideal.run_s, requests_per_s=served, latency_ms={"99": ideal.latency_ms})
+
+    @property
+    def phases(self) -> Mapping[str, Phase]:
+        """The present phase of each unit whose program has phases."""
+        return {} if self._world is None else self._world.phases
 
     def run(self, watch: Callable[[Progress], object] = lambda _: None) -> None:
         """Run cycles until the end; ``watch`` is called after each.

@@ -45,6 +45,8 @@ SERVED_RATE_FACTOR = 1.1
 """A service serves a tenth more requests than its target, as no measurement is exact."""
 STRAGGLER_SPEED = 0.4
 """A straggler makes less than half of the usual progress (Quasar, Dissertation §4.4)."""
+IN_PLACE_NOISE = 2.0
+"""Readings in place vary by so many times more: neighbours are there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,6 +134,8 @@ class World:
     _speeds: dict[str, dict[str, float]] = field(default_factory=dict)
     _tasks: dict[str, JobTruth] = field(default_factory=dict)
     _conditions: dict[tuple[str, str, Market], _MachineConditions] = field(default_factory=dict)
+    phases: dict[str, Phase] = field(default_factory=dict)
+    """The present phase of each unit whose program has phases."""
     _neighbour_profiles: dict[str, Sequence[float]] = field(default_factory=dict)
     _straggling: dict[str, bool] = field(default_factory=dict)
 
@@ -231,8 +235,7 @@ class World:
         tasks = [self._task(each.unit) for each in residents]
         phases = [self._phase(each, task) for each, task in zip(residents, tasks, strict=True)]
         pressing = [
-            task.program.caused if phase.pressure == 1.0 else [each * phase.pressure for each in task.program.caused]
-            for task, phase in zip(tasks, phases, strict=True)
+            self._pressure(each.unit, task, phase) for each, task, phase in zip(residents, tasks, phases, strict=True)
         ]
         conditions = self._conditions_of(machine, now)
         outside, until = conditions.outside, conditions.until
@@ -250,9 +253,19 @@ class World:
         return speeds, until
 
     def _phase(self, resident: Resident, task: JobTruth) -> Phase:
-        if not task.program.phases:
+        if not task.program.phases or resident.unit.profile is not None:
             return STEADY
-        return task.program.phase(resident.done_s / max(resident.work.duration_s, 1e-9))
+        phase = task.program.phase(resident.done_s / max(resident.work.duration_s, 1e-9))
+        self.phases[resident.unit.id] = phase
+        return phase
+
+    def _pressure(self, unit: UnitSpec, task: JobTruth, phase: Phase) -> Sequence[float]:
+        """Return what a unit presses on, by source. Sources that press beside a running unit do so half of the time."""
+        if unit.profile is not None and unit.profile.unit_id:
+            beside = {each.column: each.value / 2 for each in unit.profile.expected if each.question == "tolerated"}
+            return [beside.get(source, 0.0) for source in SOURCES]
+        caused = task.program.caused
+        return caused if phase.pressure == 1.0 else [each * phase.pressure for each in caused]
 
     def _unit_factor(self, machine: SimulatedMachine, unit: UnitSpec, task: JobTruth) -> float:
         """Return the factor of type, size and straggling. It is 1 for a profiling run, whose readings include them."""
@@ -330,6 +343,10 @@ class World:
             return Findings(notes=(reason,), duration_s=min(unit.profile.run_s, work.duration_s))
         task = self._task(unit)
         measure, best = measured_as(unit, work)
+        if unit.profile.unit_id:
+            return Findings(
+                measure=measure, readings=tuple(self._in_place(unit, task)), duration_s=unit.profile.total_s
+            )
         noisy = seeded_random(self.seed, "profiling", unmarked(unit.id))
         readings = tuple(self._readings(unit, task, measure, best * speed, noisy))
         vcpus, (busy, memory_mib, read, written) = unit.profile.steps_vcpus[0], task.program.use
@@ -367,13 +384,24 @@ class World:
                 value = truth[SOURCES.index(name)] if name in SOURCES else 100.0 if question == "tolerated" else 0.0
                 yield self._score(question, name, value, noisy)
 
+    def _in_place(self, unit: UnitSpec, task: JobTruth) -> Iterator[Reading]:
+        """Yield what a running unit shows in its present phase; it is pressed no harder than it is expected to bear."""
+        request, model, noisy = unit.profile, task.program, seeded_random(self.seed, "profiling", unmarked(unit.id))
+        assert request is not None
+        pressure = self.phases.get(request.unit_id, STEADY).pressure
+        for each in request.expected:
+            at = SOURCES.index(each.column)
+            truth = model.tolerated[at] if each.question == "tolerated" else min(100.0, model.caused[at] * pressure)
+            found = self._score(each.question, each.column, truth, noisy, IN_PLACE_NOISE)
+            yield found if each.question == "caused" or found.value < each.value else each
+
     def _ratio(self, question: str, column: str, truth: float, noisy: random.Random) -> Reading:
         value, reach = truth * math.exp(noisy.gauss(0, self.truth.noise)), math.exp(Z95 * self.truth.noise)
         return Reading(question=question, column=column, value=value, low=value / reach, high=value * reach, runs=3)
 
-    def _score(self, question: str, column: str, truth: float, noisy: random.Random) -> Reading:
-        value = min(100.0, truth * math.exp(noisy.gauss(0, 2 * self.truth.noise)))
-        reach = math.exp(2 * Z95 * self.truth.noise)
+    def _score(self, question: str, column: str, truth: float, noisy: random.Random, worse: float = 1.0) -> Reading:
+        noise = 2 * worse * self.truth.noise
+        value, reach = min(100.0, truth * math.exp(noisy.gauss(0, noise))), math.exp(Z95 * noise)
         return Reading(
             question=question, column=column, value=value, low=value / reach, high=min(100.0, value * reach), runs=2
         )

@@ -42,7 +42,10 @@ def test_sound_snapshot_violates_nothing() -> None:
         (scene(machine(1, terminated_at=NOW)), "time of termination"),
         (scene(machine(1, expires_at=0.0)), "expires before"),
         (scene(PROFILES, job(1, profile_runs=("job-9",))), "which does not wait for it"),
-        (scene(job(1, profile_runs=("job-9", "job-9"))), "at most one first look, three others and one repeat"),
+        (
+            scene(job(1, profile_runs=("job-9", "job-9"))),
+            "at most a first look, three others, a repeat and one in place",
+        ),
     ],
 )
 def test_violation_is_named(broken: Snapshot, words: str) -> None:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 import numpy as np
 
@@ -42,11 +42,21 @@ from hcloud.planner.fleet import SLACK, Mask
 from hcloud.planner.placement.place import has_room_now, usable
 from hcloud.planner.plan import Correct
 from hcloud.planner.profiling import profile_again
+from hcloud.planner.profiling_in_place import measure_in_place
 from hcloud.planner.provisioning.eviction import is_evictable
 from hcloud.planner.text import percent, seconds
 from hcloud.spec.validation import counted
 
-REPROFILE, RECLASSIFY, SAMPLED, EVICT = "reprofile", "reclassify", "sampled", "evict"
+REPROFILE, RECLASSIFY, INSPECTED, SLOWED, SAMPLED, EVICT = (
+    "reprofile",
+    "reclassify",
+    "inspected",
+    "slowed",
+    "sampled",
+    "evict",
+)
+_INSPECTIONS = (INSPECTED, SLOWED, SAMPLED, RECLASSIFY)
+"""Steps after which a job is not sampled again for ``sample_every_s``."""
 ROUNDING_S = 1e-3
 """Times computed in advance are reduced by this much, because sums round."""
 MISSED_WORDS = {
@@ -85,7 +95,7 @@ def _check(context: PlanContext, rechecks: RecheckQueue, job: Job) -> RankSample
         _postpone(context, rechecks, job, view)
         return None
     kept_until = _kept_until(context, view)
-    if kept_until == -math.inf or _is_due_for_sampling(context, view):
+    if kept_until == -math.inf or _is_due_for_sampling(context, view) or _has_slowed(context, view):
         return view
     _postpone(context, rechecks, job, view, kept_until)
     return None
@@ -116,7 +126,9 @@ def _next_check_at(context: PlanContext, view: RankSamples | None, kept_until: f
     kept_until = _kept_until(context, view) if kept_until is None else kept_until
     until = min(kept_until, _next_sample_at(context, view))
     if until <= context.now + ROUNDING_S and not _is_being_profiled(context, view.job):
-        until = context.now + context.policy.timing.sample_every_s
+        misses = kept_until <= context.now + ROUNDING_S
+        every_s = context.policy.timing.sample_every_s if misses else context.policy.correction.sample_every_s / 10
+        until = context.now + every_s
     return until - ROUNDING_S
 
 
@@ -136,14 +148,8 @@ def _next_sample_at(context: PlanContext, view: RankSamples) -> float:
         return math.inf
     if not drawn:
         return (period + 1) * policy.sample_every_s
-    lately = (c.at for c in job.corrections if c.step in (SAMPLED, RECLASSIFY))
-    due_at = max(
-        [(view.held.started_at or context.now) + policy.long_running_s, *(at + policy.sample_every_s for at in lately)]
-    )
-    deviation = view.deviation()
-    if deviation is None or not deviation.surely(deviations_of(policy.confidence), policy.margin):
-        return math.inf
-    return due_at
+    long_at = (view.held.started_at or context.now) + policy.long_running_s
+    return max(long_at, _last_at(job, _INSPECTIONS) + policy.sample_every_s)
 
 
 def _is_being_profiled(context: PlanContext, job: Job) -> bool:
@@ -229,14 +235,16 @@ def _take(context: PlanContext, view: RankSamples, assessment: Assessment, optio
 
 # ------------------------------------------------------------------------------------------------------------ the steps
 def _reprofile(context: PlanContext, view: RankSamples, assessment: Assessment) -> Iterator[Option]:
-    """Profile a copy again on an idle instance, once per job, if its performance surely differs from the estimate."""
+    """Measure a job in place that performed as estimated before, or else profile a copy again on an idle instance, once
+    per job, if its performance surely differs from the estimate."""
     policy, deviation = context.policy.correction, view.deviation()
     if deviation is None or not deviation.surely(deviations_of(policy.confidence), policy.margin):
         return
     again = any(each.step == REPROFILE for each in view.job.corrections)
     if again or remaining_s(context, assessment) < policy.gain * context.policy.profiling.total_s:
         return
-    run = profile_again(context, view.job)
+    had = deviation.measured.best >= deviation.estimate.limits()[0]  # so it is in another phase now
+    run = measure_in_place(context, view.job, view.held) if had else profile_again(context, view.job)
     if run is not None:
         text = f"performance differs from its estimate: {run.reason.text}"
         yield Option(step=REPROFILE, text=text, factor=1.0, cost_s=0.0, act=lambda _: context.add(run))
@@ -429,15 +437,33 @@ _OPTIONS: dict[str, Callable[[PlanContext, RankSamples, Assessment], Iterator[Op
 }
 
 
-# -------------------------------------------------------------------------------------------------------------- samples
+# --------------------------------------------------------------------------------------------------------------- phases
 def _check_phase(context: PlanContext, view: RankSamples) -> bool:
-    """Check a share of the long-running jobs in each period for a change of phase, whether or not they miss a target.
+    """Measure a long-running job in place if its pace fell or if it is sampled in this period, whether or not it misses
+    a target; return whether anything was done.
 
     The choice follows from job id and period, so a restarted daemon makes the same one.
     """
     job = view.job
-    if not _is_due_for_sampling(context, view):
+    if not (_has_slowed(context, view) or _is_due_for_sampling(context, view)) or _is_being_profiled(context, job):
         return False
+    learnt, slower = _take_sample(context, view), view.slowed()
+    run = measure_in_place(context, job, view.held)
+    if slower is not None and not learnt:
+        text = f"its pace fell from {slower.before.mean:.4g} to {slower.now.mean:.4g}/s"
+        text += f": {run.reason.text}" if run is not None else "; it cannot be measured in place now"
+        numbers: dict[str, Number] = {"before": slower.before.mean, "now": slower.now.mean}
+        context.add(Correct(job_id=job.id, step=SLOWED, reason=Reason(code="slowed", text=text, numbers=numbers)))
+    elif run is not None and not learnt:
+        context.add(Correct(job_id=job.id, step=INSPECTED, reason=run.reason))
+    if run is not None:
+        context.add(run)
+    return learnt or run is not None or slower is not None
+
+
+def _take_sample(context: PlanContext, view: RankSamples) -> bool:
+    """Replace the estimates if the performance surely differs from them; return whether it does."""
+    job = view.job
     learnt, deviation, known = feedback_from(context, view), view.deviation(), view.known()
     if learnt is None or deviation is None or known is None:
         return False
@@ -451,15 +477,26 @@ def _check_phase(context: PlanContext, view: RankSamples) -> bool:
     return True
 
 
+def _has_slowed(context: PlanContext, view: RankSamples) -> bool:
+    """Return whether a long-running job surely does less than before."""
+    return _may_be_inspected(context, view, (SLOWED, SAMPLED, RECLASSIFY)) and view.slowed() is not None
+
+
 def _is_due_for_sampling(context: PlanContext, view: RankSamples) -> bool:
-    policy, job = context.policy.correction, view.job
-    if not _sampling(context, view)[1] or "reclassify" not in policy.steps:
-        return False
+    return _sampling(context, view)[1] and _may_be_inspected(context, view, _INSPECTIONS)
+
+
+def _may_be_inspected(context: PlanContext, view: RankSamples, steps: Collection[str]) -> bool:
+    """Return whether a job has run for long, and none of these steps was taken for it lately."""
+    policy = context.policy.correction
     ran_s = context.now - (view.held.started_at or context.now)
-    lately = any(
-        c.step in (SAMPLED, RECLASSIFY) and context.now - c.at < policy.sample_every_s for c in job.corrections
-    )
-    return not lately and ran_s >= policy.long_running_s
+    lately = context.now - _last_at(view.job, steps) < policy.sample_every_s
+    return "reclassify" in policy.steps and ran_s >= policy.long_running_s and not lately
+
+
+def _last_at(job: Job, steps: Collection[str]) -> float:
+    """Return when one of these steps was last taken for a job; -inf if never."""
+    return max((each.at for each in job.corrections if each.step in steps), default=-math.inf)
 
 
 def _sampling(context: PlanContext, view: RankSamples) -> tuple[int, bool]:

@@ -28,8 +28,10 @@ from hcloud.planner.snapshot import Snapshot
 from hcloud.spec.policy import Policy
 
 _COUNTERS = {Measure.PROGRESS: "progress", Measure.OUTPUT: "written_mib", Measure.CPU: "cpu_s"}
-LEARNING = ("reprofile", "reclassify", "sampled")
+LEARNING = ("reprofile", "reclassify", "inspected", "slowed", "sampled")
 """Corrections that change estimates only."""
+_CHECKS = ("reprofile", "inspected")
+"""Corrections that found nothing yet."""
 MOST_OLD_TIMERS = 1000
 """Number of outdated timers tolerated in addition to one per postponed job."""
 _UNKNOWN: Any = object()
@@ -74,6 +76,13 @@ class Deviation(NamedTuple):
         low, high = self.estimate.limits()
         too_low = self.measured.at_most(deviations) < (1.0 - part) * low
         return too_low or self.measured.at_least(deviations) > (1.0 + part) * high
+
+
+class Slowdown(NamedTuple):
+    """The pace of a job before and after it fell."""
+
+    before: Pace
+    now: Pace
 
 
 @lru_cache(maxsize=64)
@@ -135,6 +144,7 @@ class RankSamples:
     instance: Instance
     _assessment: Assessment | None = field(default=_UNKNOWN, repr=False)
     _deviation: Deviation | None = field(default=_UNKNOWN, repr=False)
+    _slowed: Slowdown | None = field(default=_UNKNOWN, repr=False)
 
     @property
     def job(self) -> Job:
@@ -266,6 +276,27 @@ class RankSamples:
         attempt = self.job.attempt
         part = per_rank(known.measure, len(attempt.allocations) if attempt is not None else 1)
         return Deviation(measured=measured, estimate=estimate.times(part))
+
+    def slowed(self) -> Slowdown | None:
+        """Return how the pace of a job fell since its last correction, for whatever reason; None if it surely did not
+        fall by half of ``correction.margin``, or nothing shows its pace."""
+        if self._slowed is _UNKNOWN:
+            self._slowed = self._slowed_now()
+        return self._slowed
+
+    def _slowed_now(self) -> Slowdown | None:
+        known, policy, job = self.known(), self.context.policy.correction, self.job
+        measure = Measure.PROGRESS if job.spec.progress is not None else known.measure if known is not None else None
+        if measure not in (Measure.PROGRESS, Measure.OUTPUT):  # CPU time passes as fast in any phase
+            return None
+        since = max([self.since, *(each.at for each in job.corrections if each.step not in _CHECKS)])
+        both = self.watched.halves(self.held.rank, _COUNTERS[measure], since, policy.readings)
+        if both is None:
+            return None
+        before, now = both
+        deviations = deviations_of(policy.confidence)
+        surely = now.at_most(deviations) <= (1.0 - policy.margin / 2) * before.at_least(deviations)
+        return Slowdown(before, now) if surely else None
 
     def busy(self) -> bool:
         """Return whether the rank uses nearly all of its vCPUs, so that more of them would help."""
