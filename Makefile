@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test chaos lint soak reproduce bench bench-accuracy bench-interference bench-mission bench-knowing clean lock setup
+.PHONY: help demo test chaos lint soak reproduce bench bench-accuracy bench-interference bench-mission bench-knowing bench-phases clean lock setup
 
 PYTHON := .venv/bin/python
 # The tests start hundreds of programs: without compiled modules each compiles HCloud anew, half a second of its time.
@@ -48,6 +48,9 @@ bench-mission: setup  ## 20 runs of 10 programs: the default policy beside simpl
 
 bench-knowing: setup  ## what knowing jobs is worth in simulation, users guess or know sizes (ARGS="--seeds 4"; 30 minutes)
 	@$(PYTHON) -m bench.knowing $(ARGS)
+
+bench-phases: setup  ## changes of phase of simulated jobs, noticed and mistaken (ARGS="--seeds 6 --share 0.2"; 2 minutes)
+	@$(PYTHON) -m bench.phases $(ARGS)
 
 clean:  ## remove everything these targets made
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .schemathesis

@@ -98,7 +98,9 @@ def measure(name: str, scale: float) -> Side:
         stage.start("daemon")
         stage.until_daemon_answers(90)
         makespan_s = sum(_round(stage, number, scale) for number in (1, 2))
-        _until(lambda: not [each for each in _json(stage, "status")["instances"] if each["state"] != "terminated"])
+        _until(
+            lambda: not [each for each in hcloud_json(stage, "status")["instances"] if each["state"] != "terminated"]
+        )
         return _read(stage, makespan_s)
     finally:
         stage.take_down()
@@ -128,13 +130,15 @@ def _until(condition: Any) -> None:
         raise TimeoutError(f"not done after {LIMIT_S:g} s")
 
 
-def _json(stage: Stage, *words: str) -> Any:
+def hcloud_json(stage: Stage, *words: str) -> Any:
     return json.loads(stage.hcloud(*words, "-o", "json"))
 
 
 def _jobs(stage: Stage) -> list[dict[str, Any]]:
     """Return the jobs that were submitted, without profiling runs."""
-    return [job for job in _json(stage, "queue", "-n", "1000") if "round" in job["spec"]["tags"] and not _is_run(job)]
+    return [
+        job for job in hcloud_json(stage, "queue", "-n", "1000") if "round" in job["spec"]["tags"] and not _is_run(job)
+    ]
 
 
 def _is_run(job: dict[str, Any]) -> bool:
@@ -148,12 +152,12 @@ def _read(stage: Stage, makespan_s: float) -> Side:
         raise RuntimeError(f"{', '.join(failed)} did not succeed: {stage.hcloud('explain', failed[0])}")
     first = [job for job in jobs if job["spec"]["tags"]["round"] == "1"]
     second = [job for job in jobs if job["spec"]["tags"]["round"] == "2"]
-    predictions = [event["fields"] for event in _json(stage, "events", "--kind", "prediction", "-n", "10000")]
+    predictions = [event["fields"] for event in hcloud_json(stage, "events", "--kind", "prediction", "-n", "10000")]
     whole = [each for each in predictions if each.get("question") == "run"]
     held = [each["low"] <= each["measured"] <= each["high"] for each in whole]
-    profiled = {event["job_id"] for event in _json(stage, "events", "--kind", "job_profiled", "-n", "10000")}
+    profiled = {event["job_id"] for event in hcloud_json(stage, "events", "--kind", "job_profiled", "-n", "10000")}
     return Side(
-        cost_usd=_json(stage, "status")["daemon"]["daemon"]["spend"]["day_usd"],
+        cost_usd=hcloud_json(stage, "status")["daemon"]["daemon"]["spend"]["day_usd"],
         makespan_s=makespan_s,
         start_s=tuple(_allocation(job)["started_at"] - job["submitted_at"] for job in first),
         sizes={job["spec"]["name"]: _allocation(job)["resources"]["vcpus"] for job in second},

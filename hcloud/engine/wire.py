@@ -12,12 +12,16 @@ from hcloud.core.estimates import Findings, Measure, Reading
 from hcloud.core.model import FailureCause, MetricsHook, ProfileRequest, ProgressHook, Resources
 from hcloud.provider import ExitRecord, UnitReport, UnitSample, UnitSpec, UnitState, WorkerReport
 
+_IN_PLACE = ("unit_id", "expected")
 UNIT_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
 def unit_to_wire(spec: UnitSpec) -> dict[str, Any]:
     """Return the spec as a plain dictionary; ``workdir`` (a path of the daemon's host) stays out of it."""
-    return asdict(spec) | {"env": dict(spec.env), "workdir": None}
+    plain = asdict(spec) | {"env": dict(spec.env), "workdir": None}
+    if spec.profile is not None and not spec.profile.unit_id:  # workers of before know nothing of runs in place
+        plain["profile"] = {name: value for name, value in plain["profile"].items() if name not in _IN_PLACE}
+    return plain
 
 
 def unit_from_wire(plain: Mapping[str, Any]) -> UnitSpec:

@@ -79,3 +79,13 @@ class ProfilingContract(ContractSuite):
 
     def test_unit_that_is_run_tells_of_no_findings(self, bench: RunnerBench) -> None:
         assert bench.until_ended(bench.started("echo x")).findings is None
+
+    def test_unit_that_does_not_run_there_cannot_be_measured_in_place(self, bench: RunnerBench) -> None:
+        request = ProfileRequest(
+            job_id="job-1", type_column="local/here", steps_vcpus=(0.5,), total_s=5.0, unit_id="job-404.1.0"
+        )
+        unit = bench.unit("", profile=request)
+        if bench.runner.start([unit])[unit.id].outcome == "started":
+            record = bench.until_ended(unit)
+            assert record.cause is FailureCause.START_REFUSED
+            assert "job-404.1.0" in record.detail

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from hcloud.core.errors import UnitRefused
 from hcloud.core.estimates import Measure, Reading
 from hcloud.core.model import FailureCause, ProfileRequest, ProgressHook, Resources
 from hcloud.engine.usage import last_progress
+from hcloud.engine.wire import unit_from_wire, unit_to_wire
 from hcloud.provider import UnitSpec
 from tests.contract.runner_contract import COUNTS_ON
 from tests.engine.conftest import NAME
@@ -129,3 +131,14 @@ def test_a_unit_that_does_not_run_here_cannot_be_measured(watch: Watch) -> None:
     record = watch.ended(unit)
     assert record.cause is FailureCause.START_REFUSED
     assert "job-404.1.0, which it was to measure, does not run here" in record.detail
+
+
+def test_workers_of_before_are_sent_nothing_they_do_not_know() -> None:
+    copies, running = in_place(""), in_place("job-1.1.0")
+    assert {"unit_id", "expected"}.isdisjoint(unit_to_wire(copies)["profile"])
+    assert unit_from_wire(unit_to_wire(running)).profile == running.profile
+
+
+def test_no_unit_id_leads_out_of_the_directory_of_units() -> None:
+    with pytest.raises(UnitRefused, match="cannot be a unit id"):
+        unit_from_wire(unit_to_wire(in_place("../../etc")))

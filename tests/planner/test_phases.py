@@ -117,7 +117,10 @@ def test_a_job_that_slows_down_is_noticed_and_measured_whether_or_not_it_is_samp
     assert inspected(plan) == ["slowed"]
     assert of(plan, Profile)
     [noted] = of(plan, Correct)
-    assert "to 0.0003/s: measured in place on inst-1, for at most 60 s: llc-capacity, memory-bandwidth" in noted.reason.text
+    assert (
+        "to 0.0003/s: measured in place on inst-1, for at most 60 s: llc-capacity, memory-bandwidth"
+        in noted.reason.text
+    )
 
 
 def test_a_job_that_slows_down_where_nothing_can_be_measured_is_noticed_all_the_same() -> None:

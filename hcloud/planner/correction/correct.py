@@ -10,7 +10,8 @@ and repeated, the gap, and what others lose. After each step the job settles, an
 since. Steps are recorded in ``Job.corrections`` and survive a restart of the daemon. This, the margin and the required
 confidence keep noise from moving jobs.
 
-Unlike Quasar, no source of interference is applied to a running job; a copy is measured instead.
+A job that slows down, and a share of all others, is also measured in place (:func:`_check_phase`): it may have entered
+another phase, which no copy shows.
 """
 
 from __future__ import annotations
