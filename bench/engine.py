@@ -15,7 +15,7 @@ from pathlib import Path
 from bench.rows import Row
 from hcloud.core.model import Resources
 from hcloud.provider import UnitSpec
-from tests.engine.site import Machine, Site, Watch, free_port
+from tests.engine.site import Machine, Site, Watch
 from tests.waiting import wait_until
 
 STARTS = 60
@@ -87,37 +87,32 @@ def _observing(site: Site, seconds: float) -> Iterator[float]:
 
 
 def run_workers(address: str, folder: Path) -> None:
-    """Be 500 workers in one process, each connected as a real one is."""
-    import dask
-    from distributed import Security
+    """Be 500 agents in one process, each connected as a real one is."""
+    import grpc.aio
 
-    from hcloud.engine import quiet
+    from hcloud.engine import gateway_pb2 as pb
     from hcloud.engine.bootstrap import load_bootstrap
-    from hcloud.engine.link import LinkHost, LinkWorker
-    from hcloud.engine.tls import context_files
+    from hcloud.engine.channel import CONNECT, MESSAGE_BYTES_MAX, client_credentials, dialling
+    from hcloud.engine.link import AgentLink, LinkHost
 
     async def supervise(_: object) -> dict[str, object]:
-        """Refuse: there is no supervisor behind these workers."""
+        """Refuse: there is no supervisor behind these agents."""
         return {"refused": "a bench has no supervisor"}
 
     async def run() -> None:
-        """Connect all IDLE_WORKERS, one after the other, and stay."""
-        security = Security(require_encryption=True, **context_files(folder / "tls", "worker"))  # type: ignore[no-untyped-call]
+        """Connect all IDLE_WORKERS, and stay."""
+        credentials = client_credentials(folder / "tls", "worker")
         for number in range(IDLE_WORKERS):
             made = Machine(folder, f"inst-{number}", f"tls://{address}", folder / "tls", worker_port=1)
             host = LinkHost(load_bootstrap(made.bootstrap_file), supervise, ("bench",))
-            worker = LinkWorker(
-                f"tls://{address}", host, name=made.name, port=free_port(), security=security,
-                local_directory=str(made.state_dir),
-            )  # fmt: skip
-            await worker
-            tasks.append(asyncio.create_task(worker.report_changes()))
+            channel = grpc.aio.secure_channel(address, credentials, dialling(MESSAGE_BYTES_MAX))
+            connect = channel.stream_stream(CONNECT, pb.FromAgent.SerializeToString, pb.ToAgent.FromString)
+            tasks.append(asyncio.create_task(AgentLink(connect(), host, made.name).run()))
+            await asyncio.sleep(0.01)
         await asyncio.Event().wait()
 
-    tasks: list[asyncio.Task[None]] = []
-    with dask.config.set(quiet.DASK_SETTINGS):
-        quiet.reduce_noise()
-        asyncio.run(run())
+    tasks: list[asyncio.Task[bool]] = []
+    asyncio.run(run())
 
 
 def _cpu_s(pid: int) -> float:

@@ -131,6 +131,7 @@ def _until(condition: Any) -> None:
 
 
 def hcloud_json(stage: Stage, *words: str) -> Any:
+    """Return what one command prints as JSON."""
     return json.loads(stage.hcloud(*words, "-o", "json"))
 
 

@@ -30,6 +30,7 @@ from hcloud.core.clock import Clock, SignalledEvent, SystemClock
 from hcloud.core.errors import ConfigError, HCloudError, Refused, StaleWrite, StoreError, defect_text
 from hcloud.core.gc_tuning import infrequent_gc
 from hcloud.core.model import EventKind, Instance, JobSpec
+from hcloud.engine.wire import PROTOCOL
 from hcloud.preview import describe_preview
 from hcloud.spec.key_changes import DEFAULTS_SINCE
 from hcloud.store import Store
@@ -51,6 +52,8 @@ OWNER = "owner"
 """Metadata key of the owner tag that instances carry."""
 DEFAULTS = "policy_defaults"
 """Metadata key of the version whose changed policy defaults were named."""
+AGENTS = "agent_protocol"
+"""Metadata key of the protocol that the agents of instances speak."""
 STALLED_AFTER_S = 60.0
 """If a cycle takes longer, the watchdog is no longer notified and systemd restarts the daemon."""
 
@@ -58,11 +61,15 @@ STALLED_AFTER_S = 60.0
 class Daemon:
     """One running daemon. ``run`` returns after a signal."""
 
-    def __init__(self, config: Config, clock: Clock | None = None, notes: Sequence[str] = ()) -> None:
-        """Build the parts. ``notes``: a sentence for each renamed or removed configuration key.
+    def __init__(
+        self, config: Config, clock: Clock | None = None, notes: Sequence[str] = (), *, abandon: bool = False
+    ) -> None:
+        """Build the parts. ``notes``: a sentence for each renamed or removed configuration key. ``abandon``: units of
+        agents that this version cannot reach are given up.
 
-        Raises ConfigError: configuration, policy, provider settings or database are unusable, or live instances
-        carry another owner's tag. Raises AlreadyServing: another daemon serves this socket.
+        Raises ConfigError: configuration, policy, provider settings or database are unusable, live instances carry
+        another owner's tag, or units run that this version cannot reach. Raises AlreadyServing: another daemon serves
+        this socket.
         """
         self.config = config
         self.clock = clock or SystemClock()
@@ -74,6 +81,8 @@ class Daemon:
         with close_on_error(self.store):
             self.notes = (*notes, *new_defaults_notes(self.store, config.policy))
             record_owner(self.store, config.owner)
+            if config.engine.programs == "real":
+                record_protocol(self.store, abandon=abandon)
         self.controller = build_controller(
             config, self.store, self.providers, self.runner, self.clock, self.watch.status.policy
         )
@@ -415,6 +424,27 @@ def record_owner(store: Store, owner: str) -> None:
             store.set_meta(OWNER, owner)
 
 
+def record_protocol(store: Store, *, abandon: bool) -> None:
+    """Record the protocol that agents speak from now on.
+
+    Raises ConfigError if units run under agents of another one, with which nobody could speak any more. With
+    ``abandon`` they are given up: their instances count as unreachable, and their jobs are retried elsewhere.
+    """
+    if store.get_meta(AGENTS) == str(PROTOCOL):
+        return
+    holding = [job.id for job in store.live().jobs if job.attempt is not None and not job.attempt.over]
+    if holding and not abandon:
+        more = f" and {len(holding) - 3} more jobs" if len(holding) > 3 else ""
+        raise ConfigError(
+            f"{', '.join(holding[:3])}{more} run under agents of an earlier HCloud, which this one cannot reach; let "
+            "them end under that version ('hcloud drain' there), or run 'hcloud daemon --abandon', which "
+            "retries them elsewhere",
+            where="engine",
+        )
+    with log_errors():  # the cycles report a full disk
+        store.set_meta(AGENTS, str(PROTOCOL))
+
+
 def _machine_names(living: Sequence[Instance]) -> str:
     names = ", ".join(each.id for each in living[:3])
     return f"{names} and {len(living) - 3} more machines" if len(living) > 3 else names
@@ -439,9 +469,9 @@ def log_errors() -> Iterator[None]:
         _log.warning("%s", error)
 
 
-def run_daemon(config: Config, notes: Sequence[str] = ()) -> int:
+def run_daemon(config: Config, notes: Sequence[str] = (), *, abandon: bool = False) -> int:
     """Run the daemon until it is asked to stop; return the exit code."""
     logging.basicConfig(level=config.log_level.upper(), format="%(levelname)s %(name)s: %(message)s")
-    for chatty in ("alembic", "apscheduler", "distributed"):
+    for chatty in ("alembic", "apscheduler"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
-    return Daemon(config, notes=notes).run()
+    return Daemon(config, notes=notes, abandon=abandon).run()

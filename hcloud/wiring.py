@@ -99,15 +99,15 @@ def refresh_prices(config: Config, clock: Clock, *, accept: bool = False, dry_ru
 
 
 def build_runner(config: Config, providers: Mapping[str, Provider], clock: Clock) -> Runner:
-    """Return the engine's client: Dask over mutual TLS, or simulated work (``engine.runner: fake``).
+    """Return the engine's client: gRPC over mutual TLS, or simulated work (``engine.programs: simulated``).
 
     Raises ConfigError for simulated work on real machines.
     """
-    if config.engine.runner == "fake":
+    if config.engine.programs == "simulated":
         return _fake_runner(providers, clock)
-    from hcloud.engine.runner import DaskRunner
+    from hcloud.engine.runner import GatewayRunner
 
-    return DaskRunner(config.engine.listen, config.engine.tls_dir, clock)
+    return GatewayRunner(config.engine.listen, config.engine.tls_dir, clock)
 
 
 def _fake_runner(providers: Mapping[str, Provider], clock: Clock) -> Runner:
@@ -115,7 +115,7 @@ def _fake_runner(providers: Mapping[str, Provider], clock: Clock) -> Runner:
     if len(sources) < len(providers):
         real = sorted(name for name, p in providers.items() if not isinstance(p, MachineSource))
         text = f"simulated work needs simulated machines; provider {real[0]!r} has real ones"
-        raise ConfigError(text, where="engine.runner")
+        raise ConfigError(text, where="engine.programs")
     return FakeRunner(sources, clock)
 
 

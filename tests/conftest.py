@@ -36,7 +36,7 @@ LONGEST = (
     "tests/daemon/test_daemon_process.py",
     "tests/profiler/test_measure.py",
     "tests/engine/test_isolation.py",
-    "tests/contract/test_runner_dask.py",
+    "tests/contract/test_runner_gateway.py",
     "tests/engine/test_faults.py",
     "tests/house/test_doc_examples.py",
     "tests/lab/test_soak.py",

@@ -88,7 +88,7 @@ def _summary(loaded: Config) -> Iterator[str]:
     yield f"socket: {loaded.socket_path}, mode {loaded.api.socket_mode}" + (f"; TLS on {tcp.listen}" if tcp else "")
     yield f"database: {without_password(loaded.database)}"
     yield f"policy: {loaded.policy}"
-    yield f"engine: {loaded.engine.runner} on {loaded.engine.listen}, isolation {loaded.engine.isolation}"
+    yield f"engine: {loaded.engine.programs} programs, at {loaded.engine.listen}, isolation {loaded.engine.isolation}"
     yield f"providers: {', '.join(f'{provider.name} ({provider.type})' for provider in loaded.providers)}"
     with suppress(PermissionError):  # who may not see them need not be told
         if not (loaded.engine.tls_dir / "ca.pem").is_file():

@@ -12,7 +12,10 @@ from hcloud.core.gc_tuning import infrequent_gc
 
 @click.command()
 @click.option("--config", "config_path", type=click.Path(path_type=Path), help="The configuration file.")
-def daemon(config_path: Path | None) -> None:
+@click.option(
+    "--abandon", is_flag=True, help="Give up what runs under agents of an earlier version; its jobs are retried."
+)
+def daemon(config_path: Path | None, abandon: bool) -> None:
     """Run the daemon in the foreground. SIGTERM stops it (machines and jobs go on), SIGHUP reloads the policy."""
     with infrequent_gc():  # what is imported stays: looking for garbage in it takes a tenth of the start
         from hcloud.config import at_its_line, find_config, load_config, load_named_policy
@@ -23,6 +26,6 @@ def daemon(config_path: Path | None) -> None:
         config = load_config(file, notes)
         load_named_policy(config, file, [])  # the daemon reads it again; only here it is known where it was named
         try:
-            raise SystemExit(run_daemon(config, notes))
+            raise SystemExit(run_daemon(config, notes, abandon=abandon))
         except ConfigError as error:
             raise at_its_line(error, file) from error

@@ -102,7 +102,7 @@ def _namesakes() -> Iterator[DoctorFinding]:
 
 
 def _keys(config: Config) -> Iterator[DoctorFinding]:
-    if config.engine.runner != "dask":
+    if config.engine.programs != "real":
         return
     ca = config.engine.tls_dir / "ca.pem"
     if not os.path.isfile(ca):  # Path.is_file raises where it may not be seen
@@ -212,7 +212,7 @@ def _prices(config: Config) -> Iterator[DoctorFinding]:
 
 def _scheduler(config: Config) -> Iterator[DoctorFinding]:
     """Check whether the engine's scheduler is reachable from here and at the address that instances get."""
-    if config.engine.runner != "dask":
+    if config.engine.programs != "real":
         return
     host, _, port = config.engine.listen.rpartition(":")
     try:

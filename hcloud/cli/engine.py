@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 def engine(config_path: Path | None) -> None:
     """Run the engine's scheduler, which connects the daemon and its workers. It may be restarted at any time."""
     from hcloud.config import find_config, load_config
-    from hcloud.engine import scheduler
+    from hcloud.engine import gateway
 
     config = load_config(find_config(config_path))
-    raise SystemExit(scheduler.serve(config.engine.listen, Path(config.engine.tls_dir)))
+    raise SystemExit(gateway.serve(config.engine.listen, Path(config.engine.tls_dir)))
 
 
 @click.command()

@@ -117,7 +117,7 @@ def config_text(home: Path, provider: str) -> str:
     changes = {r"^owner: .*$": f"owner: hcloud-{secrets.token_hex(4)}", r"^state_dir: .*$": _setting("state_dir", home)}
     if provider == "mock":
         changes |= {
-            r"^  runner: .*$": "  runner: fake",
+            r"^  programs: .*$": "  programs: simulated",
             r"^  - name: .*$": "  - name: mock",
             r"^    type: .*$": "    type: mock",
         }
@@ -136,7 +136,7 @@ def _next_steps(home: Path, loaded: Config) -> list[str]:
     """Return the next two commands, runnable as they stand."""
     program = "hcloud" if home == home_dir() else f"hcloud --config {shlex.quote(str(home / 'config.yaml'))}"
     steps = [f"{program} daemon", f"{program} submit -- echo hello"]
-    if loaded.engine.runner == "dask":
+    if loaded.engine.programs == "real":
         steps = [f"{program} engine", f"{program} daemon"]
     note = "Next, each in a terminal of its own (or with systemd; see docs/operations.md):"
     return [note, *(f"  {step}" for step in steps)]

@@ -153,8 +153,8 @@ class ApiSettings:
 class EngineSettings:
     """How programs run on the instances."""
 
-    runner: Literal["dask", "fake"] = "dask"
-    """dask: run real programs; fake: simulate them, to try policies on the mock provider."""
+    programs: Literal["real", "simulated"] = "real"
+    """real: run programs on the instances; simulated: pretend to, to try policies on the mock provider."""
     listen: Listen = "127.0.0.1:8786"
     """Address at which workers register; instances on other hosts must be able to reach it."""
     worker_ports: Annotated[NonEmptyText, AfterValidator(_check_ports)] = "9100-9999"

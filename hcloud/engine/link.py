@@ -1,14 +1,12 @@
-"""The worker's link to the engine: a Dask worker that carries messages over the connection it dialled, no more.
+"""The worker's link to the gateway: it dials out, and carries messages over that one stream.
 
-It reports all units whenever something about them changes, answers calls of the switchboard (``scheduler``), and passes
-orders on to the supervisor that started it. When the scheduler goes, a Dask worker must end: this process then makes a
-new one. When the supervisor goes, it ends.
+It reports all units whenever something about them changes, carries out the gateway's commands (``gateway``), and passes
+orders on to the supervisor that started it. When the gateway goes, it dials again. When the supervisor goes, it ends.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import json
 import math
@@ -16,32 +14,32 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import dask
-from distributed import Security, Worker
+import grpc
+import grpc.aio
 
+from hcloud import __version__
 from hcloud.core.errors import ConfigError
-from hcloud.engine import metadata, quiet
+from hcloud.engine import gateway_pb2 as pb
+from hcloud.engine import metadata
 from hcloud.engine.bootstrap import Bootstrap, load_bootstrap
 from hcloud.engine.changes import DirectoryWatch
+from hcloud.engine.channel import CONNECT, MESSAGE_BYTES_MAX, client_credentials, dialling, host_and_port
 from hcloud.engine.output import read_output
-from hcloud.engine.tls import context_files
 from hcloud.engine.unit import UnitDirectories, read_json
-from hcloud.engine.wire import stream_name
+from hcloud.engine.wire import PROTOCOL, stream_name
 
 REPORT_PAUSE_S = 0.02
 POLL_S, HEARTBEAT_S = 1.0, 4.0
-# Dask's own chores that tell a page about tasks, or a look for their data, that are not there.
-CHORES = ("find-missing", "shift_counters", "monitor", "tick", "ticks")
 RETRY_S, RETRY_CAP_S = 0.2, 5.0
 SUPERVISOR_TIMEOUT_S = 20.0
 CHUNK_MAX = 4 << 20
-# What a Dask worker does for Dask's own purposes stays; everything that would run or move code and data goes.
-KEPT_HANDLERS = {"identity", "ping", "connection_stream"}
-KEPT_STREAM_HANDLERS = {"close", "worker-status-change", "remove-worker"}
+OUTGOING_MAX, COMMANDS_MAX = 16, 256
+"""Messages that wait to be sent, and commands that are being carried out."""
+UNITS_PER_PART = 500
 
 Answer = dict[str, Any]
 Supervise = Callable[[Mapping[str, Any]], Awaitable[Answer]]
@@ -120,88 +118,119 @@ class LinkHost:
         return {"taken": True}
 
 
-class LinkWorker(Worker):
-    """A Dask worker reduced to its connection: no tasks, no data, no code from others."""
+class AgentLink:
+    """One connection to the gateway: reports changes, answers commands."""
 
-    def __init__(self, scheduler: str, local: LinkHost, **options: Any) -> None:
-        super().__init__(
-            scheduler,
-            nthreads=1,
-            memory_limit=0,
-            metrics={},
-            startup_information={},
-            extensions={},
-            executor="offload",
-            heartbeat_interval="1d",  # ``report_changes`` speaks often enough
-            **options,
-        )
-        self._local = local
-        self._changes = DirectoryWatch(local.units_path)
-        self._last: dict[str, Any] | None = None
-        self._clock_distance = math.inf
-        self.blocked_handlers = sorted(set(self.handlers) - KEPT_HANDLERS)
-        for table, kept in ((self.handlers, KEPT_HANDLERS), (self.stream_handlers, KEPT_STREAM_HANDLERS)):
-            for name in set(table) - kept:
-                del table[name]
-        self.stream_handlers = quiet.Tolerant({**self.stream_handlers, "hcloud-call": self._take_call})
-        self._calls: set[asyncio.Task[None]] = set()
-        self._spoke_s = -math.inf
-        for chore in CHORES:
-            self.periodic_callbacks.pop(chore, None)
+    def __init__(self, stream: Any, host: LinkHost, instance_id: str) -> None:
+        """Carry messages over an open stream."""
+        self._stream, self._host, self._instance_id = stream, host, instance_id
+        self._changes = DirectoryWatch(host.units_path)
+        self._outgoing: asyncio.Queue[Any] = asyncio.Queue(OUTGOING_MAX)
+        self._sent: dict[str, bytes] = {}
+        self._machine = b""
+        self._number = 0
+        self._clock_distance_s = math.inf
+        self._commands: set[asyncio.Task[None]] = set()
+        self._spoke_at = -math.inf
 
-    def start_http_server(self, *_: object, **__: object) -> None:
-        """Serve no web page: Dask's would be open to every caller that reaches its port."""
-
-    async def heartbeat(self) -> None:
-        """Leave out Dask's own: ``report_changes`` says that we live."""
-
-    async def report_changes(self) -> None:
-        """Send a report now, and again whenever something changed; say that we live when nothing did for long."""
+    async def run(self) -> bool:
+        """Carry messages until the connection is lost; return whether the gateway welcomed this agent."""
+        hello = pb.Hello(protocol=PROTOCOL, instance_id=self._instance_id, version=__version__)
+        await self._stream.write(pb.FromAgent(hello=hello))
+        parts = [asyncio.create_task(each) for each in (self._report_changes(), self._write())]
+        welcomed = False
         try:
-            while True:
-                report = self._local.report()
-                if report != self._last:
-                    self._say({"op": "hcloud-report", "report": report})
-                    self._last = report
-                await self._next_change(report["preempt_at"])
+            async for message in self._stream:
+                match message.WhichOneof("message"):
+                    case "welcome":
+                        welcomed = True
+                    case "refusal":
+                        raise ConfigError(f"the gateway refuses this agent: {message.refusal.why}")
+                    case "command":
+                        self._take(message.command)
+        except grpc.aio.AioRpcError as error:
+            raise OSError(f"the gateway is away: {error.details()}") from error
         finally:
+            for task in (*parts, *self._commands):
+                task.cancel()
+            await asyncio.gather(*parts, *self._commands, return_exceptions=True)
             self._changes.close()
+        return welcomed
+
+    async def _write(self) -> None:
+        """Send what is to be sent, one message after the other: a slow connection slows its senders."""
+        while True:
+            await self._stream.write(await self._outgoing.get())
+            self._spoke_at = time.monotonic()
+
+    async def _report_changes(self) -> None:
+        """Send a report now, and again whenever something changed; say that we live when nothing did for long."""
+        while True:
+            report = self._host.report()
+            for part in self._parts(report):
+                await self._outgoing.put(pb.FromAgent(report=part))
+            await self._next_change(report["preempt_at"])
+
+    def _parts(self, report: dict[str, Any]) -> Iterator[Any]:
+        """Yield what changed since the last report, in parts of bounded size; nothing if nothing did."""
+        units = {each["id"]: _document(each) for each in report["units"]}
+        machine = _document({"isolation": report["isolation"], "preempt_at": report["preempt_at"]})
+        changed = [(name, document) for name, document in units.items() if self._sent.get(name) != document]
+        gone = [name for name in self._sent if name not in units]
+        if not changed and not gone and machine == self._machine:
+            return
+        self._sent, self._machine, self._number = units, machine, self._number + 1
+        for first in range(0, max(1, len(changed)), UNITS_PER_PART):
+            part, last = changed[first : first + UNITS_PER_PART], first + UNITS_PER_PART >= len(changed)
+            yield pb.Report(
+                number=self._number,
+                units=[pb.UnitState(id=name, document=document) for name, document in part],
+                gone=gone if last else [],
+                machine=machine,
+                more=not last,
+            )
 
     async def _next_change(self, preempt_at: float | None) -> None:
-        live = self._local.live_paths()
+        live = self._host.live_paths()
         looking = True
         while looking:
             changed = await self._changes.wait(live, POLL_S if live else HEARTBEAT_S)
-            if time.monotonic() - self._spoke_s >= HEARTBEAT_S - POLL_S / 2:
-                self._say({"op": "hcloud-alive"})
-            looking = not (changed or live or self._local.preempt_at() != preempt_at)
+            if time.monotonic() - self._spoke_at >= HEARTBEAT_S - POLL_S / 2 and self._outgoing.empty():
+                await self._outgoing.put(pb.FromAgent(alive=pb.Alive()))
+            looking = not (changed or live or self._host.preempt_at() != preempt_at)
         await asyncio.sleep(REPORT_PAUSE_S)
 
-    def _say(self, message: dict[str, Any]) -> None:
-        self.batched_send(message)
-        self._spoke_s = time.monotonic()
-
-    def _take_call(self, number: int, request: Mapping[str, Any], sent_at: float, timeout_s: float) -> None:
-        if self._is_late(sent_at, timeout_s):
+    def _take(self, command: Any) -> None:
+        if self._is_late(command.sent_at_s, command.timeout_s) or len(self._commands) >= COMMANDS_MAX:
             return
-        task = asyncio.create_task(self._answer_call(number, request))
-        self._calls.add(task)
-        task.add_done_callback(self._calls.discard)
+        task = asyncio.create_task(self._carry_out(command))
+        self._commands.add(task)
+        task.add_done_callback(self._commands.discard)
 
-    def _is_late(self, sent_at: float, timeout_s: float) -> bool:
-        """Whether this call's answer is no longer awaited: it lay in a buffer while we hung.
+    def _is_late(self, sent_at_s: float, timeout_s: float) -> bool:
+        """Whether this command's answer is no longer awaited: it lay in a buffer while we hung.
 
         What was reported as unknown must not happen long after. The two clocks are not compared but their distance,
         which is smallest for the message that came fastest.
         """
-        distance = time.monotonic() - sent_at
-        self._clock_distance = min(distance, self._clock_distance)
-        return distance - self._clock_distance > timeout_s
+        distance_s = time.monotonic() - sent_at_s
+        self._clock_distance_s = min(distance_s, self._clock_distance_s)
+        return distance_s - self._clock_distance_s > timeout_s
 
-    async def _answer_call(self, number: int, request: Mapping[str, Any]) -> None:
-        answer = await self._local.call(request)
+    async def _carry_out(self, command: Any) -> None:
+        request = json.loads(command.document)
+        if command.HasField("content"):
+            request["content"] = command.content
+        answer = await self._host.call(request)
+        content = answer.pop("content", None)
         self._changes.wake()
-        self.batched_send({"op": "hcloud-answer", "number": number, "answer": answer})
+        await self._outgoing.put(
+            pb.FromAgent(answer=pb.Answer(number=command.number, document=_document(answer), content=content))
+        )
+
+
+def _document(value: Mapping[str, Any]) -> bytes:
+    return json.dumps(value, separators=(",", ":"), sort_keys=True).encode()
 
 
 class SupervisorChannel:
@@ -251,26 +280,11 @@ async def keep_connected(bootstrap: Bootstrap, host: LinkHost) -> None:
 
 
 async def _connected_once(bootstrap: Bootstrap, host: LinkHost) -> bool:
-    """Register, and carry messages until the connection is lost; return whether there was one."""
-    security = Security(require_encryption=True, **context_files(bootstrap.tls_dir, "worker"))
-    worker = LinkWorker(
-        bootstrap.scheduler_address,
-        host,
-        name=bootstrap.instance_id,
-        port=bootstrap.worker_port,
-        host=bootstrap.settings.get("listen_host"),
-        security=security,
-        local_directory=str(bootstrap.state_dir / "dask"),
-    )
-    async with worker:
-        reporting = asyncio.create_task(worker.report_changes())
-        try:
-            await worker.finished()
-        finally:
-            reporting.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await reporting
-    return True
+    """Carry messages until the connection is lost; return whether there was one."""
+    credentials, target = client_credentials(bootstrap.tls_dir, "worker"), host_and_port(bootstrap.scheduler_address)
+    async with grpc.aio.secure_channel(target, credentials, dialling(MESSAGE_BYTES_MAX)) as channel:
+        connect = channel.stream_stream(CONNECT, pb.FromAgent.SerializeToString, pb.ToAgent.FromString)
+        return await AgentLink(connect(), host, bootstrap.instance_id).run()
 
 
 async def run(bootstrap: Bootstrap, channel: socket.socket, isolation: tuple[str, ...]) -> None:
@@ -288,11 +302,8 @@ def main() -> None:
     bootstrap = load_bootstrap(Path(sys.argv[1]))
     channel = socket.socket(fileno=int(sys.argv[2]))
     isolation = json.loads(os.environ.get("HCLOUD_ISOLATION", '{"names": []}'))
-    with dask.config.set(quiet.DASK_SETTINGS):
-        quiet.reduce_noise()
-        asyncio.run(run(bootstrap, channel, tuple(isolation["names"])))
-    # Dask's helper threads may hang on a lost connection; nothing here needs a tidy end.
-    os._exit(0)
+    asyncio.run(run(bootstrap, channel, tuple(isolation["names"])))
+    os._exit(0)  # nothing here needs a tidy end
 
 
 if __name__ == "__main__":

@@ -1,34 +1,32 @@
-"""The daemon's side of the engine: a Runner that asks the switchboard, one connection for everything.
-
-Dask is imported at the first call, in the background thread that owns the connection.
-"""
+"""The daemon's side of the engine: a Runner that asks the gateway, over one connection for everything."""
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import itertools
+import json
 import logging
 import threading
 import time
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
+
+import grpc
 
 from hcloud.core.clock import Clock
-from hcloud.core.errors import ConfigError, NotFound, WorkerUnreachable, error_text
+from hcloud.core.errors import ConfigError, NotFound, WorkerUnreachable
 from hcloud.core.model import FailureCause, InstanceId, Resources, UnitId
-from hcloud.engine.tls import context_files
+from hcloud.engine import gateway_pb2 as pb
+from hcloud.engine.channel import CALL, DAEMON_BYTES_MAX, OBSERVE, client_credentials, dialling, host_and_port
 from hcloud.engine.wire import report_from_wire, unit_to_wire
 from hcloud.provider import LogChunk, ResizeResult, RunnerView, StartResult, Stream, UnitSpec, WorkerReport
 
 _log = logging.getLogger("hcloud")
-T = TypeVar("T")
 Answer = dict[str, Any]
 OBSERVE_TIMEOUT_S = 3.0
 CALL_TIMEOUT_S = 10.0
-CONNECT_TIMEOUT_S = 2.0
 SLACK_S = 3.0
 CHUNK_BYTES = 1 << 20
 REMEMBER_S = 3600.0
@@ -36,8 +34,8 @@ KEPT_NAMES = 1000
 """Of so many uploaded archives it is remembered by which name workers keep them."""
 
 
-class DaskRunner:
-    """Runner on a Dask scheduler at ``address`` (``host:port``, with or without ``tls://``). Safe in several threads.
+class GatewayRunner:
+    """Runner on a gateway at ``address`` (``host:port``, with or without ``tls://``). Safe in several threads.
 
     ``settings``: ``call_timeout_s`` is how long one worker may take to answer before its outcome is ``unknown``.
     """
@@ -59,10 +57,10 @@ class DaskRunner:
 
     # -------------------------------------------------------------------------------------------------------- reading
     def observe(self) -> RunnerView:
-        """Return every worker's report; one call to the scheduler, whatever the number of workers."""
+        """Return every worker's report; one call to the gateway, whatever the number of workers."""
         with self._lock:
             try:
-                answer = self._wire.ask("hcloud_observe", OBSERVE_TIMEOUT_S, epoch=self._epoch, since=self._until)
+                answer = self._wire.observe(self._epoch, self._until)
             except EngineAway as away:
                 self._last_error = str(away)
                 return RunnerView(workers=(), reachable=False)
@@ -85,12 +83,12 @@ class DaskRunner:
         workers = tuple(self._reports[name] for name in sorted(connected) if name in self._reports)
         return RunnerView(workers=workers, silent=frozenset(silent))
 
-    def _read(self, reports: Mapping[str, Answer]) -> set[InstanceId]:
+    def _read(self, reports: Mapping[str, bytes]) -> set[InstanceId]:
         """Take reports in; return those that make no sense: of these the previous report stays."""
         illegible = set[InstanceId]()
-        for name, plain in reports.items():
+        for name, document in reports.items():
             try:
-                self._reports[name] = report_from_wire(name, plain)
+                self._reports[name] = report_from_wire(name, _report_of(document))
             except Exception as defect:  # noqa: BLE001 a worker of another version may tell anything; others are heard
                 illegible.add(name)
                 if name not in self._illegible:
@@ -117,7 +115,7 @@ class DaskRunner:
             f"answers, {len(view.workers)} workers, {len(view.silent)} silent" if view.reachable else "does not answer"
         )
         facts = {
-            "engine": f"Dask distributed {version('distributed')}, as transport only",
+            "engine": f"gRPC {version('grpcio')}",
             "address": self._address,
             "state": state,
         }
@@ -229,11 +227,20 @@ class DaskRunner:
             return {}
         timeout_s = self._call_timeout_s
         try:
-            answer = self._wire.ask("hcloud_call", timeout_s + SLACK_S, calls=dict(calls), timeout_s=timeout_s)
+            answers = self._wire.call(calls, timeout_s)
         except EngineAway as away:
             self._last_error = str(away)
             return {name: [{"unknown": str(away)} for _ in requests] for name, requests in calls.items()}
-        return {name: list(answers) for name, answers in answer.items()}
+        return {name: _complete(answers.get(name, []), len(requests)) for name, requests in calls.items()}
+
+
+def _complete(answers: list[Answer], count: int) -> list[Answer]:
+    return [*answers, *({"unknown": "the engine gave no answer"} for _ in range(count - len(answers)))][:count]
+
+
+def _report_of(document: bytes) -> Answer:
+    plain = json.loads(document)
+    return {"units": plain["units"], **plain["machine"]}
 
 
 def _start_request(unit: UnitSpec) -> Answer:
@@ -291,87 +298,79 @@ def _name_of_content(path: str, size: int, mtime_ns: int) -> str:
 
 
 class EngineAway(Exception):
-    """The switchboard did not answer; what was asked may or may not have been done."""
+    """The gateway did not answer; what was asked may or may not have been done."""
 
 
 class _Wire:
-    """Owns the event loop, its thread and the connections to the switchboard."""
+    """The connection to the gateway, made at the first call."""
 
     def __init__(self, address: str, tls_dir: Path) -> None:
         self._address, self._tls_dir = address, tls_dir
-        self._start = threading.Lock()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
-        self._pool: Any = None
+        self._lock = threading.Lock()
+        self._channel: Any = None
         self._closed = False
 
-    def ask(self, operation: str, patience_s: float, **arguments: Any) -> Answer:
-        """Ask the switchboard. Raises EngineAway."""
-        return self._in_loop(self._ask(operation, patience_s, arguments), patience_s + SLACK_S)
+    def observe(self, epoch: str, since: int) -> Answer:
+        """Return which agents are connected and which are silent, and the reports that changed. Raises EngineAway."""
+        request = pb.ObserveRequest(epoch=epoch, since=since)
+        reply = self._ask(OBSERVE, request, pb.ObserveReply.FromString, OBSERVE_TIMEOUT_S)
+        return {
+            "epoch": reply.epoch,
+            "until": reply.until,
+            "connected": list(reply.connected),
+            "silent": list(reply.silent),
+            "reports": dict(reply.reports),
+        }
 
-    def _in_loop(self, work: Coroutine[Any, Any, T], timeout_s: float) -> T:
-        future = asyncio.run_coroutine_threadsafe(work, self._running_loop())
+    def call(self, calls: Mapping[InstanceId, Sequence[Answer]], timeout_s: float) -> dict[InstanceId, list[Answer]]:
+        """Return each agent's answers to its requests, as far as they came in time. Raises EngineAway."""
+        agents = [
+            pb.AgentRequests(instance_id=name, requests=[_body(each) for each in requests])
+            for name, requests in calls.items()
+        ]
+        request = pb.CallRequest(timeout_s=timeout_s, agents=agents)
+        reply = self._ask(CALL, request, pb.CallReply.FromString, timeout_s + SLACK_S)
+        return {each.instance_id: [_answer_of(body) for body in each.answers] for each in reply.agents}
+
+    def _ask(self, method: str, request: Any, read: Callable[[bytes], Any], patience_s: float) -> Any:
         try:
-            return future.result(timeout_s)
-        except TimeoutError as error:
-            future.cancel()
-            raise EngineAway(f"the engine at {self._address} did not answer within {timeout_s:g} s") from error
-
-    def _running_loop(self) -> asyncio.AbstractEventLoop:
-        with self._start:
-            if self._loop is None:
-                if self._closed:
-                    raise EngineAway("this runner is closed")
-                self._loop = asyncio.new_event_loop()
-                self._thread = threading.Thread(target=self._loop.run_forever, name="hcloud-engine", daemon=True)
-                self._thread.start()
-            return self._loop
-
-    async def _ask(self, operation: str, timeout_s: float, arguments: Mapping[str, Any]) -> Answer:
-        try:
-            pool = await self._connected()
-            call = getattr(pool(self._address), operation)
-            answer: Answer = await asyncio.wait_for(call(**arguments), timeout_s)
-            return answer
-        except ConfigError as error:
+            ask = self._connected().unary_unary(method, type(request).SerializeToString, read)
+            return ask(request, timeout=patience_s)
+        except grpc.RpcError as error:
+            words = error.details() if isinstance(error, grpc.Call) else str(error)
+            raise EngineAway(f"the engine at {self._address} does not answer: {words}") from error
+        except (ConfigError, ValueError) as error:  # no certificate; a channel that was closed meanwhile
             raise EngineAway(str(error)) from error
-        except (OSError, TimeoutError, RuntimeError, ValueError) as error:
-            raise EngineAway(f"the engine at {self._address} does not answer: {error_text(error)}") from error
 
-    async def _connected(self) -> Any:
-        """Return the connection pool, after checking for a listener: Dask would try for long."""
-        if self._pool is None:
-            self._pool = await self._new_pool()
-        if not self._pool.available.get(self._address):
-            host, _, port = self._address.partition("://")[2].rpartition(":")
-            _, writer = await asyncio.wait_for(asyncio.open_connection(host, int(port)), CONNECT_TIMEOUT_S)
-            writer.close()
-        return self._pool
-
-    async def _new_pool(self) -> Any:
-        from distributed import Security
-        from distributed.core import ConnectionPool
-
-        from hcloud.engine import quiet
-
-        quiet.reduce_noise()
-        security = Security(require_encryption=True, **context_files(self._tls_dir, "client"))
-        pool = ConnectionPool(
-            limit=16, timeout=CONNECT_TIMEOUT_S, connection_args=security.get_connection_args("client")
-        )
-        await pool.start()
-        return pool
+    def _connected(self) -> Any:
+        with self._lock:
+            if self._closed:
+                raise EngineAway("this runner is closed")
+            if self._channel is None:
+                credentials = client_credentials(self._tls_dir, "client")
+                target = host_and_port(self._address)
+                self._channel = grpc.secure_channel(target, credentials, dialling(DAEMON_BYTES_MAX))
+            return self._channel
 
     def close(self) -> None:
-        """Close connections and end the thread."""
-        with self._start:
+        """Close the connection."""
+        with self._lock:
             self._closed = True
-            loop, thread = self._loop, self._thread
-            self._loop = None
-        if loop is None or thread is None:
-            return
-        if self._pool is not None:
-            asyncio.run_coroutine_threadsafe(self._pool.close(), loop).result(SLACK_S)
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join(SLACK_S)
-        loop.close()
+            if self._channel is not None:
+                self._channel.close()
+
+
+def _body(request: Mapping[str, Any]) -> Any:
+    plain = {name: value for name, value in request.items() if name != "content"}
+    return pb.Body(document=json.dumps(plain).encode(), content=request.get("content"))
+
+
+def _answer_of(body: Any) -> Answer:
+    """Return an agent's answer; one that is no JSON object says nothing."""
+    try:
+        answer = json.loads(body.document)
+    except ValueError:
+        answer = None
+    if not isinstance(answer, dict):
+        return {"unknown": "the worker's answer makes no sense"}
+    return answer | {"content": body.content} if body.HasField("content") else answer

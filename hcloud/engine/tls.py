@@ -77,7 +77,7 @@ def issue(directory: Path, name: str, clock: Clock | None = None) -> None:
 
 
 def context_files(directory: Path, role: str, clock: Clock | None = None) -> dict[str, str]:
-    """Return the arguments ``tls_ca_file``, ``tls_<role>_cert`` and ``tls_<role>_key`` for ``distributed.Security``.
+    """Return the arguments ``tls_ca_file``, ``tls_<role>_cert`` and ``tls_<role>_key`` with their paths.
 
     Raises:
         ConfigError: a file is missing, unreadable or expired; the message says which and what to do.

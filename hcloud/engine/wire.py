@@ -12,6 +12,8 @@ from hcloud.core.estimates import Findings, Measure, Reading
 from hcloud.core.model import FailureCause, MetricsHook, ProfileRequest, ProgressHook, Resources
 from hcloud.provider import ExitRecord, UnitReport, UnitSample, UnitSpec, UnitState, WorkerReport
 
+PROTOCOL = 1
+"""Version of the messages between agents and gateway (``gateway.proto``). The gateway refuses agents of any other."""
 _IN_PLACE = ("unit_id", "expected")
 UNIT_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 

@@ -1,6 +1,6 @@
 """An instance's worker: a supervisor that starts units, holds the machine to its expiry, and keeps a link alive.
 
-It imports no Dask: the link (``link``) is a child process that carries messages and may die at any time. The supervisor
+It imports no gRPC: the link (``link``) is a child process that carries messages and may die at any time. The supervisor
 itself may die too: its units' keepers go on, and the next supervisor finds everything in ``state_dir``:
 ``renewal.json`` (how long the machine is paid ahead, and when that was last said), ``off.json`` (it was switched off).
 """

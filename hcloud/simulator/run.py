@@ -343,5 +343,5 @@ def _config(folder: Path, setting: Setting) -> Config:
             ProviderSettings(name=name, type="mock", settings={"seed": setting.seed, **cloud})
             for name, cloud in setting.providers.items()
         ),
-        engine=EngineSettings(runner="fake"),
+        engine=EngineSettings(programs="simulated"),
     )

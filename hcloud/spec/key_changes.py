@@ -58,7 +58,15 @@ class AppliedChange:
 
 
 KEY_CHANGES: Final[dict[DocumentKind, tuple[KeyChange, ...]]] = {
-    "config": (),
+    "config": (
+        KeyChange(
+            old="engine.runner",
+            new="engine.programs",
+            since="0.2.0",
+            values={"dask": "real", "fake": "simulated"},
+            advice="dask is now real, fake is simulated",
+        ),
+    ),
     "policy": (
         KeyChange(
             old="profiling.enabled",

@@ -158,7 +158,7 @@ class SoakRun:
             state_dir=self.home,
             run_dir=Path("run"),  # never used; the path of ``home`` may be too long for a socket
             providers=kinds,
-            engine=EngineSettings(runner="fake"),
+            engine=EngineSettings(programs="simulated"),
         )
         providers = build_providers(self._config, self.clock)
         self.clouds = cast(dict[str, VirtualCloud], providers)

@@ -26,7 +26,8 @@ from tests.other_user import as_ordinary_user
 from tests.store.test_migrations import migrate
 
 RIGHT = (
-    "owner: hcloud-a\nstate_dir: state\npolicy: p.yaml\nengine: {runner: fake}\nproviders: [{name: m, type: mock}]\n"
+    "owner: hcloud-a\nstate_dir: state\npolicy: p.yaml\n"
+    "engine: {programs: simulated}\nproviders: [{name: m, type: mock}]\n"
 )
 
 
@@ -257,7 +258,7 @@ def test_a_disk_is_judged_by_the_room_that_is_left(tmp_path: Path, monkeypatch: 
 def test_what_may_not_be_seen_is_told_and_hides_no_other_check() -> None:
     with tempfile.TemporaryDirectory(prefix="hcloud-doctor-") as made:
         config = load_config(Path(configured(Path(made), RIGHT.replace("state_dir: state", "state_dir: state/unseen"))))
-        config = replace(config, engine=replace(config.engine, runner="dask"))
+        config = replace(config, engine=replace(config.engine, programs="real"))
         path = Path(made) / "config.yaml"
         Path(made).chmod(0o755)
         (Path(made) / "state").chmod(0o700)
@@ -275,7 +276,7 @@ def test_what_may_not_be_seen_is_told_and_hides_no_other_check() -> None:
 
 
 def test_keys_and_prices_are_missed_where_they_are_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = RIGHT.replace("engine: {runner: fake}\n", "").replace(
+    text = RIGHT.replace("engine: {programs: simulated}\n", "").replace(
         "type: mock", "type: ec2, settings: {region: us-east-1}"
     )
     config = load_config(Path(configured(tmp_path, text)), provider_types=("ec2",))

@@ -61,7 +61,7 @@ def test_at_a_terminal_the_number_of_machines_must_be_typed(shell: Shell, deploy
 def configured(shell: Shell) -> str:
     home = shell.directory
     (home / "p.yaml").write_text("name: p\n")
-    text = f"owner: {OWNER}\nstate_dir: state\npolicy: p.yaml\nengine: {{runner: fake}}\n"
+    text = f"owner: {OWNER}\nstate_dir: state\npolicy: p.yaml\nengine: {{programs: simulated}}\n"
     (home / "config.yaml").write_text(text + "providers: [{name: m, type: mock}]\n")
     return str(home / "config.yaml")
 

@@ -252,7 +252,7 @@ def test_init_for_the_mock_provider_needs_no_engine(fresh_home: Path, hcloud: Hc
     done = hcloud("init", "--provider", "mock")
     assert done.out.splitlines()[-2:] == ["  hcloud daemon", "  hcloud submit -- echo hello"]
     config = load_config(fresh_home / ".hcloud" / "config.yaml")
-    assert ([each.type for each in config.providers], config.engine.runner) == (["mock"], "fake")
+    assert ([each.type for each in config.providers], config.engine.programs) == (["mock"], "simulated")
 
 
 def test_init_says_when_the_provider_asked_for_is_not_configured(fresh_home: Path, hcloud: Hcloud) -> None:

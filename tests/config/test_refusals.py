@@ -95,7 +95,7 @@ def merges() -> str:
             b"owner: hcloud-test\nengine: {worker_ports: 8000-9000}\n",
             "{file}:2: engine.worker_ports: must not include the port of engine.listen (127.0.0.1:8786)",
         ),
-        (b"owner: hcloud-test\nengine: {runner: dusk}\n", "must be one of dask, fake, not 'dusk'; did you mean"),
+        (b"owner: hcloud-test\nengine: {programs: reel}\n", "must be one of real, simulated, not 'reel'; did you mean"),
         (b"owner: hcloud-test\nengine: {unit_user_base: 0}\n", "engine.unit_user_base: must be at least 1000, not 0"),
         (b"owner: hcloud-test\napi: {socket_mode: '0666'}\n", "must not give access to all users"),
         (b"owner: hcloud-test\napi: {socket_mode: rw}\n", "must be a file mode in quotes such as \"0660\", not 'rw'"),

@@ -101,7 +101,7 @@ def test_locked_database_is_told_and_waited_for(home: Home) -> None:
         ("settings: {", "settings: {zoens: [a], ", "unknown setting zoens; did you mean zones?"),
         ("policy: policies/default.yaml", "policy: policies/defualt.yaml", ": policy: there is no "),
         ("state_dir: ", "state_dir: /proc/nothing #", ": state_dir: /proc/nothing cannot be created: "),
-        ("runner: fake", "runner: faek", "did you mean 'fake'?"),
+        ("programs: simulated", "programs: simulatde", "did you mean 'simulated'?"),
         (
             "database: null",
             "database: sqlite:////proc/nothing/here.db",

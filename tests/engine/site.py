@@ -13,7 +13,7 @@ from pathlib import Path
 
 from hcloud.core.clock import SystemClock
 from hcloud.core.model import Resources
-from hcloud.engine.runner import DaskRunner
+from hcloud.engine.runner import GatewayRunner
 from hcloud.engine.tls import make_ca
 from hcloud.engine.unit import Unit, UnitDirectories
 from hcloud.engine.worker import end_units
@@ -23,7 +23,7 @@ from tests.waiting import wait_until
 PATIENCE_S = 120.0
 """Whatever a test waits for happens on any machine within this time; none of them takes as long."""
 SMALL = Resources(vcpus=0.5, memory_mib=128, disk_gib=0.1)
-ENGINE = "import sys, pathlib, hcloud.engine.scheduler as s; s.serve(sys.argv[1], pathlib.Path(sys.argv[2]))"
+ENGINE = "import sys, pathlib, hcloud.engine.gateway as s; s.serve(sys.argv[1], pathlib.Path(sys.argv[2]))"
 
 
 # Below the ports that clients are given: a client that looks for an engine that is away could be given its very port.
@@ -140,7 +140,7 @@ class Site:
         self._changes = changes
         self.engine: subprocess.Popen[bytes] | None = None
         self.machines: dict[str, Machine] = {}
-        self._runners: list[DaskRunner] = []
+        self._runners: list[GatewayRunner] = []
         self.start_engine()
 
     def start_engine(self) -> None:
@@ -161,9 +161,9 @@ class Site:
         machine.start()
         return machine
 
-    def runner(self, settings: Mapping[str, object] | None = None) -> DaskRunner:
+    def runner(self, settings: Mapping[str, object] | None = None) -> GatewayRunner:
         """A daemon's side of the engine."""
-        runner = DaskRunner(self.address, self.tls_dir, SystemClock(), settings or {"call_timeout_s": PATIENCE_S})
+        runner = GatewayRunner(self.address, self.tls_dir, SystemClock(), settings or {"call_timeout_s": PATIENCE_S})
         self._runners.append(runner)
         return runner
 
@@ -187,7 +187,7 @@ def kill(pid: int) -> None:
 class Watch:
     """What a test wants to know of units, waiting as long as needed."""
 
-    def __init__(self, runner: DaskRunner) -> None:
+    def __init__(self, runner: GatewayRunner) -> None:
         self.runner = runner
 
     def registered(self, *names: str) -> None:

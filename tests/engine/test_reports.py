@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hcloud.core.clock import ManualClock
-from hcloud.engine.runner import DaskRunner
+from hcloud.engine.runner import GatewayRunner
 
 GOOD = {"units": [], "isolation": ["bwrap"], "preempt_at": None}
 BAD = {"units": [{"id": "job-1.1.0"}], "isolation": [], "preempt_at": None}
 
 
-class Switchboard:
-    """Tells the reports that changed since it was asked last, as the scheduler's does."""
+class FakeWire:
+    """Returns the reports that changed since it was asked last, as the gateway does."""
 
     def __init__(self, **reports: dict[str, Any]) -> None:
         self.reports, self.changed_at, self.turn = {}, {}, 0
@@ -26,18 +27,23 @@ class Switchboard:
         for name, report in reports.items():
             self.reports[name], self.changed_at[name] = report, self.turn
 
-    def ask(self, _: str, __: float, *, epoch: str, since: int) -> dict[str, Any]:
-        changed = {name: each for name, each in self.reports.items() if self.changed_at[name] > since}
+    def observe(self, epoch: str, since: int) -> dict[str, Any]:
+        changed = {name: document(each) for name, each in self.reports.items() if self.changed_at[name] > since}
         return {"epoch": "e", "until": self.turn, "reports": changed, "connected": list(self.reports), "silent": []}
 
 
-def runner_on(switchboard: Switchboard, tmp_path: Path) -> DaskRunner:
-    runner = DaskRunner("127.0.0.1:1", tmp_path, ManualClock(0.0))
-    runner._wire = switchboard  # type: ignore[assignment]
+def document(report: dict[str, Any]) -> bytes:
+    machine = {name: value for name, value in report.items() if name != "units"}
+    return json.dumps({"units": report["units"], "machine": machine}).encode()
+
+
+def runner_on(wire: FakeWire, tmp_path: Path) -> GatewayRunner:
+    runner = GatewayRunner("127.0.0.1:1", tmp_path, ManualClock(0.0))
+    runner._wire = wire  # type: ignore[assignment]
     return runner
 
 
-def seen(runner: DaskRunner) -> tuple[list[str], list[str]]:
+def seen(runner: GatewayRunner) -> tuple[list[str], list[str]]:
     view = runner.observe()
     return [each.instance_id for each in view.workers], sorted(view.silent)
 
@@ -45,20 +51,20 @@ def seen(runner: DaskRunner) -> tuple[list[str], list[str]]:
 def test_a_report_that_makes_no_sense_hides_no_other_and_says_nothing_of_its_machine(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    switchboard = Switchboard(a=BAD, b=GOOD, c=GOOD)
-    runner = runner_on(switchboard, tmp_path)
+    wire = FakeWire(a=BAD, b=GOOD, c=GOOD)
+    runner = runner_on(wire, tmp_path)
     assert [seen(runner) for _ in range(3)] == [(["b", "c"], ["a"])] * 3
     assert [each.getMessage().partition(":")[0] for each in caplog.records] == [
         "the report of the worker on a makes no sense"
     ]
-    switchboard.tell(a=GOOD)
+    wire.tell(a=GOOD)
     assert seen(runner) == (["a", "b", "c"], [])
 
 
 def test_where_a_later_report_makes_no_sense_the_earlier_one_stands(tmp_path: Path) -> None:
-    switchboard = Switchboard(a=GOOD, b=GOOD)
-    runner = runner_on(switchboard, tmp_path)
+    wire = FakeWire(a=GOOD, b=GOOD)
+    runner = runner_on(wire, tmp_path)
     before = runner.observe()
-    switchboard.tell(a=BAD)
+    wire.tell(a=BAD)
     assert runner.observe().workers == before.workers
     assert runner.observe().silent == frozenset()

@@ -35,7 +35,6 @@ def test_fields_are_documented_under_themselves() -> None:
 
 
 def test_nothing_is_unpickled() -> None:
-    """Dask, in the engine, still does inside its own library."""
     nothing(violations(rules.unpickling, tree.python_files("hcloud", "providers", "lab")))
 
 

@@ -16,7 +16,8 @@ def relative(path: Path) -> str:
 
 def python_files(*directories: str) -> list[Path]:
     """Python files below the directories, by default of the two packages."""
-    return sorted(path for each in directories or _CODE for path in (ROOT / each).rglob("*.py"))
+    found = sorted(path for each in directories or _CODE for path in (ROOT / each).rglob("*.py"))
+    return [path for path in found if not path.name.endswith("_pb2.py")]  # these are made of .proto files
 
 
 def all_python_files() -> list[Path]:

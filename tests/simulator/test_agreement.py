@@ -54,7 +54,7 @@ def as_the_daemon_does(folder: Path) -> tuple[History, Workload]:
         state_dir=folder,
         run_dir=folder / "run",
         providers=(ProviderSettings(name="mock", type="mock", settings={**CLOUD, "seed": 5}),),
-        engine=EngineSettings(runner="fake"),
+        engine=EngineSettings(programs="simulated"),
     )
     clock, store = ManualClock(START_AT), Store.open(config.database)
     providers = build_providers(config, clock)

@@ -5,10 +5,14 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from hcloud.config import load_config
+from hcloud.daemon import record_protocol
+from hcloud.store import Store
 from tests.daemon.home import PATIENCE_S, Home
 from tests.upgrade.restore import RECORDED, restore
 from tests.waiting import wait_until
@@ -40,6 +44,18 @@ def _states(home: Home) -> dict[str, str]:
     return {job["id"]: job["state"] for job in jobs}
 
 
+def test_units_of_agents_that_nobody_could_reach_end_the_start_unless_they_are_given_up(home: Home) -> None:
+    config = home.path / "config.yaml"
+    config.write_text(config.read_text().replace("runner: fake", "runner: dask"))
+    said = home.run("daemon", exit_code=2)
+    assert "run under agents of an earlier HCloud" in said, said
+    assert f"{config}:" in said and "hcloud daemon --abandon" in said
+    database = load_config(config).database
+    with closing(Store.open(database)) as store:
+        record_protocol(store, abandon=True)
+        record_protocol(store, abandon=False)  # they were given up
+
+
 def test_ended_jobs_are_known_and_live_ones_go_on_without_running_twice(home: Home) -> None:
     home.daemon()
     wait_until(lambda: _states(home)["job-6"] == "failed", PATIENCE_S)
@@ -50,7 +66,10 @@ def test_ended_jobs_are_known_and_live_ones_go_on_without_running_twice(home: Ho
     # Only the retry, for which the previous daemon waited, is a second start.
     assert sorted(started) == ["job-1", "job-2", "job-3", "job-4", "job-5", "job-6", "job-6", "job-7"]
     status = home.status()
-    renamed, kept = status["daemon"]["daemon"]["notes"]
+    programs, renamed, kept = status["daemon"]["daemon"]["notes"]
+    assert (
+        ": engine.runner was replaced by engine.programs in 0.2.0 (dask is now real, fake is simulated); " in programs
+    )
     assert ": profiling.enabled was replaced by profiling.when in 0.2.0 " in renamed
     assert "default.yaml states the rules that were the default before 0.2.0 (placement.order: least_loaded, " in kept
     assert "to keep these rules, set name: simple" in kept
@@ -60,7 +79,7 @@ def test_ended_jobs_are_known_and_live_ones_go_on_without_running_twice(home: Ho
 
 
 def test_its_configuration_and_every_policy_it_wrote_pass_the_checks(home: Home) -> None:
-    assert home.run("config", "check").count("note: ") == 2  # of its policy
+    assert home.run("config", "check").count("note: ") == 3  # of its configuration and its policy
     policies = sorted((home.path / "policies").glob("*.yaml"))
     assert len(policies) == 10
     checked = home.run("policy", "check", *map(str, policies))
@@ -122,7 +141,7 @@ def test_renamed_and_removed_keys_are_accepted_and_named_once(later: LaterHome) 
     later.daemon()
     assert later.answers(), later.log
     config, policy = (str(later.path / name) for name in ("config.yaml", "policies/default.yaml"))
-    renamed, removed, *of_policy = later.status()["daemon"]["daemon"]["notes"]
+    _, renamed, removed, *of_policy = later.status()["daemon"]["daemon"]["notes"]
     (capped,) = [note for note in of_policy if "caps.machines" in note]
     assert renamed.startswith(f"{config}:") and ": tick_s was renamed to cycle_interval_s in 0.2.0; " in renamed
     assert ": engine.log_level was removed in 0.2.0 and is ignored (use log_level); " in removed

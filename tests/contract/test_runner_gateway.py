@@ -1,4 +1,4 @@
-"""The runner contract on the real engine: scheduler, workers and units as processes of this host."""
+"""The runner contract on the real engine: gateway, agents and units as processes of this host."""
 
 import itertools
 import json
@@ -11,7 +11,7 @@ import pytest
 
 from hcloud.core.clock import SystemClock
 from hcloud.core.model import InstanceId
-from hcloud.engine.runner import DaskRunner, EngineAway
+from hcloud.engine.runner import EngineAway, GatewayRunner
 from hcloud.provider import Runner, UnitState
 from tests.contract.benches import RealTime
 from tests.contract.fencing_contract import FencingContract
@@ -33,12 +33,16 @@ class LossyWire:
         self._wire = wire
         self.lose: RunnerAbility | None = None
 
-    def ask(self, operation: str, patience_s: float, **arguments: Any) -> Any:
+    def observe(self, epoch: str, since: int) -> Any:
+        """Ask for reports."""
+        return self._wire.observe(epoch, since)
+
+    def call(self, calls: Any, timeout_s: float) -> Any:
         """Forward the call, except for the injected fault."""
-        lost, self.lose = (self.lose, None) if operation == "hcloud_call" else (None, self.lose)
+        lost, self.lose = self.lose, None
         if lost is RunnerAbility.LOSE_START_REQUEST:
             raise EngineAway("the request was lost")
-        answer = self._wire.ask(operation, patience_s, **arguments)
+        answer = self._wire.call(calls, timeout_s)
         if lost is RunnerAbility.LOSE_START_REPLY:
             raise EngineAway("the reply was lost")
         return answer
@@ -48,7 +52,7 @@ class LossyWire:
         self._wire.close()
 
 
-class DaskBench(RealTime, RunnerBench):
+class GatewayBench(RealTime, RunnerBench):
     """One site for all tests; each test leaves it repaired and with no unit."""
 
     instances = NAMES
@@ -62,7 +66,7 @@ class DaskBench(RealTime, RunnerBench):
         self.runner: Runner = self._new_runner()
         self._until_registered()
 
-    def _new_runner(self) -> DaskRunner:
+    def _new_runner(self) -> GatewayRunner:
         runner = self.site.runner({"call_timeout_s": CALL_TIMEOUT_S})
         runner._wire = LossyWire(runner._wire)  # type: ignore[assignment]
         return runner
@@ -139,13 +143,13 @@ def numbers() -> Iterator[int]:
     return itertools.count(1)
 
 
-class TestDaskRunner(RunnerContract, FencingContract, ProfilingContract, ResizeContract):
+class TestGatewayRunner(RunnerContract, FencingContract, ProfilingContract, ResizeContract):
     """All of it can be shown on real processes; lost messages are lost on the daemon's side of the wire."""
 
     abilities = frozenset(RunnerAbility)
 
     @pytest.fixture
-    def bench(self, site: Site, numbers: Iterator[int]) -> Iterator[DaskBench]:
-        bench = DaskBench(site, numbers)
+    def bench(self, site: Site, numbers: Iterator[int]) -> Iterator[GatewayBench]:
+        bench = GatewayBench(site, numbers)
         yield bench
         bench.tidy()

@@ -1,0 +1,285 @@
+"""``hcloud engine``: the gateway between the daemon and the agents that dialled in.
+
+It keeps no state worth saving: agents report again when they connect again, so it may be restarted at any time. What an
+agent says is bounded in size and kept apart from what others say: reports are passed on unread, as the bytes that came.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import os
+import signal
+import sys
+import time
+import uuid
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from hcloud import sd_notify
+from hcloud.core.errors import ConfigError
+from hcloud.engine import gateway_pb2 as pb
+from hcloud.engine.channel import (
+    CALL,
+    CONNECT,
+    LISTENING,
+    MESSAGE_BYTES_MAX,
+    OBSERVE,
+    role_of,
+    server_credentials,
+)
+from hcloud.engine.wire import PROTOCOL
+
+SILENT_AFTER_S = 10.0
+"""Agents speak every 4 s at least (``link.HEARTBEAT_S``); one whose connection breaks is noticed at once."""
+WATCHDOG_S = 5.0
+COMMANDS_MAX = 256
+"""Commands that may wait for an agent to read them; further ones are not sent."""
+UNITS_MAX, REPORT_BYTES_MAX = 20_000, 32 << 20
+"""The largest report an agent may build up; a stream with a larger one is ended."""
+HELLO_WITHIN_S = 10.0
+_UNKNOWN_UNSENT = b'{"unknown": "the agent does not read its commands"}'
+_UNKNOWN_LOST = b'{"unknown": "the worker\'s connection was lost"}'
+_UNKNOWN_ABSENT = b'{"unknown": "no worker is registered under this name"}'
+
+
+class Misbehaving(Exception):
+    """An agent broke the protocol; the message says how."""
+
+
+@dataclass(slots=True, eq=False)
+class AgentStream:
+    """One agent's connection."""
+
+    instance_id: str
+    seen_at: float
+    commands: asyncio.Queue[Any] = field(default_factory=lambda: asyncio.Queue(COMMANDS_MAX))
+    """Messages for it."""
+    units: dict[str, bytes] = field(default_factory=dict)
+    machine: bytes = b""
+    waiting: dict[int, asyncio.Future[Any]] = field(default_factory=dict)
+    """By number, the commands that it has not answered."""
+    change: int = 0
+    """When its report changed last, as a number of the gateway; 0: no report is complete."""
+    _bytes: int = 0
+    _number: int = 0
+
+    def take(self, report: Any) -> bool:
+        """Take a part of a report; return whether that was the last one. Raises Misbehaving."""
+        if report.number != self._number + 1:
+            raise Misbehaving(f"report {report.number} came after report {self._number}")
+        self._number = report.number if not report.more else self._number
+        for each in report.units:
+            self._bytes += len(each.document) - len(self.units.get(each.id, b""))
+            self.units[each.id] = each.document
+        for unit_id in report.gone:
+            self._bytes -= len(self.units.pop(unit_id, b""))
+        if len(self.units) > UNITS_MAX or self._bytes > REPORT_BYTES_MAX:
+            raise Misbehaving(f"its report grew to {len(self.units)} units of {self._bytes} bytes")
+        self.machine = report.machine or self.machine
+        return not report.more
+
+    def document(self) -> bytes:
+        """Return its whole report as a document, of what it sent."""
+        return b'{"units": [' + b", ".join(self.units.values()) + b'], "machine": ' + (self.machine or b"{}") + b"}"
+
+    def end(self) -> None:
+        """Fail the commands that await its answers."""
+        for future in self.waiting.values():
+            if not future.done():
+                future.set_result(pb.Body(document=_UNKNOWN_LOST))
+
+
+class Gateway:
+    """Knows every agent's last report, and passes calls to agents over the streams they opened."""
+
+    def __init__(self) -> None:
+        self._epoch = uuid.uuid4().hex
+        self._changes, self._numbers = itertools.count(1), itertools.count(1)
+        self._until = 0
+        self._agents: dict[str, AgentStream] = {}
+
+    # ------------------------------------------------------------------------------------------------- from the agents
+    async def connect(self, incoming: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
+        """Serve one agent's stream until it ends."""
+        await _require_role(context, "worker")
+        try:
+            agent = await self._greeted(incoming)
+        except Misbehaving as fault:
+            yield pb.ToAgent(refusal=pb.Refusal(why=str(fault)))
+            return
+        before = self._agents.get(agent.instance_id)
+        if before is not None:  # a new connection of the same agent: the old one is dead or about to be
+            before.end()
+        self._agents[agent.instance_id] = agent
+        reading = asyncio.create_task(self._read(agent, incoming))
+        try:
+            yield pb.ToAgent(welcome=pb.Welcome(protocol=PROTOCOL))
+            while (message := await _next_or_end(agent.commands, reading)) is not None:
+                yield message
+        finally:
+            reading.cancel()
+            agent.end()
+            if self._agents.get(agent.instance_id) is agent:
+                del self._agents[agent.instance_id]
+
+    async def _greeted(self, incoming: AsyncIterator[Any]) -> AgentStream:
+        try:
+            first = await asyncio.wait_for(anext(incoming), HELLO_WITHIN_S)
+        except (TimeoutError, StopAsyncIteration) as error:
+            raise Misbehaving("it said nothing") from error
+        hello = first.hello
+        if first.WhichOneof("message") != "hello" or not hello.instance_id:
+            raise Misbehaving("its first message names no instance")
+        if hello.protocol != PROTOCOL:
+            raise Misbehaving(
+                f"this gateway speaks protocol {PROTOCOL}, and the agent of HCloud {hello.version} speaks "
+                f"{hello.protocol}; drain its instance, and launch it anew"
+            )
+        return AgentStream(hello.instance_id, time.monotonic())
+
+    async def _read(self, agent: AgentStream, incoming: AsyncIterator[Any]) -> None:
+        """Take in what an agent says until it ends or breaks the protocol."""
+        try:
+            async for message in incoming:
+                if message.ByteSize() > MESSAGE_BYTES_MAX:
+                    raise Misbehaving(f"it sent a message of {message.ByteSize()} bytes")
+                agent.seen_at = time.monotonic()
+                match message.WhichOneof("message"):
+                    case "report":
+                        if agent.take(message.report):
+                            agent.change = self._until = next(self._changes)
+                    case "answer":
+                        future = agent.waiting.pop(message.answer.number, None)
+                        if future is not None and not future.done():
+                            future.set_result(message.answer)
+        except Misbehaving as fault:
+            print(f"hcloud engine: the agent of {agent.instance_id} is cut off: {fault}", file=sys.stderr)
+
+    # ------------------------------------------------------------------------------------------------- from the daemon
+    async def observe(self, request: Any, context: Any) -> Any:
+        """Return which agents are connected and speak, and the reports that changed after ``since`` in this epoch."""
+        await _require_role(context, "client")
+        now, since = time.monotonic(), request.since if request.epoch == self._epoch else 0
+        reply = pb.ObserveReply(epoch=self._epoch, until=self._until)
+        for name, agent in self._agents.items():
+            if not agent.change:
+                continue  # connected just now; its first report is on its way
+            (reply.connected if now - agent.seen_at <= SILENT_AFTER_S else reply.silent).append(name)
+            if agent.change > since:
+                reply.reports[name] = agent.document()
+        return reply
+
+    async def call(self, request: Any, context: Any) -> Any:
+        """Pass each agent its requests; return the answers that came in time."""
+        await _require_role(context, "client")
+        found = await asyncio.gather(
+            *(self._call_agent(each.instance_id, each.requests, request.timeout_s) for each in request.agents)
+        )
+        agents = zip(request.agents, found, strict=True)
+        return pb.CallReply(
+            agents=[pb.AgentAnswers(instance_id=each.instance_id, answers=answers) for each, answers in agents]
+        )
+
+    async def _call_agent(self, name: str, requests: Sequence[Any], timeout_s: float) -> list[Any]:
+        agent = self._agents.get(name)
+        if agent is None:
+            return [pb.Body(document=_UNKNOWN_ABSENT) for _ in requests]
+        return list(await asyncio.gather(*(self._command(agent, each, timeout_s) for each in requests)))
+
+    async def _command(self, agent: AgentStream, request: Any, timeout_s: float) -> Any:
+        number = next(self._numbers)
+        command = pb.Command(
+            number=number,
+            sent_at_s=time.monotonic(),
+            timeout_s=timeout_s,
+            document=request.document,
+            content=request.content if request.HasField("content") else None,
+        )
+        try:
+            agent.commands.put_nowait(pb.ToAgent(command=command))
+        except asyncio.QueueFull:
+            return pb.Body(document=_UNKNOWN_UNSENT)
+        future = agent.waiting[number] = asyncio.get_running_loop().create_future()
+        try:
+            answer = await asyncio.wait_for(future, timeout_s)
+        except TimeoutError:
+            words = f'{{"unknown": "the worker did not answer within {timeout_s:g} s"}}'
+            return pb.Body(document=words.encode())
+        finally:
+            agent.waiting.pop(number, None)
+        return pb.Body(document=answer.document, content=answer.content if answer.HasField("content") else None)
+
+
+async def _next_or_end(commands: asyncio.Queue[Any], reading: asyncio.Task[None]) -> Any:
+    """Return the next command, or None once the agent has ended its side."""
+    taking = asyncio.ensure_future(commands.get())
+    done, _ = await asyncio.wait({taking, reading}, return_when=asyncio.FIRST_COMPLETED)
+    if taking in done:
+        return taking.result()
+    taking.cancel()
+    return None
+
+
+async def _require_role(context: Any, role: str) -> None:
+    found = role_of(context.auth_context())
+    if found != role:
+        words = f"a {found or 'nameless'} certificate is no {role}'s"
+        await context.abort(grpc.StatusCode.PERMISSION_DENIED, words)
+
+
+def serve(listen: str, tls_dir: Path) -> int:
+    """Run the gateway on ``host:port`` until SIGTERM; return the exit code.
+
+    Raises:
+        ConfigError: certificates are missing or expired, or the address cannot be listened on.
+    """
+    asyncio.run(_serve(listen, tls_dir))
+    return 0
+
+
+async def _serve(listen: str, tls_dir: Path) -> None:
+    ended = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, ended.set)
+    gateway, server = Gateway(), grpc.aio.server(options=LISTENING)
+    server.add_generic_rpc_handlers((_handlers(gateway),))
+    try:
+        port = server.add_secure_port(listen, server_credentials(tls_dir))
+    except RuntimeError as error:
+        port, why = 0, str(error)
+    else:
+        why = "another process listens there"
+    if not port:
+        raise ConfigError(f"the engine cannot listen on {listen}: {why}", where="engine.listen")
+    await server.start()
+    print(f"hcloud engine: listening on tls://{listen}", file=sys.stderr)
+    sd_notify.ready()
+    while not ended.is_set():
+        sd_notify.watchdog()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(ended.wait(), WATCHDOG_S)
+    sd_notify.stopping()
+    os._exit(0)  # agents find their streams broken and come back
+
+
+def _handlers(gateway: Gateway) -> grpc.GenericRpcHandler:
+    made = {
+        CONNECT: grpc.stream_stream_rpc_method_handler(
+            gateway.connect, pb.FromAgent.FromString, pb.ToAgent.SerializeToString
+        ),
+        OBSERVE: grpc.unary_unary_rpc_method_handler(
+            gateway.observe, pb.ObserveRequest.FromString, pb.ObserveReply.SerializeToString
+        ),
+        CALL: grpc.unary_unary_rpc_method_handler(
+            gateway.call, pb.CallRequest.FromString, pb.CallReply.SerializeToString
+        ),
+    }
+    service = CONNECT.split("/")[1]
+    return grpc.method_handlers_generic_handler(service, {path.split("/")[2]: each for path, each in made.items()})

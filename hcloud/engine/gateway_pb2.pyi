@@ -1,0 +1,168 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class FromAgent(_message.Message):
+    __slots__ = ("hello", "report", "answer", "alive")
+    HELLO_FIELD_NUMBER: _ClassVar[int]
+    REPORT_FIELD_NUMBER: _ClassVar[int]
+    ANSWER_FIELD_NUMBER: _ClassVar[int]
+    ALIVE_FIELD_NUMBER: _ClassVar[int]
+    hello: Hello
+    report: Report
+    answer: Answer
+    alive: Alive
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., answer: _Optional[_Union[Answer, _Mapping]] = ..., alive: _Optional[_Union[Alive, _Mapping]] = ...) -> None: ...
+
+class Hello(_message.Message):
+    __slots__ = ("protocol", "instance_id", "version")
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    protocol: int
+    instance_id: str
+    version: str
+    def __init__(self, protocol: _Optional[int] = ..., instance_id: _Optional[str] = ..., version: _Optional[str] = ...) -> None: ...
+
+class Alive(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Report(_message.Message):
+    __slots__ = ("number", "units", "gone", "machine", "more")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    UNITS_FIELD_NUMBER: _ClassVar[int]
+    GONE_FIELD_NUMBER: _ClassVar[int]
+    MACHINE_FIELD_NUMBER: _ClassVar[int]
+    MORE_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    units: _containers.RepeatedCompositeFieldContainer[UnitState]
+    gone: _containers.RepeatedScalarFieldContainer[str]
+    machine: bytes
+    more: bool
+    def __init__(self, number: _Optional[int] = ..., units: _Optional[_Iterable[_Union[UnitState, _Mapping]]] = ..., gone: _Optional[_Iterable[str]] = ..., machine: _Optional[bytes] = ..., more: _Optional[bool] = ...) -> None: ...
+
+class UnitState(_message.Message):
+    __slots__ = ("id", "document")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    DOCUMENT_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    document: bytes
+    def __init__(self, id: _Optional[str] = ..., document: _Optional[bytes] = ...) -> None: ...
+
+class Answer(_message.Message):
+    __slots__ = ("number", "document", "content")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    DOCUMENT_FIELD_NUMBER: _ClassVar[int]
+    CONTENT_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    document: bytes
+    content: bytes
+    def __init__(self, number: _Optional[int] = ..., document: _Optional[bytes] = ..., content: _Optional[bytes] = ...) -> None: ...
+
+class ToAgent(_message.Message):
+    __slots__ = ("welcome", "command", "refusal")
+    WELCOME_FIELD_NUMBER: _ClassVar[int]
+    COMMAND_FIELD_NUMBER: _ClassVar[int]
+    REFUSAL_FIELD_NUMBER: _ClassVar[int]
+    welcome: Welcome
+    command: Command
+    refusal: Refusal
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., command: _Optional[_Union[Command, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ...) -> None: ...
+
+class Welcome(_message.Message):
+    __slots__ = ("protocol",)
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    protocol: int
+    def __init__(self, protocol: _Optional[int] = ...) -> None: ...
+
+class Refusal(_message.Message):
+    __slots__ = ("why",)
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    why: str
+    def __init__(self, why: _Optional[str] = ...) -> None: ...
+
+class Command(_message.Message):
+    __slots__ = ("number", "sent_at_s", "timeout_s", "document", "content")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    SENT_AT_S_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_S_FIELD_NUMBER: _ClassVar[int]
+    DOCUMENT_FIELD_NUMBER: _ClassVar[int]
+    CONTENT_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    sent_at_s: float
+    timeout_s: float
+    document: bytes
+    content: bytes
+    def __init__(self, number: _Optional[int] = ..., sent_at_s: _Optional[float] = ..., timeout_s: _Optional[float] = ..., document: _Optional[bytes] = ..., content: _Optional[bytes] = ...) -> None: ...
+
+class ObserveRequest(_message.Message):
+    __slots__ = ("epoch", "since")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    SINCE_FIELD_NUMBER: _ClassVar[int]
+    epoch: str
+    since: int
+    def __init__(self, epoch: _Optional[str] = ..., since: _Optional[int] = ...) -> None: ...
+
+class ObserveReply(_message.Message):
+    __slots__ = ("epoch", "until", "connected", "silent", "reports")
+    class ReportsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: bytes
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[bytes] = ...) -> None: ...
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    UNTIL_FIELD_NUMBER: _ClassVar[int]
+    CONNECTED_FIELD_NUMBER: _ClassVar[int]
+    SILENT_FIELD_NUMBER: _ClassVar[int]
+    REPORTS_FIELD_NUMBER: _ClassVar[int]
+    epoch: str
+    until: int
+    connected: _containers.RepeatedScalarFieldContainer[str]
+    silent: _containers.RepeatedScalarFieldContainer[str]
+    reports: _containers.ScalarMap[str, bytes]
+    def __init__(self, epoch: _Optional[str] = ..., until: _Optional[int] = ..., connected: _Optional[_Iterable[str]] = ..., silent: _Optional[_Iterable[str]] = ..., reports: _Optional[_Mapping[str, bytes]] = ...) -> None: ...
+
+class CallRequest(_message.Message):
+    __slots__ = ("timeout_s", "agents")
+    TIMEOUT_S_FIELD_NUMBER: _ClassVar[int]
+    AGENTS_FIELD_NUMBER: _ClassVar[int]
+    timeout_s: float
+    agents: _containers.RepeatedCompositeFieldContainer[AgentRequests]
+    def __init__(self, timeout_s: _Optional[float] = ..., agents: _Optional[_Iterable[_Union[AgentRequests, _Mapping]]] = ...) -> None: ...
+
+class AgentRequests(_message.Message):
+    __slots__ = ("instance_id", "requests")
+    INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
+    REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    instance_id: str
+    requests: _containers.RepeatedCompositeFieldContainer[Body]
+    def __init__(self, instance_id: _Optional[str] = ..., requests: _Optional[_Iterable[_Union[Body, _Mapping]]] = ...) -> None: ...
+
+class Body(_message.Message):
+    __slots__ = ("document", "content")
+    DOCUMENT_FIELD_NUMBER: _ClassVar[int]
+    CONTENT_FIELD_NUMBER: _ClassVar[int]
+    document: bytes
+    content: bytes
+    def __init__(self, document: _Optional[bytes] = ..., content: _Optional[bytes] = ...) -> None: ...
+
+class CallReply(_message.Message):
+    __slots__ = ("agents",)
+    AGENTS_FIELD_NUMBER: _ClassVar[int]
+    agents: _containers.RepeatedCompositeFieldContainer[AgentAnswers]
+    def __init__(self, agents: _Optional[_Iterable[_Union[AgentAnswers, _Mapping]]] = ...) -> None: ...
+
+class AgentAnswers(_message.Message):
+    __slots__ = ("instance_id", "answers")
+    INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
+    ANSWERS_FIELD_NUMBER: _ClassVar[int]
+    instance_id: str
+    answers: _containers.RepeatedCompositeFieldContainer[Body]
+    def __init__(self, instance_id: _Optional[str] = ..., answers: _Optional[_Iterable[_Union[Body, _Mapping]]] = ...) -> None: ...
