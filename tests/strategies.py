@@ -2,7 +2,7 @@
 
 from hypothesis import strategies as st
 
-from hcloud.core.estimates import Application, Measure
+from hcloud.core.estimates import Application, Measure, Reading
 from hcloud.core.model import (
     Allocation,
     Attempt,
@@ -58,6 +58,7 @@ retries = st.builds(
     backoff_s=amounts,
     backoff_cap_s=amounts,
 )
+readings = st.builds(Reading, question=words, column=words, value=finite, low=finite, high=finite, runs=numbers)
 profile_requests = st.builds(
     ProfileRequest,
     job_id=numbers.map("job-{}".format),
@@ -70,6 +71,8 @@ profile_requests = st.builds(
     warm_up_s=finite,
     look=st.booleans(),
     knees=st.booleans(),
+    unit_id=texts,
+    expected=st.lists(readings, max_size=2).map(tuple),
 )
 constraints = st.builds(
     Constraints,

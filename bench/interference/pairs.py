@@ -154,7 +154,7 @@ def _told(probed: Probed) -> str:
 
 def _probed(name: str, recipe: Recipe, folder: Path, library: Library) -> Probed:
     """Probe with the two sources that leave least to guess, by a library that does not know the program."""
-    with Bench.of_copies(subject(name, recipe, folder), EngineHost(), run_s=LOOK_S, deadline_s=PATIENCE_S) as bench:
+    with Bench(subject(name, recipe, folder), EngineHost(), run_s=LOOK_S, deadline_s=PATIENCE_S) as bench:
         rate = bench.rate(BESIDE_VCPUS, within_s=PROBE_S)
         return Probed(
             busy_vcpus=rate.use[0] if rate.use else BESIDE_VCPUS,

@@ -151,7 +151,7 @@ def measure_recipe(
     *,
     now: float,
     advance: Callable[[str], None] = lambda _: None,
-    bench_for: Callable[..., AbstractContextManager[Answers]] = Bench.of_copies,
+    bench_for: Callable[..., AbstractContextManager[Answers]] = Bench,
 ) -> ReferenceProfile:
     """Prepare and measure one program; ``advance`` receives the name of each question as it begins.
 
@@ -197,7 +197,7 @@ def measure_reference(
     host: ProfilingHost,
     *,
     report: Callable[[Findings], None] = lambda _: None,
-    bench_for: Callable[..., AbstractContextManager[Answers]] = Bench.of_copies,
+    bench_for: Callable[..., AbstractContextManager[Answers]] = Bench,
 ) -> Findings:
     """Measure on an instance what ``measure_recipe`` measures here.
 

@@ -145,7 +145,7 @@ def measure_in_place(
     stage = StageInPlace(subject, host, host.running, run_s=request.run_s, deadline=deadline)
     readings, notes = list[Reading](), list[str]()
     found = Findings()
-    with Bench(stage) as bench:
+    with Bench(subject, host, run_s=request.run_s, deadline_s=request.total_s, stage=stage) as bench:
         left = list(request.expected)
         while left:
             each = left.pop(0)

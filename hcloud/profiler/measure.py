@@ -67,12 +67,18 @@ class Rate:
 class Bench:
     """Measures one subject on this machine. Use it as a context manager, so that no process is left behind."""
 
-    def __init__(self, stage: Stage) -> None:
-        """Prepare a bench; nothing runs yet. ``notes`` collects remarks for readers of the results, in whole
-        sentences."""
-        self.host, self.notes = stage.host, list[str]()
+    def __init__(
+        self, subject: Subject, host: ProfilingHost, *, run_s: float, deadline_s: float, stage: Stage | None = None
+    ) -> None:
+        """Prepare a bench; nothing runs yet.
+
+        ``run_s``: how long a copy is observed before it counts as long-running. ``deadline_s``: time for all questions
+        together, counted from now. ``stage``: where a running unit is measured; None: copies are. ``notes`` collects
+        remarks for readers of the results, in whole sentences.
+        """
+        self.host, self.notes = host, list[str]()
         self._began = time.monotonic()
-        self._stage = stage
+        self._stage = stage or Stage(subject, host, run_s=run_s, deadline=time.monotonic() + deadline_s)
         self._look: FirstLook | None = None
         self._alone: dict[float, Rate] = {}
         self._gathered: dict[tuple[str, str, float, float], Repeats] = {}
@@ -85,15 +91,6 @@ class Bench:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         """Stop running copies."""
         self.close()
-
-    @classmethod
-    def of_copies(cls, subject: Subject, host: ProfilingHost, *, run_s: float, deadline_s: float) -> Bench:
-        """Return a bench on which copies of a subject run.
-
-        ``run_s``: how long a copy is observed before it counts as long-running. ``deadline_s``: time for all questions
-        together, counted from now.
-        """
-        return cls(Stage(subject, host, run_s=run_s, deadline=time.monotonic() + deadline_s))
 
     @property
     def measure(self) -> Measure | None:
@@ -337,7 +334,7 @@ def measure(
     whole sentences.
     """
     warm = replace(subject, warm_up_s=max(subject.warm_up_s, request.warm_up_s))
-    with Bench.of_copies(warm, host, run_s=request.run_s, deadline_s=request.total_s) as bench:
+    with Bench(warm, host, run_s=request.run_s, deadline_s=request.total_s) as bench:
         run = _ProfilingRun(request, bench, report)
         try:
             run.answer_all()

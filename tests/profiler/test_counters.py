@@ -51,7 +51,7 @@ def test_program_that_tells_nothing_is_measured_by_its_instructions_where_they_a
     spinning = Subject(
         name="spin", command=("/bin/sh", "-c", "while :; do :; done"), workdir=tmp_path_factory.mktemp("spin")
     )
-    with Bench.of_copies(spinning, EngineHost(), run_s=0.5, deadline_s=60.0) as bench:
+    with Bench(spinning, EngineHost(), run_s=0.5, deadline_s=60.0) as bench:
         rate = bench.rate(1.0)
     assert rate.measure is Measure.INSTRUCTIONS
     assert rate.value > TENTH_S

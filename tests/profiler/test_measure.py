@@ -53,7 +53,7 @@ def subject(workdir: Path, script: str, **changes: Any) -> Subject:
 
 def bench(subject: Subject, host: EngineHost | None = None, run_s: float = 0.8) -> Bench:
     """A bench with enough time for a busy machine."""
-    return Bench.of_copies(subject, host or EngineHost(), run_s=run_s, deadline_s=60.0)
+    return Bench(subject, host or EngineHost(), run_s=run_s, deadline_s=60.0)
 
 
 def found(
