@@ -103,7 +103,7 @@ def run_workers(address: str, folder: Path) -> None:
         """Connect all IDLE_WORKERS, and stay."""
         credentials = client_credentials(folder / "tls", "worker")
         for number in range(IDLE_WORKERS):
-            made = Machine(folder, f"inst-{number}", f"tls://{address}", folder / "tls", worker_port=1)
+            made = Machine(folder, f"inst-{number}", f"tls://{address}", folder / "tls")
             host = LinkHost(load_bootstrap(made.bootstrap_file), supervise, ("bench",))
             channel = grpc.aio.secure_channel(address, credentials, dialling(MESSAGE_BYTES_MAX))
             connect = channel.stream_stream(CONNECT, pb.FromAgent.SerializeToString, pb.ToAgent.FromString)

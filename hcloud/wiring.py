@@ -206,6 +206,5 @@ def _worker_bootstrap(engine: EngineSettings) -> WorkerBootstrap:
             "max_log_mib": str(engine.max_log_mib),
             "max_workdir_mib": str(engine.max_workdir_mib),
             "unit_uid_base": str(engine.unit_user_base),
-            "worker_ports": engine.worker_ports,
         },
     )

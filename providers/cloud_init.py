@@ -108,8 +108,6 @@ def bootstrap_of(setup: WorkerSetup) -> dict[str, object]:
         "tls_dir": TLS_DIR,
         "state_dir": STATE_DIR,
         "capacity": asdict(setup.capacity),
-        # The machine has one worker only, so the first port of the range is free.
-        "worker_port": int(settings.pop("worker_ports", "9100-9999").split("-")[0]),
         "expires_at": setup.request.expires_at,
         "lease_s": bootstrap.lease_s,
         "isolation": bootstrap.isolation,

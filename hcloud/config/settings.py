@@ -54,13 +54,6 @@ def _check_listen(text: str) -> str:
     return text
 
 
-def _check_ports(text: str) -> str:
-    match = re.fullmatch(r"([0-9]{1,5})-([0-9]{1,5})", text)
-    if match is None or not 1024 <= int(match[1]) <= int(match[2]) <= 65535:
-        raise ValueError(f"must be a range of ports from 1024 such as 9100-9999, not {shown(text)}")
-    return text
-
-
 def _check_mode(text: str) -> str:
     if not re.fullmatch(r"0?[0-7]{3}", text):
         raise ValueError(f'must be a file mode in quotes such as "0660", not {shown(text)}')
@@ -157,8 +150,6 @@ class EngineSettings:
     """real: run programs on the instances; simulated: pretend to, to try policies on the mock provider."""
     listen: Listen = "127.0.0.1:8786"
     """Address at which workers register; instances on other hosts must be able to reach it."""
-    worker_ports: Annotated[NonEmptyText, AfterValidator(_check_ports)] = "9100-9999"
-    """Range of ports for workers, one each."""
     tls_dir: DerivedPath = None  # type: ignore[assignment]
     """Directory of the certificate authority and keys that `hcloud init` creates; null: <state_dir>/tls."""
     isolation: Literal["require", "best_effort"] = "best_effort"
@@ -169,16 +160,6 @@ class EngineSettings:
     """Largest work directory that can be uploaded."""
     max_log_mib: PositiveMib = 64
     """Largest log of one unit; of longer ones, the middle is dropped."""
-
-    def __post_init__(self) -> None:
-        if _port_of(self.listen) in self.worker_port_range:
-            raise AtKey("worker_ports", f"must not include the port of engine.listen ({self.listen})")
-
-    @property
-    def worker_port_range(self) -> range:
-        """``worker_ports`` as a range."""
-        first, last = self.worker_ports.split("-")
-        return range(int(first), int(last) + 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)

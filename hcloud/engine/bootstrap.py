@@ -22,7 +22,6 @@ class Bootstrap:
     scheduler_address: str
     tls_dir: Path
     state_dir: Path
-    worker_port: int
     expires_at: float
     lease_s: float = 600.0
     token: str = ""
@@ -40,7 +39,7 @@ class Bootstrap:
     """What ends the machine: "exit" (write ``<state_dir>/off.json``, exit with ``POWERED_OFF_EXIT``) or a command."""
     settings: Mapping[str, str] = field(default_factory=dict)
     """``pids_max``, ``max_log_mib``, ``max_workdir_mib``, ``readonly_paths`` (``:``-separated, visible to units),
-    ``listen_host``, ``preempt_file`` (its appearance is a preemption notice), ``notice`` (``ec2`` or ``gce``: the
+    ``preempt_file`` (its appearance is a preemption notice), ``notice`` (``ec2`` or ``gce``: the
     metadata service to watch), ``heed_rebalance`` (``yes``: a rebalance recommendation counts as a notice),
     ``metadata_url``."""
 
@@ -58,10 +57,11 @@ def load_bootstrap(path: Path) -> Bootstrap:
     plain = read_json(path)
     if plain is None:
         raise ConfigError("no readable JSON file here; the provider writes it at launch", where=str(path))
+    plain.pop("worker_port", None)  # written before 0.2
     known = {each.name for each in fields(Bootstrap)}
     if unknown := sorted(set(plain) - known):
         raise ConfigError(f"unknown key; known are: {', '.join(sorted(known))}", where=f"{path}: {unknown[0]}")
-    needed = ("instance_id", "scheduler_address", "tls_dir", "state_dir", "worker_port", "expires_at")
+    needed = ("instance_id", "scheduler_address", "tls_dir", "state_dir", "expires_at")
     if missing := [name for name in needed if plain.get(name) is None]:
         raise ConfigError("this key is missing", where=f"{path}: {missing[0]}")
     plain = {name: value for name, value in plain.items() if value is not None}

@@ -271,11 +271,10 @@ def _table(name: str) -> str:
 
 
 def firewall_rules(bootstrap: Bootstrap) -> str:
-    """Return nftables rules that keep this instance's unit users from metadata, scheduler and worker ports."""
+    """Return nftables rules that keep this instance's unit users from the metadata service and the gateway."""
     users = f"meta skuid {bootstrap.unit_uid_base}-{bootstrap.unit_uid_base + UID_RANGE - 1}"
     table = _table(group_name(bootstrap))
-    ports = {bootstrap.scheduler_address.rpartition(":")[2], str(bootstrap.worker_port)}
-    ports |= {part for part in bootstrap.settings.get("worker_ports", "").split(",") if part}
+    port = bootstrap.scheduler_address.rpartition(":")[2]
     return f"""
 table inet {table}
 delete table inet {table}
@@ -284,7 +283,7 @@ table inet {table} {{
     type filter hook output priority 0; policy accept;
     {users} ip daddr {METADATA_ADDRESSES[0]} reject
     {users} ip6 daddr {METADATA_ADDRESSES[1]} reject
-    {users} tcp dport {{ {", ".join(sorted(ports))} }} reject with tcp reset
+    {users} tcp dport {port} reject with tcp reset
   }}
 }}
 """

@@ -66,6 +66,7 @@ KEY_CHANGES: Final[dict[DocumentKind, tuple[KeyChange, ...]]] = {
             values={"dask": "real", "fake": "simulated"},
             advice="dask is now real, fake is simulated",
         ),
+        KeyChange(old="engine.worker_ports", since="0.2.0", advice="nothing listens on a machine any more"),
     ),
     "policy": (
         KeyChange(

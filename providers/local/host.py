@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import subprocess
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from hcloud.core.errors import InsufficientCapacity
 from hcloud.core.model import Resources
 from providers.local.cgroups import CgroupSetup
 from providers.local.settings import LocalSettings
@@ -78,30 +76,6 @@ def _available_mib() -> int:
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) // 1024
     return int(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**20)
-
-
-def pick_port(between: str, taken: set[int], *, start: int) -> int:
-    """Return a free port of a range such as ``9100-9999``, searching from ``start`` on.
-
-    Raises InsufficientCapacity: every port is in use.
-    """
-    first, last = map(int, between.split("-"))
-    ports = range(first, last + 1)
-    for step in range(len(ports)):
-        port = ports[(start + step) % len(ports)]
-        if port not in taken and _bindable(port):
-            return port
-    raise InsufficientCapacity(f"all worker ports {between} are in use")
-
-
-def _bindable(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("0.0.0.0", port))
-        except OSError:
-            return False
-    return True
 
 
 def isolation_facts(room: CgroupSetup, host: HostCapacity, *, pinning: bool) -> Mapping[str, str]:

@@ -21,7 +21,7 @@ from hcloud.core.errors import ConfigError, InsufficientCapacity, LaunchRejected
 from hcloud.core.model import InstanceType, Market, Offer, Resources
 from hcloud.provider import CloudInstance, CloudState, LaunchRequest, Listing
 from providers.local.cgroups import CgroupSetup, SliceLimits, find_cgroups
-from providers.local.host import has_disk_for, isolation_facts, measure_host, pick_port
+from providers.local.host import has_disk_for, isolation_facts, measure_host
 from providers.local.settings import LocalSettings, LocalType, parse_settings
 from providers.local.slices import SliceDirectory, SliceRecord, boot_id, sync_directory, write_json
 from providers.local.supervisor import ALREADY_SUPERVISED, worker_environment
@@ -189,7 +189,6 @@ class LocalProvider:
             launched_at=self._clock.now(),
             expires_at=request.expires_at,
             boot_id=self._boot_id,
-            worker_port=self._port(request, provider_id, live),
             cpus=self._host.pick_cpus(size.vcpus, live) if self._settings.pinning else (),
             memory_limit_mib=size.memory_mib + self._settings.worker_memory_mib,
             pids_max=self._settings.pids_max,
@@ -216,12 +215,6 @@ class LocalProvider:
             )
         return size
 
-    def _port(self, request: LaunchRequest, provider_id: str, live: Sequence[SliceRecord]) -> int:
-        settings = request.bootstrap.settings if request.bootstrap is not None else {}
-        # Start at a hashed position, so that two deployments on one host rarely try the same port.
-        start = int(hashlib.sha256(provider_id.encode()).hexdigest()[:8], 16)
-        return pick_port(settings.get("worker_ports", "9100-9999"), {each.worker_port for each in live}, start=start)
-
     def _worker_argv(self, provider_id: str) -> tuple[str, ...]:
         command = self._settings.worker_command or (sys.executable, "-m", "hcloud.cli.main", "worker")
         return (*command, "--bootstrap", str(self._instances_dir / provider_id / "bootstrap.json"))
@@ -242,7 +235,6 @@ class LocalProvider:
             "capacity": asdict(capacity),
             "cpus": list(record.cpus) or None,
             "cgroup": {"version": self._cgroups.version, "paths": record.cgroup_paths} if record.cgroup_paths else None,
-            "worker_port": record.worker_port,
             "expires_at": record.expires_at,
             "lease_s": bootstrap.lease_s,
             "isolation": bootstrap.isolation,

@@ -169,7 +169,6 @@ class SliceRecord:
     launched_at: float
     expires_at: float
     boot_id: str
-    worker_port: int
     cpus: tuple[int, ...]
     memory_limit_mib: int
     """Limit of all its processes together, the worker included; without control groups, of each process."""
@@ -200,6 +199,7 @@ class SliceDirectory:
             return None
         for name in ("cpus", "cgroup_procs_files", "worker_argv", "end_argv"):
             content[name] = tuple(content[name])
+        content.pop("worker_port", None)  # written before 0.2
         return SliceRecord(**content)
 
     def write_record(self, record: SliceRecord) -> None:

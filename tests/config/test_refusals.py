@@ -90,11 +90,6 @@ def merges() -> str:
         (b"owner: hcloud-test\nengine: {listen: 8786}\n", "{file}:2: engine.listen: must be text (put it in quotes)"),
         (b"owner: hcloud-test\nengine: {listen: 'x:99999'}\n", "must be an address and a port such as 127.0.0.1:8443"),
         (b"owner: hcloud-test\nengine: {listen: 'tls://h:1'}\n", "must be an address and a port such as 127.0.0.1"),
-        (b"owner: hcloud-test\nengine: {worker_ports: 10-20}\n", "must be a range of ports from 1024 such as"),
-        (
-            b"owner: hcloud-test\nengine: {worker_ports: 8000-9000}\n",
-            "{file}:2: engine.worker_ports: must not include the port of engine.listen (127.0.0.1:8786)",
-        ),
         (b"owner: hcloud-test\nengine: {programs: reel}\n", "must be one of real, simulated, not 'reel'; did you mean"),
         (b"owner: hcloud-test\nengine: {unit_user_base: 0}\n", "engine.unit_user_base: must be at least 1000, not 0"),
         (b"owner: hcloud-test\napi: {socket_mode: '0666'}\n", "must not give access to all users"),

@@ -58,11 +58,6 @@ def test_database_may_come_from_the_environment_and_is_never_shown(
     assert "secret" not in repr(config)
 
 
-def test_worker_ports_are_a_range_with_both_ends() -> None:
-    ports = Config(owner="hcloud-a").engine.worker_port_range
-    assert (ports[0], ports[-1]) == (9100, 9999)
-
-
 def test_configuration_is_found_in_its_documented_order(
     tmp_path: Path, fresh_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

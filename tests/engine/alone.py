@@ -134,7 +134,6 @@ def _main() -> None:
         scheduler_address="tls://127.0.0.1:18786",
         tls_dir=folder / "tls",
         state_dir=folder / "machine",
-        worker_port=19100,
         expires_at=1e12,
         isolation=request["mode"],
         unit_uid_base=62000,

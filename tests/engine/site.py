@@ -70,7 +70,6 @@ class Machine:
             "capacity": {"vcpus": 2, "memory_mib": 1024, "disk_gib": 1},
             "cpus": None,
             "cgroup": None,
-            "worker_port": free_port(),
             "expires_at": self.clock.now() + 3600,
             "lease_s": 600,
             "isolation": "require",

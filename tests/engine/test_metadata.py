@@ -70,7 +70,6 @@ def _bootstrap(tmp_path: Path, service: MetadataService, **settings: str) -> Boo
         scheduler_address="tls://10.0.0.1:8786",
         tls_dir=tmp_path,
         state_dir=tmp_path,
-        worker_port=9100,
         expires_at=AT,
         settings={"preempt_file": str(tmp_path / "run" / "preempt.json"), "metadata_url": service.url, **settings},
     )

@@ -16,7 +16,7 @@ from hcloud.core.clock import SystemClock
 from hcloud.provider import UnitSpec, WorkerBootstrap
 from providers.cloud_init import WorkerSetup, read_credential, render_user_data
 from tests.engine.metadata_service import PREEMPTED, metadata_service
-from tests.engine.site import SMALL, Site, Watch, free_port
+from tests.engine.site import SMALL, Site, Watch
 from tests.house.tree import ROOT
 from tests.machine import needs
 from tests.providers.test_cloud_init import SETUP
@@ -66,12 +66,11 @@ def boot(setup: WorkerSetup, notes: Path) -> subprocess.Popen[bytes]:
 
 def orders(site: Site, **settings: str) -> WorkerSetup:
     """What a provider tells a machine of this site."""
-    port = free_port()
     bootstrap = WorkerBootstrap(
         scheduler_address=f"engine.of-the-test:{site.address.rpartition(':')[2]}",
         tls_dir=str(site.tls_dir),
         isolation="best_effort",
-        settings={"worker_ports": f"{port}-{port}", "unit_uid_base": "63900", **settings},
+        settings={"unit_uid_base": "63900", **settings},
     )
     request = replace(SETUP.request, bootstrap=bootstrap, expires_at=SystemClock().now() + 3600)
     return replace(

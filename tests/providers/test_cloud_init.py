@@ -40,7 +40,7 @@ SETUP = WorkerSetup(
         bootstrap=WorkerBootstrap(
             scheduler_address="10.0.0.1:8786",
             tls_dir="/nowhere",
-            settings={"worker_ports": "9100-9110", "max_log_mib": "8"},
+            settings={"max_log_mib": "8"},
         ),
     ),
     capacity=OFFER.instance_type.capacity,
@@ -134,7 +134,6 @@ def test_worker_understands_its_bootstrap_file(tmp_path: Path) -> None:
     file.write_text(files_of(render_user_data(SETUP))["/etc/hcloud/bootstrap.json"][0])
     orders = load_bootstrap(file)
     assert orders.scheduler_address == "tls://10.0.0.1:8786"
-    assert orders.worker_port == 9100
     assert orders.capacity["vcpus"] == 4
     assert orders.poweroff == ("systemctl", "poweroff")
     assert orders.settings == {"max_log_mib": "8", "preempt_file": PREEMPT_FILE, "notice": "ec2"}

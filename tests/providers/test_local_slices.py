@@ -277,10 +277,9 @@ def test_reserved_slices_are_as_many_as_set(bench: LocalBench) -> None:
         provider.launch(bench.request(offer=replace(reserved, market=Market.SPOT)))
 
 
-def test_slices_get_ports_and_user_ranges_of_their_own(bench: LocalBench) -> None:
+def test_slices_get_user_ranges_of_their_own(bench: LocalBench) -> None:
     machines = [bench.provider.launch(bench.request()) for _ in range(3)]
     orders = [json.loads(bench.directory(each.provider_id).bootstrap_file.read_text()) for each in machines]
-    assert len({each["worker_port"] for each in orders}) == 3
     bases = sorted(each["unit_uid_base"] for each in orders)
     assert bases == [61000, 61064, 61128]
 

@@ -66,10 +66,9 @@ def test_ended_jobs_are_known_and_live_ones_go_on_without_running_twice(home: Ho
     # Only the retry, for which the previous daemon waited, is a second start.
     assert sorted(started) == ["job-1", "job-2", "job-3", "job-4", "job-5", "job-6", "job-6", "job-7"]
     status = home.status()
-    programs, renamed, kept = status["daemon"]["daemon"]["notes"]
-    assert (
-        ": engine.runner was replaced by engine.programs in 0.2.0 (dask is now real, fake is simulated); " in programs
-    )
+    programs, ports, renamed, kept = status["daemon"]["daemon"]["notes"]
+    assert ": engine.runner was replaced by engine.programs in 0.2.0 (dask is now real, fake is " in programs
+    assert ": engine.worker_ports was removed in 0.2.0 and is ignored (nothing listens on a machine any more)" in ports
     assert ": profiling.enabled was replaced by profiling.when in 0.2.0 " in renamed
     assert "default.yaml states the rules that were the default before 0.2.0 (placement.order: least_loaded, " in kept
     assert "to keep these rules, set name: simple" in kept
@@ -79,7 +78,7 @@ def test_ended_jobs_are_known_and_live_ones_go_on_without_running_twice(home: Ho
 
 
 def test_its_configuration_and_every_policy_it_wrote_pass_the_checks(home: Home) -> None:
-    assert home.run("config", "check").count("note: ") == 3  # of its configuration and its policy
+    assert home.run("config", "check").count("note: ") == 4  # of its configuration and its policy
     policies = sorted((home.path / "policies").glob("*.yaml"))
     assert len(policies) == 10
     checked = home.run("policy", "check", *map(str, policies))
@@ -141,14 +140,14 @@ def test_renamed_and_removed_keys_are_accepted_and_named_once(later: LaterHome) 
     later.daemon()
     assert later.answers(), later.log
     config, policy = (str(later.path / name) for name in ("config.yaml", "policies/default.yaml"))
-    _, renamed, removed, *of_policy = later.status()["daemon"]["daemon"]["notes"]
+    _, _, renamed, removed, *of_policy = later.status()["daemon"]["daemon"]["notes"]
     (capped,) = [note for note in of_policy if "caps.machines" in note]
     assert renamed.startswith(f"{config}:") and ": tick_s was renamed to cycle_interval_s in 0.2.0; " in renamed
     assert ": engine.log_level was removed in 0.2.0 and is ignored (use log_level); " in removed
     assert capped.startswith(f"{policy}:") and ": caps.machines was renamed to caps.max_instances in 0.2.0" in capped
     assert later.status()["daemon"]["daemon"]["cycle"]["error"] == ""
     for text in (later.run("status"), later.log, later.run("config", "check")):
-        assert (text.count("was renamed to"), text.count("was removed in")) == (2, 1)
+        assert (text.count("was renamed to"), text.count("was removed in")) == (2, 2)
     assert later.run("policy", "check").count("  note: ") == 3
 
 

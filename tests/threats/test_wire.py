@@ -1,0 +1,258 @@
+"""Attacks on the wire between agents, gateway and daemon: each is refused or cut off, and nobody else is affected."""
+
+from __future__ import annotations
+
+import pickle
+import socket
+import ssl
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from hcloud.core.clock import SystemClock
+from hcloud.engine import gateway_pb2 as pb
+from hcloud.engine.channel import CALL, CONNECT, DAEMON_BYTES_MAX, OBSERVE, client_credentials, dialling
+from hcloud.engine.gateway import COMMANDS_MAX, REPORT_BYTES_MAX
+from hcloud.engine.runner import GatewayRunner
+from hcloud.engine.tls import make_ca
+from hcloud.engine.wire import PROTOCOL
+from tests.engine.site import PATIENCE_S, Site
+from tests.waiting import wait_until
+
+HONEST, HOSTILE = "inst-1", "inst-66"
+MIB = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """A gateway with one honest agent."""
+    site = Site(tmp_path_factory.mktemp("site"), isolation="best_effort")
+    try:
+        site.machine(HONEST)
+        yield site
+    finally:
+        site.close()
+
+
+@pytest.fixture
+def runner(site: Site) -> GatewayRunner:
+    """The daemon's side; the honest agent answers."""
+    runner = site.runner({"call_timeout_s": 5.0})
+    wait_until(lambda: connected(runner, HONEST), PATIENCE_S)
+    return runner
+
+
+@pytest.fixture
+def channel(site: Site) -> Iterator[grpc.Channel]:
+    """A connection of someone who holds an agent's certificate, and has no scruples about sizes."""
+    credentials = client_credentials(site.tls_dir, "worker")
+    with grpc.secure_channel(site.address, credentials, dialling(DAEMON_BYTES_MAX)) as channel:
+        yield channel
+
+
+def connected(runner: GatewayRunner, name: str) -> bool:
+    return name in {each.instance_id for each in runner.observe().workers}
+
+
+def honest_goes_on(runner: GatewayRunner) -> None:
+    """The other agent still answers, at once."""
+    assert connected(runner, HONEST)
+    assert runner.renew({HONEST: SystemClock().now() + 3600.0}) == {HONEST}
+
+
+class Agent:
+    """A hand-made agent's stream: what is given is sent, however little sense it makes."""
+
+    def __init__(self, channel: grpc.Channel, *messages: Any, raw: bool = False) -> None:
+        write: Callable[[Any], bytes] = bytes if raw else pb.FromAgent.SerializeToString
+        self._open = True
+        self.stream = channel.stream_stream(CONNECT, write, pb.ToAgent.FromString)(self._messages(messages))
+
+    def _messages(self, messages: tuple[Any, ...]) -> Iterator[Any]:
+        yield from messages
+        while self._open and self.stream.is_active():
+            time.sleep(0.01)
+
+    def end(self) -> str:
+        """Wait until the gateway ends the stream; return why it said so."""
+        words = ""
+        try:
+            for message in self.stream:
+                words += message.refusal.why
+        except grpc.RpcError as error:
+            words += str(error.details() if isinstance(error, grpc.Call) else error)
+        return words
+
+    def close(self) -> None:
+        self._open = False
+        self.stream.cancel()
+
+
+def hello(name: str = HOSTILE, protocol: int = PROTOCOL) -> Any:
+    return pb.FromAgent(hello=pb.Hello(protocol=protocol, instance_id=name, version="0.0.1"))
+
+
+def report(number: int = 1, *units: tuple[str, bytes], machine: bytes = b"{}") -> Any:
+    states = [pb.UnitState(id=name, document=document) for name, document in units]
+    return pb.FromAgent(report=pb.Report(number=number, units=states, machine=machine))
+
+
+EMPTY = b'{"isolation": [], "preempt_at": null}'
+
+
+def test_an_agents_certificate_asks_the_gateway_nothing(channel: grpc.Channel, runner: GatewayRunner) -> None:
+    for method in (OBSERVE, CALL):
+        with pytest.raises(grpc.RpcError) as refused:
+            channel.unary_unary(method)(b"", timeout=PATIENCE_S)
+        assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED  # type: ignore[attr-defined]
+    honest_goes_on(runner)
+
+
+def test_a_daemons_certificate_is_no_agent(site: Site, runner: GatewayRunner) -> None:
+    credentials = client_credentials(site.tls_dir, "client")
+    with grpc.secure_channel(site.address, credentials, dialling(DAEMON_BYTES_MAX)) as channel:
+        assert "is no worker's" in Agent(channel, hello()).end()
+
+
+def test_a_stranger_without_a_certificate_gets_no_connection(site: Site, runner: GatewayRunner, tmp_path: Path) -> None:
+    make_ca(tmp_path)
+    stranger = GatewayRunner(site.address, tmp_path, SystemClock())
+    assert not stranger.observe().reachable
+    stranger.close()
+    with pytest.raises((ssl.SSLError, ConnectionError)):
+        speak_without_certificate(site)
+    honest_goes_on(runner)
+
+
+def speak_without_certificate(site: Site) -> None:
+    """Begin HTTP/2 as nobody in particular. Raises SSLError or ConnectionError once that is refused."""
+    context = ssl.create_default_context(cafile=str(site.tls_dir / "ca.pem"))
+    context.set_alpn_protocols(["h2"])
+    host, _, port = site.address.rpartition(":")
+    with (
+        socket.create_connection((host, int(port)), PATIENCE_S) as plain,
+        context.wrap_socket(plain, server_hostname="scheduler") as anonymous,
+    ):
+        anonymous.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+        while anonymous.recv(1024):
+            pass
+    raise ConnectionError("it was closed")
+
+
+class Bomb:
+    """Runs a command where it is unpickled."""
+
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[str]]:
+        return exec, ("raise SystemExit('unpickled')",)
+
+
+@pytest.mark.parametrize("junk", [b"\xff" * 100, b"{}", pickle.dumps(Bomb())], ids=["bytes", "JSON", "pickle"])
+def test_malformed_frames_end_only_their_own_stream(channel: grpc.Channel, runner: GatewayRunner, junk: bytes) -> None:
+    assert Agent(channel, junk, raw=True).end()
+    honest_goes_on(runner)
+
+
+@pytest.mark.parametrize("where", ["unit", "machine"])
+def test_a_report_of_pickled_or_senseless_documents_is_never_taken_for_one(
+    channel: grpc.Channel, runner: GatewayRunner, where: str
+) -> None:
+    bad = pickle.dumps(Bomb())
+    unit, machine = (bad, EMPTY) if where == "unit" else (b"{}", bad)
+    agent = Agent(channel, hello(), report(1, ("job-1.1.0", unit), machine=machine))
+    wait_until(lambda: HOSTILE in runner.observe().silent, PATIENCE_S)
+    assert not connected(runner, HOSTILE)
+    honest_goes_on(runner)
+    agent.close()
+
+
+def test_an_agent_of_another_protocol_is_told_what_to_do(channel: grpc.Channel, runner: GatewayRunner) -> None:
+    said = Agent(channel, hello(protocol=PROTOCOL + 1)).end()
+    assert f"speaks {PROTOCOL + 1}; drain its instance, and launch it anew" in said
+
+
+@pytest.mark.parametrize(
+    "first",
+    [report(1, machine=EMPTY), hello(name=""), pb.FromAgent(alive=pb.Alive())],
+    ids=["report", "nameless", "alive"],
+)
+def test_a_stream_that_does_not_begin_with_a_name_is_refused(
+    channel: grpc.Channel, runner: GatewayRunner, first: Any
+) -> None:
+    assert "names no instance" in Agent(channel, first).end()
+
+
+def test_reports_that_were_left_out_or_replayed_cut_the_stream_off(
+    channel: grpc.Channel, runner: GatewayRunner
+) -> None:
+    for number in (1, 3):
+        agent = Agent(channel, hello(), report(1, machine=EMPTY), report(number, machine=EMPTY))
+        assert agent.end() == ""
+        wait_until(lambda: not connected(runner, HOSTILE), PATIENCE_S)
+    honest_goes_on(runner)
+
+
+def test_oversized_messages_and_reports_cut_the_stream_off(channel: grpc.Channel, runner: GatewayRunner) -> None:
+    large = report(1, ("job-1.1.0", b"x" * (9 * MIB)), machine=EMPTY)
+    assert Agent(channel, hello(), large).end() == ""
+    parts = REPORT_BYTES_MAX // (4 * MIB) + 1
+    many = [report(n + 1, (f"job-{n}.1.0", b"x" * (4 * MIB)), machine=EMPTY) for n in range(parts)]
+    assert Agent(channel, hello(), *many).end() == ""
+    wait_until(lambda: not connected(runner, HOSTILE), PATIENCE_S)
+    honest_goes_on(runner)
+
+
+def test_an_answer_to_another_agents_command_is_none(channel: grpc.Channel, runner: GatewayRunner) -> None:
+    forged = [pb.FromAgent(answer=pb.Answer(number=n, document=b'{"renewed": true}')) for n in range(2000)]
+    agent = Agent(channel, hello(), report(1, machine=EMPTY), *forged)
+    wait_until(lambda: connected(runner, HOSTILE), PATIENCE_S)
+    assert runner.renew({"inst-404": 1.0}) == frozenset()
+    honest_goes_on(runner)
+    agent.close()
+
+
+def test_a_peer_that_answers_nothing_delays_nobody_else(channel: grpc.Channel, runner: GatewayRunner) -> None:
+    agent = Agent(channel, hello(), report(1, machine=EMPTY))
+    wait_until(lambda: connected(runner, HOSTILE), PATIENCE_S)
+    units = {f"job-{n}.1.0": HOSTILE for n in range(2 * COMMANDS_MAX)}
+    assert runner.stop(units, cause=None) == frozenset()
+    honest_goes_on(runner)
+    agent.close()
+    wait_until(lambda: not connected(runner, HOSTILE), PATIENCE_S)
+
+
+def test_an_answer_that_makes_no_sense_is_unknown(channel: grpc.Channel, runner: GatewayRunner) -> None:
+    stream: Any = None
+
+    def messages() -> Iterator[Any]:
+        yield hello()
+        yield report(1, machine=EMPTY)
+        for message in stream:
+            if message.WhichOneof("message") == "command":
+                yield pb.FromAgent(answer=pb.Answer(number=message.command.number, document=pickle.dumps(Bomb())))
+
+    stream = channel.stream_stream(CONNECT, pb.FromAgent.SerializeToString, pb.ToAgent.FromString)(messages())
+    wait_until(lambda: connected(runner, HOSTILE), PATIENCE_S)
+    assert runner.renew({HOSTILE: 1.0}) == frozenset()
+    stream.cancel()
+    honest_goes_on(runner)
+
+
+def test_nothing_listens_on_a_machine(site: Site, runner: GatewayRunner) -> None:
+    pids = {str(site.machines[HONEST].supervisor.pid), str(site.machines[HONEST].link())}
+    sockets = {
+        entry.resolve().name if entry.is_symlink() else ""
+        for pid in pids
+        for entry in Path("/proc", pid, "fd").iterdir()
+    }
+    inodes = {name.removeprefix("socket:[").removesuffix("]") for name in sockets if name.startswith("socket:[")}
+    listening = [
+        line.split()
+        for table in ("tcp", "tcp6", "udp", "udp6")
+        for line in Path("/proc/net", table).read_text().splitlines()[1:]
+        if line.split()[3] == "0A" and line.split()[9] in inodes
+    ]
+    assert listening == []
