@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hcloud.core.clock import ManualClock
+from hcloud.engine import gateway_pb2
 from hcloud.engine.runner import GatewayRunner
 
 GOOD = {"units": [], "isolation": ["bwrap"], "preempt_at": None}
@@ -68,3 +70,17 @@ def test_where_a_later_report_makes_no_sense_the_earlier_one_stands(tmp_path: Pa
     wire.tell(a=BAD)
     assert runner.observe().workers == before.workers
     assert runner.observe().silent == frozenset()
+
+
+def test_the_made_messages_are_those_of_the_protocol_file() -> None:
+    """Message and field names with their numbers; ``scripts/protocol`` makes the one of the other."""
+    text = re.sub(r"//.*", "", (Path(gateway_pb2.__file__).parent / "gateway.proto").read_text())
+    written = {
+        name: set(re.findall(r"(\w+) = (\d+);", body))
+        for name, body in re.findall(r"message (\w+) \{((?:[^{}]|\{[^{}]*\})*)\}", text)
+    }
+    made = {
+        name: {(field.name, str(field.number)) for field in message.fields}
+        for name, message in gateway_pb2.DESCRIPTOR.message_types_by_name.items()
+    }
+    assert written == made

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 import socket
 import ssl
-import time
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -69,13 +69,12 @@ class Agent:
 
     def __init__(self, channel: grpc.Channel, *messages: Any, raw: bool = False) -> None:
         write: Callable[[Any], bytes] = bytes if raw else pb.FromAgent.SerializeToString
-        self._open = True
+        self._closed = threading.Event()
         self.stream = channel.stream_stream(CONNECT, write, pb.ToAgent.FromString)(self._messages(messages))
 
     def _messages(self, messages: tuple[Any, ...]) -> Iterator[Any]:
         yield from messages
-        while self._open and self.stream.is_active():
-            time.sleep(0.01)
+        self._closed.wait(PATIENCE_S)
 
     def end(self) -> str:
         """Wait until the gateway ends the stream; return why it said so."""
@@ -85,10 +84,11 @@ class Agent:
                 words += message.refusal.why
         except grpc.RpcError as error:
             words += str(error.details() if isinstance(error, grpc.Call) else error)
+        self._closed.set()
         return words
 
     def close(self) -> None:
-        self._open = False
+        self._closed.set()
         self.stream.cancel()
 
 
