@@ -154,7 +154,7 @@ class FittedClassifier:
             apart_in = [np.abs(values - values[:, [place]]) > SAME_VALUE for place in places]  # False where unknown
             linked = np.logical_or.reduce(apart_in).sum(axis=0)
             nearest = [min(apart(each, column) for each in observed) for column in completion.columns]
-            self._distances[key] = np.where((linked < LINKED_MIN) & ~np.array(completion.observed), nearest, 0.0)
+            self._distances[key] = np.where((linked < LINKED_MIN) & ~completion.observed, nearest, 0.0)
         if not observed:
             return completion
         return replace(completion, sd=np.maximum(completion.sd, self._distances[key]))
@@ -163,7 +163,7 @@ class FittedClassifier:
         names, places, known_cells = self._all_names()
         total, count = np.zeros(len(names)), np.zeros(len(names), dtype=np.int_)
         for question, completion in completions.items():
-            if any(completion.observed):
+            if completion.observed.any():
                 known = known_cells[question].counts > 0
                 at = places[question][known]
                 total[at] += known_cells[question].distances(completion)[known]
@@ -239,7 +239,7 @@ def _estimates(question: Question, completion: Completion) -> dict[str, Estimate
     values = completion.values
     if question.scale is Scale.RATIO:
         values, low, high = 1.0 / values, 1.0 / high, 1.0 / low
-    estimates = map(Estimate, values.tolist(), low.tolist(), high.tolist(), completion.observed)
+    estimates = map(Estimate, values.tolist(), low.tolist(), high.tolist(), completion.observed.tolist())
     return dict(zip(completion.columns, estimates, strict=True))
 
 
