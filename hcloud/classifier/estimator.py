@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from statistics import NormalDist
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hcloud.classifier.utility_matrix import Matrix, MeasuredRows, Scale
 from hcloud.core.errors import BadInput
+from hcloud.core.estimates import Estimate
 
 INTERVAL = 0.8
 Z80 = 1.2815515655446004
@@ -23,6 +25,7 @@ NOISE = {Scale.RATIO: 0.02, Scale.SCORE: 0.02}
 LEAST_SD = 1e-4
 """Smallest standard deviation of a cell, whatever its measurement states."""
 
+Key = TypeVar("Key", str, int)
 Context = Mapping[str, Sequence[float]]
 Noise = Mapping[str, float]
 """Standard deviation of observed cells on the working axis; cells it does not name are taken as measured."""
@@ -74,6 +77,36 @@ class Completion:
     def row(self, place: int) -> Completion:
         """Return one of the rows."""
         return replace(self, mean=self.mean[place], sd=self.sd[place], observed=self.observed[place])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimates:
+    """Values with their 80 % limits, of many rows in the user's units; arrays are (rows x columns)."""
+
+    columns: tuple[str, ...]
+    values: Matrix
+    low: Matrix
+    high: Matrix
+    observed: NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, completion: Completion, *, as_rates: bool) -> Estimates:
+        """Return the estimates of completed rows; ``as_rates``: of work per time, the rows being times."""
+        (low, high), values = completion.interval(), completion.values
+        if as_rates:
+            values, low, high = 1.0 / values, 1.0 / high, 1.0 / low
+        return cls(columns=completion.columns, values=values, low=low, high=high, observed=completion.observed)
+
+    def by_row(self, columns: Sequence[Key]) -> list[dict[Key, Estimate]]:
+        """Return each row's estimates by ``columns``, which name those of the arrays."""
+        cells = zip(*(each.ravel().tolist() for each in (self.values, self.low, self.high, self.observed)), strict=True)
+        # An estimate per cell is most of a classification's time; its constructor would double it.
+        estimates = list(map(partial(tuple.__new__, Estimate), cells))
+        width = len(columns)
+        return [
+            dict(zip(columns, estimates[at : at + width], strict=True))
+            for at in range(0, len(self.values) * width, width or 1)
+        ]
 
 
 class Fitted(Protocol):

@@ -44,12 +44,6 @@ class MeasuredApplication:
     use: Mapping[str, Sequence[float]] = field(default_factory=dict)
     """Resource use of the run on each instance type (:func:`use_per_vcpu`); the same features for every run."""
 
-    def noise(self, question: Question) -> dict[str, float]:
-        """Return the standard deviation of one question's cells on its working axis, where a half-width is stated."""
-        cells, spreads = self.cells.get(question, {}), self.spreads.get(question, {})
-        scale = question.scale
-        return {c: scale.deviation(cells[c], spread) for c, spread in spreads.items() if spread > 0 and c in cells}
-
     def with_cell(self, question: Question, column: str, value: float) -> MeasuredApplication:
         """Return a copy with one cell measured (again): the feedback loop of Dissertation §4.3.2.
 
