@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import islice
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hcloud.classifier.estimator import (
     WIDE,
@@ -115,37 +118,40 @@ class FittedClassifier:
             whole = readings_of(question, seen, self.fitted[question].rows.columns, notes)
             for readings in whole.by_new_columns():
                 if not readings.columns:
-                    for job in readings.jobs:
-                        notes[job].append(f"{question}: not measured, and no known application has measurements")
+                    _note(notes, readings.jobs, f"{question}: not measured, and no known application has measurements")
                     continue
                 completion = self._complete(question, readings, seen, notes)
                 completions.append((question, readings.jobs, completion))
-                estimates = Estimates.of(completion, as_rates=question.scale is Scale.RATIO)
+                estimates, jobs = (
+                    Estimates.of(completion, as_rates=question.scale is Scale.RATIO),
+                    readings.jobs.tolist(),
+                )
                 keys: Sequence[Any] = readings.columns
                 if question is Question.NODES:
                     keys = [node_count(column) for column in keys]
-                jobs = readings.jobs.tolist()
-                for job, found in zip(jobs, estimates.by_row(keys), strict=True):
-                    answers[question][job] = found
+                rows = answers[question]
+                for job, row in zip(jobs, estimates.by_row(keys), strict=True):
+                    rows[job] = row
                 if question is Question.TOLERATED:
                     measured = question.scale.from_axis(readings.cells.values)
-                    for job, quality in zip(
-                        jobs, self.scale.needed(estimates, measured, readings.spreads), strict=True
-                    ):
+                    found = self.scale.needed(estimates, measured, readings.spreads)
+                    for job, quality in zip(jobs, found, strict=True):
                         needed[job] = quality
         nearest = self._nearest([each.name for each in seen], completions)
         return [
             Classification(
-                by_type=answers[Question.TYPE][job],
-                by_step=answers[Question.STEP][job],
-                by_nodes=answers[Question.NODES][job],
-                tolerated=answers[Question.TOLERATED][job],
-                caused=answers[Question.CAUSED][job],
+                by_type=by_type,
+                by_step=by_step,
+                by_nodes=by_nodes,
+                tolerated=tolerated,
+                caused=caused,
                 quality_target=needed[job],
                 nearest=nearest[job],
                 notes=tuple(notes[job]),
             )
-            for job in range(len(seen))
+            for job, (by_type, by_step, by_nodes, tolerated, caused) in enumerate(
+                zip(*(answers[question] for question in Question), strict=True)
+            )
         ]
 
     def _complete(
@@ -154,15 +160,14 @@ class FittedClassifier:
         """Return the completed rows of ``readings``, whose jobs have the same new columns."""
         fitted, cells = self.fitted[question], readings.cells
         if readings.new:
-            new = f"{question}: first measurement at {', '.join(readings.new)}; it says little about other columns"
-            for job in readings.jobs:
-                notes[job].append(new)
+            where = ", ".join(readings.new)
+            _note(notes, readings.jobs, f"{question}: first measurement at {where}; it says little about other columns")
             if isinstance(fitted, Widening):
                 fitted = fitted.with_columns(readings.new)
             else:
                 fitted = self.methods[question].fit(fitted.rows.with_columns(readings.new))
-        for job in readings.jobs[~cells.observed.any(1)]:
-            notes[job].append(f"{question}: not measured; using the estimate of a typical application")
+        empty = readings.jobs[~cells.observed.any(1)]
+        _note(notes, empty, f"{question}: not measured; using the estimate of a typical application")
         if question is Question.STEP:
             cells = with_between(cells, readings.columns)
         if question is not Question.TYPE:
@@ -195,40 +200,40 @@ class FittedClassifier:
     def _nearest(
         self, own_names: Sequence[str], completions: Sequence[tuple[Question, Index, Completion]]
     ) -> list[tuple[Neighbour, ...]]:
-        names, known_cells = self._known_cells()
+        names, place, known_cells = self._known_cells()
         total, count = np.zeros((len(names), len(own_names))), np.zeros((len(names), len(own_names)), dtype=np.int_)
         for question, jobs, completion in completions:
             known, measured = known_cells[question], completion.observed.any(1)
             at = np.ix_(known.places, jobs[measured])
             total[at] += known.distances(completion.mean[measured])
             count[at] += 1
+        for job, own in enumerate(own_names):
+            if own in place:
+                count[place[own], job] = 0
         mean = np.where(count > 0, total / np.maximum(count, 1), np.inf).T
-        order = np.argsort(mean, axis=1, kind="stable")[:, : NEAREST + 1]
+        order = np.argsort(mean, axis=1, kind="stable")[:, :NEAREST]
         distances = np.take_along_axis(mean, order, 1)
-        found = []
-        for own, row, alike, far in zip(
-            own_names, order.tolist(), np.exp(-distances).tolist(), np.isinf(distances).tolist(), strict=True
-        ):
-            others = [
-                Neighbour(name=names[at], similarity=similarity)
-                for at, similarity, is_far in zip(row, alike, far, strict=True)
-                if not is_far and names[at] != own
-            ]
-            found.append(tuple(others[:NEAREST]))
-        return found
+        others = zip(names[order].ravel().tolist(), np.exp(-distances).ravel().tolist(), strict=True)
+        neighbours = map(partial(tuple.__new__, Neighbour), others)
+        compared, most = np.isfinite(distances).sum(axis=1).tolist(), order.shape[1]
+        return [tuple(islice(neighbours, most))[:each] for each in compared]
 
     def _known_cells(self) -> _KnownCells:
-        """Return the sorted names of all known rows, and each question's known cells; cached."""
+        """Return the sorted names of all known rows, their positions, and each question's known cells; cached."""
         if not self._known:
             names = sorted({name for fitted in self.fitted.values() for name in fitted.rows.names})
             place = {name: at for at, name in enumerate(names)}
-            self._known.append(
-                (names, {question: _Known.of(each.rows, place) for question, each in self.fitted.items()})
-            )
+            known = {question: _Known.of(each.rows, place) for question, each in self.fitted.items()}
+            self._known.append((np.array(names, dtype=object), place, known))
         return self._known[0]
 
 
-_KnownCells = tuple[list[str], Mapping[Question, "_Known"]]
+def _note(notes: Sequence[list[str]], jobs: Index, text: str) -> None:
+    for job in jobs.tolist():
+        notes[job].append(text)
+
+
+_KnownCells = tuple[NDArray[np.object_], Mapping[str, int], Mapping[Question, "_Known"]]
 
 
 class _Known(NamedTuple):
@@ -266,7 +271,10 @@ class _Known(NamedTuple):
         It is the root mean square over the row's known cells, in widths of an unknown cell. For RATIO rows the
         difference in overall scale is removed, so only the shape counts.
         """
-        cells = (self.values - mean.T[: len(self.values), None, :]) * self.there
+        # In place: a second array of this size would take longer than all else.
+        cells = self.values - mean.T[: len(self.values), None, :]
+        cells *= self.there
         if self.scale is Scale.RATIO:
-            cells = (cells - cells.sum(axis=0) / self.counts) * self.there
-        return np.asarray(np.sqrt((cells**2).sum(axis=0) / self.counts) / WIDE[self.scale])
+            cells -= cells.sum(axis=0) / self.counts
+            cells *= self.there
+        return np.asarray(np.sqrt(np.einsum("crj,crj->rj", cells, cells) / self.counts) / WIDE[self.scale])

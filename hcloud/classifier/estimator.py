@@ -100,13 +100,9 @@ class Estimates:
     def by_row(self, columns: Sequence[Key]) -> list[dict[Key, Estimate]]:
         """Return each row's estimates by ``columns``, which name those of the arrays."""
         cells = zip(*(each.ravel().tolist() for each in (self.values, self.low, self.high, self.observed)), strict=True)
-        # An estimate per cell is most of a classification's time; its constructor would double it.
-        estimates = list(map(partial(tuple.__new__, Estimate), cells))
-        width = len(columns)
-        return [
-            dict(zip(columns, estimates[at : at + width], strict=True))
-            for at in range(0, len(self.values) * width, width or 1)
-        ]
+        # An estimate per cell takes much of a classification's time; the generated constructor would double it.
+        estimates = map(partial(tuple.__new__, Estimate), cells)
+        return [dict(zip(columns, estimates, strict=False)) for _ in self.values]
 
 
 class Fitted(Protocol):

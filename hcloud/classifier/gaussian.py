@@ -68,15 +68,16 @@ def condition(covariance: Matrix, index: Index, *, free_bias: bool, noise: Matri
     """
     inverse = _inverse(covariance, index, noise)
     cross = covariance.T[index].swapaxes(-1, -2)
-    pull = np.matmul(cross, inverse)
-    variance = covariance.diagonal() - (pull * cross).sum(-1)
+    gain = np.matmul(cross, inverse)
+    variance = covariance.diagonal() - np.einsum("...cj,...cj->...c", gain, cross)
     if not free_bias:
-        return Conditional(pull, variance, inverse, index.shape[-1])
+        return Conditional(gain, variance, inverse, index.shape[-1])
     ones, total, precision = _without_bias(inverse)
-    left_over = 1.0 - (cross * ones[..., None, :]).sum(-1)
+    # What the observed cells do not say of a column's level is that of their weighted mean.
+    left_over = (1.0 - np.matmul(cross, ones[..., None])) / total[..., None]
     return Conditional(
-        np.matmul(cross, precision) + (ones / total)[..., None, :],
-        variance + left_over**2 / total,
+        gain + left_over * ones[..., None, :],
+        variance + left_over[..., 0] ** 2 * total,
         precision,
         index.shape[-1] - 1,
     )
@@ -85,7 +86,8 @@ def condition(covariance: Matrix, index: Index, *, free_bias: bool, noise: Matri
 def _inverse(covariance: Matrix, index: Index, noise: Matrix | None) -> Matrix:
     own = covariance[index[..., :, None], index[..., None, :]]
     if noise is not None:
-        own = own + noise[..., None] ** 2 * np.eye(index.shape[-1])
+        count = index.shape[-1]
+        own.reshape(*own.shape[:-2], count * count)[..., :: count + 1] += noise**2
     return np.asarray(np.linalg.inv(own), dtype=np.float64)
 
 
@@ -439,11 +441,11 @@ class FittedGaussian(CompletesOne):
         observed = seen.observed
         counts = observed.sum(1)
         mean, sd = np.empty_like(seen.values), np.empty_like(seen.values)
-        for count in np.unique(counts).tolist():
+        for count in sorted(set(counts.tolist())):
             alike = np.flatnonzero(counts == count)
             index = np.nonzero(observed[alike])[1].reshape(len(alike), count)
-            values, noise = (np.take_along_axis(each[alike], index, 1) for each in (seen.values, seen.noise))
-            mean[alike], sd[alike] = self._conditioned(index, values, noise)
+            cells = alike[:, None], index
+            mean[alike], sd[alike] = self._conditioned(index, seen.values[cells], seen.noise[cells])
         return mean, sd
 
     def _conditioned(self, index: Index, values: Matrix, noise: Matrix) -> tuple[Matrix, Matrix]:
@@ -467,13 +469,16 @@ class FittedGaussian(CompletesOne):
         The covariance is scaled up, step by step, for a row further from the others than it states (multivariate t):
         few programs differ from all others, but the readings of those must not be taken for errors.
         """
-        scale, noisy = np.ones((len(residual), 1)), noise.any(1, keepdims=True)
+        scale, noisy = np.ones((len(residual), 1)), noise.any(1)
         for _ in range(SCALE_STEPS):
             precision = _inverse(self.moments.covariance, index, noise / np.sqrt(scale))
             if self.free_bias:
                 _, _, precision = _without_bias(precision)
             step = self._widening(_surprise(precision, residual) / scale, index.shape[1] - self.free_bias)
-            scale = scale * np.where(noisy, step, 1.0)
+            step[~noisy] = 1.0
+            if (step == 1.0).all():
+                break
+            scale = scale * step
         return scale
 
     def predict_many(self, index: Index, values: Matrix) -> Matrix:

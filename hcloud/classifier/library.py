@@ -24,6 +24,8 @@ class Question(StrEnum):
     TOLERATED = "tolerated"
     CAUSED = "caused"
 
+    __hash__ = str.__hash__  # that of an Enum is a Python function, and every cell is looked up by its question
+
     @property
     def scale(self) -> Scale:
         """RATIO for performance, SCORE for pressures."""

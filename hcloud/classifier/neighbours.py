@@ -123,8 +123,9 @@ class FittedNeighbours(CompletesOne):
             sd[corrected] *= math.sqrt(likeness.left)
             for index, places in rows_by_pattern(seen.observed[corrected]):
                 rows = corrected[places]
-                use = seen.context[rows][:, index] if with_use and seen.context is not None else None
-                correction = self._correction(index, seen.values[rows][:, index], use, likeness)
+                cells = rows[:, None], index
+                use = seen.context[cells] if with_use and seen.context is not None else None
+                correction = self._correction(index, seen.values[cells], use, likeness)
                 correction[:, index] = 0.0
                 mean[rows] += correction
         return mean, sd

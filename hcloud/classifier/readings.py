@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import repeat
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,10 +44,10 @@ class Readings:
 
     def by_new_columns(self) -> Iterator[Readings]:
         """Yield the jobs with the same new columns, without those of others."""
+        if not self.new:
+            yield self
+            return
         for new, rows in rows_by_pattern(self.cells.observed[:, self.known :]):
-            if len(rows) == len(self.jobs) and len(new) == len(self.new):
-                yield self
-                return
             columns = np.concatenate([np.arange(self.known), self.known + new])
             part = np.ix_(rows, columns)
             yield Readings(
@@ -65,32 +66,30 @@ def readings_of(
 
     Invalid values (NaN, zero, a crash) are left out and named in the job's list of ``notes``.
     """
-    jobs, names, stated = list[int](), list[str](), list[float]()
-    measured = list[float]()
+    counts, names = [0] * len(seen), list[str]()
+    measured, stated = list[float](), list[float]()
     for job, each in enumerate(seen):
         row = each.cells.get(question)
         if row:
-            spreads = each.spreads.get(question, {})
-            jobs += [job] * len(row)
+            counts[job] = len(row)
             names += row
             measured += row.values()
-            stated += [spreads.get(column, 0.0) for column in row]
+            stated += map(each.spreads.get(question, {}).get, row, repeat(0.0))
     scale, values, widths = question.scale, np.array(measured, dtype=np.float64), np.array(stated, dtype=np.float64)
     with np.errstate(divide="ignore", over="ignore"):
         on_axis = scale.encoded(1.0 / values if scale is Scale.RATIO else values)
     place = {column: j for j, column in enumerate(known)}
     new = sorted(set(names) - place.keys())
     place |= {column: len(known) + j for j, column in enumerate(new)}
-    columns = np.array([place[column] for column in names], dtype=np.int_)
+    jobs, columns = np.repeat(np.arange(len(seen)), counts), np.array([place[each] for each in names], dtype=np.int_)
     unusable = np.isnan(on_axis)
     if question is Question.NODES:
         unusable |= np.isin(columns, [place[column] for column in new if not _is_node_count(column)])
     for job, column, value in sorted((jobs[i], names[i], measured[i]) for i in np.flatnonzero(unusable).tolist()):
         notes[job].append(f"left out: {_fault(question, column, value)}")
     noise = np.where(widths > 0.0, scale.deviation(values, widths), 0.0)
-    cell, usable = (np.array(jobs, dtype=np.int_), columns), ~unusable
-    at, shape = tuple(each[usable] for each in cell), (len(seen), len(place))
-    found = np.full(shape, np.nan), np.zeros(shape), np.zeros(shape)
+    usable, shape = ~unusable, (len(seen), len(place))
+    at, found = (jobs[usable], columns[usable]), (np.full(shape, np.nan), np.zeros(shape), np.zeros(shape))
     for matrix, cells in zip(found, (on_axis, noise, widths), strict=True):
         matrix[at] = cells[usable]
     return Readings(
