@@ -61,12 +61,11 @@ class Conditional:
     """Rank of the precision."""
 
 
-def condition(covariance: Matrix, index: Index, *, free_bias: bool, noise: Matrix | None = None) -> Conditional:
-    """Return the conditional given the cells at ``index`` (at least one), measured with this standard deviation.
+def condition(covariance: Matrix, index: Index, inverse: Matrix, *, free_bias: bool) -> Conditional:
+    """Return the conditional given the cells at ``index`` (at least one), with the inverse of their covariance.
 
-    ``index`` and ``noise`` are (observed), or (sets x observed) for many sets of columns at once.
+    ``index`` is (observed), or (sets x observed) for many sets of columns at once.
     """
-    inverse = _inverse(covariance, index, noise)
     cross = covariance.T[index].swapaxes(-1, -2)
     gain = np.matmul(cross, inverse)
     variance = covariance.diagonal() - np.einsum("...cj,...cj->...c", gain, cross)
@@ -83,7 +82,8 @@ def condition(covariance: Matrix, index: Index, *, free_bias: bool, noise: Matri
     )
 
 
-def _inverse(covariance: Matrix, index: Index, noise: Matrix | None) -> Matrix:
+def _inverse(covariance: Matrix, index: Index, noise: Matrix | None = None) -> Matrix:
+    """Return the inverse covariance of the cells at ``index``, measured with these standard deviations."""
     own = covariance[index[..., :, None], index[..., None, :]]
     if noise is not None:
         count = index.shape[-1]
@@ -389,7 +389,8 @@ class FittedGaussian(CompletesOne):
         if found is None:
             if len(self._known) >= CACHE_MAX:
                 self._known.clear()
-            found = condition(self.moments.covariance, index, free_bias=self.free_bias)
+            covariance = self.moments.covariance
+            found = condition(covariance, index, _inverse(covariance, index), free_bias=self.free_bias)
             self._known[key] = found
         return found
 
@@ -456,30 +457,31 @@ class FittedGaussian(CompletesOne):
             level = moments.level if self.free_bias else 0.0
             return moments.mean + level, self.stretch * np.sqrt(variance)
         residual = values - moments.mean[index]
-        scale = self._scale(index, residual, noise) if noise.any() else np.ones((len(values), 1))
-        # A covariance times `scale` and noise: the same gain as with the noise divided instead.
-        given = condition(moments.covariance, index, free_bias=self.free_bias, noise=noise / np.sqrt(scale))
+        inverse, scale = self._inverse_scaled(index, residual, noise)
+        given = condition(moments.covariance, index, inverse, free_bias=self.free_bias)
         mean = moments.mean + np.matmul(given.gain, residual[:, :, None])[:, :, 0]
         widening = self._widening(_surprise(given.precision, residual) / scale, given.freedom)
-        return mean, self.stretch * np.sqrt(scale * widening) * np.sqrt(np.maximum(given.variance, 0.0))
+        return mean, self.stretch * np.sqrt(scale * widening * np.maximum(given.variance, 0.0))
 
-    def _scale(self, index: Index, residual: Matrix, noise: Matrix) -> Matrix:
-        """Return the factors on the covariance, (rows x 1), where cells were measured with noise.
+    def _inverse_scaled(self, index: Index, residual: Matrix, noise: Matrix) -> tuple[Matrix, Matrix]:
+        """Return the inverse covariances of the observed cells, and the factors on them, (rows x 1).
 
-        The covariance is scaled up, step by step, for a row further from the others than it states (multivariate t):
-        few programs differ from all others, but the readings of those must not be taken for errors.
+        Where cells were measured with noise, the covariance is scaled up, step by step, for a row further from the
+        others than it states (multivariate t): few programs differ from all others, but the readings of those must not
+        be taken for errors.
         """
-        scale, noisy = np.ones((len(residual), 1)), noise.any(1)
-        for _ in range(SCALE_STEPS):
-            precision = _inverse(self.moments.covariance, index, noise / np.sqrt(scale))
-            if self.free_bias:
-                _, _, precision = _without_bias(precision)
+        covariance, scale, noisy = self.moments.covariance, np.ones((len(residual), 1)), noise.any(1)
+        inverse = _inverse(covariance, index, noise)
+        for _ in range(SCALE_STEPS if noisy.any() else 0):
+            precision = _without_bias(inverse)[2] if self.free_bias else inverse
             step = self._widening(_surprise(precision, residual) / scale, index.shape[1] - self.free_bias)
             step[~noisy] = 1.0
             if (step == 1.0).all():
                 break
             scale = scale * step
-        return scale
+            # A covariance times `scale` and noise is, but for the factor, the covariance and that part of the noise.
+            inverse = _inverse(covariance, index, noise / np.sqrt(scale))
+        return inverse, scale
 
     def predict_many(self, index: Index, values: Matrix) -> Matrix:
         """Return means (rows x columns) given encoded values (rows x observed) of rows with the same known columns."""

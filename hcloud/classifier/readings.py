@@ -83,7 +83,7 @@ def readings_of(
     place |= {column: len(known) + j for j, column in enumerate(new)}
     jobs, columns = np.repeat(np.arange(len(seen)), counts), np.array([place[each] for each in names], dtype=np.int_)
     unusable = np.isnan(on_axis)
-    if question is Question.NODES:
+    if question is Question.NODES and new:
         unusable |= np.isin(columns, [place[column] for column in new if not _is_node_count(column)])
     for job, column, value in sorted((jobs[i], names[i], measured[i]) for i in np.flatnonzero(unusable).tolist()):
         notes[job].append(f"left out: {_fault(question, column, value)}")
