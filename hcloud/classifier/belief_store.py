@@ -24,7 +24,7 @@ REFIT_SHARE = 0.2
 SETTLED = LEAST_SPREAD
 """A row counts as changed once a cell has moved by more than the uncertainty many measurements leave. Nearly every
 finished job moves a cell a little; refitting or reclassifying then would not improve the result."""
-CLASSIFIED_AT_ONCE = 10
+CLASSIFIED_AT_ONCE = 50
 """Maximum applications classified in one call; others keep their earlier classification or wait for the next call."""
 _PENDING = Classification(quality_target=Estimate(0.5, 0.0, 1.0))
 """Keeps the place of an answer among others until its row is classified."""

@@ -8,16 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
-from itertools import islice
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hcloud.classifier.estimator import (
-    WIDE,
     Completion,
     Estimates,
     Estimator,
@@ -32,16 +28,16 @@ from hcloud.classifier.needed_quality import UNKNOWN, ToleranceScale
 from hcloud.classifier.neighbours import NeighbourFoldIn
 from hcloud.classifier.readings import Readings, readings_of, use_of, with_between
 from hcloud.classifier.scaling import CurveFoldIn, node_count
+from hcloud.classifier.similar_programs import KnownPrograms
 from hcloud.classifier.unmeasured_types import apart
 from hcloud.classifier.utility_matrix import Matrix, MeasuredRows, Scale
-from hcloud.core.estimates import Classification, Estimate, Neighbour
+from hcloud.core.estimates import Classification, Estimate
 
-NEAREST = 5
 LINKED_MIN = 5
 """Rows measured on a type and on an observed one, from which on they decide how sure the comparison is."""
 SAME_VALUE = 1e-9
 """Logarithms of performance closer than this are of one measurement."""
-CELLS_AT_ONCE = 2**22
+CELLS_AT_ONCE = 2**20
 """Most cells of known rows, times jobs, that are compared at once; more need too much memory."""
 
 
@@ -90,7 +86,7 @@ class FittedClassifier:
     fitted: Mapping[Question, Fitted]
     scale: ToleranceScale = field(default_factory=ToleranceScale)
     """How well the sources of interference tell programs apart, for the quality they need."""
-    _known: list[_KnownCells] = field(default_factory=list, compare=False, repr=False)
+    _known: list[KnownPrograms] = field(default_factory=list, compare=False, repr=False)
     _distances: dict[tuple[tuple[str, ...], tuple[str, ...]], Matrix] = field(
         default_factory=dict, compare=False, repr=False
     )
@@ -106,8 +102,7 @@ class FittedClassifier:
         Invalid values (NaN, zero, a crash) are left out and listed in ``notes``. Unobserved cells come from the
         library's prior, with its width. No value returned is NaN or infinite. Jobs do not affect each other.
         """
-        cells = max((fitted.rows.values.size for fitted in self.fitted.values()), default=0)
-        step = max(1, CELLS_AT_ONCE // max(1, cells))
+        step = max(1, CELLS_AT_ONCE // self._programs.cells)
         return [each for at in range(0, len(seen), step) for each in self._classified(seen[at : at + step])]
 
     def _classified(self, seen: Sequence[MeasuredApplication]) -> list[Classification]:
@@ -137,7 +132,7 @@ class FittedClassifier:
                     found = self.scale.needed(estimates, measured, readings.spreads)
                     for job, quality in zip(jobs, found, strict=True):
                         needed[job] = quality
-        nearest = self._nearest([each.name for each in seen], completions)
+        nearest = self._programs.nearest([each.name for each in seen], completions)
         return [
             Classification(
                 by_type=by_type,
@@ -197,84 +192,13 @@ class FittedClassifier:
                 least[jobs] = self._distances[key]
         return replace(completion, sd=np.maximum(completion.sd, least))
 
-    def _nearest(
-        self, own_names: Sequence[str], completions: Sequence[tuple[Question, Index, Completion]]
-    ) -> list[tuple[Neighbour, ...]]:
-        names, place, known_cells = self._known_cells()
-        total, count = np.zeros((len(names), len(own_names))), np.zeros((len(names), len(own_names)), dtype=np.int_)
-        for question, jobs, completion in completions:
-            known, measured = known_cells[question], completion.observed.any(1)
-            at = np.ix_(known.places, jobs[measured])
-            total[at] += known.distances(completion.mean[measured])
-            count[at] += 1
-        for job, own in enumerate(own_names):
-            if own in place:
-                count[place[own], job] = 0
-        mean = np.where(count > 0, total / np.maximum(count, 1), np.inf).T
-        order = np.argsort(mean, axis=1, kind="stable")[:, :NEAREST]
-        distances = np.take_along_axis(mean, order, 1)
-        others = zip(names[order].ravel().tolist(), np.exp(-distances).ravel().tolist(), strict=True)
-        neighbours = map(partial(tuple.__new__, Neighbour), others)
-        compared, most = np.isfinite(distances).sum(axis=1).tolist(), order.shape[1]
-        return [tuple(islice(neighbours, most))[:each] for each in compared]
-
-    def _known_cells(self) -> _KnownCells:
-        """Return the sorted names of all known rows, their positions, and each question's known cells; cached."""
+    @property
+    def _programs(self) -> KnownPrograms:
         if not self._known:
-            names = sorted({name for fitted in self.fitted.values() for name in fitted.rows.names})
-            place = {name: at for at, name in enumerate(names)}
-            known = {question: _Known.of(each.rows, place) for question, each in self.fitted.items()}
-            self._known.append((np.array(names, dtype=object), place, known))
+            self._known.append(KnownPrograms.of({question: each.rows for question, each in self.fitted.items()}))
         return self._known[0]
 
 
 def _note(notes: Sequence[list[str]], jobs: Index, text: str) -> None:
     for job in jobs.tolist():
         notes[job].append(text)
-
-
-_KnownCells = tuple[NDArray[np.object_], Mapping[str, int], Mapping[Question, "_Known"]]
-
-
-class _Known(NamedTuple):
-    """The known cells of a matrix, prepared for distances.
-
-    Rows that have no shape are left out: RATIO rows with one cell, and empty ones.
-    """
-
-    scale: Scale
-    places: Index
-    """Positions of the rows' names among those of all questions, (rows)."""
-    values: Matrix
-    """(columns x rows x 1); 0 where unknown."""
-    there: Matrix
-    """1 where known, 0 elsewhere, (columns x rows x 1)."""
-    counts: Matrix
-    """Number of known cells of each row, (rows x 1)."""
-
-    @classmethod
-    def of(cls, rows: MeasuredRows, place: Mapping[str, int]) -> _Known:
-        """Prepare the rows; ``place``: position of each name."""
-        there = ~np.isnan(rows.values)
-        has_shape = np.flatnonzero(there.sum(axis=1) > (1 if rows.scale is Scale.RATIO else 0))
-        return cls(
-            scale=rows.scale,
-            places=np.array([place[rows.names[row]] for row in has_shape], dtype=np.int_),
-            values=np.nan_to_num(rows.values[has_shape]).T[:, :, None],
-            there=there[has_shape].T[:, :, None].astype(np.float64),
-            counts=there[has_shape].sum(axis=1, keepdims=True).astype(np.float64),
-        )
-
-    def distances(self, mean: Matrix) -> Matrix:
-        """Return each row's distance from each job, (rows x jobs); ``mean``: (jobs x columns, the known ones first).
-
-        It is the root mean square over the row's known cells, in widths of an unknown cell. For RATIO rows the
-        difference in overall scale is removed, so only the shape counts.
-        """
-        # In place: a second array of this size would take longer than all else.
-        cells = self.values - mean.T[: len(self.values), None, :]
-        cells *= self.there
-        if self.scale is Scale.RATIO:
-            cells -= cells.sum(axis=0) / self.counts
-            cells *= self.there
-        return np.asarray(np.sqrt(np.einsum("crj,crj->rj", cells, cells) / self.counts) / WIDE[self.scale])

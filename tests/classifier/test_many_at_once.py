@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hcloud.classifier.classify import NEAREST, Classifier, FittedClassifier
+from hcloud.classifier.classify import Classifier, FittedClassifier
 from hcloud.classifier.estimator import Estimates, ObservedRows
 from hcloud.classifier.gaussian import SCALE_STEPS, FittedGaussian, GaussianFoldIn
 from hcloud.classifier.library import Library, MeasuredApplication, Question
 from hcloud.classifier.needed_quality import SourceReliability, ToleranceScale
 from hcloud.classifier.readings import readings_of, with_between
+from hcloud.classifier.similar_programs import NEAREST
 from hcloud.classifier.step_curve import rate_at, rates_by_vcpus
 from hcloud.classifier.utility_matrix import NORMAL_95, Matrix, Scale
 from hcloud.config import load_library, package_data
