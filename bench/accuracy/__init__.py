@@ -22,6 +22,7 @@ CAUTION = (
 def run(folder: Path = DATA) -> list[Row]:
     """Print every table for which ``folder`` has data (``lumos/``, ``c3o/``); return the figures with targets."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # before numpy: small matrices lose by sharing, as do neighbours
+    from bench import classification
     from bench.accuracy import interference, speed
     from hcloud.classifier.classify import METHODS
 
@@ -30,7 +31,7 @@ def run(folder: Path = DATA) -> list[Row]:
     figures = list(_lumos(folder / "lumos"))
     _report_c3o(folder / "c3o" / "runs.csv")
     interference.report()
-    return [*figures, *speed.measure()]
+    return [*figures, *speed.measure(), *classification.run()]
 
 
 def _lumos(folder: Path) -> Iterator[Row]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from hcloud.classifier.estimator import Completion, Context, Fitted, Noise, cells_of, completed, spread
+from hcloud.classifier.estimator import CompletesOne, Completion, Fitted, ObservedRows, completed, spread
 from hcloud.classifier.gaussian import evenly
 from hcloud.classifier.utility_matrix import Matrix, MeasuredRows, Scale
 
@@ -97,25 +96,18 @@ class PqSgd:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FittedPqSgd:
+class FittedPqSgd(CompletesOne):
     """The rows and the method; every new row is appended and the whole matrix reconstructed, as in the papers."""
 
     rows: MeasuredRows
     method: PqSgd
     sd: Matrix
 
-    def complete(
-        self, observed: Mapping[str, float], context: Context | None = None, noise: Noise | None = None
-    ) -> Completion:
-        """Append the row and reconstruct; without any observed cell, the mean of all, with that added to the spread."""
-        cells = cells_of(self.rows, observed, context, noise)
-        index, values = cells.index, cells.values
-        row = np.full((1, len(self.rows.columns)), np.nan)
-        row[0, index] = values
-        mean = self.method.reconstruct(np.vstack([self.rows.values, row]))[-1]
-        sd = self.sd
-        if not len(index):
-            spread_of_all = np.nanstd(self.rows.values) if np.isfinite(self.rows.values).any() else 1.0
-            mean = mean + (0.5 if self.rows.scale is Scale.SCORE and not len(self.rows) else 0.0)
-            sd = np.sqrt(sd**2 + spread_of_all**2)
-        return completed(self.rows, cells, mean, sd)
+    def complete_many(self, seen: ObservedRows) -> Completion:
+        """Append each row and reconstruct; one without an observed cell gets the mean of all, and their spread too."""
+        mean = np.array([self.method.reconstruct(np.vstack([self.rows.values, row]))[-1] for row in seen.values])
+        spread_of_all = np.nanstd(self.rows.values) if np.isfinite(self.rows.values).any() else 1.0
+        nothing = ~seen.observed.any(1, keepdims=True)
+        middle = 0.5 if self.rows.scale is Scale.SCORE and not len(self.rows) else 0.0
+        sd = np.sqrt(self.sd**2 + np.where(nothing, spread_of_all**2, 0.0))
+        return completed(self.rows, seen, mean + np.where(nothing, middle, 0.0), sd)

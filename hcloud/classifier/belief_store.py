@@ -24,8 +24,10 @@ REFIT_SHARE = 0.2
 SETTLED = LEAST_SPREAD
 """A row counts as changed once a cell has moved by more than the uncertainty many measurements leave. Nearly every
 finished job moves a cell a little; refitting or reclassifying then would not improve the result."""
-CLASSIFIED_AT_ONCE = 10
+CLASSIFIED_AT_ONCE = 50
 """Maximum applications classified in one call; others keep their earlier classification or wait for the next call."""
+_PENDING = Classification(quality_target=Estimate(0.5, 0.0, 1.0))
+"""Keeps the place of an answer among others until its row is classified."""
 K = TypeVar("K", str, int)
 
 
@@ -102,28 +104,40 @@ class BeliefStore:
         return self._returned
 
     def _believe(self, wanted: Iterable[str]) -> dict[str, Classification]:
-        fitted, left, found = self._fit(), CLASSIFIED_AT_ONCE, dict[str, Classification]()
+        fitted, found, rows = self._fit(), dict[str, Classification](), dict[str, Application]()
         for key in wanted:
             known = self._answers.get(key)
             if known is not None and known[2] == self._fit_number and known[1] is self._rows.get(known[0]):
                 found[key] = known[3]
                 continue
             row = self._rows.get(row_name(key))
-            if row is None or not row.cells:
+            if row is not None and row.cells:
+                found[key], rows[key] = _PENDING, row
+        self._classify(rows.values(), fitted)
+        for key, row in rows.items():
+            number, _, belief = self._beliefs.get(row.name, (0, None, None))
+            if belief is None:
+                del found[key]
                 continue
-            number, seen, belief = self._beliefs.get(row.name, (0, None, None))
-            if belief is None or ((number != self._fit_number or self._differs(seen, row)) and left > 0):
-                if left <= 0:
-                    continue
-                left -= 1
-                belief = fitted.classify(measured_of(row))
-                belief = replace(belief, measure=row.measure, reference_vcpus=row.reference_vcpus)
-                self._beliefs[row.name] = (self._fit_number, row, belief)
-                self._same[row.name] = row
             found[key] = self._at_scale(key, belief, scale_of(row, key))
             if self._same.get(row.name) is row:  # based on this row or on an equivalent one
-                self._answers[key] = (row.name, row, self._beliefs[row.name][0], found[key])
+                self._answers[key] = (row.name, row, number, found[key])
         return found
+
+    def _classify(self, rows: Iterable[Application], fitted: FittedClassifier) -> None:
+        """Classify those rows, within the bound, that are new, have changed, or were classified by an earlier fit."""
+        chosen = dict[str, Application]()
+        for row in rows:
+            if len(chosen) == CLASSIFIED_AT_ONCE:
+                break
+            number, seen, belief = self._beliefs.get(row.name, (0, None, None))
+            if belief is None or number != self._fit_number or self._differs(seen, row):
+                chosen[row.name] = row
+        beliefs = fitted.classify_many([measured_of(row) for row in chosen.values()])
+        for row, belief in zip(chosen.values(), beliefs, strict=True):
+            own = replace(belief, measure=row.measure, reference_vcpus=row.reference_vcpus)
+            self._beliefs[row.name] = (self._fit_number, row, own)
+            self._same[row.name] = row
 
     def source_prior(self) -> SourcePrior | None:
         """Return the covariance of pressures in the known rows; the same object until the next refit."""

@@ -6,35 +6,39 @@ Dissertation §4.3.2, "multiple parallel versus single exhaustive classification
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hcloud.classifier.estimator import WIDE, Completion, Estimator, Fitted, Renewing, Widening
-from hcloud.classifier.gaussian import GaussianFoldIn
+from hcloud.classifier.estimator import (
+    Completion,
+    Estimates,
+    Estimator,
+    Fitted,
+    Renewing,
+    Widening,
+    rows_by_pattern,
+)
+from hcloud.classifier.gaussian import GaussianFoldIn, Index
 from hcloud.classifier.library import Library, MeasuredApplication, Question
-from hcloud.classifier.needed_quality import ToleranceScale
+from hcloud.classifier.needed_quality import UNKNOWN, ToleranceScale
 from hcloud.classifier.neighbours import NeighbourFoldIn
+from hcloud.classifier.readings import Readings, readings_of, use_of, with_between
 from hcloud.classifier.scaling import CurveFoldIn, node_count
-from hcloud.classifier.step_curve import rate_at, rates_by_vcpus, vcpus_of
+from hcloud.classifier.similar_programs import KnownPrograms
 from hcloud.classifier.unmeasured_types import apart
 from hcloud.classifier.utility_matrix import Matrix, MeasuredRows, Scale
-from hcloud.core.errors import BadInput
-from hcloud.core.estimates import Classification, Estimate, Neighbour
+from hcloud.core.estimates import Classification, Estimate
 
-NEAREST = 5
 LINKED_MIN = 5
 """Rows measured on a type and on an observed one, from which on they decide how sure the comparison is."""
 SAME_VALUE = 1e-9
 """Logarithms of performance closer than this are of one measurement."""
-NEAR_APART = 2.5
-"""Performance is interpolated between two measured amounts whose ratio is at most this."""
+CELLS_AT_ONCE = 2**20
+"""Most cells of known rows, times jobs, that are compared at once; more need too much memory."""
 
 
 METHODS: Mapping[Question, Estimator] = MappingProxyType(
@@ -82,64 +86,91 @@ class FittedClassifier:
     fitted: Mapping[Question, Fitted]
     scale: ToleranceScale = field(default_factory=ToleranceScale)
     """How well the sources of interference tell programs apart, for the quality they need."""
-    _names: list[_Names] = field(default_factory=list, compare=False, repr=False)
+    _known: list[KnownPrograms] = field(default_factory=list, compare=False, repr=False)
     _distances: dict[tuple[tuple[str, ...], tuple[str, ...]], Matrix] = field(
         default_factory=dict, compare=False, repr=False
     )
     """By columns and observed columns, the least standard deviation of each."""
 
     def classify(self, observations: MeasuredApplication) -> Classification:
-        """Answer all questions from the observed cells, of which there may be none.
+        """Classify one job; see :meth:`classify_many`."""
+        return self.classify_many([observations])[0]
+
+    def classify_many(self, seen: Sequence[MeasuredApplication]) -> list[Classification]:
+        """Answer all questions about each job from its observed cells, of which there may be none.
 
         Invalid values (NaN, zero, a crash) are left out and listed in ``notes``. Unobserved cells come from the
-        library's prior, with its width. No value returned is NaN or infinite.
+        library's prior, with its width. No value returned is NaN or infinite. Jobs do not affect each other.
         """
-        notes: list[str] = []
-        completions: dict[Question, Completion] = {}
+        step = max(1, CELLS_AT_ONCE // self._programs.cells)
+        return [each for at in range(0, len(seen), step) for each in self._classified(seen[at : at + step])]
+
+    def _classified(self, seen: Sequence[MeasuredApplication]) -> list[Classification]:
+        notes: list[list[str]] = [[] for _ in seen]
+        answers: dict[Question, list[dict[Any, Estimate]]] = {question: [{} for _ in seen] for question in Question}
+        needed, completions = [UNKNOWN for _ in seen], list[tuple[Question, Index, Completion]]()
         for question in self.methods:
-            usable = _usable(question, observations, notes)
-            found = self._complete(question, usable, observations, notes)
-            if found is not None:
-                completions[question] = found
-        answers = {question: _estimates(question, each) for question, each in completions.items()}
-        tolerated = answers.get(Question.TOLERATED, {})
-        needed = self.scale.needed(tolerated, observations)
-        return Classification(
-            by_type=answers.get(Question.TYPE, {}),
-            by_step=answers.get(Question.STEP, {}),
-            by_nodes={node_count(column): each for column, each in answers.get(Question.NODES, {}).items()},
-            tolerated=tolerated,
-            caused=answers.get(Question.CAUSED, {}),
-            quality_target=needed,
-            nearest=self._nearest(completions, observations.name),
-            notes=tuple(notes),
-        )
+            whole = readings_of(question, seen, self.fitted[question].rows.columns, notes)
+            for readings in whole.by_new_columns():
+                if not readings.columns:
+                    _note(notes, readings.jobs, f"{question}: not measured, and no known application has measurements")
+                    continue
+                completion = self._complete(question, readings, seen, notes)
+                completions.append((question, readings.jobs, completion))
+                estimates, jobs = (
+                    Estimates.of(completion, as_rates=question.scale is Scale.RATIO),
+                    readings.jobs.tolist(),
+                )
+                keys: Sequence[Any] = readings.columns
+                if question is Question.NODES:
+                    keys = [node_count(column) for column in keys]
+                rows = answers[question]
+                for job, row in zip(jobs, estimates.by_row(keys), strict=True):
+                    rows[job] = row
+                if question is Question.TOLERATED:
+                    measured = question.scale.from_axis(readings.cells.values)
+                    found = self.scale.needed(estimates, measured, readings.spreads)
+                    for job, quality in zip(jobs, found, strict=True):
+                        needed[job] = quality
+        nearest = self._programs.nearest([each.name for each in seen], completions)
+        return [
+            Classification(
+                by_type=by_type,
+                by_step=by_step,
+                by_nodes=by_nodes,
+                tolerated=tolerated,
+                caused=caused,
+                quality_target=needed[job],
+                nearest=nearest[job],
+                notes=tuple(notes[job]),
+            )
+            for job, (by_type, by_step, by_nodes, tolerated, caused) in enumerate(
+                zip(*(answers[question] for question in Question), strict=True)
+            )
+        ]
 
     def _complete(
-        self, question: Question, observed: Mapping[str, float], seen: MeasuredApplication, notes: list[str]
-    ) -> Completion | None:
-        fitted = self.fitted[question]
-        noise = {column: doubt for column, doubt in seen.noise(question).items() if column in observed}
-        if question is Question.STEP:
-            between = _between(observed, fitted.rows.columns)
-            # An interpolated rate is no surer than the least sure one.
-            noise = {**dict.fromkeys(between, max(noise.values(), default=0.0)), **noise}
-            observed = {**between, **observed}
-        new = sorted(set(observed) - set(fitted.rows.columns))
-        if new:
-            notes.append(f"{question}: first measurement at {', '.join(new)}; it says little about other columns")
+        self, question: Question, readings: Readings, seen: Sequence[MeasuredApplication], notes: Sequence[list[str]]
+    ) -> Completion:
+        """Return the completed rows of ``readings``, whose jobs have the same new columns."""
+        fitted, cells = self.fitted[question], readings.cells
+        if readings.new:
+            where = ", ".join(readings.new)
+            _note(notes, readings.jobs, f"{question}: first measurement at {where}; it says little about other columns")
             if isinstance(fitted, Widening):
-                fitted = fitted.with_columns(new)
+                fitted = fitted.with_columns(readings.new)
             else:
-                fitted = self.methods[question].fit(fitted.rows.with_columns(new))
-        if not fitted.rows.columns:
-            notes.append(f"{question}: not measured, and no known application has measurements")
-            return None
-        if not observed:
-            notes.append(f"{question}: not measured; using the estimate of a typical application")
+                fitted = self.methods[question].fit(fitted.rows.with_columns(readings.new))
+        empty = readings.jobs[~cells.observed.any(1)]
+        _note(notes, empty, f"{question}: not measured; using the estimate of a typical application")
+        if question is Question.STEP:
+            cells = with_between(cells, readings.columns)
         if question is not Question.TYPE:
-            return fitted.complete(observed, None, noise)
-        return self._with_distance(fitted.complete(observed, _use(fitted.rows, seen), noise), fitted.rows)
+            return fitted.complete_many(cells)
+        if fitted.rows.context is not None:
+            use = use_of([seen[job] for job in readings.jobs], readings.columns, fitted.rows.context.shape[2])
+            cells = replace(cells, context=use)
+        return self._with_distance(fitted.complete_many(cells), fitted.rows)
 
     def _with_distance(self, completion: Completion, rows: MeasuredRows) -> Completion:
         """Return performance by type, no surer than the distance to measured types where few rows link them.
@@ -147,131 +178,27 @@ class FittedClassifier:
         Rows of other types alone say how those compare with each other, but not with the measured ones. Nor do types of
         one row that are exactly alike: they were converted from one measurement.
         """
-        observed = [column for column, known in zip(completion.columns, completion.observed, strict=True) if known]
-        key = (completion.columns, tuple(observed))
-        if observed and key not in self._distances:
-            values, places = rows.values, np.flatnonzero(completion.observed)
-            apart_in = [np.abs(values - values[:, [place]]) > SAME_VALUE for place in places]  # False where unknown
-            linked = np.logical_or.reduce(apart_in).sum(axis=0)
-            nearest = [min(apart(each, column) for each in observed) for column in completion.columns]
-            self._distances[key] = np.where((linked < LINKED_MIN) & ~np.array(completion.observed), nearest, 0.0)
-        if not observed:
-            return completion
-        return replace(completion, sd=np.maximum(completion.sd, self._distances[key]))
+        least = np.zeros_like(completion.sd)
+        for places, jobs in rows_by_pattern(completion.observed):
+            observed = tuple(completion.columns[place] for place in places)
+            key = (completion.columns, observed)
+            if observed and key not in self._distances:
+                apart_in = [np.abs(rows.values - rows.values[:, [place]]) > SAME_VALUE for place in places]
+                linked = np.logical_or.reduce(apart_in).sum(axis=0)  # a comparison with an unknown cell is False
+                nearest = [min(apart(each, column) for each in observed) for column in completion.columns]
+                self._distances[key] = np.where(linked < LINKED_MIN, nearest, 0.0)
+                self._distances[key][places] = 0.0
+            if observed:
+                least[jobs] = self._distances[key]
+        return replace(completion, sd=np.maximum(completion.sd, least))
 
-    def _nearest(self, completions: Mapping[Question, Completion], own_name: str) -> tuple[Neighbour, ...]:
-        names, places, known_cells = self._all_names()
-        total, count = np.zeros(len(names)), np.zeros(len(names), dtype=np.int_)
-        for question, completion in completions.items():
-            if any(completion.observed):
-                known = known_cells[question].counts > 0
-                at = places[question][known]
-                total[at] += known_cells[question].distances(completion)[known]
-                count[at] += 1
-        mean = np.where(count > 0, total / np.maximum(count, 1), np.inf)
-        nearest = [at for at in np.argsort(mean, kind="stable")[: NEAREST + 1].tolist() if count[at]]
-        found = [Neighbour(name=names[at], similarity=math.exp(-mean[at])) for at in nearest if names[at] != own_name]
-        return tuple(found[:NEAREST])
-
-    def _all_names(self) -> _Names:
-        """Return the sorted names of all known rows, each question's positions in them, and its known cells; cached."""
-        if not self._names:
-            names = sorted({name for fitted in self.fitted.values() for name in fitted.rows.names})
-            place = {name: at for at, name in enumerate(names)}
-            places = {
-                question: np.array([place[name] for name in fitted.rows.names], dtype=np.int_)
-                for question, fitted in self.fitted.items()
-            }
-            known = {question: _Known.of(fitted.rows) for question, fitted in self.fitted.items()}
-            self._names.append((names, places, known))
-        return self._names[0]
+    @property
+    def _programs(self) -> KnownPrograms:
+        if not self._known:
+            self._known.append(KnownPrograms.of({question: each.rows for question, each in self.fitted.items()}))
+        return self._known[0]
 
 
-_Names = tuple[list[str], Mapping[Question, NDArray[np.int_]], Mapping[Question, "_Known"]]
-
-
-def _between(observed: Mapping[str, float], columns: Iterable[str]) -> dict[str, float]:
-    """Interpolate performance at ``columns`` between two near observed amounts (straight line, both axes logarithmic).
-
-    The library may have no application measured at 0.3 and 0.6 vCPUs, but many at 0.5, from which curves can be
-    continued.
-    """
-    rates = rates_by_vcpus(observed)
-    found: dict[str, float] = {}
-    for less, more in pairwise(rates):
-        for column in columns if more <= NEAR_APART * less else ():
-            vcpus = vcpus_of(column)
-            if vcpus is not None and less < vcpus < more:
-                found[column] = rate_at(rates, vcpus)
-    return found
-
-
-def _usable(question: Question, observations: MeasuredApplication, notes: list[str]) -> dict[str, float]:
-    """Return the valid observed cells, performance as time; invalid ones are added to ``notes``."""
-    usable, scale = {}, question.scale
-    for column, value in sorted(observations.cells.get(question, {}).items()):
-        where, turned = f"{question} {column!r}", value
-        try:
-            scale.to_axis(value, where)
-            if scale is Scale.RATIO:
-                turned = 1.0 / value
-                scale.to_axis(turned, f"{where}, as time")
-            if question is Question.NODES:
-                node_count(column)
-        except BadInput as reason:
-            notes.append(f"left out: {reason}")
-            continue
-        usable[column] = turned
-    return usable
-
-
-def _use(rows: MeasuredRows, seen: MeasuredApplication) -> Mapping[str, list[float]] | None:
-    """Return the resource use of the runs that have as many features as the library, or None."""
-    if rows.context is None:
-        return None
-    features = rows.context.shape[2]
-    fitting = {column: list(use) for column, use in seen.use.items() if len(use) == features}
-    return fitting or None
-
-
-def _estimates(question: Question, completion: Completion) -> dict[str, Estimate]:
-    low, high = completion.interval()
-    values = completion.values
-    if question.scale is Scale.RATIO:
-        values, low, high = 1.0 / values, 1.0 / high, 1.0 / low
-    estimates = map(Estimate, values.tolist(), low.tolist(), high.tolist(), completion.observed)
-    return dict(zip(completion.columns, estimates, strict=True))
-
-
-class _Known(NamedTuple):
-    """The known cells of a matrix, prepared for distances."""
-
-    rows: MeasuredRows
-    there: NDArray[np.bool_]
-    """Which cells are known, (rows x columns)."""
-    counts: NDArray[np.int_]
-    """Number of cells each row's distance uses; 0 for a RATIO row with one cell, which has no shape."""
-    divisor: NDArray[np.int_]
-    """What sums over a row's cells are divided by, (rows)."""
-
-    @classmethod
-    def of(cls, rows: MeasuredRows) -> _Known:
-        """Prepare the rows."""
-        there = ~np.isnan(rows.values)
-        count = there.sum(axis=1)
-        shapes = np.where(count > 1, count, 0) if rows.scale is Scale.RATIO else count
-        return cls(rows, there, shapes, np.maximum(count, 1))
-
-    def distances(self, completion: Completion) -> Matrix:
-        """Return each row's distance: root mean square over its known cells, in widths of an unknown cell.
-
-        For RATIO rows the difference in overall scale is removed, so only the shape counts.
-        """
-        columns, mean = self.rows.columns, completion.mean
-        if completion.columns != columns:
-            mean = mean[[completion.columns.index(column) for column in columns]]
-        cells = np.where(self.there, self.rows.values - mean, 0.0)
-        if self.rows.scale is Scale.RATIO:
-            level = cells.sum(axis=1) / self.divisor
-            cells = np.where(self.there, cells - level[:, None], 0.0)
-        return np.asarray(np.sqrt((cells**2).sum(axis=1) / self.divisor) / WIDE[self.rows.scale])
+def _note(notes: Sequence[list[str]], jobs: Index, text: str) -> None:
+    for job in jobs.tolist():
+        notes[job].append(text)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from statistics import NormalDist
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hcloud.classifier.utility_matrix import Matrix, MeasuredRows, Scale
 from hcloud.core.errors import BadInput
+from hcloud.core.estimates import Estimate
 
 INTERVAL = 0.8
 Z80 = 1.2815515655446004
@@ -24,41 +25,48 @@ NOISE = {Scale.RATIO: 0.02, Scale.SCORE: 0.02}
 LEAST_SD = 1e-4
 """Smallest standard deviation of a cell, whatever its measurement states."""
 
+Key = TypeVar("Key", str, int)
 Context = Mapping[str, Sequence[float]]
 Noise = Mapping[str, float]
 """Standard deviation of observed cells on the working axis; cells it does not name are taken as measured."""
 
 
-@dataclass(frozen=True, slots=True)
-class ObservedCells:
-    """Observed cells, in the order of their columns."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObservedRows:
+    """The observed cells of rows that are to be completed, which may be any number."""
 
-    index: NDArray[np.int_]
-    """(k) ascending column indices."""
     values: Matrix
-    """(k) values on the working axis."""
-    context: Matrix | None
-    """(k x features), resource use of each run."""
-    noise: Matrix | None
-    """(k), standard deviation of each; 0 where not stated. None: nowhere."""
+    """(rows x columns) on the working axis; NaN where not observed."""
+    noise: Matrix
+    """(rows x columns), standard deviation of each; 0 where not stated or not observed."""
+    context: Matrix | None = None
+    """(rows x columns x features), resource use of each run; NaN where not observed or unknown."""
+
+    @property
+    def observed(self) -> NDArray[np.bool_]:
+        """Which cells were observed, (rows x columns)."""
+        return ~np.isnan(self.values)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
-    """A completed row on the working axis of ``scale``; all values are finite."""
+    """Completed rows on the working axis of ``scale``; all values are finite.
+
+    Arrays are (rows x columns); those of one row (:meth:`row`) are (columns).
+    """
 
     scale: Scale
     columns: tuple[str, ...]
     mean: Matrix
-    """Estimates, (columns)."""
+    """Estimates."""
     sd: Matrix
-    """Effective standard deviation, (columns), positive: ``mean +- 1.28 sd`` should cover 80 % of true values."""
-    observed: tuple[bool, ...]
-    """Which columns were measured."""
+    """Effective standard deviation, positive: ``mean +- 1.28 sd`` should cover 80 % of true values."""
+    observed: NDArray[np.bool_]
+    """Which cells were measured."""
 
     @property
     def values(self) -> Matrix:
-        """Estimates (columns) in the user's units."""
+        """Estimates in the user's units."""
         return self.scale.from_axis(self.mean)
 
     def interval(self, level: float = INTERVAL) -> tuple[Matrix, Matrix]:
@@ -66,23 +74,67 @@ class Completion:
         reach = Z80 if level == INTERVAL else NormalDist().inv_cdf(0.5 + level / 2)
         return self.scale.from_axis(self.mean - reach * self.sd), self.scale.from_axis(self.mean + reach * self.sd)
 
+    def row(self, place: int) -> Completion:
+        """Return one of the rows."""
+        return replace(self, mean=self.mean[place], sd=self.sd[place], observed=self.observed[place])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimates:
+    """Values with their 80 % limits, of many rows in the user's units; arrays are (rows x columns)."""
+
+    columns: tuple[str, ...]
+    values: Matrix
+    low: Matrix
+    high: Matrix
+    observed: NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, completion: Completion, *, as_rates: bool) -> Estimates:
+        """Return the estimates of completed rows; ``as_rates``: of work per time, the rows being times."""
+        (low, high), values = completion.interval(), completion.values
+        if as_rates:
+            values, low, high = 1.0 / values, 1.0 / high, 1.0 / low
+        return cls(columns=completion.columns, values=values, low=low, high=high, observed=completion.observed)
+
+    def by_row(self, columns: Sequence[Key]) -> list[dict[Key, Estimate]]:
+        """Return each row's estimates by ``columns``, which name those of the arrays."""
+        cells = zip(*(each.ravel().tolist() for each in (self.values, self.low, self.high, self.observed)), strict=True)
+        # An estimate per cell takes much of a classification's time; the generated constructor would double it.
+        estimates = map(partial(tuple.__new__, Estimate), cells)
+        return [dict(zip(columns, estimates, strict=False)) for _ in self.values]
+
 
 class Fitted(Protocol):
-    """A fitted estimator; completes one new row at a time."""
+    """A fitted estimator; completes new rows. Each row is completed by itself, whatever the others are."""
 
     @property
     def rows(self) -> MeasuredRows:
         """The rows it was fitted to."""
 
+    def complete_many(self, seen: ObservedRows) -> Completion:
+        """Complete rows from their observed cells (none: from the prior alone).
+
+        Observed cells with noise are estimated as well, between the measurement and what the others predict.
+        Estimators that cannot use noise or context ignore it.
+        """
+
     def complete(
         self, observed: Mapping[str, float], context: Context | None = None, noise: Noise | None = None
     ) -> Completion:
-        """Complete a row from observed cells, ``{column: value}`` in the user's units (empty: from the prior alone).
+        """Complete one row from ``{column: value}`` in the user's units; see :func:`observed_row`."""
 
-        ``context``: resource use of each observed run, in the features of the rows' context. ``noise``: observed cells
-        it names are estimated as well, between the measurement and what the others predict. Estimators that cannot use
-        either ignore it. Raises BadInput for an unknown column or an invalid value.
-        """
+
+class CompletesOne:
+    """A fitted estimator that completes one row as a batch of one."""
+
+    __slots__ = ()
+
+    def complete(
+        self: Fitted, observed: Mapping[str, float], context: Context | None = None, noise: Noise | None = None
+    ) -> Completion:
+        """Complete one row from ``{column: value}`` in the user's units; see :func:`observed_row`."""
+        return self.complete_many(observed_row(self.rows, observed, context, noise)).row(0)
 
 
 class Estimator(Protocol):
@@ -117,56 +169,59 @@ def still_judged(rows: MeasuredRows, before: MeasuredRows, judged_by: int) -> bo
     return set(before.columns) <= set(rows.columns) and len(rows) <= CALIBRATED_FOR * judged_by
 
 
-def cells_of(
+def observed_row(
     rows: MeasuredRows, observed: Mapping[str, float], context: Context | None = None, noise: Noise | None = None
-) -> ObservedCells:
-    """Return the observed cells on the working axis, in column order; see :meth:`Fitted.complete` for errors."""
+) -> ObservedRows:
+    """Return one row of observed cells, ``{column: value}`` in the user's units.
+
+    ``context``: resource use of each observed run, in the features of the rows' context. ``noise``: standard deviation
+    of cells on the working axis. Raises BadInput for an unknown column or an invalid value.
+    """
     place = {column: j for j, column in enumerate(rows.columns)}
-    for column in observed:
+    values, doubts = np.full((1, len(place)), np.nan), np.zeros((1, len(place)))
+    for column, value in observed.items():
         if column not in place:
             known = ", ".join(rows.columns[:20]) + (", ..." if len(rows.columns) > 20 else "")
             raise BadInput(f"column {column!r} is not known; known columns are {known or 'none'}")
-    ordered = sorted(observed, key=place.__getitem__)
-    index = np.array([place[column] for column in ordered], dtype=np.int_)
-    values = np.array(
-        [rows.scale.to_axis(observed[column], f"column {column!r}") for column in ordered], dtype=np.float64
-    )
-    doubts = [noise.get(column, 0.0) for column in ordered] if noise else []
-    return ObservedCells(index, values, _context_of(rows, ordered, context), np.array(doubts) if any(doubts) else None)
-
-
-def _context_of(rows: MeasuredRows, ordered: Sequence[str], context: Context | None) -> Matrix | None:
+        values[0, place[column]] = rows.scale.to_axis(value, f"column {column!r}")
+        doubts[0, place[column]] = noise.get(column, 0.0) if noise else 0.0
     if rows.context is None or not context:
-        return None
-    features = rows.context.shape[2]
-    filled = np.full((len(ordered), features), np.nan)
-    for i, column in enumerate(ordered):
-        if column in context:
-            if len(context[column]) != features:
-                raise BadInput(
-                    f"column {column!r}: resource use has {len(context[column])} numbers; known runs have {features}"
-                )
-            filled[i] = context[column]
-    filled[~np.isfinite(filled)] = np.nan
-    return filled
+        return ObservedRows(values=values, noise=doubts)
+    use = np.full((1, *rows.context.shape[1:]), np.nan)
+    for column in observed.keys() & context.keys():
+        if len(context[column]) != use.shape[2]:
+            raise BadInput(
+                f"column {column!r}: resource use has {len(context[column])} numbers; known runs have {use.shape[2]}"
+            )
+        use[0, place[column]] = context[column]
+    use[~np.isfinite(use)] = np.nan
+    return ObservedRows(values=values, noise=doubts, context=use)
 
 
-def completed(
-    rows: MeasuredRows, cells: ObservedCells, mean: Matrix, sd: Matrix, *, shrunk: bool = False
-) -> Completion:
+def completed(rows: MeasuredRows, seen: ObservedRows, mean: Matrix, sd: Matrix, *, shrunk: bool = False) -> Completion:
     """Return the completion: cells without stated noise as measured, with the usual noise; all others as estimated.
 
-    ``shrunk``: ``mean`` and ``sd`` hold estimates of observed cells with stated noise as well.
+    ``mean`` and ``sd`` are (rows x columns). ``shrunk``: they hold estimates of observed cells with stated noise too.
     """
-    index, least = cells.index, NOISE[rows.scale]
-    noise = np.zeros(len(index)) if cells.noise is None else cells.noise
-    own_sd = np.maximum(np.minimum(sd[index], noise) if shrunk else noise, LEAST_SD)
-    mean, sd = mean.copy(), np.maximum(sd, least)
-    mean[index] = np.where((noise > 0.0) & shrunk, mean[index], cells.values)
-    sd[index] = np.where(noise > 0.0, own_sd, least)
-    observed = np.zeros(len(rows.columns), dtype=bool)
-    observed[index] = True
-    return Completion(scale=rows.scale, columns=rows.columns, mean=mean, sd=sd, observed=tuple(observed.tolist()))
+    observed, least = seen.observed, NOISE[rows.scale]
+    stated = observed & (seen.noise > 0.0)
+    own_sd = np.maximum(np.minimum(sd, seen.noise) if shrunk else seen.noise, LEAST_SD)
+    return Completion(
+        scale=rows.scale,
+        columns=rows.columns,
+        mean=np.where(observed & ~(stated & shrunk), seen.values, mean),
+        sd=np.where(stated, own_sd, np.where(observed, least, np.maximum(sd, least))),
+        observed=observed,
+    )
+
+
+def rows_by_pattern(observed: NDArray[np.bool_]) -> Iterator[tuple[NDArray[np.int_], NDArray[np.int_]]]:
+    """Yield, for each set of observed columns in (rows x columns), these columns and the rows, both as indices."""
+    found: dict[bytes, list[int]] = {}
+    for place, row in enumerate(observed):
+        found.setdefault(row.tobytes(), []).append(place)
+    for places in found.values():
+        yield np.flatnonzero(observed[places[0]]), np.array(places)
 
 
 def row_effects(values: Matrix, *, sweeps: int = 30) -> tuple[Matrix, Matrix]:
@@ -261,7 +316,7 @@ def _level(rows: MeasuredRows, row: Matrix) -> float:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FittedOffsets:
+class FittedOffsets(CompletesOne):
     """A fitted baseline: one offset per column around a level, from the library or from the observed cells."""
 
     rows: MeasuredRows
@@ -271,25 +326,19 @@ class FittedOffsets:
     follows: bool = True
     arithmetic: bool = False
 
-    def complete(
-        self, observed: Mapping[str, float], context: Context | None = None, noise: Noise | None = None
-    ) -> Completion:
+    def complete_many(self, seen: ObservedRows) -> Completion:
         """Return level plus offsets; the fewer cells are observed, the less certain the level."""
-        cells = cells_of(self.rows, observed, context, noise)
-        index, values = cells.index, cells.values
-        level, extra = self.level, 0.0
+        observed, level = seen.observed, np.full((len(seen.values), 1), self.level)
+        extra = np.zeros_like(level)
         if self.follows:
-            extra = (
-                1.0 / len(values) if len(values) else (WIDE[self.rows.scale] / max(float(self.sd.mean()), 1e-9)) ** 2
-            )
-        if self.follows and len(values):
-            around = values - self.offsets[index]
-            level = _mean(around, arithmetic=self.arithmetic and self.rows.scale is Scale.RATIO)
-        return completed(self.rows, cells, level + self.offsets, self.sd * math.sqrt(1.0 + extra))
-
-
-def _mean(values: Matrix, *, arithmetic: bool) -> float:
-    if not arithmetic:
-        return float(values.mean())
-    top = float(values.max())
-    return top + math.log(float(np.exp(values - top).mean()))
+            count = observed.sum(1, keepdims=True)
+            alone = (WIDE[self.rows.scale] / max(float(self.sd.mean()), 1e-9)) ** 2
+            extra = np.where(count > 0, 1.0 / np.maximum(count, 1), alone)
+            around = seen.values - self.offsets
+            if self.arithmetic and self.rows.scale is Scale.RATIO:
+                total = np.logaddexp.reduce(np.where(observed, around, -np.inf), 1, keepdims=True)
+                followed = total - np.log(np.maximum(count, 1))
+            else:
+                followed = np.where(observed, around, 0.0).sum(1, keepdims=True) / np.maximum(count, 1)
+            level = np.where(count > 0, followed, level)
+        return completed(self.rows, seen, level + self.offsets, self.sd * np.sqrt(1.0 + extra))

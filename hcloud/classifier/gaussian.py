@@ -9,9 +9,8 @@ exactly with the observations. SCORE columns have no bias and use the standard c
 from __future__ import annotations
 
 import itertools
-import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeVar
 
@@ -23,11 +22,10 @@ from hcloud.classifier.estimator import (
     NOISE,
     WIDE,
     Z80,
+    CompletesOne,
     Completion,
-    Context,
     Fitted,
-    Noise,
-    cells_of,
+    ObservedRows,
     completed,
     row_effects,
     still_judged,
@@ -48,7 +46,10 @@ CACHE_MAX = 256
 
 @dataclass(frozen=True, slots=True)
 class Conditional:
-    """The conditional distribution given a set of observed columns: ``mean = mu + gain @ (y_o - mu_o)``."""
+    """The conditional distribution given observed columns: ``mean = mu + gain @ (y_o - mu_o)``.
+
+    Given many sets of equally many columns, all arrays have one more axis in front.
+    """
 
     gain: Matrix
     """(columns x observed)."""
@@ -60,31 +61,41 @@ class Conditional:
     """Rank of the precision."""
 
 
-def condition(covariance: Matrix, index: Index, *, free_bias: bool, noise: Matrix | None = None) -> Conditional:
-    """Return the conditional given the cells at ``index`` (at least one), measured with this standard deviation."""
-    own = covariance[index[:, None], index]
-    if noise is not None:
-        own = own + np.diag(noise**2)
-    inverse: Matrix = np.asarray(np.linalg.inv(own), dtype=np.float64)
-    cross = covariance[:, index]
-    variance = covariance.diagonal() - ((cross @ inverse) * cross).sum(1)
+def condition(covariance: Matrix, index: Index, inverse: Matrix, *, free_bias: bool) -> Conditional:
+    """Return the conditional given the cells at ``index`` (at least one), with the inverse of their covariance.
+
+    ``index`` is (observed), or (sets x observed) for many sets of columns at once.
+    """
+    cross = covariance.T[index].swapaxes(-1, -2)
+    gain = np.matmul(cross, inverse)
+    variance = covariance.diagonal() - np.einsum("...cj,...cj->...c", gain, cross)
     if not free_bias:
-        return Conditional(cross @ inverse, variance, inverse, len(index))
+        return Conditional(gain, variance, inverse, index.shape[-1])
     ones, total, precision = _without_bias(inverse)
-    left_over = 1.0 - cross @ ones
+    # What the observed cells do not say of a column's level is that of their weighted mean.
+    left_over = (1.0 - np.matmul(cross, ones[..., None])) / total[..., None]
     return Conditional(
-        np.asarray(cross @ precision + ones / total, dtype=np.float64),
-        variance + left_over**2 / total,
+        gain + left_over * ones[..., None, :],
+        variance + left_over[..., 0] ** 2 * total,
         precision,
-        len(index) - 1,
+        index.shape[-1] - 1,
     )
 
 
-def _without_bias(inverse: Matrix) -> tuple[Matrix, float, Matrix]:
-    """Return an inverse covariance's row sums, their total, and the precision with the bias removed."""
-    ones = inverse.sum(1)
-    total = ones.sum()
-    return ones, total, np.asarray(inverse - np.outer(ones, ones) / total, dtype=np.float64)
+def _inverse(covariance: Matrix, index: Index, noise: Matrix | None = None) -> Matrix:
+    """Return the inverse covariance of the cells at ``index``, measured with these standard deviations."""
+    own = covariance[index[..., :, None], index[..., None, :]]
+    if noise is not None:
+        count = index.shape[-1]
+        own.reshape(*own.shape[:-2], count * count)[..., :: count + 1] += noise**2
+    return np.asarray(np.linalg.inv(own), dtype=np.float64)
+
+
+def _without_bias(inverse: Matrix) -> tuple[Matrix, Matrix, Matrix]:
+    """Return an inverse covariance's row sums, their total (of length 1), and the precision with the bias removed."""
+    ones = inverse.sum(-1)
+    total = ones.sum(-1, keepdims=True)
+    return ones, total, inverse - ones[..., :, None] * ones[..., None, :] / total[..., None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -354,8 +365,8 @@ def _alike(patterns: Sequence[Cells], rows: Sequence[Index], columns: int) -> _A
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FittedGaussian:
-    """Learned moments. Conditionals are cached per set of observed columns."""
+class FittedGaussian(CompletesOne):
+    """Learned moments. Conditionals of one set of observed columns are cached."""
 
     rows: MeasuredRows
     moments: Moments
@@ -378,7 +389,8 @@ class FittedGaussian:
         if found is None:
             if len(self._known) >= CACHE_MAX:
                 self._known.clear()
-            found = condition(self.moments.covariance, index, free_bias=self.free_bias)
+            covariance = self.moments.covariance
+            found = condition(covariance, index, _inverse(covariance, index), free_bias=self.free_bias)
             self._known[key] = found
         return found
 
@@ -387,21 +399,6 @@ class FittedGaussian:
         known = dict(zip(self.rows.columns, self.stretch.tolist(), strict=True))
         mean = float(self.stretch.mean()) if len(self.stretch) else UNCALIBRATED
         return np.array([known.get(column, mean) for column in columns])
-
-    def given_noisy(self, index: Index, residual: Matrix, noise: Matrix) -> Conditional:
-        """Return the conditional given ``residual`` at these columns, measured with standard deviation ``noise``.
-
-        The covariance is scaled up, step by step, for a row further from the others than it states (multivariate t):
-        few programs differ from all others, but the readings of those must not be taken for errors.
-        """
-        scale = 1.0
-        for _ in range(SCALE_STEPS):
-            given = condition(scale * self.moments.covariance, index, free_bias=self.free_bias, noise=noise)
-            step = self._widening(given, float(residual @ given.precision @ residual))
-            if step == 1.0:
-                return given
-            scale *= step
-        return condition(scale * self.moments.covariance, index, free_bias=self.free_bias, noise=noise)
 
     def with_columns(self, new: Sequence[str]) -> FittedGaussian:
         """Return the fit with unmeasured columns added: wide and independent, as in :meth:`GaussianFoldIn.moments`."""
@@ -414,13 +411,10 @@ class FittedGaussian:
         moments, stretch = replace(old, mean=mean, covariance=covariance), self.stretch_of(rows.columns)
         return replace(self, rows=rows, moments=moments, stretch=stretch, _known={})
 
-    def complete(
-        self, observed: Mapping[str, float], context: Context | None = None, noise: Noise | None = None
-    ) -> Completion:
+    def complete_many(self, seen: ObservedRows) -> Completion:
         """Condition on the observed cells; without any, return the typical row, widened by the spread of scales."""
-        cells = cells_of(self.rows, observed, context, noise)
-        mean, sd = self.predict(cells.index, cells.values, cells.noise)
-        return completed(self.rows, cells, mean, sd, shrunk=True)
+        mean, sd = self.predict(seen)
+        return completed(self.rows, seen, mean, sd, shrunk=True)
 
     def learned(self, row: Matrix) -> FittedGaussian:
         """Return the fit updated with one row (columns, NaN unknown): a rank-one update instead of a refit.
@@ -440,31 +434,64 @@ class FittedGaussian:
         moments = replace(old, mean=old.mean + step * deviation, covariance=(moved + moved.T) / 2, count=old.count + 1)
         return replace(self, moments=moments, _known={})
 
-    def predict(self, index: Index, values: Matrix, noise: Matrix | None = None) -> tuple[Matrix, Matrix]:
-        """Return mean and effective standard deviation (columns) given encoded values at ``index``.
+    def predict(self, seen: ObservedRows) -> tuple[Matrix, Matrix]:
+        """Return mean and effective standard deviation, (rows x columns).
 
-        ``noise``: standard deviation of each value; estimates of those columns lie between them and the others'.
+        Estimates of observed columns with noise lie between them and what the others predict.
         """
+        observed = seen.observed
+        counts = observed.sum(1)
+        mean, sd = np.empty_like(seen.values), np.empty_like(seen.values)
+        for count in sorted(set(counts.tolist())):
+            alike = np.flatnonzero(counts == count)
+            index = np.nonzero(observed[alike])[1].reshape(len(alike), count)
+            cells = alike[:, None], index
+            mean[alike], sd[alike] = self._conditioned(index, seen.values[cells], seen.noise[cells])
+        return mean, sd
+
+    def _conditioned(self, index: Index, values: Matrix, noise: Matrix) -> tuple[Matrix, Matrix]:
+        """Return what :meth:`predict` does for rows with equally many observed cells; arguments: (rows x observed)."""
         moments = self.moments
-        if not len(index):
+        if not index.shape[1]:
             variance = moments.covariance.diagonal() + (moments.level_variance if self.free_bias else 0.0)
             level = moments.level if self.free_bias else 0.0
             return moments.mean + level, self.stretch * np.sqrt(variance)
         residual = values - moments.mean[index]
-        given = self.given(index) if noise is None else self.given_noisy(index, residual, noise)
-        mean = moments.mean + given.gain @ residual
-        scale = self.stretch * math.sqrt(self._widening(given, float(residual @ given.precision @ residual)))
-        return mean, scale * np.sqrt(np.maximum(given.variance, 0.0))
+        inverse, scale = self._inverse_scaled(index, residual, noise)
+        given = condition(moments.covariance, index, inverse, free_bias=self.free_bias)
+        mean = moments.mean + np.matmul(given.gain, residual[:, :, None])[:, :, 0]
+        widening = self._widening(_surprise(given.precision, residual) / scale, given.freedom)
+        return mean, self.stretch * np.sqrt(scale * widening * np.maximum(given.variance, 0.0))
+
+    def _inverse_scaled(self, index: Index, residual: Matrix, noise: Matrix) -> tuple[Matrix, Matrix]:
+        """Return the inverse covariances of the observed cells, and the factors on them, (rows x 1).
+
+        Where cells were measured with noise, the covariance is scaled up, step by step, for a row further from the
+        others than it states (multivariate t): few programs differ from all others, but the readings of those must not
+        be taken for errors.
+        """
+        covariance, scale, noisy = self.moments.covariance, np.ones((len(residual), 1)), noise.any(1)
+        inverse = _inverse(covariance, index, noise)
+        for _ in range(SCALE_STEPS if noisy.any() else 0):
+            precision = _without_bias(inverse)[2] if self.free_bias else inverse
+            step = self._widening(_surprise(precision, residual) / scale, index.shape[1] - self.free_bias)
+            step[~noisy] = 1.0
+            if (step == 1.0).all():
+                break
+            scale = scale * step
+            # A covariance times `scale` and noise is, but for the factor, the covariance and that part of the noise.
+            inverse = _inverse(covariance, index, noise / np.sqrt(scale))
+        return inverse, scale
 
     def predict_many(self, index: Index, values: Matrix) -> Matrix:
         """Return means (rows x columns) given encoded values (rows x observed) of rows with the same known columns."""
         return np.asarray(self.moments.mean + (values - self.moments.mean[index]) @ self.given(index).gain.T)
 
-    def _widening(self, given: Conditional, surprise: float) -> float:
+    def _widening(self, surprise: Matrix, freedom: int) -> Matrix:
         """Return the multivariate t variance factor for the distance of the observed cells; at least 1."""
-        if self.tail is None or given.freedom == 0:
-            return 1.0
-        return max(1.0, (self.tail + surprise) / (self.tail + given.freedom))
+        if self.tail is None or freedom == 0:
+            return np.ones_like(surprise)
+        return np.asarray(np.maximum(1.0, (self.tail + surprise) / (self.tail + freedom)))
 
     def scores(self, values: Matrix, index: Index) -> Matrix:
         """Return |error| / stated deviation of known cells outside ``index``, (rows that know ``index`` x columns).
@@ -474,9 +501,14 @@ class FittedGaussian:
         usable = values[(~np.isnan(values[:, index])).all(1)]
         given = self.given(index)
         residual = usable[:, index] - self.moments.mean[index]
-        surprise = ((residual @ given.precision) * residual).sum(1)
-        scale = np.sqrt([self._widening(given, float(each)) for each in surprise])
+        surprise = ((residual @ given.precision) * residual).sum(1, keepdims=True)
+        scale = np.sqrt(self._widening(surprise, given.freedom))
         errors = np.abs(usable - self.predict_many(index, usable[:, index]))
-        scored = errors / (scale[:, None] * np.sqrt(np.maximum(given.variance, NOISE[self.rows.scale] ** 2)))
+        scored = errors / (scale * np.sqrt(np.maximum(given.variance, NOISE[self.rows.scale] ** 2)))
         scored[:, index] = np.nan
         return np.asarray(scored, dtype=np.float64)
+
+
+def _surprise(precision: Matrix, residual: Matrix) -> Matrix:
+    """Return the squared distances, (rows x 1), of residuals (rows x observed) by their precision."""
+    return np.asarray(np.matmul(residual[:, None, :], np.matmul(precision, residual[:, :, None]))[:, :, 0])

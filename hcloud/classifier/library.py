@@ -24,6 +24,8 @@ class Question(StrEnum):
     TOLERATED = "tolerated"
     CAUSED = "caused"
 
+    __hash__ = str.__hash__  # that of an Enum is a Python function, and every cell is looked up by its question
+
     @property
     def scale(self) -> Scale:
         """RATIO for performance, SCORE for pressures."""
@@ -43,12 +45,6 @@ class MeasuredApplication:
     """95 % half-width of cells: of performance as natural logarithm, of pressures in points. Not stated: precise."""
     use: Mapping[str, Sequence[float]] = field(default_factory=dict)
     """Resource use of the run on each instance type (:func:`use_per_vcpu`); the same features for every run."""
-
-    def noise(self, question: Question) -> dict[str, float]:
-        """Return the standard deviation of one question's cells on its working axis, where a half-width is stated."""
-        cells, spreads = self.cells.get(question, {}), self.spreads.get(question, {})
-        scale = question.scale
-        return {c: scale.deviation(cells[c], spread) for c, spread in spreads.items() if spread > 0 and c in cells}
 
     def with_cell(self, question: Question, column: str, value: float) -> MeasuredApplication:
         """Return a copy with one cell measured (again): the feedback loop of Dissertation §4.3.2.

@@ -13,8 +13,12 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
+from hcloud.classifier.estimator import Estimates
 from hcloud.classifier.interference import CORE_SOURCES, NOT_COUNTED
-from hcloud.classifier.library import Library, MeasuredApplication, Question
+from hcloud.classifier.library import Library, Question
+from hcloud.classifier.utility_matrix import Matrix
 from hcloud.core import quality
 from hcloud.core.estimates import Estimate
 
@@ -44,11 +48,6 @@ class SourceReliability:
         """1 minus error variance over the variance of readings (0..1)."""
         return 1.0 / (1.0 + self.error_variance / self.variance) if self.variance > 0 else 0.0
 
-    def shrunk(self, value: float, error_variance: float) -> tuple[float, float]:
-        """Return a reading (0..100) with its doubt removed, and the standard deviation that is left."""
-        weight = 1.0 / (1.0 + error_variance / self.variance) if self.variance > 0 else 0.0
-        return self.mean + weight * (value - self.mean), math.sqrt(weight * error_variance)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToleranceScale:
@@ -63,7 +62,7 @@ class ToleranceScale:
         for program in library.known.values():
             spreads = program.spreads.get(Question.TOLERATED, {})
             for source, value in program.cells.get(Question.TOLERATED, {}).items():
-                readings.setdefault(source, []).append((value, _error_sd(value, spreads.get(source, 0.0))))
+                readings.setdefault(source, []).append((value, spreads.get(source, 0.0)))
         reaching = {source: found for source, found in readings.items() if source not in CORE_SOURCES | NOT_COUNTED}
         return cls(sources={source: _reliability(found) for source, found in sorted(reaching.items())})
 
@@ -73,44 +72,49 @@ class ToleranceScale:
         reliable = [each for each in reaching if each in self.sources and self.sources[each].reliability >= RELIABLE]
         return reliable or reaching
 
-    def needed(self, tolerated: Mapping[str, Estimate], seen: MeasuredApplication) -> Estimate:
-        """Return ``Q_T`` (0..1) with 80 % limits: the code (eq. 7.2) of what an application cannot bear.
+    def needed(self, tolerated: Estimates, readings: Matrix, spreads: Matrix) -> list[Estimate]:
+        """Return each job's ``Q_T`` (0..1) with 80 % limits: the code (eq. 7.2) of what it cannot bear.
 
-        ``tolerated``: estimates by source. ``seen``: the readings that they are based on.
+        ``readings`` (jobs x columns of ``tolerated``): what was measured; NaN elsewhere. ``spreads``: 95 % half-widths.
         """
-        counted = self.counted(sorted(tolerated))
+        counted = self.counted(sorted(tolerated.columns))
         if not counted:
-            return UNKNOWN
-        values, lows, highs = [], [], []
-        measured, spreads = seen.cells.get(Question.TOLERATED, {}), seen.spreads.get(Question.TOLERATED, {})
-        for source in counted:
-            value, low, high, observed = tolerated[source]
-            if observed and source in self.sources and source in measured:
-                error_sd = _error_sd(measured[source], spreads.get(source, 0.0))
-                value, left_sd = self.sources[source].shrunk(measured[source], error_sd**2)
-                low, high = value - left_sd / SD_PER_80, value + left_sd / SD_PER_80
-            values.append(_unbearable(value))
-            lows.append(_unbearable(high))
-            highs.append(_unbearable(low))
-        observed = all(tolerated[source].observed for source in counted)
-        return Estimate(quality.encode(values), quality.encode(lows), quality.encode(highs), observed)
+            return [UNKNOWN] * len(tolerated.values)
+        at = [tolerated.columns.index(source) for source in counted]
+        known = [self.sources.get(source) for source in counted]
+        mean = np.array([each.mean if each else 0.0 for each in known])
+        variance = np.array([each.variance if each else math.inf for each in known])
+        values, low, high = tolerated.values[:, at], tolerated.low[:, at], tolerated.high[:, at]
+        observed, error_variance = tolerated.observed[:, at], _error_sd(readings[:, at], spreads[:, at]) ** 2
+        # Without variance between programs a reading says nothing.
+        weight = np.where(variance > 0.0, 1.0 / (1.0 + error_variance / np.where(variance > 0.0, variance, 1.0)), 0.0)
+        shrunk, reach = mean + weight * (readings[:, at] - mean), np.sqrt(weight * error_variance) / SD_PER_80
+        is_shrunk = observed & np.array([each is not None for each in known])
+        values = np.where(is_shrunk, shrunk, values)
+        low, high = np.where(is_shrunk, shrunk - reach, low), np.where(is_shrunk, shrunk + reach, high)
+        value_codes, low_codes, high_codes = (_codes(100.0 - np.clip(each, 0.0, 100.0)) for each in (values, high, low))
+        whole = np.asarray(observed.all(axis=1))
+        return list(map(Estimate, value_codes.tolist(), low_codes.tolist(), high_codes.tolist(), whole.tolist()))
 
 
 def _reliability(readings: Sequence[tuple[float, float]]) -> SourceReliability:
-    """Return the moments of readings: value and standard deviation of its error."""
+    """Return the moments of readings: value and 95 % spread."""
     count = len(readings)
     mean = math.fsum(value for value, _ in readings) / count
-    error_variance = math.fsum(sd * sd for _, sd in readings) / count
+    error_variance = math.fsum(_error_sd(*np.array(readings).T) ** 2) / count
     if count < FEWEST_PROGRAMS:
         return SourceReliability(mean=mean, variance=math.inf, error_variance=error_variance)
     total = math.fsum((value - mean) ** 2 for value, _ in readings) / (count - 1)
     return SourceReliability(mean=mean, variance=max(0.0, total - error_variance), error_variance=error_variance)
 
 
-def _unbearable(tolerated: float) -> float:
-    return 100.0 - min(100.0, max(0.0, tolerated))
+def _codes(pressures: Matrix) -> Matrix:
+    """Return :func:`quality.encode` of each row of pressures 0..100."""
+    digits = -np.sort(-np.minimum(pressures, quality.PRESSURE_MAX), 1)
+    places = quality.BASE ** -np.arange(1.0, pressures.shape[1] + 1.0)
+    return np.asarray(np.minimum(1.0, (digits * places).sum(1) / (1.0 - places[-1])))
 
 
-def _error_sd(value: float, spread: float) -> float:
-    """Return the standard deviation of a reading with this 95 % spread; neither limit is outside 0..100."""
-    return SD_PER_95 * (min(100.0, value + spread) - max(0.0, value - spread)) / 2.0
+def _error_sd(values: Matrix, spreads: Matrix) -> Matrix:
+    """Return the standard deviations of readings with these 95 % spreads; no limit is outside 0..100."""
+    return SD_PER_95 * (np.minimum(100.0, values + spreads) - np.maximum(0.0, values - spreads)) / 2.0

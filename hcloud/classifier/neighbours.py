@@ -11,12 +11,12 @@ from __future__ import annotations
 import itertools
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from hcloud.classifier.estimator import Completion, Context, Fitted, Noise, cells_of, completed
+from hcloud.classifier.estimator import CompletesOne, Completion, Fitted, ObservedRows, completed, rows_by_pattern
 from hcloud.classifier.gaussian import CACHE_MAX, FittedGaussian, GaussianFoldIn, Index, evenly
 from hcloud.classifier.utility_matrix import Matrix, MeasuredRows
 
@@ -88,7 +88,7 @@ class _Reference:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FittedNeighbours:
+class FittedNeighbours(CompletesOne):
     """Base fold-in plus up to 128 reference rows; results that depend only on the observed columns are cached."""
 
     base: FittedGaussian
@@ -106,29 +106,29 @@ class FittedNeighbours:
         """The rows it was fitted to."""
         return self.base.rows
 
-    def complete(
-        self, observed: Mapping[str, float], context: Context | None = None, noise: Noise | None = None
-    ) -> Completion:
+    def complete_many(self, seen: ObservedRows) -> Completion:
         """Condition on the observed cells, then add the smoothed residuals of similar applications."""
-        cells = cells_of(self.rows, observed, context, noise)
-        mean, sd = self.predict(cells.index, cells.values, cells.noise, cells.context)
-        return completed(self.rows, cells, mean, sd, shrunk=True)
+        mean, sd = self.predict(seen)
+        return completed(self.rows, seen, mean, sd, shrunk=True)
 
-    def predict(
-        self, index: Index, values: Matrix, noise: Matrix | None = None, use: Matrix | None = None
-    ) -> tuple[Matrix, Matrix]:
-        """Return mean and effective standard deviation (columns) given encoded values at ``index``.
-
-        ``noise``: standard deviation of each value; ``use``: resource use of each run.
-        """
-        mean, sd = self.base.predict(index, values, noise)
-        likeness = self.plain if use is None else self.with_use
-        if likeness is None or len(index) < 2:
-            return mean, sd
-        correction = self._correction(index, values, use, likeness)
-        correction[index] = 0.0
-        # The gain is smallest where the fold-in is already good, so only half of it (as a logarithm) is claimed.
-        return mean + correction, sd * math.sqrt(likeness.left)
+    def predict(self, seen: ObservedRows) -> tuple[Matrix, Matrix]:
+        """Return mean and effective standard deviation, (rows x columns)."""
+        mean, sd = self.base.predict(seen)
+        has_use = np.zeros(len(mean), dtype=bool) if seen.context is None else np.isfinite(seen.context).any((1, 2))
+        for likeness, with_use in ((self.plain, False), (self.with_use, True)):
+            corrected = np.flatnonzero((has_use == with_use) & (seen.observed.sum(1) >= 2))
+            if likeness is None or not len(corrected):
+                continue
+            # The gain is smallest where the fold-in is already good, so only half of it (as a logarithm) is claimed.
+            sd[corrected] *= math.sqrt(likeness.left)
+            for index, places in rows_by_pattern(seen.observed[corrected]):
+                rows = corrected[places]
+                cells = rows[:, None], index
+                use = seen.context[cells] if with_use and seen.context is not None else None
+                correction = self._correction(index, seen.values[cells], use, likeness)
+                correction[:, index] = 0.0
+                mean[rows] += correction
+        return mean, sd
 
     def best_likeness(self, *, with_context: bool) -> Likeness | None:
         """Return the kernel with the least mean absolute error on held-out groups; None if none beats no kernel."""
@@ -144,6 +144,7 @@ class FittedNeighbours:
         return replace(GRID[best], left=float(errors[best] / plain)) if errors[best] < plain else None
 
     def _correction(self, index: Index, values: Matrix, use: Matrix | None, likeness: Likeness) -> Matrix:
+        """Return the smoothed residuals (rows x columns); ``values`` are (rows x observed)."""
         key = index.tobytes() + (b"+" if use is not None else b"")
         reference = self._known.get(key)
         if reference is None:
@@ -153,9 +154,10 @@ class FittedNeighbours:
             kernel = _kernel(seen, seen, likeness) + likeness.noise * np.eye(len(seen))
             reference = _Reference(seen, np.asarray(np.linalg.solve(kernel, residuals), dtype=np.float64))
             self._known[key] = reference
-        new = self.use.standardised(index, use[None]) if use is not None and self.use is not None else None
-        features = self._features(index, values[None, :], new)
-        return np.asarray((_kernel(features, reference.features, likeness) @ reference.solved)[0])
+        new = self.use.standardised(index, use) if use is not None and self.use is not None else None
+        kernel = _kernel(self._features(index, values, new), reference.features, likeness)
+        # Row by row, so that the last digits do not depend on how many rows there are.
+        return np.asarray(np.matmul(kernel[:, None, :], reference.solved)[:, 0])
 
     def _seen_from(self, index: Index, *, with_context: bool) -> tuple[Index, Matrix, Matrix]:
         """Return the references that know these columns, their features, and the base's residuals (unknown cells 0)."""
@@ -220,7 +222,8 @@ def _standardised(use: Matrix, typical: Matrix, centre: Matrix, width: Matrix) -
 
 
 def _kernel(left: Matrix, right: Matrix, likeness: Likeness) -> Matrix:
-    squared = (left**2).sum(1)[:, None] + (right**2).sum(1) - 2.0 * left @ right.T
+    products = np.matmul(left[:, None, :], right.T)[:, 0]
+    squared = (left**2).sum(1)[:, None] + (right**2).sum(1) - 2.0 * products
     return np.asarray(np.exp(-np.maximum(squared, 0.0) / (2.0 * likeness.length**2)))
 
 

@@ -10,7 +10,7 @@ collaborative-filtering estimate is blended in, and so is Ernest's fit of the jo
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -19,11 +19,10 @@ from numpy.typing import NDArray
 from hcloud.classifier.estimator import (
     NOISE,
     Z80,
+    CompletesOne,
     Completion,
-    Context,
     Fitted,
-    Noise,
-    cells_of,
+    ObservedRows,
     completed,
     still_judged,
 )
@@ -146,7 +145,7 @@ class CurveFoldIn:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FittedCurves:
+class FittedCurves(CompletesOne):
     """Moments over node counts, blended with Ernest's curve."""
 
     folded: Folded
@@ -163,30 +162,27 @@ class FittedCurves:
         """The rows it was fitted to."""
         return self.folded.rows
 
-    def complete(
-        self, observed: Mapping[str, float], context: Context | None = None, noise: Noise | None = None
-    ) -> Completion:
+    def complete_many(self, seen: ObservedRows) -> Completion:
         """Blend fold-in and Ernest's curve; with fewer than two observed node counts, use the fold-in alone."""
-        cells = cells_of(self.rows, observed, context, noise)
-        index, values = cells.index, cells.values
-        folded, sd = self.folded.predict(index, values, cells.noise)
-        mean = folded
-        if len(index) >= 2:
-            mean = self.share * folded + (1 - self.share) * self._own_curve(index, values)
-            mean[index] = folded[index]  # Ernest's curve passes near imprecise measurements, whatever their doubt
-        return completed(self.rows, cells, mean, self.stretch * sd, shrunk=True)
+        mean, sd = self.folded.predict(replace(seen, context=None))
+        observed = seen.observed
+        for row in np.flatnonzero(observed.sum(1) >= 2):
+            index, rest = np.flatnonzero(observed[row]), ~observed[row]
+            blend = self.share * mean[row] + (1 - self.share) * self._own_curve(index, seen.values[row, index])
+            mean[row, rest] = blend[rest]  # Ernest's curve passes near imprecise measurements, whatever their doubt
+        return completed(self.rows, seen, mean, self.stretch * sd, shrunk=True)
 
     def errors(self, row: Matrix) -> Matrix:
         """Return (cells x 3) over pairs of the row's cells: fold-in error, Ernest error, stated deviation."""
         known = np.flatnonzero(~np.isnan(row)).tolist()
+        pairs = np.array(evenly(list(itertools.combinations(known, 2)), PAIRS_MAX), dtype=np.int_).reshape(-1, 2)
+        values = np.full((len(pairs), len(row)), np.nan)
+        np.put_along_axis(values, pairs, row[pairs], 1)
+        means, sds = self.folded.predict(ObservedRows(values=values, noise=np.zeros_like(values)))
         found = [np.empty((0, 3))]
-        for pair in evenly(list(itertools.combinations(known, 2)), PAIRS_MAX):
-            index = np.array(pair)
-            mean, sd = self.folded.predict(index, row[index])
-            rest = [each for each in known if each not in pair]
-            own = self._own_curve(index, row[index])
-            deviation = np.maximum(sd, NOISE[Scale.RATIO])
-            found.append(np.column_stack([mean - row, own - row, deviation])[rest])
+        for pair, mean, sd in zip(pairs, means, np.maximum(sds, NOISE[Scale.RATIO]), strict=True):
+            rest = np.setdiff1d(known, pair)
+            found.append(np.column_stack([mean - row, self._own_curve(pair, row[pair]) - row, sd])[rest])
         return np.concatenate(found)
 
     def _own_curve(self, index: NDArray[np.int_], values: Matrix) -> Matrix:

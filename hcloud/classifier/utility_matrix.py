@@ -42,22 +42,31 @@ class Scale(StrEnum):
             raise BadInput(f"{where}: interference is {value}; it must be a number from 0 to 100")
         return math.asin(math.sqrt(value / SCORE_MAX)) / RIGHT_ANGLE
 
-    def deviation(self, value: float, half_width: float) -> float:
-        """Return the standard deviation on the working axis of a cell with this 95 % half-width.
+    def encoded(self, values: Matrix) -> Matrix:
+        """Return measured values on the working axis; NaN where :meth:`to_axis` raises BadInput."""
+        if self is Scale.RATIO:
+            return np.log(np.where(np.isfinite(values) & (values > 0), values, np.nan))
+        return _score_axis(np.where((values >= 0) & (values <= SCORE_MAX), values, np.nan))
 
-        The half-width is a natural logarithm (RATIO) or points (SCORE).
+    def deviation(self, values: Matrix, half_widths: Matrix) -> Matrix:
+        """Return the standard deviation on the working axis of cells with these 95 % half-widths.
+
+        Half-widths are natural logarithms (RATIO) or points (SCORE).
         """
         if self is Scale.RATIO:
-            return half_width / NORMAL_95
-        low, high = max(0.0, value - half_width), min(SCORE_MAX, value + half_width)
-        width = math.asin(math.sqrt(high / SCORE_MAX)) - math.asin(math.sqrt(low / SCORE_MAX))
-        return width / RIGHT_ANGLE / (2.0 * NORMAL_95)
+            return half_widths / NORMAL_95
+        low, high = np.maximum(0.0, values - half_widths), np.minimum(SCORE_MAX, values + half_widths)
+        return (_score_axis(high) - _score_axis(low)) / (2.0 * NORMAL_95)
 
     def from_axis(self, encoded: Matrix) -> Matrix:
         """Return values in the user's units. Logarithms are clipped to the range of a float, scores to 0..100."""
         if self is Scale.RATIO:
             return np.exp(np.minimum(np.maximum(encoded, -700.0), 700.0))
         return np.asarray(np.sin(np.minimum(np.maximum(encoded, 0.0), 1.0) * RIGHT_ANGLE) ** 2 * SCORE_MAX)
+
+
+def _score_axis(values: Matrix) -> Matrix:
+    return np.arcsin(np.sqrt(np.minimum(np.maximum(values, 0.0), SCORE_MAX) / SCORE_MAX)) / RIGHT_ANGLE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -108,8 +108,7 @@ class Estimate(NamedTuple):
     """Measured, not inferred."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Neighbour:
+class Neighbour(NamedTuple):
     """A known application that behaves similarly."""
 
     name: str

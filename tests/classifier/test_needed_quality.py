@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from hcloud.classifier.classify import Classifier, FittedClassifier
+from hcloud.classifier.estimator import Estimates
 from hcloud.classifier.interference import CORE_SOURCES, NOT_COUNTED
 from hcloud.classifier.library import Library, MeasuredApplication, Question
 from hcloud.classifier.needed_quality import RELIABLE, UNKNOWN, ToleranceScale
@@ -98,4 +99,6 @@ def test_what_a_program_causes_does_not_raise_what_it_needs() -> None:
 
 
 def test_a_job_of_which_no_tolerated_pressure_is_known_needs_any_quality() -> None:
-    assert ToleranceScale().needed({}, MeasuredApplication(name="x")) == UNKNOWN
+    nothing = np.empty((1, 0))
+    none = Estimates(columns=(), values=nothing, low=nothing, high=nothing, observed=nothing > 0)
+    assert ToleranceScale().needed(none, nothing, nothing) == [UNKNOWN]

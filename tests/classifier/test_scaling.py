@@ -48,9 +48,9 @@ class TestCurves(EstimatorContract, ScalesWithTheRow):
                 def complete(self, seen, context=None, noise=None):
                     from dataclasses import replace
 
-                    from hcloud.classifier.estimator import cells_of
+                    from hcloud.classifier.estimator import observed_row
 
-                    cells_of(known, seen)
+                    observed_row(known, seen)
                     there = {named.columns[known.columns.index(each)]: value for each, value in seen.items()}
                     return replace(fitted.complete(there), columns=known.columns)
 
