@@ -36,6 +36,9 @@ steps = st.one_of(
 )
 
 
+_QUALITIES = tuple(Estimate(value=value, low=value - 0.1, high=value + 0.1) for value in (0.5, 0.2, 0.8))
+
+
 @st.composite
 def classifications(draw: DrawFn) -> Classification:
     """What might be believed of a job: some resources are felt and pressed, some types are faster."""
@@ -47,7 +50,7 @@ def classifications(draw: DrawFn) -> Classification:
         by_nodes={count: draw(estimates((count * 0.8, float(count)))) for count in (1, 2, 3, 4)},
         tolerated={name: draw(estimates((20.0, 50.0, 80.0, 100.0))) for name in SOURCES},
         caused={name: draw(estimates(pressures)) for name in SOURCES},
-        quality_target=Estimate(value=0.5, low=0.4, high=0.6),
+        quality_target=draw(st.sampled_from(_QUALITIES)),
         measure=draw(st.sampled_from([None, Measure.COMPLETION, Measure.CPU])),
     )
 
@@ -91,6 +94,24 @@ def crowded(draw: DrawFn) -> Snapshot:
     bought = [offer()] if draw(st.sampled_from([False, False, True])) else []
     applications = {name: draw(classifications()) for name in _NAMES}
     return scene(*jobs, *machines, *bought, applications=applications)
+
+
+@st.composite
+def contended(draw: DrawFn) -> Snapshot:
+    """One or two READY machines for which more jobs wait than fit, nearly all of which suit each other."""
+    machines = [machine(number, offer("large", vcpus=8.0)) for number in range(1, draw(st.integers(1, 2)) + 1)]
+    names = st.sampled_from(_NAMES)
+    jobs = [running(1, machines[0], application=draw(names))]
+    for number in range(2, draw(st.integers(4, 6)) + 2):
+        queued_at = SCENE_NOW - draw(st.sampled_from([0.0, 5.0, 20.0]))
+        asks = spec(target=BatchTarget(), resources=need(draw(st.sampled_from([2.0, 4.0]))))
+        jobs.append(job(number, asks=asks, application=draw(names), queued_at=queued_at, submitted_at=queued_at))
+    mild = {
+        "tolerated": {name: Estimate(value=80.0, low=80.0, high=80.0) for name in SOURCES},
+        "caused": {name: draw(estimates((0.0, 10.0, 30.0))) for name in SOURCES},
+    }
+    applications = {name: replace(draw(classifications()), **mild) for name in _NAMES}
+    return scene(*jobs, *machines, applications=applications)
 
 
 _PLAIN_TARGETS: st.SearchStrategy[Target] = st.sampled_from([BatchTarget(), BatchTarget(), BestEffortTarget()])

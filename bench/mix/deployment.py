@@ -31,7 +31,7 @@ profiling:
   total_s: 60
   max_share_of_slack: 1
   skip_if_shorter_than_s: 1
-retention: {{maximum_s: 5, release_below_quality: 0}}
+retention: {{maximum_s: 5}}
 timing: {{sample_every_s: 2}}
 """
 PATIENCE_S = 900.0

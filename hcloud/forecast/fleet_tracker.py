@@ -1,7 +1,7 @@
 """Recent fleet history: growth of the queue, releases of reserved capacity, performance delivered by machines.
 
 A plan is made from one snapshot and keeps no state. History that must last between plans (HCloud's soft limit follows
-the queue, its expected wait follows releases of reserved capacity, misbehaving machines are replaced) is collected here
+the queue, its expected wait follows releases of reserved capacity, broken machines are replaced) is collected here
 from the event log and passed to the plan as :class:`FleetStats`. Losing it is harmless: all values then start from the
 policy's defaults.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 import statistics
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, NamedTuple
@@ -50,9 +50,8 @@ class FleetStats:
     """(time, number of jobs waiting for capacity without a machine on the way), ascending, one pair per change."""
     releases: tuple[Release, ...] = ()
     """Releases of reserved capacity, ascending by time."""
-    delivered: Mapping[InstanceId, float] = field(default_factory=dict)
-    """Performance of each live machine as a share of what its type usually delivers (1: as usual; 0: no unit could be
-    started). Machines with too few readings are absent."""
+    broken: frozenset[InstanceId] = frozenset()
+    """Live machines on which units of ``REFUSALS_MINIMUM`` jobs failed to start, and no unit ever started."""
     quality: TypeQuality = _NOTHING_MEASURED
     """Absolute performance delivered by instance types."""
     busy_s: tuple[float, ...] = ()
@@ -125,9 +124,9 @@ class _MachineRecord:
         return self.provider, self.type
 
     @property
-    def counts(self) -> bool:
-        """Whether its readings or refusals affect any judgement."""
-        return self.ratio is not None or bool(self.refused)
+    def is_broken(self) -> bool:
+        """Whether it refused the units of too many jobs."""
+        return len(self.refused) >= REFUSALS_MINIMUM and not self.started
 
     @property
     def observed(self) -> Observed:
@@ -144,7 +143,7 @@ class _MachineRecord:
 class FleetTracker:
     """Follows the event log; can be rebuilt from the last hour of it and the requests of live machines.
 
-    Machines are compared within their type, and a type is only re-evaluated after new events about it.
+    A type is only re-evaluated after new events about it.
     """
 
     _machines: dict[InstanceId, _MachineRecord] = field(default_factory=dict)
@@ -152,7 +151,7 @@ class FleetTracker:
     _of_kind: dict[Kind, tuple[deque[_MachineRecord], dict[InstanceId, _MachineRecord]]] = field(default_factory=dict)
     """Per type, terminated machines (oldest first) and live ones."""
     _unjudged: set[Kind] = field(default_factory=set)
-    _delivered: dict[InstanceId, float] = field(default_factory=dict)
+    _broken: frozenset[InstanceId] = frozenset()
     _quality: TypeQuality = _NOTHING_MEASURED
     _vcpus: dict[str, float] = field(default_factory=dict)
     _waiting: set[JobId] = field(default_factory=set)
@@ -193,7 +192,7 @@ class FleetTracker:
         return FleetStats(
             queue=self._part("queue", self._queue),
             releases=self._part("releases", self._releases),
-            delivered=self._delivered,
+            broken=self._broken,
             quality=self._quality,
             busy_s=self._part("busy", self._busy_s),
             boots_s={provider: self._part(f"boots {provider}", each) for provider, each in self._boots_s.items()},
@@ -212,31 +211,14 @@ class FleetTracker:
 
     def _judge(self) -> None:
         """Re-evaluate the types that changed; summaries returned earlier are not modified."""
-        live = self._machines
-        self._delivered = {name: part for name, part in self._delivered.items() if name in live}
         observed: dict[Kind, list[Observed]] = {}
         for kind in self._unjudged:
             gone, there = self._of_kind[kind]
-            measured = {name: ratio for name, each in there.items() if (ratio := each.ratio) is not None}
-            judged = [*gone, *(there[name] for name in measured)]
-            self._judge_each(there, measured, [ratio for each in judged if (ratio := each.ratio) is not None])
-            observed[kind] = [each.observed for each in judged]
+            observed[kind] = [each.observed for each in (*gone, *there.values()) if each.ratio is not None]
             if not gone and not there:
                 del self._of_kind[kind]
         self._quality = self._quality.renewed(observed)
         self._unjudged.clear()
-
-    def _judge_each(
-        self, there: Mapping[InstanceId, _MachineRecord], measured: Mapping[InstanceId, float], usual: Sequence[float]
-    ) -> None:
-        """Judge machines relative to others of their type, so that a generally wrong prediction affects none."""
-        middle = statistics.median(usual) if len(usual) >= READINGS_MINIMUM else 1.0
-        for name, machine in there.items():
-            self._delivered.pop(name, None)
-            if len(machine.refused) >= REFUSALS_MINIMUM and not machine.started:
-                self._delivered[name] = 0.0
-            elif name in measured:
-                self._delivered[name] = measured[name] / max(min(middle, 1.0), 1e-9)
 
     # ------------------------------------------------------------------------------------------------- event handlers
     def _requested(self, event: Event) -> None:
@@ -255,7 +237,8 @@ class FleetTracker:
         if machine is not None:
             there = self._of_kind[machine.kind][1]
             del there[name]
-            if machine.counts or not there:
+            self._broken -= {name}
+            if machine.ratio is not None or not there:
                 self._unjudged.add(machine.kind)
         return machine
 
@@ -280,10 +263,9 @@ class FleetTracker:
     def _unit_started(self, event: Event) -> None:
         self._vcpus[_unit(event)] = _number(event, "vcpus")
         machine = self._machines.get(event.instance_id or "")
-        if machine is not None and not machine.started:
+        if machine is not None:
             machine.started = True
-            if machine.refused:
-                self._unjudged.add(machine.kind)
+            self._broken -= {event.instance_id or ""}
 
     def _unit_ended(self, event: Event) -> None:
         vcpus, machine = self._vcpus.pop(_unit(event), 0.0), self._machines.get(event.instance_id or "")
@@ -295,7 +277,8 @@ class FleetTracker:
             return
         if event.fields.get("cause") == FailureCause.START_REFUSED.value:
             machine.refused.add(event.job_id or "")
-            self._unjudged.add(machine.kind)
+            if machine.is_broken:
+                self._broken |= {event.instance_id or ""}
         elif machine.market == Market.RESERVED.value and vcpus > 0:
             self._releases.append(Release(at=event.at, vcpus=vcpus))
             self._invalidate("releases")
@@ -326,7 +309,7 @@ class FleetTracker:
         predicted, measured = _number(event, "predicted"), _number(event, "measured")
         if machine is not None and predicted > 0 and measured >= 0:
             machine.read(measured / predicted)
-            if machine.counts:
+            if machine.ratio is not None:
                 self._unjudged.add(machine.kind)
 
 

@@ -5,7 +5,8 @@ No job blocks another: one that cannot be served lets those behind it pass. Best
 could take back the room it was evicted from.
 
 With queues by quality (ARQ, Dissertation ch. 6), the more demanding class goes first, so that it can choose among the
-good instances, and every job takes the worst pool that suits it. Within a class the policy's order holds. Jobs whose
+good instances, and every job takes the worst pool that suits it. So a job goes up to a better pool only past an empty
+queue: no job above that the same room would suit is left waiting. Within a class the policy's order holds. Jobs whose
 slack is used up come before all others. In a first pass each job gets only what suits it, by neighbours and type. In a
 second pass, jobs without slack take what is left, in the same order. A job that has waited for ``patience_cap_s``
 accepts anything, so no job starves.

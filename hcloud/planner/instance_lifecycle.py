@@ -18,7 +18,7 @@ from hcloud.planner.context import PlanContext
 from hcloud.planner.fleet import SLACK
 from hcloud.planner.plan import Drain
 from hcloud.planner.snapshot import Directive
-from hcloud.planner.text import percent, seconds, size_share
+from hcloud.planner.text import seconds, size_share
 from hcloud.spec.validation import counted
 
 STOP_MARGIN_S = 30.0
@@ -217,8 +217,7 @@ def _renew_or_drain(context: PlanContext, at: int, instance: Instance, draining:
         for job in context.running_on(at):
             _stop_in_time(context, job, instance.expires_at, FailureCause.EVICTED, reason)
         return
-    delivered = context.snapshot.fleet_stats.delivered.get(instance.id, 1.0)
-    if draining and not ordered and delivered >= context.policy.retention.release_below_quality:
+    if draining and not ordered and instance.id not in context.snapshot.fleet_stats.broken:
         reason = Reason(code="renewed", text=f"{instance.id} undrained: the budget has room for its lease again")
         context.add(Drain(instance_id=instance.id, reason=reason, undo=True))
         draining = False
@@ -334,17 +333,14 @@ def is_idle(context: PlanContext, at: int) -> bool:
     )
 
 
-def release_degraded(context: PlanContext) -> None:
-    """Drain or terminate instances that deliver too little. Reserved ones stay, because they are paid for anyway."""
-    limit, delivered = context.policy.retention.release_below_quality, context.snapshot.fleet_stats.delivered
+def release_broken(context: PlanContext) -> None:
+    """Drain or terminate instances on which no unit starts. Reserved ones stay, because they are paid for anyway."""
     index = context.fleet.index
-    for at in sorted([index[name] for name, part in delivered.items() if part < limit and name in index]):
+    for at in sorted([index[name] for name in context.snapshot.fleet_stats.broken if name in index]):
         instance = context.fleet.instances[at]
         if not context.fleet.placeable[at] or instance.offer.market is Market.RESERVED:
             continue
-        quality = delivered[instance.id]
-        text = f"{instance.id} delivers {percent(quality)} of its type's usual performance (limit {percent(limit)})"
-        reason = Reason(code="misbehaved", text=text, numbers={"delivered": round(quality, 4), "release_below": limit})
+        reason = Reason(code="misbehaved", text=f"no unit could be started on {instance.id}")
         if not context.fleet.holdings[at]:
             context.terminate(at, reason)
         elif instance.state is InstanceState.READY:

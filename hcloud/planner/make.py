@@ -14,7 +14,7 @@ from hcloud.planner.admission import admit
 from hcloud.planner.context import PlanContext, open_context
 from hcloud.planner.correction.correct import correct
 from hcloud.planner.correction.scaling import add_missing_ranks
-from hcloud.planner.instance_lifecycle import reconcile_instances, release_degraded, release_idle
+from hcloud.planner.instance_lifecycle import reconcile_instances, release_broken, release_idle
 from hcloud.planner.job_outcomes import PLANNING_FAILS, decide_outcomes
 from hcloud.planner.late_boots import find_late_boots
 from hcloud.planner.placement.place import hold_booting_capacity, place
@@ -84,7 +84,7 @@ def _record_failed_stage(context: PlanContext, stage: str, error: str) -> None:
 
 STAGES: Mapping[str, Callable[[PlanContext], None]] = {
     "lateness": _set_late_boots,
-    "misbehaviour": release_degraded,
+    "misbehaviour": release_broken,
     "admission": admit,
     "correction": correct,
     "service": _serve,

@@ -76,6 +76,11 @@ KEY_CHANGES: Final[dict[DocumentKind, tuple[KeyChange, ...]]] = {
             values={"never": "never", False: "never", "always": "before", True: "before"},
             advice="always is now before, never stays, auto is the default",
         ),
+        KeyChange(
+            old="retention.release_below_quality",
+            since="0.2.0",
+            advice="slow instances stay; those on which no unit starts are released",
+        ),
     ),
     "job": (),
 }

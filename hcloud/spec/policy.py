@@ -164,8 +164,6 @@ class RetentionPolicy:
     """Keep it at least this long."""
     maximum_s: Seconds = 3600.0
     """Keep it at most this long."""
-    release_below_quality: Share = 0.8
-    """An instance that delivers less than this fraction of its type's usual performance is terminated once idle."""
     drain_below: Share = 0.5
     """A job is not placed on an instance that stays below this utilisation if a new instance of its own is cheaper."""
 

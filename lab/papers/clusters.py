@@ -96,7 +96,7 @@ def scheduler(order: str, *, queues: str = "one", types: int = 3) -> Policy:
     return replace(
         plain,
         caps=replace(plain.caps, max_instances=20_000, max_vcpus=None, max_queued_jobs=1_000_000),
-        retention=replace(plain.retention, minimum_s=86_400.0, maximum_s=86_400.0, release_below_quality=0.0),
+        retention=replace(plain.retention, minimum_s=86_400.0, maximum_s=86_400.0),
         provisioning=replace(plain.provisioning, strategy="sr"),
         placement=replace(plain.placement, order=cast(Any, order), confidence=0.5, neighbour_tolerance=0.05),
         admission=replace(plain.admission, queues=cast(Any, queues)),
