@@ -92,7 +92,7 @@ def test_exposure_with_slices_is_as_recorded_too(laid_out: Path) -> None:
 @pytest.mark.parametrize(
     ("unit", "wanted"),
     [
-        ("hcloud.service", ("daemon", {"config_path": SYSTEM_CONFIG})),
+        ("hcloud.service", ("daemon", {"config_path": SYSTEM_CONFIG, "abandon": False})),
         ("hcloud-engine.service", ("engine", {"config_path": SYSTEM_CONFIG})),
         ("hcloud-worker.service", ("worker", {"bootstrap": Path("/etc/hcloud/bootstrap.json"), "end": False})),
     ],
