@@ -92,7 +92,7 @@ def run_workers(address: str, folder: Path) -> None:
 
     from hcloud.engine import gateway_pb2 as pb
     from hcloud.engine.bootstrap import load_bootstrap
-    from hcloud.engine.channel import CONNECT, MESSAGE_BYTES_MAX, client_credentials, dialling
+    from hcloud.engine.channel import CONNECT, MESSAGE_BYTES_MAX, channel_options, client_credentials
     from hcloud.engine.link import AgentLink, LinkHost
 
     async def supervise(_: object) -> dict[str, object]:
@@ -105,7 +105,7 @@ def run_workers(address: str, folder: Path) -> None:
         for number in range(IDLE_WORKERS):
             made = Machine(folder, f"inst-{number}", f"tls://{address}", folder / "tls")
             host = LinkHost(load_bootstrap(made.bootstrap_file), supervise, ("bench",))
-            channel = grpc.aio.secure_channel(address, credentials, dialling(MESSAGE_BYTES_MAX))
+            channel = grpc.aio.secure_channel(address, credentials, channel_options(MESSAGE_BYTES_MAX))
             connect = channel.stream_stream(CONNECT, pb.FromAgent.SerializeToString, pb.ToAgent.FromString)
             tasks.append(asyncio.create_task(AgentLink(connect(), host, made.name).run()))
             await asyncio.sleep(0.01)

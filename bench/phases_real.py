@@ -42,7 +42,7 @@ POLICY = """
 name: phases
 budgets: {{per_hour_usd: 1.0}}
 profiling:
-  {{when: before, run_s: 3, total_s: 60, types: 1, skip_if_shorter_than_s: 0, instance_types: [local.large],
+  {{when: before, run_s: 3, total_s: 30, types: 1, skip_if_shorter_than_s: 0, instance_types: [local.large],
    sources: [memory-bandwidth, llc-capacity]}}
 correction:
   {{sample_share: 1.0, long_running_s: {long_s}, sample_every_s: {every_s}, settle_s: {settle_s}}}
@@ -82,8 +82,8 @@ class Noticed:
     run_s: float
     corrections: tuple[tuple[float, str], ...]
     """When, and the reason's code."""
-    checks: tuple[tuple[float, bool, str], ...]
-    """Of each run in place its end, whether it found a change, and its text."""
+    checks: tuple[tuple[float, float, bool, str], ...]
+    """Of each run in place its begin and end, whether it found a change, and its text."""
 
 
 def watch(stage: Stage, program: Program, number: int) -> Noticed:
@@ -118,7 +118,12 @@ def watch(stage: Stage, program: Program, number: int) -> Noticed:
         run_s=held["ended_at"] - held["started_at"],
         corrections=tuple((each["at"], each["fields"]["code"]) for each in events),
         checks=tuple(
-            (each["at"], bool(each["fields"]["changed"]), each["fields"]["text"])
+            (
+                each["at"] - each["fields"]["duration_s"],
+                each["at"],
+                bool(each["fields"]["changed"]),
+                each["fields"]["text"],
+            )
             for each in profiled
             if each["fields"].get("in_place")
         ),
@@ -137,7 +142,7 @@ def _events(stage: Stage, kind: str) -> list[dict[str, Any]]:
 def main() -> int:
     """Measure and print; end with 1 when a target is missed."""
     parser = argparse.ArgumentParser(prog="python -m bench.phases_real", description=__doc__)
-    parser.add_argument("--faster", type=float, default=15.0, help="by what the shipped intervals are divided")
+    parser.add_argument("--faster", type=float, default=10.0, help="by what the shipped intervals are divided")
     parser.add_argument("--rounds", type=int, default=1)
     given = parser.parse_args()
     if given.faster < 1 or given.rounds < 1:
@@ -170,7 +175,7 @@ def main() -> int:
 
 def _print(run: Noticed) -> None:
     print(f"  {run.program.name}: {run.run_s:.0f} s")
-    notes = [(at, code) for at, code in run.corrections] + [(at, text) for at, _, text in run.checks]
+    notes = [(at, code) for at, code in run.corrections] + [(at, text) for _, at, _, text in run.checks]
     for at, text in sorted(notes):
         print(f"    {at - run.changed_at:+7.1f} s after the middle: {text}", flush=True)
 
@@ -185,11 +190,12 @@ def _rows(found: list[Noticed]) -> Iterator[Row]:
     yield Row(name="slowdowns noticed", value=100 * len(noticed) / len(slower), unit="%", target=90, better="higher")
     changed, right, same, wrong = 0, 0, 0, 0
     for run in found:
-        for at, found_change, _ in run.checks:
-            if run.program.first != run.program.second and at > run.changed_at:
+        for began_at, ended_at, found_change, _ in run.checks:
+            if run.program.first == run.program.second or ended_at < run.changed_at:
+                same, wrong = same + 1, wrong + found_change
+            elif began_at >= run.changed_at:
                 changed, right = changed + 1, right + found_change
                 break
-            same, wrong = same + 1, wrong + found_change
     if changed:
         yield Row(
             name="changes found by the first check after",

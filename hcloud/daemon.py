@@ -427,8 +427,8 @@ def record_owner(store: Store, owner: str) -> None:
 def record_protocol(store: Store, *, abandon: bool) -> None:
     """Record the protocol that agents speak from now on.
 
-    Raises ConfigError if units run under agents of another one, with which nobody could speak any more. With
-    ``abandon`` they are given up: their instances count as unreachable, and their jobs are retried elsewhere.
+    Raises ConfigError if units run under agents of another one, which cannot be reached any more. With ``abandon`` they
+    are given up: their instances count as unreachable, and their jobs are retried elsewhere.
     """
     if store.get_meta(AGENTS) == str(PROTOCOL):
         return
@@ -437,8 +437,7 @@ def record_protocol(store: Store, *, abandon: bool) -> None:
         more = f" and {len(holding) - 3} more jobs" if len(holding) > 3 else ""
         raise ConfigError(
             f"{', '.join(holding[:3])}{more} run under agents of an earlier HCloud, which this one cannot reach; let "
-            "them end under that version ('hcloud drain' there), or run 'hcloud daemon --abandon', which "
-            "retries them elsewhere",
+            "them end under that version, or run 'hcloud daemon --abandon', which retries them elsewhere",
             where="engine",
         )
     with log_errors():  # the cycles report a full disk

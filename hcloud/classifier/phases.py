@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
+from hcloud.classifier.needed_quality import SD_PER_95
 from hcloud.core.estimates import Reading
 
 DEPARTS = 0.2
@@ -13,7 +14,6 @@ DEPARTS_MIN = 2.0
 """And by at least so many points of the scale (0..100)."""
 DEVIATIONS = 2.33
 """And by so many standard deviations of both (one-sided confidence 0.99)."""
-SD_PER_95 = 1 / 1.959963984540054
 
 
 def departures(expected: Iterable[Reading], found: Iterable[Reading]) -> tuple[Reading, ...]:

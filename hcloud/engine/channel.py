@@ -1,7 +1,7 @@
 """How the three ends of the wire are connected: methods, sizes, keepalive and certificates of gRPC.
 
-The gateway (``gateway``) listens; agents (``link``) and daemons (``runner``) dial. All hold certificates of the
-deployment's own authority (``tls``).
+The gateway (``gateway``) listens; agents (``link``) and daemons (``runner``) connect to it. All hold certificates of
+the deployment's own authority (``tls``).
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from hcloud.engine.tls import context_files
 
 CONNECT, OBSERVE, CALL = (f"/hcloud.engine.v1.Gateway/{name}" for name in ("Connect", "Observe", "Call"))
 MESSAGE_BYTES_MAX = 8 << 20
-"""Largest message an agent may send or get; logs and archives flow in pieces of less than that."""
+"""Largest message to the gateway, and to an agent; logs and archives flow in pieces of less than that."""
 DAEMON_BYTES_MAX = 256 << 20
-"""Largest message between gateway and daemon: the reports of all agents together."""
+"""Largest message to the daemon: the changed reports of all agents together."""
 KEEPALIVE_S, KEEPALIVE_TIMEOUT_S = 10.0, 10.0
 """How often an idle connection is tried, and after which time without an answer it counts as lost."""
 GATEWAY_NAME = "scheduler"
@@ -29,7 +29,7 @@ _KEEPALIVE = (
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
 )
-_DIALLING = (
+_CLIENT = (
     *_KEEPALIVE,
     ("grpc.ssl_target_name_override", GATEWAY_NAME),
     ("grpc.use_local_subchannel_pool", 1),
@@ -42,19 +42,15 @@ LISTENING = (
     *_KEEPALIVE,
     ("grpc.so_reuseport", 0),
     ("grpc.http2.min_ping_interval_without_data_ms", int(500 * KEEPALIVE_S)),
-    ("grpc.max_receive_message_length", DAEMON_BYTES_MAX),
+    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
     ("grpc.max_send_message_length", DAEMON_BYTES_MAX),
 )
 """Options of the gateway's server."""
 
 
-def dialling(message_bytes_max: int) -> list[tuple[str, Any]]:
-    """Return the options of a channel to the gateway."""
-    sizes = (
-        ("grpc.max_receive_message_length", message_bytes_max),
-        ("grpc.max_send_message_length", message_bytes_max),
-    )
-    return [*_DIALLING, *sizes]
+def channel_options(received_bytes_max: int) -> list[tuple[str, Any]]:
+    """Return the options of a channel to the gateway over which no larger messages may come."""
+    return [*_CLIENT, ("grpc.max_receive_message_length", received_bytes_max)]
 
 
 def host_and_port(address: str) -> str:
@@ -63,13 +59,13 @@ def host_and_port(address: str) -> str:
 
 
 def client_credentials(tls_dir: Path, role: str) -> grpc.ChannelCredentials:
-    """Return what a dialling end of that role shows. Raises ConfigError."""
+    """Return the certificate of that role as a client's. Raises ConfigError."""
     authority, key, certificate = _read(context_files(tls_dir, role), role)
     return grpc.ssl_channel_credentials(authority, key, certificate)
 
 
 def server_credentials(tls_dir: Path) -> grpc.ServerCredentials:
-    """Return what the gateway shows; callers without a certificate of the authority are refused. Raises ConfigError."""
+    """Return the gateway's certificate; callers without one of the same authority are refused. Raises ConfigError."""
     authority, key, certificate = _read(context_files(tls_dir, GATEWAY_NAME), GATEWAY_NAME)
     return grpc.ssl_server_credentials([(key, certificate)], authority, require_client_auth=True)
 

@@ -1,7 +1,8 @@
-"""``hcloud engine``: the gateway between the daemon and the agents that dialled in.
+"""``hcloud engine``: the gateway between the daemon and the agents that connected to it.
 
 It keeps no state worth saving: agents report again when they connect again, so it may be restarted at any time. What an
-agent says is bounded in size and kept apart from what others say: reports are passed on unread, as the bytes that came.
+agent sends is bounded in size and kept apart from what others send. Reports are passed on as the bytes that came,
+without being parsed.
 """
 
 from __future__ import annotations
@@ -29,7 +30,6 @@ from hcloud.engine.channel import (
     CALL,
     CONNECT,
     LISTENING,
-    MESSAGE_BYTES_MAX,
     OBSERVE,
     role_of,
     server_credentials,
@@ -37,14 +37,13 @@ from hcloud.engine.channel import (
 from hcloud.engine.wire import PROTOCOL
 
 SILENT_AFTER_S = 10.0
-"""Agents speak every 4 s at least (``link.HEARTBEAT_S``); one whose connection breaks is noticed at once."""
+"""Agents send something every 4 s at least (``link.HEARTBEAT_S``); a broken connection is noticed at once."""
 WATCHDOG_S = 5.0
 COMMANDS_MAX = 256
-"""Commands that may wait for an agent to read them; further ones are not sent."""
+"""Commands that wait for an agent to read them; further ones wait for these, within their time."""
 UNITS_MAX, REPORT_BYTES_MAX = 20_000, 32 << 20
 """The largest report an agent may build up; a stream with a larger one is ended."""
 HELLO_WITHIN_S = 10.0
-_UNKNOWN_UNSENT = b'{"unknown": "the agent does not read its commands"}'
 _UNKNOWN_LOST = b'{"unknown": "the worker\'s connection was lost"}'
 _UNKNOWN_ABSENT = b'{"unknown": "no worker is registered under this name"}'
 
@@ -133,7 +132,7 @@ class Gateway:
         try:
             first = await asyncio.wait_for(anext(incoming), HELLO_WITHIN_S)
         except (TimeoutError, StopAsyncIteration) as error:
-            raise Misbehaving("it said nothing") from error
+            raise Misbehaving("it sent nothing") from error
         hello = first.hello
         if first.WhichOneof("message") != "hello" or not hello.instance_id:
             raise Misbehaving("its first message names no instance")
@@ -145,11 +144,9 @@ class Gateway:
         return AgentStream(hello.instance_id, time.monotonic())
 
     async def _read(self, agent: AgentStream, incoming: AsyncIterator[Any]) -> None:
-        """Take in what an agent says until it ends or breaks the protocol."""
+        """Process what an agent sends until it ends or breaks the protocol."""
         try:
             async for message in incoming:
-                if message.ByteSize() > MESSAGE_BYTES_MAX:
-                    raise Misbehaving(f"it sent a message of {message.ByteSize()} bytes")
                 agent.seen_at = time.monotonic()
                 match message.WhichOneof("message"):
                     case "report":
@@ -164,7 +161,8 @@ class Gateway:
 
     # ------------------------------------------------------------------------------------------------- from the daemon
     async def observe(self, request: Any, context: Any) -> Any:
-        """Return which agents are connected and speak, and the reports that changed after ``since`` in this epoch."""
+        """Return which agents are connected, which are silent, and the reports that changed after ``since`` in this
+        epoch."""
         await _require_role(context, "client")
         now, since = time.monotonic(), request.since if request.epoch == self._epoch else 0
         reply = pb.ObserveReply(epoch=self._epoch, until=self._until)
@@ -202,17 +200,17 @@ class Gateway:
             document=request.document,
             content=request.content if request.HasField("content") else None,
         )
+        answered = agent.waiting[number] = asyncio.get_running_loop().create_future()
+        queued = asyncio.ensure_future(agent.commands.put(pb.ToAgent(command=command)))
         try:
-            agent.commands.put_nowait(pb.ToAgent(command=command))
-        except asyncio.QueueFull:
-            return pb.Body(document=_UNKNOWN_UNSENT)
-        future = agent.waiting[number] = asyncio.get_running_loop().create_future()
-        try:
-            answer = await asyncio.wait_for(future, timeout_s)
+            async with asyncio.timeout(timeout_s):
+                await asyncio.wait({queued, answered}, return_when=asyncio.FIRST_COMPLETED)
+                answer = await answered
         except TimeoutError:
             words = f'{{"unknown": "the worker did not answer within {timeout_s:g} s"}}'
             return pb.Body(document=words.encode())
         finally:
+            queued.cancel()
             agent.waiting.pop(number, None)
         return pb.Body(document=answer.document, content=answer.content if answer.HasField("content") else None)
 

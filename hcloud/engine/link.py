@@ -1,7 +1,7 @@
-"""The worker's link to the gateway: it dials out, and carries messages over that one stream.
+"""The worker's link to the gateway: it connects to it, and carries messages over that one stream.
 
 It reports all units whenever something about them changes, carries out the gateway's commands (``gateway``), and passes
-orders on to the supervisor that started it. When the gateway goes, it dials again. When the supervisor goes, it ends.
+orders on to the supervisor that started it. It connects again when the gateway goes, and ends when the supervisor goes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from hcloud.engine import gateway_pb2 as pb
 from hcloud.engine import metadata
 from hcloud.engine.bootstrap import Bootstrap, load_bootstrap
 from hcloud.engine.changes import DirectoryWatch
-from hcloud.engine.channel import CONNECT, MESSAGE_BYTES_MAX, client_credentials, dialling, host_and_port
+from hcloud.engine.channel import CONNECT, MESSAGE_BYTES_MAX, channel_options, client_credentials, host_and_port
 from hcloud.engine.output import read_output
 from hcloud.engine.unit import UnitDirectories, read_json
 from hcloud.engine.wire import PROTOCOL, stream_name
@@ -37,7 +37,7 @@ POLL_S, HEARTBEAT_S = 1.0, 4.0
 RETRY_S, RETRY_CAP_S = 0.2, 5.0
 SUPERVISOR_TIMEOUT_S = 20.0
 CHUNK_MAX = 4 << 20
-OUTGOING_MAX, COMMANDS_MAX = 16, 256
+OUTGOING_MAX, COMMANDS_MAX = 16, 64
 """Messages that wait to be sent, and commands that are being carried out."""
 UNITS_PER_PART = 500
 
@@ -147,7 +147,7 @@ class AgentLink:
                     case "refusal":
                         raise ConfigError(f"the gateway refuses this agent: {message.refusal.why}")
                     case "command":
-                        self._take(message.command)
+                        await self._take(message.command)
         except grpc.aio.AioRpcError as error:
             raise OSError(f"the gateway is away: {error.details()}") from error
         finally:
@@ -200,9 +200,12 @@ class AgentLink:
             looking = not (changed or live or self._host.preempt_at() != preempt_at)
         await asyncio.sleep(REPORT_PAUSE_S)
 
-    def _take(self, command: Any) -> None:
-        if self._is_late(command.sent_at_s, command.timeout_s) or len(self._commands) >= COMMANDS_MAX:
+    async def _take(self, command: Any) -> None:
+        """Begin to carry out a command; with many at work, only once one of them is done."""
+        if self._is_late(command.sent_at_s, command.timeout_s):
             return
+        if len(self._commands) >= COMMANDS_MAX:
+            await asyncio.wait(self._commands, return_when=asyncio.FIRST_COMPLETED)
         task = asyncio.create_task(self._carry_out(command))
         self._commands.add(task)
         task.add_done_callback(self._commands.discard)
@@ -282,7 +285,7 @@ async def keep_connected(bootstrap: Bootstrap, host: LinkHost) -> None:
 async def _connected_once(bootstrap: Bootstrap, host: LinkHost) -> bool:
     """Carry messages until the connection is lost; return whether there was one."""
     credentials, target = client_credentials(bootstrap.tls_dir, "worker"), host_and_port(bootstrap.scheduler_address)
-    async with grpc.aio.secure_channel(target, credentials, dialling(MESSAGE_BYTES_MAX)) as channel:
+    async with grpc.aio.secure_channel(target, credentials, channel_options(MESSAGE_BYTES_MAX)) as channel:
         connect = channel.stream_stream(CONNECT, pb.FromAgent.SerializeToString, pb.ToAgent.FromString)
         return await AgentLink(connect(), host, bootstrap.instance_id).run()
 

@@ -8,7 +8,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from hcloud.core.clock import Clock
 from hcloud.core.errors import ConfigError, NotFound, WorkerUnreachable
 from hcloud.core.model import FailureCause, InstanceId, Resources, UnitId
 from hcloud.engine import gateway_pb2 as pb
-from hcloud.engine.channel import CALL, DAEMON_BYTES_MAX, OBSERVE, client_credentials, dialling, host_and_port
+from hcloud.engine.channel import CALL, DAEMON_BYTES_MAX, OBSERVE, channel_options, client_credentials, host_and_port
 from hcloud.engine.wire import report_from_wire, unit_to_wire
 from hcloud.provider import LogChunk, ResizeResult, RunnerView, StartResult, Stream, UnitSpec, WorkerReport
 
@@ -29,6 +29,7 @@ OBSERVE_TIMEOUT_S = 3.0
 CALL_TIMEOUT_S = 10.0
 SLACK_S = 3.0
 CHUNK_BYTES = 1 << 20
+REQUEST_BYTES_MAX = 4 << 20
 REMEMBER_S = 3600.0
 KEPT_NAMES = 1000
 """Of so many uploaded archives it is remembered by which name workers keep them."""
@@ -313,7 +314,10 @@ class _Wire:
     def observe(self, epoch: str, since: int) -> Answer:
         """Return which agents are connected and which are silent, and the reports that changed. Raises EngineAway."""
         request = pb.ObserveRequest(epoch=epoch, since=since)
-        reply = self._ask(OBSERVE, request, pb.ObserveReply.FromString, OBSERVE_TIMEOUT_S)
+        try:
+            reply = self._method(OBSERVE, pb.ObserveRequest, pb.ObserveReply)(request, timeout=OBSERVE_TIMEOUT_S)
+        except grpc.RpcError as error:
+            raise self._away(error) from error
         return {
             "epoch": reply.epoch,
             "until": reply.until,
@@ -324,32 +328,35 @@ class _Wire:
 
     def call(self, calls: Mapping[InstanceId, Sequence[Answer]], timeout_s: float) -> dict[InstanceId, list[Answer]]:
         """Return each agent's answers to its requests, as far as they came in time. Raises EngineAway."""
-        agents = [
-            pb.AgentRequests(instance_id=name, requests=[_body(each) for each in requests])
-            for name, requests in calls.items()
-        ]
-        request = pb.CallRequest(timeout_s=timeout_s, agents=agents)
-        reply = self._ask(CALL, request, pb.CallReply.FromString, timeout_s + SLACK_S)
-        return {each.instance_id: [_answer_of(body) for body in each.answers] for each in reply.agents}
-
-    def _ask(self, method: str, request: Any, read: Callable[[bytes], Any], patience_s: float) -> Any:
+        asks = self._method(CALL, pb.CallRequest, pb.CallReply)
         try:
-            ask = self._connected().unary_unary(method, type(request).SerializeToString, read)
-            return ask(request, timeout=patience_s)
+            pending = [asks.future(each, timeout=timeout_s + SLACK_S) for each in _call_requests(calls, timeout_s)]
+            replies = [each.result() for each in pending]
         except grpc.RpcError as error:
-            words = error.details() if isinstance(error, grpc.Call) else str(error)
-            raise EngineAway(f"the engine at {self._address} does not answer: {words}") from error
-        except (ConfigError, ValueError) as error:  # no certificate; a channel that was closed meanwhile
-            raise EngineAway(str(error)) from error
+            raise self._away(error) from error
+        answers: dict[InstanceId, list[Answer]] = {}
+        for each in (agent for reply in replies for agent in reply.agents):
+            answers.setdefault(each.instance_id, []).extend(_answer_of(body) for body in each.answers)
+        return answers
+
+    def _method(self, path: str, request: Any, reply: Any) -> Any:
+        return self._connected().unary_unary(path, request.SerializeToString, reply.FromString)
+
+    def _away(self, error: grpc.RpcError) -> EngineAway:
+        words = error.details() if isinstance(error, grpc.Call) else str(error)
+        return EngineAway(f"the engine at {self._address} does not answer: {words}")
 
     def _connected(self) -> Any:
         with self._lock:
             if self._closed:
                 raise EngineAway("this runner is closed")
             if self._channel is None:
-                credentials = client_credentials(self._tls_dir, "client")
+                try:
+                    credentials = client_credentials(self._tls_dir, "client")
+                except ConfigError as error:
+                    raise EngineAway(str(error)) from error
                 target = host_and_port(self._address)
-                self._channel = grpc.secure_channel(target, credentials, dialling(DAEMON_BYTES_MAX))
+                self._channel = grpc.secure_channel(target, credentials, channel_options(DAEMON_BYTES_MAX))
             return self._channel
 
     def close(self) -> None:
@@ -358,6 +365,21 @@ class _Wire:
             self._closed = True
             if self._channel is not None:
                 self._channel.close()
+
+
+def _call_requests(calls: Mapping[InstanceId, Sequence[Answer]], timeout_s: float) -> Iterator[Any]:
+    """Yield the requests to send, in order, none larger than the gateway takes: many units may start at once."""
+    request, held_bytes = pb.CallRequest(timeout_s=timeout_s), 0
+    for name, requests in calls.items():
+        for body in map(_body, requests):
+            if held_bytes and held_bytes + body.ByteSize() > REQUEST_BYTES_MAX:
+                yield request
+                request, held_bytes = pb.CallRequest(timeout_s=timeout_s), 0
+            if not request.agents or request.agents[-1].instance_id != name:
+                request.agents.add(instance_id=name)
+            request.agents[-1].requests.append(body)
+            held_bytes += body.ByteSize()
+    yield request
 
 
 def _body(request: Mapping[str, Any]) -> Any:

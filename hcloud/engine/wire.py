@@ -14,16 +14,12 @@ from hcloud.provider import ExitRecord, UnitReport, UnitSample, UnitSpec, UnitSt
 
 PROTOCOL = 1
 """Version of the messages between agents and gateway (``gateway.proto``). The gateway refuses agents of any other."""
-_IN_PLACE = ("unit_id", "expected")
 UNIT_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
 def unit_to_wire(spec: UnitSpec) -> dict[str, Any]:
     """Return the spec as a plain dictionary; ``workdir`` (a path of the daemon's host) stays out of it."""
-    plain = asdict(spec) | {"env": dict(spec.env), "workdir": None}
-    if spec.profile is not None and not spec.profile.unit_id:  # workers of before know nothing of runs in place
-        plain["profile"] = {name: value for name, value in plain["profile"].items() if name not in _IN_PLACE}
-    return plain
+    return asdict(spec) | {"env": dict(spec.env), "workdir": None}
 
 
 def unit_from_wire(plain: Mapping[str, Any]) -> UnitSpec:

@@ -81,17 +81,19 @@ class JobSamples:
         """Return :func:`pace_of_counter` of a rank; cached until the next sample."""
         key = (rank, counter, since, readings)
         if key not in self._paces:
-            moves = self._moves.get((rank, counter))
-            if moves is None:
-                moves = self._moves[rank, counter] = _moves_in(self.ranks[rank], counter)
-            self._paces[key] = moves.pace(since, readings)
+            self._paces[key] = self._moves_of(rank, counter).pace(since, readings)
         return self._paces[key]
 
-    def halves(self, rank: int, counter: Counter, since: float, readings: int) -> tuple[Pace, Pace] | None:
+    def _moves_of(self, rank: int, counter: Counter) -> _Moves:
+        moves = self._moves.get((rank, counter))
+        if moves is None:
+            moves = self._moves[rank, counter] = _moves_in(self.ranks[rank], counter)
+        return moves
+
+    def before_and_now(self, rank: int, counter: Counter, since: float, readings: int) -> tuple[Pace, Pace] | None:
         """Return the paces of a counter after ``since``: of the readings before the last ``WINDOW`` times ``readings``
         polls, and of those; None with too few."""
-        moves = self._moves.get((rank, counter)) or _moves_in(self.ranks[rank], counter)
-        return moves.halves(since, readings)
+        return self._moves_of(rank, counter).before_and_now(since, readings)
 
     def latency_kept(self, rank: int, percentile: float, promised_ms: float) -> Sequence[Timed]:
         """Return :func:`latency_kept` of a rank; updated incrementally with each sample."""
@@ -231,14 +233,14 @@ class _Moves:
             return Pace(mean=0.0, error=0.0, counted=_looks(rates[before:]), history=rates, readings=readings)
         return _pace(rates[before:], rates, readings)
 
-    def halves(self, since: float, readings: int) -> tuple[Pace, Pace] | None:
+    def before_and_now(self, since: float, readings: int) -> tuple[Pace, Pace] | None:
         """Return the pace of the readings that began after ``since``, before and in the last polls that count."""
         own = self.rates[bisect_left(self.starts, since) :]
         polls, split = 0, len(own)
         while split and polls < WINDOW * readings:
             split -= 1
             polls += own[split][1]
-        before, now = _pace(own[:split], own, readings, window=math.inf), _pace(own[split:], own, readings)
+        before, now = (_pace_of(each, own, readings) for each in (own[:split], own[split:]))
         return None if before is None or now is None else (before, now)
 
 
@@ -262,17 +264,20 @@ def pace_of_rate(values: Sequence[Timed], since: float, readings: int) -> Pace |
     return _pace(own, history, readings)
 
 
-def _pace(own: Sequence[Reading], history: Sequence[Reading], readings: int, window: float = WINDOW) -> Pace | None:
-    """Return the pace of the last ``window`` times ``readings`` polls of ``own``. A reading of many polls is their mean
-    and weighs accordingly.
+def _pace(own: Sequence[Reading], history: Sequence[Reading], readings: int) -> Pace | None:
+    """Return the pace of the last of ``own`` that count."""
+    return _pace_of(_last(own, WINDOW * readings), history, readings)
+
+
+def _pace_of(own: Sequence[Reading], history: Sequence[Reading], readings: int) -> Pace | None:
+    """Return the pace of ``own``. A reading of many polls is their mean and weighs accordingly.
 
     A single reading is never enough, since its error is unknown.
     """
     if len(own) < 2 or _looks(own) < readings:
         return None
-    lately = own if math.isinf(window) else _last(own, int(window * readings))
-    mean, count = _mean(lately)
-    spread = math.fsum([looks * (each - mean) ** 2 for each, looks in lately]) / (len(lately) - 1)
+    mean, count = _mean(own)
+    spread = math.fsum([looks * (each - mean) ** 2 for each, looks in own]) / (len(own) - 1)
     return Pace(mean=mean, error=math.sqrt(spread / count), counted=count, history=history, readings=readings)
 
 

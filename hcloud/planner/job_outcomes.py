@@ -39,8 +39,8 @@ def decide_outcomes(context: PlanContext) -> None:
             _cancel(context, job)
         elif job.spec.budget_usd is not None and job.spent_usd >= job.spec.budget_usd:
             _finish(context, job, JobState.FAILED, _budget_reason(job))
-        elif is_pointless(context, job):
-            text = "the unit that it was to measure has ended, or its instance had no room for it"
+        elif job.state is JobState.QUEUED and is_pointless(context, job):
+            text = "there was no room for it in time, or what it was to measure has ended"
             _finish(context, job, JobState.CANCELLED, Reason(code="profiling_given_up", text=text))
         elif job.state in JOB_WAITING:
             context.waiting.append(job)

@@ -361,7 +361,7 @@ def _start(state: ProfilingState, job: Job, identity: Identity, *, look: bool) -
     blocked = _why_not_now(state, job, identity, offers)
     if blocked is None:
         sources = [] if look else _sources_per_run(state, job, identity, offers)
-        runs, cost_usd = _affordable(state, _runs(state, job, offers, sources, look=look))
+        runs, cost_usd = affordable(state, _runs(state, job, offers, sources, look=look))
         if not runs:
             text = f"one run on {offer_words(offers[0])} would cost more than the limit of {usd(cost_usd)}"
             return _classify_unknown(state, job, "profiling_too_dear", text, {"limit_usd": cost_usd})
@@ -395,7 +395,7 @@ def choose_runs(
     if not offers or _why_not_now(state, job, identity, offers) is not None:
         return None
     pressing = [] if look else _sources_per_run(state, job, identity, offers)
-    runs, cost_usd = _affordable(state, _runs(state, job, offers, pressing, look=look), most_usd)
+    runs, cost_usd = affordable(state, _runs(state, job, offers, pressing, look=look), most_usd)
     if not runs:
         return None
     _begin(state, job, identity, runs, offers)
@@ -430,7 +430,7 @@ def profile_again(context: PlanContext, job: Job) -> Profile | None:
     sources = _sources_on(state, job, identity, offers[0])
     steps = steps_of(job, offers[0].instance_type.capacity.vcpus)
     run = run_for(state.policy, job, offers[0], "again", steps_vcpus=steps, sources=sources.sources)
-    runs, cost_usd = _affordable(state, [run])
+    runs, cost_usd = affordable(state, [run])
     if not runs or len(state.runs) >= state.policy.max_concurrent or context.snapshot.paused:
         return None
     reason = _profiling_reason(runs, cost_usd, state.policy.total_s, [sources])
@@ -658,7 +658,7 @@ def _limit_usd(state: ProfilingState) -> float:
     )
 
 
-def _affordable(
+def affordable(
     state: ProfilingState, runs: Sequence[tuple[JobSpec, float]], most_usd: float = inf
 ) -> tuple[tuple[JobSpec, ...], float]:
     """Return as many of ``runs``, in order, as the cost limit and ``most_usd`` allow, and their cost; if none, the

@@ -33,7 +33,8 @@ from hcloud.core.model import (
 from hcloud.planner.context import PlanContext
 from hcloud.planner.fleet import vector
 from hcloud.planner.plan import Profile
-from hcloud.planner.profiling import STOP_MARGIN_S, open_profiling
+from hcloud.planner.profiling import STOP_MARGIN_S, affordable, open_profiling
+from hcloud.planner.text import size_share
 
 COUNT = 2
 """Sources that press beside a running job, as in Paragon §3.4."""
@@ -65,13 +66,17 @@ def measure_in_place(context: PlanContext, job: Job, held: Allocation) -> Profil
         return None
     total_s = min(LASTS_S, policy.profiling.total_s)
     run = _run(job, held, attempt.unit_id(held.rank), instance, expected, total_s)
+    price_usd_per_h = instance.offer.price_usd_per_h * size_share(ROOM, instance)
+    runs, cost_usd = affordable(state, [(run, price_usd_per_h * (total_s + STOP_MARGIN_S) / 3600)])
+    if not runs:
+        return None
     sources = ", ".join(dict.fromkeys(each.column for each in expected))
     text = f"measured in place on {instance.id}, for at most {total_s:g} s: {sources}"
-    numbers: dict[str, Number] = {"sources": sources, "instance": instance.id}
+    numbers: dict[str, Number] = {"sources": sources, "instance": instance.id, "cost_usd": round(cost_usd, 6)}
     return Profile(
         job_id=job.id,
         application=identify(spec).name,
-        runs=(run,),
+        runs=runs,
         reason=Reason(code="profiling_in_place", text=text, numbers=numbers),
     )
 
@@ -81,25 +86,22 @@ def _has_room(context: PlanContext, at: int) -> bool:
 
 
 def _expected(known: Classification, *, pauses: bool) -> Iterator[Reading]:
-    """Yield what is expected of the job under the sources it presses most or bears least, of those it was measured
-    with: an estimate is too uncertain for a change to show.
+    """Yield what is expected of the job under the sources it presses most or bears least, as far as it was measured: an
+    estimate is too uncertain for a change to show.
 
     ``pauses``: it may be halted for parts of a second, without which what it causes cannot be measured.
     """
-    counted = [
-        each
-        for each in SOURCES
-        if each not in NOT_PRESSED
-        and (feels := known.tolerated.get(each)) is not None
-        and (presses := known.caused.get(each)) is not None
-        and feels.observed
-        and presses.observed
-    ]
-    felt = {each: known.caused[each].value + 100.0 - known.tolerated[each].value for each in counted}
-    for source in sorted(counted, key=lambda each: -felt[each])[:COUNT]:
-        yield _reading("tolerated", source, known.tolerated[source])
-        if pauses:
-            yield _reading("caused", source, known.caused[source])
+    measured: dict[str, list[tuple[float, Reading]]] = {}
+    for source in SOURCES:
+        if source in NOT_PRESSED:
+            continue
+        feels, presses = known.tolerated.get(source), known.caused.get(source)
+        if feels is not None and feels.observed:
+            measured.setdefault(source, []).append((100.0 - feels.value, _reading("tolerated", source, feels)))
+        if pauses and presses is not None and presses.observed:
+            measured.setdefault(source, []).append((presses.value, _reading("caused", source, presses)))
+    for readings in sorted(measured.values(), key=lambda each: -sum(felt for felt, _ in each))[:COUNT]:
+        yield from (reading for _, reading in readings)
 
 
 def _reading(question: str, source: str, estimate: Estimate) -> Reading:
@@ -149,11 +151,14 @@ def _run(
 
 
 def is_pointless(context: PlanContext, run: Job) -> bool:
-    """Return whether a run in place that waits for room is to be given up: its unit has ended, or it waited long."""
-    request = run.spec.profile
-    if request is None or not request.unit_id:
+    """Return whether a queued profiling run is to be given up: it waited too long for room and no job waits for it, or
+    the unit that it measures in place has ended."""
+    request, waited_s = run.spec.profile, context.now - run.submitted_at
+    if request is None or not request.job_id:
         return False
+    if not request.unit_id:
+        return run.spec.target.kind == "best_effort" and waited_s > context.policy.profiling.patience_s
     subject = context.snapshot.plan_cache.occupancy.rows.get(request.job_id)
     attempt = subject.attempt if subject is not None else None
     units = {attempt.unit_id(each.rank) for each in attempt.allocations if not each.released} if attempt else set()
-    return request.unit_id not in units or context.now - run.submitted_at > PATIENCE_S
+    return request.unit_id not in units or waited_s > PATIENCE_S

@@ -84,7 +84,7 @@ class ControlGroup(Protocol):
         """Kill all its processes; return whether it is empty now."""
 
 
-class RunningUnit(Protocol):
+class MeasuredUnit(Protocol):
     """A unit that runs on this machine and is measured in place."""
 
     @property
@@ -187,7 +187,7 @@ class ProfilingHost(Protocol):
         """Memory of the machine that is free now, including what its kernel would give back."""
 
     @property
-    def running(self) -> RunningUnit | None:
+    def running(self) -> MeasuredUnit | None:
         """The unit that is measured in place; None: copies are measured."""
 
     def stopping(self) -> bool:

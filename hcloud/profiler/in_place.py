@@ -15,11 +15,12 @@ from collections.abc import Callable
 from hcloud.core.errors import NotFound, Unmeasurable
 from hcloud.core.estimates import Findings, Measure, Reading
 from hcloud.core.model import ProfileRequest
-from hcloud.profiler.host import ProfilingHost, RunningUnit
+from hcloud.profiler.host import MeasuredUnit, ProfilingHost
 from hcloud.profiler.measure import Bench
 from hcloud.profiler.sandbox import TICK_S, CopyResult, CopyUse, output_mib
 from hcloud.profiler.sources import source_named
 from hcloud.profiler.subject import LiveSubject, Stage, Subject
+from hcloud.profiler.tuning import FULL
 
 HALTED_SHARE = 1 / 12
 """For each source a unit is halted for at most this part of a run in place."""
@@ -34,7 +35,7 @@ class RunningSubject:
     lacks: tuple[str, ...] = ()
     bounded = True
 
-    def __init__(self, host: ProfilingHost, unit: RunningUnit) -> None:
+    def __init__(self, host: ProfilingHost, unit: MeasuredUnit) -> None:
         """Refer to a unit of this machine."""
         self._host, self._unit, self.job = host, unit, unit.job
 
@@ -108,7 +109,7 @@ class StageInPlace(Stage):
     """A stage on which a running unit is, from the beginning on. Its CPUs are the first ones of the machine."""
 
     def __init__(
-        self, subject: Subject, host: ProfilingHost, unit: RunningUnit, *, run_s: float, deadline: float
+        self, subject: Subject, host: ProfilingHost, unit: MeasuredUnit, *, run_s: float, deadline: float
     ) -> None:
         """Prepare a stage around ``unit``."""
         super().__init__(subject, host, run_s=run_s, deadline=deadline)
@@ -118,6 +119,10 @@ class StageInPlace(Stage):
     def held_mib(self) -> float:
         """Return 0: the unit has memory of its own."""
         return 0.0
+
+    def in_its_place(self, highest: float) -> float:
+        """Return 100: while the unit is halted its CPU time is free."""
+        return FULL
 
     def clear(self) -> None:
         """Leave the unit alone."""

@@ -71,7 +71,7 @@ def _compared(
     # The source runs in the subject's place, at the same distance from the probe.
     with (
         _Probe(stage, kind, placed.cpus[-1]) as probe,
-        switchable(stage, placed, placed.highest, cpus) as presses,
+        switchable(stage, placed, stage.in_its_place(placed.highest), cpus) as presses,
         SourceSwitch(
             {
                 "alone": stage.paused,
@@ -110,7 +110,7 @@ def _in_place(stage: Stage, placed: PlacedSource, vcpus: float) -> tuple[tuple[i
     At intensity 100 a source keeps all its CPUs busy; the subject's are perhaps only some of so many.
     """
     cpus = stage.cpus_of(vcpus)[: len(placed.cpus)]
-    return cpus, placed.highest * len(cpus) / len(placed.cpus)
+    return cpus, stage.in_its_place(placed.highest) * len(cpus) / len(placed.cpus)
 
 
 def _ratio(beside: Interval, pressed: Interval, placed: PlacedSource, intensity: float) -> Interval:

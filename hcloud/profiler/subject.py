@@ -159,6 +159,11 @@ class Stage:
         """Return the memory that the subject holds, or may hold, of what all that is measured may."""
         return self.use[1] if self.use else float(self.subject.memory_mib)
 
+    def in_its_place(self, highest: float) -> float:
+        """Return up to which intensity (0..100) a source may run on the subject's CPUs while that is paused, if it may
+        run up to ``highest`` beside it."""
+        return highest
+
     def left_s(self) -> float:
         """Return the time left until the deadline, in seconds."""
         return self.deadline - time.monotonic()

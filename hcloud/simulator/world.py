@@ -388,12 +388,14 @@ class World:
         """Yield what a running unit shows in its present phase; it is pressed no harder than it is expected to bear."""
         request, model, noisy = unit.profile, task.program, seeded_random(self.seed, "profiling", unmarked(unit.id))
         assert request is not None
-        pressure = self.phases.get(request.unit_id, STEADY).pressure
+        pressure, vcpus = self.phases.get(request.unit_id, STEADY).pressure, request.steps_vcpus[0]
+        beside = max(1.0, self.types[request.type_column.rpartition("/")[2]].vcpus - vcpus)
+        highest = 100.0 * min(1.0, unit.resources.vcpus / beside)  # at 100 a source takes all CPUs beside the unit
         for each in request.expected:
             at = SOURCES.index(each.column)
             truth = model.tolerated[at] if each.question == "tolerated" else min(100.0, model.caused[at] * pressure)
             found = self._score(each.question, each.column, truth, noisy, IN_PLACE_NOISE)
-            yield found if each.question == "caused" or found.value < each.value else each
+            yield found if each.question == "caused" or found.value < min(each.value, highest) else each
 
     def _ratio(self, question: str, column: str, truth: float, noisy: random.Random) -> Reading:
         value, reach = truth * math.exp(noisy.gauss(0, self.truth.noise)), math.exp(Z95 * self.truth.noise)

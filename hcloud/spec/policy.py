@@ -455,7 +455,8 @@ class ProfilingPolicy:
     skip_if_shorter_than_s: Seconds = 60.0
     """Jobs known to run shorter than this are not profiled, as it would cost more than it gains (Paragon §3.5)."""
     patience_s: PositiveSeconds = 300.0
-    """A job that waited this long for its profiling to start or to end is scheduled without it."""
+    """A job that waited this long for its profiling to start or to end is scheduled without it; copies to be profiled
+    beside it that found no room for so long are given up."""
     types: PositiveCount = 2
     """Number of instance types on which each job is measured; more types improve the estimates and cost more runs."""
     instance_types: tuple[Name, ...] = ("*",)

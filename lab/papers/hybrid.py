@@ -248,8 +248,8 @@ def _claims_of_churn() -> Iterator[Claim]:
             ours=lambda seed, name=name: _high(seed, name, "misbehaved_pct"),  # type: ignore[misc]
             holds=lambda value, published=published: 0.5 * published <= value <= 2 * published,  # type: ignore[misc]
             unit="% of them",
-            why="slow machines are kept here, as giving back those below four fifths of what their type usually does "
-            "never changed a result",
+            why="slow machines are kept here: giving back those below four fifths of what their type usually does did "
+            "not pay (docs/policy-costs.md)",
         )
 
 

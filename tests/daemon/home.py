@@ -49,14 +49,19 @@ class Home:
     def log(self) -> str:
         return (self.path / "daemon.log").read_text()
 
-    def daemon(self, **environment: str) -> subprocess.Popen[bytes]:
+    def daemon(self, *options: str, **environment: str) -> subprocess.Popen[bytes]:
         """Start a daemon and wait until it answers or has ended."""
-        with (self.path / "daemon.log").open("ab") as log:
+        process = self.start("daemon", *options, **environment)
+        wait_until(lambda: process.poll() is not None or self.answers(), PATIENCE_S)
+        return process
+
+    def start(self, *command: str, **environment: str) -> subprocess.Popen[bytes]:
+        """Start a command that goes on; its output goes to a log of its name."""
+        with (self.path / f"{command[0]}.log").open("ab") as log:
             process = subprocess.Popen(
-                [*HCLOUD, "daemon"], env={**self.environment, **environment}, stdout=log, stderr=log
+                [*HCLOUD, *command], env={**self.environment, **environment}, stdout=log, stderr=log
             )
         self.started.append(process)
-        wait_until(lambda: process.poll() is not None or self.answers(), PATIENCE_S)
         return process
 
     def answers(self) -> bool:

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 
-from hcloud.classifier.applications import identify
 from hcloud.core.estimates import Classification, Estimate, Measure
 from hcloud.core.model import Instance, Job, JobState, ServiceTarget
 from hcloud.planner.plan import Correct, Finish, Place, Plan, Profile
@@ -12,7 +11,7 @@ from hcloud.planner.profiling_in_place import PATIENCE_S
 from hcloud.planner.snapshot import Snapshot
 from hcloud.spec.policy import CorrectionPolicy, Policy, ProfilingPolicy
 from tests.planner.apply_model import apply_ideally
-from tests.planner.scenes import NOW, decide, job, machine, need, of, offer, running, scene, spec
+from tests.planner.scenes import NOW, decide, job, machine, of, offer, running, scene, spec
 from tests.planner.watched import classified, hooked, samples, started, sure, with_samples
 from tests.policies import simple
 
@@ -102,6 +101,14 @@ def test_a_job_of_unmeasured_pressure_is_not_measured_in_place() -> None:
     assert not of(decide(replace(there, applications={"app": unknown}), policy()), Profile)
 
 
+def test_what_was_measured_in_part_is_measured_in_place_in_part() -> None:
+    there = at_work()
+    partly = known(caused={"llc-capacity": Estimate(30.0, 0.0, 90.0)})
+    [profile] = of(decide(replace(there, applications={"app": partly}), policy()), Profile)
+    request = profile.runs[0].profile
+    assert request is not None and {each.question for each in request.expected} == {"tolerated"}
+
+
 def test_a_service_is_never_halted_so_only_its_tolerance_is_measured() -> None:
     asks = spec(target=ServiceTarget(requests_per_s=10.0, latency_ms=100.0), profiling="auto")
     subject = replace(started(running(1, HOST, asks=asks), 1000.0), application="app")
@@ -163,5 +170,18 @@ def test_a_run_whose_unit_has_ended_or_that_finds_no_room_is_given_up(ended: boo
         subject = replace(subject, attempt=replace(subject.attempt, allocations=held))
     there = replace(there, jobs=(replace(subject, profile_runs=("job-9",)), run))
     assert [each.job_id for each in of(decide(there, policy()), Finish) if each.job_id == "job-9"] == ["job-9"]
-    assert identify(run.spec).program == identify(subject.spec).program
-    assert need(1.0).vcpus == run.spec.resources.vcpus
+
+
+@pytest.mark.parametrize(("waits_s", "given_up"), [(299.0, False), (301.0, True)])
+def test_a_run_beside_that_no_job_waits_for_is_given_up_when_it_finds_no_room(waits_s: float, given_up: bool) -> None:
+    copies = replace(waiting_run(at_work().jobs[0]).spec, placement=None, instance_types=("no-such-type",))
+    assert copies.profile is not None
+    copies = replace(copies, profile=replace(copies.profile, unit_id="", expected=()))
+    run = job(9, JobState.QUEUED, asks=copies, submitted_at=NOW - waits_s)
+    there = at_work()
+    there = replace(there, jobs=(replace(there.jobs[0], profile_runs=("job-9",)), run))
+    assert bool([each for each in of(decide(there, policy()), Finish) if each.job_id == "job-9"]) is given_up
+
+
+def test_a_run_that_costs_more_than_the_policy_allows_is_not_made() -> None:
+    assert not of(decide(at_work(), policy(max_usd_per_job=0.0001)), Profile)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import pickle
+import signal
 import socket
 import ssl
 import threading
@@ -15,7 +17,15 @@ import pytest
 
 from hcloud.core.clock import SystemClock
 from hcloud.engine import gateway_pb2 as pb
-from hcloud.engine.channel import CALL, CONNECT, DAEMON_BYTES_MAX, OBSERVE, client_credentials, dialling
+from hcloud.engine.channel import (
+    CALL,
+    CONNECT,
+    DAEMON_BYTES_MAX,
+    MESSAGE_BYTES_MAX,
+    OBSERVE,
+    channel_options,
+    client_credentials,
+)
 from hcloud.engine.gateway import COMMANDS_MAX, REPORT_BYTES_MAX
 from hcloud.engine.runner import GatewayRunner
 from hcloud.engine.tls import make_ca
@@ -50,7 +60,7 @@ def runner(site: Site) -> GatewayRunner:
 def channel(site: Site) -> Iterator[grpc.Channel]:
     """A connection of someone who holds an agent's certificate, and has no scruples about sizes."""
     credentials = client_credentials(site.tls_dir, "worker")
-    with grpc.secure_channel(site.address, credentials, dialling(DAEMON_BYTES_MAX)) as channel:
+    with grpc.secure_channel(site.address, credentials, channel_options(DAEMON_BYTES_MAX)) as channel:
         yield channel
 
 
@@ -70,21 +80,25 @@ class Agent:
     def __init__(self, channel: grpc.Channel, *messages: Any, raw: bool = False) -> None:
         write: Callable[[Any], bytes] = bytes if raw else pb.FromAgent.SerializeToString
         self._closed = threading.Event()
-        self.stream = channel.stream_stream(CONNECT, write, pb.ToAgent.FromString)(self._messages(messages))
+        connect = channel.stream_stream(CONNECT, write, pb.ToAgent.FromString)
+        self.stream = connect(self._messages(messages), timeout=PATIENCE_S)
 
     def _messages(self, messages: tuple[Any, ...]) -> Iterator[Any]:
         yield from messages
-        self._closed.wait(PATIENCE_S)
+        self._closed.wait()
 
     def end(self) -> str:
-        """Wait until the gateway ends the stream; return why it said so."""
+        """Return what the gateway gave as its reason when it ended the stream. Raises TimeoutError if it did not."""
         words = ""
         try:
             for message in self.stream:
                 words += message.refusal.why
         except grpc.RpcError as error:
-            words += str(error.details() if isinstance(error, grpc.Call) else error)
-        self._closed.set()
+            if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:  # type: ignore[attr-defined]
+                raise TimeoutError("the gateway did not end the stream") from error
+            words += str(error.details())  # type: ignore[attr-defined]
+        finally:
+            self._closed.set()
         return words
 
     def close(self) -> None:
@@ -114,7 +128,7 @@ def test_an_agents_certificate_asks_the_gateway_nothing(channel: grpc.Channel, r
 
 def test_a_daemons_certificate_is_no_agent(site: Site, runner: GatewayRunner) -> None:
     credentials = client_credentials(site.tls_dir, "client")
-    with grpc.secure_channel(site.address, credentials, dialling(DAEMON_BYTES_MAX)) as channel:
+    with grpc.secure_channel(site.address, credentials, channel_options(DAEMON_BYTES_MAX)) as channel:
         assert "is no worker's" in Agent(channel, hello()).end()
 
 
@@ -169,7 +183,7 @@ def test_a_report_of_pickled_or_senseless_documents_is_never_taken_for_one(
     agent.close()
 
 
-def test_an_agent_of_another_protocol_is_told_what_to_do(channel: grpc.Channel, runner: GatewayRunner) -> None:
+def test_an_agent_of_another_protocol_is_refused_with_advice(channel: grpc.Channel, runner: GatewayRunner) -> None:
     said = Agent(channel, hello(protocol=PROTOCOL + 1)).end()
     assert f"speaks {PROTOCOL + 1}; drain its instance, and launch it anew" in said
 
@@ -196,8 +210,8 @@ def test_reports_that_were_left_out_or_replayed_cut_the_stream_off(
 
 
 def test_oversized_messages_and_reports_cut_the_stream_off(channel: grpc.Channel, runner: GatewayRunner) -> None:
-    large = report(1, ("job-1.1.0", b"x" * (9 * MIB)), machine=EMPTY)
-    assert Agent(channel, hello(), large).end() == ""
+    large = report(1, ("job-1.1.0", b"x" * (MESSAGE_BYTES_MAX + 1)), machine=EMPTY)
+    assert "larger than max" in Agent(channel, hello(), large).end()
     parts = REPORT_BYTES_MAX // (4 * MIB) + 1
     many = [report(n + 1, (f"job-{n}.1.0", b"x" * (4 * MIB)), machine=EMPTY) for n in range(parts)]
     assert Agent(channel, hello(), *many).end() == ""
@@ -205,23 +219,42 @@ def test_oversized_messages_and_reports_cut_the_stream_off(channel: grpc.Channel
     honest_goes_on(runner)
 
 
-def test_an_answer_to_another_agents_command_is_none(channel: grpc.Channel, runner: GatewayRunner) -> None:
-    forged = [pb.FromAgent(answer=pb.Answer(number=n, document=b'{"renewed": true}')) for n in range(2000)]
-    agent = Agent(channel, hello(), report(1, machine=EMPTY), *forged)
-    wait_until(lambda: connected(runner, HOSTILE), PATIENCE_S)
-    assert runner.renew({"inst-404": 1.0}) == frozenset()
-    honest_goes_on(runner)
-    agent.close()
+def test_an_answer_to_another_agents_command_is_none(site: Site, channel: grpc.Channel, runner: GatewayRunner) -> None:
+    link = site.machines[HONEST].link()
+    os.kill(link, signal.SIGSTOP)
+    sent = threading.Event()
+
+    def forged() -> Iterator[Any]:
+        yield hello()
+        yield report(1, machine=EMPTY)
+        while not sent.is_set():  # all while the honest agent's answer is awaited
+            for number in range(1, 3000):
+                yield pb.FromAgent(answer=pb.Answer(number=number, document=b'{"renewed": true}'))
+
+    stream = channel.stream_stream(CONNECT, pb.FromAgent.SerializeToString, pb.ToAgent.FromString)(forged())
+    try:
+        wait_until(lambda: connected(runner, HOSTILE), PATIENCE_S)
+        assert runner.renew({HONEST: SystemClock().now() + 3600.0}) == frozenset()
+    finally:
+        sent.set()
+        stream.cancel()
+        os.kill(link, signal.SIGCONT)
+    wait_until(lambda: connected(runner, HONEST), PATIENCE_S)
 
 
-def test_a_peer_that_answers_nothing_delays_nobody_else(channel: grpc.Channel, runner: GatewayRunner) -> None:
+def test_a_peer_that_answers_nothing_delays_no_other(channel: grpc.Channel, runner: GatewayRunner) -> None:
     agent = Agent(channel, hello(), report(1, machine=EMPTY))
     wait_until(lambda: connected(runner, HOSTILE), PATIENCE_S)
     units = {f"job-{n}.1.0": HOSTILE for n in range(2 * COMMANDS_MAX)}
-    assert runner.stop(units, cause=None) == frozenset()
+    assert runner.stop({**units, "job-1.1.0_honest": HONEST}, cause=None) == {"job-1.1.0_honest"}
     honest_goes_on(runner)
     agent.close()
     wait_until(lambda: not connected(runner, HOSTILE), PATIENCE_S)
+
+
+def test_more_commands_than_fit_wait_for_each_other(runner: GatewayRunner) -> None:
+    units = {f"job-{n}.1.0_many": HONEST for n in range(3 * COMMANDS_MAX)}
+    assert runner.stop(units, cause=None) == units.keys()
 
 
 def test_an_answer_that_makes_no_sense_is_unknown(channel: grpc.Channel, runner: GatewayRunner) -> None:

@@ -5,19 +5,18 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from hcloud.config import load_config
-from hcloud.daemon import record_protocol
-from hcloud.store import Store
 from tests.daemon.home import PATIENCE_S, Home
+from tests.engine.site import free_port
 from tests.upgrade.restore import RECORDED, restore
 from tests.waiting import wait_until
 
 ENDED = {"job-1": "succeeded", "job-2": "failed", "job-3": "cancelled"}
+HOLDING = {"inst-1", "inst-2", "inst-7"}
+"""The instances with units."""
 RUNNING = {"job-4": "running", "job-5": "running"}
 WITH_RENAMED_KEYS = """
 from hcloud.spec.key_changes import KEY_CHANGES, KeyChange
@@ -44,16 +43,24 @@ def _states(home: Home) -> dict[str, str]:
     return {job["id"]: job["state"] for job in jobs}
 
 
-def test_units_of_agents_that_nobody_could_reach_end_the_start_unless_they_are_given_up(home: Home) -> None:
-    config = home.path / "config.yaml"
-    config.write_text(config.read_text().replace("runner: fake", "runner: dask"))
+def test_units_of_agents_that_cannot_be_reached_end_the_start_unless_they_are_given_up(home: Home) -> None:
+    config, policy = home.path / "config.yaml", home.path / "policies" / "default.yaml"
+    text = config.read_text().replace("runner: fake", "runner: dask")
+    config.write_text(text.replace("127.0.0.1:8786", f"127.0.0.1:{free_port()}"))
     said = home.run("daemon", exit_code=2)
     assert "run under agents of an earlier HCloud" in said, said
     assert f"{config}:" in said and "hcloud daemon --abandon" in said
-    database = load_config(config).database
-    with closing(Store.open(database)) as store:
-        record_protocol(store, abandon=True)
-        record_protocol(store, abandon=False)  # they were given up
+    policy.write_text(re.sub(r"terminate_after_s: .*", "terminate_after_s: 2", policy.read_text()))
+    home.start("engine")
+    home.daemon("--abandon")
+    wait_until(lambda: _ended_as_unreachable(home) == HOLDING, PATIENCE_S)
+    waiting = {"queued", "awaiting_instance"}
+    wait_until(lambda: {_states(home)[name] for name in RUNNING} <= waiting, PATIENCE_S)
+
+
+def _ended_as_unreachable(home: Home) -> set[str]:
+    events = json.loads(home.run("events", "--kind", "instance_state", "-n", "1000", "-o", "json"))
+    return {event["instance_id"] for event in events if event["fields"].get("code") == "unreachable"}
 
 
 def test_ended_jobs_are_known_and_live_ones_go_on_without_running_twice(home: Home) -> None:

@@ -48,14 +48,8 @@ from hcloud.planner.provisioning.eviction import is_evictable
 from hcloud.planner.text import percent, seconds
 from hcloud.spec.validation import counted
 
-REPROFILE, RECLASSIFY, INSPECTED, SLOWED, SAMPLED, EVICT = (
-    "reprofile",
-    "reclassify",
-    "inspected",
-    "slowed",
-    "sampled",
-    "evict",
-)
+REPROFILE, RECLASSIFY, EVICT = "reprofile", "reclassify", "evict"
+INSPECTED, SLOWED, SAMPLED = "inspected", "slowed", "sampled"
 _INSPECTIONS = (INSPECTED, SLOWED, SAMPLED, RECLASSIFY)
 """Steps after which a job is not sampled again for ``sample_every_s``."""
 ROUNDING_S = 1e-3
@@ -448,7 +442,7 @@ def _check_phase(context: PlanContext, view: RankSamples) -> bool:
     job = view.job
     if not (_has_slowed(context, view) or _is_due_for_sampling(context, view)) or _is_being_profiled(context, job):
         return False
-    learnt, slower = _take_sample(context, view), view.slowed()
+    learnt, slower = _take_sample(context, view), view.slowdown()
     run = measure_in_place(context, job, view.held)
     if slower is not None and not learnt:
         text = f"its pace fell from {slower.before.mean:.4g} to {slower.now.mean:.4g}/s"
@@ -480,7 +474,7 @@ def _take_sample(context: PlanContext, view: RankSamples) -> bool:
 
 def _has_slowed(context: PlanContext, view: RankSamples) -> bool:
     """Return whether a long-running job surely does less than before."""
-    return _may_be_inspected(context, view, (SLOWED, SAMPLED, RECLASSIFY)) and view.slowed() is not None
+    return _may_be_inspected(context, view, (SLOWED, SAMPLED, RECLASSIFY)) and view.slowdown() is not None
 
 
 def _is_due_for_sampling(context: PlanContext, view: RankSamples) -> bool:

@@ -144,7 +144,7 @@ class RankSamples:
     instance: Instance
     _assessment: Assessment | None = field(default=_UNKNOWN, repr=False)
     _deviation: Deviation | None = field(default=_UNKNOWN, repr=False)
-    _slowed: Slowdown | None = field(default=_UNKNOWN, repr=False)
+    _slowdown: Slowdown | None = field(default=_UNKNOWN, repr=False)
 
     @property
     def job(self) -> Job:
@@ -277,20 +277,20 @@ class RankSamples:
         part = per_rank(known.measure, len(attempt.allocations) if attempt is not None else 1)
         return Deviation(measured=measured, estimate=estimate.times(part))
 
-    def slowed(self) -> Slowdown | None:
+    def slowdown(self) -> Slowdown | None:
         """Return how the pace of a job fell since its last correction, for whatever reason; None if it surely did not
         fall by half of ``correction.margin``, or nothing shows its pace."""
-        if self._slowed is _UNKNOWN:
-            self._slowed = self._slowed_now()
-        return self._slowed
+        if self._slowdown is _UNKNOWN:
+            self._slowdown = self._slowdown_now()
+        return self._slowdown
 
-    def _slowed_now(self) -> Slowdown | None:
+    def _slowdown_now(self) -> Slowdown | None:
         known, policy, job = self.known(), self.context.policy.correction, self.job
         measure = Measure.PROGRESS if job.spec.progress is not None else known.measure if known is not None else None
         if measure not in (Measure.PROGRESS, Measure.OUTPUT):  # CPU time passes as fast in any phase
             return None
         since = max([self.since, *(each.at for each in job.corrections if each.step not in _CHECKS)])
-        both = self.watched.halves(self.held.rank, _COUNTERS[measure], since, policy.readings)
+        both = self.watched.before_and_now(self.held.rank, _COUNTERS[measure], since, policy.readings)
         if both is None:
             return None
         before, now = both
