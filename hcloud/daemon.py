@@ -27,11 +27,12 @@ from hcloud.catalog import CatalogFiles
 from hcloud.config import Config, PolicyWatch, new_defaults_note
 from hcloud.controller import CycleReport
 from hcloud.core.clock import Clock, SignalledEvent, SystemClock
-from hcloud.core.errors import ConfigError, HCloudError, Refused, StaleWrite, StoreError, defect_text
+from hcloud.core.errors import ConfigError, HCloudError, Refused, StaleWrite, StoreError, WorkerUnreachable, defect_text
 from hcloud.core.gc_tuning import infrequent_gc
 from hcloud.core.model import EventKind, Instance, JobSpec
 from hcloud.engine.wire import PROTOCOL
 from hcloud.preview import describe_preview
+from hcloud.provider import NewsSource
 from hcloud.spec.key_changes import DEFAULTS_SINCE
 from hcloud.store import Store
 from hcloud.wiring import build_controller, build_providers, build_runner, refresh_prices
@@ -41,6 +42,7 @@ DAY_S = 86_400.0
 MIN_PAUSE_S = 0.05
 """Minimum pause between cycles. A slow cycle is followed by twice its length, which leaves CPU time for the API."""
 ERROR_PAUSE_S = 2.0
+NEWS_TIMEOUT_S = 30.0
 """Pause after a failed cycle."""
 POLICY_POLL_S = 2.0
 HOUSEKEEPING_EVERY_S = 3600.0
@@ -108,6 +110,8 @@ class Daemon:
             ticks = self._start_ticks()
             closing.callback(ticks.shutdown)
             self._install_signals()
+            if isinstance(self.runner, NewsSource):
+                threading.Thread(target=self._await_news, args=(self.runner,), name="news", daemon=True).start()
             self._record("started")
             sd_notify.ready(f"serving {api.socket_path}")
             _log.info("hcloud %s listening on %s; policy %s", __version__, api.socket_path, self.controller.policy.name)
@@ -130,6 +134,15 @@ class Daemon:
             self.clock.wait(self._stop, min(MIN_PAUSE_S, pause_s))
             if pause_s > MIN_PAUSE_S:
                 self.clock.wait(self._wake, pause_s - MIN_PAUSE_S)
+
+    def _await_news(self, source: NewsSource) -> None:
+        """Begin a cycle when the engine has news. Without an answer the interval between cycles has to do."""
+        while not self._stop.is_set():
+            try:
+                if source.await_news(NEWS_TIMEOUT_S):
+                    self._wake.set()
+            except WorkerUnreachable:
+                self.clock.wait(self._stop, ERROR_PAUSE_S)
 
     def _cycle_once(self) -> float:
         """Run one cycle; return the pause before the next, in seconds."""
@@ -170,7 +183,7 @@ class Daemon:
             return ERROR_PAUSE_S
         for refusal in outcome.refused:
             _log.info("refused %s: %s", type(refusal.action).__name__, refusal.why)
-        return max(MIN_PAUSE_S, 2 * duration_s) if outcome.moved else self.config.cycle_interval_s
+        return MIN_PAUSE_S if outcome.moved else self.config.cycle_interval_s
 
     def _log_leadership(self) -> None:
         is_leader = self.controller.lease is not None

@@ -444,3 +444,13 @@ class Runner(Protocol):
     def close(self) -> None:
         """Close connections; running units continue."""
         ...
+
+
+@runtime_checkable
+class NewsSource(Protocol):
+    """A runner that says when there is something new, so that it need not be asked again and again."""
+
+    def await_news(self, timeout_s: float) -> bool:
+        """Wait until a unit began or ended, a worker came or went, or an instance is to be preempted, since the call
+        before; False after ``timeout_s``. Raises WorkerUnreachable if the engine does not answer."""
+        ...

@@ -14,7 +14,9 @@ import grpc
 
 from hcloud.engine.tls import context_files
 
-CONNECT, OBSERVE, CALL = (f"/hcloud.engine.v1.Gateway/{name}" for name in ("Connect", "Observe", "Call"))
+CONNECT, OBSERVE, AWAIT, CALL = (
+    f"/hcloud.engine.v1.Gateway/{name}" for name in ("Connect", "Observe", "Await", "Call")
+)
 MESSAGE_BYTES_MAX = 8 << 20
 """Largest message to the gateway, and to an agent; logs and archives flow in pieces of less than that."""
 DAEMON_BYTES_MAX = 256 << 20

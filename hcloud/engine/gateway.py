@@ -27,6 +27,7 @@ from hcloud import sd_notify
 from hcloud.core.errors import ConfigError
 from hcloud.engine import gateway_pb2 as pb
 from hcloud.engine.channel import (
+    AWAIT,
     CALL,
     CONNECT,
     LISTENING,
@@ -44,6 +45,7 @@ COMMANDS_MAX = 256
 UNITS_MAX, REPORT_BYTES_MAX = 20_000, 32 << 20
 """The largest report an agent may build up; a stream with a larger one is ended."""
 HELLO_WITHIN_S = 10.0
+AWAIT_S_MAX = 60.0
 _UNKNOWN_LOST = b'{"unknown": "the worker\'s connection was lost"}'
 _UNKNOWN_ABSENT = b'{"unknown": "no worker is registered under this name"}'
 
@@ -101,7 +103,8 @@ class Gateway:
     def __init__(self) -> None:
         self._epoch = uuid.uuid4().hex
         self._changes, self._numbers = itertools.count(1), itertools.count(1)
-        self._until = 0
+        self._until = self._urgent = 0
+        self._awaiting: set[asyncio.Future[None]] = set()
         self._agents: dict[str, AgentStream] = {}
 
     # ------------------------------------------------------------------------------------------------- from the agents
@@ -127,6 +130,7 @@ class Gateway:
             agent.end()
             if self._agents.get(agent.instance_id) is agent:
                 del self._agents[agent.instance_id]
+                self._note_urgent()
 
     async def _greeted(self, incoming: AsyncIterator[Any]) -> AgentStream:
         try:
@@ -151,7 +155,10 @@ class Gateway:
                 match message.WhichOneof("message"):
                     case "report":
                         if agent.take(message.report):
+                            is_first = not agent.change
                             agent.change = self._until = next(self._changes)
+                            if is_first or message.report.urgent:
+                                self._note_urgent()
                     case "answer":
                         future = agent.waiting.pop(message.answer.number, None)
                         if future is not None and not future.done():
@@ -159,7 +166,26 @@ class Gateway:
         except Misbehaving as fault:
             print(f"hcloud engine: the agent of {agent.instance_id} is cut off: {fault}", file=sys.stderr)
 
+    def _note_urgent(self) -> None:
+        self._urgent = next(self._changes)
+        for future in self._awaiting:
+            if not future.done():
+                future.set_result(None)
+
     # ------------------------------------------------------------------------------------------------- from the daemon
+    async def await_urgent(self, request: Any, context: Any) -> Any:
+        """Return once an urgent change came after ``since`` in this epoch, or after ``timeout_s``."""
+        await _require_role(context, "client")
+        if request.epoch == self._epoch and request.since >= self._urgent:
+            future = asyncio.get_running_loop().create_future()
+            self._awaiting.add(future)
+            try:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(future, min(request.timeout_s, AWAIT_S_MAX))
+            finally:
+                self._awaiting.discard(future)
+        return pb.AwaitReply(epoch=self._epoch, until=self._urgent)
+
     async def observe(self, request: Any, context: Any) -> Any:
         """Return which agents are connected, which are silent, and the reports that changed after ``since`` in this
         epoch."""
@@ -274,6 +300,9 @@ def _handlers(gateway: Gateway) -> grpc.GenericRpcHandler:
         ),
         OBSERVE: grpc.unary_unary_rpc_method_handler(
             gateway.observe, pb.ObserveRequest.FromString, pb.ObserveReply.SerializeToString
+        ),
+        AWAIT: grpc.unary_unary_rpc_method_handler(
+            gateway.await_urgent, pb.AwaitRequest.FromString, pb.AwaitReply.SerializeToString
         ),
         CALL: grpc.unary_unary_rpc_method_handler(
             gateway.call, pb.CallRequest.FromString, pb.CallReply.SerializeToString

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\rgateway.proto\x12\x10hcloud.engine.v1\"\xc2\x01\n\tFromAgent\x12(\n\x05hello\x18\x01 \x01(\x0b\x32\x17.hcloud.engine.v1.HelloH\x00\x12*\n\x06report\x18\x02 \x01(\x0b\x32\x18.hcloud.engine.v1.ReportH\x00\x12*\n\x06\x61nswer\x18\x03 \x01(\x0b\x32\x18.hcloud.engine.v1.AnswerH\x00\x12(\n\x05\x61live\x18\x04 \x01(\x0b\x32\x17.hcloud.engine.v1.AliveH\x00\x42\t\n\x07message\"?\n\x05Hello\x12\x10\n\x08protocol\x18\x01 \x01(\r\x12\x13\n\x0binstance_id\x18\x02 \x01(\t\x12\x0f\n\x07version\x18\x03 \x01(\t\"\x07\n\x05\x41live\"q\n\x06Report\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12*\n\x05units\x18\x02 \x03(\x0b\x32\x1b.hcloud.engine.v1.UnitState\x12\x0c\n\x04gone\x18\x03 \x03(\t\x12\x0f\n\x07machine\x18\x04 \x01(\x0c\x12\x0c\n\x04more\x18\x05 \x01(\x08\")\n\tUnitState\x12\n\n\x02id\x18\x01 \x01(\t\x12\x10\n\x08\x64ocument\x18\x02 \x01(\x0c\"L\n\x06\x41nswer\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\x10\n\x08\x64ocument\x18\x02 \x01(\x0c\x12\x14\n\x07\x63ontent\x18\x03 \x01(\x0cH\x00\x88\x01\x01\x42\n\n\x08_content\"\x9e\x01\n\x07ToAgent\x12,\n\x07welcome\x18\x01 \x01(\x0b\x32\x19.hcloud.engine.v1.WelcomeH\x00\x12,\n\x07\x63ommand\x18\x02 \x01(\x0b\x32\x19.hcloud.engine.v1.CommandH\x00\x12,\n\x07refusal\x18\x03 \x01(\x0b\x32\x19.hcloud.engine.v1.RefusalH\x00\x42\t\n\x07message\"\x1b\n\x07Welcome\x12\x10\n\x08protocol\x18\x01 \x01(\r\"\x16\n\x07Refusal\x12\x0b\n\x03why\x18\x01 \x01(\t\"s\n\x07\x43ommand\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\x11\n\tsent_at_s\x18\x02 \x01(\x01\x12\x11\n\ttimeout_s\x18\x03 \x01(\x01\x12\x10\n\x08\x64ocument\x18\x04 \x01(\x0c\x12\x14\n\x07\x63ontent\x18\x05 \x01(\x0cH\x00\x88\x01\x01\x42\n\n\x08_content\".\n\x0eObserveRequest\x12\r\n\x05\x65poch\x18\x01 \x01(\t\x12\r\n\x05since\x18\x02 \x01(\x04\"\xbd\x01\n\x0cObserveReply\x12\r\n\x05\x65poch\x18\x01 \x01(\t\x12\r\n\x05until\x18\x02 \x01(\x04\x12\x11\n\tconnected\x18\x03 \x03(\t\x12\x0e\n\x06silent\x18\x04 \x03(\t\x12<\n\x07reports\x18\x05 \x03(\x0b\x32+.hcloud.engine.v1.ObserveReply.ReportsEntry\x1a.\n\x0cReportsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x0c:\x02\x38\x01\"Q\n\x0b\x43\x61llRequest\x12\x11\n\ttimeout_s\x18\x01 \x01(\x01\x12/\n\x06\x61gents\x18\x02 \x03(\x0b\x32\x1f.hcloud.engine.v1.AgentRequests\"N\n\rAgentRequests\x12\x13\n\x0binstance_id\x18\x01 \x01(\t\x12(\n\x08requests\x18\x02 \x03(\x0b\x32\x16.hcloud.engine.v1.Body\":\n\x04\x42ody\x12\x10\n\x08\x64ocument\x18\x01 \x01(\x0c\x12\x14\n\x07\x63ontent\x18\x02 \x01(\x0cH\x00\x88\x01\x01\x42\n\n\x08_content\";\n\tCallReply\x12.\n\x06\x61gents\x18\x01 \x03(\x0b\x32\x1e.hcloud.engine.v1.AgentAnswers\"L\n\x0c\x41gentAnswers\x12\x13\n\x0binstance_id\x18\x01 \x01(\t\x12\'\n\x07\x61nswers\x18\x02 \x03(\x0b\x32\x16.hcloud.engine.v1.Bodyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\rgateway.proto\x12\x10hcloud.engine.v1\"\xc2\x01\n\tFromAgent\x12(\n\x05hello\x18\x01 \x01(\x0b\x32\x17.hcloud.engine.v1.HelloH\x00\x12*\n\x06report\x18\x02 \x01(\x0b\x32\x18.hcloud.engine.v1.ReportH\x00\x12*\n\x06\x61nswer\x18\x03 \x01(\x0b\x32\x18.hcloud.engine.v1.AnswerH\x00\x12(\n\x05\x61live\x18\x04 \x01(\x0b\x32\x17.hcloud.engine.v1.AliveH\x00\x42\t\n\x07message\"?\n\x05Hello\x12\x10\n\x08protocol\x18\x01 \x01(\r\x12\x13\n\x0binstance_id\x18\x02 \x01(\t\x12\x0f\n\x07version\x18\x03 \x01(\t\"\x07\n\x05\x41live\"\x81\x01\n\x06Report\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12*\n\x05units\x18\x02 \x03(\x0b\x32\x1b.hcloud.engine.v1.UnitState\x12\x0c\n\x04gone\x18\x03 \x03(\t\x12\x0f\n\x07machine\x18\x04 \x01(\x0c\x12\x0c\n\x04more\x18\x05 \x01(\x08\x12\x0e\n\x06urgent\x18\x06 \x01(\x08\")\n\tUnitState\x12\n\n\x02id\x18\x01 \x01(\t\x12\x10\n\x08\x64ocument\x18\x02 \x01(\x0c\"L\n\x06\x41nswer\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\x10\n\x08\x64ocument\x18\x02 \x01(\x0c\x12\x14\n\x07\x63ontent\x18\x03 \x01(\x0cH\x00\x88\x01\x01\x42\n\n\x08_content\"\x9e\x01\n\x07ToAgent\x12,\n\x07welcome\x18\x01 \x01(\x0b\x32\x19.hcloud.engine.v1.WelcomeH\x00\x12,\n\x07\x63ommand\x18\x02 \x01(\x0b\x32\x19.hcloud.engine.v1.CommandH\x00\x12,\n\x07refusal\x18\x03 \x01(\x0b\x32\x19.hcloud.engine.v1.RefusalH\x00\x42\t\n\x07message\"\x1b\n\x07Welcome\x12\x10\n\x08protocol\x18\x01 \x01(\r\"\x16\n\x07Refusal\x12\x0b\n\x03why\x18\x01 \x01(\t\"s\n\x07\x43ommand\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\x11\n\tsent_at_s\x18\x02 \x01(\x01\x12\x11\n\ttimeout_s\x18\x03 \x01(\x01\x12\x10\n\x08\x64ocument\x18\x04 \x01(\x0c\x12\x14\n\x07\x63ontent\x18\x05 \x01(\x0cH\x00\x88\x01\x01\x42\n\n\x08_content\".\n\x0eObserveRequest\x12\r\n\x05\x65poch\x18\x01 \x01(\t\x12\r\n\x05since\x18\x02 \x01(\x04\"\xbd\x01\n\x0cObserveReply\x12\r\n\x05\x65poch\x18\x01 \x01(\t\x12\r\n\x05until\x18\x02 \x01(\x04\x12\x11\n\tconnected\x18\x03 \x03(\t\x12\x0e\n\x06silent\x18\x04 \x03(\t\x12<\n\x07reports\x18\x05 \x03(\x0b\x32+.hcloud.engine.v1.ObserveReply.ReportsEntry\x1a.\n\x0cReportsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x0c:\x02\x38\x01\"?\n\x0c\x41waitRequest\x12\r\n\x05\x65poch\x18\x01 \x01(\t\x12\r\n\x05since\x18\x02 \x01(\x04\x12\x11\n\ttimeout_s\x18\x03 \x01(\x01\"*\n\nAwaitReply\x12\r\n\x05\x65poch\x18\x01 \x01(\t\x12\r\n\x05until\x18\x02 \x01(\x04\"Q\n\x0b\x43\x61llRequest\x12\x11\n\ttimeout_s\x18\x01 \x01(\x01\x12/\n\x06\x61gents\x18\x02 \x03(\x0b\x32\x1f.hcloud.engine.v1.AgentRequests\"N\n\rAgentRequests\x12\x13\n\x0binstance_id\x18\x01 \x01(\t\x12(\n\x08requests\x18\x02 \x03(\x0b\x32\x16.hcloud.engine.v1.Body\":\n\x04\x42ody\x12\x10\n\x08\x64ocument\x18\x01 \x01(\x0c\x12\x14\n\x07\x63ontent\x18\x02 \x01(\x0cH\x00\x88\x01\x01\x42\n\n\x08_content\";\n\tCallReply\x12.\n\x06\x61gents\x18\x01 \x03(\x0b\x32\x1e.hcloud.engine.v1.AgentAnswers\"L\n\x0c\x41gentAnswers\x12\x13\n\x0binstance_id\x18\x01 \x01(\t\x12\'\n\x07\x61nswers\x18\x02 \x03(\x0b\x32\x16.hcloud.engine.v1.Bodyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -39,34 +39,38 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_HELLO']._serialized_end=295
   _globals['_ALIVE']._serialized_start=297
   _globals['_ALIVE']._serialized_end=304
-  _globals['_REPORT']._serialized_start=306
-  _globals['_REPORT']._serialized_end=419
-  _globals['_UNITSTATE']._serialized_start=421
-  _globals['_UNITSTATE']._serialized_end=462
-  _globals['_ANSWER']._serialized_start=464
-  _globals['_ANSWER']._serialized_end=540
-  _globals['_TOAGENT']._serialized_start=543
-  _globals['_TOAGENT']._serialized_end=701
-  _globals['_WELCOME']._serialized_start=703
-  _globals['_WELCOME']._serialized_end=730
-  _globals['_REFUSAL']._serialized_start=732
-  _globals['_REFUSAL']._serialized_end=754
-  _globals['_COMMAND']._serialized_start=756
-  _globals['_COMMAND']._serialized_end=871
-  _globals['_OBSERVEREQUEST']._serialized_start=873
-  _globals['_OBSERVEREQUEST']._serialized_end=919
-  _globals['_OBSERVEREPLY']._serialized_start=922
-  _globals['_OBSERVEREPLY']._serialized_end=1111
-  _globals['_OBSERVEREPLY_REPORTSENTRY']._serialized_start=1065
-  _globals['_OBSERVEREPLY_REPORTSENTRY']._serialized_end=1111
-  _globals['_CALLREQUEST']._serialized_start=1113
-  _globals['_CALLREQUEST']._serialized_end=1194
-  _globals['_AGENTREQUESTS']._serialized_start=1196
-  _globals['_AGENTREQUESTS']._serialized_end=1274
-  _globals['_BODY']._serialized_start=1276
-  _globals['_BODY']._serialized_end=1334
-  _globals['_CALLREPLY']._serialized_start=1336
-  _globals['_CALLREPLY']._serialized_end=1395
-  _globals['_AGENTANSWERS']._serialized_start=1397
-  _globals['_AGENTANSWERS']._serialized_end=1473
+  _globals['_REPORT']._serialized_start=307
+  _globals['_REPORT']._serialized_end=436
+  _globals['_UNITSTATE']._serialized_start=438
+  _globals['_UNITSTATE']._serialized_end=479
+  _globals['_ANSWER']._serialized_start=481
+  _globals['_ANSWER']._serialized_end=557
+  _globals['_TOAGENT']._serialized_start=560
+  _globals['_TOAGENT']._serialized_end=718
+  _globals['_WELCOME']._serialized_start=720
+  _globals['_WELCOME']._serialized_end=747
+  _globals['_REFUSAL']._serialized_start=749
+  _globals['_REFUSAL']._serialized_end=771
+  _globals['_COMMAND']._serialized_start=773
+  _globals['_COMMAND']._serialized_end=888
+  _globals['_OBSERVEREQUEST']._serialized_start=890
+  _globals['_OBSERVEREQUEST']._serialized_end=936
+  _globals['_OBSERVEREPLY']._serialized_start=939
+  _globals['_OBSERVEREPLY']._serialized_end=1128
+  _globals['_OBSERVEREPLY_REPORTSENTRY']._serialized_start=1082
+  _globals['_OBSERVEREPLY_REPORTSENTRY']._serialized_end=1128
+  _globals['_AWAITREQUEST']._serialized_start=1130
+  _globals['_AWAITREQUEST']._serialized_end=1193
+  _globals['_AWAITREPLY']._serialized_start=1195
+  _globals['_AWAITREPLY']._serialized_end=1237
+  _globals['_CALLREQUEST']._serialized_start=1239
+  _globals['_CALLREQUEST']._serialized_end=1320
+  _globals['_AGENTREQUESTS']._serialized_start=1322
+  _globals['_AGENTREQUESTS']._serialized_end=1400
+  _globals['_BODY']._serialized_start=1402
+  _globals['_BODY']._serialized_end=1460
+  _globals['_CALLREPLY']._serialized_start=1462
+  _globals['_CALLREPLY']._serialized_end=1521
+  _globals['_AGENTANSWERS']._serialized_start=1523
+  _globals['_AGENTANSWERS']._serialized_end=1599
 # @@protoc_insertion_point(module_scope)

@@ -33,18 +33,20 @@ class Alive(_message.Message):
     def __init__(self) -> None: ...
 
 class Report(_message.Message):
-    __slots__ = ("number", "units", "gone", "machine", "more")
+    __slots__ = ("number", "units", "gone", "machine", "more", "urgent")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     UNITS_FIELD_NUMBER: _ClassVar[int]
     GONE_FIELD_NUMBER: _ClassVar[int]
     MACHINE_FIELD_NUMBER: _ClassVar[int]
     MORE_FIELD_NUMBER: _ClassVar[int]
+    URGENT_FIELD_NUMBER: _ClassVar[int]
     number: int
     units: _containers.RepeatedCompositeFieldContainer[UnitState]
     gone: _containers.RepeatedScalarFieldContainer[str]
     machine: bytes
     more: bool
-    def __init__(self, number: _Optional[int] = ..., units: _Optional[_Iterable[_Union[UnitState, _Mapping]]] = ..., gone: _Optional[_Iterable[str]] = ..., machine: _Optional[bytes] = ..., more: _Optional[bool] = ...) -> None: ...
+    urgent: bool
+    def __init__(self, number: _Optional[int] = ..., units: _Optional[_Iterable[_Union[UnitState, _Mapping]]] = ..., gone: _Optional[_Iterable[str]] = ..., machine: _Optional[bytes] = ..., more: _Optional[bool] = ..., urgent: _Optional[bool] = ...) -> None: ...
 
 class UnitState(_message.Message):
     __slots__ = ("id", "document")
@@ -128,6 +130,24 @@ class ObserveReply(_message.Message):
     silent: _containers.RepeatedScalarFieldContainer[str]
     reports: _containers.ScalarMap[str, bytes]
     def __init__(self, epoch: _Optional[str] = ..., until: _Optional[int] = ..., connected: _Optional[_Iterable[str]] = ..., silent: _Optional[_Iterable[str]] = ..., reports: _Optional[_Mapping[str, bytes]] = ...) -> None: ...
+
+class AwaitRequest(_message.Message):
+    __slots__ = ("epoch", "since", "timeout_s")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    SINCE_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_S_FIELD_NUMBER: _ClassVar[int]
+    epoch: str
+    since: int
+    timeout_s: float
+    def __init__(self, epoch: _Optional[str] = ..., since: _Optional[int] = ..., timeout_s: _Optional[float] = ...) -> None: ...
+
+class AwaitReply(_message.Message):
+    __slots__ = ("epoch", "until")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    UNTIL_FIELD_NUMBER: _ClassVar[int]
+    epoch: str
+    until: int
+    def __init__(self, epoch: _Optional[str] = ..., until: _Optional[int] = ...) -> None: ...
 
 class CallRequest(_message.Message):
     __slots__ = ("timeout_s", "agents")

@@ -127,6 +127,7 @@ class AgentLink:
         self._changes = DirectoryWatch(host.units_path)
         self._outgoing: asyncio.Queue[Any] = asyncio.Queue(OUTGOING_MAX)
         self._sent: dict[str, bytes] = {}
+        self._states: dict[str, str] = {}
         self._machine = b""
         self._number = 0
         self._clock_distance_s = math.inf
@@ -179,7 +180,10 @@ class AgentLink:
         gone = [name for name in self._sent if name not in units]
         if not changed and not gone and machine == self._machine:
             return
+        states = {each["id"]: each["state"] for each in report["units"]}
+        urgent = states != self._states or machine != self._machine
         self._sent, self._machine, self._number = units, machine, self._number + 1
+        self._states = states
         for first in range(0, max(1, len(changed)), UNITS_PER_PART):
             part, last = changed[first : first + UNITS_PER_PART], first + UNITS_PER_PART >= len(changed)
             yield pb.Report(
@@ -188,6 +192,7 @@ class AgentLink:
                 gone=gone if last else [],
                 machine=machine,
                 more=not last,
+                urgent=urgent,
             )
 
     async def _next_change(self, preempt_at: float | None) -> None:

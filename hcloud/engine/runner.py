@@ -19,7 +19,15 @@ from hcloud.core.clock import Clock
 from hcloud.core.errors import ConfigError, NotFound, WorkerUnreachable
 from hcloud.core.model import FailureCause, InstanceId, Resources, UnitId
 from hcloud.engine import gateway_pb2 as pb
-from hcloud.engine.channel import CALL, DAEMON_BYTES_MAX, OBSERVE, channel_options, client_credentials, host_and_port
+from hcloud.engine.channel import (
+    AWAIT,
+    CALL,
+    DAEMON_BYTES_MAX,
+    OBSERVE,
+    channel_options,
+    client_credentials,
+    host_and_port,
+)
 from hcloud.engine.wire import report_from_wire, unit_to_wire
 from hcloud.provider import LogChunk, ResizeResult, RunnerView, StartResult, Stream, UnitSpec, WorkerReport
 
@@ -50,6 +58,7 @@ class GatewayRunner:
         self._wire = _Wire(self._address, self._tls_dir)
         self._lock = threading.Lock()
         self._epoch, self._until = "", 0
+        self._news = ("", 0)
         self._reports: dict[InstanceId, WorkerReport] = {}
         self._heard: dict[InstanceId, float] = {}
         self._illegible: set[InstanceId] = set()
@@ -96,6 +105,16 @@ class GatewayRunner:
                     _log.exception("the report of the worker on %s makes no sense: %s", name, defect)
         self._illegible = illegible
         return illegible
+
+    def await_news(self, timeout_s: float) -> bool:
+        """Wait until a unit began or ended, a worker came or went, or an instance is to be preempted, since the call
+        before; False after ``timeout_s``. Raises WorkerUnreachable if the gateway does not answer."""
+        try:
+            epoch, until = self._wire.await_urgent(*self._news, timeout_s)
+        except EngineAway as away:
+            raise WorkerUnreachable(str(away)) from away
+        has_news, self._news = (epoch, until) != self._news, (epoch, until)
+        return has_news
 
     def logs(self, unit: UnitId, instance_id: InstanceId, stream: Stream, offset: int, limit: int) -> LogChunk:
         """Read output from byte ``offset``."""
@@ -302,6 +321,10 @@ class EngineAway(Exception):
     """The gateway did not answer; what was asked may or may not have been done."""
 
 
+_LOST = (grpc.RpcError, ValueError)
+"""What calls raise if the gateway does not answer, or the connection was closed meanwhile."""
+
+
 class _Wire:
     """The connection to the gateway, made at the first call."""
 
@@ -316,7 +339,7 @@ class _Wire:
         request = pb.ObserveRequest(epoch=epoch, since=since)
         try:
             reply = self._method(OBSERVE, pb.ObserveRequest, pb.ObserveReply)(request, timeout=OBSERVE_TIMEOUT_S)
-        except grpc.RpcError as error:
+        except _LOST as error:
             raise self._away(error) from error
         return {
             "epoch": reply.epoch,
@@ -326,13 +349,22 @@ class _Wire:
             "reports": dict(reply.reports),
         }
 
+    def await_urgent(self, epoch: str, since: int, timeout_s: float) -> tuple[str, int]:
+        """Return the epoch and the last urgent change, once there is one after ``since``. Raises EngineAway."""
+        request = pb.AwaitRequest(epoch=epoch, since=since, timeout_s=timeout_s)
+        try:
+            reply = self._method(AWAIT, pb.AwaitRequest, pb.AwaitReply)(request, timeout=timeout_s + SLACK_S)
+        except _LOST as error:
+            raise self._away(error) from error
+        return reply.epoch, reply.until
+
     def call(self, calls: Mapping[InstanceId, Sequence[Answer]], timeout_s: float) -> dict[InstanceId, list[Answer]]:
         """Return each agent's answers to its requests, as far as they came in time. Raises EngineAway."""
         asks = self._method(CALL, pb.CallRequest, pb.CallReply)
         try:
             pending = [asks.future(each, timeout=timeout_s + SLACK_S) for each in _call_requests(calls, timeout_s)]
             replies = [each.result() for each in pending]
-        except grpc.RpcError as error:
+        except _LOST as error:
             raise self._away(error) from error
         answers: dict[InstanceId, list[Answer]] = {}
         for each in (agent for reply in replies for agent in reply.agents):
@@ -342,7 +374,7 @@ class _Wire:
     def _method(self, path: str, request: Any, reply: Any) -> Any:
         return self._connected().unary_unary(path, request.SerializeToString, reply.FromString)
 
-    def _away(self, error: grpc.RpcError) -> EngineAway:
+    def _away(self, error: Exception) -> EngineAway:
         words = error.details() if isinstance(error, grpc.Call) else str(error)
         return EngineAway(f"the engine at {self._address} does not answer: {words}")
 
