@@ -46,6 +46,12 @@ class WorkerBootstrap:
     """Without a renewal for this long, the instance powers itself off."""
     settings: Mapping[str, str] = field(default_factory=dict)
     """Further settings of the worker."""
+    authority_pem: str = ""
+    """Certificate of the deployment's authority, by which instances know the gateway. It is no secret."""
+    agents: Mapping[str, str] = field(default_factory=dict)
+    """SHA-256 of the agent's archives that the gateway serves, by architecture and Python, as in ``x86_64-3.11``."""
+    agent_urls: tuple[str, ...] = ()
+    """Where archives are served: ``https://host:port/agent/``, followed by the SHA-256 and ``.tar.gz``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

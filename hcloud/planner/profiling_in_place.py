@@ -100,7 +100,9 @@ def _expected(known: Classification, *, pauses: bool) -> Iterator[Reading]:
             measured.setdefault(source, []).append((100.0 - feels.value, _reading("tolerated", source, feels)))
         if pauses and presses is not None and presses.observed:
             measured.setdefault(source, []).append((presses.value, _reading("caused", source, presses)))
-    for readings in sorted(measured.values(), key=lambda each: -sum(felt for felt, _ in each))[:COUNT]:
+    # First the sources of which both sides are known: a change shows in either.
+    chosen = sorted(measured.values(), key=lambda each: (-len(each), -sum(felt for felt, _ in each)))
+    for readings in chosen[:COUNT]:
         yield from (reading for _, reading in readings)
 
 

@@ -45,6 +45,8 @@ SERVED_RATE_FACTOR = 1.1
 """A service serves a tenth more requests than its target, as no measurement is exact."""
 STRAGGLER_SPEED = 0.4
 """A straggler makes less than half of the usual progress (Quasar, Dissertation §4.4)."""
+HALTED_SHARE = 0.17
+"""The part of a run in place for which the unit it measures is halted, as measured on a real one (18 to 21 % less)."""
 IN_PLACE_NOISE = 2.0
 """Readings in place vary by so many times more: neighbours are there."""
 
@@ -241,12 +243,17 @@ class World:
         outside, until = conditions.outside, conditions.until
         together = [sum(each) for each in zip(outside, *pressing, strict=True)]
         machine_speed = machine.quality * conditions.drift
+        halted = {
+            each.unit.profile.unit_id: 1.0 - HALTED_SHARE
+            for each in residents
+            if each.unit.profile is not None and any(one.question == "caused" for one in each.unit.profile.expected)
+        }
         speeds = []
         for resident, task, phase, own in zip(residents, tasks, phases, pressing, strict=True):
             pairs = zip(together, own, strict=True)
             from_others = [rest if (rest := total - mine) < 100.0 else 100.0 for total, mine in pairs]
             speed = machine_speed * task.program.performance_under(from_others) * phase.speed
-            speed *= self._unit_factor(machine, resident.unit, task)
+            speed *= self._unit_factor(machine, resident.unit, task) * halted.get(resident.unit.id, 1.0)
             speeds.append(speed)
             if phase.until < math.inf:
                 until = min(until, now + max(1e-3, (phase.until * resident.work.duration_s - resident.done_s) / speed))

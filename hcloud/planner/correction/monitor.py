@@ -24,14 +24,15 @@ from hcloud.forecast.trend import Trend, course_of_rate, course_of_total
 from hcloud.planner.context import PlanContext
 from hcloud.planner.fit.sizing import ExpectedPerformance, expected
 from hcloud.planner.occupancy import Occupancy
+from hcloud.planner.profiling_in_place import LASTS_S
 from hcloud.planner.snapshot import Snapshot
 from hcloud.spec.policy import Policy
 
 _COUNTERS = {Measure.PROGRESS: "progress", Measure.OUTPUT: "written_mib", Measure.CPU: "cpu_s"}
 LEARNING = ("reprofile", "reclassify", "inspected", "slowed", "sampled")
 """Corrections that change estimates only."""
-_CHECKS = ("reprofile", "inspected")
-"""Corrections that found nothing yet."""
+_IN_PLACE = ("inspected", "slowed", "sampled")
+"""Corrections with which a run in place may have begun: while that lasts, the job does less."""
 MOST_OLD_TIMERS = 1000
 """Number of outdated timers tolerated in addition to one per postponed job."""
 _UNKNOWN: Any = object()
@@ -102,8 +103,14 @@ def settled_at(job: Job, settle_s: float) -> float:
     attempt = job.attempt
     assert attempt is not None
     started = [a.started_at for a in attempt.allocations if a.started_at is not None and not a.released]
-    steps = [each.at for each in job.corrections if each.attempt == attempt.id and each.step not in LEARNING]
-    return max([*started, *steps]) + settle_s
+    own = [each for each in job.corrections if each.attempt == attempt.id]
+    steps = [each.at for each in own if each.step not in LEARNING]
+    return max([*(at + settle_s for at in (*started, *steps)), *measured_until(job)])
+
+
+def measured_until(job: Job) -> list[float]:
+    """Return until when runs in place may have slowed a job down."""
+    return [each.at + LASTS_S for each in job.corrections if each.step in _IN_PLACE]
 
 
 @dataclass(slots=True, eq=False)
@@ -289,7 +296,7 @@ class RankSamples:
         measure = Measure.PROGRESS if job.spec.progress is not None else known.measure if known is not None else None
         if measure not in (Measure.PROGRESS, Measure.OUTPUT):  # CPU time passes as fast in any phase
             return None
-        since = max([self.since, *(each.at for each in job.corrections if each.step not in _CHECKS)])
+        since = max([self.since, *(each.at for each in job.corrections if each.step != "inspected")])
         both = self.watched.before_and_now(self.held.rank, _COUNTERS[measure], since, policy.readings)
         if both is None:
             return None
