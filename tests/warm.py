@@ -33,8 +33,12 @@ _IMPORTED = {
         "hcloud.spec.jobfile",
         "hcloud.cli.follow",
         "hcloud.cli.client",
+        "hcloud.cli.workdir",
+        "providers.mock",
+        "scipy.optimize",
+        "scipy.special",
     ),
-    "lab.papers.__main__": (),
+    "lab.papers.__main__": ("scipy.special",),
 }
 """By program: what it imports besides its commands, and only when it needs it."""
 
@@ -96,14 +100,14 @@ class WarmProgram:
         cwd: Path,
         environment: Mapping[str, str],
         timeout_s: float,
-        patience_s: float | None = None,
+        constants: Mapping[str, float] | None = None,
     ) -> subprocess.CompletedProcess[str]:
         """Run one command to its end, with nothing to read on its standard input.
 
-        A command waits a second for a daemon that does not answer; with ``patience_s`` for that long.
+        ``constants`` are set before, by their full names: waits that are shorter than a user's.
         """
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-            process = self.start(arguments, cwd=cwd, environment=environment, out=out, err=err, patience_s=patience_s)
+            process = self.start(arguments, cwd=cwd, environment=environment, out=out, err=err, constants=constants)
             try:
                 code = process.wait(timeout_s)
             except subprocess.TimeoutExpired:
@@ -120,12 +124,12 @@ class WarmProgram:
         environment: Mapping[str, str],
         out: BinaryIO,
         err: BinaryIO,
-        patience_s: float | None = None,
+        constants: Mapping[str, float] | None = None,
     ) -> WarmProcess:
         """Start a command that writes to two files."""
         near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         order = {
-            "arguments": arguments, "cwd": str(cwd), "environment": dict(environment), "patience_s": patience_s
+            "arguments": arguments, "cwd": str(cwd), "environment": dict(environment), "constants": constants or {}
         }  # fmt: skip
         with far:
             socket.send_fds(self._open(), [json.dumps(order).encode()], [out.fileno(), err.fileno(), far.fileno()])
@@ -204,13 +208,15 @@ def _become(program: str, order: dict[str, object], files: list[int]) -> None:
         os.close(file)
     assert isinstance(order["environment"], dict)
     assert isinstance(order["arguments"], list)
+    assert isinstance(order["constants"], dict)
     os.environ.clear()
     os.environ.update(order["environment"])
     time.tzset()
     os.chdir(str(order["cwd"]))
     sys.argv = [program, *order["arguments"]]
-    if order["patience_s"] is not None:
-        importlib.import_module("hcloud.cli.client").PATIENCE_S = order["patience_s"]  # type: ignore[attr-defined]
+    for name, value in order["constants"].items():
+        module, _, constant = name.rpartition(".")
+        setattr(importlib.import_module(module), constant, value)
     code: object = 0
     try:
         runpy.run_module(program, run_name="__main__", alter_sys=True)
