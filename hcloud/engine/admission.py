@@ -9,9 +9,9 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from ipaddress import ip_address, ip_network
 
 from hcloud.engine.tls import Authority, MachineIdentity, request_key
 
@@ -46,9 +46,10 @@ class NotAdmitted(Exception):
 class Admission:
     """Decides by the latest list of a leading daemon; without one, machines with certificates are believed."""
 
-    def __init__(self, authority: Authority, now_s: Any) -> None:
-        """``now_s`` returns Unix seconds."""
+    def __init__(self, authority: Authority, now_s: Callable[[], float], translated: Iterable[str] = ()) -> None:
+        """``now_s`` returns Unix seconds. ``translated``: addresses and networks behind which any machine may be."""
         self._authority, self._now_s = authority, now_s
+        self._translated = tuple(ip_network(each, strict=False) for each in translated)
         self._listed: dict[str, ListedMachine] | None = None
         self._enrolled: dict[str, bytes] = {}
         """By instance whose registration is not on the list yet, the key it enrolled with."""
@@ -121,9 +122,14 @@ class Admission:
             raise NotAdmitted(f"the secret of {name}'s launch has been used")
         if listed.addresses is None:
             raise NotAdmitted(f"the address of {name} is not known yet", again=True)
-        if listed.addresses and address not in listed.addresses:
+        if listed.addresses and not self._is_at(address, listed.addresses):
             raise NotAdmitted(f"{address} is not an address of {name}, which has {', '.join(listed.addresses)}")
         return listed
+
+    def _is_at(self, address: str, listed: Iterable[str]) -> bool:
+        found = ip_address(address)
+        found = getattr(found, "ipv4_mapped", None) or found
+        return str(found) in listed or any(found in network for network in self._translated)
 
 
 def _fields(body: bytes) -> dict[str, bytes]:

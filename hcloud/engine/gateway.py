@@ -357,7 +357,7 @@ async def _serve(settings: GatewaySettings, alive: int | None, ready: int | None
     if alive is not None:
         loop.add_reader(alive, ended.set)  # nothing is ever written to it: it is at its end
     issue(settings.keys, GATEWAY)
-    admission = Admission(Authority(settings.keys), SystemClock().now)
+    admission = Admission(Authority(settings.keys), SystemClock().now, settings.translated)
     gateway = Gateway(admission)
     servers = [await _serve_agents(gateway, settings), await _serve_daemon(gateway, settings.socket)]
     await _serve_enrolment(gateway, admission, settings)
