@@ -82,7 +82,7 @@ class Machine:
 
     def start(self) -> None:
         """Start its worker, as its machine would at boot."""
-        command = [sys.executable, "-m", "hcloud.cli.main", "worker", "--bootstrap", str(self.bootstrap_file)]
+        command = [sys.executable, "-m", "hcloud.agent", "worker", "--bootstrap", str(self.bootstrap_file)]
         self.process = subprocess.Popen(command)
 
     @property
