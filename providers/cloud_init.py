@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Literal
+from urllib.parse import urlsplit
 
 from hcloud.core.errors import ConfigError, LaunchRejected
 from hcloud.core.model import Resources
@@ -41,11 +42,8 @@ class WorkerSetup:
     """What its units may use together."""
     scheduler_address: str = ""
     """Address of the engine; "": that of the request's bootstrap."""
-    package: str = ""
-    """What pip installs if the image lacks HCloud; "": the image must contain it."""
-    package_index: str = ""
-    """Package mirror, or ""."""
     system_packages: bool = True
+    """Install bubblewrap, nftables, stress-ng and Python where the image lacks them."""
     credential_command: str = ""
     """Shell command on the instance that prints the CREDENTIAL_FILES as a JSON object; "": the image has them."""
     credential: Mapping[str, str] = field(default_factory=dict)
@@ -70,25 +68,31 @@ def render_user_data(setup: WorkerSetup) -> str:
         "BOOTSTRAP": _packed(json.dumps(bootstrap_of(setup), sort_keys=True) if setup.request.bootstrap else ""),
         "CREDENTIAL": _packed(json.dumps(dict(setup.credential), sort_keys=True) if setup.credential else ""),
         "WORKER_SERVICE": _packed(_without_comments((directory.parent / "hcloud-worker.service").read_text())),
-        **{name.upper(): _packed(_without_comments((directory / name).read_text())) for name in SCRIPTS},
+        "AUTHORITY": _packed(setup.request.bootstrap.authority_pem if setup.request.bootstrap else ""),
+        **{
+            name.upper().replace("-", "_"): _packed(_without_comments((directory / name).read_text()))
+            for name in SCRIPTS
+        },
     }
     text = _without_comments((directory / "worker.yaml").read_text())
     return re.sub(r"@([A-Z_]+)@", lambda found: values[found[1]], text)
 
 
-SCRIPTS = ("setup", "guard")
+SCRIPTS = ("setup", "fetch-agent", "guard")
 
 
 def machine_env(setup: WorkerSetup) -> str:
     """Return shell assignments that the scripts source."""
+    bootstrap = setup.request.bootstrap
+    agents = sorted(bootstrap.agents.items()) if bootstrap else []
     values = {
-        "WORKER": "yes" if setup.request.bootstrap is not None else "no",
+        "WORKER": "yes" if bootstrap is not None else "no",
         "EXPIRES_AT": str(round(setup.request.expires_at)),
         "GUARD_GRACE_S": str(GUARD_GRACE_S),
         "BOOT_TIMEOUT_S": str(round(setup.boot_timeout_s)),
         "STAGE_TIMEOUT_S": str(max(30, round(setup.boot_timeout_s * STAGE_SHARE))),
-        "PACKAGE": setup.package,
-        "PACKAGE_INDEX": setup.package_index,
+        "AGENTS": " ".join(f"{name}={sha256}" for name, sha256 in agents),
+        "AGENT_URLS": " ".join(agent_urls(setup)) if agents else "",
         "SYSTEM_PACKAGES": "yes" if setup.system_packages else "no",
         "CREDENTIAL_COMMAND": setup.credential_command,
     }
@@ -115,6 +119,21 @@ def bootstrap_of(setup: WorkerSetup) -> dict[str, object]:
         "poweroff": ["systemctl", "poweroff"],
         "settings": {**settings, "preempt_file": PREEMPT_FILE, **_watched(setup)},
     }
+
+
+def agent_urls(setup: WorkerSetup) -> tuple[str, ...]:
+    """Return where the instance fetches its agent: the gateway's addresses, as this provider's instances reach them.
+
+    Raises LaunchRejected: an address refers to the daemon's own host only.
+    """
+    bootstrap = setup.request.bootstrap
+    urls = bootstrap.agent_urls if bootstrap is not None else ()
+    if setup.scheduler_address:
+        # Another address of the same host: the port of the archives stays.
+        host = urlsplit(f"//{setup.scheduler_address.rpartition('://')[2]}").hostname or ""
+        host = f"[{host}]" if ":" in host else host
+        urls = tuple(urlsplit(url)._replace(netloc=f"{host}:{urlsplit(url).port or 443}").geturl() for url in urls)
+    return tuple(dict.fromkeys(map(reachable_address, urls)))
 
 
 def _watched(setup: WorkerSetup) -> dict[str, str]:

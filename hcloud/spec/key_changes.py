@@ -33,6 +33,8 @@ class KeyChange:
     values: Mapping[object, object] | None = None
     """The new value for each old one; any other value is ignored, so that the new key has its default. None: values
     are unchanged."""
+    provider_types: tuple[str, ...] = ()
+    """For keys below ``providers.*``: the types of provider that had the key; (): all."""
 
     @property
     def sentence(self) -> str:
@@ -57,6 +59,13 @@ class AppliedChange:
     """Where its value went; None: nowhere."""
 
 
+_PIP_KEYS: Final = (
+    ("ec2", "settings"),
+    ("ec2", "settings.regions.*"),
+    ("gce", "settings.worker"),
+)
+"""Where machines were told what to install with pip, by type of provider."""
+
 KEY_CHANGES: Final[dict[DocumentKind, tuple[KeyChange, ...]]] = {
     "config": (
         KeyChange(
@@ -67,6 +76,16 @@ KEY_CHANGES: Final[dict[DocumentKind, tuple[KeyChange, ...]]] = {
             advice="dask is now real, fake is simulated",
         ),
         KeyChange(old="engine.worker_ports", since="0.2.0", advice="nothing listens on a machine any more"),
+        *(
+            KeyChange(
+                old=f"providers.*.{section}.{key}",
+                since="0.2.0",
+                advice="machines fetch their agent from the gateway",
+                provider_types=(provider_type,),
+            )
+            for provider_type, section in _PIP_KEYS
+            for key in ("package", "package_index")
+        ),
     ),
     "policy": (
         KeyChange(
@@ -139,6 +158,8 @@ def translate_keys(
     applied: list[AppliedChange] = []
     for change in changes:
         for path in list(_paths(value, tuple(change.old.split(".")))):
+            if change.provider_types and _parent(value, path[:3], locate).get("type") not in change.provider_types:
+                continue
             if not applied:
                 value = copy.deepcopy(value)
             new_path: KeyPath | None = None

@@ -96,8 +96,6 @@ class LaunchBuilder:
                 request=request,
                 capacity=request.offer.instance_type.capacity,
                 scheduler_address=settings.scheduler_address or "",
-                package=settings.package,
-                package_index=settings.package_index,
                 system_packages=settings.system_packages,
                 credential_command=credential_command,
                 credential=plain_credential,

@@ -105,12 +105,8 @@ class Ec2Settings(_Ec2Section):
     """An instance without a running worker by then terminates itself."""
     scheduler_address: str | None = None
     """Address of the engine as seen from the instances; default: engine.listen."""
-    package: str = ""
-    """URL or requirement that pip installs if the image has no /opt/hcloud; empty: the image must contain HCloud."""
-    package_index: str = ""
-    """Package mirror for instances without internet access."""
     system_packages: bool = True
-    """Install required system packages at boot; false: the image contains them."""
+    """Install bubblewrap, nftables, stress-ng and Python at boot where they are missing; false: the image has them."""
     credential: Literal["ssm", "user_data", "image"] = "ssm"
     """Source of the worker's key: encrypted parameter, plain user data (readable in the account), or the image."""
     parameter_path: ParameterPath = "/hcloud"

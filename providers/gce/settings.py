@@ -74,12 +74,8 @@ class WorkerSettings(_GceSection):
     """Secret Manager version with the worker's TLS files; the instance reads it as its own service account."""
     tls_in_metadata: bool = False
     """Put the TLS files into metadata, readable by everyone who may read the instance in the project."""
-    package: str = ""
-    """URL or requirement that pip installs if the image lacks HCloud; empty: the image must contain it."""
-    package_index: str = ""
-    """Package mirror for instances without internet access."""
     system_packages: bool = True
-    """Install required system packages at boot; false: the image contains them."""
+    """Install bubblewrap, nftables, stress-ng and Python at boot where they are missing; false: the image has them."""
     scheduler_address: str = ""
     """Address of the engine as seen from the instances; default: engine.listen."""
     boot_timeout_s: float = Field(900.0, ge=60)
