@@ -101,7 +101,7 @@ def write(directory: Path, files: Mapping[str, bytes], *, arch: str, python: str
             if bundle.name == name and _label(bundle.path)["content_sha256"] == content_sha256:
                 return bundle
         packed = io.BytesIO()
-        with gzip.GzipFile(filename="", mode="wb", fileobj=packed, mtime=0) as stream:
+        with gzip.GzipFile(filename="", mode="wb", compresslevel=6, fileobj=packed, mtime=0) as stream:
             stream.write(content)
         archive = packed.getvalue()
         sha256 = hashlib.sha256(archive).hexdigest()

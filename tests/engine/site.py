@@ -78,12 +78,14 @@ class Machine:
             **changes,
         }
         self.bootstrap_file.write_text(json.dumps(self._bootstrap))
+        self.program: tuple[str, ...] = (sys.executable, "-m", "hcloud.agent")
+        self.environment: Mapping[str, str] | None = None
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         """Start its worker, as its machine would at boot."""
-        command = [sys.executable, "-m", "hcloud.agent", "worker", "--bootstrap", str(self.bootstrap_file)]
-        self.process = subprocess.Popen(command)
+        command = [*self.program, "worker", "--bootstrap", str(self.bootstrap_file)]
+        self.process = subprocess.Popen(command, env=self.environment)
 
     @property
     def supervisor(self) -> subprocess.Popen[bytes]:

@@ -13,12 +13,14 @@ from pathlib import Path
 import pytest
 
 from hcloud.core.clock import SystemClock
+from hcloud.engine.bundle import AgentBundle, build
 from hcloud.provider import UnitSpec, WorkerBootstrap
 from providers.cloud_init import WorkerSetup, read_credential, render_user_data
 from tests.engine.metadata_service import PREEMPTED, metadata_service
 from tests.engine.site import SMALL, Site, Watch
 from tests.house.tree import ROOT
 from tests.machine import needs
+from tests.providers.agent_server import AgentServer, agent_server
 from tests.providers.test_cloud_init import SETUP
 from tests.waiting import wait_until
 
@@ -36,6 +38,18 @@ def _can_boot() -> bool:
 
 
 pytestmark = needs(_can_boot(), "needs root, namespaces and overlayfs")
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> AgentBundle:
+    return build(tmp_path_factory.mktemp("agents"))
+
+
+@pytest.fixture
+def gateway(bundle: AgentBundle, tmp_path: Path) -> Iterator[AgentServer]:
+    with agent_server(tmp_path / "site" / "tls") as server:
+        server.archives[bundle.sha256] = bundle.path.read_bytes()
+        yield server
 
 
 @pytest.fixture
@@ -58,25 +72,28 @@ def boot(setup: WorkerSetup, notes: Path) -> subprocess.Popen[bytes]:
         str(ROOT / "tests/providers/boot.py"),
         str(user_data),
         str(notes),
-        sys.executable,
+        os.path.realpath(sys.executable),
     ]
     with (notes / "boot.log").open("wb") as log:
         return subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
 
 
-def orders(site: Site, **settings: str) -> WorkerSetup:
+def orders(site: Site, gateway: AgentServer, bundle: AgentBundle, **settings: str) -> WorkerSetup:
     """What a provider tells a machine of this site."""
     bootstrap = WorkerBootstrap(
         scheduler_address=f"engine.of-the-test:{site.address.rpartition(':')[2]}",
         tls_dir=str(site.tls_dir),
         isolation="best_effort",
         settings={"unit_uid_base": "63900", **settings},
+        authority_pem=gateway.authority_pem,
+        agents={bundle.name: bundle.sha256},
+        agent_urls=(gateway.url.replace("127.0.0.1", "engine.of-the-test"),),
     )
     request = replace(SETUP.request, bootstrap=bootstrap, expires_at=SystemClock().now() + 3600)
     return replace(
         SETUP,
         request=request,
-        package="",
+        system_packages=False,
         credential_command="cat /etc/hcloud/credential.json",
         credential=read_credential(str(site.tls_dir)),
         notice="gce",
@@ -90,11 +107,13 @@ def told(notes: Path) -> str:
     )
 
 
-def test_machine_registers_runs_a_unit_and_tells_that_it_is_taken_back(site: Site, tmp_path: Path) -> None:
+def test_machine_registers_runs_a_unit_and_tells_that_it_is_taken_back(
+    site: Site, gateway: AgentServer, bundle: AgentBundle, tmp_path: Path
+) -> None:
     notes = tmp_path / "notes"
     with metadata_service() as service:
         service.documents[PREEMPTED] = "FALSE"
-        machine = boot(orders(site, metadata_url=service.url), notes)
+        machine = boot(orders(site, gateway, bundle, metadata_url=service.url), notes)
         try:
             runner = site.runner()
             seen = Watch(runner)
@@ -120,9 +139,11 @@ def test_machine_registers_runs_a_unit_and_tells_that_it_is_taken_back(site: Sit
             machine.wait()
 
 
-def test_machine_whose_setup_fails_never_disarms_its_deadline(site: Site, tmp_path: Path) -> None:
+def test_machine_whose_setup_fails_never_disarms_its_deadline(
+    site: Site, gateway: AgentServer, bundle: AgentBundle, tmp_path: Path
+) -> None:
     notes = tmp_path / "notes"
-    machine = boot(replace(orders(site), credential={}, credential_command=""), notes)
+    machine = boot(replace(orders(site, gateway, bundle), credential={}, credential_command=""), notes)
     try:
         wait_until(lambda: "there is no worker.key" in told(notes), PATIENCE_S)
     finally:

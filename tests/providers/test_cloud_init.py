@@ -281,6 +281,17 @@ def test_plain_image_installs_what_is_missing_and_the_agent_from_the_gateway(
     assert gateway.asked == [f"/agent/{sha256}.tar.gz"]
 
 
+def test_agent_that_cannot_be_loaded_on_the_machine_keeps_the_deadline_armed(
+    tmp_path: Path, gateway: AgentServer
+) -> None:
+    agent = archive_of(hcloud="#!/bin/sh\necho 'hcloud: GLIBC_2.34 not found'; exit 1\n")
+    host = host_for(tmp_path, gateway, **{"x86_64-3.11": gateway.add(agent)})
+    done = host.run("setup")
+    assert done.returncode == 1
+    assert "hcloud setup: the agent does not run on this machine: hcloud: GLIBC_2.34 not found" in done.stderr
+    assert not any("deadline" in call for call in host.calls())
+
+
 def test_only_what_is_missing_is_installed(tmp_path: Path, gateway: AgentServer) -> None:
     host = host_for(tmp_path, gateway)
     for name in ("bwrap", "nft", "stress-ng"):
