@@ -28,7 +28,7 @@ PATIENCE_S = 60.0
 NAMESPACES = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
 
 
-def _can_boot() -> bool:
+def can_boot() -> bool:
     """Whether this host lets us have a file system and processes of our own."""
     if os.geteuid() != 0 or shutil.which("unshare") is None:
         return False
@@ -37,7 +37,7 @@ def _can_boot() -> bool:
     return subprocess.run([*NAMESPACES, "sh", "-c", trial], capture_output=True, check=False).returncode == 0
 
 
-pytestmark = needs(_can_boot(), "needs root, namespaces and overlayfs")
+pytestmark = needs(can_boot(), "needs root, namespaces and overlayfs")
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +100,7 @@ def orders(site: Site, gateway: AgentServer, bundle: AgentBundle, **settings: st
     )
 
 
-def told(notes: Path) -> str:
+def written_by(notes: Path) -> str:
     """Everything the machine wrote down, for when it fails."""
     return "\n".join(
         f"--- {each.name}\n{each.read_text()}" for each in sorted(notes.glob("*")) if each.suffix == ".log"
@@ -133,7 +133,7 @@ def test_machine_registers_runs_a_unit_and_tells_that_it_is_taken_back(
             service.change(PREEMPTED, "TRUE")
             wait_until(lambda: [each.preempt_at for each in runner.observe().workers] != [None], PATIENCE_S)
         except AssertionError as failed:
-            raise AssertionError(told(notes)) from failed
+            raise AssertionError(written_by(notes)) from failed
         finally:
             machine.kill()
             machine.wait()
@@ -145,7 +145,7 @@ def test_machine_whose_setup_fails_never_disarms_its_deadline(
     notes = tmp_path / "notes"
     machine = boot(replace(orders(site, gateway, bundle), credential={}, credential_command=""), notes)
     try:
-        wait_until(lambda: "there is no worker.key" in told(notes), PATIENCE_S)
+        wait_until(lambda: "there is no worker.key" in written_by(notes), PATIENCE_S)
     finally:
         machine.kill()
         machine.wait()

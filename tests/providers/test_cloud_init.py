@@ -199,6 +199,34 @@ def test_address_that_no_machine_could_dial_is_refused(address: str) -> None:
         render_user_data(replace(SETUP, scheduler_address=address))
 
 
+def variables_of(setup: WorkerSetup) -> dict[str, str]:
+    lines = files_of(render_user_data(setup))["/etc/hcloud/machine.env"][0].splitlines()
+    return {name: value.strip("'") for name, _, value in (line.partition("=") for line in lines)}
+
+
+def test_agents_and_the_authority_stand_in_the_user_data() -> None:
+    variables = variables_of(SETUP)
+    assert variables["AGENTS"] == f"x86_64-3.11={'0' * 64}"
+    assert variables["AGENT_URLS"] == "https://10.0.0.1:8787/agent/"
+    content, mode = files_of(render_user_data(SETUP))["/etc/hcloud/authority.pem"]
+    assert (content, mode) == ("-----BEGIN CERTIFICATE-----\n", 0o644)
+
+
+@pytest.mark.parametrize("address", ["198.51.100.7:8786", "tls://198.51.100.7:8786", "[fd00::7]:8786"])
+def test_agents_are_fetched_where_the_provider_reaches_the_engine(address: str) -> None:
+    host = "[fd00::7]" if "fd00" in address else "198.51.100.7"
+    urls = variables_of(replace(SETUP, scheduler_address=address))["AGENT_URLS"]
+    assert urls == f"https://{host}:8787/agent/"
+
+
+def test_address_of_agents_that_no_machine_could_reach_is_refused() -> None:
+    bootstrap = replace(SETUP.request.bootstrap, agent_urls=("https://0.0.0.0:8787/agent/",))  # type: ignore[type-var]
+    setup = replace(SETUP, request=replace(SETUP.request, bootstrap=bootstrap))
+    with pytest.raises(LaunchRejected, match=r"cannot reach https://0\.0\.0\.0:8787/agent/"):
+        render_user_data(setup)
+    assert "https://10.0.0.9:8787/" in variables_of(replace(setup, scheduler_address="10.0.0.9:8786"))["AGENT_URLS"]
+
+
 def test_missing_key_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"ca\.pem: .*hcloud init"):
         read_credential(str(tmp_path))
