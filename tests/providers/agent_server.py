@@ -35,6 +35,8 @@ class AgentServer:
     archives: dict[str, bytes] = field(default_factory=dict)
     """Content by SHA-256 as it stands in the URL."""
     asked: list[str] = field(default_factory=list)
+    sent_bytes_max: int | None = None
+    """Where each answer is cut off; None: nowhere."""
 
     def add(self, content: bytes) -> str:
         """Serve an archive; return its SHA-256."""
@@ -58,7 +60,7 @@ def agent_server(folder: Path, name: str = "gateway") -> Iterator[AgentServer]:
             self.send_response(404 if content is None else 200)
             self.send_header("Content-Length", str(len(content or b"")))
             self.end_headers()
-            self.wfile.write(content or b"")
+            self.wfile.write((content or b"")[: made.sent_bytes_max])
 
         def log_message(self, format: str, *args: Any) -> None:
             """Say nothing."""

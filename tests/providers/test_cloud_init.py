@@ -1,6 +1,7 @@
 """The user data of a rented machine, and its scripts, run with stand-ins for the system's programs."""
 
 import gzip
+import hashlib
 import json
 import os
 import re
@@ -331,7 +332,7 @@ def test_only_what_is_missing_is_installed(tmp_path: Path, gateway: AgentServer)
 def test_image_with_this_agent_fetches_nothing_and_one_with_another_fetches_it(
     tmp_path: Path, gateway: AgentServer
 ) -> None:
-    image = gateway.add(archive_of(hcloud="#!/bin/sh\n: of the image\n"))
+    image = gateway.add(archive_of(hcloud="#!/bin/sh\nfor python in python3.11 python3; do :; done\n"))
     host = host_for(tmp_path, gateway, **{"x86_64-3.11": image})
     archive = tmp_path / f"{image}.tar.gz"
     archive.write_bytes(gateway.archives[image])
@@ -369,6 +370,41 @@ def test_addresses_are_tried_in_turn_and_again(tmp_path: Path, gateway: AgentSer
     assert [call for call in host.calls() if "sleep" in call] == [f"sleep {n}" for n in (5, 10, 15, 20, 25)]
     assert "https://127.0.0.1:1/ does not answer: [Errno 111] Connection refused; " in done.stderr
     assert "CERTIFICATE_VERIFY_FAILED" in done.stderr
+
+
+def test_answer_that_is_cut_off_is_asked_for_again(tmp_path: Path, gateway: AgentServer) -> None:
+    host = host_for(tmp_path, gateway)
+    gateway.sent_bytes_max = 20
+    done = host.run("setup")
+    assert (done.returncode, len(gateway.asked)) == (1, 6)
+    assert "does not answer: " in done.stderr
+    assert str(len(AGENT) - 20) in done.stderr
+
+
+@pytest.mark.parametrize("authority", ["", "no certificate"])
+def test_authority_that_is_none_is_named(tmp_path: Path, gateway: AgentServer, authority: str) -> None:
+    host = host_for(tmp_path, gateway)
+    host.write("etc/hcloud/authority.pem", authority)
+    done = host.run("setup")
+    assert (done.returncode, gateway.asked) == (1, [])
+    assert "etc/hcloud/authority.pem is not the certificate of an authority: " in done.stderr
+
+
+def test_python_that_an_agent_needs_is_installed_into_an_image(tmp_path: Path, host: Host) -> None:
+    agent = archive_of(hcloud="#!/bin/sh\nfor python in python3.13 python3; do\n    exec $python -c ''\ndone\n")
+    archive = tmp_path / f"{hashlib.sha256(agent).hexdigest()}.tar.gz"
+    archive.write_bytes(agent)
+    (host.bin / "apt-get").unlink()
+    python = f"case $3 in python*) ln -sf {host.bin}/python3 {host.bin}/$3;; esac"
+    host.program("dnf", f'echo "dnf $*" >>"$DESTDIR/calls"; {python}')
+    done = host.run("setup", "--image", str(archive))
+    assert done.returncode == 0, done.stderr
+    assert host.calls() == [
+        "dnf -qy install bubblewrap nftables",
+        "dnf -qy install stress-ng",
+        "dnf -qy install python3.13",
+    ]
+    assert (host.root / "opt/hcloud/bin/python").readlink() == host.bin / "python3.13"
 
 
 def test_certificate_of_a_worker_does_not_serve_agents(tmp_path: Path) -> None:
