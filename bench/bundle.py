@@ -12,7 +12,6 @@ from pathlib import Path
 from bench.rows import Row
 from hcloud.engine.bundle import AgentBundle, build
 from tests.engine.site import PATIENCE_S, Site
-from tests.providers.agent_server import agent_server
 from tests.providers.test_boot import boot, can_boot, orders, written_by
 from tests.waiting import wait_until
 
@@ -33,23 +32,20 @@ def boot_s(bundle: AgentBundle, folder: Path) -> tuple[float, float]:
     The machine is this host in namespaces of its own (``tests/providers/boot.py``): kernel, cloud-init and apt-get take
     no time there.
     """
-    site = Site(folder)
+    site = Site(folder, archives=bundle.path.parent)
     notes = folder / "notes"
     try:
-        with agent_server(site.tls_dir) as gateway:
-            gateway.add(bundle.path.read_bytes())
-            runner = site.runner()
-            runner.observe()
-            began = time.monotonic()
-            machine = boot(orders(site, gateway, bundle), notes)
-            try:
-                wait_until(lambda: "hcloud setup: done" in written_by(notes), PATIENCE_S)
-                setup_s = time.monotonic() - began
-                wait_until(lambda: runner.observe().workers, PATIENCE_S)
-                return setup_s, time.monotonic() - began
-            finally:
-                machine.kill()
-                machine.wait()
+        runner = site.runner()
+        began = time.monotonic()
+        machine = boot(orders(site, bundle), notes)
+        try:
+            wait_until(lambda: "hcloud setup: done" in written_by(notes), PATIENCE_S)
+            setup_s = time.monotonic() - began
+            wait_until(lambda: runner.observe().workers, PATIENCE_S)
+            return setup_s, time.monotonic() - began
+        finally:
+            machine.kill()
+            machine.wait()
     finally:
         site.close()
 

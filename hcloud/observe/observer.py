@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from hcloud.apply.unit_index import UnitIndex
@@ -35,6 +35,8 @@ class Observation:
     """Whether rows changed. New samples do not count: the plan of the same cycle uses them already."""
     failing: Failures = field(default_factory=dict)
     """Reports that could not be processed or recorded because of a defect; they are retried in each round."""
+    refused: Mapping[str, int] = field(default_factory=dict)
+    """By kind, how often the engine refused what came to it."""
 
 
 @dataclass(slots=True)
@@ -90,7 +92,11 @@ class Observer:
         if now >= self._forgot_at + FORGET_EVERY_S:
             self._forget_vanished(now)
         return Observation(
-            reachable=observed.answering, engine_reachable=engine.reachable, moved=moved, failing=observed.failing
+            reachable=observed.answering,
+            engine_reachable=engine.reachable,
+            moved=moved,
+            failing=observed.failing,
+            refused=engine.refused,
         )
 
     def _follow(self) -> LiveView:

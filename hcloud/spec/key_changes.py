@@ -59,13 +59,19 @@ class AppliedChange:
     """Where its value went; None: nowhere."""
 
 
-_PIP_KEYS: Final = (
-    ("ec2", "settings"),
-    ("ec2", "settings.regions.*"),
-    ("gce", "settings.worker"),
+_MACHINES: Final = (
+    ("ec2", "providers.*.settings"),
+    ("ec2", "providers.*.settings.regions.*"),
+    ("gce", "providers.*.settings.worker"),
 )
-"""Where machines were told what to install with pip, by type of provider."""
-
+"""Where settings say how instances become workers, by type of provider."""
+_REMOVED_OF_MACHINES: Final = {
+    **dict.fromkeys(
+        ("credential", "parameter_path", "tls_secret", "tls_in_metadata"), "each instance gets a certificate of its own"
+    ),
+    **dict.fromkeys(("package", "package_index"), "instances fetch their agent from the gateway"),
+}
+"""Keys that said how instances become workers, and what holds now."""
 KEY_CHANGES: Final[dict[DocumentKind, tuple[KeyChange, ...]]] = {
     "config": (
         KeyChange(
@@ -78,13 +84,17 @@ KEY_CHANGES: Final[dict[DocumentKind, tuple[KeyChange, ...]]] = {
         KeyChange(old="engine.worker_ports", since="0.2.0", advice="nothing listens on a machine any more"),
         *(
             KeyChange(
-                old=f"providers.*.{section}.{key}",
+                old=f"{settings}.scheduler_address",
+                new=f"{settings}.gateway_addresses",
                 since="0.2.0",
-                advice="machines fetch their agent from the gateway",
                 provider_types=(provider_type,),
             )
-            for provider_type, section in _PIP_KEYS
-            for key in ("package", "package_index")
+            for provider_type, settings in _MACHINES
+        ),
+        *(
+            KeyChange(old=f"{settings}.{key}", since="0.2.0", advice=advice, provider_types=(provider_type,))
+            for provider_type, settings in _MACHINES
+            for key, advice in _REMOVED_OF_MACHINES.items()
         ),
     ),
     "policy": (

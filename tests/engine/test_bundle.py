@@ -184,9 +184,10 @@ def machine(unpacked: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     folder = tmp_path_factory.mktemp("site")
     site = Site(folder, isolation="best_effort")
     try:
-        machine = Machine(folder, NAME, f"tls://{site.address}", site.tls_dir, isolation="best_effort")
+        machine = Machine(folder, NAME, site.address, site.tls_dir, isolation="best_effort")
         machine.program, machine.environment = (str(unpacked / "bin/hcloud"),), bare_python(folder / "bin")
         site.machines[NAME] = machine
+        site.admit(NAME)
         machine.start()
         watch = Watch(site.runner())
         watch.registered(NAME)

@@ -17,9 +17,7 @@ import pytest
 from hcloud.core.clock import SystemClock
 from hcloud.core.model import FailureCause, Resources
 from hcloud.engine.bootstrap import POWERED_OFF_EXIT, Bootstrap, load_bootstrap
-from hcloud.engine.runner import GatewayRunner
 from hcloud.engine.sandbox import Isolation
-from hcloud.engine.tls import make_ca
 from hcloud.engine.unit import read_json
 from hcloud.engine.wire import unit_to_wire
 from hcloud.engine.worker import WorkerSupervisor
@@ -263,25 +261,6 @@ def test_image_that_cannot_be_had_is_said_in_one_sentence(watch: Watch) -> None:
     result = watch.runner.start([bad])[bad.id]
     detail = result.detail if result.outcome == "refused" else watch.ended(bad).detail
     assert "image 'localhost/hcloud-no-such-image:1'" in detail
-
-
-# ------------------------------------------------------------------------------------------- strangers
-def test_stranger_with_another_authority_is_not_let_in(site: Site, watch: Watch, tmp_path: Path) -> None:
-    make_ca(tmp_path / "tls")
-    stranger = GatewayRunner(site.address, tmp_path / "tls", SystemClock())
-    assert not stranger.observe().reachable
-    stranger.close()
-
-
-def test_workers_certificate_gives_no_orders(site: Site, watch: Watch, tmp_path: Path) -> None:
-    for name in ("ca.pem", "worker.pem", "worker.key"):
-        content = (site.tls_dir / name).read_bytes()
-        (tmp_path / name.replace("worker", "client")).write_bytes(content)
-    worker = GatewayRunner(site.address, tmp_path, SystemClock())
-    assert not worker.observe().reachable
-    assert worker.renew({NAME: 1.0}) == frozenset()
-    wait_until(lambda: "a worker certificate is no client's" in worker.facts()["last error"], PATIENCE_S)
-    worker.close()
 
 
 def test_unit_spec_that_is_running_is_seen_running_after_many_observations(watch: Watch) -> None:

@@ -14,13 +14,13 @@ import pytest
 
 from hcloud.core.clock import SystemClock
 from hcloud.engine.bundle import AgentBundle, build
+from hcloud.engine.tls import authority_pem, enrolment_secret, launch_key
 from hcloud.provider import UnitSpec, WorkerBootstrap
-from providers.cloud_init import WorkerSetup, read_credential, render_user_data
+from providers.cloud_init import WorkerSetup, render_user_data
 from tests.engine.metadata_service import PREEMPTED, metadata_service
 from tests.engine.site import SMALL, Site, Watch
 from tests.house.tree import ROOT
 from tests.machine import needs
-from tests.providers.agent_server import AgentServer, agent_server
 from tests.providers.test_cloud_init import SETUP
 from tests.waiting import wait_until
 
@@ -46,15 +46,8 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> AgentBundle:
 
 
 @pytest.fixture
-def gateway(bundle: AgentBundle, tmp_path: Path) -> Iterator[AgentServer]:
-    with agent_server(tmp_path / "site" / "tls") as server:
-        server.archives[bundle.sha256] = bundle.path.read_bytes()
-        yield server
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    site = Site(tmp_path / "site")
+def site(bundle: AgentBundle, tmp_path: Path) -> Iterator[Site]:
+    site = Site(tmp_path / "site", archives=bundle.path.parent)
     try:
         yield site
     finally:
@@ -78,24 +71,23 @@ def boot(setup: WorkerSetup, notes: Path) -> subprocess.Popen[bytes]:
         return subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
 
 
-def orders(site: Site, gateway: AgentServer, bundle: AgentBundle, **settings: str) -> WorkerSetup:
+def orders(site: Site, bundle: AgentBundle, **settings: str) -> WorkerSetup:
     """What a provider tells a machine of this site."""
+    name, token = SETUP.request.instance_id, SETUP.request.token
+    site.admit(name, launch_token=token)
     bootstrap = WorkerBootstrap(
-        scheduler_address=f"engine.of-the-test:{site.address.rpartition(':')[2]}",
-        tls_dir=str(site.tls_dir),
+        gateway_addresses=(f"engine.of-the-test:{site.address.rpartition(':')[2]}",),
+        authority_pem=authority_pem(site.tls_dir),
+        enrolment_secret=enrolment_secret(launch_key(site.tls_dir), token),
         isolation="best_effort",
         settings={"unit_uid_base": "63900", **settings},
-        authority_pem=gateway.authority_pem,
         agents={bundle.name: bundle.sha256},
-        agent_urls=(gateway.url.replace("127.0.0.1", "engine.of-the-test"),),
     )
     request = replace(SETUP.request, bootstrap=bootstrap, expires_at=SystemClock().now() + 3600)
     return replace(
         SETUP,
         request=request,
         system_packages=False,
-        credential_command="cat /etc/hcloud/credential.json",
-        credential=read_credential(str(site.tls_dir)),
         notice="gce",
     )
 
@@ -108,12 +100,12 @@ def written_by(notes: Path) -> str:
 
 
 def test_machine_registers_runs_a_unit_and_tells_that_it_is_taken_back(
-    site: Site, gateway: AgentServer, bundle: AgentBundle, tmp_path: Path
+    site: Site, bundle: AgentBundle, tmp_path: Path
 ) -> None:
     notes = tmp_path / "notes"
     with metadata_service() as service:
         service.documents[PREEMPTED] = "FALSE"
-        machine = boot(orders(site, gateway, bundle, metadata_url=service.url), notes)
+        machine = boot(orders(site, bundle, metadata_url=service.url), notes)
         try:
             runner = site.runner()
             seen = Watch(runner)
@@ -139,13 +131,12 @@ def test_machine_registers_runs_a_unit_and_tells_that_it_is_taken_back(
             machine.wait()
 
 
-def test_machine_whose_setup_fails_never_disarms_its_deadline(
-    site: Site, gateway: AgentServer, bundle: AgentBundle, tmp_path: Path
-) -> None:
+def test_machine_whose_setup_fails_never_disarms_its_deadline(site: Site, bundle: AgentBundle, tmp_path: Path) -> None:
     notes = tmp_path / "notes"
-    machine = boot(replace(orders(site, gateway, bundle), credential={}, credential_command=""), notes)
+    setup = orders(site, replace(bundle, sha256="0" * 64))
+    machine = boot(setup, notes)
     try:
-        wait_until(lambda: "there is no worker.key" in written_by(notes), PATIENCE_S)
+        wait_until(lambda: "/agent/ answers 404" in written_by(notes), PATIENCE_S)
     finally:
         machine.kill()
         machine.wait()

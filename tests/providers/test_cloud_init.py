@@ -12,16 +12,15 @@ from base64 import b64decode
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
-from hcloud.core.errors import ConfigError, LaunchRejected
+from hcloud.core.errors import LaunchRejected
 from hcloud.core.model import InstanceType, Market, Offer, Resources
 from hcloud.engine.bootstrap import load_bootstrap
 from hcloud.provider import LaunchRequest, WorkerBootstrap
-from providers.cloud_init import GUARD_GRACE_S, PREEMPT_FILE, WorkerSetup, read_credential, render_user_data
+from providers.cloud_init import GUARD_GRACE_S, PREEMPT_FILE, WorkerSetup, render_user_data
 from tests.house.tree import ROOT
 from tests.machine import needs
 from tests.providers.agent_server import AgentServer, agent_server, archive_of
@@ -45,17 +44,14 @@ SETUP = WorkerSetup(
         offer=OFFER,
         expires_at=NOW + 600,
         bootstrap=WorkerBootstrap(
-            scheduler_address="10.0.0.1:8786",
-            tls_dir="/nowhere",
+            gateway_addresses=("10.0.0.1:8786",),
+            authority_pem="CERTIFICATE",
+            enrolment_secret="KEY it's $HOME",
             settings={"max_log_mib": "8"},
-            authority_pem="-----BEGIN CERTIFICATE-----\n",
             agents={"x86_64-3.11": "0" * 64},
-            agent_urls=("https://10.0.0.1:8787/agent/",),
         ),
     ),
     capacity=OFFER.instance_type.capacity,
-    credential_command='cat "$DESTDIR/etc/hcloud/credential.json"',
-    credential={"ca.pem": "CA", "worker.pem": "CERT", "worker.key": "KEY it's $HOME"},
     notice="ec2",
 )
 
@@ -171,7 +167,9 @@ def test_worker_understands_its_bootstrap_file(tmp_path: Path) -> None:
     file = tmp_path / "bootstrap.json"
     file.write_text(files_of(render_user_data(SETUP))["/etc/hcloud/bootstrap.json"][0])
     orders = load_bootstrap(file)
-    assert orders.scheduler_address == "tls://10.0.0.1:8786"
+    assert orders.gateway_addresses == ("10.0.0.1:8786",)
+    assert orders.enrolment_addresses == ("10.0.0.1:8787",)
+    assert (orders.authority_pem, orders.enrolment_secret) == ("CERTIFICATE", "KEY it's $HOME")
     assert orders.capacity["vcpus"] == 4
     assert orders.poweroff == ("systemctl", "poweroff")
     assert orders.settings == {"max_log_mib": "8", "preempt_file": PREEMPT_FILE, "notice": "ec2"}
@@ -189,15 +187,10 @@ def test_nothing_secret_can_be_read_by_all_on_the_machine() -> None:
         assert "KEY" not in content or mode == 0o600, path
 
 
-def test_key_stands_in_the_user_data_only_where_it_was_given() -> None:
-    plain = render_user_data(replace(SETUP, credential={}))
-    assert files_of(plain)["/etc/hcloud/credential.json"][0] == ""
-
-
-@pytest.mark.parametrize("address", ["127.0.0.1:8786", "tls://localhost:1", "0.0.0.0:8786", "[::1]:8786"])
+@pytest.mark.parametrize("address", ["127.0.0.1:8786", "localhost:1", "0.0.0.0:8786", "[::1]:8786"])
 def test_address_that_no_machine_could_dial_is_refused(address: str) -> None:
     with pytest.raises(LaunchRejected, match="a rented instance cannot reach"):
-        render_user_data(replace(SETUP, scheduler_address=address))
+        render_user_data(replace(SETUP, gateway_addresses=("10.0.0.1:1", address)))
 
 
 def variables_of(setup: WorkerSetup) -> dict[str, str]:
@@ -209,28 +202,12 @@ def test_agents_and_the_authority_stand_in_the_user_data() -> None:
     variables = variables_of(SETUP)
     assert variables["AGENTS"] == f"x86_64-3.11={'0' * 64}"
     assert variables["AGENT_URLS"] == "https://10.0.0.1:8787/agent/"
-    content, mode = files_of(render_user_data(SETUP))["/etc/hcloud/authority.pem"]
-    assert (content, mode) == ("-----BEGIN CERTIFICATE-----\n", 0o644)
+    assert files_of(render_user_data(SETUP))["/etc/hcloud/authority.pem"] == ("CERTIFICATE", 0o644)
 
 
-@pytest.mark.parametrize("address", ["198.51.100.7:8786", "tls://198.51.100.7:8786", "[fd00::7]:8786"])
-def test_agents_are_fetched_where_the_provider_reaches_the_engine(address: str) -> None:
-    host = "[fd00::7]" if "fd00" in address else "198.51.100.7"
-    urls = variables_of(replace(SETUP, scheduler_address=address))["AGENT_URLS"]
-    assert urls == f"https://{host}:8787/agent/"
-
-
-def test_address_of_agents_that_no_machine_could_reach_is_refused() -> None:
-    bootstrap = replace(SETUP.request.bootstrap, agent_urls=("https://0.0.0.0:8787/agent/",))  # type: ignore[type-var]
-    setup = replace(SETUP, request=replace(SETUP.request, bootstrap=bootstrap))
-    with pytest.raises(LaunchRejected, match=r"cannot reach https://0\.0\.0\.0:8787/agent/"):
-        render_user_data(setup)
-    assert "https://10.0.0.9:8787/" in variables_of(replace(setup, scheduler_address="10.0.0.9:8786"))["AGENT_URLS"]
-
-
-def test_missing_key_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"ca\.pem: .*hcloud init"):
-        read_credential(str(tmp_path))
+def test_agents_are_fetched_where_the_provider_reaches_the_gateways() -> None:
+    setup = replace(SETUP, gateway_addresses=("198.51.100.7:9000", "[fd00::7]:8786"))
+    assert variables_of(setup)["AGENT_URLS"] == "https://198.51.100.7:9001/agent/ https://[fd00::7]:8787/agent/"
 
 
 @pytest.mark.parametrize("script", ["setup", "guard"])
@@ -257,11 +234,6 @@ def test_setup_of_an_image_with_the_program_installs_nothing_and_disarms_the_dea
         "systemctl enable --now hcloud-worker.service",
         "systemctl stop hcloud-deadline.timer",
     ]
-    tls = host.root / "etc/hcloud/tls"
-    assert (tls / "worker.key").read_text() == "KEY it's $HOME"
-    assert (tls / "worker.key").stat().st_mode & 0o777 == 0o600
-    assert sorted(each.name for each in tls.iterdir()) == ["ca.pem", "worker.key", "worker.pem"]
-    assert not (host.root / "etc/hcloud/credential.json").exists()
 
 
 @pytest.fixture
@@ -341,7 +313,6 @@ def test_image_with_this_agent_fetches_nothing_and_one_with_another_fetches_it(
     assert host.run("setup").returncode == 0
     assert gateway.asked == []
     newer = gateway.add(AGENT)
-    host.write("etc/hcloud/credential.json", json.dumps(dict(SETUP.credential)))
     variables = host.root / "etc/hcloud/machine.env"
     variables.write_text(variables.read_text().replace(image, newer))
     assert host.run("setup").returncode == 0
@@ -404,7 +375,6 @@ def test_python_that_an_agent_needs_is_installed_into_an_image(tmp_path: Path, h
         "dnf -qy install stress-ng",
         "dnf -qy install python3.13",
     ]
-    assert (host.root / "opt/hcloud/bin/python").readlink() == host.bin / "python3.13"
 
 
 def test_certificate_of_a_worker_does_not_serve_agents(tmp_path: Path) -> None:
@@ -508,41 +478,19 @@ def test_machine_for_which_there_is_no_agent_says_so(tmp_path: Path, agents: dic
 
 
 @pytest.mark.parametrize(
-    ("changes", "complaint"),
+    ("hanging", "complaint"),
     [
-        ({"credential_command": "false"}, "the credential cannot be fetched"),
-        ({"credential": {"ca.pem": "CA"}}, "there is no worker.key"),
-        ({"credential_command": ""}, "there is no worker.key"),
+        ("apt-get", "took longer than 0.2 s: apt-get -q"),
+        ("python3.11", "fetching the agent took longer than 0.2 s"),
+        ("systemctl", "took longer than 0.2 s: systemctl daemon-reload"),
     ],
 )
-def test_setup_that_fails_leaves_the_deadline_armed(tmp_path: Path, changes: dict[str, Any], complaint: str) -> None:
-    host = Host(tmp_path, render_user_data(replace(SETUP, **changes)))
-    with_program(host)
-    done = host.run("setup")
-    assert done.returncode != 0
-    assert complaint in done.stderr
-    assert not any("deadline" in call for call in host.calls())
-
-
-@pytest.mark.parametrize(
-    ("hanging", "changes", "complaint"),
-    [
-        ("apt-get", {}, "took longer than 0.2 s: apt-get -q"),
-        ("python3.11", {}, "fetching the agent took longer than 0.2 s"),
-        ("credential", {"credential_command": "tail -f /dev/null"}, "the credential cannot be fetched"),
-        ("systemctl", {}, "took longer than 0.2 s: systemctl daemon-reload"),
-    ],
-)
-def test_step_that_hangs_ends_the_setup_and_is_named(
-    tmp_path: Path, hanging: str, changes: dict[str, Any], complaint: str
-) -> None:
-    host = Host(tmp_path, render_user_data(replace(SETUP, **changes)))
+def test_step_that_hangs_ends_the_setup_and_is_named(host: Host, hanging: str, complaint: str) -> None:
     environment = host.root / "etc/hcloud/machine.env"
     environment.write_text(environment.read_text() + "STAGE_TIMEOUT_S=0.2\n")
-    if hanging in ("credential", "systemctl"):
+    if hanging == "systemctl":
         with_program(host)
-    if hanging in ("apt-get", "systemctl", "python3.11"):
-        host.program(hanging, "exec tail -f /dev/null")
+    host.program(hanging, "exec tail -f /dev/null")
     done = host.run("setup")
     assert done.returncode != 0
     assert complaint in done.stderr

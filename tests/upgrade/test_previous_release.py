@@ -52,7 +52,6 @@ def test_units_of_agents_that_cannot_be_reached_end_the_start_unless_they_are_gi
     assert "run under agents of an earlier HCloud" in said, said
     assert f"{config}:" in said and "hcloud daemon --abandon" in said
     policy.write_text(re.sub(r"terminate_after_s: .*", "terminate_after_s: 2", policy.read_text()))
-    home.start("engine")
     home.daemon("--abandon")
     wait_until(lambda: _ended_as_unreachable(home) == HOLDING, PATIENCE_S)
     waiting = {"queued", "awaiting_instance"}
@@ -128,7 +127,7 @@ def test_what_machines_installed_with_pip_is_ignored_and_named(home: Home) -> No
     settings = {each.name: each.settings for each in load_config(config, notes).providers}
     assert settings["other"] == {"package": "of the plug-in"}
     assert "package" not in str({name: settings[name] for name in ("amazon", "amazons", "google")})
-    said = [note for note in notes if "(machines fetch their agent from the gateway)" in note]
+    said = [note for note in notes if "(instances fetch their agent from the gateway)" in note]
     assert sorted(note.split(" was removed in 0.2.0 and is ignored ")[0].split(": ")[1] for note in said) == [
         "providers[0].settings.package",
         "providers[0].settings.package_index",
