@@ -161,8 +161,9 @@ class Site:
         return machine
 
     def runner(self, settings: Mapping[str, object] | None = None) -> GatewayRunner:
-        """A daemon's side of the engine."""
-        runner = GatewayRunner(self.address, self.tls_dir, SystemClock(), settings or {"call_timeout_s": PATIENCE_S})
+        """A daemon's side of the engine, patient unless ``settings`` say otherwise."""
+        patient = dict.fromkeys(("call_timeout_s", "answer_within_s", "sign_of_life_s"), PATIENCE_S)
+        runner = GatewayRunner(self.address, self.tls_dir, SystemClock(), patient | dict(settings or {}))
         self._runners.append(runner)
         return runner
 
