@@ -61,6 +61,8 @@ class StartFault(StrEnum):
     """The unit does not start, and the outcome is unknown to the caller."""
     REFUSE = "refuse"
     """The unit does not start, and the caller knows."""
+    NOT_SENT = "not_sent"
+    """The start is not sent, and the caller knows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -323,6 +325,8 @@ class FakeRunner:
         if refusal or fault is StartFault.REFUSE:
             fresh[spec.id] = refused = _refused_fence(spec, refusal or "refused", self._now)
             return _start_result(refused, spec)
+        if fault is StartFault.NOT_SENT:
+            return StartResult(outcome="not_sent", detail=fault)
         if fault is not StartFault.LOSE_REQUEST:
             fresh[spec.id] = FakeUnit(
                 id=spec.id, instance_id=spec.instance_id, spec=spec, started_at=self._now, speed=machine.quality

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from hcloud.apply.unit_index import UnitIndex
 from hcloud.core.clock import Clock
-from hcloud.core.model import InstanceId, InstanceState
+from hcloud.core.model import InstanceId, InstanceState, UnitId
 from hcloud.core.rows import number_of
 from hcloud.observe import facts
 from hcloud.observe.facts import FactBatch, ObservationRound, UnitEnd
@@ -33,6 +33,8 @@ class Observation:
     engine_reachable: bool
     moved: bool
     """Whether rows changed. New samples do not count: the plan of the same cycle uses them already."""
+    answered: frozenset[UnitId] = frozenset()
+    """Units whose pending start or resize has been answered."""
     failing: Failures = field(default_factory=dict)
     """Reports that could not be processed or recorded because of a defect; they are retried in each round."""
 
@@ -90,7 +92,11 @@ class Observer:
         if now >= self._forgot_at + FORGET_EVERY_S:
             self._forget_vanished(now)
         return Observation(
-            reachable=observed.answering, engine_reachable=engine.reachable, moved=moved, failing=observed.failing
+            reachable=observed.answering,
+            engine_reachable=engine.reachable,
+            moved=moved,
+            answered=engine.answered,
+            failing=observed.failing,
         )
 
     def _follow(self) -> LiveView:
