@@ -50,7 +50,7 @@ AWAIT_S_MAX = 60.0
 _UNKNOWN_LOST = b'{"unknown": "the worker\'s connection was lost"}'
 _UNKNOWN_ABSENT = b'{"unknown": "no worker is registered under this name"}'
 _PING = b'{"op": "ping"}'
-RESPONSIVE_S = 0.5
+RESPONSIVE_S = 0.1
 """An agent that sent something so recently is taken to respond."""
 ANSWER_BYTES_MAX = 4 << 20
 """Answers that came meanwhile are passed on together up to about this size."""
