@@ -92,7 +92,9 @@ class UnitActions:
 
         A unit that was certainly never sent, as its instance does not respond, is taken back.
         """
-        units = {spec.id: spec for intent in intents for spec in self._unstarted(self.store.job(intent.subject))}
+        live = {job.id: job for job in self.store.live().jobs}
+        jobs = [live.get(each.subject) or self.store.job(each.subject) for each in intents]
+        units = {spec.id: spec for job in jobs for spec in self._unstarted(job)}
         results = self.runner.start(list(units.values())) if units else {}
         with self.store.transaction(self.clock.now(), lease) as txn:
             for intent in intents:
