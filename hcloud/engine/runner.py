@@ -47,6 +47,8 @@ CALL_TIMEOUT_S = 10.0
 ANSWER_WITHIN_S = 0.25
 SIGN_OF_LIFE_S = 0.5
 SLACK_S = 3.0
+FACTS_KEPT_S = 5.0
+"""For so long after an observation its facts are stated without another one."""
 REQUEST_BYTES_MAX = 4 << 20
 REMEMBER_S = 3600.0
 NOT_SENT = "not_sent"
@@ -77,6 +79,7 @@ class GatewayRunner:
         self._epoch, self._until = "", 0
         self._observing: _Reply | None = None
         self._view: RunnerView | None = None
+        self._viewed_at = 0.0
         self._news = ("", 0)
         self._awaiting: _Reply | None = None
         self._reports: dict[InstanceId, WorkerReport] = {}
@@ -107,7 +110,8 @@ class GatewayRunner:
                 self._view = RunnerView(workers=(), reachable=False)
             else:
                 self._observing, self._view = None, self._take(reply)
-            self._calls.spend(time.monotonic() - began)
+            self._viewed_at = time.monotonic()
+            self._calls.spend(self._viewed_at - began)
             return replace(self._view, answered=answered) if answered else self._view
 
     def _take(self, reply: Any) -> RunnerView:
@@ -184,7 +188,9 @@ class GatewayRunner:
         """Say where the engine is, whether it answers, and with what it was built."""
         from importlib.metadata import version
 
-        view = self.observe()
+        view = self._view
+        if view is None or time.monotonic() - self._viewed_at > FACTS_KEPT_S:
+            view = self.observe()
         state = (
             f"answers, {len(view.workers)} workers, {len(view.silent)} silent" if view.reachable else "does not answer"
         )
