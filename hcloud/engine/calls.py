@@ -57,7 +57,9 @@ class _Sent:
     answer: Answer | None = None
     answered_at: float = 0.0
     is_overdue: bool = False
-    """Whether a caller waits for it no more."""
+    """Whether a caller waited for it in vain."""
+    is_unclaimed: bool = False
+    """Whether nobody will ask for the answer."""
 
 
 class Wire(Protocol):
@@ -138,7 +140,10 @@ class Calls:
         """Send commands whose answers do not matter."""
         asked = self._send(commands)
         with self._changed:
-            self._leave(asked)
+            for each in asked:
+                each.is_unclaimed = True
+                if each.answer is not None:
+                    self._sent.pop(each.command.key, None)
 
     def _send(self, commands: Sequence[Command]) -> list[_Sent]:
         with self._changed:
@@ -196,6 +201,8 @@ class Calls:
             for command, answer in answers:
                 sent = self._sent[command.key]
                 sent.answer, sent.answered_at = answer, now
+                if sent.is_unclaimed:
+                    del self._sent[command.key]
                 has_news = has_news or (sent.is_overdue and command.is_news)
             self._changed.notify_all()
         if has_news:

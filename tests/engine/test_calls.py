@@ -89,6 +89,21 @@ def test_one_machine_that_hangs_is_waited_for_once_and_the_others_always(wire: F
     wire.wake("a")
 
 
+def test_what_nobody_waits_for_makes_no_machine_slow_and_leaves_no_answer_behind(wire: FakeWire) -> None:
+    wire.hang("a")
+    calls = calls_on(wire)
+    calls.send([Command(("forget", "u"), "a", {"op": "forget"})])
+    wait_until(lambda: wire.sent, PATIENCE_S)
+    started = list[list[Answer | None]]()
+    asking = threading.Thread(target=lambda: started.append(calls.ask([start("v")])))
+    asking.start()
+    wait_until(lambda: len(wire.sent) == 2, PATIENCE_S)
+    wire.wake("a")
+    asking.join(PATIENCE_S)
+    assert started == [[DONE]]
+    assert wait_until(lambda: calls.answered("forget") == frozenset() and not calls._sent, PATIENCE_S)
+
+
 def test_two_threads_that_ask_for_the_same_share_one_answer(wire: FakeWire) -> None:
     wire.hang("a")
     calls, found = calls_on(wire), list[list[Answer | None]]()
