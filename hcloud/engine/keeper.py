@@ -54,7 +54,8 @@ class Keeper:
         self._group = group_for(isolation.cgroup, unit.id)
         # The hooks of a unit that is measured are those of its copies.
         sampled = replace(spec, metrics=None, progress=None) if spec.profile is not None else spec
-        self._sampler = Sampler(unit, sampled, self._group, self._clock)
+        is_sandboxed = isolation.bwrap is not None
+        self._sampler = Sampler(unit, sampled, self._group, self._clock, sandboxed=is_sandboxed)
         self._launch: RunningCommand | Measurement | None = None
         self._started_at = self._clock.now()
         self._deadline = time.monotonic() + spec.max_runtime_s if spec.max_runtime_s is not None else None
