@@ -11,6 +11,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass as checked_dataclass
 
 from hcloud.api.auth import Caller
+from hcloud.api.bodies import JsonRoute
 from hcloud.api.context import ApiContext, Context, CurrentCaller
 from hcloud.api.job_history import JobTimeline, build_timeline
 from hcloud.api.operations import WaitS
@@ -23,7 +24,7 @@ from hcloud.provider import Stream
 from hcloud.spec.jobfile import JobFile
 from hcloud.store import Submission
 
-router = APIRouter(prefix="/v1", tags=["jobs"])
+router = APIRouter(prefix="/v1", tags=["jobs"], route_class=JsonRoute)
 MAX_JOBS_PER_REQUEST = 10_000
 LOG_PART_BYTES = 256 * 1024
 

@@ -14,6 +14,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass as checked_dataclass
 
 from hcloud import __version__
+from hcloud.api.bodies import JsonRoute
 from hcloud.api.context import ApiContext, Context, CurrentCaller
 from hcloud.api.metrics import Gauges, exposition
 from hcloud.api.schemas import InstanceView, instance_views
@@ -24,7 +25,7 @@ from hcloud.core.model import Event, EventKind, Market, Offer
 from hcloud.core.units import utc_text
 from hcloud.report import build_report, report_kinds
 
-router = APIRouter(prefix="/v1", tags=["fleet"])
+router = APIRouter(prefix="/v1", tags=["fleet"], route_class=JsonRoute)
 probes = APIRouter(tags=["probes"])
 MAX_INT64 = 2**63 - 1
 

@@ -152,7 +152,7 @@ class MetricsReader:
 
 
 def _measured(before: tuple[float, bytes] | None, text: bytes, at: float) -> bytes:
-    """Return the JSON of what happened between two answers of a service; raises ValueError where this one says nothing."""
+    """Return the JSON of what happened between two answers of a service. Raises ValueError: this one says nothing."""
     samples = parse_prometheus(text.decode(errors="replace"))
     if not samples:
         raise ValueError("no sample")
