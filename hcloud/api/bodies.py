@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Coroutine, Iterable, Mapping
+from functools import partial
 from typing import Any, get_args, get_origin
 
 from annotated_types import MaxLen
@@ -14,6 +15,8 @@ from starlette.concurrency import run_in_threadpool
 from hcloud.core.errors import BadInput, ConfigError
 from hcloud.spec.validation import key_path, parse
 
+SHORT_BYTES = 64 * 1024
+"""Shorter bodies are read at once; only a few longer ones at a time."""
 MAX_VALUES = 1_000_000
 """Values in a body; each takes about a hundred bytes of memory whatever its size in the body."""
 MAX_ITEM_VALUES = 50_000
@@ -34,7 +37,14 @@ class JsonRoute(APIRoute):
         async def handle_parsed(request: Request) -> Response:
             content = await request.body()
             if not content or _is_json(request.headers.get("content-type", "")):
-                request = _Parsed(request, await run_in_threadpool(parse_body, kind, content, most))
+                work = partial(parse_body, kind, content, most)
+                if len(content) < SHORT_BYTES:
+                    value = await run_in_threadpool(work)
+                else:
+                    value = await request.app.state.context.long_work.result(
+                        work, at_once=request.state.caller.is_admin
+                    )
+                request = _Parsed(request, value)
             return await handle(request)
 
         return handle_parsed

@@ -61,7 +61,8 @@ def failure_response(error: HCloudError) -> JSONResponse:
     if status is HTTPStatus.SERVICE_UNAVAILABLE:
         headers["Retry-After"] = str(RETRY_AFTER_S)
     if status is HTTPStatus.UNAUTHORIZED:
-        headers["WWW-Authenticate"] = "Bearer"
+        # Strangers' bodies are not read, however long they are.
+        headers |= {"WWW-Authenticate": "Bearer", "Connection": "close"}
     return _response(status, code, str(error), headers)
 
 

@@ -85,17 +85,17 @@ def _build_specs(context: ApiContext, caller: Caller, requests: Sequence[JobRequ
             spec = request.job.to_spec(caller.name, now)
         except ConfigError as error:
             raise BadInput(f"body[{index}].job.{error}") from error
-        if spec.workdir_sha256 is not None and not touch_archive(context.uploads_dir, spec.workdir_sha256):
+        if spec.workdir_sha256 is not None and not touch_archive(context.uploads_dir, spec.workdir_sha256, caller):
             raise BadInput(
-                f"body[{index}].job.workdir_sha256: archive {spec.workdir_sha256} has not been uploaded; "
+                f"body[{index}].job.workdir_sha256: archive {spec.workdir_sha256} has not been uploaded by you; "
                 "PUT it to /v1/uploads first"
             )
         specs.append(spec)
     return specs
 
 
-@router.get("/jobs")
-def list_jobs(
+@router.get("/jobs", response_model=list[JobView])
+async def list_jobs(
     context: Context,
     caller: CurrentCaller,
     state: Annotated[list[JobState] | None, Query()] = None,
@@ -104,10 +104,14 @@ def list_jobs(
     tag: Annotated[str | None, Query(description="key, or key=value")] = None,
     limit: Annotated[int, Query(ge=1, le=10_000)] = 100,
     before: Annotated[str | None, Query(description="id of the last job of the previous page")] = None,
-) -> list[JobView]:
+) -> Response:
     """List jobs, newest first."""
-    jobs = context.store.jobs(states=state, user=user, name=name, tag=tag, limit=limit, before=before)
-    return [job_view(job, caller) for job in jobs]
+
+    def views() -> list[JobView]:
+        jobs = context.store.jobs(states=state, user=user, name=name, tag=tag, limit=limit, before=before)
+        return [job_view(job, caller) for job in jobs]
+
+    return await context.long_work.response(list[JobView], views, at_once=caller.is_admin)
 
 
 @router.get("/jobs/{job_id}")
@@ -130,9 +134,14 @@ def cancel_job(context: Context, caller: CurrentCaller, job_id: str) -> JobView:
     return job_view(job, caller)
 
 
-@router.get("/jobs/{job_id}/explain")
-def explain_job(context: Context, job_id: str) -> JobTimeline:
+@router.get("/jobs/{job_id}/explain", response_model=JobTimeline)
+async def explain_job(context: Context, caller: CurrentCaller, job_id: str) -> Response:
     """Return a job's timeline: each decision and event in order, with the numbers behind it."""
+    work = partial(_timeline, context, job_id)
+    return await context.long_work.response(JobTimeline, work, at_once=caller.is_admin)
+
+
+def _timeline(context: ApiContext, job_id: str) -> JobTimeline:
     return build_timeline(context.store, context.store.job(job_id))
 
 
