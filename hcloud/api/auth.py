@@ -114,7 +114,11 @@ class AuthMiddleware:
             scope.setdefault("state", {})["caller"] = self._admit(scope)
             _refuse_long(scope, limit)
         except HCloudError as error:
-            await failure_response(error)(scope, receive, send)
+            response = failure_response(error)
+            if not isinstance(error, TooLarge | Forbidden):
+                # What strangers send is not read, however long it is; nor is what two parties could read in two ways.
+                response.headers["Connection"] = "close"
+            await response(scope, receive, send)
             return
         caller, limited = scope["state"]["caller"], _limit_body(receive, limit)
         if caller.is_admin:

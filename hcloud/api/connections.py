@@ -104,6 +104,13 @@ class PeerProtocol(H11Protocol):
         else:
             self._stop_waiting()
 
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what is no request; where an answer is already over, only close the connection."""
+        try:
+            super().send_400_response(msg)
+        except h11.LocalProtocolError:
+            self.transport.abort()
+
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the connection."""
         self._stop_waiting()

@@ -61,8 +61,7 @@ def failure_response(error: HCloudError) -> JSONResponse:
     if status is HTTPStatus.SERVICE_UNAVAILABLE:
         headers["Retry-After"] = str(RETRY_AFTER_S)
     if status is HTTPStatus.UNAUTHORIZED:
-        # Strangers' bodies are not read, however long they are.
-        headers |= {"WWW-Authenticate": "Bearer", "Connection": "close"}
+        headers["WWW-Authenticate"] = "Bearer"
     return _response(status, code, str(error), headers)
 
 
