@@ -1,4 +1,4 @@
-"""The real API on its Unix socket and its TLS port, with callers of each role, and a fleet that runs in this process."""
+"""The real API on its Unix socket and its TLS port, with callers of each role, and a fleet in this process."""
 
 from __future__ import annotations
 
