@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import encodings.idna  # noqa: F401 names of hosts are encoded by it, and the unit's user may be unable to read it
+import encodings.idna  # noqa: F401 encodes names of hosts; later on the unit's user may be unable to read it
 import fcntl
 import json
 import math

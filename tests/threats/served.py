@@ -7,7 +7,7 @@ import ssl
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ class Served:
     deployment: Deployment
     server: ApiServer
     trusted: ssl.SSLContext
+    others: list[httpx.Client] = field(default_factory=list)
 
     @property
     def port(self) -> int:
@@ -51,12 +52,19 @@ class Served:
         transport = httpx.HTTPTransport(uds=str(self.server.socket_path))
         return httpx.Client(transport=transport, base_url="http://hcloud", timeout=PATIENCE_S)
 
-    def others_are_served(self) -> None:
-        """Another submitter, elsewhere, and the admin get their answers, and the daemon lives."""
-        with self.caller("ada", address="127.0.0.2") as ada, self.root() as root:
-            assert ada.get("/v1/status").json()["you"] == "ada"
-            assert root.get("/v1/status").json()["role"] == "admin"
+    def others_are_served(self, *, anew: bool = False) -> None:
+        """Another submitter, elsewhere, and the admin get their answers; ``anew``: over new connections."""
+        if anew or not self.others:
+            self.close()
+            self.others[:] = self.caller("ada", address="127.0.0.2"), self.root()
+        assert [each.get("/v1/status").json()["role"] for each in self.others] == ["submitter", "admin"]
         assert self.server.alive
+
+    def close(self) -> None:
+        """Close the connections of those who must be served."""
+        for each in self.others:
+            each.close()
+        self.others.clear()
 
     def submitted(self, user: str, **fields: Any) -> str:
         """Submit a job as ``user``; return its id."""
@@ -84,7 +92,11 @@ def serving() -> Iterator[Served]:
         deployment.cycle()
         try:
             with deployment.served(tcp=tcp) as server:
-                yield Served(deployment, server, ssl.create_default_context(cafile=str(home / "cert.pem")))
+                served = Served(deployment, server, ssl.create_default_context(cafile=str(home / "cert.pem")))
+                try:
+                    yield served
+                finally:
+                    served.close()
         finally:
             deployment.close()
             resource.setrlimit(resource.RLIMIT_NOFILE, files)

@@ -297,23 +297,21 @@ def test_a_fork_bomb_has_no_more_processes_than_it_may(watch: Watch) -> None:
     assert record is not None
 
 
-DEEP = (
-    "python3 -c 'import os\n"
-    'for _ in range({levels}): os.mkdir("{name}"); os.chdir("{name}")\n'
-    'open("big", "wb").write(bytes(30 << 20))\'; sleep {s}'
-)
+DEEP = """python3 -c 'import os
+for _ in range({levels}): os.mkdir("{name}"); os.chdir("{name}")
+for n in range({files}): open(str(n), "wb").write(bytes(4 << 20))'; sleep {s}"""
 
 
 @needs_bwrap
 def test_files_in_directories_deeper_than_any_path_are_counted(watch: Watch) -> None:
-    deep = DEEP.format(levels=40, name="d" * 200, s=1000)
+    deep = DEEP.format(levels=40, name="d" * 200, files=8, s=1000)
     record, said = watch.run(attacker(deep, resources=replace(SMALL, disk_gib=0.01)))
     assert record.cause is FailureCause.OUT_OF_DISK, (record, said)
 
 
 @needs_bwrap
 def test_a_directory_deeper_than_any_recursion_is_removed_with_its_unit(machine: Machine, watch: Watch) -> None:
-    unit = attacker(DEEP.format(levels=1200, name="d", s=0))
+    unit = attacker(DEEP.format(levels=1200, name="d", files=1, s=0))
     watch.run(unit)
     watch.runner.forget({unit.id: NAME})
     left = machine.unit(unit.id).path

@@ -149,7 +149,7 @@ def test_half_open_connections_keep_nobody_else_out(served: Served) -> None:
     with ExitStack() as held:
         for _ in range(HALF_OPEN):
             held.enter_context(plain(served))
-        served.others_are_served()
+        served.others_are_served(anew=True)
 
 
 def test_a_head_that_does_not_end_is_cut_off(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
