@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-import os
 import resource
 import socket
 import struct
@@ -32,7 +31,7 @@ def peer_of(connection: socket.socket) -> SocketPeer:
 
 
 class LimitedListener(socket.socket):
-    """A listening socket that closes connections beyond the limits. Root and the daemon's own user have none."""
+    """A listening socket that closes connections beyond the limits. Root has none."""
 
     def __init__(self, listener: socket.socket, connections_max: int | None = None) -> None:
         """Take over ``listener``."""
@@ -61,7 +60,7 @@ class LimitedListener(socket.socket):
     def _peer(self, connection: socket.socket, address: Any) -> str:
         if self.family == socket.AF_UNIX:
             uid = peer_of(connection).uid
-            return "" if uid in (0, os.geteuid()) else str(uid)
+            return "" if uid == 0 else str(uid)
         host = ipaddress.ip_address(address[0])
         # One machine has a whole network of version 6.
         return str(host) if host.version == 4 else str(ipaddress.ip_network(f"{host.exploded}/64", strict=False))

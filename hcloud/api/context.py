@@ -49,6 +49,8 @@ class EngineStatus(TypedDict, total=False):
     """Workers that answered."""
     silent: int
     """Workers of live instances that did not answer."""
+    refused: Mapping[str, int]
+    """By kind, how often the gateway refused what came to it since it started."""
     facts: Mapping[str, str]
     """The facts of the ``Runner`` port."""
 
@@ -118,7 +120,7 @@ class ApiContext:
     readers: frozenset[str] = frozenset()
     """Users who may only read."""
     admins: frozenset[str] = frozenset()
-    """Admins in addition to root and the daemon's own user."""
+    """Admins in addition to root."""
     max_upload_bytes: int = 64 * 2**20
     max_user_upload_bytes: int = 2**30
     """Bytes of all archives of one user."""

@@ -1,4 +1,4 @@
-"""``hcloud engine`` and ``hcloud worker``: the two processes of the engine, in the foreground."""
+"""``hcloud gateway`` and ``hcloud worker``: the two processes of the engine, in the foreground."""
 
 from __future__ import annotations
 
@@ -17,13 +17,28 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.option("--config", "config_path", type=click.Path(path_type=Path), help="The configuration file.")
-def engine(config_path: Path | None) -> None:
-    """Run the engine's scheduler, which connects the daemon and its workers. It may be restarted at any time."""
-    from hcloud.config import find_config, load_config
-    from hcloud.engine import gateway
+@click.option("--socket", type=click.Path(path_type=Path), required=True, help="Unix socket for the daemon.")
+@click.option("--keys", type=click.Path(path_type=Path), required=True, help="Directory of the authority.")
+@click.option("--archives", type=click.Path(path_type=Path), help="Directory of the agent's archives.")
+def gateway(config_path: Path | None, socket: Path, keys: Path, archives: Path | None) -> None:
+    """Run the gateway between agents and daemon under a user of its own. It may be restarted at any time.
 
-    config = load_config(find_config(config_path))
-    raise SystemExit(gateway.serve(config.engine.listen, Path(config.engine.tls_dir)))
+    `hcloud daemon` starts one by itself unless its option --gateway names this one's socket.
+    """
+    from hcloud.config import find_config, load_engine
+    from hcloud.engine import gateway as engine_gateway
+    from hcloud.engine.gateway_process import GatewaySettings
+
+    engine = load_engine(find_config(config_path))
+    settings = GatewaySettings(
+        listen=engine.listen,
+        enrolment_listen=engine.enrolment_listen,
+        socket=socket,
+        keys=keys,
+        archives=archives,
+        translated=engine.translated_addresses,
+    )
+    raise SystemExit(engine_gateway.serve(settings))
 
 
 @click.command()

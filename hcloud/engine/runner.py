@@ -1,4 +1,4 @@
-"""The daemon's side of the engine: a Runner that asks the gateway, over one connection for everything."""
+"""The daemon's side of the engine: a Runner that asks the gateway, over one Unix socket for everything."""
 
 from __future__ import annotations
 
@@ -16,26 +16,30 @@ from typing import Any
 import grpc
 
 from hcloud.core.clock import Clock
-from hcloud.core.errors import ConfigError, NotFound, WorkerUnreachable
+from hcloud.core.errors import NotFound, WorkerUnreachable
 from hcloud.core.model import FailureCause, InstanceId, Resources, UnitId
 from hcloud.engine import gateway_pb2 as pb
-from hcloud.engine.channel import (
-    AWAIT,
-    CALL,
-    DAEMON_BYTES_MAX,
-    OBSERVE,
-    channel_options,
-    client_credentials,
-    host_and_port,
-)
+from hcloud.engine.channel import ADMIT, AWAIT, CALL, OBSERVE, daemon_options
+from hcloud.engine.tls import enrolment_secret
 from hcloud.engine.wire import report_from_wire, unit_to_wire
-from hcloud.provider import LogChunk, ResizeResult, RunnerView, StartResult, Stream, UnitSpec, WorkerReport
+from hcloud.provider import (
+    AdmittedMachine,
+    LogChunk,
+    ResizeResult,
+    RunnerView,
+    StartResult,
+    Stream,
+    UnitSpec,
+    WorkerReport,
+)
 
 _log = logging.getLogger("hcloud")
 Answer = dict[str, Any]
 OBSERVE_TIMEOUT_S = 3.0
 CALL_TIMEOUT_S = 10.0
 SLACK_S = 3.0
+LEAD_S = 3.0
+"""So long after its last cycle a daemon still counts as leading, so that its agents stay."""
 CHUNK_BYTES = 1 << 20
 REQUEST_BYTES_MAX = 4 << 20
 REMEMBER_S = 3600.0
@@ -44,18 +48,22 @@ KEPT_NAMES = 1000
 
 
 class GatewayRunner:
-    """Runner on a gateway at ``address`` (``host:port``, with or without ``tls://``). Safe in several threads.
+    """Runner on a gateway that listens on the Unix socket ``socket``. Safe in several threads.
 
-    ``settings``: ``call_timeout_s`` is how long one worker may take to answer before its outcome is ``unknown``.
+    ``launch_key``: the secret of which machines' enrolment secrets are made. ``settings``: ``call_timeout_s`` is how
+    long one worker may take to answer before its outcome is ``unknown``; ``lead_s``, how long after its last cycle this
+    daemon still counts as leading.
     """
 
     def __init__(
-        self, address: str, tls_dir: Path | str, clock: Clock, settings: Mapping[str, object] | None = None
+        self, socket: Path, launch_key: bytes, clock: Clock, settings: Mapping[str, object] | None = None
     ) -> None:
-        self._address = address if "://" in address else f"tls://{address}"
-        self._tls_dir, self._clock = Path(tls_dir), clock
-        self._call_timeout_s = float(str((settings or {}).get("call_timeout_s", CALL_TIMEOUT_S)))
-        self._wire = _Wire(self._address, self._tls_dir)
+        settings = settings or {}
+        self._socket, self._launch_key, self._clock = socket, launch_key, clock
+        self._call_timeout_s = float(str(settings.get("call_timeout_s", CALL_TIMEOUT_S)))
+        self._lead_s = float(str(settings.get("lead_s", LEAD_S)))
+        self._wire = _Wire(socket)
+        self._admitted: Sequence[AdmittedMachine] | None = None
         self._lock = threading.Lock()
         self._epoch, self._until = "", 0
         self._news = ("", 0)
@@ -64,6 +72,37 @@ class GatewayRunner:
         self._illegible: set[InstanceId] = set()
         self._uploads = itertools.count(int(time.monotonic() * 1e6))
         self._last_error = ""
+        self._refused: Mapping[str, int] = {}
+
+    # ------------------------------------------------------------------------------------------------------- admission
+    def admit(self, machines: Sequence[AdmittedMachine]) -> None:
+        """Let the workers of these instances connect, and no others; the list is sent where it is not known."""
+        with self._lock:
+            try:
+                if machines == self._admitted and not self._wire.admit(self._lead_s, None):
+                    return
+                self._wire.admit(self._lead_s, self._listed(machines))
+                self._admitted = machines
+            except EngineAway:  # which ``observe`` reports
+                self._admitted = None
+
+    def _listed(self, machines: Sequence[AdmittedMachine]) -> Any:
+        def secret_of(each: AdmittedMachine) -> bytes:
+            return enrolment_secret(self._launch_key, each.launch_token).encode()
+
+        return pb.Machines(
+            machines=[
+                pb.Machine(
+                    instance_id=each.instance_id,
+                    launch_token=each.launch_token,
+                    secret_sha256=hashlib.sha256(secret_of(each)).digest(),
+                    has_registered=each.has_registered,
+                    addresses_known=each.addresses is not None,
+                    addresses=each.addresses or (),
+                )
+                for each in machines
+            ]
+        )
 
     # -------------------------------------------------------------------------------------------------------- reading
     def observe(self) -> RunnerView:
@@ -83,7 +122,7 @@ class GatewayRunner:
         self._epoch, illegible = answer["epoch"], self._read(answer["reports"])
         if not illegible:  # else they are told again
             self._until = answer["until"]
-        connected, silent = set(answer["connected"]), set(answer["silent"])
+        connected, silent, self._refused = set(answer["connected"]), set(answer["silent"]), answer["refused"]
         silent |= illegible & connected - self._reports.keys()
         self._heard |= dict.fromkeys(connected | silent, now)
         self._heard = {name: at for name, at in self._heard.items() if now - at < REMEMBER_S}
@@ -91,7 +130,7 @@ class GatewayRunner:
         silent |= self._heard.keys() - connected
         self._reports = {name: report for name, report in self._reports.items() if name in connected | silent}
         workers = tuple(self._reports[name] for name in sorted(connected) if name in self._reports)
-        return RunnerView(workers=workers, silent=frozenset(silent))
+        return RunnerView(workers=workers, silent=frozenset(silent), refused=self._refused)
 
     def _read(self, reports: Mapping[str, bytes]) -> set[InstanceId]:
         """Take reports in; return those that make no sense: of these the previous report stays."""
@@ -136,7 +175,7 @@ class GatewayRunner:
         )
         facts = {
             "engine": f"gRPC {version('grpcio')}",
-            "address": self._address,
+            "gateway": str(self._socket),
             "state": state,
         }
         return facts if view.reachable else facts | {"last error": self._last_error}
@@ -328,8 +367,8 @@ _LOST = (grpc.RpcError, ValueError)
 class _Wire:
     """The connection to the gateway, made at the first call."""
 
-    def __init__(self, address: str, tls_dir: Path) -> None:
-        self._address, self._tls_dir = address, tls_dir
+    def __init__(self, socket: Path) -> None:
+        self._socket = socket
         self._lock = threading.Lock()
         self._channel: Any = None
         self._closed = False
@@ -347,7 +386,20 @@ class _Wire:
             "connected": list(reply.connected),
             "silent": list(reply.silent),
             "reports": dict(reply.reports),
+            "refused": dict(reply.refused),
         }
+
+    def admit(self, lead_s: float, machines: Any) -> bool:
+        """Say that this daemon leads, and which machines there are unless None; return whether the gateway needs them.
+
+        Raises EngineAway.
+        """
+        request = pb.AdmitRequest(lead_s=lead_s, machines=machines)
+        try:
+            reply = self._method(ADMIT, pb.AdmitRequest, pb.AdmitReply)(request, timeout=OBSERVE_TIMEOUT_S)
+        except _LOST as error:
+            raise self._away(error) from error
+        return bool(reply.needs_machines)
 
     def await_urgent(self, epoch: str, since: int, timeout_s: float) -> tuple[str, int]:
         """Return the epoch and the last urgent change, once there is one after ``since``. Raises EngineAway."""
@@ -376,19 +428,14 @@ class _Wire:
 
     def _away(self, error: Exception) -> EngineAway:
         words = error.details() if isinstance(error, grpc.Call) else str(error)
-        return EngineAway(f"the engine at {self._address} does not answer: {words}")
+        return EngineAway(f"the gateway at {self._socket} does not answer: {words}")
 
     def _connected(self) -> Any:
         with self._lock:
             if self._closed:
                 raise EngineAway("this runner is closed")
             if self._channel is None:
-                try:
-                    credentials = client_credentials(self._tls_dir, "client")
-                except ConfigError as error:
-                    raise EngineAway(str(error)) from error
-                target = host_and_port(self._address)
-                self._channel = grpc.secure_channel(target, credentials, channel_options(DAEMON_BYTES_MAX))
+                self._channel = grpc.insecure_channel(f"unix:{self._socket}", daemon_options())
             return self._channel
 
     def close(self) -> None:

@@ -57,6 +57,8 @@ class AppliedChange:
     """Where its value went; None: nowhere."""
 
 
+_MACHINES: Final = ("providers.*.settings", "providers.*.settings.regions.*", "providers.*.settings.worker")
+"""Where settings say how instances become workers: EC2, EC2 in several regions, GCE."""
 KEY_CHANGES: Final[dict[DocumentKind, tuple[KeyChange, ...]]] = {
     "config": (
         KeyChange(
@@ -67,6 +69,15 @@ KEY_CHANGES: Final[dict[DocumentKind, tuple[KeyChange, ...]]] = {
             advice="dask is now real, fake is simulated",
         ),
         KeyChange(old="engine.worker_ports", since="0.2.0", advice="nothing listens on a machine any more"),
+        *(
+            KeyChange(old=f"{settings}.scheduler_address", new=f"{settings}.gateway_addresses", since="0.2.0")
+            for settings in _MACHINES
+        ),
+        *(
+            KeyChange(old=f"{settings}.{key}", since="0.2.0", advice="each instance gets a certificate of its own")
+            for settings in _MACHINES
+            for key in ("credential", "parameter_path", "tls_secret", "tls_in_metadata")
+        ),
     ),
     "policy": (
         KeyChange(

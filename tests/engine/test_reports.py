@@ -31,7 +31,14 @@ class FakeWire:
 
     def observe(self, epoch: str, since: int) -> dict[str, Any]:
         changed = {name: document(each) for name, each in self.reports.items() if self.changed_at[name] > since}
-        return {"epoch": "e", "until": self.turn, "reports": changed, "connected": list(self.reports), "silent": []}
+        return {
+            "epoch": "e",
+            "until": self.turn,
+            "reports": changed,
+            "connected": list(self.reports),
+            "silent": [],
+            "refused": {},
+        }
 
 
 def document(report: dict[str, Any]) -> bytes:
@@ -40,7 +47,7 @@ def document(report: dict[str, Any]) -> bytes:
 
 
 def runner_on(wire: FakeWire, tmp_path: Path) -> GatewayRunner:
-    runner = GatewayRunner("127.0.0.1:1", tmp_path, ManualClock(0.0))
+    runner = GatewayRunner(tmp_path / "gateway.sock", b"key", ManualClock(0.0))
     runner._wire = wire  # type: ignore[assignment]
     return runner
 

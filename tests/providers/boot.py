@@ -65,6 +65,8 @@ def _programs(notes: Path, python: str) -> None:
         ("/opt/hcloud/bin/hcloud", f'#!/bin/sh\nexec {shlex.quote(python)} -m hcloud.cli.main "$@"\n'),
         ("/opt/hcloud/bin/python", f'#!/bin/sh\nexec {shlex.quote(python)} "$@"\n'),
     ):
+        if path.startswith("/opt") and not python:
+            continue
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         Path(path).write_text(body)
         Path(path).chmod(0o755)

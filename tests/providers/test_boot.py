@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from hcloud.core.clock import SystemClock
+from hcloud.engine.tls import authority_pem, enrolment_secret, launch_key
 from hcloud.provider import UnitSpec, WorkerBootstrap
-from providers.cloud_init import WorkerSetup, read_credential, render_user_data
+from providers.cloud_init import WorkerSetup, render_user_data
 from tests.engine.metadata_service import PREEMPTED, metadata_service
 from tests.engine.site import SMALL, Site, Watch
 from tests.house.tree import ROOT
@@ -47,7 +48,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
         site.close()
 
 
-def boot(setup: WorkerSetup, notes: Path) -> subprocess.Popen[bytes]:
+def boot(setup: WorkerSetup, notes: Path, *, with_program: bool = True) -> subprocess.Popen[bytes]:
     """Boot a machine from what a provider would send."""
     notes.mkdir()
     user_data = notes / "user-data"
@@ -58,7 +59,7 @@ def boot(setup: WorkerSetup, notes: Path) -> subprocess.Popen[bytes]:
         str(ROOT / "tests/providers/boot.py"),
         str(user_data),
         str(notes),
-        sys.executable,
+        sys.executable if with_program else "",
     ]
     with (notes / "boot.log").open("wb") as log:
         return subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
@@ -66,9 +67,12 @@ def boot(setup: WorkerSetup, notes: Path) -> subprocess.Popen[bytes]:
 
 def orders(site: Site, **settings: str) -> WorkerSetup:
     """What a provider tells a machine of this site."""
+    name, token = SETUP.request.instance_id, SETUP.request.token
+    site.admit(name, launch_token=token)
     bootstrap = WorkerBootstrap(
-        scheduler_address=f"engine.of-the-test:{site.address.rpartition(':')[2]}",
-        tls_dir=str(site.tls_dir),
+        gateway_addresses=(f"engine.of-the-test:{site.address.rpartition(':')[2]}",),
+        authority_pem=authority_pem(site.tls_dir),
+        enrolment_secret=enrolment_secret(launch_key(site.tls_dir), token),
         isolation="best_effort",
         settings={"unit_uid_base": "63900", **settings},
     )
@@ -77,8 +81,6 @@ def orders(site: Site, **settings: str) -> WorkerSetup:
         SETUP,
         request=request,
         package="",
-        credential_command="cat /etc/hcloud/credential.json",
-        credential=read_credential(str(site.tls_dir)),
         notice="gce",
     )
 
@@ -122,9 +124,9 @@ def test_machine_registers_runs_a_unit_and_tells_that_it_is_taken_back(site: Sit
 
 def test_machine_whose_setup_fails_never_disarms_its_deadline(site: Site, tmp_path: Path) -> None:
     notes = tmp_path / "notes"
-    machine = boot(replace(orders(site), credential={}, credential_command=""), notes)
+    machine = boot(orders(site), notes, with_program=False)
     try:
-        wait_until(lambda: "there is no worker.key" in told(notes), PATIENCE_S)
+        wait_until(lambda: "no package to install was named" in told(notes), PATIENCE_S)
     finally:
         machine.kill()
         machine.wait()

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 import yaml
 
-from hcloud.core.errors import ConfigError, LaunchRejected
+from hcloud.core.errors import LaunchRejected
 from hcloud.core.model import InstanceType, Market, Offer, Resources
 from hcloud.engine.bootstrap import load_bootstrap
 from hcloud.provider import LaunchRequest, WorkerBootstrap
-from providers.cloud_init import GUARD_GRACE_S, PREEMPT_FILE, WorkerSetup, read_credential, render_user_data
+from providers.cloud_init import GUARD_GRACE_S, PREEMPT_FILE, WorkerSetup, render_user_data
 from tests.house.tree import ROOT
 
 SCRIPTS = ROOT / "deploy" / "cloud-init"
@@ -38,15 +38,14 @@ SETUP = WorkerSetup(
         offer=OFFER,
         expires_at=NOW + 600,
         bootstrap=WorkerBootstrap(
-            scheduler_address="10.0.0.1:8786",
-            tls_dir="/nowhere",
+            gateway_addresses=("10.0.0.1:8786",),
+            authority_pem="CERTIFICATE",
+            enrolment_secret="KEY it's $HOME",
             settings={"max_log_mib": "8"},
         ),
     ),
     capacity=OFFER.instance_type.capacity,
     package="https://files.example/hcloud.whl",
-    credential_command='cat "$DESTDIR/etc/hcloud/credential.json"',
-    credential={"ca.pem": "CA", "worker.pem": "CERT", "worker.key": "KEY it's $HOME"},
     notice="ec2",
 )
 
@@ -133,7 +132,9 @@ def test_worker_understands_its_bootstrap_file(tmp_path: Path) -> None:
     file = tmp_path / "bootstrap.json"
     file.write_text(files_of(render_user_data(SETUP))["/etc/hcloud/bootstrap.json"][0])
     orders = load_bootstrap(file)
-    assert orders.scheduler_address == "tls://10.0.0.1:8786"
+    assert orders.gateway_addresses == ("10.0.0.1:8786",)
+    assert orders.enrolment_addresses == ("10.0.0.1:8787",)
+    assert (orders.authority_pem, orders.enrolment_secret) == ("CERTIFICATE", "KEY it's $HOME")
     assert orders.capacity["vcpus"] == 4
     assert orders.poweroff == ("systemctl", "poweroff")
     assert orders.settings == {"max_log_mib": "8", "preempt_file": PREEMPT_FILE, "notice": "ec2"}
@@ -151,20 +152,10 @@ def test_nothing_secret_can_be_read_by_all_on_the_machine() -> None:
         assert "KEY" not in content or mode == 0o600, path
 
 
-def test_key_stands_in_the_user_data_only_where_it_was_given() -> None:
-    plain = render_user_data(replace(SETUP, credential={}))
-    assert files_of(plain)["/etc/hcloud/credential.json"][0] == ""
-
-
-@pytest.mark.parametrize("address", ["127.0.0.1:8786", "tls://localhost:1", "0.0.0.0:8786", "[::1]:8786"])
+@pytest.mark.parametrize("address", ["127.0.0.1:8786", "localhost:1", "0.0.0.0:8786", "[::1]:8786"])
 def test_address_that_no_machine_could_dial_is_refused(address: str) -> None:
     with pytest.raises(LaunchRejected, match="a rented instance cannot reach"):
-        render_user_data(replace(SETUP, scheduler_address=address))
-
-
-def test_missing_key_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"ca\.pem: .*hcloud init"):
-        read_credential(str(tmp_path))
+        render_user_data(replace(SETUP, gateway_addresses=("10.0.0.1:1", address)))
 
 
 @pytest.mark.parametrize("script", ["setup", "guard"])
@@ -191,11 +182,6 @@ def test_setup_of_an_image_with_the_program_installs_nothing_and_disarms_the_dea
         "systemctl enable --now hcloud-worker.service",
         "systemctl stop hcloud-deadline.timer",
     ]
-    tls = host.root / "etc/hcloud/tls"
-    assert (tls / "worker.key").read_text() == "KEY it's $HOME"
-    assert (tls / "worker.key").stat().st_mode & 0o777 == 0o600
-    assert sorted(each.name for each in tls.iterdir()) == ["ca.pem", "worker.key", "worker.pem"]
-    assert not (host.root / "etc/hcloud/credential.json").exists()
 
 
 def test_setup_of_a_plain_image_installs_from_the_mirror(tmp_path: Path) -> None:
@@ -237,9 +223,6 @@ def test_machine_becomes_a_worker_where_stress_ng_cannot_be_installed(tmp_path: 
     ("changes", "complaint"),
     [
         ({"package": ""}, "no package to install was named"),
-        ({"credential_command": "false"}, "the credential cannot be fetched"),
-        ({"credential": {"ca.pem": "CA"}}, "there is no worker.key"),
-        ({"credential_command": ""}, "there is no worker.key"),
     ],
 )
 def test_setup_that_fails_leaves_the_deadline_armed(tmp_path: Path, changes: dict[str, Any], complaint: str) -> None:
@@ -257,7 +240,6 @@ def test_setup_that_fails_leaves_the_deadline_armed(tmp_path: Path, changes: dic
     [
         ("apt-get", {}, "took longer than 0.2 s: apt-get -q"),
         ("pip", {}, "took longer than 0.2 s"),
-        ("credential", {"credential_command": "tail -f /dev/null"}, "the credential cannot be fetched"),
         ("systemctl", {}, "took longer than 0.2 s: systemctl daemon-reload"),
     ],
 )
@@ -267,7 +249,7 @@ def test_step_that_hangs_ends_the_setup_and_is_named(
     host = Host(tmp_path, render_user_data(replace(SETUP, **changes)))
     environment = host.root / "etc/hcloud/machine.env"
     environment.write_text(environment.read_text() + "STAGE_TIMEOUT_S=0.2\n")
-    if hanging in ("credential", "systemctl"):
+    if hanging == "systemctl":
         with_program(host)
     for name in ("python3.13", "python3.12", "python3.11"):
         pip = "#!/bin/sh\\nexec tail -f /dev/null\\n"

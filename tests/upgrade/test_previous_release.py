@@ -51,7 +51,6 @@ def test_units_of_agents_that_cannot_be_reached_end_the_start_unless_they_are_gi
     assert "run under agents of an earlier HCloud" in said, said
     assert f"{config}:" in said and "hcloud daemon --abandon" in said
     policy.write_text(re.sub(r"terminate_after_s: .*", "terminate_after_s: 2", policy.read_text()))
-    home.start("engine")
     home.daemon("--abandon")
     wait_until(lambda: _ended_as_unreachable(home) == HOLDING, PATIENCE_S)
     waiting = {"queued", "awaiting_instance"}
