@@ -62,13 +62,14 @@ class _Turn:
 _turn: ContextVar[_Turn | None] = ContextVar("turn", default=None)
 
 
-async def pause(seconds: float) -> None:
-    """Sleep, and let the caller's next request be worked on meanwhile."""
+@asynccontextmanager
+async def between_turns() -> AsyncIterator[None]:
+    """Let the caller's next request be worked on while the block lasts."""
     turn = _turn.get()
     if turn is not None:
         turn.free.release()
     try:
-        await asyncio.sleep(seconds)
+        yield
     finally:
         if turn is not None:
             await turn.free.acquire()
