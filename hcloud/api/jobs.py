@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
-from pydantic import Field
+from pydantic import Field, TypeAdapter
 from pydantic.dataclasses import dataclass as checked_dataclass
 
 from hcloud.api.auth import Caller
@@ -27,6 +27,7 @@ from hcloud.store import Submission
 router = APIRouter(prefix="/v1", tags=["jobs"], route_class=JsonRoute)
 MAX_JOBS_PER_REQUEST = 10_000
 LOG_PART_BYTES = 256 * 1024
+_PLANNED = TypeAdapter(list[PlannedJob])
 
 
 @checked_dataclass(frozen=True, slots=True, kw_only=True, config={"extra": "forbid"})
@@ -68,13 +69,16 @@ def _admit_new(context: ApiContext, submissions: Sequence[Submission]) -> None:
             context.admit([each.spec for each in new])
 
 
-@router.post("/plan")
-def plan_jobs(context: Context, caller: CurrentCaller, requests: JobRequests) -> list[PlannedJob]:
+@router.post("/plan", response_model=list[PlannedJob])
+async def plan_jobs(context: Context, caller: CurrentCaller, requests: JobRequests) -> Response:
     """Preview what the planner would do for these jobs, and at what price. Changes nothing."""
-    specs = _build_specs(context, caller, requests)
-    context.admit(specs)
-    planned: Any = context.preview(specs)  # mappings, validated by the response model
-    return list(planned)
+
+    def planned() -> list[PlannedJob]:
+        specs = _build_specs(context, caller, requests)
+        context.admit(specs)
+        return _PLANNED.validate_python(context.preview(specs))
+
+    return await context.long_work.response(list[PlannedJob], planned, at_once=caller.is_admin)
 
 
 def _build_specs(context: ApiContext, caller: Caller, requests: Sequence[JobRequest]) -> list[JobSpec]:

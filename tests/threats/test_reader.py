@@ -107,6 +107,7 @@ def test_120_reports_at_once_keep_nobody_else_from_an_answer(served: Served, mon
         return Table()
 
     monkeypatch.setattr("hcloud.api.operations.build_report", endless)
+    monkeypatch.setattr("hcloud.api.connections.HEAD_TIMEOUT_S", PATIENCE_S)  # 120 threads share a processor here
     with ThreadPoolExecutor(REPORTS) as threads, ExitStack() as clients:
         try:
             eves = [clients.enter_context(served.caller("eve", address=f"127.0.1.{n + 1}")) for n in range(REPORTS)]
@@ -119,7 +120,8 @@ def test_120_reports_at_once_keep_nobody_else_from_an_answer(served: Served, mon
         assert {each.result().status_code for each in reports} == {200}
 
 
-def test_waiting_requests_keep_nobody_from_an_answer(served: Served) -> None:
+def test_waiting_requests_keep_nobody_from_an_answer(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hcloud.api.connections.HEAD_TIMEOUT_S", PATIENCE_S)
     waiting = served.submitted("ada", resources={"vcpus": 64})
     with ThreadPoolExecutor(WAITING) as threads, ExitStack() as clients:
         eves = [clients.enter_context(served.caller("eve")) for _ in range(WAITING)]
