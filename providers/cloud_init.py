@@ -38,11 +38,8 @@ class WorkerSetup:
     """What its units may use together."""
     gateway_addresses: tuple[str, ...] = ()
     """Addresses of gateways; empty: those of the request's bootstrap."""
-    package: str = ""
-    """What pip installs if the image lacks HCloud; "": the image must contain it."""
-    package_index: str = ""
-    """Package mirror, or ""."""
     system_packages: bool = True
+    """Install bubblewrap, nftables, stress-ng and Python where the image lacks them."""
     notice: Literal["ec2", "gce", "none"] = "none"
     """Metadata service that the worker watches for interruption notices."""
     heed_rebalance: bool = False
@@ -62,25 +59,33 @@ def render_user_data(setup: WorkerSetup) -> str:
         "MACHINE_ENV": _packed(machine_env(setup)),
         "BOOTSTRAP": _packed(json.dumps(bootstrap_of(setup), sort_keys=True) if setup.request.bootstrap else ""),
         "WORKER_SERVICE": _packed(_without_comments((directory.parent / "hcloud-worker.service").read_text())),
-        **{name.upper(): _packed(_without_comments((directory / name).read_text())) for name in SCRIPTS},
+        "AUTHORITY": _packed(setup.request.bootstrap.authority_pem if setup.request.bootstrap else ""),
+        **{
+            name.upper().replace("-", "_"): _packed(_without_comments((directory / name).read_text()))
+            for name in SCRIPTS
+        },
     }
     text = _without_comments((directory / "worker.yaml").read_text())
     return re.sub(r"@([A-Z_]+)@", lambda found: values[found[1]], text)
 
 
-SCRIPTS = ("setup", "guard")
+SCRIPTS = ("setup", "fetch-agent", "guard")
 
 
 def machine_env(setup: WorkerSetup) -> str:
     """Return shell assignments that the scripts source."""
+    bootstrap = setup.request.bootstrap
+    agents = sorted(bootstrap.agents.items()) if bootstrap else []
+    # The port that gives new instances their certificate serves archives too.
+    servers = bootstrap.at(setup.gateway_addresses)["enrolment_addresses"] if bootstrap and agents else []
     values = {
-        "WORKER": "yes" if setup.request.bootstrap is not None else "no",
+        "WORKER": "yes" if bootstrap is not None else "no",
         "EXPIRES_AT": str(round(setup.request.expires_at)),
         "GUARD_GRACE_S": str(GUARD_GRACE_S),
         "BOOT_TIMEOUT_S": str(round(setup.boot_timeout_s)),
         "STAGE_TIMEOUT_S": str(max(30, round(setup.boot_timeout_s * STAGE_SHARE))),
-        "PACKAGE": setup.package,
-        "PACKAGE_INDEX": setup.package_index,
+        "AGENTS": " ".join(f"{name}={sha256}" for name, sha256 in agents),
+        "AGENT_URLS": " ".join(f"https://{server}/agent/" for server in servers),
         "SYSTEM_PACKAGES": "yes" if setup.system_packages else "no",
     }
     return "".join(f"{name}={shlex.quote(value)}\n" for name, value in values.items())

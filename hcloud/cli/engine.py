@@ -2,17 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
-
-from hcloud.core.estimates import Findings
-
-if TYPE_CHECKING:
-    from hcloud.engine.host import EngineHost
-    from hcloud.provider import UnitSpec
 
 
 @click.command()
@@ -48,34 +40,6 @@ def gateway(config_path: Path | None, socket: Path, keys: Path, archives: Path |
 @click.option("--end", is_flag=True, help="Do not run: kill all units of this instance and clean up after them.")
 def worker(bootstrap: Path, end: bool) -> None:
     """Run an instance's worker. SIGTERM ends it (units go on); exit code 79 means the machine was switched off."""
-    from hcloud.engine import worker as engine_worker
+    from hcloud import agent
 
-    if end:
-        engine_worker.end_units(bootstrap)
-        return
-    raise SystemExit(engine_worker.serve(bootstrap, profile=profile_unit))
-
-
-def profile_unit(spec: UnitSpec, workdir: Path, host: EngineHost, tell: Callable[[Findings], None]) -> Findings:
-    """Measure what a unit would run: the bridge between the engine and the profiler, which do not know each other."""
-    from hcloud.profiler.bootstrap import measure_reference
-    from hcloud.profiler.in_place import measure_in_place
-    from hcloud.profiler.measure import Subject, measure
-
-    assert spec.profile is not None
-    subject = Subject(
-        name=spec.id,
-        command=spec.command,
-        workdir=workdir,
-        env=spec.env,
-        network=spec.network == "host",
-        progress=spec.progress,
-        metrics=spec.metrics,
-        memory_mib=spec.resources.memory_mib,
-        disk_mib=max(1, int(spec.resources.disk_gib * 1024)),
-        stateful=spec.profile.warm_up_s > 0,
-        warm_up_s=spec.profile.warm_up_s,
-    )
-    if host.running is not None:
-        return measure_in_place(spec.profile, subject, host, report=tell)
-    return (measure if spec.profile.job_id else measure_reference)(spec.profile, subject, host, report=tell)
+    raise SystemExit(agent.run_worker(bootstrap, end=end))

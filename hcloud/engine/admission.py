@@ -12,10 +12,12 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from ipaddress import ip_address, ip_network
+from typing import TextIO
 
 from hcloud.engine.tls import Authority, MachineIdentity, request_key
 
 FIELD_BYTES_MAX = 8192
+LINES_KEPT = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +43,22 @@ class NotAdmitted(Exception):
     def __init__(self, why: str, *, again: bool = False) -> None:
         super().__init__(why)
         self.again = again
+
+
+class RefusalLog:
+    """Writes why something was refused, but not for each try of somebody who tries again and again."""
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+        self._written: set[str] = set()
+
+    def write(self, line: str) -> None:
+        """Write a line unless it is among the last ones."""
+        if len(self._written) >= LINES_KEPT:
+            self._written.clear()
+        if line not in self._written:
+            self._written.add(line)
+            print(f"hcloud gateway: {line}", file=self._out)
 
 
 class Admission:

@@ -30,9 +30,11 @@ from hcloud import sd_notify
 from hcloud.core.clock import SystemClock
 from hcloud.core.errors import ConfigError
 from hcloud.engine import gateway_pb2 as pb
-from hcloud.engine.admission import Admission, ListedMachine, NotAdmitted
+from hcloud.engine.admission import Admission, ListedMachine, NotAdmitted, RefusalLog
+from hcloud.engine.bundle import available, build
 from hcloud.engine.channel import (
     ADMIT,
+    ARCHIVES,
     AWAIT,
     CALL,
     CONNECT,
@@ -135,9 +137,9 @@ class AgentStream:
 class Gateway:
     """Knows every agent's last report, and passes calls to agents over the streams they opened."""
 
-    def __init__(self, admission: Admission) -> None:
-        """``admission`` decides which machines may connect."""
-        self._admission = admission
+    def __init__(self, admission: Admission, archives: Path | None = None) -> None:
+        """``admission`` decides which machines may connect. ``archives``: directory of the agent's archives."""
+        self._admission, self._archives = admission, archives
         self._epoch = uuid.uuid4().hex
         self._changes, self._numbers = itertools.count(1), itertools.count(1)
         self._until = self._urgent = 0
@@ -145,6 +147,7 @@ class Gateway:
         self._agents: dict[str, AgentStream] = {}
         self._led_until, self._has_machines = -1.0, False
         self.refused: Counter[str] = Counter()
+        self.log = RefusalLog(sys.stderr)
 
     # ------------------------------------------------------------------------------------------------- from the agents
     async def connect(self, incoming: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
@@ -152,7 +155,7 @@ class Gateway:
         try:
             agent = await self._greeted(incoming, context)
         except NotHere as why:
-            yield self._refusal(str(context.peer()), why)
+            yield self._refusal(str(context.peer()).rpartition(":")[0], why)
             return
         before = self._agents.get(agent.instance_id)
         if before is not None:  # a new connection of the same agent: the old one is dead or about to be
@@ -199,7 +202,7 @@ class Gateway:
     def _refusal(self, name: str, why: NotHere) -> Any:
         self.refused[why.kind] += 1
         if not why.elsewhere:
-            print(f"hcloud gateway: {name} is refused: {why}", file=sys.stderr)
+            self.log.write(f"{name} is refused: {why}")
         return pb.ToAgent(refusal=pb.Refusal(why=str(why), elsewhere=why.elsewhere))
 
     def _is_led(self) -> bool:
@@ -232,7 +235,7 @@ class Gateway:
                             future.set_result(message.answer)
         except Misbehaving as fault:
             self.refused["misbehaving"] += 1
-            print(f"hcloud gateway: the agent of {agent.instance_id} is cut off: {fault}", file=sys.stderr)
+            self.log.write(f"the agent of {agent.instance_id} is cut off: {fault}")
 
     def _note_urgent(self) -> None:
         self._urgent = next(self._changes)
@@ -275,6 +278,11 @@ class Gateway:
                 reply.reports[name] = agent.document()
         reply.refused.update(self.refused)
         return reply
+
+    async def archives(self, request: Any, context: Any) -> Any:
+        """Return which archives of the agent are served."""
+        found = await asyncio.to_thread(available, self._archives) if self._archives is not None else ()
+        return pb.ArchivesReply(sha256={each.name: each.sha256 for each in found})
 
     async def call(self, request: Any, context: Any) -> Any:
         """Pass each agent its requests; return the answers that came in time."""
@@ -358,7 +366,9 @@ async def _serve(settings: GatewaySettings, alive: int | None, ready: int | None
         loop.add_reader(alive, ended.set)  # nothing is ever written to it: it is at its end
     issue(settings.keys, GATEWAY)
     admission = Admission(Authority(settings.keys), SystemClock().now, settings.translated)
-    gateway = Gateway(admission)
+    if settings.archives is not None:
+        build(settings.archives)
+    gateway = Gateway(admission, settings.archives)
     servers = [await _serve_agents(gateway, settings), await _serve_daemon(gateway, settings.socket)]
     await _serve_enrolment(gateway, admission, settings)
     for server in servers:
@@ -398,6 +408,7 @@ async def _serve_daemon(gateway: Gateway, socket: Path) -> Any:
         AWAIT: (gateway.await_urgent, pb.AwaitRequest, pb.AwaitReply),
         CALL: (gateway.call, pb.CallRequest, pb.CallReply),
         ADMIT: (gateway.admit, pb.AdmitRequest, pb.AdmitReply),
+        ARCHIVES: (gateway.archives, pb.ArchivesRequest, pb.ArchivesReply),
     }
     methods = {
         path: grpc.unary_unary_rpc_method_handler(call, request.FromString, reply.SerializeToString)
@@ -426,7 +437,7 @@ async def _serve_enrolment(gateway: Gateway, admission: Admission, settings: Gat
     def on_refusal(kind: str) -> None:
         gateway.refused[kind] += 1
 
-    enrolment = EnrolmentServer(admission, settings.archives, tls, on_refusal)
+    enrolment = EnrolmentServer(admission, settings.archives, tls, on_refusal, gateway.log)
     with _listening_on(settings.enrolment_listen, "engine.enrolment_listen"):
         await enrolment.listen(*host_and_port(settings.enrolment_listen))
 

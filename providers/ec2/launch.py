@@ -89,8 +89,6 @@ class LaunchBuilder:
                 request=request,
                 capacity=request.offer.instance_type.capacity,
                 gateway_addresses=settings.gateway_addresses,
-                package=settings.package,
-                package_index=settings.package_index,
                 system_packages=settings.system_packages,
                 notice="ec2" if request.offer.market is Market.SPOT else "none",
                 heed_rebalance=settings.rebalance == "leave",

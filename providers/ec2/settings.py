@@ -108,12 +108,8 @@ class Ec2Settings(_Ec2Section):
     """An instance without a running worker by then terminates itself."""
     gateway_addresses: Addresses = ()
     """Addresses of the gateways as seen from the instances; default: engine.gateway_addresses."""
-    package: str = ""
-    """URL or requirement that pip installs if the image has no /opt/hcloud; empty: the image must contain HCloud."""
-    package_index: str = ""
-    """Package mirror for instances without internet access."""
     system_packages: bool = True
-    """Install required system packages at boot; false: the image contains them."""
+    """Install bubblewrap, nftables, stress-ng and Python at boot where they are missing; false: the image has them."""
     interruption_queue: Url | None = None
     """SQS queue with spot interruption warnings; without it only the instance itself receives them."""
     rebalance: Literal["ignore", "leave"] = "ignore"

@@ -63,12 +63,8 @@ class _GceSection(BaseModel):
 class WorkerSettings(_GceSection):
     """How an instance becomes a worker (``deploy/cloud-init``)."""
 
-    package: str = ""
-    """URL or requirement that pip installs if the image lacks HCloud; empty: the image must contain it."""
-    package_index: str = ""
-    """Package mirror for instances without internet access."""
     system_packages: bool = True
-    """Install required system packages at boot; false: the image contains them."""
+    """Install bubblewrap, nftables, stress-ng and Python at boot where they are missing; false: the image has them."""
     gateway_addresses: Addresses = ()
     """Addresses of the gateways as seen from the instances; default: engine.gateway_addresses."""
     boot_timeout_s: float = Field(900.0, ge=60)

@@ -216,7 +216,7 @@ class LocalProvider:
         return size
 
     def _worker_argv(self, provider_id: str) -> tuple[str, ...]:
-        command = self._settings.worker_command or (sys.executable, "-m", "hcloud.cli.main", "worker")
+        command = self._settings.worker_command or (sys.executable, "-m", "hcloud.agent", "worker")
         return (*command, "--bootstrap", str(self._instances_dir / provider_id / "bootstrap.json"))
 
     def _bootstrap(self, directory: SliceDirectory, record: SliceRecord, request: LaunchRequest) -> dict[str, object]:

@@ -7,7 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -88,12 +88,14 @@ class Machine:
             **changes,
         }
         self.bootstrap_file.write_text(json.dumps(self._bootstrap))
+        self.program: tuple[str, ...] = (sys.executable, "-m", "hcloud.agent")
+        self.environment: Mapping[str, str] | None = None
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         """Start its worker, as its machine would at boot."""
-        command = [sys.executable, "-m", "hcloud.cli.main", "worker", "--bootstrap", str(self.bootstrap_file)]
-        self.process = subprocess.Popen(command)
+        command = [*self.program, "worker", "--bootstrap", str(self.bootstrap_file)]
+        self.process = subprocess.Popen(command, env=self.environment)
 
     @property
     def supervisor(self) -> subprocess.Popen[bytes]:
@@ -142,8 +144,8 @@ class Machine:
 class Site:
     """A certificate authority, an engine process, and machines."""
 
-    def __init__(self, folder: Path, **changes: object) -> None:
-        self.folder, self.tls_dir = folder, folder / "tls"
+    def __init__(self, folder: Path, *, archives: Path | None = None, **changes: object) -> None:
+        self.folder, self.tls_dir, self.archives = folder, folder / "tls", archives
         make_ca(self.tls_dir)
         self.address = f"127.0.0.1:{free_port()}"
         self.socket = folder / "gateway.sock"
@@ -158,7 +160,11 @@ class Site:
     def start_engine(self) -> None:
         """Start the gateway's process on the site's address."""
         settings = GatewaySettings(
-            listen=self.address, enrolment_listen=next_port(self.address), socket=self.socket, keys=self.tls_dir
+            listen=self.address,
+            enrolment_listen=next_port(self.address),
+            socket=self.socket,
+            keys=self.tls_dir,
+            archives=self.archives,
         )
         self.engine = subprocess.Popen(
             [sys.executable, "-m", "hcloud.engine.gateway", settings.to_json()],
@@ -188,6 +194,14 @@ class Site:
         """Let an instance connect, or change what is known of it."""
         known: dict[str, object] = {"launch_token": f"token-{name}", "has_registered": False, "addresses": ()}
         self._admitted[name] = AdmittedMachine(instance_id=name, **{**known, **changes})  # type: ignore[arg-type]
+        self._admitting.admit(tuple(self._admitted.values()))
+
+    def admit_many(self, names: Iterable[str]) -> None:
+        """Let instances connect."""
+        for name in names:
+            self._admitted[name] = AdmittedMachine(
+                instance_id=name, launch_token=f"token-{name}", has_registered=False, addresses=()
+            )
         self._admitting.admit(tuple(self._admitted.values()))
 
     def end(self, name: str) -> None:

@@ -175,7 +175,7 @@ def test_poweroff_command_of_a_real_machine_is_run(site: Site, tmp_path: Path) -
 
 
 def test_second_worker_on_one_machine_ends_at_once(machine: Machine, watch: Watch) -> None:
-    command = [sys.executable, "-m", "hcloud.cli.main", "worker", "--bootstrap", str(machine.bootstrap_file)]
+    command = [sys.executable, "-m", "hcloud.agent", "worker", "--bootstrap", str(machine.bootstrap_file)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert done.returncode == 1 and "another worker runs" in done.stderr
     watch.registered(NAME)
