@@ -16,8 +16,6 @@ from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, St
 
 TEN_YEARS_S: Final = 10 * 366 * 86400.0
 """Upper limit of durations: more is a typing error, and distant times overflow elsewhere."""
-IMAGE_MOST: Final = 512
-"""Upper limit of an image reference's length in characters."""
 NAME_MOST: Final = 200
 """Upper limit of a name's length in characters; longer ones do not fit into tables."""
 PEBIBYTE_MIB: Final = 1024.0**3
@@ -33,15 +31,6 @@ _MIB: Final[Mapping[str, float]] = {
 _NUMBER = r"[0-9]+(?:\.[0-9]+)?"
 _PLAIN_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _DURATION_PART = re.compile(rf"({_NUMBER})\s*({'|'.join(sorted(_SECONDS, key=len, reverse=True))})\s*")
-_IMAGE_PART = r"[a-z0-9]+(?:(?:\.|__?|-+)[a-z0-9]+)*"
-_IMAGE = re.compile(
-    rf"(?:[A-Za-z0-9][A-Za-z0-9.-]*(?::[0-9]{{1,5}})?/)?{_IMAGE_PART}(?:/{_IMAGE_PART})*"
-    r"(?P<tag>:[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?(?:@sha256:[0-9a-f]{64})?"
-)
-_IMAGE_TRANSPORTS = (
-    "containers-storage", "dir", "docker", "docker-archive", "docker-daemon", "oci", "oci-archive", "ostree", "sif",
-    "tarball",
-)  # fmt: skip
 DURATION_PATTERN: Final = r"^(" + _NUMBER + r" ?(ms|s|sec|m|min|h|d|day|days|w) ?)+$"
 """Durations with a unit, in JSON Schema."""
 SIZE_PATTERN: Final = r"^" + _NUMBER + r" ?([KMGT]iB?|[KMGT]B)$"
@@ -172,20 +161,6 @@ def shown(value: object) -> str:
         return "such a long number"
     text = ascii(value) if isinstance(value, str) and not value.isprintable() else repr(value)
     return text if len(text) <= 60 else text[:56] + "..." + text[-1]
-
-
-def image_reference(text: str) -> str:
-    """Return a container image's name such as ``debian:12`` or ``registry.example.org/team/tool@sha256:...``.
-
-    Raises:
-        ValueError: not a name; it could be an option, or a path on the machine that fetches it.
-    """
-    match = _IMAGE.fullmatch(text) if len(text) <= IMAGE_MOST else None
-    if match is None:
-        raise ValueError(f"must be an image such as debian:12 or registry.example.org/team/tool:1.2, not {shown(text)}")
-    if match["tag"] and text[: match.start("tag")] in _IMAGE_TRANSPORTS:
-        raise ValueError(f"must be an image's name without a transport such as dir:, not {shown(text)}")
-    return text
 
 
 def _positive(quantity: T) -> T:

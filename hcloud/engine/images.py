@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 from hcloud.core.errors import UnitRefused
-from hcloud.core.units import image_reference
+from hcloud.core.image_names import image_name
 from hcloud.engine.sandbox import Isolation
 
 PULL_TIMEOUT_S = 600.0
@@ -20,7 +20,7 @@ def mount_image(isolation: Isolation, image: str, unit_id: str) -> Path:
         UnitRefused: it is no image's name, or podman cannot get or mount it.
     """
     try:
-        image_reference(image)
+        image_name(image)
     except ValueError as error:
         raise UnitRefused(f"image {error}") from error
     _podman(isolation, "rm", "--force", "--ignore", _container(unit_id), image=image)

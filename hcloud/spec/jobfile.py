@@ -15,6 +15,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from hcloud.core.errors import ConfigError
+from hcloud.core.image_names import image_name
 from hcloud.core.model import (
     BatchTarget,
     BestEffortTarget,
@@ -42,7 +43,6 @@ from hcloud.core.units import (
     Seconds,
     Text,
     UtcSeconds,
-    image_reference,
     shown,
     utc_text,
 )
@@ -442,7 +442,7 @@ class JobFile(_JobFilePart):
     """A file of NAME=value lines, relative to the job file; `env` takes precedence."""
     setup: Annotated[NonEmptyText, AfterValidator(_fits_a_program)] | None = None
     """A shell script that runs once per node before the command."""
-    image: Annotated[NonEmptyText, AfterValidator(image_reference)] | None = None
+    image: Annotated[NonEmptyText, AfterValidator(image_name)] | None = None
     """Container image to run in, for example debian:12."""
     tags: Mapping[TagName, TagValue] = Field(default_factory=dict, max_length=50)
     """Names and values that reports group by."""

@@ -19,8 +19,8 @@ from hcloud.api.bodies import MAX_ITEM_VALUES, MAX_VALUES
 from hcloud.classifier import applications
 from hcloud.cli.main import cli
 from hcloud.core.errors import UnitRefused
+from hcloud.core.image_names import image_name
 from hcloud.core.model import JobState
-from hcloud.core.units import image_reference
 from hcloud.engine.images import mount_image
 from hcloud.engine.sandbox import Isolation
 from tests.api.deployment import sentence
@@ -179,7 +179,7 @@ def test_a_stored_image_that_is_no_name_never_reaches_podman(tmp_path: Path, ima
     ["debian", "debian:12", "localhost/a:1", "registry.example.org:5000/a/b-c:1.2@sha256:" + "0" * 64, "a/b__c"],
 )
 def test_an_image_that_is_a_name_is_taken(image: str) -> None:
-    assert image_reference(image) == image
+    assert image_name(image) == image
 
 
 # -------------------------------------------------------------------------------------------------------- uploads
