@@ -125,7 +125,6 @@ def _daemon(home: Path) -> Iterator[Client]:
     stage = Stage(home)
     try:
         stage.init(DEMO / "unprofiled.yaml")
-        stage.start("engine")
         stage.start("daemon")
         stage.until_daemon_answers(90)
         yield Client(Endpoint(socket=home / "run" / "hcloud.sock"))

@@ -20,7 +20,7 @@ from bench.rows import Row
 from hcloud.controller import Controller
 from hcloud.core.clock import ManualClock, SystemClock
 from hcloud.core.model import Instance, InstanceState, Market
-from hcloud.engine.tls import make_ca
+from hcloud.engine.tls import authority_pem, make_ca
 from hcloud.fake_runner.runner import FakeRunner
 from hcloud.provider import LaunchRequest, Provider, WorkerBootstrap
 from hcloud.store import Store
@@ -86,7 +86,7 @@ def _first(provider: Provider, now: float, home: Path) -> LaunchRequest:
         owner=OWNER,
         offer=next(each for each in provider.offers() if each.market is Market.ON_DEMAND),
         expires_at=now + 86400,
-        bootstrap=WorkerBootstrap(scheduler_address="10.0.0.1:8786", tls_dir=str(home / "tls")),
+        bootstrap=WorkerBootstrap(gateway_addresses=("10.0.0.1:8786",), authority_pem=authority_pem(home / "tls")),
     )
 
 

@@ -94,7 +94,6 @@ def measure(name: str, scale: float) -> Side:
         policy = home.with_suffix(".yaml")
         policy.write_text(SIDES[name] + COMMON)
         stage.init(policy)
-        stage.start("engine")
         stage.start("daemon")
         stage.until_daemon_answers(90)
         makespan_s = sum(_round(stage, number, scale) for number in (1, 2))

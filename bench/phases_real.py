@@ -157,7 +157,6 @@ def main() -> int:
             POLICY.format(long_s=600 / faster, every_s=600 / faster, settle_s=60 / faster, sample_s=10 / faster)
         )
         stage.init(policy)
-        stage.start("engine")
         stage.start("daemon")
         stage.until_daemon_answers(90)
         for number in range(given.rounds):

@@ -134,7 +134,6 @@ def deployment(agents: int) -> Iterator[Site]:
         stage.init(policy)
         config = home / "config.yaml"
         config.write_text(config.read_text().replace("settings: {}", f"settings: {SETTINGS}"))
-        stage.start("engine")
         stage.start("daemon")
         stage.until_daemon_answers(90)
         transport = httpx.HTTPTransport(uds=str(home / "run" / "hcloud.sock"))

@@ -28,7 +28,6 @@ def run() -> list[Row]:
     stage = Stage(home)
     try:
         stage.init()
-        stage.start("engine")
         stage.start("daemon")
         stage.until_daemon_answers(90)
         transport = httpx.HTTPTransport(uds=str(home / "run" / "hcloud.sock"))

@@ -82,7 +82,6 @@ class Demo:
         """Set up, start engine and daemon, and show what this machine offers."""
         headline("a fresh deployment on this machine")
         self.stage.init()
-        self.stage.start("engine")
         self.stage.start("daemon")
         self.stage.until_daemon_answers(90)
         (facts,) = (provider["facts"] for provider in self.status()["daemon"]["daemon"]["providers"].values())
@@ -236,9 +235,8 @@ class Demo:
         """Let the planner give the machines back, stop, and prove that nothing is left."""
         headline("shut down")
         self.watch(lambda status: not live_instances(status))
-        for name in ("daemon", "engine"):
-            code = self.stage.stop(name)
-            self.checks.that(code == 0, f"{name} stopped on request with {code}")
+        code = self.stage.stop("daemon")
+        self.checks.that(code == 0, f"the daemon stopped on request with {code}")
         holds_within(lambda: not any(self.stage.left_behind().values()), STILL_ENDING_S, POLL_S)
         for what, found in self.stage.left_behind().items():
             self.checks.that(not found, f"no {what} left{': ' + ', '.join(found) if found else ''}")

@@ -77,7 +77,7 @@ class Stage:
 
     # ------------------------------------------------------------------------------------------------------- processes
     def start(self, name: str) -> None:
-        """Start ``hcloud engine`` or ``hcloud daemon`` in a session of its own."""
+        """Start ``hcloud daemon`` in a session of its own."""
         with (self.home / f"{name}.log").open("ab") as log:
             self._processes[name] = subprocess.Popen(
                 [sys.executable, "-m", "hcloud.cli.main", name],

@@ -25,14 +25,14 @@ from hcloud.planner import make_plan
 from hcloud.planner.cache import PlanCache
 from hcloud.planner.snapshot import Snapshot, Spend, closed
 from hcloud.preview import Preview, preview_plan
-from hcloud.provider import Provider, Runner
+from hcloud.provider import AdmittedMachine, Provider, Runner
 from hcloud.quarantine import Planner, Quarantine
 from hcloud.spec.policy import Policy
 from hcloud.spend_ledger import SPEND_KINDS, SpendLedger, month_start
 from hcloud.store import LeaderLease, Store
 from hcloud.store.documents import instance_number
 
-LEADER_TTL_S = 15.0
+LEADER_TTL_S = 5.0
 """How long the leader lease lasts without a renewal."""
 CLOCK_SKEW_S = 600.0
 """How far the clocks that time unit starts and instance ends may be behind ours."""
@@ -94,6 +94,7 @@ class Controller:
         self.last_seen = Observation(reachable=frozenset(), engine_reachable=False, moved=False)
         self.last_snapshot = Snapshot(now=clock.now())
         self.last_spend = Spend()
+        self._admitted: tuple[Sequence[Instance], tuple[AdmittedMachine, ...]] = ((), ())
         self._engine_reachable_since: float | None = None
         self._silent_since: dict[str, float] = {}
         self._ledger: SpendLedger | None = None
@@ -109,6 +110,7 @@ class Controller:
         """
         if not self._lead():
             return ApplyResult(applied=0)
+        self._admit()
         seen = self._observe()
         resumed = self.applier.resume(self.store.live().intents, self.policy, self.lease, seen.answered)
         self.last_snapshot = self.snapshot()
@@ -121,6 +123,7 @@ class Controller:
         failures = self.lease_push.renew(self.runner, live, self.last_seen.reachable, now)
         self.quarantine.record_failures(failures, self.lease)
         self.quarantine.record_failures(self.applier.take_failures(), self.lease)
+        self._admit()
         if self.applier.machines.offers_failed:
             self.applier.machines.offers_failed = False
             self.offers.expire()
@@ -128,6 +131,24 @@ class Controller:
         return replace(
             result, moved=result.moved or more, only_renewed=result.only_renewed and not more, due_at=plan.due_at
         )
+
+    def _admit(self) -> None:
+        """Let the workers of live instances connect: before those launched in this cycle begin to."""
+        live = self.store.live().instances
+        if live is not self._admitted[0]:
+            self._admitted = (
+                live,
+                tuple(
+                    AdmittedMachine(
+                        instance_id=each.id,
+                        launch_token=each.token,
+                        has_registered=each.ready_at is not None,
+                        addresses=each.addresses,
+                    )
+                    for each in live
+                ),
+            )
+        self.runner.admit(self._admitted[1])
 
     def _observe(self) -> Observation:
         """Refresh offers, then record what providers and the engine report."""

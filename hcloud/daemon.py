@@ -6,10 +6,11 @@ Starting and recovering are the same: the daemon needs only the store, the provi
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -19,6 +20,7 @@ from types import FrameType
 from apscheduler.schedulers.background import BackgroundScheduler
 
 from hcloud import __version__, sd_notify
+from hcloud.api.auth import user_name
 from hcloud.api.context import ApiContext, DaemonStatus, EngineStatus, ProviderStatus, SpendStatus
 from hcloud.api.server import ApiServer, serve
 from hcloud.api.uploads import prune as prune_uploads
@@ -35,15 +37,17 @@ from hcloud.preview import describe_preview
 from hcloud.provider import NewsSource
 from hcloud.spec.key_changes import DEFAULTS_SINCE
 from hcloud.store import Store
-from hcloud.wiring import build_controller, build_providers, build_runner, refresh_prices
+from hcloud.wiring import build_controller, build_gateway, build_providers, build_runner, refresh_prices
 
 _log = logging.getLogger("hcloud")
 DAY_S = 86_400.0
 MIN_PAUSE_S = 0.05
-"""Minimum pause between cycles. A slow cycle is followed by twice its length, which leaves CPU time for the API."""
+"""Minimum pause between cycles."""
+STANDBY_PAUSE_S = 0.25
+"""How often a standby looks whether it may lead: when the leader ends in order, it takes over within this time."""
 ERROR_PAUSE_S = 2.0
-NEWS_TIMEOUT_S = 30.0
 """Pause after a failed cycle."""
+NEWS_TIMEOUT_S = 30.0
 POLICY_POLL_S = 2.0
 HOUSEKEEPING_EVERY_S = 3600.0
 MAX_PRICES_TEXT = 2000
@@ -64,10 +68,17 @@ class Daemon:
     """One running daemon. ``run`` returns after a signal."""
 
     def __init__(
-        self, config: Config, clock: Clock | None = None, notes: Sequence[str] = (), *, abandon: bool = False
+        self,
+        config: Config,
+        clock: Clock | None = None,
+        notes: Sequence[str] = (),
+        *,
+        abandon: bool = False,
+        gateway: Path | None = None,
     ) -> None:
         """Build the parts. ``notes``: a sentence for each renamed or removed configuration key. ``abandon``: units of
-        agents that this version cannot reach are given up.
+        agents that this version cannot reach are given up. ``gateway``: the Unix socket of a gateway that runs on its
+        own; None: this daemon starts one.
 
         Raises ConfigError: configuration, policy, provider settings or database are unusable, live instances carry
         another owner's tag, or units run that this version cannot reach. Raises AlreadyServing: another daemon serves
@@ -78,10 +89,11 @@ class Daemon:
         self.started_at = self.clock.now()
         self.watch = PolicyWatch(config.policy)
         self.providers = build_providers(config, self.clock)
-        self.runner = build_runner(config, self.providers, self.clock)
+        self.runner = build_runner(config, self.providers, self.clock, gateway)
+        self.gateway = build_gateway(config) if gateway is None else None
         self.store = Store.open(config.database)
         with close_on_error(self.store):
-            self.notes = (*notes, *new_defaults_notes(self.store, config.policy))
+            self.notes = (*notes, *new_defaults_notes(self.store, config.policy, config.api.admins))
             record_owner(self.store, config.owner)
             if config.engine.programs == "real":
                 record_protocol(self.store, abandon=abandon)
@@ -107,6 +119,9 @@ class Daemon:
                 self._move_foreign_logs()
             api = serve(self._api_context(), self.config)
             closing.callback(api.stop)
+            if self.gateway is not None:
+                closing.callback(self.gateway.stop)
+                self.gateway.start()
             ticks = self._start_ticks()
             closing.callback(ticks.shutdown)
             self._install_signals()
@@ -183,6 +198,8 @@ class Daemon:
             return ERROR_PAUSE_S
         for refusal in outcome.refused:
             _log.info("refused %s: %s", type(refusal.action).__name__, refusal.why)
+        if self.controller.lease is None:
+            return min(STANDBY_PAUSE_S, self.config.cycle_interval_s)
         return MIN_PAUSE_S if outcome.moved else self.config.cycle_interval_s
 
     def _log_leadership(self) -> None:
@@ -370,6 +387,7 @@ class Daemon:
             "workers": len(seen.reachable),
             # The engine also remembers workers of terminated instances.
             "silent": len(self.controller.observer.silent & live),
+            "refused": dict(seen.refused),
             "facts": self.runner.facts(),
         }
 
@@ -408,15 +426,22 @@ class Daemon:
         }
 
 
-def new_defaults_notes(store: Store, policy: Path) -> list[str]:
-    """Return, once per database of an earlier version, a sentence about defaults that changed under the policy file."""
+def new_defaults_notes(store: Store, policy: Path, admins: Collection[str]) -> list[str]:
+    """Return, once per database of an earlier version, a sentence for each default that changed under its user."""
     if store.get_meta(DEFAULTS) == DEFAULTS_SINCE:
         return []
     served_before = store.get_meta(OWNER) is not None
     with log_errors():  # the cycles report a full disk
         store.set_meta(DEFAULTS, DEFAULTS_SINCE)
-    note = new_defaults_note(policy) if served_before else None
-    return [note] if note is not None else []
+    if not served_before:
+        return []
+    note, own = new_defaults_note(policy), user_name(os.geteuid())
+    notes = [note] if note is not None else []
+    if os.geteuid() != 0 and own not in admins:
+        notes.append(
+            f"since {DEFAULTS_SINCE} the daemon's own user ({own}) is no admin by itself; name it in api.admins"
+        )
+    return notes
 
 
 def record_owner(store: Store, owner: str) -> None:
@@ -481,9 +506,9 @@ def log_errors() -> Iterator[None]:
         _log.warning("%s", error)
 
 
-def run_daemon(config: Config, notes: Sequence[str] = (), *, abandon: bool = False) -> int:
+def run_daemon(config: Config, notes: Sequence[str] = (), *, abandon: bool = False, gateway: Path | None = None) -> int:
     """Run the daemon until it is asked to stop; return the exit code."""
     logging.basicConfig(level=config.log_level.upper(), format="%(levelname)s %(name)s: %(message)s")
     for chatty in ("alembic", "apscheduler"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
-    return Daemon(config, notes=notes, abandon=abandon).run()
+    return Daemon(config, notes=notes, abandon=abandon, gateway=gateway).run()

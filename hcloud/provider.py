@@ -7,7 +7,7 @@ token; if its outcome is unknown, it raises OutcomeUnknown or returns ``unknown`
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -36,22 +36,36 @@ MOST_RESERVED = 1_000_000
 class WorkerBootstrap:
     """What a new instance needs to become a worker of this deployment."""
 
-    scheduler_address: str
-    """Address and port at which workers register."""
-    tls_dir: str
-    """Directory of the worker's certificate and key, on the daemon's host."""
+    gateway_addresses: tuple[str, ...]
+    """``host:port`` at which instances reach the gateways of all daemons."""
+    authority_pem: str
+    """Certificate of the deployment's authority, by which instances know the gateway. It is no secret."""
+    enrolment_port_offset: int = 1
+    """How much higher the port is at which each of them gives new instances their certificate."""
     isolation: Literal["require", "best_effort"] = "require"
     """``require``: refuse units that cannot be isolated."""
     lease_s: float = 600.0
     """Without a renewal for this long, the instance powers itself off."""
     settings: Mapping[str, str] = field(default_factory=dict)
     """Further settings of the worker."""
-    authority_pem: str = ""
-    """Certificate of the deployment's authority, by which instances know the gateway. It is no secret."""
+    enrolment_secret: str = ""
+    """With it the instance of one launch gets its first certificate, once."""
     agents: Mapping[str, str] = field(default_factory=dict)
     """SHA-256 of the agent's archives that the gateway serves, by architecture and Python, as in ``x86_64-3.11``."""
-    agent_urls: tuple[str, ...] = ()
-    """Where archives are served: ``https://host:port/agent/``, followed by the SHA-256 and ``.tar.gz``."""
+
+    def at(self, gateway_addresses: Sequence[str] = ()) -> dict[str, list[str]]:
+        """Return the addresses of gateways and of enrolment as a bootstrap file has them.
+
+        ``gateway_addresses``: as the instances of one provider reach them, if differently.
+        """
+        gateways = [*(gateway_addresses or self.gateway_addresses)]
+        ports = [each.rpartition(":") for each in gateways]
+        enrolment = [f"{host}:{int(port) + self.enrolment_port_offset}" for host, _, port in ports]
+        return {"gateway_addresses": gateways, "enrolment_addresses": enrolment}
+
+
+BootstrapOf = Callable[[str], WorkerBootstrap]
+"""Returns what the instance of a launch needs, by that launch's token: the same each time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +119,8 @@ class CloudInstance:
     """When it will power itself off, if the provider knows."""
     detail: str = ""
     """The provider's reason for its state."""
+    addresses: tuple[str, ...] | None = ()
+    """From which it may connect; None: not known yet; empty: the provider names none, so any will do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -368,6 +384,8 @@ class RunnerView:
     """False if the engine itself did not answer: nothing at all can be concluded."""
     answered: frozenset[UnitId] = frozenset()
     """Units whose pending start or resize has been answered: the next call for them returns how."""
+    refused: Mapping[str, int] = field(default_factory=dict)
+    """By kind, how often the engine refused what came to it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -419,6 +437,18 @@ class LogPiece:
     """The number of bytes at most."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdmittedMachine:
+    """An instance whose worker may connect."""
+
+    instance_id: InstanceId
+    launch_token: str
+    has_registered: bool
+    """Whether its worker has ever answered."""
+    addresses: tuple[str, ...] | None
+    """As in :class:`CloudInstance`."""
+
+
 class Runner(Protocol):
     """The engine: starts units on instances and reports their state.
 
@@ -429,6 +459,13 @@ class Runner(Protocol):
 
     def observe(self) -> RunnerView:
         """Return the reports of all workers. Never raises; sets ``reachable=False`` if the engine does not answer."""
+        ...
+
+    def admit(self, machines: Sequence[AdmittedMachine]) -> None:
+        """Let the workers of these instances connect, and no others; each leading daemon repeats it in every cycle.
+
+        Never raises: while the engine does not answer, :meth:`observe` says so.
+        """
         ...
 
     def start(self, units: Sequence[UnitSpec]) -> Mapping[UnitId, StartResult]:
@@ -478,6 +515,15 @@ class Runner(Protocol):
 
     def close(self) -> None:
         """Close connections; running units continue."""
+        ...
+
+
+@runtime_checkable
+class ArchiveSource(Protocol):
+    """A Runner whose engine serves archives of the agent to new instances."""
+
+    def agents(self) -> Mapping[str, str]:
+        """Return their SHA-256 by architecture and Python, as in ``x86_64-3.11``; none while the engine is away."""
         ...
 
 

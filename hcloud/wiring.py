@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from importlib.metadata import entry_points
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -24,11 +25,22 @@ from hcloud.observe.log_archive import LogArchive
 from hcloud.observe.observer import Observer
 from hcloud.observe.units import UnitObserver
 from hcloud.planner import make_plan
-from hcloud.provider import MachineSource, Provider, ProviderFactory, Runner, WorkerBootstrap
+from hcloud.provider import (
+    ArchiveSource,
+    BootstrapOf,
+    MachineSource,
+    Provider,
+    ProviderFactory,
+    Runner,
+    WorkerBootstrap,
+)
 from hcloud.quarantine import Planner
 from hcloud.spec.policy import Policy
 from hcloud.spec.validation import nearest
 from hcloud.store import Store
+
+if TYPE_CHECKING:
+    from hcloud.engine.gateway_process import GatewayProcess
 
 
 def build_providers(config: Config, clock: Clock) -> dict[str, Provider]:
@@ -98,16 +110,44 @@ def refresh_prices(config: Config, clock: Clock, *, accept: bool = False, dry_ru
     )
 
 
-def build_runner(config: Config, providers: Mapping[str, Provider], clock: Clock) -> Runner:
-    """Return the engine's client: gRPC over mutual TLS, or simulated work (``engine.programs: simulated``).
+def build_runner(
+    config: Config, providers: Mapping[str, Provider], clock: Clock, gateway: Path | None = None
+) -> Runner:
+    """Return the gateway's client, or simulated work (``engine.programs: simulated``).
 
-    Raises ConfigError for simulated work on real machines.
+    ``gateway``: the Unix socket of one that runs on its own. Raises ConfigError for simulated work on real machines.
     """
     if config.engine.programs == "simulated":
         return _fake_runner(providers, clock)
-    from hcloud.engine.runner import GatewayRunner
+    from hcloud.engine.runner import LEAD_S, GatewayRunner
+    from hcloud.engine.tls import launch_key
 
-    return GatewayRunner(config.engine.listen, config.engine.tls_dir, clock)
+    # A standby's gateway must not take over the agents between two cycles.
+    settings = {"lead_s": max(LEAD_S, 3 * config.cycle_interval_s)}
+    return GatewayRunner(gateway or config.gateway_socket, launch_key(config.engine.tls_dir), clock, settings)
+
+
+def build_gateway(config: Config) -> GatewayProcess | None:
+    """Return the gateway that the daemon starts; None where no programs run."""
+    if config.engine.programs == "simulated":
+        return None
+    from hcloud.engine.gateway_process import GatewayProcess, GatewaySettings
+
+    return GatewayProcess(
+        GatewaySettings(
+            listen=config.engine.listen,
+            enrolment_listen=config.engine.enrolment_listen,
+            socket=config.gateway_socket,
+            keys=config.engine.tls_dir,
+            archives=config.state_dir / "agents" if _rents_machines(config) else None,
+            translated=config.engine.translated_addresses,
+        )
+    )
+
+
+def _rents_machines(config: Config) -> bool:
+    """Return whether a provider's machines need the agent's archive; those of this host have the program."""
+    return any(provider.type not in ("local", "mock") for provider in config.providers)
 
 
 def _fake_runner(providers: Mapping[str, Provider], clock: Clock) -> Runner:
@@ -191,20 +231,36 @@ def _applier(
         runner,
         clock,
         owner=config.owner,
-        bootstrap=_worker_bootstrap(config.engine),
+        bootstrap=_bootstrap_of(config.engine, runner),
         uploads_dir=config.state_dir / "uploads",
         unit_index=unit_index,
     )
 
 
-def _worker_bootstrap(engine: EngineSettings) -> WorkerBootstrap:
-    return WorkerBootstrap(
-        scheduler_address=engine.listen,
-        tls_dir=str(engine.tls_dir),
+def _bootstrap_of(engine: EngineSettings, runner: Runner) -> BootstrapOf:
+    """Return what instances need to become workers. Where no programs run, they need no keys."""
+    addresses = engine.gateway_addresses or (engine.listen,)
+    settings = {
+        "max_log_mib": str(engine.max_log_mib),
+        "max_workdir_mib": str(engine.max_workdir_mib),
+        "unit_uid_base": str(engine.unit_user_base),
+    }
+    base = WorkerBootstrap(
+        gateway_addresses=addresses,
+        enrolment_port_offset=engine.enrolment_port_offset,
+        authority_pem="",
         isolation=engine.isolation,
-        settings={
-            "max_log_mib": str(engine.max_log_mib),
-            "max_workdir_mib": str(engine.max_workdir_mib),
-            "unit_uid_base": str(engine.unit_user_base),
-        },
+        settings=settings,
     )
+    if engine.programs == "simulated":
+        return lambda token: base
+    from hcloud.engine.tls import authority_pem, enrolment_secret, launch_key
+
+    base, key = replace(base, authority_pem=authority_pem(engine.tls_dir)), launch_key(engine.tls_dir)
+    agents_of = runner.agents if isinstance(runner, ArchiveSource) else dict
+
+    def bootstrap(token: str) -> WorkerBootstrap:
+        """Return what the instance of that launch needs."""
+        return replace(base, enrolment_secret=enrolment_secret(key, token), agents=agents_of())
+
+    return bootstrap

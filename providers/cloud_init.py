@@ -1,8 +1,7 @@
 """Cloud-init user data that makes a rented instance an HCloud worker which terminates itself at its expiry.
 
-The template and its scripts are in ``deploy/cloud-init``. The worker's TLS key is a secret: with ``credential_command``
-the instance fetches it with its own identity. Only with ``credential`` is it part of the user data, which is readable
-by everyone who may read the instance's attributes in the account.
+The template and its scripts are in ``deploy/cloud-init``. User data holds one secret, with which this launch's instance
+gets its own certificate, once, from an address that its provider names.
 """
 
 from __future__ import annotations
@@ -12,19 +11,17 @@ import gzip
 import json
 import re
 import shlex
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
-from hcloud.core.errors import ConfigError, LaunchRejected
+from hcloud.core.errors import LaunchRejected
 from hcloud.core.model import Resources
 from hcloud.provider import LaunchRequest
 
 STATE_DIR = "/var/lib/hcloud-worker"
-TLS_DIR = "/etc/hcloud/tls"
 PREEMPT_FILE = "/run/hcloud/preempt.json"
-CREDENTIAL_FILES = ("ca.pem", "worker.pem", "worker.key")
 GUARD_GRACE_S = 60
 """How long after its expiry the guard switches an instance off, if its worker has not done so."""
 STAGE_SHARE = 0.4
@@ -39,17 +36,10 @@ class WorkerSetup:
     request: LaunchRequest
     capacity: Resources
     """What its units may use together."""
-    scheduler_address: str = ""
-    """Address of the engine; "": that of the request's bootstrap."""
-    package: str = ""
-    """What pip installs if the image lacks HCloud; "": the image must contain it."""
-    package_index: str = ""
-    """Package mirror, or ""."""
+    gateway_addresses: tuple[str, ...] = ()
+    """Addresses of gateways; empty: those of the request's bootstrap."""
     system_packages: bool = True
-    credential_command: str = ""
-    """Shell command on the instance that prints the CREDENTIAL_FILES as a JSON object; "": the image has them."""
-    credential: Mapping[str, str] = field(default_factory=dict)
-    """The files themselves, if they are to be part of the user data."""
+    """Install bubblewrap, nftables, stress-ng and Python where the image lacks them."""
     notice: Literal["ec2", "gce", "none"] = "none"
     """Metadata service that the worker watches for interruption notices."""
     heed_rebalance: bool = False
@@ -68,35 +58,41 @@ def render_user_data(setup: WorkerSetup) -> str:
         "SETUP_TIMEOUT_S": str(max(60, round(setup.boot_timeout_s) - 60)),
         "MACHINE_ENV": _packed(machine_env(setup)),
         "BOOTSTRAP": _packed(json.dumps(bootstrap_of(setup), sort_keys=True) if setup.request.bootstrap else ""),
-        "CREDENTIAL": _packed(json.dumps(dict(setup.credential), sort_keys=True) if setup.credential else ""),
         "WORKER_SERVICE": _packed(_without_comments((directory.parent / "hcloud-worker.service").read_text())),
-        **{name.upper(): _packed(_without_comments((directory / name).read_text())) for name in SCRIPTS},
+        "AUTHORITY": _packed(setup.request.bootstrap.authority_pem if setup.request.bootstrap else ""),
+        **{
+            name.upper().replace("-", "_"): _packed(_without_comments((directory / name).read_text()))
+            for name in SCRIPTS
+        },
     }
     text = _without_comments((directory / "worker.yaml").read_text())
     return re.sub(r"@([A-Z_]+)@", lambda found: values[found[1]], text)
 
 
-SCRIPTS = ("setup", "guard")
+SCRIPTS = ("setup", "fetch-agent", "guard")
 
 
 def machine_env(setup: WorkerSetup) -> str:
     """Return shell assignments that the scripts source."""
+    bootstrap = setup.request.bootstrap
+    agents = sorted(bootstrap.agents.items()) if bootstrap else []
+    # The port that gives new instances their certificate serves archives too.
+    servers = bootstrap.at(setup.gateway_addresses)["enrolment_addresses"] if bootstrap and agents else []
     values = {
-        "WORKER": "yes" if setup.request.bootstrap is not None else "no",
+        "WORKER": "yes" if bootstrap is not None else "no",
         "EXPIRES_AT": str(round(setup.request.expires_at)),
         "GUARD_GRACE_S": str(GUARD_GRACE_S),
         "BOOT_TIMEOUT_S": str(round(setup.boot_timeout_s)),
         "STAGE_TIMEOUT_S": str(max(30, round(setup.boot_timeout_s * STAGE_SHARE))),
-        "PACKAGE": setup.package,
-        "PACKAGE_INDEX": setup.package_index,
+        "AGENTS": " ".join(f"{name}={sha256}" for name, sha256 in agents),
+        "AGENT_URLS": " ".join(f"https://{server}/agent/" for server in servers),
         "SYSTEM_PACKAGES": "yes" if setup.system_packages else "no",
-        "CREDENTIAL_COMMAND": setup.credential_command,
     }
     return "".join(f"{name}={shlex.quote(value)}\n" for name, value in values.items())
 
 
 def bootstrap_of(setup: WorkerSetup) -> dict[str, object]:
-    """Return the worker's bootstrap file (``hcloud worker --bootstrap``). It contains no secret."""
+    """Return the worker's bootstrap file (``hcloud worker --bootstrap``)."""
     bootstrap = setup.request.bootstrap
     assert bootstrap is not None
     settings = dict(bootstrap.settings)
@@ -104,8 +100,9 @@ def bootstrap_of(setup: WorkerSetup) -> dict[str, object]:
         "instance_id": setup.request.instance_id,
         "token": setup.request.token,
         "owner": setup.request.owner,
-        "scheduler_address": reachable_address(setup.scheduler_address or bootstrap.scheduler_address),
-        "tls_dir": TLS_DIR,
+        **bootstrap.at(reachable_addresses(setup.gateway_addresses or bootstrap.gateway_addresses)),
+        "authority_pem": bootstrap.authority_pem,
+        "enrolment_secret": bootstrap.enrolment_secret,
         "state_dir": STATE_DIR,
         "capacity": asdict(setup.capacity),
         "expires_at": setup.request.expires_at,
@@ -123,26 +120,15 @@ def _watched(setup: WorkerSetup) -> dict[str, str]:
     return {"notice": setup.notice, **({"heed_rebalance": "yes"} if setup.heed_rebalance else {})}
 
 
-def reachable_address(address: str) -> str:
-    """Return the engine's address. Raises LaunchRejected if it refers to the daemon's own host only."""
-    if address.rpartition("://")[2].startswith(_UNREACHABLE_HOSTS):
-        raise LaunchRejected(
-            f"a rented instance cannot reach {address}: set engine.listen, or scheduler_address in this provider's "
-            "settings, to an address of the daemon's host that instances can reach"
-        )
-    return address
-
-
-def read_credential(tls_dir: str) -> dict[str, str]:
-    """Return the worker's TLS files by name. Raises ConfigError: one of them cannot be read."""
-    found = {}
-    for name in CREDENTIAL_FILES:
-        path = Path(tls_dir, name)
-        try:
-            found[name] = path.read_text()
-        except OSError as error:
-            raise ConfigError(f"{error.strerror}; `hcloud init` creates the workers' keys", where=str(path)) from error
-    return found
+def reachable_addresses(addresses: Sequence[str]) -> Sequence[str]:
+    """Return gateways' addresses. Raises LaunchRejected if one refers to the daemon's own host only."""
+    for address in addresses:
+        if address.startswith(_UNREACHABLE_HOSTS):
+            raise LaunchRejected(
+                f"a rented instance cannot reach {address}: set engine.gateway_addresses, or gateway_addresses in this "
+                "provider's settings, to an address of the daemon's host that instances can reach"
+            )
+    return addresses
 
 
 def _shipped(name: str) -> Path:

@@ -44,7 +44,7 @@ def assembled(
         owner=owner,
         state_dir=home,
         run_dir=NO_SOCKET,
-        engine=EngineSettings(listen=LISTEN, tls_dir=tls_dir or home),
+        engine=EngineSettings(programs="real" if tls_dir else "simulated", listen=LISTEN, tls_dir=tls_dir or home),
         providers=(ProviderSettings(name=provider.name, type="mock", poll_s=poll_s),),
     )
     return build_controller(

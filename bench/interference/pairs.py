@@ -20,9 +20,10 @@ from hcloud.config.profiles import load_library
 from hcloud.core.errors import Unmeasurable
 from hcloud.core.estimates import Measure
 from hcloud.engine.host import EngineHost
-from hcloud.profiler.bootstrap import BESIDE_VCPUS, subject
+from hcloud.profiler.bootstrap import subject
 from hcloud.profiler.measure import Bench
 from hcloud.profiler.recipes import Recipe, missing_packages, prepared
+from hcloud.profiler.reference_runs import BESIDE_VCPUS
 from hcloud.profiler.repeats import Interval, interval
 from hcloud.profiler.sources import source_named
 from hcloud.profiler.subject import Stage

@@ -1,4 +1,4 @@
-"""A deployment as a user would make it, in a temporary directory: engine, daemon, two reserved slices."""
+"""A deployment as a user would make it, in a temporary directory: daemon, two reserved slices."""
 
 from __future__ import annotations
 
@@ -58,14 +58,14 @@ class Deployment:
         return done.stdout
 
     def begin(self) -> None:
-        """Make the files, then start engine and daemon."""
+        """Make the files, then start the daemon."""
         self.hcloud("init", "--home", str(self.home))
         config = self.home / "config.yaml"
         text = config.read_text().replace("settings: {}", f"settings: {SETTINGS}", 1)
         text = re.sub(r"^policy: .*$", "policy: policies/mix.yaml", text, count=1, flags=re.MULTILINE)
         config.write_text(re.sub(r"^  listen: .*$", f"  listen: 127.0.0.1:{_free_port()}", text, flags=re.MULTILINE))
         self.follow("least_loaded", profiling=True)
-        for name in ("engine", "daemon"):
+        for name in ("daemon",):
             with (self.home / f"{name}.log").open("ab") as log:
                 command = [sys.executable, "-m", "hcloud.cli.main", name]
                 started = subprocess.Popen(command, env=self._environment, cwd=self.home, stdout=log, stderr=log)

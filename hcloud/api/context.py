@@ -48,6 +48,8 @@ class EngineStatus(TypedDict, total=False):
     """Workers that answered."""
     silent: int
     """Workers of live instances that did not answer."""
+    refused: Mapping[str, int]
+    """By kind, how often the gateway refused what came to it since it started."""
     facts: Mapping[str, str]
     """The facts of the ``Runner`` port."""
 
@@ -117,7 +119,7 @@ class ApiContext:
     readers: frozenset[str] = frozenset()
     """Users who may only read."""
     admins: frozenset[str] = frozenset()
-    """Admins in addition to root and the daemon's own user."""
+    """Admins in addition to root."""
     max_upload_bytes: int = 64 * 2**20
     closing: threading.Event = field(default_factory=threading.Event)
     """Set while the server stops: waiting requests are answered at once, and clients retry with the next daemon."""

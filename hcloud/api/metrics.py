@@ -51,6 +51,9 @@ def _lines(gauges: Gauges) -> Iterator[str]:
     yield from _metric("engine_reachable", "1 when the engine answered.", _plain(engine.get("reachable")))
     yield from _metric("engine_workers", "Workers that answered.", _plain(engine.get("workers")))
     yield from _metric("engine_workers_silent", "Known workers that did not answer.", _plain(engine.get("silent")))
+    refused = engine.get("refused", {})
+    help_text = "What the gateway refused since it started, by kind."
+    yield from _metric("gateway_refused", help_text, [({"kind": kind}, refused[kind]) for kind in sorted(refused)])
     yield from _metric("event_seq", "Number of the newest event.", _plain(daemon.get("event_seq")))
     age = None if gauges.priced_at is None else max(0.0, gauges.now - gauges.priced_at)
     yield from _metric("price_age_seconds", "Age of the oldest price among current offers.", _plain(age))

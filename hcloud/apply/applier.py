@@ -41,7 +41,7 @@ from hcloud.planner.plan import (
     Terminate,
     Wait,
 )
-from hcloud.provider import Provider, Runner, WorkerBootstrap
+from hcloud.provider import BootstrapOf, Provider, Runner
 from hcloud.quarantine import DEFECT_RETRY_S, Failure, Failures, bisect_failures, run_batch
 from hcloud.spec.policy import Policy
 from hcloud.store import LeaderLease, Store, Transaction
@@ -106,7 +106,7 @@ class Applier:
         clock: Clock,
         *,
         owner: str,
-        bootstrap: WorkerBootstrap,
+        bootstrap: BootstrapOf,
         uploads_dir: Path,
         unit_index: UnitIndex | None = None,
     ) -> None:

@@ -38,7 +38,7 @@ from hcloud.core.model import (
 from hcloud.planner.budget import CENT_DUST
 from hcloud.planner.plan import Drain, Launch, Renew, Terminate
 from hcloud.planner.snapshot import OfferBackoff
-from hcloud.provider import CloudInstance, LaunchRequest, Provider, WorkerBootstrap
+from hcloud.provider import BootstrapOf, CloudInstance, LaunchRequest, Provider
 from hcloud.quarantine import call_provider
 from hcloud.spec.policy import Policy
 from hcloud.store import LeaderLease, Store, Transaction
@@ -64,7 +64,8 @@ class MachineActions:
     providers: Mapping[str, Provider]
     clock: Clock
     owner: str
-    bootstrap: WorkerBootstrap
+    bootstrap: BootstrapOf
+    """What the instance of a launch needs to become a worker of this deployment."""
     offers_failed: bool = False
     """Set when an offer turned out unavailable; the controller then reads offers again."""
 
@@ -160,7 +161,7 @@ class MachineActions:
             owner=self.owner,
             offer=instance.offer,
             expires_at=instance.expires_at,
-            bootstrap=self.bootstrap,
+            bootstrap=self.bootstrap(instance.token),
         )
 
     def _retry_launch_later(
@@ -257,7 +258,13 @@ def confirm_launch(txn: Transaction, instance_id: str, cloud: CloudInstance) -> 
     if instance.provider_id is not None:
         return instance
     offer = replace(instance.offer, price_usd_per_h=cloud.price_usd_per_h or instance.offer.price_usd_per_h)
-    known = replace(instance, provider_id=cloud.provider_id, launched_at=cloud.launched_at, offer=offer)
+    known = replace(
+        instance,
+        provider_id=cloud.provider_id,
+        launched_at=cloud.launched_at,
+        offer=offer,
+        addresses=cloud.addresses,
+    )
     if instance.state is InstanceState.REQUESTED:
         reason = Reason(code="launched", text=f"{cloud.provider_id} launched in {cloud.zone}")
         after = transition_instance(txn, known, InstanceState.BOOTING, reason)

@@ -16,8 +16,9 @@ from hcloud.config.profiles import load_profiles, write_profile
 from hcloud.core.clock import SystemClock
 from hcloud.core.errors import BadInput, HCloudError, UnitRefused
 from hcloud.engine.host import EngineHost
-from hcloud.profiler.bootstrap import MeasurementPlan, confidence, measure_recipe, plan_for
+from hcloud.profiler.bootstrap import confidence, measure_recipe, plan_for
 from hcloud.profiler.recipes import Recipe, missing_packages, parse_recipes, recipe_named
+from hcloud.profiler.reference_runs import MeasurementPlan
 from hcloud.spec.validation import counted
 
 

@@ -15,7 +15,10 @@ from hcloud.core.gc_tuning import infrequent_gc
 @click.option(
     "--abandon", is_flag=True, help="Give up what runs under agents of an earlier version; its jobs are retried."
 )
-def daemon(config_path: Path | None, abandon: bool) -> None:
+@click.option(
+    "--gateway", type=click.Path(path_type=Path), help="Unix socket of a gateway that runs on its own; else one starts."
+)
+def daemon(config_path: Path | None, abandon: bool, gateway: Path | None) -> None:
     """Run the daemon in the foreground. SIGTERM stops it (machines and jobs go on), SIGHUP reloads the policy."""
     with infrequent_gc():  # what is imported stays: looking for garbage in it takes a tenth of the start
         from hcloud.config import at_its_line, find_config, load_config, load_named_policy
@@ -26,6 +29,6 @@ def daemon(config_path: Path | None, abandon: bool) -> None:
         config = load_config(file, notes)
         load_named_policy(config, file, [])  # the daemon reads it again; only here it is known where it was named
         try:
-            raise SystemExit(run_daemon(config, notes, abandon=abandon))
+            raise SystemExit(run_daemon(config, notes, abandon=abandon, gateway=gateway))
         except ConfigError as error:
             raise at_its_line(error, file) from error

@@ -9,7 +9,7 @@ import os
 import shutil
 import socket
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from importlib import metadata
@@ -80,7 +80,7 @@ def _of_this_machine(*, cloud: bool) -> Iterator[DoctorFinding]:
     yield from _database(config, path)
     yield from _secrets(config)
     yield from _prices(config)
-    yield from _scheduler(config)
+    yield from _gateway(config)
     yield from _sources(config)
     if cloud:
         yield from _accounts(config)
@@ -210,35 +210,35 @@ def _prices(config: Config) -> Iterator[DoctorFinding]:
         )
 
 
-def _scheduler(config: Config) -> Iterator[DoctorFinding]:
-    """Check whether the engine's scheduler is reachable from here and at the address that instances get."""
+def _gateway(config: Config) -> Iterator[DoctorFinding]:
+    """Check whether the gateway is reachable from here, and at the addresses that instances get."""
     if config.engine.programs != "real":
         return
     host, _, port = config.engine.listen.rpartition(":")
     try:
         with socket.create_connection((host, int(port)), timeout=CONNECT_TIMEOUT_S):
             yield DoctorFinding(
-                check="network", verdict="ok", finding=f"the engine is reached at {config.engine.listen}"
+                check="network", verdict="ok", finding=f"the gateway is reached at {config.engine.listen}"
             )
     except OSError as error:
         finding = f"nothing is reached at {config.engine.listen}: {error.strerror or error}"
-        yield DoctorFinding(check="network", verdict="fail", finding=finding, do="hcloud engine; open the port")
+        yield DoctorFinding(check="network", verdict="fail", finding=finding, do="hcloud daemon; open the port")
     for each in config.providers:
-        address = _told_to_machines(config, each)
-        if address is not None and _is_here_only(address):
-            finding = f"machines of {each.name} are told to dial {address}, which is nowhere but here"
-            do = "set scheduler_address, or engine.listen, to an address that they reach"
+        for address in filter(_is_here_only, _addresses_for(config, each)):
+            finding = f"machines of {each.name} would connect to {address}, which is nowhere but here"
+            do = "set gateway_addresses, or engine.gateway_addresses, to an address that they reach"
             yield DoctorFinding(check="network", verdict="fail", finding=finding, do=do)
 
 
-def _told_to_machines(config: Config, provider: ProviderSettings) -> str | None:
-    """Return where machines of a cloud provider look for the scheduler; None: they are on this host."""
+def _addresses_for(config: Config, provider: ProviderSettings) -> Sequence[str]:
+    """Return where machines of a cloud provider look for the gateway; nowhere if they are on this host."""
     if provider.type in HERE:
-        return None
+        return ()
     settings = config.settings_of(provider)
     worker = settings.get("worker")
-    own = settings.get("scheduler_address") or (worker.get("scheduler_address") if isinstance(worker, Mapping) else "")
-    return str(own or config.engine.listen)
+    own = settings.get("gateway_addresses") or (worker.get("gateway_addresses") if isinstance(worker, Mapping) else ())
+    own = (own,) if isinstance(own, str) else own
+    return tuple(map(str, own or ())) or config.engine.gateway_addresses or (config.engine.listen,)
 
 
 def _is_here_only(address: str) -> bool:
@@ -320,7 +320,9 @@ def _clock(status: Mapping[str, Any]) -> Iterator[DoctorFinding]:
 def _engine(status: Mapping[str, Any]) -> Iterator[DoctorFinding]:
     engine = status["daemon"].get("engine", {})
     if not engine.get("reachable"):
-        yield DoctorFinding(check="engine", verdict="fail", finding="does not answer the daemon", do="hcloud engine")
+        yield DoctorFinding(
+            check="engine", verdict="fail", finding="the gateway does not answer the daemon", do="see the daemon's log"
+        )
         return
     silent = engine.get("silent", 0)
     finding = f"{engine.get('workers', 0)} workers answer" + (f", {silent} are silent" if silent else "")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import pwd
 import re
 import secrets
 import shlex
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,6 +17,8 @@ from hcloud.config import Config, home_dir, load_config, package_data
 from hcloud.config.document import to_yaml
 from hcloud.core.errors import ConfigError
 
+FIRST_PERSON = 1000
+"""Lower user ids are root's and services'."""
 PRIVATE_DIRECTORY, GROUP_DIRECTORY, PRIVATE_FILE, PLAIN_FILE = 0o700, 0o750, 0o600, 0o644
 
 
@@ -115,6 +119,8 @@ def config_text(home: Path, provider: str) -> str:
     """Return the shipped example with an owner, a state directory and a provider of its own."""
     text = package_data.path("config.example.yaml").read_text(encoding="utf-8")
     changes = {r"^owner: .*$": f"owner: hcloud-{secrets.token_hex(4)}", r"^state_dir: .*$": _setting("state_dir", home)}
+    if os.geteuid() >= FIRST_PERSON:
+        changes[r"^  admins: .*$"] = f"  admins: [{_own_name()}]"
     if provider == "mock":
         changes |= {
             r"^  programs: .*$": "  programs: simulated",
@@ -128,6 +134,13 @@ def config_text(home: Path, provider: str) -> str:
     return text
 
 
+def _own_name() -> str:
+    """Return this user's name as the API knows it."""
+    with suppress(KeyError):
+        return pwd.getpwuid(os.geteuid()).pw_name
+    return f'"uid:{os.geteuid()}"'
+
+
 def _setting(key: str, path: Path) -> str:
     return to_yaml({key: str(path)}).rstrip("\n")
 
@@ -136,7 +149,5 @@ def _next_steps(home: Path, loaded: Config) -> list[str]:
     """Return the next two commands, runnable as they stand."""
     program = "hcloud" if home == home_dir() else f"hcloud --config {shlex.quote(str(home / 'config.yaml'))}"
     steps = [f"{program} daemon", f"{program} submit -- echo hello"]
-    if loaded.engine.programs == "real":
-        steps = [f"{program} engine", f"{program} daemon"]
     note = "Next, each in a terminal of its own (or with systemd; see docs/operations.md):"
     return [note, *(f"  {step}" for step in steps)]

@@ -65,7 +65,7 @@ GROUPS: dict[str, dict[str, tuple[str, str, str]]] = {
     "Operations": {
         "init": ("hcloud.cli.init", "init", "Set up a deployment: configuration, keys, directories."),
         "daemon": ("hcloud.cli.daemon", "daemon", "Run the daemon."),
-        "engine": ("hcloud.cli.engine", "engine", "Run the engine's scheduler."),
+        "gateway": ("hcloud.cli.engine", "gateway", "Run the gateway of agents on its own (under systemd)."),
         "worker": ("hcloud.cli.engine", "worker", "Run a worker on an instance."),
         "config": ("hcloud.cli.config", "config", "Check the configuration; print its schema."),
         "doctor": ("hcloud.cli.doctor", "doctor", "Check the deployment and say what to fix."),
@@ -80,6 +80,7 @@ GROUPS: dict[str, dict[str, tuple[str, str, str]]] = {
 }
 COMMANDS = {name: entry for group in GROUPS.values() for name, entry in group.items()}
 MOVED = {
+    "engine": "the gateway, which 'hcloud daemon' starts by itself (under systemd: hcloud-gateway.service)",
     "soak": "'make soak', or 'python -m lab.soak', in a checkout of HCloud",
     "reproduce": "'make reproduce', or 'python -m lab.papers', in a checkout of HCloud",
 }
@@ -146,7 +147,7 @@ class LazyGroup(click.Group):
 def cli(config: str | None, socket: str | None) -> None:
     """Submit jobs with performance targets; HCloud rents the machines cheaply and explains each decision.
 
-    Begin with 'hcloud init', 'hcloud engine' and 'hcloud daemon', then 'hcloud submit -- echo hello'.
+    Begin with 'hcloud init' and 'hcloud daemon', then 'hcloud submit -- echo hello'.
     """
     # Kept in the environment, so that every command, and every process it starts, sees the same.
     if config is not None:

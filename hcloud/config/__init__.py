@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from hcloud.config.files import (
         at_its_line,
         load_config,
+        load_engine,
         load_job,
         load_named_policy,
         load_policy,
@@ -37,8 +38,8 @@ if TYPE_CHECKING:
 _MODULES = {
     "document": ("read_documents", "to_yaml"),
     "files": (
-        "at_its_line", "load_config", "load_job", "load_named_policy", "load_policy", "new_defaults_note",
-        "read_config", "read_env_file",
+        "at_its_line", "load_config", "load_engine", "load_job", "load_named_policy", "load_policy",
+        "new_defaults_note", "read_config", "read_env_file",
     ),
     "locate": ("SOCKET_NAME", "find_config", "home_dir"),
     "profiles": ("load_library",),
@@ -66,6 +67,7 @@ __all__ = [
     "find_config",
     "home_dir",
     "load_config",
+    "load_engine",
     "load_job",
     "load_library",
     "load_named_policy",

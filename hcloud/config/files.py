@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from hcloud.config.document import STDIN, Document, file_name, read_document, read_documents, read_text
-from hcloud.config.settings import Config
+from hcloud.config.settings import Config, EngineSettings
 from hcloud.core.errors import ConfigError
 from hcloud.core.units import shown
 from hcloud.spec.jobfile import JobFile, parse_job
@@ -46,6 +46,17 @@ def load_config(path: Path, notes: list[str] | None = None, *, provider_types: C
     value = _with_references(document)
     context = {"base": path.expanduser().absolute().parent, "provider_types": provider_types}
     return parse(Config, value, document.where, context=context)
+
+
+def load_engine(path: Path) -> EngineSettings:
+    """Return the section ``engine`` of the configuration in ``path``: all that the gateway needs of it, and may know.
+
+    Raises ConfigError.
+    """
+    document = read_config(path, [])
+    value = document.value.get("engine") if isinstance(document.value, Mapping) else None
+    context = {"base": path.expanduser().absolute().parent}
+    return parse(EngineSettings, value or {}, lambda key: document.where(("engine", *key)), context=context)
 
 
 def read_config(path: Path, notes: list[str] | None = None) -> Document:

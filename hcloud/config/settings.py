@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import field, replace
+from ipaddress import ip_network
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
@@ -51,6 +52,14 @@ def _check_listen(text: str) -> str:
     match = re.fullmatch(r"(?:[A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\]):([0-9]{1,5})", text)
     if match is None or not 0 < int(match[1]) < 65536:
         raise ValueError(f"must be an address and a port such as 127.0.0.1:8443, not {shown(text)}")
+    return text
+
+
+def _check_network(text: str) -> str:
+    try:
+        ip_network(text, strict=False)
+    except ValueError:
+        raise ValueError(f"must be an address or a network such as 198.51.100.0/24, not {shown(text)}") from None
     return text
 
 
@@ -98,13 +107,16 @@ AbsolutePath = Annotated[Path, BeforeValidator(_absolute, json_schema_input_type
 Url = Annotated[NonEmptyText, AfterValidator(_check_url)]
 Factor = Annotated[Number, Field(gt=1, le=1000)]
 Listen = Annotated[NonEmptyText, AfterValidator(_check_listen)]
+Network = Annotated[NonEmptyText, AfterValidator(_check_network)]
 if TYPE_CHECKING:
     # Null in the file: __post_init__ derives the value, so readers never see None.
     DerivedPath = Path
     DerivedText = str
+    DerivedListen = str
 else:
     DerivedPath = Annotated[Path | None, BeforeValidator(_absolute, json_schema_input_type=str | None)]
     DerivedText = Annotated[NonEmptyText, AfterValidator(_check_database)] | None
+    DerivedListen = Listen | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
@@ -134,7 +146,7 @@ class ApiSettings:
     readers: tuple[NonEmptyText, ...] = ()
     """Users with read-only access."""
     admins: tuple[NonEmptyText, ...] = ()
-    """Users who may also cancel other users' jobs, pause and resume; root and the daemon's own user always may."""
+    """Users who may also cancel other users' jobs, pause and resume; root always may."""
 
     def __post_init__(self) -> None:
         both = sorted(set(self.readers) & set(self.admins))
@@ -149,7 +161,13 @@ class EngineSettings:
     programs: Literal["real", "simulated"] = "real"
     """real: run programs on the instances; simulated: pretend to, to try policies on the mock provider."""
     listen: Listen = "127.0.0.1:8786"
-    """Address at which workers register; instances on other hosts must be able to reach it."""
+    """Address to which workers connect; instances on other hosts must be able to reach it."""
+    enrolment_listen: DerivedListen = None  # type: ignore[assignment]
+    """Address at which new instances get agent and certificate; null: the port after that of listen."""
+    gateway_addresses: tuple[Listen, ...] = ()
+    """Addresses of this daemon and its standbys as instances reach them; empty: listen."""
+    translated_addresses: tuple[Network, ...] = ()
+    """Addresses or networks of address translation (NAT), behind which new instances may be; empty: there is none."""
     tls_dir: DerivedPath = None  # type: ignore[assignment]
     """Directory of the certificate authority and keys that `hcloud init` creates; null: <state_dir>/tls."""
     isolation: Literal["require", "best_effort"] = "best_effort"
@@ -160,6 +178,18 @@ class EngineSettings:
     """Largest work directory that can be uploaded."""
     max_log_mib: PositiveMib = 64
     """Largest log of one unit; of longer ones, the middle is dropped."""
+
+    def __post_init__(self) -> None:
+        if _missing(self.enrolment_listen):
+            host, _, port = self.listen.rpartition(":")
+            if port == "65535":
+                raise AtKey("listen", "has the highest port, and enrolment_listen needs the next one; set it too")
+            object.__setattr__(self, "enrolment_listen", f"{host}:{int(port) + 1}")
+
+    @property
+    def enrolment_port_offset(self) -> int:
+        """How much higher the port of enrolment is."""
+        return _port_of(self.enrolment_listen) - _port_of(self.listen)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
@@ -290,8 +320,15 @@ class Config:
             raise AtKey("providers", f"has two entries named {twice!r}; give each its own name")
         if len(os.fsencode(self.socket_path)) > _SOCKET_PATH_BYTES_MAX:
             raise AtKey("run_dir", f"is too long for a socket ({_SOCKET_PATH_BYTES_MAX} bytes): {self.socket_path}")
-        if self.api.tcp is not None and _port_of(self.api.tcp.listen) == _port_of(self.engine.listen):
-            raise AtKey("api", f"tcp.listen has the same port as engine.listen ({self.engine.listen})")
+        ports = {name: _port_of(getattr(self.engine, name)) for name in ("listen", "enrolment_listen")}
+        if ports["listen"] == ports["enrolment_listen"]:
+            raise AtKey("engine", f"enrolment_listen has the same port as listen ({self.engine.listen})")
+        taken = next((name for name, port in ports.items() if self._api_port() == port), None)
+        if taken:
+            raise AtKey("api", f"tcp.listen has the same port as engine.{taken} ({getattr(self.engine, taken)})")
+
+    def _api_port(self) -> int | None:
+        return _port_of(self.api.tcp.listen) if self.api.tcp is not None else None
 
     @property
     def catalog_dir(self) -> Path:
@@ -303,6 +340,11 @@ class Config:
         if provider.type not in _PRICED_TYPES or {"prices", "prices_file"} & set(provider.settings):
             return provider.settings
         return {**provider.settings, "prices_file": str(self.catalog_dir / f"{provider.type}.json")}
+
+    @property
+    def gateway_socket(self) -> Path:
+        """Unix socket of the gateway that the daemon starts."""
+        return self.run_dir / "gateway.sock"
 
     @property
     def socket_path(self) -> Path:

@@ -606,6 +606,8 @@ class Instance:
     """Running jobs that it was launched for, once per additional node: until it is ready, their users' budgets pay."""
     reason: str = ""
     """Why it was launched, in one sentence."""
+    addresses: tuple[str, ...] | None = None
+    """From which it may connect; None: not known yet; empty: its provider names none, so any will do."""
     revision: int = 0
     """Increases with every write; the store assigns it."""
 

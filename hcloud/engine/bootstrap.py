@@ -19,11 +19,17 @@ class Bootstrap:
     """The worker's bootstrap file."""
 
     instance_id: str
-    scheduler_address: str
-    tls_dir: Path
+    gateway_addresses: tuple[str, ...]
+    """``host:port`` of the gateways of all daemons; the agent connects to that of the leading one."""
+    enrolment_addresses: tuple[str, ...]
+    """Where each of them gives certificates (``enrolment``), in the same order."""
+    authority_pem: str
+    """Certificate of the deployment's authority, by which the gateway is known."""
     state_dir: Path
     expires_at: float
     lease_s: float = 600.0
+    enrolment_secret: str = ""
+    """With it the machine gets its first certificate."""
     token: str = ""
     owner: str = ""
     capacity: Mapping[str, float] = field(default_factory=dict)
@@ -57,19 +63,22 @@ def load_bootstrap(path: Path) -> Bootstrap:
     plain = read_json(path)
     if plain is None:
         raise ConfigError("no readable JSON file here; the provider writes it at launch", where=str(path))
-    plain.pop("worker_port", None)  # written before 0.2
+    if "scheduler_address" in plain:
+        raise ConfigError("an earlier HCloud wrote this; launch the instance anew", where=f"{path}: scheduler_address")
     known = {each.name for each in fields(Bootstrap)}
     if unknown := sorted(set(plain) - known):
         raise ConfigError(f"unknown key; known are: {', '.join(sorted(known))}", where=f"{path}: {unknown[0]}")
-    needed = ("instance_id", "scheduler_address", "tls_dir", "state_dir", "expires_at")
+    needed = ("instance_id", "gateway_addresses", "enrolment_addresses", "authority_pem", "state_dir", "expires_at")
     if missing := [name for name in needed if plain.get(name) is None]:
         raise ConfigError("this key is missing", where=f"{path}: {missing[0]}")
     plain = {name: value for name, value in plain.items() if value is not None}
     poweroff = plain.get("poweroff", "exit")
-    address = plain["scheduler_address"]
+    addresses, enrolment = (tuple(plain[name]) for name in ("gateway_addresses", "enrolment_addresses"))
+    if not addresses or len(addresses) != len(enrolment):
+        raise ConfigError("must be addresses, as many of both kinds", where=f"{path}: enrolment_addresses")
     changes = {
-        "scheduler_address": address if "://" in address else f"tls://{address}",
-        "tls_dir": Path(plain["tls_dir"]),
+        "gateway_addresses": addresses,
+        "enrolment_addresses": enrolment,
         "state_dir": Path(plain["state_dir"]),
         "cpus": tuple(plain["cpus"]) if plain.get("cpus") else None,
         "poweroff": poweroff if isinstance(poweroff, str) else tuple(poweroff),

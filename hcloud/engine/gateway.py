@@ -1,8 +1,8 @@
-"""``hcloud engine``: the gateway between the daemon and the agents that connected to it.
+"""``hcloud gateway``: the process between the daemon and the agents that connect to it.
 
-It keeps no state worth saving: agents report again when they connect again, so it may be restarted at any time. What an
-agent sends is bounded in size and kept apart from what others send. Reports are passed on as the bytes that came,
-without being parsed.
+It holds the authority's key and nothing else: no cloud's credentials, no database. It keeps no state worth saving:
+agents report again when they connect again, so it may be restarted at any time. What an agent sends is bounded in size
+and kept apart from what others send. Reports are passed on as the bytes that came, without being parsed.
 """
 
 from __future__ import annotations
@@ -10,12 +10,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import json
 import math
 import os
 import signal
+import ssl
 import sys
 import time
 import uuid
+from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,28 +28,39 @@ import grpc
 import grpc.aio
 
 from hcloud import sd_notify
+from hcloud.core.clock import SystemClock
 from hcloud.core.errors import ConfigError
 from hcloud.engine import gateway_pb2 as pb
+from hcloud.engine.admission import Admission, ListedMachine, NotAdmitted, RefusalLog
+from hcloud.engine.bundle import available, build
 from hcloud.engine.channel import (
+    ADMIT,
+    ARCHIVES,
     AWAIT,
     CALL,
     CONNECT,
     LISTENING,
     OBSERVE,
-    role_of,
+    SERVING_DAEMON,
+    host_and_port,
     server_credentials,
 )
+from hcloud.engine.enrolment import EnrolmentServer
+from hcloud.engine.gateway_process import GatewaySettings
+from hcloud.engine.tls import GATEWAY, Authority, MachineIdentity, issue, server_files
 from hcloud.engine.wire import PROTOCOL
 
 SILENT_AFTER_S = 10.0
 """Agents send something every 4 s at least (``link.HEARTBEAT_S``); a broken connection is noticed at once."""
-WATCHDOG_S = 5.0
+WATCHDOG_S = 1.0
 COMMANDS_MAX = 256
 """Commands that wait for an agent to read them; further ones wait for these, within their time."""
 UNITS_MAX, REPORT_BYTES_MAX = 20_000, 32 << 20
 """The largest report an agent may build up; a stream with a larger one is ended."""
 HELLO_WITHIN_S = 10.0
 AWAIT_S_MAX = 60.0
+LEAD_S_MAX = 600.0
+SOCKET_MODE = 0o660
 _UNKNOWN_LOST = b'{"unknown": "the worker\'s connection was lost"}'
 _UNKNOWN_ABSENT = b'{"unknown": "no worker is registered under this name"}'
 _PING = b'{"op": "ping"}'
@@ -60,12 +74,22 @@ class Misbehaving(Exception):
     """An agent broke the protocol; the message says how."""
 
 
+class NotHere(Exception):
+    """An agent is sent away; the message says why. ``elsewhere``: another gateway may take it."""
+
+    def __init__(self, why: str, kind: str, *, elsewhere: bool = False) -> None:
+        super().__init__(why)
+        self.kind, self.elsewhere = kind, elsewhere
+
+
 @dataclass(slots=True, eq=False)
 class AgentStream:
     """One agent's connection."""
 
-    instance_id: str
+    identity: MachineIdentity
     seen_at: float
+    has_others: bool
+    """Whether it knows other gateways."""
     commands: asyncio.Queue[Any] = field(default_factory=lambda: asyncio.Queue(COMMANDS_MAX))
     """Messages for it."""
     units: dict[str, bytes] = field(default_factory=dict)
@@ -78,8 +102,21 @@ class AgentStream:
     """When it last failed to give a sign of life; it is silent until it sends something."""
     ping: asyncio.Future[bool] | None = None
     """The present question for a sign of life."""
+    cut: asyncio.Event = field(default_factory=asyncio.Event)
+    sent_away: NotHere | None = None
+    """Why it is cut off, if it is."""
     _bytes: int = 0
     _number: int = 0
+
+    @property
+    def instance_id(self) -> str:
+        """The instance that it is."""
+        return self.identity.instance_id
+
+    def send_away(self, why: NotHere) -> None:
+        """End its stream, once."""
+        self.sent_away = self.sent_away or why
+        self.cut.set()
 
     def take(self, report: Any) -> bool:
         """Take a part of a report; return whether that was the last one. Raises Misbehaving."""
@@ -114,21 +151,25 @@ class AgentStream:
 class Gateway:
     """Knows every agent's last report, and passes calls to agents over the streams they opened."""
 
-    def __init__(self) -> None:
+    def __init__(self, admission: Admission, archives: Path | None = None) -> None:
+        """``admission`` decides which machines may connect. ``archives``: directory of the agent's archives."""
+        self._admission, self._archives = admission, archives
         self._epoch = uuid.uuid4().hex
         self._changes, self._numbers = itertools.count(1), itertools.count(1)
         self._until = self._urgent = 0
         self._awaiting: set[asyncio.Future[None]] = set()
         self._agents: dict[str, AgentStream] = {}
+        self._led_until, self._has_machines = -1.0, False
+        self.refused: Counter[str] = Counter()
+        self.log = RefusalLog(sys.stderr)
 
     # ------------------------------------------------------------------------------------------------- from the agents
     async def connect(self, incoming: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
         """Serve one agent's stream until it ends."""
-        await _require_role(context, "worker")
         try:
-            agent = await self._greeted(incoming)
-        except Misbehaving as fault:
-            yield pb.ToAgent(refusal=pb.Refusal(why=str(fault)))
+            agent = await self._greeted(incoming, context)
+        except NotHere as why:
+            yield self._refusal(str(context.peer()).rpartition(":")[0], why)
             return
         before = self._agents.get(agent.instance_id)
         if before is not None:  # a new connection of the same agent: the old one is dead or about to be
@@ -137,8 +178,10 @@ class Gateway:
         reading = asyncio.create_task(self._read(agent, incoming))
         try:
             yield pb.ToAgent(welcome=pb.Welcome(protocol=PROTOCOL))
-            while (message := await _next_or_end(agent.commands, reading)) is not None:
+            while (message := await _next_or_end(agent, reading)) is not None:
                 yield message
+            if agent.sent_away is not None:
+                yield self._refusal(agent.instance_id, agent.sent_away)
         finally:
             reading.cancel()
             agent.end()
@@ -146,20 +189,47 @@ class Gateway:
                 del self._agents[agent.instance_id]
                 self._note_urgent()
 
-    async def _greeted(self, incoming: AsyncIterator[Any]) -> AgentStream:
+    async def _greeted(self, incoming: AsyncIterator[Any], context: Any) -> AgentStream:
+        """Return an agent that said who it is, and may be here. Raises NotHere."""
+        certificates = context.auth_context().get("x509_pem_cert", ())
+        try:
+            identity = self._admission.identity(certificates[0] if certificates else b"")
+        except NotAdmitted as refusal:
+            raise NotHere(str(refusal), "identity") from refusal
         try:
             first = await asyncio.wait_for(anext(incoming), HELLO_WITHIN_S)
         except (TimeoutError, StopAsyncIteration) as error:
-            raise Misbehaving("it sent nothing") from error
+            raise NotHere("it sent nothing", "malformed") from error
         hello = first.hello
-        if first.WhichOneof("message") != "hello" or not hello.instance_id:
-            raise Misbehaving("its first message names no instance")
+        if first.WhichOneof("message") != "hello":
+            raise NotHere("its first message is no Hello", "malformed")
         if hello.protocol != PROTOCOL:
-            raise Misbehaving(
-                f"this gateway speaks protocol {PROTOCOL}, and the agent of HCloud {hello.version} speaks "
+            text = (
+                f"this gateway speaks protocol {PROTOCOL}, and the agent of HCloud {hello.version[:32]} speaks "
                 f"{hello.protocol}; drain its instance, and launch it anew"
             )
-        return AgentStream(hello.instance_id, time.monotonic())
+            raise NotHere(text, "protocol")
+        if hello.has_others and not self._is_led():
+            raise NotHere("no daemon leads here", "not_leading", elsewhere=True)
+        return AgentStream(identity, time.monotonic(), hello.has_others)
+
+    def _refusal(self, name: str, why: NotHere) -> Any:
+        self.refused[why.kind] += 1
+        if not why.elsewhere:
+            self.log.write(f"{name} is refused: {why}")
+        return pb.ToAgent(refusal=pb.Refusal(why=str(why), elsewhere=why.elsewhere))
+
+    def _is_led(self) -> bool:
+        return time.monotonic() < self._led_until
+
+    def send_away(self) -> None:
+        """Cut off the agents that may not be here any more."""
+        is_led = self._is_led()
+        for agent in self._agents.values():
+            if (why := self._admission.why_not(agent.identity)) is not None:
+                agent.send_away(NotHere(why, "identity"))
+            elif agent.has_others and not is_led:
+                agent.send_away(NotHere("no daemon leads here", "not_leading", elsewhere=True))
 
     async def _read(self, agent: AgentStream, incoming: AsyncIterator[Any]) -> None:
         """Process what an agent sends until it ends or breaks the protocol."""
@@ -178,7 +248,8 @@ class Gateway:
                         if future is not None and not future.done():
                             future.set_result(message.answer)
         except Misbehaving as fault:
-            print(f"hcloud engine: the agent of {agent.instance_id} is cut off: {fault}", file=sys.stderr)
+            self.refused["misbehaving"] += 1
+            self.log.write(f"the agent of {agent.instance_id} is cut off: {fault}")
 
     def _note_urgent(self) -> None:
         self._urgent = next(self._changes)
@@ -187,9 +258,17 @@ class Gateway:
                 future.set_result(None)
 
     # ------------------------------------------------------------------------------------------------- from the daemon
+    async def admit(self, request: Any, context: Any) -> Any:
+        """Take the list of machines that may connect; its sender leads for ``lead_s`` from now on."""
+        self._led_until = time.monotonic() + min(request.lead_s, LEAD_S_MAX)
+        if request.HasField("machines"):
+            self._admission.list(_listed(each) for each in request.machines.machines)
+            self._has_machines = True
+            self.send_away()
+        return pb.AdmitReply(needs_machines=not self._has_machines)
+
     async def await_urgent(self, request: Any, context: Any) -> Any:
         """Return once an urgent change came after ``since`` in this epoch, or after ``timeout_s``."""
-        await _require_role(context, "client")
         if request.epoch == self._epoch and request.since >= self._urgent:
             future = asyncio.get_running_loop().create_future()
             self._awaiting.add(future)
@@ -203,7 +282,6 @@ class Gateway:
     async def observe(self, request: Any, context: Any) -> Any:
         """Return which agents are connected, which are silent, and the reports that changed after ``since`` in this
         epoch."""
-        await _require_role(context, "client")
         now, since = time.monotonic(), request.since if request.epoch == self._epoch else 0
         reply = pb.ObserveReply(epoch=self._epoch, until=self._until)
         for name, agent in self._agents.items():
@@ -212,11 +290,16 @@ class Gateway:
             (reply.silent if agent.is_silent(now) else reply.connected).append(name)
             if agent.change > since:
                 reply.reports[name] = agent.document()
+        reply.refused.update(self.refused)
         return reply
+
+    async def archives(self, request: Any, context: Any) -> Any:
+        """Return which archives of the agent are served."""
+        found = await asyncio.to_thread(available, self._archives) if self._archives is not None else ()
+        return pb.ArchivesReply(sha256={each.name: each.sha256 for each in found})
 
     async def call(self, request: Any, context: Any) -> AsyncIterator[Any]:
         """Pass each agent its requests; yield the answers as they come."""
-        await _require_role(context, "client")
         answers: asyncio.Queue[tuple[str, Any]] = asyncio.Queue()
         calls = [asyncio.create_task(self._call_agent(each, request, answers)) for each in request.agents]
         left = sum(len(each.requests) for each in request.agents)
@@ -292,72 +375,149 @@ class Gateway:
         return pb.Body(document=answer.document, content=answer.content if answer.HasField("content") else None)
 
 
-async def _next_or_end(commands: asyncio.Queue[Any], reading: asyncio.Task[None]) -> Any:
-    """Return the next command, or None once the agent has ended its side."""
-    taking = asyncio.ensure_future(commands.get())
-    done, _ = await asyncio.wait({taking, reading}, return_when=asyncio.FIRST_COMPLETED)
-    if taking in done:
-        return taking.result()
-    taking.cancel()
-    return None
+async def _next_or_end(agent: AgentStream, reading: asyncio.Task[None]) -> Any:
+    """Return the next command; None once the agent has ended its side, or is cut off."""
+    taking, cut = asyncio.ensure_future(agent.commands.get()), asyncio.ensure_future(agent.cut.wait())
+    try:
+        await asyncio.wait({taking, reading, cut}, return_when=asyncio.FIRST_COMPLETED)
+        return taking.result() if taking.done() and not cut.done() else None
+    finally:
+        taking.cancel()
+        cut.cancel()
 
 
-async def _require_role(context: Any, role: str) -> None:
-    found = role_of(context.auth_context())
-    if found != role:
-        words = f"a {found or 'nameless'} certificate is no {role}'s"
-        await context.abort(grpc.StatusCode.PERMISSION_DENIED, words)
+def _listed(machine: Any) -> ListedMachine:
+    return ListedMachine(
+        instance_id=machine.instance_id,
+        launch_token=machine.launch_token,
+        secret_sha256=machine.secret_sha256,
+        has_registered=machine.has_registered,
+        addresses=tuple(machine.addresses) if machine.addresses_known else None,
+    )
 
 
-def serve(listen: str, tls_dir: Path) -> int:
-    """Run the gateway on ``host:port`` until SIGTERM; return the exit code.
+# --------------------------------------------------------------------------------------------------------- the process
+def serve(settings: GatewaySettings, *, alive: int | None = None, ready: int | None = None) -> int:
+    """Run the gateway until SIGTERM, or until the descriptor ``alive`` is at its end; return the exit code.
+
+    ``ready``: a descriptor to which a line is written once it listens.
 
     Raises:
-        ConfigError: certificates are missing or expired, or the address cannot be listened on.
+        ConfigError: certificates are missing or expired, or an address cannot be listened on.
     """
-    asyncio.run(_serve(listen, tls_dir))
+    asyncio.run(_serve(settings, alive, ready))
     return 0
 
 
-async def _serve(listen: str, tls_dir: Path) -> None:
-    ended = asyncio.Event()
+async def _serve(settings: GatewaySettings, alive: int | None, ready: int | None) -> None:
+    ended, loop = asyncio.Event(), asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, ended.set)
-    gateway, server = Gateway(), grpc.aio.server(options=LISTENING)
-    server.add_generic_rpc_handlers((_handlers(gateway),))
-    try:
-        port = server.add_secure_port(listen, server_credentials(tls_dir))
-    except RuntimeError as error:
-        port, why = 0, str(error)
-    else:
-        why = "another process listens there"
-    if not port:
-        raise ConfigError(f"the engine cannot listen on {listen}: {why}", where="engine.listen")
-    await server.start()
-    print(f"hcloud engine: listening on tls://{listen}", file=sys.stderr)
+        loop.add_signal_handler(number, ended.set)
+    if alive is not None:
+        loop.add_reader(alive, ended.set)  # nothing is ever written to it: it is at its end
+    issue(settings.keys, GATEWAY)
+    admission = Admission(Authority(settings.keys), SystemClock().now, settings.translated)
+    if settings.archives is not None:
+        build(settings.archives)
+    gateway = Gateway(admission, settings.archives)
+    servers = [await _serve_agents(gateway, settings), await _serve_daemon(gateway, settings.socket)]
+    await _serve_enrolment(gateway, admission, settings)
+    for server in servers:
+        await server.start()
+    settings.socket.chmod(SOCKET_MODE)
+    print(f"hcloud gateway: listening on {settings.listen}; enrolment on {settings.enrolment_listen}", file=sys.stderr)
     sd_notify.ready()
+    if ready is not None:
+        os.write(ready, b"ready\n")
+        os.close(ready)
     while not ended.is_set():
         sd_notify.watchdog()
+        gateway.send_away()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(ended.wait(), WATCHDOG_S)
     sd_notify.stopping()
     os._exit(0)  # agents find their streams broken and come back
 
 
-def _handlers(gateway: Gateway) -> grpc.GenericRpcHandler:
-    made = {
-        CONNECT: grpc.stream_stream_rpc_method_handler(
-            gateway.connect, pb.FromAgent.FromString, pb.ToAgent.SerializeToString
-        ),
-        OBSERVE: grpc.unary_unary_rpc_method_handler(
-            gateway.observe, pb.ObserveRequest.FromString, pb.ObserveReply.SerializeToString
-        ),
-        AWAIT: grpc.unary_unary_rpc_method_handler(
-            gateway.await_urgent, pb.AwaitRequest.FromString, pb.AwaitReply.SerializeToString
-        ),
-        CALL: grpc.unary_stream_rpc_method_handler(
-            gateway.call, pb.CallRequest.FromString, pb.CallReply.SerializeToString
-        ),
+async def _serve_agents(gateway: Gateway, settings: GatewaySettings) -> Any:
+    server = grpc.aio.server(options=LISTENING)
+    method = grpc.stream_stream_rpc_method_handler(
+        gateway.connect, pb.FromAgent.FromString, pb.ToAgent.SerializeToString
+    )
+    server.add_generic_rpc_handlers((_service({CONNECT: method}),))
+    with _listening_on(settings.listen, "engine.listen"):
+        if not server.add_secure_port(settings.listen, server_credentials(settings.keys)):
+            raise RuntimeError("another process listens there")
+    return server
+
+
+async def _serve_daemon(gateway: Gateway, socket: Path) -> Any:
+    """Listen on a Unix socket. Whoever may open it commands all agents, so nobody may before it has its mode."""
+    server = grpc.aio.server(options=SERVING_DAEMON)
+    calls: dict[str, tuple[Any, Any, Any]] = {
+        OBSERVE: (gateway.observe, pb.ObserveRequest, pb.ObserveReply),
+        AWAIT: (gateway.await_urgent, pb.AwaitRequest, pb.AwaitReply),
+        ADMIT: (gateway.admit, pb.AdmitRequest, pb.AdmitReply),
+        ARCHIVES: (gateway.archives, pb.ArchivesRequest, pb.ArchivesReply),
     }
+    methods = {
+        path: grpc.unary_unary_rpc_method_handler(call, request.FromString, reply.SerializeToString)
+        for path, (call, request, reply) in calls.items()
+    }
+    methods[CALL] = grpc.unary_stream_rpc_method_handler(
+        gateway.call, pb.CallRequest.FromString, pb.CallReply.SerializeToString
+    )
+    server.add_generic_rpc_handlers((_service(methods),))
+    before = os.umask(0o177)
+    try:
+        socket.unlink(missing_ok=True)
+        with _listening_on(str(socket), "run_dir"):
+            if not server.add_insecure_port(f"unix:{socket}"):
+                raise RuntimeError("no such socket can be made")
+    except OSError as error:
+        raise ConfigError(f"the gateway's socket {socket} cannot be made: {error.strerror}", where="run_dir") from error
+    finally:
+        os.umask(before)
+    return server
+
+
+async def _serve_enrolment(gateway: Gateway, admission: Admission, settings: GatewaySettings) -> None:
+    _, certificate, key = server_files(settings.keys)
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.minimum_version = ssl.TLSVersion.TLSv1_2
+    tls.load_cert_chain(certificate, key)
+
+    def on_refusal(kind: str) -> None:
+        gateway.refused[kind] += 1
+
+    enrolment = EnrolmentServer(admission, settings.archives, tls, on_refusal, gateway.log)
+    with _listening_on(settings.enrolment_listen, "engine.enrolment_listen"):
+        await enrolment.listen(*host_and_port(settings.enrolment_listen))
+
+
+@contextlib.contextmanager
+def _listening_on(address: str, key: str) -> Any:
+    try:
+        yield
+    except (OSError, RuntimeError) as error:
+        why = error.strerror if isinstance(error, OSError) else str(error)
+        raise ConfigError(f"the gateway cannot listen on {address}: {why}", where=key) from error
+
+
+def _service(methods: dict[str, Any]) -> grpc.GenericRpcHandler:
     service = CONNECT.split("/")[1]
-    return grpc.method_handlers_generic_handler(service, {path.split("/")[2]: each for path, each in made.items()})
+    return grpc.method_handlers_generic_handler(service, {path.split("/")[2]: each for path, each in methods.items()})
+
+
+def main() -> None:
+    """Entry point of the daemon's child: ``python -m hcloud.engine.gateway SETTINGS``."""
+    try:
+        raise SystemExit(serve(GatewaySettings.from_json(sys.argv[1]), alive=0, ready=1))
+    except ConfigError as error:
+        fault = {"why": str(error).removeprefix(f"{error.where}: "), "where": error.where}
+        os.write(1, json.dumps(fault).encode() + b"\n")
+        raise SystemExit(2) from error
+
+
+if __name__ == "__main__":
+    main()

@@ -19,14 +19,14 @@ class FromAgent(_message.Message):
     def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., answer: _Optional[_Union[Answer, _Mapping]] = ..., alive: _Optional[_Union[Alive, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("protocol", "instance_id", "version")
+    __slots__ = ("protocol", "version", "has_others")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
-    INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
+    HAS_OTHERS_FIELD_NUMBER: _ClassVar[int]
     protocol: int
-    instance_id: str
     version: str
-    def __init__(self, protocol: _Optional[int] = ..., instance_id: _Optional[str] = ..., version: _Optional[str] = ...) -> None: ...
+    has_others: bool
+    def __init__(self, protocol: _Optional[int] = ..., version: _Optional[str] = ..., has_others: _Optional[bool] = ...) -> None: ...
 
 class Alive(_message.Message):
     __slots__ = ()
@@ -83,10 +83,12 @@ class Welcome(_message.Message):
     def __init__(self, protocol: _Optional[int] = ...) -> None: ...
 
 class Refusal(_message.Message):
-    __slots__ = ("why",)
+    __slots__ = ("why", "elsewhere")
     WHY_FIELD_NUMBER: _ClassVar[int]
+    ELSEWHERE_FIELD_NUMBER: _ClassVar[int]
     why: str
-    def __init__(self, why: _Optional[str] = ...) -> None: ...
+    elsewhere: bool
+    def __init__(self, why: _Optional[str] = ..., elsewhere: _Optional[bool] = ...) -> None: ...
 
 class Command(_message.Message):
     __slots__ = ("number", "sent_at_s", "timeout_s", "document", "content")
@@ -111,7 +113,7 @@ class ObserveRequest(_message.Message):
     def __init__(self, epoch: _Optional[str] = ..., since: _Optional[int] = ...) -> None: ...
 
 class ObserveReply(_message.Message):
-    __slots__ = ("epoch", "until", "connected", "silent", "reports")
+    __slots__ = ("epoch", "until", "connected", "silent", "reports", "refused")
     class ReportsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -119,17 +121,62 @@ class ObserveReply(_message.Message):
         key: str
         value: bytes
         def __init__(self, key: _Optional[str] = ..., value: _Optional[bytes] = ...) -> None: ...
+    class RefusedEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     UNTIL_FIELD_NUMBER: _ClassVar[int]
     CONNECTED_FIELD_NUMBER: _ClassVar[int]
     SILENT_FIELD_NUMBER: _ClassVar[int]
     REPORTS_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
     epoch: str
     until: int
     connected: _containers.RepeatedScalarFieldContainer[str]
     silent: _containers.RepeatedScalarFieldContainer[str]
     reports: _containers.ScalarMap[str, bytes]
-    def __init__(self, epoch: _Optional[str] = ..., until: _Optional[int] = ..., connected: _Optional[_Iterable[str]] = ..., silent: _Optional[_Iterable[str]] = ..., reports: _Optional[_Mapping[str, bytes]] = ...) -> None: ...
+    refused: _containers.ScalarMap[str, int]
+    def __init__(self, epoch: _Optional[str] = ..., until: _Optional[int] = ..., connected: _Optional[_Iterable[str]] = ..., silent: _Optional[_Iterable[str]] = ..., reports: _Optional[_Mapping[str, bytes]] = ..., refused: _Optional[_Mapping[str, int]] = ...) -> None: ...
+
+class AdmitRequest(_message.Message):
+    __slots__ = ("lead_s", "machines")
+    LEAD_S_FIELD_NUMBER: _ClassVar[int]
+    MACHINES_FIELD_NUMBER: _ClassVar[int]
+    lead_s: float
+    machines: Machines
+    def __init__(self, lead_s: _Optional[float] = ..., machines: _Optional[_Union[Machines, _Mapping]] = ...) -> None: ...
+
+class Machines(_message.Message):
+    __slots__ = ("machines",)
+    MACHINES_FIELD_NUMBER: _ClassVar[int]
+    machines: _containers.RepeatedCompositeFieldContainer[Machine]
+    def __init__(self, machines: _Optional[_Iterable[_Union[Machine, _Mapping]]] = ...) -> None: ...
+
+class Machine(_message.Message):
+    __slots__ = ("instance_id", "launch_token", "secret_sha256", "has_registered", "addresses_known", "addresses")
+    INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
+    LAUNCH_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    SECRET_SHA256_FIELD_NUMBER: _ClassVar[int]
+    HAS_REGISTERED_FIELD_NUMBER: _ClassVar[int]
+    ADDRESSES_KNOWN_FIELD_NUMBER: _ClassVar[int]
+    ADDRESSES_FIELD_NUMBER: _ClassVar[int]
+    instance_id: str
+    launch_token: str
+    secret_sha256: bytes
+    has_registered: bool
+    addresses_known: bool
+    addresses: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, instance_id: _Optional[str] = ..., launch_token: _Optional[str] = ..., secret_sha256: _Optional[bytes] = ..., has_registered: _Optional[bool] = ..., addresses_known: _Optional[bool] = ..., addresses: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class AdmitReply(_message.Message):
+    __slots__ = ("needs_machines",)
+    NEEDS_MACHINES_FIELD_NUMBER: _ClassVar[int]
+    needs_machines: bool
+    def __init__(self, needs_machines: _Optional[bool] = ...) -> None: ...
 
 class AwaitRequest(_message.Message):
     __slots__ = ("epoch", "since", "timeout_s")
@@ -148,6 +195,23 @@ class AwaitReply(_message.Message):
     epoch: str
     until: int
     def __init__(self, epoch: _Optional[str] = ..., until: _Optional[int] = ...) -> None: ...
+
+class ArchivesRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ArchivesReply(_message.Message):
+    __slots__ = ("sha256",)
+    class Sha256Entry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    SHA256_FIELD_NUMBER: _ClassVar[int]
+    sha256: _containers.ScalarMap[str, str]
+    def __init__(self, sha256: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class CallRequest(_message.Message):
     __slots__ = ("timeout_s", "agents", "sign_of_life_s")

@@ -7,6 +7,7 @@ orders on to the supervisor that started it. It connects again when the gateway 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import json
 import math
@@ -22,19 +23,21 @@ import grpc
 import grpc.aio
 
 from hcloud import __version__
-from hcloud.core.errors import ConfigError
 from hcloud.engine import gateway_pb2 as pb
 from hcloud.engine import metadata
 from hcloud.engine.bootstrap import Bootstrap, load_bootstrap
 from hcloud.engine.changes import DirectoryWatch
-from hcloud.engine.channel import CONNECT, MESSAGE_BYTES_MAX, channel_options, client_credentials, host_and_port
+from hcloud.engine.channel import CONNECT, agent_options
+from hcloud.engine.credential import Credential
 from hcloud.engine.output import read_output
 from hcloud.engine.unit import UnitDirectories, read_json
 from hcloud.engine.wire import PROTOCOL, stream_name
 
 REPORT_PAUSE_S = 0.02
 POLL_S, HEARTBEAT_S = 1.0, 4.0
-RETRY_S, RETRY_CAP_S = 0.2, 5.0
+RETRY_S, RETRY_CAP_S, ELSEWHERE_CAP_S = 0.2, 5.0, 1.0
+"""Pauses before the next try; shorter where another gateway may be the one."""
+RENEWAL_LOOKED_AT_EVERY_S = 60.0
 SUPERVISOR_TIMEOUT_S = 20.0
 CHUNK_MAX = 4 << 20
 OUTGOING_MAX, COMMANDS_MAX = 16, 64
@@ -123,9 +126,9 @@ class LinkHost:
 class AgentLink:
     """One connection to the gateway: reports changes, answers commands."""
 
-    def __init__(self, stream: Any, host: LinkHost, instance_id: str) -> None:
-        """Carry messages over an open stream."""
-        self._stream, self._host, self._instance_id = stream, host, instance_id
+    def __init__(self, stream: Any, host: LinkHost, *, has_others: bool = False) -> None:
+        """Carry messages over an open stream. ``has_others``: this agent knows other gateways."""
+        self._stream, self._host, self._has_others = stream, host, has_others
         self._changes = DirectoryWatch(host.units_path)
         self._outgoing: asyncio.Queue[Any] = asyncio.Queue(OUTGOING_MAX)
         self._sent: dict[str, bytes] = {}
@@ -138,21 +141,23 @@ class AgentLink:
 
     async def run(self) -> bool:
         """Carry messages until the connection is lost; return whether the gateway welcomed this agent."""
-        hello = pb.Hello(protocol=PROTOCOL, instance_id=self._instance_id, version=__version__)
-        await self._stream.write(pb.FromAgent(hello=hello))
-        parts = [asyncio.create_task(each) for each in (self._report_changes(), self._write())]
+        hello = pb.Hello(protocol=PROTOCOL, version=__version__, has_others=self._has_others)
+        parts: list[asyncio.Task[None]] = []
         welcomed = False
         try:
+            await self._stream.write(pb.FromAgent(hello=hello))
+            parts = [asyncio.create_task(each) for each in (self._report_changes(), self._write())]
             async for message in self._stream:
                 match message.WhichOneof("message"):
                     case "welcome":
                         welcomed = True
                     case "refusal":
-                        raise ConfigError(f"the gateway refuses this agent: {message.refusal.why}")
+                        raise Refused(message.refusal.why, elsewhere=message.refusal.elsewhere)
                     case "command":
                         await self._take(message.command)
-        except grpc.aio.AioRpcError as error:
-            raise OSError(f"the gateway is away: {error.details()}") from error
+        except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
+            details = error.details() if isinstance(error, grpc.aio.AioRpcError) else str(error)
+            raise OSError(f"the gateway is away: {details}") from error
         finally:
             for task in (*parts, *self._commands):
                 task.cancel()
@@ -279,32 +284,78 @@ class SupervisorChannel:
             self._waiting.pop(number, None)
 
 
-async def keep_connected(bootstrap: Bootstrap, host: LinkHost) -> None:
-    """Be connected for as long as there is a scheduler; begin anew when there is none."""
-    pause_s = RETRY_S
-    while True:
+class Refused(Exception):
+    """The gateway refuses this agent; ``elsewhere``: another one may not."""
+
+    def __init__(self, why: str, *, elsewhere: bool = False) -> None:
+        super().__init__(f"the gateway refuses this agent: {why}")
+        self.elsewhere = elsewhere
+
+
+async def keep_connected(bootstrap: Bootstrap, host: LinkHost, credential: Credential) -> None:
+    """Be connected to the gateway of the daemon that leads; try one after the other, again and again."""
+    addresses = list(zip(bootstrap.gateway_addresses, bootstrap.enrolment_addresses, strict=True))
+    pause_s, cap_s = RETRY_S, RETRY_CAP_S if len(addresses) == 1 else ELSEWHERE_CAP_S
+    printed = ""
+    for number in itertools.count():
+        gateway, enrolment = addresses[number % len(addresses)]
         try:
-            if await _connected_once(bootstrap, host):
-                pause_s = RETRY_S
-        except (OSError, ValueError, RuntimeError, ConfigError) as error:
-            print(f"hcloud link {bootstrap.instance_id}: {error}; tried again in {pause_s:g} s", file=sys.stderr)
+            await _renew_if_due(credential, enrolment)
+            if await _connected_once(gateway, enrolment, host, credential, has_others=len(addresses) > 1):
+                pause_s, printed = RETRY_S, ""
+        except (OSError, ValueError, RuntimeError, Refused) as error:
+            if str(error) != printed and not (isinstance(error, Refused) and error.elsewhere):
+                printed = str(error)
+                print(f"hcloud link {bootstrap.instance_id}: {error}; tried again and again", file=sys.stderr)
         await asyncio.sleep(pause_s)
-        pause_s = min(RETRY_CAP_S, 2 * pause_s)
+        pause_s = min(cap_s, 2 * pause_s)
 
 
-async def _connected_once(bootstrap: Bootstrap, host: LinkHost) -> bool:
-    """Carry messages until the connection is lost; return whether there was one."""
-    credentials, target = client_credentials(bootstrap.tls_dir, "worker"), host_and_port(bootstrap.scheduler_address)
-    async with grpc.aio.secure_channel(target, credentials, channel_options(MESSAGE_BYTES_MAX)) as channel:
+async def _renew_if_due(credential: Credential, enrolment: str) -> None:
+    """Get a certificate. While there is a valid one, the gateway may decline. Raises OSError."""
+    if not credential.needs_renewal():
+        return
+    try:
+        await asyncio.to_thread(credential.renew, enrolment)
+    except OSError:
+        if credential.is_expired():
+            raise
+
+
+async def _connected_once(
+    gateway: str, enrolment: str, host: LinkHost, credential: Credential, *, has_others: bool
+) -> bool:
+    """Carry messages until the connection is lost, or there is a new certificate; return whether there was one."""
+    authority, key, certificate = credential.files()
+    credentials = grpc.ssl_channel_credentials(authority, key, certificate)
+    async with grpc.aio.secure_channel(gateway, credentials, agent_options()) as channel:
         connect = channel.stream_stream(CONNECT, pb.FromAgent.SerializeToString, pb.ToAgent.FromString)
-        return await AgentLink(connect(), host, bootstrap.instance_id).run()
+        carrying = asyncio.ensure_future(AgentLink(connect(), host, has_others=has_others).run())
+        renewing = asyncio.ensure_future(_until_renewed(credential, enrolment))
+        try:
+            await asyncio.wait({carrying, renewing}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            renewing.cancel()
+            if not carrying.done():
+                carrying.cancel()
+        return carrying.result() if carrying.done() else True
+
+
+async def _until_renewed(credential: Credential, enrolment: str) -> None:
+    while True:
+        await asyncio.sleep(RENEWAL_LOOKED_AT_EVERY_S)
+        if credential.needs_renewal():
+            with contextlib.suppress(OSError):  # the present one stays valid for long
+                await asyncio.to_thread(credential.renew, enrolment)
+                return
 
 
 async def run(bootstrap: Bootstrap, channel: socket.socket, isolation: tuple[str, ...]) -> None:
     """Run the link until the supervisor is gone."""
     supervisor = SupervisorChannel(channel)
     metadata.watch(bootstrap)
-    connection = asyncio.create_task(keep_connected(bootstrap, LinkHost(bootstrap, supervisor.ask, isolation)))
+    host = LinkHost(bootstrap, supervisor.ask, isolation)
+    connection = asyncio.create_task(keep_connected(bootstrap, host, Credential(bootstrap)))
     reading = asyncio.create_task(supervisor.read())
     await asyncio.wait({connection, reading}, return_when=asyncio.FIRST_COMPLETED)
     connection.cancel()

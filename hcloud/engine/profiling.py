@@ -1,6 +1,6 @@
 """A unit that is measured instead of run: a child of its keeper does it, inside the unit's own groups and limits.
 
-The engine knows nothing of how a program is measured; ``hcloud.cli.engine`` hands in the profiler (``Profile``). The
+The engine knows nothing of how a program is measured; ``hcloud.agent`` hands in the profiler (``Profile``). The
 child
 dies with the keeper, and everything it starts dies with it. What it has found so far is in ``findings.json`` all the
 time, so that a run that is stopped, killed or over its time reports what it found by then.

@@ -1,4 +1,4 @@
-"""The daemon's side of the engine: a Runner that asks the gateway, over one connection for everything."""
+"""The daemon's side of the engine: a Runner that asks the gateway, over one Unix socket for everything."""
 
 from __future__ import annotations
 
@@ -16,21 +16,15 @@ from typing import Any
 import grpc
 
 from hcloud.core.clock import Clock
-from hcloud.core.errors import ConfigError, NotFound, WorkerUnreachable
+from hcloud.core.errors import NotFound, WorkerUnreachable
 from hcloud.core.model import FailureCause, InstanceId, Resources, UnitId
 from hcloud.engine import gateway_pb2 as pb
 from hcloud.engine.calls import CHUNK_BYTES, Answer, Calls, Command, EngineAway, Numbered, refused, unreadable
-from hcloud.engine.channel import (
-    AWAIT,
-    CALL,
-    DAEMON_BYTES_MAX,
-    OBSERVE,
-    channel_options,
-    client_credentials,
-    host_and_port,
-)
+from hcloud.engine.channel import ADMIT, ARCHIVES, AWAIT, CALL, OBSERVE, daemon_options
+from hcloud.engine.tls import enrolment_secret
 from hcloud.engine.wire import report_from_wire, unit_to_wire
 from hcloud.provider import (
+    AdmittedMachine,
     LogChunk,
     LogPiece,
     ResizeResult,
@@ -47,34 +41,43 @@ CALL_TIMEOUT_S = 10.0
 ANSWER_WITHIN_S = 0.25
 SIGN_OF_LIFE_S = 0.5
 SLACK_S = 3.0
+GATEWAY_SHARE = 0.4
+"""The share of the time for answers that the gateway itself gets where it answers without asking agents."""
 FACTS_KEPT_S = 5.0
 """For so long after an observation its facts are stated without another one."""
+LEAD_S = 3.0
+"""So long after its last cycle a daemon still counts as leading, so that its agents stay."""
 REQUEST_BYTES_MAX = 4 << 20
 REMEMBER_S = 3600.0
+AGENTS_KEPT_S = 60.0
+"""New archives of the agent are noticed within this time."""
 NOT_SENT = "not_sent"
 KEPT_NAMES = 1000
 """Of so many uploaded archives it is remembered by which name workers keep them."""
 
 
 class GatewayRunner:
-    """Runner on a gateway at ``address`` (``host:port``, with or without ``tls://``). Safe in several threads.
+    """Runner on a gateway that listens on the Unix socket ``socket``. Safe in several threads.
 
     Between two calls of ``observe``, all other calls together wait at most ``answer_within_s`` for answers; what is
     unanswered then is ``pending``, and its answer is returned by a later call. ``settings`` may change that time, and
     ``call_timeout_s``: how long one worker may take before its outcome is ``unknown``; ``sign_of_life_s``: how long
-    one that sent nothing lately may take to show that it responds, before it is sent a start.
+    one that sent nothing lately may take to show that it responds, before it is sent a start; ``lead_s``, how long
+    after its last cycle this daemon still counts as leading. ``launch_key``: the secret of which machines' enrolment
+    secrets are made.
     """
 
     def __init__(
-        self, address: str, tls_dir: Path | str, clock: Clock, settings: Mapping[str, object] | None = None
+        self, socket: Path, launch_key: bytes, clock: Clock, settings: Mapping[str, object] | None = None
     ) -> None:
-        self._address = address if "://" in address else f"tls://{address}"
-        self._tls_dir, self._clock = Path(tls_dir), clock
-        seconds = {"call_timeout_s": CALL_TIMEOUT_S, "answer_within_s": ANSWER_WITHIN_S}
+        self._socket, self._launch_key, self._clock = socket, launch_key, clock
+        seconds = {"call_timeout_s": CALL_TIMEOUT_S, "answer_within_s": ANSWER_WITHIN_S, "lead_s": LEAD_S}
         seconds |= {"sign_of_life_s": SIGN_OF_LIFE_S} | {key: float(str(at)) for key, at in (settings or {}).items()}
-        self._wire = _Wire(self._address, self._tls_dir, seconds["sign_of_life_s"])
+        self._wire = _Wire(socket, seconds["sign_of_life_s"])
         self._stirred = threading.Event()
         self._calls = Calls(self._wire, seconds["call_timeout_s"], seconds["answer_within_s"], self._stirred.set)
+        self._lead_s = seconds["lead_s"]
+        self._admitted: Sequence[AdmittedMachine] | None = None
         self._lock = threading.Lock()
         self._epoch, self._until = "", 0
         self._observing: _Reply | None = None
@@ -86,6 +89,58 @@ class GatewayRunner:
         self._heard: dict[InstanceId, float] = {}
         self._illegible: set[InstanceId] = set()
         self._last_error = ""
+        self._refused: Mapping[str, int] = {}
+        self._agents: Mapping[str, str] = {}
+        self._agents_until = -1.0
+
+    # ------------------------------------------------------------------------------------------------------- admission
+    def admit(self, machines: Sequence[AdmittedMachine]) -> None:
+        """Let the workers of these instances connect, and no others; the list is sent where it is not known."""
+        with self._lock:
+            within_s = GATEWAY_SHARE * self._calls.within_s
+            try:
+                if (
+                    machines == self._admitted
+                    and not self._wire.admit(self._lead_s, None).result(within_s).needs_machines
+                ):
+                    return
+                self._admitted = None
+                self._wire.admit(self._lead_s, self._listed(machines)).result(within_s)
+                self._admitted = machines
+            except (EngineAway, TimeoutError):  # which ``observe`` reports
+                self._admitted = None
+
+    def _listed(self, machines: Sequence[AdmittedMachine]) -> Any:
+        def secret_of(each: AdmittedMachine) -> bytes:
+            return enrolment_secret(self._launch_key, each.launch_token).encode()
+
+        return pb.Machines(
+            machines=[
+                pb.Machine(
+                    instance_id=each.instance_id,
+                    launch_token=each.launch_token,
+                    secret_sha256=hashlib.sha256(secret_of(each)).digest(),
+                    has_registered=each.has_registered,
+                    addresses_known=each.addresses is not None,
+                    addresses=each.addresses or (),
+                )
+                for each in machines
+            ]
+        )
+
+    def agents(self) -> Mapping[str, str]:
+        """Return the SHA-256 of the agent's archives that the gateway serves, by architecture and Python.
+
+        None are known while the gateway does not answer.
+        """
+        now = time.monotonic()
+        if now >= self._agents_until:
+            try:
+                reply = self._wire.archives().result(GATEWAY_SHARE * self._calls.within_s)
+                self._agents, self._agents_until = dict(reply.sha256), now + AGENTS_KEPT_S
+            except (EngineAway, TimeoutError) as away:
+                _log.warning("the agent's archives are not known: %s", away or "no answer yet")
+        return self._agents
 
     # -------------------------------------------------------------------------------------------------------- reading
     def observe(self) -> RunnerView:
@@ -121,7 +176,7 @@ class GatewayRunner:
         self._epoch, illegible = reply.epoch, self._read(reply.reports)
         if not illegible:  # else they are told again
             self._until = reply.until
-        connected, silent = set(reply.connected), set(reply.silent)
+        connected, silent, self._refused = set(reply.connected), set(reply.silent), dict(reply.refused)
         silent |= illegible & connected - self._reports.keys()
         self._heard |= dict.fromkeys(connected | silent, now)
         self._heard = {name: at for name, at in self._heard.items() if now - at < REMEMBER_S}
@@ -129,7 +184,7 @@ class GatewayRunner:
         silent |= self._heard.keys() - connected
         self._reports = {name: report for name, report in self._reports.items() if name in connected | silent}
         workers = tuple(self._reports[name] for name in sorted(connected) if name in self._reports)
-        return RunnerView(workers=workers, silent=frozenset(silent))
+        return RunnerView(workers=workers, silent=frozenset(silent), refused=self._refused)
 
     def _read(self, reports: Mapping[str, bytes]) -> set[InstanceId]:
         """Take reports in; return those that make no sense: of these the previous report stays."""
@@ -196,7 +251,7 @@ class GatewayRunner:
         )
         facts = {
             "engine": f"gRPC {version('grpcio')}",
-            "address": self._address,
+            "gateway": str(self._socket),
             "state": state,
         }
         return facts if view.reachable else facts | {"last error": self._last_error}
@@ -350,8 +405,8 @@ class _Reply:
 class _Wire:
     """The connection to the gateway, made at the first call."""
 
-    def __init__(self, address: str, tls_dir: Path, sign_of_life_s: float) -> None:
-        self._address, self._tls_dir, self._sign_of_life_s = address, tls_dir, sign_of_life_s
+    def __init__(self, socket: Path, sign_of_life_s: float) -> None:
+        self._socket, self._sign_of_life_s = socket, sign_of_life_s
         self._lock = threading.Lock()
         self._channel: Any = None
         self._closed = False
@@ -359,6 +414,15 @@ class _Wire:
     def observe(self, epoch: str, since: int) -> _Reply:
         """Ask which agents are connected and which are silent, and for the reports that changed."""
         return self._ask(OBSERVE, pb.ObserveRequest(epoch=epoch, since=since), pb.ObserveReply, OBSERVE_TIMEOUT_S)
+
+    def admit(self, lead_s: float, machines: Any) -> _Reply:
+        """Say that this daemon leads, and which machines there are unless None; ask whether the gateway needs them."""
+        request = pb.AdmitRequest(lead_s=lead_s, machines=machines)
+        return self._ask(ADMIT, request, pb.AdmitReply, OBSERVE_TIMEOUT_S)
+
+    def archives(self) -> _Reply:
+        """Ask for the SHA-256 of the agent's archives by name."""
+        return self._ask(ARCHIVES, pb.ArchivesRequest(), pb.ArchivesReply, OBSERVE_TIMEOUT_S)
 
     def await_urgent(self, epoch: str, since: int, timeout_s: float) -> _Reply:
         """Ask for the epoch and the last urgent change, once there is one after ``since``."""
@@ -402,19 +466,14 @@ class _Wire:
 
     def _away(self, error: Exception) -> EngineAway:
         words = error.details() if isinstance(error, grpc.Call) else str(error)
-        return EngineAway(f"the engine at {self._address} does not answer: {words}")
+        return EngineAway(f"the gateway at {self._socket} does not answer: {words}")
 
     def _connected(self) -> Any:
         with self._lock:
             if self._closed:
                 raise EngineAway("this runner is closed")
             if self._channel is None:
-                try:
-                    credentials = client_credentials(self._tls_dir, "client")
-                except ConfigError as error:
-                    raise EngineAway(str(error)) from error
-                target = host_and_port(self._address)
-                self._channel = grpc.secure_channel(target, credentials, channel_options(DAEMON_BYTES_MAX))
+                self._channel = grpc.insecure_channel(f"unix:{self._socket}", daemon_options())
             return self._channel
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""What a unit can see and reach: bubblewrap namespaces, another user id, no way to keys, metadata or the scheduler."""
+"""What a unit can see and reach: bubblewrap namespaces, another user id, no way to keys, metadata or the gateway."""
 
 from __future__ import annotations
 
@@ -274,7 +274,8 @@ def firewall_rules(bootstrap: Bootstrap) -> str:
     """Return nftables rules that keep this instance's unit users from the metadata service and the gateway."""
     users = f"meta skuid {bootstrap.unit_uid_base}-{bootstrap.unit_uid_base + UID_RANGE - 1}"
     table = _table(group_name(bootstrap))
-    port = bootstrap.scheduler_address.rpartition(":")[2]
+    addresses = (*bootstrap.gateway_addresses, *bootstrap.enrolment_addresses)
+    ports = ", ".join(sorted({each.rpartition(":")[2] for each in addresses}))
     return f"""
 table inet {table}
 delete table inet {table}
@@ -283,7 +284,7 @@ table inet {table} {{
     type filter hook output priority 0; policy accept;
     {users} ip daddr {METADATA_ADDRESSES[0]} reject
     {users} ip6 daddr {METADATA_ADDRESSES[1]} reject
-    {users} tcp dport {port} reject with tcp reset
+    {users} tcp dport {{ {ports} }} reject with tcp reset
   }}
 }}
 """

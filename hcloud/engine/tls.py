@@ -1,13 +1,16 @@
-"""The deployment's own certificate authority: only holders of its certificates can speak to the engine.
+"""The deployment's own certificate authority: its certificates identify the gateway and each machine.
 
-A directory holds ``ca.pem``, ``ca.key`` and, per role, ``<role>.pem`` and ``<role>.key``. The common name of a
-certificate is its role: the switchboard takes orders only from ``client``, so a worker's certificate commands
-nothing.
+A directory holds ``ca.pem``, ``ca.key``, and ``gateway.pem`` and ``gateway.key``, which only the gateway needs; and
+``launch.key``, which only the daemon needs: of it the secrets are made that let new machines enrol (``credential``).
 """
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import os
+import secrets
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -20,16 +23,23 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from hcloud.core.clock import Clock, SystemClock
 from hcloud.core.errors import ConfigError
 
-ROLES = ("scheduler", "client", "worker")
+GATEWAY = "gateway"
+"""Name in the gateway's certificate, whatever the address at which it is reached."""
+MACHINE = "hcloud agent"
+"""Organisation in machines' certificates."""
 CA_LIFETIME = timedelta(days=20 * 365)
 CERTIFICATE_LIFETIME = timedelta(days=10 * 365)
+MACHINE_LIFETIME = timedelta(hours=24)
+"""A machine renews its certificate after a third of this."""
 RENEW_BEFORE = timedelta(days=90)
 # A clock a little behind on another machine must not find a new certificate "not yet valid".
 BACKDATE = timedelta(days=1)
+MACHINE_BACKDATE = timedelta(hours=2)
+LAUNCH_KEY = "launch.key"
 
 
 def make_ca(directory: Path, clock: Clock | None = None) -> None:
-    """Create the authority and one certificate per role; what exists and is valid is left alone.
+    """Create the authority, the gateway's certificate and the launch key; what exists and is valid is left alone.
 
     Raises:
         ConfigError: the directory cannot be written, or holds half an authority.
@@ -49,8 +59,8 @@ def make_ca(directory: Path, clock: Clock | None = None) -> None:
         )
     if not certificate.exists() or _load(certificate).not_valid_after_utc <= _now(clock):
         _new_authority(directory, clock)
-    for role in ROLES:
-        issue(directory, role, clock)
+    issue(directory, GATEWAY, clock)
+    launch_key(directory)
 
 
 def issue(directory: Path, name: str, clock: Clock | None = None) -> None:
@@ -76,29 +86,158 @@ def issue(directory: Path, name: str, clock: Clock | None = None) -> None:
     _write_pair(directory, name, built, key)
 
 
-def context_files(directory: Path, role: str, clock: Clock | None = None) -> dict[str, str]:
-    """Return the arguments ``tls_ca_file``, ``tls_<role>_cert`` and ``tls_<role>_key`` with their paths.
+def launch_key(directory: Path) -> bytes:
+    """Return the secret of which machines' enrolment secrets are made; make it if there is none.
+
+    Raises:
+        ConfigError: it cannot be read or made.
+    """
+    path = directory / LAUNCH_KEY
+    try:
+        if not path.exists():
+            _replace(path, secrets.token_hex(32).encode(), mode=0o600)
+        return path.read_bytes().strip()
+    except OSError as error:
+        raise ConfigError(f"the launch key cannot be read or made: {error.strerror}", where=str(path)) from error
+
+
+def enrolment_secret(key: bytes, launch_token: str) -> str:
+    """Return the secret with which the machine of that launch may enrol once. Repeated launches get the same."""
+    return hmac.new(key, launch_token.encode(), hashlib.sha256).hexdigest()
+
+
+def authority_pem(directory: Path) -> str:
+    """Return the authority's certificate. Raises ConfigError."""
+    _load(directory / "ca.pem")
+    return (directory / "ca.pem").read_text()
+
+
+def server_files(directory: Path, clock: Clock | None = None) -> tuple[Path, Path, Path]:
+    """Return the paths of the authority's certificate, and of the gateway's certificate and key.
 
     Raises:
         ConfigError: a file is missing, unreadable or expired; the message says which and what to do.
     """
     now = _now(clock or SystemClock())
-    files = {"tls_ca_file": "ca.pem", f"tls_{role}_cert": f"{role}.pem", f"tls_{role}_key": f"{role}.key"}
-    for file in files.values():
-        path = directory / file
+    authority, certificate, key = (directory / name for name in ("ca.pem", f"{GATEWAY}.pem", f"{GATEWAY}.key"))
+    for path in (authority, certificate, key):
         if not os.access(path, os.R_OK):
             raise ConfigError("no readable file here; `hcloud init` makes it", where=str(path))
-        if file.endswith(".pem") and (ended := _load(path).not_valid_after_utc) <= now:
+        if path.suffix == ".pem" and (ended := _load(path).not_valid_after_utc) <= now:
             raise ConfigError(f"this certificate expired on {ended:%Y-%m-%d}; `hcloud init` renews it", where=str(path))
-    return {name: str(directory / file) for name, file in files.items()}
+    return authority, certificate, key
 
 
-def peer_role(peer_certificate: object) -> str:
-    """Return the common name in what ``ssl.SSLSocket.getpeercert`` gave, or "" where there is none."""
-    subject = peer_certificate.get("subject", ()) if isinstance(peer_certificate, dict) else ()
-    return next((value for parts in subject for key, value in parts if key == "commonName"), "")
+# ---------------------------------------------------------------------------------------------------------- machines
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineIdentity:
+    """What a machine's certificate says."""
+
+    instance_id: str
+    launch_token: str
+    """Idempotency token of its launch: an instance of the same name in another database has another."""
+    expires_at: float
+    """Unix seconds."""
+    public_key: bytes
+    """DER."""
 
 
+class Authority:
+    """Signs machines' certificates, and knows its own again."""
+
+    def __init__(self, directory: Path, clock: Clock | None = None) -> None:
+        """Read the authority. Raises ConfigError."""
+        self._clock = clock or SystemClock()
+        self._certificate, self._key = _load(directory / "ca.pem"), _load_key(directory / "ca.key")
+
+    def sign(self, request_pem: bytes, instance_id: str, launch_token: str) -> bytes:
+        """Return a machine's certificate for the key of its request. Raises ValueError: no request of a fit key."""
+        request = _machine_request(request_pem)
+        name = x509.Name(
+            [
+                x509.NameAttribute(NameOID.ORGANIZATION_NAME, MACHINE),
+                x509.NameAttribute(NameOID.ORGANIZATIONAL_UNIT_NAME, launch_token),
+                x509.NameAttribute(NameOID.COMMON_NAME, instance_id),
+            ]
+        )
+        now = _now(self._clock)
+        certificate = (
+            x509.CertificateBuilder()
+            .subject_name(name)
+            .issuer_name(self._certificate.subject)
+            .public_key(request.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - MACHINE_BACKDATE)
+            .not_valid_after(now + MACHINE_LIFETIME)
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False)
+            .sign(self._key, hashes.SHA256())
+        )
+        return certificate.public_bytes(serialization.Encoding.PEM)
+
+    def identity(self, certificate_pem: bytes) -> MachineIdentity:
+        """Return whose certificate this is, expired or not. Raises ValueError: not one that this authority signed."""
+        certificate = x509.load_pem_x509_certificate(certificate_pem)
+        try:
+            certificate.verify_directly_issued_by(self._certificate)
+        except (InvalidSignature, TypeError) as error:
+            raise ValueError("another authority signed this certificate") from error
+        values = {each.oid: str(each.value) for each in certificate.subject}
+        if values.get(NameOID.ORGANIZATION_NAME) != MACHINE:
+            raise ValueError("this certificate is no machine's")
+        return MachineIdentity(
+            instance_id=values.get(NameOID.COMMON_NAME, ""),
+            launch_token=values.get(NameOID.ORGANIZATIONAL_UNIT_NAME, ""),
+            expires_at=certificate.not_valid_after_utc.timestamp(),
+            public_key=_der(certificate.public_key()),
+        )
+
+
+def new_machine_key() -> bytes:
+    """Return a new private key, PEM."""
+    return _private_pem(ec.generate_private_key(ec.SECP256R1()))
+
+
+def machine_request(key_pem: bytes) -> bytes:
+    """Return a certificate request for a key, PEM: it proves that the key is held. Raises ValueError."""
+    key = serialization.load_pem_private_key(key_pem, password=None)
+    assert isinstance(key, ec.EllipticCurvePrivateKey)
+    built = x509.CertificateSigningRequestBuilder().subject_name(x509.Name([])).sign(key, hashes.SHA256())
+    return built.public_bytes(serialization.Encoding.PEM)
+
+
+def request_key(request_pem: bytes) -> bytes:
+    """Return the public key of a certificate request, DER. Raises ValueError: no request of a fit key."""
+    return _der(_machine_request(request_pem).public_key())
+
+
+def expiry_of(certificate_pem: bytes) -> float:
+    """Return when a certificate expires, Unix seconds. Raises ValueError."""
+    return x509.load_pem_x509_certificate(certificate_pem).not_valid_after_utc.timestamp()
+
+
+def _machine_request(request_pem: bytes) -> x509.CertificateSigningRequest:
+    request = x509.load_pem_x509_csr(request_pem)
+    key = request.public_key()
+    if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
+        raise ValueError("the key of this request is not of the curve P-256")
+    if not request.is_signature_valid:
+        raise ValueError("this request is not signed with its own key")
+    return request
+
+
+def _der(key: object) -> bytes:
+    assert isinstance(key, ec.EllipticCurvePublicKey)
+    return key.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
+
+
+def _private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+
+
+# ------------------------------------------------------------------------------------------------------------- files
 def _now(clock: Clock) -> datetime:
     return datetime.fromtimestamp(clock.now(), UTC)
 
@@ -156,10 +295,7 @@ def _builder(
 
 
 def _write_pair(directory: Path, name: str, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> None:
-    secret = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    _replace(directory / f"{name}.key", secret, mode=0o600)
+    _replace(directory / f"{name}.key", _private_pem(key), mode=0o600)
     _replace(directory / f"{name}.pem", certificate.public_bytes(serialization.Encoding.PEM), mode=0o644)
 
 

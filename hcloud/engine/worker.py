@@ -193,7 +193,8 @@ class WorkerSupervisor:
     def _start_link(self) -> None:
         self._link_started = time.monotonic()
         ours, theirs = socket.socketpair()
-        command = [sys.executable, "-m", "hcloud.engine.link", str(self._file), str(theirs.fileno())]
+        without_site = ["-S"] if sys.flags.no_site else []
+        command = [sys.executable, *without_site, "-m", "hcloud.engine.link", str(self._file), str(theirs.fileno())]
         isolation = json.dumps({"names": self._isolation.names, "lacks": dict(self._isolation.lacks)})
         environment = {**os.environ, "HCLOUD_ISOLATION": isolation}
         self._link = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=environment, stdin=subprocess.DEVNULL)

@@ -22,6 +22,7 @@ from hcloud.fake_runner.sampling import FakeSamplePolicy, Gap
 from hcloud.fake_runner.unit import FakeUnit, SimulatedUnit
 from hcloud.fake_runner.work import Resident, Surroundings, Work, WorkOf, read_work, work_from
 from hcloud.provider import (
+    AdmittedMachine,
     Journal,
     LogChunk,
     LogPiece,
@@ -127,6 +128,9 @@ class FakeRunner:
         self._away = False
 
     # -------------------------------------------------------------------------------------------------- the Runner port
+    def admit(self, machines: Sequence[AdmittedMachine]) -> None:
+        """Do nothing: simulated workers connect to nothing."""
+
     def observe(self) -> RunnerView:
         """Return every worker's report; reports without changes are reused."""
         try:

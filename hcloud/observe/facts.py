@@ -148,6 +148,15 @@ def price_changed(instance_id: str, price_usd_per_h: float) -> Change:
     return record
 
 
+def addresses_changed(instance_id: str, addresses: tuple[str, ...] | None) -> Change:
+    """Return the change for an instance that its provider has at other addresses."""
+
+    def record(txn: Transaction) -> None:
+        txn.put_instance(replace_fields(txn.instance(instance_id), addresses=addresses))
+
+    return record
+
+
 def instance_idle(instance_id: str) -> Change:
     """Return the change for an instance that holds no unit any more, and is not ending."""
 

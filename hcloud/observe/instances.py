@@ -165,6 +165,8 @@ class InstanceObserver:
             at, why = cloud.terminated_at or now, cloud.detail or "ended"
             yield facts.instance_gone(instance, view, self.unit_index, at, why, policy if preempted else None)
             return
+        if instance.provider_id is not None and cloud.addresses != instance.addresses:
+            yield facts.addresses_changed(instance.id, cloud.addresses)
         if cloud.preempt_at is not None and cloud.preempt_at != instance.preempt_at:
             yield facts.preemption_notice(instance.id, cloud.preempt_at)
         price = cloud.price_usd_per_h

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from hcloud.apply.unit_index import UnitIndex
 from hcloud.core.clock import Clock
+from hcloud.core.errors import StoreError
 from hcloud.core.model import InstanceId, InstanceState, UnitId
 from hcloud.core.rows import number_of
 from hcloud.observe import facts
@@ -37,6 +38,8 @@ class Observation:
     """Units whose pending start or resize has been answered."""
     failing: Failures = field(default_factory=dict)
     """Reports that could not be processed or recorded because of a defect; they are retried in each round."""
+    refused: Mapping[str, int] = field(default_factory=dict)
+    """By kind, how often the engine refused what came to it."""
 
 
 @dataclass(slots=True)
@@ -97,6 +100,7 @@ class Observer:
             moved=moved,
             answered=engine.answered,
             failing=observed.failing,
+            refused=engine.refused,
         )
 
     def _follow(self) -> LiveView:
@@ -118,7 +122,13 @@ class Observer:
             for change in batch.changes:
                 change(txn)
 
-        done = run_batch(self.store, self.clock, lease, batches, lambda: write, self._skip_failed)
+        try:
+            done = run_batch(self.store, self.clock, lease, batches, lambda: write, self._skip_failed)
+        except StoreError:  # nothing was recorded: the next round reads all of it again
+            for batch in batches:
+                self.units.unsettle(batch.instance_id)
+                self.units.forget_samples([change for change in batch.changes if isinstance(change, SampleChange)])
+            raise
         return not all(isinstance(change, SampleChange) for batch, _ in done for change in batch.changes)
 
     def _skip_failed(self, failed: FactBatch, defect: Exception) -> FactBatch | None:

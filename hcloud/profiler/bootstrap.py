@@ -12,84 +12,40 @@ import re
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from hcloud import __version__
 from hcloud.classifier.profiles import LOCAL_TYPES, ProfileUnits, Provenance, ReferenceProfile, cells_of_readings
-from hcloud.core.errors import NotFound, Unmeasurable
+from hcloud.core.errors import Unmeasurable
 from hcloud.core.estimates import SOURCES as COLUMNS
-from hcloud.core.estimates import Findings, Measure, Reading
-from hcloud.core.model import ProfileRequest, ProgressHook
+from hcloud.core.estimates import Measure, Reading
+from hcloud.core.model import ProgressHook
 from hcloud.core.units import utc_text
 from hcloud.profiler import loop
 from hcloud.profiler.host import ProfilingHost
-from hcloud.profiler.measure import Bench, Rate, Subject
+from hcloud.profiler.measure import Bench, Subject
 from hcloud.profiler.recipes import Recipe, package_versions, prepared
-from hcloud.profiler.sources import SOURCES, InterferenceSource, source_named, stress_ng
+from hcloud.profiler.reference_runs import (
+    LOOK_SHARE,
+    SPARE_S,
+    Answers,
+    MeasurementPlan,
+    interference_readings,
+    measured_rates,
+    performance_readings,
+    within_scale,
+)
+from hcloud.profiler.sources import SOURCES, source_named, stress_ng
 
 STEPS = (0.5, 1.0, 2.0, 4.0, 8.0)
-BESIDE_VCPUS = 1.0
-"""Size at which interference is measured: one core, as sources use one."""
 TOTAL = 1e9
 """Progress total large enough that the loop never finishes."""
-LOOK_SHARE, RATE_SHARE = 0.035, 0.03
-THROTTLED_RATE_SHARE = 0.05
-"""Share of time for amounts that are not whole CPUs, which need longer windows."""
-CROSS_CORE_WEIGHT = 3.0
-"""Time for a source that reaches other cores, in multiples of that for others: these decide which jobs share machines,
-and their effects are smaller."""
-SPARE_S = 30.0
-STARTS_S = 3.0
 AGAIN_S = 15.0
 """Time for one question asked again."""
 WIDTH_MAX = 25.0
 """Wanted median width of 95 % limits (points) over the sources that are felt across cores."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeasurementPlan:
-    """What to measure of every program."""
-
-    provider: str
-    types: Mapping[str, float]
-    """vCPUs by instance type; all fit this machine."""
-    steps: tuple[float, ...]
-    """vCPUs; all fit this machine."""
-    sources: tuple[InterferenceSource, ...]
-    seconds: float
-    """Approximate time per program for one answer to each question."""
-    most_s: float = 0.0
-    """Longest time per program: until then the widest answers about sources felt across cores are asked for again."""
-
-    @property
-    def beside_vcpus(self) -> float:
-        """Size at which interference is measured, limited by the size of the machine."""
-        return min(BESIDE_VCPUS, max(self.types.values(), default=BESIDE_VCPUS))
-
-    @property
-    def questions(self) -> int:
-        """Number of answers per program: sizes, tolerated and caused."""
-        return len(self.sizes) + 2 * len(self.sources)
-
-    @property
-    def sizes(self) -> tuple[float, ...]:
-        """All sizes in vCPUs, largest first; that of the interference measurements last, as its copy keeps running."""
-        wanted = {*self.steps, *self.types.values()} | ({self.beside_vcpus} if self.sources else set())
-        return tuple(sorted(wanted, key=lambda vcpus: (vcpus == self.beside_vcpus, -vcpus)))
-
-    def rate_s(self, vcpus: float) -> float:
-        """Return the seconds for measuring performance at one size."""
-        return self.seconds * (RATE_SHARE if vcpus == round(vcpus) else THROTTLED_RATE_SHARE)
-
-    @property
-    def sources_s(self) -> float:
-        """Seconds for all questions about sources together."""
-        rates_s = sum(map(self.rate_s, self.sizes))
-        return max(0.1, self.seconds - self.seconds * LOOK_SHARE - rates_s - STARTS_S)
 
 
 def plan_for(
@@ -118,31 +74,6 @@ def plan_for(
     )
 
 
-class Answers(Protocol):
-    """The part of a bench that this module uses."""
-
-    notes: list[str]
-
-    @property
-    def spent_s(self) -> float:
-        """Seconds since the bench was prepared."""
-
-    def look(self, vcpus: float) -> object:
-        """Run the program for the first time."""
-
-    def rate(self, vcpus: float, *, within_s: float) -> Rate:
-        """Return performance at a size."""
-
-    def tolerated(self, source: InterferenceSource, vcpus: float, *, within_s: float) -> Reading:
-        """Return the intensity at which 5 % is lost."""
-
-    def caused(self, source: InterferenceSource, vcpus: float, *, within_s: float) -> Reading:
-        """Return the intensity that exerts the same pressure as the program."""
-
-    def note(self, sentence: str) -> None:
-        """Record a sentence once."""
-
-
 def measure_recipe(
     name: str,
     recipe: Recipe,
@@ -165,12 +96,12 @@ def measure_recipe(
         prepared(recipe) as folder,
         bench_for(subject(name, recipe, folder), host, run_s=look_s, deadline_s=deadline_s) as bench,
     ):
-        rates = _rates(bench, plan, advance)
+        rates = measured_rates(bench, plan, advance)
         for vcpus, rate in rates.items():
             if rate.measure is not Measure.PROGRESS:
                 raise Unmeasurable(f"its loop reported too little progress at {vcpus:g} vCPU")
-        interference = _narrowed(bench, plan, list(_interference(bench, plan, advance)), advance)
-        readings = [*_performance(plan, rates, TOTAL), *interference]
+        interference = _narrowed(bench, plan, list(interference_readings(bench, plan, advance)), advance)
+        readings = [*performance_readings(plan, rates, TOTAL), *interference]
         notes = tuple(bench.notes)
     return ReferenceProfile(
         profile=name,
@@ -191,65 +122,6 @@ def measure_recipe(
     )
 
 
-def measure_reference(
-    request: ProfileRequest,
-    subject: Subject,
-    host: ProfilingHost,
-    *,
-    report: Callable[[Findings], None] = lambda _: None,
-    bench_for: Callable[..., AbstractContextManager[Answers]] = Bench,
-) -> Findings:
-    """Measure on an instance what ``measure_recipe`` measures here.
-
-    ``report`` receives interim findings before each question. The largest size is taken for the whole machine. Never
-    raises for failures of the subject or the machine: the findings contain the available readings, and notes in whole
-    sentences.
-    """
-    plan, unknown = _plan_of(request)
-    began, rates, readings, missed = time.monotonic(), dict[float, Rate](), list[Reading](), list(unknown)
-    with bench_for(subject, host, run_s=plan.seconds * LOOK_SHARE, deadline_s=request.total_s) as bench:
-        # Reported repeatedly, so that an interrupted run keeps its readings.
-        def so_far() -> Findings:
-            whole = rates.get(max(request.steps_vcpus))
-            return Findings(
-                measure=whole.measure if whole is not None else None,
-                readings=tuple(readings),
-                use=whole.use if whole is not None else (),
-                duration_s=time.monotonic() - began,
-                notes=(*bench.notes, *missed),
-            )
-
-        try:
-            rates |= _rates(bench, plan, lambda _: report(so_far()))
-            readings += _performance(plan, rates)
-            for reading in _interference(bench, plan, lambda _: report(so_far())):
-                readings.append(reading)
-        except Unmeasurable as error:
-            missed.append(str(error))
-        except OSError as error:
-            missed.append(f"this machine failed: {error}")
-        return so_far()
-
-
-def _plan_of(request: ProfileRequest) -> tuple[MeasurementPlan, list[str]]:
-    """Return the plan a reference job requests, and sentences about unknown sources."""
-    sources, unknown = list[InterferenceSource](), list[str]()
-    for name in request.sources:
-        try:
-            sources.append(source_named(name))
-        except NotFound as error:
-            unknown.append(str(error))
-    provider, _, kind = request.type_column.partition("/")
-    plan = MeasurementPlan(
-        provider=provider,
-        types={kind: max(request.steps_vcpus)},
-        steps=request.steps_vcpus,
-        sources=tuple(sources),
-        seconds=(request.total_s - SPARE_S) / 3,
-    )
-    return plan, unknown
-
-
 def subject(name: str, recipe: Recipe, folder: Path) -> Subject:
     """Return a recipe as the profiler's subject, with its work directory prepared."""
     return Subject(
@@ -259,51 +131,6 @@ def subject(name: str, recipe: Recipe, folder: Path) -> Subject:
         progress=ProgressHook(file=loop.PROGRESS, total=TOTAL),
         memory_mib=round(recipe.memory_mib),
     )
-
-
-def _rates(bench: Answers, plan: MeasurementPlan, advance: Callable[[str], None]) -> dict[float, Rate]:
-    """Measure performance at every size."""
-    found = {}
-    for vcpus in plan.sizes:
-        advance(f"{vcpus:g} vCPU")
-        bench.look(vcpus)
-        found[vcpus] = bench.rate(vcpus, within_s=plan.rate_s(vcpus))
-    return found
-
-
-def _performance(plan: MeasurementPlan, rates: Mapping[float, Rate], total: float = 1.0) -> list[Reading]:
-    """Return the cells of types and steps. A slice is an amount of this machine, so one measurement serves both."""
-    columns = [("type", f"{plan.provider}/{kind}", vcpus) for kind, vcpus in plan.types.items()]
-    columns += [("step", f"{vcpus:g} vCPU", vcpus) for vcpus in plan.steps]
-    return [
-        Reading(
-            question=question,
-            column=column,
-            value=rates[vcpus].value * total,
-            low=rates[vcpus].low * total,
-            high=rates[vcpus].high * total,
-            runs=rates[vcpus].runs,
-        )
-        for question, column, vcpus in columns
-    ]
-
-
-def _interference(bench: Answers, plan: MeasurementPlan, advance: Callable[[str], None]) -> Iterator[Reading]:
-    """Measure every source both ways; failures are noted and left out.
-
-    Time that a question does not need is left to those after it.
-    """
-    asked = [(word, source) for word in ("tolerated", "caused") for source in plan.sources]
-    weights = [CROSS_CORE_WEIGHT if source.cross_core else 1.0 for _, source in asked]
-    ends_s = bench.spent_s + plan.sources_s
-    for number, (word, source) in enumerate(asked):
-        advance(f"{word} {source.name}")
-        within_s = max(0.1, ends_s - bench.spent_s) * weights[number] / sum(weights[number:])
-        ask = bench.tolerated if word == "tolerated" else bench.caused
-        try:
-            yield _within_scale(ask(source, plan.beside_vcpus, within_s=within_s))
-        except Unmeasurable as error:
-            bench.note(f"{word} {source.name} was not measured: {error}")
 
 
 def _narrowed(
@@ -327,16 +154,11 @@ def _narrowed(
         advance(f"{word} {name} again")
         ask = bench.tolerated if word == "tolerated" else bench.caused
         try:
-            found[question] = _within_scale(ask(across[question], plan.beside_vcpus, within_s=AGAIN_S))
+            found[question] = within_scale(ask(across[question], plan.beside_vcpus, within_s=AGAIN_S))
         except Unmeasurable as error:
             bench.note(f"{word} {name} was not measured again: {error}")
             del across[question]
     return list(found.values())
-
-
-def _within_scale(reading: Reading) -> Reading:
-    low, value, high = (min(100.0, max(0.0, each)) for each in (reading.low, reading.value, reading.high))
-    return Reading(question=reading.question, column=reading.column, value=value, low=low, high=high, runs=reading.runs)
 
 
 # --------------------------------------------------------------------------------------------------------- provenance

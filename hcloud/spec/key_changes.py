@@ -33,6 +33,8 @@ class KeyChange:
     values: Mapping[object, object] | None = None
     """The new value for each old one; any other value is ignored, so that the new key has its default. None: values
     are unchanged."""
+    provider_types: tuple[str, ...] = ()
+    """For keys below ``providers.*``: the types of provider that had the key; (): all."""
 
     @property
     def sentence(self) -> str:
@@ -57,6 +59,19 @@ class AppliedChange:
     """Where its value went; None: nowhere."""
 
 
+_MACHINES: Final = (
+    ("ec2", "providers.*.settings"),
+    ("ec2", "providers.*.settings.regions.*"),
+    ("gce", "providers.*.settings.worker"),
+)
+"""Where settings say how instances become workers, by type of provider."""
+_REMOVED_OF_MACHINES: Final = {
+    **dict.fromkeys(
+        ("credential", "parameter_path", "tls_secret", "tls_in_metadata"), "each instance gets a certificate of its own"
+    ),
+    **dict.fromkeys(("package", "package_index"), "instances fetch their agent from the gateway"),
+}
+"""Keys that said how instances become workers, and what holds now."""
 KEY_CHANGES: Final[dict[DocumentKind, tuple[KeyChange, ...]]] = {
     "config": (
         KeyChange(
@@ -67,6 +82,20 @@ KEY_CHANGES: Final[dict[DocumentKind, tuple[KeyChange, ...]]] = {
             advice="dask is now real, fake is simulated",
         ),
         KeyChange(old="engine.worker_ports", since="0.2.0", advice="nothing listens on a machine any more"),
+        *(
+            KeyChange(
+                old=f"{settings}.scheduler_address",
+                new=f"{settings}.gateway_addresses",
+                since="0.2.0",
+                provider_types=(provider_type,),
+            )
+            for provider_type, settings in _MACHINES
+        ),
+        *(
+            KeyChange(old=f"{settings}.{key}", since="0.2.0", advice=advice, provider_types=(provider_type,))
+            for provider_type, settings in _MACHINES
+            for key, advice in _REMOVED_OF_MACHINES.items()
+        ),
     ),
     "policy": (
         KeyChange(
@@ -139,6 +168,8 @@ def translate_keys(
     applied: list[AppliedChange] = []
     for change in changes:
         for path in list(_paths(value, tuple(change.old.split(".")))):
+            if change.provider_types and _parent(value, path[:3], locate).get("type") not in change.provider_types:
+                continue
             if not applied:
                 value = copy.deepcopy(value)
             new_path: KeyPath | None = None

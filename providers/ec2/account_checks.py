@@ -33,7 +33,7 @@ READS = (
     "describe_spot_price_history",
     "describe_subnets",
 )
-NOT_TRIED = ("ec2:TerminateInstances", "ssm:PutParameter")
+NOT_TRIED = ("ec2:TerminateInstances",)
 """Actions that cannot be tested without a side effect or an existing instance."""
 FIX_PERMISSIONS = "attach deploy/iam/ec2-daemon.json to the daemon's role; see docs/aws.md"
 _PERFORM = re.compile(r"perform: ([\w-]+:\w+)(?: on resource: (\S+))?")

@@ -84,7 +84,13 @@ def to_cloud_instance(
         preempt_at=preempt_at,
         expires_at=_number(tags.get(EXPIRES_AT)),
         detail=_detail(machine),
+        addresses=_addresses(machine),
     )
+
+
+def _addresses(machine: Mapping[str, Any]) -> tuple[str, ...] | None:
+    found = (machine.get(name) for name in ("PrivateIpAddress", "PublicIpAddress", "Ipv6Address"))
+    return tuple(str(each) for each in found if each) or None
 
 
 def was_taken_back(machine: Mapping[str, Any]) -> bool:

@@ -14,16 +14,15 @@ from providers.ec2.launch_tokens import client_token
 from providers.ec2.region_info import RegionInfo
 from providers.ec2.reservations import CapacityReservation
 from providers.ec2.settings import Ec2Settings
-from providers.ec2.worker_credential import WorkerCredential
 
 USER_DATA_BYTES_MAX = 16_384
 
 
 class LaunchBuilder:
-    """Builds launch requests for one provider. The only call it makes publishes the worker's credential."""
+    """Builds launch requests for one provider."""
 
-    def __init__(self, provider: str, settings: Ec2Settings, credential: WorkerCredential) -> None:
-        self._provider, self._settings, self._credential = provider, settings, credential
+    def __init__(self, provider: str, settings: Ec2Settings) -> None:
+        self._provider, self._settings = provider, settings
 
     def run_instances_arguments(
         self, request: LaunchRequest, region: RegionInfo, reservation: CapacityReservation | None
@@ -32,8 +31,7 @@ class LaunchBuilder:
 
         ``reservation``: the capacity reservation to launch into, if any.
 
-        Raises ProviderUnavailable, Throttled: the worker's credential could not be published. Raises
-        LaunchRejected: the user data is too long, or the engine cannot be reached from an instance.
+        Raises LaunchRejected: the user data is too long, or the gateway cannot be reached from an instance.
         """
         tags = tags_of(request, self._settings)
         return {
@@ -85,22 +83,13 @@ class LaunchBuilder:
         return identity
 
     def _user_data(self, request: LaunchRequest) -> str:
-        settings, bootstrap = self._settings, request.bootstrap
-        credential_command, plain_credential = "", dict[str, str]()
-        if bootstrap is not None:
-            self._credential.publish(request.owner, bootstrap.tls_dir)
-            credential_command = self._credential.command(request.owner)
-            plain_credential = self._credential.in_user_data(bootstrap.tls_dir)
+        settings = self._settings
         text = render_user_data(
             WorkerSetup(
                 request=request,
                 capacity=request.offer.instance_type.capacity,
-                scheduler_address=settings.scheduler_address or "",
-                package=settings.package,
-                package_index=settings.package_index,
+                gateway_addresses=settings.gateway_addresses,
                 system_packages=settings.system_packages,
-                credential_command=credential_command,
-                credential=plain_credential,
                 notice="ec2" if request.offer.market is Market.SPOT else "none",
                 heed_rebalance=settings.rebalance == "leave",
                 boot_timeout_s=settings.boot_timeout_s,

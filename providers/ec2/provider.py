@@ -41,7 +41,6 @@ from providers.ec2.interruption_notices import InterruptionNotices
 from providers.ec2.launch import LaunchBuilder
 from providers.ec2.launch_tokens import SentTokens
 from providers.ec2.settings import Ec2Settings
-from providers.ec2.worker_credential import WorkerCredential
 
 TERMINATE_BATCH = 500
 PAGE = 1000
@@ -68,7 +67,7 @@ class Ec2Provider:
             raise ConfigError(f"cannot write to {directory}: {error.strerror}", where=f"providers.{name}") from error
         self.clients = Clients(name, settings)
         self._catalog = Ec2Catalog(name, settings, self.clients, clock)
-        self._builder = LaunchBuilder(name, settings, WorkerCredential(self.clients, settings, name))
+        self._builder = LaunchBuilder(name, settings)
         self._notices = InterruptionNotices(self.clients, settings.interruption_queue, directory)
         self._ended: dict[str, float] = {}
 
@@ -288,7 +287,6 @@ class Ec2Provider:
             "region": settings.region,
             "image": settings.image_or_default,
             "address": "public" if settings.public_ip else "private only",
-            "credential": _CREDENTIAL_FACTS[settings.credential],
             "interruptions": "queue and metadata" if settings.interruption_queue else "metadata only",
         }
         facts["zones"] = ", ".join(self._catalog.known_zones())
@@ -301,13 +299,6 @@ class Ec2Provider:
         if self._notices.error:
             facts["unread queue"] = self._notices.error
         return facts
-
-
-_CREDENTIAL_FACTS = {
-    "ssm": "workers read their key from an encrypted parameter",
-    "user_data": "user data contains the worker's key, readable by everyone who may describe instances",
-    "image": "the image contains the worker's key",
-}
 
 
 def _label(offer: Offer) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from hcloud.core.errors import ConfigError
 from hcloud.core.model import Market
@@ -47,7 +47,10 @@ Image = Annotated[str, _matching(r"ami-[0-9a-f]{8,17}|ssm:/\S+", "ami-0a1b2c3d o
 TypePattern = Annotated[str, _matching(r"[a-z0-9*?-]+(\.[a-z0-9*?-]+)?", "m7i.large or m7i.*")]
 Tag = Annotated[str, Field(max_length=256)]
 Url = Annotated[str, _matching(r"https?://[^\s/]+.*", "https://ec2.us-east-1.amazonaws.com")]
-ParameterPath = Annotated[str, _matching(r"(/[A-Za-z0-9_.-]+)+", "/hcloud")]
+Addresses = Annotated[
+    tuple[Annotated[str, _matching(r"\S+:[0-9]{1,5}", "10.0.0.5:8786")], ...],
+    BeforeValidator(lambda given: (given,) if isinstance(given, str) and given else given or ()),
+]
 UsdPerH = Annotated[float, Field(gt=0, le=10_000)]
 
 
@@ -90,7 +93,7 @@ class Ec2Settings(_Ec2Section):
     public_ip: bool = False
     """Give instances a public address; without one the subnets need NAT or VPC endpoints."""
     instance_profile: str | None = None
-    """Instance profile of the instances; required for credential: ssm (deploy/iam/ec2-worker.json)."""
+    """Instance profile of the instances, for what jobs do with AWS; HCloud itself needs none."""
     key_name: str | None = None
     """SSH key pair to install; default: none, so that no user can log in."""
     disk_gib: Annotated[float, Field(ge=8, le=16_384)] = 24.0
@@ -103,18 +106,10 @@ class Ec2Settings(_Ec2Section):
     """Typical time from launch to a registered worker."""
     boot_timeout_s: Annotated[float, Field(ge=120)] = 900.0
     """An instance without a running worker by then terminates itself."""
-    scheduler_address: str | None = None
-    """Address of the engine as seen from the instances; default: engine.listen."""
-    package: str = ""
-    """URL or requirement that pip installs if the image has no /opt/hcloud; empty: the image must contain HCloud."""
-    package_index: str = ""
-    """Package mirror for instances without internet access."""
+    gateway_addresses: Addresses = ()
+    """Addresses of the gateways as seen from the instances; default: engine.gateway_addresses."""
     system_packages: bool = True
-    """Install required system packages at boot; false: the image contains them."""
-    credential: Literal["ssm", "user_data", "image"] = "ssm"
-    """Source of the worker's key: encrypted parameter, plain user data (readable in the account), or the image."""
-    parameter_path: ParameterPath = "/hcloud"
-    """Prefix of the encrypted parameter's name: PATH/OWNER/worker."""
+    """Install bubblewrap, nftables, stress-ng and Python at boot where they are missing; false: the image has them."""
     interruption_queue: Url | None = None
     """SQS queue with spot interruption warnings; without it only the instance itself receives them."""
     rebalance: Literal["ignore", "leave"] = "ignore"
@@ -155,11 +150,6 @@ class Ec2Settings(_Ec2Section):
             raise ValueError(f"zones names {stray}, which is not in region {self.region}")
         if self.prices_file is None and not self.prices:
             raise ValueError("prices_file or prices is required: types without a price are not offered")
-        if self.credential == "ssm" and self.instance_profile is None:
-            raise ValueError(
-                "credential: ssm needs instance_profile, the role with which instances read their key "
-                "(docs/aws.md); or choose credential: user_data or image"
-            )
         reserved_tags = sorted(key for key in self.tags if key.startswith(("hcloud:", "aws:")) or key == "Name")
         if reserved_tags:
             raise ValueError(f"tags names {reserved_tags[0]}, which is set by HCloud or by AWS")

@@ -86,7 +86,7 @@ def _metadata(request: LaunchRequest, settings: GceSettings) -> compute.Metadata
 
 
 def _service_accounts(settings: GceSettings) -> list[compute.ServiceAccount]:
-    # Without an account the instance has no permissions; it needs them only to fetch the worker's key.
+    # Without an account the instance has no permissions, and needs none.
     if settings.service_account is None:
         return []
     scope = "https://www.googleapis.com/auth/cloud-platform"

@@ -66,7 +66,17 @@ def to_cloud_instance(machine: compute.Instance, price_of: PriceOf, now: float) 
         preempt_at=None if state is CloudState.TERMINATED else _announced_end(raw, expires_at, now),
         expires_at=expires_at,
         detail=raw.status_message or raw.status.lower(),
+        addresses=_addresses(raw),
     )
+
+
+def _addresses(raw: compute.Instance) -> tuple[str, ...] | None:
+    found = [
+        address
+        for each in raw.network_interfaces
+        for address in (each.network_i_p, each.ipv6_address, *(access.nat_i_p for access in each.access_configs))
+    ]
+    return tuple(filter(None, found)) or None
 
 
 def _announced_end(raw: compute.Instance, expires_at: float | None, now: float) -> float | None:

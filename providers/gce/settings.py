@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from hcloud.core.errors import ConfigError, missing_library
 from hcloud.core.model import Market
@@ -48,12 +48,9 @@ Project = Annotated[
         "must be a project id: 6 to 30 lower-case letters, digits or dashes, a letter first",
     ),
 ]
-Secret = Annotated[
-    str,
-    _matching(
-        r"projects/[^/]+/secrets/[^/]+/versions/[^/]+",
-        "must name a version in Secret Manager: projects/PROJECT/secrets/NAME/versions/latest",
-    ),
+Addresses = Annotated[
+    tuple[Annotated[str, _matching(r"\S+:[0-9]{1,5}", "must be addresses and ports such as 10.128.0.5:8786")], ...],
+    BeforeValidator(lambda given: (given,) if isinstance(given, str) and given else given or ()),
 ]
 LabelKey = Annotated[str, _matching(r"[a-z][a-z0-9_-]{0,62}", "must be lower-case letters, digits, - or _")]
 LabelText = Annotated[str, _matching(r"[a-z0-9_-]{0,63}", "must be lower-case letters, digits, - or _, at most 63")]
@@ -64,24 +61,12 @@ class _GceSection(BaseModel):
 
 
 class WorkerSettings(_GceSection):
-    """How an instance becomes a worker (``deploy/cloud-init``).
+    """How an instance becomes a worker (``deploy/cloud-init``)."""
 
-    Without ``tls_secret`` and ``tls_in_metadata``, the image must contain the worker's TLS files in
-    ``/etc/hcloud/tls``.
-    """
-
-    tls_secret: Secret | None = None
-    """Secret Manager version with the worker's TLS files; the instance reads it as its own service account."""
-    tls_in_metadata: bool = False
-    """Put the TLS files into metadata, readable by everyone who may read the instance in the project."""
-    package: str = ""
-    """URL or requirement that pip installs if the image lacks HCloud; empty: the image must contain it."""
-    package_index: str = ""
-    """Package mirror for instances without internet access."""
     system_packages: bool = True
-    """Install required system packages at boot; false: the image contains them."""
-    scheduler_address: str = ""
-    """Address of the engine as seen from the instances; default: engine.listen."""
+    """Install bubblewrap, nftables, stress-ng and Python at boot where they are missing; false: the image has them."""
+    gateway_addresses: Addresses = ()
+    """Addresses of the gateways as seen from the instances; default: engine.gateway_addresses."""
     boot_timeout_s: float = Field(900.0, ge=60)
     """An instance without a running worker by then switches itself off."""
 
@@ -111,7 +96,7 @@ class GceSettings(_GceSection):
     network_tags: tuple[str, ...] = ()
     """Network tags for firewall rules."""
     service_account: str | None = None
-    """Service account of the instances; required for ``worker.tls_secret``."""
+    """Service account of the instances, for what jobs do with Google Cloud; HCloud itself needs none."""
     shielded: bool = True
     secure_boot: bool = True
     labels: Mapping[LabelKey, LabelText] = Field(default_factory=dict)

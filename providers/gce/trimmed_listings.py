@@ -19,6 +19,7 @@ READ = frozenset(
         "lastStopTimestamp",
         "machineType",
         "name",
+        "networkInterfaces",
         "resourceStatus",
         "scheduling",
         "status",
@@ -27,11 +28,16 @@ READ = frozenset(
     }
 )
 _LIST = "/aggregated/instances"
+_READ_OF_INTERFACES = ("networkIP", "ipv6Address", "accessConfigs")
 _READ_OF_SCHEDULING = ("onHostMaintenance", "provisioningModel")
 
 
 def _trimmed(machine: dict[str, Any]) -> dict[str, Any]:
     kept = {key: value for key, value in machine.items() if key in READ}
+    if "networkInterfaces" in kept:
+        kept["networkInterfaces"] = [
+            {key: each[key] for key in _READ_OF_INTERFACES if key in each} for each in kept["networkInterfaces"]
+        ]
     if "scheduling" in kept:
         kept["scheduling"] = {key: kept["scheduling"][key] for key in _READ_OF_SCHEDULING if key in kept["scheduling"]}
     return kept

@@ -216,7 +216,7 @@ class LocalProvider:
         return size
 
     def _worker_argv(self, provider_id: str) -> tuple[str, ...]:
-        command = self._settings.worker_command or (sys.executable, "-m", "hcloud.cli.main", "worker")
+        command = self._settings.worker_command or (sys.executable, "-m", "hcloud.agent", "worker")
         return (*command, "--bootstrap", str(self._instances_dir / provider_id / "bootstrap.json"))
 
     def _bootstrap(self, directory: SliceDirectory, record: SliceRecord, request: LaunchRequest) -> dict[str, object]:
@@ -229,8 +229,9 @@ class LocalProvider:
             "instance_id": record.instance_id,
             "token": record.token,
             "owner": record.owner,
-            "scheduler_address": bootstrap.scheduler_address,
-            "tls_dir": bootstrap.tls_dir,
+            **bootstrap.at(),
+            "authority_pem": bootstrap.authority_pem,
+            "enrolment_secret": bootstrap.enrolment_secret,
             "state_dir": str(directory.machine),
             "capacity": asdict(capacity),
             "cpus": list(record.cpus) or None,

@@ -13,7 +13,7 @@ import pytest
 
 from hcloud.cli import doctor
 from hcloud.cli.config import _summary
-from hcloud.cli.doctor import CLOCK_SKEW_MAX_S, CYCLE_STALLED_S, DoctorFinding, _scheduler
+from hcloud.cli.doctor import CLOCK_SKEW_MAX_S, CYCLE_STALLED_S, DoctorFinding, _gateway
 from hcloud.cli.output import span
 from hcloud.config import load_config
 from hcloud.core.clock import SystemClock
@@ -97,7 +97,7 @@ def network(tmp_path: Path, listen: str, settings: str) -> dict[str, tuple[str, 
         f"owner: hcloud-a\nstate_dir: state\npolicy: p.yaml\nengine: {{listen: '{listen}'}}\nproviders: [{settings}]\n"
     )
     config = load_config(Path(configured(tmp_path, text)), provider_types=("ec2", "gce", "local"))
-    return {f"{each.check} {each.verdict}": (each.finding, each.do) for each in _scheduler(config)}
+    return {f"{each.check} {each.verdict}": (each.finding, each.do) for each in _gateway(config)}
 
 
 def test_an_engine_that_is_reached_and_one_that_is_not(tmp_path: Path) -> None:
@@ -106,15 +106,15 @@ def test_an_engine_that_is_reached_and_one_that_is_not(tmp_path: Path) -> None:
         assert "network ok" in network(tmp_path, listen, "{name: l, type: local}")
     finding, do = network(tmp_path, listen, "{name: l, type: local}")["network fail"]
     assert listen in finding
-    assert "hcloud engine" in do
+    assert "hcloud daemon" in do
 
 
 def test_an_address_that_machines_cannot_reach_is_told(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         listen = f"127.0.0.1:{server.getsockname()[1]}"
         told = network(tmp_path, listen, "{name: e, type: ec2, settings: {region: us-east-1}}")
-        right = network(tmp_path, listen, "{name: e, type: ec2, settings: {scheduler_address: '10.0.0.1:8786'}}")
-        gce = network(tmp_path, listen, "{name: g, type: gce, settings: {worker: {scheduler_address: '10.0.0.1:1'}}}")
+        right = network(tmp_path, listen, "{name: e, type: ec2, settings: {gateway_addresses: ['10.0.0.1:8786']}}")
+        gce = network(tmp_path, listen, "{name: g, type: gce, settings: {worker: {gateway_addresses: ['10.0.0.1:1']}}}")
     assert "nowhere but here" in told["network fail"][0]
     assert right.keys() == gce.keys() == {"network ok"}
 
@@ -216,7 +216,7 @@ def test_what_the_daemon_says_of_itself_is_judged(told: Mapping[str, Any], wante
     [
         ({"reachable": True, "workers": 3}, ("engine", "ok", "3 workers answer")),
         ({"reachable": True, "workers": 3, "silent": 1}, ("engine", "warn", "3 workers answer, 1 are silent")),
-        ({"reachable": False, "workers": 3}, ("engine", "fail", "does not answer the daemon")),
+        ({"reachable": False, "workers": 3}, ("engine", "fail", "the gateway does not answer the daemon")),
     ],
 )
 def test_an_engine_is_judged_by_its_workers(engine: Mapping[str, Any], wanted: tuple[str, str, str]) -> None:

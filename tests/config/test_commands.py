@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from hcloud.cli.init import config_text
 from hcloud.config import load_config, load_policy, package_data
 from hcloud.core.errors import missing_library
 from tests.config.entry import Hcloud, complaint
@@ -198,7 +199,7 @@ def test_init_makes_a_home_that_is_ready_and_private(fresh_home: Path, hcloud: H
     home = fresh_home / ".hcloud"
     done = hcloud("init")
     assert done.code == 0, done.err
-    assert done.out.splitlines()[-2:] == ["  hcloud engine", "  hcloud daemon"]
+    assert done.out.splitlines()[-2:] == ["  hcloud daemon", "  hcloud submit -- echo hello"]
     config = load_config(home / "config.yaml")
     assert re.fullmatch(r"hcloud-[0-9a-f]{8}", config.owner)
     assert config.state_dir == home
@@ -241,10 +242,21 @@ def test_two_homes_have_different_owners(tmp_path: Path, hcloud: Hcloud) -> None
     assert len(owners) == 2
 
 
+@pytest.mark.parametrize(
+    ("uid", "line"),
+    [(0, "  admins: []"), (999, "  admins: []"), (65534, "  admins: [nobody]"), (54321, '  admins: ["uid:54321"]')],
+)
+def test_init_makes_a_person_who_runs_it_an_admin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uid: int, line: str
+) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: uid)
+    assert line in config_text(tmp_path, "local").splitlines()
+
+
 def test_init_elsewhere_says_commands_that_work_from_there(tmp_path: Path, hcloud: Hcloud) -> None:
     home = tmp_path / "with blank"
     done = hcloud("init", "--home", home)
-    assert done.out.splitlines()[-1] == f"  hcloud --config '{home}/config.yaml' daemon"
+    assert done.out.splitlines()[-2] == f"  hcloud --config '{home}/config.yaml' daemon"
     assert load_config(home / "config.yaml").state_dir == home
 
 

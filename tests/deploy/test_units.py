@@ -17,7 +17,8 @@ from tests.house.tree import ROOT
 from tests.machine import needs_systemd_analyze
 
 DEPLOY = ROOT / "deploy"
-UNITS = ("hcloud.service", "hcloud-engine.service", "hcloud-worker.service")
+UNITS = ("hcloud.service", "hcloud-gateway.service", "hcloud-worker.service")
+GATEWAY_SOCKET = Path("/run/hcloud-gateway/daemon.sock")
 ANALYZE = shutil.which("systemd-analyze")
 
 
@@ -92,8 +93,19 @@ def test_exposure_with_slices_is_as_recorded_too(laid_out: Path) -> None:
 @pytest.mark.parametrize(
     ("unit", "wanted"),
     [
-        ("hcloud.service", ("daemon", {"config_path": SYSTEM_CONFIG, "abandon": False})),
-        ("hcloud-engine.service", ("engine", {"config_path": SYSTEM_CONFIG})),
+        ("hcloud.service", ("daemon", {"config_path": SYSTEM_CONFIG, "abandon": False, "gateway": GATEWAY_SOCKET})),
+        (
+            "hcloud-gateway.service",
+            (
+                "gateway",
+                {
+                    "config_path": SYSTEM_CONFIG,
+                    "socket": GATEWAY_SOCKET,
+                    "keys": Path("/etc/hcloud/gateway"),
+                    "archives": Path("/var/lib/hcloud-gateway/agents"),
+                },
+            ),
+        ),
         ("hcloud-worker.service", ("worker", {"bootstrap": Path("/etc/hcloud/bootstrap.json"), "end": False})),
     ],
 )
@@ -109,7 +121,13 @@ def test_the_daemon_has_its_directories_where_commands_and_the_guide_look_for_th
     assert Path("/run") / service["RuntimeDirectory"] / "hcloud.sock" == SYSTEM_SOCKET
     assert "HCLOUD_HOME=/var/lib/" + service["StateDirectory"] in service["Environment"].split()
     assert service["EnvironmentFile"].removeprefix("-") in re.findall(r"^\| `([^`]+)`", _guide(), re.MULTILINE)
-    assert settings(DEPLOY / "hcloud-engine.service")["Service"]["Environment"] == service["Environment"]
+
+
+def test_the_gateway_has_a_user_and_directories_of_its_own_and_the_daemon_may_open_its_socket() -> None:
+    gateway, daemon = (settings(DEPLOY / f"{name}.service")["Service"] for name in ("hcloud-gateway", "hcloud"))
+    assert gateway["User"] == gateway["Group"] == daemon["SupplementaryGroups"] == "hcloud-gateway"
+    assert Path("/run") / gateway["RuntimeDirectory"] == GATEWAY_SOCKET.parent
+    assert "EnvironmentFile" not in gateway  # clouds' credentials are there, and the database's password
 
 
 def test_the_drop_in_runs_the_daemon_as_root_and_counts_what_slices_use() -> None:
@@ -129,11 +147,11 @@ def test_every_unit_is_watched_restarted_and_logged(unit: str) -> None:
     assert "StandardOutput" not in service  # the journal, by default
 
 
-@pytest.mark.parametrize("unit", ["hcloud.service", "hcloud-engine.service"])
-def test_daemon_and_engine_run_as_an_ordinary_user_with_directories_of_their_own(unit: str) -> None:
-    service = settings(DEPLOY / unit)["Service"]
-    assert service["User"] == "hcloud"
-    assert service["StateDirectory"] == "hcloud"
+@pytest.mark.parametrize("name", ["hcloud", "hcloud-gateway"])
+def test_daemon_and_gateway_run_as_ordinary_users_with_directories_of_their_own(name: str) -> None:
+    service = settings(DEPLOY / f"{name}.service")["Service"]
+    assert service["User"] == name
+    assert service["StateDirectory"] == name
     assert service["CapabilityBoundingSet"] == ""
     assert service["NoNewPrivileges"] == "yes"
 

@@ -131,8 +131,9 @@ def _main() -> None:
         os.setresuid(request["uid"], request["uid"], request["uid"])
     bootstrap = Bootstrap(
         instance_id="inst-1",
-        scheduler_address="tls://127.0.0.1:18786",
-        tls_dir=folder / "tls",
+        gateway_addresses=("127.0.0.1:18786",),
+        enrolment_addresses=("127.0.0.1:18787",),
+        authority_pem="",
         state_dir=folder / "machine",
         expires_at=1e12,
         isolation=request["mode"],
@@ -140,8 +141,9 @@ def _main() -> None:
         settings=request["settings"],
     )
     bootstrap.state_dir.mkdir(mode=0o711)
-    bootstrap.tls_dir.mkdir(mode=0o700)
-    (bootstrap.tls_dir / "worker.key").write_text(SECRET)
+    keys = bootstrap.state_dir / "tls"
+    keys.mkdir(mode=0o700)
+    (keys / "agent.key").write_text(SECRET)
     found = sandbox.detect(bootstrap)
     isolation = replace(found, **dict.fromkeys(request["without"]))  # type: ignore[arg-type]
     if "firewall" in request["without"]:

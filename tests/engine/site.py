@@ -7,23 +7,24 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
 from hcloud.core.clock import SystemClock
 from hcloud.core.model import Resources
+from hcloud.engine.gateway_process import GatewaySettings
 from hcloud.engine.runner import GatewayRunner
-from hcloud.engine.tls import make_ca
+from hcloud.engine.tls import authority_pem, enrolment_secret, launch_key, make_ca
 from hcloud.engine.unit import Unit, UnitDirectories
 from hcloud.engine.worker import end_units
-from hcloud.provider import ExitRecord, UnitReport, UnitSpec, UnitState
+from hcloud.provider import AdmittedMachine, ExitRecord, UnitReport, UnitSpec, UnitState
 from tests.waiting import wait_until
 
 PATIENCE_S = 120.0
 """Whatever a test waits for happens on any machine within this time; none of them takes as long."""
 SMALL = Resources(vcpus=0.5, memory_mib=128, disk_gib=0.1)
-ENGINE = "import sys, pathlib, hcloud.engine.gateway as s; s.serve(sys.argv[1], pathlib.Path(sys.argv[2]))"
+LEAD_S = 600.0
 
 
 # Below the ports that clients are given: a client that looks for an engine that is away could be given its very port.
@@ -32,11 +33,12 @@ _ports = itertools.count(os.getpid() * 97)
 
 
 def free_port() -> int:
-    """A port nobody listens on now, and which this process was not given before."""
+    """A port nobody listens on now, nor on the next one, and which this process was not given before."""
     for number in _ports:
-        port = _PORTS_FROM + number % _PORTS
-        with socket.socket() as probe, suppress(OSError):
+        port = _PORTS_FROM + 2 * number % _PORTS
+        with socket.socket() as probe, socket.socket() as next_one, suppress(OSError):
             probe.bind(("127.0.0.1", port))
+            next_one.bind(("127.0.0.1", port + 1))
             return port
     raise AssertionError("there is no end of numbers")
 
@@ -52,10 +54,16 @@ def new_unit_id() -> str:
     return f"job-{os.getpid()}{next(_units):04}.1.0"
 
 
+def next_port(address: str) -> str:
+    """The address with the next port."""
+    host, _, port = address.rpartition(":")
+    return f"{host}:{int(port) + 1}"
+
+
 class Machine:
     """One instance: its bootstrap file and the worker process on it."""
 
-    def __init__(self, folder: Path, name: str, scheduler: str, tls_dir: Path, **changes: object) -> None:
+    def __init__(self, folder: Path, name: str, gateway: str, tls_dir: Path, **changes: object) -> None:
         self.name, self.state_dir = name, folder / name
         self.bootstrap_file = folder / f"{name}.json"
         self.notice_file = folder / f"{name}.notice"
@@ -64,8 +72,10 @@ class Machine:
             "instance_id": name,
             "token": f"token-{name}",
             "owner": "tests",
-            "scheduler_address": scheduler,
-            "tls_dir": str(tls_dir),
+            "gateway_addresses": [gateway],
+            "enrolment_addresses": [next_port(gateway)],
+            "authority_pem": authority_pem(tls_dir),
+            "enrolment_secret": enrolment_secret(launch_key(tls_dir), f"token-{name}"),
             "state_dir": str(self.state_dir),
             "capacity": {"vcpus": 2, "memory_mib": 1024, "disk_gib": 1},
             "cpus": None,
@@ -78,12 +88,14 @@ class Machine:
             **changes,
         }
         self.bootstrap_file.write_text(json.dumps(self._bootstrap))
+        self.program: tuple[str, ...] = (sys.executable, "-m", "hcloud.agent")
+        self.environment: Mapping[str, str] | None = None
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         """Start its worker, as its machine would at boot."""
-        command = [sys.executable, "-m", "hcloud.cli.main", "worker", "--bootstrap", str(self.bootstrap_file)]
-        self.process = subprocess.Popen(command)
+        command = [*self.program, "worker", "--bootstrap", str(self.bootstrap_file)]
+        self.process = subprocess.Popen(command, env=self.environment)
 
     @property
     def supervisor(self) -> subprocess.Popen[bytes]:
@@ -132,38 +144,76 @@ class Machine:
 class Site:
     """A certificate authority, an engine process, and machines."""
 
-    def __init__(self, folder: Path, **changes: object) -> None:
-        self.folder, self.tls_dir = folder, folder / "tls"
+    def __init__(self, folder: Path, *, archives: Path | None = None, **changes: object) -> None:
+        self.folder, self.tls_dir, self.archives = folder, folder / "tls", archives
         make_ca(self.tls_dir)
         self.address = f"127.0.0.1:{free_port()}"
+        self.socket = folder / "gateway.sock"
         self._changes = changes
         self.engine: subprocess.Popen[bytes] | None = None
         self.machines: dict[str, Machine] = {}
         self._runners: list[GatewayRunner] = []
+        self._admitted: dict[str, AdmittedMachine] = {}
+        self._admitting = self.runner()
         self.start_engine()
 
     def start_engine(self) -> None:
-        """Start the scheduler's process on the site's address."""
-        self.engine = subprocess.Popen([sys.executable, "-c", ENGINE, self.address, str(self.tls_dir)])
+        """Start the gateway's process on the site's address."""
+        settings = GatewaySettings(
+            listen=self.address,
+            enrolment_listen=next_port(self.address),
+            socket=self.socket,
+            keys=self.tls_dir,
+            archives=self.archives,
+        )
+        self.engine = subprocess.Popen(
+            [sys.executable, "-m", "hcloud.engine.gateway", settings.to_json()],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        assert self.engine.stdout is not None and self.engine.stdout.readline() == b"ready\n"
+        self._admitting.admit(tuple(self._admitted.values()))
 
     def kill_engine(self) -> None:
-        """Kill the scheduler's process."""
+        """Kill the gateway's process."""
         if self.engine is not None:
             self.engine.kill()
             self.engine.wait()
 
-    def machine(self, name: str, **changes: object) -> Machine:
-        """Add a machine and start its worker."""
+    def machine(self, name: str, *, admitted: bool = True, **changes: object) -> Machine:
+        """Add a machine and start its worker. Where it is not ``admitted``, somebody else does that."""
         changes = {**self._changes, **changes}
-        machine = Machine(self.folder, name, f"tls://{self.address}", self.tls_dir, **changes)
+        machine = Machine(self.folder, name, self.address, self.tls_dir, **changes)
         self.machines[name] = machine
+        if admitted:
+            self.admit(name)
         machine.start()
         return machine
+
+    def admit(self, name: str, **changes: object) -> None:
+        """Let an instance connect, or change what is known of it."""
+        known: dict[str, object] = {"launch_token": f"token-{name}", "has_registered": False, "addresses": ()}
+        self._admitted[name] = AdmittedMachine(instance_id=name, **{**known, **changes})  # type: ignore[arg-type]
+        self._admitting.admit(tuple(self._admitted.values()))
+
+    def admit_many(self, names: Iterable[str]) -> None:
+        """Let instances connect."""
+        for name in names:
+            self._admitted[name] = AdmittedMachine(
+                instance_id=name, launch_token=f"token-{name}", has_registered=False, addresses=()
+            )
+        self._admitting.admit(tuple(self._admitted.values()))
+
+    def end(self, name: str) -> None:
+        """Let an instance be over."""
+        del self._admitted[name]
+        self._admitting.admit(tuple(self._admitted.values()))
 
     def runner(self, settings: Mapping[str, object] | None = None) -> GatewayRunner:
         """A daemon's side of the engine, patient unless ``settings`` say otherwise."""
         patient = dict.fromkeys(("call_timeout_s", "answer_within_s", "sign_of_life_s"), PATIENCE_S)
-        runner = GatewayRunner(self.address, self.tls_dir, SystemClock(), patient | dict(settings or {}))
+        settings = {**patient, "lead_s": LEAD_S, **(settings or {})}
+        runner = GatewayRunner(self.socket, launch_key(self.tls_dir), SystemClock(), settings)
         self._runners.append(runner)
         return runner
 

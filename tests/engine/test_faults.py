@@ -17,7 +17,6 @@ import pytest
 from hcloud.core.clock import SystemClock
 from hcloud.core.model import FailureCause, Resources
 from hcloud.engine.bootstrap import POWERED_OFF_EXIT, Bootstrap, load_bootstrap
-from hcloud.engine.runner import GatewayRunner
 from hcloud.engine.sandbox import Isolation
 from hcloud.engine.tls import make_ca
 from hcloud.engine.unit import read_json
@@ -176,7 +175,7 @@ def test_poweroff_command_of_a_real_machine_is_run(site: Site, tmp_path: Path) -
 
 
 def test_second_worker_on_one_machine_ends_at_once(machine: Machine, watch: Watch) -> None:
-    command = [sys.executable, "-m", "hcloud.cli.main", "worker", "--bootstrap", str(machine.bootstrap_file)]
+    command = [sys.executable, "-m", "hcloud.agent", "worker", "--bootstrap", str(machine.bootstrap_file)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert done.returncode == 1 and "another worker runs" in done.stderr
     watch.registered(NAME)
@@ -241,7 +240,8 @@ def test_unit_ids_that_are_no_names_are_refused(watch: Watch) -> None:
 
 
 def test_unit_that_a_worker_refused_never_starts_there(tmp_path: Path) -> None:
-    machine = Machine(tmp_path, NAME, "tls://127.0.0.1:1", tmp_path, isolation="best_effort")
+    make_ca(tmp_path)
+    machine = Machine(tmp_path, NAME, "127.0.0.1:1", tmp_path, isolation="best_effort")
     bootstrap = load_bootstrap(machine.bootstrap_file)
     bare = Isolation(root=False, bwrap=None, firewall=False, cgroup=None, podman=None, pinned=False)
     bad = unit_to_wire(unit("true", image="debian:12"))
@@ -263,25 +263,6 @@ def test_image_that_cannot_be_had_is_said_in_one_sentence(watch: Watch) -> None:
     result = watch.runner.start([bad])[bad.id]
     detail = result.detail if result.outcome == "refused" else watch.ended(bad).detail
     assert "image 'localhost/hcloud-no-such-image:1'" in detail
-
-
-# ------------------------------------------------------------------------------------------- strangers
-def test_stranger_with_another_authority_is_not_let_in(site: Site, watch: Watch, tmp_path: Path) -> None:
-    make_ca(tmp_path / "tls")
-    stranger = GatewayRunner(site.address, tmp_path / "tls", SystemClock())
-    assert not stranger.observe().reachable
-    stranger.close()
-
-
-def test_workers_certificate_gives_no_orders(site: Site, watch: Watch, tmp_path: Path) -> None:
-    for name in ("ca.pem", "worker.pem", "worker.key"):
-        content = (site.tls_dir / name).read_bytes()
-        (tmp_path / name.replace("worker", "client")).write_bytes(content)
-    worker = GatewayRunner(site.address, tmp_path, SystemClock())
-    assert not worker.observe().reachable
-    assert worker.renew({NAME: 1.0}) == frozenset()
-    wait_until(lambda: "a worker certificate is no client's" in worker.facts()["last error"], PATIENCE_S)
-    worker.close()
 
 
 def test_unit_spec_that_is_running_is_seen_running_after_many_observations(watch: Watch) -> None:

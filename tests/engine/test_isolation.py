@@ -57,7 +57,7 @@ def run(folder: Path, kind: str, command: str, **changes: object) -> Outcome:
 @needs_bwrap
 @pytest.mark.parametrize("kind", SANDBOXED)
 def test_sandboxed_job_sees_neither_keys_nor_state_nor_other_processes(folder: Path, kind: str) -> None:
-    found = run(folder, kind, f"cat {folder}/tls/worker.key; ls {folder} /root /run; echo pids: /proc/[0-9]*")
+    found = run(folder, kind, f"cat {folder}/machine/tls/agent.key; ls {folder} /root /run; echo pids: /proc/[0-9]*")
     assert SECRET not in found.stdout
     assert found.stdout.startswith("pids:") and len(found.stdout.split()) <= 5
     assert found.exit["exit_code"] == 0
@@ -65,7 +65,7 @@ def test_sandboxed_job_sees_neither_keys_nor_state_nor_other_processes(folder: P
 
 @needs_root
 def test_unsandboxed_job_under_another_user_cannot_read_keys(folder: Path) -> None:
-    found = run(folder, "root_with_nothing", f"cat {folder}/tls/worker.key; id -u")
+    found = run(folder, "root_with_nothing", f"cat {folder}/machine/tls/agent.key; id -u")
     assert found.stdout.strip() == "62000"
     assert "Permission denied" in found.stderr
 

@@ -67,8 +67,9 @@ def test_gce_answers_when_preemption_begins_and_not_before(service: MetadataServ
 def _bootstrap(tmp_path: Path, service: MetadataService, **settings: str) -> Bootstrap:
     return Bootstrap(
         instance_id="inst-1",
-        scheduler_address="tls://10.0.0.1:8786",
-        tls_dir=tmp_path,
+        gateway_addresses=("10.0.0.1:8786",),
+        enrolment_addresses=("10.0.0.1:8787",),
+        authority_pem="",
         state_dir=tmp_path,
         expires_at=AT,
         settings={"preempt_file": str(tmp_path / "run" / "preempt.json"), "metadata_url": service.url, **settings},

@@ -51,7 +51,7 @@ def document(report: dict[str, Any]) -> bytes:
 
 
 def runner_on(wire: FakeWire, tmp_path: Path) -> GatewayRunner:
-    runner = GatewayRunner("127.0.0.1:1", tmp_path, ManualClock(0.0))
+    runner = GatewayRunner(tmp_path / "gateway.sock", b"key", ManualClock(0.0))
     runner._wire = wire  # type: ignore[assignment]
     return runner
 

@@ -16,9 +16,10 @@ from hcloud.config.profiles import load_profiles, write_profile
 from hcloud.core.errors import Unmeasurable
 from hcloud.core.estimates import Measure, Reading
 from hcloud.engine.host import EngineHost
-from hcloud.profiler.bootstrap import TOTAL, WIDTH_MAX, MeasurementPlan, confidence, measure_recipe, plan_for
+from hcloud.profiler.bootstrap import TOTAL, WIDTH_MAX, confidence, measure_recipe, plan_for
 from hcloud.profiler.measure import Rate
 from hcloud.profiler.recipes import InputFile, Recipe
+from hcloud.profiler.reference_runs import MeasurementPlan
 from hcloud.profiler.sources import SOURCES, InterferenceSource
 from hcloud.profiler.subject import Subject
 from providers.local.settings import DEFAULT_TYPES

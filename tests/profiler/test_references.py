@@ -10,7 +10,8 @@ import pytest
 from hcloud.core.errors import Unmeasurable
 from hcloud.core.estimates import Measure, Reading
 from hcloud.engine.host import EngineHost
-from hcloud.profiler.bootstrap import TOTAL, measure_reference
+from hcloud.profiler.bootstrap import TOTAL
+from hcloud.profiler.reference_runs import measure_reference
 from hcloud.profiler.references import Part, facts_of, job_of, profile_of, readings_of, setup_script
 from hcloud.profiler.subject import Subject
 from hcloud.spec.jobfile import parse_job

@@ -58,12 +58,11 @@ def _own_file_system() -> None:
 
 
 def _programs(notes: Path, python: str) -> None:
-    """The image: the program is there, systemd is played."""
+    """The image: it has Python without any package, and systemd is played."""
     for path, body in (
         ("/usr/local/sbin/systemctl", SYSTEMCTL.replace("NOTES", shlex.quote(str(notes)))),
         ("/usr/local/sbin/systemd-run", f'#!/bin/sh\necho "systemd-run $*" >>{shlex.quote(str(notes))}/calls\n'),
-        ("/opt/hcloud/bin/hcloud", f'#!/bin/sh\nexec {shlex.quote(python)} -m hcloud.cli.main "$@"\n'),
-        ("/opt/hcloud/bin/python", f'#!/bin/sh\nexec {shlex.quote(python)} "$@"\n'),
+        ("/usr/local/sbin/python{}.{}".format(*sys.version_info), f'#!/bin/sh\nexec {shlex.quote(python)} "$@"\n'),
     ):
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         Path(path).write_text(body)

@@ -16,6 +16,7 @@ from typing import Any, cast
 
 from hcloud.core.clock import Clock
 from hcloud.core.model import InstanceId
+from hcloud.engine.tls import make_ca
 from hcloud.fake_runner.runner import FakeRunner
 from hcloud.provider import Journal, Provider, Runner, SimulatedMachine
 from providers.mock.journal import FileJournal
@@ -93,6 +94,7 @@ def open_scene(
     policy: Mapping[str, object] | None,
 ) -> Scene:
     """Open the deployment in ``home`` with one provider, whatever an earlier process left there."""
+    make_ca(tls_dir)
     engine = FakeRunner([machines], clock)
     plain = {**POLICY, **(policy or {})}
     controller = opened(home, crash, clock, cloud, cast(Runner, engine), plain, poll_s=5.0, tls_dir=tls_dir)

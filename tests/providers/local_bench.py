@@ -81,7 +81,7 @@ class LocalBench(RealTime, ProviderBench):
     end_patience_s = 120.0
     expiry_s, expiry_slack_s = 2.0, 60.0
     misspelt_setting = ("oversubscribtion", "oversubscription")
-    bootstrap = WorkerBootstrap(scheduler_address="tls://127.0.0.1:1", tls_dir="/nowhere")
+    bootstrap = WorkerBootstrap(gateway_addresses=("127.0.0.1:1",), authority_pem="CERTIFICATE")
 
     def __init__(self, state_dir: Path) -> None:
         RealTime.__init__(self, SystemClock())

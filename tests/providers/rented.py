@@ -10,6 +10,7 @@ from pathlib import Path
 
 from hcloud.core.clock import Clock, SystemClock
 from hcloud.core.model import BatchTarget, EventKind, InstanceState, JobSpec, JobState, ProgressHook, Resources
+from hcloud.engine.tls import enrolment_secret, launch_key
 from hcloud.provider import Provider
 from hcloud.store import Store, Submission
 from tests.assembled import assembled
@@ -66,21 +67,25 @@ class RentedSite:
 
         def settled() -> bool:
             controller.cycle()
-            self._follow(machines, self.clock)
+            self._follow(store, machines, self.clock)
             view = store.live()
             return not view.jobs and not view.instances and not view.intents
 
         wait_until(settled, PATIENCE_S)
         return store
 
-    def _follow(self, machines: CloudMachines, clock: Clock) -> None:
+    def _follow(self, store: Store, machines: CloudMachines, clock: Clock) -> None:
         """Boot a worker where the cloud has booted a machine; lose it where the cloud has ended one."""
         up = machines.up(clock.now())
         for name, (_, machine) in up.items():
             if name not in self._workers:
                 capacity = machine.capacity
+                token = store.instance(name).token
                 self._workers[name] = self.site.machine(
                     name,
+                    admitted=False,  # the daemon does that
+                    token=token,
+                    enrolment_secret=enrolment_secret(launch_key(self.site.tls_dir), token),
                     owner=OWNER,
                     isolation="best_effort",
                     capacity={"vcpus": capacity.vcpus, "memory_mib": capacity.memory_mib, "disk_gib": 1.0},

@@ -13,8 +13,10 @@ from pathlib import Path
 import pytest
 
 from hcloud.core.clock import SystemClock
+from hcloud.engine.bundle import AgentBundle, build
+from hcloud.engine.tls import authority_pem, enrolment_secret, launch_key
 from hcloud.provider import UnitSpec, WorkerBootstrap
-from providers.cloud_init import WorkerSetup, read_credential, render_user_data
+from providers.cloud_init import WorkerSetup, render_user_data
 from tests.engine.metadata_service import PREEMPTED, metadata_service
 from tests.engine.site import SMALL, Site, Watch
 from tests.house.tree import ROOT
@@ -26,7 +28,7 @@ PATIENCE_S = 60.0
 NAMESPACES = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
 
 
-def _can_boot() -> bool:
+def can_boot() -> bool:
     """Whether this host lets us have a file system and processes of our own."""
     if os.geteuid() != 0 or shutil.which("unshare") is None:
         return False
@@ -35,12 +37,17 @@ def _can_boot() -> bool:
     return subprocess.run([*NAMESPACES, "sh", "-c", trial], capture_output=True, check=False).returncode == 0
 
 
-pytestmark = needs(_can_boot(), "needs root, namespaces and overlayfs")
+pytestmark = needs(can_boot(), "needs root, namespaces and overlayfs")
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> AgentBundle:
+    return build(tmp_path_factory.mktemp("agents"))
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    site = Site(tmp_path / "site")
+def site(bundle: AgentBundle, tmp_path: Path) -> Iterator[Site]:
+    site = Site(tmp_path / "site", archives=bundle.path.parent)
     try:
         yield site
     finally:
@@ -58,46 +65,51 @@ def boot(setup: WorkerSetup, notes: Path) -> subprocess.Popen[bytes]:
         str(ROOT / "tests/providers/boot.py"),
         str(user_data),
         str(notes),
-        sys.executable,
+        os.path.realpath(sys.executable),
     ]
     with (notes / "boot.log").open("wb") as log:
         return subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
 
 
-def orders(site: Site, **settings: str) -> WorkerSetup:
+def orders(site: Site, bundle: AgentBundle, **settings: str) -> WorkerSetup:
     """What a provider tells a machine of this site."""
+    name, token = SETUP.request.instance_id, SETUP.request.token
+    site.admit(name, launch_token=token)
     bootstrap = WorkerBootstrap(
-        scheduler_address=f"engine.of-the-test:{site.address.rpartition(':')[2]}",
-        tls_dir=str(site.tls_dir),
+        gateway_addresses=(f"engine.of-the-test:{site.address.rpartition(':')[2]}",),
+        authority_pem=authority_pem(site.tls_dir),
+        enrolment_secret=enrolment_secret(launch_key(site.tls_dir), token),
         isolation="best_effort",
         settings={"unit_uid_base": "63900", **settings},
+        agents={bundle.name: bundle.sha256},
     )
     request = replace(SETUP.request, bootstrap=bootstrap, expires_at=SystemClock().now() + 3600)
     return replace(
         SETUP,
         request=request,
-        package="",
-        credential_command="cat /etc/hcloud/credential.json",
-        credential=read_credential(str(site.tls_dir)),
+        system_packages=False,
         notice="gce",
     )
 
 
-def told(notes: Path) -> str:
+def written_by(notes: Path) -> str:
     """Everything the machine wrote down, for when it fails."""
     return "\n".join(
         f"--- {each.name}\n{each.read_text()}" for each in sorted(notes.glob("*")) if each.suffix == ".log"
     )
 
 
-def test_machine_registers_runs_a_unit_and_tells_that_it_is_taken_back(site: Site, tmp_path: Path) -> None:
+def test_machine_registers_runs_a_unit_and_tells_that_it_is_taken_back(
+    site: Site, bundle: AgentBundle, tmp_path: Path
+) -> None:
     notes = tmp_path / "notes"
     with metadata_service() as service:
         service.documents[PREEMPTED] = "FALSE"
-        machine = boot(orders(site, metadata_url=service.url), notes)
+        machine = boot(orders(site, bundle, metadata_url=service.url), notes)
         try:
             runner = site.runner()
             seen = Watch(runner)
+            assert runner.agents() == {bundle.name: bundle.sha256}
             wait_until(lambda: {each.instance_id for each in runner.observe().workers} == {"inst-1"}, PATIENCE_S)
             unit = UnitSpec(
                 id="job-1.1.0",
@@ -114,17 +126,18 @@ def test_machine_registers_runs_a_unit_and_tells_that_it_is_taken_back(site: Sit
             service.change(PREEMPTED, "TRUE")
             wait_until(lambda: [each.preempt_at for each in runner.observe().workers] != [None], PATIENCE_S)
         except AssertionError as failed:
-            raise AssertionError(told(notes)) from failed
+            raise AssertionError(written_by(notes)) from failed
         finally:
             machine.kill()
             machine.wait()
 
 
-def test_machine_whose_setup_fails_never_disarms_its_deadline(site: Site, tmp_path: Path) -> None:
+def test_machine_whose_setup_fails_never_disarms_its_deadline(site: Site, bundle: AgentBundle, tmp_path: Path) -> None:
     notes = tmp_path / "notes"
-    machine = boot(replace(orders(site), credential={}, credential_command=""), notes)
+    setup = orders(site, replace(bundle, sha256="0" * 64))
+    machine = boot(setup, notes)
     try:
-        wait_until(lambda: "there is no worker.key" in told(notes), PATIENCE_S)
+        wait_until(lambda: "/agent/ answers 404" in written_by(notes), PATIENCE_S)
     finally:
         machine.kill()
         machine.wait()

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
+import shutil
 import signal
 import socket
 import ssl
+import stat
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,20 +23,33 @@ from hcloud.core.clock import SystemClock
 from hcloud.core.model import Resources
 from hcloud.engine import gateway_pb2 as pb
 from hcloud.engine.channel import (
+    ADMIT,
+    AWAIT,
     CALL,
     CONNECT,
     DAEMON_BYTES_MAX,
     MESSAGE_BYTES_MAX,
     OBSERVE,
-    channel_options,
-    client_credentials,
+    agent_options,
+    host_and_port,
 )
+from hcloud.engine.credential import _GatewayConnection
+from hcloud.engine.enrolment import CONNECTIONS_OF_ADDRESS_MAX
 from hcloud.engine.gateway import COMMANDS_MAX, REPORT_BYTES_MAX
 from hcloud.engine.runner import GatewayRunner
-from hcloud.engine.tls import make_ca
+from hcloud.engine.tls import (
+    GATEWAY,
+    Authority,
+    enrolment_secret,
+    issue,
+    launch_key,
+    machine_request,
+    make_ca,
+    new_machine_key,
+)
 from hcloud.engine.wire import PROTOCOL
 from hcloud.provider import UnitSpec
-from tests.engine.site import PATIENCE_S, Site
+from tests.engine.site import PATIENCE_S, Site, next_port
 from tests.waiting import wait_until
 
 HONEST, HOSTILE = "inst-1", "inst-66"
@@ -53,17 +70,32 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 @pytest.fixture
 def runner(site: Site) -> GatewayRunner:
     """The daemon's side; the honest agent answers."""
-    runner = site.runner({"call_timeout_s": 5.0})
+    runner = site.runner({"call_timeout_s": 2.0})
     wait_until(lambda: connected(runner, HONEST), PATIENCE_S)
     return runner
 
 
 @pytest.fixture
 def channel(site: Site) -> Iterator[grpc.Channel]:
-    """A connection of someone who holds an agent's certificate, and has no scruples about sizes."""
-    credentials = client_credentials(site.tls_dir, "worker")
-    with grpc.secure_channel(site.address, credentials, channel_options(DAEMON_BYTES_MAX)) as channel:
+    """A connection of someone who holds a machine's key, and has no scruples about sizes."""
+    site.admit(HOSTILE)
+    with holding(site, HOSTILE) as channel:
         yield channel
+
+
+def holding(site: Site, name: str, launch_token: str = "") -> grpc.Channel:
+    """Return a connection with a key and certificate of that machine, as if stolen from it."""
+    key = new_machine_key()
+    signed = Authority(site.tls_dir).sign(machine_request(key), name, launch_token or f"token-{name}")
+    return connection(site, site.tls_dir, key, signed)
+
+
+def connection(site: Site, authority: Path, key: bytes, certificate: bytes) -> grpc.Channel:
+    credentials = grpc.ssl_channel_credentials((authority / "ca.pem").read_bytes(), key, certificate)
+    sizes = [each for each in agent_options() if "message_length" not in each[0]]
+    return grpc.secure_channel(
+        site.address, credentials, [*sizes, ("grpc.max_receive_message_length", DAEMON_BYTES_MAX)]
+    )
 
 
 def connected(runner: GatewayRunner, name: str) -> bool:
@@ -108,8 +140,8 @@ class Agent:
         self.stream.cancel()
 
 
-def hello(name: str = HOSTILE, protocol: int = PROTOCOL) -> Any:
-    return pb.FromAgent(hello=pb.Hello(protocol=protocol, instance_id=name, version="0.0.1"))
+def hello(protocol: int = PROTOCOL) -> Any:
+    return pb.FromAgent(hello=pb.Hello(protocol=protocol, version="0.0.1"))
 
 
 def report(number: int = 1, *units: tuple[str, bytes], machine: bytes = b"{}") -> Any:
@@ -121,24 +153,67 @@ EMPTY = b'{"isolation": [], "preempt_at": null}'
 
 
 def test_an_agents_certificate_asks_the_gateway_nothing(channel: grpc.Channel, runner: GatewayRunner) -> None:
-    for method in (OBSERVE, CALL):
+    for method in (OBSERVE, CALL, ADMIT, AWAIT):  # these are served on a Unix socket only
         with pytest.raises(grpc.RpcError) as refused:
             channel.unary_unary(method)(b"", timeout=PATIENCE_S)
-        assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED  # type: ignore[attr-defined]
+        assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED  # type: ignore[attr-defined]
     honest_goes_on(runner)
 
 
-def test_a_daemons_certificate_is_no_agent(site: Site, runner: GatewayRunner) -> None:
-    credentials = client_credentials(site.tls_dir, "client")
-    with grpc.secure_channel(site.address, credentials, channel_options(DAEMON_BYTES_MAX)) as channel:
-        assert "is no worker's" in Agent(channel, hello()).end()
+def test_the_daemons_socket_is_closed_to_other_users(site: Site) -> None:
+    assert stat.S_IMODE(site.socket.stat().st_mode) & 0o007 == 0
+
+
+@pytest.mark.parametrize("name", [GATEWAY, "worker", "client"])
+def test_certificates_that_are_no_machines_are_no_agents(
+    site: Site, runner: GatewayRunner, tmp_path: Path, name: str
+) -> None:
+    for file in ("ca.pem", "ca.key"):  # also those that earlier versions gave to all machines
+        shutil.copy(site.tls_dir / file, tmp_path)
+    issue(tmp_path, name)
+    key, certificate = ((tmp_path / f"{name}.{end}").read_bytes() for end in ("key", "pem"))
+    with connection(site, tmp_path, key, certificate) as channel:
+        assert "is no machine's" in Agent(channel, hello()).end()
+    honest_goes_on(runner)
+
+
+def test_a_stolen_certificate_is_that_machine_and_no_other(
+    site: Site, channel: grpc.Channel, runner: GatewayRunner
+) -> None:
+    # Nothing in a message says which instance it is: this one claims a unit of the honest one, under its own name.
+    agent = Agent(channel, hello(), report(1, machine=EMPTY))
+    wait_until(lambda: connected(runner, HOSTILE), PATIENCE_S)
+    assert runner.stop({"job-9.1.0": HONEST}, cause=None) == {"job-9.1.0"}  # went to the honest one
+    agent.close()
+    honest_goes_on(runner)
+
+
+@pytest.mark.parametrize("launch_token", ["token-of-an-earlier-database", "token-inst-1"])
+def test_an_instance_of_another_launch_is_refused(site: Site, runner: GatewayRunner, launch_token: str) -> None:
+    name = HONEST if launch_token != "token-inst-1" else "inst-2"
+    with holding(site, name, launch_token) as channel:
+        assert "has ended, or was launched by another deployment" in Agent(channel, hello()).end()
+    honest_goes_on(runner)
+
+
+def test_an_ended_machine_is_cut_off_at_once_and_never_comes_back(site: Site, runner: GatewayRunner) -> None:
+    site.admit("inst-5")
+    with holding(site, "inst-5") as channel:
+        agent = Agent(channel, hello(), report(1, machine=EMPTY))
+        wait_until(lambda: connected(runner, "inst-5"), PATIENCE_S)
+        site.end("inst-5")
+        assert "inst-5 has ended" in agent.end()
+        assert "inst-5 has ended" in Agent(channel, hello()).end()
+    honest_goes_on(runner)
 
 
 def test_a_stranger_without_a_certificate_gets_no_connection(site: Site, runner: GatewayRunner, tmp_path: Path) -> None:
     make_ca(tmp_path)
-    stranger = GatewayRunner(site.address, tmp_path, SystemClock())
-    assert not stranger.observe().reachable
-    stranger.close()
+    key = new_machine_key()
+    with connection(
+        site, site.tls_dir, key, Authority(tmp_path).sign(machine_request(key), HONEST, "token-inst-1")
+    ) as foreign:
+        assert Agent(foreign, hello()).end()
     with pytest.raises((ssl.SSLError, ConnectionError)):
         speak_without_certificate(site)
     honest_goes_on(runner)
@@ -151,12 +226,117 @@ def speak_without_certificate(site: Site) -> None:
     host, _, port = site.address.rpartition(":")
     with (
         socket.create_connection((host, int(port)), PATIENCE_S) as plain,
-        context.wrap_socket(plain, server_hostname="scheduler") as anonymous,
+        context.wrap_socket(plain, server_hostname=GATEWAY) as anonymous,
     ):
         anonymous.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
         while anonymous.recv(1024):
             pass
     raise ConnectionError("it was closed")
+
+
+# --------------------------------------------------------------------------------------------- the port for enrolment
+def enrol(site: Site, name: str, secret: str, key: bytes) -> tuple[int, str]:
+    body = json.dumps({"request": machine_request(key).decode(), "instance_id": name, "secret": secret}).encode()
+    return post(site, body)
+
+
+def post(site: Site, body: bytes, path: str = "/certificate", method: str = "POST") -> tuple[int, str]:
+    connection = _GatewayConnection(*host_and_port(next_port(site.address)), (site.tls_dir / "ca.pem").read_text())
+    with closing(connection):
+        connection.request(method, path, body)
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+
+
+def secret_of(site: Site, name: str) -> str:
+    return enrolment_secret(launch_key(site.tls_dir), f"token-{name}")
+
+
+def test_a_replayed_secret_gets_no_second_certificate(site: Site, runner: GatewayRunner) -> None:
+    site.admit("inst-3")
+    secret = secret_of(site, "inst-3")
+    status, certificate = enrol(site, "inst-3", secret, new_machine_key())
+    assert status == 200 and certificate.startswith("-----BEGIN CERTIFICATE")
+    status, words = enrol(site, "inst-3", secret, new_machine_key())
+    assert (status, words) == (403, "the secret of inst-3's launch has been used\n")
+    assert enrol(site, HONEST, secret_of(site, HONEST), new_machine_key())[0] == 403
+    honest_goes_on(runner)
+
+
+def test_a_machine_that_claims_to_be_a_booting_one_is_refused(site: Site, runner: GatewayRunner) -> None:
+    site.admit("inst-4", addresses=("203.0.113.4",))
+    status, words = enrol(site, "inst-4", secret_of(site, HOSTILE), new_machine_key())
+    assert (status, words) == (403, "the secret is not that of inst-4's launch\n")
+    status, words = enrol(site, "inst-4", secret_of(site, "inst-4"), new_machine_key())  # leaked user data
+    assert (status, words) == (403, "127.0.0.1 is not an address of inst-4, which has 203.0.113.4\n")
+    assert runner.observe().refused["certificate"] >= 2
+    honest_goes_on(runner)
+
+
+@pytest.mark.parametrize(
+    ("path", "method"),
+    [
+        ("/agent/../keys/ca.key", "GET"),
+        ("/agent/" + "0" * 64 + ".tar.gz/../../ca.key", "GET"),
+        ("/agent/" + "%2e" * 32 + ".tar.gz", "GET"),
+        ("/ca.key", "GET"),
+        ("/", "TRACE"),
+    ],
+)
+def test_nothing_but_archives_and_certificates_is_served(site: Site, path: str, method: str) -> None:
+    status, words = post(site, b"", path, method)
+    assert status == 404 and "BEGIN" not in words
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"",
+        b"\x16\x03",
+        b"GET / HTTP/1.1\r\n" + b"X: y\r\n" * 20_000,
+        b"POST /certificate HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999\r\n\r\n" + b"x" * 200_000,
+        pickle.dumps({"request": "x"}),
+    ],
+    ids=["nothing", "half of TLS", "headers", "a large body", "pickle"],
+)
+def test_connections_that_go_wrong_are_closed(site: Site, runner: GatewayRunner, sent: bytes) -> None:
+    address = host_and_port(next_port(site.address))
+    plain = socket.create_connection(address, PATIENCE_S)
+    context = ssl.create_default_context(cafile=str(site.tls_dir / "ca.pem"))
+    if len(sent) > 2:
+        plain = context.wrap_socket(plain, server_hostname=GATEWAY)
+    with plain, suppress(OSError):
+        plain.sendall(sent)
+        plain.shutdown(socket.SHUT_WR)
+        while plain.recv(65536):
+            pass
+    honest_goes_on(runner)
+
+
+def test_half_open_connections_lock_nobody_out(site: Site, runner: GatewayRunner) -> None:
+    address = host_and_port(next_port(site.address))
+    with ExitStack() as held:
+        for _ in range(2 * CONNECTIONS_OF_ADDRESS_MAX):  # more than one address may have; another's are not counted
+            plain = held.enter_context(socket.create_connection(address, PATIENCE_S, ("127.0.0.2", 0)))
+            with suppress(OSError):
+                plain.sendall(b"\x16\x03\x01")
+        site.admit("inst-6")
+        assert enrol(site, "inst-6", secret_of(site, "inst-6"), new_machine_key())[0] == 200
+    honest_goes_on(runner)
+
+
+def test_half_open_connections_to_the_agents_port_lock_no_agent_out(site: Site, runner: GatewayRunner) -> None:
+    with ExitStack() as held:
+        for number in range(400):
+            plain = held.enter_context(socket.create_connection(host_and_port(site.address), PATIENCE_S))
+            with suppress(OSError):
+                plain.sendall(b"\x16\x03\x01"[: number % 4])
+        site.admit(HOSTILE)
+        with holding(site, HOSTILE) as channel:
+            agent = Agent(channel, hello(), report(1, machine=EMPTY))
+            wait_until(lambda: connected(runner, HOSTILE), PATIENCE_S)
+            agent.close()
+        honest_goes_on(runner)
 
 
 class Bomb:
@@ -192,13 +372,13 @@ def test_an_agent_of_another_protocol_is_refused_with_advice(channel: grpc.Chann
 
 @pytest.mark.parametrize(
     "first",
-    [report(1, machine=EMPTY), hello(name=""), pb.FromAgent(alive=pb.Alive())],
-    ids=["report", "nameless", "alive"],
+    [report(1, machine=EMPTY), pb.FromAgent(), pb.FromAgent(alive=pb.Alive())],
+    ids=["report", "empty", "alive"],
 )
-def test_a_stream_that_does_not_begin_with_a_name_is_refused(
+def test_a_stream_that_does_not_begin_with_hello_is_refused(
     channel: grpc.Channel, runner: GatewayRunner, first: Any
 ) -> None:
-    assert "names no instance" in Agent(channel, first).end()
+    assert "is no Hello" in Agent(channel, first).end()
 
 
 def test_reports_that_were_left_out_or_replayed_cut_the_stream_off(

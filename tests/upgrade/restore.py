@@ -9,7 +9,7 @@ import sqlite3
 from pathlib import Path
 
 from hcloud.core.clock import SystemClock
-from hcloud.engine.tls import make_ca
+from hcloud.engine.tls import issue, make_ca
 from tests.daemon.home import Home
 from tests.upgrade.record import HOME, HOST, KILLED_AT
 
@@ -42,6 +42,10 @@ def restore(recorded: Path, home: Path) -> Home:
     database.close()
     sql.unlink()
     make_ca(home / "tls")
+    for name in ("gateway.pem", "gateway.key", "launch.key"):  # a release before 0.2.0 had other ones
+        (home / "tls" / name).unlink()
+    for name in ("scheduler", "client", "worker"):
+        issue(home / "tls", name)
     for name in ("run", "uploads"):
         (home / name).mkdir()
     for private in (home, home / "run", home / "uploads"):

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from hcloud.config import load_config
 from tests.daemon.home import PATIENCE_S, Home
 from tests.engine.site import free_port
 from tests.upgrade.restore import RECORDED, restore
@@ -51,7 +52,6 @@ def test_units_of_agents_that_cannot_be_reached_end_the_start_unless_they_are_gi
     assert "run under agents of an earlier HCloud" in said, said
     assert f"{config}:" in said and "hcloud daemon --abandon" in said
     policy.write_text(re.sub(r"terminate_after_s: .*", "terminate_after_s: 2", policy.read_text()))
-    home.start("engine")
     home.daemon("--abandon")
     wait_until(lambda: _ended_as_unreachable(home) == HOLDING, PATIENCE_S)
     waiting = {"queued", "awaiting_instance"}
@@ -95,6 +95,46 @@ def test_its_configuration_and_every_policy_it_wrote_pass_the_checks(home: Home)
     assert checked.count("retention.release_below_quality was removed in 0.2.0") == 3
     assert checked.count("states the rules that were the default") == 1
     assert checked.count("note: ") == 6
+
+
+CLOUDS = """
+  - name: amazon
+    type: ec2
+    settings:
+      region: eu-central-1
+      package: https://files.example.com/hcloud.whl
+      package_index: https://mirror.example.com/simple
+  - name: amazons
+    type: ec2
+    settings: {regions: {eu-west-1: {package: https://files.example.com/hcloud.whl}}}
+  - name: google
+    type: gce
+    settings:
+      project: my-project
+      zones: [us-central1-a]
+      worker: {package: https://files.example.com/hcloud.whl, package_index: https://mirror.example.com/simple}
+  - name: other
+    type: elsewhere
+    settings: {package: of the plug-in}
+"""
+
+
+def test_what_machines_installed_with_pip_is_ignored_and_named(home: Home) -> None:
+    """Settings of other plug-ins are theirs, whatever their keys are called."""
+    config = home.path / "config.yaml"
+    config.write_text(config.read_text().replace("\nproviders:\n", f"\nproviders:{CLOUDS}"))
+    notes: list[str] = []
+    settings = {each.name: each.settings for each in load_config(config, notes).providers}
+    assert settings["other"] == {"package": "of the plug-in"}
+    assert "package" not in str({name: settings[name] for name in ("amazon", "amazons", "google")})
+    said = [note for note in notes if "(instances fetch their agent from the gateway)" in note]
+    assert sorted(note.split(" was removed in 0.2.0 and is ignored ")[0].split(": ")[1] for note in said) == [
+        "providers[0].settings.package",
+        "providers[0].settings.package_index",
+        "providers[1].settings.regions.eu-west-1.package",
+        "providers[2].settings.worker.package",
+        "providers[2].settings.worker.package_index",
+    ]
 
 
 def test_a_copied_default_policy_keeps_its_rules_until_its_keys_are_deleted(home: Home) -> None:

@@ -12,7 +12,6 @@ from botocore.exceptions import EndpointConnectionError
 
 from hcloud.core.clock import ManualClock
 from hcloud.core.model import Offer
-from hcloud.engine.tls import make_ca
 from hcloud.provider import LaunchRequest, WorkerBootstrap
 from providers.ec2 import factory
 from providers.ec2.provider import Ec2Provider
@@ -62,11 +61,14 @@ def settings_for(fake: FakeEc2, **more: object) -> dict[str, object]:
         "prices": PRICES,
         "instance_types": list(TYPES),
         "instance_profile": INSTANCE_PROFILE,
-        "scheduler_address": "10.0.0.1:8786",
+        "gateway_addresses": ["10.0.0.1:8786"],
         "endpoint_url": fake.url,
         "read_attempts": 2,
         **more,
     }
+
+
+SECRET = "the-secret-of-one-launch"
 
 
 class Ec2Bench(VirtualTime, ProviderBench):
@@ -83,8 +85,9 @@ class Ec2Bench(VirtualTime, ProviderBench):
         fake.reset(self.manual)
         self.fake, self.home = fake, home
         self.queue_url = fake.make_queue()
-        make_ca(home / "tls")
-        self.bootstrap = WorkerBootstrap(scheduler_address="127.0.0.1:8786", tls_dir=str(home / "tls"))
+        self.bootstrap = WorkerBootstrap(
+            gateway_addresses=("127.0.0.1:8786",), authority_pem="CERTIFICATE", enrolment_secret=SECRET
+        )
         self.settings = settings_for(fake, spot_prices_every_s=0, interruption_queue=self.queue_url, **more)
         self.provider = self._made(self.owner)
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from hcloud.core.model import InstanceId, Resources
-from hcloud.engine.tls import make_ca
 from hcloud.provider import SimulatedMachine
 from providers.ec2 import factory
 from tests.chaos.scene import OWNER, CrashPoints, FileClock, Scene
@@ -55,7 +54,6 @@ def build_on_ec2(
 ) -> Scene:
     """Open the deployment in ``home``, whatever an earlier process left there."""
     moments = clock(home / "clock")
-    make_ca(home / "tls")
     machines = Ec2Machines(str(settings["endpoint_url"]) + TRUTH_PATH, moments, home)
     cloud = factory("ec2", settings, moments, OWNER, str(home / "ec2"))
     return open_scene(home, crash, moments, cloud, machines, home / "tls", policy)

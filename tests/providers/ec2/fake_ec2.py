@@ -498,6 +498,8 @@ def _teach_moto() -> None:
     kind.instance_state = property(lambda self: _present[-1].shown_state(self))  # type: ignore[assignment]
     kind.state = property(lambda self: _present[-1].shown_state(self).name)  # type: ignore[assignment]
     kind.state_code = property(lambda self: _present[-1].shown_state(self).code)  # type: ignore[assignment]
+    # Agents of tests run on this machine.
+    kind.private_ip_address = property(lambda self: "127.0.0.1")  # type: ignore[assignment, method-assign]
     backend.describe_instances = listed  # type: ignore[method-assign]
 
 

@@ -34,7 +34,6 @@ URL = "http://endpoint"
 GOOD: Mapping[str, object] = {
     "region": "us-east-1",
     "prices": {"m5.large": {"on_demand": 0.096}},
-    "credential": "image",
 }
 
 
@@ -108,7 +107,6 @@ def test_encoded_policy_decision_is_left_out() -> None:
         ({"prices": {}}, "prices_file or prices is required"),
         ({"prices": {"m5.large": {"on_demand": 0}}}, r"prices\.m5\.large\.on_demand: input should be greater than 0"),
         ({"prices": {"m5.large": {"ondemand": 1}}}, "unknown setting ondemand; did you mean on_demand?"),
-        ({"credential": "ssm"}, "credential: ssm needs instance_profile"),
         ({"aws_secret_access_key": "k"}, "aws_secret_access_key must not be in this file"),
         ({"zones": ["us-west-2a"]}, "zones names us-west-2a, which is not in region us-east-1"),
         ({"subnets": ["default"]}, r"subnets\.0: must be like subnet-0a1b2c3d, not 'default'"),
@@ -138,7 +136,7 @@ def test_config_check_tells_what_is_wrong_and_what_is_not_installed(
     monkeypatch.setenv("HCLOUD_HOME", str(tmp_path / "home"))
     (tmp_path / "policy.yaml").write_text("{}\n")
     file = tmp_path / "config.yaml"
-    settings = "{region: us-east-1, prices: {m5.large: {on_demand: 0.096}}, credential: image}"
+    settings = "{region: us-east-1, prices: {m5.large: {on_demand: 0.096}}, rebalance: leave}"
 
     def check(text: str) -> tuple[int, str]:
         file.write_text(
@@ -149,8 +147,8 @@ def test_config_check_tells_what_is_wrong_and_what_is_not_installed(
         return int(ended.value.code or 0), capsys.readouterr().err
 
     assert check(settings)[0] == 0
-    code, said = check(settings.replace("credential", "credentials"))
-    assert (code, "did you mean credential?" in said) == (2, True)
+    code, said = check(settings.replace("rebalance", "rebalances"))
+    assert (code, "did you mean rebalance?" in said) == (2, True)
     monkeypatch.setitem(sys.modules, "boto3", None)
     code, said = check(settings)
     assert (code, "boto3, which type ec2 needs, is not installed" in said, "pip install '.[aws]'" in said) == (

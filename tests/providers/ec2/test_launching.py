@@ -1,14 +1,9 @@
 """What a launch asks EC2 for, and what it makes of EC2's answers."""
 
-import json
 import logging
 import os
 import re
-import shlex
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,8 +13,7 @@ from hcloud.core.model import Market, Offer
 from hcloud.provider import CloudState
 from providers.ec2 import factory
 from providers.ec2.clients import Clients
-from providers.ec2.worker_credential import WorkerCredential
-from tests.providers.ec2.ec2_bench import Ec2Bench, settings_for
+from tests.providers.ec2.ec2_bench import SECRET, Ec2Bench, settings_for
 from tests.providers.ec2.fake_ec2 import REGION, FakeEc2, orders_in
 from tests.waiting import wait_until
 
@@ -68,39 +62,19 @@ def test_spot_machines_are_asked_for_once_and_end_when_taken_back(bench: Ec2Benc
     assert sent["InstanceMarketOptions.SpotOptions.InstanceInterruptionBehavior"] == "terminate"
 
 
-def test_user_data_tells_where_the_key_is_and_never_holds_it(bench: Ec2Bench) -> None:
-    assert bench.bootstrap is not None
+def test_user_data_tells_where_the_gateway_is_and_lets_that_launch_enrol(bench: Ec2Bench) -> None:
     bench.provider.launch(bench.order())
     [machine] = bench.fake.machines()
     orders = orders_in(machine.user_data)
-    key = Path(bench.bootstrap.tls_dir, "worker.key").read_text()
-    assert orders["scheduler_address"] == "10.0.0.1:8786"
-    assert key.splitlines()[1] not in json.dumps(run_calls(bench.fake))
-    answer = bench.provider.clients.reading("ssm").get_parameter(
-        Name=f"/hcloud/{bench.owner}/worker", WithDecryption=True
-    )["Parameter"]
-    assert answer["Type"] == "SecureString"
-    assert json.loads(answer["Value"])["worker.key"] == key
-
-
-def test_key_is_published_once_not_with_every_launch(bench: Ec2Bench) -> None:
-    for _ in range(3):
-        bench.provider.launch(bench.order())
-    assert bench.fake.count("PutParameter") == 1
-
-
-def test_launch_waits_while_there_is_no_key_for_workers(bench: Ec2Bench) -> None:
-    assert bench.bootstrap is not None
-    request = bench.order(bootstrap=replace(bench.bootstrap, tls_dir=str(bench.home / "nothing")))
-    with pytest.raises(ProviderUnavailable, match="cannot read the workers' TLS key"):
-        bench.provider.launch(request)
-    assert run_calls(bench.fake) == []
+    assert orders["gateway_addresses"] == ["10.0.0.1:8786"]
+    assert orders["enrolment_addresses"] == ["10.0.0.1:8787"]
+    assert (orders["authority_pem"], orders["enrolment_secret"]) == ("CERTIFICATE", SECRET)
 
 
 def test_engine_that_machines_cannot_reach_is_refused_before_anything_is_sent(bench: Ec2Bench) -> None:
-    bench.settings = {key: value for key, value in bench.settings.items() if key != "scheduler_address"}
+    bench.settings = {key: value for key, value in bench.settings.items() if key != "gateway_addresses"}
     provider = bench.build({})
-    with pytest.raises(LaunchRejected, match=r"cannot reach 127\.0\.0\.1:8786: set engine\.listen"):
+    with pytest.raises(LaunchRejected, match=r"cannot reach 127\.0\.0\.1:8786: set engine\.gateway_addresses"):
         provider.launch(bench.order())
     assert run_calls(bench.fake) == []
 
@@ -141,30 +115,11 @@ def test_answer_that_never_comes_is_unknown_and_the_token_finds_the_machine(benc
 
 
 def test_neither_keys_nor_signatures_are_ever_logged(bench: Ec2Bench, caplog: pytest.LogCaptureFixture) -> None:
-    assert bench.bootstrap is not None
     caplog.set_level(logging.DEBUG)
     bench.provider = bench.restarted()
     bench.provider.launch(bench.order())
-    key = Path(bench.bootstrap.tls_dir, "worker.key").read_text()
-    assert bench.fake.count("PutParameter") == 1
-    for secret in (key.splitlines()[1], os.environ["AWS_SECRET_ACCESS_KEY"], "Signature="):
+    for secret in (SECRET, os.environ["AWS_SECRET_ACCESS_KEY"], "Signature="):
         assert secret not in caplog.text
-
-
-def test_command_that_machines_run_prints_the_key(bench: Ec2Bench) -> None:
-    bench.provider.launch(bench.order())
-    settings = bench.provider.settings
-    command = WorkerCredential(bench.provider.clients, settings, "ec2").command(bench.owner)
-    words = shlex.split(command)
-    assert words[0] == "/opt/hcloud/bin/python"
-    done = subprocess.run(
-        [sys.executable, *words[1:]],
-        env={**os.environ, "AWS_ENDPOINT_URL": bench.fake.url},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert sorted(json.loads(done.stdout)) == ["ca.pem", "worker.key", "worker.pem"]
 
 
 def test_endpoint_nobody_listens_at_was_certainly_not_reached(bench: Ec2Bench) -> None:

@@ -164,12 +164,3 @@ def test_every_grant_is_needed(busy: Ec2Bench) -> None:
     for each in statements:
         others = [other for other in statements if other is not each]
         assert not all(allows(others, need) for need in needs), each["Sid"]
-
-
-def test_machine_may_fetch_its_own_deployments_key_and_nothing_else(busy: Ec2Bench) -> None:
-    statements = policy("ec2-worker.json", busy.owner)
-    own = f"arn:aws:ssm:{REGION}:{ACCOUNT}:parameter/hcloud/{busy.owner}/worker"
-    assert allows(statements, Need("ssm:GetParameter", own))
-    assert not allows(statements, Need("ssm:GetParameter", own.replace(busy.owner, "somebody-else")))
-    assert not allows(statements, Need("ssm:PutParameter", own))
-    assert [listed(each["Action"]) for each in statements] == [["ssm:GetParameter"]]

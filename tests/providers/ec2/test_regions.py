@@ -104,7 +104,7 @@ def test_looking_over_tells_of_every_region_and_one_in_trouble_hides_no_other(be
     assert bench.fake.machines() == []
 
 
-PLAIN: dict[str, object] = {"prices": {"m5.large": {"on_demand": 0.1}}, "credential": "image"}
+PLAIN: dict[str, object] = {"prices": {"m5.large": {"on_demand": 0.1}}}
 
 
 def test_settings_may_differ_by_region() -> None:

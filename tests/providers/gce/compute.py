@@ -34,6 +34,8 @@ from tests.providers.gce.discovery import Method, find
 
 ZONES = ("us-central1-a", "us-central1-b", "europe-west1-d")
 PROJECT = "hcloud-testing"
+ADDRESS = "127.0.0.1"
+"""Of all machines: agents of tests run on this one."""
 _NAME = re.compile(r"[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?")
 _LABEL_KEY, _LABEL_VALUE = re.compile(r"[a-z][a-z0-9_-]{0,62}"), re.compile(r"[a-z0-9_-]{0,63}")
 
@@ -274,6 +276,7 @@ class FakeCompute:
             "kind": "compute#instance",
             "id": str(10**15 + self._number()),
             "creationTimestamp": stamp(self._now),
+            "networkInterfaces": [{**each, "networkIP": ADDRESS} for each in body["networkInterfaces"]],
             "status": "PROVISIONING",
             "zone": _zone(zone),
             "selfLink": BASE + _path(zone, name),

@@ -20,7 +20,7 @@ from hcloud.provider import CloudState, LaunchRequest, Provider, WorkerBootstrap
 from tests.providers.gce.bench import GceBench
 from tests.providers.gce.compute import Fault
 
-ENGINE = WorkerBootstrap(scheduler_address="engine.example.org:8786", tls_dir="/nowhere")
+ENGINE = WorkerBootstrap(gateway_addresses=("engine.example.org:8786",), authority_pem="CERTIFICATE")
 
 
 def offer_in(bench: GceBench, market: Market = Market.ON_DEMAND, provider: Provider | None = None) -> Offer:
@@ -200,7 +200,7 @@ def test_insert_that_hangs_is_of_unknown_outcome(bench: GceBench) -> None:
 def test_engine_that_machines_cannot_dial_is_rejected(bench: GceBench) -> None:
     with pytest.raises(LaunchRejected, match="cannot reach"):
         bench.provider.launch(
-            bench.request(offer=offer_in(bench), bootstrap=replace(ENGINE, scheduler_address="127.0.0.1:8786"))
+            bench.request(offer=offer_in(bench), bootstrap=replace(ENGINE, gateway_addresses=("127.0.0.1:8786",)))
         )
 
 

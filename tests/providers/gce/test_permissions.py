@@ -41,7 +41,3 @@ def test_daemons_role_is_what_its_calls_need_and_no_more(bench: GceBench) -> Non
     _live(bench, bench.plain(**EVERYTHING))
     _live(bench, bench.plain())
     assert needed(bench.compute.seen) == _role("gce-daemon-role.yaml")
-
-
-def test_worker_may_only_read_its_secret() -> None:
-    assert _role("gce-worker-role.yaml") == {"secretmanager.versions.access"}

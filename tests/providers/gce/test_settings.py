@@ -45,10 +45,10 @@ def _complaint(settings: dict[str, object]) -> str:
         ({"credentials": "/no/such/key.json"}, "'/no/such/key.json' does not exist"),
         ({"labels": {"Team": "x"}}, "must be lower-case letters, digits, - or _"),
         (
-            {"worker": {"tls_secrets": "x"}},
-            "worker.tls_secrets: unknown setting tls_secrets; did you mean tls_secret",
+            {"worker": {"gateway_addres": "x"}},
+            "worker.gateway_addres: unknown setting gateway_addres; did you mean gateway_addresses",
         ),
-        ({"worker": {"tls_secret": "my-secret"}}, "must name a version in Secret Manager"),
+        ({"worker": {"gateway_addresses": ["here"]}}, "must be addresses and ports such as 10.128.0.5:8786"),
         ({"worker": None}, "worker: must be a mapping, not None"),
         ({"shielded": "perhaps"}, "shielded: must be true or false, not 'perhaps'"),
     ],
