@@ -382,10 +382,10 @@ class RunnerView:
     """Registered workers that did not answer: nothing can be concluded about their units."""
     reachable: bool = True
     """False if the engine itself did not answer: nothing at all can be concluded."""
-    refused: Mapping[str, int] = field(default_factory=dict)
-    """By kind, how often the engine refused what came to it."""
     answered: frozenset[UnitId] = frozenset()
     """Units whose pending start or resize has been answered: the next call for them returns how."""
+    refused: Mapping[str, int] = field(default_factory=dict)
+    """By kind, how often the engine refused what came to it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -425,18 +425,6 @@ Stream = Literal["stdout", "stderr"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AdmittedMachine:
-    """An instance whose worker may connect."""
-
-    instance_id: InstanceId
-    launch_token: str
-    has_registered: bool
-    """Whether its worker has ever answered."""
-    addresses: tuple[str, ...] | None
-    """As in :class:`CloudInstance`."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class LogPiece:
     """Which part of a unit's output is to be read."""
 
@@ -447,6 +435,18 @@ class LogPiece:
     """The first byte."""
     limit: int
     """The number of bytes at most."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdmittedMachine:
+    """An instance whose worker may connect."""
+
+    instance_id: InstanceId
+    launch_token: str
+    has_registered: bool
+    """Whether its worker has ever answered."""
+    addresses: tuple[str, ...] | None
+    """As in :class:`CloudInstance`."""
 
 
 class Runner(Protocol):

@@ -98,13 +98,13 @@ class AgentStream:
     """By number, the commands that it has not answered."""
     change: int = 0
     """When its report changed last, as a number of the gateway; 0: no report is complete."""
-    cut: asyncio.Event = field(default_factory=asyncio.Event)
-    sent_away: NotHere | None = None
-    """Why it is cut off, if it is."""
     unresponsive_at: float = -math.inf
     """When it last failed to give a sign of life; it is silent until it sends something."""
     ping: asyncio.Future[bool] | None = None
     """The present question for a sign of life."""
+    cut: asyncio.Event = field(default_factory=asyncio.Event)
+    sent_away: NotHere | None = None
+    """Why it is cut off, if it is."""
     _bytes: int = 0
     _number: int = 0
 

@@ -41,11 +41,12 @@ CALL_TIMEOUT_S = 10.0
 ANSWER_WITHIN_S = 0.25
 SIGN_OF_LIFE_S = 0.5
 SLACK_S = 3.0
-LEAD_S = 3.0
-"""So long after its last cycle a daemon still counts as leading, so that its agents stay."""
-ADMIT_WITHIN_S = 0.1
+GATEWAY_SHARE = 0.4
+"""The share of the time for answers that the gateway itself gets where it answers without asking agents."""
 FACTS_KEPT_S = 5.0
 """For so long after an observation its facts are stated without another one."""
+LEAD_S = 3.0
+"""So long after its last cycle a daemon still counts as leading, so that its agents stay."""
 REQUEST_BYTES_MAX = 4 << 20
 REMEMBER_S = 3600.0
 AGENTS_KEPT_S = 60.0
@@ -58,13 +59,12 @@ KEPT_NAMES = 1000
 class GatewayRunner:
     """Runner on a gateway that listens on the Unix socket ``socket``. Safe in several threads.
 
-    ``launch_key``: the secret of which machines' enrolment secrets are made.
-
     Between two calls of ``observe``, all other calls together wait at most ``answer_within_s`` for answers; what is
     unanswered then is ``pending``, and its answer is returned by a later call. ``settings`` may change that time, and
     ``call_timeout_s``: how long one worker may take before its outcome is ``unknown``; ``sign_of_life_s``: how long
-    one that sent nothing lately may take to show that it responds, before it is sent a start; ``lead_s``: how long
-    after its last cycle this daemon still counts as leading.
+    one that sent nothing lately may take to show that it responds, before it is sent a start; ``lead_s``, how long
+    after its last cycle this daemon still counts as leading. ``launch_key``: the secret of which machines' enrolment
+    secrets are made.
     """
 
     def __init__(
@@ -73,11 +73,11 @@ class GatewayRunner:
         self._socket, self._launch_key, self._clock = socket, launch_key, clock
         seconds = {"call_timeout_s": CALL_TIMEOUT_S, "answer_within_s": ANSWER_WITHIN_S, "lead_s": LEAD_S}
         seconds |= {"sign_of_life_s": SIGN_OF_LIFE_S} | {key: float(str(at)) for key, at in (settings or {}).items()}
-        self._lead_s = seconds["lead_s"]
         self._wire = _Wire(socket, seconds["sign_of_life_s"])
-        self._admitted: Sequence[AdmittedMachine] | None = None
         self._stirred = threading.Event()
         self._calls = Calls(self._wire, seconds["call_timeout_s"], seconds["answer_within_s"], self._stirred.set)
+        self._lead_s = seconds["lead_s"]
+        self._admitted: Sequence[AdmittedMachine] | None = None
         self._lock = threading.Lock()
         self._epoch, self._until = "", 0
         self._observing: _Reply | None = None
@@ -97,15 +97,18 @@ class GatewayRunner:
     def admit(self, machines: Sequence[AdmittedMachine]) -> None:
         """Let the workers of these instances connect, and no others; the list is sent where it is not known."""
         with self._lock:
-            known, self._admitted = machines == self._admitted, None
+            within_s = GATEWAY_SHARE * self._calls.within_s
             try:
-                if known and not self._wire.admit(self._lead_s, None).result(ADMIT_WITHIN_S).needs_machines:
-                    self._admitted = machines
+                if (
+                    machines == self._admitted
+                    and not self._wire.admit(self._lead_s, None).result(within_s).needs_machines
+                ):
                     return
-                self._wire.admit(self._lead_s, self._listed(machines)).result(ADMIT_WITHIN_S)
+                self._admitted = None
+                self._wire.admit(self._lead_s, self._listed(machines)).result(within_s)
                 self._admitted = machines
-            except (TimeoutError, EngineAway):  # ``observe`` reports it, and the next cycle sends the list again
-                return
+            except (EngineAway, TimeoutError):  # which ``observe`` reports
+                self._admitted = None
 
     def _listed(self, machines: Sequence[AdmittedMachine]) -> Any:
         def secret_of(each: AdmittedMachine) -> bytes:
@@ -133,10 +136,10 @@ class GatewayRunner:
         now = time.monotonic()
         if now >= self._agents_until:
             try:
-                self._agents = dict(self._wire.archives().result(OBSERVE_TIMEOUT_S).sha256)
-                self._agents_until = now + AGENTS_KEPT_S
-            except (TimeoutError, EngineAway) as away:
-                _log.warning("the agent's archives are not known: %s", away)
+                reply = self._wire.archives().result(GATEWAY_SHARE * self._calls.within_s)
+                self._agents, self._agents_until = dict(reply.sha256), now + AGENTS_KEPT_S
+            except (EngineAway, TimeoutError) as away:
+                _log.warning("the agent's archives are not known: %s", away or "no answer yet")
         return self._agents
 
     # -------------------------------------------------------------------------------------------------------- reading
@@ -413,7 +416,7 @@ class _Wire:
         return self._ask(OBSERVE, pb.ObserveRequest(epoch=epoch, since=since), pb.ObserveReply, OBSERVE_TIMEOUT_S)
 
     def admit(self, lead_s: float, machines: Any) -> _Reply:
-        """Say that this daemon leads, and which machines there are unless None."""
+        """Say that this daemon leads, and which machines there are unless None; ask whether the gateway needs them."""
         request = pb.AdmitRequest(lead_s=lead_s, machines=machines)
         return self._ask(ADMIT, request, pb.AdmitReply, OBSERVE_TIMEOUT_S)
 

@@ -599,4 +599,4 @@ def _assert_unreachable(bench: RunnerBench, unit: UnitSpec) -> None:
     with pytest.raises(WorkerUnreachable):
         bench.runner.logs(unit.id, unit.instance_id, "stdout", 0, 100)
     assert bench.runner.read_logs([piece(unit)]) == {}
-    bench.runner.forget(where(unit))
+    bench.runner.forget(where(fresh))

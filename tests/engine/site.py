@@ -212,8 +212,8 @@ class Site:
     def runner(self, settings: Mapping[str, object] | None = None) -> GatewayRunner:
         """A daemon's side of the engine, patient unless ``settings`` say otherwise."""
         patient = dict.fromkeys(("call_timeout_s", "answer_within_s", "sign_of_life_s"), PATIENCE_S)
-        changed = {**patient, "lead_s": LEAD_S, **(settings or {})}
-        runner = GatewayRunner(self.socket, launch_key(self.tls_dir), SystemClock(), changed)
+        settings = {**patient, "lead_s": LEAD_S, **(settings or {})}
+        runner = GatewayRunner(self.socket, launch_key(self.tls_dir), SystemClock(), settings)
         self._runners.append(runner)
         return runner
 
