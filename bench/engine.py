@@ -56,6 +56,7 @@ def starts(folder: Path) -> tuple[list[float], list[float]]:
 def idle(folder: Path) -> dict[str, float]:
     """Per cent of a core that the scheduler, and the process with all workers, take while nothing happens."""
     site = Site(folder)
+    site.admit_many(f"inst-{number}" for number in range(IDLE_WORKERS))
     workers = subprocess.Popen([sys.executable, "-m", "bench.engine", "workers", site.address, str(folder)])
     try:
         runner = site.runner()

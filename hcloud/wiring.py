@@ -131,6 +131,7 @@ def build_gateway(config: Config) -> GatewayProcess | None:
             enrolment_listen=config.engine.enrolment_listen,
             socket=config.gateway_socket,
             keys=config.engine.tls_dir,
+            translated=config.engine.translated_addresses,
         )
     )
 

@@ -214,6 +214,7 @@ instances = st.builds(
     terminated_at=maybe_moments,
     for_running=st.lists(numbers.map("job-{}".format), max_size=2).map(tuple),
     reason=texts,
+    addresses=st.none() | st.lists(words, max_size=2).map(tuple),
 )
 intents = st.builds(
     Intent,

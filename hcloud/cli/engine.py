@@ -23,7 +23,12 @@ def gateway(config_path: Path | None, socket: Path, keys: Path, archives: Path |
 
     engine = load_engine(find_config(config_path))
     settings = GatewaySettings(
-        listen=engine.listen, enrolment_listen=engine.enrolment_listen, socket=socket, keys=keys, archives=archives
+        listen=engine.listen,
+        enrolment_listen=engine.enrolment_listen,
+        socket=socket,
+        keys=keys,
+        archives=archives,
+        translated=engine.translated_addresses,
     )
     raise SystemExit(engine_gateway.serve(settings))
 

@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import field, replace
+from ipaddress import ip_network
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
@@ -51,6 +52,14 @@ def _check_listen(text: str) -> str:
     match = re.fullmatch(r"(?:[A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\]):([0-9]{1,5})", text)
     if match is None or not 0 < int(match[1]) < 65536:
         raise ValueError(f"must be an address and a port such as 127.0.0.1:8443, not {shown(text)}")
+    return text
+
+
+def _check_network(text: str) -> str:
+    try:
+        ip_network(text, strict=False)
+    except ValueError:
+        raise ValueError(f"must be an address or a network such as 198.51.100.0/24, not {shown(text)}") from None
     return text
 
 
@@ -98,6 +107,7 @@ AbsolutePath = Annotated[Path, BeforeValidator(_absolute, json_schema_input_type
 Url = Annotated[NonEmptyText, AfterValidator(_check_url)]
 Factor = Annotated[Number, Field(gt=1, le=1000)]
 Listen = Annotated[NonEmptyText, AfterValidator(_check_listen)]
+Network = Annotated[NonEmptyText, AfterValidator(_check_network)]
 if TYPE_CHECKING:
     # Null in the file: __post_init__ derives the value, so readers never see None.
     DerivedPath = Path
@@ -156,6 +166,8 @@ class EngineSettings:
     """Address at which new instances get agent and certificate; null: the port after that of listen."""
     gateway_addresses: tuple[Listen, ...] = ()
     """Addresses of this daemon and its standbys as instances reach them; empty: listen."""
+    translated_addresses: tuple[Network, ...] = ()
+    """Addresses or networks of address translation (NAT), behind which new instances may be; empty: there is none."""
     tls_dir: DerivedPath = None  # type: ignore[assignment]
     """Directory of the certificate authority and keys that `hcloud init` creates; null: <state_dir>/tls."""
     isolation: Literal["require", "best_effort"] = "best_effort"

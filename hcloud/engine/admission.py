@@ -9,13 +9,15 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from ipaddress import ip_address, ip_network
+from typing import TextIO
 
 from hcloud.engine.tls import Authority, MachineIdentity, request_key
 
 FIELD_BYTES_MAX = 8192
+LINES_KEPT = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,12 +45,29 @@ class NotAdmitted(Exception):
         self.again = again
 
 
+class RefusalLog:
+    """Writes why something was refused, but not for each try of somebody who tries again and again."""
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+        self._written: set[str] = set()
+
+    def write(self, line: str) -> None:
+        """Write a line unless it is among the last ones."""
+        if len(self._written) >= LINES_KEPT:
+            self._written.clear()
+        if line not in self._written:
+            self._written.add(line)
+            print(f"hcloud gateway: {line}", file=self._out)
+
+
 class Admission:
     """Decides by the latest list of a leading daemon; without one, machines with certificates are believed."""
 
-    def __init__(self, authority: Authority, now_s: Any) -> None:
-        """``now_s`` returns Unix seconds."""
+    def __init__(self, authority: Authority, now_s: Callable[[], float], translated: Iterable[str] = ()) -> None:
+        """``now_s`` returns Unix seconds. ``translated``: addresses and networks behind which any machine may be."""
         self._authority, self._now_s = authority, now_s
+        self._translated = tuple(ip_network(each, strict=False) for each in translated)
         self._listed: dict[str, ListedMachine] | None = None
         self._enrolled: dict[str, bytes] = {}
         """By instance whose registration is not on the list yet, the key it enrolled with."""
@@ -121,9 +140,14 @@ class Admission:
             raise NotAdmitted(f"the secret of {name}'s launch has been used")
         if listed.addresses is None:
             raise NotAdmitted(f"the address of {name} is not known yet", again=True)
-        if listed.addresses and address not in listed.addresses:
+        if listed.addresses and not self._is_at(address, listed.addresses):
             raise NotAdmitted(f"{address} is not an address of {name}, which has {', '.join(listed.addresses)}")
         return listed
+
+    def _is_at(self, address: str, listed: Iterable[str]) -> bool:
+        found = ip_address(address)
+        found = getattr(found, "ipv4_mapped", None) or found
+        return str(found) in listed or any(found in network for network in self._translated)
 
 
 def _fields(body: bytes) -> dict[str, bytes]:

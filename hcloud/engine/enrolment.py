@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import re
 import ssl
-import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -18,12 +17,11 @@ from typing import Any
 
 import h11
 
-from hcloud.engine.admission import Admission, NotAdmitted
+from hcloud.engine.admission import Admission, NotAdmitted, RefusalLog
 
 REQUEST_TIMEOUT_S, DOWNLOAD_TIMEOUT_S = 10.0, 300.0
 CONNECTIONS_MAX, CONNECTIONS_OF_ADDRESS_MAX = 256, 16
 BODY_BYTES_MAX = 64 << 10
-LOGGED_MAX = 1000
 _CHUNK_BYTES = 1 << 18
 _ARCHIVE = re.compile(r"/agent/([0-9a-f]{64})\.tar\.gz")
 
@@ -37,11 +35,12 @@ class EnrolmentServer:
         archives: Path | None,
         tls: ssl.SSLContext,
         on_refusal: Callable[[str], None],
+        log: RefusalLog,
     ) -> None:
         """``archives``: directory of the agent's archives. ``on_refusal`` is called with the kind of each refusal."""
         self._admission, self._archives, self._tls, self._on_refusal = admission, archives, tls, on_refusal
+        self._log = log
         self._open: Counter[str] = Counter()
-        self._logged: set[str] = set()
 
     async def listen(self, host: str, port: int) -> asyncio.Server:
         """Begin to listen; the connections' handshakes are limited like all else. Raises OSError."""
@@ -78,21 +77,13 @@ class EnrolmentServer:
             except NotAdmitted as refusal:
                 if not refusal.again:
                     self._on_refusal("certificate")
-                    self._log_once(f"hcloud gateway: {address} gets no certificate: {refusal}")
+                    self._log.write(f"{address} gets no certificate: {refusal}")
                 return 503 if refusal.again else 403, f"{refusal}\n".encode()
         if method == b"GET" and (archive := _ARCHIVE.fullmatch(target)) and self._archives is not None:
             path = self._archives / f"{archive[1]}.tar.gz"
             return (200, path) if path.is_file() else (404, b"there is no such archive\n")
         self._on_refusal("request")
         return 404, b"there are only /agent/SHA256.tar.gz and /certificate\n"
-
-    def _log_once(self, line: str) -> None:
-        """Write a line, but not for each try of somebody who tries again and again."""
-        if len(self._logged) >= LOGGED_MAX:
-            self._logged.clear()
-        if line not in self._logged:
-            self._logged.add(line)
-            print(line, file=sys.stderr)
 
 
 async def _read(connection: h11.Connection, reader: asyncio.StreamReader) -> tuple[h11.Request, bytes]:

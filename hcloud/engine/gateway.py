@@ -30,7 +30,7 @@ from hcloud import sd_notify
 from hcloud.core.clock import SystemClock
 from hcloud.core.errors import ConfigError
 from hcloud.engine import gateway_pb2 as pb
-from hcloud.engine.admission import Admission, ListedMachine, NotAdmitted
+from hcloud.engine.admission import Admission, ListedMachine, NotAdmitted, RefusalLog
 from hcloud.engine.channel import (
     ADMIT,
     AWAIT,
@@ -145,6 +145,7 @@ class Gateway:
         self._agents: dict[str, AgentStream] = {}
         self._led_until, self._has_machines = -1.0, False
         self.refused: Counter[str] = Counter()
+        self.log = RefusalLog(sys.stderr)
 
     # ------------------------------------------------------------------------------------------------- from the agents
     async def connect(self, incoming: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:
@@ -152,7 +153,7 @@ class Gateway:
         try:
             agent = await self._greeted(incoming, context)
         except NotHere as why:
-            yield self._refusal(str(context.peer()), why)
+            yield self._refusal(str(context.peer()).rpartition(":")[0], why)
             return
         before = self._agents.get(agent.instance_id)
         if before is not None:  # a new connection of the same agent: the old one is dead or about to be
@@ -199,7 +200,7 @@ class Gateway:
     def _refusal(self, name: str, why: NotHere) -> Any:
         self.refused[why.kind] += 1
         if not why.elsewhere:
-            print(f"hcloud gateway: {name} is refused: {why}", file=sys.stderr)
+            self.log.write(f"{name} is refused: {why}")
         return pb.ToAgent(refusal=pb.Refusal(why=str(why), elsewhere=why.elsewhere))
 
     def _is_led(self) -> bool:
@@ -232,7 +233,7 @@ class Gateway:
                             future.set_result(message.answer)
         except Misbehaving as fault:
             self.refused["misbehaving"] += 1
-            print(f"hcloud gateway: the agent of {agent.instance_id} is cut off: {fault}", file=sys.stderr)
+            self.log.write(f"the agent of {agent.instance_id} is cut off: {fault}")
 
     def _note_urgent(self) -> None:
         self._urgent = next(self._changes)
@@ -357,7 +358,7 @@ async def _serve(settings: GatewaySettings, alive: int | None, ready: int | None
     if alive is not None:
         loop.add_reader(alive, ended.set)  # nothing is ever written to it: it is at its end
     issue(settings.keys, GATEWAY)
-    admission = Admission(Authority(settings.keys), SystemClock().now)
+    admission = Admission(Authority(settings.keys), SystemClock().now, settings.translated)
     gateway = Gateway(admission)
     servers = [await _serve_agents(gateway, settings), await _serve_daemon(gateway, settings.socket)]
     await _serve_enrolment(gateway, admission, settings)
@@ -426,7 +427,7 @@ async def _serve_enrolment(gateway: Gateway, admission: Admission, settings: Gat
     def on_refusal(kind: str) -> None:
         gateway.refused[kind] += 1
 
-    enrolment = EnrolmentServer(admission, settings.archives, tls, on_refusal)
+    enrolment = EnrolmentServer(admission, settings.archives, tls, on_refusal, gateway.log)
     with _listening_on(settings.enrolment_listen, "engine.enrolment_listen"):
         await enrolment.listen(*host_and_port(settings.enrolment_listen))
 

@@ -31,6 +31,8 @@ class GatewaySettings:
     """Directory of the authority."""
     archives: Path | None = None
     """Directory of the agent's archives."""
+    translated: tuple[str, ...] = ()
+    """Addresses and networks of address translation, behind which any new machine may be."""
 
     def to_json(self) -> str:
         """Return the settings as one argument of a command."""
@@ -41,7 +43,7 @@ class GatewaySettings:
         """Return the settings again."""
         plain = json.loads(text)
         paths = {name: Path(plain[name]) for name in ("socket", "keys", "archives") if plain[name] is not None}
-        return cls(**{**plain, **paths})
+        return cls(**{**plain, **paths, "translated": tuple(plain["translated"])})
 
 
 class GatewayProcess:

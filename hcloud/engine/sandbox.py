@@ -1,4 +1,4 @@
-"""What a unit can see and reach: bubblewrap namespaces, another user id, no way to keys, metadata or the scheduler."""
+"""What a unit can see and reach: bubblewrap namespaces, another user id, no way to keys, metadata or the gateway."""
 
 from __future__ import annotations
 

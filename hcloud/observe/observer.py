@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from hcloud.apply.unit_index import UnitIndex
 from hcloud.core.clock import Clock
+from hcloud.core.errors import StoreError
 from hcloud.core.model import InstanceId, InstanceState
 from hcloud.core.rows import number_of
 from hcloud.observe import facts
@@ -118,7 +119,13 @@ class Observer:
             for change in batch.changes:
                 change(txn)
 
-        done = run_batch(self.store, self.clock, lease, batches, lambda: write, self._skip_failed)
+        try:
+            done = run_batch(self.store, self.clock, lease, batches, lambda: write, self._skip_failed)
+        except StoreError:  # nothing was recorded: the next round reads all of it again
+            for batch in batches:
+                self.units.unsettle(batch.instance_id)
+                self.units.forget_samples([change for change in batch.changes if isinstance(change, SampleChange)])
+            raise
         return not all(isinstance(change, SampleChange) for batch, _ in done for change in batch.changes)
 
     def _skip_failed(self, failed: FactBatch, defect: Exception) -> FactBatch | None:

@@ -71,6 +71,12 @@ class UnitObserver:
         """Process the next report of an instance even if it is the same: recording this one failed."""
         self._settled.pop(instance_id, None)
 
+    def forget_samples(self, samples: Sequence[SampleChange]) -> None:
+        """Take samples that were not recorded for new ones when they are read again."""
+        for sample in samples:
+            if sample.job.attempt is not None:
+                self._sampling.forget(sample.job.attempt.unit_id(sample.fields["rank"]))
+
     def forget_ended(self, observed: ObservationRound) -> None:
         """Forget units with a recorded end, and let their workers forget them."""
         for unit in observed.ended:

@@ -59,7 +59,6 @@ def on_ec2() -> Iterator[Site]:
                 begin=begin,
                 build=build,
                 writes={
-                    "PutParameter": "provider.launch",
                     "RunInstances": "provider.launch",
                     "TerminateInstances": "provider.terminate",
                 },

@@ -45,7 +45,6 @@ EC2_CALLS: Mapping[str, Sequence[str]] = {
     "GetParameter": ONCE,
     "GetServiceQuota": BOTH,
     "ReceiveMessage": BOTH,
-    "PutParameter": ONCE,
     "RunInstances": BOTH,
     "TerminateInstances": BOTH,
 }
@@ -59,7 +58,7 @@ GCE_CALLS: Mapping[str, Sequence[str]] = {
     "instances.insert": BOTH,
     "instances.delete": BOTH,
 }
-EC2_WRITES = ("PutParameter", "RunInstances", "TerminateInstances")
+EC2_WRITES = ("RunInstances", "TerminateInstances")
 GCE_WRITES = ("instances.insert", "instances.delete")
 EC2_SAMPLE = (Case(call="RunInstances", when=When.FIRST, kind=Kind.LIES, death=Death.ANSWERED),)
 GCE_SAMPLE = (

@@ -7,7 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -194,6 +194,14 @@ class Site:
         """Let an instance connect, or change what is known of it."""
         known: dict[str, object] = {"launch_token": f"token-{name}", "has_registered": False, "addresses": ()}
         self._admitted[name] = AdmittedMachine(instance_id=name, **{**known, **changes})  # type: ignore[arg-type]
+        self._admitting.admit(tuple(self._admitted.values()))
+
+    def admit_many(self, names: Iterable[str]) -> None:
+        """Let instances connect."""
+        for name in names:
+            self._admitted[name] = AdmittedMachine(
+                instance_id=name, launch_token=f"token-{name}", has_registered=False, addresses=()
+            )
         self._admitting.admit(tuple(self._admitted.values()))
 
     def end(self, name: str) -> None:

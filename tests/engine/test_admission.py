@@ -88,6 +88,15 @@ def test_only_the_addresses_that_the_provider_names_may_enrol(bench: Bench) -> N
     assert refused(bench) == "the address of inst-7 is not known yet (again)"
     bench.admission.list([replace(MACHINE, addresses=())])
     assert bench.enrol("203.0.113.9")
+    bench.admission.list([replace(MACHINE, addresses=("10.0.0.7",))])
+    assert bench.enrol("::ffff:10.0.0.7")
+
+
+def test_addresses_of_address_translation_stand_for_any_machine(bench: Bench) -> None:
+    bench.admission = Admission(bench.authority, bench.clock.now, ["198.51.100.9", "203.0.113.0/28"])
+    bench.admission.list([MACHINE])
+    assert "203.0.113.16 is not an address of inst-7" in refused(bench, "203.0.113.16")
+    assert bench.enrol("203.0.113.15") and bench.enrol("198.51.100.9")
 
 
 def test_nothing_is_signed_before_a_daemon_has_said_which_machines_there_are(bench: Bench) -> None:

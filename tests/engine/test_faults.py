@@ -18,6 +18,7 @@ from hcloud.core.clock import SystemClock
 from hcloud.core.model import FailureCause, Resources
 from hcloud.engine.bootstrap import POWERED_OFF_EXIT, Bootstrap, load_bootstrap
 from hcloud.engine.sandbox import Isolation
+from hcloud.engine.tls import make_ca
 from hcloud.engine.unit import read_json
 from hcloud.engine.wire import unit_to_wire
 from hcloud.engine.worker import WorkerSupervisor
@@ -239,7 +240,8 @@ def test_unit_ids_that_are_no_names_are_refused(watch: Watch) -> None:
 
 
 def test_unit_that_a_worker_refused_never_starts_there(tmp_path: Path) -> None:
-    machine = Machine(tmp_path, NAME, "tls://127.0.0.1:1", tmp_path, isolation="best_effort")
+    make_ca(tmp_path)
+    machine = Machine(tmp_path, NAME, "127.0.0.1:1", tmp_path, isolation="best_effort")
     bootstrap = load_bootstrap(machine.bootstrap_file)
     bare = Isolation(root=False, bwrap=None, firewall=False, cgroup=None, podman=None, pinned=False)
     bad = unit_to_wire(unit("true", image="debian:12"))

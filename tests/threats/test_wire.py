@@ -323,6 +323,20 @@ def test_half_open_connections_lock_nobody_out(site: Site, runner: GatewayRunner
     honest_goes_on(runner)
 
 
+def test_half_open_connections_to_the_agents_port_lock_no_agent_out(site: Site, runner: GatewayRunner) -> None:
+    with ExitStack() as held:
+        for number in range(400):
+            plain = held.enter_context(socket.create_connection(host_and_port(site.address), PATIENCE_S))
+            with suppress(OSError):
+                plain.sendall(b"\x16\x03\x01"[: number % 4])
+        site.admit(HOSTILE)
+        with holding(site, HOSTILE) as channel:
+            agent = Agent(channel, hello(), report(1, machine=EMPTY))
+            wait_until(lambda: connected(runner, HOSTILE), PATIENCE_S)
+            agent.close()
+        honest_goes_on(runner)
+
+
 class Bomb:
     """Runs a command where it is unpickled."""
 
