@@ -490,6 +490,15 @@ class Runner(Protocol):
 
 
 @runtime_checkable
+class ArchiveSource(Protocol):
+    """A Runner whose engine serves archives of the agent to new instances."""
+
+    def agents(self) -> Mapping[str, str]:
+        """Return their SHA-256 by architecture and Python, as in ``x86_64-3.11``; none while the engine is away."""
+        ...
+
+
+@runtime_checkable
 class NewsSource(Protocol):
     """A runner that says when there is something new, so that it need not be asked again and again."""
 

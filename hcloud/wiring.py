@@ -25,7 +25,15 @@ from hcloud.observe.log_archive import LogArchive
 from hcloud.observe.observer import Observer
 from hcloud.observe.units import UnitObserver
 from hcloud.planner import make_plan
-from hcloud.provider import BootstrapOf, MachineSource, Provider, ProviderFactory, Runner, WorkerBootstrap
+from hcloud.provider import (
+    ArchiveSource,
+    BootstrapOf,
+    MachineSource,
+    Provider,
+    ProviderFactory,
+    Runner,
+    WorkerBootstrap,
+)
 from hcloud.quarantine import Planner
 from hcloud.spec.policy import Policy
 from hcloud.spec.validation import nearest
@@ -131,9 +139,15 @@ def build_gateway(config: Config) -> GatewayProcess | None:
             enrolment_listen=config.engine.enrolment_listen,
             socket=config.gateway_socket,
             keys=config.engine.tls_dir,
+            archives=config.state_dir / "agents" if _rents_machines(config) else None,
             translated=config.engine.translated_addresses,
         )
     )
+
+
+def _rents_machines(config: Config) -> bool:
+    """Return whether a provider's machines need the agent's archive; those of this host have the program."""
+    return any(provider.type not in ("local", "mock") for provider in config.providers)
 
 
 def _fake_runner(providers: Mapping[str, Provider], clock: Clock) -> Runner:
@@ -217,13 +231,13 @@ def _applier(
         runner,
         clock,
         owner=config.owner,
-        bootstrap=_bootstrap_of(config.engine),
+        bootstrap=_bootstrap_of(config.engine, runner),
         uploads_dir=config.state_dir / "uploads",
         unit_index=unit_index,
     )
 
 
-def _bootstrap_of(engine: EngineSettings) -> BootstrapOf:
+def _bootstrap_of(engine: EngineSettings, runner: Runner) -> BootstrapOf:
     """Return what instances need to become workers. Where no programs run, they need no keys."""
     addresses = engine.gateway_addresses or (engine.listen,)
     settings = {
@@ -243,4 +257,10 @@ def _bootstrap_of(engine: EngineSettings) -> BootstrapOf:
     from hcloud.engine.tls import authority_pem, enrolment_secret, launch_key
 
     base, key = replace(base, authority_pem=authority_pem(engine.tls_dir)), launch_key(engine.tls_dir)
-    return lambda token: replace(base, enrolment_secret=enrolment_secret(key, token))
+    agents_of = runner.agents if isinstance(runner, ArchiveSource) else dict
+
+    def bootstrap(token: str) -> WorkerBootstrap:
+        """Return what the instance of that launch needs."""
+        return replace(base, enrolment_secret=enrolment_secret(key, token), agents=agents_of())
+
+    return bootstrap

@@ -13,8 +13,8 @@ import grpc
 
 from hcloud.engine.tls import GATEWAY, server_files
 
-CONNECT, OBSERVE, AWAIT, CALL, ADMIT = (
-    f"/hcloud.engine.v1.Gateway/{name}" for name in ("Connect", "Observe", "Await", "Call", "Admit")
+CONNECT, OBSERVE, AWAIT, CALL, ADMIT, ARCHIVES = (
+    f"/hcloud.engine.v1.Gateway/{name}" for name in ("Connect", "Observe", "Await", "Call", "Admit", "Archives")
 )
 MESSAGE_BYTES_MAX = 8 << 20
 """Largest message to the gateway, and to an agent; logs and archives flow in pieces of less than that."""

@@ -31,8 +31,10 @@ from hcloud.core.clock import SystemClock
 from hcloud.core.errors import ConfigError
 from hcloud.engine import gateway_pb2 as pb
 from hcloud.engine.admission import Admission, ListedMachine, NotAdmitted, RefusalLog
+from hcloud.engine.bundle import available, build
 from hcloud.engine.channel import (
     ADMIT,
+    ARCHIVES,
     AWAIT,
     CALL,
     CONNECT,
@@ -135,9 +137,9 @@ class AgentStream:
 class Gateway:
     """Knows every agent's last report, and passes calls to agents over the streams they opened."""
 
-    def __init__(self, admission: Admission) -> None:
-        """``admission`` decides which machines may connect."""
-        self._admission = admission
+    def __init__(self, admission: Admission, archives: Path | None = None) -> None:
+        """``admission`` decides which machines may connect. ``archives``: directory of the agent's archives."""
+        self._admission, self._archives = admission, archives
         self._epoch = uuid.uuid4().hex
         self._changes, self._numbers = itertools.count(1), itertools.count(1)
         self._until = self._urgent = 0
@@ -277,6 +279,11 @@ class Gateway:
         reply.refused.update(self.refused)
         return reply
 
+    async def archives(self, request: Any, context: Any) -> Any:
+        """Return which archives of the agent are served."""
+        found = await asyncio.to_thread(available, self._archives) if self._archives is not None else ()
+        return pb.ArchivesReply(sha256={each.name: each.sha256 for each in found})
+
     async def call(self, request: Any, context: Any) -> Any:
         """Pass each agent its requests; return the answers that came in time."""
         found = await asyncio.gather(
@@ -359,7 +366,9 @@ async def _serve(settings: GatewaySettings, alive: int | None, ready: int | None
         loop.add_reader(alive, ended.set)  # nothing is ever written to it: it is at its end
     issue(settings.keys, GATEWAY)
     admission = Admission(Authority(settings.keys), SystemClock().now, settings.translated)
-    gateway = Gateway(admission)
+    if settings.archives is not None:
+        build(settings.archives)
+    gateway = Gateway(admission, settings.archives)
     servers = [await _serve_agents(gateway, settings), await _serve_daemon(gateway, settings.socket)]
     await _serve_enrolment(gateway, admission, settings)
     for server in servers:
@@ -399,6 +408,7 @@ async def _serve_daemon(gateway: Gateway, socket: Path) -> Any:
         AWAIT: (gateway.await_urgent, pb.AwaitRequest, pb.AwaitReply),
         CALL: (gateway.call, pb.CallRequest, pb.CallReply),
         ADMIT: (gateway.admit, pb.AdmitRequest, pb.AdmitReply),
+        ARCHIVES: (gateway.archives, pb.ArchivesRequest, pb.ArchivesReply),
     }
     methods = {
         path: grpc.unary_unary_rpc_method_handler(call, request.FromString, reply.SerializeToString)

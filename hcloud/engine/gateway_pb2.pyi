@@ -196,6 +196,23 @@ class AwaitReply(_message.Message):
     until: int
     def __init__(self, epoch: _Optional[str] = ..., until: _Optional[int] = ...) -> None: ...
 
+class ArchivesRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ArchivesReply(_message.Message):
+    __slots__ = ("sha256",)
+    class Sha256Entry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    SHA256_FIELD_NUMBER: _ClassVar[int]
+    sha256: _containers.ScalarMap[str, str]
+    def __init__(self, sha256: _Optional[_Mapping[str, str]] = ...) -> None: ...
+
 class CallRequest(_message.Message):
     __slots__ = ("timeout_s", "agents")
     TIMEOUT_S_FIELD_NUMBER: _ClassVar[int]

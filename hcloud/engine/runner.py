@@ -19,7 +19,7 @@ from hcloud.core.clock import Clock
 from hcloud.core.errors import NotFound, WorkerUnreachable
 from hcloud.core.model import FailureCause, InstanceId, Resources, UnitId
 from hcloud.engine import gateway_pb2 as pb
-from hcloud.engine.channel import ADMIT, AWAIT, CALL, OBSERVE, daemon_options
+from hcloud.engine.channel import ADMIT, ARCHIVES, AWAIT, CALL, OBSERVE, daemon_options
 from hcloud.engine.tls import enrolment_secret
 from hcloud.engine.wire import report_from_wire, unit_to_wire
 from hcloud.provider import (
@@ -43,6 +43,8 @@ LEAD_S = 3.0
 CHUNK_BYTES = 1 << 20
 REQUEST_BYTES_MAX = 4 << 20
 REMEMBER_S = 3600.0
+AGENTS_KEPT_S = 60.0
+"""New archives of the agent are noticed within this time."""
 KEPT_NAMES = 1000
 """Of so many uploaded archives it is remembered by which name workers keep them."""
 
@@ -73,6 +75,8 @@ class GatewayRunner:
         self._uploads = itertools.count(int(time.monotonic() * 1e6))
         self._last_error = ""
         self._refused: Mapping[str, int] = {}
+        self._agents: Mapping[str, str] = {}
+        self._agents_until = -1.0
 
     # ------------------------------------------------------------------------------------------------------- admission
     def admit(self, machines: Sequence[AdmittedMachine]) -> None:
@@ -103,6 +107,19 @@ class GatewayRunner:
                 for each in machines
             ]
         )
+
+    def agents(self) -> Mapping[str, str]:
+        """Return the SHA-256 of the agent's archives that the gateway serves, by architecture and Python.
+
+        None are known while the gateway does not answer.
+        """
+        now = time.monotonic()
+        if now >= self._agents_until:
+            try:
+                self._agents, self._agents_until = self._wire.archives(), now + AGENTS_KEPT_S
+            except EngineAway as away:
+                _log.warning("the agent's archives are not known: %s", away)
+        return self._agents
 
     # -------------------------------------------------------------------------------------------------------- reading
     def observe(self) -> RunnerView:
@@ -400,6 +417,14 @@ class _Wire:
         except _LOST as error:
             raise self._away(error) from error
         return bool(reply.needs_machines)
+
+    def archives(self) -> dict[str, str]:
+        """Return the SHA-256 of the agent's archives by name. Raises EngineAway."""
+        try:
+            asks = self._method(ARCHIVES, pb.ArchivesRequest, pb.ArchivesReply)
+            return dict(asks(pb.ArchivesRequest(), timeout=OBSERVE_TIMEOUT_S).sha256)
+        except _LOST as error:
+            raise self._away(error) from error
 
     def await_urgent(self, epoch: str, since: int, timeout_s: float) -> tuple[str, int]:
         """Return the epoch and the last urgent change, once there is one after ``since``. Raises EngineAway."""

@@ -109,6 +109,7 @@ def test_machine_registers_runs_a_unit_and_tells_that_it_is_taken_back(
         try:
             runner = site.runner()
             seen = Watch(runner)
+            assert runner.agents() == {bundle.name: bundle.sha256}
             wait_until(lambda: {each.instance_id for each in runner.observe().workers} == {"inst-1"}, PATIENCE_S)
             unit = UnitSpec(
                 id="job-1.1.0",
