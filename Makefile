@@ -16,9 +16,8 @@ help:  ## list the targets
 demo: setup  ## see HCloud learn real programs here, be killed half-way, and a simulated fleet (under 4 minutes)
 	@$(PYTHON) demo/run.py
 
-test: lint  ## lint, then every test
-	@echo "==> pytest ($(PYTEST_WORKERS) workers)"
-	@$(PYTHON) -m pytest -n $(PYTEST_WORKERS) --dist loadfile --no-loadscope-reorder
+test: setup  ## lint and every test
+	@scripts/test $(PYTEST_WORKERS)
 
 SOAK_SEED ?= 0
 SOAK_WORLDS ?= 1000

@@ -66,13 +66,6 @@ def build_providers(config: Config, clock: Clock) -> dict[str, Provider]:
     return built
 
 
-def load_mock_cloud() -> None:
-    """Import the mock cloud's modules ahead of work that a signal may interrupt."""
-    # An exception that a signal handler raises within an import can get lost.
-    for point in entry_points(group="hcloud.providers", name="mock"):
-        point.load()
-
-
 def _build(
     factory: ProviderFactory, provider: ProviderSettings, clock: Clock, config: Config, state_dir: Path
 ) -> Provider:

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, settings
 
 from lab.soak.planted_defects import Planted
 from tests.waiting import wait_until
-from tests.warm import WARM
+from tests.warm import PAPERS, WARM
 
 # Databases to test on, and a loud line at the end of the run when one of them is not installed.
 pytest_plugins = ["tests.databases"]
@@ -34,21 +34,33 @@ for _name in [name for name in os.environ if name.startswith("HCLOUD_")]:
 # The files that take longest, longest first: begun first, none of them is still running when all else has ended.
 LONGEST = (
     "tests/daemon/test_daemon_process.py",
-    "tests/profiler/test_measure.py",
     "tests/engine/test_isolation.py",
     "tests/contract/test_runner_gateway.py",
-    "tests/engine/test_faults.py",
-    "tests/house/test_doc_examples.py",
+    "tests/cli/test_simulate.py",
+    "tests/profiler/test_measure.py",
     "tests/lab/test_soak.py",
-    "tests/chaos/test_kill_anywhere.py",
-    "tests/store/test_processes.py",
+    "tests/engine/test_faults.py",
     "tests/engine/test_profiling.py",
-    "tests/providers/test_local_slices.py",
-    "tests/cli/test_jobs.py",
+    "tests/profiler/test_validation.py",
     "tests/cli/test_entry.py",
+    "tests/house/test_doc_examples.py",
+    "tests/upgrade/test_previous_release.py",
+    "tests/providers/ec2/test_profiling.py",
+    "tests/providers/gce/test_profiling.py",
+    "tests/providers/gce/test_whole_runs.py",
+    "tests/chaos/test_checks_can_fail.py",
+    "tests/contract/test_provider_ec2.py",
+    "tests/profiler/test_bootstrap.py",
+    "tests/cli/test_jobs.py",
+    "tests/chaos/test_kill_anywhere.py",
     "tests/chaos/test_kill_while_profiling.py",
     "tests/chaos/test_every_call.py",
-    "tests/contract/test_provider_ec2.py",
+    "tests/providers/test_mock_properties.py",
+    "tests/lab/test_papers_command.py",
+    "tests/providers/test_local_slices.py",
+    "tests/planner/test_known_properties.py",
+    "tests/api/test_fuzz.py",
+    "tests/store/test_processes.py",
 )
 
 
@@ -121,7 +133,8 @@ def no_process_left_running() -> Iterator[None]:
     token = uuid.uuid4().hex
     os.environ[SESSION_VARIABLE] = token
     yield
-    WARM.close()
+    for program in (WARM, PAPERS):
+        program.close()
     try:
         wait_until(lambda: not processes_of_session(token), timeout_s=60)
     except TimeoutError:

@@ -17,13 +17,14 @@ from pathlib import Path
 import pytest
 from sqlalchemy import make_url
 
-from hcloud.store import Store
+from hcloud.store import Store, database
 from hcloud.store.schema import metadata
 from tests.waiting import wait_until
 
 # A Unix socket's path may have 107 characters, so the server does not live in pytest's long temporary paths.
 _SOCKET_ROOT = "/tmp"
 _names = count(1)
+SHIPPED_SYNCHRONOUS, database.SQLITE_SYNCHRONOUS = database.SQLITE_SYNCHRONOUS, "OFF"
 
 
 def postgresql_binaries() -> Path | None:

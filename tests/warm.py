@@ -1,4 +1,4 @@
-"""``hcloud`` commands in processes of their own, forked from one that has imported everything already.
+"""Commands in processes of their own, forked from one that has imported everything already.
 
 To start Python and import what a command needs takes most of a second of processor time, and the tests run hundreds of
 commands. Here one process per worker of the tests does that once; each command is a fork of it, with its own arguments,
@@ -13,6 +13,7 @@ import importlib
 import json
 import os
 import runpy
+import selectors
 import signal
 import socket
 import subprocess
@@ -20,44 +21,119 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
-PROGRAM = "hcloud.cli.main"
-_IMPORTED = (
-    "rich.live",
-    "rich.progress",
-    "hcloud.wiring",
-    "hcloud.spec.jobfile",
-    "hcloud.cli.follow",
-    "hcloud.cli.client",
-)
+_IMPORTED = {
+    "hcloud.cli.main": (
+        "rich.live",
+        "rich.progress",
+        "hcloud.wiring",
+        "hcloud.spec.jobfile",
+        "hcloud.cli.follow",
+        "hcloud.cli.client",
+        "hcloud.cli.workdir",
+        "providers.mock",
+        "scipy.optimize",
+        "scipy.special",
+    ),
+    "lab.papers.__main__": ("scipy.special",),
+}
+"""By program: what it imports besides its commands, and only when it needs it."""
+
+
+class WarmProcess:
+    """A command that goes on, forked from the process of a :class:`WarmProgram`; used like a ``Popen``."""
+
+    def __init__(self, near: socket.socket) -> None:
+        self._near = near
+        self.pid = int(near.recv(64))
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        """Return the exit code, or None while it runs."""
+        try:
+            return self.wait(0)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Return the exit code once it has ended. Raises subprocess.TimeoutExpired."""
+        if self.returncode is None:
+            self._near.settimeout(timeout)
+            try:
+                answer = self._near.recv(64)
+            except (TimeoutError, BlockingIOError):
+                raise subprocess.TimeoutExpired("a forked command", timeout or 0) from None
+            assert answer, "the process that all commands are forked from has ended"
+            self.returncode = int(answer)
+            self._near.close()
+        return self.returncode
+
+    def send_signal(self, number: signal.Signals) -> None:
+        """Send a signal, unless it has ended."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        """Ask it to end."""
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End it."""
+        self.send_signal(signal.SIGKILL)
 
 
 class WarmProgram:
-    """Runs commands one after the other; started with the first of them."""
+    """Starts commands of a program, ``python -m <program>``; their common process starts with the first of them."""
 
-    def __init__(self) -> None:
+    def __init__(self, program: str) -> None:
+        self.program = program
         self._process: subprocess.Popen[bytes] | None = None
         self._near: socket.socket | None = None
 
     def run(
-        self, arguments: tuple[str, ...], *, cwd: Path, environment: Mapping[str, str], timeout_s: float
+        self,
+        arguments: tuple[str, ...],
+        *,
+        cwd: Path,
+        environment: Mapping[str, str],
+        timeout_s: float,
+        constants: Mapping[str, float] | None = None,
     ) -> subprocess.CompletedProcess[str]:
-        """Run one command to its end, with nothing to read on its standard input."""
-        near = self._open()
-        order = {"arguments": arguments, "cwd": str(cwd), "environment": dict(environment)}
+        """Run one command to its end, with nothing to read on its standard input.
+
+        ``constants`` are set before, by their full names: waits that are shorter than a user's.
+        """
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-            near.settimeout(timeout_s)
+            process = self.start(arguments, cwd=cwd, environment=environment, out=out, err=err, constants=constants)
             try:
-                socket.send_fds(near, [json.dumps(order).encode()], [out.fileno(), err.fileno()])
-                answer = near.recv(64)
-            except TimeoutError:
-                self.close()
+                code = process.wait(timeout_s)
+            except subprocess.TimeoutExpired:
+                process.kill()
                 raise
-            assert answer, "the process that all commands are forked from has ended"
             shown, complained = (_all_of(file) for file in (out, err))
-        return subprocess.CompletedProcess(arguments, int(answer), shown, complained)
+        return subprocess.CompletedProcess(arguments, code, shown, complained)
+
+    def start(
+        self,
+        arguments: tuple[str, ...],
+        *,
+        cwd: Path,
+        environment: Mapping[str, str],
+        out: BinaryIO,
+        err: BinaryIO,
+        constants: Mapping[str, float] | None = None,
+    ) -> WarmProcess:
+        """Start a command that writes to two files."""
+        near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        order = {
+            "arguments": arguments, "cwd": str(cwd), "environment": dict(environment), "constants": constants or {}
+        }  # fmt: skip
+        with far:
+            socket.send_fds(self._open(), [json.dumps(order).encode()], [out.fileno(), err.fileno(), far.fileno()])
+        return WarmProcess(near)
 
     def close(self) -> None:
         """End the process, and what it runs."""
@@ -70,7 +146,7 @@ class WarmProgram:
     def _open(self) -> socket.socket:
         if self._near is None:
             self._near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            command = [sys.executable, "-m", "tests.warm", str(far.fileno())]
+            command = [sys.executable, "-m", "tests.warm", self.program, str(far.fileno())]
             root = Path(__file__).parents[1]
             self._process = subprocess.Popen(
                 command, cwd=root, pass_fds=[far.fileno()], stdin=subprocess.DEVNULL, start_new_session=True
@@ -79,8 +155,10 @@ class WarmProgram:
         return self._near
 
 
-WARM = WarmProgram()
-"""The one of this process; ended with the session of tests."""
+WARM = WarmProgram("hcloud.cli.main")
+"""``hcloud``; ended with the session of tests."""
+PAPERS = WarmProgram("lab.papers.__main__")
+"""``python -m lab.papers``; ended with the session of tests."""
 
 
 def _all_of(file: BinaryIO) -> str:
@@ -88,36 +166,60 @@ def _all_of(file: BinaryIO) -> str:
     return file.read().decode()
 
 
-def _serve(far: socket.socket) -> None:
-    """Fork a command for each order, until the other side has gone."""
-    while True:
-        order, handles, _, _ = socket.recv_fds(far, 2**20, 2)
-        if not order:
-            return
-        child = os.fork()
-        if not child:
-            far.close()
-            _become(json.loads(order), handles)
-        for handle in handles:
-            os.close(handle)
-        far.send(str(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])).encode())
+def _serve(program: str, orders: socket.socket) -> None:
+    """Fork a command for each order, and send its process id and its exit code, until the other side has gone."""
+    with selectors.DefaultSelector() as ready:
+        ready.register(orders, selectors.EVENT_READ)
+        while True:
+            for key, _ in ready.select():
+                if key.fileobj is not orders:
+                    ready.unregister(key.fileobj)
+                    os.close(key.fd)
+                    pid, far = key.data
+                    _send(far, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+                    far.close()
+                    continue
+                sent, files, _, _ = socket.recv_fds(orders, 2**20, 3)
+                if not sent:
+                    return
+                order, far = json.loads(sent), socket.socket(fileno=files.pop())
+                if order["arguments"][:1] == ["daemon"]:
+                    importlib.import_module("hcloud.daemon")  # most commands never need it
+                pid = os.fork()
+                if not pid:
+                    for each in (ready, orders, far):
+                        each.close()
+                    _become(program, order, files)
+                _send(far, pid)
+                ready.register(os.pidfd_open(pid), selectors.EVENT_READ, (pid, far))
+                for file in files:
+                    os.close(file)
 
 
-def _become(order: dict[str, object], handles: list[int]) -> None:
+def _send(far: socket.socket, number: int) -> None:
+    with suppress(BrokenPipeError):  # a test that failed has gone already
+        far.send(str(number).encode())
+
+
+def _become(program: str, order: dict[str, object], files: list[int]) -> None:
     """Run the program as ``python -m`` would. Never returns."""
-    for handle, place in zip(handles, (1, 2), strict=True):
-        os.dup2(handle, place)
-        os.close(handle)
+    for file, place in zip(files, (1, 2), strict=True):
+        os.dup2(file, place)
+        os.close(file)
     assert isinstance(order["environment"], dict)
     assert isinstance(order["arguments"], list)
+    assert isinstance(order["constants"], dict)
     os.environ.clear()
     os.environ.update(order["environment"])
     time.tzset()
     os.chdir(str(order["cwd"]))
-    sys.argv = [PROGRAM, *order["arguments"]]
+    sys.argv = [program, *order["arguments"]]
+    for name, value in order["constants"].items():
+        module, _, constant = name.rpartition(".")
+        setattr(importlib.import_module(module), constant, value)
     code: object = 0
     try:
-        runpy.run_module(PROGRAM, run_name="__main__", alter_sys=True)
+        runpy.run_module(program, run_name="__main__", alter_sys=True)
     except SystemExit as end:
         code = end.code
     sys.stdout.flush()
@@ -126,16 +228,17 @@ def _become(order: dict[str, object], handles: list[int]) -> None:
     os._exit(code if isinstance(code, int) else 1)
 
 
-def _import_everything() -> None:
+def _import_everything(program: str) -> None:
     from hcloud.cli.main import COMMANDS
 
-    for name in (*{module for module, _, _ in COMMANDS.values()}, *_IMPORTED):
+    commands = {module for module, _, _ in COMMANDS.values()} if program == "hcloud.cli.main" else set()
+    for name in (*commands, *_IMPORTED[program], program):
         importlib.import_module(name)
-    sys.modules.pop(PROGRAM)
+    sys.modules.pop(program)
     gc.collect()
     gc.freeze()  # so that no collection in a fork touches it
 
 
 if __name__ == "__main__":
-    _import_everything()
-    _serve(socket.socket(fileno=int(sys.argv[1])))
+    _import_everything(sys.argv[1])
+    _serve(sys.argv[1], socket.socket(fileno=int(sys.argv[2])))

@@ -9,8 +9,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-
-from hcloud.wiring import load_mock_cloud
+from importlib.metadata import entry_points
 
 AGAIN_S = 0.2
 """So often a signal is acted on again that something has swallowed."""
@@ -65,7 +64,9 @@ def exit_on_signal() -> Iterator[SignalHandling]:
     reference, of an import's lock), and turned into something else by some libraries: it is raised again until it is
     on its way. Before the block reports anything it calls ``go_on``, so that no interrupted result is reported.
     """
-    load_mock_cloud()
+    # Simulations import it when they begin: an exception that a signal handler raises within an import can get lost.
+    for point in entry_points(group="hcloud.providers", name="mock"):
+        point.load()
     leaving = SignalHandling()
     with _as_it_was(leaving):
         for number in ENDING:

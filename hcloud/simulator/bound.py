@@ -28,16 +28,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
-from scipy.optimize import linprog
-from scipy.sparse import coo_array
 
 from hcloud.core.errors import BadInput
 from hcloud.core.model import BatchTarget, Market, Offer
 from hcloud.core.pricing import HOUR_S
 from hcloud.simulator.workload import Arrival, Workload
+
+if TYPE_CHECKING:
+    from scipy.sparse import coo_array
 
 SLOTS = 120
 """Number of slots up to the last arrival; more slots make the bound tighter and slower to compute."""
@@ -89,6 +90,8 @@ class _Rows:
         self.count += len(limits)
 
     def matrix(self, width: int) -> coo_array:
+        """Return ``A``, of shape ``(count, width)``."""
+        from scipy.sparse import coo_array
 
         entries = (np.concatenate(self.values), (np.concatenate(self.rows), np.concatenate(self.columns)))
         return coo_array(entries, shape=(self.count, width))
@@ -228,6 +231,8 @@ def _least_vcpus(job: Arrival) -> float:
 
 def _solve(classes: _JobClasses, machines: _Machines, edges: np.ndarray, last_at_s: float) -> float:
     """Return the cost (USD) of rented machines and, after the last arrival, of used reserved machines."""
+    from scipy.optimize import linprog  # slow to import: half of the start of a command that asks for no bound
+
     begins, length_s = edges[:-1], np.diff(edges)
     class_of, slot_of = np.nonzero(classes.most_s > 0)
     rented = len(begins) * len(machines.vcpus)

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from itertools import product
 from statistics import fmean, stdev
 
-from scipy.special import stdtrit
-
 from hcloud.report.table import Column, ReportTable, Row, Unit, Value, share_pct
 from hcloud.simulator.bound import Bound
 from hcloud.simulator.optimality import peer_notes, times_bound, unused_commitment_usd
@@ -44,6 +42,8 @@ def mean_of(values: Sequence[float]) -> Mean:
         raise ValueError("no values, no mean")
     if len(values) == 1:
         return Mean(value=values[0], half_width=None)
+    from scipy.special import stdtrit  # slow to import, and not needed for one seed
+
     reach = float(stdtrit(len(values) - 1, 0.975)) * stdev(values) / len(values) ** 0.5
     return Mean(value=fmean(values), half_width=reach)
 

@@ -24,6 +24,8 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from hcloud.core.errors import ConfigError, StoreBusy, missing_library
 from hcloud.store.faults import database_fault
 
+SQLITE_SYNCHRONOUS = "FULL"
+"""Commits survive power loss, at one fsync each. Tests turn that off: a process that is killed loses nothing by it."""
 _POSTGRESQL_CONNECT = {
     "connect_timeout": 5,
     # A host that disappears with its connection open must not hold the lock on `head` for hours.
@@ -230,8 +232,7 @@ class Database:
         with ExitStack() as undo:
             undo.callback(connection.close)  # a file that is not a database fails at the first statement
             connection.execute("PRAGMA foreign_keys = ON")
-            # FULL: commits survive power loss, at one fsync each.
-            connection.execute("PRAGMA synchronous = FULL")
+            connection.execute(f"PRAGMA synchronous = {SQLITE_SYNCHRONOUS}")
             undo.pop_all()
         return connection
 

@@ -185,10 +185,10 @@ def test_spot_machines_that_are_taken_back_at_once_are_tried_less_and_less_often
     site = make(cloud=SPOT)
     site.scene.cloud.inject(Fault(kind=FaultKind.PREEMPT, delay_s=1.0, times=None))
     site.submit(interruptible=True)
-    site.cycle(300, step_s=2.0)
+    site.cycle(150, step_s=4.0)
     site.restart()
     site.scene.cloud.inject(Fault(kind=FaultKind.PREEMPT, delay_s=1.0, times=None))
-    site.cycle(900, step_s=2.0)
+    site.cycle(450, step_s=4.0)
     launched = [each.at for each in site.events(EventKind.INSTANCE_LAUNCHED)]
     told = site.events(EventKind.OFFER_BACKOFF)
     pauses = [later - earlier for earlier, later in pairwise(launched)]
@@ -205,7 +205,7 @@ def test_loss_of_several_spot_machines_at_once_or_of_one_that_stayed_is_no_row(m
     site.until(lambda: sum(job.failures != () for job in site.scene.store.live().jobs) == 3, cycles=400)
     assert site.events(EventKind.OFFER_BACKOFF) == []
     site.scene.cloud.inject(Fault(kind=FaultKind.PREEMPT, delay_s=700.0, times=None))
-    site.cycle(900, step_s=2.0)
+    site.cycle(360, step_s=5.0)
     assert len(site.events(EventKind.INSTANCE_NOTICE)) > 6
     assert site.events(EventKind.OFFER_BACKOFF) == []
 

@@ -187,7 +187,7 @@ def test_a_restart_forgets_nothing_of_a_machine_that_saw_the_month_begin_and_is_
     site = deployment(tmp_path, {"persist": True, "keep_terminated_s": 1e6}, {"lease": {"horizon_s": "3h"}})
     site.scene.clock.advance(NEXT_MONTH - 900.0 - site.now)
     site.submit("sleep", "2000", budget_usd=100.0)
-    site.until(lambda: site.state() is JobState.SUCCEEDED and site.machines_up() == [], cycles=3000)
+    site.until(lambda: site.state() is JobState.SUCCEEDED and site.machines_up() == [], cycles=600, step_s=5.0)
     site.cycle(3)
     before = site.scene.controller.last_spend
     assert before.month_usd == pytest.approx(1100.0 * 0.3 / HOUR, rel=0.2)

@@ -20,6 +20,8 @@ class Shell:
 
     directory: Path
     environment: dict[str, str] = field(default_factory=dict)
+    constants: dict[str, float] = field(default_factory=dict)
+    """Waits of commands that are shorter than a user's, by the constants' full names."""
 
     def start(self, *arguments: str, **changes: str) -> subprocess.Popen[str]:
         """Begin a command; its standard streams are pipes."""
@@ -37,7 +39,7 @@ class Shell:
     def run(self, *arguments: str, exit_code: int = 0, **changes: str) -> tuple[str, str]:
         """Run a command to its end; return what it wrote on both streams."""
         environment = {**os.environ, **self.environment, **changes}
-        done = WARM.run(arguments, cwd=self.directory, environment=environment, timeout_s=60)
+        done = WARM.run(arguments, cwd=self.directory, environment=environment, timeout_s=60, constants=self.constants)
         return _checked(done.returncode, exit_code, done.stdout, done.stderr, arguments)
 
     def run_anew(self, *arguments: str, exit_code: int = 0, **changes: str) -> tuple[str, str]:
@@ -78,4 +80,5 @@ def shell(deployment: Deployment) -> Iterator[Shell]:
 def lonely(tmp_path: Path) -> Shell:
     """A shell without a daemon."""
     environment = {"HCLOUD_SOCKET": str(tmp_path / "none.sock"), "HOME": str(tmp_path)}
-    return Shell(directory=tmp_path, environment=environment)
+    # How long a daemon is waited for that does not answer.
+    return Shell(directory=tmp_path, environment=environment, constants={"hcloud.cli.client.PATIENCE_S": 0.05})

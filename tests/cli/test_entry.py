@@ -55,12 +55,18 @@ def test_submit_loads_nothing_of_the_daemon(shell: Shell) -> None:
     assert done.returncode == 0, done.stderr
 
 
+FIRST_OF_ITS_MODULE = {module: name for name, (module, _, _) in sorted(COMMANDS.items(), reverse=True)}
+
+
 @pytest.mark.parametrize("name", sorted(COMMANDS))
 def test_every_command_explains_itself_or_says_it_is_not_installed(name: str, lonely: Shell) -> None:
     import importlib.util
 
-    installed = importlib.util.find_spec(COMMANDS[name][0]) is not None
-    out, err = lonely.run_anew(name, "--help", exit_code=0 if installed else 2)
+    module = COMMANDS[name][0]
+    installed = importlib.util.find_spec(module) is not None
+    # That a module imports what it needs by itself is seen once.
+    run = lonely.run_anew if FIRST_OF_ITS_MODULE[module] == name else lonely.run
+    out, err = run(name, "--help", exit_code=0 if installed else 2)
     assert "Usage" in out + err
 
 

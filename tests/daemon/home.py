@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.waiting import wait_until
-from tests.warm import WARM
+from tests.warm import WARM, WarmProcess
 
 HCLOUD = [sys.executable, "-m", "hcloud.cli.main"]
 PATIENCE_S = 120.0
@@ -26,7 +26,9 @@ class Home:
     """One deployment's directory and the daemons started in it."""
 
     path: Path
-    started: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    started: list[subprocess.Popen[bytes] | WarmProcess] = field(default_factory=list)
+    program: list[str] | None = None
+    """What daemons are started with, in processes that have imported nothing before; None: forks of one that has."""
 
     def set_up(self) -> None:
         """Run ``hcloud init`` and make the mock cloud quick and lasting."""
@@ -49,18 +51,21 @@ class Home:
     def log(self) -> str:
         return (self.path / "daemon.log").read_text()
 
-    def daemon(self, *options: str, **environment: str) -> subprocess.Popen[bytes]:
+    def daemon(self, *options: str, **environment: str) -> subprocess.Popen[bytes] | WarmProcess:
         """Start a daemon and wait until it answers or has ended."""
         process = self.start("daemon", *options, **environment)
         wait_until(lambda: process.poll() is not None or self.answers(), PATIENCE_S)
         return process
 
-    def start(self, *command: str, **environment: str) -> subprocess.Popen[bytes]:
+    def start(self, *command: str, **environment: str) -> subprocess.Popen[bytes] | WarmProcess:
         """Start a command that goes on; its output goes to a log of its name."""
+        known = {**self.environment, **environment}
+        process: subprocess.Popen[bytes] | WarmProcess
         with (self.path / f"{command[0]}.log").open("ab") as log:
-            process = subprocess.Popen(
-                [*HCLOUD, *command], env={**self.environment, **environment}, stdout=log, stderr=log
-            )
+            if self.program is None:
+                process = WARM.start(command, cwd=Path.cwd(), environment=known, out=log, err=log)
+            else:
+                process = subprocess.Popen([*self.program, *command], env=known, stdout=log, stderr=log)
         self.started.append(process)
         return process
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from hcloud.config import package_data
-from tests.daemon.home import PATIENCE_S, Home
+from tests.daemon.home import HCLOUD, PATIENCE_S, Home
 from tests.machine import needs_sqlite3
 from tests.waiting import wait_until
 
@@ -27,6 +27,7 @@ def home(tmp_path: Path) -> Iterator[Home]:
 
 
 def test_daemon_runs_a_job_and_leaves_machines_alone_when_told_to_stop(home: Home) -> None:
+    home.program = HCLOUD  # as users start it
     daemon = home.daemon()
     home.run("submit", "-y", "-d", "--name", "long", "--", "sleep 500")
     wait_until(lambda: home.job_state("job-1") == "running", PATIENCE_S)

@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -39,6 +40,12 @@ class FunctionLength(NamedTuple):
     lines: int
 
 
+@lru_cache(maxsize=1)  # of one file all checkers are asked; the nodes of all files would be a million objects
+def _nodes(source: str) -> tuple[ast.AST, ...]:
+    """All nodes of the source's tree; the first is the module."""
+    return tuple(ast.walk(ast.parse(source)))
+
+
 def _docstring_lines(function: AnyFunction) -> int:
     if ast.get_docstring(function, clean=False) is None:
         return 0
@@ -49,7 +56,7 @@ def _docstring_lines(function: AnyFunction) -> int:
 def function_lengths(source: str, where: str) -> list[FunctionLength]:
     """Length of every function and method in the source, nested ones too."""
     lengths = []
-    for node in ast.walk(ast.parse(source)):
+    for node in _nodes(source):
         if isinstance(node, AnyFunction):
             lines = (node.end_lineno or node.lineno) - node.lineno + 1 - _docstring_lines(node)
             lengths.append(FunctionLength(f"{where}:{node.lineno} {node.name}", lines))
@@ -100,11 +107,12 @@ def _decorator_name(node: ast.expr) -> str:
 
 def missing_docstrings(source: str, where: str) -> list[str]:
     """Modules, public classes, functions and methods without a docstring; private and nested ones need none."""
-    tree = ast.parse(source)
-    found = [] if ast.get_docstring(tree) else [f"{where} has no module docstring"]
+    module = _nodes(source)[0]
+    assert isinstance(module, ast.Module)
+    found = [] if ast.get_docstring(module) else [f"{where} has no module docstring"]
     return found + [
         f"{where}:{node.lineno} {name} has no docstring"
-        for name, node in _public_definitions(tree)
+        for name, node in _public_definitions(module)
         if not ast.get_docstring(node)
     ]
 
@@ -112,7 +120,7 @@ def missing_docstrings(source: str, where: str) -> list[str]:
 def fields_described_above(source: str, where: str) -> list[str]:
     """Class docstrings that describe two or more fields (```` ``field``: ... ````): each has its own place below it."""
     found = []
-    for node in ast.walk(ast.parse(source)):
+    for node in _nodes(source):
         if isinstance(node, ast.ClassDef):
             fields = {a.target.id for a in node.body if isinstance(a, ast.AnnAssign) and isinstance(a.target, ast.Name)}
             described = set(re.findall(r"``(\w+)``(?: \([^)]*\))?:", ast.get_docstring(node) or "")) & fields
@@ -128,13 +136,13 @@ def unpickling(source: str, where: str) -> list[str]:
     """Any import of a module that unpickles: what comes from a machine, a file or a caller may hold any program."""
     return [
         f"{where}:{line} imports {name}; read JSON or another format that holds data only"
-        for line, name in _imports(ast.parse(source))
+        for line, name in _imports(source)
         if name.split(".")[0] in {"pickle", "cPickle", "_pickle", "cloudpickle", "dill", "marshal", "shelve", "joblib"}
     ]
 
 
-def _imports(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    for node in ast.walk(tree):
+def _imports(source: str) -> Iterator[tuple[int, str]]:
+    for node in _nodes(source):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -150,12 +158,11 @@ def impurities(source: str, where: str) -> list[str]:
 
     Stricter than the import contracts: it also sees `datetime.now()`, `open()` and a generator made on the spot.
     """
-    tree = ast.parse(source)
     found = []
-    for line, name in _imports(tree):
+    for line, name in _imports(source):
         if any(name == banned or name.startswith(banned + ".") for banned in IMPURE_MODULES):
             found.append(f"{where}:{line} imports {name}; a pure room gets such things as arguments")
-    for node in ast.walk(tree):
+    for node in _nodes(source):
         if isinstance(node, ast.Call) and _called_name(node) in IMPURE_CALLS:
             found.append(
                 f"{where}:{node.lineno} calls {_called_name(node)}(); a pure room gets its result as an argument"
@@ -175,17 +182,16 @@ def mocks(source: str, where: str) -> list[str]:
 
 def sleeps(source: str, where: str) -> list[str]:
     """Calls of `time.sleep`, by any name they were imported under, and `asyncio.sleep` for a real time."""
-    tree = ast.parse(source)
     sleepers = {"sleep"} | {
         alias.asname
-        for node in ast.walk(tree)
+        for node in _nodes(source)
         if isinstance(node, ast.ImportFrom) and node.module in {"time", "asyncio"}
         for alias in node.names
         if alias.name == "sleep" and alias.asname
     }
     return [
         f"{where}:{node.lineno} sleeps; wait for an event, or with holds_within (tests: with wait_until)"
-        for node in ast.walk(tree)
+        for node in _nodes(source)
         if isinstance(node, ast.Call) and _called_name(node) in sleepers and not _sleeps_zero(node)
     ]
 
@@ -198,7 +204,7 @@ def hidden_defects(source: str, where: str) -> list[str]:
     """Skips and expected failures: they hide a defect, unless it is the machine that lacks something."""
     return [
         f"{where}:{node.lineno} has {node.attr}; mend it, or use a mark of tests/machine.py that says what is lacking"
-        for node in ast.walk(ast.parse(source))
+        for node in _nodes(source)
         if isinstance(node, ast.Attribute) and node.attr in {"xfail", "skip", "skipif", "importorskip", "SkipTest"}
     ]
 
@@ -207,7 +213,7 @@ def broad_excepts(source: str, where: str) -> list[str]:
     """`except Exception` (or barer) without a comment on its line or the next that says why, and all that swallow."""
     lines = source.splitlines()
     found = []
-    for node in ast.walk(ast.parse(source)):
+    for node in _nodes(source):
         if isinstance(node, ast.Call) and _called_name(node) == "suppress" and _catches_all(node):
             found.append(f"{where}:{node.lineno} suppresses everything; name what may be ignored")
         if not isinstance(node, ast.ExceptHandler) or not (node.type is None or _catches_all(node.type)):
@@ -261,7 +267,7 @@ def import_cycles_hidden(source: str, where: str) -> list[str]:
     """Imports under TYPE_CHECKING are fine; `importlib.import_module("providers...")` slips past the contracts."""
     return [
         f"{where}:{node.lineno} imports {node.args[0].value!r} by name; find plug-ins by entry point"
-        for node in ast.walk(ast.parse(source))
+        for node in _nodes(source)
         if isinstance(node, ast.Call)
         and _called_name(node) in {"import_module", "__import__"}
         and node.args

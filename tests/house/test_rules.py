@@ -1,5 +1,6 @@
 """Every house rule holds in the whole tree, and every checker is shown to fail on a bad snippet."""
 
+from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,42 +11,10 @@ from tests.house import rules, tree
 Checker = Callable[[str, str], list[str]]
 
 
-def violations(checker: Checker, paths: list[Path]) -> str:
-    found = [line for path in paths for line in checker(path.read_text(encoding="utf-8"), tree.relative(path))]
-    return "\n".join(found)
-
-
 def nothing(found: str) -> None:
     """One violation per line, instead of pytest's shortened comparison."""
     if found:
         pytest.fail(found, pytrace=False)
-
-
-@pytest.mark.parametrize("checker", [rules.too_long_functions, rules.too_long_file])
-def test_nothing_grows_over_its_cap(checker: Checker) -> None:
-    nothing(violations(checker, tree.all_python_files()))
-
-
-def test_public_code_is_documented() -> None:
-    nothing(violations(rules.missing_docstrings, tree.python_files("hcloud", "providers", "lab", "bench", "demo")))
-
-
-def test_fields_are_documented_under_themselves() -> None:
-    nothing(violations(rules.fields_described_above, tree.python_files("hcloud", "providers", "lab", "bench", "demo")))
-
-
-def test_nothing_is_unpickled() -> None:
-    nothing(violations(rules.unpickling, tree.python_files("hcloud", "providers", "lab")))
-
-
-def test_code_is_wired_openly() -> None:
-    nothing(violations(rules.import_cycles_hidden, tree.python_files()))
-
-
-@pytest.mark.parametrize("checker", [rules.broad_excepts, rules.mocks])
-def test_no_mocks_and_no_silent_catch_alls_anywhere(checker: Checker) -> None:
-    own = Path(rules.__file__).resolve().parent
-    nothing(violations(checker, [path for path in tree.all_python_files() if own not in path.parents]))
 
 
 SLEEPING = {
@@ -66,23 +35,85 @@ SKIPPING = {
 }
 
 
+DOCUMENTED = ("hcloud", "providers", "lab", "bench", "demo")
+
+
 def others(named: dict[str, str], *directories: str) -> list[Path]:
     assert all((tree.ROOT / name).is_file() for name in named)
     return [path for path in tree.python_files(*directories) if tree.relative(path) not in named]
 
 
-def test_time_passes_only_where_nothing_tells_what_is_waited_for() -> None:
-    nothing(violations(rules.sleeps, others(SLEEPING, "hcloud", "providers", "tests")))
+def files_by_checker() -> dict[Checker, list[Path]]:
+    """The files that each checker is asked of."""
+    everything, own = tree.all_python_files(), Path(rules.__file__).resolve().parent
+    elsewhere = [path for path in everything if own not in path.parents]
+    return {
+        rules.too_long_functions: everything,
+        rules.too_long_file: everything,
+        rules.missing_docstrings: tree.python_files(*DOCUMENTED),
+        rules.fields_described_above: tree.python_files(*DOCUMENTED),
+        rules.unpickling: tree.python_files("hcloud", "providers", "lab"),
+        rules.import_cycles_hidden: tree.python_files(),
+        rules.broad_excepts: elsewhere,
+        rules.mocks: elsewhere,
+        rules.sleeps: others(SLEEPING, "hcloud", "providers", "tests"),
+        rules.hidden_defects: others(SKIPPING, "tests"),
+        rules.impurities: [path for path in tree.python_files("hcloud") if _room(path).startswith(rules.PURE_ROOMS)],
+    }
 
 
-def test_no_test_hides_a_defect() -> None:
-    nothing(violations(rules.hidden_defects, others(SKIPPING, "tests")))
+@pytest.fixture(scope="module")
+def violations() -> dict[Checker, str]:
+    """What each checker says of all its files; asked file by file, so that each file is parsed once."""
+    checkers, found = defaultdict[Path, list[Checker]](list), dict[Checker, list[str]]()
+    for checker, paths in files_by_checker().items():
+        assert paths
+        found[checker] = []
+        for path in paths:
+            checkers[path].append(checker)
+    for path, asked in checkers.items():
+        source = path.read_text(encoding="utf-8")
+        for checker in asked:
+            found[checker] += checker(source, tree.relative(path))
+    return {checker: "\n".join(lines) for checker, lines in found.items()}
 
 
-def test_pure_rooms_decide_from_their_arguments_only() -> None:
-    files = [path for path in tree.python_files("hcloud") if _room(path).startswith(rules.PURE_ROOMS)]
-    assert files
-    nothing(violations(rules.impurities, files))
+@pytest.mark.parametrize("checker", [rules.too_long_functions, rules.too_long_file])
+def test_nothing_grows_over_its_cap(checker: Checker, violations: dict[Checker, str]) -> None:
+    nothing(violations[checker])
+
+
+def test_public_code_is_documented(violations: dict[Checker, str]) -> None:
+    nothing(violations[rules.missing_docstrings])
+
+
+def test_fields_are_documented_under_themselves(violations: dict[Checker, str]) -> None:
+    nothing(violations[rules.fields_described_above])
+
+
+def test_nothing_is_unpickled(violations: dict[Checker, str]) -> None:
+    nothing(violations[rules.unpickling])
+
+
+def test_code_is_wired_openly(violations: dict[Checker, str]) -> None:
+    nothing(violations[rules.import_cycles_hidden])
+
+
+@pytest.mark.parametrize("checker", [rules.broad_excepts, rules.mocks])
+def test_no_mocks_and_no_silent_catch_alls_anywhere(checker: Checker, violations: dict[Checker, str]) -> None:
+    nothing(violations[checker])
+
+
+def test_time_passes_only_where_nothing_tells_what_is_waited_for(violations: dict[Checker, str]) -> None:
+    nothing(violations[rules.sleeps])
+
+
+def test_no_test_hides_a_defect(violations: dict[Checker, str]) -> None:
+    nothing(violations[rules.hidden_defects])
+
+
+def test_pure_rooms_decide_from_their_arguments_only(violations: dict[Checker, str]) -> None:
+    nothing(violations[rules.impurities])
 
 
 def test_files_are_named_after_what_they_do() -> None:

@@ -1,4 +1,4 @@
-"""Lab commands as separate processes."""
+"""``python -m lab.papers`` as separate processes."""
 
 import os
 import subprocess
@@ -8,17 +8,19 @@ from pathlib import Path
 
 import pytest
 
+from tests.warm import PAPERS
+
 
 @dataclass
 class LabShell:
-    """Runs ``python -m lab.<command>`` in its own directory."""
+    """Runs ``python -m lab.papers`` in its own directory."""
 
     directory: Path
 
-    def start(self, command: str, *arguments: str, **changes: str) -> subprocess.Popen[str]:
-        """Start a command with pipes as standard streams."""
+    def start(self, *arguments: str, **changes: str) -> subprocess.Popen[str]:
+        """Start the command with pipes as standard streams, in a process that has imported nothing before."""
         return subprocess.Popen(
-            [sys.executable, "-m", f"lab.{command}", *arguments],
+            [sys.executable, "-m", "lab.papers", *arguments],
             cwd=self.directory,
             env={**os.environ, "HOME": str(self.directory), **changes},
             stdin=subprocess.DEVNULL,
@@ -27,11 +29,12 @@ class LabShell:
             text=True,
         )
 
-    def run(self, command: str, *arguments: str, exit_code: int = 0, **changes: str) -> tuple[str, str]:
-        """Run a command to its end; return its standard output and error."""
-        out, err = (running := self.start(command, *arguments, **changes)).communicate(timeout=120)
-        assert running.returncode == exit_code, out + err
-        return out, err
+    def run(self, *arguments: str, exit_code: int = 0) -> tuple[str, str]:
+        """Run the command to its end; return its standard output and error."""
+        environment = {**os.environ, "HOME": str(self.directory)}
+        done = PAPERS.run(arguments, cwd=self.directory, environment=environment, timeout_s=120)
+        assert done.returncode == exit_code, done.stdout + done.stderr
+        return done.stdout, done.stderr
 
 
 @pytest.fixture

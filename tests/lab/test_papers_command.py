@@ -69,13 +69,15 @@ def test_the_page_names_its_figures_and_links_to_pages_that_are_there_only(
 def test_results_that_are_shipped_give_the_page_that_is_shipped(lab: LabShell) -> None:
     shipped = Path(__file__).parents[2] / "docs"
     shutil.copytree(shipped / "results", lab.directory / "results")
-    lab.run("papers", "--no-run")
+    running = lab.start("--no-run")
+    _, err = running.communicate(timeout=120)
+    assert running.returncode == 0, err
     assert (lab.directory / "results.md").read_text() == (shipped / "results.md").read_text()
 
 
 def test_size_without_jobs_is_refused_with_its_figure(lab: LabShell) -> None:
     words = ("--figure", "parts-of-the-world", "--share", "1e-5", "--hours", "0.001", "--seeds", "1")
-    _, err = lab.run("papers", "parts", *words, "--processes", "2", "--out", "new/er/page.md", exit_code=2)
+    _, err = lab.run("parts", *words, "--processes", "2", "--out", "new/er/page.md", exit_code=2)
     assert err == (
         "hcloud: --figure parts-of-the-world: high-variability: --share 1e-05 for --hours 0.001 has no job; "
         "increase one of them\n"
@@ -85,9 +87,9 @@ def test_size_without_jobs_is_refused_with_its_figure(lab: LabShell) -> None:
 
 def test_results_that_are_not_a_folder_are_refused(lab: LabShell) -> None:
     (lab.directory / "results").write_text("mine\n")
-    _, err = lab.run("papers", "quasar", exit_code=2)
+    _, err = lab.run("quasar", exit_code=2)
     assert err == "hcloud: results is not a directory\n"
-    _, err = lab.run("papers", "quasar", "--out", "results/page.md", exit_code=2)
+    _, err = lab.run("quasar", "--out", "results/page.md", exit_code=2)
     assert err == "hcloud: results/results cannot be created: results is not a directory\n"
     assert (lab.directory / "results").read_text() == "mine\n"
 
@@ -103,7 +105,7 @@ def test_results_that_are_not_a_folder_are_refused(lab: LabShell) -> None:
     ],
 )
 def test_invalid_selections_are_refused(lab: LabShell, words: list[str], sentence: str) -> None:
-    _, err = lab.run("papers", *words, exit_code=2)
+    _, err = lab.run(*words, exit_code=2)
     assert sentence in err
     assert not (lab.directory / "results").exists()
 
@@ -112,7 +114,7 @@ def test_invalid_selections_are_refused(lab: LabShell, words: list[str], sentenc
 def test_invalid_result_files_are_refused_by_name(lab: LabShell, content: str) -> None:
     (lab.directory / "results").mkdir()
     (lab.directory / "results" / "quasar.json").write_text(content)
-    _, err = lab.run("papers", "quasar", "--no-run", exit_code=2)
+    _, err = lab.run("quasar", "--no-run", exit_code=2)
     assert err.startswith("hcloud: results/quasar.json: not written by this command; remove the file")
     assert err.count("\n") == 1
     assert not (lab.directory / "results.md").exists()
@@ -126,7 +128,7 @@ def test_interrupted_reproduction_leaves_no_folder_and_no_process(
     place = tmp_path / "place"
     place.mkdir()
     words = ("quasar", "--seeds", "2", "--processes", processes)
-    running = lab.start("papers", *words, TMPDIR=str(place))
+    running = lab.start(*words, TMPDIR=str(place))
     try:
         wait_until(lambda: len(list(place.glob("hcloud-virtual-*/*"))) >= int(processes), 60)
         workers = Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split()
@@ -148,7 +150,7 @@ def test_workers_of_a_killed_reproduction_end_and_its_folder_is_removed(
 ) -> None:
     place = tmp_path / "place"
     place.mkdir()
-    running = lab.start("papers", "quasar", "--share", "0.2", "--processes", "2", TMPDIR=str(place))
+    running = lab.start("quasar", "--share", "0.2", "--processes", "2", TMPDIR=str(place))
     wait_until(lambda: len(list(place.glob("hcloud-virtual-*/*"))) >= 2, 60)
     workers = Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split()
     running.kill()
@@ -171,7 +173,7 @@ def test_workers_of_a_killed_reproduction_end_and_its_folder_is_removed(
 def test_invalid_numbers_are_refused_in_one_sentence(lab: LabShell, kept: str) -> None:
     (lab.directory / "results").mkdir()
     (lab.directory / "results" / "mappings.json").write_text(kept)
-    _, err = lab.run("papers", "--figure", "mappings", "--no-run", exit_code=2)
+    _, err = lab.run("--figure", "mappings", "--no-run", exit_code=2)
     assert err.startswith("hcloud: results/mappings.json: not written by this command; remove the file")
 
 

@@ -139,7 +139,7 @@ def found_with(bug: Bug, seed: int, patch: pytest.MonkeyPatch) -> SoakResult:
 BUGS: dict[str, tuple[Bug, int]] = {
     "invariant": (seeded_bugs.overcommits_machines, 1),
     "cache": (seeded_bugs.serves_stale_rows, 15),
-    "intent": (seeded_bugs.terminates_without_intent, 1),
+    "intent": (seeded_bugs.terminates_without_intent, 5),
     "unexplained": (seeded_bugs.records_no_wait_reasons, 2),
     "history": (seeded_bugs.queues_without_event, 1),
     "leader": (seeded_bugs.never_loses_lead, 1),
@@ -147,7 +147,7 @@ BUGS: dict[str, tuple[Bug, int]] = {
     "cancelled": (seeded_bugs.forgets_cancellations, 0),
     "paused": (seeded_bugs.ignores_pause, 19),
     "policy": (seeded_bugs.ignores_allow_list, 32),
-    "overspent": (seeded_bugs.ignores_budgets, 17),
+    "overspent": (seeded_bugs.ignores_budgets, 5),
     "lost": (seeded_bugs.confirms_wrong_job_id, 1),
     "duplicate job": (seeded_bugs.accepts_jobs_twice, 1),
     "no record": (seeded_bugs.retries_launch_with_new_token, 9),

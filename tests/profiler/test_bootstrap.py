@@ -26,6 +26,7 @@ from providers.local.settings import DEFAULT_TYPES
 from tests.machine import needs_stress_ng
 from tests.profiler.samples import profile
 from tests.waiting import wait_until
+from tests.warm import WARM
 
 RECIPE = Recipe(
     group="text",
@@ -220,16 +221,15 @@ recipes:
 
 def bootstrap(folder: Path, *arguments: str, package: str = "coreutils") -> subprocess.CompletedProcess[str]:
     """Run the command on one tiny recipe."""
-    command = bootstrap_command(folder, *arguments, package=package)
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=280, check=False)
+    words = bootstrap_words(folder, *arguments, package=package)
+    return WARM.run(words, cwd=folder, environment=os.environ, timeout_s=280)
 
 
-def bootstrap_command(folder: Path, *arguments: str, package: str = "coreutils") -> list[str]:
-    """Write the tiny recipe; return the command that measures it."""
+def bootstrap_words(folder: Path, *arguments: str, package: str = "coreutils") -> tuple[str, ...]:
+    """Write the tiny recipe; return the words after ``hcloud`` that measure it."""
     (folder / "recipes").mkdir(exist_ok=True)
     (folder / "recipes/tiny.yaml").write_text(TINY.format(package=package))
-    command = [sys.executable, "-m", "hcloud.cli.main", "profile", "bootstrap", *arguments]
-    return [*command, "--recipes", "recipes", "--out", "made", "--seconds", "8"]
+    return "profile", "bootstrap", *arguments, "--recipes", "recipes", "--out", "made", "--seconds", "8"
 
 
 @needs_stress_ng
@@ -260,7 +260,7 @@ def test_resumed_bootstrap_measures_only_what_has_no_file(tmp_path: Path) -> Non
 def test_bootstrap_that_is_ended_leaves_nothing_behind(tmp_path: Path, number: signal.Signals) -> None:
     (tmp_path / "temporary").mkdir(mode=0o711)
     process = subprocess.Popen(
-        bootstrap_command(tmp_path),
+        [sys.executable, "-m", "hcloud.cli.main", *bootstrap_words(tmp_path)],
         cwd=tmp_path,
         env={**os.environ, "TMPDIR": str(tmp_path / "temporary")},
         stderr=subprocess.PIPE,

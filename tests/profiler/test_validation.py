@@ -4,7 +4,6 @@ import csv
 import json
 import os
 import subprocess
-import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from hcloud.profiler.source_charts import document, sentences, svg, write_files
 from hcloud.profiler.sources import source_named
 from hcloud.profiler.validation import INTENSITIES, SourceValidation, Validation
 from tests.machine import needs_stress_ng
+from tests.warm import WARM
 
 QUIET = {"cpu": 0.02, "memory": 0.05, "disk": 0.1}
 
@@ -79,9 +79,8 @@ def test_files_hold_the_same_table_and_a_picture(tmp_path: Path) -> None:
 
 @needs_stress_ng
 def test_short_measurement_finds_the_right_directions(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "hcloud.cli.main", "profile", "sources", "integer", "memory-capacity"]
-    options = ["--validate", "--seconds", "9", "--repeats", "2", "--out", str(tmp_path / "out"), "-o", "json"]
-    done = subprocess.run([*command, *options], capture_output=True, text=True, timeout=240, check=False, cwd=tmp_path)
+    options = ("--validate", "--seconds", "9", "--repeats", "2", "--out", str(tmp_path / "out"), "-o", "json")
+    done = listed("integer", "memory-capacity", *options)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     integer, memory = found["sources"]
@@ -95,10 +94,10 @@ def test_short_measurement_finds_the_right_directions(tmp_path: Path) -> None:
     assert found["repeats"] == 2
 
 
-def listed(*arguments: str) -> subprocess.CompletedProcess[str]:
+def listed(*arguments: str, **changes: str) -> subprocess.CompletedProcess[str]:
     """Run ``hcloud profile sources``."""
-    command = [sys.executable, "-m", "hcloud.cli.main", "profile", "sources", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    command, environment = ("profile", "sources", *arguments), {**os.environ, **changes}
+    return WARM.run(command, cwd=Path.cwd(), environment=environment, timeout_s=240)
 
 
 def test_sources_are_listed_as_table_json_and_csv() -> None:
@@ -123,9 +122,7 @@ def test_bad_input_gets_one_sentence(arguments: tuple[str, ...], code: int, word
 
 
 def test_without_stress_ng_one_sentence_says_so(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "hcloud.cli.main", "profile", "sources", "--validate"]
-    environment = {**os.environ, "PATH": str(tmp_path)}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environment)
+    done = listed("--validate", PATH=str(tmp_path))
     assert done.returncode == 1
     assert done.stderr.startswith("hcloud: stress-ng is not installed")
     assert len(done.stderr.splitlines()) == 1

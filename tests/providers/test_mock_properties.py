@@ -1,10 +1,13 @@
 """What holds in every history of the mock cloud and the fake engine; each rule is shown to catch a seeded fault."""
 
 from collections.abc import Callable
+from random import Random
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, find, given, settings
+from hypothesis import strategies as st
+from hypothesis.errors import NoSuchExample
 
 from hcloud.core.clock import ManualClock
 from hcloud.fake_runner.runner import FakeRunner
@@ -40,7 +43,22 @@ from tests.providers.histories import (
     live_through_engine,
 )
 
-SEARCH = settings(max_examples=2000, phases=(Phase.generate,), suppress_health_check=list(HealthCheck))
+SEARCHES = 160
+SEARCH = settings(max_examples=12, phases=(Phase.generate,), suppress_health_check=list(HealthCheck))
+
+
+def is_found(histories: st.SearchStrategy[list[Any]], caught: Callable[[list[Any]], bool]) -> bool:
+    """Return whether some history is caught: many short searches find more than a long one, which stays near its first.
+
+    Each begins with a number of its own, so that all runs of a test are the same.
+    """
+    for number in range(SEARCHES):
+        try:
+            find(histories, caught, settings=SEARCH, random=Random(number))
+            return True
+        except NoSuchExample:
+            continue
+    return False
 
 
 @given(cloud_histories())
@@ -80,7 +98,7 @@ def test_rule_of_the_cloud_catches_its_seeded_fault(kind: type[MockProvider], wo
     def caught(steps: list[Any]) -> bool:
         return any(words in sentence for sentence in live_through_cloud(cloud_as(kind), steps))
 
-    assert find(cloud_histories(), caught, settings=SEARCH)
+    assert is_found(cloud_histories(), caught)
 
 
 def test_rule_against_revival_catches_a_cloud_whose_time_runs_back(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,7 +110,7 @@ def test_rule_against_revival_catches_a_cloud_whose_time_runs_back(monkeypatch: 
     def caught(steps: list[Any]) -> bool:
         return live_through_cloud(cloud_as(MockProvider), steps) != []
 
-    assert find(cloud_histories(), caught, settings=SEARCH)
+    assert is_found(cloud_histories(), caught)
 
 
 @pytest.mark.parametrize(
@@ -112,4 +130,4 @@ def test_rule_of_the_engine_catches_its_seeded_fault(kind: type[FakeRunner], wor
         broken = live_through_engine(lambda cloud, clock: kind([cloud], clock), steps)
         return any(words in sentence for sentence in broken)
 
-    assert find(engine_histories(), caught, settings=SEARCH)
+    assert is_found(engine_histories(), caught)

@@ -16,9 +16,9 @@ from sqlalchemy import event
 
 from hcloud.core.errors import ConfigError, StoreBusy, StoreError
 from hcloud.core.model import EventKind, JobState, move_job
-from hcloud.store import Store
+from hcloud.store import Store, database
 from hcloud.store.faults import database_fault
-from tests.databases import PostgresqlServer
+from tests.databases import SHIPPED_SYNCHRONOUS, PostgresqlServer
 from tests.machine import needs_postgresql
 from tests.store.samples import NOW, launch, open_intent, submit, walk
 from tests.store.test_processes import lines_of, other_process
@@ -252,6 +252,12 @@ def test_overwritten_file_is_called_damaged(opened: Store, path: Path) -> None:
 # ---------------------------------------------------------------------------------------------------- wrong from start
 def not_a_database(path: Path) -> None:
     path.write_bytes(b"name: default\nbudgets: {}\n" * 1000)
+
+
+def test_each_commit_is_on_disk_as_shipped(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database, "SQLITE_SYNCHRONOUS", SHIPPED_SYNCHRONOUS)
+    with closing(Store.open(f"sqlite:///{path}")) as store, store._database.writing() as connection:
+        assert connection.exec_driver_sql("PRAGMA synchronous").scalar_one() == 2  # FULL
 
 
 def a_directory(path: Path) -> None:

@@ -175,14 +175,13 @@ class LaterHome(Home):
 
 
 @pytest.fixture
-def later(home: Home, monkeypatch: pytest.MonkeyPatch) -> LaterHome:
+def later(home: Home) -> LaterHome:
     """The home with keys that the later release has renamed or removed."""
     config, policy = home.path / "config.yaml", home.path / "policies" / "default.yaml"
     text = config.read_text().replace("cycle_interval_s:", "tick_s:")
     config.write_text(text.replace("engine:\n", "engine:\n  log_level: info\n"))
     policy.write_text(policy.read_text().replace("  max_instances:", "  machines:"))
-    monkeypatch.setattr("tests.daemon.home.HCLOUD", [sys.executable, "-c", WITH_RENAMED_KEYS])
-    return LaterHome(home.path, home.started)
+    return LaterHome(home.path, home.started, [sys.executable, "-c", WITH_RENAMED_KEYS])
 
 
 def test_renamed_and_removed_keys_are_accepted_and_named_once(later: LaterHome) -> None:
