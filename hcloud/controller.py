@@ -112,7 +112,7 @@ class Controller:
             return ApplyResult(applied=0)
         self._admit()
         seen = self._observe()
-        resumed = self.applier.resume(self.store.live().intents, self.policy, self.lease)
+        resumed = self.applier.resume(self.store.live().intents, self.policy, self.lease, seen.answered)
         self.last_snapshot = self.snapshot()
         self.observer.units.believed = self.last_snapshot.applications
         self.beliefs.record_prediction_errors(self.lease)

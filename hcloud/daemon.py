@@ -345,6 +345,7 @@ class Daemon:
             readers=frozenset(self.config.api.readers),
             admins=frozenset(self.config.api.admins),
             max_upload_bytes=self.config.engine.max_workdir_mib * 2**20,
+            max_user_upload_bytes=self.config.api.max_uploads_mib * 2**20,
         )
 
     def _preview(self, specs: Sequence[JobSpec]) -> Sequence[Mapping[str, object]]:

@@ -382,6 +382,8 @@ class RunnerView:
     """Registered workers that did not answer: nothing can be concluded about their units."""
     reachable: bool = True
     """False if the engine itself did not answer: nothing at all can be concluded."""
+    answered: frozenset[UnitId] = frozenset()
+    """Units whose pending start or resize has been answered: the next call for them returns how."""
     refused: Mapping[str, int] = field(default_factory=dict)
     """By kind, how often the engine refused what came to it."""
 
@@ -390,10 +392,12 @@ class RunnerView:
 class StartResult:
     """The outcome of a start."""
 
-    outcome: Literal["started", "refused", "unknown"]
-    """``started``: now or by an earlier call; ``refused``: not started, and no later call with this id will be."""
+    outcome: Literal["started", "refused", "unknown", "pending", "not_sent"]
+    """``started``: now or by an earlier call; ``refused``: not started, and no later call with this id will be;
+    ``unknown``: it may start, repeat; ``pending``: it goes on, and a later call returns how; ``not_sent``: this call
+    certainly started nothing, as the worker does not respond."""
     detail: str = ""
-    """Why it was refused."""
+    """Why it was refused, or not sent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -421,6 +425,19 @@ Stream = Literal["stdout", "stderr"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LogPiece:
+    """Which part of a unit's output is to be read."""
+
+    unit: UnitId
+    instance_id: InstanceId
+    stream: Stream
+    offset: int
+    """The first byte."""
+    limit: int
+    """The number of bytes at most."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AdmittedMachine:
     """An instance whose worker may connect."""
 
@@ -433,7 +450,12 @@ class AdmittedMachine:
 
 
 class Runner(Protocol):
-    """The engine: starts units on instances and reports their state."""
+    """The engine: starts units on instances and reports their state.
+
+    Between two calls of ``observe``, ``start``, ``stop``, ``resize``, ``renew``, ``read_logs`` and ``forget`` together
+    wait a fraction of a second for answers, whatever hangs. What is unanswered by then goes on, is not sent again while
+    it does, and its answer is returned by the next equal call.
+    """
 
     def observe(self) -> RunnerView:
         """Return the reports of all workers. Never raises; sets ``reachable=False`` if the engine does not answer."""
@@ -447,7 +469,7 @@ class Runner(Protocol):
         ...
 
     def start(self, units: Sequence[UnitSpec]) -> Mapping[UnitId, StartResult]:
-        """Start units; idempotent. Returns one result per unit, ``unknown`` if its worker does not answer."""
+        """Start units; idempotent. Returns one result per unit. Nothing is sent to a worker that does not respond."""
         ...
 
     def stop(self, units: Mapping[UnitId, InstanceId], *, cause: FailureCause | None) -> frozenset[UnitId]:
@@ -473,7 +495,14 @@ class Runner(Protocol):
         ...
 
     def logs(self, unit: UnitId, instance_id: InstanceId, stream: Stream, offset: int, limit: int) -> LogChunk:
-        """Return up to ``limit`` bytes of output from ``offset``. Raises WorkerUnreachable, NotFound (unknown unit)."""
+        """Return up to ``limit`` bytes of output from ``offset``, for as long as the worker takes.
+
+        Raises WorkerUnreachable, NotFound (unknown unit).
+        """
+        ...
+
+    def read_logs(self, pieces: Sequence[LogPiece]) -> Mapping[LogPiece, LogChunk]:
+        """Return the pieces of output that are here by now, of an unknown unit its end; ask again for the others."""
         ...
 
     def forget(self, units: Mapping[UnitId, InstanceId]) -> None:

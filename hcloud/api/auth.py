@@ -16,6 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from hcloud.api.errors import Forbidden, TooLarge, Unauthenticated, failure_response
 from hcloud.api.tokens import TokenFile
+from hcloud.api.turns import Busy, Turns
 from hcloud.core.errors import BadInput, HCloudError
 
 MAX_BODY_BYTES = 32 * 2**20
@@ -48,6 +49,11 @@ class Caller:
     name: str
     """User or token name; it becomes the ``actor`` of events."""
     role: Role
+
+    @property
+    def is_admin(self) -> bool:
+        """Whether they may do anything, and wait for nobody."""
+        return self.role is Role.ADMIN
 
     def require_admin(self, what: str) -> None:
         """Raise Forbidden unless the caller is an admin."""
@@ -94,6 +100,7 @@ class AuthMiddleware:
         self._admins = admins
         self._tokens = tokens
         self._max_upload_bytes = max_upload_bytes
+        self._turns = Turns()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on with its caller, or answer with the reason for rejecting it."""
@@ -102,12 +109,25 @@ class AuthMiddleware:
         try:
             limit = self._max_upload_bytes if scope["path"].startswith(UPLOADS_PREFIX) else MAX_BODY_BYTES
             _refuse_nul(scope)
+            _refuse_two_lengths(scope)
             scope.setdefault("state", {})["caller"] = self._admit(scope)
             _refuse_long(scope, limit)
         except HCloudError as error:
-            await failure_response(error)(scope, receive, send)
+            response = failure_response(error)
+            if not isinstance(error, TooLarge | Forbidden):
+                # What strangers send is not read, however long it is; nor is what two parties could read in two ways.
+                response.headers["Connection"] = "close"
+            await response(scope, receive, send)
             return
-        await self._app(scope, _limit_body(receive, limit), send)
+        caller, limited = scope["state"]["caller"], _limit_body(receive, limit)
+        if caller.is_admin:
+            await self._app(scope, limited, send)
+            return
+        try:
+            async with self._turns.taken(caller.name):
+                await self._app(scope, limited, send)
+        except Busy as busy:
+            await failure_response(busy)(scope, receive, send)
 
     def _admit(self, scope: Scope) -> Caller:
         if scope["path"] in OPEN_PATHS:
@@ -132,6 +152,12 @@ class AuthMiddleware:
 
 def _header(scope: Scope, name: bytes) -> str:
     return next((value.decode("latin-1") for key, value in scope["headers"] if key == name), "")
+
+
+def _refuse_two_lengths(scope: Scope) -> None:
+    # Servers in front of this one may believe the other, and take a part of this body for another request.
+    if _header(scope, b"content-length") and _header(scope, b"transfer-encoding"):
+        raise BadInput("the request has both Content-Length and Transfer-Encoding; send one of them")
 
 
 def _refuse_nul(scope: Scope) -> None:

@@ -11,6 +11,7 @@ from typing import Annotated, TypedDict
 from fastapi import Depends, Request
 
 from hcloud.api.auth import Caller
+from hcloud.api.turns import LongWork
 from hcloud.core.clock import Clock
 from hcloud.core.model import InstanceId, JobSpec, Offer
 from hcloud.provider import Runner
@@ -121,6 +122,10 @@ class ApiContext:
     admins: frozenset[str] = frozenset()
     """Admins in addition to root."""
     max_upload_bytes: int = 64 * 2**20
+    max_user_upload_bytes: int = 2**30
+    """Bytes of all archives of one user."""
+    long_work: LongWork = field(default_factory=LongWork)
+    """Runs long computations, a few at once."""
     closing: threading.Event = field(default_factory=threading.Event)
     """Set while the server stops: waiting requests are answered at once, and clients retry with the next daemon."""
 

@@ -10,6 +10,7 @@ from fastapi import APIRouter
 from pydantic import Field
 from pydantic.dataclasses import dataclass as checked_dataclass
 
+from hcloud.api.bodies import JsonRoute
 from hcloud.api.context import ApiContext, Context, CurrentCaller
 from hcloud.apply.directives import record_directive, set_paused, withdraw_directive
 from hcloud.core.errors import BadInput, NotFound
@@ -18,7 +19,7 @@ from hcloud.planner.snapshot import Directive, DirectiveScope
 from hcloud.spec.validation import nearest
 from hcloud.store import LiveView
 
-router = APIRouter(prefix="/v1", tags=["fleet"])
+router = APIRouter(prefix="/v1", tags=["fleet"], route_class=JsonRoute)
 _ENDING = (InstanceState.TERMINATING, InstanceState.TERMINATED)
 _Name = Annotated[str, Field(min_length=1, max_length=200)]
 

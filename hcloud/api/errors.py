@@ -13,7 +13,6 @@ from starlette.exceptions import HTTPException
 
 from hcloud.core.errors import (
     BadInput,
-    ConfigError,
     HCloudError,
     InvalidTransition,
     NotFound,
@@ -22,7 +21,6 @@ from hcloud.core.errors import (
     RunnerError,
     StoreError,
 )
-from hcloud.spec.validation import key_path, parse
 
 RETRY_AFTER_S = 1
 _log = logging.getLogger(__name__)
@@ -80,7 +78,7 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def on_invalid(request: Request, error: RequestValidationError) -> JSONResponse:
-        return failure_response(BadInput(_invalid_body(request, error) or describe_invalid(error.errors())))
+        return failure_response(BadInput(describe_invalid(error.errors())))
 
     @app.exception_handler(HTTPException)
     async def on_http(request: Request, error: HTTPException) -> JSONResponse:
@@ -104,26 +102,11 @@ def install(app: FastAPI) -> None:
         )
 
 
-def _invalid_body(request: Request, error: RequestValidationError) -> str | None:
-    """Return the YAML loaders' message for this body (key, value, nearest name), or None if the body is fine."""
-    field = getattr(request.scope.get("route"), "body_field", None)
-    if field is None or not all(each["loc"][0] == "body" and each["type"] != "json_invalid" for each in error.errors()):
-        return None
-    try:
-        parse(field.field_info.annotation, error.body, locate=lambda path: "body" + key_path(path))
-    except ConfigError as config_error:
-        return str(config_error)
-    return None
-
-
 def describe_invalid(errors: Sequence[Mapping[str, object]]) -> str:
     """Return one sentence for the first validation error of a request: where, what, and what is expected."""
     first = errors[0]
     where = _location(first.get("loc"))
-    kind, context = first.get("type"), first.get("ctx")
-    if kind == "json_invalid":
-        detail = context.get("error") if isinstance(context, Mapping) else ""
-        return f"the body is not JSON ({detail} at character {where.removeprefix('body ')})"
+    kind = first.get("type")
     message = str(first.get("msg", "is invalid")).removeprefix("Value error, ")
     shown = "" if kind in {"missing", "extra_forbidden"} else _shown_value(first.get("input"))
     more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""

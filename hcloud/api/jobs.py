@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
-from pydantic import Field
+from pydantic import Field, TypeAdapter
 from pydantic.dataclasses import dataclass as checked_dataclass
 
 from hcloud.api.auth import Caller
+from hcloud.api.bodies import JsonRoute
 from hcloud.api.context import ApiContext, Context, CurrentCaller
 from hcloud.api.job_history import JobTimeline, build_timeline
 from hcloud.api.operations import WaitS
@@ -23,9 +24,10 @@ from hcloud.provider import Stream
 from hcloud.spec.jobfile import JobFile
 from hcloud.store import Submission
 
-router = APIRouter(prefix="/v1", tags=["jobs"])
+router = APIRouter(prefix="/v1", tags=["jobs"], route_class=JsonRoute)
 MAX_JOBS_PER_REQUEST = 10_000
 LOG_PART_BYTES = 256 * 1024
+_PLANNED = TypeAdapter(list[PlannedJob])
 
 
 @checked_dataclass(frozen=True, slots=True, kw_only=True, config={"extra": "forbid"})
@@ -67,13 +69,16 @@ def _admit_new(context: ApiContext, submissions: Sequence[Submission]) -> None:
             context.admit([each.spec for each in new])
 
 
-@router.post("/plan")
-def plan_jobs(context: Context, caller: CurrentCaller, requests: JobRequests) -> list[PlannedJob]:
+@router.post("/plan", response_model=list[PlannedJob])
+async def plan_jobs(context: Context, caller: CurrentCaller, requests: JobRequests) -> Response:
     """Preview what the planner would do for these jobs, and at what price. Changes nothing."""
-    specs = _build_specs(context, caller, requests)
-    context.admit(specs)
-    planned: Any = context.preview(specs)  # mappings, validated by the response model
-    return list(planned)
+
+    def planned() -> list[PlannedJob]:
+        specs = _build_specs(context, caller, requests)
+        context.admit(specs)
+        return _PLANNED.validate_python(context.preview(specs))
+
+    return await context.long_work.response(list[PlannedJob], planned, at_once=caller.is_admin)
 
 
 def _build_specs(context: ApiContext, caller: Caller, requests: Sequence[JobRequest]) -> list[JobSpec]:
@@ -84,17 +89,17 @@ def _build_specs(context: ApiContext, caller: Caller, requests: Sequence[JobRequ
             spec = request.job.to_spec(caller.name, now)
         except ConfigError as error:
             raise BadInput(f"body[{index}].job.{error}") from error
-        if spec.workdir_sha256 is not None and not touch_archive(context.uploads_dir, spec.workdir_sha256):
+        if spec.workdir_sha256 is not None and not touch_archive(context.uploads_dir, spec.workdir_sha256, caller):
             raise BadInput(
-                f"body[{index}].job.workdir_sha256: archive {spec.workdir_sha256} has not been uploaded; "
+                f"body[{index}].job.workdir_sha256: archive {spec.workdir_sha256} has not been uploaded by you; "
                 "PUT it to /v1/uploads first"
             )
         specs.append(spec)
     return specs
 
 
-@router.get("/jobs")
-def list_jobs(
+@router.get("/jobs", response_model=list[JobView])
+async def list_jobs(
     context: Context,
     caller: CurrentCaller,
     state: Annotated[list[JobState] | None, Query()] = None,
@@ -103,10 +108,14 @@ def list_jobs(
     tag: Annotated[str | None, Query(description="key, or key=value")] = None,
     limit: Annotated[int, Query(ge=1, le=10_000)] = 100,
     before: Annotated[str | None, Query(description="id of the last job of the previous page")] = None,
-) -> list[JobView]:
+) -> Response:
     """List jobs, newest first."""
-    jobs = context.store.jobs(states=state, user=user, name=name, tag=tag, limit=limit, before=before)
-    return [job_view(job, caller) for job in jobs]
+
+    def views() -> list[JobView]:
+        jobs = context.store.jobs(states=state, user=user, name=name, tag=tag, limit=limit, before=before)
+        return [job_view(job, caller) for job in jobs]
+
+    return await context.long_work.response(list[JobView], views, at_once=caller.is_admin)
 
 
 @router.get("/jobs/{job_id}")
@@ -129,9 +138,14 @@ def cancel_job(context: Context, caller: CurrentCaller, job_id: str) -> JobView:
     return job_view(job, caller)
 
 
-@router.get("/jobs/{job_id}/explain")
-def explain_job(context: Context, job_id: str) -> JobTimeline:
+@router.get("/jobs/{job_id}/explain", response_model=JobTimeline)
+async def explain_job(context: Context, caller: CurrentCaller, job_id: str) -> Response:
     """Return a job's timeline: each decision and event in order, with the numbers behind it."""
+    work = partial(_timeline, context, job_id)
+    return await context.long_work.response(JobTimeline, work, at_once=caller.is_admin)
+
+
+def _timeline(context: ApiContext, job_id: str) -> JobTimeline:
     return build_timeline(context.store, context.store.job(job_id))
 
 

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Response
 from fastapi.responses import PlainTextResponse
 from pydantic import Field
 from pydantic.dataclasses import dataclass as checked_dataclass
 
 from hcloud import __version__
+from hcloud.api.bodies import JsonRoute
 from hcloud.api.context import ApiContext, Context, CurrentCaller
 from hcloud.api.metrics import Gauges, exposition
 from hcloud.api.schemas import InstanceView, instance_views
@@ -24,7 +25,7 @@ from hcloud.core.model import Event, EventKind, Market, Offer
 from hcloud.core.units import utc_text
 from hcloud.report import build_report, report_kinds
 
-router = APIRouter(prefix="/v1", tags=["fleet"])
+router = APIRouter(prefix="/v1", tags=["fleet"], route_class=JsonRoute)
 probes = APIRouter(tags=["probes"])
 MAX_INT64 = 2**63 - 1
 
@@ -82,16 +83,21 @@ class Paused:
     """The reason, or "" if it is not paused."""
 
 
-@router.get("/instances")
-def list_instances(
+@router.get("/instances", response_model=list[InstanceView])
+async def list_instances(
     context: Context,
+    caller: CurrentCaller,
     ended: Annotated[bool, Query(description="include terminated instances")] = False,
     limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
-) -> list[InstanceView]:
+) -> Response:
     """List machines with their jobs."""
-    view = context.store.live()
-    found = context.store.instances(live_only=False, limit=limit) if ended else view.instances[:limit]
-    return instance_views(found, view.jobs, dict(context.seen_at()))
+
+    def views() -> list[InstanceView]:
+        view = context.store.live()
+        found = context.store.instances(live_only=False, limit=limit) if ended else view.instances[:limit]
+        return instance_views(found, view.jobs, dict(context.seen_at()))
+
+    return await context.long_work.response(list[InstanceView], views, at_once=caller.is_admin)
 
 
 @router.get("/instances/{instance_id}")
@@ -107,9 +113,10 @@ def list_offers(context: Context) -> list[Offer]:
     return sorted(context.offers(), key=lambda offer: offer.key)
 
 
-@router.get("/events")
+@router.get("/events", response_model=list[Event])
 async def list_events(
     context: Context,
+    caller: CurrentCaller,
     after_seq: Annotated[int, Query(ge=0, le=MAX_INT64)] = 0,
     before_seq: Annotated[int | None, Query(ge=0, le=MAX_INT64)] = None,
     since: UnixTime = None,
@@ -120,7 +127,7 @@ async def list_events(
     limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
     newest: bool = False,
     wait_s: WaitS = 0,
-) -> list[Event]:
+) -> Response:
     """List events in order of ``seq``: the first ``limit`` after ``after_seq``.
 
     With ``newest``, the last ``limit`` before ``before_seq``. With ``wait_s``, wait until there is one.
@@ -139,7 +146,8 @@ async def list_events(
             newest=newest,
         )
 
-    return list(await poll_until(context, bool, read, wait_s))
+    events = list(await poll_until(context, bool, read, wait_s))
+    return await context.long_work.response(list[Event], lambda: events, at_once=caller.is_admin)
 
 
 @router.get("/status")
@@ -166,20 +174,24 @@ def _by_state(instances: Mapping[tuple[str, str], int]) -> dict[str, int]:
     return {each: sum(count for (state, _), count in instances.items() if state == each) for each in states}
 
 
-@router.get("/reports/{name}")
-def report(
+@router.get("/reports/{name}", response_model=dict[str, Any])
+async def report(
     context: Context,
+    caller: CurrentCaller,
     name: ReportName,
     by: Annotated[str | None, Query(max_length=64, description="group by; see the report")] = None,
     since: UnixTime = None,
     until: UnixTime = None,
-) -> dict[str, Any]:
+) -> Response:
     """Compute a report from the event log."""
     if since is not None and until is not None and since > until:
         raise BadInput(f"since ({utc_text(round(since))}) is after until ({utc_text(round(until))}); swap them")
-    events = context.store.iter_events(kinds=report_kinds(name.value))
-    table = build_report(name.value, events, context.clock.now(), by=by, since=since, until=until)
-    return dict(table.to_json())
+
+    def computed() -> dict[str, Any]:
+        events = context.store.iter_events(kinds=report_kinds(name.value))
+        return dict(build_report(name.value, events, context.clock.now(), by=by, since=since, until=until).to_json())
+
+    return await context.long_work.response(dict[str, Any], computed, at_once=caller.is_admin)
 
 
 @router.post("/pause")

@@ -12,18 +12,17 @@ import shutil
 import socket
 import ssl
 import stat
-import struct
 import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import anyio.to_thread
 import uvicorn
 from fastapi import FastAPI
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from hcloud.api.app import build_app
-from hcloud.api.auth import SocketPeer
+from hcloud.api.connections import LimitedListener, PeerProtocol
 from hcloud.api.context import ApiContext
 from hcloud.api.tokens import TokenFile
 from hcloud.api.uploads import remove_parts
@@ -32,25 +31,13 @@ from hcloud.core.errors import ConfigError, HCloudError
 
 STOP_GRACE_S = 2
 SOCKET_CHECK_S = 1.0
-_UCRED = struct.Struct("3i")
+THREADS_MAX = 100
+"""Requests worked on at once, of all callers: more than a few callers may have by themselves."""
 _log = logging.getLogger(__name__)
 
 
 class AlreadyServing(HCloudError):
     """Another daemon holds this socket."""
-
-
-class PeerProtocol(H11Protocol):
-    """uvicorn's HTTP/1.1 with the kernel's identification of a Unix socket's peer as ``peer`` in the scope's state."""
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Read the peer's credentials once per connection. The kernel sets them; the client cannot."""
-        super().connection_made(transport)
-        connection = transport.get_extra_info("socket")
-        if connection is not None and connection.family == socket.AF_UNIX:
-            raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
-            pid, uid, gid = _UCRED.unpack(raw)
-            self.app_state = {**self.app_state, "peer": SocketPeer(pid=pid, uid=uid, gid=gid)}
 
 
 class ApiServer:
@@ -109,6 +96,7 @@ class ApiServer:
             _log.critical("the API stopped: %s", error, exc_info=error)
 
     async def _serve_all(self) -> None:
+        anyio.to_thread.current_default_thread_limiter().total_tokens = THREADS_MAX
         serving = {asyncio.create_task(server.serve(sockets=[listener])) for server, listener in self._listeners}
         keeper = asyncio.create_task(self._keep_socket(serving))
         try:
@@ -225,7 +213,7 @@ def open_unix_socket(path: Path, settings: ApiSettings) -> socket.socket:
         listener.close()
         raise ConfigError(f"cannot open the socket {path}: {error.strerror}") from error
     listener.setblocking(False)
-    return listener
+    return LimitedListener(listener)
 
 
 @contextlib.contextmanager
@@ -257,7 +245,7 @@ def _tcp_listener(app: FastAPI, tcp: TcpSettings) -> tuple[uvicorn.Server, socke
     except (OSError, ssl.SSLError) as error:
         raise ConfigError(f"cannot listen on {tcp.listen}: {error}", where="api.tcp") from error
     listener.setblocking(False)
-    return uvicorn.Server(settings), listener
+    return uvicorn.Server(settings), LimitedListener(listener)
 
 
 def _family(host: str) -> socket.AddressFamily:

@@ -11,6 +11,7 @@ from typing import TypeVar
 from starlette.concurrency import run_in_threadpool
 
 from hcloud.api.context import ApiContext
+from hcloud.api.turns import between_turns
 from hcloud.core.errors import NotFound, WorkerUnreachable
 from hcloud.core.model import JOB_ENDED, MARKED_BY, Allocation, Job, JobId, JobState, UnitId
 from hcloud.observe.log_archive import Gap
@@ -61,7 +62,8 @@ async def poll_until(context: ApiContext, ready: Callable[[T], bool], read: Call
         except WorkerUnreachable:
             if last:
                 raise
-        await asyncio.sleep(POLL_S)
+        async with between_turns():
+            await asyncio.sleep(POLL_S)
 
 
 def read_log_part(context: ApiContext, query: LogQuery) -> LogPart:

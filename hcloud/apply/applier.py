@@ -7,7 +7,7 @@ finds its open intents at the next start and repeats them with the same token (a
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
@@ -21,7 +21,7 @@ from hcloud.apply.unit_index import UnitIndex
 from hcloud.apply.units import UnitActions
 from hcloud.core.clock import Clock
 from hcloud.core.errors import InvalidTransition, NotFound, Refused, defect_text
-from hcloud.core.model import Instance, Intent, IntentKind, Offer, Resources
+from hcloud.core.model import Instance, Intent, IntentKind, Offer, Resources, UnitId
 from hcloud.planner.plan import (
     Action,
     Classify,
@@ -148,12 +148,23 @@ class Applier:
             failed=tuple(self._failed),
         )
 
-    def resume(self, intents: Sequence[Intent], policy: Policy, lease: LeaderLease | None = None) -> int:
-        """Repeat the open intents that are due, of an earlier process or after an error; return how many."""
+    def resume(
+        self,
+        intents: Sequence[Intent],
+        policy: Policy,
+        lease: LeaderLease | None = None,
+        answered: Set[UnitId] = frozenset(),
+    ) -> int:
+        """Repeat the open intents that are due, of an earlier process or after an error; return how many.
+
+        ``answered``: units whose start or resize has been answered, so that their intents are due.
+        """
         now = self.clock.now()
         due: dict[IntentKind, list[Intent]] = {kind: [] for kind in IntentKind}
+        jobs = {unit.partition(".")[0] for unit in answered}
         for intent in intents:
-            if intent.retry_at <= now:
+            is_answered = intent.kind in (IntentKind.START, IntentKind.RESIZE) and intent.subject in jobs
+            if intent.retry_at <= now or is_answered:
                 due[intent.kind].append(intent)
         drives: Mapping[IntentKind, Drive] = {  # what frees capacity and money first
             IntentKind.STOP: self.units.drive_stops,
@@ -231,6 +242,7 @@ class Applier:
         actions = [a for a in plan.actions if isinstance(a, Place)]
         if not actions:
             return []
+        self.units.epoch = lease.epoch if lease is not None else 0
 
         def recording() -> Callable[[Transaction, Place], Intent]:
             free = self._free({each.instance_id for action in actions for each in action.ranks})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from hcloud.core.model import (
     JobState,
     Reason,
     Resources,
+    UnitId,
 )
 from hcloud.core.rows import replace_fields
 from hcloud.planner.plan import Candidate, Place, Resize, StopAttempt, StopRank
@@ -43,6 +44,10 @@ class UnitActions:
     clock: Clock
     uploads_dir: Path
     """Archives of work directories, by content hash."""
+    epoch: int = 0
+    """The leader's epoch under which plans are applied."""
+    _unsent: dict[UnitId, int] = field(default_factory=dict)
+    """Units that this process placed and that nobody can have sent to an instance, with the leader's epoch then."""
 
     # -------------------------------------------------------------------------------------------------------- starting
     def record_place(self, txn: Transaction, action: Place, free: dict[str, Resources]) -> Intent:
@@ -74,6 +79,7 @@ class UnitActions:
             },
             candidates=[_candidate_text(each) for each in action.candidates],
         )
+        self._unsent |= dict.fromkeys((attempt.unit_id(each.rank) for each in held), self.epoch)
         token = f"start:{attempt.id}:{held[0].rank}"
         # A rank that ended before its start was known leaves an intent open, which starts all unstarted ranks.
         intent = txn.intent(token) or Intent(token=token, kind=IntentKind.START, subject=job.id, created_at=txn.now)
@@ -82,12 +88,17 @@ class UnitActions:
         return intent
 
     def drive_starts(self, intents: Sequence[Intent], lease: LeaderLease | None) -> None:
-        """Start every unit that is not known to have started; the engine ignores units that run already."""
-        units = {spec.id: spec for intent in intents for spec in self._unstarted(self.store.job(intent.subject))}
+        """Start every unit that is not known to have started; the engine ignores units that run already.
+
+        A unit that was certainly never sent, as its instance does not respond, is taken back.
+        """
+        live = {job.id: job for job in self.store.live().jobs}
+        jobs = [live.get(each.subject) or self.store.job(each.subject) for each in intents]
+        units = {spec.id: spec for job in jobs for spec in self._unstarted(job)}
         results = self.runner.start(list(units.values())) if units else {}
         with self.store.transaction(self.clock.now(), lease) as txn:
             for intent in intents:
-                self._record_started(txn, intent, results)
+                self._record_started(txn, intent, results, lease.epoch if lease is not None else 0)
 
     def _unstarted(self, job: Job) -> list[UnitSpec]:
         attempt = job.attempt
@@ -125,22 +136,30 @@ class UnitActions:
             profile=spec.profile,
         )
 
-    def _record_started(self, txn: Transaction, intent: Intent, results: Mapping[str, StartResult]) -> None:
+    def _record_started(self, txn: Transaction, intent: Intent, results: Mapping[str, StartResult], epoch: int) -> None:
         job = txn.job(intent.subject)
-        attempt = job.attempt
-        for allocation in attempt.allocations if attempt and job.state in JOB_ON_INSTANCE else ():
-            assert attempt is not None
-            result = results.get(attempt.unit_id(allocation.rank))
+        attempt, not_sent = job.attempt, list[Allocation]()
+        units = {attempt.unit_id(a.rank): a for a in attempt.allocations} if attempt is not None else {}
+        for unit, allocation in units.items() if job.state in JOB_ON_INSTANCE else ():
+            result = results.get(unit)
             if result is not None and result.outcome == "started":
                 job = record_started(txn, job, allocation.rank, txn.now)
             elif result is not None and result.outcome == "refused":
                 job = release_allocation(
                     txn, job, allocation.rank, ended_at=txn.now, cause=FailureCause.START_REFUSED, detail=result.detail
                 )
+            elif result is not None and result.outcome == "not_sent" and self._unsent.get(unit) == epoch:
+                not_sent.append(allocation)
+            if result is not None and result.outcome not in ("pending", "not_sent"):
+                self._unsent.pop(unit, None)  # it may have arrived
+        if not_sent:
+            job = _take_back(txn, job, not_sent)
         if _start_pending(job):
             txn.put_intent(replace(intent, tries=intent.tries + 1, retry_at=txn.now + START_RETRY_S))
         else:
             txn.close_intent(intent.token)
+            for unit in units:
+                self._unsent.pop(unit, None)
 
     # -------------------------------------------------------------------------------------------------------- stopping
     def record_stop(self, txn: Transaction, action: StopAttempt) -> Intent | None:
@@ -370,6 +389,19 @@ def record_started(txn: Transaction, job: Job, rank: int, started_at: float) -> 
         memory_mib=held.resources.memory_mib,
     )
     return job
+
+
+def _take_back(txn: Transaction, job: Job, not_sent: Sequence[Allocation]) -> Job:
+    """Release ranks whose instances do not respond, and queue the job again if nothing of its attempt was sent."""
+    names = ", ".join(dict.fromkeys(each.instance_id for each in not_sent))
+    detail = f"never sent: {names} does not respond"
+    for each in not_sent:
+        job = release_allocation(txn, job, each.rank, ended_at=txn.now, cause=FailureCause.EVICTED, detail=detail)
+    attempt = job.attempt
+    if job.state is not JobState.PLACED or attempt is None or len(not_sent) < len(attempt.allocations):
+        return job
+    text = f"{names} does not respond; nothing was sent there, so the job is placed again"
+    return transition_job(txn, job, JobState.QUEUED, Reason(code="not_sent", text=text, numbers={"instance": names}))
 
 
 def _start_pending(job: Job) -> bool:

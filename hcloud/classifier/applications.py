@@ -58,6 +58,10 @@ _JOINTS = frozenset({"|", "||", "&", "&&", ";", ";;", "(", ")", "|&"})
 _OPTIONS_WITH_VALUE = frozenset({"-cp", "-classpath", "-W", "-X", "-I", "-n", "-u", "-k", "-s", "-f"})
 
 
+SHELL_LINE_CHARS = 2000
+"""Programs are looked for so far into a shell line: to take apart 128 KiB of signs takes a second."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
     """The program and the input of a job."""
@@ -112,7 +116,7 @@ def programs_of(command: Sequence[str]) -> list[str]:
     """Return the programs a command starts, in order, without their arguments."""
     words = list(command)
     if len(words) >= 3 and posixpath.basename(words[0]) in _SHELLS and words[1] in ("-c", "-ec", "-lc", "-euc"):
-        found = [each for simple in _simple_commands(words[2]) if (each := _program(simple))]
+        found = [each for simple in _simple_commands(words[2][:SHELL_LINE_CHARS]) if (each := _program(simple))]
         return found or [f"sh -c {_digest(words[2])[:8]}"]
     return [_program(words) or posixpath.basename(words[0]) or "?"] if words else ["?"]
 

@@ -147,6 +147,8 @@ class ApiSettings:
     """Users with read-only access."""
     admins: tuple[NonEmptyText, ...] = ()
     """Users who may also cancel other users' jobs, pause and resume; root always may."""
+    max_uploads_mib: PositiveMib = 1024
+    """Uploaded work directories kept for one user; the oldest that no job needs are deleted to make room."""
 
     def __post_init__(self) -> None:
         both = sorted(set(self.readers) & set(self.admins))

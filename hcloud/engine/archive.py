@@ -31,7 +31,9 @@ def unpack(archive: int, limit_bytes: int) -> None:
                         f"the work directory's archive holds more than {limit_bytes >> 20} MiB or {FILES_MAX} files"
                     )
                 source.extract(_checked(member, here))
-    except (tarfile.TarError, EOFError, ValueError) as error:
+    except MemoryError as error:
+        raise UnitRefused("the work directory's archive needs too much memory to be read") from error
+    except (tarfile.TarError, EOFError, ValueError, OverflowError, RecursionError) as error:
         raise UnitRefused(f"the work directory's archive cannot be read: {error}") from error
 
 

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import itertools
 import json
+import math
 import os
 import signal
 import ssl
@@ -18,7 +19,7 @@ import sys
 import time
 import uuid
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,11 @@ LEAD_S_MAX = 600.0
 SOCKET_MODE = 0o660
 _UNKNOWN_LOST = b'{"unknown": "the worker\'s connection was lost"}'
 _UNKNOWN_ABSENT = b'{"unknown": "no worker is registered under this name"}'
+_PING = b'{"op": "ping"}'
+RESPONSIVE_S = 0.1
+"""An agent that sent something so recently is taken to respond."""
+ANSWER_BYTES_MAX = 4 << 20
+"""Answers that came meanwhile are passed on together up to about this size."""
 
 
 class Misbehaving(Exception):
@@ -92,6 +98,10 @@ class AgentStream:
     """By number, the commands that it has not answered."""
     change: int = 0
     """When its report changed last, as a number of the gateway; 0: no report is complete."""
+    unresponsive_at: float = -math.inf
+    """When it last failed to give a sign of life; it is silent until it sends something."""
+    ping: asyncio.Future[bool] | None = None
+    """The present question for a sign of life."""
     cut: asyncio.Event = field(default_factory=asyncio.Event)
     sent_away: NotHere | None = None
     """Why it is cut off, if it is."""
@@ -122,6 +132,10 @@ class AgentStream:
             raise Misbehaving(f"its report grew to {len(self.units)} units of {self._bytes} bytes")
         self.machine = report.machine or self.machine
         return not report.more
+
+    def is_silent(self, now: float) -> bool:
+        """Return whether it has sent nothing for long, or since it failed to give a sign of life."""
+        return now - self.seen_at > SILENT_AFTER_S or self.seen_at <= self.unresponsive_at
 
     def document(self) -> bytes:
         """Return its whole report as a document, of what it sent."""
@@ -273,7 +287,7 @@ class Gateway:
         for name, agent in self._agents.items():
             if not agent.change:
                 continue  # connected just now; its first report is on its way
-            (reply.connected if now - agent.seen_at <= SILENT_AFTER_S else reply.silent).append(name)
+            (reply.silent if agent.is_silent(now) else reply.connected).append(name)
             if agent.change > since:
                 reply.reports[name] = agent.document()
         reply.refused.update(self.refused)
@@ -284,21 +298,58 @@ class Gateway:
         found = await asyncio.to_thread(available, self._archives) if self._archives is not None else ()
         return pb.ArchivesReply(sha256={each.name: each.sha256 for each in found})
 
-    async def call(self, request: Any, context: Any) -> Any:
-        """Pass each agent its requests; return the answers that came in time."""
-        found = await asyncio.gather(
-            *(self._call_agent(each.instance_id, each.requests, request.timeout_s) for each in request.agents)
-        )
-        agents = zip(request.agents, found, strict=True)
-        return pb.CallReply(
-            agents=[pb.AgentAnswers(instance_id=each.instance_id, answers=answers) for each, answers in agents]
-        )
+    async def call(self, request: Any, context: Any) -> AsyncIterator[Any]:
+        """Pass each agent its requests; yield the answers as they come."""
+        answers: asyncio.Queue[tuple[str, Any]] = asyncio.Queue()
+        calls = [asyncio.create_task(self._call_agent(each, request, answers)) for each in request.agents]
+        left = sum(len(each.requests) for each in request.agents)
+        try:
+            while left:
+                reply, held_bytes = pb.CallReply(), 0
+                while not reply.agents or (not answers.empty() and held_bytes < ANSWER_BYTES_MAX):
+                    name, answer = await answers.get()
+                    reply.agents.add(instance_id=name, answers=[answer])
+                    left, held_bytes = left - 1, held_bytes + answer.ByteSize()
+                yield reply
+        finally:
+            for each in calls:
+                each.cancel()
 
-    async def _call_agent(self, name: str, requests: Sequence[Any], timeout_s: float) -> list[Any]:
-        agent = self._agents.get(name)
+    async def _call_agent(self, asked: Any, call: Any, answers: asyncio.Queue[tuple[str, Any]]) -> None:
+        """Put an agent's answers into ``answers`` as they come."""
+        agent = self._agents.get(asked.instance_id)
+
+        async def answer(request: Any) -> None:
+            found = await self._answer(agent, request, call.timeout_s, call.sign_of_life_s)
+            found.number = request.number
+            answers.put_nowait((asked.instance_id, found))
+
+        await asyncio.gather(*map(answer, asked.requests))
+
+    async def _answer(self, agent: AgentStream | None, request: Any, timeout_s: float, sign_of_life_s: float) -> Any:
+        """Return an agent's answer. What needs a sign of life is passed on only once there is one, else never."""
         if agent is None:
-            return [pb.Body(document=_UNKNOWN_ABSENT) for _ in requests]
-        return list(await asyncio.gather(*(self._command(agent, each, timeout_s) for each in requests)))
+            return pb.Body(document=_UNKNOWN_ABSENT, not_sent=True)
+        if request.needs_sign_of_life and not await self._responds(agent, sign_of_life_s):
+            words = f'{{"unknown": "its worker gave no sign of life within {sign_of_life_s:g} s"}}'
+            return pb.Body(document=words.encode(), not_sent=True)
+        return await self._command(agent, request, timeout_s)
+
+    async def _responds(self, agent: AgentStream, within_s: float) -> bool:
+        """Return whether an agent lives: it sent something just now, or answers a ping, which all that ask share."""
+        if not agent.is_silent(now := time.monotonic()) and now - agent.seen_at <= RESPONSIVE_S:
+            return True
+        if agent.ping is None or agent.ping.done():
+            agent.ping = asyncio.ensure_future(self._ping(agent, within_s))
+        return await asyncio.shield(agent.ping)
+
+    async def _ping(self, agent: AgentStream, within_s: float) -> bool:
+        answer = await self._command(agent, pb.Body(document=_PING), within_s)
+        if b'"unknown"' not in answer.document:
+            return True
+        agent.unresponsive_at = time.monotonic()
+        self._note_urgent()
+        return False
 
     async def _command(self, agent: AgentStream, request: Any, timeout_s: float) -> Any:
         number = next(self._numbers)
@@ -406,7 +457,6 @@ async def _serve_daemon(gateway: Gateway, socket: Path) -> Any:
     calls: dict[str, tuple[Any, Any, Any]] = {
         OBSERVE: (gateway.observe, pb.ObserveRequest, pb.ObserveReply),
         AWAIT: (gateway.await_urgent, pb.AwaitRequest, pb.AwaitReply),
-        CALL: (gateway.call, pb.CallRequest, pb.CallReply),
         ADMIT: (gateway.admit, pb.AdmitRequest, pb.AdmitReply),
         ARCHIVES: (gateway.archives, pb.ArchivesRequest, pb.ArchivesReply),
     }
@@ -414,6 +464,9 @@ async def _serve_daemon(gateway: Gateway, socket: Path) -> Any:
         path: grpc.unary_unary_rpc_method_handler(call, request.FromString, reply.SerializeToString)
         for path, (call, request, reply) in calls.items()
     }
+    methods[CALL] = grpc.unary_stream_rpc_method_handler(
+        gateway.call, pb.CallRequest.FromString, pb.CallReply.SerializeToString
+    )
     server.add_generic_rpc_handlers((_service(methods),))
     before = os.umask(0o177)
     try:

@@ -214,12 +214,14 @@ class ArchivesReply(_message.Message):
     def __init__(self, sha256: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class CallRequest(_message.Message):
-    __slots__ = ("timeout_s", "agents")
+    __slots__ = ("timeout_s", "agents", "sign_of_life_s")
     TIMEOUT_S_FIELD_NUMBER: _ClassVar[int]
     AGENTS_FIELD_NUMBER: _ClassVar[int]
+    SIGN_OF_LIFE_S_FIELD_NUMBER: _ClassVar[int]
     timeout_s: float
     agents: _containers.RepeatedCompositeFieldContainer[AgentRequests]
-    def __init__(self, timeout_s: _Optional[float] = ..., agents: _Optional[_Iterable[_Union[AgentRequests, _Mapping]]] = ...) -> None: ...
+    sign_of_life_s: float
+    def __init__(self, timeout_s: _Optional[float] = ..., agents: _Optional[_Iterable[_Union[AgentRequests, _Mapping]]] = ..., sign_of_life_s: _Optional[float] = ...) -> None: ...
 
 class AgentRequests(_message.Message):
     __slots__ = ("instance_id", "requests")
@@ -230,12 +232,18 @@ class AgentRequests(_message.Message):
     def __init__(self, instance_id: _Optional[str] = ..., requests: _Optional[_Iterable[_Union[Body, _Mapping]]] = ...) -> None: ...
 
 class Body(_message.Message):
-    __slots__ = ("document", "content")
+    __slots__ = ("document", "content", "number", "needs_sign_of_life", "not_sent")
     DOCUMENT_FIELD_NUMBER: _ClassVar[int]
     CONTENT_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    NEEDS_SIGN_OF_LIFE_FIELD_NUMBER: _ClassVar[int]
+    NOT_SENT_FIELD_NUMBER: _ClassVar[int]
     document: bytes
     content: bytes
-    def __init__(self, document: _Optional[bytes] = ..., content: _Optional[bytes] = ...) -> None: ...
+    number: int
+    needs_sign_of_life: bool
+    not_sent: bool
+    def __init__(self, document: _Optional[bytes] = ..., content: _Optional[bytes] = ..., number: _Optional[int] = ..., needs_sign_of_life: _Optional[bool] = ..., not_sent: _Optional[bool] = ...) -> None: ...
 
 class CallReply(_message.Message):
     __slots__ = ("agents",)

@@ -215,7 +215,8 @@ class EngineHost:
 
     def service_reader(self, hook: MetricsHook) -> MetricsReader:
         """Return what reads a service's hook inside the service's own namespaces."""
-        return _CollectingReader(hook)
+        isolation = self._isolation or _isolation()
+        return _CollectingReader(hook, sandboxed=isolation.bwrap is not None)
 
     def kill_each(self, pids: Iterable[int]) -> None:
         """Send KILL to each process that still exists."""

@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 from hcloud.core.errors import UnitRefused
+from hcloud.core.image_names import image_name
 from hcloud.engine.sandbox import Isolation
 
 PULL_TIMEOUT_S = 600.0
@@ -16,17 +17,21 @@ def mount_image(isolation: Isolation, image: str, unit_id: str) -> Path:
     """Return a directory with a private, writable copy (an overlay) of the image's files.
 
     Raises:
-        UnitRefused: podman cannot get or mount the image.
+        UnitRefused: it is no image's name, or podman cannot get or mount it.
     """
+    try:
+        image_name(image)
+    except ValueError as error:
+        raise UnitRefused(f"image {error}") from error
     _podman(isolation, "rm", "--force", "--ignore", _container(unit_id), image=image)
     # Never started: it only gives the overlay a name. "none" keeps podman from preparing a network for it.
-    _podman(isolation, "create", "--network=none", f"--name={_container(unit_id)}", image, "none", image=image)
+    _podman(isolation, "create", "--network=none", f"--name={_container(unit_id)}", "--", image, "none", image=image)
     return Path(_podman(isolation, "mount", _container(unit_id), image=image).strip())
 
 
 def image_environment(isolation: Isolation, image: str) -> dict[str, str]:
     """Return the environment the image asks for. Its entry point is not used: the job's command is all."""
-    told = json.loads(_podman(isolation, "image", "inspect", image, image=image))[0].get("Config") or {}
+    told = json.loads(_podman(isolation, "image", "inspect", "--", image, image=image))[0].get("Config") or {}
     return dict(pair.split("=", 1) for pair in told.get("Env") or [] if "=" in pair)
 
 

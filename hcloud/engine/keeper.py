@@ -8,6 +8,7 @@ with it (the sandbox's first process follows its parent) and the supervisor writ
 from __future__ import annotations
 
 import os
+import resource
 import select
 import signal
 import time
@@ -34,6 +35,8 @@ MIB, GIB = 1 << 20, 1 << 30
 WATCH_S = 0.5
 KILL_S = 5.0
 FULL_DISK_BYTES = MIB
+UNPACKING_BYTES = 512 * MIB
+"""Memory that unpacking may take: a header of an archive may claim any size."""
 
 
 class Keeper:
@@ -54,7 +57,8 @@ class Keeper:
         self._group = group_for(isolation.cgroup, unit.id)
         # The hooks of a unit that is measured are those of its copies.
         sampled = replace(spec, metrics=None, progress=None) if spec.profile is not None else spec
-        self._sampler = Sampler(unit, sampled, self._group, self._clock)
+        is_sandboxed = isolation.bwrap is not None
+        self._sampler = Sampler(unit, sampled, self._group, self._clock, sandboxed=is_sandboxed)
         self._launch: RunningCommand | Measurement | None = None
         self._started_at = self._clock.now()
         self._deadline = time.monotonic() + spec.max_runtime_s if spec.max_runtime_s is not None else None
@@ -138,6 +142,7 @@ class Keeper:
             launch.die_with_parent()
             handle = os.open(archive, os.O_RDONLY)
             os.chdir(job)
+            resource.setrlimit(resource.RLIMIT_DATA, (UNPACKING_BYTES, UNPACKING_BYTES))
             if self._isolation.root:
                 launch.become_user(self._uid)
             unpack(handle, min(cap, int(self._spec.resources.disk_gib * GIB)))

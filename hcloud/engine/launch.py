@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from hcloud.engine.output import OutputFile
-from hcloud.engine.sandbox import LAUNCH_FD, Cell
+from hcloud.engine.sandbox import ENVIRONMENT_FD, Cell, split_environment
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -133,7 +133,8 @@ def _become_command(
     """In the child: take descriptors, limits and user, then turn into the sandbox. Never returns."""
     try:
         os.setsid()
-        _take_descriptors(writers)
+        plain, script = split_environment(environment)
+        _take_descriptors([*writers, _held_in_memory(script)])
         die_with_parent()
         if os.getppid() == parent:
             bound()
@@ -144,20 +145,30 @@ def _become_command(
             program = next(
                 path for folder in os.get_exec_path() if os.access(path := f"{folder}/{arguments[0]}", os.X_OK)
             ) if "/" not in arguments[0] else arguments[0]  # fmt: skip
-            os.execve(program, arguments, dict(environment))
+            os.execve(program, arguments, plain)
     except OSError as error:
         os.write(2, f"hcloud: the unit could not be started: {error}\n".encode())
     finally:
         os._exit(126)
 
 
-def _take_descriptors(writers: list[int]) -> None:
-    high = [os.open("/dev/null", os.O_RDONLY), *writers]
-    while min(high) <= LAUNCH_FD:
+def _held_in_memory(content: bytes) -> int:
+    """Return the descriptor of a file of no directory with this content."""
+    handle = os.memfd_create("environment")
+    view = memoryview(content)
+    while view:
+        view = view[os.write(handle, view) :]
+    return handle
+
+
+def _take_descriptors(others: list[int]) -> None:
+    """Make /dev/null the first descriptor and ``others`` the next ones; close all above."""
+    high = [os.open("/dev/null", os.O_RDONLY), *others]
+    while min(high) <= ENVIRONMENT_FD:
         high = [os.dup(each) for each in high]
     for number, handle in enumerate(high):
         os.dup2(handle, number, inheritable=True)
-    os.closerange(LAUNCH_FD + 1, OPEN_FILES)
+    os.closerange(ENVIRONMENT_FD + 1, OPEN_FILES)
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         signal.signal(number, signal.SIG_DFL)  # Python ignores some (PIPE, XFSZ), and an ignored signal stays so
     os.umask(0o022)

@@ -93,6 +93,8 @@ class LinkHost:
                     return self._logs(request)
                 case "put":
                     return self._put(request)
+                case "ping":
+                    return {"alive": True}
                 case "forget" | "start" | "refuse" | "stop" | "renew" | "resize":
                     return await self._supervise(request)
         except (OSError, ValueError) as error:
@@ -213,6 +215,9 @@ class AgentLink:
     async def _take(self, command: Any) -> None:
         """Begin to carry out a command; with many at work, only once one of them is done."""
         if self._is_late(command.sent_at_s, command.timeout_s):
+            # Nobody awaits the answer, but it shows the gateway that this agent responds again.
+            late = pb.Answer(number=command.number, document=_document({"unknown": "the command came too late"}))
+            await self._outgoing.put(pb.FromAgent(answer=late))
             return
         if len(self._commands) >= COMMANDS_MAX:
             await asyncio.wait(self._commands, return_when=asyncio.FIRST_COMPLETED)

@@ -1,13 +1,14 @@
 """A service's request rate and latency, read inside the service's own network: Prometheus text or a probe command.
 
-The reading runs in a short-lived child that has joined the unit's namespaces, so that what an untrusted service answers
-never reaches the keeper as anything but one bounded line of JSON.
+The reading runs in a short-lived child with the unit's user, network and control group. It also takes the answer apart:
+nothing that an untrusted service says is parsed by the keeper but one bounded line of JSON.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import encodings.idna  # noqa: F401 encodes names of hosts; later on the unit's user may be unable to read it
 import fcntl
 import json
 import math
@@ -15,7 +16,6 @@ import os
 import re
 import resource
 import select
-import shutil
 import signal
 import time
 import urllib.request
@@ -24,13 +24,23 @@ from pathlib import Path
 from typing import Any
 
 from hcloud.core.model import MetricsHook
+from hcloud.engine.limits import Cgroup
 from hcloud.engine.usage import descendants
 
 READ_TIMEOUT_S = 10.0
+EVERY_S_MIN = 0.1
+"""Shortest time between two readings, whatever the job asks for."""
 ANSWER_BYTES_MAX = 4 << 20
+LINE_BYTES_MAX = 1 << 16
+PERCENTILES_MAX = 32
+READER_DATA_BYTES = 512 << 20
 PERCENTILES = (50.0, 90.0, 95.0, 99.0, 99.9)
-_CLONE_NEWUSER, _CLONE_NEWNET = 0x10000000, 0x40000000
+_READS_PER_STEP = 64
+_CLONE_NEWNS, _CLONE_NEWUTS, _CLONE_NEWIPC = 0x00020000, 0x04000000, 0x08000000
+_CLONE_NEWUSER, _CLONE_NEWPID, _CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
+_PROBE_NAMESPACES = {"ipc": _CLONE_NEWIPC, "uts": _CLONE_NEWUTS, "net": _CLONE_NEWNET, "pid": _CLONE_NEWPID}
 _NS_GET_USERNS = 0xB701
+_PR_SET_PDEATHSIG, _PR_SET_NO_NEW_PRIVS = 1, 38
 _libc = ctypes.CDLL(None, use_errno=True)
 _LINE = re.compile(r"^([a-zA-Z_:][\w:]*)(?:\{(.*)\})?\s+(\S+)")
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
@@ -40,19 +50,25 @@ _REQUESTS = re.compile(r"requests?(_count)?_total$|^http_requests$")
 Samples = list[tuple[str, dict[str, str], float]]
 
 
+class NotYet(OSError):
+    """The unit's command does not run yet, or no longer."""
+
+
 class MetricsReader:
     """Reads a hook again and again without ever blocking; ``latest`` is the last good reading.
 
     ``span`` is the time (monotonic seconds) that was made: for a URL since the scrape before.
     """
 
-    def __init__(self, hook: MetricsHook) -> None:
-        self._hook = hook
+    def __init__(self, hook: MetricsHook, *, sandboxed: bool, group: Cgroup | None = None) -> None:
+        """``sandboxed``: the unit has namespaces of its own; ``group``: its control group, which readings enter."""
+        self._hook, self._sandboxed, self._group = hook, sandboxed, group
+        self._every_s = max(EVERY_S_MIN, hook.every_s)
         self._child = 0
         self._pipe = -1
-        self._answer = b""
-        self._next_at = time.monotonic() + min(1.0, hook.every_s)
-        self._before: tuple[float, Samples] | None = None
+        self._answer = bytearray()
+        self._next_at = time.monotonic() + min(1.0, self._every_s)
+        self._before: tuple[float, bytes] | None = None
         self._begun_at = 0.0
         self.latest: dict[str, Any] = {}
         self.span = (0.0, 0.0)
@@ -63,7 +79,7 @@ class MetricsReader:
         if self._pipe >= 0:
             self._collect(now)
         elif now >= self._next_at:
-            self._next_at = now + self._hook.every_s
+            self._next_at = now + self._every_s
             self._begun_at = now
             self._begin(first_process)
 
@@ -76,48 +92,93 @@ class MetricsReader:
                 os.kill(self._child, signal.SIGKILL)
 
     def _begin(self, first_process: int) -> None:
-        target = _innermost(first_process)
         reader, writer = os.pipe2(os.O_CLOEXEC)
-        self._answer, self._pipe = b"", reader
+        self._answer, self._pipe = bytearray(), reader
         self._child = os.fork()
         if self._child == 0:
-            _read_in_child(self._hook, target, writer)
+            self._read_in_child(first_process, writer)
         os.close(writer)
 
     def _collect(self, now: float) -> None:
-        while select.select([self._pipe], [], [], 0)[0]:
+        for _ in range(_READS_PER_STEP):
+            if not select.select([self._pipe], [], [], 0)[0]:
+                break
             content = os.read(self._pipe, 1 << 16)
             if not content:
                 self.close()
                 self._take(now)
                 return
-            self._answer = (self._answer + content)[:ANSWER_BYTES_MAX]
+            self._answer += content
+            if len(self._answer) > ANSWER_BYTES_MAX + LINE_BYTES_MAX:
+                self.close()
+                return
         if now > self._next_at + READ_TIMEOUT_S:
             self.close()
 
     def _take(self, now: float) -> None:
-        text = self._answer.decode(errors="replace")
         if self._hook.url is None:
-            if found := parse_probe(text):
+            if found := parse_probe(bytes(self._answer)):
                 self.latest, self.span = found, (self._begun_at, now)
             return
-        samples = parse_prometheus(text)
-        if samples and self._before is not None:
-            self.latest = rate_and_latency(self._before[1], samples, now - self._before[0])
-            self.span = (self._before[0], now)
-        self._before = (now, samples) if samples else self._before
+        line, newline, text = bytes(self._answer).partition(b"\n")
+        if not newline:
+            return
+        found = parse_probe(line)
+        if found is not None and self._before is not None:
+            self.latest, self.span = found, (self._before[0], self._begun_at)
+        self._before = (self._begun_at, text)
+
+    def _read_in_child(self, first_process: int, writer: int) -> None:
+        """In the child: become part of the unit, read, answer on ``writer``. Never returns."""
+        code = 1
+        try:
+            os.dup2(writer, 1)
+            os.dup2(os.open("/dev/null", os.O_RDWR), 2)
+            signal.alarm(int(READ_TIMEOUT_S))
+            with contextlib.suppress(PermissionError):
+                Path("/proc/self/oom_score_adj").write_text("1000")
+            if self._group is not None:
+                self._group.enter()
+            if self._hook.url is not None:
+                _join_network(first_process, self._sandboxed)
+                resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+                resource.setrlimit(resource.RLIMIT_DATA, (READER_DATA_BYTES, READER_DATA_BYTES))
+                text = _fetch(self._hook.url)
+                _write_all(_measured(self._before, text, self._begun_at) + b"\n" + text)
+            elif self._hook.probe is not None:
+                _become_probe(self._hook.probe, first_process, self._sandboxed)
+            code = 0
+        finally:
+            os._exit(code)
 
 
-def parse_probe(text: str) -> dict[str, Any] | None:
-    """Return the JSON object in a probe's last line, reduced to the two keys we know; None when it is not one."""
-    lines = [line for line in text.splitlines() if line.strip()]
+def _measured(before: tuple[float, bytes] | None, text: bytes, at: float) -> bytes:
+    """Return the JSON of what happened between two answers of a service. Raises ValueError: this one says nothing."""
+    samples = parse_prometheus(text.decode(errors="replace"))
+    if not samples:
+        raise ValueError("no sample")
+    if before is None:
+        return b""
+    found = rate_and_latency(parse_prometheus(before[1].decode(errors="replace")), samples, at - before[0])
+    return json.dumps(found).encode()
+
+
+def parse_probe(content: bytes) -> dict[str, Any] | None:
+    """Return the JSON object in the last line, reduced to the two keys we know; None when it is not one.
+
+    Nothing is taken of a line that is too long, or whose numbers are negative or not finite.
+    """
+    lines = content[-LINE_BYTES_MAX:].strip().splitlines()
     try:
         plain = json.loads(lines[-1])
-        latency = {str(name): float(value) for name, value in plain.get("latency_ms", {}).items()}
+        latency = {str(name)[:16]: float(value) for name, value in plain.get("latency_ms", {}).items()}
         rate = plain.get("requests_per_s")
-        return {"requests_per_s": float(rate) if rate is not None else None, "latency_ms": latency}
-    except (IndexError, ValueError, TypeError, AttributeError):
+        found = {"requests_per_s": float(rate) if rate is not None else None, "latency_ms": latency}
+    except (IndexError, ValueError, TypeError, AttributeError, OverflowError, RecursionError):
         return None
+    numbers = [*latency.values(), *([] if rate is None else [float(rate)])]
+    is_sensible = len(latency) <= PERCENTILES_MAX and all(math.isfinite(each) and each >= 0 for each in numbers)
+    return found if is_sensible else None
 
 
 def parse_prometheus(text: str) -> Samples:
@@ -158,8 +219,9 @@ def _percentiles(family: str, grown: Samples, after: Samples) -> dict[str, float
     buckets: dict[float, float] = {}
     for name, labels, rise in grown:
         if name == f"{family}_bucket" and "le" in labels:
-            bound = float(labels["le"])
-            buckets[bound] = buckets.get(bound, 0.0) + rise
+            with contextlib.suppress(ValueError):
+                bound = float(labels["le"])
+                buckets[bound] = buckets.get(bound, 0.0) + rise
     if buckets:
         found = {percentile: histogram_quantile(percentile / 100, buckets) for percentile in PERCENTILES}
         return {f"{percentile:g}": value * scale for percentile, value in found.items() if value is not None}
@@ -191,33 +253,22 @@ def _innermost(first_process: int) -> int:
     return min(below - descendants(first_process, depth=1), default=min(below, default=first_process))
 
 
-def _read_in_child(hook: MetricsHook, target: int, writer: int) -> None:
-    """In the child: join the unit's namespaces, read, answer on ``writer``. Never returns."""
-    code = 1
-    try:
-        os.dup2(writer, 1)
-        os.dup2(os.open("/dev/null", os.O_RDWR), 2)
-        signal.alarm(int(READ_TIMEOUT_S))
-        if hook.url is not None:
-            _join_network(target)
-            resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
-            _fetch(hook.url)
-        elif hook.probe is not None:
-            _become_probe(hook.probe, target)
-        code = 0
-    except (OSError, ValueError):
-        code = 1
-    finally:
-        os._exit(code)
-
-
-def _fetch(url: str) -> None:
-    if not url.startswith(("http://", "https://")):
+def _fetch(url: str) -> bytes:
+    """Return what is at a http or https address itself: no redirect, proxy or other kind of address is followed."""
+    opener = urllib.request.OpenerDirector()
+    for handler in (
+        urllib.request.HTTPHandler,
+        urllib.request.HTTPSHandler,
+        urllib.request.HTTPErrorProcessor,
+        urllib.request.HTTPDefaultErrorHandler,
+    ):
+        opener.add_handler(handler())
+    answer = opener.open(url, timeout=READ_TIMEOUT_S)
+    if answer is None:
         raise ValueError(f"{url!r} is not an http address")
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with opener.open(url, timeout=READ_TIMEOUT_S) as answer:
-        os.write(1, b"")
-        _write_all(answer.read(ANSWER_BYTES_MAX))
+    with answer:
+        content: bytes = answer.read(ANSWER_BYTES_MAX)
+        return content
 
 
 def _write_all(content: bytes) -> None:
@@ -226,15 +277,60 @@ def _write_all(content: bytes) -> None:
         view = view[os.write(1, view) :]
 
 
-def _join_network(target: int) -> None:
-    """Enter the network namespace of ``target``, through the user namespace that owns it where we are not root."""
-    path = f"/proc/{target}/ns/net"
-    if os.stat(path).st_ino == os.stat("/proc/self/ns/net").st_ino:
-        return
-    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    if os.geteuid() != 0:
-        _enter_owner(handle)
-    _set_namespace(handle, _CLONE_NEWNET)
+class _Inside:
+    """A process of the unit's command, held by its namespaces, which last while another process takes its number."""
+
+    def __init__(self, first_process: int, sandboxed: bool) -> None:
+        """Raises NotYet: the command does not run, or still has rights or namespaces that are not the job's."""
+        self.pid = _innermost(first_process)
+        folder = Path(f"/proc/{self.pid}")
+        self.directory = os.open(folder / "cwd", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        names = ("mnt", "user", *_PROBE_NAMESPACES)
+        self.handles = {name: os.open(folder / "ns" / name, os.O_RDONLY | os.O_CLOEXEC) for name in names}
+        status = dict(line.split(":", 1) for line in (folder / "status").read_text().splitlines())
+        self.environment = dict(
+            part.split("=", 1)
+            for part in (folder / "environ").read_bytes().decode(errors="surrogateescape").split("\0")
+            if "=" in part
+        )
+        users, groups = ({int(word) for word in status[name].split()} for name in ("Uid", "Gid"))
+        self.uid, self.gid = max(users), max(groups)
+        if os.geteuid() == 0 and (len(users) > 1 or len(groups) > 1 or not self.uid or not self.gid):
+            raise NotYet("it still has other rights than the job's")
+        if sandboxed and self.is_ours("mnt"):
+            raise NotYet("it is not in its sandbox yet")
+        if self.pid not in descendants(first_process) | {first_process}:
+            raise NotYet("it has ended")
+
+    def is_ours(self, name: str) -> bool:
+        """Return whether its namespace of this kind is the one of this process."""
+        ours = os.stat(f"/proc/self/ns/{name}")
+        return os.path.samestat(os.fstat(self.handles[name]), ours)
+
+    def join(self, name: str, kind: int) -> None:
+        """Enter one of its namespaces, unless this process is in it."""
+        if not self.is_ours(name):
+            _set_namespace(self.handles[name], kind)
+
+    def become_user(self) -> None:
+        """Give up root, and any way to more rights, for good."""
+        if os.geteuid() == 0:
+            os.setgroups([])
+            os.setresgid(self.gid, self.gid, self.gid)
+            os.setresuid(self.uid, self.uid, self.uid)
+        _libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+
+
+def _join_network(first_process: int, sandboxed: bool) -> None:
+    """Become the unit's user in its network, through the user namespace that owns it where we are not root."""
+    inside = _Inside(first_process, sandboxed)
+    if not inside.is_ours("net"):
+        if os.geteuid() != 0:
+            _enter_owner(inside.handles["net"])
+            _set_namespace(inside.handles["net"], _CLONE_NEWNET)
+            return
+        inside.join("net", _CLONE_NEWNET)
+    inside.become_user()
 
 
 def _enter_owner(namespace: int) -> None:
@@ -242,31 +338,31 @@ def _enter_owner(namespace: int) -> None:
 
     It is not the one its processes are in: bubblewrap gives those a further one, without rights over what it set up.
     """
-    owner = fcntl.ioctl(namespace, _NS_GET_USERNS)
-    _set_namespace(owner, _CLONE_NEWUSER)
+    _set_namespace(fcntl.ioctl(namespace, _NS_GET_USERNS), _CLONE_NEWUSER)
 
 
 def _set_namespace(handle: int, kind: int) -> None:
     if _libc.setns(handle, kind) != 0:
         raise OSError(ctypes.get_errno(), f"setns {kind:#x}")
-    os.close(handle)
 
 
-def _become_probe(probe: tuple[str, ...], target: int) -> None:
-    """Turn into the probe command with the unit's own namespaces, root, user, groups and environment."""
-    status = Path(f"/proc/{target}/status").read_text().splitlines()
-    uid = next(line.split()[1] for line in status if line.startswith("Uid:"))
-    environment = dict(
-        part.split("=", 1) for part in Path(f"/proc/{target}/environ").read_text().split("\0") if "=" in part
-    )
-    nsenter = shutil.which("nsenter") or "/usr/bin/nsenter"
-    arguments = [nsenter, "-t", str(target), "-m", "-i", "-u", "-n", "-p", "-w"]
-    if os.geteuid() == 0:
-        arguments += ["-S", uid, "-G", uid]
-    elif os.stat(f"/proc/{target}/ns/mnt").st_ino != os.stat("/proc/self/ns/mnt").st_ino:
-        # All but the last step with the rights of the namespaces' owner; the last one gives them up.
-        inner = os.open(f"/proc/{target}/ns/user", os.O_RDONLY)
-        os.set_inheritable(inner, True)
-        _enter_owner(os.open(f"/proc/{target}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC))
-        arguments += ["--", "/usr/bin/nsenter", f"--user=/proc/self/fd/{inner}", "--preserve-credentials"]
-    os.execve(nsenter, [*arguments, "--", *probe], environment)
+def _become_probe(probe: tuple[str, ...], first_process: int, sandboxed: bool) -> None:
+    """Run the probe command with the unit's own namespaces, root, user, groups and environment, until it ends."""
+    inside = _Inside(first_process, sandboxed)
+    nested = os.geteuid() != 0 and not inside.is_ours("mnt")
+    if nested:  # all but the last step with the rights of the namespaces' owner; the last one gives them up
+        _enter_owner(inside.handles["mnt"])
+    for name, kind in _PROBE_NAMESPACES.items():
+        inside.join(name, kind)
+    inside.join("mnt", _CLONE_NEWNS)
+    os.fchdir(inside.directory)
+    if nested:
+        _set_namespace(inside.handles["user"], _CLONE_NEWUSER)
+    child = os.fork()  # a new process only is in the other process namespace
+    if child:
+        os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) and 1)
+    inside.become_user()
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    for folder in inside.environment.get("PATH", os.defpath).split(":") if "/" not in probe[0] else [""]:
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError, PermissionError):
+            os.execve(f"{folder}/{probe[0]}" if folder else probe[0], probe, inside.environment)

@@ -21,6 +21,7 @@ from typing import Any
 
 from hcloud.core.errors import UnitRefused
 from hcloud.core.estimates import Findings
+from hcloud.core.files import remove_tree
 from hcloud.engine import launch
 from hcloud.engine.host import EngineHost, RunningUnit
 from hcloud.engine.limits import Bounds, group_for, groups_inside
@@ -96,7 +97,9 @@ def findings_of(unit: Unit) -> Findings | None:
 
 def clear(unit: Unit) -> None:
     """Remove the files of copies and loads; none of them lives any more."""
-    shutil.rmtree(scratch_of(unit), onerror=_force_removal)
+    with suppress(RecursionError):
+        shutil.rmtree(scratch_of(unit), onerror=_force_removal)
+    remove_tree(scratch_of(unit))
 
 
 def write_log(unit: Unit, findings: Findings, log_bytes: int) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
 import json
 import logging
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -19,12 +19,14 @@ from hcloud.core.clock import Clock
 from hcloud.core.errors import NotFound, WorkerUnreachable
 from hcloud.core.model import FailureCause, InstanceId, Resources, UnitId
 from hcloud.engine import gateway_pb2 as pb
+from hcloud.engine.calls import CHUNK_BYTES, Answer, Calls, Command, EngineAway, Numbered, refused, unreadable
 from hcloud.engine.channel import ADMIT, ARCHIVES, AWAIT, CALL, OBSERVE, daemon_options
 from hcloud.engine.tls import enrolment_secret
 from hcloud.engine.wire import report_from_wire, unit_to_wire
 from hcloud.provider import (
     AdmittedMachine,
     LogChunk,
+    LogPiece,
     ResizeResult,
     RunnerView,
     StartResult,
@@ -34,17 +36,22 @@ from hcloud.provider import (
 )
 
 _log = logging.getLogger("hcloud")
-Answer = dict[str, Any]
 OBSERVE_TIMEOUT_S = 3.0
 CALL_TIMEOUT_S = 10.0
+ANSWER_WITHIN_S = 0.25
+SIGN_OF_LIFE_S = 0.5
 SLACK_S = 3.0
+GATEWAY_SHARE = 0.4
+"""The share of the time for answers that the gateway itself gets where it answers without asking agents."""
+FACTS_KEPT_S = 5.0
+"""For so long after an observation its facts are stated without another one."""
 LEAD_S = 3.0
 """So long after its last cycle a daemon still counts as leading, so that its agents stay."""
-CHUNK_BYTES = 1 << 20
 REQUEST_BYTES_MAX = 4 << 20
 REMEMBER_S = 3600.0
 AGENTS_KEPT_S = 60.0
 """New archives of the agent are noticed within this time."""
+NOT_SENT = "not_sent"
 KEPT_NAMES = 1000
 """Of so many uploaded archives it is remembered by which name workers keep them."""
 
@@ -52,27 +59,35 @@ KEPT_NAMES = 1000
 class GatewayRunner:
     """Runner on a gateway that listens on the Unix socket ``socket``. Safe in several threads.
 
-    ``launch_key``: the secret of which machines' enrolment secrets are made. ``settings``: ``call_timeout_s`` is how
-    long one worker may take to answer before its outcome is ``unknown``; ``lead_s``, how long after its last cycle this
-    daemon still counts as leading.
+    Between two calls of ``observe``, all other calls together wait at most ``answer_within_s`` for answers; what is
+    unanswered then is ``pending``, and its answer is returned by a later call. ``settings`` may change that time, and
+    ``call_timeout_s``: how long one worker may take before its outcome is ``unknown``; ``sign_of_life_s``: how long
+    one that sent nothing lately may take to show that it responds, before it is sent a start; ``lead_s``, how long
+    after its last cycle this daemon still counts as leading. ``launch_key``: the secret of which machines' enrolment
+    secrets are made.
     """
 
     def __init__(
         self, socket: Path, launch_key: bytes, clock: Clock, settings: Mapping[str, object] | None = None
     ) -> None:
-        settings = settings or {}
         self._socket, self._launch_key, self._clock = socket, launch_key, clock
-        self._call_timeout_s = float(str(settings.get("call_timeout_s", CALL_TIMEOUT_S)))
-        self._lead_s = float(str(settings.get("lead_s", LEAD_S)))
-        self._wire = _Wire(socket)
+        seconds = {"call_timeout_s": CALL_TIMEOUT_S, "answer_within_s": ANSWER_WITHIN_S, "lead_s": LEAD_S}
+        seconds |= {"sign_of_life_s": SIGN_OF_LIFE_S} | {key: float(str(at)) for key, at in (settings or {}).items()}
+        self._wire = _Wire(socket, seconds["sign_of_life_s"])
+        self._stirred = threading.Event()
+        self._calls = Calls(self._wire, seconds["call_timeout_s"], seconds["answer_within_s"], self._stirred.set)
+        self._lead_s = seconds["lead_s"]
         self._admitted: Sequence[AdmittedMachine] | None = None
         self._lock = threading.Lock()
         self._epoch, self._until = "", 0
+        self._observing: _Reply | None = None
+        self._view: RunnerView | None = None
+        self._viewed_at = 0.0
         self._news = ("", 0)
+        self._awaiting: _Reply | None = None
         self._reports: dict[InstanceId, WorkerReport] = {}
         self._heard: dict[InstanceId, float] = {}
         self._illegible: set[InstanceId] = set()
-        self._uploads = itertools.count(int(time.monotonic() * 1e6))
         self._last_error = ""
         self._refused: Mapping[str, int] = {}
         self._agents: Mapping[str, str] = {}
@@ -82,12 +97,17 @@ class GatewayRunner:
     def admit(self, machines: Sequence[AdmittedMachine]) -> None:
         """Let the workers of these instances connect, and no others; the list is sent where it is not known."""
         with self._lock:
+            within_s = GATEWAY_SHARE * self._calls.within_s
             try:
-                if machines == self._admitted and not self._wire.admit(self._lead_s, None):
+                if (
+                    machines == self._admitted
+                    and not self._wire.admit(self._lead_s, None).result(within_s).needs_machines
+                ):
                     return
-                self._wire.admit(self._lead_s, self._listed(machines))
+                self._admitted = None
+                self._wire.admit(self._lead_s, self._listed(machines)).result(within_s)
                 self._admitted = machines
-            except EngineAway:  # which ``observe`` reports
+            except (EngineAway, TimeoutError):  # which ``observe`` reports
                 self._admitted = None
 
     def _listed(self, machines: Sequence[AdmittedMachine]) -> Any:
@@ -116,30 +136,47 @@ class GatewayRunner:
         now = time.monotonic()
         if now >= self._agents_until:
             try:
-                self._agents, self._agents_until = self._wire.archives(), now + AGENTS_KEPT_S
-            except EngineAway as away:
-                _log.warning("the agent's archives are not known: %s", away)
+                reply = self._wire.archives().result(GATEWAY_SHARE * self._calls.within_s)
+                self._agents, self._agents_until = dict(reply.sha256), now + AGENTS_KEPT_S
+            except (EngineAway, TimeoutError) as away:
+                _log.warning("the agent's archives are not known: %s", away or "no answer yet")
         return self._agents
 
     # -------------------------------------------------------------------------------------------------------- reading
     def observe(self) -> RunnerView:
-        """Return every worker's report; one call to the gateway, whatever the number of workers."""
-        with self._lock:
-            try:
-                answer = self._wire.observe(self._epoch, self._until)
-            except EngineAway as away:
-                self._last_error = str(away)
-                return RunnerView(workers=(), reachable=False)
-            return self._take(answer)
+        """Return every worker's report; one call to the gateway, whatever the number of workers.
 
-    def _take(self, answer: Answer) -> RunnerView:
+        While the gateway takes its time, the view before is returned, and after OBSERVE_TIMEOUT_S an unreachable one.
+        """
+        with self._lock:
+            self._calls.begin_round()
+            # Looked up first: what is observed then is newer than these answers.
+            answered = self._calls.answered("start", "resize")
+            if self._observing is None:
+                self._observing = self._wire.observe(self._epoch, self._until)
+            began = time.monotonic()
+            try:
+                limit_s = self._calls.left_s if self._view is not None else OBSERVE_TIMEOUT_S + SLACK_S
+                reply = self._observing.result(limit_s)
+            except TimeoutError:
+                self._view = self._view or RunnerView(workers=(), reachable=False)
+            except EngineAway as away:
+                self._observing, self._last_error = None, str(away)
+                self._view = RunnerView(workers=(), reachable=False)
+            else:
+                self._observing, self._view = None, self._take(reply)
+            self._viewed_at = time.monotonic()
+            self._calls.spend(self._viewed_at - began)
+            return replace(self._view, answered=answered) if answered else self._view
+
+    def _take(self, reply: Any) -> RunnerView:
         now = time.monotonic()
-        if answer["epoch"] != self._epoch:
+        if reply.epoch != self._epoch:
             self._reports.clear()
-        self._epoch, illegible = answer["epoch"], self._read(answer["reports"])
+        self._epoch, illegible = reply.epoch, self._read(reply.reports)
         if not illegible:  # else they are told again
-            self._until = answer["until"]
-        connected, silent, self._refused = set(answer["connected"]), set(answer["silent"]), answer["refused"]
+            self._until = reply.until
+        connected, silent, self._refused = set(reply.connected), set(reply.silent), dict(reply.refused)
         silent |= illegible & connected - self._reports.keys()
         self._heard |= dict.fromkeys(connected | silent, now)
         self._heard = {name: at for name, at in self._heard.items() if now - at < REMEMBER_S}
@@ -163,30 +200,52 @@ class GatewayRunner:
         return illegible
 
     def await_news(self, timeout_s: float) -> bool:
-        """Wait until a unit began or ended, a worker came or went, or an instance is to be preempted, since the call
-        before; False after ``timeout_s``. Raises WorkerUnreachable if the gateway does not answer."""
-        try:
-            epoch, until = self._wire.await_urgent(*self._news, timeout_s)
-        except EngineAway as away:
-            raise WorkerUnreachable(str(away)) from away
-        has_news, self._news = (epoch, until) != self._news, (epoch, until)
+        """Wait until a unit began or ended, a worker came or went, an instance is to be preempted, or a late answer
+        came, since the call before; False after ``timeout_s``. Raises WorkerUnreachable if the gateway does not
+        answer. For one thread."""
+        if self._awaiting is None:
+            self._awaiting = self._wire.await_urgent(*self._news, timeout_s)
+            self._awaiting.on_end(self._stirred.set)
+        has_news = self._stirred.wait(timeout_s + SLACK_S) and not self._awaiting.has_ended
+        self._stirred.clear()
+        if self._awaiting.has_ended:
+            awaited, self._awaiting = self._awaiting, None
+            try:
+                reply = awaited.result(0.0)
+            except EngineAway as away:
+                raise WorkerUnreachable(str(away)) from away
+            before, self._news = self._news, (reply.epoch, reply.until)
+            has_news = has_news or before != self._news
         return has_news
 
     def logs(self, unit: UnitId, instance_id: InstanceId, stream: Stream, offset: int, limit: int) -> LogChunk:
-        """Read output from byte ``offset``."""
-        request = {"op": "logs", "unit": unit, "stream": stream, "offset": offset, "limit": limit}
-        answer = self._call_one(instance_id, request)
+        """Read output from byte ``offset``, for as long as that takes."""
+        piece = LogPiece(unit=unit, instance_id=instance_id, stream=stream, offset=offset, limit=limit)
+        (answer,) = self._calls.ask_at_leisure([_log_command(piece)])
         if "absent" in answer:
             raise NotFound(f"{instance_id} knows no unit {unit}; it never started there, or its files are deleted")
         if "content" not in answer:
             raise WorkerUnreachable(f"{instance_id}: {_words(answer)}")
         return LogChunk(content=answer["content"], next_offset=answer["next_offset"], end=answer["end"])
 
+    def read_logs(self, pieces: Sequence[LogPiece]) -> Mapping[LogPiece, LogChunk]:
+        """Read pieces of output of many units at once."""
+        chunks = dict[LogPiece, LogChunk]()
+        for piece, answer in zip(pieces, self._calls.ask([_log_command(each) for each in pieces]), strict=True):
+            if answer is not None and "absent" in answer:
+                chunks[piece] = LogChunk(content=b"", next_offset=piece.offset, end=True)
+            elif answer is not None and "content" in answer:
+                content, after, end = answer["content"], answer["next_offset"], answer["end"]
+                chunks[piece] = LogChunk(content=content, next_offset=after, end=end)
+        return chunks
+
     def facts(self) -> Mapping[str, str]:
         """Say where the engine is, whether it answers, and with what it was built."""
         from importlib.metadata import version
 
-        view = self.observe()
+        view = self._view
+        if view is None or time.monotonic() - self._viewed_at > FACTS_KEPT_S:
+            view = self.observe()
         state = (
             f"answers, {len(view.workers)} workers, {len(view.silent)} silent" if view.reachable else "does not answer"
         )
@@ -200,118 +259,51 @@ class GatewayRunner:
     # -------------------------------------------------------------------------------------------------------- writing
     def start(self, units: Sequence[UnitSpec]) -> Mapping[UnitId, StartResult]:
         """Start units on their instances, all instances at once."""
-        results: dict[UnitId, StartResult] = {}
-        calls: dict[InstanceId, list[Answer]] = {}
-        for unit in units:
-            calls.setdefault(unit.instance_id, []).append(_start_request(unit))
-        answers = self._call(calls)
-        self._upload_and_repeat(calls, answers, {unit.id: unit for unit in units})
-        for instance_id, requests in calls.items():
-            for request, answer in zip(requests, answers[instance_id], strict=True):
-                results[request["spec"]["id"]] = _start_result(answer)
-        return results
-
-    def _upload_and_repeat(
-        self,
-        calls: Mapping[InstanceId, list[Answer]],
-        answers: dict[InstanceId, list[Answer]],
-        units: Mapping[UnitId, UnitSpec],
-    ) -> None:
-        """Send archives that workers do not have yet, then repeat those starts."""
-        for instance_id, requests in calls.items():
-            for index, request in enumerate(requests):
-                if "need" not in answers[instance_id][index]:
-                    continue
-                path = units[request["spec"]["id"]].workdir
-                sent = self._upload(instance_id, str(path), request["archive"])
-                if "taken" in sent:
-                    sent = self._answer_one(instance_id, request)
-                elif "refused" in sent:
-                    sent = self._answer_one(instance_id, _refuse_request(request["spec"], sent["refused"]))
-                answers[instance_id][index] = sent
-
-    def _upload(self, instance_id: InstanceId, path: str, name: str) -> Answer:
-        upload, offset = next(self._uploads), 0
-        try:
-            with open(path, "rb") as file:
-                content = file.read(CHUNK_BYTES)
-                while True:
-                    following = file.read(CHUNK_BYTES)
-                    request = {"op": "put", "name": name, "upload": upload, "offset": offset, "content": content}
-                    answer = self._answer_one(instance_id, {**request, "last": not following})
-                    if "taken" not in answer or not following:
-                        return answer
-                    content, offset = following, offset + len(content)
-        except OSError as error:
-            return {"refused": _unreadable(path, error)}
+        answers = self._calls.ask([_start_command(unit) for unit in units])
+        return {unit.id: _start_result(answer) for unit, answer in zip(units, answers, strict=True)}
 
     def stop(self, units: Mapping[UnitId, InstanceId], *, cause: FailureCause | None) -> frozenset[UnitId]:
         """Ask units to end."""
-        calls: dict[InstanceId, list[Answer]] = {}
-        for unit, instance_id in units.items():
-            request = {"op": "stop", "unit": unit, "cause": cause.value if cause else None}
-            calls.setdefault(instance_id, []).append(request)
-        answers = self._call(calls)
-        return frozenset(
-            request["unit"]
-            for instance_id, requests in calls.items()
-            for request, answer in zip(requests, answers[instance_id], strict=True)
-            if "asked" in answer
-        )
+        plain = cause.value if cause else None
+        commands = [
+            Command(("stop", unit), instance_id, {"op": "stop", "unit": unit, "cause": plain})
+            for unit, instance_id in units.items()
+        ]
+        answers = zip(units, self._calls.ask(commands), strict=True)
+        return frozenset(unit for unit, answer in answers if answer is not None and "asked" in answer)
 
     def resize(
         self, units: Mapping[UnitId, tuple[InstanceId, Resources]], *, epoch: int = 0
     ) -> Mapping[UnitId, ResizeResult]:
         """Bound running units anew."""
-        calls: dict[InstanceId, list[Answer]] = {}
+        commands = []
         for unit, (instance_id, wanted) in units.items():
             bounds = {"vcpus": wanted.vcpus, "memory_mib": wanted.memory_mib, "epoch": epoch}
-            calls.setdefault(instance_id, []).append({"op": "resize", "unit": unit, **bounds})
-        answers = self._call(calls)
-        return {
-            request["unit"]: _resize_result(answer)
-            for instance_id, requests in calls.items()
-            for request, answer in zip(requests, answers[instance_id], strict=True)
-        }
+            key = ("resize", unit, *bounds.values())
+            commands.append(Command(key, instance_id, {"op": "resize", "unit": unit, **bounds}, is_news=True))
+        answers = zip(units, self._calls.ask(commands), strict=True)
+        return {unit: _resize_result(answer) for unit, answer in answers}
 
     def renew(self, expiries: Mapping[InstanceId, float]) -> frozenset[InstanceId]:
         """Send machines their new expiry, which renews their lease."""
-        answers = self._call({name: [{"op": "renew", "expires_at": at}] for name, at in expiries.items()})
-        return frozenset(name for name, (answer,) in answers.items() if "renewed" in answer)
+        commands = [
+            Command(("renew", *each), each[0], {"op": "renew", "expires_at": each[1]}) for each in expiries.items()
+        ]
+        answers = zip(expiries, self._calls.ask(commands), strict=True)
+        return frozenset(name for name, answer in answers if answer is not None and "renewed" in answer)
 
     def forget(self, units: Mapping[UnitId, InstanceId]) -> None:
         """Delete the directories of ended units. Best effort."""
         by_instance: dict[InstanceId, list[UnitId]] = {}
         for unit, instance_id in units.items():
             by_instance.setdefault(instance_id, []).append(unit)
-        self._call({name: [{"op": "forget", "units": ids}] for name, ids in by_instance.items()})
+        self._calls.send(
+            [Command(("forget", name, *ids), name, {"op": "forget", "units": ids}) for name, ids in by_instance.items()]
+        )
 
     def close(self) -> None:
         """Let go of the connection; running units go on."""
         self._wire.close()
-
-    # -------------------------------------------------------------------------------------------------------- calling
-    def _call_one(self, instance_id: InstanceId, request: Answer) -> Answer:
-        return self._answer_one(instance_id, request)
-
-    def _answer_one(self, instance_id: InstanceId, request: Answer) -> Answer:
-        return self._call({instance_id: [request]})[instance_id][0]
-
-    def _call(self, calls: Mapping[InstanceId, list[Answer]]) -> dict[InstanceId, list[Answer]]:
-        """Return each worker's answers; ``{"unknown": why}`` for those that did not come."""
-        if not calls:
-            return {}
-        timeout_s = self._call_timeout_s
-        try:
-            answers = self._wire.call(calls, timeout_s)
-        except EngineAway as away:
-            self._last_error = str(away)
-            return {name: [{"unknown": str(away)} for _ in requests] for name, requests in calls.items()}
-        return {name: _complete(answers.get(name, []), len(requests)) for name, requests in calls.items()}
-
-
-def _complete(answers: list[Answer], count: int) -> list[Answer]:
-    return [*answers, *({"unknown": "the engine gave no answer"} for _ in range(count - len(answers)))][:count]
 
 
 def _report_of(document: bytes) -> Answer:
@@ -319,33 +311,36 @@ def _report_of(document: bytes) -> Answer:
     return {"units": plain["units"], **plain["machine"]}
 
 
-def _start_request(unit: UnitSpec) -> Answer:
+def _log_command(piece: LogPiece) -> Command:
+    request = {"op": "logs", "unit": piece.unit, "stream": piece.stream, "offset": piece.offset, "limit": piece.limit}
+    return Command(("logs", piece), piece.instance_id, request, is_news=True)
+
+
+def _start_command(unit: UnitSpec) -> Command:
     """What the worker is asked: to start the unit, or never to, where what it needs cannot be sent."""
-    plain = unit_to_wire(unit)
+    plain, archive = unit_to_wire(unit), Path(unit.workdir) if unit.workdir is not None else None
+    request: Answer = {"op": "start", "spec": plain, "archive": None}
+    command = Command(("start", unit.id), unit.instance_id, request, True, archive, is_news=True)
     try:
-        name = _archive_name(unit.workdir) if unit.workdir is not None else None
+        request["archive"] = _archive_name(archive) if archive is not None else None
     except OSError as error:
-        return _refuse_request(plain, _unreadable(str(unit.workdir), error))
-    return {"op": "start", "spec": plain, "archive": name}
+        return refused(command, unreadable(archive or Path(), error))
+    return command
 
 
-def _refuse_request(spec: Answer, why: str) -> Answer:
-    return {"op": "refuse", "spec": spec, "why": why}
-
-
-def _unreadable(path: str, error: OSError) -> str:
-    return f"the uploaded work directory {path} cannot be read: {error.strerror}"
-
-
-def _start_result(answer: Answer) -> StartResult:
+def _start_result(answer: Answer | None) -> StartResult:
+    if answer is None:
+        return StartResult(outcome="pending", detail="its worker has not answered yet")
     if "started" in answer:
         return StartResult(outcome="started")
     if "refused" in answer:
         return StartResult(outcome="refused", detail=answer["refused"])
-    return StartResult(outcome="unknown", detail=_words(answer))
+    return StartResult(outcome="not_sent" if answer.get(NOT_SENT) else "unknown", detail=_words(answer))
 
 
-def _resize_result(answer: Answer) -> ResizeResult:
+def _resize_result(answer: Answer | None) -> ResizeResult:
+    if answer is None:
+        return ResizeResult(outcome="unknown", detail="its worker has not answered yet")
     if "resized" in answer:
         return ResizeResult(outcome="resized")
     if "refused" in answer:
@@ -357,10 +352,10 @@ def _words(answer: Answer) -> str:
     return str(answer.get("unknown") or answer.get("refused") or f"an answer that makes no sense: {answer}")
 
 
-def _archive_name(path: str) -> str:
+def _archive_name(path: Path) -> str:
     """Return the name under which workers keep an archive: each gets a content only once. Raises OSError."""
-    status = Path(path).stat()
-    return _name_of_content(path, status.st_size, status.st_mtime_ns)
+    status = path.stat()
+    return _name_of_content(str(path), status.st_size, status.st_mtime_ns)
 
 
 @lru_cache(maxsize=KEPT_NAMES)
@@ -373,83 +368,101 @@ def _name_of_content(path: str, size: int, mtime_ns: int) -> str:
     return f"{digest.hexdigest()}.tar.gz"
 
 
-class EngineAway(Exception):
-    """The gateway did not answer; what was asked may or may not have been done."""
-
-
-_LOST = (grpc.RpcError, ValueError)
+_LOST = (grpc.RpcError, grpc.FutureCancelledError, ValueError)
 """What calls raise if the gateway does not answer, or the connection was closed meanwhile."""
+
+
+class _Reply:
+    """A reply of the gateway that is on its way, or why there is none."""
+
+    def __init__(self, future: Any, away: Callable[[Exception], EngineAway]) -> None:
+        self._future, self._away = future, away
+
+    def result(self, timeout_s: float) -> Any:
+        """Return the reply. Raises TimeoutError while it is not there, EngineAway if it will not come."""
+        if isinstance(self._future, EngineAway):
+            raise self._future
+        try:
+            return self._future.result(timeout=timeout_s)
+        except grpc.FutureTimeoutError as error:
+            raise TimeoutError from error
+        except _LOST as error:
+            raise self._away(error) from error
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether ``result`` returns or raises at once."""
+        return isinstance(self._future, EngineAway) or self._future.done()
+
+    def on_end(self, do: Callable[[], object]) -> None:
+        """Call ``do`` once there is a result."""
+        if isinstance(self._future, EngineAway):
+            do()
+        else:
+            self._future.add_done_callback(lambda _: do())
 
 
 class _Wire:
     """The connection to the gateway, made at the first call."""
 
-    def __init__(self, socket: Path) -> None:
-        self._socket = socket
+    def __init__(self, socket: Path, sign_of_life_s: float) -> None:
+        self._socket, self._sign_of_life_s = socket, sign_of_life_s
         self._lock = threading.Lock()
         self._channel: Any = None
         self._closed = False
 
-    def observe(self, epoch: str, since: int) -> Answer:
-        """Return which agents are connected and which are silent, and the reports that changed. Raises EngineAway."""
-        request = pb.ObserveRequest(epoch=epoch, since=since)
-        try:
-            reply = self._method(OBSERVE, pb.ObserveRequest, pb.ObserveReply)(request, timeout=OBSERVE_TIMEOUT_S)
-        except _LOST as error:
-            raise self._away(error) from error
-        return {
-            "epoch": reply.epoch,
-            "until": reply.until,
-            "connected": list(reply.connected),
-            "silent": list(reply.silent),
-            "reports": dict(reply.reports),
-            "refused": dict(reply.refused),
-        }
+    def observe(self, epoch: str, since: int) -> _Reply:
+        """Ask which agents are connected and which are silent, and for the reports that changed."""
+        return self._ask(OBSERVE, pb.ObserveRequest(epoch=epoch, since=since), pb.ObserveReply, OBSERVE_TIMEOUT_S)
 
-    def admit(self, lead_s: float, machines: Any) -> bool:
-        """Say that this daemon leads, and which machines there are unless None; return whether the gateway needs them.
-
-        Raises EngineAway.
-        """
+    def admit(self, lead_s: float, machines: Any) -> _Reply:
+        """Say that this daemon leads, and which machines there are unless None; ask whether the gateway needs them."""
         request = pb.AdmitRequest(lead_s=lead_s, machines=machines)
-        try:
-            reply = self._method(ADMIT, pb.AdmitRequest, pb.AdmitReply)(request, timeout=OBSERVE_TIMEOUT_S)
-        except _LOST as error:
-            raise self._away(error) from error
-        return bool(reply.needs_machines)
+        return self._ask(ADMIT, request, pb.AdmitReply, OBSERVE_TIMEOUT_S)
 
-    def archives(self) -> dict[str, str]:
-        """Return the SHA-256 of the agent's archives by name. Raises EngineAway."""
-        try:
-            asks = self._method(ARCHIVES, pb.ArchivesRequest, pb.ArchivesReply)
-            return dict(asks(pb.ArchivesRequest(), timeout=OBSERVE_TIMEOUT_S).sha256)
-        except _LOST as error:
-            raise self._away(error) from error
+    def archives(self) -> _Reply:
+        """Ask for the SHA-256 of the agent's archives by name."""
+        return self._ask(ARCHIVES, pb.ArchivesRequest(), pb.ArchivesReply, OBSERVE_TIMEOUT_S)
 
-    def await_urgent(self, epoch: str, since: int, timeout_s: float) -> tuple[str, int]:
-        """Return the epoch and the last urgent change, once there is one after ``since``. Raises EngineAway."""
+    def await_urgent(self, epoch: str, since: int, timeout_s: float) -> _Reply:
+        """Ask for the epoch and the last urgent change, once there is one after ``since``."""
         request = pb.AwaitRequest(epoch=epoch, since=since, timeout_s=timeout_s)
+        return self._ask(AWAIT, request, pb.AwaitReply, timeout_s + SLACK_S)
+
+    def _ask(self, path: str, request: Any, reply: Any, timeout_s: float) -> _Reply:
         try:
-            reply = self._method(AWAIT, pb.AwaitRequest, pb.AwaitReply)(request, timeout=timeout_s + SLACK_S)
+            method = self._connected().unary_unary(path, type(request).SerializeToString, reply.FromString)
+            return _Reply(method.future(request, timeout=timeout_s), self._away)
+        except _LOST as error:
+            return _Reply(self._away(error), self._away)
+        except EngineAway as away:
+            return _Reply(away, self._away)
+
+    def groups(self, commands: Sequence[Command]) -> Iterator[Sequence[Command]]:
+        """Yield groups of commands, none larger than the gateway takes: many units may start at once."""
+        group, held_bytes = list[Command](), 0
+        for command in commands:
+            size_bytes = _body(command).ByteSize()
+            if group and held_bytes + size_bytes > REQUEST_BYTES_MAX:
+                yield group
+                group, held_bytes = [], 0
+            group.append(command)
+            held_bytes += size_bytes
+        yield group
+
+    def call(self, commands: Sequence[Command], timeout_s: float) -> Iterator[Sequence[Numbered]]:
+        """Send commands; yield their answers as they come. Raises EngineAway."""
+        by_instance: dict[InstanceId, list[Any]] = {}
+        for number, command in enumerate(commands):
+            by_instance.setdefault(command.instance_id, []).append(_body(command, number))
+        agents = [pb.AgentRequests(instance_id=name, requests=bodies) for name, bodies in by_instance.items()]
+        request = pb.CallRequest(timeout_s=timeout_s, sign_of_life_s=self._sign_of_life_s, agents=agents)
+        ask = self._connected().unary_stream(CALL, pb.CallRequest.SerializeToString, pb.CallReply.FromString)
+        try:
+            for reply in ask(request, timeout=timeout_s + self._sign_of_life_s + SLACK_S):
+                yield [(body.number, _answer_of(body)) for agent in reply.agents for body in agent.answers]
         except _LOST as error:
             raise self._away(error) from error
-        return reply.epoch, reply.until
-
-    def call(self, calls: Mapping[InstanceId, Sequence[Answer]], timeout_s: float) -> dict[InstanceId, list[Answer]]:
-        """Return each agent's answers to its requests, as far as they came in time. Raises EngineAway."""
-        asks = self._method(CALL, pb.CallRequest, pb.CallReply)
-        try:
-            pending = [asks.future(each, timeout=timeout_s + SLACK_S) for each in _call_requests(calls, timeout_s)]
-            replies = [each.result() for each in pending]
-        except _LOST as error:
-            raise self._away(error) from error
-        answers: dict[InstanceId, list[Answer]] = {}
-        for each in (agent for reply in replies for agent in reply.agents):
-            answers.setdefault(each.instance_id, []).extend(_answer_of(body) for body in each.answers)
-        return answers
-
-    def _method(self, path: str, request: Any, reply: Any) -> Any:
-        return self._connected().unary_unary(path, request.SerializeToString, reply.FromString)
 
     def _away(self, error: Exception) -> EngineAway:
         words = error.details() if isinstance(error, grpc.Call) else str(error)
@@ -471,32 +484,22 @@ class _Wire:
                 self._channel.close()
 
 
-def _call_requests(calls: Mapping[InstanceId, Sequence[Answer]], timeout_s: float) -> Iterator[Any]:
-    """Yield the requests to send, in order, none larger than the gateway takes: many units may start at once."""
-    request, held_bytes = pb.CallRequest(timeout_s=timeout_s), 0
-    for name, requests in calls.items():
-        for body in map(_body, requests):
-            if held_bytes and held_bytes + body.ByteSize() > REQUEST_BYTES_MAX:
-                yield request
-                request, held_bytes = pb.CallRequest(timeout_s=timeout_s), 0
-            if not request.agents or request.agents[-1].instance_id != name:
-                request.agents.add(instance_id=name)
-            request.agents[-1].requests.append(body)
-            held_bytes += body.ByteSize()
-    yield request
-
-
-def _body(request: Mapping[str, Any]) -> Any:
-    plain = {name: value for name, value in request.items() if name != "content"}
-    return pb.Body(document=json.dumps(plain).encode(), content=request.get("content"))
+def _body(command: Command, number: int = 0) -> Any:
+    plain = {name: value for name, value in command.request.items() if name != "content"}
+    return pb.Body(
+        document=json.dumps(plain).encode(),
+        content=command.request.get("content"),
+        number=number,
+        needs_sign_of_life=command.needs_sign_of_life,
+    )
 
 
 def _answer_of(body: Any) -> Answer:
-    """Return an agent's answer; one that is no JSON object says nothing."""
+    """Return an agent's answer; one that is no JSON object says nothing. ``not_sent`` comes from the gateway alone."""
     try:
         answer = json.loads(body.document)
     except ValueError:
         answer = None
     if not isinstance(answer, dict):
         return {"unknown": "the worker's answer makes no sense"}
-    return answer | {"content": body.content} if body.HasField("content") else answer
+    return answer | {NOT_SENT: body.not_sent} | ({"content": body.content} if body.HasField("content") else {})

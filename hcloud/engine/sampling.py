@@ -26,9 +26,11 @@ DISK_SHARE = 20.0
 class Sampler:
     """What one unit used so far."""
 
-    def __init__(self, unit: Unit, spec: UnitSpec, group: Cgroup | None, clock: Clock) -> None:
+    def __init__(self, unit: Unit, spec: UnitSpec, group: Cgroup | None, clock: Clock, *, sandboxed: bool) -> None:
+        """``sandboxed``: the unit's command has namespaces of its own."""
         self._unit, self._spec, self._group, self._clock = unit, spec, group, clock
-        self._metrics = MetricsReader(spec.metrics) if spec.metrics is not None else None
+        hook = spec.metrics
+        self._metrics = MetricsReader(hook, sandboxed=sandboxed, group=group) if hook is not None else None
         self._next_sample = time.monotonic() + FIRST_SAMPLE_S
         self._next_count = 0.0
         self.oom_kills = 0

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -31,13 +33,19 @@ READONLY_FILES = (
     "/etc/python3.11",
     "/etc/perl", "/etc/java-17-openjdk", "/sys/devices/system/cpu",
 )  # fmt: skip
-LAUNCH_FD = 3
+LAUNCH_FD, ENVIRONMENT_FD = 3, 4
+PLAIN_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 IMAGE_TOOL = ("/.hcloud/ld.so", "--library-path", "/.hcloud")
-# Says on descriptor 3 why the command cannot be started; its closing without a word means that the command runs.
+IMAGE_SWITCH = "passwd: files\ngroup: files\nshadow: files\nhosts: files dns\n"
+# Takes the job's environment from descriptor 4. Says on descriptor 3 why the command cannot be started; its closing
+# without a word means that the command runs.
 LAUNCHER = (
+    ". /dev/fd/4; exec 4<&-; "
     'command -v -- "$1" >/dev/null 2>&1 || { echo "hcloud: there is no command $1" >&2; echo missing >&3; exit 127; }; '
     'exec 3>&-; exec "$@"'
 )
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_SPECIAL_IN_SHELLS = frozenset({"BASHOPTS", "BASH_VERSINFO", "EUID", "OPTIND", "PPID", "SHELLOPTS", "UID"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,7 +159,7 @@ class Cell:
         """Return the command's environment: a plain base, then what the job asks for."""
         inside = self.isolation.bwrap is not None
         base = {
-            "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+            "PATH": PLAIN_PATH,
             "HOME": "/home/job" if inside else str(self.root / "home"),
             "TMPDIR": "/tmp" if inside else str(self.root / "tmp"),
             "USER": "job",
@@ -162,7 +170,11 @@ class Cell:
         return base | dict(extra)
 
     def wrap(self, command: Sequence[str]) -> list[str]:
-        """Return the argument list that runs ``command`` in here. Descriptor ``LAUNCH_FD`` must be a pipe."""
+        """Return the argument list that runs ``command`` in here.
+
+        Descriptor ``LAUNCH_FD`` must be a pipe, ``ENVIRONMENT_FD`` a file with the script of ``split_environment``.
+        Raises OSError: the image's own links would lead what is laid over its files elsewhere.
+        """
         # An image need not have a shell, so ours comes along.
         shell = [*IMAGE_TOOL, "/.hcloud/sh"] if self.image_root else ["/bin/sh"]
         shell += ["-c", LAUNCHER, "hcloud", *command]
@@ -192,8 +204,14 @@ class Cell:
     def _file_system(self) -> list[str]:
         if self.image_root is not None:
             tools = [word for source, name in image_tools() for word in ("--ro-bind", source, f"/.hcloud/{name}")]
+            for name in ("etc", ".hcloud"):
+                if (self.image_root / name).is_symlink():
+                    raise OSError(f"the image's /{name} is a symbolic link, which is not supported")
             whole = ["--bind", str(self.image_root), "/", "--perms", "0755", "--dir", "/.hcloud"]
-            return [*whole, *tools, "--ro-bind-try", "/etc/resolv.conf", "/etc/resolv.conf"]
+            # setpriv runs as root among the image's files: none of them may choose libraries for it.
+            ours = [("preload", "/etc/ld.so.preload"), ("nsswitch.conf", "/etc/nsswitch.conf")]
+            laid = [word for name, path in ours for word in ("--ro-bind", str(self.root / name), path)]
+            return [*whole, *tools, *laid, "--ro-bind-try", "/etc/resolv.conf", "/etc/resolv.conf"]
         arguments: list[str] = []
         for tree in READONLY_TREES:
             if os.path.islink(tree):
@@ -208,6 +226,22 @@ class Cell:
         for name in ("passwd", "group"):
             arguments += ["--ro-bind", str(self.root / name), f"/etc/{name}"]
         return arguments
+
+
+def split_environment(environment: Mapping[str, str]) -> tuple[dict[str, str], bytes]:
+    """Return what programs that still have the worker's rights may see, and a shell script that sets the rest.
+
+    A job's variables (PATH, LD_PRELOAD) would otherwise choose the code that runs with these rights.
+    """
+    plain = {name: value for name, value in environment.items() if name.startswith("HCLOUD_")}
+    # A shell could not set these; no loader or C library reads them.
+    plain |= {
+        name: value
+        for name, value in environment.items()
+        if name in _SPECIAL_IN_SHELLS or not _VARIABLE.fullmatch(name)
+    }
+    lines = (f"export {name}={shlex.quote(value)}\n" for name, value in environment.items() if name not in plain)
+    return {**plain, "PATH": PLAIN_PATH}, os.fsencode("".join(lines))
 
 
 def _folders_above(paths: Sequence[str]) -> list[str]:
@@ -231,6 +265,8 @@ def prepare_cell(root: Path, uid: int, *, root_user: bool) -> None:
             os.chown(path, uid, uid)
     (root / "passwd").write_text(f"root:x:0:0:root:/:/bin/false\njob:x:{uid}:{uid}:job:/home/job:/bin/sh\n")
     (root / "group").write_text(f"root:x:0:\njob:x:{uid}:\n")
+    (root / "nsswitch.conf").write_text(IMAGE_SWITCH)
+    (root / "preload").touch()
 
 
 def image_tools() -> list[tuple[str, str]]:
@@ -243,6 +279,10 @@ def image_tools() -> list[tuple[str, str]]:
             path = next((word for word in line.split() if word.startswith("/")), None)
             if path is not None:
                 found["ld.so" if "/ld-" in path else os.path.basename(path)] = path
+    libc = next((path for path in found.values() if os.path.basename(path).startswith("libc.so")), "")
+    switch = os.path.join(os.path.dirname(libc), "libnss_files.so.2")  # a file of its own in older C libraries
+    if os.path.exists(switch):
+        found["libnss_files.so.2"] = switch
     return [(path, name) for name, path in found.items()]
 
 

@@ -28,7 +28,6 @@ import hashlib
 import json
 import math
 import os
-import shutil
 import signal
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -38,6 +37,7 @@ from typing import Any, cast
 from hcloud.core.clock import holds_within
 from hcloud.core.errors import UnitRefused
 from hcloud.core.estimates import Findings
+from hcloud.core.files import remove_tree
 from hcloud.core.model import FailureCause
 from hcloud.engine.wire import exit_to_wire
 from hcloud.provider import ExitRecord
@@ -209,7 +209,7 @@ class UnitDirectories:
     def sweep(self, pattern: str = ".*") -> None:
         """Delete what was left half-made (``.new-*``) or is forgotten (``.old-*``)."""
         for left in self.path.glob(pattern):
-            shutil.rmtree(left, ignore_errors=True)
+            remove_tree(left)
 
     def drop_fences(self, before: float) -> None:
         """Delete the names of units that were forgotten before ``before`` (Unix seconds): each takes an inode, of which
@@ -247,7 +247,7 @@ class UnitDirectories:
             staged.rename(self.path / unit_id)
         except OSError as error:
             os.close(lock)
-            shutil.rmtree(staged, ignore_errors=True)
+            remove_tree(staged)
             if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
                 return None
             raise

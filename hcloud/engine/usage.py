@@ -11,6 +11,8 @@ from pathlib import Path
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 MIB = 1 << 20
+_PATH_CHARS = 900
+_NESTED_MAX = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,13 +86,20 @@ def tree_usage(pids: Iterable[int]) -> TreeUsage:
     )
 
 
-def disk_bytes(directory: Path, stop_at: int) -> int:
-    """Return what the files below use on disk; gives up counting beyond ``stop_at``. Links are not followed."""
+def disk_bytes(directory: Path, stop_at: int, nested: int = _NESTED_MAX) -> int:
+    """Return what the files below use on disk. Links are not followed.
+
+    Gives up counting beyond ``stop_at``, or where directories are nested deeper than ``nested`` times the longest path.
+    """
     total = 0
     waiting = [str(directory)]
     while waiting and total <= stop_at:
+        path = waiting.pop()
+        if len(path) > _PATH_CHARS:  # the kernel takes no path of more than 4096 bytes
+            total += _nested_bytes(path, stop_at - total, nested - 1)
+            continue
         try:
-            with os.scandir(waiting.pop()) as entries:
+            with os.scandir(path) as entries:
                 for entry in entries:
                     if entry.is_dir(follow_symlinks=False):
                         waiting.append(entry.path)
@@ -101,31 +110,60 @@ def disk_bytes(directory: Path, stop_at: int) -> int:
     return total
 
 
+def _nested_bytes(path: str, stop_at: int, nested: int) -> int:
+    if not nested:
+        return stop_at + 1
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return 0
+    try:
+        return disk_bytes(Path(f"/proc/self/fd/{handle}"), stop_at, nested)
+    finally:
+        os.close(handle)
+
+
 def last_progress(job: Path, name: str, total: float) -> float | None:
     """Return the progress (0..1) in the last line of a job's file: a number of ``total``, or ``done/total``.
 
-    The file is the job's own, so no link may lead out of its directory, and only its end is read. None: no
+    The file is the job's own, so no link on the way to it is followed, and only its end is read. None: no
     progress to be read there.
     """
-    path = os.path.realpath(job / name)
-    if not path.startswith(f"{os.path.realpath(job)}/"):
+    handle = _open_inside(job, name)
+    if handle is None:
         return None
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
+        content = os.pread(handle, 4096, max(0, os.fstat(handle).st_size - 4096))
+    except OSError:  # a pipe, a directory
         return None
-    with os.fdopen(handle, "rb") as file:
-        try:
-            file.seek(max(0, os.fstat(handle).st_size - 4096))
-            lines = file.read(4096).decode(errors="replace").split("\n")
-        except OSError:
-            return None
+    finally:
+        os.close(handle)
+    lines = content.decode(errors="replace").split("\n")
     text = next((line.strip() for line in reversed(lines) if line.strip()), "")
     done, _, of = text.partition("/")
     try:
         return min(1.0, max(0.0, float(done) / (float(of) if of else total)))
     except (ValueError, ZeroDivisionError):
         return None
+
+
+def _open_inside(folder: Path, name: str) -> int | None:
+    """Open a file below a directory that others may change meanwhile; None: it is not there, or a link is."""
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    *folders, last = [part for part in name.split("/") if part not in ("", ".")] or [""]
+    handle = None
+    try:
+        handle = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        for part in folders:
+            inner = os.open(part, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=handle)
+            os.close(handle)
+            handle = inner
+        return None if ".." in (*folders, last) else os.open(last, flags, dir_fd=handle)
+    except OSError:
+        return None
+    finally:
+        if handle is not None:
+            os.close(handle)
 
 
 def _waited_s(pid: int) -> float:

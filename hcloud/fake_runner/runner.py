@@ -7,11 +7,11 @@ import math
 import threading
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from operator import is_
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from hcloud.core.clock import Clock
 from hcloud.core.errors import NotFound, WorkerUnreachable
@@ -25,6 +25,7 @@ from hcloud.provider import (
     AdmittedMachine,
     Journal,
     LogChunk,
+    LogPiece,
     MachineSource,
     ResizeResult,
     RunnerView,
@@ -61,6 +62,8 @@ class StartFault(StrEnum):
     """The unit does not start, and the outcome is unknown to the caller."""
     REFUSE = "refuse"
     """The unit does not start, and the caller knows."""
+    NOT_SENT = "not_sent"
+    """The start is not sent, and the caller knows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +121,9 @@ class FakeRunner:
         self._starts: list[Start] = []
         self._faults: list[StartFault] = []
         self._silent: set[InstanceId] = set()
+        self._holding: set[InstanceId] = set()
+        self._held: dict[UnitId, UnitSpec] = {}
+        self._late: dict[UnitId, StartResult] = {}
         self._rigid: set[InstanceId] = set()
         self._away = False
 
@@ -136,19 +142,30 @@ class FakeRunner:
                     reports = self._reports
                     names: Iterable[InstanceId] = [key for key in reports if key not in silent] if silent else reports
                     self._view = RunnerView(workers=tuple(map(reports.__getitem__, names)), silent=silent)
-                return self._view
+                return replace(self._view, answered=frozenset(self._late)) if self._late else self._view
         except OSError:  # the journal is unreadable: the state is unknown
             return RunnerView(workers=(), reachable=False)
 
     def start(self, units: Sequence[UnitSpec]) -> Mapping[UnitId, StartResult]:
         """Start units at most once per id, ever."""
         with self._hold():
-            fresh: dict[UnitId, FakeUnit] = {}
-            results = {unit.id: self._started(unit, fresh) for unit in units}
-            self._put(*fresh.values(), starts=True)
-            for instance_id in dict.fromkeys(unit.instance_id for unit in fresh.values() if unit.spec is not None):
-                self._pace(instance_id, self._now)
-            return results
+            held = {unit.id: unit for unit in units if unit.instance_id in self._holding} if self._holding else {}
+            self._held |= held
+            pending = StartResult(outcome="pending", detail="its worker has not answered yet")
+            known = dict.fromkeys(held, pending) | {
+                each.id: self._late[each.id] for each in units if each.id in self._late
+            }
+            for unit_id in known:
+                self._late.pop(unit_id, None)
+            return known | self._start_now([unit for unit in units if unit.id not in known])
+
+    def _start_now(self, units: Sequence[UnitSpec]) -> dict[UnitId, StartResult]:
+        fresh: dict[UnitId, FakeUnit] = {}
+        results = {unit.id: self._started(unit, fresh) for unit in units}
+        self._put(*fresh.values(), starts=True)
+        for instance_id in dict.fromkeys(unit.instance_id for unit in fresh.values() if unit.spec is not None):
+            self._pace(instance_id, self._now)
+        return results
 
     def stop(self, units: Mapping[UnitId, InstanceId], *, cause: FailureCause | None) -> frozenset[UnitId]:
         """Request units to stop; units that never started are fenced."""
@@ -191,6 +208,17 @@ class FakeRunner:
             end = life.ended(self._now) and offset + len(content) >= len(written)
             return LogChunk(content=content, next_offset=offset + len(content), end=end)
 
+    def read_logs(self, pieces: Sequence[LogPiece]) -> Mapping[LogPiece, LogChunk]:
+        """Read many pieces of output."""
+        chunks = dict[LogPiece, LogChunk]()
+        for each in pieces:
+            with suppress(WorkerUnreachable):
+                try:
+                    chunks[each] = self.logs(each.unit, each.instance_id, each.stream, each.offset, each.limit)
+                except NotFound:
+                    chunks[each] = LogChunk(content=b"", next_offset=each.offset, end=True)
+        return chunks
+
     def forget(self, units: Mapping[UnitId, InstanceId]) -> None:
         """Delete the output and records of ended units, but keep their fences."""
         with self._hold():
@@ -221,6 +249,19 @@ class FakeRunner:
     def unsilence(self, instance_id: InstanceId) -> None:
         """Make a worker reachable again."""
         self._silent.discard(instance_id)
+
+    def hold_answers(self, instance_id: InstanceId) -> None:
+        """Let a worker take starts without carrying them out or answering."""
+        self._holding.add(instance_id)
+
+    def release_answers(self, instance_id: InstanceId) -> None:
+        """Let it carry out and answer what it took, and answer again."""
+        with self._hold():
+            self._holding.discard(instance_id)
+            taken = [unit for unit in self._held.values() if unit.instance_id == instance_id]
+            for unit in taken:
+                del self._held[unit.id]
+            self._late |= self._start_now(taken)
 
     def stiffen(self, instance_id: InstanceId) -> None:
         """Make a machine refuse resizes, like one without control groups."""
@@ -270,7 +311,8 @@ class FakeRunner:
 
     def _started(self, spec: UnitSpec, fresh: dict[UnitId, FakeUnit]) -> StartResult:
         if not self._answers(spec.instance_id):
-            return StartResult(outcome="unknown", detail=f"the worker on {spec.instance_id} does not answer")
+            outcome: Literal["unknown", "not_sent"] = "unknown" if self._away else "not_sent"
+            return StartResult(outcome=outcome, detail=f"the worker on {spec.instance_id} does not answer")
         known = self._units.get(spec.id) or fresh.get(spec.id)
         if known is not None:
             return _start_result(known, spec)
@@ -287,6 +329,8 @@ class FakeRunner:
         if refusal or fault is StartFault.REFUSE:
             fresh[spec.id] = refused = _refused_fence(spec, refusal or "refused", self._now)
             return _start_result(refused, spec)
+        if fault is StartFault.NOT_SENT:
+            return StartResult(outcome="not_sent", detail=fault)
         if fault is not StartFault.LOSE_REQUEST:
             fresh[spec.id] = FakeUnit(
                 id=spec.id, instance_id=spec.instance_id, spec=spec, started_at=self._now, speed=machine.quality

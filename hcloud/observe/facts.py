@@ -47,6 +47,8 @@ class ObservationRound:
     """The instance of each unit with an end that is being, or was, recorded."""
     answering: frozenset[str] = frozenset()
     """Instances with a worker that answers."""
+    archived: set[str] = field(default_factory=set)
+    """Ended units whose output is all archived."""
 
 
 class UnitHost(NamedTuple):

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hcloud.core.errors import NotFound, WorkerUnreachable
-from hcloud.provider import Runner, Stream
+from hcloud.core.model import InstanceId, UnitId
+from hcloud.provider import LogChunk, LogPiece, Runner, Stream
 
 CHUNK_BYTES = 1 << 20
 CHUNKS_PER_CYCLE = 4
+PIECES_AT_ONCE = 64
+"""The number of pieces that are read together: they are held in memory."""
 STREAMS: tuple[Stream, ...] = ("stdout", "stderr")
 EARLIER = "earlier"
 """The folder for output of jobs that are not in this database."""
@@ -80,56 +82,73 @@ class LogArchive:
     trouble: str = ""
     """Why output could not be stored in this round, such as a full disk; the observer resets it before each round."""
 
-    def collect(self, runner: Runner, unit: str, instance_id: str) -> bool:
-        """Copy the next few MiB of a unit's output; return whether all of it is archived."""
+    def collect(self, runner: Runner, units: Mapping[UnitId, InstanceId]) -> frozenset[UnitId]:
+        """Copy the next few MiB of units' output; return the units whose output is all archived.
+
+        What their workers have not answered in time goes on, and is stored by a later call.
+        """
+        left = [(unit, stream) for unit in units for stream in STREAMS if not self._file(unit, stream).exists()]
+        incomplete = set(left)
+        for _ in range(CHUNKS_PER_CYCLE):
+            copied = set[tuple[UnitId, Stream]]()
+            for at in range(0, len(left), PIECES_AT_ONCE):
+                came, complete = self._copy(runner, units, left[at : at + PIECES_AT_ONCE])
+                copied |= came
+                incomplete -= complete
+            left = [each for each in left if each in copied and each in incomplete]
+        return frozenset(units) - {unit for unit, _ in incomplete}
+
+    def _copy(
+        self, runner: Runner, units: Mapping[UnitId, InstanceId], streams: Sequence[tuple[UnitId, Stream]]
+    ) -> tuple[set[tuple[UnitId, Stream]], set[tuple[UnitId, Stream]]]:
+        """Copy one piece of each stream; return the streams of which a piece came, and those that are complete."""
+        copied, complete = set[tuple[UnitId, Stream]](), set[tuple[UnitId, Stream]]()
+        pieces = dict[LogPiece, tuple[UnitId, Stream]]()
         try:
-            complete = [self._collect_stream(runner, unit, instance_id, stream) for stream in STREAMS]
+            for unit, stream in streams:
+                pieces[self._next_piece(unit, units[unit], stream)] = (unit, stream)
+            for piece, chunk in runner.read_logs(list(pieces)).items():
+                copied.add(pieces[piece])
+                if self._store(piece, chunk):
+                    complete.add(pieces[piece])
         except OSError as error:
             self.trouble = (
                 f"cannot store output of ended jobs in {self.folder}: {error.strerror}; "
                 "until it can, they count as running and their machines are paid"
             )
-            return False
-        return all(complete)
+        return copied, complete
 
-    def _collect_stream(self, runner: Runner, unit: str, instance_id: str, stream: Stream) -> bool:
-        final = self.folder / f"{unit}.{stream}"
-        if final.exists():
-            return True
-        part = _part(final)
-        try:
-            ended = self._copy(runner, unit, instance_id, stream, final)
-        except WorkerUnreachable:
-            return False
-        except NotFound:
-            ended = True
-        if ended:
-            if part.exists():
-                part.replace(final)
-            else:
-                self.folder.mkdir(exist_ok=True)
-                final.touch()
-        return ended
+    def _file(self, unit: UnitId, stream: Stream) -> Path:
+        return self.folder / f"{unit}.{stream}"
 
-    def _copy(self, runner: Runner, unit: str, instance_id: str, stream: Stream, final: Path) -> bool:
+    def _next_piece(self, unit: UnitId, instance_id: InstanceId, stream: Stream) -> LogPiece:
+        final = self._file(unit, stream)
+        offset, kept = _copied(final, _part(final))
+        limit = min(CHUNK_BYTES, max(1, self.max_mib * CHUNK_BYTES - kept))
+        return LogPiece(unit=unit, instance_id=instance_id, stream=stream, offset=offset, limit=limit)
+
+    def _store(self, piece: LogPiece, chunk: LogChunk) -> bool:
+        """Store what came of a stream; return whether that was all that is kept of it."""
+        final, offset = self._file(piece.unit, piece.stream), piece.offset
         part = _part(final)
-        offset, kept = _copied(final, part)
-        for _ in range(CHUNKS_PER_CYCLE):
-            room = self.max_mib * CHUNK_BYTES - kept
-            chunk = runner.logs(unit, instance_id, stream, offset, min(CHUNK_BYTES, max(1, room)))
-            # The notice for dropped bytes does not count towards max_mib.
-            is_gap = offset == 0 and chunk.next_offset != len(chunk.content)
-            if chunk.content:  # most streams of most jobs are empty
-                self.folder.mkdir(exist_ok=True)  # an operator may have deleted it
-                if is_gap:
-                    Gap(dropped=chunk.next_offset, told=len(chunk.content)).save(final)
-                with part.open("ab" if offset else "wb") as file:
-                    file.write(chunk.content)
-            kept += 0 if is_gap else len(chunk.content)
-            offset = chunk.next_offset
-            if chunk.end or kept >= self.max_mib * CHUNK_BYTES or not chunk.content:
-                return True
-        return False
+        _, kept = _copied(final, part)
+        # The notice for dropped bytes does not count towards max_mib.
+        is_gap = offset == 0 and chunk.next_offset != len(chunk.content)
+        if chunk.content:  # most streams of most jobs are empty
+            self.folder.mkdir(exist_ok=True)  # an operator may have deleted it
+            if is_gap:
+                Gap(dropped=chunk.next_offset, told=len(chunk.content)).save(final)
+            with part.open("ab" if offset else "wb") as file:
+                file.write(chunk.content)
+        kept += 0 if is_gap else len(chunk.content)
+        if not (chunk.end or kept >= self.max_mib * CHUNK_BYTES or not chunk.content):
+            return False
+        if part.exists():
+            part.replace(final)
+        else:
+            self.folder.mkdir(exist_ok=True)
+            final.touch()
+        return True
 
     def set_aside(self, foreign: Callable[[str], bool]) -> int:
         """Move the output of ``foreign`` units to ``earlier/``; return the number of files.
@@ -154,9 +173,9 @@ class LogArchive:
 class NoLogArchive(LogArchive):
     """An archive that keeps nothing, for simulations."""
 
-    def collect(self, runner: Runner, unit: str, instance_id: str) -> bool:
-        """Return True: there is nothing to copy."""
-        return True
+    def collect(self, runner: Runner, units: Mapping[UnitId, InstanceId]) -> frozenset[UnitId]:
+        """Return all units: there is nothing to copy."""
+        return frozenset(units)
 
 
 def _unit(path: Path) -> str:

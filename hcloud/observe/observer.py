@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from hcloud.apply.unit_index import UnitIndex
 from hcloud.core.clock import Clock
 from hcloud.core.errors import StoreError
-from hcloud.core.model import InstanceId, InstanceState
+from hcloud.core.model import InstanceId, InstanceState, UnitId
 from hcloud.core.rows import number_of
 from hcloud.observe import facts
 from hcloud.observe.facts import FactBatch, ObservationRound, UnitEnd
@@ -34,6 +34,8 @@ class Observation:
     engine_reachable: bool
     moved: bool
     """Whether rows changed. New samples do not count: the plan of the same cycle uses them already."""
+    answered: frozenset[UnitId] = frozenset()
+    """Units whose pending start or resize has been answered."""
     failing: Failures = field(default_factory=dict)
     """Reports that could not be processed or recorded because of a defect; they are retried in each round."""
     refused: Mapping[str, int] = field(default_factory=dict)
@@ -96,6 +98,7 @@ class Observer:
             reachable=observed.answering,
             engine_reachable=engine.reachable,
             moved=moved,
+            answered=engine.answered,
             failing=observed.failing,
             refused=engine.refused,
         )

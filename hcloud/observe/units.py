@@ -18,7 +18,7 @@ from hcloud.observe.facts import Change, FactBatch, ObservationRound, UnitEnd, U
 from hcloud.observe.log_archive import LogArchive
 from hcloud.observe.sampling import SampleChange, Sampling, record_sample, served_as_promised
 from hcloud.provider import Runner, RunnerView, UnitReport, UnitSample, UnitState, WorkerReport
-from hcloud.quarantine import CYCLE_ERRORS, Failure
+from hcloud.quarantine import CYCLE_ERRORS, Failure, bisect_failures
 from hcloud.spec.policy import Policy
 
 Memory = TypeVar("Memory")
@@ -112,7 +112,9 @@ class UnitObserver:
         if policy is not self._settled_under:
             settled.clear()
             self._settled_under = policy
-        for worker in [each for each in engine.workers if settled.get(each.instance_id) is not each]:
+        changed = [each for each in engine.workers if settled.get(each.instance_id) is not each]
+        self._archive(changed, observed)
+        for worker in changed:
             name = worker.instance_id
             instance, before = machines.get(name), settled.pop(name, None)
             if instance is None:
@@ -128,6 +130,27 @@ class UnitObserver:
             if only_samples and name not in observed.unclear and held == running:
                 settled[name] = worker
         return batches
+
+    def _archive(self, workers: Sequence[WorkerReport], observed: ObservationRound) -> None:
+        """Copy output of ended units, of all together: their ends are recorded once it is archived."""
+        owners = self.unit_index.owners
+        ended = {
+            report.id: worker.instance_id
+            for worker in workers
+            for report in worker.units
+            if report.exit is not None and report.id in owners.get(worker.instance_id, ())
+        }
+
+        def collect(some: Sequence[str]) -> None:
+            observed.archived |= self.logs.collect(self.runner, {unit: ended[unit] for unit in some})
+
+        def on_failure(unit: str, failure: Failure) -> None:
+            job, _ = owners[ended[unit]][unit]
+            observed.failing[f"archiving the output of {unit}"] = failure._replace(job_id=job.id)
+
+        failure = bisect_failures(list(ended), collect, on_failure)
+        if failure is not None:
+            observed.failing["archiving output"] = failure
 
     def _worker_facts(
         self,
@@ -185,7 +208,7 @@ class UnitObserver:
         every_s = policy.timing.sample_every_s
         if report.exit is None and sample is not None and self._sampling.is_due(report.id, sample, every_s):
             yield from self._sample_changes(report.id, sample, job, allocation.rank, host, policy)
-        if report.exit is not None and self.logs.collect(self.runner, report.id, instance_id):
+        if report.exit is not None and report.id in observed.archived:
             observed.ended[report.id] = instance_id
             if report.sample is not None:
                 self._add_to_totals(report.id, report.sample, served_as_promised(report.sample, job.spec.target))

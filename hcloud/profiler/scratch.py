@@ -10,11 +10,12 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
 from hcloud.core.clock import SystemClock, holds_within
+from hcloud.core.files import remove_tree
 
 PREFIX = "hcloud-scratch-"
 YOUNG_S = 60.0
@@ -75,7 +76,9 @@ def remove(folder: Path) -> None:
 
 
 def _removed(folder: Path) -> bool:
-    shutil.rmtree(folder, onerror=_force)
+    with suppress(RecursionError):
+        shutil.rmtree(folder, onerror=_force)
+    remove_tree(folder)
     return not os.path.lexists(folder)
 
 

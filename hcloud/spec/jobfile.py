@@ -15,6 +15,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from hcloud.core.errors import ConfigError
+from hcloud.core.image_names import image_name
 from hcloud.core.model import (
     BatchTarget,
     BestEffortTarget,
@@ -31,6 +32,7 @@ from hcloud.core.model import (
 )
 from hcloud.core.units import (
     Flag,
+    Name,
     NonEmptyText,
     Number,
     PositiveGib,
@@ -49,6 +51,12 @@ from hcloud.spec.validation import AtKey, KeyPath, key_path, nearest, parse
 
 ARGUMENT_BYTES_MAX: Final = 128 * 1024 - 1
 """Linux's limit for one argument or environment entry."""
+ENTRIES_MOST: Final = 10_000
+PROGRAM_BYTES_MAX: Final = 1024 * 1024
+"""Limits of arguments and of environment variables, in number and together; Linux starts no program with 2 MiB."""
+PATTERNS_MOST: Final = 100
+"""Limit of each list of names and patterns: each is compared in every plan."""
+URL_MOST: Final = 2048
 SETUP_S: Final = 600.0
 """Time for the setup and start of a measured job without max_runtime."""
 NODES_MOST: Final = 10_000
@@ -123,11 +131,20 @@ def _retries_from_number(value: object) -> object:
     return {"exit_code": value} if isinstance(value, int) and not isinstance(value, bool) else value
 
 
+def _few_entries(value: object) -> object:
+    """Refuse a collection that is too large before each of its entries is looked at."""
+    if isinstance(value, list | tuple | Mapping) and len(value) > ENTRIES_MOST:
+        raise ValueError(f"must have at most {ENTRIES_MOST} entries, not {len(value)}; put them into a file")
+    return value
+
+
 Argument = Annotated[Text, AfterValidator(_fits_a_program)]
 Command = Annotated[
     tuple[Argument, ...],
+    BeforeValidator(_few_entries),
     BeforeValidator(_shell_line, json_schema_input_type=NonEmptyText | Annotated[list[str], Field(min_length=1)]),
 ]
+Patterns = Annotated[tuple[Name, ...], Field(max_length=PATTERNS_MOST)]
 JobName = Annotated[
     Text,
     AfterValidator(
@@ -345,7 +362,7 @@ class MetricsPart(_JobFilePart):
     def _one_way(self) -> MetricsPart:
         if (self.url is None) == (self.probe is None):
             raise ValueError("must have exactly one of url and probe")
-        if self.url is not None and not re.match(r"https?://[^/\s]+\S*$", self.url):
+        if self.url is not None and not (len(self.url) <= URL_MOST and re.fullmatch(r"https?://[^/\s]\S*", self.url)):
             raise AtKey("url", f"must be a http:// or https:// address, not {shown(self.url)}")
         return self
 
@@ -353,11 +370,11 @@ class MetricsPart(_JobFilePart):
 class PlacementPart(_JobFilePart):
     """Constraints on the job's instances; the job waits until they are met."""
 
-    zones: tuple[NonEmptyText, ...] = ()
+    zones: Patterns = ()
     """Zones it may run in; * and ? are wildcards, for example [eu-west-1a, eu-west-1b]. Default: any."""
     labels: Mapping[TagName, TagValue] = Field(default_factory=dict, max_length=50)
     """Labels its instances must have; values may contain * and ?. All have provider, region, type and market."""
-    apart_from: tuple[NonEmptyText, ...] = ()
+    apart_from: Patterns = ()
     """Names of your jobs (* and ? are wildcards) that it shares no instance with; its own name separates its nodes."""
     spread: Literal["none", "host", "zone"] = "none"
     """host: no two of its nodes on one instance; zone: no two in one zone."""
@@ -419,14 +436,14 @@ class JobFile(_JobFilePart):
     """A directory, relative to the job file; `hcloud submit` uploads it, and each node starts in a copy."""
     workdir_sha256: Annotated[Text, AfterValidator(_spelled(r"^[0-9a-f]{64}$", "64 hex digits"))] | None = None
     """Digest of the uploaded work directory; set by `hcloud submit`."""
-    env: Mapping[Variable, Value] = Field(default_factory=dict)
+    env: Annotated[Mapping[Variable, Value], BeforeValidator(_few_entries)] = Field(default_factory=dict)
     """Environment variables."""
     env_file: NonEmptyText | None = None
     """A file of NAME=value lines, relative to the job file; `env` takes precedence."""
     setup: Annotated[NonEmptyText, AfterValidator(_fits_a_program)] | None = None
     """A shell script that runs once per node before the command."""
-    image: NonEmptyText | None = None
-    """Container image to run in."""
+    image: Annotated[NonEmptyText, AfterValidator(image_name)] | None = None
+    """Container image to run in, for example debian:12."""
     tags: Mapping[TagName, TagValue] = Field(default_factory=dict, max_length=50)
     """Names and values that reports group by."""
     priority: Annotated[int, Field(strict=True, ge=-1000, le=1000)] = 0
@@ -454,7 +471,7 @@ class JobFile(_JobFilePart):
     """How a batch job reports its progress."""
     metrics: MetricsPart | None = None
     """How a service's request rate and latency are read."""
-    instance_types: tuple[NonEmptyText, ...] = ()
+    instance_types: Patterns = ()
     """Instance types it may run on; * and ? are wildcards. Default: any."""
     exclusive: Flag = False
     """Each node gets a whole instance, shared with no other job."""
@@ -473,6 +490,14 @@ class JobFile(_JobFilePart):
             return translate_keys(given, KEY_CHANGES["job"])[0]
         except ConfigError as error:
             raise ValueError(str(error)) from None
+
+    @model_validator(mode="after")
+    def _startable(self) -> JobFile:
+        env = sum(len(name.encode()) + len(value.encode()) for name, value in self.env.items())
+        if env + sum(len(each.encode()) for each in self.command) > PROGRAM_BYTES_MAX:
+            limit = f"{PROGRAM_BYTES_MAX >> 20} MiB"
+            raise AtKey("env", f"and command must be at most {limit} long together; put large values into a file")
+        return self
 
     @model_validator(mode="after")
     def _possible(self) -> JobFile:

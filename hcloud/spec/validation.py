@@ -81,10 +81,13 @@ def _class_texts(kind: ast.ClassDef) -> dict[str, str]:
     return texts
 
 
+PROBLEMS_MAX: Final = 20
+"""Problems of one document that are reported."""
 KeyPath = tuple[str | int, ...]
 """Keys and list indexes that lead from the top of a document to a value."""
 T = TypeVar("T")
 _ADAPTERS: Final[dict[type[Any], TypeAdapter[Any]]] = {}
+_SCHEMAS: Final[dict[type[Any], dict[str, Any]]] = {}
 _UNKNOWN = frozenset({"extra_forbidden", "unexpected_keyword_argument"})
 _NO_MAPPING = frozenset({"dataclass_type", "model_type", "model_attributes_type", "dict_type", "mapping_type"})
 _BOUNDS = {
@@ -176,7 +179,7 @@ def parse(
     ``locate`` turns a key path into the ``where`` of an error; ``context`` is passed to the model's validators.
 
     Raises:
-        ConfigError: for the first problem; each further problem is added as a note.
+        ConfigError: for the first problem; further ones, at most ``PROBLEMS_MAX`` in all, are added as notes.
     """
     try:
         checked: T = _adapter(model).validate_python(mapping, context=context)
@@ -184,10 +187,12 @@ def parse(
     except ValidationError as error:
         # Unknown keys first: a misspelt key explains why the right one is missing or at its default.
         problems = sorted(error.errors(include_url=False), key=lambda problem: problem["type"] not in _UNKNOWN)
-    sentences = [_sentence(model, problem) for problem in problems]
+    sentences = [_sentence(model, problem) for problem in problems[:PROBLEMS_MAX]]
     first = ConfigError(sentences[0][1], where=locate(sentences[0][0]))
     for path, message in sentences[1:]:
         first.add_note(str(ConfigError(message, where=locate(path))))
+    if len(problems) > PROBLEMS_MAX:
+        first.add_note(f"and {len(problems) - PROBLEMS_MAX} more")
     raise first
 
 
@@ -199,8 +204,13 @@ def _adapter(model: type[Any]) -> TypeAdapter[Any]:
 
 
 def json_schema(model: type[Any]) -> dict[str, Any]:
-    """Return the JSON Schema of the class ``model``, with the strings under its attributes as descriptions."""
-    return _adapter(model).json_schema(schema_generator=DescribedJsonSchema)
+    """Return the JSON Schema of the class ``model``, with the strings under its attributes as descriptions.
+
+    The result is shared: callers that change it take a copy.
+    """
+    if model not in _SCHEMAS:
+        _SCHEMAS[model] = _adapter(model).json_schema(schema_generator=DescribedJsonSchema)
+    return _SCHEMAS[model]
 
 
 def _sentence(model: type[Any], problem: Any) -> tuple[KeyPath, str]:

@@ -101,6 +101,10 @@ class LiveCache:
         job = self._jobs.rows.get(number)
         return job.spec if job is not None else None
 
+    def known_job(self, number: int, revision: int) -> Job | None:
+        """Return a live job if it is cached as of this revision of the database."""
+        return self._jobs.rows.get(number) if self._seen == revision else None
+
     def _refresh(self, connection: Connection, now: Any) -> None:
         jobs = self._changed_jobs(connection)
         machines = self._changed_instances(connection)

@@ -91,7 +91,7 @@ class Store:
         """
         opened: list[Transaction] = []
         with self._database.writing(lambda connection: opened[0].finish(connection)) as connection:
-            opened.append(Transaction(connection, now, self._highest_revision + 1, self._live.known_spec))
+            opened.append(Transaction(connection, now, self._highest_revision + 1, self._live))
             # Also if this write fails: its revision must never be assigned again.
             self._highest_revision = opened[0].revision
             check_lease(opened[0], lease)

@@ -25,6 +25,7 @@ from hcloud.core.model import (
     check_instance_move,
     check_job_move,
 )
+from hcloud.core.rows import replace_fields
 from hcloud.planner.snapshot import Directive, DirectiveScope, OfferBackoff
 from hcloud.store import schema
 from hcloud.store.documents import (
@@ -43,6 +44,7 @@ from hcloud.store.documents import (
     load_job,
     load_spec,
 )
+from hcloud.store.live import LiveCache
 
 _HEAD = select(schema.head).with_for_update()
 _SAVE_HEAD = update(schema.head)
@@ -112,27 +114,33 @@ class Transaction:
     Discard everything that was read or returned if the transaction does not commit.
     """
 
-    def __init__(
-        self, connection: Connection, now: float, first_revision: int, known_spec: Callable[[int], JobSpec | None]
-    ) -> None:
+    def __init__(self, connection: Connection, now: float, first_revision: int, live: LiveCache) -> None:
         self.now = now
         self._connection = connection
-        self._known_spec = known_spec
-        self._specs: dict[int, JobSpec] = {}
+        self._live = live
         # Locks the row of `head`: no other process writes until the commit.
         self.head: dict[str, Any] = dict(connection.execute(_HEAD).one()._mapping)
         self._head_before = dict(self.head)
         self.revision: int = max(self.head["revision"] + 1, first_revision)
         self._events: list[dict[str, object]] = []
-        # A valid cache, as no other process writes meanwhile.
+        # Valid caches, as no other process writes meanwhile.
         self._cached_instances: dict[int, Instance] = {}
+        self._cached_jobs: dict[int, Job] = {}
+        self._cached_intents: dict[str, Intent | None] = {}
+        self._written_jobs: dict[int, dict[str, object]] = {}
+        """Columns by number, to be written together at the end."""
 
     # ------------------------------------------------------------------------------------------------------------ jobs
     def job(self, job_id: JobId) -> Job:
         """Return the current job. Raises NotFound."""
         number = job_number(job_id)
-        row = self._row(job_id, _JOB, number)
-        return load_job(number, row.revision, row.document, self._spec(number))
+        if number not in self._cached_jobs:
+            known = self._live.known_job(number, self._head_before["revision"])
+            if known is None:
+                row = self._row(job_id, _JOB, number)
+                known = load_job(number, row.revision, row.document, self._spec(number))
+            self._cached_jobs[number] = known
+        return self._cached_jobs[number]
 
     def put_job(self, job: Job) -> Job:
         """Write a changed job and return it with its new revision.
@@ -143,15 +151,16 @@ class Transaction:
             BadInput: the spec was changed.
             NotFound: there is no such job.
         """
-        number = job_number(job.id)
-        row = self._row(job.id, _JOB, number)
-        check_revision(job.id, job.revision, row.revision)
-        if row.state != job.state.value:
-            check_job_move(load_job(number, row.revision, row.document, job.spec), job.state)
-        self._check_spec(number, job)
-        self._connection.execute(_UPDATE_JOB, {"n": number} | self._job_columns(job))
+        number, stored = job_number(job.id), self.job(job.id)
+        check_revision(job.id, job.revision, stored.revision)
+        if stored.state is not job.state:
+            check_job_move(stored, job.state)
+        if job.spec is not stored.spec and job.spec != stored.spec:
+            raise BadInput(f"{job.id}: a job's spec never changes after submission; submit a new job")
+        self._written_jobs[number] = {"n": number} | self._job_columns(job)
         self.head["revision"] = self.revision
-        return replace(job, revision=self.revision)
+        after = self._cached_jobs[number] = replace_fields(job, revision=self.revision)
+        return after
 
     def add_jobs(self, submissions: Sequence[Submission]) -> tuple[Job, ...]:
         """Add jobs, each with its JOB_SUBMITTED event. A known (user, token) returns the earlier job instead.
@@ -226,16 +235,10 @@ class Transaction:
         }
 
     def _spec(self, number: int) -> JobSpec:
-        spec = self._specs.get(number) or self._known_spec(number)
+        spec = self._live.known_spec(number)
         if spec is None:
             spec = load_spec(self._connection.execute(_SPEC, {"n": number}).scalar_one())
-        self._specs[number] = spec
         return spec
-
-    def _check_spec(self, number: int, job: Job) -> None:
-        stored = self._spec(number)
-        if job.spec is not stored and job.spec != stored:
-            raise BadInput(f"{job.id}: a job's spec never changes after submission; submit a new job")
 
     # ------------------------------------------------------------------------------------------------------- instances
     def instance(self, instance_id: InstanceId) -> Instance:
@@ -327,8 +330,10 @@ class Transaction:
     # --------------------------------------------------------------------------------------------- intents, back-offs
     def intent(self, token: str) -> Intent | None:
         """Return the open intent of that token, or None."""
-        document = self._connection.execute(_INTENT, {"t": token}).scalar()
-        return None if document is None else load_intent(document)
+        if token not in self._cached_intents:
+            document = self._connection.execute(_INTENT, {"t": token}).scalar()
+            self._cached_intents[token] = None if document is None else load_intent(document)
+        return self._cached_intents[token]
 
     def open_intent(self, intent: Intent) -> None:
         """Record an external effect before it is attempted. Raises StaleWrite if its token is open already."""
@@ -336,17 +341,20 @@ class Transaction:
             raise StaleWrite(f"intent {intent.token} is already open")
         columns = {"token": checked_text(intent.token, "intent token")}
         self._connection.execute(insert(schema.intent), columns | self._intent_columns(intent))
+        self._cached_intents[intent.token] = intent
 
     def put_intent(self, intent: Intent) -> None:
         """Update an open intent, for another try. Raises StaleWrite if it is no longer open."""
         if self.intent(intent.token) is None:
             raise StaleWrite(f"intent {intent.token} is no longer open")
         self._connection.execute(_UPDATE_INTENT, {"t": intent.token} | self._intent_columns(intent))
+        self._cached_intents[intent.token] = intent
 
     def close_intent(self, token: str) -> None:
         """Delete an intent after its outcome was recorded; idempotent."""
         if self._connection.execute(_DELETE_INTENT, {"t": token}).rowcount:
             self.head["revision"] = self.head["intents_revision"] = self.revision
+        self._cached_intents[token] = None
 
     def _intent_columns(self, intent: Intent) -> dict[str, object]:
         self.head["revision"] = self.head["intents_revision"] = self.revision
@@ -435,7 +443,9 @@ class Transaction:
         )
 
     def finish(self, connection: Connection) -> None:
-        """Write the events and the head row; called once, before the commit."""
+        """Write changed jobs, events and the head row; called once, before the commit."""
+        if self._written_jobs:
+            connection.execute(_UPDATE_JOB, list(self._written_jobs.values()))
         if self._events:
             connection.execute(insert(schema.event_log), self._events)
         changed = {name: value for name, value in self.head.items() if value != self._head_before[name]}

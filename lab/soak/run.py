@@ -44,6 +44,7 @@ OWNER = "hcloud-soak"
 LONGEST_LIFE_S = 1200.0
 """Longer than any machine's lease, including clock skew and late answers."""
 NIGHTS_MAX = 3
+_START_FAULTS = (StartFault.LOSE_REPLY, StartFault.LOSE_REQUEST, StartFault.REFUSE)
 STEPS_S = (0.3, 1.0, 1.0, 2.0, 5.0)
 LONGEST_STEP_S = 30.0
 LIFT_AFTER_S = 400.0
@@ -409,7 +410,7 @@ class SoakRun:
         if workers and rates.refused_resizes and self._happens(rates.refused_resizes):
             self.runner.stiffen(workers[int(self._rng.integers(len(workers)))])
         if self._happens(rates.start):
-            self.runner.inject(list(StartFault)[int(self._rng.integers(len(StartFault)))])
+            self.runner.inject(_START_FAULTS[int(self._rng.integers(len(_START_FAULTS)))])
 
     def _inject_cloud_faults(self) -> None:
         up = self._up()

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 import signal
 import subprocess
 import threading
@@ -22,6 +21,7 @@ from typing import Any
 
 from hcloud.core.clock import holds_within
 from hcloud.core.errors import ProviderUnavailable
+from hcloud.core.files import remove_tree
 from providers.local.cgroups import cgroup_pids, kill_cgroup, remove_cgroup
 
 SLICE_VARIABLE = "HCLOUD_SLICE"
@@ -273,7 +273,7 @@ class SliceDirectory:
         if self.machine.exists():
             _run_quietly(record.end_argv)
         remove_cgroup(record.cgroup_paths)
-        shutil.rmtree(self.machine, ignore_errors=True)
+        remove_tree(self.machine)
         try:
             write_json_once(self.path / "ended.json", {"at": at, "reason": reason})
         except OSError:

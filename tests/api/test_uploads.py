@@ -20,7 +20,7 @@ ADDRESS = f"/v1/uploads/{SHA256}"
 
 
 def _stored(deployment: Deployment) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in (deployment.home / "uploads").iterdir()}
+    return {path.name: path.read_bytes() for path in (deployment.home / "uploads").iterdir() if path.is_file()}
 
 
 def test_an_upload_is_stored_under_its_digest_and_found_again(deployment: Deployment) -> None:

@@ -93,7 +93,8 @@ def _trouble(scene: Scene, rng: np.random.Generator, moment: CrashPoints) -> Non
     elif draw < 0.24 and workers:
         scene.engine.silence(workers[int(rng.integers(len(workers)))])
     elif draw < 0.4:
-        scene.engine.inject(StartFault.LOSE_REPLY if draw < 0.3 else StartFault.LOSE_REQUEST)
+        lost = StartFault.LOSE_REQUEST if draw < 0.35 else StartFault.NOT_SENT
+        scene.engine.inject(StartFault.LOSE_REPLY if draw < 0.3 else lost)
     for worker in sorted(scene.controller.observer.silent):
         if rng.random() < 0.05:
             scene.engine.unsilence(worker)

@@ -154,7 +154,7 @@ def test_submit_uploads_a_work_directory_once_and_without_what_is_ignored(shell:
     (work / ".hcloudignore").write_text("*.tmp\n")
     for _ in range(2):
         shell.run("submit", "-q", "-w", "work", "--", "./run.sh")
-    (archive,) = (deployment.home / "uploads").iterdir()
+    (archive,) = (deployment.home / "uploads").glob("*.tar.gz")
     with tarfile.open(archive) as packed:
         assert packed.getnames() == [".hcloudignore", "data", "data/in.txt", "run.sh"]
         assert {(member.uid, member.mtime) for member in packed} == {(0, 0)}

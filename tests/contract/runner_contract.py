@@ -18,6 +18,7 @@ from hcloud.core.model import FailureCause, InstanceId, MetricsHook, ProgressHoo
 from hcloud.fake_runner.work import Work
 from hcloud.provider import (
     ExitRecord,
+    LogPiece,
     Runner,
     RunnerView,
     Stream,
@@ -62,6 +63,7 @@ class RunnerAbility(StrEnum):
     """What a bench can make its runner, or the machines under it, do."""
 
     FALL_SILENT = "fall_silent"  # a worker stops answering and comes back: ``silence``, ``unsilence``
+    HOLD_ANSWERS = "hold_answers"  # a worker takes starts and answers later: ``hold_answers``, ``release_answers``
     LOSE_MACHINE = "lose_machine"  # a machine dies with all its units: ``kill_machine``
     LOSE_ENGINE = "lose_engine"  # the engine does not answer and comes back: ``engine_away``, ``engine_back``
     LOSE_START_REPLY = "lose_start_reply"  # the next start happens, its outcome is unknown: ``break_next``
@@ -101,6 +103,14 @@ class RunnerBench(abc.ABC):
 
     def unsilence(self, instance_id: InstanceId) -> None:
         """Let it answer again."""
+        raise NotImplementedError
+
+    def hold_answers(self, instance_id: InstanceId) -> None:
+        """Let a worker that responds carry out and answer no start, and let callers wait for it no longer."""
+        raise NotImplementedError
+
+    def release_answers(self, instance_id: InstanceId) -> None:
+        """Let it carry out and answer what it took."""
         raise NotImplementedError
 
     def kill_machine(self, instance_id: InstanceId) -> None:
@@ -205,6 +215,11 @@ class RunnerBench(abc.ABC):
 def where(*units: UnitSpec) -> dict[UnitId, InstanceId]:
     """Unit ids and their instances, as ``stop`` and ``forget`` take them."""
     return {each.id: each.instance_id for each in units}
+
+
+def piece(unit: UnitSpec, stream: Stream = "stdout") -> LogPiece:
+    """The beginning of a unit's output."""
+    return LogPiece(unit=unit.id, instance_id=unit.instance_id, stream=stream, offset=0, limit=1000)
 
 
 class RunnerContract(ContractSuite):
@@ -376,6 +391,20 @@ class RunnerContract(ContractSuite):
         with pytest.raises(NotFound, match=r"job-404\.1\.0"):
             bench.runner.logs("job-404.1.0", bench.instances[0], "stdout", 0, 100)
 
+    def test_output_of_many_units_is_read_at_once(self, bench: RunnerBench) -> None:
+        one, other = (bench.started(f"echo {n}", instance_id=at) for n, at in enumerate(bench.instances))
+        unknown = bench.unit("", id="job-404.1.0")
+        bench.until_ended(one)
+        bench.until_ended(other)
+        pieces = [piece(one), piece(one, "stderr"), piece(other), piece(unknown)]
+        read = bench.runner.read_logs(pieces)
+        assert [(read[each].content, read[each].next_offset, read[each].end) for each in pieces] == [
+            (b"0\n", 2, True),
+            (b"", 0, True),
+            (b"1\n", 2, True),
+            (b"", 0, True),
+        ]
+
     # ---------------------------------------------------------------------------------------------------------- forget
     def test_forgotten_unit_is_reported_no_more(self, bench: RunnerBench) -> None:
         unit, other = bench.started("echo x"), bench.started("echo y")
@@ -455,6 +484,38 @@ class RunnerContract(ContractSuite):
         assert bench.until_ended(unit).exit_code == 0
         assert bench.output(unit) == "ready\ndone\n"
 
+    @needs(RunnerAbility.FALL_SILENT)
+    def test_start_on_a_silent_worker_is_not_sent_and_never_happens_by_itself(self, bench: RunnerBench) -> None:
+        silent, other = bench.unit("echo once"), bench.unit("echo other", instance_id=bench.instances[1])
+        bench.silence(silent.instance_id)
+        bench.let_pass(1.0)  # one that sent something just now is taken to respond
+        results = bench.runner.start([silent, other])
+        assert [results[each.id].outcome for each in (silent, other)] == ["not_sent", "started"]
+        assert silent.instance_id in bench.runner.observe().silent
+        bench.unsilence(silent.instance_id)
+        bench.until(lambda: bench.worker(silent.instance_id), bench.patience_s)
+        bench.let_pass(0.3)
+        assert bench.report(silent) is None
+        assert bench.runner.start([silent])[silent.id].outcome == "started"
+        bench.until_ended(silent)
+        assert bench.output(silent) == "once\n"
+
+    @needs(RunnerAbility.HOLD_ANSWERS)
+    def test_late_answer_counts_when_it_comes_and_the_start_is_sent_once(self, bench: RunnerBench) -> None:
+        slow, other = bench.unit("echo once"), bench.unit("echo other", instance_id=bench.instances[1])
+        bench.hold_answers(slow.instance_id)
+        results = [bench.runner.start([slow])[slow.id].outcome for _ in range(3)]
+        assert results == ["pending"] * 3
+        assert slow.id not in bench.runner.observe().answered
+        # Who waits no more for one worker does so for the others.
+        bench.until(lambda: bench.runner.start([other])[other.id].outcome == "started", bench.patience_s)
+        bench.release_answers(slow.instance_id)
+        bench.until(lambda: slow.id in bench.runner.observe().answered, bench.patience_s)
+        assert bench.runner.start([slow])[slow.id].outcome == "started"
+        assert slow.id not in bench.runner.observe().answered
+        bench.until_ended(slow)
+        assert bench.output(slow) == "once\n"
+
     @needs(RunnerAbility.LOSE_MACHINE)
     def test_units_of_a_lost_machine_are_reported_no_more(self, bench: RunnerBench) -> None:
         unit = bench.started("echo ready; sleep 600")
@@ -464,7 +525,7 @@ class RunnerContract(ContractSuite):
             lambda: bench.worker(unit.instance_id) is None and bench.worker(bench.instances[1]), bench.patience_s
         )
         fresh = bench.unit("echo never")
-        assert bench.runner.start([fresh])[fresh.id].outcome in {"refused", "unknown"}
+        assert bench.runner.start([fresh])[fresh.id].outcome in {"refused", "unknown", "not_sent"}
         assert bench.runner.renew({unit.instance_id: bench.clock.now() + 7200}) == frozenset()
 
     @needs(RunnerAbility.LOSE_ENGINE)
@@ -532,9 +593,10 @@ def output_if_any(bench: RunnerBench, unit: UnitSpec) -> str:
 def _assert_unreachable(bench: RunnerBench, unit: UnitSpec) -> None:
     """Check that calls for a unit return unknown outcomes while its worker does not answer."""
     fresh = bench.unit("echo never", instance_id=unit.instance_id)
-    assert bench.runner.start([fresh])[fresh.id].outcome == "unknown"
+    assert bench.runner.start([fresh])[fresh.id].outcome in {"unknown", "not_sent"}
     assert bench.runner.stop(where(fresh), cause=FailureCause.EVICTED) == frozenset()
     assert bench.runner.renew({unit.instance_id: bench.clock.now() + 7200}) == frozenset()
     with pytest.raises(WorkerUnreachable):
         bench.runner.logs(unit.id, unit.instance_id, "stdout", 0, 100)
-    bench.runner.forget(where(unit))
+    assert bench.runner.read_logs([piece(unit)]) == {}
+    bench.runner.forget(where(fresh))

@@ -41,6 +41,12 @@ class FakeBench(VirtualTime, RunnerBench):
     def unsilence(self, instance_id: InstanceId) -> None:
         self.runner.unsilence(instance_id)
 
+    def hold_answers(self, instance_id: InstanceId) -> None:
+        self.runner.hold_answers(instance_id)
+
+    def release_answers(self, instance_id: InstanceId) -> None:
+        self.runner.release_answers(instance_id)
+
     def kill_machine(self, instance_id: InstanceId) -> None:
         self.cloud.kill(self._machines[instance_id])
 

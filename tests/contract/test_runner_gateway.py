@@ -33,23 +33,18 @@ class LossyWire:
         self._wire = wire
         self.lose: RunnerAbility | None = None
 
-    def observe(self, epoch: str, since: int) -> Any:
-        """Ask for reports."""
-        return self._wire.observe(epoch, since)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._wire, name)
 
-    def call(self, calls: Any, timeout_s: float) -> Any:
+    def call(self, commands: Any, timeout_s: float) -> Any:
         """Forward the call, except for the injected fault."""
         lost, self.lose = self.lose, None
         if lost is RunnerAbility.LOSE_START_REQUEST:
             raise EngineAway("the request was lost")
-        answer = self._wire.call(calls, timeout_s)
-        if lost is RunnerAbility.LOSE_START_REPLY:
-            raise EngineAway("the reply was lost")
-        return answer
-
-    def close(self) -> None:
-        """Close the real one."""
-        self._wire.close()
+        for answers in self._wire.call(commands, timeout_s):
+            if lost is RunnerAbility.LOSE_START_REPLY:
+                raise EngineAway("the reply was lost")
+            yield answers
 
 
 class GatewayBench(RealTime, RunnerBench):
@@ -67,8 +62,8 @@ class GatewayBench(RealTime, RunnerBench):
         self._until_registered()
 
     def _new_runner(self) -> GatewayRunner:
-        runner = self.site.runner({"call_timeout_s": CALL_TIMEOUT_S})
-        runner._wire = LossyWire(runner._wire)  # type: ignore[assignment]
+        runner = self.site.runner()
+        runner._calls.wire = LossyWire(runner._calls.wire)  # type: ignore[assignment]
         return runner
 
     def _until_registered(self) -> None:
@@ -80,11 +75,24 @@ class GatewayBench(RealTime, RunnerBench):
 
     def silence(self, instance_id: InstanceId) -> None:
         os.kill(self.site.machines[instance_id].link(), signal.SIGSTOP)
-        self.runner._call_timeout_s = SHORT_CALL_TIMEOUT_S  # type: ignore[attr-defined]
+        self._allow(SHORT_CALL_TIMEOUT_S)
 
     def unsilence(self, instance_id: InstanceId) -> None:
         os.kill(self.site.machines[instance_id].link(), signal.SIGCONT)
-        self.runner._call_timeout_s = CALL_TIMEOUT_S  # type: ignore[attr-defined]
+        self._allow(CALL_TIMEOUT_S)
+
+    def _allow(self, timeout_s: float) -> None:
+        self.runner._calls.timeout_s = timeout_s  # type: ignore[attr-defined]
+        self.runner._wire._sign_of_life_s = timeout_s  # type: ignore[attr-defined]
+
+    def hold_answers(self, instance_id: InstanceId) -> None:
+        os.kill(self.site.machines[instance_id].supervisor.pid, signal.SIGSTOP)
+        self.runner._calls.within_s = 0.0  # type: ignore[attr-defined]
+        self.runner.observe()
+
+    def release_answers(self, instance_id: InstanceId) -> None:
+        os.kill(self.site.machines[instance_id].supervisor.pid, signal.SIGCONT)
+        self.runner._calls.within_s = CALL_TIMEOUT_S  # type: ignore[attr-defined]
 
     def kill_machine(self, instance_id: InstanceId) -> None:
         self.site.machines[instance_id].kill()
@@ -96,7 +104,7 @@ class GatewayBench(RealTime, RunnerBench):
         self.site.start_engine()
 
     def break_next(self, fault: RunnerAbility) -> None:
-        self.runner._wire.lose = fault  # type: ignore[attr-defined]
+        self.runner._calls.wire.lose = fault  # type: ignore[attr-defined]
 
     def restarted(self) -> Runner:
         return self._new_runner()
@@ -113,6 +121,7 @@ class GatewayBench(RealTime, RunnerBench):
             machine.notice_file.unlink(missing_ok=True)
             if machine.supervisor.poll() is not None:
                 machine.start()
+            os.kill(machine.supervisor.pid, signal.SIGCONT)
             os.kill(machine.link(), signal.SIGCONT)
         self._until_registered()
         wait_until(self._without_units, self.patience_s)

@@ -210,8 +210,9 @@ class Site:
         self._admitting.admit(tuple(self._admitted.values()))
 
     def runner(self, settings: Mapping[str, object] | None = None) -> GatewayRunner:
-        """A daemon's side of the engine."""
-        settings = {"call_timeout_s": PATIENCE_S, "lead_s": LEAD_S, **(settings or {})}
+        """A daemon's side of the engine, patient unless ``settings`` say otherwise."""
+        patient = dict.fromkeys(("call_timeout_s", "answer_within_s", "sign_of_life_s"), PATIENCE_S)
+        settings = {**patient, "lead_s": LEAD_S, **(settings or {})}
         runner = GatewayRunner(self.socket, launch_key(self.tls_dir), SystemClock(), settings)
         self._runners.append(runner)
         return runner

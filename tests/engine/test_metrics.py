@@ -71,4 +71,4 @@ def test_quantile_beyond_the_last_bound_is_that_bound() -> None:
     ],
 )
 def test_probe_is_its_last_line_or_nothing(text: str, found: object) -> None:
-    assert parse_probe(text) == found
+    assert parse_probe(text.encode()) == found

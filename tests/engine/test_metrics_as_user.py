@@ -33,7 +33,7 @@ def read_in_sandbox(hook: MetricsHook) -> dict[str, Any]:
     user = ["--uid", str(NOBODY), "--gid", str(NOBODY)]
     command = ["bwrap", *spaces, *user, *trees, "--proc", "/proc", "--dev", "/dev", "/usr/bin/python3", "-c", SERVER]
     sandbox = subprocess.Popen(command, cwd="/")
-    reader = MetricsReader(hook)
+    reader = MetricsReader(hook, sandboxed=True)
 
     def latest() -> dict[str, Any]:
         reader.step(sandbox.pid)

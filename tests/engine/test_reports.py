@@ -29,16 +29,20 @@ class FakeWire:
         for name, report in reports.items():
             self.reports[name], self.changed_at[name] = report, self.turn
 
-    def observe(self, epoch: str, since: int) -> dict[str, Any]:
+    def observe(self, epoch: str, since: int) -> FakeReply:
         changed = {name: document(each) for name, each in self.reports.items() if self.changed_at[name] > since}
-        return {
-            "epoch": "e",
-            "until": self.turn,
-            "reports": changed,
-            "connected": list(self.reports),
-            "silent": [],
-            "refused": {},
-        }
+        known = list(self.reports)
+        return FakeReply(gateway_pb2.ObserveReply(epoch="e", until=self.turn, connected=known, reports=changed))
+
+
+class FakeReply:
+    """A reply that is there at once."""
+
+    def __init__(self, reply: Any) -> None:
+        self.reply = reply
+
+    def result(self, timeout_s: float) -> Any:
+        return self.reply
 
 
 def document(report: dict[str, Any]) -> bytes:

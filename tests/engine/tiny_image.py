@@ -1,10 +1,11 @@
 """Tiny container images for tests, made from files of this host."""
 
+import io
 import os
 import shutil
 import subprocess
 import tarfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,8 +17,10 @@ def podman(*words: str) -> str:
 
 
 @contextmanager
-def tiny_image(folder: Path, name: str, programs: Sequence[str]) -> Iterator[str]:
-    """Make an image that holds these programs with their libraries, and a file that anybody may write.
+def tiny_image(
+    folder: Path, name: str, programs: Sequence[str], files: Mapping[str, str] | None = None
+) -> Iterator[str]:
+    """Make an image that holds these programs with their libraries, a file that anybody may write, and ``files``.
 
     It is removed after the block.
     """
@@ -31,6 +34,10 @@ def tiny_image(folder: Path, name: str, programs: Sequence[str]) -> Iterator[str
         for inside, path in paths.items():
             target.add(os.path.realpath(path), arcname=inside)
         target.add(folder / "note", arcname="/note")
+        for inside, text in (files or {}).items():
+            member = tarfile.TarInfo(inside)
+            member.size = len(text)
+            target.addfile(member, io.BytesIO(text.encode()))
     podman("import", "--change", "ENV NOTE=/note", str(folder / "root.tar"), name)
     try:
         yield name

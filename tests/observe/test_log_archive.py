@@ -1,5 +1,6 @@
 """Output is archived whole, also where a unit wrote more than is kept of it, and is read by the program's own count."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import cast
 
@@ -7,12 +8,14 @@ import pytest
 
 from hcloud.api.unit_logs import LogQuery, read_archive
 from hcloud.engine.output import OutputFile, read_output
-from hcloud.observe.log_archive import CHUNK_BYTES, CHUNKS_PER_CYCLE, LogArchive
-from hcloud.provider import LogChunk, Runner, Stream
+from hcloud.observe.log_archive import CHUNK_BYTES, CHUNKS_PER_CYCLE, PIECES_AT_ONCE, LogArchive
+from hcloud.provider import LogChunk, LogPiece, Runner, Stream
 
 KEPT_MIB = 2 * CHUNKS_PER_CYCLE
 WRITTEN = 3 * KEPT_MIB * CHUNK_BYTES
 UNIT = "job-1.1.0_19ab"
+UNITS = {UNIT: "inst-1"}
+SILENT = "inst-66"
 
 
 class Machine:
@@ -25,6 +28,14 @@ class Machine:
         """Read as a worker does."""
         content, after, last = read_output(self._written, stream, offset, limit)
         return LogChunk(content=content, next_offset=after, end=last)
+
+    def read_logs(self, pieces: Sequence[LogPiece]) -> Mapping[LogPiece, LogChunk]:
+        """Read the same output for each unit, but of those on silent machines nothing."""
+        return {
+            each: self.logs(each.unit, each.instance_id, each.stream, each.offset, each.limit)
+            for each in pieces
+            if each.instance_id != SILENT
+        }
 
 
 @pytest.fixture
@@ -46,7 +57,7 @@ def _writing(written: Path, *lines: bytes) -> Runner:
 def _archive(folder: Path, machine: Runner) -> bytes:
     """Archive as daemons do that are restarted after each step."""
     for _ in range(20):
-        if LogArchive(folder, KEPT_MIB).collect(machine, UNIT, "inst-1"):
+        if LogArchive(folder, KEPT_MIB).collect(machine, UNITS):
             return (folder / f"{UNIT}.stdout").read_bytes()
     raise AssertionError("the archive is never complete")
 
@@ -90,7 +101,7 @@ def test_a_program_that_copies_the_line_of_a_gap_loses_nothing_of_its_own(tmp_pa
 def test_a_daemon_killed_while_it_tells_of_a_gap_begins_anew(tmp_path: Path, machine: Runner) -> None:
     whole = _archive(tmp_path / "whole", machine)
     folder = tmp_path / "torn"
-    LogArchive(folder, KEPT_MIB).collect(machine, UNIT, "inst-1")
+    LogArchive(folder, KEPT_MIB).collect(machine, UNITS)
     part = folder / f"{UNIT}.stdout.part"
     part.write_bytes(part.read_bytes()[:20])
     assert _archive(folder, machine) == whole
@@ -98,7 +109,7 @@ def test_a_daemon_killed_while_it_tells_of_a_gap_begins_anew(tmp_path: Path, mac
 
 def test_output_is_kept_also_where_somebody_deleted_the_folder(tmp_path: Path, machine: Runner) -> None:
     archive = LogArchive(tmp_path / "logs", KEPT_MIB)
-    archive.collect(machine, UNIT, "inst-1")
+    archive.collect(machine, UNITS)
     for path in archive.folder.iterdir():
         path.unlink()
     archive.folder.rmdir()
@@ -109,7 +120,18 @@ def test_output_is_kept_also_where_somebody_deleted_the_folder(tmp_path: Path, m
 def test_a_folder_that_cannot_be_written_to_is_told_of_and_tried_again(tmp_path: Path, machine: Runner) -> None:
     archive = LogArchive(tmp_path / "logs", KEPT_MIB)
     archive.folder.write_text("in the way")
-    assert not archive.collect(machine, UNIT, "inst-1")
+    assert not archive.collect(machine, UNITS)
     assert f"cannot store output of ended jobs in {archive.folder}: " in archive.trouble
     archive.folder.unlink()
     _archive(archive.folder, machine)
+
+
+def test_a_silent_machine_keeps_no_other_output_from_being_archived(tmp_path: Path) -> None:
+    written = tmp_path / "unit"
+    written.mkdir()
+    machine, archive = _writing(written, b"words\n"), LogArchive(tmp_path / "logs", KEPT_MIB)
+    units = {f"job-{n}.1.0": SILENT if n % 3 == 0 else f"inst-{n}" for n in range(2 * PIECES_AT_ONCE)}
+    done = archive.collect(machine, units)
+    assert done == {unit for unit, name in units.items() if name != SILENT}
+    assert {(archive.folder / f"{unit}.stdout").read_bytes() for unit in done} == {b"words\n"}
+    assert not (archive.folder / "job-0.1.0.stdout").exists()

@@ -161,7 +161,7 @@ def test_fence_outlives_its_machine(clock: ManualClock) -> None:
     runner.start([unit])
     cloud.kill("mock-000001")
     elsewhere = unit_on("inst-1")
-    assert runner.start([unit])[unit.id].outcome == "unknown"
+    assert runner.start([unit])[unit.id].outcome == "not_sent"
     result = runner.start([elsewhere])[unit.id]
     assert (result.outcome, result.detail) == ("refused", "job-1.1.0 belongs to inst-0")
     assert runner.starts("job-1.") == (Start(unit_id="job-1.1.0", instance_id="inst-0", at=clock.now()),)
@@ -173,7 +173,7 @@ def test_worker_registers_when_its_machine_has_booted_and_goes_at_its_expiry(clo
     cloud.launch(request_for(cloud, 1, clock.now(), expires_at=clock.now() + 100))
     unit = unit_on("inst-1")
     assert runner.observe().workers == ()
-    assert runner.start([unit])[unit.id].outcome == "unknown"
+    assert runner.start([unit])[unit.id].outcome == "not_sent"
     clock.advance(20)
     assert [each.instance_id for each in runner.observe().workers] == ["inst-1"]
     assert runner.renew({"inst-1": clock.now() + 100}) == {"inst-1"}

@@ -20,6 +20,7 @@ import grpc
 import pytest
 
 from hcloud.core.clock import SystemClock
+from hcloud.core.model import Resources
 from hcloud.engine import gateway_pb2 as pb
 from hcloud.engine.channel import (
     ADMIT,
@@ -47,6 +48,7 @@ from hcloud.engine.tls import (
     new_machine_key,
 )
 from hcloud.engine.wire import PROTOCOL
+from hcloud.provider import UnitSpec
 from tests.engine.site import PATIENCE_S, Site, next_port
 from tests.waiting import wait_until
 
@@ -433,9 +435,8 @@ def test_a_peer_that_answers_nothing_delays_no_other(channel: grpc.Channel, runn
 
 
 def test_more_commands_than_fit_wait_for_each_other(site: Site, runner: GatewayRunner) -> None:
-    runner = site.runner()
     units = {f"job-{n}.1.0_many": HONEST for n in range(3 * COMMANDS_MAX)}
-    assert runner.stop(units, cause=None) == units.keys()
+    assert site.runner().stop(units, cause=None) == units.keys()
 
 
 def test_an_answer_that_makes_no_sense_is_unknown(channel: grpc.Channel, runner: GatewayRunner) -> None:
@@ -470,3 +471,22 @@ def test_nothing_listens_on_a_machine(site: Site, runner: GatewayRunner) -> None
         if line.split()[3] == "0A" and line.split()[9] in inodes
     ]
     assert listening == []
+
+
+def test_an_agent_that_says_of_a_start_that_it_never_came_is_not_believed(
+    channel: grpc.Channel, runner: GatewayRunner
+) -> None:
+    stream: Any = None
+
+    def claims() -> Iterator[Any]:
+        yield hello()
+        yield report(1, machine=EMPTY)
+        for message in stream:
+            if message.WhichOneof("message") == "command":
+                yield pb.FromAgent(answer=pb.Answer(number=message.command.number, document=b'{"not_sent": "never"}'))
+
+    stream = channel.stream_stream(CONNECT, pb.FromAgent.SerializeToString, pb.ToAgent.FromString)(claims())
+    wait_until(lambda: connected(runner, HOSTILE), PATIENCE_S)
+    unit = UnitSpec(id="job-1.1.0", instance_id=HOSTILE, rank=0, command=("true",), resources=Resources())
+    assert runner.start([unit])[unit.id].outcome == "unknown"
+    stream.cancel()
