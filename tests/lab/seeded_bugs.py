@@ -496,8 +496,8 @@ def ignores_inherited_intents(daemon: Controller, _: pytest.MonkeyPatch) -> None
     """Does not resume intents of an earlier process."""
     honest, seen = daemon.applier.resume, {intent.token for intent in daemon.store.live().intents}
 
-    def resume(intents: Sequence[Intent], policy: Policy, lease: LeaderLease | None = None) -> int:
-        return honest([intent for intent in intents if intent.token not in seen], policy, lease)
+    def resume(intents: Sequence[Intent], *given: Any) -> int:
+        return honest([intent for intent in intents if intent.token not in seen], *given)
 
     daemon.applier.resume = resume  # type: ignore[method-assign]
 
