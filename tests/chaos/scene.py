@@ -172,7 +172,7 @@ def build(
     cloud = MockProvider("mock", {**CLOUD, **(cloud_settings or {})}, clock, OWNER, str(home))
     engine = FakeRunner([cloud], clock)
     runner = cast(
-        Runner, crash.around(engine, ("observe", "start", "stop", "resize", "renew", "logs", "forget"), "runner")
+        Runner, crash.around(engine, ("observe", "start", "stop", "resize", "renew", "read_logs", "forget"), "runner")
     )
     plain = {**POLICY, **cast_of.policy, **(policy or {})}
     controller = opened(home, crash, clock, provider_of(cloud), runner, plain)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,7 +16,7 @@ from hcloud.apply.machines import LaunchBudgetView
 from hcloud.apply.transitions import transition_instance
 from hcloud.apply.units import UnitActions
 from hcloud.controller import Controller
-from hcloud.core.model import Allocation, Attempt, InstanceState, Intent, Job, Offer, Reason
+from hcloud.core.model import Allocation, Attempt, InstanceState, Intent, Job, Offer, Reason, UnitId
 from hcloud.planner.plan import Action, Launch, Plan, Profile
 from hcloud.provider import CloudInstance, LaunchRequest, Listing, UnitSpec
 from hcloud.spec.policy import Policy
@@ -68,7 +68,13 @@ class NeverTerminates(HonestCloud):
 class ForgetsIntents(Applier):
     """Does not repeat what an earlier life left open."""
 
-    def resume(self, intents: Sequence[Intent], policy: Policy, lease: LeaderLease | None = None) -> int:
+    def resume(
+        self,
+        intents: Sequence[Intent],
+        policy: Policy,
+        lease: LeaderLease | None = None,
+        answered: Set[UnitId] = frozenset(),
+    ) -> int:
         return 0
 
 

@@ -14,7 +14,7 @@ from tests.chaos.lives import broken_after_kills, fresh_home, live
 from tests.chaos.scene import build
 
 SLICES = 4
-READS = ("provider.offers", "provider.instances", "runner.observe", "runner.logs")
+READS = ("provider.offers", "provider.instances", "runner.observe", "runner.read_logs")
 
 
 def struck(moments: tuple[str, ...]) -> list[int]:
@@ -38,7 +38,7 @@ def moments() -> tuple[str, ...]:
 def test_an_undisturbed_life_touches_every_kind_of_call(moments: tuple[str, ...]) -> None:
     seen = {moment.rsplit(":", 1)[0] for moment in moments}
     provider = {"provider.offers", "provider.launch", "provider.instances", "provider.terminate"}
-    runner = {"runner.observe", "runner.start", "runner.stop", "runner.renew", "runner.logs", "runner.forget"}
+    runner = {"runner.observe", "runner.start", "runner.stop", "runner.renew", "runner.read_logs", "runner.forget"}
     assert provider | runner | {"commit"} <= seen
 
 
