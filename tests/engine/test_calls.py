@@ -128,22 +128,18 @@ def test_what_a_broken_call_leaves_unanswered_is_unknown(wire: FakeWire, error: 
 
 
 def test_an_archive_is_sent_once_for_all_units_that_wait_for_it(wire: FakeWire, tmp_path: Path) -> None:
-    archive, taken, both_need = tmp_path / "work.tar.gz", list[bytes](), threading.Barrier(3)
+    archive, taken, calls = tmp_path / "work.tar.gz", list[bytes](), calls_on(wire)
     archive.write_bytes(b"x" * (2 << 20))
 
     def answer(command: Command) -> Answer:
         if command.request["op"] == "put":
-            if not taken:
-                both_need.wait(PATIENCE_S)
+            wait_until(lambda: taken or [len(each) for each in calls._uploads.values()] == [2], PATIENCE_S)
             taken.append(command.request["content"])
             return {"taken": True}
-        if taken:
-            return DONE
-        threading.Thread(target=both_need.wait).start()
-        return {"need": archive.name}
+        return DONE if taken else {"need": archive.name}
 
     wire.answers = answer
-    assert calls_on(wire).ask([start("u", "a", archive), start("v", "a", archive)]) == [DONE, DONE]
+    assert calls.ask([start("u", "a", archive), start("v", "a", archive)]) == [DONE, DONE]
     assert b"".join(taken) == archive.read_bytes()
     assert [op for _, op in wire.sent if op == "put"] == ["put", "put"]
 
