@@ -43,7 +43,7 @@ _log = logging.getLogger("hcloud")
 DAY_S = 86_400.0
 MIN_PAUSE_S = 0.05
 """Minimum pause between cycles."""
-STANDBY_PAUSE_S = 0.25
+STANDBY_PAUSE_S = 0.1
 """How often a standby looks whether it may lead: when the leader ends in order, it takes over within this time."""
 ERROR_PAUSE_S = 2.0
 """Pause after a failed cycle."""
