@@ -51,8 +51,9 @@ from hcloud.engine.tls import GATEWAY, Authority, MachineIdentity, issue, server
 from hcloud.engine.wire import PROTOCOL
 
 SILENT_AFTER_S = 10.0
-"""Agents send something every 4 s at least (``link.HEARTBEAT_S``); a broken connection is noticed at once."""
-WATCHDOG_S = 1.0
+"""Agents send something every 5 s at least (``link.HEARTBEAT_S``); a broken connection is noticed at once."""
+WATCHDOG_S, LOOK_OVER_EVERY_S = 1.0, 10.0
+"""How often it is checked whether a daemon leads, and whether certificates have expired."""
 COMMANDS_MAX = 256
 """Commands that wait for an agent to read them; further ones wait for these, within their time."""
 UNITS_MAX, REPORT_BYTES_MAX = 20_000, 32 << 20
@@ -160,6 +161,7 @@ class Gateway:
         self._awaiting: set[asyncio.Future[None]] = set()
         self._agents: dict[str, AgentStream] = {}
         self._led_until, self._has_machines = -1.0, False
+        self._was_led, self._looked_over_at = False, -math.inf
         self.refused: Counter[str] = Counter()
         self.log = RefusalLog(sys.stderr)
 
@@ -221,6 +223,13 @@ class Gateway:
 
     def _is_led(self) -> bool:
         return time.monotonic() < self._led_until
+
+    def look_over(self) -> None:
+        """Cut off the agents that may not be here any more: at once where no daemon leads, else now and then."""
+        now, is_led = time.monotonic(), self._is_led()
+        if is_led != self._was_led or now >= self._looked_over_at + LOOK_OVER_EVERY_S:
+            self._was_led, self._looked_over_at = is_led, now
+            self.send_away()
 
     def send_away(self) -> None:
         """Cut off the agents that may not be here any more."""
@@ -432,7 +441,7 @@ async def _serve(settings: GatewaySettings, alive: int | None, ready: int | None
         os.close(ready)
     while not ended.is_set():
         sd_notify.watchdog()
-        gateway.send_away()
+        gateway.look_over()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(ended.wait(), WATCHDOG_S)
     sd_notify.stopping()

@@ -34,7 +34,7 @@ from hcloud.engine.unit import UnitDirectories, read_json
 from hcloud.engine.wire import PROTOCOL, stream_name
 
 REPORT_PAUSE_S = 0.02
-POLL_S, HEARTBEAT_S = 1.0, 4.0
+POLL_S, HEARTBEAT_S = 1.0, 5.0
 RETRY_S, RETRY_CAP_S, ELSEWHERE_CAP_S = 0.2, 5.0, 1.0
 """Pauses before the next try; shorter where another gateway may be the one."""
 RENEWAL_LOOKED_AT_EVERY_S = 60.0

@@ -139,7 +139,7 @@ class GatewayRunner:
                 reply = self._wire.archives().result(GATEWAY_SHARE * self._calls.within_s)
                 self._agents, self._agents_until = dict(reply.sha256), now + AGENTS_KEPT_S
             except (EngineAway, TimeoutError) as away:
-                _log.warning("the agent's archives are not known: %s", away or "no answer yet")
+                _log.warning("the agent's archives are not known: %s", str(away) or "no answer yet")
         return self._agents
 
     # -------------------------------------------------------------------------------------------------------- reading
