@@ -65,7 +65,10 @@ class WorkerBootstrap:
 
 
 BootstrapOf = Callable[[str], WorkerBootstrap]
-"""Returns what the instance of a launch needs, by that launch's token: the same each time."""
+"""Returns what the instance of a launch needs, by that launch's token: the same each time.
+
+Raises ProviderUnavailable: it is not known yet, and the launch is to wait.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -522,8 +525,8 @@ class Runner(Protocol):
 class ArchiveSource(Protocol):
     """A Runner whose engine serves archives of the agent to new instances."""
 
-    def agents(self) -> Mapping[str, str]:
-        """Return their SHA-256 by architecture and Python, as in ``x86_64-3.11``; none while the engine is away."""
+    def agents(self) -> Mapping[str, str] | None:
+        """Return their SHA-256 by architecture and Python, as in ``x86_64-3.11``; None: not known yet."""
         ...
 
 

@@ -18,7 +18,7 @@ from hcloud.classifier.library import Library
 from hcloud.config import Config, EngineSettings, ProviderSettings, load_library, package_data, resolve_secret
 from hcloud.controller import Controller
 from hcloud.core.clock import Clock
-from hcloud.core.errors import ConfigError
+from hcloud.core.errors import ConfigError, ProviderUnavailable
 from hcloud.fake_runner.runner import FakeRunner
 from hcloud.observe.instances import InstanceObserver
 from hcloud.observe.log_archive import LogArchive
@@ -253,7 +253,10 @@ def _bootstrap_of(engine: EngineSettings, runner: Runner) -> BootstrapOf:
     agents_of = runner.agents if isinstance(runner, ArchiveSource) else dict
 
     def bootstrap(token: str) -> WorkerBootstrap:
-        """Return what the instance of that launch needs."""
-        return replace(base, enrolment_secret=enrolment_secret(key, token), agents=agents_of())
+        """Return what the instance of that launch needs. Raises ProviderUnavailable: archives are not known yet."""
+        agents = agents_of()
+        if agents is None:  # an instance without an agent would be paid for nothing
+            raise ProviderUnavailable("the gateway has not named the agent's archives yet")
+        return replace(base, enrolment_secret=enrolment_secret(key, token), agents=agents)
 
     return bootstrap

@@ -126,8 +126,14 @@ class MachineActions:
             with self.store.transaction(self.clock.now(), lease) as txn:
                 for intent in held:
                     txn.put_intent(replace(intent, retry_at=txn.now + HELD_RETRY_S))
-        due = [each for each in requested if each[0] not in held]
-        answers = send_launches(self.providers, [self._request(instance) for _, instance in due], self.clock)
+        due, requests = list[tuple[Intent, Instance]](), list[LaunchRequest]()
+        for intent, instance in (each for each in requested if each[0] not in held):
+            try:
+                requests.append(self._request(instance))
+                due.append((intent, instance))
+            except ProviderUnavailable as error:
+                self._retry_launch_later(intent, instance, error, lease)
+        answers = send_launches(self.providers, requests, self.clock)
         with closing(answers):
             for (intent, instance), answer in zip(due, answers, strict=True):
                 self._record_answer(intent, instance, answer, policy, lease)

@@ -47,7 +47,7 @@ class UnitActions:
     epoch: int = 0
     """The leader's epoch under which plans are applied."""
     _unsent: dict[UnitId, int] = field(default_factory=dict)
-    """Units that this process placed and that nobody can have sent to an instance, with the leader's epoch then."""
+    """Units that this process placed and that cannot have been sent to an instance, with the leader's epoch then."""
 
     # -------------------------------------------------------------------------------------------------------- starting
     def record_place(self, txn: Transaction, action: Place, free: dict[str, Resources]) -> Intent:

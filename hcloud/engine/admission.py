@@ -46,7 +46,7 @@ class NotAdmitted(Exception):
 
 
 class RefusalLog:
-    """Writes why something was refused, but not for each try of somebody who tries again and again."""
+    """Writes why something was refused, once for repeated tries."""
 
     def __init__(self, out: TextIO) -> None:
         self._out = out

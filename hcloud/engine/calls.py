@@ -2,7 +2,7 @@
 
 The caller's loop waits for all of them together, and never again for a machine that kept it waiting: what is unanswered
 by then goes on in the background, within its own time limit. The same command is not sent again while it is unanswered;
-its answer is returned to who asks for it next.
+its answer is returned to the next caller that asks for it.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class _Sent:
     is_overdue: bool = False
     """Whether a caller waited for it in vain."""
     is_unclaimed: bool = False
-    """Whether nobody will ask for the answer."""
+    """Whether the answer will not be asked for."""
 
 
 class Wire(Protocol):
@@ -87,7 +87,7 @@ class Calls:
     _left_s: float = 0.0
     _changed: threading.Condition = field(default_factory=threading.Condition)
     _sent: dict[Key, _Sent] = field(default_factory=dict)
-    """Commands that are not answered, or whose answer nobody has taken."""
+    """Commands that are not answered, or whose answer has not been taken."""
     _uploads: dict[tuple[InstanceId, str], list[Command]] = field(default_factory=dict)
     """Commands that wait for an archive to arrive, by machine and archive."""
     _upload_numbers: Iterator[int] = field(default_factory=lambda: itertools.count(int(time.monotonic() * 1e6)))

@@ -86,7 +86,7 @@ def _post(address: str, authority_pem: str, body: bytes) -> tuple[int, bytes]:
 
 
 class _GatewayConnection(http.client.HTTPConnection):
-    """HTTPS to whoever holds the gateway's certificate, whatever its address."""
+    """HTTPS to the holder of the gateway's certificate, whatever its address."""
 
     def __init__(self, host: str, port: int, authority_pem: str) -> None:
         super().__init__(host, port, timeout=TIMEOUT_S)

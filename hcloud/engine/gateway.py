@@ -161,6 +161,8 @@ class Gateway:
         self._awaiting: set[asyncio.Future[None]] = set()
         self._agents: dict[str, AgentStream] = {}
         self._led_until, self._has_machines = -1.0, False
+        self._sha256: dict[str, str] = {}
+        self._archives_changed_at = -1
         self._was_led, self._looked_over_at = False, -math.inf
         self.refused: Counter[str] = Counter()
         self.log = RefusalLog(sys.stderr)
@@ -192,7 +194,7 @@ class Gateway:
                 self._note_urgent()
 
     async def _greeted(self, incoming: AsyncIterator[Any], context: Any) -> AgentStream:
-        """Return an agent that said who it is, and may be here. Raises NotHere."""
+        """Return an agent with a valid certificate and a right Hello. Raises NotHere."""
         certificates = context.auth_context().get("x509_pem_cert", ())
         try:
             identity = self._admission.identity(certificates[0] if certificates else b"")
@@ -304,8 +306,16 @@ class Gateway:
 
     async def archives(self, request: Any, context: Any) -> Any:
         """Return which archives of the agent are served."""
-        found = await asyncio.to_thread(available, self._archives) if self._archives is not None else ()
-        return pb.ArchivesReply(sha256={each.name: each.sha256 for each in found})
+        return pb.ArchivesReply(sha256=self._sha256)
+
+    async def read_archives(self) -> None:
+        """Take note of archives if any came or went: each is hashed, which takes too long for a call."""
+        if self._archives is None or not self._archives.is_dir():
+            return
+        if (changed_at := self._archives.stat().st_mtime_ns) == self._archives_changed_at:
+            return
+        found = await asyncio.to_thread(available, self._archives)
+        self._sha256, self._archives_changed_at = {each.name: each.sha256 for each in found}, changed_at
 
     async def call(self, request: Any, context: Any) -> AsyncIterator[Any]:
         """Pass each agent its requests; yield the answers as they come."""
@@ -429,6 +439,7 @@ async def _serve(settings: GatewaySettings, alive: int | None, ready: int | None
     if settings.archives is not None:
         build(settings.archives)
     gateway = Gateway(admission, settings.archives)
+    await gateway.read_archives()
     servers = [await _serve_agents(gateway, settings), await _serve_daemon(gateway, settings.socket)]
     await _serve_enrolment(gateway, admission, settings)
     for server in servers:
@@ -442,6 +453,7 @@ async def _serve(settings: GatewaySettings, alive: int | None, ready: int | None
     while not ended.is_set():
         sd_notify.watchdog()
         gateway.look_over()
+        await gateway.read_archives()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(ended.wait(), WATCHDOG_S)
     sd_notify.stopping()
@@ -461,7 +473,7 @@ async def _serve_agents(gateway: Gateway, settings: GatewaySettings) -> Any:
 
 
 async def _serve_daemon(gateway: Gateway, socket: Path) -> Any:
-    """Listen on a Unix socket. Whoever may open it commands all agents, so nobody may before it has its mode."""
+    """Listen on a Unix socket, closed to all until it has its mode: a process that opens it commands all agents."""
     server = grpc.aio.server(options=SERVING_DAEMON)
     calls: dict[str, tuple[Any, Any, Any]] = {
         OBSERVE: (gateway.observe, pb.ObserveRequest, pb.ObserveReply),

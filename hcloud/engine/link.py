@@ -152,7 +152,7 @@ class AgentLink:
                     case "welcome":
                         welcomed = True
                     case "refusal":
-                        raise Refused(message.refusal.why, elsewhere=message.refusal.elsewhere)
+                        raise GatewayRefusal(message.refusal.why, elsewhere=message.refusal.elsewhere)
                     case "command":
                         await self._take(message.command)
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
@@ -284,7 +284,7 @@ class SupervisorChannel:
             self._waiting.pop(number, None)
 
 
-class Refused(Exception):
+class GatewayRefusal(Exception):
     """The gateway refuses this agent; ``elsewhere``: another one may not."""
 
     def __init__(self, why: str, *, elsewhere: bool = False) -> None:
@@ -303,8 +303,8 @@ async def keep_connected(bootstrap: Bootstrap, host: LinkHost, credential: Crede
             await _renew_if_due(credential, enrolment)
             if await _connected_once(gateway, enrolment, host, credential, has_others=len(addresses) > 1):
                 pause_s, printed = RETRY_S, ""
-        except (OSError, ValueError, RuntimeError, Refused) as error:
-            if str(error) != printed and not (isinstance(error, Refused) and error.elsewhere):
+        except (OSError, ValueError, RuntimeError, GatewayRefusal) as error:
+            if str(error) != printed and not (isinstance(error, GatewayRefusal) and error.elsewhere):
                 printed = str(error)
                 print(f"hcloud link {bootstrap.instance_id}: {error}; tried again and again", file=sys.stderr)
         await asyncio.sleep(pause_s)

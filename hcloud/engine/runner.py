@@ -90,7 +90,7 @@ class GatewayRunner:
         self._illegible: set[InstanceId] = set()
         self._last_error = ""
         self._refused: Mapping[str, int] = {}
-        self._agents: Mapping[str, str] = {}
+        self._agents: Mapping[str, str] | None = None
         self._agents_until = -1.0
 
     # ------------------------------------------------------------------------------------------------------- admission
@@ -128,10 +128,10 @@ class GatewayRunner:
             ]
         )
 
-    def agents(self) -> Mapping[str, str]:
+    def agents(self) -> Mapping[str, str] | None:
         """Return the SHA-256 of the agent's archives that the gateway serves, by architecture and Python.
 
-        None are known while the gateway does not answer.
+        None: not known yet, as the gateway has not answered.
         """
         now = time.monotonic()
         if now >= self._agents_until:

@@ -5,8 +5,10 @@ from itertools import pairwise
 import pytest
 
 from hcloud.apply.directives import record_directive, set_paused
+from hcloud.core.errors import ProviderUnavailable
 from hcloud.core.model import EventKind, InstanceState, JobState, Nodes, Resources
 from hcloud.planner.snapshot import Directive, DirectiveScope
+from hcloud.provider import WorkerBootstrap
 from providers.mock import Fault, FaultKind
 from tests.apply.conftest import MakeDeployment
 from tests.apply.deployment import Deployment
@@ -32,6 +34,23 @@ def test_launch_that_was_not_carried_out_is_repeated_with_its_token(site: Deploy
     _run_to_success(site)
     assert len(site.scene.store.instances(live_only=False)) == 1
     assert len(site.events(EventKind.PROVIDER_TROUBLE)) == 3
+
+
+def test_launch_waits_and_costs_nothing_until_it_is_known_what_its_machine_needs(site: Deployment) -> None:
+    machines = site.scene.controller.applier.machines
+    known = machines.bootstrap
+
+    def unknown(token: str) -> WorkerBootstrap:
+        raise ProviderUnavailable("the gateway has not named the agent's archives yet")
+
+    machines.bootstrap = unknown
+    site.submit()
+    site.cycle(10)
+    assert site.machines_up() == []
+    assert "named the agent's archives" in str(site.events(EventKind.PROVIDER_TROUBLE)[0].fields)
+    machines.bootstrap = known
+    site.until_state(JobState.SUCCEEDED)
+    assert len(site.scene.store.instances(live_only=False)) == 1
 
 
 def test_launch_that_has_to_be_repeated_waits_while_paused(site: Deployment) -> None:

@@ -17,18 +17,11 @@ import pytest
 
 from hcloud.api import tokens
 from hcloud.api.tokens import TokenFile
-from tests.threats.served import PATIENCE_S, Served, serving
+from tests.threats.served import PATIENCE_S, Served
 from tests.waiting import wait_until
 
 SECRET = "do-not-tell"
 HALF_OPEN, REPORTS, WAITING = 1050, 120, 60
-
-
-@pytest.fixture(scope="module")
-def served() -> Iterator[Served]:
-    """An API for all tests of this file."""
-    with serving() as made:
-        yield made
 
 
 @pytest.fixture

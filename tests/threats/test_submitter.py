@@ -24,17 +24,10 @@ from hcloud.core.model import JobState
 from hcloud.engine.images import mount_image
 from hcloud.engine.sandbox import Isolation
 from tests.api.deployment import sentence
-from tests.threats.served import UPLOADS_BYTES, Served, serving
+from tests.threats.served import UPLOADS_BYTES, Served
 
 ESCAPE = "\x1b]0;owned\x07\x1b[2J"
 UPLOADS = 8
-
-
-@pytest.fixture(scope="module")
-def served() -> Iterator[Served]:
-    """An API for all tests of this file."""
-    with serving() as made:
-        yield made
 
 
 @pytest.fixture
