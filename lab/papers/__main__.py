@@ -36,6 +36,8 @@ DOCUMENTATION_COMMAND = "python -m lab.papers --no-run"
               help="Length of HCloud's scenarios in hours.")  # fmt: skip
 @click.option("--seeds", type=WholeRange(1, 10_000), default=10, show_default=True, help="Seeds per experiment.")
 @click.option("--processes", type=WholeRange(1, 1024), help="Simulations in parallel (default: number of CPUs).")
+@click.option("--scheduler", metavar="ADDRESS",
+              help="Run simulations on the Dask cluster with this scheduler, such as tcp://10.0.0.5:8786.")  # fmt: skip
 @click.option("--run/--no-run", default=True, help="--no-run: only write the page from `results/`, of any size.")
 @click.option("--out", type=NamedPath(path_type=Path, dir_okay=False), default=Path("results.md"), show_default=True,
               help="The page; charts and numbers go to `results/` next to it.")  # fmt: skip
@@ -46,6 +48,7 @@ def reproduce(
     hours: float,
     seeds: int,
     processes: int | None,
+    scheduler: str | None,
     run: bool,
     out: Path,
 ) -> None:
@@ -66,7 +69,7 @@ def reproduce(
 
     def numbers_of(figure: Figure, kept: Path) -> FigureResults | None:
         return (
-            _run_and_store(figure, size, processes or os.cpu_count() or 1, kept)
+            _run_and_store(figure, size, scheduler or processes or os.cpu_count() or 1, kept)
             if run
             else _stored_results(figure, kept)
         )
@@ -150,7 +153,7 @@ def _stored_results(figure: Figure, kept: Path) -> FigureResults | None:
     return (figure, found, RunSize(share=size.share, hours=size.hours, seeds=seeds)) if seeds else None
 
 
-def _run_and_store(figure: Figure, size: RunSize, processes: int, kept: Path) -> FigureResults | None:
+def _run_and_store(figure: Figure, size: RunSize, workers: int | str, kept: Path) -> FigureResults | None:
     """Run what an earlier run of the same size did not, and store each result at once."""
     before, done = _read(kept) or (RunSize(), {})
     if (before.share, before.hours) != (size.share, size.hours):
@@ -169,13 +172,13 @@ def _run_and_store(figure: Figure, size: RunSize, processes: int, kept: Path) ->
             raise BadInput(f"{kept}: cannot be written: {error.strerror}") from error
 
     try:
-        _run(figure, size, processes, done, keep)
+        _run(figure, size, workers, done, keep)
     except NoJobs as error:
         raise BadInput(f"--figure {figure.name}: {error}") from error
     return _stored_results(figure, kept)
 
 
-def _run(figure: Figure, size: RunSize, processes: int, done: FinishedRuns, keep: Callable[[str], None]) -> None:
+def _run(figure: Figure, size: RunSize, workers: int | str, done: FinishedRuns, keep: Callable[[str], None]) -> None:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = (TextColumn("{task.description:<40}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
@@ -189,7 +192,7 @@ def _run(figure: Figure, size: RunSize, processes: int, done: FinishedRuns, keep
             keep(label)
             bar.update(task, advance=1, description=f"{figure.name}: {label}")
 
-        run_figure(figure, size, processes, done, on_done)
+        run_figure(figure, size, workers, done, on_done)
 
 
 if __name__ == "__main__":

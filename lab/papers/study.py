@@ -30,6 +30,7 @@ from hcloud.simulator.scratch import quick_folder
 from hcloud.simulator.seeds import Mean, mean_of
 from hcloud.simulator.world import FULL_VCPUS
 from hcloud.spec.policy import Policy, Strategy
+from lab.papers.dask_cluster import dask_executor
 from lab.papers.discounts import sustained_part
 from lab.papers.user_requests import with_user_requests
 
@@ -114,10 +115,11 @@ class Figure:
 
 
 def run_figure(
-    figure: Figure, size: RunSize, processes: int, done: FinishedRuns, on_done: Callable[[str], object]
+    figure: Figure, size: RunSize, workers: int | str, done: FinishedRuns, on_done: Callable[[str], object]
 ) -> None:
-    """Run what is not ``done`` yet of a figure in parallel processes, and add it there.
+    """Run what is not ``done`` yet of a figure, and add it there.
 
+    ``workers``: a number of parallel processes, or the address of a Dask scheduler whose workers run it.
     All cases run with one seed, then with the next. ``on_done`` gets a case's label once its numbers are in ``done``.
     """
     tasks = [
@@ -126,7 +128,7 @@ def run_figure(
         for case in figure.cases
         if seed not in done.setdefault(case.label, {})
     ]
-    with closing(_run_tasks(tasks, size, processes)) as each:
+    with closing(_run_tasks(tasks, size, workers)) as each:
         for (case, seed), numbers in zip(tasks, each, strict=True):
             done[case.label][seed] = numbers
             on_done(case.label)
@@ -139,13 +141,17 @@ def complete_results(figure: Figure, done: FinishedRuns) -> Results:
     return {case.label: [done[case.label][seed] for seed in seeds] for case in figure.cases}
 
 
-def _run_tasks(tasks: Sequence[tuple[Case, int]], size: RunSize, processes: int) -> Generator[Numbers]:
+def _run_tasks(tasks: Sequence[tuple[Case, int]], size: RunSize, workers: int | str) -> Generator[Numbers]:
     cases, seeds = [case for case, _ in tasks], [seed for _, seed in tasks]
+    if isinstance(workers, str):
+        with dask_executor(workers) as pool:
+            yield from pool.map(run_case, cases, seeds, [size] * len(tasks))
+        return
     with quick_folder() as folder:
-        if processes <= 1:
+        if workers <= 1:
             yield from map(run_case, cases, seeds, repeat(size), repeat(folder))
             return
-        with open_pool(processes) as pool:
+        with open_pool(workers) as pool:
             yield from pool.map(run_case, cases, seeds, repeat(size), repeat(folder))
 
 
