@@ -273,10 +273,14 @@ class LocalProvider:
 
     # --------------------------------------------------------------------------------------------------------- listing
     def instances(self, owner: str) -> Listing:
-        """List the slices of ``owner``. One with a dead supervisor is powered off before it counts as ended."""
+        """List the slices of ``owner``. One with a dead supervisor is powered off before it counts as ended.
+
+        A slice without a supervisor is left out: what is listed counts as launched, and only its token starts it.
+        """
         with _as_unavailable("cannot list slices"):
             found = [self._view(directory, record) for directory, record in self._all() if record.owner == owner]
-        return Listing(instances=tuple(sorted(found, key=lambda each: each.provider_id)))
+        started = [each for each in found if each.state is not CloudState.PENDING]
+        return Listing(instances=tuple(sorted(started, key=lambda each: each.provider_id)))
 
     def _all(self) -> list[tuple[SliceDirectory, SliceRecord]]:
         with _as_unavailable("cannot list slices"):
