@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from hcloud.engine.output import OutputFile
-from hcloud.engine.sandbox import ENVIRONMENT_FD, Cell, split_environment
+from hcloud.engine.sandbox import Cell, held_in_memory, split_environment
+from hcloud.engine.syscall_filter import syscall_filter
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -134,7 +135,8 @@ def _become_command(
     try:
         os.setsid()
         plain, script = split_environment(environment)
-        _take_descriptors([*writers, _held_in_memory(script)])
+        filters = [syscall_filter() or b""] if cell.isolation.bwrap and cell.isolation.filters_calls else []
+        _take_descriptors([*writers, *map(held_in_memory, [script, *filters])])
         die_with_parent()
         if os.getppid() == parent:
             bound()
@@ -152,23 +154,14 @@ def _become_command(
         os._exit(126)
 
 
-def _held_in_memory(content: bytes) -> int:
-    """Return the descriptor of a file of no directory with this content."""
-    handle = os.memfd_create("environment")
-    view = memoryview(content)
-    while view:
-        view = view[os.write(handle, view) :]
-    return handle
-
-
 def _take_descriptors(others: list[int]) -> None:
     """Make /dev/null the first descriptor and ``others`` the next ones; close all above."""
     high = [os.open("/dev/null", os.O_RDONLY), *others]
-    while min(high) <= ENVIRONMENT_FD:
+    while min(high) < len(high):
         high = [os.dup(each) for each in high]
     for number, handle in enumerate(high):
         os.dup2(handle, number, inheritable=True)
-    os.closerange(ENVIRONMENT_FD + 1, OPEN_FILES)
+    os.closerange(len(high), OPEN_FILES)
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         signal.signal(number, signal.SIG_DFL)  # Python ignores some (PIPE, XFSZ), and an ignored signal stays so
     os.umask(0o022)

@@ -18,6 +18,7 @@ from hcloud.core.errors import UnitRefused
 from hcloud.engine import leftovers
 from hcloud.engine.bootstrap import Bootstrap
 from hcloud.engine.limits import find_instance_cgroup, remove_found_cgroup
+from hcloud.engine.syscall_filter import syscall_filter
 from hcloud.provider import UnitSpec
 
 UID_RANGE = 64
@@ -33,7 +34,7 @@ READONLY_FILES = (
     "/etc/python3.11",
     "/etc/perl", "/etc/java-17-openjdk", "/sys/devices/system/cpu",
 )  # fmt: skip
-LAUNCH_FD, ENVIRONMENT_FD = 3, 4
+LAUNCH_FD, ENVIRONMENT_FD, FILTER_FD = 3, 4, 5
 PLAIN_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 IMAGE_TOOL = ("/.hcloud/ld.so", "--library-path", "/.hcloud")
 IMAGE_SWITCH = "passwd: files\ngroup: files\nshadow: files\nhosts: files dns\n"
@@ -60,6 +61,8 @@ class Isolation:
     pinned: bool
     stress_ng: bool = False
     """Whether sources of interference can be generated for profiling runs."""
+    filters_calls: bool = False
+    """Whether the sandbox refuses system calls (``syscall_filter``)."""
     lacks: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -67,6 +70,7 @@ class Isolation:
         """Name what is in force for every unit; ``stress-ng``: profiling runs can generate interference."""
         present = {
             "bwrap": self.bwrap is not None,
+            "seccomp": self.filters_calls,
             "uid": self.root,
             f"cgroup{(self.cgroup or {}).get('version')}": self.cgroup is not None,
             "rlimits": True,
@@ -83,6 +87,9 @@ def detect(bootstrap: Bootstrap) -> Isolation:
     bwrap = working_bwrap(root)
     if bwrap is None:
         lacks["sandbox"] = "bubblewrap (bwrap) is not installed or may not make namespaces here"
+    filters_calls = bwrap is not None and filter_works(bwrap, root)
+    if not filters_calls:
+        lacks["seccomp"] = "jobs may make any system call: there is no sandbox, or the kernel takes no filter (seccomp)"
     if root:
         leftovers.note(group_name(bootstrap), bootstrap.state_dir)
         leftovers.take_back(_remove_traces)
@@ -109,6 +116,7 @@ def detect(bootstrap: Bootstrap) -> Isolation:
         podman=podman,
         pinned=bool(bootstrap.cpus),
         stress_ng=stress_ng,
+        filters_calls=filters_calls,
         lacks=lacks,
     )
 
@@ -172,7 +180,8 @@ class Cell:
     def wrap(self, command: Sequence[str]) -> list[str]:
         """Return the argument list that runs ``command`` in here.
 
-        Descriptor ``LAUNCH_FD`` must be a pipe, ``ENVIRONMENT_FD`` a file with the script of ``split_environment``.
+        Descriptor ``LAUNCH_FD`` must be a pipe, ``ENVIRONMENT_FD`` a file with the script of ``split_environment``,
+        ``FILTER_FD`` one with the filter of system calls.
         Raises OSError: the image's own links would lead what is laid over its files elsewhere.
         """
         # An image need not have a shell, so ours comes along.
@@ -189,8 +198,9 @@ class Cell:
     def _bwrap(self) -> list[str]:
         user = [] if self.isolation.root else ["--unshare-user", "--uid", str(self.uid), "--gid", str(self.uid)]
         network = ["--unshare-net"] if self.network == "none" else []
+        calls = ["--seccomp", str(FILTER_FD)] if self.isolation.filters_calls else []
         return [
-            str(self.isolation.bwrap), *user, "--unshare-pid", "--unshare-ipc", "--unshare-uts",
+            str(self.isolation.bwrap), *user, *calls, "--unshare-pid", "--unshare-ipc", "--unshare-uts",
             "--unshare-cgroup-try", *network,
             "--die-with-parent", "--hostname", "unit", *self._file_system(), "--proc", "/proc", "--dev", "/dev",
             "--bind", str(self.root / "job"), "/job", "--bind", str(self.root / "home"), "/home/job",
@@ -345,25 +355,51 @@ def working_bwrap(root: bool) -> str | None:
     path = shutil.which("bwrap")
     if path is None or (root and shutil.which("setpriv") is None):
         return None
+    return path if _bwrap_runs(path, root) else None
+
+
+def filter_works(bwrap: str, root: bool) -> bool:
+    """Return whether the kernel takes the filter of system calls (found out by trying)."""
+    program = syscall_filter()
+    if program is None:
+        return False
+    handle = held_in_memory(program)
+    try:
+        return _bwrap_runs(bwrap, root, "--seccomp", str(handle), pass_fds=(handle,))
+    finally:
+        os.close(handle)
+
+
+def _bwrap_runs(bwrap: str, root: bool, *options: str, pass_fds: Sequence[int] = ()) -> bool:
     user = [] if root else ["--unshare-user"]
     trees = [word for tree in ("/usr", "/bin", "/lib", "/lib64") for word in ("--ro-bind-try", tree, tree)]
-    command = [path, *user, "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-net", *trees,
+    command = [bwrap, *user, *options, "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-net", *trees,
                "--proc", "/proc",
                "--dev", "/dev", "/bin/sh", "-c", "exit 0"]  # fmt: skip
     try:
-        return path if _run_as_group(command) == 0 else None
+        return _run_as_group(command, pass_fds) == 0
     except (OSError, subprocess.TimeoutExpired):
-        return None
+        return False
 
 
-def _run_as_group(command: Sequence[str]) -> int:
+def held_in_memory(content: bytes) -> int:
+    """Return the descriptor of a file of no directory with this content, to be read from its beginning."""
+    handle = os.memfd_create("hcloud")
+    view = memoryview(content)
+    while view:
+        view = view[os.write(handle, view) :]
+    os.lseek(handle, 0, os.SEEK_SET)
+    return handle
+
+
+def _run_as_group(command: Sequence[str], pass_fds: Sequence[int]) -> int:
     """Run in a process group of its own and kill what of it is left at the end; return the exit code.
 
     Ctrl-C ends only bwrap's outer half: the inner one, first process of its namespace, is immune, and waits for ever
     for the word of the other by which it may begin.
     """
     nothing = subprocess.DEVNULL
-    probe = subprocess.Popen(command, stdin=nothing, stdout=nothing, stderr=nothing, process_group=0)
+    probe = subprocess.Popen(command, stdin=nothing, stdout=nothing, stderr=nothing, process_group=0, pass_fds=pass_fds)
     try:
         return probe.wait(_PROBE_LIMIT_S)
     finally:

@@ -1,6 +1,7 @@
 """Jobs that try to get at what is not theirs, and jobs that try to take the machine down."""
 
 import os
+import platform
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -98,6 +99,34 @@ def test_sandboxed_job_has_a_loopback_of_its_own(folder: Path, kind: str) -> Non
 def test_setuid_programs_give_a_job_nothing(folder: Path) -> None:
     found = run(folder, "root", "grep -E 'Cap(Eff|Bnd)|NoNewPrivs' /proc/self/status")
     assert found.stdout.split() == ["CapEff:", "0" * 16, "CapBnd:", "0" * 16, "NoNewPrivs:", "1"]
+
+
+TRIES = """
+import ctypes, os, sys, threading
+call = ctypes.CDLL(None, use_errno=True).syscall
+for number in map(int, sys.argv[1:]):
+    print(call(number, 0x10000000, 0, 0, 0, 0) >= 0 or os.strerror(ctypes.get_errno()))
+thread = threading.Thread(target=print, args=("thread",)); thread.start(); thread.join()
+print(os.popen("echo child").read(), sorted(os.listdir("/proc/self/fd"))[:4])
+"""
+UNSHARE, KEYCTL, IO_URING_SETUP = (272, 250, 425) if platform.machine() == "x86_64" else (97, 219, 425)
+
+
+@needs_bwrap
+@pytest.mark.parametrize("kind", SANDBOXED)
+def test_sandboxed_job_makes_no_namespaces_and_no_calls_that_have_led_to_root(folder: Path, kind: str) -> None:
+    command = f"unshare -Ur id -u; python3 -c '{TRIES}' {UNSHARE} {KEYCTL} {IO_URING_SETUP}"
+    found = run(folder, kind, command)
+    assert "Operation not permitted" in found.stderr
+    refused, unknown = "Operation not permitted", "Function not implemented"
+    assert found.stdout.splitlines() == [refused, refused, unknown, "thread", "child", " ['0', '1', '2', '3']"]
+
+
+@needs_root
+@needs_bwrap
+def test_fault_without_its_filter_a_job_would_be_root_of_a_namespace(folder: Path) -> None:
+    found = run(folder, "root", "unshare -Ur id -u", without=("filters_calls",))
+    assert found.stdout == "0\n"
 
 
 def test_required_isolation_refuses_what_it_cannot_keep(folder: Path) -> None:
