@@ -31,11 +31,12 @@ from hcloud.controller import CycleReport
 from hcloud.core.clock import Clock, SignalledEvent, SystemClock
 from hcloud.core.errors import ConfigError, HCloudError, Refused, StaleWrite, StoreError, WorkerUnreachable, defect_text
 from hcloud.core.gc_tuning import infrequent_gc
-from hcloud.core.model import EventKind, Instance, JobSpec
+from hcloud.core.model import EventKind, Instance, Job, JobSpec
 from hcloud.engine.wire import PROTOCOL
 from hcloud.preview import describe_preview
 from hcloud.provider import NewsSource
 from hcloud.spec.key_changes import DEFAULTS_SINCE
+from hcloud.spec.policy import Caps
 from hcloud.store import Store
 from hcloud.wiring import build_controller, build_gateway, build_providers, build_runner, refresh_prices
 
@@ -62,6 +63,25 @@ AGENTS = "agent_protocol"
 """Metadata key of the protocol that the agents of instances speak."""
 STALLED_AFTER_S = 60.0
 """If a cycle takes longer, the watchdog is no longer notified and systemd restarts the daemon."""
+
+
+def refuse_full_queue(caps: Caps, jobs: Sequence[Job], specs: Sequence[JobSpec]) -> None:
+    """Check that ``specs`` may join the ``jobs`` that have not ended. Raises Refused, naming the limit."""
+    waiting = len(jobs)
+    if waiting + len(specs) > caps.max_queued_jobs:
+        raise Refused(
+            f"the queue is full: {waiting} jobs have not ended, {len(specs)} more would exceed "
+            f"caps.max_queued_jobs {caps.max_queued_jobs}"
+        )
+    limit = caps.max_queued_jobs_per_user
+    if limit is None or waiting + len(specs) <= limit:
+        return
+    for user, count in Counter(each.user for each in specs).items():
+        own = sum(job.spec.user == user for job in jobs)
+        if own + count > limit:
+            raise Refused(
+                f"{own} jobs of {user} have not ended, {count} more would exceed caps.max_queued_jobs_per_user {limit}"
+            )
 
 
 class Daemon:
@@ -352,13 +372,7 @@ class Daemon:
         return describe_preview(self.controller.preview(specs), self.controller.policy)
 
     def _admit(self, specs: Sequence[JobSpec]) -> None:
-        limit = self.controller.policy.caps.max_queued_jobs
-        waiting = len(self.store.live().jobs)
-        if waiting + len(specs) > limit:
-            raise Refused(
-                f"the queue is full: {waiting} jobs have not ended, {len(specs)} more would exceed "
-                f"caps.max_queued_jobs {limit}"
-            )
+        refuse_full_queue(self.controller.policy.caps, self.store.live().jobs, specs)
 
     def status(self) -> DaemonStatus:
         """Return the daemon's status. Called by API threads."""

@@ -55,6 +55,10 @@ class Caller:
         """Whether they may do anything, and wait for nobody."""
         return self.role is Role.ADMIN
 
+    def may_see(self, user: str) -> bool:
+        """Whether what belongs to ``user`` may be shown to them."""
+        return self.name == user or self.is_admin
+
     def require_admin(self, what: str) -> None:
         """Raise Forbidden unless the caller is an admin."""
         if self.role is not Role.ADMIN:
@@ -62,7 +66,7 @@ class Caller:
 
     def require_owner(self, user: str, what: str) -> None:
         """Raise Forbidden unless the caller is ``user`` or an admin."""
-        if self.name != user and self.role is not Role.ADMIN:
+        if not self.may_see(user):
             raise Forbidden(f"only {user} or an admin may {what}; you are {self.name}")
 
 

@@ -12,6 +12,8 @@ from hcloud.planner.explain import TimelineStep, job_timeline, machines_of
 from hcloud.store import Store
 
 _TIMELINE_KINDS = frozenset(EventKind) - {EventKind.SAMPLE}
+OWNERS_KINDS = frozenset({EventKind.SAMPLE, EventKind.JOB_PROFILED})
+"""What was measured of a job: for its owner and admins only."""
 MAX_EVENTS = 10_000
 MAX_MACHINES = 50
 """Machines with events in the timeline; further ones appear only in the job's own events."""
@@ -43,9 +45,10 @@ class JobTimeline:
     """The same as text, with a heading."""
 
 
-def build_timeline(store: Store, job: Job) -> JobTimeline:
-    """Return the timeline of ``job`` from the event log."""
-    events = list(store.events(job_id=job.id, kinds=_TIMELINE_KINDS, limit=MAX_EVENTS))
+def build_timeline(store: Store, job: Job, *, whole: bool) -> JobTimeline:
+    """Return the timeline of ``job`` from the event log; unless ``whole``, without what only its owner may see."""
+    kinds = _TIMELINE_KINDS if whole else _TIMELINE_KINDS - OWNERS_KINDS
+    events = list(store.events(job_id=job.id, kinds=kinds, limit=MAX_EVENTS))
     machines = _load_machines(store, job, events)
     until = job.finished_at
     for machine in machines:  # only events during the job's life belong to its timeline

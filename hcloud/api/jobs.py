@@ -9,6 +9,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Response
 from pydantic import Field, TypeAdapter
 from pydantic.dataclasses import dataclass as checked_dataclass
+from starlette.concurrency import run_in_threadpool
 
 from hcloud.api.auth import Caller
 from hcloud.api.bodies import JsonRoute
@@ -141,12 +142,13 @@ def cancel_job(context: Context, caller: CurrentCaller, job_id: str) -> JobView:
 @router.get("/jobs/{job_id}/explain", response_model=JobTimeline)
 async def explain_job(context: Context, caller: CurrentCaller, job_id: str) -> Response:
     """Return a job's timeline: each decision and event in order, with the numbers behind it."""
-    work = partial(_timeline, context, job_id)
+    work = partial(_timeline, context, caller, job_id)
     return await context.long_work.response(JobTimeline, work, at_once=caller.is_admin)
 
 
-def _timeline(context: ApiContext, job_id: str) -> JobTimeline:
-    return build_timeline(context.store, context.store.job(job_id))
+def _timeline(context: ApiContext, caller: Caller, job_id: str) -> JobTimeline:
+    job = context.store.job(job_id)
+    return build_timeline(context.store, job, whole=caller.may_see(job.spec.user))
 
 
 @router.get(
@@ -162,6 +164,7 @@ def _timeline(context: ApiContext, job_id: str) -> JobTimeline:
 )
 async def read_logs(
     context: Context,
+    caller: CurrentCaller,
     job_id: str,
     stream: Stream = "stdout",
     offset: Annotated[int, Query(ge=0, le=2**53)] = 0,
@@ -170,7 +173,12 @@ async def read_logs(
     attempt: Annotated[int | None, Query(ge=1, le=2**31, description="default: the current or last attempt")] = None,
     wait_s: WaitS = 0,
 ) -> Response:
-    """Read a job's output, live or archived; with ``wait_s``, wait until there is more."""
+    """Read a job's output (your own, unless you are an admin), live or archived.
+
+    With ``wait_s``, wait until there is more.
+    """
+    job = await run_in_threadpool(context.store.job, job_id)
+    caller.require_owner(job.spec.user, f"read the output of {job_id}")
     query = LogQuery(job_id=job_id, stream=stream, offset=offset, limit=limit, rank=rank, attempt=attempt)
     part = await poll_until(
         context, lambda part: bool(part.chunk.content) or part.chunk.end, partial(read_log_part, context, query), wait_s

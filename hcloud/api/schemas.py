@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from hcloud.api.auth import Caller, Role
+from hcloud.api.auth import Caller
 from hcloud.core.model import (
     NOTHING,
     Attempt,
@@ -171,10 +171,18 @@ class ErrorBody:
 
 
 def job_view(job: Job, caller: Caller) -> JobView:
-    """Return ``job`` as visible to ``caller``."""
+    """Return ``job`` as visible to ``caller``: others see that it exists, its size and its cost, not what it does."""
     spec = job.spec
-    if spec.env and caller.name != spec.user and caller.role is not Role.ADMIN:
-        spec = replace(spec, env=dict.fromkeys(spec.env, HIDDEN))
+    if not caller.may_see(spec.user):
+        spec = replace(
+            spec,
+            command=(HIDDEN,),
+            setup=spec.setup and HIDDEN,
+            env=dict.fromkeys(spec.env, HIDDEN),
+            workdir_sha256=None,
+            progress=None,
+            metrics=None,
+        )
     return JobView(
         id=job.id,
         state=job.state,

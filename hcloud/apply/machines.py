@@ -51,6 +51,8 @@ HELD_RETRY_S = 2.0
 REJECTED_BACKOFF_S = 3600.0
 NEVER_REGISTERED = "never_registered"
 """The planner's reason code for ending an instance that never registered."""
+UNREGISTERED_OFFERS = 2
+"""After launches in a row of which no worker registered, the fault is taken to be the provider's or the account's."""
 QUICK_LOSS = "taken_quickly"
 QUICK_LOSS_MEMORY_CAPS = 2.0
 """Quick losses stop counting as one series after this multiple of the longest back-off without a loss."""
@@ -203,7 +205,7 @@ class MachineActions:
             return None
         transition_instance(txn, instance, InstanceState.TERMINATING, action.reason)
         if action.reason.code == NEVER_REGISTERED:
-            _record_unregistered(txn, instance, action.reason.text, policy)
+            record_unregistered(txn, instance, action.reason.text, policy)
         if instance.preempt_at is not None:
             record_preemption(txn, instance, instance.preempt_at, policy)
         intent = Intent(
@@ -303,25 +305,40 @@ def _back_off_refused(txn: Transaction, offer: Offer, refusal: ProviderError, po
     _put_backoff(txn, after, type(refusal).__name__)
 
 
-def _record_unregistered(txn: Transaction, instance: Instance, why: str, policy: Policy) -> None:
+def record_unregistered(txn: Transaction, instance: Instance, why: str, policy: Policy) -> None:
     """Back off from the offer of a paid instance that never registered, longer each time in a row.
 
-    Instances launched before the first of them was given up count as one.
+    After ``UNREGISTERED_OFFERS`` in a row, whatever their types, all offers of the provider are backed off. Instances
+    launched before the first of them was given up count as one.
     """
-    earlier = _find_backoff(txn, instance.offer) or _new_backoff(instance.offer)
-    if earlier.unregistered and instance.requested_at < earlier.unregistered_at:
-        return
-    count = earlier.unregistered + 1
-    until_at = max(earlier.until_at, txn.now + policy.stockout.backoff_after_s(count))
-    after = replace(earlier, until_at=until_at, error=why, unregistered=count, unregistered_at=txn.now)
-    _put_backoff(txn, after, NEVER_REGISTERED)
+    offer = instance.offer
+    for earlier, free in (
+        (_find_backoff(txn, offer) or _new_backoff(offer), 0),
+        (_provider_backoff(txn, offer.provider), UNREGISTERED_OFFERS - 1),
+    ):
+        if earlier.unregistered and instance.requested_at < earlier.unregistered_at:
+            continue
+        count = earlier.unregistered + 1
+        after = replace(earlier, until_at=max(earlier.until_at, txn.now), unregistered=count, unregistered_at=txn.now)
+        if count <= free:
+            txn.put_backoff(after)
+            continue
+        until_at = max(earlier.until_at, txn.now + policy.stockout.backoff_after_s(count - free))
+        _put_backoff(txn, replace(after, until_at=until_at, error=why), NEVER_REGISTERED)
 
 
 def record_registration(txn: Transaction, offer: Offer) -> None:
-    """Reset the count of instances of an offer that never registered."""
-    earlier = _find_backoff(txn, offer)
+    """Reset the counts of instances that never registered, of an offer and of its provider, which is free again."""
+    earlier, provider = _find_backoff(txn, offer), _provider_backoff(txn, offer.provider)
     if earlier is not None and earlier.unregistered:
         txn.put_backoff(replace(earlier, unregistered=0))
+    if provider.unregistered:
+        txn.put_backoff(replace(provider, unregistered=0, until_at=min(provider.until_at, txn.now)))
+
+
+def _provider_backoff(txn: Transaction, provider: str) -> OfferBackoff:
+    found = txn.backoff(provider, "", "", "")
+    return found or OfferBackoff(provider=provider, until_at=0.0, failures=0)
 
 
 def record_preemption(txn: Transaction, instance: Instance, taken_at: float, policy: Policy) -> None:

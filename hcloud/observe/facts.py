@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from hcloud.apply.feedback import UnitTotals, record_findings, record_own_run, record_performance
-from hcloud.apply.machines import record_preemption, record_registration
+from hcloud.apply.machines import record_preemption, record_registration, record_unregistered
 from hcloud.apply.transitions import release_allocation, transition_instance
 from hcloud.apply.unit_index import UnitIndex
 from hcloud.apply.units import record_started
@@ -82,11 +82,18 @@ def instance_registered(instance: Instance, worker: WorkerReport, now: float) ->
 
 
 def instance_gone(
-    instance: Instance, view: LiveView, unit_index: UnitIndex, at: float, why: str, preempted_under: Policy | None
+    instance: Instance,
+    view: LiveView,
+    unit_index: UnitIndex,
+    at: float,
+    why: str,
+    policy: Policy,
+    *,
+    preempted: bool = False,
 ) -> Change:
     """Return the change for an instance that is confirmed gone: its units end and its intents are closed.
 
-    ``preempted_under``: the policy that counts it as a preemption of its offer; None if it was not preempted.
+    One that ended by itself counts against its offer if it was preempted soon, or never registered.
     """
     jobs = unit_index.jobs_on(instance.id)
 
@@ -96,9 +103,13 @@ def instance_gone(
         if fresh.state is InstanceState.TERMINATED:
             return
         # An instance that was TERMINATING was counted when that began.
-        if preempted_under is not None and fresh.state is not InstanceState.TERMINATING:
-            record_preemption(txn, fresh, at, preempted_under)
-        code = "gone" if preempted_under is None else "preempted"
+        if fresh.state is not InstanceState.TERMINATING:
+            if preempted:
+                record_preemption(txn, fresh, at, policy)
+            elif fresh.ready_at is None:
+                text = f"{fresh.id} ended before its worker registered: {why}"
+                record_unregistered(txn, fresh, text, policy)
+        code = "preempted" if preempted else "gone"
         reason = Reason(code=code, text=f"confirmed terminated: {why}" + (f" ({fresh.reason})" if fresh.reason else ""))
         ended_at = max(at, fresh.launched_at or at)
         transition_instance(txn, fresh, InstanceState.TERMINATED, reason, terminated_at=ended_at)
@@ -106,7 +117,7 @@ def instance_gone(
         for intent in view.intents:
             if intent.token in tokens:
                 txn.close_intent(intent.token)
-        cause = FailureCause.INSTANCE_LOST if preempted_under is None else FailureCause.PREEMPTED
+        cause = FailureCause.PREEMPTED if preempted else FailureCause.INSTANCE_LOST
         for job in jobs:
             _release_on(txn, job, instance.id, at, cause, why)
 

@@ -153,7 +153,7 @@ class InstanceObserver:
             self._absent.pop(instance.id, None)
             # Its end is not known and may be long ago; but no instance outlives its expiry.
             at = min(now, instance.expires_at)
-            yield facts.instance_gone(instance, view, self.unit_index, at, "absent from complete listings", None)
+            yield facts.instance_gone(instance, view, self.unit_index, at, "absent from complete listings", policy)
 
     def _listed(
         self, instance: Instance, cloud: CloudInstance, view: LiveView, now: float, policy: Policy
@@ -163,7 +163,7 @@ class InstanceObserver:
         if cloud.state is CloudState.TERMINATED:
             preempted = cloud.preempt_at is not None or instance.preempt_at is not None
             at, why = cloud.terminated_at or now, cloud.detail or "ended"
-            yield facts.instance_gone(instance, view, self.unit_index, at, why, policy if preempted else None)
+            yield facts.instance_gone(instance, view, self.unit_index, at, why, policy, preempted=preempted)
             return
         if instance.provider_id is not None and cloud.addresses != instance.addresses:
             yield facts.addresses_changed(instance.id, cloud.addresses)
@@ -200,13 +200,15 @@ class InstanceObserver:
             )
             yield lambda txn: emit_provider_error(txn, name, "instances", error, instance.id)
 
-    def expired_facts(self, view: LiveView, now: float, observed: ObservationRound) -> Iterator[FactBatch]:
+    def expired_facts(
+        self, view: LiveView, now: float, policy: Policy, observed: ObservationRound
+    ) -> Iterator[FactBatch]:
         """Yield the end of instances of unconfigured providers that expired long ago and do not answer."""
         why = "its provider is not configured, and its lease has expired"
         for each in view.instances:
             is_known = each.offer.provider in self.providers or each.id in observed.answering
             if not is_known and now >= each.expires_at + EXPIRED_FOR_S:
-                change = facts.instance_gone(each, view, self.unit_index, each.expires_at, why, None)
+                change = facts.instance_gone(each, view, self.unit_index, each.expires_at, why, policy)
                 yield FactBatch(each.id, each.id, (change,))
 
     def forget_others(self, machines: Set[InstanceId], orphans_before: float) -> None:

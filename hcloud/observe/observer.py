@@ -85,7 +85,7 @@ class Observer:
             self.seen_at.update(dict.fromkeys(observed.answering, now))
             batches += self.units.report_facts(engine, now, policy, observed)
         if forgets:
-            batches += self.instances.expired_facts(view, now, observed)
+            batches += self.instances.expired_facts(view, now, policy, observed)
         moved = self._record(batches, lease)
         # Rows are read again: what ended just now leaves its instance idle from this round on.
         self._follow()

@@ -98,6 +98,8 @@ class Caps:
     """Jobs of one user that run at the same time; further ones wait."""
     max_queued_jobs: PositiveCount = 100_000
     """Jobs that have not ended; further submissions are refused."""
+    max_queued_jobs_per_user: PositiveCount | None = 50_000
+    """Jobs of one user that have not ended; null: as many as of all users."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)

@@ -50,12 +50,13 @@ def test_the_check_of_readers_sees_a_gate_that_lets_them_pass(
     assert set(_answers_to_reader(deployment, build_app(deployment.context)).values()) != {403}
 
 
-def test_a_reader_may_look_at_everything(deployment: Deployment) -> None:
+def test_a_reader_may_look_at_everything_but_what_belongs_to_others(deployment: Deployment) -> None:
     deployment.client(SUBMITTER).post("/v1/jobs", json=[job()])
     client = deployment.client(READER)
-    for path in ("/v1/jobs", "/v1/jobs/job-1", "/v1/jobs/job-1/logs", "/v1/instances", "/v1/offers", "/v1/events",
+    for path in ("/v1/jobs", "/v1/jobs/job-1", "/v1/jobs/job-1/explain", "/v1/instances", "/v1/offers", "/v1/events",
                  "/v1/status", "/metrics", "/healthz", "/openapi.json"):  # fmt: skip
         assert client.get(path).status_code == 200, path
+    assert client.get("/v1/jobs/job-1/logs").status_code == 403
 
 
 def test_a_methods_name_in_another_case_does_not_pass_the_gate(deployment: Deployment) -> None:

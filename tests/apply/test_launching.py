@@ -194,7 +194,61 @@ def test_machines_launched_together_that_never_register_are_one_and_one_that_doe
     assert told.fields["until_at"] == told.at + 60
     site.cycle(60, step_s=2.0)
     assert len(site.scene.store.instances(live_only=True)) == 3
-    assert [each.unregistered for each in site.scene.store.live().backoffs] == [0]
+    assert {each.unregistered for each in site.scene.store.live().backoffs} == {0}
+
+
+TWO_TYPES: dict[str, object] = {
+    "types": {
+        name: {"vcpus": 2, "memory_mib": 4096, "usd_per_h": price} for name, price in (("m.one", 0.3), ("m.two", 0.31))
+    }
+}
+
+
+def test_machines_that_the_cloud_ends_before_they_register_are_bought_less_and_less_often(make: MakeDeployment) -> None:
+    """A key that the account may not use: the cloud accepts each launch, bills it, and ends the machine itself."""
+    site = make(cloud=TWO_TYPES)
+    site.scene.cloud.inject(Fault(kind=FaultKind.DIE, times=None, delay_s=1.0))
+    site.submit()
+    site.cycle(600)
+    launched = site.events(EventKind.INSTANCE_REQUESTED)
+    assert len(launched) <= 5
+    assert {each.fields["type"] for each in launched} == {"m.one", "m.two"}
+    whole = next(each for each in site.scene.store.live().backoffs if not each.instance_type)
+    assert (whole.zone, whole.market, whole.unregistered) == ("", "", len(launched))
+    assert whole.error.endswith("ended before its worker registered: died")
+    assert whole.error in site.job().wait_text  # which `explain` and `status` show
+
+
+def test_the_provider_is_free_again_once_a_worker_registers(make: MakeDeployment) -> None:
+    site = make(cloud=TWO_TYPES)
+    site.scene.cloud.inject(Fault(kind=FaultKind.DIE, times=3, delay_s=1.0))
+    site.submit()
+    site.until(lambda: site.state() is JobState.SUCCEEDED, cycles=400)
+    whole = next(each for each in site.scene.store.live().backoffs if not each.instance_type)
+    assert whole.unregistered == 0 and whole.until_at <= site.now
+
+
+def test_machines_preempted_or_ended_on_request_before_they_register_count_as_no_failure(make: MakeDeployment) -> None:
+    site = make(cloud={"boot": {"p50_s": 30, "p95_s": 40}})
+    site.submit()
+    site.cycle(2)
+    [machine] = site.scene.store.live().instances
+    order = Directive(scope=DirectiveScope.INSTANCE, name=machine.id, by="ada", ordered_at=site.now, destroy=True)
+    with site.scene.store.transaction(site.now) as txn:
+        record_directive(txn, order)
+    site.until(lambda: machine.id not in {each.id for each in site.scene.store.live().instances})
+    assert [each.unregistered for each in site.scene.store.live().backoffs] == []
+
+
+def test_nothing_is_bought_while_the_gateway_is_away(make: MakeDeployment) -> None:
+    site = make()
+    site.scene.engine.disconnect()
+    site.submit()
+    site.cycle(360, step_s=10.0)
+    assert site.events(EventKind.INSTANCE_REQUESTED) == []
+    assert "no machine is launched while the gateway does not answer" in site.job().wait_text
+    site.scene.engine.reconnect()
+    site.until_state(JobState.SUCCEEDED)
 
 
 SPOT: dict[str, object] = {"markets": ["spot"], "spot": {"notice_s": 120}}

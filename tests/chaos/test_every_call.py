@@ -23,7 +23,7 @@ from hcloud.observe import facts
 from hcloud.observe.facts import Change
 from hcloud.observe.instances import InstanceObserver
 from hcloud.provider import Listing, Provider
-from hcloud.spec.policy import LeasePolicy
+from hcloud.spec.policy import LeasePolicy, Policy
 from hcloud.store import LeaderLease as Leader
 from tests.assembled import observes_as
 from tests.chaos.every_call import Case, Site, When, cases
@@ -138,7 +138,7 @@ class TrustsListingsAlone(InstanceObserver):
 
     def _unlisted(self, instance: Instance) -> Iterator[Change]:
         at = min(self.clock.now(), instance.expires_at)
-        yield facts.instance_gone(instance, self.store.live(), self.unit_index, at, "absent", None)
+        yield facts.instance_gone(instance, self.store.live(), self.unit_index, at, "absent", Policy())
 
 
 class BelievesWhatIsPartial(TrustsListingsAlone):

@@ -155,7 +155,7 @@ BUGS: dict[str, tuple[Bug, int]] = {
     "wrong machine": (seeded_bugs.launches_another_type, 1),
     "unbooked lease": (seeded_bugs.renews_longer_than_booked, 1),
     "forgotten": (seeded_bugs.trusts_partial_listings, 2),
-    "leak": (seeded_bugs.trusts_partial_listings_and_keeps_orphans, 15),
+    "leak": (seeded_bugs.trusts_partial_listings_and_keeps_orphans, 59),
     "started twice": (seeded_bugs.engine_starts_units_twice, 0),
     "runs twice": (seeded_bugs.takes_silence_for_end, 13),
     "runs on": (seeded_bugs.takes_stop_request_for_end, 15),

@@ -94,7 +94,7 @@ def rents_beside_the_reserved(snapshot: Snapshot, policy: Policy) -> Plan:
     kinds = {m.id: m.offer.market for m in snapshot.instances}
     seen = frozenset(name for name in snapshot.reachable if kinds[name] is not Market.RESERVED)
     offers = tuple(offer for offer in snapshot.offers if offer.market is not Market.RESERVED)
-    return honest(replace(snapshot, reachable=seen, engine_reachable=False, offers=offers), policy)
+    return honest(replace(snapshot, reachable=seen, engine_reachable_since=snapshot.now, offers=offers), policy)
 
 
 def joins_what_is_rented_anyway(snapshot: Snapshot, policy: Policy) -> Plan:

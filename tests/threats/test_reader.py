@@ -17,6 +17,7 @@ import pytest
 
 from hcloud.api import tokens
 from hcloud.api.tokens import TokenFile
+from hcloud.core.model import EventKind
 from tests.threats.served import PATIENCE_S, Served
 from tests.waiting import wait_until
 
@@ -61,23 +62,65 @@ def answer(connection: socket.socket, *sent: bytes) -> bytes:
 # ------------------------------------------------------------------------------------------- what belongs to others
 @pytest.fixture(scope="module")
 def job_id(served: Served) -> str:
-    """A job of ada's that writes and is given secrets, and has run."""
-    command = ["/bin/sh", "-c", f"echo {SECRET}"]
-    made = served.submitted("ada", name="private", command=command, env={"TOKEN": f"{SECRET}-env"})
+    """A job of ada's that is full of secrets, and has run: only its name, tags and sizes may be seen."""
+    made = served.submitted(
+        "ada",
+        name="private",
+        command=["sleep", "3", SECRET],
+        env={"TOKEN": f"{SECRET}-env"},
+        setup=f"true {SECRET}-setup",
+        progress={"file": f"{SECRET}-file"},
+        metrics={"probe": ["/bin/echo", f"{SECRET}-probe"]},
+        target={"best_effort": {}},
+    )
     served.deployment.cycle_until(lambda: served.deployment.store.job(made).finished_at)
     return made
 
 
-def test_a_reader_sees_that_a_job_exists_its_size_and_its_cost(eve: httpx.Client, job_id: str) -> None:
-    shown = eve.get(f"/v1/jobs/{job_id}").json()
-    assert shown["state"] == "succeeded"
+def readable(served: Served, job_id: str) -> dict[str, str]:
+    """Every path that can be read, from the API's own description, about ada's job and its machine."""
+    with served.root() as root:
+        paths = root.get("/openapi.json").json()["paths"]
+        machines = [each["id"] for each in root.get("/v1/instances?ended=true").json()]
+    values = {"job_id": job_id, "instance_id": machines[0], "name": "performance", "sha256": "0" * 64}
+    found = {path: path.format(**values) for path, methods in paths.items() if "get" in methods}
+    return found | {"/v1/jobs of a user": "/v1/jobs?user=ada", "/v1/events of it": f"/v1/events?job_id={job_id}"}
+
+
+@pytest.mark.parametrize("name", ["eve", "mallory"])
+def test_nobody_else_sees_what_a_job_does_nor_what_it_writes(served: Served, job_id: str, name: str) -> None:
+    paths = readable(served, job_id)
+    assert len(paths) > 12
+    with served.caller(name) as other:
+        answers = {path: other.get(asked) for path, asked in paths.items()}
+    assert [path for path, answer in answers.items() if SECRET in answer.text] == []
+    assert answers["/v1/jobs/{job_id}/logs"].status_code == 403
+    assert "only ada or an admin may read the output of" in answers["/v1/jobs/{job_id}/logs"].text
+    shown = answers["/v1/jobs/{job_id}"].json()
+    assert (shown["state"], shown["spec"]["name"], shown["spec"]["user"]) == ("succeeded", "private", "ada")
     assert shown["spec"]["resources"]["vcpus"] == 1
     assert shown["spent_usd"] is not None
 
 
-@pytest.mark.parametrize("path", ["/v1/jobs", "/v1/jobs/{}", "/v1/jobs/{}/explain", "/v1/events"])
-def test_environment_is_shown_to_no_reader(eve: httpx.Client, job_id: str, path: str) -> None:
-    assert f"{SECRET}-env" not in eve.get(path.format(job_id)).text
+def test_its_owner_and_an_admin_see_all_of_it(served: Served, job_id: str) -> None:
+    with served.caller("ada") as ada, served.root() as root:
+        for client in (ada, root):
+            shown = client.get(f"/v1/jobs/{job_id}").text
+            for part in ("", "-env", "-setup", "-file", "-probe"):
+                assert f"{SECRET}{part}" in shown
+            assert client.get(f"/v1/jobs/{job_id}/logs").status_code == 200
+
+
+def test_what_was_measured_of_a_job_is_its_owners(served: Served, job_id: str) -> None:
+    store = served.deployment.store
+    with store.transaction(served.deployment.clock.now()) as txn:
+        for kind in (EventKind.SAMPLE, EventKind.JOB_PROFILED):
+            txn.emit(kind, job_id=job_id, user="ada", application=SECRET, cpu_s=1.0)
+    path = f"/v1/events?job_id={job_id}&kind=sample&kind=job_profiled"
+    with served.caller("ada") as ada, served.caller("eve") as eve:
+        assert [bool(each["fields"]) for each in ada.get(path).json()] == [True, True]
+        assert [each["fields"] for each in eve.get(path).json()] == [{}, {}]
+        assert SECRET not in eve.get(f"/v1/jobs/{job_id}/explain").text
 
 
 def test_a_reader_stops_and_submits_nothing(served: Served, eve: httpx.Client, job_id: str) -> None:

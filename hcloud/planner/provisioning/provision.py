@@ -46,6 +46,11 @@ from hcloud.planner.provisioning.holdback import open_half_empty_holdback
 from hcloud.planner.text import amount, deadline_numbers, offer_words, percent, seconds
 from hcloud.spec.validation import counted
 
+ENGINE_UNREACHABLE = Reason(
+    code="engine_unreachable",
+    text="no machine is launched while the gateway does not answer: its worker could not register",
+)
+"""Why nothing is bought: each machine would be paid for until its lease ends, and the next one launched then."""
 WAITS_FOR_RESERVED = "waits_for_reserved"
 """Code of the reason of a job that waits for reserved room because the hybrid mapping rents nothing for it."""
 
@@ -336,6 +341,9 @@ def _buy(state: ProvisioningState, job: Job, group: JobGroup, served_on: Sequenc
 
     ``served_on`` are the instances of its other ranks.
     """
+    if not state.context.snapshot.engine_reachable:
+        state.refused = None
+        return ENGINE_UNREACHABLE
     if not state.machines and not state.offer_market.obtainable(group):  # cheap check; it decides for most waiting jobs
         state.refused = None
         return _unobtainable(state, group)
