@@ -10,6 +10,7 @@ from hcloud.catalog.aws_client import aws_client, aws_errors
 from hcloud.catalog.prices import Key, PricePlan, is_price
 from hcloud.catalog.reading import PriceReading, SpotPrice
 from hcloud.core.clock import Clock
+from hcloud.core.paging import checked
 
 SOURCE: Final = "EC2 spot price history"
 LOOK_BACK_S: Final = 24 * 3600.0
@@ -37,7 +38,7 @@ class SpotSource:
                 pages = client.get_paginator("describe_spot_price_history").paginate(
                     StartTime=since, ProductDescriptions=["Linux/UNIX"]
                 )
-                for page in pages:
+                for page in checked(pages, f"{SOURCE} of {region}"):
                     read_history(page["SpotPriceHistory"], region, reading)
         region_prices(reading)
         return reading

@@ -14,6 +14,7 @@ from hcloud.catalog.prices import PricePlan
 from hcloud.catalog.reading import PriceReading, SpotPrice, join
 from hcloud.core.clock import Clock
 from hcloud.core.errors import ProviderUnavailable
+from hcloud.core.paging import checked, pages_of
 
 if TYPE_CHECKING:
     from hcloud.catalog.fetch import PriceServer
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 REGION_INDEX: Final = "/offers/v1.0/aws/AmazonEC2/current/region_index.json"
 BULK_ENDPOINT: Final = "https://pricing.us-east-1.amazonaws.com"
 PAGE_SIZE: Final = "5000"
-PAGES_MAX: Final = 1000
 _QUERY_REGION: Final = "us-east-1"
 """GetProducts is available in few regions only, with the prices of all."""
 
@@ -135,7 +135,8 @@ class _QueriedList:
             ]
             with aws_errors(f"{self.name} of {region}"):
                 pages = client.get_paginator("get_products").paginate(ServiceCode="AmazonEC2", Filters=filters)
-                aws_list.read_products((each for page in pages for each in page["PriceList"]), region, reading)
+                listed = checked(pages, f"{self.name} of {region}")
+                aws_list.read_products((each for page in listed for each in page["PriceList"]), region, reading)
         return reading
 
 
@@ -170,12 +171,10 @@ def _server(endpoint: str, clock: Clock, headers: Mapping[str, str] | None = Non
 
 
 def _pages(server: PriceServer) -> Iterator[Mapping[str, Any]]:
-    token = ""
-    for _ in range(PAGES_MAX):
+    def read(token: str) -> tuple[Mapping[str, Any], str | None]:
         parameters = {"pageSize": PAGE_SIZE, "currencyCode": "USD", **({"pageToken": token} if token else {})}
         page = server.json(f"/v1/{gcp_skus.COMPUTE_ENGINE}/skus", parameters)
+        return page, page.get("nextPageToken")
+
+    for page in pages_of(read, f"the {gcp_skus.SOURCE}"):
         yield from page.get("skus", ())
-        token = page.get("nextPageToken", "")
-        if not token:
-            return
-    raise ProviderUnavailable(f"the {gcp_skus.SOURCE} does not end after {PAGES_MAX} pages")

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hcloud.core.model import Market
+from hcloud.core.paging import checked
 from providers.ec2.clients import Clients
 from providers.ec2.errors import Call, translating_errors
 from providers.ec2.instance_mapping import TOKEN, tag_values
@@ -40,7 +41,10 @@ def read_running(clients: Clients) -> tuple[RunningInstance, ...]:
         paginator = clients.reading().get_paginator("describe_instances")
         pages = paginator.paginate(Filters=filters, PaginationConfig={"PageSize": PAGE})
         return tuple(
-            _running_instance(each) for page in pages for group in page["Reservations"] for each in group["Instances"]
+            _running_instance(each)
+            for page in checked(pages, "the list of the account's instances")
+            for group in page["Reservations"]
+            for each in group["Instances"]
         )
 
 

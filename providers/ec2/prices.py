@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from hcloud.core.errors import ProviderUnavailable, error_text
+from hcloud.core.paging import checked
 from providers.ec2.clients import Clients
 from providers.ec2.errors import Call, translating_errors
 from providers.ec2.settings import Ec2Settings
@@ -112,7 +113,7 @@ def read_spot_prices(
                 StartTime=moment,
                 EndTime=moment,
             )
-            for each in (row for page in pages for row in page["SpotPriceHistory"]):
+            for each in (row for page in checked(pages, "the list of spot prices") for row in page["SpotPriceHistory"]):
                 key = (str(each["AvailabilityZone"]), str(each["InstanceType"]))
                 if key not in newest or each["Timestamp"] > newest[key][0]:
                     newest[key] = (each["Timestamp"], _number(each["SpotPrice"]))

@@ -22,6 +22,7 @@ from hcloud.core.errors import (
     QuotaExceeded,
 )
 from hcloud.core.model import Market, Offer
+from hcloud.core.paging import EndlessList, checked
 from hcloud.provider import CloudInstance, Finding, LaunchRequest, Listing
 from providers.ec2.account_checks import check_account
 from providers.ec2.catalog import Ec2Catalog
@@ -196,8 +197,8 @@ class Ec2Provider:
             with translating_errors(Call.READ, f"{self.name}: listing instances"):
                 for machine in self._described([{"Name": f"tag:{OWNER}", "Values": [owner]}]):
                     found[str(machine["InstanceId"])] = self._to_cloud_instance(machine, notices)
-        except ProviderError:
-            if not found:
+        except ProviderError as error:
+            if not found or isinstance(error, EndlessList):
                 raise
             complete = False
         else:
@@ -212,7 +213,8 @@ class Ec2Provider:
 
     def _described(self, filters: list[dict[str, Any]]) -> Iterator[Mapping[str, Any]]:
         paginator = self.clients.reading().get_paginator("describe_instances")
-        for page in paginator.paginate(Filters=filters, PaginationConfig={"PageSize": PAGE}):
+        pages = paginator.paginate(Filters=filters, PaginationConfig={"PageSize": PAGE})
+        for page in checked(pages, "the list of instances"):
             for group in page["Reservations"]:
                 yield from group["Instances"]
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from hcloud.core.errors import ProviderUnavailable
 from hcloud.core.model import InstanceType, Resources
+from hcloud.core.paging import checked
 from providers.ec2.clients import Clients
 from providers.ec2.errors import Call, translating_errors
 from providers.ec2.settings import Ec2Settings
@@ -61,7 +62,10 @@ def _subnets(clients: Clients, settings: Ec2Settings, provider: str) -> dict[str
         request = {"SubnetIds": list(settings.subnets)}
     pages = clients.reading().get_paginator("describe_subnets").paginate(**request)
     found: dict[str, str] = {}
-    for subnet in sorted((each for page in pages for each in page["Subnets"]), key=lambda each: str(each["SubnetId"])):
+    for subnet in sorted(
+        (each for page in checked(pages, "the list of subnets") for each in page["Subnets"]),
+        key=lambda each: str(each["SubnetId"]),
+    ):
         zone = str(subnet["AvailabilityZone"])
         if not settings.zones or zone in settings.zones:
             found.setdefault(zone, str(subnet["SubnetId"]))
@@ -94,7 +98,9 @@ def _types(clients: Clients, settings: Ec2Settings, provider: str) -> dict[str, 
         {"Name": "processor-info.supported-architecture", "Values": [settings.architecture]},
     ]
     pages = clients.reading().get_paginator("describe_instance_types").paginate(Filters=filters)
-    described = {each["InstanceType"]: each for page in pages for each in page["InstanceTypes"]}
+    described = {
+        each["InstanceType"]: each for page in checked(pages, "the list of types") for each in page["InstanceTypes"]
+    }
     return {
         name: _type(each, settings, provider) for name, each in sorted(described.items()) if _usable(each, settings)
     }
@@ -146,7 +152,7 @@ def _offered(clients: Clients, settings: Ec2Settings, subnets: Mapping[str, str]
             ],
         )
     )
-    for page in pages:
+    for page in checked(pages, "the list of types by zone"):
         for each in page["InstanceTypeOfferings"]:
             if each["Location"] in subnets:
                 yield str(each["Location"]), str(each["InstanceType"])

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from hcloud.core.paging import checked
 from hcloud.core.pricing import amortised_usd_per_h
 from providers.ec2.clients import Clients
 from providers.ec2.errors import Call, translating_errors
@@ -176,7 +177,7 @@ def _capacity_reservations(clients: Clients) -> list[CapacityReservation]:
         .get_paginator("describe_capacity_reservations")
         .paginate(Filters=[{"Name": "state", "Values": ["active"]}])
     )
-    rows = [each for page in pages for each in page["CapacityReservations"]]
+    rows = [each for page in checked(pages, "the list of reservations") for each in page["CapacityReservations"]]
     return [
         CapacityReservation(
             id=str(each["CapacityReservationId"]),

@@ -6,10 +6,11 @@ plans are also used by other regions and services, which is not visible here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from hcloud.core.paging import pages_of
 from providers.ec2.clients import Clients
 from providers.ec2.errors import Call, translating_errors
 
@@ -83,7 +84,7 @@ def _charged(plan: SavingsPlan, rest: dict[str, float], on_demand: Mapping[str, 
 def read_savings_plans(clients: Clients, region: str) -> tuple[SavingsPlan, ...]:
     """Return the active plans that cover instances in a region. Raises ProviderUnavailable, Throttled."""
     with translating_errors(Call.READ, "reading savings plans"):
-        plans = list(_paged(clients, "describe_savings_plans", "savingsPlans", {"states": ["active"]}))
+        plans = _paged(clients, "describe_savings_plans", "savingsPlans", {"states": ["active"]})
         fitting = [each for each in plans if _fits(each, region)]
         return tuple(
             SavingsPlan(
@@ -119,13 +120,11 @@ def _rates(clients: Clients, plan_id: str, region: str) -> dict[str, float]:
     return found
 
 
-def _paged(clients: Clients, method: str, member: str, query: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+def _paged(clients: Clients, method: str, member: str, query: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     # boto3 has no paginator for this service.
-    token: str | None = None
-    while True:
+    def read(token: str) -> tuple[Mapping[str, Any], str | None]:
         more = {"nextToken": token} if token else {}
         answer = getattr(clients.reading("savingsplans"), method)(**query, **more)
-        yield from answer.get(member, ())
-        token = answer.get("nextToken")
-        if not token:
-            return
+        return answer, answer.get("nextToken")
+
+    return [each for page in pages_of(read, f"the list of {member}") for each in page.get(member, ())]

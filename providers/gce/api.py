@@ -17,6 +17,7 @@ from google.cloud import compute_v1 as compute
 
 from hcloud.core.clock import Clock
 from hcloud.core.errors import LaunchRejected, ProviderUnavailable, Throttled
+from hcloud.core.paging import pages_of
 from providers.gce.credentials import load_credentials
 from providers.gce.errors import (
     LIBRARY_ERRORS,
@@ -206,13 +207,14 @@ class Api:
 
     def _pages(self, kind: type[Any], method: str, request: Any, what: str) -> Iterator[Any]:
         """Yield every page of a list; each is a read of its own."""
-        while True:
-            pager = self._read(kind, method, request, what)
-            page = next(iter(pager.pages))
-            yield page
-            if not page.next_page_token:
-                return
-            request.page_token = page.next_page_token
+
+        def read(token: str) -> tuple[Any, str]:
+            if token:
+                request.page_token = token
+            page = next(iter(self._read(kind, method, request, what).pages))
+            return page, page.next_page_token
+
+        return pages_of(read, what)
 
     def _aggregated(self, kind: type[Any], request: Any, field: str) -> AggregatedList:
         """Collect all pages of an aggregated list. A response with status 200 may still lack scopes."""

@@ -141,6 +141,13 @@ def unpickling(source: str, where: str) -> list[str]:
     ]
 
 
+def unbounded_paging(source: str, where: str) -> list[str]:
+    """Any list that is read page by page without ``hcloud.core.paging``: a cloud that lies would be asked for ever."""
+    paginators = source.count(".get_paginator(") > len(re.findall(r"\bchecked\(", source))
+    own = re.search(r"\.next_page_token\b|\.get\(\"next(Page)?Token\"", source) and "pages_of(" not in source
+    return [f"{where} reads pages without a bound; use hcloud.core.paging"] if paginators or own else []
+
+
 def _imports(source: str) -> Iterator[tuple[int, str]]:
     for node in _nodes(source):
         if isinstance(node, ast.Import):

@@ -53,6 +53,7 @@ def files_by_checker() -> dict[Checker, list[Path]]:
         rules.missing_docstrings: tree.python_files(*DOCUMENTED),
         rules.fields_described_above: tree.python_files(*DOCUMENTED),
         rules.unpickling: tree.python_files("hcloud", "providers", "lab"),
+        rules.unbounded_paging: tree.python_files("hcloud", "providers"),
         rules.import_cycles_hidden: tree.python_files(),
         rules.broad_excepts: elsewhere,
         rules.mocks: elsewhere,
@@ -93,6 +94,10 @@ def test_fields_are_documented_under_themselves(violations: dict[Checker, str]) 
 
 def test_nothing_is_unpickled(violations: dict[Checker, str]) -> None:
     nothing(violations[rules.unpickling])
+
+
+def test_lists_are_read_to_a_bound(violations: dict[Checker, str]) -> None:
+    nothing(violations[rules.unbounded_paging])
 
 
 def test_code_is_wired_openly(violations: dict[Checker, str]) -> None:
@@ -144,6 +149,8 @@ DOCUMENTED_FUNCTION = 'def short():\n    """' + "Says much.\n" * 80 + '    """\n
         (rules.missing_docstrings, '"""Module."""\nclass Public:\n    "Doc."\n    async def method(self): ...\n'),
         (rules.missing_docstrings, '"""Module."""\nif True:\n    def public(): ...\n'),
         (rules.fields_described_above, 'class A:\n    "``a``: one. ``b`` (s): two."\n    a: int\n    b: int\n'),
+        (rules.unbounded_paging, "for page in client.get_paginator('x').paginate(): print(page)\n"),
+        (rules.unbounded_paging, "token = page.next_page_token\n"),
         (rules.unpickling, "import pickle\n"),
         (rules.unpickling, "from cloudpickle import loads\n"),
         (rules.impurities, "import time\n"),

@@ -186,6 +186,18 @@ def test_every_page_of_plans_and_rates_is_read(bench: Ec2Bench) -> None:
     assert bench.fake.count("DescribeSavingsPlanRates") == 6
 
 
+def test_plans_on_pages_that_lead_in_circles_are_not_taken(bench: Ec2Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def in_circles(member: str, rows: Sequence[object], asked: Mapping[str, object]) -> dict[str, object]:
+        return {member: rows, "nextToken": "b" if asked.get("nextToken") == "a" else "a"}
+
+    monkeypatch.setattr("tests.providers.ec2.fake_savings._page", in_circles)
+    bench.fake.savings_plans = [plan(savingsPlanId="sp-1", usd_per_h=0.06)]
+    assert ("a", "m5.large", "on_demand") in offered(bench)
+    assert "does not end: a page came twice" in bench.provider.facts()["unread savings plans"]
+    assert bench.fake.count("DescribeSavingsPlans") == 3
+    assert [each for each in bench.provider.facts() if each.startswith("savings plan")] == []
+
+
 def test_plans_that_cannot_be_read_are_told_and_cost_nothing_else(bench: Ec2Bench) -> None:
     bench.fake.arm("DescribeSavingsPlans", "forbidden")
     assert ("a", "m5.large", "on_demand") in offered(bench)

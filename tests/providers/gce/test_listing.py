@@ -1,6 +1,7 @@
 """Listings: never complete when they are not, and what they know of machines that are gone or about to go."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pytest
 
@@ -169,6 +170,16 @@ def test_terminate_touches_no_machine_of_another_owner(bench: GceBench) -> None:
     machine = other.launch(bench.request(owner="somebody-else", offer=offer_in(bench)))
     bench.provider.terminate([machine.provider_id, "us-central1-a/database", "", "x/../y"])
     assert not [seen for seen in bench.compute.seen if seen.method == "instances.delete"]
+
+
+def test_a_listing_whose_pages_lead_in_circles_fails(bench: GceBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def in_circles(kind: str, items: list[Any], query: Mapping[str, str]) -> dict[str, Any]:
+        following = "b" if query.get("pageToken") == "a" else "a"
+        return {"kind": kind, "id": "list", "items": items, "selfLink": "here", "nextPageToken": following}
+
+    monkeypatch.setattr("tests.providers.gce.compute._page", in_circles)
+    with pytest.raises(ProviderUnavailable, match="does not end: a page came twice"):
+        bench.provider.instances(bench.owner)
 
 
 def test_a_listing_is_one_call_per_page_however_many_machines(bench: GceBench) -> None:
