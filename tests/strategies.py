@@ -92,6 +92,7 @@ specs = st.builds(
     image=st.none() | texts,
     setup=st.none() | texts,
     workdir_sha256=st.none() | texts,
+    workdir_content_sha256=st.none() | texts,
     env=mappings,
     tags=tags,
     priority=st.integers(-(2**40), 2**40),

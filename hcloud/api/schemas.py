@@ -180,6 +180,7 @@ def job_view(job: Job, caller: Caller) -> JobView:
             setup=spec.setup and HIDDEN,
             env=dict.fromkeys(spec.env, HIDDEN),
             workdir_sha256=None,
+            workdir_content_sha256=None,
             progress=None,
             metrics=None,
         )

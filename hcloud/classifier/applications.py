@@ -81,7 +81,8 @@ class Identity:
 def identify(spec: JobSpec) -> Identity:
     """Return the program and input of a job."""
     environment = tuple(sorted(spec.env.items()))
-    return _identify(spec.user, spec.image, spec.command, spec.setup, spec.workdir_sha256, environment)
+    workdir = spec.workdir_content_sha256 or spec.workdir_sha256
+    return _identify(spec.user, spec.image, spec.command, spec.setup, workdir, environment)
 
 
 @lru_cache(maxsize=50_000)

@@ -167,7 +167,7 @@ def _jobs(
     from hcloud.cli.workdir import upload_workdir
 
     jobs = mappings_of_jobs(files, ctx.meta.get("hcloud.command"), flags)
-    sent: dict[str, str] = {}
+    sent: dict[str, dict[str, str]] = {}
     for job in jobs:
         directory = job.pop("workdir", None)
         if directory is None or not upload:  # a dry run decides the same without the directory
@@ -175,7 +175,7 @@ def _jobs(
         if directory not in sent:
             limit_bytes = int(client.get("/v1/status")["max_upload_bytes"])
             sent[directory] = upload_workdir(client, Path(directory), limit_bytes)
-        job["workdir_sha256"] = sent[directory]
+        job |= sent[directory]
     return jobs
 
 

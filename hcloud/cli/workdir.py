@@ -1,10 +1,11 @@
-"""Work directories: packed the same way every time, sent once, with a progress bar."""
+"""Work directories: packed with their times, sent once, with a progress bar."""
 
 from __future__ import annotations
 
 import gzip
 import hashlib
 import io
+import json
 import os
 import tarfile
 import tempfile
@@ -30,14 +31,14 @@ class Bar(Protocol):
         """Move on by ``advance``."""
 
 
-def upload_workdir(client: Client, directory: Path, limit_bytes: int) -> str:
-    """Pack ``directory``, send it unless the daemon has it already, and return the archive's SHA-256.
+def upload_workdir(client: Client, directory: Path, limit_bytes: int) -> dict[str, str]:
+    """Pack ``directory``, send it unless the daemon has it already, and return the fields of a job that name it.
 
     Raises:
-        BadInput: it cannot be read, or is larger than ``limit_bytes`` when packed.
+        BadInput: it cannot be read, has a link that leads outside, or is larger than ``limit_bytes`` when packed.
     """
     with tempfile.TemporaryFile(prefix="hcloud-workdir-") as archive:
-        pack(directory, archive, limit_bytes)
+        content_sha256 = pack(directory, archive, limit_bytes)
         size = archive.tell()
         archive.seek(0)
         sha256 = hashlib.file_digest(archive, "sha256").hexdigest()
@@ -47,13 +48,17 @@ def upload_workdir(client: Client, directory: Path, limit_bytes: int) -> str:
             archive.seek(0)
             with _progress(f"uploading {directory}", size) as (bar, task):
                 client.put_file(f"/v1/uploads/{sha256}", _chunks(archive, bar, task), size)
-    return sha256
+    return {"workdir_sha256": sha256, "workdir_content_sha256": content_sha256}
 
 
-def pack(directory: Path, archive: IO[bytes], limit_bytes: int) -> None:
-    """Write ``directory`` as tar.gz; equal contents give equal bytes, whoever packs them.
+def pack(directory: Path, archive: IO[bytes], limit_bytes: int) -> str:
+    """Write ``directory`` as tar.gz, and return a digest of what it holds, without the times of files.
 
-    ``.git``, ``__pycache__`` and what ``.hcloudignore`` names (one pattern per line) are left out.
+    Links to absolute paths inside become relative. ``.git``, ``__pycache__`` and what ``.hcloudignore`` names (one
+    pattern per line) are left out.
+
+    Raises:
+        BadInput: it cannot be read, has a link that leads outside, or is larger than ``limit_bytes`` when packed.
     """
     ignored = _ignored(directory)
     bounded: Any = _Bounded(archive, limit_bytes, directory)
@@ -62,10 +67,12 @@ def pack(directory: Path, archive: IO[bytes], limit_bytes: int) -> None:
             gzip.GzipFile(fileobj=bounded, mode="wb", mtime=0, filename="", compresslevel=6) as packed,
             tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as tar,
         ):
+            digest = hashlib.sha256()
             for path in _walk(directory, directory, ignored):
-                _add(tar, path, str(path.relative_to(directory)))
+                _add(tar, path, directory, digest)
     except OSError as error:
         raise BadInput(f"cannot pack {directory}: {error.filename or ''}: {error.strerror}") from error
+    return digest.hexdigest()
 
 
 def _ignored(directory: Path) -> tuple[str, ...]:
@@ -90,17 +97,38 @@ def _walk(top: Path, directory: Path, ignored: tuple[str, ...]) -> Iterator[Path
             yield path
 
 
-def _add(tar: tarfile.TarFile, path: Path, name: str) -> None:
-    member = tar.gettarinfo(path, arcname=name)
-    # Who packed it and when must not change the digest; nobody's user ids mean anything on an instance.
+def _add(tar: tarfile.TarFile, path: Path, top: Path, digest: hashlib._Hash) -> None:
+    member = tar.gettarinfo(path, arcname=str(path.relative_to(top)))
+    # User ids of this machine mean nothing on an instance.
     member.uid = member.gid = 0
     member.uname = member.gname = ""
-    member.mtime = 0
+    if member.issym():
+        member.linkname = _link_inside(path, top)
+    content_sha256 = ""
     if member.isreg():
         with path.open("rb") as content:
+            content_sha256 = hashlib.file_digest(content, "sha256").hexdigest()
+            content.seek(0)
             tar.addfile(member, content)
     else:
         tar.addfile(member)
+    parts = (member.name, member.type.decode(), member.mode, member.linkname, content_sha256)
+    digest.update(json.dumps(parts).encode())
+
+
+def _link_inside(path: Path, top: Path) -> str:
+    """Return where a link leads, relative to its directory. Raises BadInput if that is outside ``top``."""
+    target, whole = os.readlink(path), top.resolve()
+    try:
+        found = (path.parent / target).resolve()
+    except RuntimeError:  # links in a circle: Python before 3.13
+        found = path.parent.resolve() / target
+    if not found.is_relative_to(whole):
+        raise BadInput(
+            f"{path} is a link to {target}, outside of the work directory, which a machine does not have; "
+            f"replace it, or name {path.relative_to(top)} in {top / IGNORE_FILE}"
+        )
+    return os.path.relpath(found, path.parent.resolve()) if os.path.isabs(target) else target
 
 
 class _Bounded(io.RawIOBase):

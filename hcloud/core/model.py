@@ -265,6 +265,8 @@ class JobSpec:
     """Shell script that runs once per node before the command."""
     workdir_sha256: str | None = None
     """Digest of the uploaded work directory; each node starts in a copy."""
+    workdir_content_sha256: str | None = None
+    """Digest of its files without their times; None: not known."""
     env: Mapping[str, str] = field(default_factory=dict)
     tags: Mapping[str, str] = field(default_factory=dict)
     """Names and values that reports group by."""

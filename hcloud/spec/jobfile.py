@@ -436,6 +436,8 @@ class JobFile(_JobFilePart):
     """A directory, relative to the job file; `hcloud submit` uploads it, and each node starts in a copy."""
     workdir_sha256: Annotated[Text, AfterValidator(_spelled(r"^[0-9a-f]{64}$", "64 hex digits"))] | None = None
     """Digest of the uploaded work directory; set by `hcloud submit`."""
+    workdir_content_sha256: Annotated[Text, AfterValidator(_spelled(r"^[0-9a-f]{64}$", "64 hex digits"))] | None = None
+    """Digest of what is in it, without times of files; set by `hcloud submit`."""
     env: Annotated[Mapping[Variable, Value], BeforeValidator(_few_entries)] = Field(default_factory=dict)
     """Environment variables."""
     env_file: NonEmptyText | None = None
@@ -551,6 +553,7 @@ class JobFile(_JobFilePart):
             "image",
             "setup",
             "workdir_sha256",
+            "workdir_content_sha256",
             "priority",
             "stateful",
             "interruptible",

@@ -89,6 +89,14 @@ def test_same_program_under_another_input_keeps_its_program_only() -> None:
     assert identify(spec("sort", "big", priority=3, name="x", tags={"a": "b"})) == one
 
 
+def test_times_of_files_make_no_other_input() -> None:
+    one, touched, other = (
+        identify(spec("make", workdir_sha256=archive * 64, workdir_content_sha256=content * 64))
+        for archive, content in (("0", "a"), ("1", "a"), ("1", "b"))
+    )
+    assert one == touched != other
+
+
 def test_users_and_images_do_not_share_programs_and_names_can_be_stored() -> None:
     plain, other, boxed = identify(spec()), identify(spec(user="bob")), identify(spec(image="debian:12"))
     assert len({plain.program, other.program, boxed.program}) == 3
