@@ -63,6 +63,8 @@ AGENTS = "agent_protocol"
 """Metadata key of the protocol that the agents of instances speak."""
 STALLED_AFTER_S = 60.0
 """If a cycle takes longer, the watchdog is no longer notified and systemd restarts the daemon."""
+API_RESPONDS_WITHIN_S = 10.0
+"""The same holds while the API takes up no work for so long."""
 
 
 def refuse_full_queue(caps: Caps, jobs: Sequence[Job], specs: Sequence[JobSpec]) -> None:
@@ -142,7 +144,7 @@ class Daemon:
             if self.gateway is not None:
                 closing.callback(self.gateway.stop)
                 self.gateway.start()
-            ticks = self._start_ticks()
+            ticks = self._start_ticks(api)
             closing.callback(ticks.shutdown)
             self._install_signals()
             if isinstance(self.runner, NewsSource):
@@ -256,13 +258,13 @@ class Daemon:
             txn.emit(EventKind.POLICY_CHANGED, name=name, digest=digest, ok=ok, text=text)
 
     # ---------------------------------------------------------------------------------------------------------- ticks
-    def _start_ticks(self) -> BackgroundScheduler:
+    def _start_ticks(self, api: ApiServer) -> BackgroundScheduler:
         ticks = BackgroundScheduler(timezone="UTC", job_defaults={"coalesce": True, "max_instances": 1})
         soon = datetime.fromtimestamp(self.clock.now() + FIRST_HOUSEKEEPING_AFTER_S, tz=UTC)
         ticks.add_job(self._housekeeping, "interval", seconds=HOUSEKEEPING_EVERY_S, next_run_time=soon)
         beat_s = sd_notify.watchdog_interval_s()
         if beat_s is not None:
-            ticks.add_job(self._beat, "interval", seconds=max(0.5, beat_s / 2))
+            ticks.add_job(self._beat, "interval", [api], seconds=max(0.5, beat_s / 2))
         every_s = self.config.catalog.refresh_every_s
         if every_s is not None:
             due_at = max(self.clock.now(), CatalogFiles(self.config.catalog_dir).refreshed_at() + every_s)
@@ -290,10 +292,14 @@ class Daemon:
         with log_errors(), self.store.transaction(self.clock.now()) as txn:
             txn.emit(EventKind.DAEMON, what="prices", ok=ok, text=text)
 
-    def _beat(self) -> None:
+    def _beat(self, api: ApiServer) -> None:
         began_at = self._cycle_began_at
-        if began_at is None or self.clock.now() - began_at < STALLED_AFTER_S:
+        if began_at is not None and self.clock.now() - began_at >= STALLED_AFTER_S:
+            return
+        if api.responds(API_RESPONDS_WITHIN_S):
             sd_notify.watchdog()
+        else:
+            _log.error("the API has taken up no work for %g s", API_RESPONDS_WITHIN_S)
 
     def _housekeeping(self) -> None:
         now, kept = self.clock.now(), self.config.retention

@@ -59,6 +59,7 @@ class ApiServer:
         self._listeners = listeners
         self._settings = settings
         self._inode = socket_path.stat().st_ino
+        self._event_loop: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread(target=self._run, name="api", daemon=True)
         self._thread.start()
         while self._thread.is_alive() and not all(server.started for server, _ in listeners):
@@ -74,6 +75,19 @@ class ApiServer:
     def alive(self) -> bool:
         """Whether the server is running."""
         return self._thread.is_alive() and all(server.started for server, _ in self._listeners)
+
+    def responds(self, timeout_s: float) -> bool:
+        """Return whether the thread that answers all requests takes up new work within ``timeout_s``.
+
+        It is not asked over a connection: callers who use up all of them must not make it look stuck.
+        """
+        taken_up = threading.Event()
+        try:
+            if self.alive and self._event_loop is not None:
+                self._event_loop.call_soon_threadsafe(taken_up.set)
+        except RuntimeError:  # it ended meanwhile
+            return False
+        return taken_up.wait(timeout_s if self.alive else 0.0)
 
     def stop(self) -> None:
         """Finish current requests (briefly), remove the socket and release the lock. Repeatable."""
@@ -96,6 +110,7 @@ class ApiServer:
             _log.critical("the API stopped: %s", error, exc_info=error)
 
     async def _serve_all(self) -> None:
+        self._event_loop = asyncio.get_running_loop()
         anyio.to_thread.current_default_thread_limiter().total_tokens = THREADS_MAX
         serving = {asyncio.create_task(server.serve(sockets=[listener])) for server, listener in self._listeners}
         keeper = asyncio.create_task(self._keep_socket(serving))

@@ -28,6 +28,7 @@ from tests.machine import needs_root
 from tests.waiting import wait_until
 
 NOBODY = 65534
+PATIENCE_S = 60.0
 # Becomes another user once Python is there: the interpreter itself may lie where only root can read.
 ASK = """
 import os, socket, sys
@@ -265,3 +266,23 @@ def test_who_comes_back_to_a_deleted_directory_too_late_ends(deployment: Deploym
         with lock.open("w") as other:
             fcntl.flock(other, fcntl.LOCK_EX)
             wait_until(lambda: not server.alive, 60)
+
+
+def test_an_event_loop_that_takes_up_no_work_does_not_respond(deployment: Deployment) -> None:
+    with deployment.served() as server:
+        assert server.responds(PATIENCE_S)
+        frozen, thawed = threading.Event(), threading.Event()
+
+        def freeze() -> None:
+            frozen.set()
+            thawed.wait(PATIENCE_S)
+
+        assert server._event_loop is not None
+        server._event_loop.call_soon_threadsafe(freeze)
+        try:
+            assert frozen.wait(PATIENCE_S)
+            assert not server.responds(0.01)
+        finally:
+            thawed.set()
+        assert server.responds(PATIENCE_S)
+    assert not server.responds(PATIENCE_S)

@@ -1,11 +1,14 @@
 """What the daemon clears up of long ago."""
 
 import os
+import socket
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 
+from hcloud.api import ApiServer
 from hcloud.config import load_config
 from hcloud.core.model import EventKind, JobState
 from hcloud.daemon import Daemon
@@ -36,3 +39,30 @@ def test_of_long_ago_events_jobs_logs_and_uploads_go_and_what_lives_stays(daemon
     assert [job.id for job in daemon.store.jobs()] == [late.id, "job-2"]
     assert [event.job_id for event in daemon.store.events(kinds=[EventKind.JOB_SUBMITTED])] == ["job-2", late.id]
     assert not log.exists() and not upload.exists()
+
+
+class Api:
+    """An API that takes up work, or does not."""
+
+    def __init__(self) -> None:
+        self.is_stuck = False
+
+    def responds(self, timeout_s: float) -> bool:
+        """Answer at once."""
+        return not self.is_stuck
+
+
+def test_systemd_is_not_notified_while_the_api_takes_up_no_work(
+    daemon: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind(str(tmp_path / "notify"))
+        systemd.setblocking(False)
+        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+        api = Api()
+        daemon._beat(cast(ApiServer, api))
+        assert systemd.recv(64) == b"WATCHDOG=1"
+        api.is_stuck = True
+        daemon._beat(cast(ApiServer, api))
+        with pytest.raises(BlockingIOError):
+            systemd.recv(64)
