@@ -171,7 +171,7 @@ class Client:
                 if response.status_code != HTTPStatus.SERVICE_UNAVAILABLE or waited_s >= BUSY_PATIENCE_S or last:
                     return _checked(response)
             except TransportError as error:
-                if waited_s >= self.patience_s or last or _forbidden(error):
+                if waited_s >= self.patience_s or last or _forbidden(error) or _refused_certificate(error):
                     raise _unreachable(self.endpoint, error) from error
                 reported = reported or self._reported(self.clock.now() - began_at)
             self.pause(min(pause_s, max(0.0, self.left_s())))
@@ -211,7 +211,22 @@ def _forbidden(error: TransportError) -> bool:
     return isinstance(cause, OSError) and cause.errno in (errno.EACCES, errno.EPERM)
 
 
+def _refused_certificate(error: TransportError) -> str:
+    """Return why the server's certificate is not trusted; empty if that is not what failed."""
+    import ssl
+
+    cause = error.__cause__
+    return cause.verify_message.rstrip(".") if isinstance(cause, ssl.SSLCertVerificationError) else ""
+
+
 def _unreachable(endpoint: Endpoint, error: TransportError) -> DaemonUnreachable:
+    refused = _refused_certificate(error)
+    if refused:
+        authorities = "HCLOUD_CA_FILE" if endpoint.ca_file else "the system's authorities; HCLOUD_CA_FILE names others"
+        return DaemonUnreachable(
+            f"the certificate of {endpoint} is refused ({refused}); it must be valid, for that host, and signed by"
+            f" {authorities}"
+        )
     if _forbidden(error):
         return DaemonUnreachable(
             f"you may not use {endpoint}; ask for membership in its group (ls -l {endpoint} shows which)"

@@ -20,8 +20,10 @@ import httpx
 import pytest
 
 from hcloud.api.server import AlreadyServing, ApiServer, open_unix_socket
+from hcloud.cli.client import Client, Endpoint
 from hcloud.config import ApiSettings
-from hcloud.core.errors import ConfigError
+from hcloud.core.clock import ManualClock
+from hcloud.core.errors import ConfigError, DaemonUnreachable
 from tests.api.certificates import write_certificate
 from tests.api.deployment import Deployment, job
 from tests.machine import needs_root
@@ -266,6 +268,20 @@ def test_who_comes_back_to_a_deleted_directory_too_late_ends(deployment: Deploym
         with lock.open("w") as other:
             fcntl.flock(other, fcntl.LOCK_EX)
             wait_until(lambda: not server.alive, 60)
+
+
+def test_a_certificate_that_is_not_trusted_is_named_and_not_tried_again(
+    deployment: Deployment, home: Path, tcp: dict[str, str]
+) -> None:
+    with deployment.served(tcp=tcp) as server:
+        host, port = server.tcp_address or ("", 0)
+        clock = ManualClock(0.0)
+        with pytest.raises(DaemonUnreachable, match=rf"certificate of https://{host}:{port} is refused \(self.signed"):
+            Client(Endpoint(url=f"https://{host}:{port}", token="t"), clock).get("/v1/status")
+        trusted = Endpoint(url=f"https://localhost:{port}", token="t", ca_file=str(home / "cert.pem"))
+        with pytest.raises(DaemonUnreachable, match=r"refused .*Hostname mismatch.*signed by HCLOUD_CA_FILE"):
+            Client(trusted, clock).get("/v1/status")
+    assert clock.now() == 0.0
 
 
 def test_an_event_loop_that_takes_up_no_work_does_not_respond(deployment: Deployment) -> None:
