@@ -147,10 +147,11 @@ def _disk(state_dir: Path) -> Iterator[DoctorFinding]:
 
 
 def _database(config: Config, file: Path) -> Iterator[DoctorFinding]:
-    from hcloud.store import examine  # a quarter of a second, which `hcloud orphans` and --help save
+    from hcloud.store import check_integrity, examine  # a quarter of a second, which `hcloud orphans` and --help save
 
     try:
         found = examine(config.database, state_dir=config.state_dir)
+        undamaged = " and undamaged" if check_integrity(config.database) else ""
     except HCloudError as error:
         finding = str(at_its_line(error, file) if isinstance(error, ConfigError) else error)
         yield DoctorFinding(
@@ -163,7 +164,8 @@ def _database(config: Config, file: Path) -> Iterator[DoctorFinding]:
             check="database", verdict="warn", finding=finding, do="back it up before; see docs/operations.md"
         )
         return
-    finding = f"of schema {found.schema}" if found.state == "present" else "new: the daemon makes it at its first start"
+    present = f"of schema {found.schema}{undamaged}"
+    finding = present if found.state == "present" else "new: the daemon makes it at its first start"
     yield DoctorFinding(check="database", verdict="ok", finding=f"{found.name} is {finding}")
 
 

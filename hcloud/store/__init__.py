@@ -8,7 +8,7 @@ revision, so that commits, revisions and events have the same order.
 from hcloud.store.database import without_password
 from hcloud.store.live import LiveView
 from hcloud.store.memory import MemoryStore
-from hcloud.store.opening import Examined, check_database, examine
+from hcloud.store.opening import Examined, check_database, check_integrity, examine
 from hcloud.store.store import Store
 from hcloud.store.transaction import LeaderLease, Submission, Transaction
 
@@ -21,6 +21,7 @@ __all__ = [
     "Submission",
     "Transaction",
     "check_database",
+    "check_integrity",
     "examine",
     "without_password",
 ]

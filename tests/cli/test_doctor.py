@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import socket
 import tempfile
 from collections.abc import Iterable, Mapping
@@ -23,6 +24,7 @@ from hcloud.store.schema import SCHEMA_REVISION
 from tests.api.deployment import Deployment
 from tests.cli.conftest import Shell
 from tests.other_user import as_ordinary_user
+from tests.store.test_examining import damage_an_index
 from tests.store.test_migrations import migrate
 
 RIGHT = (
@@ -138,7 +140,11 @@ def test_a_database_is_told_by_what_the_daemon_would_do_with_it(tmp_path: Path) 
     assert older.finding == f"{path} has schema v0001; the daemon brings it to {SCHEMA_REVISION} at its start"
     Store.open(f"sqlite:///{path}").close()
     present = database(tmp_path)
-    assert (present.verdict, present.finding, present.do) == ("ok", f"{path} is of schema {SCHEMA_REVISION}", "")
+    assert (present.verdict, present.finding, present.do) == (
+        "ok",
+        f"{path} is of schema {SCHEMA_REVISION} and undamaged",
+        "",
+    )
 
 
 def test_a_database_that_the_daemon_would_refuse_is_told_at_its_line(tmp_path: Path) -> None:
@@ -320,3 +326,14 @@ def test_hetzners_hcloud_in_the_same_environment_or_first_on_the_path_is_reporte
     clashes = [each["finding"] for each in json.loads(out) if each["check"] == "name clash"]
     assert "library hcloud 2.5.0" in clashes[0]
     assert [text.startswith(f"'hcloud' runs {program}") for text in clashes[1:]] == [True]
+
+
+def test_a_damaged_database_is_a_failure(lonely: Shell, prepared_sqlite: Path) -> None:
+    path = configured(lonely.directory)
+    database = Path(shutil.copyfile(prepared_sqlite, lonely.directory / "state" / "hcloud.db"))
+    out, _ = lonely.run("doctor", "-o", "json", exit_code=1, HCLOUD_CONFIG=path)
+    assert checks(out)["database"] == ("ok", f"{database} is of schema {SCHEMA_REVISION} and undamaged")
+    damage_an_index(database, readable=True)
+    out, _ = lonely.run("doctor", "-o", "json", exit_code=1, HCLOUD_CONFIG=path)
+    verdict, finding = checks(out)["database"]
+    assert verdict == "fail" and "is damaged (" in finding

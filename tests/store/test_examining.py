@@ -14,7 +14,7 @@ import pytest
 
 from hcloud.core.errors import ConfigError, StoreBusy, StoreDamaged, StoreError
 from hcloud.core.model import EventKind
-from hcloud.store import Store, check_database, examine, opening, without_password
+from hcloud.store import Store, check_database, check_integrity, examine, opening, without_password
 from hcloud.store.schema import SCHEMA_REVISION, VERSION_TABLE
 from tests.databases import PostgresqlServer
 from tests.machine import needs_postgresql
@@ -134,6 +134,38 @@ def test_a_file_left_half_changed_is_reported_and_not_recovered(tmp_path: Path, 
     assert "was left half-changed by a killed program" in found(left / path.name)
     Store.open(f"sqlite:///{left / path.name}").close()
     assert found(left / path.name) == "present"
+
+
+def damage_an_index(path: Path, *, readable: bool) -> None:
+    """Let an index of a table lack its row, or (not readable) make it no index, where ordinary reads do not look."""
+    with closing(sqlite3.connect(path)) as raw:
+        raw.execute("CREATE TABLE noted (what TEXT UNIQUE)")
+        (page,) = raw.execute(
+            "SELECT rootpage FROM sqlite_master WHERE tbl_name = 'noted' AND type = 'index'"
+        ).fetchone()
+        (size,) = raw.execute("PRAGMA page_size").fetchone()
+        raw.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        with path.open("rb") as file:
+            file.seek((page - 1) * size)
+            empty = file.read(size)
+        raw.execute("INSERT INTO noted VALUES ('a row')")
+        raw.commit()
+    with path.open("r+b") as file:
+        file.seek((page - 1) * size)
+        file.write(empty if readable else bytes(size))
+
+
+@pytest.mark.parametrize("readable", [True, False])
+def test_damage_that_opening_does_not_notice_is_found(path: Path, readable: bool) -> None:
+    url = f"sqlite:///{path}"
+    assert check_integrity(url)
+    assert check_integrity(f"{url}.new")
+    damage_an_index(path, readable=readable)
+    assert found(path) == "present"
+    before = files(path.parent)
+    with pytest.raises(StoreDamaged, match="missing from index" if readable else "error code 11"):
+        check_integrity(url)
+    assert files(path.parent) == before
 
 
 def test_a_locked_file_is_reported_after_a_short_wait(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
