@@ -10,7 +10,7 @@ import os
 import signal
 import threading
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -115,7 +115,7 @@ class Daemon:
         self.gateway = build_gateway(config) if gateway is None else None
         self.store = Store.open(config.database)
         with close_on_error(self.store):
-            self.notes = (*notes, *new_defaults_notes(self.store, config.policy, config.api.admins))
+            self.notes = (*notes, *new_defaults_notes(self.store, config))
             record_owner(self.store, config.owner)
             if config.engine.programs == "real":
                 record_protocol(self.store, abandon=abandon)
@@ -447,7 +447,7 @@ class Daemon:
         }
 
 
-def new_defaults_notes(store: Store, policy: Path, admins: Collection[str]) -> list[str]:
+def new_defaults_notes(store: Store, config: Config) -> list[str]:
     """Return, once per database of an earlier version, a sentence for each default that changed under its user."""
     if store.get_meta(DEFAULTS) == DEFAULTS_SINCE:
         return []
@@ -456,11 +456,16 @@ def new_defaults_notes(store: Store, policy: Path, admins: Collection[str]) -> l
         store.set_meta(DEFAULTS, DEFAULTS_SINCE)
     if not served_before:
         return []
-    note, own = new_defaults_note(policy), user_name(os.geteuid())
+    note, own = new_defaults_note(config.policy), user_name(os.geteuid())
     notes = [note] if note is not None else []
-    if os.geteuid() != 0 and own not in admins:
+    if os.geteuid() != 0 and own not in config.api.admins:
         notes.append(
             f"since {DEFAULTS_SINCE} the daemon's own user ({own}) is no admin by itself; name it in api.admins"
+        )
+    if config.engine.isolation is None and any(each.type not in ("local", "mock") for each in config.providers):
+        notes.append(
+            f"since {DEFAULTS_SINCE} rented machines refuse jobs that they cannot isolate; to run these all the same,"
+            " set engine.isolation: best_effort"
         )
     return notes
 

@@ -42,8 +42,8 @@ class WorkerBootstrap:
     """Certificate of the deployment's authority, by which instances know the gateway. It is no secret."""
     enrolment_port_offset: int = 1
     """How much higher the port is at which each of them gives new instances their certificate."""
-    isolation: Literal["require", "best_effort"] = "require"
-    """``require``: refuse units that cannot be isolated."""
+    isolation: Literal["require", "best_effort"] | None = None
+    """``require``: refuse units that cannot be isolated; None: providers of rented machines require it."""
     lease_s: float = 600.0
     """Without a renewal for this long, the instance powers itself off."""
     settings: Mapping[str, str] = field(default_factory=dict)

@@ -107,7 +107,7 @@ def bootstrap_of(setup: WorkerSetup) -> dict[str, object]:
         "capacity": asdict(setup.capacity),
         "expires_at": setup.request.expires_at,
         "lease_s": bootstrap.lease_s,
-        "isolation": bootstrap.isolation,
+        "isolation": bootstrap.isolation or "require",
         "unit_uid_base": int(settings.pop("unit_uid_base", "61000")),
         "poweroff": ["systemctl", "poweroff"],
         "settings": {**settings, "preempt_file": PREEMPT_FILE, **_watched(setup)},

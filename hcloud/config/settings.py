@@ -172,8 +172,9 @@ class EngineSettings:
     """Addresses or networks of address translation (NAT), behind which new instances may be; empty: there is none."""
     tls_dir: DerivedPath = None  # type: ignore[assignment]
     """Directory of the certificate authority and keys that `hcloud init` creates; null: <state_dir>/tls."""
-    isolation: Literal["require", "best_effort"] = "best_effort"
-    """require: refuse jobs on instances that cannot isolate them; best_effort: isolate as far as possible."""
+    isolation: Literal["require", "best_effort"] | None = None
+    """require: refuse jobs on instances that cannot isolate them; best_effort: isolate as far as possible; null:
+    require on rented machines, best_effort on this host."""
     unit_user_base: Annotated[int, Field(strict=True, ge=1000, le=2_000_000_000)] = 61000
     """First of the user ids under which jobs run, if workers run as root."""
     max_workdir_mib: PositiveMib = 64

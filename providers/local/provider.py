@@ -238,7 +238,7 @@ class LocalProvider:
             "cgroup": {"version": self._cgroups.version, "paths": record.cgroup_paths} if record.cgroup_paths else None,
             "expires_at": record.expires_at,
             "lease_s": bootstrap.lease_s,
-            "isolation": bootstrap.isolation,
+            "isolation": bootstrap.isolation or "best_effort",
             "unit_uid_base": int(bootstrap.settings.get("unit_uid_base", 61000)) + record.place * _USERS_PER_SLICE,
             "settings": {**bootstrap.settings, "preempt_file": str(directory.notice_file)},
         }

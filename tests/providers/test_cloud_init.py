@@ -12,6 +12,7 @@ from base64 import b64decode
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import yaml
@@ -534,3 +535,15 @@ def test_guard_heeds_what_the_worker_was_told_last(host: Host) -> None:
 def test_guard_switches_off_where_no_worker_comes_up(host: Host) -> None:
     assert guard_says(host, uptime_s=899) == ""
     assert "no worker started within 900 s" in guard_says(host, uptime_s=900)
+
+
+@pytest.mark.parametrize("stated", [None, "require", "best_effort"])
+def test_rented_machines_require_isolation_unless_the_configuration_says_otherwise(
+    stated: Literal["require", "best_effort"] | None,
+) -> None:
+    assert SETUP.request.bootstrap is not None
+    bootstrap = replace(SETUP.request.bootstrap, isolation=stated)
+    setup = replace(SETUP, request=replace(SETUP.request, bootstrap=bootstrap))
+    files = files_of(render_user_data(setup))
+    [written] = [json.loads(text) for path, (text, _) in files.items() if path.endswith("bootstrap.json")]
+    assert written["isolation"] == (stated or "require")

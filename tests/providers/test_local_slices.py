@@ -119,6 +119,7 @@ def test_worker_is_bound_to_the_cpus_of_its_slice(bench: LocalBench) -> None:
     orders = json.loads(directory.bootstrap_file.read_text())
     assert bound == orders["cpus"]
     assert len(bound) == 1
+    assert orders["isolation"] == "best_effort"  # unless the configuration says otherwise
 
 
 @pytest.mark.parametrize("cgroups", [True, False], ids=["as the host allows", "without control groups"])
