@@ -215,6 +215,17 @@ def test_what_is_no_request_is_refused_and_cut_off(
     served.others_are_served()
 
 
+@pytest.mark.parametrize("token", ["secret of ada", "wrong"])
+def test_a_body_that_two_servers_could_read_in_two_ways_is_refused(served: Served, token: str) -> None:
+    head = f"POST /v1/plan HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\nContent-Type: application/json\r\n"
+    smuggled = "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+    two_lengths = f"{head}Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n{smuggled}"
+    with encrypted(served) as connection:
+        received = answer(connection, two_lengths.encode())
+    assert received.startswith(b"HTTP/1.1 400 ") and received.count(b"HTTP/1.1 ") == 1
+    assert b"both Content-Length and Transfer-Encoding" in received
+
+
 # ------------------------------------------------------------------------------------------------- who gets in
 @pytest.mark.parametrize(
     ("path", "headers"),
