@@ -41,7 +41,12 @@ class LaunchBuilder:
             "ImageId": region.image.id,
             "InstanceType": request.offer.instance_type.name,
             "InstanceInitiatedShutdownBehavior": "terminate",
-            "MetadataOptions": {"HttpTokens": "required", "HttpEndpoint": "enabled", "HttpPutResponseHopLimit": 1},
+            "MetadataOptions": {
+                "HttpTokens": "required",
+                "HttpEndpoint": "enabled",
+                "HttpPutResponseHopLimit": 1,
+                "InstanceMetadataTags": "disabled",  # in the metadata, keys of tags may hold fewer characters
+            },
             "BlockDeviceMappings": [{"DeviceName": region.image.root_device, "Ebs": self._root_volume(region)}],
             "NetworkInterfaces": [self._network_interface(region.subnets[request.offer.zone])],
             "TagSpecifications": [

@@ -6,7 +6,7 @@ import difflib
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
@@ -45,7 +45,12 @@ Subnet = Annotated[str, _matching(r"subnet-[0-9a-f]{8,17}", "subnet-0a1b2c3d")]
 SecurityGroup = Annotated[str, _matching(r"sg-[0-9a-f]{8,17}", "sg-0a1b2c3d")]
 Image = Annotated[str, _matching(r"ami-[0-9a-f]{8,17}|ssm:/\S+", "ami-0a1b2c3d or ssm:/aws/service/...")]
 TypePattern = Annotated[str, _matching(r"[a-z0-9*?-]+(\.[a-z0-9*?-]+)?", "m7i.large or m7i.*")]
-Tag = Annotated[str, Field(max_length=256)]
+TAGS_MAX: Final = 50
+"""Tags of one instance that EC2 allows, HCloud's seven among them."""
+OWN_TAGS: Final = 7
+_TAG = r"[\w .:/=+@-]"
+TagKey = Annotated[str, _matching(rf"{_TAG}{{1,127}}", "team: 1 to 127 letters, digits, spaces or . : / = + @ _ -")]
+Tag = Annotated[str, _matching(rf"{_TAG}{{0,256}}", "batch: at most 256 letters, digits, spaces or . : / = + @ _ -")]
 Url = Annotated[str, _matching(r"https?://[^\s/]+.*", "https://ec2.us-east-1.amazonaws.com")]
 Addresses = Annotated[
     tuple[Annotated[str, _matching(r"\S+:[0-9]{1,5}", "10.0.0.5:8786")], ...],
@@ -114,7 +119,7 @@ class Ec2Settings(_Ec2Section):
     """SQS queue with spot interruption warnings; without it only the instance itself receives them."""
     rebalance: Literal["ignore", "leave"] = "ignore"
     """How to treat a rebalance recommendation: ignore it, or leave the instance as if interrupted in 10 minutes."""
-    tags: dict[str, Tag] = Field(default_factory=dict)
+    tags: dict[TagKey, Tag] = Field(default_factory=dict)
     """Additional tags for instances and volumes."""
     profile: str | None = None
     """Profile in the AWS configuration files; default: AWS's usual chain (environment, role of this machine...)."""
@@ -150,6 +155,10 @@ class Ec2Settings(_Ec2Section):
             raise ValueError(f"zones names {stray}, which is not in region {self.region}")
         if self.prices_file is None and not self.prices:
             raise ValueError("prices_file or prices is required: types without a price are not offered")
+        if len(self.tags) > TAGS_MAX - OWN_TAGS:
+            raise ValueError(
+                f"tags has {len(self.tags)} entries; EC2 allows {TAGS_MAX} for one instance, and HCloud sets {OWN_TAGS}"
+            )
         reserved_tags = sorted(key for key in self.tags if key.startswith(("hcloud:", "aws:")) or key == "Name")
         if reserved_tags:
             raise ValueError(f"tags names {reserved_tags[0]}, which is set by HCloud or by AWS")

@@ -13,13 +13,13 @@ from collections.abc import Mapping
 
 from hcloud.core.errors import LaunchRejected
 from hcloud.provider import LaunchRequest
+from providers.gce.settings import MAX_LABELS
 
 OWNER_LABEL = "hcloud-owner"
 INSTANCE_LABEL = "hcloud-instance"
 TOKEN_LABEL = "hcloud-token"
 EXPIRY_LABEL = "hcloud-expires-at"
 MARKET_LABEL = "hcloud-market"
-MAX_LABELS = 64
 _NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 _LABEL_VALUE = re.compile(r"[a-z0-9_-]{0,63}")
 _REQUESTS = uuid.UUID("6d5c6d52-6d1f-5d0a-9d0e-0d6f3f0d3b0e")
@@ -59,7 +59,7 @@ def labels_of(request: LaunchRequest, more: Mapping[str, str]) -> dict[str, str]
         MARKET_LABEL: request.offer.market.value,
     }
     tags = {f"hcloud-tag-{as_label(key)}"[:63]: as_label(value) for key, value in request.tags.items()}
-    added = [(key, value) for key, value in {**tags, **more}.items() if key not in labels]
+    added = [(key, value) for key, value in {**more, **tags}.items() if key not in labels]
     return labels | dict(added[: MAX_LABELS - len(labels)])
 
 

@@ -7,7 +7,7 @@ import importlib.util
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
@@ -53,6 +53,9 @@ Addresses = Annotated[
     BeforeValidator(lambda given: (given,) if isinstance(given, str) and given else given or ()),
 ]
 LabelKey = Annotated[str, _matching(r"[a-z][a-z0-9_-]{0,62}", "must be lower-case letters, digits, - or _")]
+MAX_LABELS: Final = 64
+"""Labels of one instance that Compute Engine allows, HCloud's five among them."""
+OWN_LABELS: Final = 5
 LabelText = Annotated[str, _matching(r"[a-z0-9_-]{0,63}", "must be lower-case letters, digits, - or _, at most 63")]
 
 
@@ -99,7 +102,7 @@ class GceSettings(_GceSection):
     """Service account of the instances, for what jobs do with Google Cloud; HCloud itself needs none."""
     shielded: bool = True
     secure_boot: bool = True
-    labels: Mapping[LabelKey, LabelText] = Field(default_factory=dict)
+    labels: Mapping[LabelKey, LabelText] = Field(default_factory=dict, max_length=MAX_LABELS - OWN_LABELS)
     worker: WorkerSettings = WorkerSettings()
     system_memory_mib: int = Field(512, ge=0)
     """Memory reserved for the system and the worker."""
@@ -195,6 +198,7 @@ _WORDS = {
     "less_than_equal": "must be at most {le:g}",
     "tuple_type": "must be a list",
     "too_short": "must not be empty",
+    "too_long": "must have at most {max_length} entries",
     "string_too_short": "must not be empty",
     "enum": "must be {expected}",
     "mapping_type": "must be a mapping",

@@ -44,6 +44,7 @@ def _complaint(settings: dict[str, object]) -> str:
         ({"endpoint": "compute.googleapis.com"}, "must be a scheme and a host"),
         ({"credentials": "/no/such/key.json"}, "'/no/such/key.json' does not exist"),
         ({"labels": {"Team": "x"}}, "must be lower-case letters, digits, - or _"),
+        ({"labels": {f"t{n}": "" for n in range(60)}}, "labels: must have at most 59 entries"),
         (
             {"worker": {"gateway_addres": "x"}},
             "worker.gateway_addres: unknown setting gateway_addres; did you mean gateway_addresses",
