@@ -97,6 +97,7 @@ def run_workers(address: str, folder: Path) -> None:
     from hcloud.engine import gateway_pb2 as pb
     from hcloud.engine.bootstrap import load_bootstrap
     from hcloud.engine.channel import CONNECT, agent_options
+    from hcloud.engine.credential import Credential
     from hcloud.engine.link import AgentLink, LinkHost
     from hcloud.engine.tls import Authority, machine_request, new_machine_key
 
@@ -109,12 +110,15 @@ def run_workers(address: str, folder: Path) -> None:
         authority, signer, key = (folder / "tls" / "ca.pem").read_bytes(), Authority(folder / "tls"), new_machine_key()
         for number in range(IDLE_WORKERS):
             made = Machine(folder, f"inst-{number}", address, folder / "tls")
+            made.state_dir.mkdir()
+            credential = Credential(load_bootstrap(made.bootstrap_file))
             signed = signer.sign(machine_request(key), made.name, f"token-{made.name}")
+            credential.accept(signed)
             credentials = grpc.ssl_channel_credentials(authority, key, signed)
             host = LinkHost(load_bootstrap(made.bootstrap_file), supervise, ("bench",))
             channel = grpc.aio.secure_channel(address, credentials, agent_options())
             connect = channel.stream_stream(CONNECT, pb.FromAgent.SerializeToString, pb.ToAgent.FromString)
-            tasks.append(asyncio.create_task(AgentLink(connect(), host).run()))
+            tasks.append(asyncio.create_task(AgentLink(connect(), host, credential).run()))
             await asyncio.sleep(0.01)
         await asyncio.Event().wait()
 

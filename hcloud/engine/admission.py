@@ -103,10 +103,7 @@ class Admission:
     def certify(self, body: bytes, address: str) -> bytes:
         """Return a certificate for what a machine at ``address`` sent (``credential``), PEM. Raises NotAdmitted."""
         request = _fields(body)
-        try:
-            key = request_key(request["request"])
-        except ValueError as error:
-            raise NotAdmitted(f"no certificate request: {error}") from error
+        key = _requested_key(request["request"])
         if self._listed is None:
             raise NotAdmitted("no daemon has said which machines there are", again=True)
         if "certificate" in request:
@@ -116,6 +113,17 @@ class Admission:
             instance_id, launch_token = listed.instance_id, listed.launch_token
             self._enrolled[instance_id] = key
         return self._authority.sign(request["request"], instance_id, launch_token)
+
+    def renew(self, identity: MachineIdentity, request_pem: bytes) -> bytes:
+        """Return a new certificate for a connected machine's own key, PEM. Raises NotAdmitted."""
+        key = _requested_key(request_pem)
+        if key != identity.public_key:
+            raise NotAdmitted(f"the request is not signed with the key of {identity.instance_id}")
+        if self._listed is None:
+            raise NotAdmitted("no daemon has said which machines there are", again=True)
+        if (why := self.why_not(identity)) is not None:
+            raise NotAdmitted(why)
+        return self._authority.sign(request_pem, identity.instance_id, identity.launch_token)
 
     def _renewing(self, certificate: bytes, key: bytes) -> tuple[str, str]:
         """Check the holder of an earlier certificate, expired or not: its daemon may have been away for days."""
@@ -148,6 +156,13 @@ class Admission:
         found = ip_address(address)
         found = getattr(found, "ipv4_mapped", None) or found
         return str(found) in listed or any(found in network for network in self._translated)
+
+
+def _requested_key(request_pem: bytes) -> bytes:
+    try:
+        return request_key(request_pem)
+    except ValueError as error:
+        raise NotAdmitted(f"no certificate request: {error}") from error
 
 
 def _fields(body: bytes) -> dict[str, bytes]:

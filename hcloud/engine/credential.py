@@ -56,7 +56,7 @@ class Credential:
 
     def renew(self, address: str) -> None:
         """Get a certificate from the gateway whose enrolment port is at ``address``. Raises OSError: why not."""
-        plain = {"request": machine_request(self._key_file.read_bytes()).decode()}
+        plain = {"request": self.request().decode()}
         if self._certificate_file.exists():
             plain["certificate"] = self._certificate_file.read_text()
         else:
@@ -64,11 +64,19 @@ class Credential:
         status, answer = _post(address, self._bootstrap.authority_pem, json.dumps(plain).encode())
         if status != 200:
             raise OSError(f"the gateway at {address} gives no certificate: {answer.decode(errors='replace').strip()}")
+        self.accept(answer)
+
+    def request(self) -> bytes:
+        """Return a certificate request for the key, PEM. Raises OSError."""
+        return machine_request(self._key_file.read_bytes())
+
+    def accept(self, certificate_pem: bytes) -> None:
+        """Keep a new certificate. Raises OSError: it is none."""
         try:
-            expiry_of(answer)
+            expiry_of(certificate_pem)
         except ValueError as error:
-            raise OSError(f"the gateway at {address} answered with no certificate") from error
-        _write(self._certificate_file, answer)
+            raise OSError("the gateway answered with no certificate") from error
+        _write(self._certificate_file, certificate_pem)
 
 
 def _post(address: str, authority_pem: str, body: bytes) -> tuple[int, bytes]:

@@ -107,6 +107,8 @@ class AgentStream:
     """Whether it has ended its side, or is cut off."""
     sent_away: NotHere | None = None
     """Why it is cut off, if it is."""
+    has_renewed: bool = False
+    """Whether it got a certificate in this stream."""
     _bytes: int = 0
     _number: int = 0
 
@@ -272,9 +274,24 @@ class Gateway:
                         future = agent.waiting.pop(message.answer.number, None)
                         if future is not None and not future.done():
                             future.set_result(message.answer)
+                    case "renewal":
+                        await self._renew(agent, message.renewal.request_pem)
         except Misbehaving as fault:
             self.refused["misbehaving"] += 1
             self.log.write(f"the agent of {agent.instance_id} is cut off: {fault}")
+
+    async def _renew(self, agent: AgentStream, request_pem: bytes) -> None:
+        """Send an agent a new certificate. Raises Misbehaving: it must not have one, or got one in this stream."""
+        if agent.has_renewed:
+            raise Misbehaving("it asked for a second certificate")
+        try:
+            certificate = self._admission.renew(agent.identity, request_pem)
+        except NotAdmitted as refusal:
+            if refusal.again:
+                return  # it asks again; its present certificate is valid for long
+            raise Misbehaving(str(refusal)) from refusal
+        agent.has_renewed = True
+        await agent.commands.put(pb.ToAgent(certificate=pb.Certificate(pem=certificate)))
 
     def _note_urgent(self) -> None:
         self._urgent = next(self._changes)

@@ -7,16 +7,18 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class FromAgent(_message.Message):
-    __slots__ = ("hello", "report", "answer", "alive")
+    __slots__ = ("hello", "report", "answer", "alive", "renewal")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     REPORT_FIELD_NUMBER: _ClassVar[int]
     ANSWER_FIELD_NUMBER: _ClassVar[int]
     ALIVE_FIELD_NUMBER: _ClassVar[int]
+    RENEWAL_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     report: Report
     answer: Answer
     alive: Alive
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., answer: _Optional[_Union[Answer, _Mapping]] = ..., alive: _Optional[_Union[Alive, _Mapping]] = ...) -> None: ...
+    renewal: Renewal
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., answer: _Optional[_Union[Answer, _Mapping]] = ..., alive: _Optional[_Union[Alive, _Mapping]] = ..., renewal: _Optional[_Union[Renewal, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("protocol", "version", "has_others")
@@ -31,6 +33,12 @@ class Hello(_message.Message):
 class Alive(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class Renewal(_message.Message):
+    __slots__ = ("request_pem",)
+    REQUEST_PEM_FIELD_NUMBER: _ClassVar[int]
+    request_pem: bytes
+    def __init__(self, request_pem: _Optional[bytes] = ...) -> None: ...
 
 class Report(_message.Message):
     __slots__ = ("number", "units", "gone", "machine", "more", "urgent")
@@ -67,20 +75,28 @@ class Answer(_message.Message):
     def __init__(self, number: _Optional[int] = ..., document: _Optional[bytes] = ..., content: _Optional[bytes] = ...) -> None: ...
 
 class ToAgent(_message.Message):
-    __slots__ = ("welcome", "command", "refusal")
+    __slots__ = ("welcome", "command", "refusal", "certificate")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     COMMAND_FIELD_NUMBER: _ClassVar[int]
     REFUSAL_FIELD_NUMBER: _ClassVar[int]
+    CERTIFICATE_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     command: Command
     refusal: Refusal
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., command: _Optional[_Union[Command, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ...) -> None: ...
+    certificate: Certificate
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., command: _Optional[_Union[Command, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., certificate: _Optional[_Union[Certificate, _Mapping]] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("protocol",)
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     def __init__(self, protocol: _Optional[int] = ...) -> None: ...
+
+class Certificate(_message.Message):
+    __slots__ = ("pem",)
+    PEM_FIELD_NUMBER: _ClassVar[int]
+    pem: bytes
+    def __init__(self, pem: _Optional[bytes] = ...) -> None: ...
 
 class Refusal(_message.Message):
     __slots__ = ("why", "elsewhere")

@@ -7,7 +7,6 @@ orders on to the supervisor that started it. It connects again when the gateway 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import json
 import math
@@ -126,9 +125,9 @@ class LinkHost:
 class AgentLink:
     """One connection to the gateway: reports changes, answers commands."""
 
-    def __init__(self, stream: Any, host: LinkHost, *, has_others: bool = False) -> None:
+    def __init__(self, stream: Any, host: LinkHost, credential: Credential, *, has_others: bool = False) -> None:
         """Carry messages over an open stream. ``has_others``: this agent knows other gateways."""
-        self._stream, self._host, self._has_others = stream, host, has_others
+        self._stream, self._host, self._credential, self._has_others = stream, host, credential, has_others
         self._changes = DirectoryWatch(host.units_path)
         self._outgoing: asyncio.Queue[Any] = asyncio.Queue(OUTGOING_MAX)
         self._sent: dict[str, bytes] = {}
@@ -140,13 +139,16 @@ class AgentLink:
         self._spoke_at = -math.inf
 
     async def run(self) -> bool:
-        """Carry messages until the connection is lost; return whether the gateway welcomed this agent."""
+        """Carry messages until the connection is lost, or there is a new certificate.
+
+        Return whether the gateway welcomed this agent.
+        """
         hello = pb.Hello(protocol=PROTOCOL, version=__version__, has_others=self._has_others)
         parts: list[asyncio.Task[None]] = []
         welcomed = False
         try:
             await self._stream.write(pb.FromAgent(hello=hello))
-            parts = [asyncio.create_task(each) for each in (self._report_changes(), self._write())]
+            parts = [asyncio.create_task(each) for each in (self._report_changes(), self._renew(), self._write())]
             async for message in self._stream:
                 match message.WhichOneof("message"):
                     case "welcome":
@@ -155,6 +157,9 @@ class AgentLink:
                         raise GatewayRefusal(message.refusal.why, elsewhere=message.refusal.elsewhere)
                     case "command":
                         await self._take(message.command)
+                    case "certificate":
+                        self._credential.accept(message.certificate.pem)
+                        return True
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
             details = error.details() if isinstance(error, grpc.aio.AioRpcError) else str(error)
             raise OSError(f"the gateway is away: {details}") from error
@@ -178,6 +183,13 @@ class AgentLink:
             for part in self._parts(report):
                 await self._outgoing.put(pb.FromAgent(report=part))
             await self._next_change(report["preempt_at"])
+
+    async def _renew(self) -> None:
+        """Ask for a new certificate when it is time; the present one stays valid for long."""
+        while True:
+            if self._credential.needs_renewal():
+                await self._outgoing.put(pb.FromAgent(renewal=pb.Renewal(request_pem=self._credential.request())))
+            await asyncio.sleep(RENEWAL_LOOKED_AT_EVERY_S)
 
     def _parts(self, report: dict[str, Any]) -> Iterator[Any]:
         """Yield what changed since the last report, in parts of bounded size; nothing if nothing did."""
@@ -296,14 +308,17 @@ async def keep_connected(bootstrap: Bootstrap, host: LinkHost, credential: Crede
     """Be connected to the gateway of the daemon that leads; try one after the other, again and again."""
     addresses = list(zip(bootstrap.gateway_addresses, bootstrap.enrolment_addresses, strict=True))
     pause_s, cap_s = RETRY_S, RETRY_CAP_S if len(addresses) == 1 else ELSEWHERE_CAP_S
-    printed = ""
+    printed, was_refused = "", False
     for number in itertools.count():
         gateway, enrolment = addresses[number % len(addresses)]
         try:
-            await _renew_if_due(credential, enrolment)
-            if await _connected_once(gateway, enrolment, host, credential, has_others=len(addresses) > 1):
-                pause_s, printed = RETRY_S, ""
+            # A refused certificate may have expired though this machine's clock, which is behind, says it has not.
+            if credential.is_expired() or (was_refused and credential.needs_renewal()):
+                await asyncio.to_thread(credential.renew, enrolment)
+            if await _connected_once(gateway, host, credential, has_others=len(addresses) > 1):
+                pause_s, printed, was_refused = RETRY_S, "", False
         except (OSError, ValueError, RuntimeError, GatewayRefusal) as error:
+            was_refused = isinstance(error, GatewayRefusal)
             if str(error) != printed and not (isinstance(error, GatewayRefusal) and error.elsewhere):
                 printed = str(error)
                 print(f"hcloud link {bootstrap.instance_id}: {error}; tried again and again", file=sys.stderr)
@@ -311,43 +326,13 @@ async def keep_connected(bootstrap: Bootstrap, host: LinkHost, credential: Crede
         pause_s = min(cap_s, 2 * pause_s)
 
 
-async def _renew_if_due(credential: Credential, enrolment: str) -> None:
-    """Get a certificate. While there is a valid one, the gateway may decline. Raises OSError."""
-    if not credential.needs_renewal():
-        return
-    try:
-        await asyncio.to_thread(credential.renew, enrolment)
-    except OSError:
-        if credential.is_expired():
-            raise
-
-
-async def _connected_once(
-    gateway: str, enrolment: str, host: LinkHost, credential: Credential, *, has_others: bool
-) -> bool:
+async def _connected_once(gateway: str, host: LinkHost, credential: Credential, *, has_others: bool) -> bool:
     """Carry messages until the connection is lost, or there is a new certificate; return whether there was one."""
     authority, key, certificate = credential.files()
     credentials = grpc.ssl_channel_credentials(authority, key, certificate)
     async with grpc.aio.secure_channel(gateway, credentials, agent_options()) as channel:
         connect = channel.stream_stream(CONNECT, pb.FromAgent.SerializeToString, pb.ToAgent.FromString)
-        carrying = asyncio.ensure_future(AgentLink(connect(), host, has_others=has_others).run())
-        renewing = asyncio.ensure_future(_until_renewed(credential, enrolment))
-        try:
-            await asyncio.wait({carrying, renewing}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            renewing.cancel()
-            if not carrying.done():
-                carrying.cancel()
-        return carrying.result() if carrying.done() else True
-
-
-async def _until_renewed(credential: Credential, enrolment: str) -> None:
-    while True:
-        await asyncio.sleep(RENEWAL_LOOKED_AT_EVERY_S)
-        if credential.needs_renewal():
-            with contextlib.suppress(OSError):  # the present one stays valid for long
-                await asyncio.to_thread(credential.renew, enrolment)
-                return
+        return await AgentLink(connect(), host, credential, has_others=has_others).run()
 
 
 async def run(bootstrap: Bootstrap, channel: socket.socket, isolation: tuple[str, ...]) -> None:

@@ -105,6 +105,9 @@ def test_nothing_is_signed_before_a_daemon_has_said_which_machines_there_are(ben
     assert fresh.identity(certificate).instance_id == "inst-7"  # the gateway was restarted; the machine goes on
     bench.admission = fresh
     assert "no daemon has said which machines there are (again)" in refused(bench)
+    with pytest.raises(NotAdmitted, match="no daemon has said") as refusal:
+        fresh.renew(fresh.identity(certificate), machine_request(bench.key))
+    assert refusal.value.again
 
 
 def test_an_expired_certificate_of_a_live_machine_is_renewed_by_its_key(bench: Bench) -> None:
@@ -113,6 +116,23 @@ def test_an_expired_certificate_of_a_live_machine_is_renewed_by_its_key(bench: B
     with pytest.raises(NotAdmitted, match="has expired"):
         bench.admission.identity(first)
     assert bench.admission.identity(bench.renew(first)).instance_id == "inst-7"
+
+
+def test_a_connected_machine_renews_the_certificate_of_its_own_key(bench: Bench) -> None:
+    identity = bench.admission.identity(bench.enrol())
+    bench.clock.advance(MACHINE_LIFETIME.total_seconds() / 2)
+    renewed = bench.admission.identity(bench.admission.renew(identity, machine_request(bench.key)))
+    assert (renewed.instance_id, renewed.public_key) == ("inst-7", identity.public_key)
+    assert renewed.expires_at > identity.expires_at
+    for request, says in [
+        (b"nonsense", "no certificate request"),
+        (machine_request(new_machine_key()), "not signed with the key of inst-7"),
+    ]:
+        with pytest.raises(NotAdmitted, match=says):
+            bench.admission.renew(identity, request)
+    bench.admission.list([])
+    with pytest.raises(NotAdmitted, match="has ended"):
+        bench.admission.renew(identity, machine_request(bench.key))
 
 
 def test_a_stolen_certificate_without_its_key_renews_nothing(bench: Bench) -> None:

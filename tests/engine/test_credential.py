@@ -1,5 +1,6 @@
 """An agent's certificate over its life: enrolled, expired, refused; with the real gateway and the real agent."""
 
+import json
 import os
 from collections.abc import Iterator
 from datetime import timedelta
@@ -11,7 +12,7 @@ from hcloud.core.clock import ManualClock, SystemClock
 from hcloud.engine.bootstrap import load_bootstrap
 from hcloud.engine.credential import Credential
 from hcloud.engine.runner import GatewayRunner
-from hcloud.engine.tls import MACHINE_LIFETIME, Authority, machine_request, request_key
+from hcloud.engine.tls import MACHINE_LIFETIME, Authority, machine_request, new_machine_key, request_key
 from tests.engine.site import PATIENCE_S, Machine, Site, next_port
 from tests.waiting import wait_until
 
@@ -47,6 +48,24 @@ def test_a_daemon_that_was_down_for_a_month_finds_its_machines_again(site: Site)
     renewed = Authority(site.tls_dir).identity((keys / "agent.pem").read_bytes())
     assert renewed.public_key == request_key(request)
     assert renewed.expires_at > SystemClock().now()
+
+
+def test_a_connected_machine_renews_over_its_stream(site: Site) -> None:
+    site.admit("inst-6", has_registered=True)
+    machine, runner, key = Machine(site.folder, "inst-6", site.address, site.tls_dir), site.runner(), new_machine_key()
+    plain = json.loads(machine.bootstrap_file.read_text())
+    machine.bootstrap_file.write_text(json.dumps({**plain, "enrolment_addresses": ["127.0.0.1:9"]}))
+    half_over = ManualClock(SystemClock().now() - MACHINE_LIFETIME.total_seconds() / 2)
+    old = Authority(site.tls_dir, half_over).sign(machine_request(key), "inst-6", "token-inst-6")
+    keys = machine.state_dir / "tls"
+    keys.mkdir(parents=True)
+    (keys / "agent.key").write_bytes(key)
+    (keys / "agent.pem").write_bytes(old)
+    site.machines["inst-6"] = machine
+    machine.start()
+    wait_until(lambda: (keys / "agent.pem").read_bytes() != old and connected(runner, "inst-6"), PATIENCE_S)
+    renewed = Authority(site.tls_dir).identity((keys / "agent.pem").read_bytes())
+    assert renewed.expires_at - SystemClock().now() > 0.9 * MACHINE_LIFETIME.total_seconds()
 
 
 def _credential(site: Site, name: str, clock: ManualClock) -> Credential:

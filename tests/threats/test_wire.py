@@ -188,6 +188,17 @@ def test_a_stolen_certificate_is_that_machine_and_no_other(
     honest_goes_on(runner)
 
 
+def test_a_stolen_certificate_without_its_key_gets_no_other_key_certified(site: Site, runner: GatewayRunner) -> None:
+    site.admit(HOSTILE)
+    key, others = new_machine_key(), new_machine_key()
+    signed = Authority(site.tls_dir).sign(machine_request(key), HOSTILE, f"token-{HOSTILE}")
+    with connection(site, site.tls_dir, key, signed) as channel:
+        for requests in ([b"nonsense"], [machine_request(others)], [machine_request(key), machine_request(key)]):
+            renewals = [pb.FromAgent(renewal=pb.Renewal(request_pem=each)) for each in requests]
+            assert Agent(channel, hello(), *renewals).end() == ""  # cut off; a second one would be work without end
+    honest_goes_on(runner)
+
+
 @pytest.mark.parametrize("launch_token", ["token-of-an-earlier-database", "token-inst-1"])
 def test_an_instance_of_another_launch_is_refused(site: Site, runner: GatewayRunner, launch_token: str) -> None:
     name = HONEST if launch_token != "token-inst-1" else "inst-2"
