@@ -21,8 +21,9 @@ test: setup  ## lint and every test
 
 SOAK_SEED ?= 0
 SOAK_WORLDS ?= 1000
-soak: setup  ## random worlds full of faults, every promise checked after each cycle (SOAK_WORLDS=1000 SOAK_SEED=0)
+soak: setup  ## random worlds full of faults (SOAK_WORLDS=1000 SOAK_SEED=0), then properties on new random examples
 	@$(PYTHON) -m lab.soak --seed $(SOAK_SEED) --worlds $(SOAK_WORLDS)
+	@$(PYTHON) -m pytest -q -n $(PYTEST_WORKERS) -m hypothesis --hypothesis-profile=explore
 
 reproduce: setup  ## the papers' experiments with our own decisions, beside the published numbers (ARGS="quasar --seeds 3")
 	@$(PYTHON) -m lab.papers $(ARGS)

@@ -17,9 +17,9 @@ from tests.warm import PAPERS, WARM
 # Databases to test on, and a loud line at the end of the run when one of them is not installed.
 pytest_plugins = ["tests.databases"]
 
-settings.register_profile(
-    "hcloud", derandomize=True, deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
-)
+_COMMON = {"deadline": None, "print_blob": True, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("hcloud", derandomize=True, **_COMMON)
+settings.register_profile("explore", derandomize=False, **_COMMON)  # `make soak`: other examples each time
 settings.load_profile("hcloud")
 
 # Who is started in the background by a shell without job control ignores Ctrl-C, and so does all that it starts.

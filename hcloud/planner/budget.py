@@ -222,13 +222,6 @@ class BudgetLedger:
         """Book ``resources`` of a live instance to ``user``."""
         self._charge(self._held_bill(instance, resources), {user: 1.0})
 
-    def book_stopping(self, job: Job, instance: Instance, resources: Resources) -> None:
-        """Book what a stopping unit holds until its grace is over."""
-        asked_at = job.attempt.stop_requested_at if job.attempt is not None else None
-        until_at = min((asked_at or self.now) + job.spec.stop_grace_s, paid_until(instance, self.now))
-        bill = self.bill(instance.offer.price_usd_per_h, max(until_at, self.now))
-        self._charge(_add(_NOTHING, bill, size_share(resources, instance)), {job.spec.user: 1.0})
-
     def _held_bill(self, instance: Instance, resources: Resources) -> Bill:
         return _add(_NOTHING, self.promised(instance), size_share(resources, instance))
 
@@ -259,12 +252,9 @@ class BudgetLedger:
 
 
 def open_budget(
-    snapshot: Snapshot, policy: Policy, instances: Collection[Instance], jobs: Sequence[Job], *, heard: bool = False
+    snapshot: Snapshot, policy: Policy, instances: Collection[Instance], jobs: Sequence[Job]
 ) -> BudgetLedger:
-    """Return the account of ``instances`` as held and awaited by ``jobs``, on top of the spend in ``snapshot``.
-
-    With ``heard``, stopping units are charged until their grace is over; otherwise until their end is known.
-    """
+    """Return the account of ``instances`` as held and awaited by ``jobs``, on top of the spend in ``snapshot``."""
     spend = snapshot.spend
     ledger = BudgetLedger(
         policy=policy,
@@ -283,11 +273,11 @@ def open_budget(
         day, month = spend.by_user_day_usd, spend.by_user_month_usd
         for user in sorted(day.keys() | month.keys()):
             ledger.users[user] = (day.get(user, 0.0), month.get(user, 0.0), 0.0, 0.0)
-        _attribute(ledger, {instance.id: instance for instance in instances}, jobs, heard=heard)
+        _attribute(ledger, {instance.id: instance for instance in instances}, jobs)
     return ledger
 
 
-def _attribute(ledger: BudgetLedger, by_id: Mapping[str, Instance], jobs: Sequence[Job], *, heard: bool) -> None:
+def _attribute(ledger: BudgetLedger, by_id: Mapping[str, Instance], jobs: Sequence[Job]) -> None:
     taken: dict[str, float] = {}
     awaited: list[tuple[Job, Instance, float]] = []
     # By running job, the instances that boot for more of its nodes, one entry per node.
@@ -302,9 +292,6 @@ def _attribute(ledger: BudgetLedger, by_id: Mapping[str, Instance], jobs: Sequen
         for held in job.attempt.allocations if job.attempt is not None else ():
             host = by_id.get(held.instance_id)
             if host is None or held.released:
-                continue
-            if not staying and heard:
-                ledger.book_stopping(job, host, held.resources)
                 continue
             ledger.book_placement(job.spec.user, host, held.resources)
             if staying:

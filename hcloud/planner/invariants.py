@@ -5,13 +5,28 @@ A violation means that a decision, an apply or a recovery was wrong.
 
 from __future__ import annotations
 
-from collections import Counter
+import math
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from hcloud.core.model import JOB_ENDED, JOB_ON_INSTANCE, Allocation, Instance, InstanceState, Job, JobState, Resources
-from hcloud.planner.budget import PERIODS, Bill, open_budget
+from hcloud.core.model import (
+    INSTANCE_COMING,
+    JOB_ENDED,
+    JOB_ON_INSTANCE,
+    Allocation,
+    Constraints,
+    Instance,
+    InstanceState,
+    Job,
+    JobId,
+    JobState,
+    Resources,
+    matches,
+)
+from hcloud.planner.budget import PERIODS, Bill
 from hcloud.planner.snapshot import Snapshot
+from hcloud.planner.text import size_share
 from hcloud.spec.policy import Policy
 
 _SLACK = 1e-6
@@ -36,6 +51,7 @@ def check_invariants(snapshot: Snapshot, policy: Policy | None = None) -> list[s
         violations += _job(job, by_id)
     violations += _profiling(snapshot.jobs)
     violations += _fit(snapshot.jobs, by_id)
+    violations += _demands(snapshot.jobs, by_id)
     for instance in snapshot.instances:
         violations += _instance(instance)
     return violations + (_limits(snapshot, policy) if policy is not None else [])
@@ -115,6 +131,31 @@ def _was_resized(job: Job, held: Allocation, due: Resources) -> bool:
     return resized and replace(held.resources, vcpus=due.vcpus) == due and held.resources.vcpus >= due.vcpus
 
 
+def _demands(jobs: Sequence[Job], by_id: Mapping[str, Instance]) -> Iterator[str]:
+    """Units are where ``placement`` allows them, next to each other and next to those of other jobs."""
+    beside: defaultdict[str, set[JobId]] = defaultdict(set)
+    demands_of = {job.id: job.spec.placement or Constraints() for job in jobs}
+    names, users = {job.id: job.spec.name for job in jobs}, {job.id: job.spec.user for job in jobs}
+    for job in jobs:
+        parts = [part for part in job.attempt.allocations if not part.released] if job.attempt is not None else []
+        held = [by_id[part.instance_id] for part in parts if part.instance_id in by_id]
+        demands = demands_of[job.id]
+        apart = demands.spread != "none" or matches(job.spec.name, demands.apart_from)
+        for instance in held:
+            beside[instance.id].add(job.id)
+            if not demands.accepts_zone(instance.offer.zone):
+                yield f"{job.id} is in zone {instance.offer.zone}; it requested {', '.join(demands.zones)}"
+        if apart and len({instance.id for instance in held}) < len(held):
+            yield f"{job.id} has two nodes on one instance, which are to be apart"
+        if demands.spread == "zone" and len({instance.offer.zone for instance in held}) < len(held):
+            yield f"{job.id} has two nodes in one zone; it requested spread zone"
+    for instance_id, together in sorted(beside.items()):
+        for one in sorted(together):
+            for other in sorted(together - {one}):
+                if users[other] == users[one] and matches(names[other], demands_of[one].apart_from):
+                    yield f"{one} shares {instance_id} with {other}, from which it is to be apart"
+
+
 def _fit(jobs: Sequence[Job], by_id: Mapping[str, Instance]) -> list[str]:
     held: dict[str, Resources] = {}
     for job in jobs:
@@ -151,18 +192,20 @@ def _instance(instance: Instance) -> Iterator[str]:
 
 
 def _limits(snapshot: Snapshot, policy: Policy) -> list[str]:
+    """Compare limits with what is booked and promised, counted here anew: the planner's account might be wrong."""
     live = [i for i in snapshot.instances if i.state is not InstanceState.TERMINATED]
-    # An instance may be renewed for others although a unit on it was just asked to stop because its user cannot pay.
-    ledger = open_budget(snapshot, policy, live, snapshot.jobs, heard=True)
-    caps, budgets = policy.caps, policy.budgets
+    caps, budgets, spend = policy.caps, policy.budgets, snapshot.spend
+    types = Counter(instance.offer.instance_type.name for instance in live)
+    promised = [_bill(snapshot, each.offer.price_usd_per_h, _paid_until(each, snapshot.now)) for each in live]
+    total = _sum([(spend.day_usd, spend.month_usd, 0.0, 0.0), *promised])
     present: list[tuple[str, float, float | None]] = [
-        ("caps.max_instances", ledger.instances, caps.max_instances),
-        ("caps.max_vcpus", ledger.vcpus, caps.max_vcpus),
-        ("budgets.per_hour_usd", ledger.usd_per_h, budgets.per_hour_usd),
-        *_money("budgets", ledger.total, budgets.per_day_usd, budgets.per_month_usd),
+        ("caps.max_instances", len(live), caps.max_instances),
+        ("caps.max_vcpus", math.fsum(each.capacity.vcpus for each in live), caps.max_vcpus),
+        ("budgets.per_hour_usd", math.fsum(each.offer.price_usd_per_h for each in live), budgets.per_hour_usd),
+        *_money("budgets", total, budgets.per_day_usd, budgets.per_month_usd),
     ]
     for name, limit in sorted(caps.max_instances_per_type.items()):
-        present.append((f"caps.max_instances_per_type.{name}", ledger.per_type[name], limit))
+        present.append((f"caps.max_instances_per_type.{name}", types[name], limit))
     if caps.max_jobs_per_user is not None:
         holding = Counter(
             job.spec.user
@@ -171,14 +214,68 @@ def _limits(snapshot: Snapshot, policy: Policy) -> list[str]:
         )
         name, limit = "caps.max_jobs_per_user", caps.max_jobs_per_user
         present += [(f"{name} of {user}", count, limit) for user, count in sorted(holding.items())]
-    for user, bill in sorted(ledger.users.items()):
+    for user, bills in sorted(_bills_by_user(snapshot, live).items() if budgets.per_user else ()):
         limits = budgets.for_user(user)
-        present += _money(f"budgets.per_user.{user}", bill, limits.per_day_usd, limits.per_month_usd)
+        spent = (spend.by_user_day_usd.get(user, 0.0), spend.by_user_month_usd.get(user, 0.0), 0.0, 0.0)
+        booked = _sum([spent, *bills])
+        present += _money(f"budgets.per_user.{user}", booked, limits.per_day_usd, limits.per_month_usd)
     known = [(name, amount, limit) for name, amount, limit in present if limit is not None]
     beyond = [each for each in known if each[1] > each[2] + _SLACK]
     violations = [f"{name} is {limit:g}, but {amount:g} is booked and promised" for name, amount, limit in beyond]
     refusals = [(instance.id, policy.allow.refusal(instance.offer)) for instance in live]
     return violations + [f"{instance_id} is not allowed: {why}" for instance_id, why in refusals if why is not None]
+
+
+def _bills_by_user(snapshot: Snapshot, live: Sequence[Instance]) -> Mapping[str, Sequence[Bill]]:
+    """Return what users' jobs hold or await of ``live``, each until it may cost nothing more."""
+    bills: defaultdict[str, list[Bill]] = defaultdict(list)
+    for user in (*snapshot.spend.by_user_day_usd, *snapshot.spend.by_user_month_usd):
+        bills[user] = []
+    for instance in live:
+        paid_until, rate = _paid_until(instance, snapshot.now), instance.offer.price_usd_per_h
+        holding, awaiting = list[tuple[str, float]](), list[tuple[str, float]]()
+        for job in snapshot.jobs:
+            attempt, user = job.attempt, job.spec.user
+            parts = [part for part in attempt.allocations if not part.released] if attempt is not None else []
+            shares = [size_share(part.resources, instance) for part in parts if part.instance_id == instance.id]
+            asked_at = attempt.stop_requested_at if attempt is not None else None
+            if asked_at is None:
+                holding += [(user, share) for share in shares]
+            else:
+                # The instance may be renewed for others although a unit was just asked to stop, as its user cannot pay.
+                until_at = max(snapshot.now, min(paid_until, asked_at + job.spec.stop_grace_s))
+                bills[user] += [_bill(snapshot, rate * share, until_at) for share in shares]
+            grows = attempt is not None and asked_at is None and not attempt.over
+            ranks = job.awaiting.count(instance.id)
+            if grows and instance.state in INSTANCE_COMING:
+                ranks += instance.for_running.count(job.id)
+            awaiting += [(user, size_share(job.spec.resources_on(instance.capacity), instance))] * ranks
+        taken = math.fsum(share for _, share in (*holding, *awaiting))
+        whole = max(1.0, 1.0 / taken) if taken else 1.0  # what is awaited is charged in full
+        for user, share in (*holding, *[(user, share * whole) for user, share in awaiting]):
+            bills[user].append(_bill(snapshot, rate * share, paid_until))
+    return bills
+
+
+def _paid_until(instance: Instance, now: float) -> float:
+    launched_at = now if instance.launched_at is None else instance.launched_at
+    return max(instance.expires_at, launched_at + instance.offer.billing_minimum_s)
+
+
+def _bill(snapshot: Snapshot, usd_per_h: float, until_at: float) -> Bill:
+    """Return the cost from now on of this day, this month, the next day and the next month."""
+    day, month = snapshot.spend.day_ends_at or math.inf, snapshot.spend.month_ends_at or math.inf
+    stretches = ((snapshot.now, day), (snapshot.now, month), (day, math.inf), (month, math.inf))
+    day_usd, month_usd, next_day_usd, next_month_usd = (
+        usd_per_h * max(0.0, min(until_at, to_at) - from_at) / 3600.0 if from_at < until_at else 0.0
+        for from_at, to_at in stretches
+    )
+    return day_usd, month_usd, next_day_usd, next_month_usd
+
+
+def _sum(bills: Sequence[Bill]) -> Bill:
+    day, month, next_day, next_month = map(math.fsum, zip(*bills, strict=True))
+    return day, month, next_day, next_month
 
 
 def _money(

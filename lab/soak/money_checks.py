@@ -83,6 +83,7 @@ class MoneyChecks:
         self.accounts.follow(news)
         self._allow_grace_overrun(seen)
         self._allow_unrecorded_ends(seen, moment.now)
+        yield from self._check_prices(seen, moment.now)
         yield from self._check_hourly_rate(seen)
         periods = self._periods(moment.now)
         yield from self._check_bills(periods)
@@ -163,6 +164,17 @@ class MoneyChecks:
         return [m for cloud in self.clouds.values() for m in cloud.machines(now) if m.owner == self.owner]
 
     # ---------------------------------------------------------------------------------------------------------- limits
+    def _check_prices(self, seen: LiveView, now: float) -> Iterator[str]:
+        """Each machine is booked at what the cloud bills for it (only with fixed prices)."""
+        rows = {row.token: row for row in seen.instances if row.launched_at is not None}
+        for machine in self.ours(now) if self.fixed_prices else ():
+            row = rows.get(machine.token)
+            if row is not None and machine.terminated_at is None and now > machine.launched_at:
+                billed_s = max(now - machine.launched_at, row.offer.billing_minimum_s)
+                usd_per_h = machine.billed_usd * HOUR_S / billed_s
+                if abs(usd_per_h - row.offer.price_usd_per_h) > ROUNDING_USD:
+                    yield f"price: {row.id} is booked at {row.offer.price_usd_per_h:g} USD/h, but costs {usd_per_h:g}"
+
     def _check_hourly_rate(self, seen: LiveView) -> Iterator[str]:
         """Machines never cost more per hour than some policy so far allowed (only with fixed prices)."""
         limit_usd = max((_or_inf(policy.budgets.per_hour_usd) for policy in self.policies), default=inf)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from hcloud.core.model import (
     BatchTarget,
     BestEffortTarget,
+    Constraints,
     FailureCause,
     JobSpec,
     MetricsHook,
@@ -18,6 +19,7 @@ from hcloud.core.model import (
     Resources,
     Retries,
     ServiceTarget,
+    Spread,
     Target,
 )
 from hcloud.fake_runner.runner import Work, read_work
@@ -120,6 +122,8 @@ def draw_world(seed: int) -> SoakWorld:
         (83, 0.2, _with_defects),
         (84, 0.25, _with_failing_steps),
         (85, 0.2, _with_memory_heavy_jobs),
+        (86, 0.25, _with_demands),
+        (87, 0.2, _with_agreed_prices),
     ):
         own_rng = np.random.default_rng([seed, number])
         world = change(own_rng, world) if own_rng.random() < chance else world
@@ -134,6 +138,30 @@ def _with_memory_heavy_jobs(rng: np.random.Generator, world: SoakWorld) -> SoakW
         if jobs[at].spec.resources.vcpus < 2:
             jobs[at] = replace(jobs[at], spec=replace(jobs[at].spec, resources=Resources(vcpus=0.2, memory_mib=3000)))
     return replace(world, jobs=tuple(jobs))
+
+
+def _with_demands(rng: np.random.Generator, world: SoakWorld) -> SoakWorld:
+    """Return the world with half of its jobs asking for zones, for nodes apart, or to be apart from other jobs."""
+    zones = {str(zone) for cloud in world.clouds.values() for zone in cast(Sequence[str], cloud["zones"])}
+
+    def demand(job: PlannedJob) -> PlannedJob:
+        choice, spec = rng.random(), job.spec
+        if spec.nodes.count > 1:
+            spread: Spread = "zone" if choice < 0.5 and len(zones) >= spec.nodes.count else "host"
+            constraints = Constraints(spread=spread)
+        else:
+            constraints = Constraints(zones=("east-1*",)) if choice < 0.5 else Constraints(apart_from=("job *",))
+        return replace(job, spec=replace(spec, placement=constraints))
+
+    jobs = tuple(demand(job) if rng.random() < 0.5 else job for job in world.jobs)
+    return replace(world, jobs=jobs)
+
+
+def _with_agreed_prices(rng: np.random.Generator, world: SoakWorld) -> SoakWorld:
+    """Return the world with machines that cost less than their offers say."""
+    factor = float(rng.choice([0.6, 0.9]))
+    clouds = {name: {**cloud, "launched_price_factor": factor} for name, cloud in world.clouds.items()}
+    return replace(world, clouds=clouds)
 
 
 def _with_failing_steps(rng: np.random.Generator, world: SoakWorld) -> SoakWorld:

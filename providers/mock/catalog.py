@@ -80,15 +80,19 @@ class MockCatalog:
         fixed = self._fixed_price(zone, type_name, market)
         return fixed * self._spot_share(zone, type_name, self.step_of(now)) if market is Market.SPOT else fixed
 
+    def paid_usd_per_h(self, zone: str, type_name: str, market: Market, now: float) -> float:
+        """Return what a machine costs at a time, which may differ from the price at which it is offered."""
+        return self.price_usd_per_h(zone, type_name, market, now) * self.settings.launched_price_factor
+
     def cost_usd(self, zone: str, type_name: str, market: Market, from_at: float, to_at: float) -> float:
         """Return the cost of a machine over an interval, during which spot prices may change."""
         if market is not Market.SPOT:
-            return self._fixed_price(zone, type_name, market) * (to_at - from_at) / 3600
+            return self.paid_usd_per_h(zone, type_name, market, from_at) * (to_at - from_at) / 3600
         cost, at, step_s = 0.0, from_at, self.settings.spot.step_s
         while at < to_at:
             until = min(to_at, (self.step_of(at) + 1) * step_s)
             until = until if until > at else to_at  # at this magnitude a step is below the float's precision
-            cost += self.price_usd_per_h(zone, type_name, market, at) * (until - at) / 3600
+            cost += self.paid_usd_per_h(zone, type_name, market, at) * (until - at) / 3600
             at = until
         return cost
 

@@ -43,7 +43,7 @@ class FailureModel:
             type_name=offer.instance_type.name,
             market=offer.market,
             capacity=self._catalog.types[offer.instance_type.name].capacity,
-            price_usd_per_h=self._catalog.price_usd_per_h(offer.zone, offer.instance_type.name, offer.market, now),
+            price_usd_per_h=self._catalog.paid_usd_per_h(offer.zone, offer.instance_type.name, offer.market, now),
             billing_minimum_s=self._settings.billing_minimum_s,
             quality=self._quality(request.instance_id),
             launched_at=launched_at,

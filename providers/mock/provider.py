@@ -323,7 +323,7 @@ class MockProvider:
 
     def _listing_of(self, row: MachineRow) -> CloudInstance:
         at = min(self._cloud.now, row.ends_at)
-        price = self._catalog.price_usd_per_h(row.zone, row.type_name, row.market, at)
+        price = self._catalog.paid_usd_per_h(row.zone, row.type_name, row.market, at)
         return row.listing_at(self._cloud.now, price)
 
     def _others(self, owner: str) -> tuple[CloudInstance, ...]:

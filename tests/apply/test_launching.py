@@ -131,6 +131,24 @@ def test_quota_closes_the_market_of_the_zone_for_every_type(make: MakeDeployment
     assert (backoff.instance_type, backoff.market) == ("", "on_demand")
 
 
+def test_a_machine_costs_what_the_cloud_says_at_its_launch(make: MakeDeployment) -> None:
+    site = make(cloud={"launched_price_factor": 0.5})  # an agreement that the offers do not show
+    site.submit()
+    site.until(lambda: site.events(EventKind.INSTANCE_LAUNCHED))
+    [launched], [machine] = site.events(EventKind.INSTANCE_LAUNCHED), site.scene.store.live().instances
+    assert launched.fields["price_usd_per_h"] == machine.offer.price_usd_per_h == 0.15
+
+
+def test_a_launch_that_still_fitted_does_not_end_the_back_off_of_a_quota(make: MakeDeployment) -> None:
+    site = make(policy={"stockout": {"backoff_s": 300, "backoff_cap_s": 3000}})
+    site.scene.cloud.inject(Fault(kind=FaultKind.EXCEED_QUOTA))  # of two launched together, the first is refused
+    site.submit(count=2, resources=Resources(vcpus=2.0, memory_mib=512, disk_gib=1.0))
+    site.until(lambda: site.machines_up())
+    [backoff] = site.scene.store.live().backoffs
+    assert (backoff.instance_type, backoff.failures) == ("", 1)
+    assert backoff.until_at > site.now + 200
+
+
 def test_rejected_launch_is_not_repeated_for_an_hour(site: Deployment) -> None:
     site.scene.cloud.inject(Fault(kind=FaultKind.REJECT))
     site.submit()

@@ -19,6 +19,7 @@ from hcloud.apply.transitions import release_allocation
 from hcloud.controller import Controller
 from hcloud.core.model import (
     Attempt,
+    Constraints,
     EventKind,
     FailureCause,
     Instance,
@@ -312,6 +313,34 @@ def ignores_instance_types(daemon: Controller, _: pytest.MonkeyPatch) -> None:
         return honest(replace(snapshot, jobs=tuple(jobs)), policy, rng)
 
     daemon.planner = plan
+
+
+def ignores_demands(daemon: Controller, _: pytest.MonkeyPatch) -> None:
+    honest = daemon.planner
+
+    def plan(snapshot: Snapshot, policy: Policy, rng: Any) -> Plan:
+        jobs = [replace(job, spec=replace(job.spec, placement=Constraints())) for job in snapshot.jobs]
+        return honest(replace(snapshot, jobs=tuple(jobs)), policy, rng)
+
+    daemon.planner = plan
+
+
+def books_prices_of_offers(daemon: Controller, _: pytest.MonkeyPatch) -> None:
+    """Takes no note of what a machine costs once it is launched."""
+
+    def launch(cloud: Any, request: LaunchRequest) -> CloudInstance:
+        return replace(cloud.launch(request), price_usd_per_h=request.offer.price_usd_per_h)
+
+    _launch_with(daemon, launch)
+    observes_as(TrustsOfferedPrices)(daemon)
+
+
+class TrustsOfferedPrices(InstanceObserver):
+    """Takes no price from a listing."""
+
+    def listing_facts(self, name: str, listing: Listing, *rest: Any) -> Any:
+        unpriced = tuple(replace(each, price_usd_per_h=0.0) for each in listing.instances)
+        return super().listing_facts(name, replace(listing, instances=unpriced), *rest)
 
 
 def retries_launch_with_new_token(daemon: Controller, _: pytest.MonkeyPatch) -> None:

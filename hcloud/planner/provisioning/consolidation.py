@@ -34,7 +34,7 @@ class DrainCandidate:
 
     at: int
     jobs: tuple[Job, ...]
-    """Its jobs, largest first."""
+    """Its jobs, in the order in which they are placed again."""
     targets: tuple[int, ...]
     """Where each job would go."""
     saved_usd: float
@@ -78,7 +78,7 @@ def _rented(context: PlanContext) -> list[int]:
 
 def _candidate(context: PlanContext, at: int) -> DrainCandidate | None:
     """Return what emptying instance ``at`` would save and cost; None if one of its jobs cannot be moved."""
-    jobs = sorted({job.id: job for job, _ in context.fleet.holdings[at]}.values(), key=_largest_first)
+    jobs = sorted({job.id: job for job, _ in context.fleet.holdings[at]}.values(), key=_as_placed_again)
     if not all(_movable(context, job) for job in jobs):
         return None
     targets = _find_targets(context, at, jobs)
@@ -92,8 +92,9 @@ def _candidate(context: PlanContext, at: int) -> DrainCandidate | None:
     return DrainCandidate(at=at, jobs=tuple(jobs), targets=tuple(targets), saved_usd=saved_usd, cost_usd=cost_usd)
 
 
-def _largest_first(job: Job) -> tuple[float, int, float]:
-    return (-job.spec.resources.vcpus, -job.spec.resources.memory_mib, job.submitted_at)
+def _as_placed_again(job: Job) -> tuple[bool, float]:
+    # In another order, such as the largest first, jobs may fit that will not: an instance would be launched for them.
+    return (job.spec.target.kind == "best_effort", job.submitted_at)
 
 
 def _movable(context: PlanContext, job: Job) -> bool:
