@@ -5,6 +5,8 @@ Starting and recovering are the same: the daemon needs only the store, the provi
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
 import os
 import signal
@@ -25,6 +27,7 @@ from hcloud.api.context import ApiContext, DaemonStatus, EngineStatus, ProviderS
 from hcloud.api.server import ApiServer, serve
 from hcloud.api.uploads import prune as prune_uploads
 from hcloud.apply import ApplyResult
+from hcloud.apply.machines import resume_provider
 from hcloud.catalog import CatalogFiles
 from hcloud.config import Config, PolicyWatch, new_defaults_note
 from hcloud.controller import CycleReport
@@ -32,6 +35,7 @@ from hcloud.core.clock import Clock, SignalledEvent, SystemClock
 from hcloud.core.errors import ConfigError, HCloudError, Refused, StaleWrite, StoreError, WorkerUnreachable, defect_text
 from hcloud.core.gc_tuning import infrequent_gc
 from hcloud.core.model import EventKind, Instance, Job, JobSpec
+from hcloud.core.units import utc_text
 from hcloud.engine.wire import PROTOCOL
 from hcloud.preview import describe_preview
 from hcloud.provider import NewsSource
@@ -59,6 +63,8 @@ OWNER = "owner"
 """Metadata key of the owner tag that instances carry."""
 DEFAULTS = "policy_defaults"
 """Metadata key of the version whose changed policy defaults were named."""
+PROVIDER_SETTINGS = "provider_settings"
+"""Metadata key, followed by a provider's name, of the digest of its settings."""
 AGENTS = "agent_protocol"
 """Metadata key of the protocol that the agents of instances speak."""
 STALLED_AFTER_S = 60.0
@@ -150,6 +156,7 @@ class Daemon:
             if isinstance(self.runner, NewsSource):
                 threading.Thread(target=self._await_news, args=(self.runner,), name="news", daemon=True).start()
             self._record("started")
+            self._resume_changed_providers()
             sd_notify.ready(f"serving {api.socket_path}")
             _log.info("hcloud %s listening on %s; policy %s", __version__, api.socket_path, self.controller.policy.name)
             for note in (*self.notes, *self.watch.status.notes):
@@ -419,7 +426,26 @@ class Daemon:
             "error": offers.errors.get(name, ""),
             "offers": len(offers.by_provider.get(name, ())),
             "facts": self.providers[name].facts(),
+            "stopped": self._why_stopped(name),
         }
+
+    def _why_stopped(self, name: str) -> str:
+        now = self.clock.now()
+        stops = [b for b in self.store.live().backoffs if b.provider == name and b.stops_provider and b.until_at > now]
+        return f"until {utc_text(round(stops[0].until_at))}: {stops[0].error}" if stops else ""
+
+    def _resume_changed_providers(self) -> None:
+        """Try providers again whose settings have changed since they refused launches."""
+        with log_errors(), self.store.transaction(self.clock.now()) as txn:
+            for each in self.config.providers:
+                plain = json.dumps(self.config.settings_of(each), sort_keys=True, default=str)
+                key, digest = f"{PROVIDER_SETTINGS}.{each.name}", hashlib.sha256(plain.encode()).hexdigest()
+                known = txn.meta(key)
+                if known == digest:
+                    continue
+                txn.put_meta(key, digest)
+                if known is not None and resume_provider(txn, each.name, self.store.live().backoffs, "configuration"):
+                    _log.info("the settings of %s have changed: it is tried again", each.name)
 
     def _missing_providers(self) -> dict[str, ProviderStatus]:
         """Return a status for providers that are no longer configured but still have live instances."""
@@ -431,6 +457,7 @@ class Daemon:
                 "managed or terminated; restore the provider until they are terminated",
                 "offers": 0,
                 "facts": {},
+                "stopped": "",
             }
             for name, count in living.items()
             if name not in self.providers

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
-from hcloud.core.errors import LaunchRejected
+from hcloud.core.errors import AccountRejected
 from hcloud.core.model import Resources
 from hcloud.provider import LaunchRequest
 
@@ -50,7 +50,7 @@ class WorkerSetup:
 def render_user_data(setup: WorkerSetup) -> str:
     """Return the cloud-config document. Equal setups give equal text, since launches are repeated literally.
 
-    Raises LaunchRejected: the instance could not reach the engine, or this installation lacks the template.
+    Raises AccountRejected: the instance could not reach the engine, or this installation lacks the template.
     """
     directory = _shipped("deploy/cloud-init")
     values = {
@@ -121,10 +121,10 @@ def _watched(setup: WorkerSetup) -> dict[str, str]:
 
 
 def reachable_addresses(addresses: Sequence[str]) -> Sequence[str]:
-    """Return gateways' addresses. Raises LaunchRejected if one refers to the daemon's own host only."""
+    """Return gateways' addresses. Raises AccountRejected if one refers to the daemon's own host only."""
     for address in addresses:
         if address.startswith(_UNREACHABLE_HOSTS):
-            raise LaunchRejected(
+            raise AccountRejected(
                 f"a rented instance cannot reach {address}: set engine.gateway_addresses, or gateway_addresses in this "
                 "provider's settings, to an address of the daemon's host that instances can reach"
             )
@@ -136,7 +136,7 @@ def _shipped(name: str) -> Path:
     packages = Path(__file__).resolve().parents[1]
     found = [root / name for root in (packages / "hcloud" / "_shipped", packages) if (root / name).is_dir()]
     if not found:
-        raise LaunchRejected(f"this installation lacks {name}; reinstall HCloud")
+        raise AccountRejected(f"this installation lacks {name}; reinstall HCloud")
     return found[0]
 
 

@@ -239,6 +239,8 @@ backoffs = st.builds(
     lost_at=moments,
     unregistered=st.integers(0, 1000),
     unregistered_at=moments,
+    refused_vcpus=amounts,
+    refused_size_vcpus=amounts,
 )
 applications = st.builds(
     Application,

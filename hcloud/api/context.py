@@ -63,6 +63,8 @@ class ProviderStatus(TypedDict, total=False):
     offers: int
     facts: Mapping[str, str]
     """The facts of the ``Provider`` port."""
+    stopped: str
+    """Why and until when nothing is launched there, whatever the offer; "" if offers are launched."""
 
 
 class SpendStatus(TypedDict, total=False):

@@ -21,10 +21,12 @@ from hcloud.api.metrics import Gauges, exposition
 from hcloud.api.schemas import InstanceView, instance_views
 from hcloud.api.unit_logs import poll_until
 from hcloud.apply.directives import PAUSED, set_paused
-from hcloud.core.errors import BadInput
+from hcloud.apply.machines import resume_provider
+from hcloud.core.errors import BadInput, NotFound
 from hcloud.core.model import Event, EventKind, Market, Offer
 from hcloud.core.units import utc_text
 from hcloud.report import build_report, report_kinds
+from hcloud.spec.validation import nearest
 
 router = APIRouter(prefix="/v1", tags=["fleet"], route_class=JsonRoute)
 probes = APIRouter(tags=["probes"])
@@ -211,6 +213,27 @@ def resume(context: Context, caller: CurrentCaller) -> Paused:
     """Resume launching and placing. Admins only."""
     caller.require_admin("resume the fleet")
     return _set_paused(context, caller.name, "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resumed:
+    """Whether a provider was stopped, or one of its offers backed off, until now."""
+
+    resumed: bool
+
+
+@router.post("/providers/{name}/resume")
+def resume_provider_now(context: Context, caller: CurrentCaller, name: str) -> Resumed:
+    """Try a provider again at once, as what made it refuse launches is mended. Admins only. Raises NotFound."""
+    caller.require_admin("resume a provider")
+    known = context.status().get("providers", {})
+    if name not in known:
+        raise NotFound(f"unknown provider {name!r}; {nearest(name, known)}")
+    with context.store.transaction(context.clock.now()) as transaction:
+        resumed = resume_provider(transaction, name, context.store.live().backoffs, caller.name)
+    if resumed:
+        context.wake()
+    return Resumed(resumed=resumed)
 
 
 def _set_paused(context: ApiContext, actor: str, reason: str) -> Paused:

@@ -27,7 +27,7 @@ def record_directive(txn: Transaction, directive: Directive) -> None:
     """Write a directive and its event."""
     txn.put_directive(directive)
     what = "destroy" if directive.destroy else "drain"
-    _emit_order(txn, what, directive.scope, directive.name, directive.by, directive.deadline_at)
+    emit_order(txn, what, directive.scope, directive.name, directive.by, directive.deadline_at)
 
 
 def withdraw_directive(
@@ -40,7 +40,7 @@ def withdraw_directive(
     if not txn.drop_directive(scope, name):
         return False
     directive = Directive(scope=scope, name=name, by=actor, ordered_at=txn.now)
-    _emit_order(txn, "undo", scope, name, actor, None)
+    emit_order(txn, "undo", scope, name, actor, None)
     reason = Reason(code="drain_undone", text=f"undrained by {actor}")
     for instance in live:
         if directive.covers(instance) and instance.state is InstanceState.DRAINING:
@@ -57,9 +57,10 @@ def refuse_drained(txn: Transaction, offer: Offer, directives: Sequence[Directiv
         raise Refused(f"paused: {why}")
 
 
-def _emit_order(
+def emit_order(
     txn: Transaction, what: str, scope: DirectiveScope, name: str, actor: str, deadline_at: float | None
 ) -> None:
+    """Write the event of an operator's order."""
     instance_id = name if scope is DirectiveScope.INSTANCE else None
     kind = EventKind.OPERATOR_ORDER
     txn.emit(

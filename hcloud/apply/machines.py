@@ -9,11 +9,12 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hcloud.apply.directives import PAUSED, refuse_drained
+from hcloud.apply.directives import PAUSED, emit_order, refuse_drained
 from hcloud.apply.launch_pool import Answer, provider_named, send_launches
 from hcloud.apply.transitions import reason_fields, transition_instance, transition_job
 from hcloud.core.clock import Clock
 from hcloud.core.errors import (
+    AccountRejected,
     InsufficientCapacity,
     LaunchRejected,
     OutcomeUnknown,
@@ -37,7 +38,8 @@ from hcloud.core.model import (
 )
 from hcloud.planner.budget import CENT_DUST
 from hcloud.planner.plan import Drain, Launch, Renew, Terminate
-from hcloud.planner.snapshot import OfferBackoff
+from hcloud.planner.quota_limits import limit_key, place_of, refused_limit, vcpus_at
+from hcloud.planner.snapshot import DirectiveScope, OfferBackoff
 from hcloud.provider import BootstrapOf, CloudInstance, LaunchRequest, Provider
 from hcloud.quarantine import call_provider
 from hcloud.spec.policy import Policy
@@ -53,6 +55,8 @@ NEVER_REGISTERED = "never_registered"
 """The planner's reason code for ending an instance that never registered."""
 UNREGISTERED_OFFERS = 2
 """After launches in a row of which no worker registered, the fault is taken to be the provider's or the account's."""
+_UP = (InstanceState.BOOTING, InstanceState.READY, InstanceState.DRAINING)
+"""States of instances that certainly count against a quota."""
 QUICK_LOSS = "taken_quickly"
 QUICK_LOSS_MEMORY_CAPS = 2.0
 """Quick losses stop counting as one series after this multiple of the longest back-off without a loss."""
@@ -154,13 +158,29 @@ class MachineActions:
         with self.store.transaction(self.clock.now(), lease) as txn:
             confirm_launch(txn, instance.id, answer)
             earlier, full = _find_backoff(txn, instance.offer), _find_backoff(txn, instance.offer, quota=True)
+            # Of a gang, one launch shows nothing: the next may be refused as before.
+            resets = not any(each is not None and each.failures for each in (earlier, full))
+            resets = resets or self._is_last_of_its_jobs(instance)
             if earlier is not None:  # a launch does not show whether an instance registers, or how long it stays
                 until_at = earlier.until_at if earlier.losses or earlier.unregistered else txn.now
-                txn.put_backoff(replace(earlier, until_at=until_at, failures=0))
+                txn.put_backoff(replace(earlier, until_at=until_at, failures=0 if resets else earlier.failures))
             # An instance may have launched because it is smaller than the one that exceeded the quota.
-            if full is not None and full.failures and full.until_at <= txn.now:
+            if full is not None and full.failures and full.until_at <= txn.now and resets:
                 txn.put_backoff(replace(full, failures=0))
+            limit = txn.backoff(*limit_key(instance.offer))
+            if limit is not None and self._vcpus_up(instance) >= limit.refused_vcpus:
+                txn.put_backoff(replace(limit, until_at=txn.now, failures=0))  # the quota is larger now
             txn.close_intent(intent.token)
+
+    def _is_last_of_its_jobs(self, instance: Instance) -> bool:
+        """Return whether every other instance that the jobs of ``instance`` await is launched, too."""
+        jobs = [job for job in self.store.live().jobs if instance.id in job.awaiting]
+        others = {each for job in jobs for each in job.awaiting} - {instance.id}
+        return all(self.store.instance(each).state in _UP for each in others)
+
+    def _vcpus_up(self, instance: Instance) -> float:
+        others = [each for each in self.store.live().instances if each.state in _UP and each.id != instance.id]
+        return vcpus_at(place_of(instance.offer), [instance, *others])
 
     def _request(self, instance: Instance) -> LaunchRequest:
         return LaunchRequest(
@@ -185,6 +205,8 @@ class MachineActions:
         self, intent: Intent, instance: Instance, refusal: ProviderError, policy: Policy, lease: LeaderLease | None
     ) -> None:
         self.offers_failed = True
+        # This one is among the live ones; those still on their way may be refused too, and lower the number then.
+        vcpus = vcpus_at(place_of(instance.offer), self.store.live().instances)
         with self.store.transaction(self.clock.now(), lease) as txn:
             fresh = txn.instance(instance.id)
             code = "stockout" if isinstance(refusal, InsufficientCapacity) else type(refusal).__name__.lower()
@@ -193,6 +215,9 @@ class MachineActions:
             )
             txn.close_intent(intent.token)
             _back_off_refused(txn, instance.offer, refusal, policy)
+            if isinstance(refusal, QuotaExceeded):
+                known = txn.backoff(*limit_key(instance.offer))
+                txn.put_backoff(refused_limit(instance.offer, vcpus, str(refusal), txn.now, known))
 
     # ---------------------------------------------------------------------------------------------------------- ending
     def record_terminate(self, txn: Transaction, action: Terminate, policy: Policy) -> Intent | None:
@@ -302,7 +327,21 @@ def _back_off_refused(txn: Transaction, offer: Offer, refusal: ProviderError, po
     if isinstance(refusal, LaunchRejected):
         backoff_s = max(backoff_s, REJECTED_BACKOFF_S)
     after = replace(earlier, until_at=txn.now + backoff_s, error=str(refusal), failures=failures)
+    if isinstance(refusal, AccountRejected):
+        # Once the provider is tried again, another offer comes first: a permission may be for some types only.
+        txn.put_backoff(replace(after, until_at=txn.now + 2.0 * backoff_s))
+        after = replace(_provider_backoff(txn, offer.provider), until_at=txn.now + backoff_s, error=str(refusal))
     _put_backoff(txn, after, type(refusal).__name__)
+
+
+def resume_provider(txn: Transaction, provider: str, backoffs: Sequence[OfferBackoff], actor: str) -> bool:
+    """End all back-offs of a provider, as what caused them is mended; return whether there was any in force."""
+    present = [each for each in backoffs if each.provider == provider and each.until_at > txn.now]
+    for each in present:
+        txn.put_backoff(replace(each, until_at=txn.now, failures=0, losses=0, unregistered=0))
+    if present:
+        emit_order(txn, "resume", DirectiveScope.PROVIDER, provider, actor, None)
+    return bool(present)
 
 
 def record_unregistered(txn: Transaction, instance: Instance, why: str, policy: Policy) -> None:

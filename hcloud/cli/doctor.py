@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import quote
 
 import click
 
@@ -57,10 +58,12 @@ class DoctorFinding:
 def doctor(no_cloud: bool, form: str) -> int:
     """Look over the deployment: configuration, keys, disk, database, secrets, prices, network, clouds, daemon, engine.
 
-    Changes nothing. Ends with 1 when something must be mended. Run it as the daemon's user: it is the daemon's
-    credentials that count.
+    Ends with 1 when something must be mended. Run it as the daemon's user: it is the daemon's credentials that count.
+    Changes nothing, but for this: a provider that was stopped since it refused launches is tried again if its account
+    passes all checks.
     """
-    found = [*_of_this_machine(cloud=not no_cloud), *_of_the_daemon()]
+    here = list(_of_this_machine(cloud=not no_cloud))
+    found = [*here, *_of_the_daemon(here)]
     write_rows(form, [asdict(each) for each in found], COLUMNS, lambda each: list(each.values()))
     return 1 if any(each.verdict == "fail" for each in found) else 0
 
@@ -269,9 +272,11 @@ def _accounts(config: Config) -> Iterator[DoctorFinding]:
 
 
 # -------------------------------------------------------------------------------------------------------- the daemon
-def _of_the_daemon() -> Iterator[DoctorFinding]:
+def _of_the_daemon(here: Sequence[DoctorFinding]) -> Iterator[DoctorFinding]:
+    """What the daemon says. ``here``: what was found of this machine and the accounts."""
+    client = Client()
     try:
-        status = Client().get("/v1/status")
+        status = client.get("/v1/status")
     except DaemonUnreachable as error:
         yield DoctorFinding(
             check="daemon", verdict="fail", finding=str(error), do="hcloud daemon, or systemctl start hcloud"
@@ -282,6 +287,21 @@ def _of_the_daemon() -> Iterator[DoctorFinding]:
         return
     for look in (_daemon, _clock, _engine, _providers):
         yield from look(status)
+    for name, why in sorted((name, each.get("stopped", "")) for name, each in status["daemon"]["providers"].items()):
+        if why:
+            yield _resumed(client, name, why, [each for each in here if each.check.startswith(f"{name}: ")])
+
+
+def _resumed(client: Client, name: str, why: str, account: Sequence[DoctorFinding]) -> DoctorFinding:
+    """Try a stopped provider again if its account was looked at, and nothing is wrong there."""
+    check, finding, do = f"provider {name}", f"launches nothing {why}", f"mend that; hcloud provider resume {name}"
+    if not account or any(each.verdict == "fail" for each in account):
+        return DoctorFinding(check=check, verdict="fail", finding=finding, do=do)
+    try:
+        client.post(f"/v1/providers/{quote(name, safe='')}/resume")
+    except HCloudError as error:
+        return DoctorFinding(check=check, verdict="fail", finding=f"{finding}; not tried again: {error}", do=do)
+    return DoctorFinding(check=check, verdict="warn", finding=f"was stopped {why}; its checks pass: it is tried again")
 
 
 def _daemon(status: Mapping[str, Any]) -> Iterator[DoctorFinding]:

@@ -288,3 +288,19 @@ def resume() -> None:
     """Launch and place again."""
     Client().post("/v1/resume")
     click.echo("resumed")
+
+
+@click.group()
+def provider() -> None:
+    """Try a provider again that was stopped."""
+
+
+@provider.command("resume")
+@click.argument("name")
+def resume_provider(name: str) -> None:
+    """Launch at provider NAME again at once: what made it refuse is mended.
+
+    A changed configuration (at the daemon's start) and an `hcloud doctor` that finds nothing wrong do the same.
+    """
+    done = Client().post(f"/v1/providers/{quote(name, safe='')}/resume")
+    click.echo(f"{name} is tried again" if done["resumed"] else f"{name} was not stopped")

@@ -254,6 +254,11 @@ def troubles(status: dict[str, Any]) -> list[str]:
         for name, provider in daemon.get("providers", {}).items()
         if provider.get("error")
     ]
+    found += [
+        f"provider {name} launches nothing {provider['stopped']}; once that is mended: 'hcloud provider resume {name}'"
+        for name, provider in daemon.get("providers", {}).items()
+        if provider.get("stopped")
+    ]
     return found
 
 

@@ -21,6 +21,7 @@ HCloudError
 |   |-- ProviderUnavailable  back off; a failed read says nothing about what exists
 |   |-- OutcomeUnknown       a write may have been executed: repeat it with the same token
 |   |-- LaunchRejected       the request can never succeed: do not repeat it
+|   |   `-- AccountRejected  nor can any other launch there: stop the provider until somebody mends it
 |   `-- InstanceNotFound     treat the instance as gone
 `-- RunnerError
     |-- WorkerUnreachable    outcome unknown: ask again, or wait until the instance is confirmed gone
@@ -133,6 +134,10 @@ class OutcomeUnknown(ProviderError):
 
 class LaunchRejected(ProviderError):
     """The request itself is wrong (unknown type, bad image); repeating it cannot succeed."""
+
+
+class AccountRejected(LaunchRejected):
+    """Account or configuration refuse launches whatever the offer: a permission, a role, a tag, an address."""
 
 
 class InstanceNotFound(ProviderError):

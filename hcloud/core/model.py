@@ -710,7 +710,7 @@ class EventKind(StrEnum):
     OFFER_BACKOFF = "offer_backoff"  # provider, zone, type, market, until_at, error
     ORPHAN = "orphan"  # provider_id: it has our owner tag but no record; action
     POLICY_CHANGED = "policy_changed"  # name, digest, ok (bool), text
-    OPERATOR_ORDER = "operator_order"  # what: drain | undo | destroy; scope, name, deadline_at, text
+    OPERATOR_ORDER = "operator_order"  # what: drain | undo | destroy | resume; scope, name, deadline_at, text
     DAEMON = "daemon"  # what: started | stopped | leader | recovered
 
 

@@ -20,6 +20,7 @@ from hcloud.planner.context import JobGroup, PlanContext
 from hcloud.planner.fit.suitability import Suitability, column_of
 from hcloud.planner.fleet import SLACK, Amounts, MachineKinds, Mask, Places, kinds_of, vector
 from hcloud.planner.provisioning.strategies import Hybrid, MappingNeed, forbidden
+from hcloud.planner.quota_limits import QuotaLimits
 from hcloud.planner.snapshot import OfferBackoff
 from hcloud.planner.text import amount, offer_words, seconds
 from hcloud.planner.topology import admits
@@ -75,6 +76,7 @@ class OfferMarket:
     """Cache of :meth:`fitting`, by what a group requires."""
     refused: dict[tuple[int, ...], Reason] = field(default_factory=dict)
     """Cache of the reasons why fitting offers are unavailable."""
+    quotas: QuotaLimits = field(default_factory=lambda: QuotaLimits(refused={}, in_use={}))
     stocked: Mask | None = None
     """Which offers are available, shape ``(M,)``; None: not computed since the last change."""
     capped: bool = False
@@ -150,13 +152,18 @@ class OfferMarket:
         return obtainable.nonzero()[0]
 
     def in_stock(self, at: int) -> bool:
-        """Return whether one more instance of offer ``at`` is available, in its own stock and in its pool."""
+        """Return whether one more instance of offer ``at`` is available: in its own stock and pool, and its quota."""
+        return self.left[at] >= 1 and self.pool_has(at) and self.quotas.exceeded_by(self.offers[at]) is None
+
+    def pool_has(self, at: int) -> bool:
+        """Return whether the pool of offer ``at``, if it has one, holds one more instance."""
         pool = self.pools.get(_pool(self.offers[at]))
-        return self.left[at] >= 1 and (pool is None or bool((pool + SLACK >= self.capacity[at]).all()))
+        return pool is None or bool((pool + SLACK >= self.capacity[at]).all())
 
     def take(self, at: int, count: int = 1) -> None:
         """Take ``count`` instances of offer ``at`` out of stock; negative: put them back."""
         self.left[at] -= count
+        self.quotas.take(self.offers[at], count)
         self.stocked = None
         pool = self.pools.get(_pool(self.offers[at]))
         if pool is not None:
@@ -240,6 +247,7 @@ def open_market(context: PlanContext) -> OfferMarket:
         hybrid=context.strategy.hybrid,
         suit=context.suit,
         pools=_open_pools(context),
+        quotas=QuotaLimits.of(backoffs, context.fleet.instances, context.now),
         capped=any(job.wait_code == CAPPED for queue in context.queue.values() for job, _ in queue),
     )
 
@@ -455,6 +463,8 @@ def _why_backed_off(context: PlanContext, offer_market: OfferMarket, fitting: li
     code = "quota_exceeded" if all("quota" in b.error.lower() for b in backed_off) else "all_backed_off"
     text = f"{offers} failed recently ({first.error or 'no reason given'}){others}"
     text += f"; next retry in {seconds(first.until_at - context.now)}"
+    if first.stops_provider:
+        text += f", or at once by 'hcloud provider resume {first.provider}'"
     numbers: dict[str, Number] = {"until_at": first.until_at, "offers": len(fitting), "error": first.error}
     return Reason(code=code, text=text, numbers=numbers)
 

@@ -56,11 +56,22 @@ class OfferBackoff:
     """Launches in a row from which no worker registered; reset when one registers."""
     unregistered_at: float = 0.0
     """When the last of these was given up."""
+    refused_vcpus: float = 0.0
+    """If not 0, this is a limit learned from a quota's refusal (``quota_limits``): how many vCPUs were too many, in the
+    region that ``zone`` names, of types whose names begin with ``instance_type``."""
+    refused_size_vcpus: float = 0.0
+    """How many of these the refused instance has."""
+
+    @property
+    def stops_provider(self) -> bool:
+        """Whether it applies to all offers of its provider."""
+        return not (self.zone or self.instance_type or self.market)
 
     def covers(self, offer: Offer) -> bool:
         """Return whether the back-off applies to ``offer``."""
         return (
-            self.provider == offer.provider
+            not self.refused_vcpus
+            and self.provider == offer.provider
             and self.zone in ("", offer.zone)
             and self.instance_type in ("", offer.instance_type.name)
             and self.market in ("", offer.market.value)

@@ -12,14 +12,15 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 
 from hcloud.core.clock import Clock
-from hcloud.core.errors import ProviderError
+from hcloud.core.errors import LaunchRejected, ProviderError
 from hcloud.provider import Finding
 from providers.ec2.catalog import Ec2Catalog
 from providers.ec2.clients import Clients
-from providers.ec2.errors import LIBRARY_ERRORS, NOT_ALLOWED, error_code
+from providers.ec2.errors import LIBRARY_ERRORS, NOT_ALLOWED, Call, error_code, to_provider_error
 from providers.ec2.settings import Ec2Settings
 
 ALLOWED = "DryRunOperation"
+LAUNCH, REJECTED = "ec2:RunInstances", "rejected: "
 FORBIDDEN = 403
 SKEW_WARN_S, SKEW_FAIL_S = 5.0, 240.0
 """AWS rejects requests signed with a clock that is five minutes off."""
@@ -92,31 +93,39 @@ def _permissions(
         f"ec2:{_camel(name)}": lambda name=name: getattr(client, name)(DryRun=True)  # type: ignore[misc]
         for name in READS
     }
-    tries["ec2:RunInstances"] = lambda: clients.writing().run_instances(**launch_arguments(), DryRun=True)
+    tries[LAUNCH] = lambda: clients.writing().run_instances(**launch_arguments(), DryRun=True)
     if settings.interruption_queue:
         tries["sqs:ReceiveMessage"] = lambda: clients.reading("sqs").receive_message(
             QueueUrl=settings.interruption_queue, MaxNumberOfMessages=1, VisibilityTimeout=0, WaitTimeSeconds=0
         )
-    missing, untried = [], {}
+    missing, untried, rejected = [], {}, ""
     for action, attempt in tries.items():
         verdict = _tried(action, attempt)
         if verdict == "":
             continue
         if verdict.startswith("!"):
             missing.append(verdict[1:])
+        elif verdict.startswith(REJECTED) and action == LAUNCH:
+            rejected = verdict.removeprefix(REJECTED)
         else:
-            untried[action] = verdict
+            untried[action] = verdict.removeprefix(REJECTED)
     for each in missing:
         yield Finding(check="permission", verdict="fail", finding=f"{each} is not allowed", do=FIX_PERMISSIONS)
+    if rejected:
+        do = "mend what it names in the account or in the provider's settings; see docs/aws.md"
+        yield Finding(check="launch", verdict="fail", finding=f"the dry run of a launch fails: {rejected}", do=do)
     for action, why in untried.items():
         yield Finding(check="permission", verdict="warn", finding=f"{action} could not be tested: {why}")
-    if not missing:
+    if not missing and not rejected:
         finding = f"{len(tries) - len(untried)} actions are allowed; not tested: {', '.join(NOT_TRIED)}"
         yield Finding(check="permissions", verdict="ok", finding=finding)
 
 
 def _tried(action: str, attempt: Callable[[], object]) -> str:
-    """Return "" if the action is allowed, ``!`` and the missing permission, or why the result is unknown."""
+    """Return "" if the action is allowed, ``!`` and the missing permission, or why the result is unknown.
+
+    That begins with REJECTED if the request as such can never succeed.
+    """
     try:
         attempt()
     except LIBRARY_ERRORS as error:
@@ -126,9 +135,10 @@ def _tried(action: str, attempt: Callable[[], object]) -> str:
         if code in NOT_ALLOWED or _status(error) == FORBIDDEN:
             named = _PERFORM.search(str(error))
             return f"!{named[1]}" + (f" on {named[2]}" if named[2] else "") if named else f"!{action}"
-        return _line(error)
+        rejected = isinstance(to_provider_error(error, Call.WRITE, action), LaunchRejected)
+        return (REJECTED if rejected else "") + _line(error)
     except ProviderError as error:
-        return str(error)
+        return (REJECTED if isinstance(error, LaunchRejected) else "") + str(error)
     return ""
 
 

@@ -6,6 +6,7 @@ With 5xx, or without a response, the outcome of a write is unknown.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from enum import StrEnum
@@ -26,6 +27,7 @@ from botocore.exceptions import (
 from botocore.parsers import ResponseParserError
 
 from hcloud.core.errors import (
+    AccountRejected,
     InsufficientCapacity,
     LaunchRejected,
     OutcomeUnknown,
@@ -76,6 +78,14 @@ NOT_AUTHENTICATED = frozenset(
     }
 )  # fmt: skip
 NOT_ALLOWED = frozenset({"UnauthorizedOperation", "AccessDenied", "AccessDeniedException", "UnauthorizedException"})
+# The same for every type and zone: what the account or the provider's settings name is not there, or not allowed.
+OF_THE_ACCOUNT = NOT_ALLOWED | {
+    "TagLimitExceeded", "TagPolicyViolation", "InvalidTagKey.Malformed", "InvalidKeyPair.NotFound",
+    "InvalidIamInstanceProfile", "InvalidIamInstanceProfileArn.Malformed", "InvalidIamInstanceProfile.NotFound",
+    "InvalidKMSKey.InvalidState", "KMSKeyNotFound", "InvalidUserData.Malformed",
+}  # fmt: skip
+_NAMES_PROFILE = re.compile(r"iam ?instance ?profile", re.IGNORECASE)
+"""In messages of InvalidParameterValue."""
 TOKEN_REUSED = "IdempotentParameterMismatch"
 TOKEN_ENDED = "IdempotentInstanceTerminated"
 NO_SUCH_INSTANCE = frozenset({"InvalidInstanceID.NotFound", "InvalidInstanceID.Malformed", "InvalidInstanceId"})
@@ -131,6 +141,8 @@ def _from_response(error: ClientError, call: Call, what: str) -> ProviderError:
     # 5xx, or a status that does not fit the body (a proxy's error page).
     if status >= 500 or status < 400:
         return OutcomeUnknown(text)
+    if code in OF_THE_ACCOUNT or (code == "InvalidParameterValue" and _NAMES_PROFILE.search(text)):
+        return AccountRejected(text)
     return LaunchRejected(text)
 
 

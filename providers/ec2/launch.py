@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from hcloud.core.errors import LaunchRejected
+from hcloud.core.errors import AccountRejected
 from hcloud.core.model import Market
 from hcloud.provider import LaunchRequest
 from providers.cloud_init import WorkerSetup, render_user_data
@@ -31,7 +31,7 @@ class LaunchBuilder:
 
         ``reservation``: the capacity reservation to launch into, if any.
 
-        Raises LaunchRejected: the user data is too long, or the gateway cannot be reached from an instance.
+        Raises AccountRejected: the user data is too long, or the gateway cannot be reached from an instance.
         """
         tags = tags_of(request, self._settings)
         return {
@@ -101,7 +101,7 @@ class LaunchBuilder:
             )
         )
         if len(text.encode()) > USER_DATA_BYTES_MAX:
-            raise LaunchRejected(
+            raise AccountRejected(
                 f"{self._provider}: the user data has {len(text)} bytes; EC2 accepts at most {USER_DATA_BYTES_MAX}"
             )
         return text

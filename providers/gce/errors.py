@@ -16,6 +16,7 @@ from google.protobuf.json_format import ParseError
 from urllib3.exceptions import ConnectTimeoutError, NewConnectionError
 
 from hcloud.core.errors import (
+    AccountRejected,
     InsufficientCapacity,
     LaunchRejected,
     OutcomeUnknown,
@@ -90,6 +91,8 @@ def write_error(error: Exception, what: str) -> ProviderError:
         return ProviderUnavailable(f"{what}: {_message(error)}")
     if code == 403 and reason in QUOTA_REASONS:
         return QuotaExceeded(f"{what}: {_message(error)}")
+    if code == 403 or (400 <= code < 500 and "serviceaccount" in str(error.message).lower().replace(" ", "")):
+        return AccountRejected(f"{what}: {_message(error)}")  # a permission, a service account, billing
     if 400 <= code < 500 and code != 408:
         return LaunchRejected(f"{what}: {_message(error)}")
     return OutcomeUnknown(f"{what}: {_message(error)}")

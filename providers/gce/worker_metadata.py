@@ -17,7 +17,7 @@ systemctl poweroff || poweroff -f
 def worker_metadata(request: LaunchRequest, settings: GceSettings) -> dict[str, str]:
     """Return the metadata items of a worker; empty if the request has no bootstrap.
 
-    Raises LaunchRejected: the gateway cannot be reached from the instance.
+    Raises AccountRejected: the gateway cannot be reached from the instance.
     """
     if request.bootstrap is None:
         return {}

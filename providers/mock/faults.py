@@ -21,6 +21,7 @@ class FaultKind(StrEnum):
     RUN_OUT = "run_out"  # InsufficientCapacity
     EXCEED_QUOTA = "exceed_quota"  # QuotaExceeded
     REJECT = "reject"  # LaunchRejected
+    REJECT_ALL = "reject_all"  # AccountRejected
     LOSE_REQUEST = "lose_request"  # OutcomeUnknown, nothing happened
     LOSE_REPLY = "lose_reply"  # OutcomeUnknown, but carried out
     ANSWER_LATE = "answer_late"  # OutcomeUnknown, carried out ``delay_s`` later

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from hcloud.core.clock import Clock
 from hcloud.core.errors import (
+    AccountRejected,
     InsufficientCapacity,
     LaunchRejected,
     OutcomeUnknown,
@@ -256,6 +257,8 @@ class MockProvider:
         offer, what = request.offer, _label(request.offer)
         if self._faults.take(FaultKind.REJECT, "launch", offer):
             raise LaunchRejected(f"{self.name} rejects {what}")
+        if self._faults.take(FaultKind.REJECT_ALL, "launch", offer):
+            raise AccountRejected(f"{self.name}: the role hcloud-worker does not exist")
         if not self._catalog.has_offer(offer):
             raise LaunchRejected(f"{self.name} has no {what}; see its offers")
         if not (request.owner and request.instance_id and request.token):

@@ -95,7 +95,7 @@ class Deployment:
             "policy": {"name": self.policy.name, "digest": "0" * 64, "path": str(self.policy_file), "error": ""},
             "cycle": {"at": self.clock.now(), "duration_s": 0.01, "actions": 0, "refused": 0, "error": ""},
             "engine": {"reachable": seen.engine_reachable, "workers": len(seen.reachable), "silent": 0},
-            "providers": {"mock": {"ok": True, "error": "", "offers": len(self.controller.offers.all)}},
+            "providers": {"mock": {"ok": True, "error": "", "offers": len(self.controller.offers.all), "stopped": ""}},
             "spend": {"day_usd": self.controller.last_spend.day_usd, "month_usd": self.controller.last_spend.month_usd},
             "event_seq": 0,
         }

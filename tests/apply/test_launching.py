@@ -5,6 +5,7 @@ from itertools import pairwise
 import pytest
 
 from hcloud.apply.directives import record_directive, set_paused
+from hcloud.apply.machines import resume_provider
 from hcloud.core.errors import ProviderUnavailable
 from hcloud.core.model import EventKind, InstanceState, JobState, Nodes, Resources
 from hcloud.planner.snapshot import Directive, DirectiveScope
@@ -127,8 +128,9 @@ def test_quota_closes_the_market_of_the_zone_for_every_type(make: MakeDeployment
     site.scene.cloud.inject(Fault(kind=FaultKind.EXCEED_QUOTA))
     site.submit()
     site.cycle(2)
-    [backoff] = site.scene.store.live().backoffs
+    limit, backoff = site.scene.store.live().backoffs
     assert (backoff.instance_type, backoff.market) == ("", "on_demand")
+    assert (limit.zone, limit.instance_type, limit.refused_vcpus) == ("east-1", "m", 2.0)
 
 
 def test_a_machine_costs_what_the_cloud_says_at_its_launch(make: MakeDeployment) -> None:
@@ -144,9 +146,47 @@ def test_a_launch_that_still_fitted_does_not_end_the_back_off_of_a_quota(make: M
     site.scene.cloud.inject(Fault(kind=FaultKind.EXCEED_QUOTA))  # of two launched together, the first is refused
     site.submit(count=2, resources=Resources(vcpus=2.0, memory_mib=512, disk_gib=1.0))
     site.until(lambda: site.machines_up())
-    [backoff] = site.scene.store.live().backoffs
+    [backoff] = [each for each in site.scene.store.live().backoffs if not each.refused_vcpus]
     assert (backoff.instance_type, backoff.failures) == ("", 1)
     assert backoff.until_at > site.now + 200
+
+
+def gang(nodes: int) -> dict[str, object]:
+    """Return what a job of so many nodes asks for, each a whole machine."""
+    return {"nodes": Nodes(count=nodes, minimum=nodes), "resources": Resources(vcpus=2.0, memory_mib=512, disk_gib=1.0)}
+
+
+def test_a_gang_over_a_quota_that_is_not_stated_buys_its_machines_once(make: MakeDeployment) -> None:
+    site = make(cloud={"quotas": [{"vcpus": 8}]})
+    site.submit(**gang(6))
+    site.cycle(120, step_s=60.0)  # two hours, in which all four would have been bought some ten times
+    assert len(site.events(EventKind.INSTANCE_LAUNCHED)) == 4
+    assert site.machines_up() == []
+    assert site.job().wait_text == "waiting: needs 12 vCPUs, the quota is 8 (on_demand in east-1)"
+    site.submit(**gang(4))
+    site.until_state(JobState.SUCCEEDED, number=2)  # the quota allows this one, and none but its machines are bought
+    assert len(site.events(EventKind.INSTANCE_LAUNCHED)) == 8
+
+
+def test_a_launch_above_a_remembered_quota_shows_that_it_was_raised(make: MakeDeployment) -> None:
+    site = make(cloud={"quotas": [{"vcpus": 4}]}, policy={"stockout": {"backoff_s": 10, "backoff_cap_s": 40}})
+    site.submit(**gang(3))
+    site.until(lambda: site.job().wait_code == "quota_exceeded" and not site.machines_up())
+    cloud = site.scene.cloud
+    cloud.settings = cloud.settings.model_copy(update={"quotas": ()})
+    site.submit("sleep", "300", count=3, resources=Resources(vcpus=2.0, memory_mib=512, disk_gib=1.0))
+    site.until_state(JobState.SUCCEEDED)  # one by one, the other jobs try a third machine
+
+
+def test_stockout_of_part_of_a_gang_is_waited_for_longer_each_time(make: MakeDeployment) -> None:
+    site = make(cloud={"quotas": []}, policy={"stockout": {"backoff_s": 100, "backoff_cap_s": 10_000}})
+    site.submit(**gang(3))
+    for _ in range(4):
+        site.scene.cloud.inject(Fault(kind=FaultKind.RUN_OUT))
+        known = len(site.events(EventKind.OFFER_BACKOFF))
+        site.until(lambda known=known: len(site.events(EventKind.OFFER_BACKOFF)) > known, cycles=300, step_s=10.0)  # type: ignore[misc]
+    lengths = [event.fields["until_at"] - event.at for event in site.events(EventKind.OFFER_BACKOFF)]  # type: ignore[operator]
+    assert lengths == [100.0, 200.0, 400.0, 800.0]
 
 
 def test_rejected_launch_is_not_repeated_for_an_hour(site: Deployment) -> None:
@@ -156,6 +196,28 @@ def test_rejected_launch_is_not_repeated_for_an_hour(site: Deployment) -> None:
     [backoff] = site.scene.store.live().backoffs
     assert backoff.until_at - site.now > 3000
     assert site.state() is JobState.QUEUED
+
+
+def test_an_account_that_refuses_stops_the_provider_once_until_it_is_resumed(make: MakeDeployment) -> None:
+    site = make(cloud={"zones": ["east-1a", "east-1b", "west-1a"]})
+    site.scene.cloud.inject(Fault(kind=FaultKind.REJECT_ALL))
+    site.submit()
+    site.cycle(60)
+    assert len(site.scene.store.instances(live_only=False)) == 1  # not once per zone
+    assert "the role hcloud-worker does not exist" in site.job().wait_text
+    assert site.job().wait_text.endswith("or at once by 'hcloud provider resume mock'")
+    with site.scene.store.transaction(site.now) as txn:
+        assert resume_provider(txn, "mock", site.scene.store.live().backoffs, "ada")
+        assert not resume_provider(txn, "other", site.scene.store.live().backoffs, "ada")
+    site.until_state(JobState.SUCCEEDED)
+
+
+def test_after_an_hour_a_stopped_provider_is_tried_with_another_offer(make: MakeDeployment) -> None:
+    site = make(cloud={"zones": ["east-1a", "east-1b"]})
+    site.scene.cloud.inject(Fault(kind=FaultKind.REJECT_ALL, zone="east-1a", times=None))  # allowed in one zone only
+    site.submit()
+    site.cycle(65, step_s=60.0)
+    assert {m.zone for m in site.scene.cloud.machines(site.now)} == {"east-1b"}
 
 
 def test_machine_that_never_registers_is_ended_and_replaced(make: MakeDeployment) -> None:

@@ -13,12 +13,14 @@ from typing import Any
 import pytest
 
 from hcloud.cli import doctor
+from hcloud.cli.client import Client, Endpoint
 from hcloud.cli.config import _summary
 from hcloud.cli.doctor import CLOCK_SKEW_MAX_S, CYCLE_STALLED_S, DoctorFinding, _gateway
 from hcloud.cli.output import span
 from hcloud.config import load_config
 from hcloud.core.clock import SystemClock
 from hcloud.core.model import EventKind
+from hcloud.planner.snapshot import OfferBackoff
 from hcloud.store import Store
 from hcloud.store.schema import SCHEMA_REVISION
 from tests.api.deployment import Deployment
@@ -236,6 +238,19 @@ def test_providers_in_trouble_and_those_that_offer_nothing_are_told() -> None:
         ("provider b", "warn", "answers, but offers nothing"),
         ("provider c", "ok", "5 offers"),
     ]
+
+
+def test_a_stopped_provider_is_tried_again_if_its_account_passes(shell: Shell, deployment: Deployment) -> None:
+    client, now = Client(Endpoint(socket=Path(shell.environment["HCLOUD_SOCKET"]))), deployment.clock.now()
+    with deployment.store.transaction(now) as txn:
+        txn.put_backoff(OfferBackoff(provider="mock", until_at=now + 3000.0, error="no such role"))
+    right = DoctorFinding(check="mock: permissions", verdict="ok", finding="all")
+    wrong = DoctorFinding(check="mock: launch", verdict="fail", finding="no such role")
+    for account in ([], [right, wrong]):  # not looked at, or not right
+        assert doctor._resumed(client, "mock", "until 5: no such role", account).verdict == "fail"
+    assert [each.until_at > now for each in deployment.store.live().backoffs] == [True]
+    assert "it is tried again" in doctor._resumed(client, "mock", "until 5: no such role", [right]).finding
+    assert [each.until_at > deployment.clock.now() for each in deployment.store.live().backoffs] == [False]
 
 
 @pytest.mark.parametrize(("skew_s", "verdict"), [(0.0, "ok"), (2.0, "warn"), (-2.0, "warn")])

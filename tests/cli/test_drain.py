@@ -12,6 +12,7 @@ from hcloud.cli.drain import MachinesStillUp, show_plan, wait_until_gone
 from hcloud.core.clock import ManualClock
 from hcloud.core.errors import ProviderUnavailable, Refused
 from hcloud.core.model import EventKind
+from hcloud.planner.snapshot import OfferBackoff
 from hcloud.provider import CloudInstance, CloudState, Listing
 from hcloud.store import Store
 from tests.api.deployment import Deployment
@@ -39,6 +40,18 @@ def test_drain_and_destroy_from_the_shell(shell: Shell, deployment: Deployment) 
     out, _ = shell.run("destroy", "--all", "--yes", "--wait", "60", "-o", "json")
     assert json.loads(out)["ordered"]
     assert deployment.store.live().instances == ()
+
+
+def test_a_stopped_provider_is_resumed_by_name(shell: Shell, deployment: Deployment) -> None:
+    now = deployment.clock.now()
+    with deployment.store.transaction(now) as txn:
+        txn.put_backoff(OfferBackoff(provider="mock", until_at=now + 3000.0, error="no such role"))
+    assert shell.run("provider", "resume", "mock")[0] == "mock is tried again\n"
+    assert shell.run("provider", "resume", "mock")[0] == "mock was not stopped\n"
+    _, err = shell.run("provider", "resume", "mok", exit_code=2)
+    assert "unknown provider 'mok'; did you mean 'mock'?" in err
+    [order] = deployment.store.events(kinds=[EventKind.OPERATOR_ORDER])
+    assert (order.fields["what"], order.fields["name"]) == ("resume", "mock")
 
 
 def test_without_a_daemon_bad_input_is_told_first_and_the_other_way_is_named(lonely: Shell) -> None:

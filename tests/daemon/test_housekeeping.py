@@ -3,6 +3,7 @@
 import os
 import socket
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -12,6 +13,7 @@ from hcloud.api import ApiServer
 from hcloud.config import load_config
 from hcloud.core.model import EventKind, JobState
 from hcloud.daemon import Daemon
+from hcloud.planner.snapshot import OfferBackoff
 from tests.daemon.home import Home
 from tests.store.samples import submit, walk
 
@@ -66,3 +68,17 @@ def test_systemd_is_not_notified_while_the_api_takes_up_no_work(
         daemon._beat(cast(ApiServer, api))
         with pytest.raises(BlockingIOError):
             systemd.recv(64)
+
+
+def test_a_provider_is_tried_again_once_its_settings_have_changed(daemon: Daemon) -> None:
+    name, now = daemon.config.providers[0].name, daemon.clock.now()
+    daemon._resume_changed_providers()
+    with daemon.store.transaction(now) as txn:
+        txn.put_backoff(OfferBackoff(provider=name, until_at=now + 3000.0, error="no such role"))
+    daemon._resume_changed_providers()
+    assert "no such role" in daemon.status()["providers"][name]["stopped"]
+    [settings] = [each for each in daemon.config.providers if each.name == name]
+    changed = replace(settings, settings={**settings.settings, "labels": {"a": "b"}})
+    daemon.config = replace(daemon.config, providers=(changed,))
+    daemon._resume_changed_providers()
+    assert daemon.status()["providers"][name]["stopped"] == ""

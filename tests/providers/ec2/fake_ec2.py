@@ -78,6 +78,11 @@ ERRORS: Mapping[str, tuple[str, str, str]] = {
         "UnauthorizedOperation",
         "You are not authorized to perform this operation. Encoded authorization failure message: c2VjcmV0",
     ),
+    "no_profile": (
+        "400 Bad Request",
+        "InvalidParameterValue",
+        "Value (hcloud-worker) for parameter iamInstanceProfile.name is invalid. Invalid IAM Instance Profile name",
+    ),
     "expired": ("400 Bad Request", "ExpiredToken", "The security token included in the request is expired"),
 }
 

@@ -44,6 +44,20 @@ def test_a_missing_permission_is_named(present: Ec2Bench, action: str) -> None:
     assert "ec2-daemon.json" in missing.do
 
 
+def test_a_launch_that_would_be_refused_is_a_failure(present: Ec2Bench) -> None:
+    present.fake.arm("RunInstances", "no_profile")
+    found = examined(present)
+    assert found["launch"].verdict == "fail"
+    assert "the dry run of a launch fails: " in found["launch"].finding
+    assert "Invalid IAM Instance Profile name" in found["launch"].finding
+    assert "permissions" not in found
+
+
+def test_a_stockout_is_no_fault_of_the_account(present: Ec2Bench) -> None:
+    present.fake.arm("RunInstances", "stockout")
+    assert {each.verdict for each in examined(present).values()} == {"ok", "warn"}
+
+
 def test_credentials_that_have_expired_are_told(present: Ec2Bench) -> None:
     present.fake.arm("GetCallerIdentity", "expired")
     found = examined(present)

@@ -18,6 +18,7 @@ from botocore.parsers import ResponseParserError
 from hcloud.cli.main import main
 from hcloud.core.clock import ManualClock
 from hcloud.core.errors import (
+    AccountRejected,
     ConfigError,
     InsufficientCapacity,
     LaunchRejected,
@@ -51,11 +52,8 @@ def answer(code: str, status: int) -> AwsError:
         (OUT_OF_CAPACITY, 500, InsufficientCapacity),
         (OVER_QUOTA, 400, QuotaExceeded),
         (NOT_AUTHENTICATED, 401, ProviderUnavailable),
-        (
-            {"UnauthorizedOperation", "InvalidParameterValue", "InvalidAMIID.NotFound", "Unsupported"},
-            400,
-            LaunchRejected,
-        ),
+        ({"UnauthorizedOperation", "TagLimitExceeded", "InvalidKeyPair.NotFound"}, 400, AccountRejected),
+        ({"InvalidParameterValue", "InvalidAMIID.NotFound", "Unsupported"}, 400, LaunchRejected),
         ({"InternalError", "Unavailable", "ServiceUnavailable", "SomethingNew", "502", ""}, 503, OutcomeUnknown),
     ],
 )

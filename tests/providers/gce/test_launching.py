@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from hcloud.core.errors import (
+    AccountRejected,
     InsufficientCapacity,
     LaunchRejected,
     OutcomeUnknown,
@@ -168,7 +169,7 @@ def test_failed_operation_is_the_error_to_react_to(bench: GceBench, code: str, e
         ("throttle", Throttled),
         ("throttle_403", Throttled),
         ("quota_403", QuotaExceeded),
-        ("forbidden", LaunchRejected),
+        ("forbidden", AccountRejected),
         ("unavailable", OutcomeUnknown),
         ("html", OutcomeUnknown),
         ("cut", OutcomeUnknown),
