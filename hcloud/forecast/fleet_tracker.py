@@ -31,7 +31,8 @@ REFUSALS_MINIMUM = 2
 """A machine is broken if the units of this many jobs failed to start on it, and no unit ever started."""
 PASSING_S = 10.0
 """Shorter waits do not count as queueing: cycles and launches take a moment."""
-_RELEASES, _SAMPLES, _READINGS, _MACHINES, _BOOTS = 256, 1024, 16, 400, 200
+_RELEASES, _SAMPLES, _READINGS, _MACHINES, _BOOTS, _STAYS = 256, 1024, 16, 400, 200, 1000
+_CUT_SHORT = (FailureCause.PREEMPTED.value, FailureCause.INSTANCE_LOST.value)
 _QUEUED, _NOT_FOR_ROOM = "queued", ("booting", "backoff_until")
 
 
@@ -40,6 +41,17 @@ class Release(NamedTuple):
 
     at: float
     vcpus: float
+
+
+class SpotStay(NamedTuple):
+    """A spot machine that was up for ``up_s`` until ``ended_at``, and whether its provider took it back."""
+
+    ended_at: float
+    provider: str
+    region: str
+    type: str
+    up_s: float
+    preempted: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,9 +67,11 @@ class FleetStats:
     quality: TypeQuality = _NOTHING_MEASURED
     """Absolute performance delivered by instance types."""
     busy_s: tuple[float, ...] = ()
-    """Run times of recently ended units, oldest first."""
+    """Run times of recently ended units, oldest first; without those that lost their machine."""
     boots_s: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     """Recent boot times by provider, oldest first."""
+    spot_stays: tuple[SpotStay, ...] = ()
+    """Spot machines that ended, oldest first."""
     _released: list[NDArray[np.float64]] = field(default_factory=list, compare=False, repr=False)
     """The releases as an array, computed on first use."""
 
@@ -115,6 +129,9 @@ class _MachineRecord:
     """Measured divided by predicted performance of its units."""
     refused: set[JobId] = field(default_factory=set)
     started: bool = False
+    launched_at: float | None = None
+    preempted: bool = False
+    """Whether its provider has announced to take it back."""
     ratio: float | None = None
     """Median reading; None while there are too few."""
 
@@ -157,6 +174,7 @@ class FleetTracker:
     _waiting: set[JobId] = field(default_factory=set)
     _queue: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=_SAMPLES))
     _releases: deque[Release] = field(default_factory=lambda: deque(maxlen=_RELEASES))
+    _spot_stays: deque[SpotStay] = field(default_factory=lambda: deque(maxlen=_STAYS))
     _busy_s: deque[float] = field(default_factory=lambda: deque(maxlen=_SAMPLES))
     _boots_s: dict[str, deque[float]] = field(default_factory=dict)
     _summary: FleetStats | None = None
@@ -180,6 +198,9 @@ class FleetTracker:
         while self._releases and self._releases[0].at < now - KEPT_S:
             self._releases.popleft()
             self._invalidate("releases")
+        while self._spot_stays and self._spot_stays[0].ended_at < now - KEPT_S:
+            self._spot_stays.popleft()
+            self._invalidate("spot")
         if self._summary is None:
             self._summary = self._summarise()
         return self._summary
@@ -196,6 +217,7 @@ class FleetTracker:
             quality=self._quality,
             busy_s=self._part("busy", self._busy_s),
             boots_s={provider: self._part(f"boots {provider}", each) for provider, each in self._boots_s.items()},
+            spot_stays=self._part("spot", self._spot_stays),
             _released=self._released,
         )
 
@@ -242,6 +264,16 @@ class FleetTracker:
                 self._unjudged.add(machine.kind)
         return machine
 
+    def _launched(self, event: Event) -> None:
+        machine = self._machines.get(event.instance_id or "")
+        if machine is not None:
+            machine.launched_at = _number(event, "launched_at")
+
+    def _notice(self, event: Event) -> None:
+        machine = self._machines.get(event.instance_id or "")
+        if machine is not None:
+            machine.preempted = True
+
     def _ready(self, event: Event) -> None:
         machine = self._machines.get(event.instance_id or "")
         if machine is not None:
@@ -251,7 +283,16 @@ class FleetTracker:
 
     def _terminated(self, event: Event) -> None:
         machine = self._forget(event.instance_id or "")
-        if machine is None or machine.ratio is None:
+        if machine is None:
+            return
+        if machine.market == Market.SPOT.value and machine.launched_at is not None:
+            ended_at = _number(event, "terminated_at") or event.at
+            up_s = max(0.0, ended_at - machine.launched_at)
+            preempted = machine.preempted or event.fields.get("code") == "preempted"
+            stay = SpotStay(ended_at, machine.provider, machine.region, machine.type, up_s, preempted)
+            self._spot_stays.append(stay)
+            self._invalidate("spot")
+        if machine.ratio is None:
             return
         self._gone.append(machine)
         self._of_kind[machine.kind][0].append(machine)
@@ -270,7 +311,7 @@ class FleetTracker:
     def _unit_ended(self, event: Event) -> None:
         vcpus, machine = self._vcpus.pop(_unit(event), 0.0), self._machines.get(event.instance_id or "")
         started_at = _number(event, "started_at")
-        if 0.0 < started_at <= event.at:
+        if 0.0 < started_at <= event.at and event.fields.get("cause") not in _CUT_SHORT:
             self._busy_s.append(event.at - started_at)
             self._invalidate("busy")
         if machine is None:
@@ -315,6 +356,8 @@ class FleetTracker:
 
 _HANDLERS = {
     EventKind.INSTANCE_REQUESTED: FleetTracker._requested,
+    EventKind.INSTANCE_LAUNCHED: FleetTracker._launched,
+    EventKind.INSTANCE_NOTICE: FleetTracker._notice,
     EventKind.INSTANCE_READY: FleetTracker._ready,
     EventKind.INSTANCE_TERMINATED: FleetTracker._terminated,
     EventKind.UNIT_STARTED: FleetTracker._unit_started,

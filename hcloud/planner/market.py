@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from math import inf
+from statistics import median
 
 import numpy as np
 
@@ -22,6 +23,7 @@ from hcloud.planner.fleet import SLACK, Amounts, MachineKinds, Mask, Places, kin
 from hcloud.planner.provisioning.strategies import Hybrid, MappingNeed, forbidden
 from hcloud.planner.quota_limits import QuotaLimits
 from hcloud.planner.snapshot import OfferBackoff
+from hcloud.planner.spot_preemption import RUN_S, SpotRisk
 from hcloud.planner.text import amount, offer_words, seconds
 from hcloud.planner.topology import admits
 from hcloud.spec.validation import counted
@@ -46,6 +48,7 @@ class OfferMarket:
     capacity: Amounts
     """Shape ``(M, 3)``."""
     price_usd_per_h: Amounts
+    """With the losses to expect of spot, shape ``(M,)``."""
     steady: Mask
     """Which offers are not spot, shape ``(M,)``."""
     kinds: MachineKinds
@@ -234,7 +237,7 @@ def open_market(context: PlanContext) -> OfferMarket:
     return OfferMarket(
         offers=permitted.offers,
         capacity=permitted.capacity,
-        price_usd_per_h=permitted.price_usd_per_h,
+        price_usd_per_h=_expected_prices(context, permitted),
         steady=permitted.steady,
         kinds=permitted.kinds,
         backoffs=[
@@ -250,6 +253,21 @@ def open_market(context: PlanContext) -> OfferMarket:
         quotas=QuotaLimits.of(backoffs, context.fleet.instances, context.now),
         capped=any(job.wait_code == CAPPED for queue in context.queue.values() for job, _ in queue),
     )
+
+
+def _expected_prices(context: PlanContext, permitted: _PermittedOffers) -> Amounts:
+    """Return the offers' prices; those of spot as they are with the losses to expect."""
+    stays = context.snapshot.fleet_stats.spot_stays
+    warned = any(each.preempt_at is not None for each in context.fleet.instances)
+    if permitted.steady.all() or not (warned or any(each.preempted for each in stays)):
+        return permitted.price_usd_per_h
+    risk = SpotRisk(stays, context.fleet.instances, context.now)
+    busy_s = context.snapshot.fleet_stats.busy_s
+    run_s = median(busy_s) if busy_s else RUN_S
+    prices = permitted.price_usd_per_h.copy()
+    for at in np.flatnonzero(~permitted.steady):
+        prices[at] *= risk.cost_factor(permitted.offers[at], run_s)
+    return prices
 
 
 def _permit_offers(context: PlanContext) -> _PermittedOffers:

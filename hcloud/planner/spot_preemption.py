@@ -3,17 +3,28 @@
 A job that lost its instance is queued again (``retries`` counts it). After ``spot.most_losses``
 preemptions it avoids spot, if anything else is on offer: each loss may cost all its work, so a long job might never
 end. Draining an instance on a provider's notice is part of ``instance_lifecycle``.
+
+Where machines were taken back, spot offers are compared by their expected cost: a run of ``r`` seconds on machines that
+are lost at random, ``rate`` times per second, and that begins anew after each loss, takes ``(e^(rate r) - 1) / rate``.
 """
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Iterable
+from math import expm1
 
-from hcloud.core.model import FailureCause, Job, JobSpec, Market, Offer, Reason, matches
+from hcloud.core.model import FailureCause, Instance, Job, JobSpec, Market, Offer, Reason, matches
+from hcloud.forecast.fleet_tracker import SpotStay
 from hcloud.planner.topology import admits
 from hcloud.spec.policy import SpotPolicy
 from hcloud.spec.validation import counted
 
+PRIOR_S = 900.0
+"""Time without a loss that is assumed of each region, and that its rate weighs beside what is seen of a type."""
+RUN_S = 600.0
+"""Run time that is assumed where none was seen."""
+EXPONENT_MAX = 20.0
 LOST = (FailureCause.PREEMPTED, FailureCause.INSTANCE_LOST)
 """Causes for which a job passes through the state PREEMPTED."""
 
@@ -23,6 +34,42 @@ def requeue_reason(job: Job) -> Reason:
     lost = sum(job.failures.count(cause) for cause in LOST)
     text = f"requeued after losing its machine ({counted(lost, 'time')} so far)"
     return Reason(code="back_after_preemption", text=text, numbers={"times_lost": lost, "attempts": job.attempts_made})
+
+
+class SpotRisk:
+    """The rates at which spot machines are taken back, as seen within the last hour."""
+
+    def __init__(self, stays: Iterable[SpotStay], live: Iterable[Instance], now: float) -> None:
+        """``stays``: spot machines that ended; ``live``: those that may be lost yet count with their time so far."""
+        self._losses: Counter[tuple[str, ...]] = Counter()
+        self._up_s: defaultdict[tuple[str, ...], float] = defaultdict(float)
+        for stay in stays:
+            self._count((stay.provider, stay.region), stay.type, stay.up_s, lost=stay.preempted)
+        for each in live:
+            if each.offer.market is Market.SPOT and each.launched_at is not None:
+                place, kind = (each.offer.provider, each.offer.region), each.offer.instance_type.name
+                self._count(place, kind, max(0.0, now - each.launched_at), lost=each.preempt_at is not None)
+
+    def _count(self, place: tuple[str, str], kind: str, up_s: float, *, lost: bool) -> None:
+        for key in (place, (*place, kind)):
+            self._losses[key] += lost
+            self._up_s[key] += up_s
+
+    def rate_per_s(self, offer: Offer) -> float:
+        """Return how often a machine of a spot offer is expected to be taken back; 0 if none was in its region.
+
+        The region's other types count as much as ``PRIOR_S`` of the type's own.
+        """
+        place = (offer.provider, offer.region)
+        own = (*place, offer.instance_type.name)
+        losses, up_s = self._losses[own], self._up_s.get(own, 0.0)
+        others = (self._losses[place] - losses) / (self._up_s.get(place, 0.0) - up_s + PRIOR_S)
+        return (losses + others * PRIOR_S) / (up_s + PRIOR_S)
+
+    def cost_factor(self, offer: Offer, run_s: float) -> float:
+        """Return by what a spot offer's price is multiplied by losses, for runs of ``run_s``: 1 or more."""
+        exponent = self.rate_per_s(offer) * (run_s + offer.instance_type.boot_delay_s)
+        return expm1(min(exponent, EXPONENT_MAX)) / exponent if exponent > 1e-9 else 1.0
 
 
 def spot_loss_limit_reached(job: Job, spot: SpotPolicy) -> bool:

@@ -1,11 +1,13 @@
-"""A job that lost several spot instances goes to instances that are not preempted."""
+"""Losses of spot instances: a job that lost several leaves them, and what they cost is compared with on-demand."""
 
 import pytest
 
-from hcloud.core.model import FailureCause, JobState, Market
+from hcloud.core.model import Event, EventKind, FailureCause, JobState, Market
+from hcloud.forecast.fleet_tracker import FleetStats, FleetTracker, SpotStay
 from hcloud.planner.plan import Launch, Place
+from hcloud.planner.spot_preemption import SpotRisk
 from hcloud.spec.policy import Allow, Policy, SpotPolicy
-from tests.planner.scenes import decide, job, machine, of, offer, scene
+from tests.planner.scenes import NOW, decide, job, machine, of, offer, scene
 from tests.policies import simple
 
 CHEAP = offer(usd_per_h=0.03, market=Market.SPOT)
@@ -41,3 +43,56 @@ def test_it_is_not_placed_on_an_idle_spot_machine_either() -> None:
     for losses, placed in ((2, 1), (3, 0)):
         lost = job(1, JobState.QUEUED, failures=(TAKEN,) * losses)
         assert len(of(decide(scene(lost, idle, offers=(CHEAP, STEADY))), Place)) == placed
+
+
+def stays(count: int, up_s: float = 60.0, kind: str = "small", *, preempted: bool = True) -> tuple[SpotStay, ...]:
+    return (SpotStay(NOW - 5.0, "mock", "r", kind, up_s, preempted),) * count
+
+
+@pytest.mark.parametrize(
+    ("seen", "market"),
+    [
+        ((), Market.SPOT),
+        (stays(1), Market.SPOT),
+        (stays(9), Market.ON_DEMAND),
+        (stays(9, up_s=7200.0), Market.SPOT),  # taken back, but seldom
+        (stays(9, preempted=False), Market.SPOT),  # ended as nothing needed them
+        (stays(30, kind="other"), Market.ON_DEMAND),  # the region's other types were lost
+        (stays(9) + stays(9, up_s=3600.0, preempted=False), Market.SPOT),
+    ],
+)
+def test_what_losses_make_of_the_price_decides_against_on_demand(seen: tuple[SpotStay, ...], market: Market) -> None:
+    plan = decide(scene(job(1), offers=(CHEAP, STEADY), fleet_stats=FleetStats(spot_stays=seen)))
+    assert [each.offer.market for each in of(plan, Launch)] == [market]
+
+
+def test_the_longer_runs_are_the_more_losses_cost() -> None:
+    risk = SpotRisk(stays(9), (), NOW)
+    short, long = risk.cost_factor(CHEAP, 60.0), risk.cost_factor(CHEAP, 1200.0)
+    assert 1.2 < short < 1.4 and long > 20.0
+    live = machine(1, CHEAP, launched_at=NOW - 86_400.0)  # what is up yet counts
+    assert SpotRisk(stays(9), [live], NOW).cost_factor(CHEAP, 1200.0) < 1.1
+    assert SpotRisk((), (), NOW).cost_factor(CHEAP, 1e6) == 1.0
+
+
+def test_stays_are_read_from_the_log_and_forgotten_after_an_hour() -> None:
+    tracker = FleetTracker()
+    for number, (market, notice, code) in enumerate(
+        [
+            ("spot", True, "preempt_notice"),
+            ("spot", False, "preempted"),
+            ("spot", False, "idle"),
+            ("on_demand", True, ""),
+        ]
+    ):
+        name, asked = f"inst-{number}", {"provider": "mock", "region": "r", "type": "small", "market": market}
+        steps: list[tuple[EventKind, dict[str, object]]] = [
+            (EventKind.INSTANCE_REQUESTED, asked),
+            (EventKind.INSTANCE_LAUNCHED, {"launched_at": 100.0}),
+            *([(EventKind.INSTANCE_NOTICE, {"preempt_at": 150.0})] if notice else []),
+            (EventKind.INSTANCE_TERMINATED, {"terminated_at": 160.0, "code": code}),
+        ]
+        tracker.follow(Event(at=160.0, kind=kind, instance_id=name, fields=fields) for kind, fields in steps)
+    found = tracker.recent(200.0).spot_stays
+    assert [(each.up_s, each.preempted) for each in found] == [(60.0, True), (60.0, True), (60.0, False)]
+    assert tracker.recent(160.0 + 3601.0).spot_stays == ()
