@@ -14,7 +14,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
@@ -29,10 +29,29 @@ from hcloud.api.uploads import prune as prune_uploads
 from hcloud.apply import ApplyResult
 from hcloud.apply.machines import resume_provider
 from hcloud.catalog import CatalogFiles
-from hcloud.config import Config, PolicyWatch, new_defaults_note
+from hcloud.config import (
+    AcceptedLimits,
+    Config,
+    PolicyWatch,
+    limits_of,
+    loosened,
+    new_defaults_note,
+    parse_limits,
+    stricter,
+    with_limits,
+)
 from hcloud.controller import CycleReport
 from hcloud.core.clock import Clock, SignalledEvent, SystemClock
-from hcloud.core.errors import ConfigError, HCloudError, Refused, StaleWrite, StoreError, WorkerUnreachable, defect_text
+from hcloud.core.errors import (
+    BadInput,
+    ConfigError,
+    HCloudError,
+    Refused,
+    StaleWrite,
+    StoreError,
+    WorkerUnreachable,
+    defect_text,
+)
 from hcloud.core.gc_tuning import infrequent_gc
 from hcloud.core.model import EventKind, Instance, Job, JobSpec
 from hcloud.core.units import utc_text
@@ -63,6 +82,8 @@ OWNER = "owner"
 """Metadata key of the owner tag that instances carry."""
 DEFAULTS = "policy_defaults"
 """Metadata key of the version whose changed policy defaults were named."""
+ACCEPTED = "accepted_limits"
+"""Metadata key of the limits that were accepted."""
 PROVIDER_SETTINGS = "provider_settings"
 """Metadata key, followed by a provider's name, of the digest of its settings."""
 AGENTS = "agent_protocol"
@@ -123,10 +144,19 @@ class Daemon:
         with close_on_error(self.store):
             self.notes = (*notes, *new_defaults_notes(self.store, config))
             record_owner(self.store, config.owner)
+            self._configured, self._wanted = config, limits_of(self.watch.status.policy, config)
+            self._waiting: tuple[str, ...] = ()
+            limits = self._limits_in_force()
+            self.config = config = _limited(config, limits)
             if config.engine.programs == "real":
                 record_protocol(self.store, abandon=abandon)
         self.controller = build_controller(
-            config, self.store, self.providers, self.runner, self.clock, self.watch.status.policy
+            config,
+            self.store,
+            self.providers,
+            self.runner,
+            self.clock,
+            with_limits(self.watch.status.policy, limits),
         )
         self.uploads_dir = config.state_dir / "uploads"
         self.last_cycle = CycleReport()
@@ -248,9 +278,14 @@ class Daemon:
     def _reload_policy(self) -> None:
         status = self.watch.poll(force=self._reload.is_set())
         self._reload.clear()
+        if not (status.changed or self._waiting):  # what waits may have been accepted, perhaps through another daemon
+            return
+        waited, self._wanted = self._waiting, limits_of(status.policy, self._configured)
+        self.controller.policy = with_limits(status.policy, self._limits_in_force())
+        for change in self._waiting if self._waiting != waited else ():
+            _log.warning("%s waits for 'hcloud policy accept'", change)
         if not status.changed:
             return
-        self.controller.policy = status.policy
         if status.error:
             _log.warning(
                 "policy file rejected; policy %s %s stays in force: %s", status.policy.name, status.digest, status.error
@@ -263,6 +298,27 @@ class Daemon:
         name, digest, ok = status.policy.name, status.digest, not status.error
         with log_errors(), self.store.transaction(self.clock.now()) as txn:
             txn.emit(EventKind.POLICY_CHANGED, name=name, digest=digest, ok=ok, text=text)
+
+    def _limits_in_force(self) -> AcceptedLimits:
+        """Return the limits of policy and configuration, without what nobody accepted; note what waits."""
+        text = self.store.get_meta(ACCEPTED)
+        accepted = self._wanted if text is None else parse_limits(text)
+        limits = stricter(accepted, self._wanted)
+        self._waiting = loosened(accepted, self._wanted)
+        if text != limits.to_json():
+            with log_errors():  # the cycles report a full disk
+                self.store.set_meta(ACCEPTED, limits.to_json())
+        return limits
+
+    def _accept(self, changes: Sequence[str], actor: str) -> None:
+        """Accept what waits. Called by API threads. Raises BadInput if that is not ``changes`` any more."""
+        wanted, waiting = self._wanted, self._waiting
+        if sorted(changes) != sorted(waiting):
+            raise BadInput("what waits has changed since it was shown; look at it again")
+        with self.store.transaction(self.clock.now()) as txn:
+            txn.put_meta(ACCEPTED, wanted.to_json())
+            txn.emit(EventKind.DAEMON, actor=actor, what="accepted", text="; ".join(waiting))
+        self._wake.set()
 
     # ---------------------------------------------------------------------------------------------------------- ticks
     def _start_ticks(self, api: ApiServer) -> BackgroundScheduler:
@@ -372,6 +428,7 @@ class Daemon:
             offers=lambda: self.controller.offers.all,
             preview=self._preview,
             admit=self._admit,
+            accept=self._accept,
             seen_at=lambda: self.controller.observer.seen_at,
             uploads_dir=self.uploads_dir,
             logs_dir=self.config.state_dir / "logs",
@@ -406,6 +463,7 @@ class Daemon:
             "providers": {name: self._provider_status(name) for name in self.providers} | self._missing_providers(),
             "spend": self._spend_status(),
             "notes": [*self.notes, *self.watch.status.notes],
+            "waiting": list(self._waiting),
         }
 
     def _engine_status(self) -> EngineStatus:
@@ -495,6 +553,11 @@ def new_defaults_notes(store: Store, config: Config) -> list[str]:
             " set engine.isolation: best_effort"
         )
     return notes
+
+
+def _limited(config: Config, limits: AcceptedLimits) -> Config:
+    engine = replace(config.engine, isolation=limits.isolation)
+    return replace(config, engine=engine, api=replace(config.api, admins=limits.admins, readers=limits.readers))
 
 
 def record_owner(store: Store, owner: str) -> None:

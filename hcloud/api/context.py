@@ -13,6 +13,7 @@ from fastapi import Depends, Request
 from hcloud.api.auth import Caller
 from hcloud.api.turns import LongWork
 from hcloud.core.clock import Clock
+from hcloud.core.errors import BadInput
 from hcloud.core.model import InstanceId, JobSpec, Offer
 from hcloud.provider import Runner
 from hcloud.store import Store
@@ -90,6 +91,12 @@ class DaemonStatus(TypedDict, total=False):
     spend: SpendStatus
     event_seq: int
     notes: Sequence[str]
+    waiting: Sequence[str]
+    """What would loosen a limit, and waits until an admin accepts it."""
+
+
+def _accept_nothing(changes: Sequence[str], actor: str) -> None:
+    raise BadInput("nothing waits to be accepted")
 
 
 def _accept_all(specs: Sequence[JobSpec]) -> None:
@@ -115,6 +122,8 @@ class ApiContext:
     """
     admit: Callable[[Sequence[JobSpec]], None] = _accept_all
     """Raises Refused if policy forbids submitting these jobs."""
+    accept: Callable[[Sequence[str], str], None] = _accept_nothing
+    """Accepts changes that wait, for an actor. Raises BadInput if other ones wait."""
     seen_at: Callable[[], Mapping[InstanceId, float]] = dict
     """Returns when workers last answered (Unix seconds), by instance."""
     uploads_dir: Path

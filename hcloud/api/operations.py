@@ -215,6 +215,28 @@ def resume(context: Context, caller: CurrentCaller) -> Paused:
     return _set_paused(context, caller.name, "")
 
 
+@checked_dataclass(frozen=True, slots=True, kw_only=True, config={"extra": "forbid"})
+class AcceptRequest:
+    """Changes to accept, exactly as the status shows them: nothing else is accepted unseen."""
+
+    changes: Annotated[tuple[Annotated[str, Field(max_length=500)], ...], Field(max_length=1000)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accepted:
+    """What was accepted."""
+
+    changes: tuple[str, ...]
+
+
+@router.post("/accept")
+def accept(context: Context, caller: CurrentCaller, request: AcceptRequest) -> Accepted:
+    """Accept changes of policy or configuration that loosen a limit, and wait for this. Admins only."""
+    caller.require_admin("accept changes that loosen a limit")
+    context.accept(request.changes, caller.name)
+    return Accepted(changes=request.changes)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resumed:
     """Whether a provider was stopped, or one of its offers backed off, until now."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -12,8 +14,10 @@ from typing import Any
 import click
 
 from hcloud.cli.check import check_files, form_option
+from hcloud.cli.client import Client
 from hcloud.cli.output import span, write_json
 from hcloud.config import find_config, load_config, load_policy, to_yaml
+from hcloud.core.errors import BadInput, HCloudError
 from hcloud.core.model import Market
 from hcloud.spec.policy import Allow, Budgets, Caps, Policy
 from hcloud.spec.validation import json_schema
@@ -37,6 +41,10 @@ def check(files: tuple[Path, ...], form: str) -> None:
         return {"name": loaded.name, "digest": loaded.digest, "summary": list(_summary(loaded))}
 
     check_files(files or (_in_force(),), form, load_policy, describe)
+    if not files and form == "table":
+        with suppress(HCloudError):  # no daemon runs here
+            for change in Client().get("/v1/status")["daemon"].get("waiting", []):
+                click.echo(f"waits for 'hcloud policy accept': {change}")
 
 
 @policy.command()
@@ -55,6 +63,27 @@ def show(file: Path | None, form: str) -> None:
 def schema() -> None:
     """Print the JSON Schema of policy files, for editors and other tools."""
     write_json(json_schema(Policy))
+
+
+@policy.command()
+@click.option("--yes", is_flag=True, help="Accept without asking.")
+def accept(yes: bool) -> None:
+    """Accept changes that loosen a limit: a budget, the isolation of jobs, who is admin or reader.
+
+    Until then the accepted limits hold, whatever policy and configuration say. Isolation and roles hold from the
+    daemon's next start.
+    """
+    client = Client()
+    changes = client.get("/v1/status")["daemon"].get("waiting", [])
+    if not changes:
+        click.echo("nothing waits to be accepted")
+        return
+    for change in changes:
+        click.echo(change)
+    if not yes and not (sys.stdin.isatty() and click.confirm("Accept?")):
+        raise BadInput("nothing was accepted; say --yes, or answer at a terminal")
+    client.post("/v1/accept", {"changes": changes})
+    click.echo("accepted")
 
 
 def _in_force() -> Path:

@@ -243,6 +243,8 @@ def troubles(status: dict[str, Any]) -> list[str]:
     found = [f"paused: {status['paused']}; continue with 'hcloud resume'"] if status["paused"] else []
     if daemon.get("policy", {}).get("error"):
         found.append(f"policy file rejected, the previous policy stays in force: {daemon['policy']['error']}")
+    if daemon.get("waiting"):
+        found.append(f"waits for 'hcloud policy accept': {'; '.join(daemon['waiting'])}")
     if daemon.get("cycle", {}).get("error"):
         found.append(f"the last cycle failed: {daemon['cycle']['error']}")
     found += [

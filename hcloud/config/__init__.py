@@ -9,6 +9,14 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from hcloud.config.accepted_limits import (
+        AcceptedLimits,
+        limits_of,
+        loosened,
+        parse_limits,
+        stricter,
+        with_limits,
+    )
     from hcloud.config.document import read_documents, to_yaml
     from hcloud.config.files import (
         at_its_line,
@@ -36,6 +44,7 @@ if TYPE_CHECKING:
     from hcloud.config.watch import PolicyStatus, PolicyWatch
 
 _MODULES = {
+    "accepted_limits": ("AcceptedLimits", "limits_of", "loosened", "parse_limits", "stricter", "with_limits"),
     "document": ("read_documents", "to_yaml"),
     "files": (
         "at_its_line", "load_config", "load_engine", "load_job", "load_named_policy", "load_policy",
@@ -54,6 +63,7 @@ _MODULE_OF = {name: module for module, names in _MODULES.items() for name in nam
 
 __all__ = [
     "SOCKET_NAME",
+    "AcceptedLimits",
     "ApiSettings",
     "CatalogSettings",
     "Config",
@@ -66,18 +76,23 @@ __all__ = [
     "at_its_line",
     "find_config",
     "home_dir",
+    "limits_of",
     "load_config",
     "load_engine",
     "load_job",
     "load_library",
     "load_named_policy",
     "load_policy",
+    "loosened",
     "new_defaults_note",
+    "parse_limits",
     "read_config",
     "read_documents",
     "read_env_file",
     "resolve_secret",
+    "stricter",
     "to_yaml",
+    "with_limits",
 ]
 
 

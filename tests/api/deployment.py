@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 from hcloud.api import ApiContext, ApiServer, DaemonStatus, SocketPeer, build_app, serve
 from hcloud.config import ApiSettings, Config
 from hcloud.core.clock import ManualClock
-from hcloud.core.errors import Refused
+from hcloud.core.errors import BadInput, Refused
 from hcloud.core.model import JobSpec
 from hcloud.fake_runner.runner import FakeRunner
 from hcloud.preview import describe_preview
@@ -55,6 +55,7 @@ class Deployment:
         self.controller = assembled(home, self.store, self.cloud, self.engine, self.clock, POLICY, owner=OWNER)
         self.policy, self.logs = self.controller.policy, self.controller.observer.logs
         self.refusal = ""
+        self.waiting: list[str] = []
         self.wakes = 0
         self._wake = threading.Event()
         for name in ("logs", "uploads"):
@@ -68,12 +69,18 @@ class Deployment:
             offers=lambda: self.controller.offers.all,
             preview=self._preview,
             admit=self._admit,
+            accept=self._accept,
             seen_at=lambda: self.controller.observer.seen_at,
             uploads_dir=home / "uploads",
             logs_dir=home / "logs",
             readers=frozenset({_name(READER)}),
             max_upload_bytes=max_upload_bytes,
         )
+
+    def _accept(self, changes: Sequence[str], actor: str) -> None:
+        if list(changes) != self.waiting:
+            raise BadInput("what waits has changed since it was shown; look at it again")
+        self.waiting = []
 
     def _woken(self) -> None:
         self.wakes += 1
@@ -98,6 +105,7 @@ class Deployment:
             "providers": {"mock": {"ok": True, "error": "", "offers": len(self.controller.offers.all), "stopped": ""}},
             "spend": {"day_usd": self.controller.last_spend.day_usd, "month_usd": self.controller.last_spend.month_usd},
             "event_seq": 0,
+            "waiting": list(self.waiting),
         }
 
     def close(self) -> None:

@@ -212,3 +212,14 @@ def test_prices_of_offers_are_short_in_tables_and_whole_for_programs(shell: Shel
     offer = {**json.loads(shell.run("offers", "-o", "json")[0])[0], "price_usd_per_h": 0.007687285687647157}
     assert "0.007687" in _shown_offer(offer)
     assert 0.007687285687647157 in _offer_row(offer)
+
+
+def test_what_loosens_a_limit_is_shown_and_accepted_on_purpose(shell: Shell, deployment: Deployment) -> None:
+    assert shell.run("policy", "accept")[0] == "nothing waits to be accepted\n"
+    deployment.waiting = ["budgets.per_day_usd from 5 to none"]
+    assert "TROUBLE  waits for 'hcloud policy accept': budgets.per_day_usd from 5 to none" in shell.run("status")[0]
+    out, err = shell.run("policy", "accept", exit_code=2)
+    assert out == "budgets.per_day_usd from 5 to none\n" and "nothing was accepted" in err
+    assert deployment.waiting
+    assert shell.run("policy", "accept", "--yes")[0].endswith("accepted\n")
+    assert deployment.waiting == []

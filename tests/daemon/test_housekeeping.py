@@ -10,9 +10,10 @@ from typing import cast
 import pytest
 
 from hcloud.api import ApiServer
-from hcloud.config import load_config
+from hcloud.config import limits_of, load_config
+from hcloud.core.errors import BadInput
 from hcloud.core.model import EventKind, JobState
-from hcloud.daemon import Daemon
+from hcloud.daemon import ACCEPTED, Daemon
 from hcloud.planner.snapshot import OfferBackoff
 from tests.daemon.home import Home
 from tests.store.samples import submit, walk
@@ -82,3 +83,47 @@ def test_a_provider_is_tried_again_once_its_settings_have_changed(daemon: Daemon
     daemon.config = replace(daemon.config, providers=(changed,))
     daemon._resume_changed_providers()
     assert daemon.status()["providers"][name]["stopped"] == ""
+
+
+def test_a_policy_that_lost_its_budget_spends_no_more_until_that_is_accepted(daemon: Daemon) -> None:
+    file, keep = daemon.config.policy, "name: kept\ncaps: {max_instances: 3}\n"
+
+    def now_says(text: str) -> float | None:
+        file.write_text(text)
+        daemon._reload.set()
+        daemon._reload_policy()
+        return daemon.controller.policy.budgets.per_day_usd
+
+    assert now_says(keep + "budgets: {per_day_usd: 5}\n") == 5.0
+    assert now_says(keep) == 5.0  # cut off at a line
+    assert daemon.controller.policy.name == "kept" and daemon.controller.policy.caps.max_instances == 3
+    assert daemon.status()["waiting"] == ["budgets.per_day_usd from 5 to none"]
+    again = Daemon(load_config(file.parent.parent / "config.yaml"))  # a restart accepts nothing
+    assert again.controller.policy.budgets.per_day_usd == 5.0
+    with pytest.raises(BadInput, match="has changed since"):
+        again._accept(["budgets.per_day_usd from 4 to none"], "root")
+    again._accept(["budgets.per_day_usd from 5 to none"], "root")
+    daemon._reload_policy()  # the other daemon, too
+    assert daemon.controller.policy.budgets.per_day_usd is None and daemon.status()["waiting"] == []
+    assert [event.actor for event in daemon.store.events(kinds=[EventKind.DAEMON])][-1] == "root"
+    again.store.close()
+    again.runner.close()
+
+
+def test_looser_isolation_and_roles_wait_over_a_restart(daemon: Daemon) -> None:
+    plain = daemon.config
+    wider = replace(plain, api=replace(plain.api, admins=(*plain.api.admins, "nobody")))
+
+    def started() -> Daemon:
+        made = Daemon(wider)
+        made.store.close()
+        made.runner.close()
+        return made
+
+    again = started()
+    assert "nobody" not in again.config.api.admins
+    assert again.status()["waiting"] == ["api.admins with nobody"]
+    wanted = limits_of(daemon.controller.policy, wider)
+    daemon.store.set_meta(ACCEPTED, wanted.to_json())
+    last = started()
+    assert "nobody" in last.config.api.admins and last.status()["waiting"] == []

@@ -1,0 +1,129 @@
+"""Limits that were accepted: a change that loosens one waits until an admin accepts it (``hcloud policy accept``).
+
+A file that was cut off, or a line deleted by mistake, would else lift a budget without a word. What makes a limit
+stricter holds at once.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from math import inf
+from typing import Literal
+
+from hcloud.config.settings import Config
+from hcloud.spec.policy import Budgets, Policy, UserBudget
+
+PERIODS = ("per_hour_usd", "per_day_usd", "per_month_usd")
+_USER_PERIODS = ("per_day_usd", "per_month_usd")
+Isolation = Literal["require", "best_effort"] | None
+_STRICTNESS: Mapping[Isolation, int] = {"best_effort": 0, None: 1, "require": 2}
+"""Of ``engine.isolation``; null requires isolation on rented machines only."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AcceptedLimits:
+    """What protects money, hosts and users from each other, of policy and configuration."""
+
+    budgets: Budgets
+    isolation: Isolation
+    admins: tuple[str, ...]
+    readers: tuple[str, ...]
+
+    def to_json(self) -> str:
+        """Return it as text."""
+        return json.dumps(asdict(self), sort_keys=True)
+
+
+def limits_of(policy: Policy, config: Config) -> AcceptedLimits:
+    """Return the limits that policy and configuration state."""
+    api = config.api
+    return AcceptedLimits(
+        budgets=policy.budgets,
+        isolation=config.engine.isolation,
+        admins=tuple(sorted(api.admins)),
+        readers=tuple(sorted(api.readers)),
+    )
+
+
+def parse_limits(text: str) -> AcceptedLimits:
+    """Return what ``to_json`` wrote."""
+    plain = json.loads(text)
+    budgets = plain["budgets"]
+    users = {name: UserBudget(**each) for name, each in budgets["per_user"].items()}
+    return AcceptedLimits(
+        budgets=Budgets(**{**budgets, "per_user": users}),
+        isolation=plain["isolation"],
+        admins=tuple(plain["admins"]),
+        readers=tuple(plain["readers"]),
+    )
+
+
+def loosened(accepted: AcceptedLimits, wanted: AcceptedLimits) -> tuple[str, ...]:
+    """Return what ``wanted`` allows and ``accepted`` does not, a few words each; empty if nothing."""
+    return tuple(_loosened(accepted, wanted))
+
+
+def _loosened(accepted: AcceptedLimits, wanted: AcceptedLimits) -> Iterator[str]:
+    for key in PERIODS:
+        before, after = getattr(accepted.budgets, key), getattr(wanted.budgets, key)
+        if _or_inf(after) > _or_inf(before):
+            yield f"budgets.{key} from {before:g} to {_or_none(after)}"
+    for user in _users(accepted, wanted):
+        for key in _USER_PERIODS:
+            before = getattr(accepted.budgets.for_user(user), key)
+            after = getattr(wanted.budgets.for_user(user), key)
+            if _or_inf(after) > _or_inf(before):
+                yield f"budgets.per_user.{user}.{key} from {before:g} to {_or_none(after)}"
+    if _STRICTNESS[wanted.isolation] < _STRICTNESS[accepted.isolation]:
+        yield f"engine.isolation from {accepted.isolation or 'null'} to {wanted.isolation or 'null'}"
+    for name in sorted(set(wanted.admins) - set(accepted.admins)):
+        yield f"api.admins with {name}"
+    for name in sorted(set(accepted.readers) - set(wanted.readers)):
+        yield f"api.readers without {name}"
+
+
+def stricter(accepted: AcceptedLimits, wanted: AcceptedLimits) -> AcceptedLimits:
+    """Return the limits in force: of each the stricter one."""
+    before, after = accepted.budgets, wanted.budgets
+    users = {
+        user: UserBudget(**_least(before.for_user(user), after.for_user(user), _USER_PERIODS))
+        for user in _users(accepted, wanted)
+    }
+    isolation = max((accepted.isolation, wanted.isolation), key=lambda each: _STRICTNESS[each])
+    readers = set(wanted.readers) | set(accepted.readers)
+    return AcceptedLimits(
+        budgets=Budgets(**_least(before, after, PERIODS), per_user=users),
+        isolation=isolation,
+        admins=tuple(sorted((set(wanted.admins) & set(accepted.admins)) - readers)),
+        readers=tuple(sorted(readers)),
+    )
+
+
+def with_limits(policy: Policy, limits: AcceptedLimits) -> Policy:
+    """Return the policy with these budgets."""
+    return policy if policy.budgets == limits.budgets else replace(policy, budgets=limits.budgets)
+
+
+def _least(before: object, after: object, keys: Sequence[str]) -> dict[str, float | None]:
+    """Return the smaller limit for each of ``keys``, shortest period first; none is above that of a longer period."""
+    least: dict[str, float | None] = {}
+    bound = inf
+    for key in reversed(keys):
+        bound = min(bound, _or_inf(getattr(before, key)), _or_inf(getattr(after, key)))
+        stated = getattr(before, key) is not None or getattr(after, key) is not None
+        least[key] = bound if stated else None
+    return least
+
+
+def _users(accepted: AcceptedLimits, wanted: AcceptedLimits) -> list[str]:
+    return sorted({"default", *accepted.budgets.per_user, *wanted.budgets.per_user})
+
+
+def _or_inf(limit: float | None) -> float:
+    return inf if limit is None else limit
+
+
+def _or_none(limit: float | None) -> str:
+    return "none" if limit is None else f"{limit:g}"

@@ -1,0 +1,93 @@
+"""What loosens a limit waits; what makes one stricter holds at once."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hcloud.config.accepted_limits import AcceptedLimits, loosened, parse_limits, stricter
+from hcloud.spec.policy import Budgets, UserBudget
+
+ACCEPTED = AcceptedLimits(
+    budgets=Budgets(per_hour_usd=1.0, per_day_usd=5.0, per_user={"ann": UserBudget(per_day_usd=2.0)}),
+    isolation="require",
+    admins=("ann",),
+    readers=("eve",),
+)
+
+
+@pytest.mark.parametrize(
+    ("changes", "waits"),
+    [
+        ({}, ()),
+        ({"budgets": Budgets(per_hour_usd=0.5, per_day_usd=4.0, per_user=ACCEPTED.budgets.per_user)}, ()),
+        (
+            {"budgets": Budgets(per_hour_usd=1.0, per_user=ACCEPTED.budgets.per_user)},
+            ("budgets.per_day_usd from 5 to none",),
+        ),
+        (
+            {"budgets": Budgets(per_hour_usd=1.0, per_day_usd=5.0)},  # the file was cut off before per_user
+            ("budgets.per_user.ann.per_day_usd from 2 to none",),
+        ),
+        ({"isolation": None}, ("engine.isolation from require to null",)),
+        ({"isolation": "best_effort"}, ("engine.isolation from require to best_effort",)),
+        ({"admins": ("ann", "bob")}, ("api.admins with bob",)),
+        ({"readers": ()}, ("api.readers without eve",)),
+        ({"admins": (), "readers": ("bob", "eve")}, ()),
+    ],
+)
+def test_what_allows_more_waits(changes: dict[str, Any], waits: tuple[str, ...]) -> None:
+    wanted = replace(ACCEPTED, **changes)
+    assert loosened(ACCEPTED, wanted) == waits
+    assert loosened(ACCEPTED, stricter(ACCEPTED, wanted)) == ()
+    assert loosened(wanted, stricter(ACCEPTED, wanted)) == ()
+
+
+def test_a_new_limit_of_a_long_period_bounds_the_short_ones() -> None:
+    wanted = replace(ACCEPTED, budgets=Budgets(per_month_usd=0.5))
+    held = stricter(ACCEPTED, wanted).budgets
+    assert (held.per_hour_usd, held.per_day_usd, held.per_month_usd) == (0.5, 0.5, 0.5)
+
+
+usd = st.none() | st.sampled_from([0.5, 1.0, 3.0, 9.0])
+
+
+@st.composite
+def limits(draw: st.DrawFn) -> AcceptedLimits:
+    def ordered(count: int) -> list[float | None]:
+        found = sorted(draw(st.lists(st.sampled_from([0.5, 1.0, 3.0, 9.0]), min_size=count, max_size=count)))
+        return [None if draw(st.booleans()) else each for each in found]
+
+    names = draw(st.sets(st.sampled_from(["default", "ann", "bob"])))
+    users = {name: UserBudget(**dict(zip(("per_day_usd", "per_month_usd"), ordered(2), strict=True))) for name in names}
+    hour, day, month = ordered(3)
+    people = draw(st.sets(st.sampled_from(["ann", "bob", "eve"])))
+    return AcceptedLimits(
+        budgets=Budgets(per_hour_usd=hour, per_day_usd=day, per_month_usd=month, per_user=users),
+        isolation=draw(st.sampled_from(["require", "best_effort", None])),
+        admins=tuple(sorted(people - {"eve"})),
+        readers=tuple(sorted(people & {"eve"})),
+    )
+
+
+@given(limits(), limits())
+@settings(max_examples=100)
+def test_what_holds_allows_no_more_than_either(accepted: AcceptedLimits, wanted: AcceptedLimits) -> None:
+    held = stricter(accepted, wanted)
+    assert loosened(accepted, held) == () and loosened(wanted, held) == ()
+    assert stricter(held, wanted) == held
+    assert parse_limits(held.to_json()) == held
+    if not loosened(accepted, wanted):
+        assert stricter(accepted, wanted).isolation == wanted.isolation
+
+
+def test_that_property_catches_limits_that_are_taken_from_the_new_file() -> None:
+    @given(limits(), limits())
+    @settings(max_examples=100)
+    def holds(accepted: AcceptedLimits, wanted: AcceptedLimits) -> None:
+        assert loosened(accepted, wanted) == ()  # the seeded fault: what is wanted holds
+
+    with pytest.raises(AssertionError):
+        holds()
