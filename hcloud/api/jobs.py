@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
+from operator import itemgetter
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
@@ -17,7 +19,7 @@ from hcloud.api.context import ApiContext, Context, CurrentCaller
 from hcloud.api.job_history import JobTimeline, build_timeline
 from hcloud.api.operations import WaitS
 from hcloud.api.schemas import JobView, PlannedJob, SubmittedJob, job_view, submitted_job
-from hcloud.api.unit_logs import LogQuery, poll_until, read_log_part
+from hcloud.api.unit_logs import LogPart, LogQuery, poll_until, read_log_part
 from hcloud.api.uploads import touch_archive
 from hcloud.core.errors import BadInput, ConfigError, Refused
 from hcloud.core.model import JOB_ENDED, Job, JobSpec, JobState
@@ -172,6 +174,12 @@ async def read_logs(
     rank: Annotated[int, Query(ge=0, le=100_000)] = 0,
     attempt: Annotated[int | None, Query(ge=1, le=2**31, description="default: the current or last attempt")] = None,
     wait_s: WaitS = 0,
+    other_offset: Annotated[
+        int | None, Query(ge=0, le=2**53, description="do not wait once the other stream has more from here")
+    ] = None,
+    tail: Annotated[
+        int | None, Query(ge=1, le=LOG_PART_BYTES, description="only the last bytes of an ended unit's output")
+    ] = None,
 ) -> Response:
     """Read a job's output (your own, unless you are an admin), live or archived.
 
@@ -179,10 +187,18 @@ async def read_logs(
     """
     job = await run_in_threadpool(context.store.job, job_id)
     caller.require_owner(job.spec.user, f"read the output of {job_id}")
-    query = LogQuery(job_id=job_id, stream=stream, offset=offset, limit=limit, rank=rank, attempt=attempt)
-    part = await poll_until(
-        context, lambda part: bool(part.chunk.content) or part.chunk.end, partial(read_log_part, context, query), wait_s
-    )
+    query = LogQuery(job_id=job_id, stream=stream, offset=offset, limit=limit, rank=rank, attempt=attempt, tail=tail)
+    beside = None
+    if other_offset is not None:
+        other: Stream = "stderr" if stream == "stdout" else "stdout"
+        beside = replace(query, stream=other, offset=other_offset, limit=1)
+
+    def read() -> tuple[LogPart, bool]:
+        part = read_log_part(context, query)
+        there = bool(part.chunk.content) or part.chunk.end
+        return part, there or (beside is not None and bool(read_log_part(context, beside).chunk.content))
+
+    part, _ = await poll_until(context, itemgetter(1), read, wait_s)
     headers = {
         "X-HCloud-Next-Offset": str(part.chunk.next_offset),
         "X-HCloud-End": "true" if part.chunk.end else "false",

@@ -33,6 +33,8 @@ class LogQuery:
     """Counts from 0."""
     attempt: int | None = None
     """None: the current or last one."""
+    tail: int | None = None
+    """Only so many of the last bytes of an archive; ``offset`` is then ignored. None: all from ``offset`` on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,14 +129,17 @@ def read_archive(path: Path, query: LogQuery) -> LogChunk | None:
     """Return archived output, by the offsets that its machine counted; None if the archive does not exist."""
     try:
         gap = Gap.of(path)
-        begin = query.offset < gap.dropped
+        offset = query.offset
+        if query.tail is not None:
+            offset = max(gap.dropped, gap.offset(path.stat().st_size) - query.tail)
+        begin = offset < gap.dropped
         with path.open("rb") as archive:
-            archive.seek(0 if begin else gap.place(query.offset))
+            archive.seek(0 if begin else gap.place(offset))
             content = archive.read(gap.told if begin else query.limit)
             end = not archive.read(1)
     except FileNotFoundError:
         return None
-    return LogChunk(content=content, next_offset=gap.dropped if begin else query.offset + len(content), end=end)
+    return LogChunk(content=content, next_offset=gap.dropped if begin else offset + len(content), end=end)
 
 
 def _from_engine(context: ApiContext, unit: UnitId, allocation: Allocation, query: LogQuery) -> LogChunk:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, MutableSequence, Sequence
+from collections.abc import Callable, Mapping, MutableSequence, Sequence
 from typing import Any
 
 import click
@@ -13,27 +13,46 @@ from hcloud.cli.output import json_text, printable, stop_when_unread
 from hcloud.core.errors import HCloudError, NotFound
 
 WAIT_S = 5.0
-Write = Callable[[bytes, int, int], None]
-"""Writes a part of a job's output: its bytes, the attempt, the offset of the first byte."""
+Write = Callable[[str, bytes, int, int], None]
+"""Writes a part of a job's output: the stream, its bytes, the attempt, the offset of the first byte."""
 ENDED = frozenset({"succeeded", "failed", "cancelled"})
+BOTH = ("stdout", "stderr")
+TAIL_BYTES, TAIL_LINES = 4096, 10
 
 
 class TimedOut(HCloudError):
     """The jobs were still running at the timeout; they go on."""
 
 
-def write_bytes(content: bytes, attempt: int, offset: int) -> None:
+def write_bytes(stream: str, content: bytes, attempt: int, offset: int) -> None:
     """Write output as it is."""
     if content:
         sys.stdout.buffer.write(content)
         sys.stdout.buffer.flush()
 
 
-def write_part(content: bytes, attempt: int, offset: int) -> None:
+def write_part(stream: str, content: bytes, attempt: int, offset: int) -> None:
     """Write output as one line of JSON; bytes that are no UTF-8 are replaced."""
     if content:
-        part = {"attempt": attempt, "offset": offset, "content": content.decode(errors="replace")}
-        click.echo(json_text(part))
+        text = content.decode(errors="replace")
+        click.echo(json_text({"attempt": attempt, "stream": stream, "offset": offset, "content": text}))
+
+
+class MarkingWriter:
+    """Writes standard output as it is, and standard error to standard error, each line marked."""
+
+    def __init__(self) -> None:
+        self._begins_line = True
+
+    def __call__(self, stream: str, content: bytes, attempt: int, offset: int) -> None:
+        """Write one part."""
+        if stream == "stdout":
+            write_bytes(stream, content, attempt, offset)
+            return
+        for line in content.splitlines(keepends=True):
+            sys.stderr.buffer.write((b"stderr: " if self._begins_line else b"") + line)
+            self._begins_line = line.endswith((b"\n", b"\r"))
+        sys.stderr.buffer.flush()
 
 
 def copy_output(
@@ -44,46 +63,65 @@ def copy_output(
     while not end:
         begin = offset
         content, offset, end, number = _part(client, job_id, stream, rank, attempt, offset, 0)
+        if number == 0:
+            click.echo(f"{job_id} has not run", err=True)
         if not content:
             return
-        write(content, number, begin)
+        write(stream, content, number, begin)
+
+
+def last_lines(client: Client, job: Mapping[str, Any]) -> str:
+    """Return the last lines of a failed job: of standard error, or of its output if there are none."""
+    if job["state"] != "failed" or not job["attempts_made"]:
+        return ""
+    held = job["attempt"]["allocations"] if job["attempt"] else ()
+    rank = next((each["rank"] for each in held if each["cause"]), 0)
+    for stream in ("stderr", "stdout"):
+        parameters = {"stream": stream, "rank": rank, "tail": TAIL_BYTES}
+        try:
+            content = client.send("GET", f"/v1/jobs/{job['id']}/logs", parameters).content
+        except HCloudError:  # of another user, or deleted
+            return ""
+        if lines := content.decode(errors="replace").splitlines():
+            return "\n".join(printable(line) for line in lines[-TAIL_LINES:])
+    return ""
 
 
 def follow_output(
     client: Client,
     job_id: str,
     *,
-    stream: str = "stdout",
+    streams: Sequence[str] = BOTH,
     rank: int = 0,
     attempt: int | None = None,
     onwards: bool = True,
     timeout_s: float | None = None,
-    write: Write = write_bytes,
+    write: Write | None = None,
 ) -> None:
-    """Write output as it appears, from ``attempt`` (None: the current one) on.
+    """Write output as it appears, from ``attempt`` (None: the current one) on; two streams as they come.
 
     ``onwards``: until the job has ended, with the output of every later attempt; else of this attempt only.
+    ``write``: None marks what is of standard error.
 
     Raises:
         TimedOut: after ``timeout_s``.
         DaemonUnreachable: no daemon has answered for a minute, or at the timeout.
     """
     client.be_patient(timeout_s)
-    offset = 0
+    write = write or MarkingWriter()
+    left = dict.fromkeys(streams, 0)  # offsets of the streams that are not complete
     while True:
         stop_when_unread()
         wait_s = _left(client, [job_id])
         try:
-            begin = offset
-            content, offset, end, number = _part(client, job_id, stream, rank, attempt, offset, wait_s)
+            number = _write_more(client, job_id, left, rank, attempt, wait_s, write)
         except NotFound:  # an attempt whose output was lost with its machine
             if not onwards or attempt is None or client.get(f"/v1/jobs/{job_id}")["attempts_made"] <= attempt:
                 raise
-            attempt, offset = attempt + 1, 0
+            attempt, left = attempt + 1, dict.fromkeys(streams, 0)
             continue
-        write(content, number, begin)
         attempt = number or attempt
-        if not end:
+        if left:
             continue
         if not onwards:
             return
@@ -91,7 +129,27 @@ def follow_output(
         job = client.get(f"/v1/jobs/{job_id}")
         if job["state"] in ENDED and number >= job["attempts_made"]:
             return
-        attempt, offset = number + 1, 0
+        attempt, left = number + 1, dict.fromkeys(streams, 0)
+
+
+def _write_more(
+    client: Client, job_id: str, left: dict[str, int], rank: int, attempt: int | None, wait_s: float, write: Write
+) -> int:
+    """Write what there is of the streams in ``left``, or what comes within ``wait_s``; return the attempt it is of.
+
+    Complete streams are removed from ``left``.
+    """
+    number = 0
+    for position, stream in enumerate(tuple(left)):
+        begin, others = left[stream], [offset for each, offset in left.items() if each != stream]
+        beside = others[0] if others and position == 0 else None
+        this = attempt if position == 0 else number or attempt
+        wait_s = wait_s if position == 0 else 0.0
+        content, left[stream], end, number = _part(client, job_id, stream, rank, this, begin, wait_s, beside)
+        write(stream, content, number, begin)
+        if end:
+            del left[stream]
+    return number
 
 
 def wait_for(
@@ -125,10 +183,21 @@ def wait_for(
 
 
 def _part(
-    client: Client, job_id: str, stream: str, rank: int, attempt: int | None, offset: int, wait_s: float
+    client: Client,
+    job_id: str,
+    stream: str,
+    rank: int,
+    attempt: int | None,
+    offset: int,
+    wait_s: float,
+    other_offset: int | None = None,
 ) -> tuple[bytes, int, bool, int]:
-    """Return content, next offset, whether it is complete, and the attempt it is of."""
+    """Return content, next offset, whether it is complete, and the attempt it is of.
+
+    It is waited for until there is some, or the other stream has more from ``other_offset`` on.
+    """
     parameters = {"stream": stream, "rank": rank, "attempt": attempt or None, "offset": offset, "wait_s": wait_s}
+    parameters |= {"other_offset": other_offset}
     response = client.send("GET", f"/v1/jobs/{job_id}/logs", parameters)
     headers = response.headers
     return (

@@ -51,14 +51,19 @@ def job_id(text: str) -> str:
 @click.option("--attempt", type=WholeRange(min=1), help="Which attempt (default: the current or last one).")
 @_text_or_json
 def logs(job: str, follow: bool, stderr: bool, rank: int, attempt: int | None, form: str) -> None:
-    """Show the output of JOB, also after its end. With -o json: one JSON object per line, for each part of it."""
-    from hcloud.cli.follow import copy_output, follow_output, write_bytes, write_part
+    """Show the output of JOB, also after its end. With -o json: one JSON object per line, for each part of it.
+
+    With -f also its standard error as it comes, each line marked, on standard error.
+    """
+    from hcloud.cli.follow import BOTH, MarkingWriter, copy_output, follow_output, write_bytes, write_part
 
     client, stream = Client(), "stderr" if stderr else "stdout"
     write = write_bytes if form == "text" else write_part
     if follow:
+        streams = (stream,) if stderr else BOTH
+        marking = MarkingWriter() if form == "text" and not stderr else write
         follow_output(
-            client, job_id(job), stream=stream, rank=rank, attempt=attempt, onwards=attempt is None, write=write
+            client, job_id(job), streams=streams, rank=rank, attempt=attempt, onwards=attempt is None, write=marking
         )
     else:
         copy_output(client, job_id(job), stream=stream, rank=rank, attempt=attempt, write=write)
@@ -124,12 +129,18 @@ def _all_live(client: Client, all_users: bool) -> list[str]:
 @click.option("-o", "--output", "form", type=click.Choice(["table", "json"]), default="table", help="Output format.")
 def explain(job: str, form: str) -> None:
     """Explain every decision about JOB, with the numbers that decided it."""
-    timeline = Client().get(f"/v1/jobs/{job_id(job)}/explain")
+    from hcloud.cli.follow import last_lines
+
+    client = Client()
+    timeline = client.get(f"/v1/jobs/{job_id(job)}/explain")
     if form == "json":
         write_json(timeline)
         return
     for line in timeline["lines"]:
         click.echo(printable(line))
+    if text := last_lines(client, client.get(f"/v1/jobs/{job_id(job)}")):
+        click.echo("its last lines:")
+        click.echo("\n".join(f"  {line}" for line in text.splitlines()))
 
 
 def job_detail(job: dict[str, Any], now: float) -> list[tuple[str, str]]:

@@ -136,7 +136,11 @@ def queue(
 def _picture(client: Client, ids: list[str], all_users: bool, choice: dict[str, Any]) -> dict[str, Any]:
     daemon = client.get("/v1/status")
     if ids:
-        return {"daemon": daemon, "jobs": [client.get(f"/v1/jobs/{each}") for each in ids], "instances": []}
+        from hcloud.cli.follow import last_lines
+
+        jobs = [client.get(f"/v1/jobs/{each}") for each in ids]
+        lines = {job["id"]: last_lines(client, job) for job in jobs}
+        return {"daemon": daemon, "jobs": jobs, "instances": [], "last_lines": lines}
     user = None if all_users else daemon["you"]
     return {
         "daemon": daemon,
@@ -174,7 +178,10 @@ def _watch(client: Client, form: str, interval_s: float, shown: Callable[[], Ren
 def _shown(picture: dict[str, Any], in_detail: bool) -> RenderableType:
     now = picture["daemon"]["now"]
     if in_detail:
-        details = [job_detail(job, now) for job in picture["jobs"]]
+        details = [
+            [*job_detail(job, now), *([("last lines", text)] if (text := picture["last_lines"][job["id"]]) else [])]
+            for job in picture["jobs"]
+        ]
         return Group(*(table(("", ""), [(name, text) for name, text in each]) for each in details))
     parts: list[RenderableType] = [Text("\n".join(daemon_lines(picture["daemon"]))), Text(""), _job_table(picture)]
     if picture["instances"]:

@@ -72,7 +72,7 @@ def test_wait_and_logs_give_documents_to_programs(shell: Shell) -> None:
     assert "job-1 echo failed" in err
     for follow in ((), ("-f",)):
         (part,) = [json.loads(line) for line in shell.run("logs", "1", "-o", "json", *follow)[0].splitlines()]
-        assert part == {"attempt": 1, "offset": 0, "content": "hello\n"}
+        assert part == {"attempt": 1, "stream": "stdout", "offset": 0, "content": "hello\n"}
 
 
 def test_ids_of_jobs_and_instances_are_completed_from_the_daemon_and_not_without_one(
@@ -191,8 +191,13 @@ def test_logs_follow_to_the_end_across_attempts(shell: Shell) -> None:
     (shell.directory / "job.yaml").write_text(
         "name: flaky\ncommand: echo out; echo trouble >&2; exit 1\nretries: {exit_code: 1, backoff: 1}\n"
     )
-    assert shell.run("run", "-q", "job.yaml", exit_code=1)[0] == "out\nout\n"
-    assert shell.run("logs", "-f", "1")[0] == "out\n"  # from the present attempt on
+    out, err = shell.run("run", "-q", "job.yaml", exit_code=1)
+    assert out == "out\nout\n"
+    assert err.splitlines()[-3:-1] == ["stderr: trouble"] * 2  # and how the job ended
+    assert shell.run("logs", "-f", "1") == ("out\n", "stderr: trouble\n")  # from the present attempt on
+    assert shell.run("logs", "-f", "1", "--stderr")[0] == "trouble\n"
+    for command in (["status", "1"], ["explain", "1"]):
+        assert "trouble" in shell.run(*command)[0]
     assert shell.run("logs", "job-1")[0] == "out\n"
     assert shell.run("logs", "1", "--attempt", "1", "--stderr")[0] == "trouble\n"
 
