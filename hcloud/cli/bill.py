@@ -18,7 +18,7 @@ from hcloud.cli.output import FiniteRange, format_option, write_json
 from hcloud.cli.report import show
 from hcloud.core.errors import BadInput
 from hcloud.core.model import Event, EventKind
-from hcloud.report.bill import BILL_KINDS, bill_table
+from hcloud.report.bill import BILL_KINDS, NOT_OURS, bill_table
 from hcloud.report.bill_lines import read_bill
 
 PAGE = 10_000
@@ -42,9 +42,10 @@ _GZIP = b"\x1f\x8b"
     help="Difference in percent up to which amounts agree.",
 )
 @format_option
-def bill(files: tuple[Path, ...], providers: tuple[str, ...], owner: str | None, tolerance: float, form: str) -> None:
+def bill(files: tuple[Path, ...], providers: tuple[str, ...], owner: str | None, tolerance: float, form: str) -> int:
     """Compare the ledger with the cloud's bill in FILES, machine by machine.
 
+    Ends with 1 if machines of ours are billed that the ledger does not have.
     FILES are an AWS Cost and Usage Report with resource ids (CSV), or Google's detailed billing export (JSON lines or
     CSV), optionally compressed (.gz). Nothing is changed.
     """
@@ -59,6 +60,7 @@ def bill(files: tuple[Path, ...], providers: tuple[str, ...], owner: str | None,
         click.echo(report.to_csv(), nl=False)
     else:
         show(report)
+    return 1 if any(row[0] == NOT_OURS for row in report.rows) else 0
 
 
 def rows_of(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:

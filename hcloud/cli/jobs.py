@@ -167,7 +167,7 @@ def job_detail(job: dict[str, Any], now: float) -> list[tuple[str, str]]:
     for each in attempt["allocations"] if attempt else ():
         code = f", exit code {each['exit_code']}" if each["exit_code"] is not None else ""
         ended = f"ended {when(each['ended_at'])}{code}" if each["ended_at"] else "running"
-        cause = f", {each['cause']}: {each['detail']}" if each["cause"] else ""
+        cause = f", {each['cause']}: {each['detail']}" if each["cause"] else f" {each['detail']}".rstrip()
         lines.append((f"rank {each['rank']}", f"{attempt['id']} on {each['instance_id']}, {ended}{cause}"))
     return [(name, text) for name, text in lines if text]
 

@@ -80,6 +80,8 @@ GROUPS: dict[str, dict[str, tuple[str, str, str]]] = {
     },
 }
 COMMANDS = {name: entry for group in GROUPS.values() for name, entry in group.items()}
+DANGEROUS = ("destroy", "drain", "cancel")
+"""Proposed in place of a wrong name only if that is hardly more than a slip of the finger."""
 MOVED = {
     "engine": "the gateway, which 'hcloud daemon' starts by itself (under systemd: hcloud-gateway.service)",
     "soak": "'make soak', or 'python -m lab.soak', in a checkout of HCloud",
@@ -112,7 +114,9 @@ class LazyGroup(click.Group):
         if args and args[0] in MOVED:
             raise click.UsageError(f"'hcloud {args[0]}' is now {MOVED[args[0]]}")
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
-            near = difflib.get_close_matches(args[0], COMMANDS, n=1)
+            harmless = [name for name in COMMANDS if name not in DANGEROUS]
+            near = difflib.get_close_matches(args[0], DANGEROUS, n=1, cutoff=0.8)
+            near = near or difflib.get_close_matches(args[0], harmless, n=1)
             hint = f"; did you mean '{near[0]}'?" if near else "; see 'hcloud --help'"
             raise click.UsageError(f"there is no command '{args[0]}'{hint}", ctx)
         return super().resolve_command(ctx, args)

@@ -76,16 +76,15 @@ def submit(
     detach: bool,
     form: str,
     **flags: Any,
-) -> None:
+) -> int:
     """Submit the jobs of FILES (YAML, several per file; - is standard input), or the command after --.
 
-    Flags win over what a file says.
+    Flags win over what a file says. With --dry-run, ends with 1 if one of the jobs can never run.
     """
     client = Client()
     jobs = _jobs(ctx, client, files, flags, upload=not dry_run)
     if dry_run:
-        _show_plan(client, jobs, form)
-        return
+        return _show_plan(client, jobs, form)
     if not quiet and form == "table":
         _show_plan(client, jobs, form, on_stderr=True)
         if not confirmed(f"Submit {_count(jobs)}?", yes):
@@ -95,6 +94,7 @@ def submit(
     if form == "table":
         for job in submitted:
             click.echo(f"{job['id']} {job['name']}")
+    return 0
 
 
 @click.command(cls=JobCommand, options_metavar="[OPTIONS]", epilog="Example: hcloud run --vcpus 2 -- python3 train.py")
@@ -118,10 +118,10 @@ def run(
 
     client = Client()
     jobs = _jobs(ctx, client, files, flags, upload=not dry_run)
-    if dry_run or not quiet:
-        _show_plan(client, jobs, "table", on_stderr=not dry_run)
     if dry_run:
-        return 0
+        return _show_plan(client, jobs, "table")
+    if not quiet:
+        _show_plan(client, jobs, "table", on_stderr=True)
     if not confirmed(f"Submit {_count(jobs)}?", yes):
         raise click.Abort
     submitted = send(client, jobs)
@@ -183,20 +183,24 @@ def _count(jobs: Sequence[Any]) -> str:
     return "this job" if len(jobs) == 1 else f"these {len(jobs)} jobs"
 
 
-def _show_plan(client: Client, jobs: Sequence[Mapping[str, Any]], form: str, *, on_stderr: bool = False) -> None:
-    """Ask what the next plan would do with the jobs and show it; jobs that are alike are shown once."""
+def _show_plan(client: Client, jobs: Sequence[Mapping[str, Any]], form: str, *, on_stderr: bool = False) -> int:
+    """Ask what the next plan would do with the jobs and show it; jobs that are alike are shown once.
+
+    Return 1 if one of them can never run, else 0.
+    """
     planned: list[dict[str, Any]] = []
     for start in range(0, len(jobs), BATCH):
         batch = jobs[start : start + BATCH]
         answer = _posted(client, "/v1/plan", [{"job": job} for job in batch])
         planned += [_with_names(each, batch) for each in answer]
+    code = 1 if any(each["action"] == "fail" for each in planned) else 0
     if form == "json":
         write_json(planned)
-        return
+        return code
     if form == "csv":
         columns = ("name", "action", "code", "text", "price_usd_per_h", "knowing")
         write_rows(form, planned, columns, lambda job: [*(job[name] for name in columns[:-1]), _how_known(job)])
-        return
+        return code
     shown = console(stderr=on_stderr)
     alike: dict[str, list[dict[str, Any]]] = {}
     for asked, job in zip(jobs, planned, strict=True):
@@ -216,6 +220,7 @@ def _show_plan(client: Client, jobs: Sequence[Mapping[str, Any]], form: str, *, 
         shown.print(f"... and {left} more job{'s' if left > 1 else ''}")
     added = sum(job["price_usd_per_h"] for job in planned)
     shown.print(f"adds {usd(added)}/h in new machines" if added else "adds no new machines")
+    return code
 
 
 def _with_names(planned: dict[str, Any], batch: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -208,6 +208,8 @@ class _NodeReader:
         if isinstance(node, yaml.MappingNode):
             return self.mapping(node, path)
         if isinstance(node, yaml.SequenceNode):
+            if node.tag != _TAG + "seq":
+                raise self.wrong(f"has a tag {shown(node.tag)} that is not supported", node, path)
             return [self.item(child, (*path, index)) for index, child in enumerate(node.value)]
         return self.scalar(node, path)
 

@@ -143,10 +143,22 @@ def load_job(path: Path, notes: list[str] | None = None, *, now: float | None = 
     Deadlines before ``now`` are refused. ``notes``: as of :func:`load_config`.
 
     Raises:
-        ConfigError: names file, line, key, what is wrong and what would be right.
+        ConfigError: names file, line, key, what is wrong and what would be right; the faults of further documents are
+            its notes.
     """
     base = Path.cwd() if path == STDIN else path.expanduser().absolute().parent
-    return tuple(_job(_with_todays_keys(document, "job", notes), base, now) for document in read_documents(path))
+    jobs, faults = list[JobFile](), list[ConfigError]()
+    for document in read_documents(path):
+        try:
+            jobs.append(_job(_with_todays_keys(document, "job", notes), base, now))
+        except ConfigError as error:
+            faults.append(error)
+    if faults:
+        for fault in faults[1:]:
+            for line in (str(fault), *getattr(fault, "__notes__", ())):
+                faults[0].add_note(line)
+        raise faults[0]
+    return tuple(jobs)
 
 
 def _job(document: Document, base: Path, now: float | None) -> JobFile:

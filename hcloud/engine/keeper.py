@@ -330,6 +330,9 @@ class Keeper:
             detail = detail or "stopped on request"
         elif cause is None and exit_code not in (0, None):
             cause, detail = self._judge(exit_code or 0)
+        elif cause is None and exit_code == 0 and self._sampler.oom_kills:
+            memory_mib = self._spec.resources.memory_mib
+            detail = f"though a process of it was killed when its {memory_mib} MiB of memory were used up"
         return ExitRecord(
             exit_code=exit_code,
             cause=cause,
@@ -349,7 +352,9 @@ class Keeper:
         if exit_code == 128 + signal.SIGXFSZ or self._sampler.disk_is_used_up() or self._disk_is_full():
             return FailureCause.OUT_OF_DISK, f"it used up its {asked.disk_gib:g} GiB of disk, or the machine's"
         if exit_code - 128 in set(signal.Signals):
-            return FailureCause.EXIT_CODE, self._detail or f"ended by {signal.Signals(exit_code - 128).name}"
+            # A program may end with such a code of its own, and a shell does so for its child.
+            name = signal.Signals(exit_code - 128).name
+            return FailureCause.EXIT_CODE, self._detail or f"ended with code {exit_code}, as after {name}"
         return FailureCause.EXIT_CODE, self._detail or f"ended with code {exit_code}"
 
     def _disk_is_full(self) -> bool:

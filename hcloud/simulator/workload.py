@@ -32,7 +32,7 @@ LATENCY_MOST_MS = 1e9
 """Eleven days."""
 MEMORY_MOST_MIB, NUMBER_MOST = 1e9, 1e15
 """Upper limits: a PiB of memory, and any number of a job log (times in seconds, memory in KiB)."""
-SWF_COLUMNS, SWF_COLUMNS_LEAST, SUBMITTED, UNKNOWN = 18, 12, 1, -1.0
+SWF_COLUMNS, SWF_COLUMNS_LEAST, SUBMITTED, WAITED, UNKNOWN = 18, 12, 1, 2, -1.0
 """Of a job log: columns of a line, required columns, the column of the submission time, and the value for unknown."""
 STATUS, PARTS = 10, (2.0, 3.0, 4.0)
 """Of a job log: the column of a job's status, and its values for lines about parts of a job that was stopped and
@@ -166,29 +166,35 @@ class LogReading:
 def read_swf(text: str, name: str, reading: LogReading) -> Workload:
     """Read a job log in the Standard Workload Format (18 columns, -1 for unknown, ``;`` starts a comment).
 
-    Raises BadInput, which names the line, if one is invalid; NoJobs if there is no job.
+    Invalid lines are left out, with a note that names the first. Raises BadInput, which names that line, if there is
+    nothing else; NoJobs if there is no job.
     """
     arrivals, lines, never_ran, parts, zero_at = list[Arrival](), list[int](), 0, 0, 0.0
+    wrong: list[BadInput] = []
     # Comments may contain form feeds and the like, at which str.splitlines would break a line.
     for number, line in enumerate(io.StringIO(text, newline=None), 1):
         if not line.strip() or line.lstrip().startswith(";"):
             stated_at = _start_time(line, f"{name}:{number}")
             zero_at = zero_at or stated_at
             continue
-        columns = _swf_numbers(line, f"{name}:{number}")
-        if columns[STATUS] in PARTS:  # only the first part of a job states its submission
-            parts += 1
+        try:
+            columns = _swf_numbers(line, f"{name}:{number}")
+            if columns[STATUS] in PARTS:  # only the first part of a job states its submission
+                parts += 1
+                continue
+            if columns[SUBMITTED] == UNKNOWN:
+                raise BadInput(f"{name}:{number}: the submission time of this job is unknown (-1)")
+            if columns[3] <= 0 or max(columns[4], columns[7]) <= 0:
+                never_ran += 1
+                continue
+            arrivals.append(_swf_arrival(columns, reading, f"{name}:{number}"))
+        except BadInput as error:
+            wrong.append(error)
             continue
-        if columns[SUBMITTED] == UNKNOWN:
-            raise BadInput(
-                f"{name}:{number}: the submission time of this job is unknown (-1); remove the line or set the time"
-            )
-        if columns[3] <= 0 or max(columns[4], columns[7]) <= 0:
-            never_ran += 1
-            continue
-        arrivals.append(_swf_arrival(columns, reading, f"{name}:{number}"))
         lines.append(number)
-    made = workload_of(name, arrivals, _swf_notes(never_ran, parts), lines)
+    if wrong and not arrivals:
+        raise wrong[0]
+    made = workload_of(name, arrivals, _swf_notes(never_ran, parts, wrong), lines)
     return replace(made, began_at=_began_at(zero_at, arrivals, name, lines)) if zero_at else made
 
 
@@ -202,11 +208,12 @@ def _began_at(zero_at: float, arrivals: Sequence[Arrival], name: str, lines: Seq
     return began_at
 
 
-def _swf_notes(never_ran: int, parts: int) -> list[str]:
+def _swf_notes(never_ran: int, parts: int, wrong: Sequence[BadInput]) -> list[str]:
     skipped = f"{counted(never_ran, 'job')} never ran or requested nothing; left out"
     of_jobs = "a job that was" if parts == 1 else "jobs that were"
     partial = f"{counted(parts, 'line')} about parts of {of_jobs} stopped and resumed; only lines of whole jobs count"
-    return [note for count, note in ((never_ran, skipped), (parts, partial)) if count]
+    notes = [note for count, note in ((never_ran, skipped), (parts, partial)) if count]
+    return notes + ([f"{counted(len(wrong), 'line')} left out that cannot be right: {wrong[0]}"] if wrong else [])
 
 
 def _start_time(comment: str, where: str) -> float:
@@ -235,7 +242,8 @@ def _swf_numbers(line: str, where: str) -> list[float]:
         raise BadInput(f"{where}: {largest:g} is too large for a job log; times are in seconds, memory in KiB")
     if not SWF_COLUMNS_LEAST <= len(numbers) <= SWF_COLUMNS:
         raise BadInput(f"{where}: expected {SWF_COLUMNS} numbers, not {len(numbers)}")
-    if negative := next((each for each in numbers if each < 0 and each != UNKNOWN), None):
+    counted_on = numbers[:WAITED] + numbers[WAITED + 1 :]  # clocks that were set make waits negative; they are not used
+    if negative := next((each for each in counted_on if each < 0 and each != UNKNOWN), None):
         raise BadInput(f"{where}: {negative:g} is negative; the only negative number of a job log is -1, unknown")
     return numbers
 

@@ -60,6 +60,7 @@ URL_MOST: Final = 2048
 SETUP_S: Final = 600.0
 """Time for the setup and start of a measured job without max_runtime."""
 NODES_MOST: Final = 10_000
+VCPUS_LEAST: Final = 0.001
 VCPUS_MOST: Final = 4096
 REQUESTS_MOST: Final = 1e9
 """Plausibility limits of nodes per job, vCPUs per node and requests per second; more is a typing error."""
@@ -240,11 +241,11 @@ class TargetPart(_JobFilePart):
 class ResourcesPart(_JobFilePart):
     """What one node requests; a size, not an instance type."""
 
-    vcpus: Annotated[Number, Field(gt=0, le=VCPUS_MOST)] = 1.0
+    vcpus: Annotated[Number, Field(ge=VCPUS_LEAST, le=VCPUS_MOST)] = 1.0
     """Virtual CPUs; fractions are allowed."""
-    vcpus_min: Annotated[Number, Field(gt=0, le=VCPUS_MOST)] | None = None
+    vcpus_min: Annotated[Number, Field(ge=VCPUS_LEAST, le=VCPUS_MOST)] | None = None
     """With vcpus_min or vcpus_max, HCloud chooses the fewest vCPUs that meet the target: at least this many."""
-    vcpus_max: Annotated[Number, Field(gt=0, le=VCPUS_MOST)] | None = None
+    vcpus_max: Annotated[Number, Field(ge=VCPUS_LEAST, le=VCPUS_MOST)] | None = None
     """At most this many. Until the job is classified, it gets `vcpus`."""
     memory: PositiveMib = 512
     """Memory, for example 1.5GiB; a bare number is MiB."""

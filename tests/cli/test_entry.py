@@ -74,6 +74,8 @@ def test_every_command_explains_itself_or_says_it_is_not_installed(name: str, lo
     ("arguments", "wanted"),
     [
         (("sumbit",), "there is no command 'sumbit'; did you mean 'submit'?"),
+        (("retry",), "there is no command 'retry'; see 'hcloud --help'"),  # and not: destroy
+        (("destory",), "there is no command 'destory'; did you mean 'destroy'?"),
         (("submit",), "name a job file, or a command after --"),
         (("submit", "--"), "a command must follow --"),
         (("submit", "none.yaml"), "none.yaml"),

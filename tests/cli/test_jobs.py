@@ -46,7 +46,7 @@ def test_dry_run_tells_first_of_a_job_that_can_never_run_however_many_there_are(
     sizes = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 640)
     jobs = [f"name: j{n}\ncommand: 'true'\nresources: {{vcpus: {size}}}\n" for n, size in enumerate(sizes)]
     (shell.directory / "many.yaml").write_text("---\n".join(jobs))
-    out, _ = shell.run("submit", "--dry-run", "many.yaml")
+    out, _ = shell.run("submit", "--dry-run", "many.yaml", exit_code=1)
     assert out.startswith("j6: fail, can never run here: ") and "... and 2 more jobs" in out
 
 

@@ -16,10 +16,10 @@ def test_machine_of_ours_missing_in_the_ledger_is_reported(shell: Shell) -> None
     line = ["Usage", "2026-11-01T00:00:00Z", "2026-11-01T01:00:00Z", "AmazonEC2", "BoxUsage:m5.large", "i-lost", "0.5"]
     with (shell.directory / "cur.csv").open("w", newline="") as stream:
         csv.writer(stream).writerows([COLUMNS, [*line, "USD", "hcloud-mine"]])
-    out, _ = shell.run("bill", "cur.csv", "--owner", "hcloud-mine", "-o", "json")
+    out, _ = shell.run("bill", "cur.csv", "--owner", "hcloud-mine", "-o", "json", exit_code=1)
     [row] = json.loads(out)["rows"]
     assert (row["finding"], row["resource"], row["bill_usd"]) == ("not in the ledger", "i-lost", 0.5)
-    out, _ = shell.run("bill", "cur.csv", "--owner", "hcloud-mine")
+    out, _ = shell.run("bill", "cur.csv", "--owner", "hcloud-mine", exit_code=1)
     assert "1 not in the ledger" in out
     _, err = shell.run("bill", "cur.csv", "--owner", "hcloud-mine", "--tolerance", "200", exit_code=2)
     assert "--tolerance" in err

@@ -136,7 +136,7 @@ def test_every_failure_cause_can_be_given_retries() -> None:
         ({"resources": {"memory": "2G"}}, "resources.memory: is ambiguous: write 2GiB (binary) or 2GB (decimal)"),
         ({"resources": {"memory": 0}}, "resources.memory: must be more than 0"),
         ({"resources": {"cpus": 2}}, "resources.cpus: unknown key; did you mean 'vcpus'?"),
-        ({"resources": {"vcpus": 0}}, "resources.vcpus: must be more than 0, not 0"),
+        ({"resources": {"vcpus": 0}}, "resources.vcpus: must be at least 0.001, not 0"),
         ({"command": ""}, "command: must name a program to run"),
         ({"command": []}, "command: must name a program to run"),
         ({"command": ["", "x"]}, "command: must name a program to run"),
@@ -204,6 +204,18 @@ def test_file_may_hold_several_jobs_and_errors_name_the_right_line(tmp_path: Pat
     file.write_text(file.read_text().replace("within", "wihtin"))
     said = complaint(hcloud("job", "check", file))
     assert said == f"{file}:7: target.batch.wihtin: unknown key; did you mean 'within'?"
+    file.write_text("name: a\ncomand: x\n---\nname: b\ncommand: y\n---\nname: c\ncommand: z\nnodes: none\n")
+    with pytest.raises(ConfigError) as refused:
+        load_job(file)
+    (other,) = [note for note in refused.value.__notes__ if "nodes" in note]  # of all documents
+    assert f"{file}:2: comand" in str(refused.value) and other.startswith(f"{file}:9: nodes: ")
+
+
+def test_tags_of_yaml_are_refused_wherever_they_are(tmp_path: Path) -> None:
+    for value in ("!secret x", "!list [x]", "!map {x: y}"):
+        (tmp_path / "job.yaml").write_text(f"name: a\ncommand: x\ntags: {value}\n")
+        with pytest.raises(ConfigError, match=r"job.yaml:3: tags: has a tag '![a-z]+' that is not supported"):
+            load_job(tmp_path / "job.yaml")
 
 
 def test_deadline_in_the_past_names_its_line(tmp_path: Path, hcloud: Hcloud) -> None:

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from hcloud.core.clock import SystemClock
-from hcloud.core.model import InstanceId
+from hcloud.core.model import FailureCause, InstanceId
 from hcloud.engine.runner import EngineAway, GatewayRunner
 from hcloud.provider import Runner, UnitState
 from tests.contract.benches import RealTime
 from tests.contract.fencing_contract import FencingContract
 from tests.contract.profiling_contract import ProfilingContract
 from tests.contract.resize_contract import ResizeContract
-from tests.contract.runner_contract import RunnerAbility, RunnerBench, RunnerContract
+from tests.contract.runner_contract import FILLS_MEMORY, RunnerAbility, RunnerBench, RunnerContract
 from tests.engine.site import Site
 from tests.waiting import wait_until
 
@@ -162,3 +162,16 @@ class TestGatewayRunner(RunnerContract, FencingContract, ProfilingContract, Resi
         bench = GatewayBench(site, numbers)
         yield bench
         bench.tidy()
+
+    def test_a_child_killed_for_memory_is_told_though_the_unit_succeeds(self, bench: GatewayBench) -> None:
+        child = FILLS_MEMORY.removeprefix("exec ")
+        record = bench.until_ended(bench.started(f"{child}; exit 0"))
+        if record.cause is None:  # where the kernel kills a process and not the whole group
+            assert record.exit_code == 0
+            assert "a process of it was killed when its" in record.detail
+        else:
+            assert record.cause is FailureCause.OUT_OF_MEMORY
+
+    def test_a_code_like_that_of_a_signal_is_not_called_one(self, bench: GatewayBench) -> None:
+        record = bench.until_ended(bench.started("exit 137"))
+        assert (record.exit_code, record.detail) == (137, "ended with code 137, as after SIGKILL")

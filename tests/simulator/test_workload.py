@@ -124,6 +124,21 @@ def test_invalid_job_log_is_refused_with_its_line(text: str, words: str) -> None
         read_swf(text, "log.swf", LogReading())
 
 
+def test_bad_lines_of_a_job_log_are_left_out_and_counted() -> None:
+    good, bad = "1 {} 5 60 4 -1 -1 4 600 -1 1 1 1 1 1 -1 -1 -1\n", "2 0 5 -60 4 -1 -1 4 600 -1 1 1 1 1 1 -1 -1 -1\n"
+    made = read_swf(good.format(0) + bad + "1 2 3\n" + good.format(9), "log.swf", LogReading())
+    assert len(made.arrivals) == 2
+    assert made.notes == (
+        "2 lines left out that cannot be right: log.swf:2: -60 is negative; the only negative number of a job log is "
+        "-1, unknown",
+    )
+
+
+def test_a_negative_wait_says_nothing_of_the_job() -> None:
+    made = read_swf("1 0 -3600 60 4 -1 -1 4 600 -1 1 1 1 1 1 -1 -1 -1\n", "log.swf", LogReading())
+    assert (len(made.arrivals), made.notes) == (1, ())
+
+
 def test_list_of_arrivals_gives_jobs_in_order_of_time() -> None:
     made = read_csv(ARRIVALS, "jobs.csv")
     assert [each.at_s for each in made.arrivals] == [0.0, 5.0, 7.0]
