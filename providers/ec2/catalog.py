@@ -13,7 +13,6 @@ from providers.ec2.clients import Clients
 from providers.ec2.inventory import Inventory, Launched
 from providers.ec2.prices import Price, PriceList, read_spot_prices
 from providers.ec2.region_info import RegionInfo, read_region_info
-from providers.ec2.reservations import CapacityReservation
 from providers.ec2.savings_plans import SavingsPlan
 from providers.ec2.settings import Ec2Settings
 
@@ -113,10 +112,10 @@ class Ec2Catalog:
         with self._lock:
             self._cache.recount_due = True
 
-    def capacity_reservation(self, zone: str, type_name: str) -> CapacityReservation | None:
-        """Return the capacity reservation to launch into, or None."""
+    def capacity_reservation(self, token: str) -> str | None:
+        """Return the id of the capacity reservation that a counted launch is aimed at, or None."""
         with self._lock:
-            return self._inventory.capacity_reservation(zone, type_name)
+            return self._inventory.capacity_reservation(token)
 
     def read_unread_parts(self) -> None:
         """Read every part that was never read, so that a launch can be checked right after a start.

@@ -61,7 +61,9 @@ class Inventory:
     read_errors: dict[str, str] = field(default_factory=dict)
     """Error messages by the part that could not be read."""
     _launched: dict[str, Launched] = field(default_factory=dict)
-    _coverage: tuple[Coverage, PlanBalances, Counter[tuple[str, str]]] | None = None
+    _aimed: dict[str, str] = field(default_factory=dict)
+    """By token, the capacity reservation of launches that the last read of reservations does not show."""
+    _coverage: tuple[Coverage, PlanBalances] | None = None
 
     # --------------------------------------------------------------------------------------------------------- reading
     def read_quotas(self, clients: Clients) -> None:
@@ -76,9 +78,13 @@ class Inventory:
         """Read usage and, if ``reserved``, commitments. A part that cannot be read keeps its last value."""
         self.read_running(clients, now)
         if reserved:
-            self._try("reservations", lambda: setattr(self, "reservations", read_reservations(clients)))
+            self._try("reservations", lambda: self._set_reservations(read_reservations(clients)))
             self._try("savings plans", lambda: setattr(self, "plans", read_savings_plans(clients, region)))
         self._coverage = None
+
+    def _set_reservations(self, reservations: Reservations) -> None:
+        self.reservations = reservations
+        self._aimed = {token: each for token, each in self._aimed.items() if token in self._launched}
 
     def _set_running(self, running: tuple[RunningInstance, ...], now: float) -> None:
         # A new instance may be missing from listings for a while; count its launch until it appears.
@@ -99,13 +105,22 @@ class Inventory:
 
     # -------------------------------------------------------------------------------------------------------- launches
     def count_launch(self, token: str, launched: Launched) -> None:
-        """Count a launch until its instance is listed. A token counts once."""
+        """Count a launch until its instance is listed. A token counts once.
+
+        One of prepaid capacity is aimed at the first capacity reservation with room left.
+        """
         self._launched[token] = launched
+        if launched.market is Market.RESERVED:
+            rooms = self._rooms(launched.zone, launched.type_name)
+            reservation = next((each for each, left in rooms if left > 0), None)
+            if reservation is not None:
+                self._aimed[token] = reservation.id
         self._coverage = None
 
     def uncount_launch(self, token: str) -> None:
         """Stop counting a launch: nothing was launched."""
         self._launched.pop(token, None)
+        self._aimed.pop(token, None)
         self._coverage = None
 
     def is_counted(self, token: str) -> bool:
@@ -118,8 +133,8 @@ class Inventory:
 
         Reserved Instances come first, then capacity reservations, then savings plans.
         """
-        coverage, savings, in_reservations = self._covered()
-        rooms = max(0, self.reservations.capacity_left(zone, type_name) - in_reservations[zone, type_name])
+        coverage, savings = self._covered()
+        rooms = sum(left for _, left in self._rooms(zone, type_name))
         discounted = coverage.left(zone, type_name)
         usd = self.reservations.usd_per_h(zone, type_name)
         if usd and discounted:
@@ -138,9 +153,14 @@ class Inventory:
             else None
         )
 
-    def capacity_reservation(self, zone: str, type_name: str) -> CapacityReservation | None:
-        """Return the capacity reservation to launch into, or None."""
-        return self.reservations.capacity_reservation(zone, type_name)
+    def capacity_reservation(self, token: str) -> str | None:
+        """Return the id of the capacity reservation that a counted launch is aimed at, or None."""
+        return self._aimed.get(token)
+
+    def _rooms(self, zone: str, type_name: str) -> list[tuple[CapacityReservation, int]]:
+        """Return the capacity reservations of a type, each with how many more instances fit now."""
+        aimed = Counter(self._aimed.values())
+        return [(each, max(0, each.left - aimed[each.id])) for each in self.reservations.capacity_of(zone, type_name)]
 
     def quota_left(self, type_name: str, market: Market) -> int | None:
         """Return how many more instances of a type the quota allows; None if the quota is unknown."""
@@ -162,20 +182,16 @@ class Inventory:
     def _vcpus(self) -> dict[str, float]:
         return {name: each.capacity.vcpus for name, each in self.types.items()}
 
-    def _covered(self) -> tuple[Coverage, PlanBalances, Counter[tuple[str, str]]]:
+    def _covered(self) -> tuple[Coverage, PlanBalances]:
         """Apply reservations, then plans, to the running and launched instances. Cached until either changes."""
         if self._coverage is None:
-            in_reservations: Counter[tuple[str, str]] = Counter()
             plain = Counter(
                 (each.zone, each.type_name) for each in self.running if not (each.spot or each.in_capacity_reservation)
             )
-            for each in self._launched.values():
-                place = (each.zone, each.type_name)
-                if each.market is Market.RESERVED and in_reservations[place] < self.reservations.capacity_left(*place):
-                    in_reservations[place] += 1
-                elif each.market is not Market.SPOT:
-                    plain[place] += 1
+            for token, each in self._launched.items():
+                if each.market is not Market.SPOT and token not in self._aimed:
+                    plain[each.zone, each.type_name] += 1
             coverage = Coverage(self.reservations, plain)
             prices = {name: each.usd_per_h for name, each in self.on_demand.items()}
-            self._coverage = (coverage, PlanBalances(self.plans, coverage.uncovered, prices), in_reservations)
+            self._coverage = (coverage, PlanBalances(self.plans, coverage.uncovered, prices))
         return self._coverage

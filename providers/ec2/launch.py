@@ -12,7 +12,6 @@ from providers.cloud_init import WorkerSetup, render_user_data
 from providers.ec2.instance_mapping import tags_of
 from providers.ec2.launch_tokens import client_token
 from providers.ec2.region_info import RegionInfo
-from providers.ec2.reservations import CapacityReservation
 from providers.ec2.settings import Ec2Settings
 
 USER_DATA_BYTES_MAX = 16_384
@@ -25,11 +24,11 @@ class LaunchBuilder:
         self._provider, self._settings = provider, settings
 
     def run_instances_arguments(
-        self, request: LaunchRequest, region: RegionInfo, reservation: CapacityReservation | None
+        self, request: LaunchRequest, region: RegionInfo, reservation: str | None
     ) -> dict[str, Any]:
         """Return the arguments of RunInstances. A repeated request gives equal arguments, as its client token requires.
 
-        ``reservation``: the capacity reservation to launch into, if any.
+        ``reservation``: id of the capacity reservation to launch into, if any.
 
         Raises AccountRejected: the user data is too long, or the gateway cannot be reached from an instance.
         """
@@ -107,11 +106,11 @@ class LaunchBuilder:
         return text
 
 
-def _market_options(market: Market, reservation: CapacityReservation | None) -> dict[str, Any]:
+def _market_options(market: Market, reservation: str | None) -> dict[str, Any]:
     if market is Market.SPOT:
         spot = {"SpotInstanceType": "one-time", "InstanceInterruptionBehavior": "terminate"}
         return {"InstanceMarketOptions": {"MarketType": "spot", "SpotOptions": spot}}
     if reservation is None:
         return {}
-    target = {"CapacityReservationId": reservation.id}
+    target = {"CapacityReservationId": reservation}
     return {"CapacityReservationSpecification": {"CapacityReservationTarget": target}}

@@ -153,10 +153,7 @@ class Ec2Provider:
             self._catalog.read_unread_parts()
 
     def _run_instances_arguments(self, request: LaunchRequest) -> dict[str, Any]:
-        offer = request.offer
-        reservation = None
-        if offer.market is Market.RESERVED:
-            reservation = self._catalog.capacity_reservation(offer.zone, offer.instance_type.name)
+        reservation = self._catalog.capacity_reservation(request.token)
         return self._builder.run_instances_arguments(request, self._catalog.region_info(), reservation)
 
     def _find_earlier_launch(self, request: LaunchRequest, error: ClientError) -> CloudInstance:

@@ -54,17 +54,9 @@ class Reservations:
     reserved: tuple[ReservedInstances, ...] = ()
     capacity: tuple[CapacityReservation, ...] = ()
 
-    def capacity_reservation(self, zone: str, type_name: str) -> CapacityReservation | None:
-        """Return a capacity reservation with capacity left, or None."""
-        return next((each for each in self._capacity_of(zone, type_name) if each.left > 0), None)
-
     def has_capacity_reservation(self, zone: str, type_name: str) -> bool:
         """Return whether there is a capacity reservation, full or not."""
-        return bool(self._capacity_of(zone, type_name))
-
-    def capacity_left(self, zone: str, type_name: str) -> int:
-        """Return how many instances still fit into capacity reservations."""
-        return sum(each.left for each in self._capacity_of(zone, type_name))
+        return bool(self.capacity_of(zone, type_name))
 
     def usd_per_h(self, zone: str, type_name: str) -> float | None:
         """Return the amortised price of the Reserved Instances that apply in a zone, or None.
@@ -79,7 +71,8 @@ class Reservations:
                 found.append(each.usd_per_h * factor / its_factor)
         return max(found, default=None)
 
-    def _capacity_of(self, zone: str, type_name: str) -> list[CapacityReservation]:
+    def capacity_of(self, zone: str, type_name: str) -> list[CapacityReservation]:
+        """Return the capacity reservations of a type in a zone, full or not."""
         return [each for each in self.capacity if (each.zone, each.type_name) == (zone, type_name)]
 
 

@@ -170,6 +170,21 @@ def test_reserved_instances_of_another_kind_do_not_count(bench: Ec2Bench) -> Non
     assert not [key for key in offered(bench) if key[2] == "reserved"]
 
 
+def test_each_launch_is_aimed_at_a_capacity_reservation_with_room(bench: Ec2Bench) -> None:
+    rooms = [("cr-aaaa", 1), ("cr-bbbb", 2), ("cr-cccc", 0)]
+    bench.fake.capacity = [{**capacity_reservation(count), "capacityReservationId": name} for name, count in rooms]
+    offer = offered(bench, spot_prices_every_s=3600)["b", "m5.large", "reserved"]
+    assert offer.available == 3
+    for _ in range(3):
+        bench.provider.launch(bench.order(offer))
+        bench.let_lists_settle()  # a machine that is listed is in a reservation all the same
+    with pytest.raises(InsufficientCapacity):
+        bench.provider.launch(bench.order(offer))
+    name = "CapacityReservationSpecification.CapacityReservationTarget.CapacityReservationId"
+    aimed = [each.parameters[name] for each in bench.fake.calls if each.action == "RunInstances"]
+    assert aimed == ["cr-aaaa", "cr-bbbb", "cr-bbbb"]
+
+
 def test_capacity_reservation_is_aimed_at(bench: Ec2Bench) -> None:
     bench.fake.capacity = [capacity_reservation(1)]
     offer = offered(bench)["b", "m5.large", "reserved"]
