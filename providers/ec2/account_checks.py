@@ -7,16 +7,17 @@ executed if they only read, otherwise reported as not tested.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from email.utils import parsedate_to_datetime
 from typing import Any
 
 from hcloud.core.clock import Clock
 from hcloud.core.errors import LaunchRejected, ProviderError
+from hcloud.core.paging import checked
 from hcloud.provider import Finding
 from providers.ec2.catalog import Ec2Catalog
 from providers.ec2.clients import Clients
-from providers.ec2.errors import LIBRARY_ERRORS, NOT_ALLOWED, Call, error_code, to_provider_error
+from providers.ec2.errors import LIBRARY_ERRORS, NOT_ALLOWED, Call, error_code, to_provider_error, translating_errors
 from providers.ec2.settings import Ec2Settings
 
 ALLOWED = "DryRunOperation"
@@ -56,6 +57,7 @@ def check_account(
     yield from _clock(identity, clock)
     yield from _permissions(clients, settings, launch_arguments)
     yield from _region(catalog)
+    yield from _routes(clients, settings, catalog)
     yield from _quotas(catalog)
 
 
@@ -151,6 +153,46 @@ def _region(catalog: Ec2Catalog) -> Iterator[Finding]:
         return
     yield Finding(check="image", verdict="ok", finding=f"{region.image.id} exists")
     yield Finding(check="region", verdict="ok", finding=f"{len(region.subnets)} zones, {len(region.types)} types")
+
+
+def _routes(clients: Clients, settings: Ec2Settings, catalog: Ec2Catalog) -> Iterator[Finding]:
+    """Yield whether instances reach the internet, from which they install packages."""
+    try:
+        subnets = catalog.region_info().subnets
+        with translating_errors(Call.READ, "reading routes"):
+            client = clients.reading()
+            described = client.describe_subnets(SubnetIds=sorted(subnets.values()))["Subnets"]
+            vpc_of = {str(each["SubnetId"]): str(each["VpcId"]) for each in described}
+            request = {"Filters": [{"Name": "vpc-id", "Values": sorted(set(vpc_of.values()))}]}
+            pages = client.get_paginator("describe_route_tables").paginate(**request)
+            tables = [each for page in checked(pages, "the list of route tables") for each in page["RouteTables"]]
+    except ProviderError as error:
+        do = "allow ec2:DescribeRouteTables (deploy/iam/ec2-daemon.json), so that this can be looked at"
+        yield Finding(check="routes", verdict="warn", finding=f"not looked at: {error}", do=do)
+        return
+    cut_off = [(name, why) for name in sorted(vpc_of) if (why := _no_way_out(tables, name, vpc_of[name], settings))]
+    for name, why in cut_off:
+        finding = f"{name} {why}; instances there can install no packages, and reach no gateway outside their network"
+        do = "set `public_ip: true`, or give the subnet a NAT gateway; see docs/aws.md"
+        # An image with all packages inside, and a gateway in the same network, need no way out.
+        verdict = "fail" if settings.system_packages else "warn"
+        yield Finding(check="routes", verdict=verdict, finding=finding, do=do)  # type: ignore[arg-type]
+    if not cut_off:
+        yield Finding(check="routes", verdict="ok", finding=f"{len(vpc_of)} subnets have a way out")
+
+
+def _no_way_out(tables: Sequence[Mapping[str, Any]], subnet: str, vpc: str, settings: Ec2Settings) -> str:
+    """Return why instances in a subnet do not reach the internet, or ""."""
+    of_vpc = [each for each in tables if each["VpcId"] == vpc]
+    own = [each for each in of_vpc if any(a.get("SubnetId") == subnet for a in each.get("Associations", ()))]
+    main = [each for each in of_vpc if any(a.get("Main") for a in each.get("Associations", ()))]
+    routes = [route for table in (own or main)[:1] for route in table.get("Routes", ())]
+    default = next((each for each in routes if each.get("DestinationCidrBlock") == "0.0.0.0/0"), None)
+    if default is None:
+        return "has no default route"
+    if str(default.get("GatewayId", "")).startswith("igw-") and not settings.public_ip:
+        return "leads to an internet gateway, and instances get no public address (`public_ip: false`)"
+    return ""
 
 
 def _quotas(catalog: Ec2Catalog) -> Iterator[Finding]:

@@ -24,7 +24,50 @@ def examined(bench: Ec2Bench, **changes: Any) -> dict[str, Finding]:
 def present(bench: Ec2Bench) -> Ec2Bench:
     """A bench at the present: the fake's server dates its answers by the wall clock."""
     bench.manual.advance(SystemClock().now() - bench.manual.now())
+    route(bench, "nat")
     return bench
+
+
+def route(bench: Ec2Bench, target: str) -> None:
+    """Give the default network a way out by a NAT or an internet gateway."""
+    ec2 = bench.provider.clients.writing()
+    table, subnet = ec2.describe_route_tables()["RouteTables"][0], ec2.describe_subnets()["Subnets"][0]["SubnetId"]
+    whole = {"RouteTableId": table["RouteTableId"], "DestinationCidrBlock": "0.0.0.0/0"}
+    if any(each["DestinationCidrBlock"] == "0.0.0.0/0" for each in table["Routes"]):
+        ec2.delete_route(**whole)
+    if target == "nat":
+        address = ec2.allocate_address(Domain="vpc")["AllocationId"]
+        nat = ec2.create_nat_gateway(SubnetId=subnet, AllocationId=address)["NatGateway"]["NatGatewayId"]
+        ec2.create_route(**whole, NatGatewayId=nat)
+    elif target == "igw":
+        gateway = ec2.create_internet_gateway()["InternetGateway"]["InternetGatewayId"]
+        ec2.attach_internet_gateway(InternetGatewayId=gateway, VpcId=table["VpcId"])
+        ec2.create_route(**whole, GatewayId=gateway)
+    bench.fake.calls.clear()  # these are not the daemon's
+
+
+@pytest.mark.parametrize(
+    ("target", "settings", "verdict", "says"),
+    [
+        ("nat", {}, "ok", "have a way out"),
+        ("igw", {"public_ip": True}, "ok", "have a way out"),
+        ("igw", {}, "fail", "leads to an internet gateway, and instances get no public address"),
+        ("igw", {"system_packages": False}, "warn", "leads to an internet gateway"),
+        ("none", {"public_ip": True}, "fail", "has no default route"),
+    ],
+)
+def test_subnets_without_a_way_out_are_told_before_anything_is_launched(
+    present: Ec2Bench, target: str, settings: dict[str, Any], verdict: str, says: str
+) -> None:
+    route(present, target)
+    found = examined(present, **settings)["routes"]
+    assert found.verdict == verdict
+    assert says in found.finding
+
+
+def test_routes_that_may_not_be_read_are_a_warning(present: Ec2Bench) -> None:
+    present.fake.arm("DescribeRouteTables", "forbidden")
+    assert examined(present)["routes"].verdict == "warn"
 
 
 def test_an_account_that_is_right_is_found_right(present: Ec2Bench) -> None:
