@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test chaos lint soak reproduce bench bench-accuracy bench-interference bench-mission bench-knowing bench-phases clean lock setup
+.PHONY: help demo test chaos lint soak reproduce bench bench-accuracy bench-interference bench-mission bench-knowing bench-phases clean lock prices setup
 
 PYTHON := .venv/bin/python
 # The tests start hundreds of programs: without compiled modules each compiles HCloud anew, half a second of its time.
@@ -55,6 +55,9 @@ bench-phases: setup  ## changes of phase of simulated jobs, noticed and mistaken
 clean:  ## remove everything these targets made
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .schemathesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+prices: setup  ## renew the shipped prices from the clouds' public lists (ARGS="us-east-1 ...": only these EC2 regions)
+	@$(PYTHON) -m hcloud.catalog.renew $(ARGS)
 
 lock: setup  ## renew requirements.lock from pyproject.toml
 	@scripts/lock

@@ -13,12 +13,12 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from hcloud.catalog.prices import Key, PricePlan, is_price
+from hcloud.catalog.prices import Key, PricePlan, TypeSize, is_price
 from hcloud.catalog.reading import PriceReading, text_of
-from hcloud.catalog.snapshot import ec2_size
 from hcloud.core.errors import ProviderUnavailable
 
 SOURCE: Final = "AWS price list"
+_BURSTABLE: Final = ("t1.", "t2.", "t3.", "t3a.", "t4g.")
 PLANS: Final = (PricePlan.ON_DEMAND, PricePlan.COMMIT_1Y, PricePlan.COMMIT_3Y)
 _TERMS: Final = {"1yr": PricePlan.COMMIT_1Y, "3yr": PricePlan.COMMIT_3Y}
 # Column of the CSV file: attribute of a product.
@@ -160,8 +160,15 @@ def _add(attributes: Mapping[str, str], plan: PricePlan, usd: float, region: str
     vcpus = _number(attributes["vcpu"])
     if memory is not None and vcpus > 0:
         mib = _number(memory[1].replace(",", "")) * (1024 if memory[2].lower() == "gib" else 1)
-        size = ec2_size(kind, vcpus, round(mib), attributes.get("physicalProcessor", ""), attributes.get("gpu", ""))
-        reading.sizes["ec2", kind] = size
+        arm = "Graviton" in attributes.get("physicalProcessor", "") or kind.startswith("a1.")
+        gpus = attributes.get("gpu", "")  # a number, or a word
+        reading.sizes["ec2", kind] = TypeSize(
+            vcpus=vcpus,
+            memory_mib=round(mib),
+            burstable=kind.startswith(_BURSTABLE),
+            arch="arm64" if arm else "x86_64",
+            gpus=int(gpus) if gpus.isdigit() else 0,
+        )
 
 
 def _number(text: str) -> float:

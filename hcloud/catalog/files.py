@@ -11,19 +11,16 @@ import json
 import os
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Final
 
-from hcloud.catalog.prices import CLOUDS, Key, PriceCatalogue, PricePlan, Quote, TypeSize, overlay
+from hcloud.catalog.document import FORM, catalogue_of, document_of
+from hcloud.catalog.prices import CLOUDS, PriceCatalogue, PricePlan, overlay
 from hcloud.catalog.reading import SpotPrice
 from hcloud.catalog.snapshot import shipped_catalogue
 from hcloud.catalog.spot_history import lines, merged_history, read_history
 from hcloud.core.errors import ConfigError, Refused
-
-FORM: Final = "hcloud-catalogue-1"
 
 
 class CatalogFiles:
@@ -105,8 +102,8 @@ class CatalogFiles:
     def store(self, stored: PriceCatalogue) -> None:
         """Replace the prices read from the clouds and write the providers' files. Call while locked."""
         before = self.stored()
-        _write(self.previous_path, _document(before))
-        _write(self.stored_path, _document(stored))
+        _write(self.previous_path, document_of(before))
+        _write(self.stored_path, document_of(stored))
         self.write_price_files()
 
     def write_price_files(self) -> None:
@@ -167,47 +164,12 @@ def read_catalogue(path: Path) -> PriceCatalogue:
         document = json.loads(path.read_text(encoding="utf-8"))
         if document["form"] != FORM:
             raise ConfigError(f"has the format {document['form']!r}; this version reads {FORM}", where=str(path))
-        return _catalogue(document)
+        return catalogue_of(document)
     except OSError as error:
         raise ConfigError(f"cannot be read: {error.strerror}", where=str(path)) from error
     except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
         message = f"is not a price catalog ({type(error).__name__}); delete it and run `hcloud catalog refresh`"
         raise ConfigError(message, where=str(path)) from error
-
-
-def _document(catalogue: PriceCatalogue) -> dict[str, Any]:
-    """Return a catalog as JSON: each price is ``[USD/h, index of its origin]``, an origin ``[source, at]``."""
-    origins: dict[tuple[str, float], int] = {}
-    prices: dict[str, dict[str, dict[str, dict[str, list[float]]]]] = {}
-    for key, quote in sorted(catalogue.quotes.items()):
-        origin = origins.setdefault((quote.source, quote.at), len(origins))
-        place = prices.setdefault(key.cloud, {}).setdefault(key.region, {})
-        place.setdefault(key.type, {})[key.plan.value] = [quote.usd_per_h, origin]
-    sizes: dict[str, dict[str, Any]] = {}
-    for (cloud, name), size in sorted(catalogue.sizes.items()):
-        sizes.setdefault(cloud, {})[name] = asdict(size)
-    return {
-        "form": FORM,
-        "versions": dict(sorted(catalogue.versions.items())),
-        "origins": [list(origin) for origin in origins],
-        "sizes": sizes,
-        "prices": prices,
-    }
-
-
-def _catalogue(document: Mapping[str, Any]) -> PriceCatalogue:
-    origins = [(str(source), float(at)) for source, at in document["origins"]]
-    quotes = {
-        Key(cloud, region, kind, PricePlan(plan)): Quote(float(usd), origins[origin][1], origins[origin][0])
-        for cloud, regions in document["prices"].items()
-        for region, kinds in regions.items()
-        for kind, plans in kinds.items()
-        for plan, (usd, origin) in plans.items()
-    }
-    sizes = {
-        (cloud, name): TypeSize(**size) for cloud, kinds in document["sizes"].items() for name, size in kinds.items()
-    }
-    return PriceCatalogue(sizes=sizes, quotes=quotes, versions=dict(document["versions"]))
 
 
 def _write(path: Path, document: object, dated_at: float | None = None) -> None:

@@ -1,35 +1,61 @@
-"""The shipped snapshot: what a price is, what is none, and what the table itself contradicts."""
+"""The shipped snapshot: its prices, their sources and dates, and how it is made anew from price lists."""
+
+import gzip
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from hcloud.catalog import PricePlan, shipped_catalogue
-from hcloud.catalog.families import corrected_prices
+from hcloud.catalog import AwsPrices, PricePlan, shipped_catalogue, snapshot
 from hcloud.catalog.gce_sizes import shapes, whole_price
 from hcloud.catalog.prices import PriceCatalogue, Quote, is_price
-from hcloud.catalog.snapshot import snapshot_of
+from hcloud.catalog.renew import main, renew
+from hcloud.core.clock import ManualClock
+from hcloud.core.errors import ConfigError
+from tests.catalog.conftest import NOW, Sources
+from tests.catalog.documents import row
+from tests.catalog.server import PriceLists
 
-FACTORS = {"m9.large": 4.0, "m9.xlarge": 8.0, "m9.2xlarge": 16.0, "m9.4xlarge": 32.0}
-
-
-def table(*usd: float) -> dict[str, dict[str, float]]:
-    return {kind: {"eu-central-1": price} for kind, price in zip(FACTORS, usd, strict=False)}
-
-
-def cells(table: dict[str, dict[str, float]]) -> dict[str, tuple[float, bool]]:
-    return {kind: (cell.usd_per_h, cell.corrected) for kind, _, cell in corrected_prices(table, FACTORS)}
+REGION = "eu-central-1"
+JULY_2026 = datetime(2026, 7, 20, tzinfo=UTC).timestamp()
 
 
-def test_the_snapshot_knows_both_clouds_and_its_date() -> None:
+@pytest.fixture
+def target(tmp_path: Path) -> Path:
+    """A copy of the shipped file, to be made anew."""
+    path = tmp_path / "snapshot.json.gz"
+    path.write_bytes(snapshot.SNAPSHOT.read_bytes())
+    return path
+
+
+def read(path: Path, monkeypatch: pytest.MonkeyPatch) -> PriceCatalogue:
+    with monkeypatch.context() as patched:
+        patched.setattr(snapshot, "SNAPSHOT", path)
+        return shipped_catalogue.__wrapped__()
+
+
+def test_current_families_have_a_price_with_its_source_and_date() -> None:
     known = shipped_catalogue()
-    quote = known.price("ec2", "us-east-1", "m5.large")
-    assert quote is not None
-    assert quote.usd_per_h == 0.096
-    assert quote.source.startswith("apache-libcloud")
-    assert known.oldest_at() == quote.at > 1_700_000_000
-    assert known.sizes["ec2", "m5.large"].memory_mib == 8192
-    assert known.sizes["gce", "n1-highmem-2"].memory_mib == 13312
+    for kind, usd_per_h in (("m8i.large", 0.10584), ("m5.large", 0.096)):
+        quote = known.price("ec2", "us-east-1", kind)
+        assert quote is not None
+        assert quote.usd_per_h == usd_per_h
+        assert (quote.source, quote.at) == ("karpenter-provider-aws 1d927085", JULY_2026)
+    recent = [key for key, quote in known.quotes.items() if quote.at == JULY_2026]
+    assert len(recent) == 1367
+    assert all(quote.at > 1_700_000_000 and quote.source for quote in known.quotes.values())
+
+
+def test_sizes_of_both_clouds_are_known() -> None:
+    sizes = shipped_catalogue().sizes
+    assert sizes["ec2", "m5.large"].memory_mib == 8192
+    assert sizes["ec2", "m8g.xlarge"].arch == "arm64"
+    assert sizes["gce", "n1-highmem-2"].memory_mib == 13312
+
+
+def test_prices_without_a_public_source_are_absent() -> None:
+    assert not [key for key in shipped_catalogue().quotes if key.cloud == "ec2" and key.plan is PricePlan.SPOT]
 
 
 def test_zero_in_a_price_table_is_never_a_price() -> None:
@@ -38,81 +64,55 @@ def test_zero_in_a_price_table_is_never_a_price() -> None:
         Quote(0.0, 1.0, "anybody")
 
 
-def test_a_machine_of_google_costs_its_vcpus_and_its_memory() -> None:
-    part = {"on_demand": {"us-central1": {"price": 0.03}}}
-    memory = {"on_demand": {"us-central1": {"price": 0.004}}}
-    document = {"updated": 1.0, "compute": {"ec2_linux": {}, "gce_instances": {"n2": {"cpu": part, "ram": memory}}}}
-    known = snapshot_of(document, "a test")
-    quote = known.price("gce", "us-central1", "n2-standard-4")
-    assert quote is not None
-    assert quote.usd_per_h == pytest.approx(4 * 0.03 + 16 * 0.004)
-    assert (quote.at, quote.source) == (1.0, "a test")
-    assert known.price("gce", "us-central1", "n2-standard-4", PricePlan.SPOT) is None
-
-
 def test_a_family_without_the_price_of_its_memory_has_no_price() -> None:
     assert whole_price(shapes()["n2-standard-2"], 0.03, None) is None
     assert whole_price(shapes()["g1-small"], 0.03, None) == 0.03
 
 
-def test_a_hole_in_the_table_is_filled_from_the_line_its_family_lies_on() -> None:
-    assert cells(table(0.1, 0.0, 0.4)) == {
-        "m9.large": (0.1, False),
-        "m9.xlarge": (0.2, True),
-        "m9.2xlarge": (0.4, False),
-    }
-
-
-def test_a_dedicated_instance_among_shared_ones_is_noticed() -> None:
-    assert cells(table(0.1, 0.2, 0.44)) == {
-        "m9.large": (0.1, False),
-        "m9.xlarge": (0.2, False),
-        "m9.2xlarge": (0.4, True),
-    }
-
-
-def test_sizes_that_are_not_sold_in_proportion_stay_as_they_are() -> None:
-    assert cells(table(0.1, 0.2, 0.9))["m9.2xlarge"] == (0.9, False)
-
-
-def test_one_size_alone_proves_nothing() -> None:
-    assert cells(table(0.1, 0.22)) == {"m9.large": (0.1, False), "m9.xlarge": (0.22, False)}
-    assert cells(table(0.1, 0.0)) == {"m9.large": (0.1, False)}
-
-
-def test_a_dedicated_host_is_no_machine() -> None:
-    assert list(corrected_prices({"m9": {"eu-central-1": 5.0}}, FACTORS)) == []
-
-
-def judge(mend: object, shared: float, dedicated: list[bool], holes: list[bool]) -> None:
-    """With two shared sizes known, every size must come out at its shared price."""
-    rows = {
-        kind: {"r": 0.0 if hole else shared * factor * (1.1 if dear else 1.0)}
-        for (kind, factor), dear, hole in zip(FACTORS.items(), dedicated, holes, strict=True)
-    }
-    for kind, _, cell in mend(rows, FACTORS):  # type: ignore[operator]
-        assert cell.usd_per_h == pytest.approx(shared * FACTORS[kind], rel=0.005, abs=2e-6)
-
-
-flags = st.lists(st.booleans(), min_size=2, max_size=2)
-
-
-@given(st.floats(0.001, 1.0), flags, flags)
-def test_property_two_shared_sizes_are_enough_to_mend_a_family(
-    shared: float, dear: list[bool], holes: list[bool]
-) -> None:
-    judge(corrected_prices, shared, [False, False, *dear], [False, False, *holes])
-
-
-def test_the_property_notices_a_table_that_is_taken_as_it_is() -> None:
-    def as_it_is(rows: dict[str, dict[str, float]], factors: object) -> object:
-        from hcloud.catalog.families import FamilyPrice
-
-        return [(kind, "r", FamilyPrice(regions["r"], False)) for kind, regions in rows.items()]
-
-    with pytest.raises(AssertionError):
-        judge(as_it_is, 0.1, [False, False, True, False], [False] * 4)
-
-
 def test_a_catalogue_without_prices_has_no_age() -> None:
     assert PriceCatalogue().oldest_at() is None
+
+
+def test_the_file_is_small_and_the_same_for_the_same_prices() -> None:
+    assert snapshot.packed(shipped_catalogue()) == snapshot.SNAPSHOT.read_bytes()
+    assert snapshot.SNAPSHOT.stat().st_size < 2**20
+
+
+def test_a_damaged_snapshot_is_named(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for content in (target.read_bytes()[:-50], gzip.compress(b"{}"), b""):
+        target.write_bytes(content)
+        with pytest.raises(ConfigError, match=r"is not a snapshot of prices .*; reinstall HCloud"):
+            read(target, monkeypatch)
+
+
+def test_renewed_snapshot_has_the_prices_of_the_lists_and_keeps_others(
+    lists: PriceLists, aws: Sources, clock: ManualClock, target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lists.publish(REGION, "1", [row("m9.large", 0.1)])
+    renewed, lines = renew(aws(REGION), clock, target)
+    assert renewed, lines
+    known = read(target, monkeypatch)
+    assert known.price("ec2", REGION, "m9.large") == Quote(0.1, NOW, "AWS price list")
+    before = shipped_catalogue()
+    assert {key: quote for key, quote in known.quotes.items() if key in before.quotes} == before.quotes
+    assert known.versions == {}  # a deployment has not read this edition
+
+
+def test_a_list_that_cannot_be_read_leaves_the_snapshot_unchanged(
+    lists: PriceLists, aws: Sources, clock: ManualClock, target: Path
+) -> None:
+    lists.publish(REGION, "1", [row("m9.large", 0.1)])
+    lists.fail_next = [403]
+    renewed, lines = renew(aws(REGION), clock, target)
+    assert not renewed
+    assert "not read" in lines[0]
+    assert target.read_bytes() == snapshot.SNAPSHOT.read_bytes()
+
+
+def test_the_command_says_which_prices_it_did_not_read(
+    lists: PriceLists, target: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys.modules[AwsPrices.__module__], "BULK_ENDPOINT", lists.address)
+    lists.fail_next = [403]
+    assert main([REGION], {}) == 1
+    assert "Google's prices are unchanged: GOOGLE_API_KEY is not set" in capsys.readouterr().err
