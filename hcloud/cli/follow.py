@@ -63,11 +63,18 @@ def copy_output(
     while not end:
         begin = offset
         content, offset, end, number = _part(client, job_id, stream, rank, attempt, offset, 0)
-        if number == 0:
-            click.echo(f"{job_id} has not run", err=True)
+        if not content and begin == 0:
+            _report_not_run(client.get(f"/v1/jobs/{job_id}"), attempt)
         if not content:
             return
         write(stream, content, number, begin)
+
+
+def _report_not_run(job: Mapping[str, Any], attempt: int | None) -> None:
+    """Write on standard error that there is no output because the attempt (None: any) was never made."""
+    made = job["attempts_made"]
+    if (attempt or 1) > made:
+        click.echo(f"{job['id']} has not run" + (f" attempt {attempt}, only {made}" if made else ""), err=True)
 
 
 def last_lines(client: Client, job: Mapping[str, Any]) -> str:
@@ -124,10 +131,12 @@ def follow_output(
         if left:
             continue
         if not onwards:
+            _report_not_run(client.get(f"/v1/jobs/{job_id}"), attempt)
             return
         # This attempt is over; its job may have made, or may yet make, another one with output of its own.
         job = client.get(f"/v1/jobs/{job_id}")
         if job["state"] in ENDED and number >= job["attempts_made"]:
+            _report_not_run(job, number)
             return
         attempt, left = number + 1, dict.fromkeys(streams, 0)
 

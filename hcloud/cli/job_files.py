@@ -13,6 +13,7 @@ from hcloud.cli.output import gib, span, write_json
 from hcloud.cli.policy import dollars
 from hcloud.config import load_job
 from hcloud.core.clock import SystemClock
+from hcloud.core.errors import BadInput, ConfigError
 from hcloud.core.units import utc_text
 from hcloud.spec.jobfile import JobFile
 from hcloud.spec.validation import json_schema
@@ -27,15 +28,35 @@ def job() -> None:
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
 @form_option
 def check(files: tuple[Path, ...], form: str) -> None:
-    """Check job FILES (-: standard input) and say in plain words what they ask for; nothing is submitted."""
+    """Check job FILES (-: standard input) and say in plain words what they ask for; nothing is submitted.
+
+    Links in work directories are checked too. What machines there are is not known here: `hcloud submit --dry-run`
+    says whether a job can run.
+    """
     now = SystemClock().now()
-    check_files(files, form, lambda file, notes: load_job(file, notes, now=now), _described)
+
+    def load(file: Path, notes: list[str]) -> tuple[JobFile, ...]:
+        jobs = load_job(file, notes, now=now)
+        _check_links(file, jobs)
+        return jobs
+
+    check_files(files, form, load, _described)
 
 
 @job.command()
 def schema() -> None:
     """Print the JSON Schema of job files, which is also what the API takes."""
     write_json(json_schema(JobFile))
+
+
+def _check_links(file: Path, jobs: tuple[JobFile, ...]) -> None:
+    from hcloud.cli.workdir import check_links
+
+    for directory in sorted({each.workdir for each in jobs if each.workdir is not None}):
+        try:
+            check_links(Path(directory))
+        except BadInput as error:
+            raise ConfigError(str(error), where=f"{file}: workdir") from error
 
 
 def _described(jobs: tuple[JobFile, ...]) -> dict[str, Any]:

@@ -163,14 +163,17 @@ def _posted(client: Client, path: str, requests: Sequence[Mapping[str, Any]]) ->
 def _jobs(
     ctx: click.Context, client: Client, files: Sequence[Path], flags: Mapping[str, Any], *, upload: bool
 ) -> list[dict[str, Any]]:
-    """Return the jobs as the API takes them, their work directories uploaded."""
-    from hcloud.cli.workdir import upload_workdir
+    """Return the jobs as the API takes them, their work directories uploaded, or only checked."""
+    from hcloud.cli.workdir import check_links, upload_workdir
 
     jobs = mappings_of_jobs(files, ctx.meta.get("hcloud.command"), flags)
     sent: dict[str, dict[str, str]] = {}
     for job in jobs:
         directory = job.pop("workdir", None)
-        if directory is None or not upload:  # a dry run decides the same without the directory
+        if directory is None:
+            continue
+        if not upload:  # a dry run decides the same without the directory
+            check_links(Path(directory))
             continue
         if directory not in sent:
             limit_bytes = int(client.get("/v1/status")["max_upload_bytes"])

@@ -75,6 +75,20 @@ def pack(directory: Path, archive: IO[bytes], limit_bytes: int) -> str:
     return digest.hexdigest()
 
 
+def check_links(directory: Path) -> None:
+    """Check what :func:`pack` would refuse but the size, without reading files.
+
+    Raises:
+        BadInput: a directory cannot be read, or a link leads outside.
+    """
+    try:
+        for path in _walk(directory, directory, _ignored(directory)):
+            if path.is_symlink():
+                _link_inside(path, directory)
+    except OSError as error:
+        raise BadInput(f"cannot pack {directory}: {error.filename or ''}: {error.strerror}") from error
+
+
 def _ignored(directory: Path) -> tuple[str, ...]:
     try:
         lines = (directory / IGNORE_FILE).read_text(encoding="utf-8").splitlines()

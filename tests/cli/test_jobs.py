@@ -310,3 +310,22 @@ def test_a_daemon_restart_does_not_end_what_follows_it(deployment: Deployment) -
 
 def _waits(server: object) -> bool:
     return any(uvicorn.server_state.connections for uvicorn, _ in server._listeners)  # type: ignore[attr-defined]
+
+
+def test_checks_and_dry_runs_refuse_a_link_that_submission_would_refuse(shell: Shell) -> None:
+    work = shell.directory / "work"
+    work.mkdir()
+    (work / "out").symlink_to("/etc/hostname")
+    (shell.directory / "job.yaml").write_text("name: a\ncommand: 'true'\nworkdir: work\n")
+    for command in (["submit", "--dry-run"], ["run", "--dry-run"], ["submit", "-y"], ["job", "check"]):
+        _, err = shell.run(*command, "job.yaml", exit_code=2)
+        assert "work/out is a link to /etc/hostname" in err and ".hcloudignore" in err, command
+    (work / ".hcloudignore").write_text("out\n")
+    for command in (["submit", "--dry-run"], ["job", "check"]):
+        shell.run(*command, "job.yaml")
+
+
+def test_logs_of_a_job_that_never_ran_say_so_however_they_are_read(shell: Shell) -> None:
+    shell.run("submit", "-y", "--vcpus", "640", "--", "true")
+    for arguments in ((), ("-f",), ("--attempt", "1"), ("-f", "--attempt", "1"), ("-f", "-o", "json")):
+        assert shell.run("logs", "1", *arguments) == ("", "job-1 has not run\n"), arguments
