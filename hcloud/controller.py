@@ -156,6 +156,7 @@ class Controller:
             with self.store.transaction(self.clock.now(), self.lease) as txn:
                 for name, error in errors.items():
                     emit_provider_error(txn, name, "offers", error)
+        self.applier.machines.follow_commitments(self.offers.all, self.lease)
         seen = self.observer.observe(self.policy, self.lease)
         if not seen.engine_reachable:
             self._engine_reachable_since = None

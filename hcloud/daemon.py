@@ -53,7 +53,7 @@ from hcloud.core.errors import (
     defect_text,
 )
 from hcloud.core.gc_tuning import infrequent_gc
-from hcloud.core.model import EventKind, Instance, Job, JobSpec
+from hcloud.core.model import EventKind, Instance, Job, JobSpec, Market
 from hcloud.core.units import utc_text
 from hcloud.engine.wire import PROTOCOL
 from hcloud.preview import describe_preview
@@ -82,6 +82,8 @@ OWNER = "owner"
 """Metadata key of the owner tag that instances carry."""
 DEFAULTS = "policy_defaults"
 """Metadata key of the version whose changed policy defaults were named."""
+ENDING_WITHIN_S = 30 * DAY_S
+"""How long before its end a commitment is named in the status."""
 ACCEPTED = "accepted_limits"
 """Metadata key of the limits that were accepted."""
 PROVIDER_SETTINGS = "provider_settings"
@@ -462,7 +464,7 @@ class Daemon:
             "engine": self._engine_status(),
             "providers": {name: self._provider_status(name) for name in self.providers} | self._missing_providers(),
             "spend": self._spend_status(),
-            "notes": [*self.notes, *self.watch.status.notes],
+            "notes": [*self.notes, *self.watch.status.notes, *self._ending_commitments()],
             "waiting": list(self._waiting),
         }
 
@@ -486,6 +488,17 @@ class Daemon:
             "facts": self.providers[name].facts(),
             "stopped": self._why_stopped(name),
         }
+
+    def _ending_commitments(self) -> list[str]:
+        """Return a sentence for each commitment that ends within ``ENDING_WITHIN_S``."""
+        soon_at = self.clock.now() + ENDING_WITHIN_S
+        reserved = [each for each in self.controller.offers.all if each.market is Market.RESERVED]
+        reserved += [each.offer for each in self.store.live().instances if each.offer.market is Market.RESERVED]
+        ends = {each.key: each.ends_at for each in reserved if each.ends_at is not None and each.ends_at < soon_at}
+        return [
+            f"the commitment for {kind} in {zone} ({provider}) ends at {utc_text(round(at))}; on demand after that"
+            for (provider, zone, kind, _), at in sorted(ends.items())
+        ]
 
     def _why_stopped(self, name: str) -> str:
         now = self.clock.now()

@@ -197,6 +197,7 @@ offers = st.builds(
     available=st.none() | st.integers(0, 1000),
     pool=texts,
     pool_free=st.none() | resources,
+    ends_at=st.none() | moments,
 )
 instances = st.builds(
     Instance,

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Any
 
 from hcloud.apply.directives import PAUSED, emit_order, refuse_drained
@@ -219,6 +220,29 @@ class MachineActions:
                 known = txn.backoff(*limit_key(instance.offer))
                 txn.put_backoff(refused_limit(instance.offer, vcpus, str(refusal), txn.now, known))
 
+    # ----------------------------------------------------------------------------------------------------- commitments
+    def follow_commitments(self, offers: Sequence[Offer], lease: LeaderLease | None) -> bool:
+        """Let instances whose commitment has ended be on demand from now on; return whether there was any.
+
+        A commitment that was extended counts with its new end.
+        """
+        now = self.clock.now()
+        reserved = [each for each in self.store.live().instances if each.offer.market is Market.RESERVED]
+        if not reserved:
+            return False
+        ends = {each.key: each.ends_at for each in offers if each.market is Market.RESERVED}
+        changed = [each for each in reserved if (end := ends.get(each.offer.key)) and (each.offer.ends_at or 0.0) < end]
+        ended = [each for each in reserved if each not in changed and (each.offer.ends_at or inf) <= now]
+        if not (changed or ended):
+            return False
+        with self.store.transaction(now, lease) as txn:
+            for instance in changed:
+                fresh = txn.instance(instance.id)
+                txn.put_instance(replace(fresh, offer=replace(fresh.offer, ends_at=ends[instance.offer.key])))
+            for instance in ended:
+                _end_commitment(txn, instance.id, on_demand_price(instance.offer, offers))
+        return bool(ended)
+
     # ---------------------------------------------------------------------------------------------------------- ending
     def record_terminate(self, txn: Transaction, action: Terminate, policy: Policy) -> Intent | None:
         """Write TERMINATING and the intent; None if the instance is ending already.
@@ -269,6 +293,20 @@ class MachineActions:
         except ProviderError as error:
             return error
         return None
+
+
+def _end_commitment(txn: Transaction, instance_id: str, price_usd_per_h: float) -> None:
+    fresh = txn.instance(instance_id)
+    offer = replace(fresh.offer, market=Market.ON_DEMAND, price_usd_per_h=price_usd_per_h, ends_at=None)
+    txn.put_instance(replace(fresh, offer=offer))
+    text = f"its commitment has ended: on demand from now on, at ${price_usd_per_h:g}/h"
+    txn.emit(
+        EventKind.INSTANCE_PRICE,
+        instance_id=instance_id,
+        price_usd_per_h=price_usd_per_h,
+        market=offer.market.value,
+        text=text,
+    )
 
 
 def terminate_retry_delay_s(failed: ProviderError | None, tries: int) -> float:

@@ -541,6 +541,8 @@ class Offer:
     """Name of a capacity pool that several offers of the provider share (one host, one quota); empty: none."""
     pool_free: Resources | None = None
     """What was free in the pool at ``priced_at``."""
+    ends_at: float | None = None
+    """When the commitment behind a RESERVED offer ends; None: not known, or never."""
 
     @property
     def key(self) -> tuple[str, str, str, str]:
@@ -702,7 +704,7 @@ class EventKind(StrEnum):
     INSTANCE_READY = "instance_ready"  # boot_s
     INSTANCE_STATE = "instance_state"  # from, to, code, text
     INSTANCE_RENEWED = "instance_renewed"  # expires_at
-    INSTANCE_PRICE = "instance_price"  # price_usd_per_h (spot prices move)
+    INSTANCE_PRICE = "instance_price"  # price_usd_per_h (spot prices move); market, if its commitment has ended
     INSTANCE_NOTICE = "instance_notice"  # preempt_at
     INSTANCE_TERMINATED = "instance_terminated"  # terminated_at (billing ends), billed (bool), code, text
     PROVIDER_TROUBLE = "provider_trouble"  # provider, call, error, text

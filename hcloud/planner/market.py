@@ -244,7 +244,7 @@ def open_market(context: PlanContext) -> OfferMarket:
             max((each for each in backoffs if each.covers(offer)), key=_retry_order, default=None)
             for offer in permitted.offers
         ],
-        left=permitted.left.copy(),
+        left=_left(context, permitted),
         forbidden=permitted.forbidden,
         sells_reserved=permitted.sells_reserved,
         hybrid=context.strategy.hybrid,
@@ -253,6 +253,17 @@ def open_market(context: PlanContext) -> OfferMarket:
         quotas=QuotaLimits.of(backoffs, context.fleet.instances, context.now),
         capped=any(job.wait_code == CAPPED for queue in context.queue.values() for job, _ in queue),
     )
+
+
+def _left(context: PlanContext, permitted: _PermittedOffers) -> list[float]:
+    """Return how many more instances there are of each offer: none if its commitment ends within a lease."""
+    if not permitted.sells_reserved:
+        return permitted.left.copy()
+    lease_ends_at = context.now + context.policy.lease.horizon_s
+    ends = [each.ends_at for each in permitted.offers]
+    return [
+        0.0 if end is not None and end < lease_ends_at else left for left, end in zip(permitted.left, ends, strict=True)
+    ]
 
 
 def _expected_prices(context: PlanContext, permitted: _PermittedOffers) -> Amounts:

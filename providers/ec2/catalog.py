@@ -75,8 +75,10 @@ class Ec2Catalog:
     def price_usd_per_h(self, zone: str, type_name: str, market: Market) -> float | None:
         """Return the last known price of an instance, or None if the price at its launch should be used instead."""
         with self._lock:
-            if market is Market.RESERVED:  # AWS alone knows which commitment covers an instance
-                return None
+            if market is Market.RESERVED:
+                if self._inventory.prepaid(zone, type_name) is not None or not self._cache.market_read_at:
+                    return None  # AWS alone knows which commitment covers an instance
+                market = Market.ON_DEMAND  # it ended
             try:
                 price = self._price(zone, type_name, market, self._prices.on_demand())
             except ProviderUnavailable:  # the tag of the instance holds its price at launch
@@ -182,7 +184,12 @@ class Ec2Catalog:
             billing_minimum_s=BILLING_MINIMUM_S,
             available=self._available(zone, kind.name, market),
             pool=self._pool(zone, kind.name, market),
+            ends_at=self._ends_at(zone, kind.name, market),
         )
+
+    def _ends_at(self, zone: str, type_name: str, market: Market) -> float | None:
+        paid = self._inventory.prepaid(zone, type_name) if market is Market.RESERVED else None
+        return paid.ends_at if paid is not None else None
 
     def _pool(self, zone: str, type_name: str, market: Market) -> str:
         paid = self._inventory.prepaid(zone, type_name) if market is Market.RESERVED else None

@@ -32,6 +32,8 @@ class Prepaid:
     """Amortised price of one instance."""
     pool: str = ""
     """Name of the pool that other types or zones share; "" if this type and zone have it alone."""
+    ends_at: float | None = None
+    """When the first of the commitments behind it ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,19 +138,21 @@ class Inventory:
         coverage, savings = self._covered()
         rooms = sum(left for _, left in self._rooms(zone, type_name))
         discounted = coverage.left(zone, type_name)
-        usd = self.reservations.usd_per_h(zone, type_name)
+        usd, ends_at = self.reservations.usd_per_h(zone, type_name), self.reservations.ends_at(zone, type_name)
         if usd and discounted:
-            return Prepaid(discounted + rooms, usd, "" if rooms else coverage.shared(zone, type_name))
+            return Prepaid(discounted + rooms, usd, "" if rooms else coverage.shared(zone, type_name), ends_at)
         price = self.on_demand.get(type_name)
         if rooms and price is not None:
-            return Prepaid(rooms, price.usd_per_h)  # a capacity reservation alone is billed at the full price
+            return Prepaid(
+                rooms, price.usd_per_h, ends_at=ends_at
+            )  # a capacity reservation alone is billed at the full price
         covered = savings.covers(type_name)
         if covered is not None:
-            return Prepaid(covered.count, covered.usd_per_h, "savings plans")
+            return Prepaid(covered.count, covered.usd_per_h, "savings plans", covered.ends_at)
         if usd:
-            return Prepaid(0, usd)
+            return Prepaid(0, usd, ends_at=ends_at)
         return (
-            Prepaid(0, price.usd_per_h)
+            Prepaid(0, price.usd_per_h, ends_at=ends_at)
             if price is not None and self.reservations.has_capacity_reservation(zone, type_name)
             else None
         )

@@ -33,6 +33,8 @@ class CapacityReservation:
     type_name: str
     left: int
     """How many more instances fit."""
+    ends_at: float | None = None
+    """When it ends; None: when its owner ends it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +47,7 @@ class ReservedInstances:
     count: int
     usd_per_h: float
     """Amortised price of one instance."""
+    ends_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +73,18 @@ class Reservations:
             if its_pool == pool:
                 found.append(each.usd_per_h * factor / its_factor)
         return max(found, default=None)
+
+    def ends_at(self, zone: str, type_name: str) -> float | None:
+        """Return when the first commitment that applies to a type in a zone ends; None if none is known to."""
+        pool = pool_of(type_name)[0]
+        ends = [
+            each.ends_at
+            for each in self.reserved
+            if (each.zone, each.type_name) == (zone, type_name)
+            or (each.zone is None and pool_of(each.type_name)[0] == pool)
+        ]
+        ends += [each.ends_at for each in self.capacity_of(zone, type_name)]
+        return min((each for each in ends if each is not None), default=None)
 
     def capacity_of(self, zone: str, type_name: str) -> list[CapacityReservation]:
         """Return the capacity reservations of a type in a zone, full or not."""
@@ -151,6 +166,7 @@ def _reserved_instances(clients: Clients) -> list[ReservedInstances]:
                 type_name=str(each["InstanceType"]),
                 count=int(each["InstanceCount"]),
                 usd_per_h=_amortised(each),
+                ends_at=each["End"].timestamp() if each.get("End") else None,
             )
         )
     return found
@@ -177,6 +193,7 @@ def _capacity_reservations(clients: Clients) -> list[CapacityReservation]:
             zone=str(each["AvailabilityZone"]),
             type_name=str(each["InstanceType"]),
             left=int(each["AvailableInstanceCount"]),
+            ends_at=each["EndDate"].timestamp() if each.get("EndDate") else None,
         )
         for each in rows
         if each.get("InstancePlatform", "Linux/UNIX") in LINUX and each.get("Tenancy", "default") == "default"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from hcloud.core.paging import pages_of
@@ -29,6 +30,7 @@ class SavingsPlan:
     """Whether it covers one instance family only."""
     rates: Mapping[str, float]
     """USD per hour by type, for Linux with shared tenancy in this region."""
+    ends_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,8 @@ class Covered:
     """The plan's rate for the type."""
     count: int
     """How many more instances it covers."""
+    ends_at: float | None = None
+    """When the plan ends."""
 
 
 class PlanBalances:
@@ -62,7 +66,7 @@ class PlanBalances:
         for plan in self._plans:
             rate = plan.rates.get(type_name)
             if rate and self.left[plan.id] >= rate - 1e-9:
-                return Covered(rate, int((self.left[plan.id] + 1e-9) / rate))
+                return Covered(rate, int((self.left[plan.id] + 1e-9) / rate), plan.ends_at)
         return None
 
 
@@ -92,6 +96,7 @@ def read_savings_plans(clients: Clients, region: str) -> tuple[SavingsPlan, ...]
                 usd_per_h=float(each["commitment"]),
                 narrow=each["savingsPlanType"] == "EC2Instance",
                 rates=_rates(clients, str(each["savingsPlanId"]), region),
+                ends_at=datetime.fromisoformat(str(each["end"])).timestamp() if each.get("end") else None,
             )
             for each in fitting
         )

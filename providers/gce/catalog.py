@@ -221,6 +221,7 @@ class GceCatalog:
                     billing_minimum_s=BILLING_MINIMUM_S,
                     available=available,
                     pool=self._pool(zone, info, market),
+                    ends_at=self._committed.ends_at(zone, info.name) if market is Market.RESERVED else None,
                 )
 
     def _pool(self, zone: str, info: MachineTypeInfo, market: Market) -> str:

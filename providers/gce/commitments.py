@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 
 from google.cloud import compute_v1 as compute
 
@@ -36,6 +37,8 @@ class Pool:
     memory_mb: float = 0.0
     plans: set[str] = field(default_factory=set)
     """Terms of the commitments, by their key in the price file."""
+    ends_at: float | None = None
+    """When the first of the commitments ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +69,9 @@ class CommitmentBalances:
 
     def _add(self, pool: Pool, commitment: compute.Commitment, plan: str) -> None:
         pool.plans.add(plan)
+        ends_at = ends_at_of(commitment)
+        if ends_at is not None:
+            pool.ends_at = min(ends_at, pool.ends_at or ends_at)
         for each in commitment.resources:
             if each.type_ == "VCPU":
                 pool.vcpus += each.amount
@@ -91,10 +97,21 @@ class CommitmentBalances:
         pool = self._pool(zone, type_name)
         return min(pool.plans) if pool is not None and pool.plans else None
 
+    def ends_at(self, zone: str, type_name: str) -> float | None:
+        """Return when the first commitment that covers a type ends (Unix seconds); None if none is known to end."""
+        pool = self._pool(zone, type_name)
+        return pool.ends_at if pool is not None else None
+
     def _pool(self, zone: str, type_name: str) -> Pool | None:
         if _UNCOMMITTED.fullmatch(type_name):
             return None
         return self._pools.get((region_of(zone), series_of_type(type_name)))
+
+
+def ends_at_of(commitment: compute.Commitment) -> float | None:
+    """Return when a commitment ends (Unix seconds), as it states that."""
+    text = str(commitment.end_timestamp or "")
+    return datetime.fromisoformat(text).timestamp() if text else None
 
 
 def series_of_commitment(kind: str) -> str | None:

@@ -53,7 +53,7 @@ class MockCatalog:
             for zone in sorted(self.settings.zones)
             for name in self.types
             for market in sorted(self.settings.markets)
-            if self._is_sold(zone, name, market)
+            if self._is_sold(zone, name, market) and not (market is Market.RESERVED and self._has_ended(now))
         )
 
     def _with_quota(self, offer: Offer, left_vcpus: Sequence[float]) -> Offer:
@@ -80,12 +80,22 @@ class MockCatalog:
         fixed = self._fixed_price(zone, type_name, market)
         return fixed * self._spot_share(zone, type_name, self.step_of(now)) if market is Market.SPOT else fixed
 
+    def _has_ended(self, now: float) -> bool:
+        """Return whether the reservations have ended."""
+        return self.settings.reserved_ends_at is not None and now >= self.settings.reserved_ends_at
+
     def paid_usd_per_h(self, zone: str, type_name: str, market: Market, now: float) -> float:
         """Return what a machine costs at a time, which may differ from the price at which it is offered."""
+        if market is Market.RESERVED and self._has_ended(now):
+            market = Market.ON_DEMAND
         return self.price_usd_per_h(zone, type_name, market, now) * self.settings.launched_price_factor
 
     def cost_usd(self, zone: str, type_name: str, market: Market, from_at: float, to_at: float) -> float:
         """Return the cost of a machine over an interval, during which spot prices may change."""
+        end = self.settings.reserved_ends_at
+        if market is Market.RESERVED and end is not None and from_at < end < to_at:
+            before = self.cost_usd(zone, type_name, market, from_at, end)
+            return before + self.cost_usd(zone, type_name, Market.ON_DEMAND, end, to_at)
         if market is not Market.SPOT:
             return self.paid_usd_per_h(zone, type_name, market, from_at) * (to_at - from_at) / 3600
         cost, at, step_s = 0.0, from_at, self.settings.spot.step_s
@@ -142,6 +152,7 @@ class MockCatalog:
             priced_at=priced_at,
             billing_minimum_s=self.settings.billing_minimum_s,
             available=self.reserved_count(zone, name) - taken if market is Market.RESERVED else None,
+            ends_at=self.settings.reserved_ends_at if market is Market.RESERVED else None,
         )
 
     def _fixed_price(self, zone: str, type_name: str, market: Market) -> float:

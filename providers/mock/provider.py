@@ -297,7 +297,8 @@ class MockProvider:
         known = self._listings.setdefault(owner, _OwnerListing())
         changed = dict.fromkeys([*self._cloud.changed_ids[known.version :], *known.unlisted])
         if (step := self._catalog.step_of(now)) != known.step:
-            changed |= {each: None for each in known.by_id if machines[each].market is Market.SPOT}
+            moving = (Market.SPOT,) if self.settings.reserved_ends_at is None else (Market.SPOT, Market.RESERVED)
+            changed |= {each: None for each in known.by_id if machines[each].market in moving}
         while known.kept_until and known.kept_until[0][0] <= now:
             changed[heapq.heappop(known.kept_until)[1]] = None
         known.version, known.step = self._cloud.version, step

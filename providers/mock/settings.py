@@ -187,6 +187,8 @@ class MockSettings(_MockSection):
     reserved_default: Whole = Field(2, ge=0, le=MOST_RESERVED)
     """Reserved machines of types that ``reserved`` does not name."""
     reserved_price_factor: Real = Field(0.6, gt=0, le=1)
+    reserved_ends_at: Real | None = Field(None, gt=0)
+    """When all reservations end (Unix seconds): what runs then is on demand; None: never."""
     launched_price_factor: Real = Field(1.0, gt=0, le=100)
     """What machines cost, as a share of the price offered: an agreement the offers do not show, or an old list."""
     billing_minimum_s: Real = Field(60.0, ge=0, le=YEAR_S)

@@ -7,7 +7,7 @@ import pytest
 from hcloud.apply.directives import record_directive, set_paused
 from hcloud.apply.machines import resume_provider
 from hcloud.core.errors import ProviderUnavailable
-from hcloud.core.model import EventKind, InstanceState, JobState, Nodes, Resources
+from hcloud.core.model import EventKind, InstanceState, JobState, Market, Nodes, Resources
 from hcloud.planner.snapshot import Directive, DirectiveScope
 from hcloud.provider import WorkerBootstrap
 from providers.mock import Fault, FaultKind
@@ -369,3 +369,29 @@ def test_gang_on_one_machine_is_told_once_that_it_awaits_it(site: Deployment) ->
     (told,) = [e for e in site.events(EventKind.JOB_STATE) if e.fields["to"] == "awaiting_instance"]
     assert told.fields["awaits"] == "inst-1"
     assert site.job().awaiting == ("inst-1", "inst-1")
+
+
+RESERVED_CLOUD = {"markets": ["reserved", "on_demand"], "reserved": {"m.one": 1}, "reserved_price_factor": 0.5}
+
+
+def test_a_machine_is_on_demand_once_its_commitment_has_ended(make: MakeDeployment) -> None:
+    begins_at = make().now
+    site = make(cloud={**RESERVED_CLOUD, "reserved_ends_at": begins_at + 8000.0})
+    site.submit("sleep", "8200")
+    site.cycle(130, step_s=60.0)
+    [machine] = site.scene.store.live().instances
+    assert (machine.offer.market, machine.offer.price_usd_per_h) == (Market.RESERVED, 0.15)
+    site.cycle(5, step_s=60.0)
+    [machine] = site.scene.store.live().instances
+    assert (machine.offer.market, machine.offer.price_usd_per_h) == (Market.ON_DEMAND, 0.3)
+    [price] = site.events(EventKind.INSTANCE_PRICE)
+    assert (price.fields["market"], price.fields["price_usd_per_h"]) == ("on_demand", 0.3)
+    site.until(lambda: site.machines_up() == [], step_s=60.0)  # idle, it is kept no longer than others
+    assert site.scene.controller.last_spend.month_usd == pytest.approx(site.scene.cloud.billed_usd(site.now), abs=0.01)
+
+
+def test_no_lease_is_begun_that_outlasts_the_commitment(make: MakeDeployment) -> None:
+    site = make(cloud={**RESERVED_CLOUD, "reserved_ends_at": make().now + 500.0})  # less than a lease
+    site.submit()
+    site.until_state(JobState.SUCCEEDED)
+    assert {each.market for each in site.scene.cloud.machines(site.now)} == {Market.ON_DEMAND}

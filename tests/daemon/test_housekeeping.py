@@ -12,10 +12,11 @@ import pytest
 from hcloud.api import ApiServer
 from hcloud.config import limits_of, load_config
 from hcloud.core.errors import BadInput
-from hcloud.core.model import EventKind, JobState
+from hcloud.core.model import EventKind, JobState, Market
 from hcloud.daemon import ACCEPTED, Daemon
 from hcloud.planner.snapshot import OfferBackoff
 from tests.daemon.home import Home
+from tests.planner.scenes import offer
 from tests.store.samples import submit, walk
 
 
@@ -127,3 +128,12 @@ def test_looser_isolation_and_roles_wait_over_a_restart(daemon: Daemon) -> None:
     daemon.store.set_meta(ACCEPTED, wanted.to_json())
     last = started()
     assert "nobody" in last.config.api.admins and last.status()["waiting"] == []
+
+
+def test_commitments_that_end_within_30_days_are_named(daemon: Daemon) -> None:
+    now = daemon.clock.now()
+    soon = offer(market=Market.RESERVED, ends_at=now + 86_400.0)
+    later = offer(market=Market.RESERVED, zone="b", ends_at=now + 40 * 86_400.0)
+    daemon.controller.offers.by_provider = {"mock": (soon, later)}
+    [note] = daemon._ending_commitments()
+    assert note.startswith("the commitment for small in a (mock) ends at ")

@@ -2,6 +2,7 @@
 
 import json
 import os
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -193,6 +194,21 @@ def test_capacity_reservation_is_aimed_at(bench: Ec2Bench) -> None:
     [call] = [each for each in bench.fake.calls if each.action == "RunInstances"]
     name = "CapacityReservationSpecification.CapacityReservationTarget.CapacityReservationId"
     assert call.parameters[name] == "cr-0123456789abcdef0"
+
+
+def test_offers_say_when_their_commitment_ends_and_machines_cost_the_full_price_after_that(bench: Ec2Bench) -> None:
+    ends_at = bench.manual.now() + 7200.0
+    end = datetime.fromtimestamp(ends_at, tz=UTC).isoformat()
+    bench.fake.reserved = [reserved(1, end=end), reserved(1)]
+    offer = offered(bench)["a", "m5.large", "reserved"]
+    assert offer.ends_at == ends_at  # the first of both
+    machine = bench.provider.launch(bench.order(offer))
+    assert machine.price_usd_per_h == pytest.approx(offer.price_usd_per_h)
+    bench.fake.reserved = []
+    bench.let_lists_settle()
+    bench.provider.offers()
+    [listed] = bench.provider.instances(bench.owner).instances
+    assert listed.price_usd_per_h == USD_PER_H["m5.large"]
 
 
 def test_reservations_that_cannot_be_read_are_told_and_cost_nothing_else(bench: Ec2Bench) -> None:
