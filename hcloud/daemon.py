@@ -54,6 +54,7 @@ from hcloud.core.errors import (
 )
 from hcloud.core.gc_tuning import infrequent_gc
 from hcloud.core.model import EventKind, Instance, Job, JobSpec, Market
+from hcloud.core.pricing import oldest_prices
 from hcloud.core.units import utc_text
 from hcloud.engine.wire import PROTOCOL
 from hcloud.preview import describe_preview
@@ -485,6 +486,7 @@ class Daemon:
             "ok": name not in offers.errors,
             "error": offers.errors.get(name, ""),
             "offers": len(offers.by_provider.get(name, ())),
+            "priced_at": oldest_prices(offers.by_provider.get(name, ())),
             "facts": self.providers[name].facts(),
             "stopped": self._why_stopped(name),
         }
@@ -527,6 +529,7 @@ class Daemon:
                 "error": f"not configured, but {count} of its machines may be running and billed; they cannot be "
                 "managed or terminated; restore the provider until they are terminated",
                 "offers": 0,
+                "priced_at": {},
                 "facts": {},
                 "stopped": "",
             }

@@ -62,6 +62,8 @@ class ProviderStatus(TypedDict, total=False):
     ok: bool
     error: str
     offers: int
+    priced_at: Mapping[str, float]
+    """Date of the oldest price offered in each market, Unix seconds."""
     facts: Mapping[str, str]
     """The facts of the ``Provider`` port."""
     stopped: str

@@ -7,6 +7,7 @@ file per cloud (:func:`price_file`).
 from hcloud.catalog.candidates import CatalogMatch, CatalogQuery, candidates
 from hcloud.catalog.changes import Change, Limits, Merge, compare, merge
 from hcloud.catalog.files import CatalogFiles, price_file, read_catalogue
+from hcloud.catalog.freshness import Freshness, freshness
 from hcloud.catalog.prices import CLOUDS, Key, PriceCatalogue, PricePlan, Quote, TypeSize, overlay
 from hcloud.catalog.reading import PriceReading, SpotPrice
 from hcloud.catalog.refresh import Refreshed, refresh
@@ -20,6 +21,7 @@ __all__ = [
     "CatalogMatch",
     "CatalogQuery",
     "Change",
+    "Freshness",
     "GcpPrices",
     "Key",
     "Limits",
@@ -34,6 +36,7 @@ __all__ = [
     "TypeSize",
     "candidates",
     "compare",
+    "freshness",
     "merge",
     "overlay",
     "price_file",

@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from hcloud.cli.output import span, usd, write_rows
+from hcloud.cli.output import price_age, span, usd, write_rows
 from hcloud.core.errors import BadInput
 from hcloud.core.model import Constraints, JobSpec, Market, Resources
 from hcloud.core.pricing import billed_s, cost_usd
@@ -199,7 +199,7 @@ def show(options: Sequence[RunOption], form: str, now: float, limit: int) -> Non
             click.echo(f"... and {len(options) - len(kept)} more (--limit)", err=True)
         oldest_s = now - min(each.priced_at for each in kept)
         click.echo(
-            f"the oldest of these prices is {span(oldest_s)} old; the cheapest is {usd(kept[0].usd_per_h)}/h", err=True
+            f"the oldest of these prices is {price_age(oldest_s)}; the cheapest is {usd(kept[0].usd_per_h)}/h", err=True
         )
 
 

@@ -22,10 +22,11 @@ from hcloud.catalog import (
     Quote,
     Refreshed,
     compare,
+    freshness,
     read_catalogue,
     shipped_catalogue,
 )
-from hcloud.cli.output import console, format_option, span, table, write_csv, write_json, write_rows
+from hcloud.cli.output import console, format_option, price_age, span, table, write_csv, write_json, write_rows
 from hcloud.config import Config, find_config, load_config, read_config
 from hcloud.core.clock import SystemClock
 from hcloud.core.errors import ConfigError, NotFound
@@ -34,7 +35,7 @@ from hcloud.spec.validation import counted, nearest, parse
 PLANS = tuple(PricePlan)
 PRICE_COLUMNS = ("cloud", "region", "type", ">vcpus", ">memory_mib", *(f">{plan.value}" for plan in PLANS), ">age",
                  "source")  # fmt: skip
-SUMMARY_COLUMNS = ("cloud", "plan", ">regions", ">types", ">prices", "newest", "oldest", "sources")
+SUMMARY_COLUMNS = ("cloud", "plan", ">regions", ">types", ">prices", "newest", "oldest", ">age", "sources")
 CHANGE_COLUMNS = ("cloud", "region", "type", "plan", "verdict", ">before", ">after", ">factor")
 HISTORY_COLUMNS = ("at", "cloud", "region", "zone", "type", ">usd_per_h")
 CHANGES_SHOWN = 20
@@ -63,7 +64,7 @@ def show(types: tuple[str, ...], cloud: str | None, regions: tuple[str, ...], on
     known = shipped_catalogue() if only_shipped else catalogue_in_force()
     now = SystemClock().now()
     if not types:
-        summary = list(_summary(known, cloud, regions))
+        summary = list(_summary(known, cloud, regions, now))
         if not summary and known.quotes:
             there = {key.region for key in known.quotes if cloud in (None, key.cloud)}
             of_cloud = f" of {cloud}" if cloud is not None else ""
@@ -72,17 +73,30 @@ def show(types: tuple[str, ...], cloud: str | None, regions: tuple[str, ...], on
                 f"{nearest((*regions, '')[0], there)}"
             )
         write_rows(form, summary, SUMMARY_COLUMNS, lambda each: list(each.values()))
-        oldest_at = known.oldest_at()
-        if oldest_at is not None:
-            click.echo(
-                f"the oldest price is {span(now - oldest_at)} old; update with `hcloud catalog refresh`", err=True
-            )
+        _warn_of_age(known, cloud, regions, now)
         return
     rows = [_row(known, place) for place in known.places() if _matches(place, cloud, regions, types)]
     if not rows:
         hint = nearest(types[0], {key.type for key in known.quotes})
         raise NotFound(f"no price of {' '.join(types)} is known there; {hint}")
     write_rows(form, rows, PRICE_COLUMNS, lambda each: _price_cells(each, now))
+
+
+def _warn_of_age(known: PriceCatalogue, cloud: str | None, patterns: tuple[str, ...], now: float) -> None:
+    """Print the age of the oldest price per cloud and plan, and the plans without a price."""
+    for name in CLOUDS if cloud is None else (cloud,):
+        regions = {key.region for key in known.quotes if key.cloud == name and _matches((*key[:3],), name, patterns)}
+        if not regions:
+            continue
+        found = list(freshness(known, name, regions))
+        for each in found:
+            if each.is_old(now):
+                click.echo(
+                    f"{name} {each.plan}: the prices of some regions are {price_age(now - each.read_at)}", err=True
+                )
+        absent = ", ".join(each.plan for each in found if not each.prices)
+        if absent:
+            click.echo(f"{name}: no price is known of {absent}", err=True)
 
 
 def _matches(
@@ -119,7 +133,9 @@ def _price_cells(row: Mapping[str, Any], now: float) -> list[Any]:
     ]
 
 
-def _summary(known: PriceCatalogue, cloud: str | None, regions: tuple[str, ...]) -> Iterator[dict[str, Any]]:
+def _summary(
+    known: PriceCatalogue, cloud: str | None, regions: tuple[str, ...], now: float
+) -> Iterator[dict[str, Any]]:
     quotes: dict[tuple[str, PricePlan], list[tuple[str, str, Quote]]] = defaultdict(list)
     for key, quote in known.quotes.items():
         if _matches((key.cloud, key.region, key.type), cloud, regions):
@@ -134,6 +150,7 @@ def _summary(known: PriceCatalogue, cloud: str | None, regions: tuple[str, ...])
             "prices": len(cells),
             "newest": day(max(dates)),
             "oldest": day(min(dates)),
+            "age": span(now - min(dates)),
             "sources": "; ".join(name for name, _ in Counter(quote.source for _, _, quote in cells).most_common()),
         }
 

@@ -19,7 +19,7 @@ from urllib.parse import quote
 
 import click
 
-from hcloud.catalog import CatalogFiles
+from hcloud.catalog import CatalogFiles, PricePlan, freshness
 from hcloud.cli.client import Client
 from hcloud.cli.config import load_with_policy
 from hcloud.cli.output import format_option, span, when, write_rows
@@ -33,7 +33,6 @@ COLUMNS = ("check", "verdict", "finding", "do")
 ORPHAN_COLUMNS = ("provider", "what", "action", ">times", "first", "last")
 DISK_WARN_MIB, DISK_FAIL_MIB = 2048, 256
 INODES_FAIL = 1000
-PRICES_OLD_S = 30 * 86_400.0
 CLOCK_SKEW_MAX_S = 5.0
 CONNECT_TIMEOUT_S = 2.0
 HERE = ("local", "mock")
@@ -197,22 +196,33 @@ def _secrets(config: Config) -> Iterator[DoctorFinding]:
 
 
 def _prices(config: Config) -> Iterator[DoctorFinding]:
-    clouds = {each.type for each in config.providers if config.settings_of(each) is not each.settings}
-    if not clouds:
+    """Check the prices of each provider's regions, per plan: their age, and whether there are any."""
+    priced = [each for each in config.providers if config.settings_of(each) is not each.settings]
+    if not priced:
         return
     try:
-        quotes = CatalogFiles(config.catalog_dir).current().quotes
+        known = CatalogFiles(config.catalog_dir).current()
     except HCloudError as error:
         yield DoctorFinding(check="prices", verdict="fail", finding=str(error), do="hcloud catalog refresh")
         return
-    for cloud in sorted(clouds):
-        age_s = SystemClock().now() - max((q.at for key, q in quotes.items() if key.cloud == cloud), default=0.0)
-        old = age_s > PRICES_OLD_S
-        do = "hcloud catalog refresh; catalog.refresh_every_s does it regularly" if old else ""
-        verdict: Verdict = "warn" if old else "ok"
-        yield DoctorFinding(
-            check="prices", verdict=verdict, finding=f"the newest of {cloud} is {span(age_s)} old", do=do
-        )
+    now = SystemClock().now()
+    for each in priced:
+        found = list(freshness(known, each.type, config.regions_of(each)))
+        for plan in found:
+            if plan.prices:
+                yield DoctorFinding(
+                    check="prices",
+                    verdict="warn" if plan.is_old(now) else "ok",
+                    finding=f"{each.name} {plan.plan}: read {span(now - plan.read_at)} ago ({plan.source})",
+                    do="hcloud catalog refresh; see docs/prices.md" if plan.is_old(now) else "",
+                )
+        absent = [plan.plan for plan in found if not plan.prices]
+        if PricePlan.ON_DEMAND in absent:
+            finding, do = f"{each.name}: no price of its regions is known", "hcloud catalog refresh; see docs/prices.md"
+            yield DoctorFinding(check="prices", verdict="warn", finding=finding, do=do)
+        elif absent:
+            finding = f"{each.name}: the catalog has no price of {', '.join(absent)}"
+            yield DoctorFinding(check="prices", verdict="ok", finding=finding)
 
 
 def _gateway(config: Config) -> Iterator[DoctorFinding]:

@@ -21,8 +21,8 @@ from hcloud.cli.output import (
     WholeRange,
     format_option,
     json_text,
+    price_age,
     printable,
-    span,
     stop_when_unread,
     usd,
     when,
@@ -116,7 +116,7 @@ def offers(
     if form == "table" and found:
         age_s = client.get("/v1/status")["now"] - min(each["priced_at"] for each in found[:limit])
         cheapest = usd(found[0]["price_usd_per_h"])
-        click.echo(f"the oldest of these prices is {span(age_s)} old; the cheapest is {cheapest}/h", err=True)
+        click.echo(f"the oldest of these prices is {price_age(age_s)}; the cheapest is {cheapest}/h", err=True)
 
 
 def _check_provider(client: Client, name: str) -> None:

@@ -18,6 +18,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from hcloud.core.pricing import PRICES_OLD_S
+
 F = TypeVar("F", bound=Callable[..., Any])
 FORMATS = ("table", "json", "csv")
 WIDE = 4096
@@ -233,6 +235,12 @@ def span(seconds: float | None) -> str:
     if whole < 86400:
         return f"{sign}{whole // 3600}h{whole % 3600 // 60:02d}m"
     return f"{sign}{whole // 86400}d{whole % 86400 // 3600:02d}h"
+
+
+def price_age(age_s: float) -> str:
+    """Return the age of prices as in ``3d02h old``, with a warning past 30 days."""
+    warning = " (warning: over 30 days; update with `hcloud catalog refresh`)" if age_s > PRICES_OLD_S else ""
+    return f"{span(age_s)} old{warning}"
 
 
 def usd(value: float | None) -> str:

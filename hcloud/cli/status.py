@@ -18,6 +18,7 @@ from hcloud.cli.output import (
     WholeRange,
     console,
     format_option,
+    price_age,
     printable,
     span,
     table,
@@ -26,6 +27,7 @@ from hcloud.cli.output import (
     write_rows,
 )
 from hcloud.core.errors import BadInput
+from hcloud.core.pricing import PRICES_OLD_S
 
 JOB_COLUMNS = ("job", "name", "user", "state", "target", ">vcpus", ">nodes", ">age", ">left", "where")
 JOB_SPARE = ("nodes", "vcpus", "user", "age", "target", "where")
@@ -206,9 +208,17 @@ def daemon_lines(status: dict[str, Any]) -> list[str]:
     reachable = "reachable" if engine.get("reachable") else "NOT REACHABLE"
     lines.append(f"engine   {reachable}, {engine.get('workers', 0)} workers, {engine.get('silent', 0)} silent")
     for name, provider in daemon.get("providers", {}).items():
-        lines.append(f"provider {name}: {provider.get('offers', 0)} offers")
+        ages = [f"{market} {span(now - at)}" for market, at in sorted(provider.get("priced_at", {}).items())]
+        aged = f"; age of prices: {', '.join(ages)}" if ages else ""
+        lines.append(f"provider {name}: {provider.get('offers', 0)} offers{aged}")
     lines += [_money_line(status), _count_line(status), *_isolation_lines(daemon)]
     lines += [f"TROUBLE  {text}" for text in troubles(status)]
+    lines += [
+        f"PRICES   {market} prices of {name} are {price_age(now - at)}"
+        for name, provider in daemon.get("providers", {}).items()
+        for market, at in sorted(provider.get("priced_at", {}).items())
+        if now - at > PRICES_OLD_S
+    ]
     lines += [f"note     {text}" for text in daemon.get("notes", ())]
     return [printable(line) for line in lines]
 

@@ -338,6 +338,16 @@ class Config:
         """Directory of the price catalog."""
         return self.state_dir / "catalog"
 
+    def regions_of(self, provider: ProviderSettings) -> tuple[str, ...]:
+        """Return the regions of which a provider needs the catalog's prices; empty for one with its own prices."""
+        if self.settings_of(provider) is provider.settings:
+            return ()
+        named = provider.settings
+        given = named.get("regions", [named.get("region")]) if provider.type == "ec2" else named.get("zones")
+        # The provider itself refuses what is no name; here it is left out.
+        names = [each for each in given if isinstance(each, str)] if isinstance(given, list | tuple | Mapping) else []
+        return tuple(sorted({each if provider.type == "ec2" else each.rpartition("-")[0] for each in names}))
+
     def settings_of(self, provider: ProviderSettings) -> Mapping[str, Any]:
         """Return a provider's own settings, with the catalog's price file added if it needs one and names none."""
         if provider.type not in _PRICED_TYPES or {"prices", "prices_file"} & set(provider.settings):

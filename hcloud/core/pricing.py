@@ -7,12 +7,16 @@ vCPU and memory fractions (Dominant Resource Fairness, Ghodsi et al., NSDI 2011)
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import inf
 
+from hcloud.core.model import Offer
+
 HOUR_S = 3600.0
+PRICES_OLD_S = 30 * 86_400.0
+"""Prices older than this are shown with a warning."""
 WHOLE = 1.0 + 1e-9
 """A whole instance, with tolerance for rounding errors in the sum of its shares."""
 
@@ -25,6 +29,15 @@ def billed_until(launched_at: float, ended_at: float, billing_minimum_s: float) 
 def billed_s(used_s: float, billing_minimum_s: float) -> float:
     """Return how many seconds are billed for ``used_s`` (0 or more) seconds of use."""
     return billed_until(0.0, max(0.0, used_s), billing_minimum_s)
+
+
+def oldest_prices(offers: Iterable[Offer]) -> dict[str, float]:
+    """Return the date of the oldest price in each market of ``offers``, Unix seconds."""
+    oldest: dict[str, float] = {}
+    for offer in offers:
+        market = offer.market.value
+        oldest[market] = min(offer.priced_at, oldest.get(market, offer.priced_at))
+    return oldest
 
 
 def cost_usd(price_usd_per_h: float, seconds: float) -> float:

@@ -40,7 +40,9 @@ def test_prices_are_shown_with_their_age_without_any_deployment(hcloud: Hcloud) 
     done = hcloud("catalog", "show")
     assert done.code == 0
     assert "2025-03-02" in done.out
-    assert "the oldest price is" in done.err
+    assert "ec2 on_demand: the prices of some regions are" in done.err
+    assert "(warning: over 30 days; update with `hcloud catalog refresh`)" in done.err
+    assert "ec2: no price is known of spot, commit_1y, commit_3y" in done.err
     [shown] = json.loads(hcloud("catalog", "show", "m5.large", "--region", "us-east-1", "-o", "json").out)
     assert shown["prices"]["on_demand"]["usd_per_h"] == 0.096
     assert shown["size"]["memory_mib"] == 8192

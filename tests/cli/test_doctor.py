@@ -7,6 +7,7 @@ import socket
 import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from hcloud.cli.config import _summary
 from hcloud.cli.doctor import CLOCK_SKEW_MAX_S, CYCLE_STALLED_S, DoctorFinding, _gateway
 from hcloud.cli.output import span
 from hcloud.config import load_config
-from hcloud.core.clock import SystemClock
+from hcloud.core.clock import ManualClock, SystemClock
 from hcloud.core.model import EventKind
 from hcloud.planner.snapshot import OfferBackoff
 from hcloud.store import Store
@@ -305,11 +306,22 @@ def test_keys_and_prices_are_missed_where_they_are_needed(tmp_path: Path, monkey
     config.engine.tls_dir.mkdir()
     (config.engine.tls_dir / "ca.pem").touch()
     assert [each.verdict for each in doctor._keys(config)] == ["ok"]
-    for limit_s, verdict in ((1e12, "ok"), (1.0, "warn")):
-        monkeypatch.setattr(doctor, "PRICES_OLD_S", limit_s)
-        (prices,) = doctor._prices(config)
-        assert prices.verdict == verdict
-        assert prices.finding.startswith("the newest of ec2 is ")
+    for age_days, verdict in ((29, "ok"), (31, "warn")):
+        clock = ManualClock(datetime(2026, 7, 20, tzinfo=UTC).timestamp() + age_days * 86_400)
+        monkeypatch.setattr(doctor, "SystemClock", lambda clock=clock: clock)
+        prices, absent = doctor._prices(config)
+        assert (prices.verdict, absent.verdict) == (verdict, "ok")
+        assert f"on_demand: read {age_days}d00h ago (karpenter-provider-aws " in prices.finding
+        assert absent.finding.endswith("the catalog has no price of spot, commit_1y, commit_3y")
+
+
+def test_prices_of_other_regions_do_not_hide_that_those_of_a_provider_are_old_or_missing(tmp_path: Path) -> None:
+    for region, text in (("eu-central-1", "(apache-libcloud"), ("mars-1", "no price of its regions is known")):
+        settings = f"type: ec2, settings: {{region: {region}}}"
+        config = load_config(Path(configured(tmp_path, RIGHT.replace("type: mock", settings))), provider_types=("ec2",))
+        first = next(iter(doctor._prices(config)))
+        assert first.verdict == "warn"
+        assert text in first.finding
 
 
 @pytest.mark.parametrize(("present", "verdict"), [(True, "ok"), (False, "warn")])

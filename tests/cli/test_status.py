@@ -55,6 +55,16 @@ def test_health_is_told_line_by_line() -> None:
     ]
 
 
+def test_age_of_prices_is_shown_per_provider_and_market_with_a_warning_past_30_days() -> None:
+    now, day_s = 1e9, 86_400.0
+    providers = {"aws": {"offers": 2, "priced_at": {"spot": now - 60, "on_demand": now - 31 * day_s}}}
+    lines = daemon_lines({**WELL, "now": now, "daemon": {**WELL["daemon"], "providers": providers}})  # type: ignore[dict-item]
+    assert "provider aws: 2 offers; age of prices: on_demand 31d00h, spot 1m00s" in lines
+    assert [line for line in lines if line.startswith("PRICES")] == [
+        "PRICES   on_demand prices of aws are 31d00h old (warning: over 30 days; update with `hcloud catalog refresh`)"
+    ]
+
+
 def test_whatever_is_wrong_is_told_and_nothing_else() -> None:
     assert troubles(WELL) == []
     daemon = {**WELL["daemon"], "leader": False, "engine": {"reachable": False}}  # type: ignore[dict-item]
