@@ -58,7 +58,7 @@ from hcloud.core.pricing import oldest_prices
 from hcloud.core.units import utc_text
 from hcloud.engine.wire import PROTOCOL
 from hcloud.preview import describe_preview
-from hcloud.provider import NewsSource
+from hcloud.provider import ImageSupport, NewsSource, Provider
 from hcloud.spec.key_changes import DEFAULTS_SINCE
 from hcloud.spec.policy import Caps
 from hcloud.store import Store
@@ -114,6 +114,17 @@ def refuse_full_queue(caps: Caps, jobs: Sequence[Job], specs: Sequence[JobSpec])
             raise Refused(
                 f"{own} jobs of {user} have not ended, {count} more would exceed caps.max_queued_jobs_per_user {limit}"
             )
+
+
+def refuse_images(providers: Mapping[str, Provider], specs: Sequence[JobSpec]) -> None:
+    """Check that some provider may run the container images of ``specs``. Raises BadInput, naming each one's reason."""
+    wanted = next((at for at, spec in enumerate(specs) if spec.image is not None), None)
+    if wanted is None or not providers:
+        return
+    reasons = {name: each.why_no_images() if isinstance(each, ImageSupport) else "" for name, each in providers.items()}
+    if all(reasons.values()):
+        why = "; ".join(f"{name}: {reason}" for name, reason in sorted(reasons.items()))
+        raise BadInput(f"body[{wanted}].job.image: can never run here: no provider's machines run images ({why})")
 
 
 class Daemon:
@@ -445,6 +456,7 @@ class Daemon:
         return describe_preview(self.controller.preview(specs), self.controller.policy)
 
     def _admit(self, specs: Sequence[JobSpec]) -> None:
+        refuse_images(self.providers, specs)
         refuse_full_queue(self.controller.policy.caps, self.store.live().jobs, specs)
 
     def status(self) -> DaemonStatus:

@@ -215,6 +215,15 @@ class Examinable(Protocol):
         ...
 
 
+@runtime_checkable
+class ImageSupport(Protocol):
+    """A provider that can know that none of its instances will run container images."""
+
+    def why_no_images(self) -> str:
+        """Return why no instance can run a container image; empty if one may. Makes no calls."""
+        ...
+
+
 class ProviderFactory(Protocol):
     """The class or function that an entry point of the group ``hcloud.providers`` names.
 

@@ -95,6 +95,11 @@ class Ec2Regions:
             *(Finding(check=f"region {name}", verdict="fail", finding=str(e), do=do) for name, e in errors.items()),
         ]
 
+    def why_no_images(self) -> str:
+        """Return why no region's instances can run container images; empty if one's may."""
+        reasons = [each.why_no_images() for each in self.regions.values()]
+        return reasons[0] if all(reasons) else ""
+
     def facts(self) -> Mapping[str, str]:
         """Return the facts of every region, with the region in each key."""
         found = {f"{region} {key}": text for region, each in self.regions.items() for key, text in each.facts().items()}

@@ -279,6 +279,10 @@ class Ec2Provider:
             )
         )
 
+    def why_no_images(self) -> str:
+        """Return that the default image, Debian's own, has no podman; empty for other images."""
+        return "" if self.settings.image else "its default image has no podman; set `image` to one that has"
+
     def facts(self) -> Mapping[str, str]:
         """Return region, image, quotas and what could not be read, without any call."""
         settings = self.settings

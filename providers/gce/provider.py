@@ -56,6 +56,11 @@ class GceProvider:
         """Check permissions, quotas and clock, without side effects."""
         return self._project.examine()
 
+    def why_no_images(self) -> str:
+        """Return that Google's public images of Debian and Ubuntu have no podman; empty for other images."""
+        public = self.settings.image.startswith(("projects/debian-cloud/", "projects/ubuntu-os-cloud/"))
+        return "its public image has no podman; set `image` to one that has" if public else ""
+
     def facts(self) -> Mapping[str, str]:
         """Return project, zones, prices and expiry, and what is known of commitments and failing zones."""
         settings = self.settings

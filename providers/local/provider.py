@@ -363,6 +363,12 @@ class LocalProvider:
             with _as_unavailable("cannot terminate slices"), ThreadPoolExecutor(len(to_stop)) as pool:
                 list(pool.map(lambda each: each.power_off(reason="terminated on request", at=now), to_stop))
 
+    def why_no_images(self) -> str:
+        """Return which of root, podman and bubblewrap this host lacks for container images; empty if none."""
+        if os.geteuid() != 0:
+            return "the daemon does not run as root"
+        return next((f"{name} is not installed" for name in ("podman", "bwrap") if shutil.which(name) is None), "")
+
     def facts(self) -> Mapping[str, str]:
         """Return which isolation is in force and what this host lacks; computed once, by trying."""
         if not self._facts:

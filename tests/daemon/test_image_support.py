@@ -1,0 +1,76 @@
+"""Jobs with a container image are refused at submission where no machine could run one."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hcloud.config import load_config
+from hcloud.core.clock import ManualClock
+from hcloud.core.errors import BadInput
+from hcloud.daemon import Daemon
+from hcloud.provider import Provider
+from providers.ec2 import factory as ec2
+from providers.gce import GceProvider
+from providers.local import LocalProvider
+from providers.mock import MockProvider
+from tests.daemon.home import Home
+from tests.planner.scenes import job
+
+PLAIN = job(1).spec
+WITH_IMAGE = replace(PLAIN, image="debian:12")
+CUSTOM = "ami-0a1b2c3d"
+
+
+def local_of(folder: Path) -> Provider:
+    return LocalProvider("local", {"cgroups": False}, ManualClock(), "me", str(folder))
+
+
+def ec2_of(folder: Path, **settings: object) -> Provider:
+    settings = {"region": "us-east-1", "prices": {"m5.large": {"on_demand": 0.1}}, **settings}
+    if "regions" in settings:
+        del settings["region"]
+    return ec2("aws", settings, ManualClock(), "me", str(folder))
+
+
+def gce_of(folder: Path, **settings: object) -> Provider:
+    (folder / "prices.json").write_text("{}")
+    plain = {"project": "my-project", "zones": ["us-central1-a"], "prices_file": str(folder / "prices.json")}
+    return GceProvider("gcp", {**plain, **settings}, ManualClock(), "me", str(folder))
+
+
+def test_an_image_that_no_machine_can_run_is_refused_before_one_is_rented(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = Home(tmp_path / "home")
+    home.set_up()
+    daemon = Daemon(load_config(home.path / "config.yaml"))
+    try:
+        daemon._admit([WITH_IMAGE])  # mock machines run all
+        monkeypatch.setenv("PATH", str(tmp_path))  # no podman there
+        lacking: dict[str, Provider] = {"local": local_of(tmp_path), "aws": ec2_of(tmp_path), "gcp": gce_of(tmp_path)}
+        daemon.providers = lacking
+        daemon._admit([PLAIN])
+        with pytest.raises(BadInput, match=r"body\[1\]\.job\.image: can never run here: .*aws: .*no podman.*local: "):
+            daemon._admit([PLAIN, WITH_IMAGE])
+        for may in (
+            MockProvider("mock", {}, ManualClock(), "me", str(tmp_path)),
+            ec2_of(tmp_path, image=CUSTOM),
+            ec2_of(tmp_path, regions={"us-east-1": {}, "eu-west-1": {"image": CUSTOM}}),
+            gce_of(tmp_path, image="projects/my-project/global/images/with-podman"),
+        ):
+            daemon.providers = {**lacking, "other": may}
+            daemon._admit([WITH_IMAGE])
+    finally:
+        daemon.store.close()
+        daemon.runner.close()
+
+
+def test_a_host_with_podman_runs_images_as_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("podman", "bwrap"):
+        (tmp_path / name).write_text("#!/bin/sh\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for user, why in ((0, ""), (1000, "the daemon does not run as root")):
+        monkeypatch.setattr("os.geteuid", lambda user=user: user)
+        assert LocalProvider.why_no_images(local_of(tmp_path)) == why  # type: ignore[arg-type]
