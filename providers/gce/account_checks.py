@@ -57,6 +57,7 @@ def check_project(api: Api, settings: GceSettings, clock: Clock) -> Iterator[Fin
         return
     yield from _permissions(answer, permissions)
     yield from _clock(answer, clock)
+    yield from _ways_out(api, settings)
     yield from _quotas(api, settings)
 
 
@@ -103,6 +104,33 @@ def _clock(answer: Any, clock: Clock) -> Iterator[Finding]:
         yield Finding(check="clock", verdict="fail", finding=finding, do="synchronise the clock (NTP)")
     else:
         yield Finding(check="clock", verdict="warn", finding=finding, do="synchronise the clock (NTP)")
+
+
+def _ways_out(api: Api, settings: GceSettings) -> Iterator[Finding]:
+    """Yield whether instances without an external address have a Cloud NAT in each region."""
+    if settings.external_ip:
+        return
+    do = "allow compute.routers.list (deploy/iam/gce-daemon-role.yaml), so that this can be looked at"
+    try:
+        found = api.routers()
+    except ProviderError as error:
+        yield Finding(check="ways out", verdict="warn", finding=f"not looked at: {error}", do=do)
+        return
+    # The network of a subnetwork is not read here, so any of the region's NATs counts for it.
+    network = "" if settings.subnetwork else settings.network.rpartition("/")[2]
+    with_nat = {
+        region for region, router in found.items if router.nats and network in ("", router.network.rpartition("/")[2])
+    }
+    for name in settings.regions:
+        if name in with_nat:
+            yield Finding(check=f"way out {name}", verdict="ok", finding="there is a Cloud NAT")
+        elif any(each == name or each.startswith("all ") for each in found.unanswered):
+            yield Finding(check=f"way out {name}", verdict="warn", finding="not looked at: no answer", do="try again")
+        else:
+            finding = "no Cloud NAT, and instances get no external address: they can install no packages"
+            do = "set `external_ip: true`, or make a Cloud NAT; with a NAT of your own or a prepared image, ignore this"
+            # A route to another NAT, or an image that holds everything, would do: so this is no failure.
+            yield Finding(check=f"way out {name}", verdict="warn", finding=finding, do=do)
 
 
 def _quotas(api: Api, settings: GceSettings) -> Iterator[Finding]:

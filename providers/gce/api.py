@@ -139,6 +139,11 @@ class Api:
         request = compute.AggregatedListRegionCommitmentsRequest(project=self._settings.project, max_results=PAGE)
         return self._aggregated(compute.RegionCommitmentsClient, request, "commitments")
 
+    def routers(self) -> AggregatedList:
+        """List the Cloud Routers of the project, with their NATs, by region."""
+        request = compute.AggregatedListRoutersRequest(project=self._settings.project, max_results=PAGE)
+        return self._aggregated(compute.RoutersClient, request, "routers")
+
     def machine_types(self, zone: str) -> list[compute.MachineType]:
         """Return the predefined machine types of a zone."""
         request = compute.ListMachineTypesRequest(project=self._settings.project, zone=zone, max_results=PAGE)

@@ -93,6 +93,8 @@ class FakeCompute:
     operations: dict[tuple[str, str], Json] = field(default_factory=dict)
     reservations: list[Json] = field(default_factory=list)
     commitments: list[Json] = field(default_factory=list)
+    regions_with_nat: tuple[str, ...] = ("europe-west1", "us-central1")
+    """Where a Cloud Router of the default network has a NAT."""
     faults: list[Fault] = field(default_factory=list)
     seen: list[Seen] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
@@ -174,6 +176,7 @@ class FakeCompute:
             "regions.get": self._region,
             "reservations.aggregatedList": self._aggregated_reservations,
             "regionCommitments.aggregatedList": self._aggregated_commitments,
+            "routers.aggregatedList": self._aggregated_routers,
         }
         if method.id not in known:
             self.problems.append(f"the fake does not know {method.id}")
@@ -398,6 +401,15 @@ class FakeCompute:
     def _aggregated_commitments(self, parts: Mapping[str, str], query: Mapping[str, str], body: Json) -> Json:
         found = [(f"regions/{each['region'].rpartition('/')[2]}", each) for each in self.commitments]
         return self._aggregated("compute#commitmentAggregatedList", "commitments", found, query)
+
+    def _aggregated_routers(self, parts: Mapping[str, str], query: Mapping[str, str], body: Json) -> Json:
+        made = {
+            "name": "router",
+            "network": "https://www.googleapis.com/compute/v1/projects/p/global/networks/default",
+            "nats": [{"name": "nat"}],
+        }
+        found = [(f"regions/{region}", made) for region in self.regions_with_nat]
+        return self._aggregated("compute#routerAggregatedList", "routers", found, query)
 
     def _aggregated(self, kind: str, member: str, found: list[tuple[str, Json]], query: Mapping[str, str]) -> Json:
         page = _page(kind, [{"scope": scope, "it": each} for scope, each in found], query)

@@ -6,7 +6,7 @@ import yaml
 
 from hcloud.config import package_data
 from hcloud.core.model import Market
-from hcloud.provider import Provider
+from hcloud.provider import Examinable, Provider
 from tests.providers.gce.bench import GceBench
 from tests.providers.gce.permissions import needed
 from tests.providers.gce.test_launching import offer_in
@@ -28,7 +28,9 @@ def _role(name: str) -> set[str]:
 
 
 def _live(bench: GceBench, provider: Provider) -> None:
-    """Use every call of the port."""
+    """Use every call of the port, and the checks of `doctor`."""
+    assert isinstance(provider, Examinable)
+    provider.examine()
     machine = provider.launch(bench.request(offer=offer_in(bench, Market.ON_DEMAND, provider)))
     provider.instances(bench.owner)
     provider.terminate([machine.provider_id])
