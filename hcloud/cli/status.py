@@ -181,7 +181,7 @@ def _shown(picture: dict[str, Any], in_detail: bool) -> RenderableType:
     now = picture["daemon"]["now"]
     if in_detail:
         details = [
-            [*job_detail(job, now), *([("last lines", text)] if (text := picture["last_lines"][job["id"]]) else [])]
+            [*job_detail(job, now), *_named_once("last lines", picture["last_lines"][job["id"]].splitlines())]
             for job in picture["jobs"]
         ]
         return Group(*(table(("", ""), [(name, text) for name, text in each]) for each in details))
@@ -190,6 +190,10 @@ def _shown(picture: dict[str, Any], in_detail: bool) -> RenderableType:
         rows = [instance_row(each, now) for each in picture["instances"]]
         parts += [Text(""), table(INSTANCE_COLUMNS, rows, spare=INSTANCE_SPARE)]
     return Group(*parts)
+
+
+def _named_once(name: str, lines: list[str]) -> list[tuple[str, str]]:
+    return [("" if position else name, line) for position, line in enumerate(lines)]
 
 
 def daemon_lines(status: dict[str, Any]) -> list[str]:

@@ -193,10 +193,11 @@ def test_logs_follow_to_the_end_across_attempts(shell: Shell) -> None:
     )
     out, err = shell.run("run", "-q", "job.yaml", exit_code=1)
     assert out == "out\nout\n"
-    assert err.splitlines()[-3:-1] == ["stderr: trouble"] * 2  # and how the job ended
+    assert err.splitlines().count("stderr: trouble") == 2
     assert shell.run("logs", "-f", "1") == ("out\n", "stderr: trouble\n")  # from the present attempt on
     assert shell.run("logs", "-f", "1", "--stderr")[0] == "trouble\n"
-    for command in (["status", "1"], ["explain", "1"]):
+    assert "last lines  trouble" in shell.run("status", "1")[0]
+    for command in (["explain", "1"],):
         assert "trouble" in shell.run(*command)[0]
     assert shell.run("logs", "job-1")[0] == "out\n"
     assert shell.run("logs", "1", "--attempt", "1", "--stderr")[0] == "trouble\n"
