@@ -92,10 +92,10 @@ class QuotaLimits:
             self.planned[place] = self.planned.get(place, 0.0) + count * offer.instance_type.capacity.vcpus
 
     def exceeded_by(self, offer: Offer) -> OfferBackoff | None:
-        """Return the limit that one more instance would exceed, if it would not be the first of this plan.
+        """Return the limit that one more instance would exceed after others of this plan that would not.
 
-        A single launch may try whether the quota has grown: a refusal costs nothing. Several would leave those that
-        were not refused idle, and paid for.
+        Those would be idle, and paid for. What is refused from the first instance on costs nothing, and shows whether
+        the quota has grown.
         """
         if not self.refused:
             return None
@@ -103,5 +103,6 @@ class QuotaLimits:
         limit, planned = self.refused.get((place, letters_of(offer))), self.planned.get(place, 0.0)
         if limit is None or not planned:
             return None
-        vcpus = self.in_use[place] + planned + offer.instance_type.capacity.vcpus
-        return limit if vcpus >= limit.refused_vcpus - _DUST else None
+        first = self.in_use[place] + offer.instance_type.capacity.vcpus
+        bound = limit.refused_vcpus - _DUST
+        return limit if first < bound <= first + planned else None

@@ -178,6 +178,13 @@ def test_a_launch_above_a_remembered_quota_shows_that_it_was_raised(make: MakeDe
     site.until_state(JobState.SUCCEEDED)  # one by one, the other jobs try a third machine
 
 
+def test_a_gang_that_was_refused_with_nothing_in_use_is_tried_again(make: MakeDeployment) -> None:
+    site = make(policy={"stockout": {"backoff_s": 10, "backoff_cap_s": 40}})
+    site.scene.cloud.inject(Fault(kind=FaultKind.EXCEED_QUOTA, times=2))  # an account that is being verified
+    site.submit(**gang(2))
+    site.until_state(JobState.SUCCEEDED)
+
+
 def test_stockout_of_part_of_a_gang_is_waited_for_longer_each_time(make: MakeDeployment) -> None:
     site = make(cloud={"quotas": []}, policy={"stockout": {"backoff_s": 100, "backoff_cap_s": 10_000}})
     site.submit(**gang(3))
