@@ -1,15 +1,16 @@
 """Decide which waiting jobs are served, and in which order: jobs with a target first, then by priority, then oldest
 first.
 
-No job blocks another: one that cannot be served lets those behind it pass. Best-effort jobs come last; otherwise one
-could take back the room it was evicted from.
+A job that cannot be served lets those behind it pass, with one exception: room is reserved for the first job in order
+that finds none (:mod:`hcloud.planner.placement.room_reservation`). Best-effort jobs come last; otherwise one could take
+back the room it was evicted from.
 
 With queues by quality (ARQ, Dissertation ch. 6), the more demanding class goes first, so that it can choose among the
 good instances, and every job takes the worst pool that suits it. So a job goes up to a better pool only past an empty
 queue: no job above that the same room would suit is left waiting. Within a class the policy's order holds. Jobs whose
 slack is used up come before all others. In a first pass each job gets only what suits it, by neighbours and type. In a
 second pass, jobs without slack take what is left, in the same order. A job that has waited for ``patience_cap_s``
-accepts anything, so no job starves.
+accepts any room. A job behind a stream of jobs that come before it in order may still wait without limit.
 """
 
 from __future__ import annotations
@@ -55,6 +56,7 @@ def admit(context: PlanContext) -> None:
             context.wait(job, "backoff_until", lambda job=job: _backoff_reason(job, now))  # type: ignore[misc]
         else:
             group.pending += 1
+            group.queued = True
             queue = context.queue[group.promise]
             if job.state is awaiting:
                 context.awaiting.append((group.promise, len(queue)))

@@ -109,6 +109,12 @@ class JobGroup:
     """Whether the jobs can wait for instances that boot late."""
     serves: bool = False
     """Whether the target is a latency."""
+    max_runtime_s: float | None = None
+    """When its units are stopped at the latest, in seconds after their start; None: never."""
+    queued: bool = False
+    """Whether any member was admitted to the queue in this plan."""
+    may_reserve: bool = True
+    """Whether room may still be reserved for a member; it is sought once per group and plan."""
 
     @property
     def here(self) -> Amounts | None:
@@ -163,6 +169,21 @@ class JobGroup:
         taken = np.empty((3, vcpus.size))
         taken[0], taken[1:] = vcpus, self.demand[1:, None]
         return taken
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RoomReservation:
+    """Room that only one job, and those before it in order, may take."""
+
+    job_id: JobId
+    group: JobGroup
+    """The group of the job; its members are not barred."""
+    reserved: dict[int, Amounts]
+    """By place of an instance: what is reserved there, shape ``(3,)``."""
+    starts_in_s: float
+    """Seconds until the expected start."""
+    starts_within_s: float
+    """Seconds until the start at the latest, by limits of run times; inf if any unit has none."""
 
 
 @dataclass(slots=True)
@@ -221,6 +242,10 @@ class PlanContext:
     """Running jobs that are to get all their nodes because they miss their target."""
     expanding: list[Job] = field(default_factory=list)
     """Those of ``behind`` for which instances are to be launched."""
+    reservation: RoomReservation | None = None
+    """Room reserved for the first job in order that found none; None: no job needs it, or not found yet."""
+    reservations_sought: int = 0
+    """For how many groups this plan sought a reservation."""
     guarded: Mask | None = None
     """Instances closed to best effort, because such neighbours were evicted there for a running job; None: none."""
     open_of: Callable[[JobGroup, Places], Places] | None = None
@@ -445,6 +470,7 @@ class PlanContext:
             spot_ok=spec.target.kind in spot.for_targets and (spec.interruptible or not spot.only_interruptible),
             promise=spec.target.kind != "best_effort",
             serves=spec.target.kind == "service",
+            max_runtime_s=spec.max_runtime_s,
             instance_types=spec.instance_types,
             exclusive=spec.exclusive,
             mapping_need=mapping_need,
@@ -467,6 +493,7 @@ def _requirements(spec: JobSpec) -> Key:
         spec.instance_types,
         spec.exclusive,
         spec.placement,
+        spec.max_runtime_s,
     )
 
 

@@ -19,6 +19,7 @@ from hcloud.planner.fleet import Amounts, Mask
 from hcloud.planner.instance_lifecycle import terminate_unrenewed
 from hcloud.planner.late_boots import requeue_reason
 from hcloud.planner.placement.explain_choice import candidates_of, placement_reason
+from hcloud.planner.placement.room_reservation import MOST_SOUGHT, NOT_FOR_ROOM, open_beside, reserve_room
 from hcloud.planner.plan import Place, RankPlacement
 from hcloud.planner.text import seconds
 
@@ -58,7 +59,19 @@ def _placed_now(context: PlanContext, job: Job, group: JobGroup) -> bool:
     hopeful = group.stuck is None and (_may_fit(context, job, group) or job.id in context.holds)
     placed = hopeful and context.user_cap(job) is None and place_now(context, job, group)
     group.pending -= placed
+    # Only after an earlier plan launched no machine for it; else others would wait, though one is about to boot.
+    if not placed and group.stuck is None and job.wait_code and job.wait_code not in NOT_FOR_ROOM:
+        reserve_first(context, job, group)
     return placed
+
+
+def reserve_first(context: PlanContext, job: Job, group: JobGroup) -> None:
+    """Reserve room for ``job`` if it is the first in order that needs it."""
+    if group.may_reserve and context.reservation is None and context.reservations_sought < MOST_SOUGHT:
+        context.reservations_sought += 1
+        context.reservation = reserve_room(context, job, group, suited(context, group, context.fleet.placeable))
+        if context.reservation is not None:
+            context.used.update(context.reservation.reserved)
 
 
 def _without_unpaid(context: PlanContext, left: list[tuple[Job, JobGroup]]) -> list[tuple[Job, JobGroup]]:
@@ -200,6 +213,8 @@ def permitted(context: PlanContext, group: JobGroup, mask: Mask) -> Mask:
         allowed = allowed & ~context.late.mask
     if group.constraints is not None:
         allowed = allowed & context.topology.admitted(group.constraints)
+    if context.reservation is not None:
+        allowed = open_beside(context, context.reservation, group, allowed)
     return allowed & context.fleet.of_types(group.instance_types) if group.instance_types else allowed
 
 

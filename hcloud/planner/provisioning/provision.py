@@ -31,9 +31,11 @@ from hcloud.planner.placement.place import (
     place_now,
     pledge,
     requeue,
+    reserve_first,
     suits_company,
     unclaim,
 )
+from hcloud.planner.placement.room_reservation import BOOTING, NOT_FOR_ROOM, WAITS_FOR_RESERVED, reservation_reason
 from hcloud.planner.plan import Finish, Launch
 from hcloud.planner.provisioning.eviction import (
     EvictionCandidates,
@@ -52,8 +54,6 @@ ENGINE_UNREACHABLE = Reason(
     text="no machine is launched while the gateway does not answer: its worker could not register",
 )
 """Why nothing is bought: each machine would be paid for until its lease ends, and the next one launched then."""
-WAITS_FOR_RESERVED = "waits_for_reserved"
-"""Code of the reason of a job that waits for reserved room because the hybrid mapping rents nothing for it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -182,6 +182,15 @@ def provision(state: ProvisioningState) -> None:
             group.stuck = exclusion_reason(context, group, holding_out(context, job, group, refusal))
         if group.stuck is not None and group.stuck.code == CAPPED:
             state.capped.append((job, group))
+        if group.stuck is not None and group.stuck.code not in NOT_FOR_ROOM:
+            reserve_first(context, job, group)
+        if context.reservation is not None and context.reservation.job_id == job.id:
+            if group.stuck is None or group.stuck.code in NOT_FOR_ROOM:
+                context.reservation = None  # a machine is launched or emptied for it, or room is not what it lacks
+            else:
+                reason = reservation_reason(context, context.reservation, group.stuck)
+                context.wait(job, reason.code, lambda reason=reason: reason)  # type: ignore[misc]
+                continue
         if group.stuck is not None and (job.wait_code != group.stuck.code or group.stuck.code == "impossible"):
             _give_reason(context, job, group.stuck)
 
@@ -322,7 +331,7 @@ def _evict(state: ProvisioningState, group: JobGroup, count: int, running: Seque
 
 def _wait_for_claims(context: PlanContext, job: Job, coming: Sequence[int]) -> None:
     if coming:
-        context.wait(job, "booting", lambda: _booting(context, job, context.fleet.instances[coming[-1]]))
+        context.wait(job, BOOTING, lambda: _booting(context, job, context.fleet.instances[coming[-1]]))
     else:
         text = "evicted units are stopping"
         context.wait(job, "making_room", lambda: Reason(code="making_room", text=text))
@@ -333,7 +342,7 @@ def _booting(context: PlanContext, job: Job, machine: Instance) -> Reason:
     left_s = max(0.0, expected_at - context.now)
     numbers: dict[str, Number] = {"instance": machine.id, "expected_at": expected_at, "expected_in_s": round(left_s, 3)}
     text = f"{machine.id} is booting for it, ready in about {seconds(left_s)}"
-    return Reason(code="booting", text=text, numbers={**numbers, **deadline_numbers(job, context.now)})
+    return Reason(code=BOOTING, text=text, numbers={**numbers, **deadline_numbers(job, context.now)})
 
 
 # --------------------------------------------------------------------------------------------------------------- buying
