@@ -62,7 +62,7 @@ from hcloud.provider import ImageSupport, NewsSource, Provider
 from hcloud.spec.key_changes import DEFAULTS_SINCE
 from hcloud.spec.policy import Caps
 from hcloud.store import Store
-from hcloud.wiring import build_controller, build_gateway, build_providers, build_runner, refresh_prices
+from hcloud.wiring import build_controller, build_gateway, build_providers, build_runner, price_sources, refresh_prices
 
 _log = logging.getLogger("hcloud")
 DAY_S = 86_400.0
@@ -179,6 +179,7 @@ class Daemon:
         self._reload = SignalledEvent()
         self._cycle_began_at: float | None = None
         self._price_refresh: threading.Thread | None = None
+        self._prices_notes: list[str] = []
         self._was_leader: bool | None = None
 
     # ------------------------------------------------------------------------------------------------------------ run
@@ -343,7 +344,7 @@ class Daemon:
         if beat_s is not None:
             ticks.add_job(self._beat, "interval", [api], seconds=max(0.5, beat_s / 2))
         every_s = self.config.catalog.refresh_every_s
-        if every_s is not None:
+        if every_s is not None and price_sources(self.config, self.clock):
             due_at = max(self.clock.now(), CatalogFiles(self.config.catalog_dir).refreshed_at() + every_s)
             due = datetime.fromtimestamp(due_at, tz=UTC)
             begin = self._start_price_refresh
@@ -356,6 +357,8 @@ class Daemon:
         if self._price_refresh is None or not self._price_refresh.is_alive():
             self._price_refresh = threading.Thread(target=self._refresh_prices, name="prices", daemon=True)
             self._price_refresh.start()
+        else:
+            self._report_prices("the price refresh before is still running; prices are unchanged", ok=False)
 
     def _refresh_prices(self) -> None:
         try:
@@ -366,6 +369,11 @@ class Daemon:
         else:
             text, ok = "; ".join(done.sentences())[:MAX_PRICES_TEXT], not (done.errors or done.refused)
             _log.log(logging.INFO if ok else logging.WARNING, "%s", text)
+        self._report_prices(text, ok=ok)
+
+    def _report_prices(self, text: str, *, ok: bool) -> None:
+        """Record the result of a price refresh; a failed one is in ``hcloud status`` until one succeeds."""
+        self._prices_notes = [] if ok else [f"prices were not refreshed: {text}"]
         with log_errors(), self.store.transaction(self.clock.now()) as txn:
             txn.emit(EventKind.DAEMON, what="prices", ok=ok, text=text)
 
@@ -477,7 +485,7 @@ class Daemon:
             "engine": self._engine_status(),
             "providers": {name: self._provider_status(name) for name in self.providers} | self._missing_providers(),
             "spend": self._spend_status(),
-            "notes": [*self.notes, *self.watch.status.notes, *self._ending_commitments()],
+            "notes": [*self.notes, *self.watch.status.notes, *self._ending_commitments(), *self._prices_notes],
             "waiting": list(self._waiting),
         }
 

@@ -84,9 +84,12 @@ def ensure_price_files(config: Config) -> None:
 
 
 def price_sources(config: Config, clock: Clock) -> tuple[PriceSource, ...]:
-    """Return the price lists that the configuration names, if any."""
+    """Return the price lists that the configuration names, or else those of the regions of its EC2 providers."""
     settings = config.catalog
-    return sources(AwsPrices(**asdict(settings.aws)), GcpPrices(**asdict(settings.gcp)), resolve_secret, clock)
+    aws = AwsPrices(**asdict(settings.aws))
+    if not aws.regions:  # running EC2 providers read their spot prices themselves
+        aws = replace(aws, regions=config.default_price_regions(), spot=False)
+    return sources(aws, GcpPrices(**asdict(settings.gcp)), resolve_secret, clock)
 
 
 def refresh_prices(config: Config, clock: Clock, *, accept: bool = False, dry_run: bool = False) -> Refreshed:

@@ -18,7 +18,7 @@ from pathlib import Path
 from hcloud.catalog.document import FORM, catalogue_of, document_of
 from hcloud.catalog.prices import CLOUDS, PriceCatalogue, PricePlan, overlay
 from hcloud.catalog.reading import SpotPrice
-from hcloud.catalog.snapshot import shipped_catalogue
+from hcloud.catalog.snapshot import shipped_catalogue, snapshot_digest
 from hcloud.catalog.spot_history import lines, merged_history, read_history
 from hcloud.core.errors import ConfigError, Refused
 
@@ -43,6 +43,10 @@ class CatalogFiles:
     def history_path(self) -> Path:
         """History of spot prices."""
         return self.directory / "spot.csv"
+
+    @property
+    def _snapshot_path(self) -> Path:
+        return self.directory / "snapshot.sha256"  # of the snapshot that the providers' files were made with
 
     def stored(self) -> PriceCatalogue:
         """Return the prices read from the clouds; empty if none were read yet.
@@ -113,11 +117,14 @@ class CatalogFiles:
             # Providers use the date of the file as that of its prices.
             dated_at = _newest_at(current, cloud)
             _write(price_file(self.directory, cloud), provider_prices(current, cloud), dated_at=dated_at)
+        _write_text(self._snapshot_path, iter((snapshot_digest(),)))
 
     def price_files_are_current(self) -> bool:
-        """Return whether the providers' files contain the newest known prices."""
+        """Return whether the providers' files contain the newest known prices, and those of this snapshot."""
         current = self.current()
         try:
+            if self._snapshot_path.read_text(encoding="utf-8") != snapshot_digest():
+                return False
             # To the second: file systems store dates less precisely.
             return all(
                 price_file(self.directory, cloud).stat().st_mtime > _newest_at(current, cloud) - 1 for cloud in CLOUDS

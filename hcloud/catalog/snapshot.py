@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import json
 from functools import cache
 from pathlib import Path
@@ -30,6 +31,11 @@ def shipped_catalogue() -> PriceCatalogue:
     except (OSError, EOFError, ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
         detail = error_text(error, with_type=True)
         raise ConfigError(f"is not a snapshot of prices ({detail}); reinstall HCloud", where=str(SNAPSHOT)) from error
+
+
+def snapshot_digest() -> str:
+    """Return the SHA-256 of the shipped file."""
+    return hashlib.sha256(SNAPSHOT.read_bytes()).hexdigest()
 
 
 def packed(catalogue: PriceCatalogue) -> bytes:

@@ -226,7 +226,7 @@ class AwsPriceSettings:
     """Prices of EC2."""
 
     regions: tuple[NonEmptyText, ...] = ()
-    """Regions to read prices of; empty: none."""
+    """Regions to read prices of; empty: on-demand prices of those of the EC2 providers with Amazon's own endpoint."""
     price_list: Literal["bulk", "query"] = "bulk"
     """bulk: some hundred MB per region, without credentials; query: a few MB, needs pricing:GetProducts."""
     endpoint: Url | None = None
@@ -253,9 +253,9 @@ class GcpPriceSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
 class CatalogSettings:
-    """Sources of prices. Without any, prices are those of the shipped snapshot."""
+    """Sources of prices. Without any that can be read, prices are those of the shipped snapshot."""
 
-    refresh_every_s: Annotated[Seconds, Field(ge=600)] | None = None
+    refresh_every_s: Annotated[Seconds, Field(ge=600)] | None = 86_400.0
     """How often the daemon refreshes prices; null: only `hcloud catalog refresh` does."""
     price_factor_max: Factor = 3.0
     """Prices that change by more than this factor are held back until `hcloud catalog refresh --accept`."""
@@ -267,10 +267,6 @@ class CatalogSettings:
     """Prices of EC2."""
     gcp: GcpPriceSettings = GcpPriceSettings()
     """Prices of Compute Engine."""
-
-    def __post_init__(self) -> None:
-        if self.refresh_every_s is not None and not self.aws.regions and self.gcp.api_key is None:
-            raise AtKey("refresh_every_s", "has no price source: set aws.regions or gcp.api_key, or leave it out")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
@@ -337,6 +333,19 @@ class Config:
     def catalog_dir(self) -> Path:
         """Directory of the price catalog."""
         return self.state_dir / "catalog"
+
+    def default_price_regions(self) -> tuple[str, ...]:
+        """Return the EC2 regions of which prices are read where ``catalog.aws.regions`` names none."""
+        # Behind an endpoint of its own is no Amazon, whose prices would be no prices there.
+        found = set[str]()
+        for each in self.providers:
+            differing = each.settings.get("regions")
+            for region in self.regions_of(each) if each.type == "ec2" else ():
+                more = differing.get(region) if isinstance(differing, Mapping) else None
+                settings = {**each.settings, **(more if isinstance(more, Mapping) else {})}
+                if settings.get("endpoint_url") is None:
+                    found.add(region)
+        return tuple(sorted(found))
 
     def regions_of(self, provider: ProviderSettings) -> tuple[str, ...]:
         """Return the regions of which a provider needs the catalog's prices; empty for one with its own prices."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hcloud.catalog import CatalogFiles, price_file, shipped_catalogue
+from hcloud.catalog import CatalogFiles, price_file, shipped_catalogue, snapshot
 from hcloud.config import Config
 from hcloud.wiring import ensure_price_files
 from tests.catalog.documents import row
@@ -25,7 +25,7 @@ def home(tmp_path: Path, lists: PriceLists) -> Iterator[Home]:
     made.set_up()
     config = made.path / "config.yaml"
     text = config.read_text()
-    scheduled = text.replace("refresh_every_s: null", "refresh_every_s: 24h").replace("spot: true", "spot: false")
+    scheduled = text.replace("spot: true", "spot: false")
     scheduled = scheduled.replace("    regions: []\n", f"    regions: [{REGION}]\n", 1)
     config.write_text(scheduled.replace("    endpoint: null\n", f"    endpoint: '{lists.address}'\n", 1))
     yield made
@@ -58,7 +58,23 @@ def test_daemon_goes_on_when_prices_cannot_be_read(home: Home, lists: PriceLists
     [fields] = wait_until(lambda: price_events(home), PATIENCE_S, 0.2)
     assert fields["ok"] is False
     assert "are unchanged" in str(fields["text"])
-    assert home.answers()
+    assert "note     prices were not refreshed: AWS price list: not read" in home.run("status")
+
+
+def test_prices_of_a_new_snapshot_reach_providers_though_a_refresh_was_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = Config(owner="hcloud-a", state_dir=tmp_path)
+    ensure_price_files(config)
+    path = price_file(config.catalog_dir, "ec2")
+    path.write_text("{}")  # made with an earlier snapshot, later than the newest price of this one
+    monkeypatch.setattr(snapshot, "SNAPSHOT", tmp_path / "other")
+    (tmp_path / "other").write_bytes(snapshot.packed(shipped_catalogue()))
+    ensure_price_files(config)
+    assert path.read_text() == "{}"
+    (tmp_path / "other").write_bytes(b"of the next release")
+    ensure_price_files(config)
+    assert "m8i.large" in json.loads(path.read_text())["us-east-1"]
 
 
 def test_price_files_are_written_once_and_again_when_newer_prices_are_known(tmp_path: Path) -> None:

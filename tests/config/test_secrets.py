@@ -4,10 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from hcloud.config import Config, load_config, resolve_secret
+from hcloud.config import Config, resolve_secret
 from hcloud.config.secrets import check_secret
-from hcloud.config.settings import CatalogSettings, GcpPriceSettings, ProviderSettings
+from hcloud.config.settings import ProviderSettings
+from hcloud.core.clock import ManualClock
 from hcloud.core.errors import ConfigError
+from hcloud.wiring import price_sources
 
 SECRET = "hush-hush"
 
@@ -52,13 +54,26 @@ def test_a_secret_itself_is_refused_without_being_quoted(text: str) -> None:
     assert str(refused.value) == "must be the location of the secret, env:NAME or file:/PATH, not the secret itself"
 
 
-def test_a_schedule_with_nothing_to_read_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "config.yaml"
-    path.write_text("owner: hcloud-a\ncatalog: {refresh_every_s: 24h}\n")
-    with pytest.raises(ConfigError, match=r"catalog\.refresh_every_s: has no price source"):
-        load_config(path)
-    settings = CatalogSettings(refresh_every_s=86400, gcp=GcpPriceSettings(api_key="env:SOME_KEY"))
-    assert Config(owner="hcloud-a", catalog=settings).catalog.refresh_every_s == 86400
+def test_prices_of_the_regions_of_ec2_providers_are_read_each_day_by_default() -> None:
+    def ec2(name: str, **settings: object) -> ProviderSettings:
+        return ProviderSettings(name=name, type="ec2", settings=settings)
+
+    config = Config(
+        owner="hcloud-a",
+        providers=(
+            ec2("one", region="us-east-1"),
+            ec2("several", regions={"eu-west-1": {}, "us-west-2": {"endpoint_url": "http://127.0.0.1:5000"}}),
+            ec2("no-amazon", region="us-east-2", endpoint_url="http://127.0.0.1:5000"),
+            ec2("priced", region="sa-east-1", prices={"m5.large": {"on_demand": 0.1}}),
+            ec2("faulty", region=7, regions=8),
+            ProviderSettings(name="google", type="gce", settings={"zones": ["us-central1-a"]}),
+        ),
+    )
+    assert config.catalog.refresh_every_s == 86_400
+    assert config.default_price_regions() == ("eu-west-1", "us-east-1")
+    [bulk] = price_sources(config, ManualClock(0.0))
+    assert bulk.name == "AWS price list"
+    assert price_sources(Config(owner="hcloud-a"), ManualClock(0.0)) == ()
 
 
 def test_providers_that_take_prices_get_the_catalogue_where_they_name_none() -> None:
