@@ -15,8 +15,6 @@ from math import inf
 from hcloud.core.model import Offer
 
 HOUR_S = 3600.0
-PRICES_OLD_S = 30 * 86_400.0
-"""Prices older than this are shown with a warning."""
 WHOLE = 1.0 + 1e-9
 """A whole instance, with tolerance for rounding errors in the sum of its shares."""
 
