@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from hcloud.catalog.prices import PriceCatalogue, PricePlan, Quote
-from hcloud.core.units import PRICES_OLD_S
+from hcloud.core.price_age import PRICES_OLD_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

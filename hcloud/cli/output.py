@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from hcloud.core.units import PRICES_OLD_S
+from hcloud.core.price_age import PRICES_OLD_S
 
 F = TypeVar("F", bound=Callable[..., Any])
 FORMATS = ("table", "json", "csv")

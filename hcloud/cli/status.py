@@ -27,7 +27,7 @@ from hcloud.cli.output import (
     write_rows,
 )
 from hcloud.core.errors import BadInput
-from hcloud.core.units import PRICES_OLD_S
+from hcloud.core.price_age import PRICES_OLD_S
 
 JOB_COLUMNS = ("job", "name", "user", "state", "target", ">vcpus", ">nodes", ">age", ">left", "where")
 JOB_SPARE = ("nodes", "vcpus", "user", "age", "target", "where")

@@ -38,9 +38,6 @@ SIZE_PATTERN: Final = r"^" + _NUMBER + r" ?([KMGT]iB?|[KMGT]B)$"
 
 T = TypeVar("T")
 
-PRICES_OLD_S = 30 * 86_400.0
-"""Prices older than this are shown with a warning."""
-
 
 def parse_duration_s(value: object, unit_s: float = 1.0) -> float:
     """Return seconds from a number (in ``unit_s``) or text like ``90s``, ``10m``, ``1h30m``, ``2d``.
