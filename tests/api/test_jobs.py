@@ -53,7 +53,7 @@ def test_submit_takes_thousands_in_one_request(deployment: Deployment) -> None:
         ({"target": {"batch": {"by": "1999-01-01T00:00:00Z"}}}, "body[1].job.target.batch.by: is in the past"),
         ({"workdir": "/data"}, "body[1].job.workdir: must be uploaded first"),
         ({"workdir_sha256": "0" * 64}, "body[1].job.workdir_sha256: archive 00"),
-        ({"resources": {"vcpus": -1}}, "body[1].job.resources.vcpus: must be more than 0, not -1"),
+        ({"resources": {"vcpus": -1}}, "body[1].job.resources.vcpus: must be at least 0.001, not -1"),
         ({"env": {"A": "x\x00y"}}, "body[1].job.env.A"),
     ],
 )

@@ -28,8 +28,9 @@ def site() -> Iterator[Site]:
 
 def stop(directory: Path) -> list[int]:
     """Stop an agent's processes, and let the time pass in which it would be taken to respond."""
-    stopped = agent_processes(directory)
-    assert len(stopped) == 2, stopped
+    # A unit's keeper that has just begun looks like its agent until it becomes a program of its own.
+    stopped = wait_until(lambda: found if len(found := agent_processes(directory)) == 2 else None, PATIENCE_S)
+    assert stopped is not None
     for pid in stopped:
         os.kill(pid, signal.SIGSTOP)
     stopped_at = time.monotonic()
