@@ -405,4 +405,14 @@ def _run_as_group(command: Sequence[str], pass_fds: Sequence[int]) -> int:
     finally:
         with suppress(ProcessLookupError):
             os.killpg(probe.pid, signal.SIGKILL)
-        probe.wait()
+        reap(probe)
+
+
+def reap(process: subprocess.Popen[bytes]) -> None:
+    """Wait for the end of a process that was killed.
+
+    Without ``process.wait``: what a signal's handler raised within it may have left its lock held for ever.
+    """
+    if process.returncode is None:
+        with suppress(ChildProcessError):
+            process.returncode = os.waitstatus_to_exitcode(os.waitpid(process.pid, 0)[1])

@@ -235,7 +235,10 @@ class RunningSource:
         if self._group is not None:
             self._group.kill(lambda: None)
         self._host.kill_each(below & self._host.descendants(os.getpid()))
-        self._process.wait()
+        if self._process.returncode is None:
+            # Not by wait(): what a signal's handler raised within it may have left its lock held for ever.
+            with suppress(ChildProcessError):
+                self._process.returncode = os.waitstatus_to_exitcode(os.waitpid(self._process.pid, 0)[1])
 
 
 @contextmanager

@@ -2,13 +2,15 @@
 
 import os
 import platform
+import signal
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from hcloud.engine.sandbox import working_bwrap
+from hcloud.engine.sandbox import reap, working_bwrap
 from tests.engine.alone import METADATA, SECRET, Outcome, run_alone
 from tests.machine import ROOT, needs_bwrap, needs_root
 from tests.waiting import wait_until
@@ -204,3 +206,12 @@ def test_exit_codes_and_signals_are_told_alike(folder: Path, kind: str) -> None:
     found = run(folder, kind, "kill -SEGV $$")
     assert (found.exit["exit_code"], found.exit["cause"]) == (139, "exit_code")
     assert "SIGSEGV" in found.exit["detail"]
+
+
+def test_a_killed_process_is_reaped_though_an_interrupted_wait_holds_its_lock() -> None:
+    process = subprocess.Popen(["sleep", "600"])
+    process._waitpid_lock.acquire()  # type: ignore[attr-defined]  # as an exception between this and its `try` leaves it
+    process.kill()
+    reap(process)
+    assert process.returncode == -signal.SIGKILL
+    reap(process)
