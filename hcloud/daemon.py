@@ -159,7 +159,7 @@ class Daemon:
             self.notes = (*notes, *new_defaults_notes(self.store, config))
             record_owner(self.store, config.owner)
             self._configured, self._wanted = config, limits_of(self.watch.status.policy, config)
-            self._waiting: tuple[str, ...] = ()
+            self._unaccepted_changes: tuple[str, ...] = ()
             limits = self._limits_in_force()
             self.config = config = _limited(config, limits)
             if config.engine.programs == "real":
@@ -293,12 +293,14 @@ class Daemon:
     def _reload_policy(self) -> None:
         status = self.watch.poll(force=self._reload.is_set())
         self._reload.clear()
-        if not (status.changed or self._waiting):  # what waits may have been accepted, perhaps through another daemon
+        if not (
+            status.changed or self._unaccepted_changes
+        ):  # what waits may have been accepted, perhaps through another daemon
             return
-        waited, self._wanted = self._waiting, limits_of(status.policy, self._configured)
+        waited, self._wanted = self._unaccepted_changes, limits_of(status.policy, self._configured)
         self.controller.policy = with_limits(status.policy, self._limits_in_force())
-        for change in self._waiting if self._waiting != waited else ():
-            _log.warning("%s waits for 'hcloud policy accept'", change)
+        for change in self._unaccepted_changes if self._unaccepted_changes != waited else ():
+            _log.warning("not in force until 'hcloud policy accept': %s", change)
         if not status.changed:
             return
         if status.error:
@@ -319,7 +321,7 @@ class Daemon:
         text = self.store.get_meta(ACCEPTED)
         accepted = self._wanted if text is None else parse_limits(text)
         limits = stricter(accepted, self._wanted)
-        self._waiting = loosened(accepted, self._wanted)
+        self._unaccepted_changes = loosened(accepted, self._wanted)
         if text != limits.to_json():
             with log_errors():  # the cycles report a full disk
                 self.store.set_meta(ACCEPTED, limits.to_json())
@@ -327,7 +329,7 @@ class Daemon:
 
     def _accept(self, changes: Sequence[str], actor: str) -> None:
         """Accept what waits. Called by API threads. Raises BadInput if that is not ``changes`` any more."""
-        wanted, waiting = self._wanted, self._waiting
+        wanted, waiting = self._wanted, self._unaccepted_changes
         if sorted(changes) != sorted(waiting):
             raise BadInput("what waits has changed since it was shown; look at it again")
         with self.store.transaction(self.clock.now()) as txn:
@@ -486,7 +488,7 @@ class Daemon:
             "providers": {name: self._provider_status(name) for name in self.providers} | self._missing_providers(),
             "spend": self._spend_status(),
             "notes": [*self.notes, *self.watch.status.notes, *self._ending_commitments(), *self._prices_notes],
-            "waiting": list(self._waiting),
+            "unaccepted_changes": list(self._unaccepted_changes),
         }
 
     def _engine_status(self) -> EngineStatus:

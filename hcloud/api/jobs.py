@@ -188,15 +188,15 @@ async def read_logs(
     job = await run_in_threadpool(context.store.job, job_id)
     caller.require_owner(job.spec.user, f"read the output of {job_id}")
     query = LogQuery(job_id=job_id, stream=stream, offset=offset, limit=limit, rank=rank, attempt=attempt, tail=tail)
-    beside = None
+    other_query = None
     if other_offset is not None:
         other: Stream = "stderr" if stream == "stdout" else "stdout"
-        beside = replace(query, stream=other, offset=other_offset, limit=1)
+        other_query = replace(query, stream=other, offset=other_offset, limit=1)
 
     def read() -> tuple[LogPart, bool]:
         part = read_log_part(context, query)
-        there = bool(part.chunk.content) or part.chunk.end
-        return part, there or (beside is not None and bool(read_log_part(context, beside).chunk.content))
+        has_more = bool(part.chunk.content) or part.chunk.end
+        return part, has_more or (other_query is not None and bool(read_log_part(context, other_query).chunk.content))
 
     part, _ = await poll_until(context, itemgetter(1), read, wait_s)
     headers = {

@@ -246,7 +246,7 @@ class Resumed:
 
 @router.post("/providers/{name}/resume")
 def resume_provider_now(context: Context, caller: CurrentCaller, name: str) -> Resumed:
-    """Try a provider again at once, as what made it refuse launches is mended. Admins only. Raises NotFound."""
+    """Try a provider again at once, as what made it refuse launches is fixed. Admins only. Raises NotFound."""
     caller.require_admin("resume a provider")
     known = context.status().get("providers", {})
     if name not in known:

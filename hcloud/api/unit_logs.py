@@ -135,7 +135,7 @@ def read_archive(path: Path, query: LogQuery) -> LogChunk | None:
         begin = offset < gap.dropped
         with path.open("rb") as archive:
             archive.seek(0 if begin else gap.place(offset))
-            content = archive.read(gap.told if begin else query.limit)
+            content = archive.read(gap.notice_bytes if begin else query.limit)
             end = not archive.read(1)
     except FileNotFoundError:
         return None

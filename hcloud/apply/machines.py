@@ -373,7 +373,7 @@ def _back_off_refused(txn: Transaction, offer: Offer, refusal: ProviderError, po
 
 
 def resume_provider(txn: Transaction, provider: str, backoffs: Sequence[OfferBackoff], actor: str) -> bool:
-    """End all back-offs of a provider, as what caused them is mended; return whether there was any in force."""
+    """End all back-offs of a provider, as what caused them is fixed; return whether there was any in force."""
     present = [each for each in backoffs if each.provider == provider and each.until_at > txn.now]
     for each in present:
         txn.put_backoff(replace(each, until_at=txn.now, failures=0, losses=0, unregistered=0))

@@ -57,7 +57,7 @@ class DoctorFinding:
 def doctor(no_cloud: bool, form: str) -> int:
     """Look over the deployment: configuration, keys, disk, database, secrets, prices, network, clouds, daemon, engine.
 
-    Ends with 1 when something must be mended. Run it as the daemon's user: it is the daemon's credentials that count.
+    Ends with 1 when something must be fixed. Run it as the daemon's user: it is the daemon's credentials that count.
     Changes nothing, but for this: a provider that was stopped since it refused launches is tried again if its account
     passes all checks.
     """
@@ -178,7 +178,7 @@ def _help_with_database(error: HCloudError, url: str) -> str:
         return "see what else uses it, and try again"
     if isinstance(error, StoreBusy):
         return "see that its address is right, that it runs, and that it is reached from here"
-    return "mend that, or 'database' of the configuration; ask again as the daemon's user"
+    return "fix that, or 'database' of the configuration; ask again as the daemon's user"
 
 
 def _secrets(config: Config) -> Iterator[DoctorFinding]:
@@ -304,7 +304,7 @@ def _of_the_daemon(here: Sequence[DoctorFinding]) -> Iterator[DoctorFinding]:
 
 def _resumed(client: Client, name: str, why: str, account: Sequence[DoctorFinding]) -> DoctorFinding:
     """Try a stopped provider again if its account was looked at, and nothing is wrong there."""
-    check, finding, do = f"provider {name}", f"launches nothing {why}", f"mend that; hcloud provider resume {name}"
+    check, finding, do = f"provider {name}", f"launches nothing {why}", f"fix that; hcloud provider resume {name}"
     if not account or any(each.verdict == "fail" for each in account):
         return DoctorFinding(check=check, verdict="fail", finding=finding, do=do)
     try:

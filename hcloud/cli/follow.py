@@ -38,7 +38,7 @@ def write_part(stream: str, content: bytes, attempt: int, offset: int) -> None:
         click.echo(json_text({"attempt": attempt, "stream": stream, "offset": offset, "content": text}))
 
 
-class MarkingWriter:
+class PrefixWriter:
     """Writes standard output as it is, and standard error to standard error, each line marked."""
 
     def __init__(self) -> None:
@@ -115,7 +115,7 @@ def follow_output(
         DaemonUnreachable: no daemon has answered for a minute, or at the timeout.
     """
     client.be_patient(timeout_s)
-    write = write or MarkingWriter()
+    write = write or PrefixWriter()
     left = dict.fromkeys(streams, 0)  # offsets of the streams that are not complete
     while True:
         stop_when_unread()

@@ -36,7 +36,7 @@ _OPTIONS = (
     click.option("--budget", type=FiniteRange(), help="Stop the job when it has cost this many USD."),
     click.option("--retries", type=WholeRange(), help="Tries after a non-zero exit."),
     click.option("--max-runtime", help="Stop an attempt that runs longer, such as 2h or 7200 (seconds)."),
-    click.option("--spot/--no-spot", default=None, help="Whether it may run on machines that can be taken back."),
+    click.option("--spot/--no-spot", default=None, help="Whether it may run on machines that can be preempted."),
     click.option("--type", "instance_types", multiple=True, help="Instance type it may run on; * and ? (repeatable)."),
     click.option("--zone", "zones", multiple=True, help="Zone it may run in; * and ? (repeatable)."),
     click.option("--label", "labels", multiple=True, metavar="NAME=VALUE", help="Label its machines must have."),

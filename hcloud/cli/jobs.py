@@ -55,13 +55,13 @@ def logs(job: str, follow: bool, stderr: bool, rank: int, attempt: int | None, f
 
     With -f also its standard error as it comes, each line marked, on standard error.
     """
-    from hcloud.cli.follow import BOTH, MarkingWriter, copy_output, follow_output, write_bytes, write_part
+    from hcloud.cli.follow import BOTH, PrefixWriter, copy_output, follow_output, write_bytes, write_part
 
     client, stream = Client(), "stderr" if stderr else "stdout"
     write = write_bytes if form == "text" else write_part
     if follow:
         streams = (stream,) if stderr else BOTH
-        marking = MarkingWriter() if form == "text" and not stderr else write
+        marking = PrefixWriter() if form == "text" and not stderr else write
         follow_output(
             client, job_id(job), streams=streams, rank=rank, attempt=attempt, onwards=attempt is None, write=marking
         )

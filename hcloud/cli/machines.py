@@ -298,7 +298,7 @@ def provider() -> None:
 @provider.command("resume")
 @click.argument("name")
 def resume_provider(name: str) -> None:
-    """Launch at provider NAME again at once: what made it refuse is mended.
+    """Launch at provider NAME again at once: what made it refuse is fixed.
 
     A changed configuration (at the daemon's start) and an `hcloud doctor` that finds nothing wrong do the same.
     """

@@ -43,8 +43,8 @@ def check(files: tuple[Path, ...], form: str) -> None:
     check_files(files or (_in_force(),), form, load_policy, describe)
     if not files and form == "table":
         with suppress(HCloudError):  # no daemon runs here
-            for change in Client().get("/v1/status")["daemon"].get("waiting", []):
-                click.echo(f"waits for 'hcloud policy accept': {change}")
+            for change in Client().get("/v1/status")["daemon"].get("unaccepted_changes", []):
+                click.echo(f"not in force until 'hcloud policy accept': {change}")
 
 
 @policy.command()
@@ -74,7 +74,7 @@ def accept(yes: bool) -> None:
     daemon's next start.
     """
     client = Client()
-    changes = client.get("/v1/status")["daemon"].get("waiting", [])
+    changes = client.get("/v1/status")["daemon"].get("unaccepted_changes", [])
     if not changes:
         click.echo("nothing waits to be accepted")
         return

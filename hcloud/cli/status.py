@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import chain, repeat
 from typing import Any
 
 import click
@@ -180,11 +181,7 @@ def _watch(client: Client, form: str, interval_s: float, shown: Callable[[], Ren
 def _shown(picture: dict[str, Any], in_detail: bool) -> RenderableType:
     now = picture["daemon"]["now"]
     if in_detail:
-        details = [
-            [*job_detail(job, now), *_named_once("last lines", picture["last_lines"][job["id"]].splitlines())]
-            for job in picture["jobs"]
-        ]
-        return Group(*(table(("", ""), [(name, text) for name, text in each]) for each in details))
+        return Group(*(_detail_table(job, picture["last_lines"][job["id"]], now) for job in picture["jobs"]))
     parts: list[RenderableType] = [Text("\n".join(daemon_lines(picture["daemon"]))), Text(""), _job_table(picture)]
     if picture["instances"]:
         rows = [instance_row(each, now) for each in picture["instances"]]
@@ -192,8 +189,10 @@ def _shown(picture: dict[str, Any], in_detail: bool) -> RenderableType:
     return Group(*parts)
 
 
-def _named_once(name: str, lines: list[str]) -> list[tuple[str, str]]:
-    return [("" if position else name, line) for position, line in enumerate(lines)]
+def _detail_table(job: dict[str, Any], last_lines: str, now: float) -> RenderableType:
+    rows = [(name, text) for name, text in job_detail(job, now)]
+    names = chain(["last lines"], repeat(""))
+    return table(("", ""), [*rows, *zip(names, last_lines.splitlines(), strict=False)])
 
 
 def daemon_lines(status: dict[str, Any]) -> list[str]:
@@ -264,8 +263,8 @@ def troubles(status: dict[str, Any]) -> list[str]:
     found = [f"paused: {status['paused']}; continue with 'hcloud resume'"] if status["paused"] else []
     if daemon.get("policy", {}).get("error"):
         found.append(f"policy file rejected, the previous policy stays in force: {daemon['policy']['error']}")
-    if daemon.get("waiting"):
-        found.append(f"waits for 'hcloud policy accept': {'; '.join(daemon['waiting'])}")
+    if daemon.get("unaccepted_changes"):
+        found.append(f"not in force until 'hcloud policy accept': {'; '.join(daemon['unaccepted_changes'])}")
     if daemon.get("cycle", {}).get("error"):
         found.append(f"the last cycle failed: {daemon['cycle']['error']}")
     found += [
@@ -278,7 +277,7 @@ def troubles(status: dict[str, Any]) -> list[str]:
         if provider.get("error")
     ]
     found += [
-        f"provider {name} launches nothing {provider['stopped']}; once that is mended: 'hcloud provider resume {name}'"
+        f"provider {name} launches nothing {provider['stopped']}; once that is fixed: 'hcloud provider resume {name}'"
         for name, provider in daemon.get("providers", {}).items()
         if provider.get("stopped")
     ]

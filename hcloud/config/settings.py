@@ -336,7 +336,7 @@ class Config:
 
     def default_price_regions(self) -> tuple[str, ...]:
         """Return the EC2 regions of which prices are read where ``catalog.aws.regions`` names none."""
-        # Behind an endpoint of its own is no Amazon, whose prices would be no prices there.
+        # An endpoint of its own is not AWS: the prices of AWS do not hold there.
         found = set[str]()
         for each in self.providers:
             differing = each.settings.get("regions")

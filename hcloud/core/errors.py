@@ -21,7 +21,7 @@ HCloudError
 |   |-- ProviderUnavailable  back off; a failed read says nothing about what exists
 |   |-- OutcomeUnknown       a write may have been executed: repeat it with the same token
 |   |-- LaunchRejected       the request can never succeed: do not repeat it
-|   |   `-- AccountRejected  nor can any other launch there: stop the provider until somebody mends it
+|   |   `-- AccountRejected  nor can any other launch there: stop the provider until somebody fixes it
 |   `-- InstanceNotFound     treat the instance as gone
 `-- RunnerError
     |-- WorkerUnreachable    outcome unknown: ask again, or wait until the instance is confirmed gone

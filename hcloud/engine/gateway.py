@@ -50,8 +50,8 @@ from hcloud.engine.gateway_process import GatewaySettings
 from hcloud.engine.tls import GATEWAY, Authority, MachineIdentity, issue, server_files
 from hcloud.engine.wire import PROTOCOL
 
-SILENT_AFTER_S = 10.0
-"""Agents send something every 5 s at least (``link.HEARTBEAT_S``); a broken connection is noticed at once."""
+SILENT_AFTER_S = 16.0
+"""Agents send something every 8 s at least (``link.HEARTBEAT_S``); a broken connection is noticed at once."""
 WATCHDOG_S, LOOK_OVER_EVERY_S = 1.0, 10.0
 """How often it is checked whether a daemon leads, and whether certificates have expired."""
 COMMANDS_MAX = 256

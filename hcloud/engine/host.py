@@ -124,8 +124,8 @@ class EngineHost:
     @property
     def memory_mib(self) -> float:
         """How much memory all that is measured here may hold together."""
-        here = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / limits.MIB
-        return here if self._bounds is None else min(here, self._bounds.memory_mib)
+        machine_mib = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / limits.MIB
+        return machine_mib if self._bounds is None else min(machine_mib, self._bounds.memory_mib)
 
     @property
     def free_mib(self) -> float:

@@ -31,8 +31,8 @@ def mount_image(isolation: Isolation, image: str, unit_id: str) -> Path:
 
 def image_environment(isolation: Isolation, image: str) -> dict[str, str]:
     """Return the environment the image asks for. Its entry point is not used: the job's command is all."""
-    told = json.loads(_podman(isolation, "image", "inspect", "--", image, image=image))[0].get("Config") or {}
-    return dict(pair.split("=", 1) for pair in told.get("Env") or [] if "=" in pair)
+    settings = json.loads(_podman(isolation, "image", "inspect", "--", image, image=image))[0].get("Config") or {}
+    return dict(pair.split("=", 1) for pair in settings.get("Env") or [] if "=" in pair)
 
 
 def unmount_image(isolation: Isolation, unit_id: str) -> None:

@@ -112,11 +112,11 @@ class Keeper:
         )
 
     def _bounds(self) -> Bounds:
-        asked, pids, profile = self._spec.resources, self._bootstrap.number("pids_max", 1024), self._spec.profile
+        resources, pids, profile = self._spec.resources, self._bootstrap.number("pids_max", 1024), self._spec.profile
         # While a unit that is measured in place is halted, its profiler may take its CPU time.
         halted_vcpus = profile.steps_vcpus[0] if profile is not None and profile.unit_id else 0.0
         return Bounds(
-            vcpus=asked.vcpus + halted_vcpus, memory_mib=asked.memory_mib, pids=pids, cpus=self._bootstrap.cpus
+            vcpus=resources.vcpus + halted_vcpus, memory_mib=resources.memory_mib, pids=pids, cpus=self._bootstrap.cpus
         )
 
     def _unpack(self, job: Path) -> None:
@@ -220,15 +220,15 @@ class Keeper:
         )
 
     def _job_environment(self) -> dict[str, str]:
-        asked = self._spec.resources
+        resources = self._spec.resources
         ours = {
             "HCLOUD_UNIT_ID": self._spec.id,
             "HCLOUD_ATTEMPT": self._spec.id.rpartition(".")[0],
             "HCLOUD_RANK": str(self._spec.rank),
             "HCLOUD_NODES": str(len(self._spec.peers) or 1),
             "HCLOUD_PEERS": ",".join(self._spec.peers),
-            "HCLOUD_VCPUS": f"{asked.vcpus:g}",
-            "HCLOUD_MEMORY_MIB": str(asked.memory_mib),
+            "HCLOUD_VCPUS": f"{resources.vcpus:g}",
+            "HCLOUD_MEMORY_MIB": str(resources.memory_mib),
         }
         return ours | dict(self._spec.env) | {"HCLOUD_UNIT_MARK": self._unit.mark}
 
@@ -346,11 +346,11 @@ class Keeper:
 
     def _judge(self, exit_code: int) -> tuple[FailureCause, str]:
         """Say why a command that ended by itself failed."""
-        asked = self._spec.resources
+        resources = self._spec.resources
         if self._sampler.oom_kills:
-            return FailureCause.OUT_OF_MEMORY, f"it used more than its {asked.memory_mib} MiB of memory"
+            return FailureCause.OUT_OF_MEMORY, f"it used more than its {resources.memory_mib} MiB of memory"
         if exit_code == 128 + signal.SIGXFSZ or self._sampler.disk_is_used_up() or self._disk_is_full():
-            return FailureCause.OUT_OF_DISK, f"it used up its {asked.disk_gib:g} GiB of disk, or the machine's"
+            return FailureCause.OUT_OF_DISK, f"it used up its {resources.disk_gib:g} GiB of disk, or the machine's"
         if exit_code - 128 in set(signal.Signals):
             # A program may end with such a code of its own, and a shell does so for its child.
             name = signal.Signals(exit_code - 128).name

@@ -33,7 +33,7 @@ from hcloud.engine.unit import UnitDirectories, read_json
 from hcloud.engine.wire import PROTOCOL, stream_name
 
 REPORT_PAUSE_S = 0.02
-POLL_S, HEARTBEAT_S = 1.0, 5.0
+POLL_S, HEARTBEAT_S = 1.0, 8.0
 RETRY_S, RETRY_CAP_S, ELSEWHERE_CAP_S = 0.2, 5.0, 1.0
 """Pauses before the next try; shorter where another gateway may be the one."""
 RENEWAL_LOOKED_AT_EVERY_S = 60.0
@@ -72,8 +72,8 @@ class LinkHost:
     def preempt_at(self) -> float | None:
         """Return when the machine will be preempted, if announced."""
         notice = read_json(Path(self._bootstrap.settings.get("preempt_file", "/nowhere"))) or {}
-        told = notice.get("preempt_at")
-        return float(told) if told is not None else None
+        announced_at = notice.get("preempt_at")
+        return float(announced_at) if announced_at is not None else None
 
     def live_paths(self) -> list[Path]:
         """Return the directories in which something may still change."""

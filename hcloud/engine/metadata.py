@@ -28,14 +28,14 @@ TOKEN_TTL_S = 21_600
 HANGING_GET_S = 60
 GCE_NOTICE_S = 30.0
 REBALANCE_S = 600.0
-"""A rebalance recommendation names no time: heeded, it counts as a machine taken back after so long."""
+"""A rebalance recommendation names no time: followed, it counts as a preemption after so long."""
 
 
 class MetadataSource(Protocol):
     """One kind of metadata service."""
 
     def look(self) -> float | None:
-        """Return when the machine is taken back, as far as that is known. Raises OSError, HTTPException, ValueError."""
+        """Return when the machine is preempted, as far as that is known. Raises OSError, HTTPException, ValueError."""
         ...
 
 
@@ -117,7 +117,7 @@ class Watch:
     def __init__(self, source: MetadataSource, file: Path, pause_s: float) -> None:
         self._source, self._file, self._pause_s = source, file, pause_s
         self._end = threading.Event()
-        self._told: float | None = None
+        self._announced_at: float | None = None
         self._thread = threading.Thread(target=self._run, name="metadata", daemon=True)
 
     def start(self) -> Watch:
@@ -140,12 +140,16 @@ class Watch:
 
     def _note(self, preempt_at: float | None) -> None:
         """Write down a time that is new; on GCE the first stays, since each look would move it."""
-        if preempt_at is None or preempt_at == self._told or (self._told is not None and preempt_at > self._told):
+        if (
+            preempt_at is None
+            or preempt_at == self._announced_at
+            or (self._announced_at is not None and preempt_at > self._announced_at)
+        ):
             return
         self._file.parent.mkdir(parents=True, exist_ok=True)
         write_json(self._file, {"preempt_at": preempt_at})
-        self._told = preempt_at
-        print(f"hcloud worker: this machine is taken back at {preempt_at:.0f}", file=sys.stderr, flush=True)
+        self._announced_at = preempt_at
+        print(f"hcloud worker: this machine is preempted at {preempt_at:.0f}", file=sys.stderr, flush=True)
 
 
 def watch(bootstrap: Bootstrap, clock: Clock | None = None) -> Watch | None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from hcloud.core.errors import UnitRefused
+from hcloud.core.processes import reap
 from hcloud.engine import leftovers
 from hcloud.engine.bootstrap import Bootstrap
 from hcloud.engine.limits import find_instance_cgroup, remove_found_cgroup
@@ -406,13 +407,3 @@ def _run_as_group(command: Sequence[str], pass_fds: Sequence[int]) -> int:
         with suppress(ProcessLookupError):
             os.killpg(probe.pid, signal.SIGKILL)
         reap(probe)
-
-
-def reap(process: subprocess.Popen[bytes]) -> None:
-    """Wait for the end of a process that was killed.
-
-    Without ``process.wait``: what a signal's handler raised within it may have left its lock held for ever.
-    """
-    if process.returncode is None:
-        with suppress(ChildProcessError):
-            process.returncode = os.waitstatus_to_exitcode(os.waitpid(process.pid, 0)[1])

@@ -139,7 +139,7 @@ class Unit:
         """Write the exit record, tried again every ``every_s`` seconds as long as the disk does not take it: what ended
         well must not be taken for lost, and run again. Where the directory was deleted nothing can be known."""
 
-        def told() -> bool:
+        def is_recorded() -> bool:
             """Return whether it is recorded, or no longer readable."""
             try:
                 if self.path.exists():
@@ -148,7 +148,7 @@ class Unit:
                 return False
             return True
 
-        holds_within(told, math.inf, every_s)
+        holds_within(is_recorded, math.inf, every_s)
 
     def request_stop(self, cause: FailureCause | None, at: float) -> None:
         """Note why it is to end (the first cause counts) and wake its keeper."""

@@ -172,8 +172,8 @@ def _waited_s(pid: int) -> float:
         threads = os.listdir(f"/proc/{pid}/task")
     except OSError:
         return 0.0
-    told = [(_read(f"/proc/{pid}/task/{thread}/schedstat") or "").split() for thread in threads]
-    return sum(int(fields[1]) for fields in told if len(fields) > 1) / 1e9
+    statistics = [(_read(f"/proc/{pid}/task/{thread}/schedstat") or "").split() for thread in threads]
+    return sum(int(fields[1]) for fields in statistics if len(fields) > 1) / 1e9
 
 
 def _stat(pid: int) -> list[str] | None:

@@ -31,7 +31,7 @@ REFUSALS_MINIMUM = 2
 """A machine is broken if the units of this many jobs failed to start on it, and no unit ever started."""
 PASSING_S = 10.0
 """Shorter waits do not count as queueing: cycles and launches take a moment."""
-_RELEASES, _SAMPLES, _READINGS, _MACHINES, _BOOTS, _STAYS = 256, 1024, 16, 400, 200, 1000
+_RELEASES, _SAMPLES, _READINGS, _MACHINES, _BOOTS, _LIFETIMES = 256, 1024, 16, 400, 200, 1000
 _CUT_SHORT = (FailureCause.PREEMPTED.value, FailureCause.INSTANCE_LOST.value)
 _QUEUED, _NOT_FOR_ROOM = "queued", ("booting", "backoff_until")
 
@@ -43,7 +43,7 @@ class Release(NamedTuple):
     vcpus: float
 
 
-class SpotStay(NamedTuple):
+class SpotLifetime(NamedTuple):
     """A spot machine that was up for ``up_s`` until ``ended_at``, and whether its provider took it back."""
 
     ended_at: float
@@ -70,7 +70,7 @@ class FleetStats:
     """Run times of recently ended units, oldest first; without those that lost their machine."""
     boots_s: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     """Recent boot times by provider, oldest first."""
-    spot_stays: tuple[SpotStay, ...] = ()
+    spot_lifetimes: tuple[SpotLifetime, ...] = ()
     """Spot machines that ended, oldest first."""
     _released: list[NDArray[np.float64]] = field(default_factory=list, compare=False, repr=False)
     """The releases as an array, computed on first use."""
@@ -174,7 +174,7 @@ class FleetTracker:
     _waiting: set[JobId] = field(default_factory=set)
     _queue: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=_SAMPLES))
     _releases: deque[Release] = field(default_factory=lambda: deque(maxlen=_RELEASES))
-    _spot_stays: deque[SpotStay] = field(default_factory=lambda: deque(maxlen=_STAYS))
+    _spot_lifetimes: deque[SpotLifetime] = field(default_factory=lambda: deque(maxlen=_LIFETIMES))
     _busy_s: deque[float] = field(default_factory=lambda: deque(maxlen=_SAMPLES))
     _boots_s: dict[str, deque[float]] = field(default_factory=dict)
     _summary: FleetStats | None = None
@@ -198,8 +198,8 @@ class FleetTracker:
         while self._releases and self._releases[0].at < now - KEPT_S:
             self._releases.popleft()
             self._invalidate("releases")
-        while self._spot_stays and self._spot_stays[0].ended_at < now - KEPT_S:
-            self._spot_stays.popleft()
+        while self._spot_lifetimes and self._spot_lifetimes[0].ended_at < now - KEPT_S:
+            self._spot_lifetimes.popleft()
             self._invalidate("spot")
         if self._summary is None:
             self._summary = self._summarise()
@@ -217,7 +217,7 @@ class FleetTracker:
             quality=self._quality,
             busy_s=self._part("busy", self._busy_s),
             boots_s={provider: self._part(f"boots {provider}", each) for provider, each in self._boots_s.items()},
-            spot_stays=self._part("spot", self._spot_stays),
+            spot_lifetimes=self._part("spot", self._spot_lifetimes),
             _released=self._released,
         )
 
@@ -289,8 +289,8 @@ class FleetTracker:
             ended_at = _number(event, "terminated_at") or event.at
             up_s = max(0.0, ended_at - machine.launched_at)
             preempted = machine.preempted or event.fields.get("code") == "preempted"
-            stay = SpotStay(ended_at, machine.provider, machine.region, machine.type, up_s, preempted)
-            self._spot_stays.append(stay)
+            lifetime = SpotLifetime(ended_at, machine.provider, machine.region, machine.type, up_s, preempted)
+            self._spot_lifetimes.append(lifetime)
             self._invalidate("spot")
         if machine.ratio is None:
             return

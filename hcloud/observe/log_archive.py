@@ -28,32 +28,32 @@ class Gap:
 
     dropped: int = 0
     """The number of bytes missing at the beginning."""
-    told: int = 0
+    notice_bytes: int = 0
     """The length of the notice that replaces them, in bytes."""
 
     @classmethod
     def of(cls, archive: Path) -> Gap:
         """Return the gap of ``<unit>.<stream>``, empty if none is stored. Raises OSError."""
         try:
-            dropped, told = _gap_file(archive).read_text().split()
+            dropped, notice_bytes = _gap_file(archive).read_text().split()
         except FileNotFoundError:
             return cls()
-        return cls(int(dropped), int(told))
+        return cls(int(dropped), int(notice_bytes))
 
     def save(self, archive: Path) -> None:
         """Store it next to ``archive``."""
         # Before the notice is written, which alone would be taken for output.
         new = _gap_file(archive).with_suffix(".new")
-        new.write_text(f"{self.dropped} {self.told}\n")
+        new.write_text(f"{self.dropped} {self.notice_bytes}\n")
         new.replace(_gap_file(archive))
 
     def place(self, offset: int) -> int:
         """Return the position in the file of the program's byte at ``offset``, which was not dropped."""
-        return offset - self.dropped + self.told
+        return offset - self.dropped + self.notice_bytes
 
     def offset(self, place: int) -> int:
         """Return which of the program's bytes is at position ``place`` in the file, behind the notice."""
-        return place - self.told + self.dropped
+        return place - self.notice_bytes + self.dropped
 
 
 def _gap_file(archive: Path) -> Path:
@@ -70,7 +70,7 @@ def _copied(archive: Path, part: Path) -> tuple[int, int]:
     Both are 0 if a daemon was killed while it wrote the notice.
     """
     gap, size = Gap.of(archive), part.stat().st_size if part.exists() else 0
-    return (gap.offset(size), size - gap.told) if size >= max(gap.told, 1) else (0, 0)
+    return (gap.offset(size), size - gap.notice_bytes) if size >= max(gap.notice_bytes, 1) else (0, 0)
 
 
 @dataclass(slots=True)
@@ -137,7 +137,7 @@ class LogArchive:
         if chunk.content:  # most streams of most jobs are empty
             self.folder.mkdir(exist_ok=True)  # an operator may have deleted it
             if is_gap:
-                Gap(dropped=chunk.next_offset, told=len(chunk.content)).save(final)
+                Gap(dropped=chunk.next_offset, notice_bytes=len(chunk.content)).save(final)
             with part.open("ab" if offset else "wb") as file:
                 file.write(chunk.content)
         kept += 0 if is_gap else len(chunk.content)

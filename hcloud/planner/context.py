@@ -93,7 +93,7 @@ class JobGroup:
     """Whether there may be room on instances that only their type makes unsuitable."""
     candidates: tuple[Candidate, ...] | None = None
     """Types considered for the group; None: not computed yet."""
-    told: dict[tuple[OfferShape, float], tuple[Candidate, ...]] = field(default_factory=dict)
+    by_offer: dict[tuple[OfferShape, float], tuple[Candidate, ...]] = field(default_factory=dict)
     """The same by the chosen type, market and price."""
     constraints: Constraints | None = None
     """Zones, labels and spread required by the job file; None: none."""
@@ -255,7 +255,7 @@ class PlanContext:
     """Instances that boot far later than usual; None: none."""
     unkept: Mask | None = None
     """Instances where most services miss their latency; None: not computed yet."""
-    kinds_told: int = 0
+    explained_groups: int = 0
     """Number of groups whose candidates were computed."""
     fresh_s: dict[Resources, float] = field(default_factory=dict)
     """Boot delay of the quickest available offer, by requested resources."""

@@ -133,23 +133,23 @@ def _was_resized(job: Job, held: Allocation, due: Resources) -> bool:
 
 def _demands(jobs: Sequence[Job], by_id: Mapping[str, Instance]) -> Iterator[str]:
     """Units are where ``placement`` allows them, next to each other and next to those of other jobs."""
-    beside: defaultdict[str, set[JobId]] = defaultdict(set)
+    jobs_on: defaultdict[str, set[JobId]] = defaultdict(set)
     demands_of = {job.id: job.spec.placement or Constraints() for job in jobs}
     names, users = {job.id: job.spec.name for job in jobs}, {job.id: job.spec.user for job in jobs}
     for job in jobs:
         parts = [part for part in job.attempt.allocations if not part.released] if job.attempt is not None else []
         held = [by_id[part.instance_id] for part in parts if part.instance_id in by_id]
         demands = demands_of[job.id]
-        apart = demands.spread != "none" or matches(job.spec.name, demands.apart_from)
+        must_spread = demands.spread != "none" or matches(job.spec.name, demands.apart_from)
         for instance in held:
-            beside[instance.id].add(job.id)
+            jobs_on[instance.id].add(job.id)
             if not demands.accepts_zone(instance.offer.zone):
                 yield f"{job.id} is in zone {instance.offer.zone}; it requested {', '.join(demands.zones)}"
-        if apart and len({instance.id for instance in held}) < len(held):
+        if must_spread and len({instance.id for instance in held}) < len(held):
             yield f"{job.id} has two nodes on one instance, which are to be apart"
         if demands.spread == "zone" and len({instance.offer.zone for instance in held}) < len(held):
             yield f"{job.id} has two nodes in one zone; it requested spread zone"
-    for instance_id, together in sorted(beside.items()):
+    for instance_id, together in sorted(jobs_on.items()):
         for one in sorted(together):
             for other in sorted(together - {one}):
                 if users[other] == users[one] and matches(names[other], demands_of[one].apart_from):

@@ -268,11 +268,11 @@ def _left(context: PlanContext, permitted: _PermittedOffers) -> list[float]:
 
 def _expected_prices(context: PlanContext, permitted: _PermittedOffers) -> Amounts:
     """Return the offers' prices; those of spot as they are with the losses to expect."""
-    stays = context.snapshot.fleet_stats.spot_stays
+    lifetimes = context.snapshot.fleet_stats.spot_lifetimes
     warned = any(each.preempt_at is not None for each in context.fleet.instances)
-    if permitted.steady.all() or not (warned or any(each.preempted for each in stays)):
+    if permitted.steady.all() or not (warned or any(each.preempted for each in lifetimes)):
         return permitted.price_usd_per_h
-    risk = SpotRisk(stays, context.fleet.instances, context.now)
+    risk = SpotRisk(lifetimes, context.fleet.instances, context.now)
     busy_s = context.snapshot.fleet_stats.busy_s
     run_s = median(busy_s) if busy_s else RUN_S
     prices = permitted.price_usd_per_h.copy()

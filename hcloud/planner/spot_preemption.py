@@ -1,10 +1,10 @@
-"""Spot preemption: what follows when providers take instances back.
+"""Spot preemption: what follows when providers preempt instances.
 
 A job that lost its instance is queued again (``retries`` counts it). After ``spot.most_losses``
 preemptions it avoids spot, if anything else is on offer: each loss may cost all its work, so a long job might never
 end. Draining an instance on a provider's notice is part of ``instance_lifecycle``.
 
-Where machines were taken back, spot offers are compared by their expected cost: a run of ``r`` seconds on machines that
+Where machines were preempted, spot offers are compared by their expected cost: a run of ``r`` seconds on machines that
 are lost at random, ``rate`` times per second, and that begins anew after each loss, takes ``(e^(rate r) - 1) / rate``.
 """
 
@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from math import expm1
 
 from hcloud.core.model import FailureCause, Instance, Job, JobSpec, Market, Offer, Reason, matches
-from hcloud.forecast.fleet_tracker import SpotStay
+from hcloud.forecast.fleet_tracker import SpotLifetime
 from hcloud.planner.topology import admits
 from hcloud.spec.policy import SpotPolicy
 from hcloud.spec.validation import counted
@@ -37,14 +37,14 @@ def requeue_reason(job: Job) -> Reason:
 
 
 class SpotRisk:
-    """The rates at which spot machines are taken back, as seen within the last hour."""
+    """The rates at which spot machines are preempted, as seen within the last hour."""
 
-    def __init__(self, stays: Iterable[SpotStay], live: Iterable[Instance], now: float) -> None:
-        """``stays``: spot machines that ended; ``live``: those that may be lost yet count with their time so far."""
+    def __init__(self, lifetimes: Iterable[SpotLifetime], live: Iterable[Instance], now: float) -> None:
+        """``lifetimes``: spot machines that ended; ``live``: count with their time so far."""
         self._losses: Counter[tuple[str, ...]] = Counter()
         self._up_s: defaultdict[tuple[str, ...], float] = defaultdict(float)
-        for stay in stays:
-            self._count((stay.provider, stay.region), stay.type, stay.up_s, lost=stay.preempted)
+        for lifetime in lifetimes:
+            self._count((lifetime.provider, lifetime.region), lifetime.type, lifetime.up_s, lost=lifetime.preempted)
         for each in live:
             if each.offer.market is Market.SPOT and each.launched_at is not None:
                 place, kind = (each.offer.provider, each.offer.region), each.offer.instance_type.name
@@ -56,7 +56,7 @@ class SpotRisk:
             self._up_s[key] += up_s
 
     def rate_per_s(self, offer: Offer) -> float:
-        """Return how often a machine of a spot offer is expected to be taken back; 0 if none was in its region.
+        """Return how often a machine of a spot offer is expected to be preempted; 0 if none was in its region.
 
         The region's other types count as much as ``PRIOR_S`` of the type's own.
         """

@@ -28,8 +28,8 @@ class AffinityGroup(NamedTuple):
 
     def clashes(self, other: AffinityGroup) -> bool:
         """Return whether jobs of the two groups must not share an instance."""
-        apart = matches(other.name, self.apart_from) or matches(self.name, other.apart_from)
-        return self.user == other.user and apart
+        is_apart = matches(other.name, self.apart_from) or matches(self.name, other.apart_from)
+        return self.user == other.user and is_apart
 
 
 class TopologyConstraints:

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hcloud.core.errors import BadInput, NotFound, UnitRefused
+from hcloud.core.processes import reap
 from hcloud.profiler.host import ControlGroup, ProfilingHost
 
 MIB = 1 << 20
@@ -235,10 +236,7 @@ class RunningSource:
         if self._group is not None:
             self._group.kill(lambda: None)
         self._host.kill_each(below & self._host.descendants(os.getpid()))
-        if self._process.returncode is None:
-            # Not by wait(): what a signal's handler raised within it may have left its lock held for ever.
-            with suppress(ChildProcessError):
-                self._process.returncode = os.waitstatus_to_exitcode(os.waitpid(self._process.pid, 0)[1])
+        reap(self._process)
 
 
 @contextmanager

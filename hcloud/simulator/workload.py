@@ -242,8 +242,10 @@ def _swf_numbers(line: str, where: str) -> list[float]:
         raise BadInput(f"{where}: {largest:g} is too large for a job log; times are in seconds, memory in KiB")
     if not SWF_COLUMNS_LEAST <= len(numbers) <= SWF_COLUMNS:
         raise BadInput(f"{where}: expected {SWF_COLUMNS} numbers, not {len(numbers)}")
-    counted_on = numbers[:WAITED] + numbers[WAITED + 1 :]  # clocks that were set make waits negative; they are not used
-    if negative := next((each for each in counted_on if each < 0 and each != UNKNOWN), None):
+    all_but_wait = (
+        numbers[:WAITED] + numbers[WAITED + 1 :]
+    )  # clocks that were set make waits negative; they are not used
+    if negative := next((each for each in all_but_wait if each < 0 and each != UNKNOWN), None):
         raise BadInput(f"{where}: {negative:g} is negative; the only negative number of a job log is -1, unknown")
     return numbers
 

@@ -114,7 +114,7 @@ def _permissions(
     for each in missing:
         yield Finding(check="permission", verdict="fail", finding=f"{each} is not allowed", do=FIX_PERMISSIONS)
     if rejected:
-        do = "mend what it names in the account or in the provider's settings; see docs/aws.md"
+        do = "fix what it names in the account or in the provider's settings; see docs/aws.md"
         yield Finding(check="launch", verdict="fail", finding=f"the dry run of a launch fails: {rejected}", do=do)
     for action, why in untried.items():
         yield Finding(check="permission", verdict="warn", finding=f"{action} could not be tested: {why}")

@@ -55,7 +55,7 @@ class Deployment:
         self.controller = assembled(home, self.store, self.cloud, self.engine, self.clock, POLICY, owner=OWNER)
         self.policy, self.logs = self.controller.policy, self.controller.observer.logs
         self.refusal = ""
-        self.waiting: list[str] = []
+        self.unaccepted_changes: list[str] = []
         self.wakes = 0
         self._wake = threading.Event()
         for name in ("logs", "uploads"):
@@ -78,9 +78,9 @@ class Deployment:
         )
 
     def _accept(self, changes: Sequence[str], actor: str) -> None:
-        if list(changes) != self.waiting:
+        if list(changes) != self.unaccepted_changes:
             raise BadInput("what waits has changed since it was shown; look at it again")
-        self.waiting = []
+        self.unaccepted_changes = []
 
     def _woken(self) -> None:
         self.wakes += 1
@@ -105,7 +105,7 @@ class Deployment:
             "providers": {"mock": {"ok": True, "error": "", "offers": len(self.controller.offers.all), "stopped": ""}},
             "spend": {"day_usd": self.controller.last_spend.day_usd, "month_usd": self.controller.last_spend.month_usd},
             "event_seq": 0,
-            "waiting": list(self.waiting),
+            "unaccepted_changes": list(self.unaccepted_changes),
         }
 
     def close(self) -> None:

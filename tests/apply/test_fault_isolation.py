@@ -39,7 +39,7 @@ Make = Callable[..., Deployment]
 
 
 def plant(site: Deployment) -> list[bool]:
-    """Let what jobs' tags say fail; return what may be emptied to mend it."""
+    """Let what jobs' tags say fail; return what may be emptied to fix it."""
     broken = [True]
     with_defects(site.scene.controller, "", lambda: bool(broken), lambda _: None)
     return broken

@@ -226,10 +226,13 @@ def test_prices_of_offers_are_short_in_tables_and_whole_for_programs(shell: Shel
 
 def test_what_loosens_a_limit_is_shown_and_accepted_on_purpose(shell: Shell, deployment: Deployment) -> None:
     assert shell.run("policy", "accept")[0] == "nothing waits to be accepted\n"
-    deployment.waiting = ["budgets.per_day_usd from 5 to none"]
-    assert "TROUBLE  waits for 'hcloud policy accept': budgets.per_day_usd from 5 to none" in shell.run("status")[0]
+    deployment.unaccepted_changes = ["budgets.per_day_usd from 5 to none"]
+    assert (
+        "TROUBLE  not in force until 'hcloud policy accept': budgets.per_day_usd from 5 to none"
+        in shell.run("status")[0]
+    )
     out, err = shell.run("policy", "accept", exit_code=2)
     assert out == "budgets.per_day_usd from 5 to none\n" and "nothing was accepted" in err
-    assert deployment.waiting
+    assert deployment.unaccepted_changes
     assert shell.run("policy", "accept", "--yes")[0].endswith("accepted\n")
-    assert deployment.waiting == []
+    assert deployment.unaccepted_changes == []

@@ -52,7 +52,7 @@ class ProviderAbility(StrEnum):
     LIST_LATE = "list_late"  # the next machine launched is missing from listings for a while
 
     DIE = "die"  # a machine dies by itself
-    PREEMPT = "preempt"  # a machine is taken back after a notice
+    PREEMPT = "preempt"  # a machine is preempted after a notice
 
     RESTART = "restart"  # another object over the same cloud, as after a kill -9: ``restarted``
     SECOND_OWNER = "second_owner"  # a deployment with another owner tag in the same cloud: ``for_owner``

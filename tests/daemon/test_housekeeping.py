@@ -98,14 +98,14 @@ def test_a_policy_that_lost_its_budget_spends_no_more_until_that_is_accepted(dae
     assert now_says(keep + "budgets: {per_day_usd: 5}\n") == 5.0
     assert now_says(keep) == 5.0  # cut off at a line
     assert daemon.controller.policy.name == "kept" and daemon.controller.policy.caps.max_instances == 3
-    assert daemon.status()["waiting"] == ["budgets.per_day_usd from 5 to none"]
+    assert daemon.status()["unaccepted_changes"] == ["budgets.per_day_usd from 5 to none"]
     again = Daemon(load_config(file.parent.parent / "config.yaml"))  # a restart accepts nothing
     assert again.controller.policy.budgets.per_day_usd == 5.0
     with pytest.raises(BadInput, match="has changed since"):
         again._accept(["budgets.per_day_usd from 4 to none"], "root")
     again._accept(["budgets.per_day_usd from 5 to none"], "root")
     daemon._reload_policy()  # the other daemon, too
-    assert daemon.controller.policy.budgets.per_day_usd is None and daemon.status()["waiting"] == []
+    assert daemon.controller.policy.budgets.per_day_usd is None and daemon.status()["unaccepted_changes"] == []
     assert [event.actor for event in daemon.store.events(kinds=[EventKind.DAEMON])][-1] == "root"
     again.store.close()
     again.runner.close()
@@ -123,11 +123,11 @@ def test_looser_isolation_and_roles_wait_over_a_restart(daemon: Daemon) -> None:
 
     again = started()
     assert "nobody" not in again.config.api.admins
-    assert again.status()["waiting"] == ["api.admins with nobody"]
+    assert again.status()["unaccepted_changes"] == ["api.admins with nobody"]
     wanted = limits_of(daemon.controller.policy, wider)
     daemon.store.set_meta(ACCEPTED, wanted.to_json())
     last = started()
-    assert "nobody" in last.config.api.admins and last.status()["waiting"] == []
+    assert "nobody" in last.config.api.admins and last.status()["unaccepted_changes"] == []
 
 
 def test_commitments_that_end_within_30_days_are_named(daemon: Daemon) -> None:

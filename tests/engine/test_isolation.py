@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from hcloud.engine.sandbox import reap, working_bwrap
+from hcloud.core.processes import reap
+from hcloud.engine.sandbox import working_bwrap
 from tests.engine.alone import METADATA, SECRET, Outcome, run_alone
 from tests.machine import ROOT, needs_bwrap, needs_root
 from tests.waiting import wait_until

@@ -210,7 +210,7 @@ def _sleeps_zero(call: ast.Call) -> bool:
 def hidden_defects(source: str, where: str) -> list[str]:
     """Skips and expected failures: they hide a defect, unless it is the machine that lacks something."""
     return [
-        f"{where}:{node.lineno} has {node.attr}; mend it, or use a mark of tests/machine.py that says what is lacking"
+        f"{where}:{node.lineno} has {node.attr}; fix it, or use a mark of tests/machine.py that says what is lacking"
         for node in _nodes(source)
         if isinstance(node, ast.Attribute) and node.attr in {"xfail", "skip", "skipif", "importorskip", "SkipTest"}
     ]

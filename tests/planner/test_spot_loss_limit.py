@@ -3,7 +3,7 @@
 import pytest
 
 from hcloud.core.model import Event, EventKind, FailureCause, JobState, Market
-from hcloud.forecast.fleet_tracker import FleetStats, FleetTracker, SpotStay
+from hcloud.forecast.fleet_tracker import FleetStats, FleetTracker, SpotLifetime
 from hcloud.planner.plan import Launch, Place
 from hcloud.planner.spot_preemption import SpotRisk
 from hcloud.spec.policy import Allow, Policy, SpotPolicy
@@ -45,33 +45,37 @@ def test_it_is_not_placed_on_an_idle_spot_machine_either() -> None:
         assert len(of(decide(scene(lost, idle, offers=(CHEAP, STEADY))), Place)) == placed
 
 
-def stays(count: int, up_s: float = 60.0, kind: str = "small", *, preempted: bool = True) -> tuple[SpotStay, ...]:
-    return (SpotStay(NOW - 5.0, "mock", "r", kind, up_s, preempted),) * count
+def lifetimes(
+    count: int, up_s: float = 60.0, kind: str = "small", *, preempted: bool = True
+) -> tuple[SpotLifetime, ...]:
+    return (SpotLifetime(NOW - 5.0, "mock", "r", kind, up_s, preempted),) * count
 
 
 @pytest.mark.parametrize(
     ("seen", "market"),
     [
         ((), Market.SPOT),
-        (stays(1), Market.SPOT),
-        (stays(9), Market.ON_DEMAND),
-        (stays(9, up_s=7200.0), Market.SPOT),  # taken back, but seldom
-        (stays(9, preempted=False), Market.SPOT),  # ended as nothing needed them
-        (stays(30, kind="other"), Market.ON_DEMAND),  # the region's other types were lost
-        (stays(9) + stays(9, up_s=3600.0, preempted=False), Market.SPOT),
+        (lifetimes(1), Market.SPOT),
+        (lifetimes(9), Market.ON_DEMAND),
+        (lifetimes(9, up_s=7200.0), Market.SPOT),  # preempted, but seldom
+        (lifetimes(9, preempted=False), Market.SPOT),  # ended as nothing needed them
+        (lifetimes(30, kind="other"), Market.ON_DEMAND),  # the region's other types were lost
+        (lifetimes(9) + lifetimes(9, up_s=3600.0, preempted=False), Market.SPOT),
     ],
 )
-def test_what_losses_make_of_the_price_decides_against_on_demand(seen: tuple[SpotStay, ...], market: Market) -> None:
-    plan = decide(scene(job(1), offers=(CHEAP, STEADY), fleet_stats=FleetStats(spot_stays=seen)))
+def test_what_losses_make_of_the_price_decides_against_on_demand(
+    seen: tuple[SpotLifetime, ...], market: Market
+) -> None:
+    plan = decide(scene(job(1), offers=(CHEAP, STEADY), fleet_stats=FleetStats(spot_lifetimes=seen)))
     assert [each.offer.market for each in of(plan, Launch)] == [market]
 
 
 def test_the_longer_runs_are_the_more_losses_cost() -> None:
-    risk = SpotRisk(stays(9), (), NOW)
+    risk = SpotRisk(lifetimes(9), (), NOW)
     short, long = risk.cost_factor(CHEAP, 60.0), risk.cost_factor(CHEAP, 1200.0)
     assert 1.2 < short < 1.4 and long > 20.0
     live = machine(1, CHEAP, launched_at=NOW - 86_400.0)  # what is up yet counts
-    assert SpotRisk(stays(9), [live], NOW).cost_factor(CHEAP, 1200.0) < 1.1
+    assert SpotRisk(lifetimes(9), [live], NOW).cost_factor(CHEAP, 1200.0) < 1.1
     assert SpotRisk((), (), NOW).cost_factor(CHEAP, 1e6) == 1.0
 
 
@@ -93,6 +97,6 @@ def test_stays_are_read_from_the_log_and_forgotten_after_an_hour() -> None:
             (EventKind.INSTANCE_TERMINATED, {"terminated_at": 160.0, "code": code}),
         ]
         tracker.follow(Event(at=160.0, kind=kind, instance_id=name, fields=fields) for kind, fields in steps)
-    found = tracker.recent(200.0).spot_stays
+    found = tracker.recent(200.0).spot_lifetimes
     assert [(each.up_s, each.preempted) for each in found] == [(60.0, True), (60.0, True), (60.0, False)]
-    assert tracker.recent(160.0 + 3601.0).spot_stays == ()
+    assert tracker.recent(160.0 + 3601.0).spot_lifetimes == ()

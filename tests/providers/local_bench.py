@@ -75,7 +75,7 @@ STARTS = {
 
 
 class LocalBench(RealTime, ProviderBench):
-    """Spot slices (the only ones that can be taken back) with a stand-in worker."""
+    """Spot slices (the only ones that can be preempted) with a stand-in worker."""
 
     boot_patience_s = 120.0
     end_patience_s = 120.0

@@ -106,7 +106,7 @@ def test_a_shortage_takes_all_spot_machines_of_a_type_and_lets_none_be_launched(
     begins_at = shortages.next_at("east-1a", "m.medium", clock.now())
     clock.advance(begins_at - clock.now() - 1)
     assert len([each for each in cloud.machines(clock.now()) if each.terminated_at is None]) == 4
-    with pytest.raises(InsufficientCapacity):  # who is announced to be taken back is not sold any more
+    with pytest.raises(InsufficientCapacity):  # what is to be preempted is not sold any more
         launch_many(cloud, clock, range(4, 5), offer=spot)
     clock.advance(2)
     up = [each.market for each in cloud.machines(clock.now()) if each.terminated_at is None]

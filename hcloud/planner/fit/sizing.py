@@ -228,9 +228,9 @@ def _ratio(curve: _Curve, to: float, base: float) -> ExpectedPerformance:
     """
     if not curve.amounts:
         return ExpectedPerformance(mean=min(0.0, math.log(to / base)), deviation=0.0)
-    there, here = curve.at(to), curve.at(base)
-    deviation = max(there.deviation, here.deviation) if there != here else 0.0
-    return ExpectedPerformance(mean=there.mean - here.mean, deviation=deviation)
+    target, current = curve.at(to), curve.at(base)
+    deviation = max(target.deviation, current.deviation) if target != current else 0.0
+    return ExpectedPerformance(mean=target.mean - current.mean, deviation=deviation)
 
 
 def losses_beside(resident: Sensitivity, pressures: Floats) -> Floats:

@@ -289,9 +289,15 @@ class Suitability:
         target = wanted_performance(job, known, self.snapshot.now, self.policy.placement.tolerance)
         if target is None:
             return None
-        asked, nodes = job.spec.resources.vcpus, job.spec.nodes
-        low, high = job.spec.vcpus_within if known.by_step and job.spec.vcpus_within is not None else (asked, asked)
-        aim = SizeTarget(target=float(f"{target:.3g}"), asked_vcpus=asked, low=low, high=high, nodes=nodes.count)
+        requested_vcpus, nodes = job.spec.resources.vcpus, job.spec.nodes
+        low, high = (
+            job.spec.vcpus_within
+            if known.by_step and job.spec.vcpus_within is not None
+            else (requested_vcpus, requested_vcpus)
+        )
+        aim = SizeTarget(
+            target=float(f"{target:.3g}"), asked_vcpus=requested_vcpus, low=low, high=high, nodes=nodes.count
+        )
         if job.spec.vcpus_within is None or nodes.gang or nodes.minimum >= nodes.count:
             return aim
         return aim._replace(nodes=self._least_nodes(job.application, known, aim, nodes.minimum))
@@ -584,13 +590,13 @@ class Suitability:
 
     def _quality_met(self, newcomer: Sensitivity, at: int) -> dict[str, Number]:
         """Return the quality (0..1) machine ``at`` offers next to its residents, and how well that matches."""
-        there = [(held.resources.vcpus, job) for job, held in self.fleet.holdings[at]]
-        if not there or self.pressure is None:
+        residents = [(held.resources.vcpus, job) for job, held in self.fleet.holdings[at]]
+        if not residents or self.pressure is None:
             return {}
         known, capacity = self.known(newcomer.name), float(self.fleet.capacity[0, at])
-        beside = [(vcpus, self.pressure.of(job.application).caused.tolist()) for vcpus, job in there]
-        own = max(0.0, capacity - sum(vcpus for vcpus, _ in beside))
-        offered = quality.offer_beside(beside, vcpus=capacity, own_vcpus=own)
+        pressures = [(vcpus, self.pressure.of(job.application).caused.tolist()) for vcpus, job in residents]
+        own = max(0.0, capacity - sum(vcpus for vcpus, _ in pressures))
+        offered = quality.offer_beside(pressures, vcpus=capacity, own_vcpus=own)
         needed = min(1.0, max(0.0, known.quality_target.value)) if known is not None else 0.0
         return {"quality_offered": round(offered, 4), "quality_match": round(quality.match(offered, needed), 4)}
 

@@ -67,18 +67,18 @@ def candidates_of(context: PlanContext, job: Job, group: JobGroup, at: int) -> t
     """Return the types considered for ``job``, which is placed on instance ``at``: the chosen one, then cheapest
     first."""
     if group.candidates is None:
-        if context.kinds_told >= MOST_GROUPS:
+        if context.explained_groups >= MOST_GROUPS:
             return ()
-        context.kinds_told += 1
+        context.explained_groups += 1
         candidates = _all_candidates(context, job, group)
         group.candidates = tuple(sorted(candidates, key=lambda c: (c.usd_per_h, c.column, c.market)))
     offer = context.fleet.instances[at].offer
     shape = context.fleet.shapes[int(context.fleet.shape_at[at])]
     key = (shape, offer.price_usd_per_h)
-    if key not in group.told:
+    if key not in group.by_offer:
         others = (each for each in group.candidates if (each.column, each.market) != shape)
-        group.told[key] = (_candidate(context, job, offer, ""), *others)[:MOST_CANDIDATES]
-    return group.told[key]
+        group.by_offer[key] = (_candidate(context, job, offer, ""), *others)[:MOST_CANDIDATES]
+    return group.by_offer[key]
 
 
 def _all_candidates(context: PlanContext, job: Job, group: JobGroup) -> Iterator[Candidate]:

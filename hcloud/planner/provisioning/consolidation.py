@@ -78,7 +78,7 @@ def _rented(context: PlanContext) -> list[int]:
 
 def _candidate(context: PlanContext, at: int) -> DrainCandidate | None:
     """Return what emptying instance ``at`` would save and cost; None if one of its jobs cannot be moved."""
-    jobs = sorted({job.id: job for job, _ in context.fleet.holdings[at]}.values(), key=_as_placed_again)
+    jobs = sorted({job.id: job for job, _ in context.fleet.holdings[at]}.values(), key=_queue_order)
     if not all(_movable(context, job) for job in jobs):
         return None
     targets = _find_targets(context, at, jobs)
@@ -92,7 +92,7 @@ def _candidate(context: PlanContext, at: int) -> DrainCandidate | None:
     return DrainCandidate(at=at, jobs=tuple(jobs), targets=tuple(targets), saved_usd=saved_usd, cost_usd=cost_usd)
 
 
-def _as_placed_again(job: Job) -> tuple[bool, float]:
+def _queue_order(job: Job) -> tuple[bool, float]:
     # In another order, such as the largest first, jobs may fit that will not: an instance would be launched for them.
     return (job.spec.target.kind == "best_effort", job.submitted_at)
 

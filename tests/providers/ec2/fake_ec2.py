@@ -199,7 +199,7 @@ class FakeEc2:
             self._end(instance_id, self.now, "Server.InternalError", "Server.InternalError: a fault of the host")
 
     def preempt(self, instance_id: str, queue_url: str) -> None:
-        """Announce through the queue, as EventBridge does, that a machine is taken back in two minutes."""
+        """Announce through the queue, as EventBridge does, that a machine is preempted in two minutes."""
         with self._lock:
             self.bodies[instance_id].preempt_at = self.now + NOTICE_S
             event = {
