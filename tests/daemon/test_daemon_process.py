@@ -39,6 +39,14 @@ def test_daemon_runs_a_job_and_leaves_machines_alone_when_told_to_stop(home: Hom
     assert [i["state"] for i in home.status()["instances"]] == ["ready"]
 
 
+def test_standard_error_of_a_failing_job_is_shown_as_it_comes_and_again_in_its_status(home: Home) -> None:
+    home.daemon()
+    shown = home.run("run", "-y", "--", "echo out; echo bad >&2; exit 3", exit_code=1)
+    assert "\nout\n" in f"\n{shown}" and "stderr: bad\n" in shown
+    [row] = re.findall(r"last lines .*", home.run("status", "job-1"))
+    assert "bad" in row and "bad" in home.run("explain", "job-1")
+
+
 def test_daemon_that_was_killed_goes_on_where_it_was(home: Home) -> None:
     daemon = home.daemon()
     home.run("submit", "-y", "-d", "--", "sleep 3")
