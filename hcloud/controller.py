@@ -182,7 +182,12 @@ class Controller:
             spend=self.last_spend,
             fleet_stats=self._fleet.recent(now),
             job_samples=self._monitor.watched(),
-            backoffs=(*(b for b in view.backoffs if b.until_at > now), *closed(view.directives, self.offers.all)),
+            backoffs=(
+                *(each for each in view.backoffs if each.until_at > now),
+                *(each.backoff for each in view.refused_quotas if each.retry_at > now),
+                *closed(view.directives, self.offers.all),
+            ),
+            refused_quotas=tuple(each for each in view.refused_quotas if each.until_at > now),
             directives=view.directives,
             reachable=self.last_seen.reachable,
             applications=beliefs.applications,

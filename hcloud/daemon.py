@@ -539,7 +539,7 @@ class Daemon:
                 if known == digest:
                     continue
                 txn.put_meta(key, digest)
-                if known is not None and resume_provider(txn, each.name, self.store.live().backoffs, "configuration"):
+                if known is not None and resume_provider(txn, each.name, self.store.live(), "configuration"):
                     _log.info("the settings of %s have changed: it is tried again", each.name)
 
     def _missing_providers(self) -> dict[str, ProviderStatus]:

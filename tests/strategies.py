@@ -30,7 +30,7 @@ from hcloud.core.model import (
     Retries,
     ServiceTarget,
 )
-from hcloud.planner.snapshot import OfferBackoff
+from hcloud.planner.snapshot import OfferBackoff, RefusedQuota
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 """Any text a JSON document can hold, NUL and emoji included."""
@@ -197,6 +197,7 @@ offers = st.builds(
     available=st.none() | st.integers(0, 1000),
     pool=texts,
     pool_free=st.none() | resources,
+    quota=texts,
     ends_at=st.none() | moments,
 )
 instances = st.builds(
@@ -240,8 +241,19 @@ backoffs = st.builds(
     lost_at=moments,
     unregistered=st.integers(0, 1000),
     unregistered_at=moments,
-    refused_vcpus=amounts,
-    refused_size_vcpus=amounts,
+)
+refused_quotas = st.builds(
+    RefusedQuota,
+    provider=words,
+    region=words,
+    quota=words,
+    vcpus=amounts,
+    instance_vcpus=amounts,
+    until_at=amounts,
+    periods=st.integers(0, 1000),
+    retry_at=amounts,
+    failures=st.integers(0, 1000),
+    error=texts,
 )
 applications = st.builds(
     Application,

@@ -31,7 +31,7 @@ from hcloud.core.model import (
     ServiceTarget,
     Target,
 )
-from hcloud.planner.snapshot import OfferBackoff, Snapshot, Spend
+from hcloud.planner.snapshot import OfferBackoff, RefusedQuota, Snapshot, Spend
 from hcloud.spec.policy import Budgets, Caps, DisruptionPolicy, Policy, RetentionPolicy, UserBudget
 from tests.policies import simple
 
@@ -97,6 +97,7 @@ def offer_of(name: str, market: Market, zone: str, available: int | None) -> Off
         price_usd_per_h=price * _FACTORS[market],
         priced_at=0.0,
         available=available,
+        quota="of the smaller" if name in ("small", "medium") else "of the larger",
     )
 
 
@@ -190,6 +191,7 @@ def snapshots(draw: DrawFn) -> Snapshot:
         offers=draw(offers()),
         spend=draw(spends),
         backoffs=tuple(draw(st.lists(backoffs, max_size=2))),
+        refused_quotas=tuple(draw(st.lists(refused_quotas, max_size=2, unique_by=lambda each: each.key))),
         reachable=frozenset(name for name in up if draw(st.sampled_from([True, True, True, False]))),
         offers_known=frozenset(["mock"]),
         engine_reachable=draw(st.sampled_from([True, True, True, False])),
@@ -273,6 +275,16 @@ backoffs = st.builds(
     market=st.sampled_from(["", "spot"]),
     until_at=st.sampled_from([NOW - 5.0, NOW + 60.0]),
     error=st.sampled_from(["stockout", "quota exceeded"]),
+)
+
+refused_quotas = st.builds(
+    RefusedQuota,
+    provider=st.just("mock"),
+    region=st.just("r"),
+    quota=st.sampled_from(["of the smaller", "of the larger"]),
+    vcpus=st.sampled_from([2.0, 8.0, 24.0]),
+    instance_vcpus=st.just(2.0),
+    until_at=st.sampled_from([NOW - 5.0, NOW + 50_000.0]),
 )
 
 

@@ -252,7 +252,7 @@ def resume_provider_now(context: Context, caller: CurrentCaller, name: str) -> R
     if name not in known:
         raise NotFound(f"unknown provider {name!r}; {nearest(name, known)}")
     with context.store.transaction(context.clock.now()) as transaction:
-        resumed = resume_provider(transaction, name, context.store.live().backoffs, caller.name)
+        resumed = resume_provider(transaction, name, context.store.live(), caller.name)
     if resumed:
         context.wake()
     return Resumed(resumed=resumed)

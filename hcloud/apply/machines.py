@@ -39,12 +39,12 @@ from hcloud.core.model import (
 )
 from hcloud.planner.budget import CENT_DUST
 from hcloud.planner.plan import Drain, Launch, Renew, Terminate
-from hcloud.planner.quota_limits import limit_key, place_of, refused_limit, vcpus_at
+from hcloud.planner.quota_limits import refused_quota, vcpus_in_use
 from hcloud.planner.snapshot import DirectiveScope, OfferBackoff
 from hcloud.provider import BootstrapOf, CloudInstance, LaunchRequest, Provider
 from hcloud.quarantine import call_provider
 from hcloud.spec.policy import Policy
-from hcloud.store import LeaderLease, Store, Transaction
+from hcloud.store import LeaderLease, LiveView, Store, Transaction
 
 TERMINATE_RETRY_S = 30.0
 """The termination of an instance that is still listed after this long is repeated."""
@@ -85,7 +85,7 @@ class MachineActions:
         Raises Refused if caps, budgets, back-offs or directives no longer allow it.
         """
         _refuse_beyond_caps(action.offer, policy, live)
-        _refuse_backed_off(action.offer, self.store.live().backoffs, txn.now)
+        _refuse_backed_off(action.offer, self.store.live(), txn.now)
         refuse_drained(txn, action.offer, self.store.live().directives)
         instance = txn.new_instance(lambda new_id: self._requested(new_id, action, txn.now))
         txn.open_intent(Intent(token=instance.token, kind=IntentKind.LAUNCH, subject=instance.id, created_at=txn.now))
@@ -158,19 +158,22 @@ class MachineActions:
             return
         with self.store.transaction(self.clock.now(), lease) as txn:
             confirm_launch(txn, instance.id, answer)
-            earlier, full = _find_backoff(txn, instance.offer), _find_backoff(txn, instance.offer, quota=True)
+            earlier, quota = _find_backoff(txn, instance.offer), txn.refused_quota(*instance.offer.quota_key)
             # Of a gang, one launch shows nothing: the next may be refused as before.
-            resets = not any(each is not None and each.failures for each in (earlier, full))
+            resets = not any(each is not None and each.failures for each in (earlier, quota))
             resets = resets or self._is_last_of_its_jobs(instance)
             if earlier is not None:  # a launch does not show whether an instance registers, or how long it stays
                 until_at = earlier.until_at if earlier.losses or earlier.unregistered else txn.now
                 txn.put_backoff(replace(earlier, until_at=until_at, failures=0 if resets else earlier.failures))
-            # An instance may have launched because it is smaller than the one that exceeded the quota.
-            if full is not None and full.failures and full.until_at <= txn.now and resets:
-                txn.put_backoff(replace(full, failures=0))
-            limit = txn.backoff(*limit_key(instance.offer))
-            if limit is not None and self._vcpus_up(instance) >= limit.refused_vcpus:
-                txn.put_backoff(replace(limit, until_at=txn.now, failures=0))  # the quota is larger now
+            if quota is not None:
+                vcpus = self._vcpus_up(instance)
+                # An instance may have launched because it is smaller than the one that exceeded the quota.
+                failures = 0 if quota.retry_at <= txn.now and resets else quota.failures
+                after = replace(quota, failures=failures)
+                if vcpus >= quota.vcpus and quota.until_at > txn.now:  # the quota is larger now
+                    after = replace(after, until_at=txn.now, periods=0)
+                if after != quota:
+                    txn.put_refused_quota(after)
             txn.close_intent(intent.token)
 
     def _is_last_of_its_jobs(self, instance: Instance) -> bool:
@@ -181,7 +184,7 @@ class MachineActions:
 
     def _vcpus_up(self, instance: Instance) -> float:
         others = [each for each in self.store.live().instances if each.state in _UP and each.id != instance.id]
-        return vcpus_at(place_of(instance.offer), [instance, *others])
+        return vcpus_in_use(instance.offer.quota_key, [instance, *others])
 
     def _request(self, instance: Instance) -> LaunchRequest:
         return LaunchRequest(
@@ -207,7 +210,7 @@ class MachineActions:
     ) -> None:
         self.offers_failed = True
         # This one is among the live ones; those still on their way may be refused too, and lower the number then.
-        vcpus = vcpus_at(place_of(instance.offer), self.store.live().instances)
+        vcpus = vcpus_in_use(instance.offer.quota_key, self.store.live().instances)
         with self.store.transaction(self.clock.now(), lease) as txn:
             fresh = txn.instance(instance.id)
             code = "stockout" if isinstance(refusal, InsufficientCapacity) else type(refusal).__name__.lower()
@@ -215,10 +218,10 @@ class MachineActions:
                 txn, fresh, InstanceState.TERMINATED, Reason(code=code, text=f"launch failed: {refusal}")
             )
             txn.close_intent(intent.token)
-            _back_off_refused(txn, instance.offer, refusal, policy)
             if isinstance(refusal, QuotaExceeded):
-                known = txn.backoff(*limit_key(instance.offer))
-                txn.put_backoff(refused_limit(instance.offer, vcpus, str(refusal), txn.now, known))
+                _record_refused_quota(txn, instance.offer, vcpus, refusal, policy)
+            else:
+                _back_off_refused(txn, instance.offer, refusal, policy)
 
     # ----------------------------------------------------------------------------------------------------- commitments
     def follow_commitments(self, offers: Sequence[Offer], lease: LeaderLease | None) -> bool:
@@ -351,15 +354,23 @@ def confirm_launch(txn: Transaction, instance_id: str, cloud: CloudInstance) -> 
     return after
 
 
-def _find_backoff(txn: Transaction, offer: Offer, *, quota: bool = False) -> OfferBackoff | None:
-    """Return the back-off of an offer, or of its market's ``quota``, expired or not; None if there is none."""
-    return txn.backoff(offer.provider, offer.zone, "" if quota else offer.instance_type.name, offer.market.value)
+def _find_backoff(txn: Transaction, offer: Offer) -> OfferBackoff | None:
+    """Return the back-off of an offer, expired or not; None if there is none."""
+    return txn.backoff(offer.provider, offer.zone, offer.instance_type.name, offer.market.value)
+
+
+def _record_refused_quota(txn: Transaction, offer: Offer, vcpus: float, refusal: QuotaExceeded, policy: Policy) -> None:
+    """Remember that ``vcpus`` exceed the limit of an offer; back off from all that count against it, longer each
+    time."""
+    known, backoff_after_s = txn.refused_quota(*offer.quota_key), policy.stockout.backoff_after_s
+    limit = refused_quota(offer, vcpus, str(refusal), txn.now, backoff_after_s, known)
+    txn.put_refused_quota(limit)
+    _emit_backoff(txn, limit.backoff, type(refusal).__name__, region=limit.region, quota=limit.quota)
 
 
 def _back_off_refused(txn: Transaction, offer: Offer, refusal: ProviderError, policy: Policy) -> None:
-    """Back off from an offer that could not be launched, longer each time. A quota covers all types of its market."""
-    quota = isinstance(refusal, QuotaExceeded)
-    earlier = _find_backoff(txn, offer, quota=quota) or _new_backoff(offer, quota=quota)
+    """Back off from an offer that could not be launched, longer each time."""
+    earlier = _find_backoff(txn, offer) or _new_backoff(offer)
     failures = earlier.failures + 1
     backoff_s = policy.stockout.backoff_after_s(failures)
     if isinstance(refusal, LaunchRejected):
@@ -372,14 +383,21 @@ def _back_off_refused(txn: Transaction, offer: Offer, refusal: ProviderError, po
     _put_backoff(txn, after, type(refusal).__name__)
 
 
-def resume_provider(txn: Transaction, provider: str, backoffs: Sequence[OfferBackoff], actor: str) -> bool:
-    """End all back-offs of a provider, as what caused them is fixed; return whether there was any in force."""
-    present = [each for each in backoffs if each.provider == provider and each.until_at > txn.now]
-    for each in present:
+def resume_provider(txn: Transaction, provider: str, live: LiveView, actor: str) -> bool:
+    """End all back-offs of a provider and forget its refused quotas, as what caused them is fixed.
+
+    Returns whether there was any in force.
+    """
+    backoffs = [each for each in live.backoffs if each.provider == provider and each.until_at > txn.now]
+    for each in backoffs:
         txn.put_backoff(replace(each, until_at=txn.now, failures=0, losses=0, unregistered=0))
-    if present:
+    quotas = [each for each in live.refused_quotas if each.provider == provider]
+    quotas = [each for each in quotas if max(each.until_at, each.retry_at) > txn.now]
+    for quota in quotas:
+        txn.put_refused_quota(replace(quota, until_at=txn.now, periods=0, retry_at=txn.now, failures=0))
+    if backoffs or quotas:
         emit_order(txn, "resume", DirectiveScope.PROVIDER, provider, actor, None)
-    return bool(present)
+    return bool(backoffs or quotas)
 
 
 def record_unregistered(txn: Transaction, instance: Instance, why: str, policy: Policy) -> None:
@@ -445,12 +463,11 @@ def record_preemption(txn: Transaction, instance: Instance, taken_at: float, pol
     _put_backoff(txn, replace(after, until_at=max(after.until_at, txn.now + backoff_s), error=text), QUICK_LOSS)
 
 
-def _new_backoff(offer: Offer, *, quota: bool = False) -> OfferBackoff:
-    """Return an empty back-off for an offer, or for its market's ``quota``."""
+def _new_backoff(offer: Offer) -> OfferBackoff:
     return OfferBackoff(
         provider=offer.provider,
         zone=offer.zone,
-        instance_type="" if quota else offer.instance_type.name,
+        instance_type=offer.instance_type.name,
         market=offer.market.value,
         until_at=0.0,
         failures=0,
@@ -460,6 +477,10 @@ def _new_backoff(offer: Offer, *, quota: bool = False) -> OfferBackoff:
 def _put_backoff(txn: Transaction, backoff: OfferBackoff, code: str) -> None:
     """Write a back-off and its event."""
     txn.put_backoff(backoff)
+    _emit_backoff(txn, backoff, code)
+
+
+def _emit_backoff(txn: Transaction, backoff: OfferBackoff, code: str, **fields: Any) -> None:
     txn.emit(
         EventKind.OFFER_BACKOFF,
         provider=backoff.provider,
@@ -469,6 +490,7 @@ def _put_backoff(txn: Transaction, backoff: OfferBackoff, code: str) -> None:
         until_at=backoff.until_at,
         error=code,
         text=backoff.error,
+        **fields,
     )
 
 
@@ -507,8 +529,9 @@ def emit_provider_error(
     )
 
 
-def _refuse_backed_off(offer: Offer, backoffs: Sequence[OfferBackoff], now: float) -> None:
+def _refuse_backed_off(offer: Offer, live: LiveView, now: float) -> None:
     """Raise Refused for an offer that this plan, or another process, has just found unavailable."""
+    backoffs = [*live.backoffs, *(each.backoff for each in live.refused_quotas)]
     memory = next((b for b in backoffs if b.until_at > now and b.covers(offer)), None)
     if memory is not None:
         raise Refused(

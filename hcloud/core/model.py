@@ -541,6 +541,8 @@ class Offer:
     """Name of a capacity pool that several offers of the provider share (one host, one quota); empty: none."""
     pool_free: Resources | None = None
     """What was free in the pool at ``priced_at``."""
+    quota: str = ""
+    """Name of the account's limit on vCPUs that it counts against, by region; empty: the provider names none."""
     ends_at: float | None = None
     """When the commitment behind a RESERVED offer ends; None: not known, or never."""
 
@@ -548,6 +550,11 @@ class Offer:
     def key(self) -> tuple[str, str, str, str]:
         """Identify the offer: provider, zone, type name, market."""
         return (self.provider, self.zone, self.instance_type.name, self.market.value)
+
+    @property
+    def quota_key(self) -> tuple[str, str, str]:
+        """Identify the account limit: provider, region, name. Without a name, each market is taken to have its own."""
+        return (self.provider, self.region, self.quota or self.market.value)
 
     @property
     def labels(self) -> Mapping[str, str]:
@@ -709,7 +716,7 @@ class EventKind(StrEnum):
     INSTANCE_TERMINATED = "instance_terminated"  # terminated_at (billing ends), billed (bool), code, text
     PROVIDER_TROUBLE = "provider_trouble"  # provider, call, error, text
     PLANNING_TROUBLE = "planning_trouble"  # left_out: the job or stage that planning fails on; error, text
-    OFFER_BACKOFF = "offer_backoff"  # provider, zone, type, market, until_at, error
+    OFFER_BACKOFF = "offer_backoff"  # provider, zone, type, market (of a quota: region, quota), until_at, error
     ORPHAN = "orphan"  # provider_id: it has our owner tag but no record; action
     POLICY_CHANGED = "policy_changed"  # name, digest, ok (bool), text
     OPERATOR_ORDER = "operator_order"  # what: drain | undo | destroy | resume; scope, name, deadline_at, text

@@ -269,6 +269,7 @@ class PlanContext:
     def plan(self) -> Plan:
         """Return the plan, with the time at which it is due again."""
         now, backoffs = self.now, [each.until_at for each in self.snapshot.backoffs]
+        backoffs += [each.until_at for each in self.snapshot.refused_quotas]
         backoffs += [at for job in self.jobs if (at := job.not_before_at) > now]
         due_at = min([at for at in backoffs if at > now], default=inf)
         return Plan(at=now, actions=tuple(self.actions), due_at=min(due_at, self.next_release_at))

@@ -250,7 +250,7 @@ def open_market(context: PlanContext) -> OfferMarket:
         hybrid=context.strategy.hybrid,
         suit=context.suit,
         pools=_open_pools(context),
-        quotas=QuotaLimits.of(backoffs, context.fleet.instances, context.now),
+        quotas=QuotaLimits.of(context.snapshot.refused_quotas, context.fleet.instances, context.now),
         capped=any(job.wait_code == CAPPED for queue in context.queue.values() for job, _ in queue),
     )
 

@@ -56,11 +56,6 @@ class OfferBackoff:
     """Launches in a row from which no worker registered; reset when one registers."""
     unregistered_at: float = 0.0
     """When the last of these was given up."""
-    refused_vcpus: float = 0.0
-    """If not 0, this is a limit learned from a quota's refusal (``quota_limits``): how many vCPUs were too many, in the
-    region that ``zone`` names, of types whose names begin with ``instance_type``."""
-    refused_size_vcpus: float = 0.0
-    """How many of these the refused instance has."""
 
     @property
     def stops_provider(self) -> bool:
@@ -70,11 +65,68 @@ class OfferBackoff:
     def covers(self, offer: Offer) -> bool:
         """Return whether the back-off applies to ``offer``."""
         return (
-            not self.refused_vcpus
-            and self.provider == offer.provider
+            self.provider == offer.provider
             and self.zone in ("", offer.zone)
             and self.instance_type in ("", offer.instance_type.name)
             and self.market in ("", offer.market.value)
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuotaBackoff(OfferBackoff):
+    """The back-off of all offers that count against one account limit; derived from a :class:`RefusedQuota`."""
+
+    region: str
+    quota: str
+
+    @property
+    def stops_provider(self) -> bool:
+        """Return False: other offers of the provider count against other limits."""
+        return False
+
+    def covers(self, offer: Offer) -> bool:
+        """Return whether ``offer`` counts against the limit."""
+        return offer.quota_key == (self.provider, self.region, self.quota)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefusedQuota:
+    """An account limit on vCPUs, as shown by a launch that exceeded it."""
+
+    provider: str
+    region: str
+    quota: str
+    """Its name; provider, region and name are those of ``Offer.quota_key``."""
+    vcpus: float
+    """How many vCPUs were too many, those of the refused instance included."""
+    instance_vcpus: float
+    """How many of these the refused instance has."""
+    until_at: float
+    """When ``vcpus`` is forgotten."""
+    periods: int = 1
+    """How many times in a row a refusal was remembered until then."""
+    retry_at: float = 0.0
+    """Nothing that counts against the limit is launched before then, however small."""
+    failures: int = 1
+    """Refused launches in a row."""
+    error: str = ""
+    """Error message of the last one."""
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """Identify the limit: provider, region, name."""
+        return (self.provider, self.region, self.quota)
+
+    @property
+    def backoff(self) -> QuotaBackoff:
+        """The back-off of its offers until ``retry_at``."""
+        return QuotaBackoff(
+            provider=self.provider,
+            region=self.region,
+            quota=self.quota,
+            until_at=self.retry_at,
+            error=self.error,
+            failures=self.failures,
         )
 
 
@@ -153,6 +205,8 @@ class Snapshot:
     offers: tuple[Offer, ...] = ()
     spend: Spend = Spend()
     backoffs: tuple[OfferBackoff, ...] = ()
+    refused_quotas: tuple[RefusedQuota, ...] = ()
+    """Account limits that refusals showed; those that forbid any launch for now are among ``backoffs``."""
     reachable: frozenset[str] = frozenset()
     """Ids of the instances with a worker that answered just now."""
     offers_known: frozenset[str] = frozenset()

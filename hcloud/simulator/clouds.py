@@ -113,8 +113,8 @@ def _usd_per_h(own: Sequence[Offer], market: Market, factors: Mapping[str, float
 
 
 def _quotas(offers: Sequence[Offer], taken: Sequence[Offer]) -> list[dict[str, object]]:
-    """Return quotas of used and available vCPUs: of a shared host, or by region and market if all offers state how
-    many."""
+    """Return quotas of used and available vCPUs: of a shared host, or of each account limit if all offers that count
+    against it state how many."""
     quotas: list[dict[str, object]] = []
     for region in sorted({offer.region for offer in offers}):
         here = [offer for offer in offers if offer.region == region]
@@ -123,12 +123,18 @@ def _quotas(offers: Sequence[Offer], taken: Sequence[Offer]) -> list[dict[str, o
         if free:
             quotas.append({"region": region, "vcpus": max(free) + _vcpus(used), "told": True})
             continue
-        for market in (Market.ON_DEMAND, Market.SPOT):
-            left = [_vcpus_left(offer) for offer in here if offer.market is market]
-            if left and math.isfinite(sum(left)):
-                same = [offer for offer in used if offer.market is market]
-                whole = max(left) + _vcpus(same)
-                quotas.append({"region": region, "market": market.value, "vcpus": whole, "told": True})
+        for key in sorted({offer.quota_key for offer in here}):
+            rented = [offer for offer in here if offer.quota_key == key and offer.market is not Market.RESERVED]
+            markets, left = {offer.market for offer in rented}, [_vcpus_left(offer) for offer in rented]
+            if not left or not math.isfinite(sum(left)):
+                continue
+            same = [each for each in used if each.quota_key == key and (len(markets) > 1 or each.market in markets)]
+            quota: dict[str, object] = {"region": region, "vcpus": max(left) + _vcpus(same), "told": True}
+            if len(markets) == 1:
+                quota["market"] = rented[0].market.value
+            if rented[0].quota:
+                quota["types"] = sorted({offer.instance_type.name for offer in rented})
+            quotas.append(quota)
     return quotas
 
 

@@ -12,7 +12,7 @@ from pydantic_core import PydanticSerializationError, from_json, to_json
 from hcloud.core.errors import BadInput, NotFound, StoreError
 from hcloud.core.estimates import Application
 from hcloud.core.model import Event, EventKind, Instance, InstanceId, Intent, Job, JobId, JobSpec
-from hcloud.planner.snapshot import Directive, OfferBackoff
+from hcloud.planner.snapshot import Directive, OfferBackoff, RefusedQuota
 
 _JOB_COLUMNS = {"id", "spec", "revision"}
 _INSTANCE_COLUMNS = {"id", "revision"}
@@ -146,6 +146,12 @@ def load_backoff(document: str) -> OfferBackoff:
     """Return the back-off of a document."""
     backoff: OfferBackoff = _load(OfferBackoff, "offer back-off", document)
     return backoff
+
+
+def load_refused_quota(document: str) -> RefusedQuota:
+    """Return the refused quota of a document."""
+    quota: RefusedQuota = _load(RefusedQuota, "refused quota", document)
+    return quota
 
 
 def load_directive(document: str) -> Directive:

@@ -16,7 +16,7 @@ from sqlalchemy import Connection, bindparam, select
 from hcloud.core.estimates import Application, LayeredRows
 from hcloud.core.model import JOB_ENDED, Instance, InstanceState, Intent, Job, JobSpec
 from hcloud.core.rows import RowJournal
-from hcloud.planner.snapshot import Directive, OfferBackoff
+from hcloud.planner.snapshot import Directive, OfferBackoff, RefusedQuota
 from hcloud.store.database import Database
 from hcloud.store.documents import (
     backoff_key,
@@ -26,9 +26,20 @@ from hcloud.store.documents import (
     load_instance,
     load_intent,
     load_job,
+    load_refused_quota,
     load_spec,
 )
-from hcloud.store.schema import application, head, instance, intent, job, job_spec, machine_order, offer_backoff
+from hcloud.store.schema import (
+    application,
+    head,
+    instance,
+    intent,
+    job,
+    job_spec,
+    machine_order,
+    offer_backoff,
+    refused_quota,
+)
 
 ENDED_STATES = tuple(sorted(state.value for state in JOB_ENDED))
 _TERMINATED = InstanceState.TERMINATED.value
@@ -47,6 +58,7 @@ _SPECS = select(job_spec.c.number, job_spec.c.document).where(
 _CHANGED_INTENTS = select(intent.c.token, intent.c.document).where(intent.c.revision > bindparam("seen"))
 _TOKENS = select(intent.c.token)
 _BACKOFFS = select(offer_backoff.c.document)
+_QUOTAS = select(refused_quota.c.document)
 _DIRECTIVES = select(machine_order.c.document).order_by(machine_order.c.scope, machine_order.c.name)
 _CHANGED_APPLICATIONS = select(application.c.revision, application.c.document).where(
     application.c.revision > bindparam("seen")
@@ -66,6 +78,8 @@ class LiveView:
     """Open intents, by token."""
     backoffs: tuple[OfferBackoff, ...] = ()
     """Back-offs, by key."""
+    refused_quotas: tuple[RefusedQuota, ...] = ()
+    """Account limits that refusals showed, by key."""
     applications: Mapping[str, Application] = field(default_factory=LayeredRows[Application])
     """Known applications by name."""
     directives: tuple[Directive, ...] = ()
@@ -111,6 +125,7 @@ class LiveCache:
         intents = self._intents if now.intents_revision == self._seen_intents else self._open_intents(connection)
         same_backoffs = now.backoffs_revision == self._seen_backoffs
         backoffs = self._view.backoffs if same_backoffs else _read_backoffs(connection)
+        quotas = self._view.refused_quotas if same_backoffs else _read_refused_quotas(connection)
         applications = self._changed_applications(connection)
         directives = tuple(load_directive(text) for text in connection.execute(_DIRECTIVES).scalars())
         # Nothing below can fail, and a failure above leaves the last view unchanged.
@@ -124,6 +139,7 @@ class LiveCache:
             instances=self._instances.snapshot(),
             intents=tuple(intents[token] for token in sorted(intents)),
             backoffs=backoffs,
+            refused_quotas=quotas,
             applications=self._applications,
             directives=directives,
         )
@@ -169,3 +185,9 @@ class LiveCache:
 
 def _read_backoffs(connection: Connection) -> tuple[OfferBackoff, ...]:
     return tuple(sorted((load_backoff(text) for text in connection.execute(_BACKOFFS).scalars()), key=backoff_key))
+
+
+def _read_refused_quotas(connection: Connection) -> tuple[RefusedQuota, ...]:
+    # Sorted here: databases compare text differently.
+    quotas = (load_refused_quota(text) for text in connection.execute(_QUOTAS).scalars())
+    return tuple(sorted(quotas, key=lambda each: each.key))

@@ -33,7 +33,7 @@ from hcloud.core.model import (
     check_job_move,
 )
 from hcloud.core.rows import RowJournal, replace_fields
-from hcloud.planner.snapshot import Directive, DirectiveScope, OfferBackoff
+from hcloud.planner.snapshot import Directive, DirectiveScope, OfferBackoff, RefusedQuota
 from hcloud.store.documents import backoff_key, checked_text, dump, instance_number, job_number, storable
 from hcloud.store.forgetting import referenced_numbers
 from hcloud.store.live import LiveView
@@ -63,7 +63,7 @@ class MemoryTransaction(Transaction):
         self._launch_tokens = OverlayTable(store.launch_tokens)
         self._intents = store.intents
         self._fresh_intents: dict[str, Intent | None] = {}
-        self._backoffs = store.backoffs
+        self._backoffs, self._quotas = store.backoffs, store.refused_quotas
         self._orders = store.orders
         self._meta = store.metas
         self._made: list[Event] = []
@@ -73,8 +73,9 @@ class MemoryTransaction(Transaction):
         for each in (self._jobs, self._instances, self._applications, self._tokens, self._launch_tokens):
             each.merge()
         stale = {"backoffs"} if self._backoffs is not store.backoffs else set()
+        stale |= {"refused_quotas"} if self._quotas is not store.refused_quotas else set()
         stale |= {"orders"} if self._orders is not store.orders else set()
-        store.backoffs, store.head = self._backoffs, self.head
+        store.backoffs, store.refused_quotas, store.head = self._backoffs, self._quotas, self.head
         store.orders, store.metas = self._orders, self._meta
         store.log += self._made
         store.publish(self._jobs.fresh, self._instances.fresh, self._applications.fresh, self._fresh_intents, stale)
@@ -205,11 +206,21 @@ class MemoryTransaction(Transaction):
         self.head["revision"] = self.head["backoffs_revision"] = self.revision
 
     def clear_backoffs(self, before: float) -> None:
-        """Delete the back-offs that ended before ``before``."""
+        """See :meth:`Transaction.clear_backoffs`."""
         left = {key: each for key, each in self._backoffs.items() if each.until_at >= before}
-        if len(left) < len(self._backoffs):
-            self._backoffs = left
+        quotas = {key: each for key, each in self._quotas.items() if max(each.until_at, each.retry_at) >= before}
+        if len(left) < len(self._backoffs) or len(quotas) < len(self._quotas):
+            self._backoffs, self._quotas = left, quotas
             self.head["revision"] = self.head["backoffs_revision"] = self.revision
+
+    def refused_quota(self, provider: str, region: str, quota: str) -> RefusedQuota | None:
+        """See :meth:`Transaction.refused_quota`."""
+        return self._quotas.get((provider, region, quota))
+
+    def put_refused_quota(self, quota: RefusedQuota) -> None:
+        """See :meth:`Transaction.put_refused_quota`."""
+        self._quotas = {**self._quotas, quota.key: quota}
+        self.head["revision"] = self.head["backoffs_revision"] = self.revision
 
     # ------------------------------------------------------------------------------------------------------ directives
     def put_directive(self, directive: Directive) -> None:
@@ -276,6 +287,7 @@ class MemoryStore(Store):
         self.launch_tokens: dict[str, int] = {}
         self.intents: dict[str, Intent] = {}
         self.backoffs: Mapping[_BackoffKey, OfferBackoff] = {}
+        self.refused_quotas: Mapping[tuple[str, str, str], RefusedQuota] = {}
         self.log: list[Event] = []
         self.orders: Mapping[tuple[str, str], Directive] = {}
         self.metas: Mapping[str, str] = {}
@@ -368,6 +380,8 @@ class MemoryStore(Store):
             intents=tuple([self.intents[name] for name in sorted(self.intents)]) if "intents" in stale
             else view.intents,
             backoffs=tuple(sorted(self.backoffs.values(), key=backoff_key)) if "backoffs" in stale else view.backoffs,
+            refused_quotas=tuple(self.refused_quotas[key] for key in sorted(self.refused_quotas))
+            if "refused_quotas" in stale else view.refused_quotas,
             applications=self._applications,
             directives=tuple(self.orders[key] for key in sorted(self.orders)) if "orders" in stale else view.directives,
         )  # fmt: skip

@@ -22,7 +22,7 @@ from sqlalchemy import (
     event,
 )
 
-SCHEMA_REVISION = "v0003"
+SCHEMA_REVISION = "v0004"
 """The migration that this code requires; a test compares it with the newest one in `hcloud.migrations`."""
 
 VERSION_TABLE = "hcloud_schema"
@@ -113,6 +113,16 @@ offer_backoff = Table(
     Column("zone", Text, primary_key=True),
     Column("instance_type", Text, primary_key=True),
     Column("market", Text, primary_key=True),
+    Column("until_at", Double, nullable=False),
+    Column("document", Text, nullable=False),
+)
+
+refused_quota = Table(
+    "refused_quota",
+    metadata,
+    Column("provider", Text, primary_key=True),
+    Column("region", Text, primary_key=True),
+    Column("quota", Text, primary_key=True),
     Column("until_at", Double, nullable=False),
     Column("document", Text, nullable=False),
 )

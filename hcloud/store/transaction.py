@@ -26,7 +26,7 @@ from hcloud.core.model import (
     check_job_move,
 )
 from hcloud.core.rows import replace_fields
-from hcloud.planner.snapshot import Directive, DirectiveScope, OfferBackoff
+from hcloud.planner.snapshot import Directive, DirectiveScope, OfferBackoff, RefusedQuota
 from hcloud.store import schema
 from hcloud.store.documents import (
     backoff_key,
@@ -42,6 +42,7 @@ from hcloud.store.documents import (
     load_instance,
     load_intent,
     load_job,
+    load_refused_quota,
     load_spec,
 )
 from hcloud.store.live import LiveCache
@@ -76,6 +77,14 @@ _BACKOFF = select(schema.offer_backoff.c.document).where(
     *(schema.offer_backoff.c[name] == bindparam(name) for name in _BACKOFF_COLUMNS)
 )
 _CLEAR_BACKOFFS = delete(schema.offer_backoff).where(schema.offer_backoff.c.until_at < bindparam("limit"))
+_QUOTA_COLUMNS = ("provider", "region", "quota")
+_DELETE_QUOTA = delete(schema.refused_quota).where(
+    *(schema.refused_quota.c[name] == bindparam(f"the_{name}") for name in _QUOTA_COLUMNS)
+)
+_QUOTA = select(schema.refused_quota.c.document).where(
+    *(schema.refused_quota.c[name] == bindparam(name) for name in _QUOTA_COLUMNS)
+)
+_CLEAR_QUOTAS = delete(schema.refused_quota).where(schema.refused_quota.c.until_at < bindparam("limit"))
 _DELETE_DIRECTIVE = delete(schema.machine_order).where(
     schema.machine_order.c.scope == bindparam("the_scope"), schema.machine_order.c.name == bindparam("the_name")
 )
@@ -361,7 +370,7 @@ class Transaction:
         return {"revision": self.revision, "document": dump(intent)}
 
     def backoff(self, provider: str, zone: str, instance_type: str, market: str) -> OfferBackoff | None:
-        """Return the current or last back-off of an offer (of a quota: with an empty type), or None."""
+        """Return the current or last back-off of an offer, or None."""
         key = dict(zip(_BACKOFF_COLUMNS, (provider, zone, instance_type, market), strict=True))
         document = self._connection.execute(_BACKOFF, key).scalar()
         return None if document is None else load_backoff(document)
@@ -375,9 +384,24 @@ class Transaction:
         self.head["revision"] = self.head["backoffs_revision"] = self.revision
 
     def clear_backoffs(self, before: float) -> None:
-        """Delete the back-offs that ended before ``before``."""
-        if self._connection.execute(_CLEAR_BACKOFFS, {"limit": before}).rowcount:
+        """Delete the back-offs and refused quotas that ended before ``before``."""
+        cleared = [self._connection.execute(each, {"limit": before}) for each in (_CLEAR_BACKOFFS, _CLEAR_QUOTAS)]
+        if any(each.rowcount for each in cleared):
             self.head["revision"] = self.head["backoffs_revision"] = self.revision
+
+    def refused_quota(self, provider: str, region: str, quota: str) -> RefusedQuota | None:
+        """Return what refusals showed of an account limit, also if it is forgotten by now, or None."""
+        key = dict(zip(_QUOTA_COLUMNS, (provider, region, quota), strict=True))
+        document = self._connection.execute(_QUOTA, key).scalar()
+        return None if document is None else load_refused_quota(document)
+
+    def put_refused_quota(self, quota: RefusedQuota) -> None:
+        """Record what a refusal showed of an account limit, replacing what was known."""
+        key = dict(zip(_QUOTA_COLUMNS, quota.key, strict=True))
+        self._connection.execute(_DELETE_QUOTA, {f"the_{name}": value for name, value in key.items()})
+        columns = {"until_at": max(quota.until_at, quota.retry_at), "document": dump(quota)}
+        self._connection.execute(insert(schema.refused_quota), key | columns)
+        self.head["revision"] = self.head["backoffs_revision"] = self.revision
 
     # ------------------------------------------------------------------------------------------------------ directives
     def put_directive(self, directive: Directive) -> None:

@@ -108,6 +108,11 @@ def quota_of(type_name: str, market: Market) -> tuple[str, str]:
     return of, numbered if numbered in QUOTAS[of] else _OWN_CLASS.get(letters, "standard")
 
 
+def quota_name(type_name: str, market: Market) -> str:
+    """Return the name of that quota: ``on_demand standard``."""
+    return " ".join(quota_of(type_name, market))
+
+
 def read_quotas(clients: Clients, type_names: Iterable[str]) -> dict[tuple[str, str], float]:
     """Return the account's vCPU quotas by market and class, for the classes of these types.
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from hcloud.core.clock import Clock
 from hcloud.core.errors import ProviderUnavailable
 from hcloud.core.model import InstanceType, Market, Offer
+from providers.ec2.account_usage import quota_name
 from providers.ec2.clients import Clients
 from providers.ec2.inventory import Inventory, Launched
 from providers.ec2.prices import Price, PriceList, read_spot_prices
@@ -184,6 +185,7 @@ class Ec2Catalog:
             billing_minimum_s=BILLING_MINIMUM_S,
             available=self._available(zone, kind.name, market),
             pool=self._pool(zone, kind.name, market),
+            quota=quota_name(kind.name, market),
             ends_at=self._ends_at(zone, kind.name, market),
         )
 

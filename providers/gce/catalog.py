@@ -78,9 +78,8 @@ class GceCatalog:
         read.
         """
         self._prices.refresh()
-        quotas_left = {
-            name: {each.metric: each.limit - each.usage for each in self._api.region(name).quotas}
-            for name in self._settings.regions
+        quotas = {
+            name: {each.metric: each for each in self._api.region(name).quotas} for name in self._settings.regions
         }
         if Market.RESERVED in self._settings.markets:
             self.refresh_reserved()
@@ -93,7 +92,7 @@ class GceCatalog:
             offer
             for zone, types in zones.items()
             for info in types or ()
-            for offer in self._offers_of(provider, zone, info, quotas_left[region_of(zone)])
+            for offer in self._offers_of(provider, zone, info, quotas[region_of(zone)])
         )
         return tuple(sorted(offers, key=lambda offer: offer.key))
 
@@ -192,7 +191,7 @@ class GceCatalog:
 
     # ----------------------------------------------------------------------------------------------------------- offers
     def _offers_of(
-        self, provider: str, zone: str, info: MachineTypeInfo, quotas: Mapping[str, float]
+        self, provider: str, zone: str, info: MachineTypeInfo, quotas: Mapping[str, compute.Quota]
     ) -> Iterator[Offer]:
         memory_mib = info.memory_mib - self._settings.system_memory_mib
         if memory_mib <= 0:
@@ -221,6 +220,7 @@ class GceCatalog:
                     billing_minimum_s=BILLING_MINIMUM_S,
                     available=available,
                     pool=self._pool(zone, info, market),
+                    quota=_cpu_metric(info.name, market, quotas),
                     ends_at=self._committed.ends_at(zone, info.name) if market is Market.RESERVED else None,
                 )
 
@@ -230,16 +230,20 @@ class GceCatalog:
             return ""
         return f"commitments {info.name.partition('-')[0]}"
 
-    def _available(self, zone: str, info: MachineTypeInfo, market: Market, quotas: Mapping[str, float]) -> int | None:
+    def _available(
+        self, zone: str, info: MachineTypeInfo, market: Market, quotas: Mapping[str, compute.Quota]
+    ) -> int | None:
         if market is Market.RESERVED:
             found = self._reserved.get((zone, info.name))
             covered = self._committed.left(zone, info.name, info.guest_cpus, info.memory_mib)
             return (found.free if found else 0) + covered
-        left = [quotas["INSTANCES"]] if "INSTANCES" in quotas else []
-        metric = _cpu_metric(info.name, market, quotas)
-        if metric in quotas:
-            left.append(quotas[metric] // info.guest_cpus)
-        return max(0, math.floor(min(left))) if left else None
+        used_each = {"INSTANCES": 1, _cpu_metric(info.name, market, quotas): info.guest_cpus}
+        counts = [
+            (quotas[metric].limit - quotas[metric].usage) // used
+            for metric, used in used_each.items()
+            if metric in quotas
+        ]
+        return max(0, math.floor(min(counts))) if counts else None
 
 
 def _usable(each: compute.MachineType) -> bool:
@@ -251,9 +255,9 @@ def _is_custom(name: str) -> bool:
     return "custom-" in name
 
 
-def _cpu_metric(type_name: str, market: Market, quotas: Mapping[str, float]) -> str:
+def _cpu_metric(type_name: str, market: Market, quotas: Mapping[str, compute.Quota]) -> str:
     """Return the quota for a type's vCPUs. Spot vCPUs have their own only in projects that were granted one."""
-    if market is Market.SPOT and quotas.get("PREEMPTIBLE_CPUS", 0) > 0:
+    if market is Market.SPOT and (own := quotas.get("PREEMPTIBLE_CPUS")) is not None and own.limit > 0:
         return "PREEMPTIBLE_CPUS"
     series = type_name.partition("-")[0]
     return "CPUS" if series in _SHARED_QUOTA_SERIES else f"{series.upper()}_CPUS"

@@ -61,7 +61,7 @@ class MockCatalog:
         quotas = [
             (left, at)
             for at, left in enumerate(left_vcpus)
-            if self.published_quotas[at].holds(offer.region, offer.market)
+            if self.published_quotas[at].holds(offer.region, offer.market, offer.instance_type.name)
         ]
         if not quotas:
             return offer
@@ -152,8 +152,13 @@ class MockCatalog:
             priced_at=priced_at,
             billing_minimum_s=self.settings.billing_minimum_s,
             available=self.reserved_count(zone, name) - taken if market is Market.RESERVED else None,
+            quota=self._quota(zone, name, market),
             ends_at=self.settings.reserved_ends_at if market is Market.RESERVED else None,
         )
+
+    def _quota(self, zone: str, type_name: str, market: Market) -> str:
+        region = self.settings.region_of(zone)
+        return next((each.name for each in self.settings.quotas if each.holds(region, market, type_name)), "")
 
     def _fixed_price(self, zone: str, type_name: str, market: Market) -> float:
         """Return the on-demand or reserved price; for spot, the on-demand price that its share is taken of."""

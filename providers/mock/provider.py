@@ -278,17 +278,17 @@ class MockProvider:
 
     def _check_quotas(self, offer: Offer) -> None:
         for quota in self.settings.quotas:
-            if quota.holds(offer.region, offer.market):
+            if quota.holds(offer.region, offer.market, offer.instance_type.name):
                 held = self._held_vcpus(quota)
                 if held + offer.instance_type.capacity.vcpus > quota.vcpus + 1e-9:
                     raise QuotaExceeded(
                         f"{self.name}: {held:g} of {quota.vcpus:g} vCPUs of {quota.region or 'all regions'} "
-                        f"({quota.market or 'all markets'}) are in use; {_label(offer)} does not fit"
+                        f"({quota.name}) are in use; {_label(offer)} does not fit"
                     )
 
     def _held_vcpus(self, quota: QuotaSettings) -> float:
         live = self._cloud.live.values()
-        return math.fsum(row.capacity.vcpus for row in live if quota.holds(row.region, row.market))
+        return math.fsum(row.capacity.vcpus for row in live if quota.holds(row.region, row.market, row.type_name))
 
     # ------------------------------------------------------------------------------------------------------- listings
     def _list_owner(self, owner: str) -> tuple[CloudInstance, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Collection, Iterator, Mapping
+from fnmatch import fnmatchcase
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
@@ -120,15 +121,23 @@ class QuotaSettings(_MockSection):
     """Region that it limits; None: all together."""
     market: Market | None = None
     """Market that it limits; None: all together."""
+    types: Names | None = None
+    """Patterns (``*``, ``?``) of the types that it limits; None: all together."""
     told: bool = False
     """Whether offers state the remainder, as clouds with readable quotas do.
 
     Otherwise launches above it are only refused.
     """
 
-    def holds(self, region: str, market: Market) -> bool:
-        """Return whether machines of a region and market count."""
-        return self.region in (None, region) and self.market in (None, market)
+    @property
+    def name(self) -> str:
+        """What it limits, in words."""
+        return f"{self.market or 'all markets'}{' ' if self.types else ''}{', '.join(self.types or ())}"
+
+    def holds(self, region: str, market: Market, type_name: str) -> bool:
+        """Return whether machines of a region, market and type count."""
+        of_type = self.types is None or any(fnmatchcase(type_name, pattern) for pattern in self.types)
+        return self.region in (None, region) and self.market in (None, market) and of_type
 
 
 class StockoutSettings(_MockSection):

@@ -123,14 +123,41 @@ def test_stockout_memory_outlives_the_daemon(make: MakeDeployment) -> None:
     assert lengths == [10.0, 20.0]
 
 
-def test_quota_closes_the_market_of_the_zone_for_every_type(make: MakeDeployment) -> None:
-    site = make()
+def test_a_quota_without_a_name_closes_the_market_of_the_region_for_every_type(make: MakeDeployment) -> None:
+    site = make(cloud={"zones": ["east-1a", "east-1b"]})
     site.scene.cloud.inject(Fault(kind=FaultKind.EXCEED_QUOTA))
     site.submit()
-    site.cycle(2)
-    limit, backoff = site.scene.store.live().backoffs
-    assert (backoff.instance_type, backoff.market) == ("", "on_demand")
-    assert (limit.zone, limit.instance_type, limit.refused_vcpus) == ("east-1", "m", 2.0)
+    site.cycle(10)
+    assert len(site.scene.store.instances(live_only=False)) == 1
+    [limit] = site.scene.store.live().refused_quotas
+    assert (limit.key, limit.vcpus, limit.instance_vcpus) == (("mock", "east-1", "on_demand"), 2.0, 2.0)
+    [told] = site.events(EventKind.OFFER_BACKOFF)
+    assert (told.fields["region"], told.fields["quota"]) == ("east-1", "on_demand")
+
+
+FAMILIES = {
+    "types": {
+        "c.two": {"vcpus": 2, "memory_mib": 8192, "usd_per_h": 0.2},
+        "g.two": {"vcpus": 2, "memory_mib": 8192, "usd_per_h": 0.5},
+        "gr.two": {"vcpus": 2, "memory_mib": 8192, "usd_per_h": 0.6},
+    },
+    "markets": ["on_demand"],
+    "quotas": [{"vcpus": 8, "types": ["c*"]}, {"vcpus": 8, "types": ["g*"]}],
+}
+"""Two families, the second with types of different letters, each with a quota of its own that no offer states."""
+
+
+def test_a_family_at_its_quota_neither_closes_another_nor_counts_against_it(make: MakeDeployment) -> None:
+    site = make(cloud=FAMILIES)
+    whole = Resources(vcpus=2.0, memory_mib=512, disk_gib=1.0)
+    site.submit("sleep", "30000", count=3, instance_types=("g.two",), resources=whole)
+    site.until(lambda: len(site.machines_up()) == 3)
+    site.submit(**gang(6), instance_types=("c.two",))
+    site.cycle(120, step_s=60.0)
+    assert site.job(4).wait_text == "waiting: needs 12 vCPUs, the quota is 8 (on_demand in east-1)"
+    assert len(site.events(EventKind.INSTANCE_LAUNCHED)) == 3 + 4  # those of the gang once
+    site.submit("true", instance_types=("gr.two",), resources=whole)
+    site.until_state(JobState.SUCCEEDED, number=5)  # the fourth machine of its quota
 
 
 def test_a_machine_costs_what_the_cloud_says_at_its_launch(make: MakeDeployment) -> None:
@@ -146,9 +173,9 @@ def test_a_launch_that_still_fitted_does_not_end_the_back_off_of_a_quota(make: M
     site.scene.cloud.inject(Fault(kind=FaultKind.EXCEED_QUOTA))  # of two launched together, the first is refused
     site.submit(count=2, resources=Resources(vcpus=2.0, memory_mib=512, disk_gib=1.0))
     site.until(lambda: site.machines_up())
-    [backoff] = [each for each in site.scene.store.live().backoffs if not each.refused_vcpus]
-    assert (backoff.instance_type, backoff.failures) == ("", 1)
-    assert backoff.until_at > site.now + 200
+    [limit] = site.scene.store.live().refused_quotas
+    assert limit.failures == 1
+    assert limit.retry_at > site.now + 200
 
 
 def gang(nodes: int) -> dict[str, object]:
@@ -214,8 +241,8 @@ def test_an_account_that_refuses_stops_the_provider_once_until_it_is_resumed(mak
     assert "the role hcloud-worker does not exist" in site.job().wait_text
     assert site.job().wait_text.endswith("or at once by 'hcloud provider resume mock'")
     with site.scene.store.transaction(site.now) as txn:
-        assert resume_provider(txn, "mock", site.scene.store.live().backoffs, "ada")
-        assert not resume_provider(txn, "other", site.scene.store.live().backoffs, "ada")
+        assert resume_provider(txn, "mock", site.scene.store.live(), "ada")
+        assert not resume_provider(txn, "other", site.scene.store.live(), "ada")
     site.until_state(JobState.SUCCEEDED)
 
 

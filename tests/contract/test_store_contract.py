@@ -11,7 +11,7 @@ import pytest
 from hcloud.core.errors import BadInput, InvalidTransition, NotFound, StaleWrite
 from hcloud.core.estimates import Application
 from hcloud.core.model import EventKind, InstanceState, JobState, move_instance, move_job
-from hcloud.planner.snapshot import OfferBackoff
+from hcloud.planner.snapshot import OfferBackoff, RefusedQuota
 from hcloud.store import MemoryStore, Store, Submission
 from tests.store.samples import NOW, SPEC, build_instance, emit, launch, open_intent, submit, walk
 
@@ -248,6 +248,23 @@ def test_backoffs_are_replaced_by_key_and_cleared_by_time(store: Store) -> None:
     with store.transaction(NOW) as tx:
         tx.clear_backoffs(before=70.0)
     assert store.live().backoffs == (narrow,)
+
+
+def test_refused_quotas_are_replaced_by_key_and_cleared_once_both_their_times_are_over(store: Store) -> None:
+    general = RefusedQuota(
+        provider="mock", region="r", quota="standard", vcpus=8.0, instance_vcpus=2.0, until_at=50.0, retry_at=90.0
+    )
+    graphic = replace(general, quota="g", until_at=70.0, retry_at=60.0)
+    with store.transaction(NOW) as tx:
+        tx.put_refused_quota(general)
+        tx.put_refused_quota(graphic)
+        tx.put_refused_quota(replace(general, vcpus=16.0))
+        assert tx.refused_quota("mock", "r", "standard") == replace(general, vcpus=16.0)
+        assert tx.refused_quota("mock", "r", "x") is None
+    assert store.live().refused_quotas == (graphic, replace(general, vcpus=16.0))
+    with store.transaction(NOW) as tx:
+        tx.clear_backoffs(before=80.0)
+    assert store.live().refused_quotas == (replace(general, vcpus=16.0),)
 
 
 # ------------------------------------------------------------------------------------------------------------ live view

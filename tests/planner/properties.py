@@ -302,6 +302,7 @@ def names_and_order_do_not_matter(planner: Planner, snapshot: Snapshot, policy: 
         instances=renamed.instances[::-1],
         offers=renamed.offers[::-1],
         backoffs=renamed.backoffs[::-1],
+        refused_quotas=renamed.refused_quotas[::-1],
     )
     given = [_nameless(a, snapshot) for a in planner(snapshot, policy).actions]
     assert [_nameless(a, shuffled) for a in planner(shuffled, policy).actions] == given

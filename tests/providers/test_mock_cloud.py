@@ -129,6 +129,15 @@ def test_quota_counts_live_vcpus_of_its_region_and_market(clock: ManualClock) ->
     cloud.launch(request_for(cloud, 3, clock.now()))
 
 
+def test_quota_counts_the_types_that_it_names(clock: ManualClock) -> None:
+    cloud = cloud_on(clock, quotas=[{"vcpus": 2, "types": ["m.*"]}, {"vcpus": 2}], **AT_ONCE)
+    memory = next(each for each in cloud.offers() if each.instance_type.name == "r.medium")
+    assert (offer_of(cloud).quota, memory.quota) == ("all markets m.*", "all markets")
+    cloud.launch(request_for(cloud, 1, clock.now(), offer=memory))
+    with pytest.raises(QuotaExceeded, match=r"2 of 2 vCPUs of all regions \(all markets\) are in use"):
+        cloud.launch(request_for(cloud, 2, clock.now()))
+
+
 def test_offers_say_what_is_left_of_a_quota_that_is_told(clock: ManualClock) -> None:
     quotas = [{"region": "east-1", "vcpus": 5, "told": True}]
     cloud = cloud_on(clock, quotas=quotas, **AT_ONCE)

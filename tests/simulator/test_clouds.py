@@ -108,6 +108,18 @@ def test_shared_hosts_and_quotas_limit_simulated_capacity() -> None:
     assert made["quotas"] == [{"region": "north", "market": "on_demand", "vcpus": 20.0, "told": True}]
 
 
+def test_each_limit_of_the_account_becomes_a_quota_of_its_types() -> None:
+    def of(name: str, quota: str, available: int, market: Market = Market.ON_DEMAND) -> Offer:
+        return offer(name, market, 0.1, available=available, quota=quota)
+
+    offers = [of("four", "CPUS", 5), of("four", "CPUS", 5, Market.SPOT), of("eight888", "N2_CPUS", 1)]
+    (made,) = clouds_of_offers(offers, [of("four", "CPUS", 0, Market.SPOT), of("eight888", "N2_CPUS", 0)]).values()
+    assert made["quotas"] == [
+        {"region": "north", "vcpus": 24.0, "told": True, "types": ["four"]},
+        {"region": "north", "vcpus": 16.0, "told": True, "types": ["eight888"], "market": "on_demand"},
+    ]
+
+
 def test_job_waiting_for_a_full_host_starts_when_there_is_room(tmp_path: Path) -> None:
     whole = Resources(vcpus=4.0, memory_mib=8192)
     host = [offer("four", Market.ON_DEMAND, 0.1, available=1, pool="host", pool_free=whole)]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hcloud.core.estimates import Application
 from hcloud.core.model import EventKind, Instance, Intent, Job, JobSpec
-from hcloud.planner.snapshot import OfferBackoff
+from hcloud.planner.snapshot import OfferBackoff, RefusedQuota
 from hcloud.store import Store, Submission
 from hcloud.store.documents import dump_application, dump_job, load_application, load_job
 from tests import strategies
@@ -61,17 +61,21 @@ def test_instance_comes_back_whole(store: Store, machine: Instance, later: Insta
 
 
 @shared
-@given(intent=strategies.intents, backoff=strategies.backoffs)
-def test_intent_and_backoff_come_back_whole(store: Store, intent: Intent, backoff: OfferBackoff) -> None:
+@given(intent=strategies.intents, backoff=strategies.backoffs, quota=strategies.refused_quotas)
+def test_intent_backoff_and_refused_quota_come_back_whole(
+    store: Store, intent: Intent, backoff: OfferBackoff, quota: RefusedQuota
+) -> None:
     with store.transaction(1.0) as tx:
         tx.open_intent(intent)
         tx.put_backoff(backoff)
+        tx.put_refused_quota(quota)
     view = store.live()
-    assert view.intents == (intent,) and view.backoffs == (backoff,)
+    assert view.intents == (intent,) and view.backoffs == (backoff,) and view.refused_quotas == (quota,)
     with store.transaction(1.0) as tx:
         tx.close_intent(intent.token)
         tx.clear_backoffs(before=float("inf"))
         tx.put_backoff(replace(backoff, until_at=0.0))
+        tx.put_refused_quota(replace(quota, until_at=0.0, retry_at=0.0))
         tx.clear_backoffs(before=1.0)
 
 

@@ -25,6 +25,7 @@ ALL = [
     strategies.instances,
     strategies.intents,
     strategies.backoffs,
+    strategies.refused_quotas,
 ]
 # Assigned by the store, or constant for each kind of target.
 FIXED = {"id", "revision", "kind"}

@@ -73,7 +73,7 @@ def test_ended_jobs_are_known_and_live_ones_go_on_without_running_twice(home: Ho
     # Only the retry, for which the previous daemon waited, is a second start.
     assert sorted(started) == ["job-1", "job-2", "job-3", "job-4", "job-5", "job-6", "job-6", "job-7"]
     status = home.status()
-    assert status["daemon"]["daemon"]["waiting"] == []  # the limits that were in force are taken as accepted
+    assert status["daemon"]["daemon"]["unaccepted_changes"] == []  # the limits that were in force are taken as accepted
     programs, ports, renamed, removed, kept = status["daemon"]["daemon"]["notes"]
     assert ": engine.runner was replaced by engine.programs in 0.2.0 (dask is now real, fake is " in programs
     assert ": engine.worker_ports was removed in 0.2.0 and is ignored (nothing listens on a machine any more)" in ports

@@ -45,7 +45,6 @@ from hcloud.planner.provisioning.eviction import (
     stop_chosen,
 )
 from hcloud.planner.provisioning.holdback import open_half_empty_holdback
-from hcloud.planner.quota_limits import place_of
 from hcloud.planner.text import amount, deadline_numbers, offer_words, percent, seconds
 from hcloud.spec.validation import counted
 
@@ -466,7 +465,7 @@ def _open_machine(
             refused = (offers[at].price_usd_per_h, offers[at], refusal)
     state.refused = refused[1] if refused is not None else None
     if not affordable and refused is None:
-        return None, _over_quota(state, group) or _unobtainable(state, group)
+        return None, _quota_refusal(state, group) or _unobtainable(state, group)
     if not affordable and refused is not None:
         others = sum(machine.jobs[0] is job for machine in state.machines)
         return None, _refused(refused[1], refused[2], others)
@@ -511,15 +510,15 @@ def _refused(offer: Offer, refusal: Reason, others: int) -> Reason:
     return Reason(code=refusal.code, text=text, numbers=numbers)
 
 
-def _over_quota(state: ProvisioningState, group: JobGroup) -> Reason | None:
+def _quota_refusal(state: ProvisioningState, group: JobGroup) -> Reason | None:
     """Return the reason that the instances of a job of ``group`` together exceed a quota that a refusal showed."""
     offer_market = state.offer_market
     fitting = [int(at) for at in np.flatnonzero(offer_market.fitting(group))]
     for offer in (offer_market.offers[at] for at in fitting if offer_market.backoffs[at] is None):
         limit = offer_market.quotas.exceeded_by(offer)
         if limit is not None:
-            needed, quota = group.needed * group.resources.vcpus, limit.refused_vcpus - limit.refused_size_vcpus
-            in_use = offer_market.quotas.in_use[place_of(offer)]
+            needed, quota = group.needed * group.resources.vcpus, limit.vcpus - limit.instance_vcpus
+            in_use = offer_market.quotas.in_use[limit.key]
             numbers: dict[str, Number] = {"needed_vcpus": needed, "quota_vcpus": quota, "in_use_vcpus": in_use}
             text = f"needs {needed:g} vCPUs, the quota is {quota:g} ({offer.market} in {offer.region})"
             return Reason(code="quota_exceeded", text=text, numbers={**numbers, "until_at": limit.until_at})

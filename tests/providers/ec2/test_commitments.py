@@ -238,6 +238,7 @@ def test_what_the_quota_still_allows_is_counted_with_machines_of_others_and_by_m
     bench.fake.quota_vcpus = 6
     found = offered(bench, spot_prices_every_s=300)
     large = found["a", "m5.large", "on_demand"]
+    assert (large.quota, found["a", "m5.large", "spot"].quota) == ("on_demand standard", "spot standard")
     assert (large.available, found["a", "m5.xlarge", "on_demand"].available) == (3, 1)
     somebody = bench.for_owner("somebody-else")
     somebody.launch(bench.order(large, owner="somebody-else"))

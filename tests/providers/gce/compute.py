@@ -87,6 +87,8 @@ class FakeCompute:
     stop_s: float = 2.0
     lag_s: float = 8.0
     quota_cpus: float = 240.0
+    quota_spot_cpus: float = 0.0
+    """A quota of their own for spot vCPUs; 0: the project was granted none."""
     checked: bool = True
     """Whether answers are checked by the API's description, which takes longer than making them."""
     machines: dict[tuple[str, str], Json] = field(default_factory=dict)
@@ -364,7 +366,8 @@ class FakeCompute:
     def _region(self, parts: Mapping[str, str], query: Mapping[str, str], body: Json) -> Json:
         name = parts["region"]
         held = [each for (zone, _), each in self.machines.items() if zone.startswith(name)]
-        cpus = sum(_cpus(each) for each in held)
+        spot = [each for each in held if self.quota_spot_cpus and each["scheduling"]["provisioningModel"] == "SPOT"]
+        cpus = sum(_cpus(each) for each in held if each not in spot)
         return {
             "kind": "compute#region",
             "name": name,
@@ -373,7 +376,7 @@ class FakeCompute:
             "quotas": [
                 {"metric": "CPUS", "limit": self.quota_cpus, "usage": cpus},
                 {"metric": "N2_CPUS", "limit": self.quota_cpus, "usage": 0.0},
-                {"metric": "PREEMPTIBLE_CPUS", "limit": 0.0, "usage": 0.0},
+                {"metric": "PREEMPTIBLE_CPUS", "limit": self.quota_spot_cpus, "usage": sum(map(_cpus, spot))},
                 {"metric": "INSTANCES", "limit": 20_000.0, "usage": float(len(held))},
             ],
         }

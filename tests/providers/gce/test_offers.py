@@ -85,6 +85,21 @@ def test_quota_says_how_many_more_can_be_had(bench: GceBench) -> None:
     assert after is not None and after.available == 2
 
 
+def test_spot_counts_against_a_quota_of_its_own_where_there_is_one_also_when_it_is_used_up(bench: GceBench) -> None:
+    def spot() -> tuple[str, int | None]:
+        offer = found(bench.provider, "us-central1-a", "e2-standard-2", Market.SPOT)
+        assert offer is not None
+        return offer.quota, offer.available
+
+    assert spot() == ("CPUS", 120)
+    bench.compute.quota_spot_cpus = 2.0
+    assert spot() == ("PREEMPTIBLE_CPUS", 1)
+    bench.provider.launch(bench.request(offer=found(bench.provider, "us-central1-a", "e2-standard-2", Market.SPOT)))
+    assert spot() == ("PREEMPTIBLE_CPUS", 0)
+    rented = found(bench.provider, "us-central1-a", "e2-standard-2")
+    assert rented is not None and (rented.quota, rented.available) == ("CPUS", 120)
+
+
 def test_zone_that_does_not_tell_its_types_does_not_hide_the_others(bench: GceBench) -> None:
     bench.compute.faults.append(Fault("types_unavailable", "machineTypes.list", "us-central1-b", times=None))
     provider = bench.plain()
