@@ -391,9 +391,9 @@ class Daemon:
     def _housekeeping(self) -> None:
         now, kept = self.clock.now(), self.config.retention
         with log_errors():
-            events = self.store.prune_events(now - kept.events_days * DAY_S)
+            events = self.store.prune_events(now - kept.events_days * DAY_S, now)
             rows = self.store.prune_rows(now - max(kept.events_days, kept.logs_days) * DAY_S)
-            samples = self.store.prune_samples(now - kept.samples_days * DAY_S)
+            samples = self.store.prune_samples(now - kept.samples_days * DAY_S, now)
             with self.store.transaction(now) as txn:
                 txn.clear_backoffs(now - DAY_S)
             logs = self.controller.observer.logs.prune(now - kept.logs_days * DAY_S)
@@ -401,6 +401,11 @@ class Daemon:
             uploads = prune_uploads(self.uploads_dir, set(in_use), now - kept.logs_days * DAY_S)
             text = "housekeeping: deleted %d events, %d jobs and machines, %d samples, %d logs, %d uploads"
             _log.info(text, events, rows, samples, logs, uploads)
+            self._log_audit_head()
+
+    def _log_audit_head(self) -> None:
+        # In the system's log, out of reach of those who can only write the database.
+        _log.info("audit log: its head is %s; 'hcloud doctor --audit-head' verifies it", self.store.audit_head())
 
     def _move_foreign_logs(self) -> None:
         newest = next((int(job.id.removeprefix("job-")) for job in self.store.jobs(limit=1)), 0)
@@ -434,8 +439,10 @@ class Daemon:
         signal.signal(signal.SIGHUP, reload)
 
     def _record(self, what: str) -> None:
-        with log_errors(), self.store.transaction(self.clock.now()) as txn:
-            txn.emit(EventKind.DAEMON, what=what, version=__version__, holder=self.controller.holder)
+        with log_errors():
+            with self.store.transaction(self.clock.now()) as txn:
+                txn.emit(EventKind.DAEMON, what=what, version=__version__, holder=self.controller.holder)
+            self._log_audit_head()
 
     def _release(self) -> None:
         with log_errors():

@@ -121,10 +121,11 @@ class PostgresqlServer:
             Store.open(self._store_url).close()
         # As a replica the server fires no triggers: the one way to empty the append-only log.
         tables = ", ".join(name for name in metadata.tables if name != "head")
+        blank = "digest = ''"
         zeros = ", ".join(f"{column.name} = 0" for column in metadata.tables["head"].columns if not column.primary_key)
         self.psql(
             f"SET session_replication_role = replica; TRUNCATE {tables};"
-            f"UPDATE head SET {zeros.replace('lease_holder = 0', 'lease_holder = NULL')}",
+            f"UPDATE head SET {zeros.replace('lease_holder = 0', 'lease_holder = NULL').replace('digest = 0', blank)}",
             make_url(self._store_url).database or "",
         )
         return self._store_url

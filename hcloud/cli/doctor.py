@@ -6,6 +6,7 @@ Both only look. What a cloud account allows is tried out by its provider, withou
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import socket
 import sys
@@ -25,7 +26,7 @@ from hcloud.cli.config import load_with_policy
 from hcloud.cli.output import format_option, span, when, write_rows
 from hcloud.config import Config, ProviderSettings, at_its_line, find_config, resolve_secret
 from hcloud.core.clock import SystemClock
-from hcloud.core.errors import ConfigError, DaemonUnreachable, HCloudError, StoreBusy, StoreDamaged
+from hcloud.core.errors import BadInput, ConfigError, DaemonUnreachable, HCloudError, StoreBusy, StoreDamaged
 from hcloud.provider import Examinable
 
 Verdict = Literal["ok", "warn", "fail"]
@@ -53,22 +54,25 @@ class DoctorFinding:
 
 @click.command()
 @click.option("--no-cloud", is_flag=True, help="Ask no cloud about its account: permissions, quotas, image, clock.")
+@click.option("--audit-head", metavar="LINK:DIGEST", help="Head of the audit log that was kept elsewhere.")
 @format_option
-def doctor(no_cloud: bool, form: str) -> int:
-    """Look over the deployment: configuration, keys, disk, database, secrets, prices, network, clouds, daemon, engine.
+def doctor(no_cloud: bool, audit_head: str | None, form: str) -> int:
+    """Look over the deployment: configuration, keys, disk, database, audit log, secrets, prices, network, clouds,
+    daemon and engine.
 
     Ends with 1 when something must be fixed. Run it as the daemon's user: it is the daemon's credentials that count.
     Changes nothing, but for this: a provider that was stopped since it refused launches is tried again if its account
     passes all checks.
     """
-    here = list(_of_this_machine(cloud=not no_cloud))
+    kept = None if audit_head is None else _parsed_head(audit_head)
+    here = list(_of_this_machine(cloud=not no_cloud, kept=kept))
     found = [*here, *_of_the_daemon(here)]
     write_rows(form, [asdict(each) for each in found], COLUMNS, lambda each: list(each.values()))
     return 1 if any(each.verdict == "fail" for each in found) else 0
 
 
 # ---------------------------------------------------------------------------------------------------- this machine
-def _of_this_machine(*, cloud: bool) -> Iterator[DoctorFinding]:
+def _of_this_machine(*, cloud: bool, kept: tuple[int, str] | None) -> Iterator[DoctorFinding]:
     yield from _namesakes()
     try:
         path = find_config()
@@ -80,6 +84,7 @@ def _of_this_machine(*, cloud: bool) -> Iterator[DoctorFinding]:
     yield from _keys(config)
     yield from _disk(config.state_dir)
     yield from _database(config, path)
+    yield from _audit_log(config, kept)
     yield from _secrets(config)
     yield from _prices(config)
     yield from _gateway(config)
@@ -169,6 +174,31 @@ def _database(config: Config, file: Path) -> Iterator[DoctorFinding]:
     present = f"of schema {found.schema}{undamaged}"
     finding = present if found.state == "present" else "new: the daemon makes it at its first start"
     yield DoctorFinding(check="database", verdict="ok", finding=f"{found.name} is {finding}")
+
+
+def _parsed_head(text: str) -> tuple[int, str]:
+    found = re.fullmatch(r"([0-9]{1,18}):([0-9a-f]{16,64})", text)
+    if found is None:
+        raise BadInput(f"--audit-head {text}: must be a head as doctor prints it, such as 1234:0123456789abcdef")
+    return int(found[1]), found[2]
+
+
+def _audit_log(config: Config, kept: tuple[int, str] | None) -> Iterator[DoctorFinding]:
+    """Verify the hash chain of the event log. A database that cannot be read has its own finding."""
+    from hcloud.store import AuditHead, verify_audit_log
+
+    with suppress(HCloudError):
+        log = verify_audit_log(config.database, kept and AuditHead(link=kept[0], digest=kept[1]))
+        if log is None:
+            return
+        if log.fault:
+            do = "find out who changed the database; compare with a backup (docs/operations.md)"
+            yield DoctorFinding(check="audit log", verdict="fail", finding=log.fault, do=do)
+            return
+        counts = [f"{log.records} events verified"]
+        counts += [f"{log.pruned} pruned"] if log.pruned else []
+        counts += [f"{log.unlinked} from before the chain not covered"] if log.unlinked else []
+        yield DoctorFinding(check="audit log", verdict="ok", finding=f"{', '.join(counts)}; head {log.head}")
 
 
 def _help_with_database(error: HCloudError, url: str) -> str:

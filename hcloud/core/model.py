@@ -720,7 +720,7 @@ class EventKind(StrEnum):
     ORPHAN = "orphan"  # provider_id: it has our owner tag but no record; action
     POLICY_CHANGED = "policy_changed"  # name, digest, ok (bool), text
     OPERATOR_ORDER = "operator_order"  # what: drain | undo | destroy | resume; scope, name, deadline_at, text
-    DAEMON = "daemon"  # what: started | stopped | leader | recovered
+    DAEMON = "daemon"  # what: started | stopped | leader | recovered | pruned (records, before)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

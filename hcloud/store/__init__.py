@@ -5,14 +5,16 @@ Every write is one short transaction. Writes are serialised by a lock on the one
 revision, so that commits, revisions and events have the same order.
 """
 
+from hcloud.store.chain import AuditHead, VerifiedLog
 from hcloud.store.database import without_password
 from hcloud.store.live import LiveView
 from hcloud.store.memory import MemoryStore
-from hcloud.store.opening import Examined, check_database, check_integrity, examine
+from hcloud.store.opening import Examined, check_database, check_integrity, examine, verify_audit_log
 from hcloud.store.store import Store
 from hcloud.store.transaction import LeaderLease, Submission, Transaction
 
 __all__ = [
+    "AuditHead",
     "Examined",
     "LeaderLease",
     "LiveView",
@@ -20,8 +22,10 @@ __all__ = [
     "Store",
     "Submission",
     "Transaction",
+    "VerifiedLog",
     "check_database",
     "check_integrity",
     "examine",
+    "verify_audit_log",
     "without_password",
 ]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from sqlalchemy import ColumnElement, Connection, Table, delete, exists, func, insert, select
 
 from hcloud.core.model import EventKind, InstanceState
 from hcloud.store import schema
+from hcloud.store.chain import anchors_digest, read_anchors, with_pruned
 from hcloud.store.documents import instance_number, job_number
 from hcloud.store.live import ENDED_STATES, LiveView
 
@@ -36,14 +37,33 @@ def _instance_ended(before: float) -> ColumnElement[bool]:
     return gone & machines.terminated_at.is_not(None) & (machines.terminated_at < before)
 
 
-def delete_events(connection: Connection, before: float, condition: ColumnElement[bool]) -> int:
-    """Delete the first batch of events before ``before`` that meet ``condition``; return their number."""
+def delete_events(connection: Connection, before: float, condition: ColumnElement[bool]) -> list[tuple[int, str]]:
+    """Delete the first batch of events before ``before`` that meet ``condition``; return link and digest of each.
+
+    Those of samples, and of events of before the chain, are 0 and "".
+    """
     log = schema.event_log
-    old = select(log.c.seq).where(log.c.at < before, condition).order_by(log.c.seq).limit(BATCH)
-    connection.execute(insert(schema.event_pruning), {"before_at": before})
-    count = connection.execute(delete(log).where(log.c.seq.in_(old))).rowcount
-    connection.execute(delete(schema.event_pruning))
-    return count
+    old = select(log.c.seq, log.c.link, log.c.digest).where(log.c.at < before, condition)
+    rows = connection.execute(old.order_by(log.c.seq).limit(BATCH)).all()
+    if rows:
+        connection.execute(insert(schema.event_pruning), {"before_at": before})
+        connection.execute(delete(log).where(log.c.seq.in_([row.seq for row in rows])))
+        connection.execute(delete(schema.event_pruning))
+    return [(row.link or 0, row.digest or "") for row in rows]
+
+
+def keep_anchors(connection: Connection, links: Iterable[tuple[int, str]]) -> str:
+    """Keep what the chain needs of deleted links, given as number and digest; return the digest of all anchors."""
+    table, before = schema.event_anchor, read_anchors(connection)
+    after = with_pruned(before, links)
+    changed = [each for each in before if each not in set(after)]
+    fresh = [each for each in after if each not in set(before)]
+    if changed:
+        connection.execute(delete(table).where(table.c.first_link.in_([each.first for each in changed])))
+    if fresh:
+        rows = [{"first_link": each.first, "last_link": each.last, "digest": each.digest} for each in fresh]
+        connection.execute(insert(table), rows)
+    return anchors_digest(after)
 
 
 def referenced_numbers(view: LiveView) -> tuple[set[int], set[int]]:

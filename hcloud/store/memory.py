@@ -34,6 +34,7 @@ from hcloud.core.model import (
 )
 from hcloud.core.rows import RowJournal, replace_fields
 from hcloud.planner.snapshot import Directive, DirectiveScope, OfferBackoff, RefusedQuota
+from hcloud.store.chain import PRUNED, AuditHead
 from hcloud.store.documents import backoff_key, checked_text, dump, instance_number, job_number, storable
 from hcloud.store.forgetting import referenced_numbers
 from hcloud.store.live import LiveView
@@ -396,19 +397,29 @@ class MemoryStore(Store):
         """Return the text stored under a key, or None."""
         return self.metas.get(key)
 
-    def prune_events(self, before: float) -> int:
+    def prune_events(self, before: float, now: float) -> int:
         """See :meth:`Store.prune_events`."""
-        return self._drop_events(lambda event: event.at < before and not self._subject_is_kept(event, before))
+        return self._drop_events(
+            before, now, lambda event: event.at < before and not self._subject_is_kept(event, before)
+        )
 
-    def prune_samples(self, before: float) -> int:
+    def prune_samples(self, before: float, now: float) -> int:
         """See :meth:`Store.prune_samples`."""
-        return self._drop_events(lambda event: event.at < before and event.kind is EventKind.SAMPLE)
+        return self._drop_events(before, now, lambda event: event.at < before and event.kind is EventKind.SAMPLE)
 
-    def _drop_events(self, old: Callable[[Event], bool]) -> int:
-        with self._lock, self._committing():
-            kept = [event for event in self.log if not old(event)]
-            count, self.log = len(self.log) - len(kept), kept
-        return count
+    def _drop_events(self, before: float, now: float, is_old: Callable[[Event], bool]) -> int:
+        with self.transaction(now) as tx:
+            old = [event for event in self.log if is_old(event)]
+            records = sum(event.kind is not EventKind.SAMPLE for event in old)
+            if records:
+                tx.emit(EventKind.DAEMON, what=PRUNED, records=records, before=before)
+            numbers = {event.seq for event in old}
+            self.log = [event for event in self.log if event.seq not in numbers]
+        return len(old)
+
+    def audit_head(self) -> AuditHead:
+        """Return the number of events: nothing is persistent here that a chain could protect."""
+        return AuditHead(link=self.newest_event_seq(), digest="")
 
     def prune_rows(self, before: float) -> int:
         """See :meth:`Store.prune_rows`."""

@@ -1,6 +1,7 @@
 """Opening of a database: its tables are created or migrated, or the reason why it cannot be used is reported.
 
-``check_database``, ``examine`` and ``check_integrity`` only check: the first without connecting, the others read-only.
+``check_database``, ``examine``, ``check_integrity`` and ``verify_audit_log`` only check: the first without connecting,
+the others read-only.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from sqlalchemy.exc import DBAPIError, ProgrammingError
 
 from hcloud.core.errors import ConfigError, StoreBusy, StoreDamaged
 from hcloud.core.model import EventKind
+from hcloud.store.chain import AuditHead, VerifiedLog, verify_log
 from hcloud.store.database import Database
 from hcloud.store.faults import connection_mistake, first_line
 from hcloud.store.schema import SCHEMA_REVISION, VERSION_TABLE, event_log, head, metadata
@@ -93,6 +95,21 @@ def check_integrity(url: str) -> bool:
             what = " ".join(str(found).split())
             raise StoreDamaged(f"database {database.name} is damaged ({what}); stop the daemon and restore a backup")
         return True
+
+
+def verify_audit_log(url: str, kept: AuditHead | None = None) -> VerifiedLog | None:
+    """Verify the event log's chain, and that it contains ``kept``; None: there are no tables yet, or earlier ones.
+
+    Changes nothing.
+
+    Raises:
+        ConfigError, StoreBusy, StoreError: as ``examine``.
+    """
+    with _only_reading(url) as database:
+        if not database.has_file():
+            return None
+        with database.reading() as connection:
+            return verify_log(connection, kept) if _revision_of(connection) == SCHEMA_REVISION else None
 
 
 @contextmanager

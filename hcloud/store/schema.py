@@ -22,7 +22,7 @@ from sqlalchemy import (
     event,
 )
 
-SCHEMA_REVISION = "v0004"
+SCHEMA_REVISION = "v0005"
 """The migration that this code requires; a test compares it with the newest one in `hcloud.migrations`."""
 
 VERSION_TABLE = "hcloud_schema"
@@ -48,6 +48,10 @@ head = Table(
     Column("lease_holder", Text),
     Column("lease_epoch", _Count, nullable=False),
     Column("lease_until", Double, nullable=False),
+    # The newest link of the event log's chain, and the number of events of before the chain.
+    Column("links", _Count, nullable=False, server_default="0"),
+    Column("digest", Text, nullable=False, server_default=""),
+    Column("unlinked", _Count, nullable=False, server_default="0"),
 )
 
 job = Table(
@@ -157,6 +161,8 @@ event_log = Table(
     Column("user_name", Text),
     Column("actor", Text, nullable=False),
     Column("fields", Text, nullable=False),
+    Column("link", _Count),
+    Column("digest", Text),
     Index("event_by_at", "at"),
     Index("event_by_job", "job_number", "seq"),
     Index("event_by_instance", "instance_number", "seq"),
@@ -167,6 +173,15 @@ event_pruning = Table(
     metadata,
     # Has a row only inside a transaction of `Store.prune_events`: up to where the triggers allow deletion.
     Column("before_at", Double, primary_key=True),
+)
+
+event_anchor = Table(
+    "event_anchor",
+    metadata,
+    # A run of pruned links of the event log's chain, with the digest of its last one.
+    Column("first_link", _Count, primary_key=True, autoincrement=False),
+    Column("last_link", _Count, nullable=False),
+    Column("digest", Text, nullable=False),
 )
 
 meta = Table(

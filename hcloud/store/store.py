@@ -12,6 +12,7 @@ from sqlalchemy import ColumnElement, Connection, Select, Table, delete, func, i
 from hcloud.core.errors import NotFound, StaleWrite
 from hcloud.core.model import JOB_ENDED, Event, EventKind, Instance, InstanceId, InstanceState, Job, JobId, JobState
 from hcloud.store import schema
+from hcloud.store.chain import AuditHead, read_head
 from hcloud.store.database import Database
 from hcloud.store.documents import (
     checked_text,
@@ -25,7 +26,6 @@ from hcloud.store.documents import (
 )
 from hcloud.store.forgetting import (
     BATCH,
-    delete_events,
     delete_rows,
     of_ended_subjects,
     referenced_numbers,
@@ -152,25 +152,25 @@ class Store:
             connection.execute(select(schema.head.c.revision).with_for_update())
             yield connection
 
-    def prune_events(self, before: float) -> int:
-        """Delete events before ``before``, in batches; return their number.
+    def prune_events(self, before: float, now: float) -> int:
+        """Delete events before ``before``, in batches, and record that at ``now``; return their number.
 
         Jobs and instances that are live, or ended later, keep all their events: reports need them complete.
         """
-        return self._prune(before, of_ended_subjects(before))
+        return self._prune(before, now, of_ended_subjects(before))
 
-    def prune_samples(self, before: float) -> int:
+    def prune_samples(self, before: float, now: float) -> int:
         """Delete samples before ``before``, also those of live jobs; return their number.
 
         Otherwise a single service that runs for a year would fill the database.
         """
-        return self._prune(before, schema.event_log.c.kind == EventKind.SAMPLE.value)
+        return self._prune(before, now, schema.event_log.c.kind == EventKind.SAMPLE.value)
 
-    def _prune(self, before: float, condition: ColumnElement[bool]) -> int:
+    def _prune(self, before: float, now: float, condition: ColumnElement[bool]) -> int:
         pruned = 0
         while True:
-            with self._writing() as connection:
-                count = delete_events(connection, before, condition)
+            with self.transaction(now) as tx:
+                count = tx.delete_events(before, condition)
             pruned += count
             if count < BATCH:
                 return pruned
@@ -300,6 +300,11 @@ class Store:
         """Return the number of the newest event, or 0."""
         with self._database.reading() as connection:
             return int(connection.execute(select(schema.head.c.events)).scalar_one())
+
+    def audit_head(self) -> AuditHead:
+        """Return the newest link of the event log's chain."""
+        with self._database.reading() as connection:
+            return read_head(connection)
 
     def known_submissions(self, submissions: Sequence[Submission]) -> frozenset[tuple[str, str]]:
         """Return the (user, token) of those that were submitted before: submitting them again adds no job."""

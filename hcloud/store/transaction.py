@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sqlalchemy import Connection, Select, bindparam, delete, insert, select, update
+from sqlalchemy import ColumnElement, Connection, Select, bindparam, delete, insert, select, update
 
 from hcloud.core.errors import BadInput, InvalidTransition, NotFound, StaleWrite
 from hcloud.core.estimates import Application
@@ -28,6 +28,7 @@ from hcloud.core.model import (
 from hcloud.core.rows import replace_fields
 from hcloud.planner.snapshot import Directive, DirectiveScope, OfferBackoff, RefusedQuota
 from hcloud.store import schema
+from hcloud.store.chain import PRUNED, link_events
 from hcloud.store.documents import (
     backoff_key,
     checked_text,
@@ -45,6 +46,7 @@ from hcloud.store.documents import (
     load_refused_quota,
     load_spec,
 )
+from hcloud.store.forgetting import delete_events, keep_anchors
 from hcloud.store.live import LiveCache
 
 _HEAD = select(schema.head).with_for_update()
@@ -466,11 +468,22 @@ class Transaction:
             }
         )
 
+    def delete_events(self, before: float, condition: ColumnElement[bool]) -> int:
+        """Delete a batch of old events and record that; return their number. See ``Store.prune_events``."""
+        deleted = delete_events(self._connection, before, condition)
+        links = [each for each in deleted if each[0]]
+        if links:
+            digest = keep_anchors(self._connection, links)
+            self.emit(EventKind.DAEMON, what=PRUNED, records=len(links), before=before, anchors=digest)
+        return len(deleted)
+
     def finish(self, connection: Connection) -> None:
         """Write changed jobs, events and the head row; called once, before the commit."""
         if self._written_jobs:
             connection.execute(_UPDATE_JOB, list(self._written_jobs.values()))
         if self._events:
+            links = link_events(self._events, self.head["links"], self.head["digest"])
+            self.head["links"], self.head["digest"] = links
             connection.execute(insert(schema.event_log), self._events)
         changed = {name: value for name, value in self.head.items() if value != self._head_before[name]}
         if changed:

@@ -4,8 +4,10 @@ import json
 import os
 import shutil
 import socket
+import sqlite3
 import tempfile
 from collections.abc import Iterable, Mapping
+from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,6 +29,7 @@ from hcloud.store.schema import SCHEMA_REVISION
 from tests.api.deployment import Deployment
 from tests.cli.conftest import Shell
 from tests.other_user import as_ordinary_user
+from tests.store.samples import emit
 from tests.store.test_examining import damage_an_index
 from tests.store.test_migrations import migrate
 
@@ -353,6 +356,33 @@ def test_hetzners_hcloud_in_the_same_environment_or_first_on_the_path_is_reporte
     clashes = [each["finding"] for each in json.loads(out) if each["check"] == "name clash"]
     assert "library hcloud 2.5.0" in clashes[0]
     assert [text.startswith(f"'hcloud' runs {program}") for text in clashes[1:]] == [True]
+
+
+def test_an_event_that_was_removed_is_a_failure_and_a_kept_head_is_verified(
+    lonely: Shell, prepared_sqlite: Path
+) -> None:
+    database = Path(shutil.copyfile(prepared_sqlite, lonely.directory / "hcloud.db"))
+    url = f"sqlite:///{database}"
+    store = Store.open(url)
+    emit(store, 3)
+    head = str(store.audit_head())
+    store.close()
+    path = configured(lonely.directory, RIGHT + f"database: {url}\n")
+
+    def finding(*options: str) -> tuple[str, str]:
+        out, _ = lonely.run("doctor", "-o", "json", *options, exit_code=1, HCLOUD_CONFIG=path)  # no daemon answers
+        return checks(out)["audit log"]
+
+    assert finding() == finding("--audit-head", head) == ("ok", f"3 events verified; head {head}")
+    assert finding("--audit-head", "2:" + "0" * 16)[0] == "fail"
+    _, err = lonely.run("doctor", "--audit-head", "7", exit_code=2, HCLOUD_CONFIG=path)
+    assert "must be a head as doctor prints it" in err
+    with closing(sqlite3.connect(database)) as raw:
+        raw.execute("DROP TRIGGER event_loses_no_lines")
+        raw.execute("DELETE FROM event WHERE seq = 2")
+        raw.commit()
+    verdict, said = finding()
+    assert verdict == "fail" and "1 removed between event 1" in said and "expected link 2, found 3" in said
 
 
 def test_a_damaged_database_is_a_failure(lonely: Shell, prepared_sqlite: Path) -> None:

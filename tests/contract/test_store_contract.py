@@ -450,7 +450,7 @@ def test_prune_forgets_old_stories_but_never_part_of_one(store: Store) -> None:
     emit(store, 1, at=12.0, job_id=ended.id, instance_id=machine.id)
     emit(store, 1, at=13.0)
     emit(store, 1, at=300.0, job_id=ended.id)
-    assert store.prune_events(before=100.0) == 3
+    assert store.prune_events(before=100.0, now=NOW) == 3
     left = [(event.at, event.job_id, event.instance_id) for event in store.events()]
     assert left == [
         (10.0, recent.id, None),
@@ -458,8 +458,9 @@ def test_prune_forgets_old_stories_but_never_part_of_one(store: Store) -> None:
         (11.0, None, machine.id),
         (12.0, ended.id, machine.id),
         (300.0, ended.id, None),
+        (NOW, None, None),  # the pruning itself
     ]
-    assert store.prune_events(before=100.0) == 0
+    assert store.prune_events(before=100.0, now=NOW) == 0
     emit(store, 1)
     assert store.events()[-1].seq > 8
 
@@ -542,7 +543,7 @@ def test_crash_points_surround_every_kind_of_write(store: Store) -> None:
     submit(store)
     store.set_meta("a", "b")
     store.acquire_lease("a", NOW, 1.0)
-    store.prune_events(before=0.0)
+    store.prune_events(before=0.0, now=NOW)
     assert points == ["commit:before", "commit:after"] * 4
 
 
@@ -550,7 +551,7 @@ def test_samples_are_forgotten_on_their_own_also_those_of_living_jobs(store: Sto
     (living,) = submit(store, now=10.0)
     emit(store, 2, kind=EventKind.SAMPLE, at=11.0, job_id=living.id)
     emit(store, 1, kind=EventKind.SAMPLE, at=200.0, job_id=living.id)
-    assert store.prune_samples(before=100.0) == 2
+    assert store.prune_samples(before=100.0, now=NOW) == 2
     assert [(event.kind, event.at) for event in store.events()] == [
         (EventKind.JOB_SUBMITTED, 10.0),
         (EventKind.SAMPLE, 200.0),
@@ -561,8 +562,10 @@ def test_newest_event_has_a_number_before_and_after_pruning(store: Store) -> Non
     assert store.newest_event_seq() == 0
     emit(store, 3, at=5.0)
     assert store.newest_event_seq() == 3
-    store.prune_events(before=100.0)
-    assert store.newest_event_seq() == 3
+    store.prune_events(before=100.0, now=NOW)
+    assert store.newest_event_seq() == 4
+    (pruning,) = store.events()
+    assert (pruning.seq, pruning.fields["what"], pruning.fields["records"]) == (4, "pruned", 3)
 
 
 def test_earlier_submissions_are_known_by_user_and_token(store: Store) -> None:

@@ -46,7 +46,7 @@ def fails_without_a_trace(store: Store, message: str) -> None:
         lambda: open_intent(store, "x"),
         lambda: store.set_meta("a", "b"),
         lambda: store.acquire_lease("a", NOW, 1.0),
-        lambda: store.prune_events(NOW),
+        lambda: store.prune_events(NOW, NOW),
     ):
         with pytest.raises(StoreBusy, match=message):
             write()

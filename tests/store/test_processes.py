@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from hcloud.core.model import EventKind
-from hcloud.store import Store
+from hcloud.store import Store, verify_audit_log
 from tests.store.samples import submit
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,6 +27,13 @@ def other_process(*arguments: str) -> Iterator[subprocess.Popen[str]]:
 def lines_of(process: subprocess.Popen[str]) -> Iterator[str]:
     assert process.stdout is not None
     return iter(process.stdout)
+
+
+def assert_chain_is_whole(url: str) -> None:
+    """Assert that the event log's chain has no fork, gap or half-written link."""
+    log = verify_audit_log(url)
+    assert log is not None and log.fault == ""
+    assert log.records == log.head.link > 0
 
 
 def test_kill_while_writing_loses_nothing_committed_and_leaves_nothing_half_written(store_url: str) -> None:
@@ -49,12 +56,14 @@ def test_kill_while_writing_loses_nothing_committed_and_leaves_nothing_half_writ
     assert [event.job_id for event in store.iter_events()] == [*stored, last]
     assert last == own.id == f"job-{len(stored) + 1}"
     store.close()
+    assert_chain_is_whole(store_url)
 
 
 def test_two_processes_number_jobs_without_gap_or_double(store_url: str) -> None:
     with other_process("some", store_url) as one, other_process("some", store_url) as other:
         ids = [line.strip() for process in (one, other) for line in lines_of(process)]
     assert sorted(ids) == sorted(f"job-{n}" for n in range(1, 101))
+    assert_chain_is_whole(store_url)
 
 
 def test_two_processes_never_both_lead(store_url: str) -> None:
@@ -66,3 +75,4 @@ def test_two_processes_never_both_lead(store_url: str) -> None:
     assert done
     assert done == sorted(done), "a holder wrote after a later one had become leader"
     assert len(dict(done)) == len(set(done)), "one epoch had two leaders"
+    assert_chain_is_whole(store_url)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from hcloud.config import load_config
+from hcloud.store import verify_audit_log
 from tests.daemon.home import PATIENCE_S, Home
 from tests.engine.site import free_port
 from tests.upgrade.restore import RECORDED, restore
@@ -84,6 +85,9 @@ def test_ended_jobs_are_known_and_live_ones_go_on_without_running_twice(home: Ho
     assert {instance["state"] for instance in status["instances"]} == {"ready"}
     home.run("run", "-q", "--", "true")
     assert _states(home)["job-8"] == "succeeded"
+    # The chain of its event log begins with this release.
+    log = verify_audit_log(f"sqlite:///{home.path}/hcloud.db")
+    assert log is not None and log.fault == "" and log.unlinked > 0 and log.records == log.head.link > 5
 
 
 def test_its_configuration_and_every_policy_it_wrote_pass_the_checks(home: Home) -> None:
