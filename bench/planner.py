@@ -22,6 +22,7 @@ from hcloud.core.model import (
     Market,
     Offer,
     Resources,
+    ServiceTarget,
 )
 from hcloud.planner import make_plan
 from hcloud.planner.plan import Place, Plan
@@ -35,31 +36,29 @@ PLACEABLE = 3_000
 ROUNDS = 15
 _SIZE = Resources(vcpus=4.0, memory_mib=16384, disk_gib=100.0)
 _SHAPES = 40
+# A cap of vCPUs: at a cap of instances, small ones would give way to larger ones.
+CLOSED = Policy(caps=Caps(max_instances=2 * INSTANCES, max_vcpus=INSTANCES * _SIZE.vcpus))
 
 
 def run() -> list[Row]:
     """Measure a settled long queue (few shapes, all different, limits by user), and a fleet with room for everybody."""
-    # A cap of vCPUs: at a cap of instances, small ones would give way to larger ones.
-    closed = Policy(caps=Caps(max_instances=2 * INSTANCES, max_vcpus=INSTANCES * _SIZE.vcpus))
     users = Budgets(per_user={"default": UserBudget(per_day_usd=1e6)})
     poor = Policy(
         caps=Caps(max_instances=2 * INSTANCES, max_vcpus=None), budgets=Budgets(per_hour_usd=1e-3, per_day_usd=1e-3)
     )
     rows = [
-        _settled("10,000 queued, 1,000 full machines, at the cap", closed, _SHAPES, target=60),
-        _settled("the same, every job of another shape", closed, QUEUED),
+        _settled("10,000 queued, 1,000 full machines, at the cap", CLOSED, _SHAPES, target=60),
+        _settled("the same, every job of another shape", CLOSED, QUEUED),
+        _settled("the same, only services run", CLOSED, _SHAPES, services=True),
         _settled("the same, out of budget instead of at the cap", poor, _SHAPES),
-        _settled("the same, with limits by user", replace(closed, budgets=users), _SHAPES),
+        _settled("the same, with limits by user", replace(CLOSED, budgets=users), _SHAPES),
     ]
     return [*rows, _placing()]
 
 
-def _settled(name: str, policy: Policy, shapes: int, target: float | None = None) -> Row:
+def _settled(name: str, policy: Policy, shapes: int, target: float | None = None, *, services: bool = False) -> Row:
     """Time plans that find nothing new to do."""
-    snapshot = _fleet(busy=2)
-    waiting = tuple(_job(2 * INSTANCES + number, shapes) for number in range(1, QUEUED + 1))
-    snapshot = replace(snapshot, jobs=(*snapshot.jobs, *waiting))
-    snapshot = apply_ideally(snapshot, _plan(snapshot, policy))
+    snapshot = settled_fleet(shapes, policy, services=services)
     times_ms = []
     for _ in range(ROUNDS):
         began = time.perf_counter()
@@ -67,6 +66,21 @@ def _settled(name: str, policy: Policy, shapes: int, target: float | None = None
         times_ms.append((time.perf_counter() - began) * 1e3)
         assert not plan.actions, plan.actions[:3]
     return Row(name=name, value=statistics.median(times_ms), unit="ms", target=target)
+
+
+def settled_fleet(shapes: int, policy: Policy = CLOSED, *, services: bool = False) -> Snapshot:
+    """Return a full fleet and a long queue of so many shapes, for which there is nothing new to do."""
+    snapshot = _fleet(busy=2)
+    waiting = tuple(_job(2 * INSTANCES + number, shapes) for number in range(1, QUEUED + 1))
+    jobs = tuple(_as_service(job) for job in snapshot.jobs) if services else snapshot.jobs
+    snapshot = replace(snapshot, jobs=(*jobs, *waiting))
+    while (plan := _plan(snapshot, policy)).actions:
+        snapshot = apply_ideally(snapshot, plan)
+    return snapshot
+
+
+def _as_service(job: Job) -> Job:
+    return replace(job, spec=replace(job.spec, target=ServiceTarget(requests_per_s=1.0, latency_ms=9.0)))
 
 
 def _placing() -> Row:

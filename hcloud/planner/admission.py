@@ -1,16 +1,16 @@
 """Decide which waiting jobs are served, and in which order: jobs with a target first, then by priority, then oldest
-first.
+first. Best-effort jobs come last; otherwise one could take back the room it was evicted from.
 
-A job that cannot be served lets those behind it pass, with one exception: room is reserved for the first job in order
-that finds none (:mod:`hcloud.planner.placement.room_reservation`). Best-effort jobs come last; otherwise one could take
-back the room it was evicted from.
+A job that cannot be served lets those behind it pass, except that room is reserved for the first in order that finds
+none, and for any job whose deadline comes near (:mod:`hcloud.planner.placement.room_reservation`). A job without a
+deadline behind a stream of jobs that come before it in order may still wait without limit.
 
-With queues by quality (ARQ, Dissertation ch. 6), the more demanding class goes first, so that it can choose among the
-good instances, and every job takes the worst pool that suits it. So a job goes up to a better pool only past an empty
-queue: no job above that the same room would suit is left waiting. Within a class the policy's order holds. Jobs whose
-slack is used up come before all others. In a first pass each job gets only what suits it, by neighbours and type. In a
-second pass, jobs without slack take what is left, in the same order. A job that has waited for ``patience_cap_s``
-accepts any room. A job behind a stream of jobs that come before it in order may still wait without limit.
+With queues by quality (ARQ, Dissertation ch. 6), among jobs of one priority the more demanding class goes first, so
+that it can choose among the good instances, and every job takes the worst pool that suits it. So a job goes up to a
+better pool only past an empty queue: no job above that the same room would suit is left waiting. Within a class the
+policy's order holds. Jobs whose slack is used up come before all others of their priority. In a first pass each job
+gets only what suits it, by neighbours and type. In a second pass, jobs without slack take what is left, in the same
+order. A job that has waited for ``patience_cap_s`` accepts any room.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def _by_priority(waiting: list[Job]) -> Iterator[Job]:
 
 
 def _by_quality(context: PlanContext, suit: Suitability) -> Iterable[tuple[Job, JobGroup]]:
-    """Return the waiting jobs: best effort last; before it those without slack, then class by class."""
+    """Return the waiting jobs: best effort last; by priority; then those without slack, then class by class."""
     jobs, now = context.waiting, context.now
     pairs = [(job, context.group_of(job)) for job in jobs]
     kinds = list(context.groups.values())
@@ -86,14 +86,13 @@ def _by_quality(context: PlanContext, suit: Suitability) -> Iterable[tuple[Job, 
     best_effort = np.array([not group.promise for group in kinds])
     submitted_at, queued_at = np.array([job.submitted_at for job in jobs]), _queued_at(context, jobs)
     left_s = slacks_s(jobs, submitted_at, queued_at, expected_s, context.policy.admission) - (now - queued_at)
-    if context.policy.admission.order == "shortest":
-        inner = np.nan_to_num(expected_s, nan=np.inf)
-    else:
-        inner = np.array([-job.spec.priority for job in jobs], dtype=np.float64)
+    shortest = context.policy.admission.order == "shortest"
+    inner = np.nan_to_num(expected_s, nan=np.inf) if shortest else np.zeros(len(jobs))
     late = left_s <= 0.0
     demanding = np.where(late, left_s, -classes[of_kind])
+    behind = -np.array([job.spec.priority for job in jobs], dtype=np.float64)
     # ``lexsort`` sorts by the last key first; jobs come by number, and equal ones keep that order.
-    order = np.lexsort((submitted_at, np.where(late, 0.0, inner), demanding, ~late, best_effort[of_kind]))
+    order = np.lexsort((submitted_at, np.where(late, 0.0, inner), demanding, ~late, behind, best_effort[of_kind]))
     return map(pairs.__getitem__, order.tolist())
 
 

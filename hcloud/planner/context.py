@@ -173,17 +173,16 @@ class JobGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RoomReservation:
-    """Room that only one job, and those before it in order, may take."""
+    """Room that is kept for one job."""
 
-    job_id: JobId
     group: JobGroup
     """The group of the job; its members are not barred."""
+    urgent: bool
+    """Whether it is for a job whose deadline comes near, not for the first in order."""
     reserved: dict[int, Amounts]
     """By place of an instance: what is reserved there, shape ``(3,)``."""
     starts_in_s: float
     """Seconds until the expected start."""
-    starts_within_s: float
-    """Seconds until the start at the latest, by limits of run times; inf if any unit has none."""
 
 
 @dataclass(slots=True)
@@ -242,8 +241,8 @@ class PlanContext:
     """Running jobs that are to get all their nodes because they miss their target."""
     expanding: list[Job] = field(default_factory=list)
     """Those of ``behind`` for which instances are to be launched."""
-    reservation: RoomReservation | None = None
-    """Room reserved for the first job in order that found none; None: no job needs it, or not found yet."""
+    reservations: dict[JobId, RoomReservation] = field(default_factory=dict)
+    """Room reserved for urgent jobs, and for the first in order that found none, by job."""
     reservations_sought: int = 0
     """For how many groups this plan sought a reservation."""
     guarded: Mask | None = None

@@ -7,7 +7,7 @@ changed. So the result equals that of an empty start.
 
 from __future__ import annotations
 
-from bisect import bisect_right, insort
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from math import inf
@@ -28,6 +28,10 @@ from hcloud.core.rows import FilteredRows, number_of, row_changes
 
 Held = tuple[Job, Allocation]
 Left = tuple[float, float, float]
+Shape = tuple[float, float, float, int]
+"""What a job asks for: vCPUs, memory in MiB and disk in GiB of a rank, and ranks."""
+RESERVES_ROOM = "reserves_room"
+"""Code of the reason of a job for which room is reserved."""
 _NOT_ADMITTED = frozenset({JobState.SUBMITTED, JobState.PROFILED, JobState.CLASSIFIED})
 FEWEST_RANKS = 3
 """With fewer ranks, a median does not tell which one is slow."""
@@ -47,6 +51,8 @@ class Residents:
     """When the oldest unit was placed; None: not computed since the last change."""
     names: tuple[str, ...] | None = None
     """Applications of the units; None: not computed since the last change."""
+    lasting: float | None = None
+    """vCPUs of services without a limit of their run time; None: not computed since the last change."""
 
     def left_of(self, capacity: Resources) -> Left:
         """Return what is left of ``capacity``: vCPUs, memory in MiB, disk in GiB."""
@@ -73,9 +79,18 @@ class Residents:
             self.names = tuple([job.application for job, _ in self.held])
         return self.names
 
+    def lasting_vcpus(self) -> float:
+        """Return how many vCPUs services hold that have no limit of their run time."""
+        if self.lasting is None:
+            specs = [(job.spec, held.resources.vcpus) for job, held in self.held]
+            self.lasting = sum(
+                [vcpus for spec, vcpus in specs if spec.target.kind == "service" and spec.max_runtime_s is None]
+            )
+        return self.lasting
+
     def invalidate(self) -> None:
         """Discard what was computed from the former units."""
-        self.capacity = self.oldest_at = self.names = None
+        self.capacity = self.oldest_at = self.names = self.lasting = None
 
 
 @dataclass(slots=True, eq=False)
@@ -114,6 +129,10 @@ class Occupancy:
     """Running incremental jobs with enough ranks to detect a straggler."""
     best_effort: set[JobId] = field(default_factory=set)
     """Running best-effort jobs."""
+    reserving: set[JobId] = field(default_factory=set)
+    """Queued jobs for which the last plan reserved room."""
+    due: dict[Shape, list[tuple[float, int, JobId]]] = field(default_factory=dict)
+    """Queued jobs with a deadline: deadline, number and id, by shape, ascending."""
     unprofiled: dict[str, ProgramJobs] = field(default_factory=dict)
     """Jobs that may be profiled beside, by program (:func:`hcloud.classifier.applications.identify`)."""
     unclassified: dict[str, ProgramJobs] = field(default_factory=dict)
@@ -142,6 +161,13 @@ class Occupancy:
         """Return whether a job belongs to ``running``."""
         return _is_running(job)
 
+    def earliest_due(self, now: float) -> Iterator[JobId]:
+        """Yield, for each shape, the queued job with the earliest deadline that has not passed."""
+        for jobs in self.due.values():
+            at = bisect_left(jobs, (now, 0, ""))
+            if at < len(jobs):
+                yield jobs[at][2]
+
     def take_touched(self) -> set[InstanceId]:
         """Return :attr:`touched` and clear it."""
         taken, self.touched = self.touched, set()
@@ -151,6 +177,8 @@ class Occupancy:
         for ids in self._sets_for(job):
             ids.add(job.id)
         number = number_of(job.id)
+        if job.state is JobState.QUEUED and (deadline_at := job.deadline_at) is not None:
+            insort(self.due.setdefault(_shape(job), []), (deadline_at, number, job.id))
         for program, jobs in self._programs_for(job):
             numbers = _of_state(jobs.setdefault(program, ProgramJobs()), job)
             insort(numbers, (number, job.id))
@@ -166,6 +194,11 @@ class Occupancy:
         for ids in self._sets_for(job):
             ids.discard(job.id)
         number = number_of(job.id)
+        if job.state is JobState.QUEUED and (deadline_at := job.deadline_at) is not None:
+            due = self.due[shape := _shape(job)]
+            del due[bisect_left(due, (deadline_at, number, job.id))]
+            if not due:
+                del self.due[shape]
         for program, jobs in self._programs_for(job):
             _of_state(jobs[program], job).remove((number, job.id))
             if not jobs[program]:
@@ -186,6 +219,8 @@ class Occupancy:
             yield self.measuring
         if spec.placement is not None:
             yield self.constrained
+        if job.state is JobState.QUEUED and job.wait_code == RESERVES_ROOM:
+            yield self.reserving
         if attempt is None or attempt.over:
             return
         if attempt.stop_requested_at is not None:
@@ -208,6 +243,11 @@ class Occupancy:
             yield program, self.unprofiled
             if not job.application:
                 yield program, self.unclassified
+
+
+def _shape(job: Job) -> Shape:
+    need, nodes = job.spec.resources, job.spec.nodes
+    return (need.vcpus, need.memory_mib, need.disk_gib, nodes.count)
 
 
 def _of_state(jobs: ProgramJobs, job: Job) -> list[tuple[int, JobId]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from datetime import UTC, datetime
 from math import floor, log10
 
 from hcloud.core.model import FailureCause, Instance, Job, Number, Offer, Reason, Resources
@@ -30,6 +31,11 @@ def seconds(duration_s: float) -> str:
     if duration_s < 120:
         return f"{duration_s:.2g} s" if abs(duration_s) < 1 else f"{duration_s:.3g} s"
     return f"{duration_s / 60:.3g} min" if duration_s < 7200 else f"{duration_s / 3600:.3g} h"
+
+
+def clock_time(at: float) -> str:
+    """Return a Unix time as UTC, such as 2026-11-26T08:12:46Z."""
+    return datetime.fromtimestamp(at, tz=UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def offer_words(offer: Offer) -> str:

@@ -330,7 +330,8 @@ class PlacementPolicy:
     target; heterogeneity_oblivious: paragon without the type; interference_oblivious: best type only; least_loss: the
     smallest expected loss of performance of the job and its neighbours."""
     confidence: Annotated[Number, Field(ge=0.5, le=0.999)] = 0.9
-    """Required probability that a placement meets the job's target (0.5..0.999)."""
+    """Required probability that a placement meets the job's target, and that a job which passes another with reserved
+    room ends before the reserved start (0.5..0.999)."""
     neighbour_confidence: Annotated[Number, Field(ge=0.5, le=0.999)] = 0.5
     """Required probability that neighbours stay within each other's tolerated pressure (0.5..0.999). 0.5 compares the
     plain estimates; higher values pack instances less densely and rent more of them."""
@@ -352,7 +353,8 @@ class AdmissionPolicy:
     classes: Annotated[int, Field(ge=1, le=100, strict=True)] = 10
     """Number of classes with by_quality."""
     order: Literal["priority", "shortest"] = "priority"
-    """Within a queue: by priority or by expected run time. Jobs that waited longer than their patience come first."""
+    """Among jobs of one priority and class: the oldest first, or by expected run time. Those that waited longer than
+    their patience come before others of their priority."""
     tolerance: Annotated[Number, Field(gt=0, le=10)] = 0.05
     """A job waits for a suitable instance for up to this fraction of its expected run time."""
     patience_s: Seconds = 60.0

@@ -7,7 +7,7 @@ least interference. Room on instances that a job awaits is held for it (``contex
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import replace
 
 import numpy as np
@@ -18,8 +18,15 @@ from hcloud.planner.fit.suitability import Suitability
 from hcloud.planner.fleet import Amounts, Mask
 from hcloud.planner.instance_lifecycle import terminate_unrenewed
 from hcloud.planner.late_boots import requeue_reason
+from hcloud.planner.occupancy import RESERVES_ROOM
 from hcloud.planner.placement.explain_choice import candidates_of, placement_reason
-from hcloud.planner.placement.room_reservation import MOST_SOUGHT, NOT_FOR_ROOM, open_beside, reserve_room
+from hcloud.planner.placement.room_reservation import (
+    MOST_SOUGHT,
+    open_beside,
+    reserve_room,
+    urgent_jobs,
+    waits_for_room,
+)
 from hcloud.planner.plan import Place, RankPlacement
 from hcloud.planner.text import seconds
 
@@ -28,7 +35,8 @@ def place(context: PlanContext, promise: bool) -> None:
     """Place the queued jobs with a target, or without one; the rest is left in ``context.unplaced``."""
     _settle_awaiting(context, promise)
     context.tried.clear()
-    context.unplaced = list(context.queue[promise])
+    urgent = _place_urgent(context) if promise else ()
+    context.unplaced = [pair for pair in context.queue[promise] if pair[0].id not in urgent]
     if context.policy.admission.queues == "by_quality":
         context.diverting = False
         context.unplaced = [pair for pair in context.unplaced if not _placed_now(context, *pair)]
@@ -60,18 +68,66 @@ def _placed_now(context: PlanContext, job: Job, group: JobGroup) -> bool:
     placed = hopeful and context.user_cap(job) is None and place_now(context, job, group)
     group.pending -= placed
     # Only after an earlier plan launched no machine for it; else others would wait, though one is about to boot.
-    if not placed and group.stuck is None and job.wait_code and job.wait_code not in NOT_FOR_ROOM:
+    if not placed and group.may_reserve and group.stuck is None and waits_for_room(job):
         reserve_first(context, job, group)
     return placed
 
 
 def reserve_first(context: PlanContext, job: Job, group: JobGroup) -> None:
-    """Reserve room for ``job`` if it is the first in order that needs it."""
-    if group.may_reserve and context.reservation is None and context.reservations_sought < MOST_SOUGHT:
+    """Reserve room for ``job`` if it is the first in order that needs it and has none reserved."""
+    if job.id in context.reservations:
+        return
+    group.may_reserve = False
+    if context.reservations_sought < MOST_SOUGHT and all(each.urgent for each in context.reservations.values()):
         context.reservations_sought += 1
-        context.reservation = reserve_room(context, job, group, suited(context, group, context.fleet.placeable))
-        if context.reservation is not None:
-            context.used.update(context.reservation.reserved)
+        _reserve(context, job, group)
+
+
+def _reserve(context: PlanContext, job: Job, group: JobGroup, *, urgent: bool = False, ready_too: bool = False) -> bool:
+    allowed = suited(context, group, context.fleet.placeable, reserved_too=True)
+    reservation = reserve_room(context, job, group, allowed, urgent=urgent, ready_too=ready_too)
+    if reservation is not None:
+        context.reservations[job.id] = reservation
+        context.used.update(reservation.reserved)
+    return reservation is not None
+
+
+def _place_urgent(context: PlanContext) -> frozenset[str]:
+    """Place the jobs whose deadline comes near, or reserve room for them; return those placed.
+
+    They come before all others in order, but do not take room from the first that waits.
+    """
+    urgent = urgent_jobs(context) if context.queue[True] else []
+    if not urgent:
+        return frozenset()
+    before = [(group, group.fits_now, group.fits_well, group.may_reserve) for group in context.groups.values()]
+    first, placed = _reserve_provisionally(context, {job.id for job in urgent}), set[str]()
+    for job in urgent:
+        group = context.group_of(job)
+        group.may_reserve = False  # as the first in order
+        if _placed_now(context, job, group):
+            placed.add(job.id)
+        elif group.stuck is None:
+            _reserve(context, job, group, urgent=True)
+    context.reservations.pop(first, None)
+    # What did not fit beside the first may fit in order.
+    context.tried.clear()
+    for group, fits_now, fits_well, may_reserve in before:
+        group.fits_now, group.fits_well, group.may_reserve = fits_now, fits_well, may_reserve
+    return frozenset(placed)
+
+
+def _reserve_provisionally(context: PlanContext, urgent: Set[str]) -> str:
+    """Reserve room for the first job in order that waits for it and is not urgent, until its turn comes; return it."""
+    sought = 0
+    for job, group in context.queue[True]:
+        if job.id not in urgent and group.may_reserve and group.stuck is None and waits_for_room(job):
+            group.may_reserve, sought = False, sought + 1
+            if _reserve(context, job, group, ready_too=job.wait_code == RESERVES_ROOM):
+                return job.id
+            if sought == MOST_SOUGHT:
+                break
+    return ""
 
 
 def _without_unpaid(context: PlanContext, left: list[tuple[Job, JobGroup]]) -> list[tuple[Job, JobGroup]]:
@@ -194,16 +250,22 @@ def usable(context: PlanContext, group: JobGroup, mask: Mask) -> Mask:
     return allowed & context.fleet.unshared(context.fleet.room) if group.exclusive else allowed
 
 
-def suited(context: PlanContext, group: JobGroup, mask: Mask) -> Mask:
-    """Return the instances of ``mask`` that ``group`` may use and that are good enough for it (hybrid mapping)."""
-    allowed, hybrid = permitted(context, group, mask), context.strategy.hybrid
+def suited(context: PlanContext, group: JobGroup, mask: Mask, *, reserved_too: bool = False) -> Mask:
+    """Return the instances of ``mask`` that ``group`` may use and that are good enough for it (hybrid mapping).
+
+    ``reserved_too``: as if no room was reserved.
+    """
+    allowed, hybrid = permitted(context, group, mask, reserved_too=reserved_too), context.strategy.hybrid
     if group.company is not None:
         allowed = allowed & context.topology.without_conflicts(group.company)
     return allowed & hybrid.suits(group.mapping_need, group.resources) if hybrid is not None else allowed
 
 
-def permitted(context: PlanContext, group: JobGroup, mask: Mask) -> Mask:
-    """Return the instances of ``mask`` with a market, type, zone and labels that ``group`` may use."""
+def permitted(context: PlanContext, group: JobGroup, mask: Mask, *, reserved_too: bool = False) -> Mask:
+    """Return the instances of ``mask`` with a market, type, zone and labels that ``group`` may use.
+
+    ``reserved_too``: as if no room was reserved.
+    """
     allowed = mask if group.spot_ok else mask & context.fleet.steady
     if context.guarded is not None and not group.promise:
         allowed = allowed & ~context.guarded
@@ -213,8 +275,8 @@ def permitted(context: PlanContext, group: JobGroup, mask: Mask) -> Mask:
         allowed = allowed & ~context.late.mask
     if group.constraints is not None:
         allowed = allowed & context.topology.admitted(group.constraints)
-    if context.reservation is not None:
-        allowed = open_beside(context, context.reservation, group, allowed)
+    if context.reservations and not reserved_too:
+        allowed = open_beside(context, group, allowed)
     return allowed & context.fleet.of_types(group.instance_types) if group.instance_types else allowed
 
 

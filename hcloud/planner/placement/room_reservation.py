@@ -1,26 +1,27 @@
-"""Reserve room for the first job in order that finds none, so that smaller jobs behind it do not take it for ever.
+"""Reserve room for jobs that find none, so that smaller jobs do not take it for ever.
 
-The reservation names machines and an expected start, from the remaining run times of the units there. Jobs behind it
-pass if they leave the reserved room, or if their ``max_runtime`` ends before the start that limits guarantee
-(backfill, as in Slurm and EASY). A reservation is made anew in each plan; nothing of it is stored.
+The first such job in order gets a reservation, and each whose deadline comes near, whatever its place in order. It
+names machines and an expected start, from the remaining run times of the units there. Other jobs pass if they leave the
+reserved room, or end before the expected start (backfill, as in Slurm and EASY). Reservations are made anew in each
+plan; of them only ``wait_code`` is stored.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
 
 import numpy as np
 
 from hcloud.core.model import Allocation, Job, JobState, Number, Reason
+from hcloud.core.rows import number_of
 from hcloud.planner.context import JobGroup, PlanContext, RoomReservation
-from hcloud.planner.fit.arq import run_s
+from hcloud.planner.fit.arq import expected_run_s
 from hcloud.planner.fleet import SLACK, Amounts, Mask, vector
-from hcloud.planner.text import seconds
+from hcloud.planner.occupancy import RESERVES_ROOM
+from hcloud.planner.text import clock_time
 
-RESERVES_ROOM = "reserves_room"
-"""Code of the reason of a job for which room is reserved."""
 BOOTING = "booting"
 """Code of the reason of a job for which an instance boots."""
 WAITS_FOR_RESERVED = "waits_for_reserved"
@@ -43,55 +44,108 @@ class RankStart:
     """Place of the instance."""
     expected_s: float
     """Seconds until its room is expected to be free."""
-    within_s: float
-    """Seconds until it is free at the latest, by limits of run times; inf: no limit."""
     missing: float
     """vCPUs that must be released before."""
 
 
-def open_beside(context: PlanContext, reservation: RoomReservation, group: JobGroup, allowed: Mask) -> Mask:
-    """Return the instances of ``allowed`` where a unit of ``group`` does not delay the reserved start."""
-    ends_in_s = inf if group.max_runtime_s is None else group.max_runtime_s
-    # An estimate alone must not let jobs pass: it moves on with each plan, and they would pass for ever.
-    ends_before = reservation.starts_within_s < inf and ends_in_s <= reservation.starts_in_s
-    if group is reservation.group or ends_before:
-        return allowed
-    left = allowed.copy()
-    for at, amount in reservation.reserved.items():
-        spare = context.fleet.room[:, at] - amount
+def waits_for_room(job: Job) -> bool:
+    """Return whether an earlier plan launched no machine for ``job``, though it lacked nothing but room."""
+    return job.state is JobState.QUEUED and bool(job.wait_code) and job.wait_code not in NOT_FOR_ROOM
+
+
+def urgent_jobs(context: PlanContext) -> list[Job]:
+    """Return the jobs that get a reservation whatever their place in order, those that have one first.
+
+    A job is urgent when it can wait no longer than it has waited, or it will miss its deadline. So one with unknown run
+    time is urgent after half of its time. Of jobs of one shape the one with the earliest deadline is considered, unless
+    that has passed.
+    """
+    occupancy, found = context.snapshot.plan_cache.occupancy, list[tuple[bool, float, int, Job]]()
+    left_out = context.snapshot.left_out.jobs
+    for job_id in (*sorted(occupancy.reserving), *occupancy.earliest_due(context.now)):
+        job = occupancy.rows[job_id]
+        if job.deadline_at is None or not waits_for_room(job) or job.not_before_at > context.now or job_id in left_out:
+            continue
+        ran_s = expected_run_s(job, context.snapshot.applications, context.snapshot.programs) or 0.0
+        may_wait_s, holds = job.deadline_at - ran_s - context.now, job.wait_code == RESERVES_ROOM
+        if may_wait_s <= context.now - job.submitted_at and (holds or may_wait_s >= 0.0):
+            found.append((not holds, may_wait_s, number_of(job_id), job))
+    ranked = sorted(found, key=lambda each: each[:3])
+    return list({job.id: job for *_, job in ranked}.values())[:MOST_SOUGHT]
+
+
+def open_beside(context: PlanContext, group: JobGroup, allowed: Mask) -> Mask:
+    """Return the instances of ``allowed`` where a unit of ``group`` delays no reserved start of another group."""
+    barring = [
+        each
+        for each in context.reservations.values()
+        if each.group is not group and not _ends_before(context, group, each)
+    ]
+    left = allowed.copy() if barring else allowed
+    for at in {at for each in barring for at in each.reserved}:
+        spare = context.fleet.room[:, at] - _reserved_on(barring, at)
         left[at] &= bool((spare >= context.amount_on(group, at) - SLACK).all())
     return left
+
+
+def _reserved_on(reservations: Iterable[RoomReservation], at: int) -> Amounts:
+    return sum([each.reserved[at] for each in reservations if at in each.reserved], start=np.zeros(3))
+
+
+def _ends_before(context: PlanContext, group: JobGroup, reservation: RoomReservation) -> bool:
+    """Return whether units of ``group`` end before the reserved start, with the policy's confidence.
+
+    The run time is at most ``max_runtime``, or the expected one divided by the tolerated risk (Markov's inequality).
+    """
+    risk, ends_in_s = 1.0 - context.policy.placement.confidence, inf
+    if context.suit is not None and group.application and not group.serves:
+        expected_s = context.suit.expected_s(group.application, group.wanted)
+        ends_in_s = inf if expected_s is None else expected_s / risk
+    if group.max_runtime_s is not None:
+        ends_in_s = min(ends_in_s, group.max_runtime_s)
+    # The start may come earlier than expected, and moves on with each plan. What may end at any time within as long
+    # again ends within this share of the expected time as improbably as the risk.
+    return ends_in_s <= risk * reservation.starts_in_s
 
 
 def reservation_reason(context: PlanContext, reservation: RoomReservation, refusal: Reason) -> Reason:
     """Return for which machines the job waits, and until when; ``refusal``: why none is launched."""
     names = ", ".join(context.fleet.instances[at].id for at in reservation.reserved)
-    text = f"room on {names} is reserved for it, expected start in {seconds(reservation.starts_in_s)}"
+    starts_at = context.now + reservation.starts_in_s
+    text = f"room on {names} is reserved for it, expected start at {clock_time(starts_at)}"
     numbers: dict[str, Number] = {
         **refusal.numbers,
         "instances": names,
-        "expected_start_at": round(context.now + reservation.starts_in_s, 3),
+        "expected_start_at": round(starts_at, 3),
         "expected_start_in_s": round(reservation.starts_in_s, 3),
         "refused": refusal.code,
     }
     return Reason(code=RESERVES_ROOM, text=f"{text}; no new machine: {refusal.text}", numbers=numbers)
 
 
-def reserve_room(context: PlanContext, job: Job, group: JobGroup, allowed: Mask) -> RoomReservation | None:
+def reserve_room(
+    context: PlanContext, job: Job, group: JobGroup, allowed: Mask, *, urgent: bool, ready_too: bool
+) -> RoomReservation | None:
     """Return the reservation for ``job``, or None if it lacks something else than room on the ``allowed`` instances.
 
-    To be called for a job for which no machine can be launched; once per group and plan.
+    To be called for a job for which no machine can be launched; once per group and plan. ``allowed``: as if nothing was
+    reserved; what other reservations hold is left to them. ``ready_too``: reserve also what is free by now.
     """
-    group.may_reserve = False
     if job.state is not JobState.QUEUED or context.user_cap(job) is not None:
         return None
     fleet = context.fleet
     large = allowed & fleet.large_enough(group.demand)
-    if np.count_nonzero(large & fleet.fitting_now(group.demand, large)) >= group.needed:
+    if (
+        not ready_too
+        and np.count_nonzero(open_beside(context, group, fleet.fitting_now(group.demand, large))) >= group.needed
+    ):
         return None  # something else keeps it waiting
     if job.wait_code != RESERVES_ROOM and not _smaller_ones_wait(context, group):
         return None
     places = large.nonzero()[0]
+    lasting = np.array([fleet.residents[at].lasting_vcpus() for at in places.tolist()])
+    ever_free = fleet.capacity[0, places] - lasting + SLACK >= group.taken_on(fleet.capacity, places)[0]
+    places = places[ever_free]
     missing = (group.taken_on(fleet.capacity, places)[0] - fleet.room[0, places]).clip(min=0.0)
     order: list[int] = np.argsort(missing, kind="stable").tolist()
     usual_s = _usual_age_s(context, [int(places[number]) for number in order[:MOST_MACHINES]])
@@ -102,7 +156,7 @@ def reserve_room(context: PlanContext, job: Job, group: JobGroup, allowed: Mask)
         machines += bool(found)
         if machines >= MOST_MACHINES * group.needed:
             break
-    return _choose(context, job, group, starts, usual_s)
+    return _choose(context, job, group, starts, usual_s, urgent)
 
 
 def _smaller_ones_wait(context: PlanContext, group: JobGroup) -> bool:
@@ -117,7 +171,7 @@ def _usual_age_s(context: PlanContext, places: Sequence[int]) -> float:
 
 
 def _choose(
-    context: PlanContext, job: Job, group: JobGroup, starts: Sequence[RankStart], usual_s: float
+    context: PlanContext, job: Job, group: JobGroup, starts: Sequence[RankStart], usual_s: float, urgent: bool
 ) -> RoomReservation | None:
     """Return the reservation of those ``starts`` that suffice for all ranks; None: too few.
 
@@ -146,11 +200,10 @@ def _choose(
             if _cannot_pay(context, job, group, taken):
                 return None
             return RoomReservation(
-                job_id=job.id,
                 group=group,
+                urgent=urgent,
                 reserved=reserved,
                 starts_in_s=max(each.expected_s for each in chosen),
-                starts_within_s=max(each.within_s for each in chosen),
             )
     return None
 
@@ -171,19 +224,18 @@ def _starts_on(context: PlanContext, group: JobGroup, at: int, missing: float, u
         (_remaining_s(context, job, ran_s, usual_s), number)
         for number, ((job, _), ran_s) in enumerate(zip(held, ages_s, strict=True))
     )
-    room, wanted, limit_s, now_s = fleet.room[:, at].copy(), asks.copy(), 0.0, 0.0
+    others = _reserved_on(context.reservations.values(), at)
+    room, wanted, now_s = fleet.room[:, at] - others, asks.copy(), 0.0
     queue = iter(ends)
     for _ in range(group.needed):
-        if (wanted > fleet.capacity[:, at] + SLACK).any():
+        if (wanted > fleet.capacity[:, at] - others + SLACK).any():
             return
         while (room < wanted - SLACK).any():
             now_s, number = next(queue, (inf, -1))
             if now_s == inf:
                 return
-            job, unit = held[number]
-            room += vector(unit.resources)
-            limit_s = max(limit_s, _limit_left_s(job, ages_s[number]))
-        yield RankStart(at=at, expected_s=now_s, within_s=limit_s, missing=missing)
+            room += vector(held[number][1].resources)
+        yield RankStart(at=at, expected_s=now_s, missing=missing)
         wanted, missing = wanted + asks, missing + float(asks[0])
 
 
@@ -194,18 +246,15 @@ def _ran_s(context: PlanContext, job: Job, unit: Allocation) -> float:
     return max(0.0, context.now - since)
 
 
-def _limit_left_s(job: Job, ran_s: float) -> float:
-    return inf if job.spec.max_runtime_s is None else max(0.0, job.spec.max_runtime_s - ran_s)
-
-
 def _remaining_s(context: PlanContext, job: Job, ran_s: float, usual_s: float) -> float:
     """Return the expected remaining run time of a unit, at most its limit; inf for a service without one.
 
     Without an estimate, it lasts as long again as it ran, or as units usually have: otherwise a machine would look the
     sooner free, the more of its units have just started.
     """
+    limit_s = inf if job.spec.max_runtime_s is None else max(0.0, job.spec.max_runtime_s - ran_s)
     if job.spec.target.kind == "service":
-        return _limit_left_s(job, ran_s)
-    lasts_s = run_s(context.snapshot.applications.get(job.application), job.spec.nodes.count)
+        return limit_s
+    lasts_s = expected_run_s(job, context.snapshot.applications, context.snapshot.programs)
     remains_s = max(ran_s, usual_s) if lasts_s is None else abs(lasts_s - ran_s)
-    return min(remains_s, _limit_left_s(job, ran_s))
+    return min(remains_s, limit_s)

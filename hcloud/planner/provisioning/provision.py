@@ -181,13 +181,14 @@ def provision(state: ProvisioningState) -> None:
             group.stuck = exclusion_reason(context, group, holding_out(context, job, group, refusal))
         if group.stuck is not None and group.stuck.code == CAPPED:
             state.capped.append((job, group))
-        if group.stuck is not None and group.stuck.code not in NOT_FOR_ROOM:
+        if group.may_reserve and group.stuck is not None and group.stuck.code not in NOT_FOR_ROOM:
             reserve_first(context, job, group)
-        if context.reservation is not None and context.reservation.job_id == job.id:
+        if (reservation := context.reservations.get(job.id)) is not None:
             if group.stuck is None or group.stuck.code in NOT_FOR_ROOM:
-                context.reservation = None  # a machine is launched or emptied for it, or room is not what it lacks
+                # A machine is launched or emptied for it, or room is not what it lacks.
+                del context.reservations[job.id]
             else:
-                reason = reservation_reason(context, context.reservation, group.stuck)
+                reason = reservation_reason(context, reservation, group.stuck)
                 context.wait(job, reason.code, lambda reason=reason: reason)  # type: ignore[misc]
                 continue
         if group.stuck is not None and (job.wait_code != group.stuck.code or group.stuck.code == "impossible"):
