@@ -199,6 +199,7 @@ offers = st.builds(
     pool_free=st.none() | resources,
     quota=texts,
     ends_at=st.none() | moments,
+    price_after_usd_per_h=st.none() | finite,
 )
 instances = st.builds(
     Instance,

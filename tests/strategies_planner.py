@@ -122,9 +122,13 @@ def instances(draw: DrawFn, number: int) -> Instance:
     up = state in (InstanceState.READY, InstanceState.DRAINING, InstanceState.TERMINATING)
     launched_at = NOW - draw(st.sampled_from([5.0, 100.0, 700.0, 2000.0]))
     known = up or state is InstanceState.BOOTING
+    offer = draw(any_offer)
+    if offer.market is Market.RESERVED and number % 2:
+        after_usd_per_h = offer.price_usd_per_h / _FACTORS[Market.RESERVED]
+        offer = replace(offer, ends_at=NOW + 700.0, price_after_usd_per_h=after_usd_per_h)
     return Instance(
         id=f"inst-{number}",
-        offer=draw(any_offer),
+        offer=offer,
         state=state,
         token=f"token-{number}",
         requested_at=launched_at,

@@ -37,7 +37,7 @@ from hcloud.core.model import (
     Offer,
     Reason,
 )
-from hcloud.planner.budget import CENT_DUST
+from hcloud.planner.budget import CENT_DUST, highest_usd_per_h
 from hcloud.planner.plan import Drain, Launch, Renew, Terminate
 from hcloud.planner.quota_limits import refused_quota, vcpus_in_use
 from hcloud.planner.snapshot import DirectiveScope, OfferBackoff
@@ -84,7 +84,7 @@ class MachineActions:
 
         Raises Refused if caps, budgets, back-offs or directives no longer allow it.
         """
-        _refuse_beyond_caps(action.offer, policy, live)
+        _refuse_beyond_caps(action, policy, live)
         _refuse_backed_off(action.offer, self.store.live(), txn.now)
         refuse_drained(txn, action.offer, self.store.live().directives)
         instance = txn.new_instance(lambda new_id: self._requested(new_id, action, txn.now))
@@ -225,25 +225,25 @@ class MachineActions:
 
     # ----------------------------------------------------------------------------------------------------- commitments
     def follow_commitments(self, offers: Sequence[Offer], lease: LeaderLease | None) -> bool:
-        """Let instances whose commitment has ended be on demand from now on; return whether there was any.
+        """Let instances whose commitment has ended be on demand since then; return whether there was any.
 
-        A commitment that was extended counts with its new end.
+        A commitment that was extended counts with its new end, and the price after it as last read.
         """
         now = self.clock.now()
         reserved = [each for each in self.store.live().instances if each.offer.market is Market.RESERVED]
         if not reserved:
             return False
-        ends = {each.key: each.ends_at for each in offers if each.market is Market.RESERVED}
-        changed = [each for each in reserved if (end := ends.get(each.offer.key)) and (each.offer.ends_at or 0.0) < end]
-        ended = [each for each in reserved if each not in changed and (each.offer.ends_at or inf) <= now]
+        latest = {each.key: each for each in offers if each.market is Market.RESERVED}
+        terms = {each.id: _commitment_terms(each.offer, latest.get(each.offer.key)) for each in reserved}
+        ended = [each for each in reserved if (terms[each.id].ends_at or inf) <= now]
+        changed = [each for each in reserved if each not in ended and terms[each.id] is not each.offer]
         if not (changed or ended):
             return False
         with self.store.transaction(now, lease) as txn:
             for instance in changed:
-                fresh = txn.instance(instance.id)
-                txn.put_instance(replace(fresh, offer=replace(fresh.offer, ends_at=ends[instance.offer.key])))
+                txn.put_instance(replace(txn.instance(instance.id), offer=terms[instance.id]))
             for instance in ended:
-                _end_commitment(txn, instance.id, on_demand_price(instance.offer, offers))
+                _end_commitment(txn, instance.id, terms[instance.id], on_demand_price(instance.offer, offers))
         return bool(ended)
 
     # ---------------------------------------------------------------------------------------------------------- ending
@@ -298,14 +298,38 @@ class MachineActions:
         return None
 
 
-def _end_commitment(txn: Transaction, instance_id: str, price_usd_per_h: float) -> None:
-    fresh = txn.instance(instance_id)
-    offer = replace(fresh.offer, market=Market.ON_DEMAND, price_usd_per_h=price_usd_per_h, ends_at=None)
+def _commitment_terms(offer: Offer, latest: Offer | None) -> Offer:
+    """Return a reserved instance's offer with end and later price as its ``latest`` offer has them; the same object if
+    nothing changes."""
+    if latest is None:
+        return offer
+    ends_at = offer.ends_at if latest.ends_at is None else max(latest.ends_at, offer.ends_at or 0.0)
+    after = latest.price_after_usd_per_h
+    after = offer.price_after_usd_per_h if after is None else after
+    same = (ends_at, after) == (offer.ends_at, offer.price_after_usd_per_h)
+    return offer if same else replace(offer, ends_at=ends_at, price_after_usd_per_h=after)
+
+
+def _end_commitment(txn: Transaction, instance_id: str, terms: Offer, listed_usd_per_h: float) -> None:
+    """Let an instance be on demand from the end that ``terms`` state, at the price they state for then.
+
+    ``listed_usd_per_h``: the price if they state none.
+    """
+    fresh, after = txn.instance(instance_id), terms.price_after_usd_per_h
+    price_usd_per_h = listed_usd_per_h if after is None else after
+    offer = replace(
+        fresh.offer,
+        market=Market.ON_DEMAND,
+        price_usd_per_h=price_usd_per_h,
+        ends_at=None,
+        price_after_usd_per_h=None,
+    )
     txn.put_instance(replace(fresh, offer=offer))
     text = f"its commitment has ended: on demand from now on, at ${price_usd_per_h:g}/h"
     txn.emit(
         EventKind.INSTANCE_PRICE,
         instance_id=instance_id,
+        at=max(terms.ends_at or txn.now, fresh.launched_at or fresh.requested_at),
         price_usd_per_h=price_usd_per_h,
         market=offer.market.value,
         text=text,
@@ -560,16 +584,17 @@ class LaunchBudgetView:
         """Count one more instance."""
         self.count += 1
         self.vcpus += instance.offer.instance_type.capacity.vcpus
-        self.usd_per_h += instance.offer.price_usd_per_h
+        self.usd_per_h += highest_usd_per_h(instance.offer, instance.expires_at)
 
 
-def _refuse_beyond_caps(offer: Offer, policy: Policy, live: LaunchBudgetView) -> None:
+def _refuse_beyond_caps(action: Launch, policy: Policy, live: LaunchBudgetView) -> None:
     if live.count >= policy.caps.max_instances:
         raise Refused(f"caps.max_instances {policy.caps.max_instances} is reached")
+    offer = action.offer
     vcpus, most_vcpus = live.vcpus + offer.instance_type.capacity.vcpus, policy.caps.max_vcpus
     if most_vcpus is not None and vcpus > most_vcpus + CENT_DUST:
         raise Refused(f"{vcpus:g} vCPUs would exceed caps.max_vcpus ({most_vcpus:g})")
-    burn = live.usd_per_h + offer.price_usd_per_h
+    burn = live.usd_per_h + highest_usd_per_h(offer, action.expires_at)
     limit = policy.budgets.per_hour_usd
     if limit is not None and burn > limit + CENT_DUST:
         raise Refused(f"${burn:.4f}/h would exceed budgets.per_hour_usd ({limit})")

@@ -545,6 +545,8 @@ class Offer:
     """Name of the account's limit on vCPUs that it counts against, by region; empty: the provider names none."""
     ends_at: float | None = None
     """When the commitment behind a RESERVED offer ends; None: not known, or never."""
+    price_after_usd_per_h: float | None = None
+    """The price from ``ends_at`` on, which is that of on demand; None: there is no end, or the price is not known."""
 
     @property
     def key(self) -> tuple[str, str, str, str]:

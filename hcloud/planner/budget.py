@@ -1,9 +1,10 @@
 """Money and caps: what is booked and promised, and whether one more launch, renewal or placement fits.
 
-An instance counts with its price until the end of its lease (``paid_until``). So every limit holds even if this daemon
-dies now and each instance lives until it powers itself off. Cost beyond the end of the day or month counts against the
-limit of the next one. A user is charged with the share of each instance that the user's jobs hold. An awaited instance
-is charged in full to the users of jobs that await or hold it; so is one that boots for a running job.
+An instance counts with its price until the end of its lease (``paid_until``); from the end of its commitment on with
+the price of on demand. So every limit holds even if this daemon dies now and each instance lives until it powers itself
+off. Cost beyond the end of the day or month counts against the limit of the next one. A user is charged with the share
+of each instance that the user's jobs hold. An awaited instance is charged in full to the users of jobs that await or
+hold it; so is one that boots for a running job.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ class BudgetLedger:
     watches_users: bool
     """Whether the policy limits any user; if not, users are not counted."""
     usd_per_h: float = 0.0
-    """Price of all live and planned instances."""
+    """Price of all live and planned instances, of each the highest until the end of its lease."""
     leaving_usd_per_h: float = 0.0
     """The part of ``usd_per_h`` paid for instances that will not be renewed."""
     total: Bill = _NOTHING
@@ -85,8 +86,16 @@ class BudgetLedger:
         own = {name: values[name].copy() for name in ("per_type", "users", "awaited", "renewed_until")}
         return BudgetLedger(**{**values, **own})
 
-    def bill(self, usd_per_h: float, until_at: float) -> Bill:
-        """Return what an instance at this price costs from now until ``until_at``."""
+    def bill(self, offer: Offer, until_at: float) -> Bill:
+        """Return what an instance of ``offer`` costs from now until ``until_at``."""
+        whole = self._bill_at(offer.price_usd_per_h, until_at)
+        if not _outlasts_commitment(offer, until_at):
+            return whole
+        increase = (offer.price_after_usd_per_h or 0.0) - offer.price_usd_per_h
+        until_end = self._bill_at(increase, offer.ends_at or 0.0)
+        return _add(_add(whole, self._bill_at(increase, until_at)), until_end, -1.0)
+
+    def _bill_at(self, usd_per_h: float, until_at: float) -> Bill:
         usd_per_s = usd_per_h / HOUR_S
         whole = usd_per_s * max(0.0, until_at - self.now)
         day = usd_per_s * max(0.0, min(until_at, self.day_ends_at) - self.now)
@@ -96,7 +105,10 @@ class BudgetLedger:
     # ------------------------------------------------------------------------------------------------------- launching
     def launch_bill(self, offer: Offer) -> Bill:
         """Return the cost of an instance launched now: its lease, or the billing minimum if longer."""
-        return self.bill(offer.price_usd_per_h, self.now + max(self.policy.lease.horizon_s, offer.billing_minimum_s))
+        return self.bill(offer, self._launched_until(offer))
+
+    def _launched_until(self, offer: Offer) -> float:
+        return self.now + max(self.policy.lease.horizon_s, offer.billing_minimum_s)
 
     def refusal(self, offer: Offer, shares: Shares) -> Reason | None:
         """Return why no instance of ``offer`` may be launched for the users of ``shares``; None: it may."""
@@ -116,9 +128,9 @@ class BudgetLedger:
         return None
 
     def _money_refusal(self, offer: Offer, shares: Shares) -> Reason | None:
-        wanted = self.launch_bill(offer)
+        wanted, usd_per_h = self.launch_bill(offer), highest_usd_per_h(offer, self._launched_until(offer))
         return (
-            _limit_refusal("per_hour", self.policy.budgets.per_hour_usd, self.usd_per_h, offer.price_usd_per_h)
+            _limit_refusal("per_hour", self.policy.budgets.per_hour_usd, self.usd_per_h, usd_per_h)
             or self._total_refusal(wanted)
             or self._users_refusal({user: _add(_NOTHING, wanted, part) for user, part in shares.items()})
         )
@@ -132,7 +144,7 @@ class BudgetLedger:
     def book_launch(self, offer: Offer, shares: Shares) -> None:
         """Book an instance of ``offer``, paid by the users of ``shares``."""
         wanted = self.launch_bill(offer)
-        self._count(offer, 1)
+        self._count(offer, 1, highest_usd_per_h(offer, self._launched_until(offer)))
         self.total = _add(self.total, wanted)
         self._charge(wanted, shares)
 
@@ -150,7 +162,7 @@ class BudgetLedger:
     def count_live(self, instances: Collection[Instance]) -> None:
         """Count live instances, with what they may still cost."""
         offers = [instance.offer for instance in instances]
-        self.usd_per_h = sum([offer.price_usd_per_h for offer in offers], self.usd_per_h)
+        self.usd_per_h = sum([self._usd_per_h(instance) for instance in instances], self.usd_per_h)
         self.instances += len(offers)
         self.vcpus = sum([offer.instance_type.capacity.vcpus for offer in offers], self.vcpus)
         self.per_type.update([offer.instance_type.name for offer in offers])
@@ -159,27 +171,34 @@ class BudgetLedger:
 
     def release(self, instance: Instance) -> None:
         """Undo :meth:`count_live` for ``instance``, to see the account once it is gone."""
-        self._count(instance.offer, -1)
+        self._count(instance.offer, -1, self._usd_per_h(instance))
         if self.watches_total:
             self.total = _add(self.total, self.promised(instance), -1.0)
 
-    def _count(self, offer: Offer, by: int) -> None:
-        self.usd_per_h += by * offer.price_usd_per_h
+    def _count(self, offer: Offer, by: int, usd_per_h: float) -> None:
+        self.usd_per_h += by * usd_per_h
         self.instances += by
         self.vcpus += by * offer.instance_type.capacity.vcpus
         self.per_type[offer.instance_type.name] += by
 
     def promised(self, instance: Instance) -> Bill:
         """Return what a live instance may still cost."""
-        until_at = max(paid_until(instance, self.now), self.renewed_until.get(instance.id, 0.0))
-        return self.bill(instance.offer.price_usd_per_h, until_at)
+        return self.bill(instance.offer, self._paid_until(instance))
+
+    def _paid_until(self, instance: Instance) -> float:
+        return max(paid_until(instance, self.now), self.renewed_until.get(instance.id, 0.0))
+
+    def _usd_per_h(self, instance: Instance) -> float:
+        """Return the part of a live instance in ``usd_per_h``."""
+        offer = instance.offer
+        return offer.price_usd_per_h if offer.ends_at is None else highest_usd_per_h(offer, self._paid_until(instance))
 
     # -------------------------------------------------------------------------------------------------------- renewing
     def renewal_refusal(self, instance: Instance, until_at: float, shares: Shares) -> tuple[Reason, str] | None:
         """Return why the lease of ``instance`` may not be renewed, and the user whose limit forbids it (empty: a common
         limit)."""
-        rate, more = instance.offer.price_usd_per_h, self._renewal_bill(instance, until_at)
-        others_usd_per_h = self.usd_per_h - self.leaving_usd_per_h - rate
+        more, rate = self._renewal_bill(instance, until_at), self._renewed_usd_per_h(instance, until_at)
+        others_usd_per_h = self.usd_per_h - self.leaving_usd_per_h - self._usd_per_h(instance)
         per_hour_usd = self.policy.budgets.per_hour_usd
         common = _limit_refusal("per_hour", per_hour_usd, others_usd_per_h, rate) or self._total_refusal(more)
         if common is not None:
@@ -193,6 +212,7 @@ class BudgetLedger:
     def book_renewal(self, instance: Instance, until_at: float, shares: Shares, waiters: Sequence[Job] = ()) -> None:
         """Book the cost of a lease until ``until_at`` to the users of ``shares``, and to those of ``waiters``."""
         more = self._renewal_bill(instance, until_at)
+        self.usd_per_h += self._renewed_usd_per_h(instance, until_at) - self._usd_per_h(instance)
         self.total = _add(self.total, more)
         self._charge(more, shares)
         parts = [size_share(job.spec.resources_on(instance.capacity), instance) for job in waiters]
@@ -202,11 +222,14 @@ class BudgetLedger:
 
     def _renewal_bill(self, instance: Instance, until_at: float) -> Bill:
         until_at = max(until_at, paid_until(instance, self.now))
-        return _add(self.bill(instance.offer.price_usd_per_h, until_at), self.promised(instance), -1.0)
+        return _add(self.bill(instance.offer, until_at), self.promised(instance), -1.0)
+
+    def _renewed_usd_per_h(self, instance: Instance, until_at: float) -> float:
+        return highest_usd_per_h(instance.offer, max(until_at, self._paid_until(instance)))
 
     def exclude_from_renewal(self, instance: Instance) -> None:
         """Note that ``instance`` will not be renewed, so that its hourly price makes room for other renewals."""
-        self.leaving_usd_per_h += instance.offer.price_usd_per_h
+        self.leaving_usd_per_h += self._usd_per_h(instance)
 
     # ----------------------------------------------------------------------------------------------------------- users
     def placement_refusal(self, user: str, instance: Instance, resources: Resources) -> Reason | None:
@@ -215,7 +238,7 @@ class BudgetLedger:
 
     def stay_refusal(self, instance: Instance, until_at: float, shares: Shares) -> Reason | None:
         """Return why users holding ``shares`` of a live instance could not pay for them until ``until_at``, or None."""
-        more = _add(self.bill(instance.offer.price_usd_per_h, until_at), self.promised(instance), -1.0)
+        more = _add(self.bill(instance.offer, until_at), self.promised(instance), -1.0)
         return self._users_refusal({user: _add(_NOTHING, more, part) for user, part in shares.items()})
 
     def book_placement(self, user: str, instance: Instance, resources: Resources) -> None:
@@ -336,6 +359,17 @@ def paid_until(instance: Instance, now: float) -> float:
         return now
     since = instance.launched_at if instance.launched_at is not None else now
     return max(instance.expires_at, since + instance.offer.billing_minimum_s)
+
+
+def highest_usd_per_h(offer: Offer, until_at: float) -> float:
+    """Return the highest price of an instance of ``offer`` up to ``until_at``: its commitment may end before."""
+    after_usd_per_h = offer.price_after_usd_per_h if _outlasts_commitment(offer, until_at) else None
+    return max(offer.price_usd_per_h, after_usd_per_h or 0.0)
+
+
+def _outlasts_commitment(offer: Offer, until_at: float) -> bool:
+    """Return whether an instance until ``until_at`` outlasts its commitment, and the price after that is known."""
+    return offer.ends_at is not None and offer.price_after_usd_per_h is not None and offer.ends_at < until_at
 
 
 def cap_reached(rule: str, what: str, present: float, more: float, limit: float) -> Reason:

@@ -21,6 +21,7 @@ from hcloud.core.model import (
     Job,
     JobId,
     JobState,
+    Offer,
     Resources,
     matches,
 )
@@ -196,12 +197,12 @@ def _limits(snapshot: Snapshot, policy: Policy) -> list[str]:
     live = [i for i in snapshot.instances if i.state is not InstanceState.TERMINATED]
     caps, budgets, spend = policy.caps, policy.budgets, snapshot.spend
     types = Counter(instance.offer.instance_type.name for instance in live)
-    promised = [_bill(snapshot, each.offer.price_usd_per_h, _paid_until(each, snapshot.now)) for each in live]
+    promised = [_bill(snapshot, each.offer, _paid_until(each, snapshot.now)) for each in live]
     total = _sum([(spend.day_usd, spend.month_usd, 0.0, 0.0), *promised])
     present: list[tuple[str, float, float | None]] = [
         ("caps.max_instances", len(live), caps.max_instances),
         ("caps.max_vcpus", math.fsum(each.capacity.vcpus for each in live), caps.max_vcpus),
-        ("budgets.per_hour_usd", math.fsum(each.offer.price_usd_per_h for each in live), budgets.per_hour_usd),
+        ("budgets.per_hour_usd", math.fsum(_highest_price(each, snapshot.now) for each in live), budgets.per_hour_usd),
         *_money("budgets", total, budgets.per_day_usd, budgets.per_month_usd),
     ]
     for name, limit in sorted(caps.max_instances_per_type.items()):
@@ -232,7 +233,7 @@ def _bills_by_user(snapshot: Snapshot, live: Sequence[Instance]) -> Mapping[str,
     for user in (*snapshot.spend.by_user_day_usd, *snapshot.spend.by_user_month_usd):
         bills[user] = []
     for instance in live:
-        paid_until, rate = _paid_until(instance, snapshot.now), instance.offer.price_usd_per_h
+        paid_until, offer = _paid_until(instance, snapshot.now), instance.offer
         holding, awaiting = list[tuple[str, float]](), list[tuple[str, float]]()
         for job in snapshot.jobs:
             attempt, user = job.attempt, job.spec.user
@@ -244,7 +245,7 @@ def _bills_by_user(snapshot: Snapshot, live: Sequence[Instance]) -> Mapping[str,
             else:
                 # The instance may be renewed for others although a unit was just asked to stop, as its user cannot pay.
                 until_at = max(snapshot.now, min(paid_until, asked_at + job.spec.stop_grace_s))
-                bills[user] += [_bill(snapshot, rate * share, until_at) for share in shares]
+                bills[user] += [_bill(snapshot, offer, until_at, share) for share in shares]
             grows = attempt is not None and asked_at is None and not attempt.over
             ranks = job.awaiting.count(instance.id)
             if grows and instance.state in INSTANCE_COMING:
@@ -253,7 +254,7 @@ def _bills_by_user(snapshot: Snapshot, live: Sequence[Instance]) -> Mapping[str,
         taken = math.fsum(share for _, share in (*holding, *awaiting))
         whole = max(1.0, 1.0 / taken) if taken else 1.0  # what is awaited is charged in full
         for user, share in (*holding, *[(user, share * whole) for user, share in awaiting]):
-            bills[user].append(_bill(snapshot, rate * share, paid_until))
+            bills[user].append(_bill(snapshot, offer, paid_until, share))
     return bills
 
 
@@ -262,13 +263,29 @@ def _paid_until(instance: Instance, now: float) -> float:
     return max(instance.expires_at, launched_at + instance.offer.billing_minimum_s)
 
 
-def _bill(snapshot: Snapshot, usd_per_h: float, until_at: float) -> Bill:
+def _prices(offer: Offer, since: float, until_at: float) -> Iterator[tuple[float, float, float]]:
+    """Yield the stretches from ``since`` to ``until_at`` in which the price is the same: start, end, USD/h."""
+    ends_at = math.inf if offer.ends_at is None or offer.price_after_usd_per_h is None else offer.ends_at
+    if since < min(ends_at, until_at):
+        yield since, min(ends_at, until_at), offer.price_usd_per_h
+    if max(since, ends_at) < until_at:
+        yield max(since, ends_at), until_at, offer.price_after_usd_per_h or 0.0
+
+
+def _highest_price(instance: Instance, now: float) -> float:
+    return max((usd for _, _, usd in _prices(instance.offer, now, _paid_until(instance, now))), default=0.0)
+
+
+def _bill(snapshot: Snapshot, offer: Offer, until_at: float, share: float = 1.0) -> Bill:
     """Return the cost from now on of this day, this month, the next day and the next month."""
     day, month = snapshot.spend.day_ends_at or math.inf, snapshot.spend.month_ends_at or math.inf
-    stretches = ((snapshot.now, day), (snapshot.now, month), (day, math.inf), (month, math.inf))
+    periods = ((snapshot.now, day), (snapshot.now, month), (day, math.inf), (month, math.inf))
     day_usd, month_usd, next_day_usd, next_month_usd = (
-        usd_per_h * max(0.0, min(until_at, to_at) - from_at) / 3600.0 if from_at < until_at else 0.0
-        for from_at, to_at in stretches
+        math.fsum(
+            share * usd_per_h * max(0.0, min(to_at, period_ends_at) - max(from_at, period_starts_at)) / 3600.0
+            for from_at, to_at, usd_per_h in _prices(offer, snapshot.now, until_at)
+        )
+        for period_starts_at, period_ends_at in periods
     )
     return day_usd, month_usd, next_day_usd, next_month_usd
 

@@ -174,6 +174,7 @@ class Ec2Catalog:
             return
         if self._inventory.exceeds_quota(kind.name, market):
             return
+        ends_at, after = self._ends_at(zone, kind.name, market), on_demand.get(kind.name)
         yield Offer(
             provider=self._provider,
             region=self._settings.region,
@@ -186,7 +187,8 @@ class Ec2Catalog:
             available=self._available(zone, kind.name, market),
             pool=self._pool(zone, kind.name, market),
             quota=quota_name(kind.name, market),
-            ends_at=self._ends_at(zone, kind.name, market),
+            ends_at=ends_at,
+            price_after_usd_per_h=after.usd_per_h if after is not None and ends_at is not None else None,
         )
 
     def _ends_at(self, zone: str, type_name: str, market: Market) -> float | None:

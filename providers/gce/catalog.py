@@ -208,6 +208,8 @@ class GceCatalog:
         for market in self._settings.markets:
             price = self.usd_per_h(zone, info.name, market) or None
             available = self._available(zone, info, market, quotas)
+            ends_at = self._committed.ends_at(zone, info.name) if market is Market.RESERVED else None
+            after = self._prices.usd_per_h(region_of(zone), info.name, Market.ON_DEMAND)
             if price is not None and (market is not Market.RESERVED or available):
                 yield Offer(
                     provider=provider,
@@ -221,7 +223,8 @@ class GceCatalog:
                     available=available,
                     pool=self._pool(zone, info, market),
                     quota=_cpu_metric(info.name, market, quotas),
-                    ends_at=self._committed.ends_at(zone, info.name) if market is Market.RESERVED else None,
+                    ends_at=ends_at,
+                    price_after_usd_per_h=after if ends_at is not None else None,
                 )
 
     def _pool(self, zone: str, info: MachineTypeInfo, market: Market) -> str:

@@ -142,6 +142,7 @@ class MockCatalog:
         return reserved.get(f"{zone}/{type_name}", everywhere)
 
     def _offer(self, zone: str, name: str, market: Market, now: float, priced_at: float, taken: int) -> Offer:
+        ends_at = self.settings.reserved_ends_at if market is Market.RESERVED else None
         return Offer(
             provider=self._provider,
             region=self.settings.region_of(zone),
@@ -153,7 +154,8 @@ class MockCatalog:
             billing_minimum_s=self.settings.billing_minimum_s,
             available=self.reserved_count(zone, name) - taken if market is Market.RESERVED else None,
             quota=self._quota(zone, name, market),
-            ends_at=self.settings.reserved_ends_at if market is Market.RESERVED else None,
+            ends_at=ends_at,
+            price_after_usd_per_h=None if ends_at is None else self._fixed_price(zone, name, Market.ON_DEMAND),
         )
 
     def _quota(self, zone: str, type_name: str, market: Market) -> str:

@@ -424,6 +424,29 @@ def test_a_machine_is_on_demand_once_its_commitment_has_ended(make: MakeDeployme
     assert site.scene.controller.last_spend.month_usd == pytest.approx(site.scene.cloud.billed_usd(site.now), abs=0.01)
 
 
+def test_a_daemon_that_was_away_at_the_end_of_a_commitment_books_what_it_cost_since(make: MakeDeployment) -> None:
+    site = make(cloud={**RESERVED_CLOUD, "reserved_ends_at": make().now + 8000.0})
+    site.submit("sleep", "12000")
+    site.cycle(125, step_s=60.0)
+    site.scene.clock.advance(1800.0)  # the end was within
+    site.restart()
+    site.cycle(2)
+    [price] = site.events(EventKind.INSTANCE_PRICE)
+    assert price.at == site.scene.cloud.settings.reserved_ends_at
+    assert site.scene.controller.last_spend.month_usd == pytest.approx(site.scene.cloud.billed_usd(site.now), abs=0.001)
+
+
+def test_work_beyond_the_end_of_a_commitment_must_fit_the_budget_at_the_price_on_demand(make: MakeDeployment) -> None:
+    """Four hours at $0.15 fit into $0.7; with the last one and a half at $0.3 they do not."""
+    site = make(
+        cloud={**RESERVED_CLOUD, "reserved_ends_at": make().now + 9000.0}, policy={"budgets": {"per_month_usd": 0.7}}
+    )
+    site.submit("sleep", "14400")
+    site.cycle(240, step_s=60.0)
+    assert site.scene.cloud.billed_usd(site.now) < 0.7
+    assert "budget" in site.job().wait_text
+
+
 def test_no_lease_is_begun_that_outlasts_the_commitment(make: MakeDeployment) -> None:
     site = make(cloud={**RESERVED_CLOUD, "reserved_ends_at": make().now + 500.0})  # less than a lease
     site.submit()

@@ -45,7 +45,7 @@ def _usage(snapshot: Snapshot, policy: Policy) -> defaultdict[str, float]:
     live = [i for i in snapshot.instances if i.state is not InstanceState.TERMINATED]
     used["instances"] = len(live)
     used["vcpus"] = sum(i.capacity.vcpus for i in live)
-    used["per_hour"] = sum(i.offer.price_usd_per_h for i in live)
+    used["per_hour"] = sum(_highest_price(i, snapshot.now) for i in live)
     for period, booked, ends_at in _periods(snapshot):
         used[period] = booked + sum(_promised(i, snapshot.now, ends_at) for i in live)
         used[f"next {period}"] = sum(
@@ -68,9 +68,22 @@ def _periods(snapshot: Snapshot) -> Iterable[tuple[str, float, float]]:
 
 
 def _promised(instance: Instance, now: float, ends_at: float) -> float:
-    minimum_at = (instance.launched_at or now) + instance.offer.billing_minimum_s
-    until = min(max(instance.expires_at, minimum_at), ends_at)
-    return instance.offer.price_usd_per_h * max(0.0, until - now) / 3600
+    offer, until = instance.offer, min(_paid_until(instance, now), ends_at)
+    usd = offer.price_usd_per_h * max(0.0, until - now) / 3600
+    if offer.ends_at is not None and offer.price_after_usd_per_h is not None:
+        increase = offer.price_after_usd_per_h - offer.price_usd_per_h
+        usd += increase * max(0.0, until - max(now, offer.ends_at)) / 3600
+    return usd
+
+
+def _paid_until(instance: Instance, now: float) -> float:
+    return max(instance.expires_at, (instance.launched_at or now) + instance.offer.billing_minimum_s)
+
+
+def _highest_price(instance: Instance, now: float) -> float:
+    offer = instance.offer
+    outlasts = offer.ends_at is not None and offer.ends_at < _paid_until(instance, now)
+    return max(offer.price_usd_per_h, (offer.price_after_usd_per_h or 0.0) if outlasts else 0.0)
 
 
 def _shares(job: Job, live: dict[str, Instance]) -> Iterable[tuple[Instance, float]]:
@@ -106,6 +119,12 @@ def _limits(policy: Policy, rules: Iterable[str]) -> Iterable[tuple[str, float]]
 def spends_without_limits(snapshot: Snapshot, policy: Policy) -> Plan:
     """Seeded fault: plans without budgets and caps."""
     return honest(snapshot, replace(policy, budgets=Budgets(), caps=Caps(max_instances=10**6, max_vcpus=None)))
+
+
+def books_no_end_of_commitments(snapshot: Snapshot, policy: Policy) -> Plan:
+    """Seeded fault: a renewed lease costs the committed price, also beyond the commitment's end."""
+    machines = tuple(replace(i, offer=replace(i.offer, price_after_usd_per_h=None)) for i in snapshot.instances)
+    return honest(replace(snapshot, instances=machines), policy)
 
 
 # ------------------------------------------------------------------------------------------------------------ placement
@@ -466,6 +485,7 @@ class Case:
 
 CASES = (
     Case(money_and_caps_hold, lambda: spends_without_limits),
+    Case(money_and_caps_hold, lambda: books_no_end_of_commitments),
     Case(places_only_where_allowed, lambda: places_on_anything),
     Case(nothing_is_oversubscribed, lambda: forgets_what_runs, seed=7),
     Case(gangs_start_whole, lambda: drops_a_rank, seed=5),

@@ -118,6 +118,39 @@ def test_money_promised_beyond_midnight_is_held_against_the_next_day() -> None:
     assert told(plan, "job-3") == "budget_next_day"
 
 
+@pytest.mark.parametrize(
+    "rule",
+    ["per_hour", "per_day", "per_month", "ann per_day", "ann per_month"],
+    ids=lambda rule: rule.replace(" ", "_"),
+)
+def test_a_lease_beyond_the_end_of_a_commitment_is_paid_from_then_on_at_the_price_on_demand(rule: str) -> None:
+    """The renewed hour costs 10 minutes at $0.1/h and 50 at $0.5/h."""
+    more_usd = 0.1 / 6 + 0.5 * 5 / 6
+    user, _, period = rule.rpartition(" ")
+    reserved = offer(vcpus=1.0, market=Market.RESERVED, ends_at=NOW + 600, price_after_usd_per_h=0.5)
+    near_its_end = machine(1, reserved, expires_at=NOW + 100)
+
+    def renewed(limit_usd: float) -> bool:
+        limits = {f"{period}_usd": limit_usd}
+        budgets = Budgets(per_user={user: UserBudget(**limits)}) if user else Budgets(**limits)
+        spend = Spend(day_ends_at=NOW + 40_000, month_ends_at=NOW + 900_000)
+        return bool(
+            of(decide(scene(running(1, near_its_end), near_its_end, spend=spend), simple(budgets=budgets)), Renew)
+        )
+
+    most_usd = 0.5 if period == "per_hour" else more_usd
+    assert (renewed(most_usd + 0.001), renewed(most_usd - 0.001)) == (True, False)
+
+
+def test_the_price_per_hour_after_a_renewal_counts_for_the_next_launch() -> None:
+    reserved = offer(vcpus=1.0, market=Market.RESERVED, ends_at=NOW + 600, price_after_usd_per_h=0.5)
+    held = machine(1, reserved, expires_at=NOW + 100)
+    there = scene(running(1, held), held, job(2), offer())
+    assert len(of(decide(there, simple(budgets=Budgets(per_hour_usd=0.6))), Launch)) == 1
+    plan = decide(there, simple(budgets=Budgets(per_hour_usd=0.59)))
+    assert (len(of(plan, Renew)), told(plan, "job-2")) == (1, "budget_per_hour")
+
+
 def test_offers_that_failed_lately_are_left_alone() -> None:
     stockout = OfferBackoff(provider="mock", until_at=NOW + 60, error="no capacity")
     plan = decide(scene(job(1), offer(), backoffs=(stockout,)))

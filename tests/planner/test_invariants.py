@@ -71,6 +71,19 @@ def test_passed_limit_is_named(policy: Policy, words: str) -> None:
     assert words in "; ".join(check_invariants(scene(PAIR, HERE, THERE, spend=spend), policy))
 
 
+@pytest.mark.parametrize("rule", ["per_hour", "per_day", "per_month"])
+def test_a_lease_beyond_the_end_of_a_commitment_is_held_against_limits_at_the_price_after_it(rule: str) -> None:
+    spend = Spend(day_ends_at=NOW + 40_000, month_ends_at=NOW + 90_000)
+    committed = replace(HERE.offer, market=Market.RESERVED, ends_at=NOW + 600, price_after_usd_per_h=0.5)
+    snapshot = scene(replace(HERE, offer=committed, expires_at=NOW + 3600), spend=spend)
+    # 10 minutes at $0.1 and 50 at $0.5.
+    most_usd = 0.5 if rule == "per_hour" else 0.1 / 6 + 0.5 * 5 / 6
+    within = simple(budgets=Budgets(**{f"{rule}_usd": most_usd}))
+    beyond = simple(budgets=Budgets(**{f"{rule}_usd": most_usd - 0.001}))
+    assert check_invariants(snapshot, within) == []
+    assert f"budgets.{rule}_usd" in "; ".join(check_invariants(snapshot, beyond))
+
+
 def test_a_user_with_more_jobs_on_machines_than_allowed_is_named() -> None:
     both = scene(running(1, HERE), job(3, JobState.AWAITING_INSTANCE, awaiting=("inst-2",)), HERE, THERE)
     found = check_invariants(both, simple(caps=Caps(max_jobs_per_user=1)))

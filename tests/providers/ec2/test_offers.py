@@ -202,6 +202,7 @@ def test_offers_say_when_their_commitment_ends_and_machines_cost_the_full_price_
     bench.fake.reserved = [reserved(1, end=end), reserved(1)]
     offer = offered(bench)["a", "m5.large", "reserved"]
     assert offer.ends_at == ends_at  # the first of both
+    assert offer.price_after_usd_per_h == USD_PER_H["m5.large"]
     machine = bench.provider.launch(bench.order(offer))
     assert machine.price_usd_per_h == pytest.approx(offer.price_usd_per_h)
     bench.fake.reserved = []

@@ -1,6 +1,7 @@
 """Offers: real properties, real prices or none, and how many the quotas allow."""
 
 import json
+from datetime import datetime
 
 import pytest
 
@@ -184,6 +185,11 @@ def test_committed_use_is_offered_at_its_price_until_it_is_used_up(bench: GceBen
     found = committed(bench)
     offer = found["us-central1-a", "e2-standard-2"]
     assert (offer.price_usd_per_h, offer.available) == (0.042, 2)
+    rented = next(
+        each for each in bench.provider.offers() if each.key[1:] == ("us-central1-a", "e2-standard-2", "on_demand")
+    )
+    assert offer.ends_at == datetime.fromisoformat("2029-01-01T00:00:00.000-08:00").timestamp()
+    assert (offer.price_after_usd_per_h, rented.price_after_usd_per_h) == (rented.price_usd_per_h, None)
     assert found["us-central1-b", "e2-standard-4"].available == 1
     assert not [zone for zone, _ in found if zone.startswith("europe")]
     machine = bench.provider.launch(bench.request(offer=offer))
