@@ -231,7 +231,7 @@ class _Moves:
         stalled_s = self.last_at - max(self.at, since)
         if stalled_s > 0.0 and _looks(rates) >= readings and stalled_s > STALLED_GAPS * max(self.stood_s, default=0.0):
             return Pace(mean=0.0, error=0.0, counted=_looks(rates[before:]), history=rates, readings=readings)
-        return _pace(rates[before:], rates, readings)
+        return _pace_of(_last(rates[before:], WINDOW * readings), rates, readings)
 
     def before_and_now(self, since: float, readings: int) -> tuple[Pace, Pace] | None:
         """Return the pace of the readings that began after ``since``, before and in the last polls that count."""
@@ -252,8 +252,11 @@ def _moves_in(samples: Sequence[Sampled], counter: Counter) -> _Moves:
     return moves
 
 
-def pace_of_rate(values: Sequence[Timed], since: float, readings: int) -> Pace | None:
-    """Return the mean of ``values`` after ``since``; None with fewer than ``readings`` polls."""
+def pace_of_rate(values: Sequence[Timed], since: float, readings: int, *, window: int = 0) -> Pace | None:
+    """Return the mean of ``values`` after ``since``; None with fewer than ``readings`` polls.
+
+    ``window``: how many of the last polls count; 0: ``WINDOW`` times ``readings``.
+    """
     history = [(each.value, each.looks) for each in values]
     fresh = bisect_right(values, since, key=attrgetter("at"))
     own = history[fresh:]
@@ -261,12 +264,7 @@ def pace_of_rate(values: Sequence[Timed], since: float, readings: int) -> Pace |
         value, looks = own[0]
         at, before_at = values[fresh].at, values[fresh - 1].at if fresh else -math.inf
         own[0] = (value, max(1, int(looks * (at - since) / (at - before_at))))
-    return _pace(own, history, readings)
-
-
-def _pace(own: Sequence[Reading], history: Sequence[Reading], readings: int) -> Pace | None:
-    """Return the pace of the last of ``own`` that count."""
-    return _pace_of(_last(own, WINDOW * readings), history, readings)
+    return _pace_of(_last(own, window or WINDOW * readings), history, readings)
 
 
 def _pace_of(own: Sequence[Reading], history: Sequence[Reading], readings: int) -> Pace | None:

@@ -16,6 +16,7 @@ from operator import attrgetter
 from typing import Any
 
 from hcloud.core.model import EventKind, Job, ServiceTarget, Target
+from hcloud.forecast.job_monitor import WINDOW
 from hcloud.provider import UnitSample
 from hcloud.spec.policy import Policy
 from hcloud.store import Transaction
@@ -157,7 +158,7 @@ def gap_s(age_s: float, steady_s: float, missed: bool, many: int, policy: Policy
         return 0.0
     if age_s < judging.settle_s:
         return min(timing.steady_every_s, judging.settle_s - age_s)
-    if steady_s < judging.settle_s + judging.readings * timing.sample_every_s:
+    if steady_s < WINDOW * judging.readings * timing.sample_every_s:
         return 0.0 if missed else judging.readings // SAMPLES_PER_WINDOW * timing.sample_every_s
     stretched = max(1.0, many / (timing.steady_per_s * timing.steady_every_s))
     longest_s = max(timing.steady_every_s, min(GAP_MAX_S, stretched * timing.steady_every_s))

@@ -374,12 +374,12 @@ class CorrectionPolicy:
     """Allowed steps, always tried in this order: profile a copy again, update the classification from measurements,
     give the job more of its instances, evict best-effort neighbours, add missing nodes, move it. Empty: none."""
     margin: Annotated[Number, Field(gt=0, lt=1)] = 0.1
-    """A target is missed if performance is below it by at least this fraction."""
+    """A target is missed if performance is below it by at least this fraction; a latency, if it is surely not kept."""
     confidence: Annotated[Number, Field(ge=0.9, le=0.999999)] = 0.999
     """Required confidence that a target is missed, from the spread of the readings."""
     readings: Annotated[int, Field(ge=3, le=60, strict=True)] = 6
-    """Required number of readings since the start or the last correction."""
-    settle_s: PositiveSeconds = 60.0
+    """Required number of readings since the start or the last correction; of a latency, half as many."""
+    settle_s: PositiveSeconds = 30.0
     """Time after a start or a correction in which a job is not judged."""
     gain: Annotated[Number, Field(ge=1, le=1000)] = 1.5
     """A step must be expected to save at least this many times its cost."""

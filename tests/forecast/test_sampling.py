@@ -157,7 +157,7 @@ def test_of_what_began_or_was_corrected_enough_is_recorded_as_soon_as_it_can_be_
     looks = [chosen.select(UNIT, each, POLICY, changed_at=corrected_at) for each in samples]
     since = max(corrected_at, EVERY_S) + POLICY.correction.settle_s
     told = [sample.at - since for recorded in looks for sample, _ in recorded if sample.at >= since]
-    assert told[:4] == [0.0, 30.0, 60.0, 120.0]
+    assert told[:4] == [0.0, 30.0, 60.0, 90.0]
     book = JobMonitor()
     book.follow(event_of(*each) for recorded in looks for each in recorded if each[0].at <= since + 60.0)
     pace = book.watched()["job-1"].pace(0, "progress", since, READINGS)

@@ -230,7 +230,8 @@ def test_job_that_needs_more_memory_than_it_has_is_told_so(workdir: Path) -> Non
 
 # ------------------------------------------------------------------------------------------------------- the whole run
 def test_run_answers_in_columns_of_the_classifier(workdir: Path) -> None:
-    findings = found(subject(workdir, LOOP, progress=PROGRESS), steps_vcpus=(0.5, 0.25))
+    looped = subject(workdir, LOOP, progress=PROGRESS)
+    findings = found_in_time(lambda total_s: found(looped, steps_vcpus=(0.5, 0.25), total_s=total_s), 12.0)
     assert [(each.question, each.column) for each in findings.readings] == [
         ("type", "local/here"),
         ("nodes", "1"),
@@ -243,7 +244,7 @@ def test_run_answers_in_columns_of_the_classifier(workdir: Path) -> None:
 
 def test_run_of_one_more_node_answers_for_that_only(workdir: Path) -> None:
     looped = subject(workdir, LOOP, progress=PROGRESS)
-    findings = found_in_time(lambda total_s: found(looped, nodes=2, total_s=total_s), 30.0)
+    findings = found_in_time(lambda total_s: found(looped, nodes=2, total_s=total_s), 10.0)
     assert [(each.question, each.column) for each in findings.readings] == [("nodes", "2")], findings.notes
 
 
@@ -269,7 +270,7 @@ def test_tuned_sources_give_pressures_between_nothing_and_all(workdir: Path) -> 
         reports.append([])
         return found(looped, sources=sources, total_s=total_s, report=reports[-1].append)
 
-    findings = found_in_time(run, 16.0)
+    findings = found_in_time(run, 30.0)
     pressures = {(each.question, each.column): each for each in findings.readings if each.question != "step"}
     assert {each.column for question, each in pressures.items() if question[0] == "caused"} >= {"memory-capacity"}
     for each in findings.readings:
@@ -382,7 +383,8 @@ def test_without_groups_sources_are_on_or_off_and_that_is_said(workdir: Path) ->
 def _as_user(workdir: Path) -> dict[str, Any]:
     # A process that changed its user is closed to itself in /proc until it says otherwise; one born so is not.
     ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)
-    findings = found(subject(workdir, LOOP, progress=PROGRESS))
+    looped = subject(workdir, LOOP, progress=PROGRESS)
+    findings = found_in_time(lambda total_s: found(looped, total_s=total_s), 8.0)
     return {"measure": findings.measure, "columns": [each.column for each in findings.readings]}
 
 

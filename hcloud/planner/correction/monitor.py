@@ -19,7 +19,16 @@ from typing import Any, NamedTuple
 from hcloud.core.estimates import Classification, Measure, per_rank
 from hcloud.core.model import Allocation, Instance, Job, JobId, JobState, ServiceTarget
 from hcloud.core.rows import row_changes
-from hcloud.forecast.job_monitor import JobSamples, Pace, Sampled, Timed, latency_kept, pace_of_rate, sampled_since
+from hcloud.forecast.job_monitor import (
+    WINDOW,
+    JobSamples,
+    Pace,
+    Sampled,
+    Timed,
+    latency_kept,
+    pace_of_rate,
+    sampled_since,
+)
 from hcloud.forecast.trend import Trend, course_of_rate, course_of_total
 from hcloud.planner.context import PlanContext
 from hcloud.planner.fit.sizing import ExpectedPerformance, expected
@@ -55,15 +64,23 @@ class Assessment(NamedTuple):
 
     def missed(self, deviations: float, margin: float) -> bool:
         """Return whether the job surely performs below what is wanted, by the margin."""
+        if self.by == "latency":
+            deviations = few_readings(deviations, self.pace.counted)
         return self.pace.at_most(deviations) <= self.enough(margin) * self.wanted
 
     def enough(self, margin: float) -> float:
         """Return the part of ``wanted`` below which the target counts as missed.
 
-        On the way to a deadline only the remaining work can still change the outcome. So the margin shrinks with it,
-        and a small miss is noticed while there is time to correct it.
+        A latency is kept or not: no margin. On the way to a deadline only the remaining work can still change the
+        outcome, so the margin shrinks with it, and a small miss is noticed while there is time to correct it.
         """
-        return 1.0 - margin * (1.0 - self.done if self.by == "deadline" else 1.0)
+        match self.by:
+            case "latency":
+                return 1.0
+            case "deadline":
+                return 1.0 - margin * (1.0 - self.done)
+            case _:
+                return 1.0 - margin
 
 
 class Deviation(NamedTuple):
@@ -90,6 +107,15 @@ class Slowdown(NamedTuple):
 def deviations_of(confidence: float) -> float:
     """Return the number of standard errors for a one-sided confidence."""
     return NormalDist().inv_cdf(confidence)
+
+
+@lru_cache(maxsize=256)
+def few_readings(deviations: float, counted: int) -> float:
+    """Return the number of standard errors for the same confidence if the error is an estimate from ``counted``
+    readings: Student's t."""
+    from scipy.special import stdtrit  # slow to import
+
+    return float(stdtrit(max(1, counted - 1), NormalDist().cdf(deviations)))
 
 
 def first_rank(job: Job) -> Allocation | None:
@@ -187,7 +213,9 @@ class RankSamples:
         target = self.expectation.job.spec.target
         if isinstance(target, ServiceTarget):
             in_time = self.watched.latency_kept(self.held.rank, target.percentile, target.latency_ms)
-            pace = pace_of_rate(in_time, self.since, self.context.policy.correction.readings)
+            # Each is of many requests already; noisy ones are judged by as many as those of other jobs.
+            readings = self.context.policy.correction.readings
+            pace = pace_of_rate(in_time, self.since, max(3, readings // 2), window=WINDOW * readings)
             return Assessment(by="latency", pace=pace, wanted=1.0) if pace is not None else None
         if target.kind == "best_effort":
             return None
