@@ -62,7 +62,15 @@ from hcloud.provider import ImageSupport, NewsSource, Provider
 from hcloud.spec.key_changes import DEFAULTS_SINCE
 from hcloud.spec.policy import Caps
 from hcloud.store import Store
-from hcloud.wiring import build_controller, build_gateway, build_providers, build_runner, price_sources, refresh_prices
+from hcloud.wiring import (
+    build_controller,
+    build_gateway,
+    build_providers,
+    build_runner,
+    price_sources,
+    refresh_prices,
+    secret_keys,
+)
 
 _log = logging.getLogger("hcloud")
 DAY_S = 86_400.0
@@ -173,6 +181,7 @@ class Daemon:
             with_limits(self.watch.status.policy, limits),
         )
         self.uploads_dir = config.state_dir / "uploads"
+        self._keys = secret_keys(config)
         self.last_cycle = CycleReport()
         self._wake = SignalledEvent()
         self._stop = SignalledEvent()
@@ -201,6 +210,7 @@ class Daemon:
             if isinstance(self.runner, NewsSource):
                 threading.Thread(target=self._await_news, args=(self.runner,), name="news", daemon=True).start()
             self._record("started")
+            self._reencrypt_secrets()
             self._resume_changed_providers()
             sd_notify.ready(f"serving {api.socket_path}")
             _log.info("hcloud %s listening on %s; policy %s", __version__, api.socket_path, self.controller.policy.name)
@@ -402,6 +412,18 @@ class Daemon:
             text = "housekeeping: deleted %d events, %d jobs and machines, %d samples, %d logs, %d uploads"
             _log.info(text, events, rows, samples, logs, uploads)
             self._log_audit_head()
+        self._reencrypt_secrets()
+
+    def _reencrypt_secrets(self) -> None:
+        """Encrypt with the first key what other keys encrypted, so that these can be dropped."""
+        with log_errors():
+            used, known = self.store.secret_key_counts(), self._keys.ids()
+            if known and used.keys() - {known[0]}:
+                count = self.store.reencrypt_secrets(known[0], self._keys.reseal)
+                _log.info("encrypted %d secrets of jobs anew with key %s", count, known[0])
+            for key_id in sorted(used.keys() - set(known)):
+                text = "%d secrets of jobs cannot be decrypted: their key %s is not in %s"
+                _log.warning(text, used[key_id], key_id, self._keys.path)
 
     def _log_audit_head(self) -> None:
         # In the system's log, out of reach of those who can only write the database.
@@ -460,6 +482,7 @@ class Daemon:
             preview=self._preview,
             admit=self._admit,
             accept=self._accept,
+            seal=self._keys.seal,
             seen_at=lambda: self.controller.observer.seen_at,
             uploads_dir=self.uploads_dir,
             logs_dir=self.config.state_dir / "logs",

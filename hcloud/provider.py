@@ -300,6 +300,8 @@ class UnitSpec:
     """Path of the uploaded archive (tar.gz) on the daemon's host; the unit starts in a copy of its content."""
     env: Mapping[str, str] = field(default_factory=dict)
     """The engine adds HCLOUD_UNIT_ID, HCLOUD_RANK and HCLOUD_PEERS (comma-separated)."""
+    secrets: tuple[str, ...] = ()
+    """Names in ``env`` whose values a runner never writes to a disk."""
     network: Literal["none", "host"] = "none"
     peers: tuple[InstanceId, ...] = ()
     """Instances of all ranks, in order."""
@@ -309,6 +311,8 @@ class UnitSpec:
     metrics: MetricsHook | None = None
     profile: ProfileRequest | None = None
     """If set, the unit measures the command instead of running it once; the findings are in its exit record."""
+    refusal: str = ""
+    """Why the unit must never start; the runner refuses it with this text, unless it was started before."""
 
 
 def unmarked(unit: UnitId) -> str:

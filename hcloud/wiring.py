@@ -35,6 +35,7 @@ from hcloud.provider import (
     WorkerBootstrap,
 )
 from hcloud.quarantine import Planner
+from hcloud.secret_keys import SecretKeys
 from hcloud.spec.policy import Policy
 from hcloud.spec.validation import nearest
 from hcloud.store import Store
@@ -230,7 +231,13 @@ def _applier(
         bootstrap=_bootstrap_of(config.engine, runner),
         uploads_dir=config.state_dir / "uploads",
         unit_index=unit_index,
+        unseal=secret_keys(config).unseal,
     )
+
+
+def secret_keys(config: Config) -> SecretKeys:
+    """Return the keys that encrypt secrets of jobs. Reads nothing yet."""
+    return SecretKeys(config.secrets_key_file, config.state_dir)
 
 
 def _bootstrap_of(engine: EngineSettings, runner: Runner) -> BootstrapOf:

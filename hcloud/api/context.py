@@ -13,7 +13,7 @@ from fastapi import Depends, Request
 from hcloud.api.auth import Caller
 from hcloud.api.turns import LongWork
 from hcloud.core.clock import Clock
-from hcloud.core.errors import BadInput
+from hcloud.core.errors import BadInput, SecretUnreadable
 from hcloud.core.model import InstanceId, JobSpec, Offer
 from hcloud.provider import Runner
 from hcloud.store import Store
@@ -105,6 +105,10 @@ def _accept_all(specs: Sequence[JobSpec]) -> None:
     pass
 
 
+def _seal_nothing(user: str, secrets: Mapping[str, str]) -> Mapping[str, str]:
+    raise SecretUnreadable("no secrets can be kept here: there is no key")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiContext:
     """What handlers need of the daemon. Called from several threads at once."""
@@ -126,6 +130,8 @@ class ApiContext:
     """Raises Refused if policy forbids submitting these jobs."""
     accept: Callable[[Sequence[str], str], None] = _accept_nothing
     """Accepts changes that wait, for an actor. Raises BadInput if other ones wait."""
+    seal: Callable[[str, Mapping[str, str]], Mapping[str, str]] = _seal_nothing
+    """Encrypts a user's secrets, by name of the variable. Raises SecretUnreadable if the key cannot be used."""
     seen_at: Callable[[], Mapping[InstanceId, float]] = dict
     """Returns when workers last answered (Unix seconds), by instance."""
     uploads_dir: Path

@@ -54,6 +54,10 @@ def submit_jobs(context: Context, caller: CurrentCaller, requests: JobRequests) 
         for spec, request in zip(specs, requests, strict=True)
     ]
     _admit_new(context, submissions)
+    submissions = [
+        replace(each, secrets=context.seal(caller.name, request.job.secret_values())) if each.spec.secrets else each
+        for each, request in zip(submissions, requests, strict=True)
+    ]
     jobs = context.store.submit(submissions, context.clock.now())
     context.wake()
     return [submitted_job(job) for job in jobs]
@@ -90,6 +94,7 @@ def _build_specs(context: ApiContext, caller: Caller, requests: Sequence[JobRequ
     for index, request in enumerate(requests):
         try:
             spec = request.job.to_spec(caller.name, now)
+            request.job.secret_values()  # all there
         except ConfigError as error:
             raise BadInput(f"body[{index}].job.{error}") from error
         if spec.workdir_sha256 is not None and not touch_archive(context.uploads_dir, spec.workdir_sha256, caller):

@@ -109,13 +109,19 @@ class Applier:
         bootstrap: BootstrapOf,
         uploads_dir: Path,
         unit_index: UnitIndex | None = None,
+        unseal: Callable[[str, Mapping[str, str]], Mapping[str, str]] | None = None,
     ) -> None:
-        """Keep the ports; call none yet. ``unit_index`` may be shared with others that follow the same rows."""
+        """Keep the ports; call none yet. ``unit_index`` may be shared with others that follow the same rows.
+
+        ``unseal`` decrypts a user's secrets by name.
+        """
         self.store = store
         self.clock = clock
         self.unit_index = unit_index or UnitIndex()
         self.machines = MachineActions(store=store, providers=providers, clock=clock, owner=owner, bootstrap=bootstrap)
         self.units = UnitActions(store=store, runner=runner, clock=clock, uploads_dir=uploads_dir)
+        if unseal is not None:
+            self.units.unseal = unseal
         self._failed: list[Refusal] = []
         self._failures: dict[str, Failure] = {}
 

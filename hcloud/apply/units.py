@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from hcloud.apply.transitions import reason_fields, release_allocation, transition_job
 from hcloud.core.clock import Clock
-from hcloud.core.errors import Refused
+from hcloud.core.errors import Refused, SecretUnreadable
 from hcloud.core.model import (
     JOB_ON_INSTANCE,
     JOB_WAITING,
@@ -35,6 +35,10 @@ START_RETRY_S = 2.0
 STOP_RETRY_S = 10.0
 
 
+def _unseal_nothing(user: str, sealed: Mapping[str, str]) -> Mapping[str, str]:
+    raise SecretUnreadable("secrets cannot be decrypted here: there is no key")
+
+
 @dataclass(slots=True)
 class UnitActions:
     """Starts, stops and resizes units."""
@@ -44,6 +48,8 @@ class UnitActions:
     clock: Clock
     uploads_dir: Path
     """Archives of work directories, by content hash."""
+    unseal: Callable[[str, Mapping[str, str]], Mapping[str, str]] = _unseal_nothing
+    """Decrypts a user's secrets, by name of the variable. Raises SecretUnreadable."""
     epoch: int = 0
     """The leader's epoch under which plans are applied."""
     _unsent: dict[UnitId, int] = field(default_factory=dict)
@@ -105,7 +111,21 @@ class UnitActions:
         if attempt is None or attempt.stop_requested_at is not None or job.state not in JOB_ON_INSTANCE:
             return []
         waiting = [a for a in attempt.allocations if a.started_at is None and not a.released]
-        return [self.unit_spec(job, attempt, allocation) for allocation in waiting]
+        units = [self.unit_spec(job, attempt, allocation) for allocation in waiting]
+        return self._with_secrets(job, units) if units and job.spec.secrets else units
+
+    def _with_secrets(self, job: Job, units: Sequence[UnitSpec]) -> list[UnitSpec]:
+        """Return the units with the job's secrets in their environment, or refused if these cannot be read."""
+        # A profiling run uses those of the job that it measures.
+        owner = job.spec.profile.job_id if job.spec.profile is not None and job.spec.profile.job_id else job.id
+        sealed = self.store.job_secrets(owner)
+        try:
+            if absent := [name for name in job.spec.secrets if name not in sealed]:
+                raise SecretUnreadable(f"secret {absent[0]} of {owner} is not in the database; submit the job again")
+            secrets = self.unseal(job.spec.user, {name: sealed[name] for name in job.spec.secrets})
+        except SecretUnreadable as error:
+            return [replace(each, refusal=str(error)) for each in units]
+        return [replace(each, env={**secrets, **each.env}, secrets=job.spec.secrets) for each in units]
 
     def unit_spec(self, job: Job, attempt: Attempt, allocation: Allocation) -> UnitSpec:
         """Return what the engine needs to start one rank; the unit id is the same in every repetition."""

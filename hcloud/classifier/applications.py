@@ -80,7 +80,8 @@ class Identity:
 # ------------------------------------------------------------------------------------------------------------- identity
 def identify(spec: JobSpec) -> Identity:
     """Return the program and input of a job."""
-    environment = tuple(sorted(spec.env.items()))
+    # Of secrets only the names: a digest of a value could be guessed.
+    environment = tuple(sorted(spec.env.items())) + tuple((name, "") for name in spec.secrets)
     workdir = spec.workdir_content_sha256 or spec.workdir_sha256
     return _identify(spec.user, spec.image, spec.command, spec.setup, workdir, environment)
 

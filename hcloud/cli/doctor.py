@@ -86,6 +86,7 @@ def _of_this_machine(*, cloud: bool, kept: tuple[int, str] | None) -> Iterator[D
     yield from _database(config, path)
     yield from _audit_log(config, kept)
     yield from _secrets(config)
+    yield from _secret_keys(config)
     yield from _prices(config)
     yield from _gateway(config)
     yield from _sources(config)
@@ -223,6 +224,29 @@ def _secrets(config: Config) -> Iterator[DoctorFinding]:
         yield DoctorFinding(check="secret", verdict=verdict, finding=str(error), do="see docs/prices.md")
     else:
         yield DoctorFinding(check="secret", verdict="ok", finding=f"{reference} holds something")
+
+
+def _secret_keys(config: Config) -> Iterator[DoctorFinding]:
+    """Check the keys that encrypt secrets of jobs. A database that cannot be read has its own finding."""
+    from hcloud.store import count_sealed
+    from hcloud.wiring import secret_keys
+
+    keys, used = secret_keys(config), dict[str, int]()
+    with suppress(HCloudError):
+        used = dict(count_sealed(config.database))
+    try:
+        known = keys.ids()
+    except HCloudError as error:
+        yield DoctorFinding(check="keys of secrets", verdict="fail", finding=str(error), do="see docs/operations.md")
+        return
+    missing = sorted(used.keys() - set(known))
+    for key_id in missing:
+        finding = f"{used[key_id]} secrets of jobs need key {key_id}, which is not in {keys.path}"
+        do = "restore it, or submit those jobs again; a systemd credential is visible to the daemon only"
+        yield DoctorFinding(check="keys of secrets", verdict="warn", finding=finding, do=do)
+    if known and not missing:
+        finding = f"{sum(used.values())} secrets of jobs can be decrypted with {keys.path}"
+        yield DoctorFinding(check="keys of secrets", verdict="ok", finding=finding)
 
 
 def _prices(config: Config) -> Iterator[DoctorFinding]:

@@ -27,6 +27,8 @@ _OPTIONS = (
     click.option("--percentile", type=FiniteRange(), help="Percentile of --latency-ms (default 99)."),
     click.option("--best-effort", is_flag=True, help="Target: no promise; runs in what is left over."),
     click.option("--env", "-e", multiple=True, metavar="NAME[=VALUE]", help="Environment; without a value, yours."),
+    click.option("--secret", multiple=True, metavar="NAME[=FROM]",
+                 help="Secret variable: yours, or env:NAME, file:/PATH."),
     click.option("--env-file", type=click.Path(path_type=Path), help="File of NAME=value lines."),
     click.option("--tag", "-t", multiple=True, metavar="NAME=VALUE", help="Tag that reports can group by."),
     click.option("--priority", type=WholeRange(), help="Higher goes first (-1000 to 1000)."),
@@ -96,7 +98,21 @@ def _checked(mapping: dict[str, Any], flags: Mapping[str, Any]) -> dict[str, Any
 
     changed = {**mapping, **_changes(mapping, flags)}
     job = parse_job(changed, locate=_where)
-    return job.model_dump(mode="json", exclude_unset=True)
+    return read_secrets(job.model_dump(mode="json", exclude_unset=True))
+
+
+def read_secrets(job: dict[str, Any]) -> dict[str, Any]:
+    """Return a job with the values of secrets that it names by where they are. Raises BadInput, which quotes none."""
+    from hcloud.config import resolve_secret
+
+    env = dict(job.get("env", {}))
+    for name, value in env.items():
+        if isinstance(value, Mapping) and value.get("secret_from"):
+            try:
+                env[name] = {"secret": resolve_secret(value["secret_from"])}
+            except BadInput as error:
+                raise BadInput(f"env.{name}.secret_from: {error}") from error
+    return {**job, "env": env} if env else job
 
 
 def _where(path: Sequence[str | int]) -> str:
@@ -176,12 +192,15 @@ def _directory(path: Path) -> str:
     return str(directory)
 
 
-def _environment(flags: Mapping[str, Any]) -> dict[str, str]:
-    found: dict[str, str] = {}
+def _environment(flags: Mapping[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
     if flags.get("env_file") is not None:
         from hcloud.config import read_env_file
 
         found.update(read_env_file(flags["env_file"], "--env-file"))
+    for each in flags.get("secret", ()):
+        name, _, reference = each.partition("=")
+        found[name] = {"secret_from": reference or f"env:{name}"}
     for each in flags.get("env", ()):
         name, equals, value = each.partition("=")
         if not equals and name not in os.environ:

@@ -74,6 +74,7 @@ GROUPS: dict[str, dict[str, tuple[str, str, str]]] = {
         "pause": ("hcloud.cli.machines", "pause", "Stop launching and placing until resumed."),
         "resume": ("hcloud.cli.machines", "resume", "Launch and place again."),
         "provider": ("hcloud.cli.machines", "provider", "Try a provider again that was stopped."),
+        "secrets": ("hcloud.cli.secrets", "secrets", "Show and replace the keys of jobs' secrets."),
         "help": ("hcloud.cli.manual", "help_command", "Show the help of a command; --man prints a man page."),
         "completion": ("hcloud.cli.manual", "completion", "Print the shell completion script."),
         "version": ("hcloud.cli.manual", "version", "Print the version."),

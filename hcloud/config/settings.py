@@ -281,6 +281,9 @@ class Config:
     """Directory of the socket and its lock; null: <state_dir>/run."""
     database: DerivedText = field(default=None, repr=False)  # type: ignore[assignment]
     """sqlite:///FILE, postgresql+psycopg://... or a reference ${HCLOUD_DATABASE}; null: <state_dir>/hcloud.db."""
+    secrets_key_file: AbsolutePath | None = None
+    """File (mode 0400) of the keys that encrypt secrets of jobs, made with the first secret; null: the systemd
+    credential secrets.key, else <state_dir>/secrets.key."""
     policy: Annotated[AbsolutePath, Field(validate_default=True)] = Path("policies/default.yaml")
     """Policy file; read again when it changes."""
     cycle_interval_s: PositiveSeconds = 1.0

@@ -9,6 +9,7 @@ HCloudError
 |-- NotFound                 the caller named something that does not exist; exit 2
 |-- Refused                  forbidden by policy or budget; exit 4
 |-- DaemonUnreachable        the daemon does not answer; exit 3
+|-- SecretUnreadable         a secret's key is missing or unusable: its job cannot start; everything else goes on
 |-- Unmeasurable             profiling got no number: note why, continue without it
 |-- StoreError               a bug in one write or row; other writes can succeed
 |   |-- StoreDamaged         the database file is corrupt: stop, restore a backup
@@ -82,6 +83,10 @@ class DaemonUnreachable(HCloudError):
     """The daemon does not answer on its socket."""
 
     exit_code = 3
+
+
+class SecretUnreadable(HCloudError):
+    """A secret cannot be encrypted or decrypted. The message names the key's location, and no secret."""
 
 
 class Unmeasurable(HCloudError):

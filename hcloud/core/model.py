@@ -268,6 +268,8 @@ class JobSpec:
     workdir_content_sha256: str | None = None
     """Digest of its files without their times; None: not known."""
     env: Mapping[str, str] = field(default_factory=dict)
+    secrets: tuple[str, ...] = ()
+    """Environment variables with secret values, which the store has encrypted beside the spec."""
     tags: Mapping[str, str] = field(default_factory=dict)
     """Names and values that reports group by."""
     priority: int = 0

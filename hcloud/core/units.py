@@ -169,7 +169,8 @@ def _positive(quantity: T) -> T:
     return quantity
 
 
-def _plain_text(text: str) -> str:
+def plain_text(text: str) -> str:
+    """Return text that can be stored, logged and handed to a program. Raises ValueError, which does not quote it."""
     if "\0" in text:
         raise ValueError("must not contain a NUL character")
     if any("\ud800" <= character <= "\udfff" for character in text):
@@ -226,7 +227,7 @@ PositiveCount = Annotated[int, Strict(), Field(ge=1, le=10**9)]
 """A whole number, at least 1."""
 Flag = Annotated[bool, Strict()]
 """true or false only."""
-Text = Annotated[str, Strict(), AfterValidator(_plain_text)]
+Text = Annotated[str, Strict(), AfterValidator(plain_text)]
 """Text that can be stored, logged and handed to a program."""
 NonEmptyText = Annotated[Text, AfterValidator(_not_blank)]
 """Text that is not blank."""

@@ -321,6 +321,8 @@ def _start_command(unit: UnitSpec) -> Command:
     plain, archive = unit_to_wire(unit), Path(unit.workdir) if unit.workdir is not None else None
     request: Answer = {"op": "start", "spec": plain, "archive": None}
     command = Command(("start", unit.id), unit.instance_id, request, True, archive, is_news=True)
+    if unit.refusal:
+        return refused(command, unit.refusal)
     try:
         request["archive"] = _archive_name(archive) if archive is not None else None
     except OSError as error:

@@ -18,8 +18,13 @@ UNIT_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
 def unit_to_wire(spec: UnitSpec) -> dict[str, Any]:
-    """Return the spec as a plain dictionary; ``workdir`` (a path of the daemon's host) stays out of it."""
-    return asdict(spec) | {"env": dict(spec.env), "workdir": None}
+    """Return the spec as a plain dictionary; ``workdir`` (a path of the daemon's host) stays out of it.
+
+    So do ``refusal`` and ``secrets``, which agents of before do not know.
+    """
+    plain = asdict(spec) | {"env": dict(spec.env), "workdir": None}
+    del plain["refusal"], plain["secrets"]
+    return plain
 
 
 def unit_from_wire(plain: Mapping[str, Any]) -> UnitSpec:

@@ -272,7 +272,9 @@ class WorkerSupervisor:
                 return {"need": name}
         uid = self._free_uid()
         self._trim_archives()
-        created = self._units.create(spec.id, {"unit": request["spec"], "uid": uid, "boot_id": self._boot_id}, archive)
+        # The environment, in which secrets may be, reaches the keeper by fork only: it is never on this disk.
+        kept = {**request["spec"], "env": {}}
+        created = self._units.create(spec.id, {"unit": kept, "uid": uid, "boot_id": self._boot_id}, archive)
         if created is None:
             return {"started": "before"}
         unit, lock = created

@@ -318,7 +318,7 @@ class FakeRunner:
             return _start_result(known, spec)
         machine = self._machines[spec.instance_id]
         # A profiling unit reports failures as findings instead of being refused.
-        refusal = self._work(spec).refusal if spec.profile is None else ""
+        refusal = spec.refusal or (self._work(spec).refusal if spec.profile is None else "")
         if spec.profile is not None and spec.profile.unit_id:
             subject = self._on[spec.instance_id].get(spec.profile.unit_id)
             if subject is None or subject.unit.spec is None or subject.ended(self._now):

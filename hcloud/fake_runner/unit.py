@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hcloud.core.estimates import Findings
@@ -50,11 +50,14 @@ class FakeUnit:
     """Epoch of the leader that last changed its limits."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON values."""
+        """Return it as JSON values, without secrets: a unit that another process takes over has no values of these."""
+        spec = self.spec
+        if spec is not None and spec.secrets:
+            spec = replace(spec, env={name: each for name, each in spec.env.items() if name not in spec.secrets})
         return {
             "id": self.id,
             "instance_id": self.instance_id,
-            "spec": None if self.spec is None else unit_to_wire(self.spec),
+            "spec": None if spec is None else unit_to_wire(spec),
             "started_at": self.started_at,
             "speed": self.speed,
             "since_at": self.since_at,

@@ -134,6 +134,7 @@ def _run(
         setup=None,
         workdir_sha256=None,
         env={},
+        secrets=(),
         tags={**spec.tags, PROFILE_TAG: job.id},
         priority=0,
         stateful=False,

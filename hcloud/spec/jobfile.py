@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, model_validator
 
 from hcloud.core.errors import ConfigError
 from hcloud.core.image_names import image_name
@@ -43,6 +43,7 @@ from hcloud.core.units import (
     Seconds,
     Text,
     UtcSeconds,
+    plain_text,
     shown,
     utc_text,
 )
@@ -66,6 +67,7 @@ REQUESTS_MOST: Final = 1e9
 """Plausibility limits of nodes per job, vCPUs per node and requests per second; more is a typing error."""
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"
 _VARIABLE = r"^[A-Za-z_][A-Za-z0-9_]*$"
+_REFERENCE = r"env:[A-Za-z_][A-Za-z0-9_]*|file:(/|~/)\S.*"
 _TAG = r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,62}$"
 _RANGE = re.compile(r"([0-9]{1,6})\s*\.\.\s*([0-9]{1,6})")
 _TARGETS = ("batch", "service", "best_effort")
@@ -165,7 +167,6 @@ TagName = Annotated[
     AfterValidator(_spelled(_TAG, "1 to 63 letters a-z or A-Z, digits, dots, slashes, dashes or underscores")),
     Field(json_schema_extra={"pattern": _TAG}),
 ]
-Value = Annotated[Argument, BeforeValidator(_whole_number_as_text, json_schema_input_type=str | int)]
 TagValue = Annotated[
     Text,
     AfterValidator(_spelled(r"^[^\n\r]{0,255}$", "one line of at most 255 characters")),
@@ -181,6 +182,54 @@ class _JobFilePart(BaseModel):
 def parts() -> list[type]:
     """Return the classes of the parts of a job file."""
     return list[type](_JobFilePart.__subclasses__())
+
+
+class SecretPart(_JobFilePart):
+    """A secret value of an environment variable: itself, or where `hcloud submit` reads it. Exactly one of the two."""
+
+    secret: str | None = Field(default=None, repr=False)
+    """The value."""
+    secret_from: str | None = None
+    """env:NAME (the submitter's environment) or file:/PATH (readable by its owner only)."""
+
+    @classmethod
+    def checked(cls, given: Mapping[object, object]) -> SecretPart:
+        """Return the part. Raises ValueError; the message quotes no value, as it may be the secret."""
+        unknown = [str(key) for key in given if key not in cls.model_fields]
+        if unknown:
+            raise ValueError(f"unknown key {shown(unknown[0])}; {nearest(unknown[0], cls.model_fields)}")
+        values = {str(key): value for key, value in given.items() if value is not None}
+        if len(values) != 1:
+            raise ValueError("must have exactly one of secret and secret_from")
+        value = _whole_number_as_text(next(iter(values.values())))
+        if not isinstance(value, str):
+            raise ValueError(f"{next(iter(values))} must be text (put it in quotes)")
+        if "secret" in values:
+            return cls(secret=_fits_a_program(plain_text(value)))
+        if not re.fullmatch(_REFERENCE, value):
+            raise ValueError("secret_from must be env:NAME or file:/PATH, not the secret itself")
+        return cls(secret_from=value)
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of the value; 0: not read yet."""
+        return len((self.secret or "").encode())
+
+
+def _variable_value(value: object) -> str | SecretPart:
+    if isinstance(value, SecretPart):
+        return value
+    if isinstance(value, Mapping):
+        return SecretPart.checked(value)
+    text = _whole_number_as_text(value)
+    if not isinstance(text, str):
+        raise ValueError(f"must be text (put it in quotes), not {shown(value)}")
+    return _fits_a_program(plain_text(text))
+
+
+VariableValue = Annotated[
+    str | SecretPart, PlainValidator(_variable_value, json_schema_input_type=str | int | SecretPart)
+]
 
 
 class BatchPart(_JobFilePart):
@@ -439,8 +488,8 @@ class JobFile(_JobFilePart):
     """Digest of the uploaded work directory; set by `hcloud submit`."""
     workdir_content_sha256: Annotated[Text, AfterValidator(_spelled(r"^[0-9a-f]{64}$", "64 hex digits"))] | None = None
     """Digest of what is in it, without times of files; set by `hcloud submit`."""
-    env: Annotated[Mapping[Variable, Value], BeforeValidator(_few_entries)] = Field(default_factory=dict)
-    """Environment variables."""
+    env: Annotated[Mapping[Variable, VariableValue], BeforeValidator(_few_entries)] = Field(default_factory=dict)
+    """Environment variables: text, or for a secret `{secret: VALUE}` or `{secret_from: env:NAME}`."""
     env_file: NonEmptyText | None = None
     """A file of NAME=value lines, relative to the job file; `env` takes precedence."""
     setup: Annotated[NonEmptyText, AfterValidator(_fits_a_program)] | None = None
@@ -496,7 +545,10 @@ class JobFile(_JobFilePart):
 
     @model_validator(mode="after")
     def _startable(self) -> JobFile:
-        env = sum(len(name.encode()) + len(value.encode()) for name, value in self.env.items())
+        env = sum(
+            len(name.encode()) + (value.size_bytes if isinstance(value, SecretPart) else len(value.encode()))
+            for name, value in self.env.items()
+        )
         if env + sum(len(each.encode()) for each in self.command) > PROGRAM_BYTES_MAX:
             limit = f"{PROGRAM_BYTES_MAX >> 20} MiB"
             raise AtKey("env", f"and command must be at most {limit} long together; put large values into a file")
@@ -546,6 +598,20 @@ class JobFile(_JobFilePart):
         spec = JobSpec(user=user, **self._plain_fields(), **self._parts())
         return spec if self.measure is None else _measured(spec, self.measure.to_request())
 
+    def secret_values(self) -> dict[str, str]:
+        """Return the secret environment variables, which are not part of the ``JobSpec``.
+
+        Raises:
+            ConfigError: the client did not read one.
+        """
+        values = {name: each for name, each in self.env.items() if isinstance(each, SecretPart)}
+        for name, each in values.items():
+            if each.secret is None:
+                raise ConfigError(
+                    "is read by `hcloud submit`; send the value as secret", where=f"env.{name}.secret_from"
+                )
+        return {name: each.secret or "" for name, each in values.items()}
+
     def _plain_fields(self) -> dict[str, Any]:
         """Return the fields that have the same name and type in ``JobSpec``."""
         same = (
@@ -564,7 +630,9 @@ class JobFile(_JobFilePart):
             "profiling",
         )
         fields: dict[str, Any] = {name: getattr(self, name) for name in same}
-        return fields | {"env": dict(self.env), "tags": dict(self.tags), "budget_usd": self.budget_usd}
+        env = {name: each for name, each in self.env.items() if isinstance(each, str)}
+        secrets = tuple(sorted(self.env.keys() - env.keys()))
+        return fields | {"env": env, "secrets": secrets, "tags": dict(self.tags), "budget_usd": self.budget_usd}
 
     def _parts(self) -> dict[str, Any]:
         """Return the fields that ``JobSpec`` names or represents differently."""

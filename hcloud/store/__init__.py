@@ -9,7 +9,7 @@ from hcloud.store.chain import AuditHead, VerifiedLog
 from hcloud.store.database import without_password
 from hcloud.store.live import LiveView
 from hcloud.store.memory import MemoryStore
-from hcloud.store.opening import Examined, check_database, check_integrity, examine, verify_audit_log
+from hcloud.store.opening import Examined, check_database, check_integrity, count_sealed, examine, verify_audit_log
 from hcloud.store.store import Store
 from hcloud.store.transaction import LeaderLease, Submission, Transaction
 
@@ -25,6 +25,7 @@ __all__ = [
     "VerifiedLog",
     "check_database",
     "check_integrity",
+    "count_sealed",
     "examine",
     "verify_audit_log",
     "without_password",

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import threading
 from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from itertools import islice
@@ -68,6 +69,7 @@ class MemoryTransaction(Transaction):
         self._orders = store.orders
         self._meta = store.metas
         self._made: list[Event] = []
+        self._secrets: dict[int, dict[str, str]] = {}
 
     def merge(self, store: MemoryStore) -> None:
         """Commit the writes to the store."""
@@ -79,6 +81,7 @@ class MemoryTransaction(Transaction):
         store.backoffs, store.refused_quotas, store.head = self._backoffs, self._quotas, self.head
         store.orders, store.metas = self._orders, self._meta
         store.log += self._made
+        store.secrets |= self._secrets
         store.publish(self._jobs.fresh, self._instances.fresh, self._applications.fresh, self._fresh_intents, stale)
 
     # ------------------------------------------------------------------------------------------------------------ jobs
@@ -116,6 +119,9 @@ class MemoryTransaction(Transaction):
             if job.submission_token is not None:
                 self._tokens.fresh[job.spec.user, job.submission_token] = number
         self.head["revision"] = self.revision
+
+    def _insert_secrets(self, secrets: Mapping[JobId, Mapping[str, str]]) -> None:
+        self._secrets |= {job_number(job_id): dict(each) for job_id, each in secrets.items()}
 
     # ------------------------------------------------------------------------------------------------------- instances
     def instance(self, instance_id: InstanceId) -> Instance:
@@ -285,6 +291,7 @@ class MemoryStore(Store):
         self.all_applications: dict[str, Application] = {}
         self.by_program: dict[str, set[str]] = {}
         self.tokens: dict[tuple[str, str], int] = {}
+        self.secrets: dict[int, dict[str, str]] = {}
         self.launch_tokens: dict[str, int] = {}
         self.intents: dict[str, Intent] = {}
         self.backoffs: Mapping[_BackoffKey, OfferBackoff] = {}
@@ -417,6 +424,27 @@ class MemoryStore(Store):
             self.log = [event for event in self.log if event.seq not in numbers]
         return len(old)
 
+    def reencrypt_secrets(self, key_id: str, reseal: Callable[[str, str, str], str | None]) -> int:
+        """See :meth:`Store.reencrypt_secrets`."""
+        changed = 0
+        with self._lock, self._committing():
+            for number, each in self.secrets.items():
+                for name, sealed in list(each.items()):
+                    other = not sealed.startswith(f"{key_id}.")
+                    again = reseal(self.all_jobs[number].spec.user, name, sealed) if other else None
+                    if again is not None:
+                        each[name] = again
+                        changed += 1
+        return changed
+
+    def job_secrets(self, job_id: JobId) -> Mapping[str, str]:
+        """See :meth:`Store.job_secrets`."""
+        return self.secrets.get(job_number(job_id), {})
+
+    def secret_key_counts(self) -> Mapping[str, int]:
+        """See :meth:`Store.secret_key_counts`."""
+        return Counter(sealed.partition(".")[0] for each in self.secrets.values() for sealed in each.values())
+
     def audit_head(self) -> AuditHead:
         """Return the number of events: nothing is persistent here that a chain could protect."""
         return AuditHead(link=self.newest_event_seq(), digest="")
@@ -431,6 +459,7 @@ class MemoryStore(Store):
             old_machines = [n for n, row in self.all_instances.items() if n not in machines and _ended_at(row) < before]
             self.all_jobs = {n: job for n, job in self.all_jobs.items() if n not in set(old_jobs)}
             self.all_instances = {n: row for n, row in self.all_instances.items() if n not in set(old_machines)}
+            self.secrets = {n: each for n, each in self.secrets.items() if n in self.all_jobs}
             self.tokens = {token: n for token, n in self.tokens.items() if n in self.all_jobs}
         return len(old_jobs) + len(old_machines)
 

@@ -7,13 +7,25 @@ the others read-only.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from sqlalchemy import Column, Connection, MetaData, PrimaryKeyConstraint, String, Table, insert, inspect, select, text
+from sqlalchemy import (
+    Column,
+    Connection,
+    MetaData,
+    PrimaryKeyConstraint,
+    String,
+    Table,
+    func,
+    insert,
+    inspect,
+    select,
+    text,
+)
 from sqlalchemy.exc import DBAPIError, ProgrammingError
 
 from hcloud.core.errors import ConfigError, StoreBusy, StoreDamaged
@@ -21,7 +33,7 @@ from hcloud.core.model import EventKind
 from hcloud.store.chain import AuditHead, VerifiedLog, verify_log
 from hcloud.store.database import Database
 from hcloud.store.faults import connection_mistake, first_line
-from hcloud.store.schema import SCHEMA_REVISION, VERSION_TABLE, event_log, head, metadata
+from hcloud.store.schema import SCHEMA_REVISION, VERSION_TABLE, event_log, head, job_secret, metadata
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -95,6 +107,26 @@ def check_integrity(url: str) -> bool:
             what = " ".join(str(found).split())
             raise StoreDamaged(f"database {database.name} is damaged ({what}); stop the daemon and restore a backup")
         return True
+
+
+def count_sealed(url: str) -> Mapping[str, int]:
+    """Return how many secrets of jobs each key has encrypted, by the key's id; changes nothing.
+
+    Raises:
+        ConfigError, StoreBusy, StoreError: as ``examine``.
+    """
+    with _only_reading(url) as database:
+        if not database.has_file():
+            return {}
+        with database.reading() as connection:
+            return count_secrets(connection) if _revision_of(connection) == SCHEMA_REVISION else {}
+
+
+def count_secrets(connection: Connection) -> dict[str, int]:
+    """Return how many secrets each key has encrypted, by the key's id."""
+    key_id = job_secret.c.key_id
+    rows = connection.execute(select(key_id, func.count().label("number")).group_by(key_id))
+    return {row.key_id: row.number for row in rows}
 
 
 def verify_audit_log(url: str, kept: AuditHead | None = None) -> VerifiedLog | None:

@@ -22,7 +22,7 @@ from sqlalchemy import (
     event,
 )
 
-SCHEMA_REVISION = "v0005"
+SCHEMA_REVISION = "v0006"
 """The migration that this code requires; a test compares it with the newest one in `hcloud.migrations`."""
 
 VERSION_TABLE = "hcloud_schema"
@@ -86,6 +86,16 @@ job_tag = Table(
     Column("tag", Text, primary_key=True),
     Column("tag_value", Text, nullable=False),
     Index("job_tag_by_tag", "tag", "tag_value", "number"),
+)
+
+job_secret = Table(
+    "job_secret",
+    metadata,
+    # Beside the specs, which never change: a new key encrypts these rows anew.
+    Column("number", _Count, ForeignKey("job.number"), primary_key=True, autoincrement=False),
+    Column("name", Text, primary_key=True),
+    Column("key_id", Text, nullable=False),
+    Column("sealed", Text, nullable=False),
 )
 
 instance = Table(

@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Select, Table, delete, func, insert, select, tuple_
+from sqlalchemy import ColumnElement, Connection, Select, Table, delete, func, insert, select, tuple_, update
 
 from hcloud.core.errors import NotFound, StaleWrite
 from hcloud.core.model import JOB_ENDED, Event, EventKind, Instance, InstanceId, InstanceState, Job, JobId, JobState
@@ -32,7 +32,7 @@ from hcloud.store.forgetting import (
     without_events,
 )
 from hcloud.store.live import LiveCache, LiveView
-from hcloud.store.opening import prepare
+from hcloud.store.opening import count_secrets, prepare
 from hcloud.store.transaction import LeaderLease, Submission, Transaction
 
 _JOBS = select(
@@ -195,6 +195,33 @@ class Store:
                 return pruned
             last = numbers[-1]
 
+    def reencrypt_secrets(self, key_id: str, reseal: Callable[[str, str, str], str | None]) -> int:
+        """Encrypt secrets of other keys than ``key_id`` anew, in batches; return their number.
+
+        ``reseal`` gets user, name and encrypted value, and returns the new value, or None to leave it as it is.
+        """
+        table, changed, last = schema.job_secret, 0, (0, "")
+        query = (
+            select(table, schema.job.c.user_name)
+            .join(schema.job, schema.job.c.number == table.c.number)
+            .where(table.c.key_id != key_id)
+            .order_by(table.c.number, table.c.name)
+            .limit(BATCH)
+        )
+        while True:
+            with self._writing() as connection:
+                rows = connection.execute(query.where(tuple_(table.c.number, table.c.name) > last)).all()
+                for row in rows:
+                    sealed = reseal(row.user_name, row.name, row.sealed)
+                    if sealed is not None:
+                        this = (table.c.number == row.number) & (table.c.name == row.name)
+                        values = {"key_id": sealed.partition(".")[0], "sealed": sealed}
+                        connection.execute(update(table).where(this).values(values))
+                        changed += 1
+            if len(rows) < BATCH:
+                return changed
+            last = (rows[-1].number, rows[-1].name)
+
     # ----------------------------------------------------------------------------------------------------------- lease
     def acquire_lease(self, holder: str, now: float, ttl_s: float) -> LeaderLease | None:
         """Become leader for ``ttl_s``, or return None if another holder leads at ``now``.
@@ -305,6 +332,18 @@ class Store:
         """Return the newest link of the event log's chain."""
         with self._database.reading() as connection:
             return read_head(connection)
+
+    def job_secrets(self, job_id: JobId) -> Mapping[str, str]:
+        """Return a job's encrypted secrets by name of the variable; empty also for a job that does not exist."""
+        table = schema.job_secret
+        query = select(table.c.name, table.c.sealed).where(table.c.number == job_number(job_id))
+        with self._database.reading() as connection:
+            return {row.name: row.sealed for row in connection.execute(query)}
+
+    def secret_key_counts(self) -> Mapping[str, int]:
+        """Return how many secrets each key has encrypted, by the key's id."""
+        with self._database.reading() as connection:
+            return count_secrets(connection)
 
     def known_submissions(self, submissions: Sequence[Submission]) -> frozenset[tuple[str, str]]:
         """Return the (user, token) of those that were submitted before: submitting them again adds no job."""

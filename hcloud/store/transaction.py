@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Select, bindparam, delete, insert, select, update
@@ -106,6 +106,8 @@ class Submission:
     """User who submits it."""
     token: str | None = None
     """Idempotency key of the client: one user and token always mean the same job."""
+    secrets: Mapping[str, str] = field(default_factory=dict)
+    """Encrypted values of its secret environment variables, each beginning with the id of its key and a dot."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,6 +194,7 @@ class Transaction:
             jobs.append(job)
         if fresh:
             self._insert_jobs([job for _, job in fresh])
+            self._insert_secrets({job.id: submission.secrets for submission, job in fresh if submission.secrets})
         for submission, job in fresh:
             self.emit(
                 EventKind.JOB_SUBMITTED,
@@ -236,6 +239,15 @@ class Transaction:
         if tags:
             self._connection.execute(insert(schema.job_tag), tags)
         self.head["revision"] = self.revision
+
+    def _insert_secrets(self, secrets: Mapping[JobId, Mapping[str, str]]) -> None:
+        rows = [
+            {"number": job_number(job_id), "name": name, "key_id": sealed.partition(".")[0], "sealed": sealed}
+            for job_id, each in secrets.items()
+            for name, sealed in each.items()
+        ]
+        if rows:
+            self._connection.execute(insert(schema.job_secret), rows)
 
     def _job_columns(self, job: Job) -> dict[str, object]:
         return {

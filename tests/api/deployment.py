@@ -19,6 +19,7 @@ from hcloud.core.errors import BadInput, Refused
 from hcloud.core.model import JobSpec
 from hcloud.fake_runner.runner import FakeRunner
 from hcloud.preview import describe_preview
+from hcloud.secret_keys import SecretKeys
 from hcloud.store import Store
 from providers.mock import MockProvider
 from tests.assembled import assembled
@@ -70,6 +71,7 @@ class Deployment:
             preview=self._preview,
             admit=self._admit,
             accept=self._accept,
+            seal=SecretKeys(None, home).seal,
             seen_at=lambda: self.controller.observer.seen_at,
             uploads_dir=home / "uploads",
             logs_dir=home / "logs",

@@ -55,6 +55,7 @@ def test_submit_takes_thousands_in_one_request(deployment: Deployment) -> None:
         ({"workdir_sha256": "0" * 64}, "body[1].job.workdir_sha256: archive 00"),
         ({"resources": {"vcpus": -1}}, "body[1].job.resources.vcpus: must be at least 0.001, not -1"),
         ({"env": {"A": "x\x00y"}}, "body[1].job.env.A"),
+        ({"env": {"A": {"secret_from": "env:TOKEN"}}}, "body[1].job.env.A.secret_from: is read by `hcloud submit`"),
     ],
 )
 def test_a_batch_with_one_bad_job_is_refused_whole_with_one_sentence(
@@ -146,13 +147,13 @@ def test_an_unknown_job_names_the_nearest(deployment: Deployment) -> None:
 
 
 def test_environment_is_shown_to_its_owner_and_admins_only(deployment: Deployment) -> None:
-    deployment.client(SUBMITTER).post("/v1/jobs", json=[job(env={"PASSWORD": "secret"})])
+    deployment.client(SUBMITTER).post("/v1/jobs", json=[job(env={"PASSWORD": "hunter2"})])
     shown = {
         uid: deployment.client(uid).get("/v1/jobs/job-1").json()["spec"]["env"]["PASSWORD"]
         for uid in (SUBMITTER, ROOT, READER, STRANGER)
     }
-    assert shown == {SUBMITTER: "secret", ROOT: "secret", READER: "***", STRANGER: "***"}
-    assert "secret" not in deployment.client(STRANGER).get("/v1/jobs").text
+    assert shown == {SUBMITTER: "hunter2", ROOT: "hunter2", READER: "***", STRANGER: "***"}
+    assert "hunter2" not in deployment.client(STRANGER).get("/v1/jobs").text
 
 
 def test_cancel_is_for_the_owner_and_admins(deployment: Deployment) -> None:
@@ -221,3 +222,49 @@ def test_a_repeated_request_is_answered_as_before_when_the_queue_is_full_by_then
     assert client.post("/v1/jobs", json=[job()]).status_code == 409
     assert deployment.client(ROOT).post("/v1/jobs", json=[job(token="t-1")]).status_code == 409
     assert len(deployment.store.jobs()) == 1
+
+
+@pytest.mark.parametrize(
+    "secret",
+    [
+        {"secret": ["hunter2"]},
+        {"secret": "hunter2", "secret_from": "env:hunter2"},
+        {"secret": "hunter2\x00"},
+        {"secret": "hunter2" * 20_000},
+        {"secret_from": "hunter2"},
+        {"secret": {"secret": "hunter2"}},
+        {"sekret": "hunter2"},
+        ["hunter2"],
+    ],
+)
+def test_no_message_quotes_a_secret_that_is_written_wrongly(deployment: Deployment, secret: object) -> None:
+    answer = deployment.client(SUBMITTER).post("/v1/jobs", json=[job("a", env={"TOKEN": secret})])
+    said = sentence(answer)
+    assert answer.status_code == 400 and said.startswith("body[0].job.env.TOKEN: ")
+    assert "hunter2" not in said or isinstance(secret, list)  # a list is no secret
+    assert deployment.store.secret_key_counts() == {}
+
+
+def test_secret_is_marked_for_its_owner_too_and_shown_to_none(deployment: Deployment) -> None:
+    owner, other = deployment.client(SUBMITTER), deployment.client(STRANGER)
+    sent = job("a", command=["sleep", "100"], env={"TOKEN": {"secret": "hunter2"}, "PLAIN": "visible"})
+    assert owner.post("/v1/jobs", json=[sent]).status_code == 201
+    assert owner.post("/v1/plan", json=[sent]).status_code == 200
+    deployment.cycle(6)
+    for client in (owner, other, deployment.client(ROOT)):
+        for path in ("jobs", "jobs/job-1", "jobs/job-1/explain", "events", "status", "instances"):
+            answer = client.get(f"/v1/{path}")
+            assert answer.status_code == 200 and "hunter2" not in answer.text, path
+    shown = owner.get("/v1/jobs/job-1").json()["spec"]
+    assert (shown["secrets"], shown["env"]) == (["TOKEN"], {"PLAIN": "visible"})
+    [started] = deployment.engine.starts()
+    assert deployment.engine._units[started.unit_id].spec.env["TOKEN"] == "hunter2"
+
+
+def test_secret_is_refused_while_its_key_cannot_be_used_and_other_jobs_are_not(deployment: Deployment) -> None:
+    (deployment.home / "secrets.key").write_text("ab" * 32)
+    (deployment.home / "secrets.key").chmod(0o644)
+    client = deployment.client(SUBMITTER)
+    answer = client.post("/v1/jobs", json=[job("a", env={"TOKEN": {"secret": "hunter2"}})])
+    assert answer.status_code == 503 and "is open to other users (mode 0644)" in sentence(answer)
+    assert client.post("/v1/jobs", json=[job("b")]).json()[0]["id"] == "job-1"

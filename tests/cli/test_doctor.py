@@ -24,12 +24,13 @@ from hcloud.config import load_config
 from hcloud.core.clock import ManualClock, SystemClock
 from hcloud.core.model import EventKind
 from hcloud.planner.snapshot import OfferBackoff
-from hcloud.store import Store
+from hcloud.secret_keys import SecretKeys
+from hcloud.store import Store, Submission
 from hcloud.store.schema import SCHEMA_REVISION
 from tests.api.deployment import Deployment
 from tests.cli.conftest import Shell
 from tests.other_user import as_ordinary_user
-from tests.store.samples import emit
+from tests.store.samples import NOW, SPEC, emit
 from tests.store.test_examining import damage_an_index
 from tests.store.test_migrations import migrate
 
@@ -78,6 +79,27 @@ def test_a_secret_that_is_missing_is_told_and_one_that_is_there_is_not_shown(lon
     out, err = lonely.run("doctor", "-o", "json", exit_code=1, HCLOUD_CONFIG=path)
     assert checks(out)["secret"][0] == "ok"
     assert "hush" not in out + err
+
+
+def test_keys_of_secrets_that_are_open_to_others_or_missing_are_reported(lonely: Shell, prepared_sqlite: Path) -> None:
+    database = Path(shutil.copyfile(prepared_sqlite, lonely.directory / "hcloud.db"))
+    path = configured(lonely.directory, RIGHT + f"database: sqlite:///{database}\n")
+    keys, store = SecretKeys(None, lonely.directory / "state"), Store.open(f"sqlite:///{database}")
+    spec = replace(SPEC, secrets=("TOKEN",))
+    store.submit([Submission(spec=spec, actor="al", secrets=keys.seal("al", {"TOKEN": "hunter2"}))], NOW)
+    store.close()
+
+    def finding() -> tuple[str, str]:
+        out, err = lonely.run("doctor", "-o", "json", exit_code=1, HCLOUD_CONFIG=path)  # no daemon answers
+        assert "hunter2" not in out + err
+        return checks(out)["keys of secrets"]
+
+    assert finding() == ("ok", f"1 secrets of jobs can be decrypted with {keys.path}")
+    keys.path.chmod(0o644)
+    assert finding()[0] == "fail" and "is open to other users (mode 0644)" in finding()[1]
+    [key_id] = Store.open(f"sqlite:///{database}").secret_key_counts()
+    keys.path.unlink()
+    assert finding() == ("warn", f"1 secrets of jobs need key {key_id}, which is not in {keys.path}")
 
 
 def test_a_daemon_that_runs_is_looked_over(shell: Shell) -> None:

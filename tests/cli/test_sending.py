@@ -148,3 +148,18 @@ def test_run_may_return_at_once_or_give_up_and_leaves_the_job_running(shell: She
     _, err = shell.run("run", "-q", "--timeout", "0.2", "two.yaml", exit_code=1)
     assert "still running: job-3 job-4" in err
     wait_until(lambda: deployment.store.job("job-1").state is JobState.RUNNING, timeout_s=60)
+
+
+def test_a_secret_that_is_not_set_or_open_to_others_is_refused_before_anything_is_sent(
+    shell: Shell, deployment: Deployment
+) -> None:
+    _, err = shell.run("submit", "-y", "--secret", "NOT_SET", "--", "true", exit_code=2)
+    assert "env.NOT_SET.secret_from: env:NOT_SET: is not set in the environment" in err
+    key = shell.directory / "key"
+    key.write_text("hunter2")
+    key.chmod(0o644)
+    _, err = shell.run("run", "--dry-run", "--secret", f"KEY=file:{key}", "--", "true", exit_code=2)
+    assert "is readable by other users" in err and "hunter2" not in err
+    _, err = shell.run("submit", "-y", "--secret", "KEY=hunter2", "--", "true", exit_code=2)
+    assert "must be env:NAME or file:/PATH, not the secret itself" in err and "hunter2" not in err
+    assert deployment.store.jobs() == ()

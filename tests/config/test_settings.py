@@ -52,10 +52,10 @@ def test_state_directory_defaults_to_the_home(fresh_home: Path, monkeypatch: pyt
 def test_database_may_come_from_the_environment_and_is_never_shown(
     config_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("HCLOUD_DATABASE", "postgresql+psycopg://me:secret@db/hcloud")
+    monkeypatch.setenv("HCLOUD_DATABASE", "postgresql+psycopg://me:hunter2@db/hcloud")
     config = load_config(written(config_file, "owner: hcloud-a\ndatabase: ${HCLOUD_DATABASE}\n"))
-    assert config.database == "postgresql+psycopg://me:secret@db/hcloud"
-    assert "secret" not in repr(config)
+    assert config.database == "postgresql+psycopg://me:hunter2@db/hcloud"
+    assert "hunter2" not in repr(config)
 
 
 def test_configuration_is_found_in_its_documented_order(

@@ -274,6 +274,17 @@ class RunnerContract(ContractSuite):
         if bench.runner.start([unit])[unit.id].outcome != "refused":
             assert bench.until_ended(unit).cause is FailureCause.START_REFUSED
 
+    def test_unit_that_is_refused_by_the_daemon_never_starts(self, bench: RunnerBench) -> None:
+        unit = bench.unit("echo never", refusal="its secret cannot be read")
+        result = bench.runner.start([unit])[unit.id]
+        assert (result.outcome, result.detail) == ("refused", "its secret cannot be read")
+        again = bench.runner.start([replace(unit, refusal="")])[unit.id]
+        assert again.outcome == "refused"
+
+    def test_refusal_of_a_unit_that_was_started_before_changes_nothing(self, bench: RunnerBench) -> None:
+        unit = bench.started("echo go; sleep 600")
+        assert bench.runner.start([replace(unit, refusal="too late")])[unit.id].outcome == "started"
+
     def test_unit_over_its_time_ends_as_timeout(self, bench: RunnerBench) -> None:
         unit = bench.started("echo go; sleep 600", max_runtime_s=0.5)
         record = bench.until_ended(unit)

@@ -616,3 +616,37 @@ def test_application_written_meanwhile_by_another_is_not_overwritten(store: Stor
     with pytest.raises(StaleWrite), store.transaction(NOW) as tx:
         tx.put_application(Application(name="x", program="p"))
     assert store.live().applications["x"].run_s == 1.0
+
+
+# ------------------------------------------------------------------------------------------------------------- secrets
+def test_secrets_are_kept_with_their_job_encrypted_anew_and_deleted_with_it(store: Store) -> None:
+    spec = replace(SPEC, secrets=("A", "B"))
+    sealed = {"A": "k1.one", "B": "k1.two"}
+    first, other = store.submit(
+        [Submission(spec=spec, actor="ann", token="t", secrets=sealed), Submission(spec=SPEC, actor="ann")], 10.0
+    )
+    assert store.submit([Submission(spec=spec, actor="ann", token="t", secrets={"A": "k2.x"})], 11.0)[0].id == first.id
+    assert (store.job_secrets(first.id), store.job_secrets(other.id)) == (sealed, {})
+    assert store.secret_key_counts() == {"k1": 2}
+
+    def reseal(user: str, name: str, text: str) -> str | None:
+        return f"k2.{user}.{text}" if name == "A" else None
+
+    assert store.reencrypt_secrets("k2", reseal) == 1
+    assert store.job_secrets(first.id) == {"A": f"k2.{SPEC.user}.k1.one", "B": "k1.two"}
+    assert store.reencrypt_secrets("k2", reseal) == 0
+    assert store.secret_key_counts() == {"k1": 1, "k2": 1}
+    walk(store, first, JobState.FAILED, finished_at=20.0)
+    store.prune_events(before=NOW + 1, now=NOW + 2)
+    assert store.prune_rows(before=NOW) == 1
+    assert store.secret_key_counts() == {}
+
+
+def test_all_secrets_are_encrypted_anew_however_many_there_are(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hcloud.store.store.BATCH", 2)
+    spec = replace(SPEC, secrets=("A", "B", "C"))
+    sealed = dict.fromkeys("ABC", "k1.x")
+    store.submit([Submission(spec=spec, actor="ann", secrets=sealed) for _ in range(3)], NOW)
+    unreadable = iter([None, None, None, *["k2.y"] * 6])
+    assert store.reencrypt_secrets("k2", lambda *_: next(unreadable)) == 6
+    assert store.secret_key_counts() == {"k1": 3, "k2": 6}

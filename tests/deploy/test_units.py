@@ -13,6 +13,7 @@ import pytest
 from hcloud.cli.client import SYSTEM_CONFIG, SYSTEM_SOCKET
 from hcloud.cli.main import cli
 from hcloud.engine.bootstrap import POWERED_OFF_EXIT
+from hcloud.secret_keys import CREDENTIAL
 from tests.house.tree import ROOT
 from tests.machine import needs_systemd_analyze
 
@@ -114,6 +115,12 @@ def test_every_unit_starts_its_own_command_with_options_it_takes(unit: str, want
     command = cli.get_command(click.Context(cli), name)
     assert command is not None
     assert (program, name, command.make_context(name, words).params) == ("/opt/hcloud/bin/hcloud", *wanted)
+
+
+def test_the_daemon_gets_the_keys_of_secrets_from_the_file_that_the_installer_makes() -> None:
+    name, _, source = settings(DEPLOY / "hcloud.service")["Service"]["LoadCredential"].partition(":")
+    assert name == CREDENTIAL
+    assert f"key={source} " in (DEPLOY / "install").read_text()
 
 
 def test_the_daemon_has_its_directories_where_commands_and_the_guide_look_for_them() -> None:

@@ -85,6 +85,10 @@ def test_ended_jobs_are_known_and_live_ones_go_on_without_running_twice(home: Ho
     assert {instance["state"] for instance in status["instances"]} == {"ready"}
     home.run("run", "-q", "--", "true")
     assert _states(home)["job-8"] == "succeeded"
+    # No key of secrets was configured: it is made with the first secret.
+    assert not (home.path / "secrets.key").exists()
+    home.run("run", "-q", "--secret", "HOME", "--", "true")
+    assert (home.path / "secrets.key").exists() and _states(home)["job-9"] == "succeeded"
     # The chain of its event log begins with this release.
     log = verify_audit_log(f"sqlite:///{home.path}/hcloud.db")
     assert log is not None and log.fault == "" and log.unlinked > 0 and log.records == log.head.link > 5
