@@ -33,6 +33,8 @@ FIELDS = ("option", "term_months", "count", "upfront_usd", "usd_per_h", "on_dema
           "break_even_use", "pays_after_months", "least_load", "if_load_halves_usd_per_h", "by_week_min",
           "by_week_max")  # fmt: skip
 TERMS_HEADER = ("option", "term_months", "upfront_usd", "usd_per_h")
+CONCURRENT_USE = ("gce",)
+"""Clouds whose commitments apply to what runs at the same time: what is unused at one moment is lost."""
 MONTHS_MOST, USD_MOST, MACHINES_MOST = 1200.0, 1e9, 1e5
 """Limits of plausible input; a value beyond them is probably in another unit."""
 
@@ -47,7 +49,9 @@ def plan() -> None:
     "--load", "load_file", type=NamedPath(path_type=Path), help="CSV with columns at,load (default: recorded machines)."
 )
 @click.option(
-    "--type", "kind", help="CLOUD/REGION/TYPE in the price catalogue; only recorded machines of this TYPE count."
+    "--type",
+    "kind",
+    help="CLOUD/REGION/TYPE in the price catalogue; only recorded machines of this TYPE in REGION count.",
 )
 @click.option(
     "--on-demand",
@@ -67,13 +71,15 @@ def reservations(
     """Recommend how many machines to reserve under each option: the count with the least cost, cheapest option first.
 
     The load is the number of machines needed over time: from --load, or the machines that the daemon launched. Prices
-    are from the catalogue for --type, or from --on-demand and --terms.
+    are from the catalogue for --type, or from --on-demand and --terms. Use is counted per clock hour, as AWS bills it;
+    for a --type of gce at each moment, as Google applies commitments.
     """
     cloud, region, name = _place(kind)
-    load = _read_load(load_file) if load_file is not None else _recorded_load(name)
+    load = _read_load(load_file) if load_file is not None else _recorded_load(region, name)
+    load = load if cloud in CONCURRENT_USE else load.per_clock_hour()
     price = on_demand if on_demand is not None else _catalogue_price(cloud, region, name)
     options = _read_terms(terms_file) if terms_file is not None else _catalogue_terms(cloud, region, name)
-    advice, notes = advise(load, price, options), _notes(load, price)
+    advice, notes = advise(load, price, options), _notes(load, price, cloud)
     if form == "json":
         write_json({"on_demand_usd_per_h": price, "advice": [_document(each) for each in advice], "notes": notes})
     elif form == "csv":
@@ -251,15 +257,16 @@ def _time_s(file: Path, line: int, text: str | None) -> float:
         ) from error
 
 
-def _recorded_load(name: str) -> LoadCurve:
-    """Return the number of machines (of the type ``name``, or all) over time, from the daemon's log."""
+def _recorded_load(region: str, name: str) -> LoadCurve:
+    """Return the number of machines over time, from the daemon's log: of one region and type, "" for any."""
     client = Client()
     changes: list[tuple[float, int]] = []
     machines: set[str] = set()
     for event in _events(client):
         machine, fields = event["instance_id"], event["fields"]
-        if event["kind"] == "instance_requested" and (not name or fields.get("type") == name):
-            machines.add(machine)
+        if event["kind"] == "instance_requested":
+            if (not name or fields.get("type") == name) and (not region or fields.get("region") == region):
+                machines.add(machine)
         elif event["kind"] == "instance_launched" and machine in machines:
             changes.append((float(fields.get("launched_at", event["at"])), 1))
         elif event["kind"] == "instance_terminated" and machine in machines and fields.get("billed", True):
@@ -269,7 +276,8 @@ def _recorded_load(name: str) -> LoadCurve:
         level += change
         samples[at] = float(max(0, level))
     if not samples:
-        raise BadInput(f"no machine{f' of type {name}' if name else ''} was launched yet; give --load, a CSV")
+        which = f"{f' of type {name}' if name else ''}{f' in {region}' if region else ''}"
+        raise BadInput(f"no machine{which} was launched yet; give --load, a CSV")
     return LoadCurve.of(samples.items(), until_at=max(float(client.get("/v1/status")["now"]), max(samples) + 1.0))
 
 
@@ -281,13 +289,16 @@ def _events(client: Client) -> Iterator[dict[str, Any]]:
 
 
 # --------------------------------------------------------------------------------------------------------------- output
-def _notes(load: LoadCurve, on_demand: float) -> list[str]:
+def _notes(load: LoadCurve, on_demand: float, cloud: str) -> list[str]:
     days = float(load.seconds.sum()) / 86_400
     sizes = "; ".join(f"{names}: {count}" for names, count in sizes_by_strategy(load).items())
     since = datetime.fromtimestamp(float(load.times[0]), tz=UTC).strftime("%Y-%m-%d")
     notes = [
         f"load: {load.mean:.1f} machines on average, {load.steady:g} nearly always, {load.peak:g} at most, over "
         f"{days:.1f} days from {since}; all on demand: ${load.mean * on_demand:.4f}/h at ${on_demand:g}/h each",
+        "use is counted at each moment: what a commitment leaves unused is lost"
+        if cloud in CONCURRENT_USE
+        else "use is counted per clock hour: machines that run for a part of an hour add up",
         f"machines reserved by the provisioning strategies: {sizes}",
         "pays from: share of the time that a machine must be in use to pay off; back after: time to recover the "
         "upfront payment; at least: share of this load down to which the option costs no more than all on demand",

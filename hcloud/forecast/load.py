@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hcloud.core.errors import BadInput
+from hcloud.core.pricing import HOUR_S
 
 Floats = NDArray[np.float64]
 STEADY_PART = 0.95
@@ -86,6 +87,18 @@ class LoadCurve:
     def scaled(self, factor: float) -> LoadCurve:
         """Return the curve with all levels multiplied by ``factor``."""
         return LoadCurve(self.times, self.levels * factor)
+
+    def per_clock_hour(self) -> LoadCurve:
+        """Return the mean load of each clock hour (UTC): as AWS bills Reserved Instances and Savings Plans.
+
+        Time before the first sample has no load. The last hour is left out if it is not over, unless it is the only
+        one.
+        """
+        first = float(np.floor(self.times[0] / HOUR_S) * HOUR_S)
+        hours = max(1, int(np.floor((self.times[-1] - first) / HOUR_S)))
+        edges = first + HOUR_S * np.arange(hours + 1, dtype=np.float64)
+        held = np.concatenate(([0.0], np.cumsum(self.levels * self.seconds)))
+        return LoadCurve(edges, np.diff(np.interp(edges, self.times, held)) / HOUR_S)
 
     def parts(self, length_s: float) -> list[LoadCurve]:
         """Return the curve in pieces of ``length_s``; a shorter remainder is dropped."""

@@ -56,6 +56,19 @@ def test_refreshed_prices_take_precedence(files: Shell) -> None:
     assert found["advice"][0]["usd_per_h"] < 4 * 0.06
 
 
+@pytest.mark.parametrize(("cloud", "count", "saving"), [("ec2/us-east-1", 1, 0.4), ("gce/us-central1", 0, 0.0)])
+def test_use_is_counted_as_the_cloud_bills_it(lonely: Shell, cloud: str, count: int, saving: float) -> None:
+    """Four machines for the first 15 minutes of each hour are one Reserved Instance, but no committed use at Google."""
+    lines = "".join(f"{hour * 3600},4\n{hour * 3600 + 900},0\n" for hour in range(24))
+    (lonely.directory / "load.csv").write_text("at,load\n" + lines)
+    (lonely.directory / "terms.csv").write_text(TERMS.splitlines()[0] + "\n1y none,12,0,0.06\n")
+    given = ("--load", "load.csv", "--terms", "terms.csv", "--on-demand", "0.1", "--type", f"{cloud}/a")
+    found = json.loads(lonely.run("plan", "reservations", *given, "-o", "json")[0])
+    (advice,) = found["advice"]
+    assert (advice["count"], advice["saving"]) == (count, pytest.approx(saving))
+    assert any("clock hour" in note for note in found["notes"]) is (cloud == "ec2/us-east-1")
+
+
 @pytest.mark.parametrize(
     ("content", "says"),
     [

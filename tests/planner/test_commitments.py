@@ -128,3 +128,12 @@ def test_free_machines_and_no_options_are_refused() -> None:
         advise(hourly(1, 1), 0.0, [YEAR])
     with pytest.raises(BadInput, match="name at least one"):
         advise(hourly(1, 1), 1.0, [])
+
+
+def test_clock_hours_add_up_what_runs_at_once() -> None:
+    load = LoadCurve.of([(HOUR + 900.0, 4.0), (HOUR + 1800.0, 0.0), (2 * HOUR, 2.0)], until_at=3.25 * HOUR)
+    hours = load.per_clock_hour()
+    assert hours.times.tolist() == [HOUR, 2 * HOUR, 3 * HOUR]  # the last hour is not over
+    assert hours.levels.tolist() == pytest.approx([1.0, 2.0])
+    only = LoadCurve.of([(HOUR, 4.0)], until_at=HOUR + 900.0)
+    assert only.per_clock_hour().levels.tolist() == pytest.approx([1.0])
