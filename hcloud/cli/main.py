@@ -117,7 +117,7 @@ class LazyGroup(click.Group):
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
             harmless = [name for name in COMMANDS if name not in DANGEROUS]
             near = difflib.get_close_matches(args[0], DANGEROUS, n=1, cutoff=0.8)
-            near = near or difflib.get_close_matches(args[0], harmless, n=1)
+            near = near or difflib.get_close_matches(args[0], harmless, n=1, cutoff=0.7)
             hint = f"; did you mean '{near[0]}'?" if near else "; see 'hcloud --help'"
             raise click.UsageError(f"there is no command '{args[0]}'{hint}", ctx)
         return super().resolve_command(ctx, args)

@@ -93,9 +93,23 @@ def read_documents(path: Path) -> list[Document]:
     Raises:
         ConfigError: the file cannot be read, is not UTF-8 or not YAML, repeats a key, or has no document.
     """
+    documents = list[Document]()
+    for each in read_each_document(path):
+        if isinstance(each, ConfigError):
+            raise each
+        documents.append(each)
+    return documents
+
+
+def read_each_document(path: Path) -> list[Document | ConfigError]:
+    """Return the documents of a YAML file that are not empty, and the fault of each that cannot be read.
+
+    Raises:
+        ConfigError: the file as a whole cannot be read, is not YAML, or has no document.
+    """
     file, text = file_name(path), read_text(path)
     try:
-        documents = [_NodeReader(file=file).document(node) for node in _composed(text)]
+        documents = [_document_or_fault(file, node) for node in _composed(text)]
     except yaml.MarkedYAMLError as error:
         raise _invalid_yaml(file, error) from None
     except yaml.reader.ReaderError as error:
@@ -103,10 +117,17 @@ def read_documents(path: Path) -> list[Document]:
         raise ConfigError("contains a control character; YAML is plain text", where=f"{file}:{line}") from None
     except RecursionError:
         raise ConfigError(f"is nested deeper than {DEPTH_MAX} levels", where=f"{file}:1") from None
-    documents = [document for document in documents if document.value is not None]
+    documents = [each for each in documents if isinstance(each, ConfigError) or each.value is not None]
     if not documents:
         raise ConfigError("is empty", where=f"{file}:1")
     return documents
+
+
+def _document_or_fault(file: str, node: yaml.Node) -> Document | ConfigError:
+    try:
+        return _NodeReader(file=file).document(node)
+    except ConfigError as fault:
+        return fault
 
 
 def read_document(path: Path) -> Document:

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from hcloud.config.document import STDIN, Document, file_name, read_document, read_documents, read_text
+from hcloud.config.document import STDIN, Document, file_name, read_document, read_each_document, read_text
 from hcloud.config.settings import Config, EngineSettings
 from hcloud.core.errors import ConfigError
 from hcloud.core.units import shown
@@ -148,7 +148,10 @@ def load_job(path: Path, notes: list[str] | None = None, *, now: float | None = 
     """
     base = Path.cwd() if path == STDIN else path.expanduser().absolute().parent
     jobs, faults = list[JobFile](), list[ConfigError]()
-    for document in read_documents(path):
+    for document in read_each_document(path):
+        if isinstance(document, ConfigError):
+            faults.append(document)
+            continue
         try:
             jobs.append(_job(_with_todays_keys(document, "job", notes), base, now))
         except ConfigError as error:

@@ -76,6 +76,7 @@ def test_every_command_explains_itself_or_says_it_is_not_installed(name: str, lo
         (("sumbit",), "there is no command 'sumbit'; did you mean 'submit'?"),
         (("retry",), "there is no command 'retry'; see 'hcloud --help'"),  # and not: destroy
         (("destory",), "there is no command 'destory'; did you mean 'destroy'?"),
+        (("remove",), "there is no command 'remove'; see 'hcloud --help'"),  # and not: resume
         (("submit",), "name a job file, or a command after --"),
         (("submit", "--"), "a command must follow --"),
         (("submit", "none.yaml"), "none.yaml"),

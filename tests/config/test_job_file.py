@@ -218,6 +218,14 @@ def test_tags_of_yaml_are_refused_wherever_they_are(tmp_path: Path) -> None:
             load_job(tmp_path / "job.yaml")
 
 
+def test_a_tag_in_one_document_hides_no_fault_of_another(tmp_path: Path) -> None:
+    file = tmp_path / "two.yaml"
+    file.write_text("command: !run x\n---\ncommand: x\nnodes: many\n")
+    with pytest.raises(ConfigError, match=r":1: command: has a tag '!run'") as refused:
+        load_job(file)
+    assert any(":4: nodes" in note for note in refused.value.__notes__)
+
+
 def test_deadline_in_the_past_names_its_line(tmp_path: Path, hcloud: Hcloud) -> None:
     file = tmp_path / "job.yaml"
     file.write_text("name: a\ncommand: x\ntarget:\n  batch:\n    by: 2001-01-01T00:00:00Z\n")
