@@ -1,0 +1,63 @@
+"""Secrets in the environment of units, cycle by cycle: of profiling runs, and while the key is lost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from hcloud.core.model import BatchTarget, BestEffortTarget, Job, JobSpec, JobState, ProgressHook, Resources
+from hcloud.fake_runner.runner import StartFault
+from hcloud.secret_keys import SecretKeys
+from hcloud.store import Submission
+from tests.apply.deployment import Deployment
+from tests.apply.test_profiling import open_site, runs_of, until_ended
+
+SECRETS = {"TOKEN": "hunter2"}
+
+
+def submit(site: Deployment, keys: SecretKeys, **spec: Any) -> Job:
+    """Submit a job with a secret, as the API does."""
+    given: dict[str, Any] = {"command": ("sleep", "30"), "target": BestEffortTarget(), "profiling": "never", **spec}
+    resources = Resources(vcpus=1.0, memory_mib=512, disk_gib=1.0)
+    whole = JobSpec(name="job", user="ada", resources=resources, secrets=tuple(SECRETS), **given)
+    submission = Submission(spec=whole, actor="ada", secrets=keys.seal("ada", SECRETS))
+    return site.scene.store.submit([submission], site.now)[0]
+
+
+def environments(site: Deployment, job_id: str) -> list[str | None]:
+    """The secret in the environment of each unit of a job that was started."""
+    units = site.scene.engine._units.values()
+    specs = [unit.spec for unit in units if unit.id.startswith(f"{job_id}.") and unit.spec is not None]
+    return [spec.env.get("TOKEN") for spec in specs]
+
+
+def test_profiling_runs_get_the_secrets_of_the_job_that_they_measure(tmp_path: Path) -> None:
+    site, keys = open_site(tmp_path), SecretKeys(None, tmp_path)
+    job = submit(site, keys, target=BatchTarget(), progress=ProgressHook(file="p"), profiling="auto")
+    until_ended(site, job)
+    runs = runs_of(site, job)
+    assert runs
+    for each in (job, *runs):
+        assert environments(site, each.id) == ["hunter2"], each.id
+        assert site.scene.store.job(each.id).state is JobState.SUCCEEDED
+
+
+def test_unit_that_was_sent_before_its_key_was_lost_goes_on_and_starts_nowhere_else(tmp_path: Path) -> None:
+    site, keys = open_site(tmp_path), SecretKeys(None, tmp_path)
+    site.scene.engine.inject(StartFault.LOSE_REPLY)
+    job = submit(site, keys)
+    site.until(lambda: site.starts(job.id))
+    keys.path.unlink()
+    until_ended(site, job)
+    assert site.job().state is JobState.SUCCEEDED and site.starts(job.id) == [f"{job.id}.1.0"]
+
+
+def test_unit_whose_start_was_lost_with_the_key_is_fenced_and_its_job_says_why(tmp_path: Path) -> None:
+    site, keys = open_site(tmp_path), SecretKeys(None, tmp_path)
+    site.scene.engine.inject(StartFault.LOSE_REQUEST)
+    job = submit(site, keys)
+    site.until_state(JobState.PLACED)
+    keys.path.unlink()
+    until_ended(site, job)
+    assert site.job().state is JobState.FAILED and site.starts(job.id) == []
+    assert "secret TOKEN cannot be decrypted: its key" in (site.job().outcome or "")
