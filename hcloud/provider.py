@@ -298,7 +298,7 @@ class UnitSpec:
     setup: str | None = None
     workdir: str | None = None
     """Path of the uploaded archive (tar.gz) on the daemon's host; the unit starts in a copy of its content."""
-    env: Mapping[str, str] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
     """The engine adds HCLOUD_UNIT_ID, HCLOUD_RANK and HCLOUD_PEERS (comma-separated)."""
     secrets: tuple[str, ...] = ()
     """Names in ``env`` whose values a runner never writes to a disk."""

@@ -163,18 +163,17 @@ class _Walk:
         self._unlinked = unlinked
         self._kept = kept
         self._link, self._digest = 0, ""
-        self._last = "the beginning"
+        self._last_row: Mapping[Any, Any] | None = None
 
     def take(self, row: Mapping[Any, Any]) -> None:
         """Verify the next event."""
-        name = _name(row)
         if row["kind"] == _SAMPLE:
             if row["link"] is not None:
-                self.fault = f"{name} was changed: a sample has no link number, and it has {row['link']}"
+                self.fault = f"{_name(row)} was changed: a sample has no link number, and it has {row['link']}"
             return
         if row["link"] is None:
             if row["seq"] > self._unlinked:
-                self.fault = f"{name} was inserted or changed: it has no link number, expected {self._link + 1}"
+                self.fault = f"{_name(row)} was inserted or changed: it has no link number, expected {self._link + 1}"
             self.without_link += 1
             return
         self._pass_anchors()
@@ -183,19 +182,19 @@ class _Walk:
             missing = row["link"] - expected
             numbers = f"{expected}" if missing == 1 else f"{expected} to {row['link'] - 1}"
             self.fault = (
-                f"{missing} removed between {self._last} and {name}: expected link {numbers}, found {row['link']}"
+                f"{missing} removed between {self._last} and {_name(row)}: expected link {numbers}, found {row['link']}"
             )
         elif row["link"] < expected:
-            self.fault = f"{name} or one before it was inserted: expected link {expected}, found {row['link']}"
+            self.fault = f"{_name(row)} or one before it was inserted: expected link {expected}, found {row['link']}"
         elif (digest := link_digest(self._digest, row)) != row["digest"]:
             self.fault = (
-                f"{name} was changed: expected digest {digest[:SHOWN_DIGITS]}, "
+                f"{_name(row)} was changed: expected digest {digest[:SHOWN_DIGITS]}, "
                 f"found {str(row['digest'])[:SHOWN_DIGITS]}"
             )
         if self.fault:
             return
         self._move(expected, row["digest"])
-        self.records, self._last = self.records + 1, name
+        self.records, self._last_row = self.records + 1, row
         if row["kind"] == EventKind.DAEMON.value and f'"what":"{PRUNED}"' in row["fields"]:
             self._stated_digest = json.loads(row["fields"]).get("anchors", "")
 
@@ -213,6 +212,10 @@ class _Walk:
             )
         elif self._kept is not None and self._kept.link > head.link:
             self.fault = f"{self._kept.link - head.link} removed at the end: link {self._kept} was there"
+
+    @property
+    def _last(self) -> str:
+        return "the beginning" if self._last_row is None else _name(self._last_row)
 
     def _pass_anchors(self) -> None:
         while (anchor := self._anchors.pop(self._link + 1, None)) is not None:
