@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test chaos lint soak reproduce bench bench-accuracy bench-interference bench-mission bench-knowing bench-phases clean lock prices setup
+.PHONY: help demo test chaos lint soak mutants reproduce bench bench-accuracy bench-interference bench-mission bench-knowing bench-phases clean lock prices setup
 
 PYTHON := .venv/bin/python
 # The tests start hundreds of programs: without compiled modules each compiles HCloud anew, half a second of its time.
@@ -24,6 +24,9 @@ SOAK_WORLDS ?= 1000
 soak: setup  ## random worlds full of faults (SOAK_WORLDS=1000 SOAK_SEED=0), then properties on new random examples
 	@$(PYTHON) -m lab.soak --seed $(SOAK_SEED) --worlds $(SOAK_WORLDS)
 	@$(PYTHON) -m pytest -q -n $(PYTEST_WORKERS) -m hypothesis --hypothesis-profile=explore
+
+mutants: setup  ## change the code that spends money one place at a time; list what no test notices (ARGS="--most 60")
+	@scripts/mutants $(ARGS)
 
 reproduce: setup  ## the papers' experiments with our own decisions, beside the published numbers (ARGS="quasar --seeds 3")
 	@$(PYTHON) -m lab.papers $(ARGS)

@@ -1,5 +1,6 @@
 """What becomes of launches when a cloud behaves as clouds do."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -8,7 +9,7 @@ from hcloud.apply.directives import record_directive, set_paused
 from hcloud.apply.machines import resume_provider
 from hcloud.core.errors import ProviderUnavailable
 from hcloud.core.model import EventKind, InstanceState, JobState, Market, Nodes, Resources
-from hcloud.planner.snapshot import Directive, DirectiveScope
+from hcloud.planner.snapshot import Directive, DirectiveScope, OfferBackoff
 from hcloud.provider import WorkerBootstrap
 from providers.mock import Fault, FaultKind
 from tests.apply.conftest import MakeDeployment
@@ -243,7 +244,36 @@ def test_an_account_that_refuses_stops_the_provider_once_until_it_is_resumed(mak
     with site.scene.store.transaction(site.now) as txn:
         assert resume_provider(txn, "mock", site.scene.store.live(), "ada")
         assert not resume_provider(txn, "other", site.scene.store.live(), "ada")
+    with site.scene.store.transaction(site.now) as txn:
+        assert not resume_provider(txn, "mock", site.scene.store.live(), "ada")  # nothing left to end
     site.until_state(JobState.SUCCEEDED)
+
+
+def test_resuming_a_provider_forgets_everything_that_kept_launches_from_it(make: MakeDeployment) -> None:
+    site = make(policy={"stockout": {"backoff_s": 300, "backoff_cap_s": 3000}})
+    site.scene.cloud.inject(Fault(kind=FaultKind.EXCEED_QUOTA))
+    site.submit()
+    site.cycle(5)
+    now, stopped = site.now, OfferBackoff(provider="mock", until_at=site.now + 900.0, failures=3)
+    with site.scene.store.transaction(now) as txn:
+        txn.put_backoff(replace(stopped, losses=4, unregistered=5))
+    with site.scene.store.transaction(now) as txn:
+        assert resume_provider(txn, "mock", site.scene.store.live(), "ada")
+    [backoff], [quota] = site.scene.store.live().backoffs, site.scene.store.live().refused_quotas
+    assert (backoff.until_at, backoff.failures, backoff.losses, backoff.unregistered) == (now, 0, 0, 0)
+    assert (quota.until_at, quota.retry_at, quota.failures, quota.periods) == (now, now, 0, 0)
+    site.until_state(JobState.SUCCEEDED, number=1)
+    assert site.now < now + 60.0
+
+
+def test_a_resumed_quota_alone_is_reported(make: MakeDeployment) -> None:
+    site = make(policy={"stockout": {"backoff_s": 300, "backoff_cap_s": 3000}})
+    site.scene.cloud.inject(Fault(kind=FaultKind.EXCEED_QUOTA))
+    site.submit()
+    site.cycle(5)
+    with site.scene.store.transaction(site.now) as txn:
+        assert resume_provider(txn, "mock", site.scene.store.live(), "ada")
+    assert [event.fields["what"] for event in site.events(EventKind.OPERATOR_ORDER)] == ["resume"]
 
 
 def test_after_an_hour_a_stopped_provider_is_tried_with_another_offer(make: MakeDeployment) -> None:

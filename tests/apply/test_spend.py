@@ -56,6 +56,7 @@ def test_a_machine_over_midnight_is_split_between_the_days() -> None:
     book = _book(_machine("inst-1", 1.0), _launched("inst-1", NEW_YEAR - HOUR, 1.0))
     spend = book.spend(NEW_YEAR + 2 * HOUR)
     assert (spend.day_usd, spend.month_usd) == pytest.approx((2.0, 2.0))
+    assert book.total_usd(NEW_YEAR + 2 * HOUR) == pytest.approx(3.0)
     assert spend.day_ends_at == NEW_YEAR + 24 * HOUR
     assert book.spend(NEW_YEAR - 1).day_usd == pytest.approx(1.0, abs=1e-3)
 

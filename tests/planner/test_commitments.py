@@ -111,6 +111,45 @@ def test_upfront_money_comes_back_after_the_months_its_savings_take() -> None:
     assert advice.pays_after_months == pytest.approx(6.0)
 
 
+def test_advice_is_in_dollars_at_any_on_demand_price() -> None:
+    """Four instances, ten for 5 % of the time; $0.50/h on demand, or $0.20/h and $438 upfront ($0.05/h) for a year."""
+    terms = Terms(name="part", term_months=12, upfront_usd=438.0, usd_per_h=0.2)
+    advice = advise(hourly(*[4] * 95, *[10] * 5), 0.5, [terms])[0]
+    assert (advice.count, advice.upfront_usd) == (4, 4 * 438.0)
+    assert advice.break_even_use == pytest.approx(0.25 / 0.5)
+    assert advice.usd_per_h == pytest.approx(4 * 0.25 + 0.3 * 0.5)
+    assert advice.on_demand_usd_per_h == pytest.approx(4.3 * 0.5)
+    assert advice.saving == pytest.approx(1.0 - 1.15 / 2.15)
+    assert advice.pays_after_months == pytest.approx(4 * 438.0 / (4 * 0.5 - 4 * 0.2) / 730.0)
+    # There 4 x $0.25 and the rest of the peak, 5 % x (10 x - 4) x $0.50, cost what on demand alone does, 4.3 x $0.50 x.
+    assert advice.least_load == pytest.approx(0.9 / 1.9)
+    assert advice.if_load_halves_usd_per_h == pytest.approx(1.0 + 0.05 * 1 * 0.5 - 2.15 * 0.5)
+    assert advice.by_week is None  # less than two weeks of load
+
+
+def test_one_instance_committed_to_has_a_least_load_and_a_use_of_its_own() -> None:
+    advice = advise(hourly(1, 1, 1, 0), 1.0, [YEAR])[0]
+    assert (advice.count, advice.use) == (1, pytest.approx(0.75))
+    assert advice.least_load == pytest.approx(0.8)  # 0.6 of 0.75
+
+
+def test_where_nothing_is_committed_to_nothing_is_used_paid_or_lost() -> None:
+    upfront = Terms(name="upfront", term_months=12, upfront_usd=10.0, usd_per_h=0.9)
+    advice = advise(hourly(*[1] * 5, *[0] * 5), 1.0, [upfront])[0]
+    assert (advice.count, advice.use, advice.upfront_usd, advice.least_load) == (0, 0.0, 0.0, 0.0)
+    assert advice.pays_after_months is None
+
+
+def test_money_that_never_comes_back_pays_after_no_time() -> None:
+    assert advise(hourly(1, 1), 1.0, [YEAR])[0].pays_after_months is None  # nothing upfront
+    small = Terms(name="small", term_months=12, upfront_usd=100.0, usd_per_h=0.1)
+    assert advise(hourly(1, 1), 0.5, [small])[0].pays_after_months == pytest.approx(100.0 / 0.4 / 730.0)
+
+
+def test_an_instance_that_costs_the_same_either_way_is_not_committed_to() -> None:
+    assert best_count(hourly(1, 1), 0.6, 0.6) == 0
+
+
 def test_weeks_that_differ_give_a_range() -> None:
     day = 86_400.0
     load = LoadCurve.of([(0, 2.0), (7 * day, 5.0)], until_at=14 * day)

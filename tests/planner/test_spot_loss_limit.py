@@ -1,13 +1,16 @@
 """Losses of spot instances: a job that lost several leaves them, and what they cost is compared with on-demand."""
 
+import math
+from dataclasses import replace
+
 import pytest
 
-from hcloud.core.model import Event, EventKind, FailureCause, JobState, Market
+from hcloud.core.model import Constraints, Event, EventKind, FailureCause, JobState, Market
 from hcloud.forecast.fleet_tracker import FleetStats, FleetTracker, SpotLifetime
 from hcloud.planner.plan import Launch, Place
 from hcloud.planner.spot_preemption import SpotRisk
 from hcloud.spec.policy import Allow, Policy, SpotPolicy
-from tests.planner.scenes import NOW, decide, job, machine, of, offer, scene
+from tests.planner.scenes import NOW, decide, job, machine, of, offer, scene, spec
 from tests.policies import simple
 
 CHEAP = offer(usd_per_h=0.03, market=Market.SPOT)
@@ -77,6 +80,46 @@ def test_the_longer_runs_are_the_more_losses_cost() -> None:
     live = machine(1, CHEAP, launched_at=NOW - 86_400.0)  # what is up yet counts
     assert SpotRisk(lifetimes(9), [live], NOW).cost_factor(CHEAP, 1200.0) < 1.1
     assert SpotRisk((), (), NOW).cost_factor(CHEAP, 1e6) == 1.0
+
+
+def test_losses_are_weighed_by_the_time_that_machines_were_up() -> None:
+    """Rates per second: own losses / own time, each beside 900 s at the rate of the region's other types."""
+    assert SpotRisk(lifetimes(3, up_s=300.0), (), NOW).rate_per_s(CHEAP) == pytest.approx(3 / (900.0 + 900.0))
+    others = SpotRisk(lifetimes(4, up_s=675.0, kind="other"), (), NOW)
+    assert others.rate_per_s(CHEAP) == pytest.approx(4 / (2700.0 + 900.0))
+    both = SpotRisk(lifetimes(3, up_s=300.0) + lifetimes(4, up_s=675.0, kind="other"), (), NOW)
+    assert both.rate_per_s(CHEAP) == pytest.approx((3 + 900.0 * 4 / 3600.0) / 1800.0)
+    assert both.rate_per_s(replace(CHEAP, region="elsewhere")) == 0.0
+
+
+def test_machines_that_are_up_count_from_their_launch_and_those_with_a_notice_as_lost() -> None:
+    up, noticed = machine(1, CHEAP, launched_at=NOW - 900.0), machine(2, CHEAP, launched_at=NOW, preempt_at=NOW + 60.0)
+    asked, steady = machine(3, CHEAP, launched_at=None), machine(4, STEADY, launched_at=NOW - 9e9, preempt_at=NOW)
+    later = machine(5, CHEAP, launched_at=NOW + 50.0)  # by the provider's clock
+    live = [up, noticed, asked, steady, later]
+    assert SpotRisk((), live, NOW).rate_per_s(CHEAP) == pytest.approx(1 / (900.0 + 900.0))
+
+
+def test_the_expected_time_of_a_run_counts_its_boot_and_has_a_bound() -> None:
+    risk = SpotRisk(lifetimes(1, up_s=0.0), (), NOW)  # one loss in 900 s; a run of 870 s boots 30 s
+    assert risk.cost_factor(CHEAP, 870.0) == pytest.approx(math.e - 1.0)
+    assert risk.cost_factor(CHEAP, 900.0 * 40.0 - 30.0) == pytest.approx(math.expm1(20.0) / 40.0)
+
+
+@pytest.mark.parametrize(
+    ("other", "market"),
+    [
+        ({}, Market.ON_DEMAND),
+        ({"name": "large"}, Market.SPOT),  # of a type that it may not use
+        ({"zone": "b"}, Market.SPOT),  # in a zone where it may not run
+        ({"vcpus": 0.5}, Market.SPOT),  # too small
+    ],
+)
+def test_only_what_the_job_may_use_makes_it_leave_spot(other: dict[str, object], market: Market) -> None:
+    asks = spec(instance_types=("small",), placement=Constraints(zones=("a",)))
+    lost = job(1, JobState.QUEUED, asks=asks, failures=(TAKEN,) * 3)
+    offers = (CHEAP, offer(**{"usd_per_h": 0.1, **other}))  # type: ignore[arg-type]
+    assert [each.offer.market for each in of(decide(scene(lost, offers=offers)), Launch)] == [market]
 
 
 def test_stays_are_read_from_the_log_and_forgotten_after_an_hour() -> None:
