@@ -181,11 +181,10 @@ class _Walk:
         if row["link"] > expected:
             missing = row["link"] - expected
             numbers = f"{expected}" if missing == 1 else f"{expected} to {row['link'] - 1}"
-            self.fault = (
-                f"{missing} removed between {self._last} and {_name(row)}: expected link {numbers}, found {row['link']}"
-            )
+            between = f"{self._last} and {_name(row)}"
+            self.fault = f"{_missing(missing)} between {between}: expected link {numbers}, found {row['link']}"
         elif row["link"] < expected:
-            self.fault = f"{_name(row)} or one before it was inserted: expected link {expected}, found {row['link']}"
+            self.fault = f"{_name(row)} or one before was inserted: expected link {expected}, found {row['link']}"
         elif (digest := link_digest(self._digest, row)) != row["digest"]:
             self.fault = (
                 f"{_name(row)} was changed: expected digest {digest[:SHOWN_DIGITS]}, "
@@ -202,7 +201,7 @@ class _Walk:
         """Compare the end of the log with its head, and what was pruned with what the log says of that."""
         self._pass_anchors()
         if self._link < head.link:
-            self.fault = f"{head.link - self._link} removed after {self._last}: expected links up to {head.link}"
+            self.fault = f"{_missing(head.link - self._link)} after {self._last}: expected links up to {head.link}"
         elif (self._link, self._digest) != (head.link, head.digest):
             self.fault = f"{self._last} was inserted: the log ended with link {head}, not {self._link}"
         elif self._anchors or self._anchors_digest != self._stated_digest:
@@ -211,7 +210,7 @@ class _Walk:
                 f"expected digest {self._stated_digest[:SHOWN_DIGITS]}, found {self._anchors_digest[:SHOWN_DIGITS]}"
             )
         elif self._kept is not None and self._kept.link > head.link:
-            self.fault = f"{self._kept.link - head.link} removed at the end: link {self._kept} was there"
+            self.fault = f"{_missing(self._kept.link - head.link)} at the end: link {self._kept} was there"
 
     @property
     def _last(self) -> str:
@@ -227,6 +226,10 @@ class _Walk:
         kept = self._kept
         if kept is not None and kept.link == link and not digest.startswith(kept.digest):
             self.fault = f"link {link} or one before it was replaced: expected {kept}, found {digest[:SHOWN_DIGITS]}"
+
+
+def _missing(count: int) -> str:
+    return "1 event is missing" if count == 1 else f"{count} events are missing"
 
 
 def _name(row: Mapping[Any, Any]) -> str:

@@ -404,7 +404,7 @@ def test_an_event_that_was_removed_is_a_failure_and_a_kept_head_is_verified(
         raw.execute("DELETE FROM event WHERE seq = 2")
         raw.commit()
     verdict, said = finding()
-    assert verdict == "fail" and "1 removed between event 1" in said and "expected link 2, found 3" in said
+    assert verdict == "fail" and "1 event is missing between event 1" in said and "expected link 2, found 3" in said
 
 
 def test_a_damaged_database_is_a_failure(lonely: Shell, prepared_sqlite: Path) -> None:
