@@ -161,6 +161,8 @@ job_progress = st.fixed_dictionaries(
         "cancelled_by": st.none() | texts,
         "wait_code": texts,
         "wait_text": texts,
+        "unmet_code": texts,
+        "unmet_text": texts,
         "finished_at": maybe_moments,
         "outcome": texts,
         "spent_usd": finite,

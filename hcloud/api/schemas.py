@@ -41,6 +41,8 @@ class JobView:
     awaiting: tuple[InstanceId, ...]
     wait_code: str
     wait_text: str
+    unmet_code: str
+    unmet_text: str
     attempt: Attempt | None
     attempts_made: int
     failures: tuple[FailureCause, ...]
@@ -195,6 +197,8 @@ def job_view(job: Job, caller: Caller) -> JobView:
         awaiting=job.awaiting,
         wait_code=job.wait_code,
         wait_text=job.wait_text,
+        unmet_code=job.unmet_code,
+        unmet_text=job.unmet_text,
         attempt=job.attempt,
         attempts_made=job.attempts_made,
         failures=job.failures,

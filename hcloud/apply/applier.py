@@ -15,7 +15,7 @@ from math import inf
 from pathlib import Path
 from typing import TypeVar
 
-from hcloud.apply.jobs import classify, correct, enqueue, finish, mark_preempted, profile, wait
+from hcloud.apply.jobs import classify, correct, enqueue, finish, mark_preempted, miss, profile, wait
 from hcloud.apply.machines import LaunchBudgetView, MachineActions, drain, emit_provider_error, on_demand_price, renew
 from hcloud.apply.unit_index import UnitIndex
 from hcloud.apply.units import UnitActions
@@ -30,6 +30,7 @@ from hcloud.planner.plan import (
     Enqueue,
     Finish,
     Launch,
+    Miss,
     Place,
     Plan,
     Preempted,
@@ -56,6 +57,7 @@ _ROW_ACTIONS: Mapping[type, Callable[[Transaction, Action], object]] = {
     Enqueue: enqueue,  # type: ignore[dict-item]
     Preempted: mark_preempted,  # type: ignore[dict-item]
     Wait: wait,  # type: ignore[dict-item]
+    Miss: miss,  # type: ignore[dict-item]
     Finish: finish,  # type: ignore[dict-item]
     Profile: profile,  # type: ignore[dict-item]
     Classify: classify,  # type: ignore[dict-item]
@@ -81,9 +83,9 @@ class ApplyResult:
     refused: tuple[Refusal, ...] = ()
     """Actions that fresh rows no longer allow."""
     moved: bool = False
-    """Whether any action but a Wait was applied: the next cycle should come soon."""
+    """Whether any action but a Wait or Miss was applied: the next cycle should come soon."""
     only_renewed: bool = True
-    """Whether nothing but Waits and renewals was applied."""
+    """Whether nothing but Waits, Misses and renewals was applied."""
     due_at: float = inf
     """When time alone changes the next plan (``Plan.due_at``)."""
     failed: tuple[Refusal, ...] = ()
@@ -144,8 +146,8 @@ class Applier:
         done += self._record(renewals, refused, lease, lambda: renew)[0]
         done += self._launches(plan, policy, offers, refused, lease)
         done += self._places(plan, refused, lease)
-        moved = any(not isinstance(a, Wait) for a in done)
-        only_renewed = all(isinstance(a, Wait | Renew) for a in done)
+        moved = any(not isinstance(a, Wait | Miss) for a in done)
+        only_renewed = all(isinstance(a, Wait | Miss | Renew) for a in done)
         return ApplyResult(
             applied=len(done),
             refused=tuple(refused),

@@ -10,7 +10,7 @@ from hcloud.classifier.applications import feed, row_name, scale_of, step_factor
 from hcloud.core.errors import Refused
 from hcloud.core.model import JOB_ENDED, JOB_ON_INSTANCE, EventKind, Job, JobState, Reason
 from hcloud.core.rows import replace_fields
-from hcloud.planner.plan import Classify, Correct, Enqueue, Finish, Learnt, Preempted, Profile, Wait
+from hcloud.planner.plan import MET, Classify, Correct, Enqueue, Finish, Learnt, Miss, Preempted, Profile, Wait
 from hcloud.store import Submission, Transaction
 
 
@@ -163,6 +163,17 @@ def correct(txn: Transaction, action: Correct) -> None:
     record_correction(txn, job, action.step, action.reason, action.instances)
     if action.learnt is not None:
         _learn(txn, job, action.learnt)
+
+
+def miss(txn: Transaction, action: Miss) -> None:
+    """Record that a job misses its target, or no longer does; write an event only if the code is new."""
+    job, reason = txn.job(action.job_id), action.reason
+    code = "" if reason.code == MET else reason.code
+    if job.attempt is None or job.attempt.over or job.state not in JOB_ON_INSTANCE or job.unmet_code == code:
+        return
+    txn.put_job(replace_fields(job, unmet_code=code, unmet_text=reason.text if code else ""))
+    fields = {**reason_fields(reason), "attempt": job.attempt.id}
+    txn.emit(EventKind.TARGET_MISSED, job_id=job.id, user=job.spec.user, **fields)
 
 
 def _learn(txn: Transaction, job: Job, learnt: Learnt) -> None:

@@ -34,6 +34,8 @@ def transition_job(txn: Transaction, job: Job, to: JobState, reason: Reason, **c
     """
     if to in JOB_ENDED:
         changes = {"finished_at": txn.now, "outcome": reason.text, "wait_code": "", "awaiting": ()} | changes
+    if job.unmet_code and to is not JobState.RUNNING:
+        changes = {"unmet_code": "", "unmet_text": ""} | changes
     if changes.get("wait_code") == "":
         changes["wait_text"] = ""
     after = txn.put_job(move_job(job, to, **changes))

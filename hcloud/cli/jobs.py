@@ -152,6 +152,7 @@ def job_detail(job: dict[str, Any], now: float) -> list[tuple[str, str]]:
         ("job", f"{job['id']} {spec['name']}"),
         ("user", spec["user"]),
         ("state", job["state"] + (f" ({job['wait_text'] or job['wait_code']})" if job["wait_code"] else "")),
+        ("misses", job["unmet_text"]),
         ("outcome", job["outcome"]),
         ("command", " ".join(spec["command"])),
         ("target", target_text(spec["target"])),

@@ -313,7 +313,8 @@ def _where(job: dict[str, Any]) -> str:
     if job["state"] in ENDED:
         return str(job["outcome"])
     if job["state"] in ("placed", "running") and job["attempt"]:
-        return " ".join(each["instance_id"] for each in job["attempt"]["allocations"] if each["ended_at"] is None)
+        places = " ".join(each["instance_id"] for each in job["attempt"]["allocations"] if each["ended_at"] is None)
+        return f"{places}; {job['unmet_text']}" if job["unmet_text"] else places
     return " ".join(dict.fromkeys(job["awaiting"])) or str(job["wait_text"] or job["wait_code"])
 
 

@@ -472,6 +472,10 @@ class Job:
     """Its profiling runs."""
     corrections: tuple[Correction, ...] = ()
     """Corrective steps taken, oldest first."""
+    unmet_code: str = ""
+    """Why nothing helps while it runs and misses its target, by correction; empty: it is met, or not judged."""
+    unmet_text: str = ""
+    """The sentence for ``unmet_code``: what was measured, the target, what was tried, and why nothing helps."""
     revision: int = 0
     """Increases with every write; the store assigns it."""
 
@@ -700,6 +704,7 @@ class EventKind(StrEnum):
     UNIT_STARTED = "unit_started"  # attempt, rank, vcpus, memory_mib
     UNIT_ENDED = "unit_ended"  # attempt, rank, exit_code, cause, detail, started_at, cpu_s, memory_mib_max
     UNIT_RESIZED = "unit_resized"  # attempt, rank, vcpus, memory_mib
+    TARGET_MISSED = "target_missed"  # attempt, code (met: no longer), text, by, measured, wanted
     CORRECTION = "correction"  # attempt, step, code, text, measured, wanted and other numbers of the reason
     SAMPLE = "sample"  # attempt, rank, cpu_s, memory_mib, read_mib, written_mib, progress, requests_per_s,
     #                    latency_ms_pNN

@@ -171,6 +171,10 @@ def _corrected(event: Event) -> Iterator[TimelineStep]:
     yield _line(event, str(event.fields.get("code", "")), f"corrected ({event.fields.get('step')}): {_decision(event)}")
 
 
+def _missed(event: Event) -> Iterator[TimelineStep]:
+    yield _line(event, str(event.fields.get("code", "")), _decision(event))
+
+
 def _resized(event: Event) -> Iterator[TimelineStep]:
     f = event.fields
     text = f"rank {f.get('rank')} resized to {f.get('vcpus')} vCPU, {f.get('memory_mib')} MiB on {event.instance_id}"
@@ -224,6 +228,7 @@ _RENDERERS: Mapping[EventKind, Callable[[Event], Iterator[TimelineStep]]] = {
     EventKind.JOB_FINISHED: _finished,
     EventKind.ATTEMPT_PLACED: _placed,
     EventKind.CORRECTION: _corrected,
+    EventKind.TARGET_MISSED: _missed,
     EventKind.PLANNING_TROUBLE: _failing,
     EventKind.UNIT_RESIZED: _resized,
     EventKind.UNIT_ENDED: _unit_ended,

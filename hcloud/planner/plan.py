@@ -42,6 +42,19 @@ class Wait:
     reason: Reason
 
 
+MET = "met"
+"""Code of the reason of a :class:`Miss` that ends another."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Miss:
+    """Record that a running job misses its target and why nothing helps, or (code ``MET``) that this is over; stored
+    only when the code changes."""
+
+    job_id: JobId
+    reason: Reason
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finish:
     """End a job as SUCCEEDED, FAILED or CANCELLED."""
@@ -215,6 +228,7 @@ Action = (
     Enqueue
     | Preempted
     | Wait
+    | Miss
     | Finish
     | Profile
     | Classify

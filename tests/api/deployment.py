@@ -2,7 +2,7 @@
 
 import json
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +18,7 @@ from hcloud.core.clock import ManualClock
 from hcloud.core.errors import BadInput, Refused
 from hcloud.core.model import JobSpec
 from hcloud.fake_runner.runner import FakeRunner
+from hcloud.fake_runner.work import WorkOf, read_work
 from hcloud.preview import describe_preview
 from hcloud.secret_keys import SecretKeys
 from hcloud.store import Store
@@ -45,15 +46,23 @@ MOST_CYCLES = 500
 class Deployment:
     """The parts, and ways to move them on. ``refusal``, where set, is why nothing may be submitted."""
 
-    def __init__(self, home: Path, *, max_upload_bytes: int = 2**20, busy_timeout_s: float = 60.0) -> None:
+    def __init__(
+        self,
+        home: Path,
+        *,
+        max_upload_bytes: int = 2**20,
+        busy_timeout_s: float = 60.0,
+        policy: Mapping[str, object] = POLICY,
+        work: WorkOf = read_work,
+    ) -> None:
         self.home = home
         self.clock = ManualClock(START_AT)
         self.store = Store.open(f"sqlite:///{home / 'hcloud.db'}", busy_timeout_s=busy_timeout_s)
         self.cloud = MockProvider("mock", CLOUD, self.clock, OWNER, str(home))
-        self.engine = FakeRunner((self.cloud,), self.clock)
+        self.engine = FakeRunner((self.cloud,), self.clock, work=work)
         self.policy_file = home / "policy.yaml"
-        self.policy_file.write_text(json.dumps(POLICY))
-        self.controller = assembled(home, self.store, self.cloud, self.engine, self.clock, POLICY, owner=OWNER)
+        self.policy_file.write_text(json.dumps(policy))
+        self.controller = assembled(home, self.store, self.cloud, self.engine, self.clock, policy, owner=OWNER)
         self.policy, self.logs = self.controller.policy, self.controller.observer.logs
         self.refusal = ""
         self.unaccepted_changes: list[str] = []

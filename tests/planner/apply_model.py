@@ -24,6 +24,7 @@ from hcloud.core.model import (
 )
 from hcloud.core.rows import number_of
 from hcloud.planner.plan import (
+    MET,
     Action,
     Classify,
     Correct,
@@ -31,6 +32,7 @@ from hcloud.planner.plan import (
     Enqueue,
     Finish,
     Launch,
+    Miss,
     Place,
     Plan,
     Preempted,
@@ -101,6 +103,12 @@ def _wait(world: World, action: Wait) -> None:
     job = world.jobs[action.job_id]
     assert job.wait_code != action.reason.code, f"{job.id} is told again that it waits for {job.wait_code}"
     world.jobs[job.id] = replace(job, wait_code=action.reason.code)
+
+
+def _miss(world: World, action: Miss) -> None:
+    job, code = world.jobs[action.job_id], "" if action.reason.code == MET else action.reason.code
+    assert job.unmet_code != code, f"{job.id} is recorded again as missing its target for {code}"
+    world.jobs[job.id] = replace(job, unmet_code=code)
 
 
 def _finish(world: World, action: Finish) -> None:
@@ -229,6 +237,7 @@ _EFFECTS: dict[type, Callable[[World, Any], None]] = {
     Enqueue: _enqueue,
     Preempted: _preempted,
     Wait: _wait,
+    Miss: _miss,
     Finish: _finish,
     Profile: _profile,
     Classify: _classify,

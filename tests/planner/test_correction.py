@@ -24,7 +24,7 @@ from hcloud.core.model import (
 )
 from hcloud.forecast.job_monitor import Sampled, Timed, pace_of_rate
 from hcloud.planner.correction.monitor import few_readings
-from hcloud.planner.plan import Correct, Place, Plan, Resize, StopAttempt, StopRank
+from hcloud.planner.plan import MET, Correct, Miss, Place, Plan, Resize, StopAttempt, StopRank
 from hcloud.planner.snapshot import Snapshot
 from hcloud.spec.policy import CorrectionPolicy as Policies
 from hcloud.spec.policy import DisruptionPolicy, Policy
@@ -452,6 +452,24 @@ def test_nothing_is_done_without_certainty(paces: tuple[float, ...], why: str) -
     assert steps(decide(slow(late(here), here, paces=paces, **BUSY))) == [], why
 
 
+def test_a_miss_that_no_step_helps_is_recorded_once_with_why_and_ends_when_the_target_is_met() -> None:
+    here = busy(1, 4.0)
+    used_up = tuple(Correction(at=NOW - 500, step="resize", attempt="job-1.1") for _ in range(8))
+    job = replace(late(here), corrections=used_up)
+    (missed,) = of(decide(slow(job, here, **BUSY)), Miss)
+    assert missed.reason.code == "any:used_up"
+    assert missed.reason.text.startswith(
+        "misses its target: 29 % of the rate needed for its deadline; tried: resize (8"
+    )
+    recorded = replace(job, unmet_code=missed.reason.code)
+    assert not decide(slow(recorded, here, **BUSY)).actions
+    (met,) = of(decide(slow(recorded, here, paces=(0.0008,) * 12, **BUSY)), Miss)
+    assert met.reason.code == MET
+    nothing = simple(correction=Policies(steps=()))
+    (missed,) = of(decide(slow(late(here), here, **BUSY), nothing), Miss)
+    assert missed.reason.code == "resize:off evict:off nodes:off move:off"
+
+
 def test_steps_of_one_attempt_and_jobs_per_plan_are_limited() -> None:
     here = busy(1, 4.0)
     used_up = tuple(Correction(at=NOW - 500, step="resize", attempt="job-1.1") for _ in range(8))
@@ -460,7 +478,7 @@ def test_steps_of_one_attempt_and_jobs_per_plan_are_limited() -> None:
     fleet = [busy(n, 4.0) for n in range(1, 5)]
     at = with_samples(scene(*many, *fleet), {job.id: [samples(SLOW, **BUSY)] for job in many})
     assert len(of(decide(at), Correct)) == Policies().max_per_cycle
-    assert not decide(at, simple(correction=Policies(steps=()))).actions
+    assert not of(decide(at, simple(correction=Policies(steps=()))), Correct)
     assert not of(decide(replace(at, paused="drained")), Correct)
 
 

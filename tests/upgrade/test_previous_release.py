@@ -69,6 +69,8 @@ def test_ended_jobs_are_known_and_live_ones_go_on_without_running_twice(home: Ho
     wait_until(lambda: _states(home)["job-6"] == "failed", PATIENCE_S)
     wait_until(lambda: _states(home)["job-7"] == "succeeded", PATIENCE_S)
     assert _states(home) == ENDED | RUNNING | {"job-6": "failed", "job-7": "succeeded"}
+    rows = json.loads(home.run("queue", "--all-users", "-o", "json"))
+    assert {row["unmet_text"] for row in rows} == {""}  # rows of before know nothing of missed targets
     events = json.loads(home.run("events", "--kind", "unit_started", "-n", "1000", "-o", "json"))
     started = [event["job_id"] for event in events]
     # Only the retry, for which the previous daemon waited, is a second start.

@@ -8,7 +8,8 @@ it is moved, stateless jobs first.
 A step is taken only if it is expected to save ``gain`` times what it costs, in seconds of the job's own work: work lost
 and repeated, the gap, and what others lose. After each step the job settles, and is judged again by readings taken
 since. Steps are recorded in ``Job.corrections`` and survive a restart of the daemon. This, the margin and the required
-confidence keep noise from moving jobs.
+confidence keep noise from moving jobs. Where no step helps, the job's row and an event say so until its target is met
+again (:class:`hcloud.planner.plan.Miss`).
 
 A job that slows down, and a share of all others, is also measured in place (:func:`_check_phase`): it may have entered
 another phase, which no copy shows.
@@ -18,12 +19,13 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Callable, Collection, Iterator
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 import numpy as np
 
 from hcloud.core.estimates import Measure
-from hcloud.core.model import FailureCause, Job, Number, Reason
+from hcloud.core.model import FailureCause, Job, Number, Reason, ServiceTarget
 from hcloud.planner.admission import queue_key
 from hcloud.planner.context import MOVED, NODES, NODES_LAUNCHED, PlanContext
 from hcloud.planner.correction.attribution import LossAttribution, describe_learnt, feedback_from
@@ -36,12 +38,12 @@ from hcloud.planner.correction.monitor import (
     deviations_of,
     rank_samples,
 )
-from hcloud.planner.correction.option import Option, remaining_s, saved_s
+from hcloud.planner.correction.option import NoOption, Option, remaining_s, saved_s
 from hcloud.planner.correction.scaling import more_nodes, resize
 from hcloud.planner.correction.stragglers import profiled_since, relaunch_stragglers, restart_speedup
 from hcloud.planner.fleet import SLACK, Mask
 from hcloud.planner.placement.place import has_room_now, usable
-from hcloud.planner.plan import Correct
+from hcloud.planner.plan import MET, Correct, Miss
 from hcloud.planner.profiling import profile_again
 from hcloud.planner.profiling_in_place import measure_in_place
 from hcloud.planner.provisioning.eviction import is_evictable
@@ -66,7 +68,7 @@ def correct(context: PlanContext) -> None:
     plan."""
     keep_in_force(context)
     policy, snapshot = context.policy.correction, context.snapshot
-    if not policy.steps or snapshot.paused or not snapshot.engine_reachable or not snapshot.job_samples:
+    if snapshot.paused or not snapshot.engine_reachable or not snapshot.job_samples:
         return
     rechecks: RecheckQueue = snapshot.plan_cache.latest("rechecks") or RecheckQueue()
     snapshot.plan_cache.keep("rechecks", rechecks)
@@ -80,7 +82,8 @@ def correct(context: PlanContext) -> None:
         left -= done
         if not done:
             _postpone(context, rechecks, view.job, view)
-    relaunch_stragglers(context, left)
+    if policy.steps:
+        relaunch_stragglers(context, left)
 
 
 def _check(context: PlanContext, rechecks: RecheckQueue, job: Job) -> RankSamples | None:
@@ -90,7 +93,7 @@ def _check(context: PlanContext, rechecks: RecheckQueue, job: Job) -> RankSample
         _postpone(context, rechecks, job, view)
         return None
     kept_until = _kept_until(context, view)
-    if kept_until == -math.inf or _is_due_for_sampling(context, view) or _has_slowed(context, view):
+    if kept_until == -math.inf or job.unmet_code or _is_due_for_sampling(context, view) or _has_slowed(context, view):
         return view
     _postpone(context, rechecks, job, view, kept_until)
     return None
@@ -128,10 +131,8 @@ def _next_check_at(context: PlanContext, view: RankSamples | None, kept_until: f
 
 
 def _kept_until(context: PlanContext, view: RankSamples) -> float:
-    """Return until when the job surely does not miss its target; inf if it used up its correction steps."""
+    """Return until when the job surely does not miss its target."""
     policy = context.policy.correction
-    if view.expectation.steps_taken >= policy.max_steps_per_attempt:
-        return math.inf
     return view.kept_until(deviations_of(policy.confidence), policy.margin)
 
 
@@ -183,19 +184,77 @@ def _machines(context: PlanContext, job: Job) -> list[int]:
 
 # ----------------------------------------------------------------------------------------------------------- escalation
 def _correct_target(context: PlanContext, view: RankSamples) -> bool:
-    """Take the first step that pays off if the job surely misses its target; return whether one was taken."""
-    policy = context.policy.correction
-    assessment = view.assess() if view.expectation.steps_taken < policy.max_steps_per_attempt else None
-    if assessment is None or not assessment.missed(deviations_of(policy.confidence), policy.margin):
+    """Take the first step that pays off if the job surely misses its target; return whether one was taken.
+
+    If none does, record why, or that the target is met again.
+    """
+    policy, assessment = context.policy.correction, view.assess()
+    if assessment is None:
+        return False
+    if not assessment.missed(deviations_of(policy.confidence), policy.margin):
+        if view.job.unmet_code and assessment.pace.mean >= assessment.enough(policy.margin) * assessment.wanted:
+            text = f"meets its target again: {_measured(view, assessment)}"
+            context.add(Miss(job_id=view.job.id, reason=Reason(code=MET, text=text)))
         return False
     if _is_being_profiled(context, view.job):
         return False
+    if view.expectation.steps_taken >= policy.max_steps_per_attempt:
+        text = f"all {policy.max_steps_per_attempt} steps of correction.max_steps_per_attempt were taken"
+        _record_miss(context, view, assessment, [NoOption(step="any", code="used_up", text=text)])
+        return False
+    refused = list[NoOption]()
     for step, options in _OPTIONS.items():
-        for option in options(context, view, assessment) if step in policy.steps else ():
-            if option.step in LEARNING or _is_worthwhile(context, assessment, option.factor, option.cost_s):
+        for option in options(context, view, assessment) if step in policy.steps else (_switched_off(step),):
+            if isinstance(option, NoOption):
+                refused.append(option)
+            elif option.step in LEARNING or _is_worthwhile(context, assessment, option.factor, option.cost_s):
                 _take(context, view, assessment, option)
                 return True
+            else:
+                text = f"{option.text}, expected speed-up {option.factor:.2f}, would not pay"
+                refused.append(NoOption(step=step, code="would_not_pay", text=text))
+    _record_miss(context, view, assessment, refused)
     return False
+
+
+def _switched_off(step: str) -> NoOption:
+    return NoOption(step=step, code="off", text="not in correction.steps")
+
+
+def _record_miss(context: PlanContext, view: RankSamples, assessment: Assessment, refused: Sequence[NoOption]) -> None:
+    """Record that the job misses its target, what was tried in this attempt, and why nothing more helps."""
+    if assessment.by == "expectation":  # nothing was promised
+        return
+    helping = [each for each in refused if each.step not in LEARNING]
+    code = " ".join(dict.fromkeys(f"{each.step}:{each.code}" for each in helping))
+    if code == view.job.unmet_code:
+        return
+    attempt = view.job.attempt
+    made = [each.step for each in view.job.corrections if attempt is not None and each.attempt == attempt.id]
+    tried = ", ".join(f"{step} ({counted(times, 'time')})" for step, times in Counter(made).items()) or "nothing"
+    why = "; ".join(f"{each.step}: {each.text}" for each in helping)
+    text = f"misses its target: {_measured(view, assessment)}; tried: {tried}; nothing more helps: {why}"
+    context.add(Miss(job_id=view.job.id, reason=Reason(code=code, text=text, numbers=_judgement(assessment))))
+
+
+def _measured(view: RankSamples, assessment: Assessment) -> str:
+    """Return what was measured, beside the target."""
+    target, pace = view.job.spec.target, assessment.pace
+    if isinstance(target, ServiceTarget):
+        measured_ms = target.latency_ms / max(pace.mean, SLACK)
+        return f"p{target.percentile:g} latency {measured_ms:.4g} ms, bound {target.latency_ms:g} ms"
+    return f"{percent(pace.mean / assessment.wanted)} {MISSED_WORDS[assessment.by]}"
+
+
+def _judgement(assessment: Assessment) -> dict[str, Number]:
+    pace = assessment.pace
+    return {
+        "by": assessment.by,
+        "measured": float(f"{pace.mean:.6g}"),
+        "error": float(f"{pace.error:.3g}"),
+        "readings": pace.counted,
+        "wanted": float(f"{assessment.wanted:.6g}"),
+    }
 
 
 def _is_worthwhile(context: PlanContext, assessment: Assessment, factor: float, cost_s: float) -> bool:
@@ -205,14 +264,7 @@ def _is_worthwhile(context: PlanContext, assessment: Assessment, factor: float, 
 
 def _take(context: PlanContext, view: RankSamples, assessment: Assessment, option: Option) -> None:
     pace = assessment.pace
-    numbers: dict[str, Number] = {
-        "by": assessment.by,
-        "measured": float(f"{pace.mean:.6g}"),
-        "error": float(f"{pace.error:.3g}"),
-        "readings": pace.counted,
-        "wanted": float(f"{assessment.wanted:.6g}"),
-        **option.numbers,
-    }
+    numbers: dict[str, Number] = {**_judgement(assessment), **option.numbers}
     text = f"reached {percent(pace.mean / assessment.wanted)} {MISSED_WORDS[assessment.by]}"
     text += f" ({counted(pace.counted, 'reading')}): {option.text}"
     if option.step not in LEARNING:
@@ -222,6 +274,8 @@ def _take(context: PlanContext, view: RankSamples, assessment: Assessment, optio
             f"; expected speed-up {option.factor:.2f}, saves {seconds(gain_s)} at a cost of {seconds(option.cost_s)}"
         )
     reason = Reason(code=f"correct_{option.step}", text=text, numbers=numbers)
+    if view.job.unmet_code and option.step not in LEARNING:
+        context.add(Miss(job_id=view.job.id, reason=Reason(code=MET, text=f"something may help now: {option.text}")))
     context.add(
         Correct(job_id=view.job.id, step=option.step, reason=reason, instances=option.instances, learnt=option.learnt)
     )
@@ -257,9 +311,10 @@ def _reclassify(context: PlanContext, view: RankSamples, assessment: Assessment)
         yield Option(step=RECLASSIFY, text=text, factor=1.0, cost_s=0.0, act=lambda _: None, learnt=learnt)
 
 
-def _evict(context: PlanContext, view: RankSamples, assessment: Assessment) -> Iterator[Option]:
+def _evict(context: PlanContext, view: RankSamples, assessment: Assessment) -> Iterator[Option | NoOption]:
     """Evict the best-effort neighbour that holds most vCPUs, one at a time."""
     if not context.policy.disruption.evict_best_effort:
+        yield NoOption(step=EVICT, code="off", text="disruption.evict_best_effort is off")
         return
     evictable = {
         job.id: (job, context.fleet.instances[at].id)
@@ -267,6 +322,10 @@ def _evict(context: PlanContext, view: RankSamples, assessment: Assessment) -> I
         for job, _ in context.fleet.holdings[at]
         if is_evictable(context, job)
     }
+    if not evictable:
+        yield NoOption(
+            step=EVICT, code="no_neighbour", text="no best-effort job that may be evicted shares its machine"
+        )
     attribution = LossAttribution(context, view, assessment)
     for victim, name in sorted(
         evictable.values(), key=lambda each: (-each[0].spec.resources.vcpus, _lost_s(context, each[0]))
@@ -306,27 +365,29 @@ def _lost_s(context: PlanContext, job: Job) -> float:
     return context.now - job.attempt.placed_at
 
 
-def _move(context: PlanContext, view: RankSamples, assessment: Assessment) -> Iterator[Option]:
+def _move(context: PlanContext, view: RankSamples, assessment: Assessment) -> Iterator[Option | NoOption]:
     """Move the job or, if it is stateful, a stateless neighbour to an instance with room now.
 
     A destination is searched only if moving can pay off at all, which it mostly cannot.
     """
     if not view.job.spec.stateful:
-        if not _may_move(context, view.job):
+        if (why := why_not_movable(context, view.job)) or not has_room_now(context, context.group_of(view.job)):
+            yield NoOption(step=MOVED, code="not_movable", text=why) if why else _nowhere(view.job)
             return
         speedup_alone = LossAttribution(context, view, assessment).faster_alone()
         best = speedup_alone * _best_type_speedup(context, view)
-        to = (
-            destination(context, view.job)
-            if _is_worthwhile(context, assessment, best, _move_cost_s(context, view.job, best))
-            else -1
-        )
-        if to >= 0:
+        if not _is_worthwhile(context, assessment, best, _move_cost_s(context, view.job, best)):
+            text = f"moving it, expected speed-up at most {best:.2f}, would not pay"
+            yield NoOption(step=MOVED, code="would_not_pay", text=text)
+        elif (to := destination(context, view.job)) < 0:
+            yield _nowhere(view.job)
+        else:
             factor = speedup_alone * _type_speedup(view, column_of(context.fleet.instances[to]))
             yield _move_option(context, view, view.job, to, factor, _move_cost_s(context, view.job, factor))
         return
     at, attribution = context.fleet.index[view.held.instance_id], LossAttribution(context, view, assessment)
     neighbours = {job.id: job for job, _ in context.fleet.holdings[at] if job.id != view.job.id}
+    yield NoOption(step=MOVED, code="stateful", text="it is stateful, and moving a neighbour would not help")
     for other in sorted(neighbours.values(), key=lambda job: (_lost_s(context, job), queue_key(job))):
         if not _may_move(context, other):
             continue
@@ -334,6 +395,10 @@ def _move(context: PlanContext, view: RankSamples, assessment: Assessment) -> It
         to = destination(context, other) if _is_worthwhile(context, assessment, factor, cost_s) else -1
         if to >= 0:
             yield _move_option(context, view, other, to, factor, cost_s)
+
+
+def _nowhere(job: Job) -> NoOption:
+    return NoOption(step=MOVED, code="no_room", text=f"no other machine has room that suits {job.id}")
 
 
 def _may_move(context: PlanContext, job: Job) -> bool:
@@ -375,16 +440,24 @@ def _move_option(context: PlanContext, view: RankSamples, mover: Job, to: int, f
 
 def movable(context: PlanContext, job: Job) -> bool:
     """Return whether ``job`` may be stopped and restarted elsewhere, by its own limits and the policy's."""
-    attempt, spec, cause = job.attempt, job.spec, FailureCause.EVICTED
-    if attempt is None or job.id in context.stopping or spec.nodes.count > 1 or not spec.interruptible:
-        return False
-    if (
-        spec.stateful
-        or spec.profile is not None
-        or job.failures.count(cause) >= spec.retries.limits.get(cause.value, 0)
-    ):
-        return False
-    return sum(c.step == MOVED for c in job.corrections) < context.policy.correction.max_moves_per_job
+    return not why_not_movable(context, job)
+
+
+def why_not_movable(context: PlanContext, job: Job) -> str:
+    """Return why ``job`` may not be stopped and restarted elsewhere; empty: it may."""
+    spec, cause, moves = job.spec, FailureCause.EVICTED, context.policy.correction.max_moves_per_job
+    reasons = (
+        (job.attempt is None or job.id in context.stopping or spec.profile is not None, "it does not run"),
+        (spec.nodes.count > 1, "it runs on several nodes"),
+        (not spec.interruptible, "it is not interruptible"),
+        (spec.stateful, "it is stateful"),
+        (
+            job.failures.count(cause) >= spec.retries.limits.get(cause.value, 0),
+            "its retries after evictions are used up",
+        ),
+        (sum(c.step == MOVED for c in job.corrections) >= moves, f"it was moved {counted(moves, 'time')} already"),
+    )
+    return next((text for holds, text in reasons if holds), "")
 
 
 def destination(context: PlanContext, job: Job) -> int:
@@ -422,7 +495,7 @@ def _best_type_speedup(context: PlanContext, view: RankSamples) -> float:
     return known.answer(question, lambda: max([_type_speedup(view, column) for column in columns], default=1.0))
 
 
-_OPTIONS: dict[str, Callable[[PlanContext, RankSamples, Assessment], Iterator[Option]]] = {
+_OPTIONS: dict[str, Callable[[PlanContext, RankSamples, Assessment], Iterator[Option | NoOption]]] = {
     "reprofile": _reprofile,
     "reclassify": _reclassify,
     "resize": resize,

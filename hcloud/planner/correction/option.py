@@ -32,6 +32,15 @@ class Option:
     """Numbers for the reason."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoOption:
+    """Why a correction step cannot be taken, or would not help."""
+
+    step: str
+    code: str
+    text: str
+
+
 def remaining_s(context: PlanContext, assessment: Assessment) -> float:
     """Return the remaining run time in seconds as things are; a lease horizon for services and where it is unknown."""
     return assessment.remaining_s if assessment.remaining_s is not None else context.policy.lease.horizon_s

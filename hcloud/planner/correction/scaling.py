@@ -18,12 +18,13 @@ from hcloud.planner.admission import queue_key
 from hcloud.planner.budget import launch_shares
 from hcloud.planner.context import NODES, NODES_LAUNCHED, JobGroup, PlanContext
 from hcloud.planner.correction.monitor import Assessment, RankSamples
-from hcloud.planner.correction.option import Option, remaining_s, saved_s
+from hcloud.planner.correction.option import NoOption, Option, remaining_s, saved_s
 from hcloud.planner.fleet import SLACK, vector
 from hcloud.planner.occupancy import missing_ranks
 from hcloud.planner.placement.place import add_place, claim, find_places, usable
 from hcloud.planner.plan import RankPlacement, Resize
 from hcloud.planner.text import offer_words, seconds, size_share
+from hcloud.spec.validation import counted
 
 RESIZE = "resize"
 MOST_UTILISATION = 0.95
@@ -33,10 +34,14 @@ STEP_VCPUS = 0.01
 
 
 # ------------------------------------------------------------------------------------------------------------- scale-up
-def resize(context: PlanContext, view: RankSamples, assessment: Assessment) -> Iterator[Option]:
+def resize(context: PlanContext, view: RankSamples, assessment: Assessment) -> Iterator[Option | NoOption]:
     """Give every rank more vCPUs of its instance, of those neither held nor awaited."""
     job, ranks = view.job, _ranks(view.job)
-    if job.spec.exclusive or any(not _can_grow(context, held) for held in ranks):
+    if job.spec.exclusive:
+        yield NoOption(step=RESIZE, code="whole_machine", text="it holds its whole machine")
+        return
+    if any(not _can_grow(context, held) for held in ranks):
+        yield NoOption(step=RESIZE, code="not_now", text=f"{_names(ranks)} is leaving, or resizes it already")
         return
     factor = _growth(context, view, assessment, ranks)
     grown = []
@@ -44,9 +49,11 @@ def resize(context: PlanContext, view: RankSamples, assessment: Assessment) -> I
         vcpus = math.floor(held.resources.vcpus * factor / STEP_VCPUS + SLACK) * STEP_VCPUS
         grown.append(replace(held.resources, vcpus=round(vcpus, 2)))
     if any(after.vcpus <= held.resources.vcpus + SLACK for held, after in zip(ranks, grown, strict=True)):
+        yield _full(context, job, ranks)
         return
     more = [after.minus(held.resources) for held, after in zip(ranks, grown, strict=True)]
-    if not _affordable(context, job, ranks, more):
+    if (refusal := _growth_refusal(context, job, ranks, more)) is not None:
+        yield NoOption(step=RESIZE, code=refusal.code, text=refusal.text)
         return
     vcpus = next(after.vcpus for held, after in zip(ranks, grown, strict=True) if held.rank == view.held.rank)
     each = f"each of its {len(ranks)} ranks" if len(ranks) > 1 else "it"
@@ -59,6 +66,15 @@ def resize(context: PlanContext, view: RankSamples, assessment: Assessment) -> I
         act=lambda reason: _resize(context, job, ranks, grown, reason),
         numbers={"vcpus": vcpus, "vcpus_before": view.held.resources.vcpus, "ranks": len(ranks)},
     )
+
+
+def _full(context: PlanContext, job: Job, ranks: Sequence[Allocation]) -> NoOption:
+    """Return why no rank can get more vCPUs: its limit, or the room on the instances."""
+    limit, held = most_vcpus(context, job), max(each.resources.vcpus for each in ranks)
+    if held + STEP_VCPUS > limit:
+        key = "correction.resize_limit" if job.spec.vcpus_within is None else "vcpus_max"
+        return NoOption(step=RESIZE, code="at_limit", text=f"it has {held:g} vCPU, as many as {key} allows")
+    return NoOption(step=RESIZE, code="no_room", text=f"no more vCPUs are free on {_names(ranks)}")
 
 
 def _ranks(job: Job) -> list[Allocation]:
@@ -100,16 +116,19 @@ def _growth(context: PlanContext, view: RankSamples, assessment: Assessment, ran
     return min(short * (1.0 + policy.margin), room, limit)
 
 
-def _affordable(context: PlanContext, job: Job, ranks: Sequence[Allocation], more: Sequence[Resources]) -> bool:
+def _growth_refusal(
+    context: PlanContext, job: Job, ranks: Sequence[Allocation], more: Sequence[Resources]
+) -> Reason | None:
     if not context.ledger.watches_users:
-        return True
+        return None
     trial, instances = context.ledger.copy(), context.fleet.instances
     for held, part in zip(ranks, more, strict=True):
         instance = instances[context.fleet.index[held.instance_id]]
-        if trial.placement_refusal(job.spec.user, instance, part) is not None:
-            return False
+        refusal = trial.placement_refusal(job.spec.user, instance, part)
+        if refusal is not None:
+            return refusal
         trial.book_placement(job.spec.user, instance, part)
-    return True
+    return None
 
 
 def _resize(
@@ -142,11 +161,18 @@ def _speedup_with(view: RankSamples, assessment: Assessment, vcpus: float) -> fl
 
 
 # ------------------------------------------------------------------------------------------------------------ scale-out
-def more_nodes(context: PlanContext, view: RankSamples, assessment: Assessment) -> Iterator[Option]:
+def more_nodes(context: PlanContext, view: RankSamples, assessment: Assessment) -> Iterator[Option | NoOption]:
     """Add the nodes an incremental job still lacks: where there is room now, else once on new instances."""
     job, attempt = view.job, view.job.attempt
     missing = missing_ranks(job)
-    if attempt is None or job.spec.nodes.gang or not missing:
+    if attempt is None:
+        return
+    if not missing:
+        text = f"it runs on all its {counted(job.spec.nodes.count, 'node')}"
+        yield NoOption(step=NODES, code="all_nodes", text=text)
+        return
+    if job.spec.nodes.gang:
+        yield NoOption(step=NODES, code="gang", text="its nodes start together")
         return
     group, now, count = context.group_of(job), len(_ranks(job)), job.spec.nodes.count
     after, before = view.estimate(nodes=count), view.estimate(nodes=now)
@@ -170,11 +196,13 @@ def more_nodes(context: PlanContext, view: RankSamples, assessment: Assessment) 
         )
     elif not any(each.step == NODES_LAUNCHED and each.attempt == attempt.id for each in job.corrections):
         yield from _launch_option(context, assessment, job, group, factor, numbers)
+    else:
+        yield NoOption(step=NODES, code="launched", text="machines were launched for its other nodes already")
 
 
 def _launch_option(
     context: PlanContext, assessment: Assessment, job: Job, group: JobGroup, factor: float, numbers: dict[str, Number]
-) -> Iterator[Option]:
+) -> Iterator[Option | NoOption]:
     """Yield a scale-out on new instances, if an offer is within limits.
 
     The cost is the boot time, in which nothing is saved, and the additional money, converted into seconds at the job's
@@ -182,7 +210,9 @@ def _launch_option(
     """
     missing, now = len(missing_ranks(job)), len(_ranks(job))
     offer = cheapest_offer(context, job, group)
-    if offer is None:
+    if isinstance(offer, Reason):
+        text = f"no other machine has room, and none can be launched: {offer.text}"
+        yield NoOption(step=NODES, code=offer.code, text=text)
         return
     boot_s, held_s = offer.instance_type.boot_delay_s, remaining_s(context, assessment) / factor
     machines_usd = missing * offer.price_usd_per_h / 3600 * max(offer.billing_minimum_s, held_s)
@@ -206,8 +236,9 @@ def _usd_per_s(context: PlanContext, held: Allocation) -> float:
     return instance.offer.price_usd_per_h * size_share(held.resources, instance.capacity) / 3600
 
 
-def cheapest_offer(context: PlanContext, job: Job, group: JobGroup) -> Offer | None:
-    """Return the cheapest available offer for a rank of ``job`` within caps and budgets, or None."""
+def cheapest_offer(context: PlanContext, job: Job, group: JobGroup) -> Offer | Reason:
+    """Return the cheapest available offer for a rank of ``job`` within caps and budgets, or why there is none."""
+    refusal: Reason | None = None
     for offer in sorted(context.snapshot.offers, key=lambda each: (each.price_usd_per_h, each.key)):
         fits = bool((vector(offer.instance_type.capacity) + SLACK >= group.demand).all())
         backed_off = any(b.covers(offer) and b.until_at > context.now for b in context.snapshot.backoffs)
@@ -215,9 +246,11 @@ def cheapest_offer(context: PlanContext, job: Job, group: JobGroup) -> Offer | N
             continue
         if context.policy.allow.refusal(offer) is not None or context.strategy.refusal(offer) is not None:
             continue
-        if context.ledger.refusal(offer, launch_shares([job], offer.instance_type.capacity)) is None:
+        refused = context.ledger.refusal(offer, launch_shares([job], offer.instance_type.capacity))
+        if refused is None:
             return offer
-    return None
+        refusal = refusal or refused
+    return refusal or Reason(code="no_offer", text="no suitable machine is offered and in stock")
 
 
 def add_missing_ranks(context: PlanContext, *, behind: bool = False) -> None:
