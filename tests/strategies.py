@@ -163,6 +163,7 @@ job_progress = st.fixed_dictionaries(
         "wait_text": texts,
         "unmet_code": texts,
         "unmet_text": texts,
+        "reserved": st.lists(numbers.map("inst-{}".format), max_size=2).map(tuple),
         "finished_at": maybe_moments,
         "outcome": texts,
         "spent_usd": finite,

@@ -48,11 +48,12 @@ def mark_preempted(txn: Transaction, action: Preempted) -> None:
 
 
 def wait(txn: Transaction, action: Wait) -> None:
-    """Record why a job waits; write an event only if the code is new."""
-    job = txn.job(action.job_id)
-    if job.state in JOB_ENDED or job.state in JOB_ON_INSTANCE or job.wait_code == action.reason.code:
+    """Record why a job waits; write an event only if the code, or where room is reserved for it, is new."""
+    job, code = txn.job(action.job_id), action.reason.code
+    known = (job.wait_code, job.reserved) == (code, action.reserved)
+    if job.state in JOB_ENDED or job.state in JOB_ON_INSTANCE or known:
         return
-    txn.put_job(replace_fields(job, wait_code=action.reason.code, wait_text=action.reason.text))
+    txn.put_job(replace_fields(job, wait_code=code, wait_text=action.reason.text, reserved=action.reserved))
     fields = reason_fields(action.reason)
     txn.emit(
         EventKind.JOB_STATE,

@@ -37,7 +37,7 @@ def transition_job(txn: Transaction, job: Job, to: JobState, reason: Reason, **c
     if job.unmet_code and to is not JobState.RUNNING:
         changes = {"unmet_code": "", "unmet_text": ""} | changes
     if changes.get("wait_code") == "":
-        changes["wait_text"] = ""
+        changes |= {"wait_text": "", "reserved": ()}
     after = txn.put_job(move_job(job, to, **changes))
     fields = {**reason_fields(reason), "from": job.state.value, "to": to.value}
     txn.emit(EventKind.JOB_STATE, job_id=job.id, user=job.spec.user, **fields)

@@ -460,6 +460,8 @@ class Job:
     """Reason code of the last recorded wait; an event is emitted only when it changes."""
     wait_text: str = ""
     """The sentence for ``wait_code``."""
+    reserved: tuple[InstanceId, ...] = ()
+    """Instances on which room is reserved for it while it waits."""
     finished_at: float | None = None
     outcome: str = ""
     """How it ended, in one sentence."""

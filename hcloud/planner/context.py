@@ -243,6 +243,8 @@ class PlanContext:
     """Those of ``behind`` for which instances are to be launched."""
     reservations: dict[JobId, RoomReservation] = field(default_factory=dict)
     """Room reserved for urgent jobs, and for the first in order that found none, by job."""
+    least_queued: Amounts | None = None
+    """The least that any queued job asks for of each resource, shape ``(3,)``; None: not computed yet."""
     reservations_sought: int = 0
     """For how many groups this plan sought a reservation."""
     guarded: Mask | None = None
@@ -286,13 +288,20 @@ class PlanContext:
         self.enqueued.add(job.id)
         failures = (*job.failures, failure) if failure is not None else job.failures
         return replace(
-            job, state=JobState.QUEUED, not_before_at=not_before_at, failures=failures, awaiting=(), wait_code=""
+            job,
+            state=JobState.QUEUED,
+            not_before_at=not_before_at,
+            failures=failures,
+            awaiting=(),
+            wait_code="",
+            reserved=(),
         )
 
-    def wait(self, job: Job, code: str, why: Callable[[], Reason]) -> None:
-        """Record why ``job`` waits, if the code is new. Nothing is recorded for a job that awaits its own instances."""
-        if job.wait_code != code and job.state is JobState.QUEUED:
-            self.add(Wait(job_id=job.id, reason=as_wait(why())))
+    def wait(self, job: Job, code: str, why: Callable[[], Reason], reserved: tuple[InstanceId, ...] = ()) -> None:
+        """Record why ``job`` waits, if the code or the instances with ``reserved`` room are new. Nothing is recorded
+        for a job that awaits its own instances."""
+        if (job.wait_code != code or job.reserved != reserved) and job.state is JobState.QUEUED:
+            self.add(Wait(job_id=job.id, reason=as_wait(why()), reserved=reserved))
 
     def stop(self, job: Job, cause: FailureCause | None, reason: Reason) -> None:
         """Ask a running attempt to stop, unless that was done already."""

@@ -36,10 +36,12 @@ class Preempted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wait:
-    """Record why a queued job waits; stored only when the reason's code changes."""
+    """Record why a queued job waits; stored only when the reason's code changes, or where room is reserved for it."""
 
     job_id: JobId
     reason: Reason
+    reserved: tuple[InstanceId, ...] = ()
+    """Instances on which room is reserved for it."""
 
 
 MET = "met"

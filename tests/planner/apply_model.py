@@ -87,6 +87,7 @@ def _enqueue(world: World, action: Enqueue) -> None:
         awaiting=(),
         failures=failures,
         wait_code="",
+        reserved=(),
     )
 
 
@@ -95,14 +96,15 @@ def _preempted(world: World, action: Preempted) -> None:
     assert job.attempt is None or job.attempt.over, f"{job.id} is preempted while its attempt runs"
     failures = (*job.failures, action.failure)
     world.jobs[job.id] = move_job(
-        job, JobState.PREEMPTED, not_before_at=action.not_before_at, failures=failures, wait_code=""
+        job, JobState.PREEMPTED, not_before_at=action.not_before_at, failures=failures, wait_code="", reserved=()
     )
 
 
 def _wait(world: World, action: Wait) -> None:
     job = world.jobs[action.job_id]
-    assert job.wait_code != action.reason.code, f"{job.id} is told again that it waits for {job.wait_code}"
-    world.jobs[job.id] = replace(job, wait_code=action.reason.code)
+    told, known = (action.reason.code, action.reserved), (job.wait_code, job.reserved)
+    assert told != known, f"{job.id} is told again that it waits for {job.wait_code}"
+    world.jobs[job.id] = replace(job, wait_code=action.reason.code, reserved=action.reserved)
 
 
 def _miss(world: World, action: Miss) -> None:
@@ -138,7 +140,7 @@ def _classify(world: World, action: Classify) -> None:
         assert job.application != action.application, f"{job.id} is classified as what it is already"
         world.jobs[job.id] = replace(job, application=action.application)
         return
-    world.jobs[job.id] = move_job(job, JobState.CLASSIFIED, application=action.application, wait_code="")
+    world.jobs[job.id] = move_job(job, JobState.CLASSIFIED, application=action.application, wait_code="", reserved=())
     _end_runs(world, job)
 
 
@@ -163,7 +165,7 @@ def _place(world: World, action: Place) -> None:
     number = job.attempts_made + 1
     attempt = Attempt(id=f"{job.id}.{number}", number=number, placed_at=world.now, allocations=new)
     world.jobs[job.id] = move_job(
-        job, JobState.PLACED, attempt=attempt, attempts_made=number, awaiting=(), wait_code=""
+        job, JobState.PLACED, attempt=attempt, attempts_made=number, awaiting=(), wait_code="", reserved=()
     )
 
 
@@ -214,7 +216,7 @@ def _launch(world: World, action: Launch) -> None:
     for job_id in action.for_jobs:
         job = world.jobs[job_id]
         awaiting = (*job.awaiting, instance.id)
-        world.jobs[job_id] = move_job(job, JobState.AWAITING_INSTANCE, awaiting=awaiting, wait_code="")
+        world.jobs[job_id] = move_job(job, JobState.AWAITING_INSTANCE, awaiting=awaiting, wait_code="", reserved=())
 
 
 def _renew(world: World, action: Renew) -> None:

@@ -99,9 +99,16 @@ def full(**sections: object) -> Policy:
     return replace(policy, caps=replace(policy.caps, max_instances=2))
 
 
-def wide(number: int = 50, wait_code: str = "cap_instances", at: float = NOW, **changes: object) -> Job:
+def wide(
+    number: int = 50,
+    wait_code: str = "cap_instances",
+    at: float = NOW,
+    reserved: tuple[str, ...] = (),
+    **changes: object,
+) -> Job:
     """Return the wide job after an earlier plan found neither room nor a machine for it."""
-    return job(number, asks=replace(WIDE, **changes), wait_code=wait_code, submitted_at=at)  # type: ignore[arg-type]
+    asks = replace(WIDE, **changes)  # type: ignore[arg-type]
+    return job(number, asks=asks, wait_code=wait_code, submitted_at=at, reserved=reserved)
 
 
 def placed(plan: Plan) -> set[str]:
@@ -129,6 +136,27 @@ def test_wait_names_the_machine_and_the_expected_start() -> None:
     assert reason.numbers["expected_start_at"] == NOW + 100.0  # its unit has run for 100 s
     assert f"expected start at {clock_time(NOW + 100.0)}" in reason.text
     assert not placed(plan)
+
+
+def test_the_reservation_stays_where_room_was_released_for_it() -> None:
+    first, second = machine(1, LARGE), machine(2, LARGE)
+    old = [running(1, first, asks=spec(resources=need(6.0))), running(2, second, asks=spec(resources=need(4.0)))]
+    waits = wide(wait_code="reserves_room")
+    fresh = decide(scene(first, second, LARGE, *old, waits), full())
+    assert [each.reserved for each in of(fresh, Wait)] == [("inst-2",)]
+    kept = decide(scene(first, second, LARGE, *old, replace(waits, reserved=("inst-1",))), full())
+    assert not of(kept, Wait)
+
+
+def test_a_long_unit_is_not_waited_for_where_another_machine_is_free_far_earlier() -> None:
+    first, second = machine(1, LARGE), machine(2, LARGE)
+    asks = spec(resources=need(2.0), command=PROGRAM)
+    identity = identify(asks)
+    ran = Application(name="sort", program=identity.program, inputs={identity.input: 1.0}, run_s=9000.0, ended_runs=3)
+    old = [running(1, first, asks=asks), running(2, second, asks=spec(resources=need(6.0)))]
+    world = replace(scene(first, second, LARGE, *old, wide(), job(60)), programs={identity.program: (ran,)})
+    plan = decide(world, full())
+    assert reserved_for(plan) == {"job-50": "inst-2"}
 
 
 def test_expected_start_follows_from_how_long_the_program_ran_before() -> None:
@@ -199,9 +227,9 @@ def test_an_urgent_job_has_room_reserved_beside_that_of_the_first_in_order() -> 
 def test_an_urgent_job_takes_its_room_before_jobs_of_higher_priority() -> None:
     only = machine(1, LARGE)
     higher = [job(number, asks=spec(priority=500)) for number in (60, 61)]
-    waits = wide(51, wait_code="reserves_room", at=URGENT_AT, priority=0)
+    waits = wide(51, wait_code="reserves_room", reserved=("inst-1",), at=URGENT_AT, priority=0)
     assert placed(decide(scene(only, LARGE, waits, *higher), full())) == {"job-51"}
-    calm = wide(51, wait_code="reserves_room", at=URGENT_AT + 60.0, priority=0)
+    calm = wide(51, wait_code="reserves_room", reserved=("inst-1",), at=URGENT_AT + 60.0, priority=0)
     assert placed(decide(scene(only, LARGE, calm, *higher), full())) == {"job-60", "job-61"}
 
 

@@ -8,7 +8,7 @@ plan; of them only ``wait_code`` is stored.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from math import inf
 
@@ -147,7 +147,9 @@ def reserve_room(
     ever_free = fleet.capacity[0, places] - lasting + SLACK >= group.taken_on(fleet.capacity, places)[0]
     places = places[ever_free]
     missing = (group.taken_on(fleet.capacity, places)[0] - fleet.room[0, places]).clip(min=0.0)
-    order: list[int] = np.argsort(missing, kind="stable").tolist()
+    kept = {fleet.index[name] for name in job.reserved if name in fleet.index}
+    elsewhere = np.array([at not in kept for at in places.tolist()], dtype=np.bool_)
+    order: list[int] = np.lexsort((missing, elsewhere)).tolist()
     usual_s = _usual_age_s(context, [int(places[number]) for number in order[:MOST_MACHINES]])
     starts, machines = list[RankStart](), 0
     for number in order:
@@ -156,13 +158,15 @@ def reserve_room(
         machines += bool(found)
         if machines >= MOST_MACHINES * group.needed:
             break
-    return _choose(context, job, group, starts, usual_s, urgent)
+    return _choose(context, job, group, starts, usual_s, kept, urgent=urgent)
 
 
 def _smaller_ones_wait(context: PlanContext, group: JobGroup) -> bool:
     """Return whether jobs wait that could take room too small for ``group``."""
-    groups = context.groups.values()
-    return any(each.queued and bool((each.demand < group.demand - SLACK).any()) for each in groups)
+    if context.least_queued is None:
+        demands = [each.demand for each in context.groups.values() if each.queued]
+        context.least_queued = np.min(demands, axis=0) if demands else np.full(3, inf)
+    return bool((context.least_queued < group.demand - SLACK).any())
 
 
 def _usual_age_s(context: PlanContext, places: Sequence[int]) -> float:
@@ -171,19 +175,30 @@ def _usual_age_s(context: PlanContext, places: Sequence[int]) -> float:
 
 
 def _choose(
-    context: PlanContext, job: Job, group: JobGroup, starts: Sequence[RankStart], usual_s: float, urgent: bool
+    context: PlanContext,
+    job: Job,
+    group: JobGroup,
+    starts: Sequence[RankStart],
+    usual_s: float,
+    kept: Set[int],
+    *,
+    urgent: bool,
 ) -> RoomReservation | None:
     """Return the reservation of those ``starts`` that suffice for all ranks; None: too few.
 
-    Of starts that are about equally early, the machine with the least missing room comes first. It stays the same from
-    plan to plan, since no other job takes what its units release.
+    Of starts that are about equally early, those on instances reserved before (``kept``) come first, as what was
+    released there would be lost; then the instance with the least missing room.
     """
     if len(starts) < group.needed:
         return None
     early_s = ABOUT_AS_EARLY * max(usual_s, sorted(each.expected_s for each in starts)[group.needed - 1])
     chosen, reserved, taken = list[RankStart](), dict[int, Amounts](), list[int]()
     everywhere = np.ones(len(context.fleet.instances), dtype=np.bool_)
-    for start in sorted(starts, key=lambda each: (each.expected_s > early_s, each.missing, each.expected_s, each.at)):
+
+    def rank_order(each: RankStart) -> tuple[bool, bool, float, float, int]:
+        return (each.expected_s > early_s, each.at not in kept, each.missing, each.expected_s, each.at)
+
+    for start in sorted(starts, key=rank_order):
         constraints, company = group.constraints, group.company
         if (
             constraints is not None

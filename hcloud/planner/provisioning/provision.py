@@ -189,7 +189,8 @@ def provision(state: ProvisioningState) -> None:
                 del context.reservations[job.id]
             else:
                 reason = reservation_reason(context, reservation, group.stuck)
-                context.wait(job, reason.code, lambda reason=reason: reason)  # type: ignore[misc]
+                names = tuple(context.fleet.instances[at].id for at in sorted(reservation.reserved))
+                context.wait(job, reason.code, lambda reason=reason: reason, reserved=names)  # type: ignore[misc]
                 continue
         if group.stuck is not None and (job.wait_code != group.stuck.code or group.stuck.code == "impossible"):
             _give_reason(context, job, group.stuck)
