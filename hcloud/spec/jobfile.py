@@ -12,7 +12,16 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    PlainValidator,
+    model_validator,
+)
 
 from hcloud.core.errors import ConfigError
 from hcloud.core.image_names import image_name
@@ -227,8 +236,17 @@ def _variable_value(value: object) -> str | SecretPart:
     return _fits_a_program(plain_text(text))
 
 
+def _plain_variable(value: str | SecretPart) -> str | dict[str, str]:
+    if isinstance(value, str):
+        return value
+    return {"secret": value.secret} if value.secret is not None else {"secret_from": value.secret_from or ""}
+
+
 VariableValue = Annotated[
-    str | SecretPart, PlainValidator(_variable_value, json_schema_input_type=str | int | SecretPart)
+    str | SecretPart,
+    PlainValidator(_variable_value, json_schema_input_type=str | int | SecretPart),
+    # Pydantic's own serializer of unions warns, and its warning quotes the secret.
+    PlainSerializer(_plain_variable, return_type=Any),
 ]
 
 

@@ -297,3 +297,16 @@ def test_a_choice_of_vcpus_is_read_and_must_include_what_is_asked_for() -> None:
     )
     assert "resources.vcpus_min: must not be more than vcpus (1), but is 3" in refusal(resources={"vcpus_min": 3})
     assert "leave out vcpus_min and vcpus_max" in refusal(resources={"vcpus_max": 3}, exclusive=True)
+
+
+def test_secret_is_in_the_job_as_it_is_sent_and_in_no_text_about_it(recwarn: pytest.WarningsRecorder) -> None:
+    env = {"TOKEN": {"secret": "hunter2"}, "KEY": {"secret_from": "file:/k"}, "PLAIN": "visible"}
+    parsed = parse_job({**LEAST, "env": env})
+    for unset in (True, False):
+        assert parsed.model_dump(mode="json", exclude_unset=unset)["env"] == env
+    assert not recwarn.list and "hunter2" not in repr(parsed)
+    spec = parsed.to_spec("al", NOW)
+    assert (spec.secrets, spec.env) == (("KEY", "TOKEN"), {"PLAIN": "visible"})
+    assert parse_job({**LEAST, "env": {"TOKEN": {"secret": 7}}}).secret_values() == {"TOKEN": "7"}
+    with pytest.raises(ConfigError, match=r"env.KEY.secret_from: is read by `hcloud submit`"):
+        parsed.secret_values()

@@ -46,7 +46,12 @@ def ended(home: Home, job_id: str) -> str:
 def test_secret_reaches_its_unit_and_nothing_else(home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_TOKEN", SECRET)
     daemon = home.daemon()
-    shown = submit(home, tmp_path, "quiet", "{TOKEN: {secret_from: 'env:MY_TOKEN'}, PLAIN: visible}")
+    shown = submit(
+        home,
+        tmp_path,
+        "quiet",
+        f"{{TOKEN: {{secret_from: 'env:MY_TOKEN'}}, KEY: {{secret: {SECRET}}}, PLAIN: visible}}",
+    )
     shown += home.run("submit", "-y", "--secret", "TOKEN=env:MY_TOKEN", "--", "true")
     shown += home.run("submit", "--dry-run", "--secret", "MY_TOKEN", "--", "true")
     submit(home, tmp_path, "echoes", "{CODE: {secret: 17}}", "exit $CODE")
@@ -57,7 +62,7 @@ def test_secret_reaches_its_unit_and_nothing_else(home: Home, tmp_path: Path, mo
         shown += home.run(*command.split())
     assert SECRET not in shown and SECRET not in home.log
     assert "visible" in home.run("status", "job-1", "-o", "json")  # the search can find something
-    assert json.loads(home.run("status", "job-1", "-o", "json"))[0]["spec"]["secrets"] == ["TOKEN"]
+    assert json.loads(home.run("status", "job-1", "-o", "json"))[0]["spec"]["secrets"] == ["KEY", "TOKEN"]
     assert files_with(home, SECRET) == []
     daemon.send_signal(signal.SIGTERM)
     daemon.wait(PATIENCE_S)
