@@ -24,16 +24,43 @@ ROOT = Path(__file__).resolve().parent.parent
 WORK = ROOT / "build" / "mutants"
 EQUIVALENT = ROOT / "scripts" / "equivalent_mutants.yaml"
 """Mutants that behave like the original, each with the reason."""
-MODULES = (
-    "hcloud/planner/budget.py",
-    "hcloud/planner/market.py",
-    "hcloud/planner/quota_limits.py",
-    "hcloud/planner/spot_preemption.py",
-    "hcloud/planner/provisioning/*.py",
-    "hcloud/spend_ledger.py",
-    "hcloud/apply/machines.py",
-)
-TESTS = ("tests/planner", "tests/apply", "tests/report/test_parts_sum_up.py", "tests/core", "tests/forecast")
+MODULES = {
+    "hcloud/planner/budget.py": ("budget", "buying", "instance_lifecycle", "retention", "scaling", "upsizing"),
+    "hcloud/planner/market.py": (
+        "buying",
+        "demands",
+        "expensive_room_holdback",
+        "sizing",
+        "spot_loss_limit",
+        "upsizing",
+    ),
+    "hcloud/planner/quota_limits.py": ("directives", "explain", "invariants", "jobs"),
+    "hcloud/planner/spot_preemption.py": ("jobs", "spot_loss_limit"),
+    "hcloud/planner/provisioning/commitments.py": ("commitments",),
+    "hcloud/planner/provisioning/consolidation.py": ("consolidation", "demands"),
+    "hcloud/planner/provisioning/eviction.py": ("demands", "instance_lifecycle", "jobs", "least_loss"),
+    "hcloud/planner/provisioning/holdback.py": (
+        "expensive_room_holdback",
+        "failing_service_holdback",
+        "half_empty_holdback",
+        "noisy_job_holdback",
+    ),
+    "hcloud/planner/provisioning/provision.py": (
+        "buying",
+        "demands",
+        "explain",
+        "instance_lifecycle",
+        "jobs",
+        "late_boots",
+        "scaling",
+        "strategies",
+    ),
+    "hcloud/planner/provisioning/strategies.py": ("strategies",),
+    "hcloud/planner/provisioning/upsizing.py": ("upsizing",),
+    "hcloud/spend_ledger.py": ("apply/test_spend", "report/test_parts_sum_up"),
+    "hcloud/apply/machines.py": ("apply/test_launching", "apply/test_launch_pool", "apply/test_observing"),
+}
+"""The code that spends money, and the fast test files for each module (without folder: of ``tests/planner``)."""
 COPIED = ("tests", "providers", "lab", "policies", "profiles", "deploy", "pyproject.toml", "config.example.yaml")
 FIRST_TESTS = 12
 TEST_S_MAX = 5.0
@@ -46,13 +73,11 @@ TEXT_PATTERNS = (
     r"^\s+\"[a-z_]+\": ",
 )
 """Lines of messages and their numbers, which cost nothing: not changed."""
-SETTINGS = {
+SETTINGS: dict[str, Any] = {
     "source_paths": ["hcloud"],
-    "only_mutate": list(MODULES),
     "also_copy": list(COPIED),
     "do_not_mutate_patterns": list(TEXT_PATTERNS),
     "pytest_add_cli_args": ["-p", "no:xdist", "-p", "no:cacheprovider", "--no-header", "-W", "ignore"],
-    "pytest_add_cli_args_test_selection": list(TESTS),
     "use_git_change_detection": False,
     "track_dependencies": False,
     "timeout_multiplier": 5.0,
@@ -162,7 +187,11 @@ def install(seed: int, most: int | None) -> None:
             chosen.append(test)
         with change_cwd("mutants"):
             # Most mutants die in the first tests; it takes longer to collect the others than to run these.
-            for part in (chosen[:FIRST_TESTS], chosen[FIRST_TESTS:]) if chosen else (list(TESTS[:1]),):
+            for part in (
+                (chosen[:FIRST_TESTS], chosen[FIRST_TESTS:])
+                if chosen
+                else (SETTINGS["pytest_add_cli_args_test_selection"],)
+            ):
                 code = self.execute_pytest(["-x", "-q", *part]) if part else 0
                 if code != 0:
                     return int(code)
@@ -173,68 +202,71 @@ def install(seed: int, most: int | None) -> None:
     isolation.ForkRunner.run_clean_tests = lambda self, tests: 0
 
 
-def copy_checkout() -> None:
-    """Bring the working copy up to date; unchanged files keep their time, so that their results stay valid."""
-    WORK.mkdir(parents=True, exist_ok=True)
+def copy_checkout(work: Path) -> None:
+    """Bring a working copy up to date; unchanged files keep their time, so that their results stay valid."""
     for name in ("hcloud", *COPIED):
         for source in [ROOT / name] if (ROOT / name).is_file() else sorted((ROOT / name).rglob("*")):
             if source.is_file() and "__pycache__" not in source.parts:
-                target = WORK / source.relative_to(ROOT)
+                target = work / source.relative_to(ROOT)
                 if not target.exists() or target.read_bytes() != source.read_bytes():
                     target.parent.mkdir(parents=True, exist_ok=True)
                     shutil.copy(source, target)
-        if (ROOT / name).is_dir():
-            for copy in sorted((WORK / name).rglob("*.py")):
-                if not (ROOT / copy.relative_to(WORK)).exists():
-                    copy.unlink()
-                    (WORK / "mutants" / copy.relative_to(WORK)).unlink(missing_ok=True)
+        for copy in sorted((work / name).rglob("*.py")):
+            if not (ROOT / copy.relative_to(work)).exists():
+                copy.unlink()
+                (work / "mutants" / copy.relative_to(work)).unlink(missing_ok=True)
 
 
-def report(show: bool) -> None:
-    """Print the kill rate of each module, and each survivor as a diff."""
+def test_module(module: str, options: argparse.Namespace) -> None:
+    """Run mutmut over one module, in a working copy of its own, as a process of its own."""
+    work = WORK / module.replace("/", ".")
+    if options.fresh:
+        shutil.rmtree(work, ignore_errors=True)
+    if not options.report:
+        copy_checkout(work)
+    elif not work.exists():
+        return
+    tests = [f"tests/{each}.py" if "/" in each else f"tests/planner/test_{each}.py" for each in MODULES[module]]
+    SETTINGS.update(only_mutate=[module], pytest_add_cli_args_test_selection=tests)
+    os.chdir(work)
+    install(options.seed, options.most)
+    if not options.report:
+        from mutmut import __main__ as mutmut
+
+        names = [name for name, code in _results(module).items() if code in (0, 5, 33)] if options.survivors else []
+        if names or not options.survivors:
+            mutmut._run(names, options.processes)
+    report(module)
+
+
+def _results(module: str) -> dict[str, int | None]:
+    meta = Path("mutants") / f"{module}.meta"
+    return dict(json.loads(meta.read_text())["exit_code_by_key"]) if meta.exists() else {}
+
+
+def report(module: str) -> None:
+    """Print the survivors of a module as the line before and after, and its kill rate."""
     from mutmut.mutation.diff_apply import get_diff_for_mutant
     from mutmut.stats import status_by_exit_code
-    from mutmut.utils.file_utils import walk_mutatable_files
 
-    equivalent = {
-        (each["function"], each["old"], each["new"])
-        for each in (yaml.safe_load(EQUIVALENT.read_text()) or [] if EQUIVALENT.exists() else [])
-    }
-    rows, seen = [], set()
-    for path in sorted(walk_mutatable_files()):
-        counts: dict[str, int] = defaultdict(int)
-        survivors = []
-        meta = Path("mutants") / f"{path}.meta"
-        results = json.loads(meta.read_text())["exit_code_by_key"] if meta.exists() else {}
-        for name, code in results.items():
-            status = status_by_exit_code[code]
-            if status in ("survived", "no tests"):
-                diff = get_diff_for_mutant(name, path=path).splitlines()[2:]
-                old = " ".join(line[1:].strip() for line in diff if line.startswith("-"))
-                new = " ".join(line[1:].strip() for line in diff if line.startswith("+"))
-                key = (_function(name), old, new)
-                if key in equivalent:
-                    seen.add(key)
-                    status = "equivalent"
-                else:
-                    survivors.append((name, status, old, new))
-            counts["killed" if status in ("timeout", "segfault") else status] += 1
-        if not results:
-            continue
-        judged = counts["killed"] + len(survivors)
-        rows.append((str(path), len(results), counts["killed"], len(survivors), counts["equivalent"], judged, counts))
-        if show:
-            for name, status, old, new in survivors:
-                print(f"{name.rpartition('.')[2]} ({status})\n  - {old}\n  + {new}")
-    print(f"{'module':<52}{'mutants':>8}{'killed':>8}{'alive':>7}{'equal':>7}{'rate':>8}")
-    for path, total, killed, alive, equal, judged, counts in rows:
-        rate = f"{100 * killed / judged:.1f} %" if judged else "-"
-        other = {k: v for k, v in counts.items() if k not in ("killed", "survived", "no tests", "equivalent")}
-        print(f"{path:<52}{total:>8}{killed:>8}{alive:>7}{equal:>7}{rate:>8}", other or "")
-    killed, judged = sum(row[2] for row in rows), sum(row[5] for row in rows)
-    print(f"together: {killed} of {judged} killed, {100 * killed / max(judged, 1):.1f} %")
-    for key in sorted(equivalent - seen):
-        print("no longer a survivor, remove from scripts/equivalent_mutants.yaml:", *key, sep="\n  ")
+    equivalent = {(each["function"], each["old"], each["new"]) for each in yaml.safe_load(EQUIVALENT.read_text())}
+    counts: dict[str, int] = defaultdict(int)
+    print()
+    for name, code in _results(module).items():
+        status = status_by_exit_code[code]
+        if status in ("survived", "no tests"):
+            diff = get_diff_for_mutant(name, path=Path(module)).splitlines()[2:]
+            old = " ".join(line[1:].strip() for line in diff if line.startswith("-"))
+            new = " ".join(line[1:].strip() for line in diff if line.startswith("+"))
+            if (_function(name), old, new) in equivalent:
+                status = "equivalent"
+            else:
+                print(f"{_function(name)} ({status})\n  - {old}\n  + {new}")
+        counts["killed" if status in ("timeout", "segfault") else status] += 1
+    killed, alive = counts.pop("killed", 0), counts.pop("survived", 0) + counts.pop("no tests", 0)
+    rate = f"{100 * killed / (killed + alive):.1f} % killed" if killed + alive else "nothing judged"
+    others = "".join(f", {count} {status}" for status, count in counts.items())
+    print(f"{module}: {rate} ({killed} of {killed + alive}{others})", flush=True)
 
 
 def _function(mutant: str) -> str:
@@ -245,39 +277,24 @@ def _function(mutant: str) -> str:
 
 
 def main() -> None:
-    """Run mutmut over the chosen modules and print the result."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("modules", nargs="*", help="part of a module's path, such as budget; all if none")
-    parser.add_argument(
-        "--most", type=int, help="at most this many mutants per module, chosen by --seed; all if absent"
-    )
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--processes", type=int, default=os.cpu_count())
+    """Run mutmut over the chosen modules and print what survives."""
+    parser = argparse.ArgumentParser(description="Change the code that spends money; list what no test notices.")
+    parser.add_argument("modules", nargs="*", help="parts of paths of modules, such as budget; all if none")
+    parser.add_argument("--most", type=int, help="at most this many mutants per module, by --seed; all if absent")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the sample (default 0)")
+    parser.add_argument("--processes", type=int, default=os.cpu_count(), help="mutants tried at once (default: CPUs)")
     parser.add_argument("--survivors", action="store_true", help="try again only the mutants that survived")
+    parser.add_argument("--fresh", action="store_true", help="forget earlier results; needed with another sample")
     parser.add_argument("--report", action="store_true", help="print the last results; run nothing")
     options = parser.parse_args()
-    copy_checkout()
-    os.chdir(WORK)
-    install(options.seed, options.most)
-    from mutmut import __main__ as mutmut
-    from mutmut.utils.file_utils import walk_mutatable_files
-
-    if not options.report:
-        names = list[str]()
-        for path in walk_mutatable_files():
-            if any(part in str(path) for part in options.modules or [""]):
-                names += _names(path, options.survivors)
-        mutmut._run(names if options.modules or options.survivors else [], options.processes)
-    report(show=True)
-
-
-def _names(path: Path, survivors: bool) -> list[str]:
-    if not survivors:
-        return [".".join(path.with_suffix("").parts) + ".*"]
-    meta = Path("mutants") / f"{path}.meta"
-    results = json.loads(meta.read_text())["exit_code_by_key"] if meta.exists() else {}
-    return [name for name, code in results.items() if code in (0, 33, 5, None)]
+    for module in MODULES:
+        if any(part in module for part in options.modules or [""]):
+            child = os.fork()  # mutmut has one configuration per process
+            if child == 0:
+                test_module(module, options)
+                sys.exit()
+            os.waitpid(child, 0)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
