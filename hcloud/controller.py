@@ -19,6 +19,7 @@ from hcloud.core.model import EventKind, Instance, InstanceState, Job, JobSpec, 
 from hcloud.core.rows import FilteredRows
 from hcloud.forecast.fleet_tracker import KEPT_S, RECENT_KINDS, FleetTracker
 from hcloud.forecast.job_monitor import WATCH_KINDS, WATCHED_S, JobMonitor
+from hcloud.observe.commitment_log import CommitmentLog
 from hcloud.observe.observer import Observation, Observer
 from hcloud.observe.offer_cache import OfferCache
 from hcloud.planner import make_plan
@@ -100,6 +101,7 @@ class Controller:
         self._ledger: SpendLedger | None = None
         self._fleet = FleetTracker()
         self._monitor = JobMonitor()
+        self._commitments = CommitmentLog(store)
         self._budgeted = FilteredRows(_has_budget)
 
     # ----------------------------------------------------------------------------------------------------------- cycle
@@ -156,6 +158,7 @@ class Controller:
             with self.store.transaction(self.clock.now(), self.lease) as txn:
                 for name, error in errors.items():
                     emit_provider_error(txn, name, "offers", error)
+        self._commitments.record(self.clock.now(), self.offers.providers, self.offers.commitments, self.lease)
         self.applier.machines.follow_commitments(self.offers.all, self.lease)
         seen = self.observer.observe(self.policy, self.lease)
         if not seen.engine_reachable:

@@ -224,6 +224,42 @@ class ImageSupport(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitmentUse:
+    """A commitment of the account, which is paid for whether used or not, and how much of it no machine uses."""
+
+    name: str
+    """Unique within the provider: ``zone/type`` if it is for one type in one zone."""
+    count: float
+    """Size: machines of a type; 1 for a commitment to spend or to resources."""
+    unused: float
+    """How much of ``count`` no machine of the account uses now."""
+    usd_per_h: float
+    """Amortised price per hour of one of ``count``."""
+    ends_at: float | None = None
+    """When it ends; None: not known, or never."""
+
+
+@runtime_checkable
+class CommitmentSource(Protocol):
+    """A provider that can list the account's commitments."""
+
+    def commitments(self) -> Mapping[str, Sequence[CommitmentUse]]:
+        """Return the commitments by kind, as of the last call of ``offers``. Makes no calls.
+
+        A kind that could not be read is absent; without any commitment it has an empty sequence.
+        """
+        ...
+
+
+def is_commitment_mapping(answer: object) -> bool:
+    """Return whether a plug-in's commitments have the right type."""
+    return isinstance(answer, Mapping) and all(
+        isinstance(kind, str) and all(isinstance(each, CommitmentUse) for each in found)
+        for kind, found in answer.items()
+    )
+
+
 class ProviderFactory(Protocol):
     """The class or function that an entry point of the group ``hcloud.providers`` names.
 

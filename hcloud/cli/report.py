@@ -29,11 +29,11 @@ def report(name: str, by: str | None, since: str | None, until: str | None, form
     """Report on cost, jobs, machines and predictions, from the event log.
 
     \b
-    cost (the default): money spent on jobs, idle and boot time;
+    cost (the default): money spent on jobs, idle and boot time, and unused commitments;
     performance: queue and run times of jobs, and met targets;
     savings: cost compared with on-demand prices;
     utilisation: how much of the paid machines jobs held and used;
-    commitments: use of reserved machines, and whether they paid off;
+    commitments: used and unused hours of each commitment, and whether they paid off;
     accuracy: errors of predicted speed, tolerated and caused pressures and losses, and how often their limits hold;
     decisions: placements compared in hindsight with their alternatives.
 

@@ -731,6 +731,9 @@ class EventKind(StrEnum):
     ORPHAN = "orphan"  # provider_id: it has our owner tag but no record; action
     POLICY_CHANGED = "policy_changed"  # name, digest, ok (bool), text
     OPERATOR_ORDER = "operator_order"  # what: drain | undo | destroy | resume; scope, name, deadline_at, text
+    COMMITMENT = (
+        "commitment"  # provider, commitment_kind, commitment, count (0: it has ended), unused, usd_per_h, ends_at
+    )
     DAEMON = "daemon"  # what: started | stopped | leader | recovered | pruned (records, before)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from operator import is_
@@ -10,7 +10,7 @@ from operator import is_
 from hcloud.core.clock import Clock
 from hcloud.core.errors import ProviderError
 from hcloud.core.model import Offer
-from hcloud.provider import Provider, is_offer_list
+from hcloud.provider import CommitmentSource, CommitmentUse, Provider, is_commitment_mapping, is_offer_list
 from hcloud.quarantine import call_provider
 
 OFFERS_POLL_S = 15.0
@@ -26,6 +26,8 @@ class OfferCache:
     by_provider: dict[str, tuple[Offer, ...]] = field(default_factory=dict)
     errors: dict[str, str] = field(default_factory=dict)
     """By provider, the error of its last call, if that failed."""
+    commitments: dict[str, Mapping[str, Sequence[CommitmentUse]]] = field(default_factory=dict)
+    """By provider, its commitments by kind, from the last call that succeeded; unread kinds are absent."""
     _polled_at: dict[str, float] = field(default_factory=dict)
     _sorted: tuple[list[tuple[Offer, ...]], tuple[Offer, ...]] = ([], ())
     """The answers that were merged last, and the merged offers."""
@@ -42,6 +44,10 @@ class OfferCache:
                 offers = call_provider(provider.offers, f"{name}.offers", is_offer_list)
                 if offers != self.by_provider.get(name):  # equal answers keep the old objects, and with them caches
                     self.by_provider[name] = offers
+                if isinstance(provider, CommitmentSource):
+                    self.commitments[name] = call_provider(
+                        provider.commitments, f"{name}.commitments", is_commitment_mapping
+                    )
                 self.errors.pop(name, None)
             except ProviderError as error:
                 errors[name] = error

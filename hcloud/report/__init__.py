@@ -14,7 +14,7 @@ from hcloud.core.model import Event, EventKind
 from hcloud.report import decisions
 from hcloud.report.accuracy import ACCURACY_KINDS, GROUPINGS, accuracy_table
 from hcloud.report.commitments import COMMITMENT_KINDS, commitments_table
-from hcloud.report.cost import COST_KINDS, cost_table, savings_table
+from hcloud.report.cost import COST_KINDS, SAVINGS_KINDS, cost_table, savings_table
 from hcloud.report.grouping import Grouping, choose_grouping, minute_of, parse_grouping
 from hcloud.report.performance import PERFORMANCE_KINDS, performance_table
 from hcloud.report.table import Column, ReportTable
@@ -25,7 +25,7 @@ _Build = Callable[[Iterable[Event], Grouping, float, float, float], ReportTable]
 _REPORTS: dict[str, tuple[_Build, str, frozenset[EventKind]]] = {
     "cost": (cost_table, "user", COST_KINDS),
     "performance": (performance_table, "user", PERFORMANCE_KINDS),
-    "savings": (savings_table, "market", COST_KINDS),
+    "savings": (savings_table, "market", SAVINGS_KINDS),
     "utilisation": (utilisation_table, "pool", UTILISATION_KINDS),
     "commitments": (commitments_table, "pool", COMMITMENT_KINDS),
     "accuracy": (accuracy_table, "quantity", ACCURACY_KINDS),

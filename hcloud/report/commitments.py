@@ -1,7 +1,8 @@
-"""Commitments report: cost of reserved machines, how much of them jobs held, and whether they paid off.
+"""Commitments report: cost of commitments, how much of them jobs held, and whether they paid off.
 
-A reserved machine costs the same whether it is used or not. It paid off if the part that jobs held would have cost more
-on demand, that is, if jobs held it for more than the break-even share of its time.
+A reserved machine costs the same whether it is used or not, and so does a commitment that no machine uses. It paid off
+if the part that jobs held would have cost more on demand, that is, if jobs held it for more than the break-even share
+of its time.
 """
 
 from __future__ import annotations
@@ -11,12 +12,13 @@ from dataclasses import dataclass
 
 from hcloud.core.model import Event, EventKind, Market
 from hcloud.core.pricing import HOUR_S, cost_usd, split
+from hcloud.report.commitment_history import CommitmentHistory, CommitmentStretch
 from hcloud.report.cost import machine_keys
 from hcloud.report.fleet import FLEET_KINDS, FleetHistory, Stretch
 from hcloud.report.grouping import Grouping
 from hcloud.report.table import Column, ReportTable, Row, columns, share_pct
 
-COMMITMENT_KINDS: frozenset[EventKind] = FLEET_KINDS
+COMMITMENT_KINDS: frozenset[EventKind] = FLEET_KINDS | {EventKind.COMMITMENT}
 """Event kinds that the report reads."""
 IDLE = "(unused)"
 """Name of the row for capacity that no job held, if rows stand for jobs."""
@@ -30,8 +32,13 @@ class _CommitmentLine:
     unused_usd: float = 0.0
     held_list_usd: float = 0.0
     """On-demand price of the part that jobs held."""
+    machines_usd: float = 0.0
+    """Cost of the machines alone."""
     list_usd: float = 0.0
-    """On-demand price of all of it."""
+    """On-demand price of the machines."""
+    used_h: float = 0.0
+    """Committed hours that machines of the account used."""
+    unused_h: float = 0.0
 
     def add(self, other: _CommitmentLine) -> None:
         """Add another line's sums."""
@@ -42,27 +49,35 @@ class _CommitmentLine:
 def commitments_table(
     events: Iterable[Event], grouping: Grouping, since: float, until: float, now: float
 ) -> ReportTable:
-    """Return cost and use of reserved machines by pool, market or day, or by the job, user or tag that held them."""
+    """Return cost and use of commitments by pool, market or day, or by the job, user or tag that held machines."""
     lines: dict[tuple[str, ...], _CommitmentLine] = {}
-    history = FleetHistory(since, until)
+    history, commitments = FleetHistory(since, until), CommitmentHistory(since, until)
     for event in events:
         for stretch in history.take(event):
             _count(lines, grouping, stretch)
+        for unused in commitments.take(event):
+            _count_unused(lines, grouping, unused)
     for stretch in history.finish():
         _count(lines, grouping, stretch)
+    for unused in commitments.finish():
+        _count_unused(lines, grouping, unused)
     whole = _CommitmentLine()
     for line in lines.values():
         whole.add(line)
     return ReportTable(
         title=f"Commitments by {grouping.text}",
         columns=(
-            *columns(*grouping.columns, "machine_h", "held_pct", "break_even_pct", "cost_usd", "unused_usd"),
+            *columns(*grouping.columns, "used_h", "unused_h", "machine_h", "held_pct", "break_even_pct"),
+            *columns("cost_usd", "unused_usd"),
             Column(name="saved_usd", unit="usd", label="paid off"),
         ),
         rows=tuple((*key, *_row(line)) for key, line in sorted(lines.items())),
         total=("total", *("" for _ in grouping.columns[1:]), *_row(whole)),
         notes=(
-            "reserved machines only, from launch to end; held: the larger of the vCPU and memory shares held by units",
+            "used_h, unused_h: committed hours that machines of the account used and did not use, from when the "
+            "commitment was first seen to its end; of a commitment to spend or to resources, hours of the whole of it",
+            "machine_h: reserved machines of HCloud, from launch to end; held: the larger of the vCPU and memory "
+            "shares held by units; cost: these machines, and the unused hours; unused: what units did not hold of both",
             "break_even: share of the time held at which on-demand machines would have cost the same; paid off: "
             "on-demand price of what was held, minus the machines' cost (negative: on demand would have been cheaper)",
             "paid off (saved_usd in JSON and CSV) differs from saved in `report savings`, which compares whole "
@@ -89,6 +104,7 @@ def _count(lines: dict[tuple[str, ...], _CommitmentLine], grouping: Grouping, st
                 seconds=stretch.seconds * part,
                 held_s=stretch.seconds * part * used,
                 usd=usd * part,
+                machines_usd=usd * part,
                 unused_usd=usd * part * (1.0 - used),
                 held_list_usd=list_usd * part * used,
                 list_usd=list_usd * part,
@@ -96,11 +112,28 @@ def _count(lines: dict[tuple[str, ...], _CommitmentLine], grouping: Grouping, st
         )
 
 
+def _count_unused(
+    lines: dict[tuple[str, ...], _CommitmentLine], grouping: Grouping, stretch: CommitmentStretch
+) -> None:
+    usd = stretch.unused_usd
+    for key, part in stretch.keys(grouping, IDLE):
+        lines.setdefault(key, _CommitmentLine()).add(
+            _CommitmentLine(
+                usd=usd * part,
+                unused_usd=usd * part,
+                used_h=stretch.used_h * part,
+                unused_h=stretch.unused_h * part,
+            )
+        )
+
+
 def _row(line: _CommitmentLine) -> Row:
     return (
+        line.used_h,
+        line.unused_h,
         line.seconds / HOUR_S,
         share_pct(line.held_s, line.seconds),
-        share_pct(line.usd, line.list_usd),
+        share_pct(line.machines_usd, line.list_usd),
         line.usd,
         line.unused_usd,
         line.held_list_usd - line.usd,

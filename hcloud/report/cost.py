@@ -7,14 +7,17 @@ from dataclasses import dataclass
 
 from hcloud.core.model import PROFILE_TAG, Event, EventKind
 from hcloud.core.pricing import HOUR_S, cost_usd, split
+from hcloud.report.commitment_history import CommitmentHistory, CommitmentStretch
 from hcloud.report.fleet import FLEET_KINDS, FleetHistory, Stretch
 from hcloud.report.grouping import Grouping, age_of, day_of, days, minute_of
 from hcloud.report.table import ReportTable, Row, columns, share_pct, total_row
 from hcloud.spec.validation import counted
 
-COST_KINDS: frozenset[EventKind] = FLEET_KINDS
-"""Event kinds that both reports read."""
-IDLE, BOOT = "(idle)", "(boot)"
+COST_KINDS: frozenset[EventKind] = FLEET_KINDS | {EventKind.COMMITMENT}
+"""Event kinds that the cost report reads."""
+SAVINGS_KINDS: frozenset[EventKind] = FLEET_KINDS
+"""Event kinds that the savings report reads."""
+IDLE, BOOT, UNUSED = "(idle)", "(boot)", "(unused commitments)"
 
 
 @dataclass(slots=True)
@@ -26,13 +29,15 @@ class CostLine:
     jobs_usd: float = 0.0
     idle_usd: float = 0.0
     boot_usd: float = 0.0
+    unused_usd: float = 0.0
+    """Cost of commitments while no machine used them."""
     list_usd: float = 0.0
     """Cost of the same machines and times at on-demand prices."""
 
     @property
     def usd(self) -> float:
-        """Return the sum of the costs of jobs, idle time and boot time."""
-        return self.jobs_usd + self.idle_usd + self.boot_usd
+        """Return the sum of the costs of jobs, idle time, boot time and unused commitments."""
+        return self.jobs_usd + self.idle_usd + self.boot_usd + self.unused_usd
 
 
 class CostTable:
@@ -74,6 +79,12 @@ class CostTable:
             line.jobs_usd += usd * (1.0 - rest) * part
             self._add_rest(line, stretch, usd * rest * part, list_usd * part)
 
+    def add_unused(self, stretch: CommitmentStretch) -> None:
+        """Charge what no machine used of a commitment to the rows it belongs to."""
+        if stretch.unused_usd > 0.0:
+            for key, part in stretch.keys(self.grouping, UNUSED):
+                self._line(key).unused_usd += stretch.unused_usd * part
+
     def _add_rest(self, line: CostLine, stretch: Stretch, usd: float, list_usd: float) -> None:
         if stretch.booting:
             line.boot_usd += usd
@@ -85,10 +96,10 @@ class CostTable:
         return self.lines.setdefault(key, CostLine())
 
     def sorted(self) -> list[tuple[tuple[str, ...], CostLine]]:
-        """Return the rows in report order: days ascending, else the highest cost first; idle and boot time last."""
+        """Return the rows in report order: days ascending, else the highest cost first; what no job held last."""
         if self.grouping.kind == "day":
             return sorted(self.lines.items())
-        last = {self.grouping.filler(IDLE): 1, self.grouping.filler(BOOT): 2}
+        last = {self.grouping.filler(name): at for at, name in enumerate((IDLE, BOOT, UNUSED), 1)}
         return sorted(self.lines.items(), key=lambda each: (last.get(each[0], 0), -each[1].usd, each[0]))
 
     def notes(self, history: FleetHistory, now: float) -> list[str]:
@@ -98,6 +109,13 @@ class CostTable:
             notes.append(
                 f"prices: read between {minute_of(self.prices_from)} and {minute_of(self.prices_to)} UTC; "
                 f"the newest is {age_of(now - self.prices_to)} old"
+            )
+        unused_usd = sum(line.unused_usd for line in self.lines.values())
+        if unused_usd > 0.0:
+            notes.append(
+                f"unused commitments: ${unused_usd:.4g} of this was paid for commitments while no machine of the "
+                "account used them; budgets and `hcloud bill` count machines only; `hcloud report commitments` shows "
+                "each"
             )
         if self.profiled:
             notes.append(
@@ -120,18 +138,22 @@ def machine_keys(grouping: Grouping, stretch: Stretch) -> list[tuple[str, float]
 
 
 def gather(events: Iterable[Event], grouping: Grouping, since: float, until: float) -> tuple[CostTable, FleetHistory]:
-    """Read the log once; return the cost of machines between ``since`` and ``until`` and the fleet's history."""
-    ledger, history = CostTable(grouping), FleetHistory(since, until)
+    """Read the log once; return the cost between ``since`` and ``until``, and the fleet's history."""
+    ledger, history, commitments = CostTable(grouping), FleetHistory(since, until), CommitmentHistory(since, until)
     for event in events:
         for stretch in history.take(event):
             ledger.add(stretch)
+        for unused in commitments.take(event):
+            ledger.add_unused(unused)
     for stretch in history.finish():
         ledger.add(stretch)
+    for unused in commitments.finish():
+        ledger.add_unused(unused)
     return ledger, history
 
 
 def cost_table(events: Iterable[Event], grouping: Grouping, since: float, until: float, now: float) -> ReportTable:
-    """Return the cost by group. Idle and boot cost are rows if rows stand for jobs, else columns."""
+    """Return the cost by group. Idle, boot and unused cost are rows if rows stand for jobs, else columns."""
     ledger, history = gather(events, grouping, since, until)
     spent = sum(line.usd for line in ledger.lines.values())
     if grouping.of_jobs:
@@ -140,7 +162,8 @@ def cost_table(events: Iterable[Event], grouping: Grouping, since: float, until:
             (*key, line.seconds / HOUR_S or None, line.usd, share_pct(line.usd, spent)) for key, line in ledger.sorted()
         ]
     else:
-        names = columns(*grouping.columns, "machine_h", "jobs_usd", "idle_usd", "boot_usd", "cost_usd", "share_pct")
+        names = columns(*grouping.columns, "machine_h", "jobs_usd", "idle_usd", "boot_usd", "unused_usd")
+        names += columns("cost_usd", "share_pct")
         rows = [
             (
                 *key,
@@ -148,12 +171,13 @@ def cost_table(events: Iterable[Event], grouping: Grouping, since: float, until:
                 line.jobs_usd,
                 line.idle_usd,
                 line.boot_usd,
+                line.unused_usd,
                 line.usd,
                 share_pct(line.usd, spent),
             )
             for key, line in ledger.sorted()
         ]
-    summed = {"unit_h", "machine_h", "jobs_usd", "idle_usd", "boot_usd", "cost_usd"}
+    summed = {"unit_h", "machine_h", "jobs_usd", "idle_usd", "boot_usd", "unused_usd", "cost_usd"}
     return ReportTable(
         title=f"Cost by {grouping.text}",
         columns=names,

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hcloud.core.clock import Clock
 from hcloud.core.errors import ProviderUnavailable
 from hcloud.core.model import InstanceType, Market, Offer
+from hcloud.provider import CommitmentUse
 from providers.ec2.account_usage import quota_name
 from providers.ec2.clients import Clients
+from providers.ec2.commitment_uses import commitment_uses
 from providers.ec2.inventory import Inventory, Launched
 from providers.ec2.prices import Price, PriceList, read_spot_prices
 from providers.ec2.region_info import RegionInfo, read_region_info
@@ -147,6 +149,13 @@ class Ec2Catalog:
     def plans(self) -> tuple[SavingsPlan, ...]:
         """Active savings plans that cover this region."""
         return self._inventory.plans
+
+    def commitments(self) -> Mapping[str, Sequence[CommitmentUse]]:
+        """Return the region's commitments by kind, as last read; unread kinds are absent."""
+        with self._lock:
+            if Market.RESERVED not in self._settings.markets or self._cache.market_read_at == float("-inf"):
+                return {}
+            return commitment_uses(self._inventory, self._settings.region)
 
     # --------------------------------------------------------------------------------------------------------- reading
     def _read_markets(

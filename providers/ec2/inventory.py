@@ -163,8 +163,7 @@ class Inventory:
 
     def _rooms(self, zone: str, type_name: str) -> list[tuple[CapacityReservation, int]]:
         """Return the capacity reservations of a type, each with how many more instances fit now."""
-        aimed = Counter(self._aimed.values())
-        return [(each, max(0, each.left - aimed[each.id])) for each in self.reservations.capacity_of(zone, type_name)]
+        return [room for room in self.capacity_left() if (room[0].zone, room[0].type_name) == (zone, type_name)]
 
     def quota_left(self, type_name: str, market: Market) -> int | None:
         """Return how many more instances of a type the quota allows; None if the quota is unknown."""
@@ -185,6 +184,19 @@ class Inventory:
 
     def _vcpus(self) -> dict[str, float]:
         return {name: each.capacity.vcpus for name, each in self.types.items()}
+
+    def coverage(self) -> Coverage:
+        """Return the Reserved Instances as applied to the running and launched instances."""
+        return self._covered()[0]
+
+    def plans_left(self) -> Mapping[str, float]:
+        """Return what is left of each Savings Plan by its id, in USD per hour."""
+        return self._covered()[1].left
+
+    def capacity_left(self) -> list[tuple[CapacityReservation, int]]:
+        """Return all capacity reservations, each with how many more instances fit now."""
+        aimed = Counter(self._aimed.values())
+        return [(each, max(0, each.left - aimed[each.id])) for each in self.reservations.capacity]
 
     def _covered(self) -> tuple[Coverage, PlanBalances]:
         """Apply reservations, then plans, to the running and launched instances. Cached until either changes."""

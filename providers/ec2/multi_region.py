@@ -12,7 +12,8 @@ from typing import TypeVar
 from hcloud.core.clock import Clock
 from hcloud.core.errors import LaunchRejected, ProviderError
 from hcloud.core.model import Offer
-from hcloud.provider import CloudInstance, Finding, LaunchRequest, Listing
+from hcloud.provider import CloudInstance, CommitmentUse, Finding, LaunchRequest, Listing
+from providers.ec2.commitment_uses import of_all_regions
 from providers.ec2.provider import Ec2Provider
 from providers.ec2.settings import Ec2Settings
 
@@ -99,6 +100,10 @@ class Ec2Regions:
         """Return why no region's instances can run container images; empty if one's may."""
         reasons = [each.why_no_images() for each in self.regions.values()]
         return reasons[0] if all(reasons) else ""
+
+    def commitments(self) -> Mapping[str, Sequence[CommitmentUse]]:
+        """Return the commitments of all regions by kind; those of all regions count once."""
+        return of_all_regions([each.commitments() for each in self.regions.values()])
 
     def facts(self) -> Mapping[str, str]:
         """Return the facts of every region, with the region in each key."""

@@ -23,7 +23,7 @@ from hcloud.core.errors import (
 )
 from hcloud.core.model import Market, Offer
 from hcloud.core.paging import EndlessList, checked
-from hcloud.provider import CloudInstance, Finding, LaunchRequest, Listing
+from hcloud.provider import CloudInstance, CommitmentUse, Finding, LaunchRequest, Listing
 from providers.ec2.account_checks import check_account
 from providers.ec2.catalog import Ec2Catalog
 from providers.ec2.clients import Clients
@@ -282,6 +282,10 @@ class Ec2Provider:
     def why_no_images(self) -> str:
         """Return that the default image, Debian's own, has no podman; empty for other images."""
         return "" if self.settings.image else "its default image has no podman; set `image` to one that has"
+
+    def commitments(self) -> Mapping[str, Sequence[CommitmentUse]]:
+        """Return Reserved Instances, capacity reservations and Savings Plans by kind, without any call."""
+        return self._catalog.commitments()
 
     def facts(self) -> Mapping[str, str]:
         """Return region, image, quotas and what could not be read, without any call."""

@@ -33,6 +33,8 @@ class CapacityReservation:
     type_name: str
     left: int
     """How many more instances fit."""
+    total: int = 0
+    """How many instances it is for."""
     ends_at: float | None = None
     """When it ends; None: when its owner ends it."""
 
@@ -114,6 +116,14 @@ class Coverage:
         pool, factor = pool_of(type_name)
         return self._zonal[zone, type_name] + int((self._pools.get(pool, 0.0) + 1e-9) / factor)
 
+    def zonal_left(self, zone: str, type_name: str) -> int:
+        """Return how many zonal Reserved Instances of a type cover no instance."""
+        return self._zonal[zone, type_name]
+
+    def regional_left(self, pool: str) -> float:
+        """Return how much of a family's regional Reserved Instances covers no instance, by normalization factor."""
+        return self._pools.get(pool, 0.0)
+
     def shared(self, zone: str, type_name: str) -> str:
         """Return the name of the pool that the type shares with other zones and sizes;
 
@@ -193,6 +203,7 @@ def _capacity_reservations(clients: Clients) -> list[CapacityReservation]:
             zone=str(each["AvailabilityZone"]),
             type_name=str(each["InstanceType"]),
             left=int(each["AvailableInstanceCount"]),
+            total=int(each.get("TotalInstanceCount", each["AvailableInstanceCount"])),
             ends_at=each["EndDate"].timestamp() if each.get("EndDate") else None,
         )
         for each in rows

@@ -12,8 +12,9 @@ from google.cloud import compute_v1 as compute
 from hcloud.core.clock import Clock
 from hcloud.core.errors import ProviderError, ProviderUnavailable
 from hcloud.core.model import InstanceType, Market, Offer, Resources
+from hcloud.provider import CommitmentUse
 from providers.gce.api import AggregatedList, Api
-from providers.gce.commitments import CommitmentBalances, Use, needs_of
+from providers.gce.commitments import CommitmentBalances, Use, needs_of, series_of_type
 from providers.gce.names import last_part
 from providers.gce.prices import PriceFile
 from providers.gce.settings import GceSettings, region_of
@@ -67,6 +68,8 @@ class GceCatalog:
         self._committed = CommitmentBalances((), ())
         self._committed_read_at = -math.inf
         self._launched: dict[str, Use] = {}
+        self._reservations: AggregatedList | None = None
+        self._commitments_complete = False
         self.commitments: tuple[str, ...] = ()
         self.read_errors: dict[str, str] = {}
         """Error messages by the zone whose types could not be read."""
@@ -105,7 +108,8 @@ class GceCatalog:
 
     def refresh_reserved(self) -> None:
         """Read reservations. Raises ProviderUnavailable, Throttled."""
-        self._reserved = _reserved(self._api.reservations())
+        self._reservations = self._api.reservations()
+        self._reserved = _reserved(self._reservations)
 
     def count_launch(self, token: str, zone: str, type_name: str) -> None:
         """Count an instance against commitments until usage is read again. A token counts once."""
@@ -126,7 +130,9 @@ class GceCatalog:
         now = self._clock.now()
         if now < self._committed_read_at + COMMITTED_FRESH_S:
             return
-        active = [each for _, each in self._api.commitments().items if each.status == "ACTIVE"]
+        listed = self._api.commitments()
+        active = [each for _, each in listed.items if each.status == "ACTIVE"]
+        self._commitments_complete = not listed.unanswered
         self.commitments = tuple(_described(each) for each in active)
         self._launched.clear()
         self._committed = CommitmentBalances(active, self._commitment_uses() if active else ())
@@ -144,6 +150,48 @@ class GceCatalog:
             if (needs := needs_of(type_name, known)) is not None:
                 found.append(Use(zone, type_name, *needs, count=reserved.free))
         return found
+
+    def commitment_uses(self) -> dict[str, tuple[CommitmentUse, ...]]:
+        """Return reservations and commitments by kind; a kind of which not all was read is absent.
+
+        An unused reservation costs the committed price of its type if a commitment covers the type, and uses that
+        commitment.
+        """
+        found: dict[str, tuple[CommitmentUse, ...]] = {}
+        if self._reservations is not None and not self._reservations.unanswered:
+            found["reservations"] = tuple(self._reservation_uses(self._reservations))
+        if self._commitments_complete:
+            found["commitments"] = tuple(self._pool_uses())
+        return found
+
+    def _reservation_uses(self, listed: AggregatedList) -> Iterator[CommitmentUse]:
+        for zone, each in listed.items:
+            sku = each.specific_reservation
+            count = sku.assured_count or sku.count
+            price = self._reserved_price(zone, last_part(sku.instance_properties.machine_type))
+            if each.status == "READY" and count and price is not None:
+                unused = max(0, count - sku.in_use_count)
+                yield CommitmentUse(name=f"reservation {zone}/{each.name}", count=count, unused=unused, usd_per_h=price)
+
+    def _pool_uses(self) -> Iterator[CommitmentUse]:
+        """Yield each region's commitments of a series: priced by vCPUs, as the known type whose price is lowest."""
+        for (region, series), pool in sorted(self._committed.pools().items()):
+            prices = [
+                usd / each.guest_cpus
+                for zone, (_, known) in self._types.items()
+                for each in known
+                if region_of(zone) == region and series_of_type(each.name) == series
+                for usd in (self._prices.committed_usd_per_h(region, each.name, min(pool.plans)),)
+                if usd is not None
+            ]
+            if prices and pool.committed_vcpus > 0:
+                yield CommitmentUse(
+                    name=f"commitments {series} {region}",
+                    count=1.0,
+                    unused=min(1.0, max(0.0, pool.vcpus / pool.committed_vcpus)),
+                    usd_per_h=min(prices) * pool.committed_vcpus,
+                    ends_at=pool.last_ends_at if pool.last_ends_at < math.inf else None,
+                )
 
     def _known_needs(self) -> dict[str, tuple[float, float]]:
         types = (each for _, known in self._types.values() for each in known)

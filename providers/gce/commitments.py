@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from math import inf
 
 from google.cloud import compute_v1 as compute
 
@@ -39,6 +40,10 @@ class Pool:
     """Terms of the commitments, by their key in the price file."""
     ends_at: float | None = None
     """When the first of the commitments ends."""
+    last_ends_at: float = 0.0
+    """When the last of them ends; infinite if one is not known to end."""
+    committed_vcpus: float = 0.0
+    """vCPUs before usage is subtracted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +77,11 @@ class CommitmentBalances:
         ends_at = ends_at_of(commitment)
         if ends_at is not None:
             pool.ends_at = min(ends_at, pool.ends_at or ends_at)
+        pool.last_ends_at = max(pool.last_ends_at, inf if ends_at is None else ends_at)
         for each in commitment.resources:
             if each.type_ == "VCPU":
                 pool.vcpus += each.amount
+                pool.committed_vcpus += each.amount
             elif each.type_ == "MEMORY":
                 pool.memory_mb += each.amount
 
@@ -101,6 +108,10 @@ class CommitmentBalances:
         """Return when the first commitment that covers a type ends (Unix seconds); None if none is known to end."""
         pool = self._pool(zone, type_name)
         return pool.ends_at if pool is not None else None
+
+    def pools(self) -> Mapping[tuple[str, str], Pool]:
+        """Return what is left of the commitments, by region and series."""
+        return self._pools
 
     def _pool(self, zone: str, type_name: str) -> Pool | None:
         if _UNCOMMITTED.fullmatch(type_name):

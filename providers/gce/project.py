@@ -9,7 +9,7 @@ from contextlib import suppress
 from hcloud.core.clock import Clock
 from hcloud.core.errors import OutcomeUnknown, ProviderError, ProviderUnavailable, Throttled
 from hcloud.core.model import Market, Offer
-from hcloud.provider import CloudInstance, CloudState, Finding, LaunchRequest, Listing
+from hcloud.provider import CloudInstance, CloudState, CommitmentUse, Finding, LaunchRequest, Listing
 from providers.gce.account_checks import check_project
 from providers.gce.api import AggregatedList, Api
 from providers.gce.catalog import GceCatalog
@@ -80,6 +80,10 @@ class ComputeProject:
     def examine(self) -> tuple[Finding, ...]:
         """Check the project without side effects."""
         return tuple(check_project(self._api, self._settings, self._clock))
+
+    def commitments(self) -> Mapping[str, Sequence[CommitmentUse]]:
+        """Return reservations and commitments by kind, as last read; unread kinds are absent."""
+        return self._catalog.commitment_uses()
 
     def facts(self) -> Mapping[str, str]:
         """Return commitments, and zones with unreadable types."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from hcloud.core.clock import Clock
 from hcloud.core.model import Offer
-from hcloud.provider import CloudInstance, Finding, LaunchRequest, Listing
+from hcloud.provider import CloudInstance, CommitmentUse, Finding, LaunchRequest, Listing
 from providers.gce.settings import GceSettings, parse_settings, refuse_missing_prices
 
 if TYPE_CHECKING:
@@ -60,6 +60,10 @@ class GceProvider:
         """Return that Google's public images of Debian and Ubuntu have no podman; empty for other images."""
         public = self.settings.image.startswith(("projects/debian-cloud/", "projects/ubuntu-os-cloud/"))
         return "its public image has no podman; set `image` to one that has" if public else ""
+
+    def commitments(self) -> Mapping[str, Sequence[CommitmentUse]]:
+        """Return reservations and commitments by kind, without any call; unread kinds are absent."""
+        return self._built.commitments() if self._built is not None else {}
 
     def facts(self) -> Mapping[str, str]:
         """Return project, zones, prices and expiry, and what is known of commitments and failing zones."""

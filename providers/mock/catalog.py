@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from hcloud.core.model import InstanceType, Market, Offer, Resources
+from hcloud.provider import CommitmentUse
 from providers.mock.random_streams import draws_for, walk
 from providers.mock.settings import MockSettings
 from providers.mock.spot_shortages import SpotShortages
@@ -54,6 +55,26 @@ class MockCatalog:
             for name in self.types
             for market in sorted(self.settings.markets)
             if self._is_sold(zone, name, market) and not (market is Market.RESERVED and self._has_ended(now))
+        )
+
+    def commitments(self, now: float, reserved_in_use: Mapping[tuple[str, str], int]) -> tuple[CommitmentUse, ...]:
+        """Return the reserved machines of each type and zone with how many are not in use."""
+        counts = {
+            (zone, name): self.reserved_count(zone, name)
+            for zone in sorted(self.settings.zones)
+            for name in self.types
+            if Market.RESERVED in self.settings.markets and self._is_sold(zone, name, Market.RESERVED)
+        }
+        return tuple(
+            CommitmentUse(
+                name=f"{zone}/{name}",
+                count=count,
+                unused=max(0, count - reserved_in_use.get((zone, name), 0)),
+                usd_per_h=self.paid_usd_per_h(zone, name, Market.RESERVED, now),
+                ends_at=self.settings.reserved_ends_at,
+            )
+            for (zone, name), count in counts.items()
+            if count > 0 and not self._has_ended(now)
         )
 
     def _with_quota(self, offer: Offer, left_vcpus: Sequence[float]) -> Offer:

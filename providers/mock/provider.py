@@ -19,7 +19,7 @@ from hcloud.core.errors import (
     Throttled,
 )
 from hcloud.core.model import InstanceId, Market, Offer
-from hcloud.provider import CloudInstance, CloudState, Journal, LaunchRequest, Listing, SimulatedMachine
+from hcloud.provider import CloudInstance, CloudState, CommitmentUse, Journal, LaunchRequest, Listing, SimulatedMachine
 from providers.mock.catalog import MockCatalog
 from providers.mock.cloud import Cloud
 from providers.mock.failure_model import FailureModel
@@ -134,6 +134,11 @@ class MockProvider:
             self._cloud.put(*(replace(row, stop_asked_at=now, stopped_at=stopped_at) for row in to_stop))
             if self._faults.take(FaultKind.LOSE_REPLY, "terminate"):
                 raise OutcomeUnknown(f"{self.name}: the reply to terminate was lost")
+
+    def commitments(self) -> Mapping[str, Sequence[CommitmentUse]]:
+        """Return the reserved machines by zone and type, whatever quotas allow."""
+        with self._cloud.hold(self._clock.now()):
+            return {"reserved": self._catalog.commitments(self._cloud.now, self._cloud.reserved)}
 
     def facts(self) -> Mapping[str, str]:
         """Return kind, seed, boot times and location of the state."""

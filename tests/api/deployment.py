@@ -54,11 +54,12 @@ class Deployment:
         busy_timeout_s: float = 60.0,
         policy: Mapping[str, object] = POLICY,
         work: WorkOf = read_work,
+        cloud: Mapping[str, object] = CLOUD,
     ) -> None:
         self.home = home
         self.clock = ManualClock(START_AT)
         self.store = Store.open(f"sqlite:///{home / 'hcloud.db'}", busy_timeout_s=busy_timeout_s)
-        self.cloud = MockProvider("mock", CLOUD, self.clock, OWNER, str(home))
+        self.cloud = MockProvider("mock", cloud, self.clock, OWNER, str(home))
         self.engine = FakeRunner((self.cloud,), self.clock, work=work)
         self.policy_file = home / "policy.yaml"
         self.policy_file.write_text(json.dumps(policy))

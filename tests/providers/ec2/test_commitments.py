@@ -15,8 +15,8 @@ from providers.ec2.account_usage import QUOTAS, quota_of
 from providers.ec2.reservations import Coverage, Reservations, ReservedInstances, pool_of
 from providers.ec2.savings_plans import PlanBalances, SavingsPlan
 from tests.providers.ec2.ec2_bench import Ec2Bench
-from tests.providers.ec2.fake_ec2 import REGION
-from tests.providers.ec2.test_offers import offered, reserved
+from tests.providers.ec2.fake_ec2 import REGION, USD_PER_H
+from tests.providers.ec2.test_offers import capacity_reservation, offered, reserved
 
 
 def plan(kind: str = "Compute", usd_per_h: float = 0.13, **more: object) -> dict[str, object]:
@@ -258,3 +258,46 @@ def test_launch_beyond_the_quota_is_refused_before_anything_is_sent_until_someth
     bench.let_pass(10)
     assert {each.key: each.available for each in bench.provider.offers()}[offer.key] == 1
     bench.provider.launch(bench.order(offer))
+
+
+# ------------------------------------------------------------------------------------------------ what is not used
+def unused(bench: Ec2Bench) -> dict[str, tuple[float, float, float]]:
+    """Count, unused part and price of one, of each commitment."""
+    found = [each for kind in bench.provider.commitments().values() for each in kind]
+    return {each.name: (each.count, each.unused, pytest.approx(each.usd_per_h)) for each in found}
+
+
+def test_unused_commitments_of_every_kind_are_listed_at_what_they_cost(bench: Ec2Bench) -> None:
+    bench.fake.reserved = [reserved(2, zone=f"{REGION}a"), reserved(4, instanceType="c5.large")]
+    bench.fake.capacity = [{**capacity_reservation(1), "totalInstanceCount": 3}]
+    bench.fake.savings_plans = [plan()]
+    bench.fake.savings_rates = {"sp-1": {"m5.xlarge": 0.12}}
+    found = offered(bench)
+    cr = "capacity reservation cr-0123456789abcdef0"
+    assert unused(bench) == {
+        f"{REGION}a/m5.large": (2, 2, 0.06),
+        f"reserved c5 {REGION}": (4, 4, 0.06),
+        cr: (3, 1, USD_PER_H["m5.large"]),
+        "savings plan sp-1": (1, 1, 0.13),
+    }
+    bench.provider.launch(bench.order(found["a", "m5.large", "reserved"]))
+    bench.provider.launch(bench.order(found["b", "m5.large", "reserved"]))
+    after = unused(bench)
+    assert (after[f"{REGION}a/m5.large"], after[cr]) == ((2, 1, 0.06), (3, 0, USD_PER_H["m5.large"]))
+
+
+def test_reserved_instances_that_pay_for_an_unused_capacity_reservation_count_once(bench: Ec2Bench) -> None:
+    bench.fake.reserved = [reserved(5)]
+    bench.fake.capacity = [capacity_reservation(2)]
+    offered(bench)
+    found = unused(bench)
+    assert found["capacity reservation cr-0123456789abcdef0"] == (2, 2, 0.0)
+    assert found[f"reserved m5 {REGION}"] == (5, 5, 0.06)
+
+
+def test_commitments_that_cannot_be_read_are_not_said_to_be_none(bench: Ec2Bench) -> None:
+    bench.provider = bench.build({})
+    assert bench.provider.commitments() == {}  # nothing was read yet
+    bench.fake.arm("DescribeReservedInstances", "forbidden")
+    bench.provider.offers()
+    assert bench.provider.commitments() == {}

@@ -220,3 +220,17 @@ def test_machines_of_others_and_reservations_use_commitments_up_and_spot_machine
     found = committed(bench)
     assert found["us-central1-b", "e2-standard-2"].available == 2
     assert found["us-central1-a", "e2-standard-2"].available == 3
+
+
+def test_unused_reservations_and_commitments_are_listed_at_what_they_cost(bench: GceBench) -> None:
+    assert bench.plain(markets=["on_demand", "reserved"]).commitments() == {}  # nothing was read yet
+    commit(bench, 8, 32768)
+    bench.compute.reserve("held", "us-central1-a", "e2-standard-2", 2, in_use=1)
+    committed(bench)
+    found = {each.name: each for kind in bench.provider.commitments().values() for each in kind}
+    pool = found["commitments e2 us-central1"]
+    assert (pool.count, pool.usd_per_h) == (1.0, pytest.approx(8 * 0.021))
+    assert pool.unused == pytest.approx(6 / 8)  # the unused reservation uses the commitment
+    held = found["reservation us-central1-a/held"]
+    assert (held.count, held.unused, held.usd_per_h) == (2, 1, 0.042)
+    assert pool.ends_at == datetime.fromisoformat("2029-01-01T00:00:00.000-08:00").timestamp()
