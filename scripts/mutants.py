@@ -24,43 +24,30 @@ ROOT = Path(__file__).resolve().parent.parent
 WORK = ROOT / "build" / "mutants"
 EQUIVALENT = ROOT / "scripts" / "equivalent_mutants.yaml"
 """Mutants that behave like the original, each with the reason."""
+SLOW = {"properties", "known_properties", "provisioning_properties", "room_reservation", "profiling", "correction"}
+SLOW |= {"consolidation", "least_loss", "plan_without_failing", "recheck_queue"}
+PLANNER = tuple(
+    str(path.relative_to(ROOT))
+    for path in sorted((ROOT / "tests" / "planner").glob("test_*.py"))
+    if path.stem.removeprefix("test_") not in SLOW
+)
+"""The fast files of ``tests/planner``: together a few seconds."""
 MODULES = {
-    "hcloud/planner/budget.py": ("budget", "buying", "instance_lifecycle", "retention", "scaling", "upsizing"),
-    "hcloud/planner/market.py": (
-        "buying",
-        "demands",
-        "expensive_room_holdback",
-        "sizing",
-        "spot_loss_limit",
-        "upsizing",
-    ),
-    "hcloud/planner/quota_limits.py": ("directives", "explain", "invariants", "jobs"),
-    "hcloud/planner/spot_preemption.py": ("jobs", "spot_loss_limit"),
-    "hcloud/planner/provisioning/commitments.py": ("commitments",),
-    "hcloud/planner/provisioning/consolidation.py": ("consolidation", "demands"),
-    "hcloud/planner/provisioning/eviction.py": ("demands", "instance_lifecycle", "jobs", "least_loss"),
-    "hcloud/planner/provisioning/holdback.py": (
-        "expensive_room_holdback",
-        "failing_service_holdback",
-        "half_empty_holdback",
-        "noisy_job_holdback",
-    ),
-    "hcloud/planner/provisioning/provision.py": (
-        "buying",
-        "demands",
-        "explain",
-        "instance_lifecycle",
-        "jobs",
-        "late_boots",
-        "scaling",
-        "strategies",
-    ),
-    "hcloud/planner/provisioning/strategies.py": ("strategies",),
-    "hcloud/planner/provisioning/upsizing.py": ("upsizing",),
-    "hcloud/spend_ledger.py": ("apply/test_spend", "report/test_parts_sum_up"),
-    "hcloud/apply/machines.py": ("apply/test_launching", "apply/test_launch_pool", "apply/test_observing"),
+    "hcloud/planner/budget.py": PLANNER,
+    "hcloud/planner/market.py": PLANNER,
+    "hcloud/planner/quota_limits.py": (*PLANNER, "tests/apply/test_launching.py"),
+    "hcloud/planner/spot_preemption.py": PLANNER,
+    "hcloud/planner/provisioning/commitments.py": PLANNER,
+    "hcloud/planner/provisioning/consolidation.py": (*PLANNER, "tests/planner/test_consolidation.py"),
+    "hcloud/planner/provisioning/eviction.py": (*PLANNER, "tests/planner/test_least_loss.py"),
+    "hcloud/planner/provisioning/holdback.py": PLANNER,
+    "hcloud/planner/provisioning/provision.py": PLANNER,
+    "hcloud/planner/provisioning/strategies.py": PLANNER,
+    "hcloud/planner/provisioning/upsizing.py": PLANNER,
+    "hcloud/spend_ledger.py": ("tests/apply/test_spend.py", "tests/report/test_parts_sum_up.py"),
+    "hcloud/apply/machines.py": ("tests/apply/test_launching.py", "tests/apply/test_launch_pool.py"),
 }
-"""The code that spends money, and the fast test files for each module (without folder: of ``tests/planner``)."""
+"""The code that spends money, and the fast test files for each module."""
 COPIED = ("tests", "providers", "lab", "policies", "profiles", "deploy", "pyproject.toml", "config.example.yaml")
 FIRST_TESTS = 12
 TEST_S_MAX = 5.0
@@ -153,6 +140,7 @@ def install(seed: int, most: int | None) -> None:
 
     configuration._config_reader = lambda: SETTINGS.get
     import libcst as cst
+    import libcst.matchers as m
     from mutmut.mutation import file_mutation
     from mutmut.runners import harness
     from mutmut.state import state
@@ -163,7 +151,8 @@ def install(seed: int, most: int | None) -> None:
     inherited = file_mutation.MutationVisitor._skip_node_and_children
 
     def skip(self: Any, node: Any) -> bool:
-        return isinstance(node, cst.FormattedString) or inherited(self, node)
+        check = isinstance(node, cst.Arg) and m.matches(node, m.Arg(keyword=m.Name("strict")))
+        return check or isinstance(node, cst.FormattedString) or inherited(self, node)
 
     file_mutation.MutationVisitor._skip_node_and_children = skip
     all_mutations = file_mutation.create_mutations
@@ -226,8 +215,7 @@ def test_module(module: str, options: argparse.Namespace) -> None:
         copy_checkout(work)
     elif not work.exists():
         return
-    tests = [f"tests/{each}.py" if "/" in each else f"tests/planner/test_{each}.py" for each in MODULES[module]]
-    SETTINGS.update(only_mutate=[module], pytest_add_cli_args_test_selection=tests)
+    SETTINGS.update(only_mutate=[module], pytest_add_cli_args_test_selection=list(MODULES[module]))
     os.chdir(work)
     install(options.seed, options.most)
     if not options.report:

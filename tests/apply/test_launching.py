@@ -6,14 +6,23 @@ from itertools import pairwise
 import pytest
 
 from hcloud.apply.directives import record_directive, set_paused
-from hcloud.apply.machines import resume_provider
-from hcloud.core.errors import ProviderUnavailable
-from hcloud.core.model import EventKind, InstanceState, JobState, Market, Nodes, Resources
+from hcloud.apply.machines import (
+    record_preemption,
+    record_registration,
+    record_unregistered,
+    resume_provider,
+    terminate_retry_delay_s,
+)
+from hcloud.core.errors import ProviderError, ProviderUnavailable, Throttled
+from hcloud.core.model import EventKind, InstanceState, JobState, Market, Nodes, Offer, Resources
 from hcloud.planner.snapshot import Directive, DirectiveScope, OfferBackoff
 from hcloud.provider import WorkerBootstrap
+from hcloud.spec.policy import SpotPolicy, StockoutPolicy
 from providers.mock import Fault, FaultKind
 from tests.apply.conftest import MakeDeployment
 from tests.apply.deployment import Deployment
+from tests.planner.scenes import machine, offer
+from tests.policies import simple
 
 
 def _run_to_success(site: Deployment) -> None:
@@ -86,6 +95,35 @@ def test_end_that_fails_is_asked_for_less_and_less_often(site: Deployment) -> No
     site.until(lambda: site.machines_up() == [], cycles=600)
     failed = [event.at for event in site.events(EventKind.PROVIDER_TROUBLE)]
     assert [after - before for before, after in pairwise(failed)] == [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0]
+
+
+@pytest.mark.parametrize(
+    ("error", "delays_s"),
+    [
+        (ProviderUnavailable("away"), [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0]),
+        (Throttled("slower", retry_after_s=3.0), [3.0, 6.0, 12.0, 24.0, 48.0, 60.0]),
+        (Throttled("slower", retry_after_s=0.1), [0.1 * 2**tries for tries in range(7)] + [6.4, 6.4]),
+        (None, [30.0, 30.0, 30.0]),  # the call succeeded and takes its time
+    ],
+)
+def test_a_call_is_repeated_twice_as_late_each_time_up_to_a_minute(
+    error: ProviderError | None, delays_s: list[float]
+) -> None:
+    assert [terminate_retry_delay_s(error, tries) for tries in range(len(delays_s))] == pytest.approx(delays_s)
+
+
+def test_the_clouds_own_reason_is_kept_with_the_back_off(make: MakeDeployment) -> None:
+    site = make(cloud={"zones": ["east-1a", "east-1b"]})
+    site.scene.cloud.inject(Fault(kind=FaultKind.RUN_OUT))
+    site.submit()
+    site.until(lambda: site.scene.store.live().backoffs)
+    [ended] = site.events(EventKind.INSTANCE_TERMINATED)
+    [backoff] = site.scene.store.live().backoffs
+    assert backoff.error and backoff.error in str(ended.fields["text"])
+    site.scene.cloud.inject(Fault(kind=FaultKind.REJECT_ALL))
+    site.submit()
+    site.until(lambda: any(each.stops_provider for each in site.scene.store.live().backoffs))
+    assert all(each.error for each in site.scene.store.live().backoffs)
 
 
 def test_stockout_goes_on_with_the_next_zone_and_is_remembered(make: MakeDeployment) -> None:
@@ -482,3 +520,99 @@ def test_no_lease_is_begun_that_outlasts_the_commitment(make: MakeDeployment) ->
     site.submit()
     site.until_state(JobState.SUCCEEDED)
     assert {each.market for each in site.scene.cloud.machines(site.now)} == {Market.ON_DEMAND}
+
+
+# ---------------------------------------------------------------------------------------- rows of failures, one by one
+STOCKOUT = simple(stockout=StockoutPolicy(backoff_s=100.0, backoff_cap_s=1000.0))
+LOSABLE = offer("m.spot", market=Market.SPOT)
+SPOT_KEY = ("mock", "a", "m.spot", "spot")
+
+
+def lost(site: Deployment, requested_ago_s: float, up_s: float | None, of: Offer = LOSABLE) -> OfferBackoff | None:
+    """Return the back-off once a spot machine is preempted now, ``up_s`` after its launch (None: never launched)."""
+    launched_at = None if up_s is None else site.now - up_s
+    taken = machine(1, of, requested_at=site.now - requested_ago_s, launched_at=launched_at)
+    with site.scene.store.transaction(site.now) as txn:
+        record_preemption(txn, taken, site.now, STOCKOUT)
+        return txn.backoff(*SPOT_KEY)
+
+
+def counted(backoff: OfferBackoff | None, now: float) -> tuple[int, float]:
+    """Return the losses in a row, and for how long nothing is launched."""
+    return (backoff.losses, backoff.until_at - now) if backoff is not None else (-1, -1.0)
+
+
+def test_quick_losses_of_spot_in_a_row_are_backed_off_longer_each_time(site: Deployment) -> None:
+    lengths = []
+    for _ in range(6):
+        lengths.append(counted(lost(site, 50.0, 40.0), site.now))
+        site.scene.clock.advance(1000.0)
+    assert lengths == [(1, 0.0), (2, 100.0), (3, 200.0), (4, 400.0), (5, 800.0), (6, 1000.0)]
+    told = site.events(EventKind.OFFER_BACKOFF)
+    assert len(told) == 5
+    assert "6 machines in a row were preempted within 600 s" in str(told[-1].fields["text"])
+
+
+def test_spot_machines_that_were_on_their_way_at_the_last_loss_are_the_same_loss(site: Deployment) -> None:
+    assert counted(lost(site, 50.0, 40.0), site.now) == (1, 0.0)
+    assert counted(lost(site, 50.0, None), site.now) == (1, 0.0)
+    site.scene.clock.advance(100.0)
+    assert counted(lost(site, 100.5, 50.0), site.now)[0] == 1
+    assert counted(lost(site, 99.5, 50.0), site.now)[0] == 2
+
+
+def test_a_spot_machine_that_stayed_or_a_long_time_without_a_loss_ends_the_row(site: Deployment) -> None:
+    assert counted(lost(site, 50.0, 40.0), site.now)[0] == 1
+    site.scene.clock.advance(700.0)
+    assert counted(lost(site, 650.0, 600.0), site.now) == (2, 100.0)  # just too soon
+    site.scene.clock.advance(700.0)
+    assert counted(lost(site, 650.0, 601.0), site.now)[0] == 0
+    assert counted(lost(site, 10.0, 5.0), site.now)[0] == 1
+    site.scene.clock.advance(2100.0)
+    assert counted(lost(site, 99.0, 5.0), site.now)[0] == 1  # asked for over two caps after the last
+    site.scene.clock.advance(2050.0)
+    assert counted(lost(site, 51.0, 5.0), site.now)[0] == 2  # and just before
+
+
+def test_only_spot_machines_are_lost_to_preemption_and_only_where_policy_counts_them(site: Deployment) -> None:
+    assert lost(site, 50.0, 40.0, replace(LOSABLE, market=Market.ON_DEMAND)) is None
+    with site.scene.store.transaction(site.now) as txn:
+        record_preemption(txn, machine(1, LOSABLE), site.now, replace(STOCKOUT, spot=SpotPolicy(quick_losses=0)))
+        assert txn.backoff(*SPOT_KEY) is None
+
+
+def given_up(site: Deployment, of: Offer, requested_ago_s: float = 10.0) -> tuple[tuple[int, float], tuple[int, float]]:
+    """Return failures in a row and seconds without launches, of the offer and its provider, once a machine that never
+    registered is given up now."""
+    silent = machine(1, of, requested_at=site.now - requested_ago_s)
+    with site.scene.store.transaction(site.now) as txn:
+        record_unregistered(txn, silent, "no worker", STOCKOUT)
+        found = txn.backoff("mock", "a", of.instance_type.name, "on_demand"), txn.backoff("mock", "", "", "")
+    assert found[0] is not None and found[1] is not None
+    one, every = ((each.unregistered, each.until_at - site.now) for each in found if each is not None)
+    return one, every
+
+
+def test_machines_that_never_register_close_their_offer_then_the_provider(site: Deployment) -> None:
+    first, second = offer("m.first"), offer("m.second")
+    assert given_up(site, first) == ((1, 100.0), (1, 0.0))
+    assert given_up(site, second) == ((1, 100.0), (1, 0.0))  # asked for before the first was given up
+    site.scene.clock.advance(1000.0)
+    assert given_up(site, second) == ((2, 200.0), (2, 100.0))
+    site.scene.clock.advance(1000.0)
+    assert given_up(site, second) == ((3, 400.0), (3, 200.0))
+    assert {each.error for each in site.scene.store.live().backoffs if each.until_at > site.now} == {"no worker"}
+    with site.scene.store.transaction(site.now) as txn:
+        record_registration(txn, second)
+        found, provider = txn.backoff("mock", "a", "m.second", "on_demand"), txn.backoff("mock", "", "", "")
+    assert found is not None and provider is not None
+    assert (found.unregistered, found.until_at - site.now) == (0, 400.0)  # this offer is not tried sooner
+    assert (provider.unregistered, provider.until_at) == (0, site.now)
+
+
+def test_a_registration_shortens_no_back_off_of_a_provider_that_counts_none(site: Deployment) -> None:
+    stopped = OfferBackoff(provider="mock", until_at=site.now + 900.0, failures=1)
+    with site.scene.store.transaction(site.now) as txn:
+        txn.put_backoff(stopped)
+        record_registration(txn, offer("m.first"))
+        assert txn.backoff("mock", "", "", "") == stopped

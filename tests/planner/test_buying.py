@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
-from hcloud.core.model import Constraints, Instance, Job, JobSpec, Nodes, Offer
-from hcloud.planner.plan import Launch, Plan, Terminate
-from hcloud.spec.policy import Budgets, Caps, Policy
-from tests.planner.scenes import decide, job, machine, need, of, offer, scene, spec, told
+from hcloud.core.model import Constraints, Instance, Job, JobSpec, Market, Nodes, Offer, Resources
+from hcloud.planner.plan import Finish, Launch, Plan, Terminate
+from hcloud.spec.policy import Allow, Budgets, Caps, Policy, SpotPolicy
+from tests.planner.scenes import NOW, decide, job, machine, need, of, offer, running, scene, spec, told
 from tests.policies import simple
 
 LARGE = offer("large", vcpus=4.0, usd_per_h=0.4)
@@ -64,3 +64,71 @@ def test_no_later_job_launches_into_the_room_that_is_made_for_one() -> None:
     assert [each.instance_id for each in of(plan, Terminate)] == ["inst-1"]
     assert told(plan, "job-1") == "making_room"
     assert bought(plan) == []  # the second would fit today, and take the first one's money when it comes
+
+
+def test_the_others_that_wait_make_a_larger_instance_worth_its_price() -> None:
+    small, middle = offer("small", vcpus=2.0, usd_per_h=0.1), offer("middle", vcpus=4.0, usd_per_h=0.15)
+    one, three = job(1), job(2, asks=spec(resources=need(3.0)))
+    assert [(each.offer, each.for_jobs) for each in of(planned(simple(), one, three, small, middle), Launch)] == [
+        (middle, ("job-1", "job-2"))
+    ]
+    assert [each.offer for each in of(planned(simple(), one, small, middle), Launch)] == [small]
+
+
+def test_jobs_that_paid_capacity_will_take_make_no_rented_instance_larger() -> None:
+    paid = offer("paid", vcpus=1.0, usd_per_h=0.06, market=Market.RESERVED, available=8)
+    small, large = (
+        offer("small", vcpus=2.0, usd_per_h=0.1, zone="b"),
+        offer("large", vcpus=8.0, usd_per_h=0.2, zone="b"),
+    )
+    in_b = job(1, asks=spec(placement=Constraints(zones=("b",))))
+    plan = planned(simple(), in_b, *(job(n) for n in range(2, 10)), paid, small, large)
+    assert [each.offer for each in of(plan, Launch) if each.offer.market is not Market.RESERVED] == [small]
+    assert len(of(plan, Launch)) == 1 + 8
+
+
+def test_jobs_that_share_with_none_get_an_instance_each() -> None:
+    alone = [job(n, asks=spec(exclusive=True)) for n in (1, 2)]
+    assert bought(planned(simple(), *alone, job(3), LARGE)) == [("job-1",), ("job-2",), ("job-3",)]
+
+
+def test_at_equal_value_the_smaller_instance_is_bought_and_of_equal_ones_the_first_by_name() -> None:
+    small, twice = offer("b", vcpus=2.0, usd_per_h=0.1), offer("a", vcpus=4.0, usd_per_h=0.2)
+    two = [job(n, asks=spec(resources=need(2.0))) for n in (1, 2)]
+    assert [each.offer for each in of(planned(simple(), *two, small, twice), Launch)] == [small, small]
+    same = offer("a", vcpus=2.0, usd_per_h=0.1)
+    assert [each.offer for each in of(planned(simple(), job(1), small, same), Launch)] == [same]
+    # With one instance left to buy, the one that serves most.
+    at_cap = simple(caps=Caps(max_instances=1))
+    assert [each.offer for each in of(planned(at_cap, *two, small, twice), Launch)] == [twice]
+
+
+def test_paid_instances_are_bought_first_and_no_more_than_there_are() -> None:
+    paid = offer("paid", vcpus=2.0, usd_per_h=9.0, market=Market.RESERVED, available=1)
+    jobs = [job(n, asks=spec(resources=need(2.0))) for n in (1, 2)]
+    launches = of(planned(simple(), *jobs, paid, offer()), Launch)
+    assert [each.offer.market for each in launches] == [Market.RESERVED, Market.ON_DEMAND]
+
+
+def test_a_pool_that_offers_share_is_not_sold_twice() -> None:
+    left = Resources(vcpus=6.0, memory_mib=6 * 4096, disk_gib=900.0)
+    pooled = {"pool": "rack", "pool_free": left, "priced_at": NOW}
+    small, large = offer("small", vcpus=2.0, usd_per_h=0.1, **pooled), replace(LARGE, **pooled)
+    jobs = [job(n, asks=spec(resources=need(4.0 if n == 1 else 2.0))) for n in (1, 2, 3)]
+    plan = planned(simple(), *jobs, small, large)
+    assert sorted(bought(plan)) == [("job-1",), ("job-2",)]
+    # What was requested since the offers were read is gone from the pool; what was before is not in it.
+    for requested_at, count in ((NOW + 1.0, 0), (NOW - 1.0, 1)):
+        full = machine(1, large, requested_at=requested_at)
+        holds = running(9, full, asks=spec(resources=need(4.0)))
+        assert len(bought(planned(simple(), full, holds, jobs[0], small, large))) == count
+
+
+def test_offers_that_policy_or_market_exclude_are_not_bought_and_named() -> None:
+    spot = offer(market=Market.SPOT)
+    only_spot, no_spot = simple(allow=Allow(markets=(Market.SPOT,))), simple(spot=SpotPolicy(for_targets=()))
+    for policy, only in ((only_spot, offer()), (no_spot, spot)):
+        plan = planned(policy, job(1), only)
+        [finish] = of(plan, Finish)
+        assert bought(plan) == []
+        assert (finish.reason.code, finish.reason.numbers["why"]) == ("impossible", "not_allowed")
