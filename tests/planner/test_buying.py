@@ -2,9 +2,12 @@
 
 from dataclasses import replace
 
-from hcloud.core.model import Constraints, Instance, Job, JobSpec, Market, Nodes, Offer, Resources
+import pytest
+
+from hcloud.core.model import Constraints, Instance, InstanceState, Job, JobSpec, Market, Nodes, Offer, Resources
+from hcloud.forecast.fleet_tracker import FleetStats, SpotLifetime
 from hcloud.planner.plan import Finish, Launch, Plan, Terminate
-from hcloud.spec.policy import Allow, Budgets, Caps, Policy, SpotPolicy
+from hcloud.spec.policy import Allow, Budgets, Caps, DisruptionPolicy, Policy, SpotPolicy
 from tests.planner.scenes import NOW, decide, job, machine, need, of, offer, running, scene, spec, told
 from tests.policies import simple
 
@@ -120,8 +123,9 @@ def test_a_pool_that_offers_share_is_not_sold_twice() -> None:
     # What was requested since the offers were read is gone from the pool; what was before is not in it.
     for requested_at, count in ((NOW + 1.0, 0), (NOW - 1.0, 1)):
         full = machine(1, large, requested_at=requested_at)
+        other = machine(2, offer("odd", vcpus=1.0))  # of no pool
         holds = running(9, full, asks=spec(resources=need(4.0)))
-        assert len(bought(planned(simple(), full, holds, jobs[0], small, large))) == count
+        assert len(bought(planned(simple(), full, other, holds, jobs[0], small, large))) == count
 
 
 def test_offers_that_policy_or_market_exclude_are_not_bought_and_named() -> None:
@@ -132,3 +136,55 @@ def test_offers_that_policy_or_market_exclude_are_not_bought_and_named() -> None
         [finish] = of(plan, Finish)
         assert bought(plan) == []
         assert (finish.reason.code, finish.reason.numbers["why"]) == ("impossible", "not_allowed")
+
+
+def test_an_offer_within_the_limits_is_bought_though_the_best_one_is_not() -> None:
+    small, cheap = offer("small", vcpus=2.0, usd_per_h=0.3), offer("large", vcpus=4.0, usd_per_h=0.1)
+    plan = planned(simple(caps=Caps(max_vcpus=2.0)), job(1), small, cheap)
+    assert [each.offer for each in of(plan, Launch)] == [small]
+    over = planned(simple(caps=Caps(max_vcpus=1.0)), job(1), small, cheap)
+    assert bought(over) == []
+    assert told(over, "job-1") == "cap_vcpus"
+
+
+def test_nodes_that_must_not_share_an_instance_get_one_each() -> None:
+    assert bought(planned(simple(), job(1, asks=gang(2, 1.0, spread="host")), LARGE)) == [("job-1",), ("job-1",)]
+    assert bought(planned(simple(), job(1, asks=gang(2, 1.0)), LARGE)) == [("job-1", "job-1")]
+
+
+@pytest.mark.parametrize(("huge_usd", "ended"), [(0.9, ["inst-1"]), (1.0, [])])
+def test_room_is_made_only_if_what_this_plan_buys_leaves_enough(huge_usd: float, ended: list[str]) -> None:
+    """$1.20/h less $0.30 for what is bought for the first."""
+    huge, small = offer("huge", vcpus=16.0, usd_per_h=huge_usd), offer("small", vcpus=2.0, usd_per_h=0.3)
+    idle = machine(1, offer("odd", vcpus=1.0, usd_per_h=0.5))
+    jobs = [job(1, asks=spec(resources=need(2.0))), job(2, asks=spec(resources=need(16.0)))]
+    plan = planned(simple(budgets=Budgets(per_hour_usd=1.2)), idle, *jobs, huge, small)
+    assert [each.instance_id for each in of(plan, Terminate)] == ended
+
+
+@pytest.mark.parametrize(("most", "ended"), [(1, 0), (2, 2)])
+def test_room_is_made_with_no_more_ends_than_a_cycle_may_have(most: int, ended: int) -> None:
+    idle = [machine(n, offer("odd", vcpus=1.0, usd_per_h=0.4)) for n in (1, 2)]
+    policy = simple(budgets=Budgets(per_hour_usd=1.0), disruption=DisruptionPolicy(max_terminations_per_cycle=most))
+    plan = planned(policy, *idle, job(1, asks=spec(resources=need(16.0))), offer("huge", vcpus=16.0, usd_per_h=1.0))
+    assert len(of(plan, Terminate)) == ended
+    assert told(plan, "job-1") == ("making_room" if ended else "budget_per_hour")
+
+
+def test_spot_with_a_notice_or_for_long_runs_is_dearer_than_it_looks() -> None:
+    spot, steady = offer(usd_per_h=0.03, market=Market.SPOT), offer(usd_per_h=0.1)
+    up = [machine(n, spot, launched_at=NOW - 60.0, preempt_at=NOW + 60.0) for n in range(1, 10)]
+    for fleet, market in ((up, Market.ON_DEMAND), ([replace(each, preempt_at=None) for each in up], Market.SPOT)):
+        busy = [replace(each, state=InstanceState.DRAINING) for each in fleet]
+        launches = of(planned(simple(), *busy, job(1), spot, steady), Launch)
+        assert [each.offer.market for each in launches] == [market]
+    lifetimes = (SpotLifetime(NOW - 5.0, "mock", "r", "small", 60.0, True),)
+    for busy_s, market in (((), Market.SPOT), ((3600.0,), Market.ON_DEMAND)):
+        stats = FleetStats(spot_lifetimes=lifetimes, busy_s=busy_s)
+        launches = of(decide(scene(job(1), spot, steady, fleet_stats=stats)), Launch)
+        assert [each.offer.market for each in launches] == [market]
+
+
+def test_a_job_that_needs_nothing_of_a_resource_fits_on_what_has_room_for_the_others() -> None:
+    asks = spec(resources=Resources(vcpus=1.0, memory_mib=512, disk_gib=0.0))
+    assert bought(planned(simple(), job(1, asks=asks), LARGE)) == [("job-1",)]
