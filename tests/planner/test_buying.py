@@ -4,7 +4,20 @@ from dataclasses import replace
 
 import pytest
 
-from hcloud.core.model import Constraints, Instance, InstanceState, Job, JobSpec, Market, Nodes, Offer, Resources
+from hcloud.core.model import (
+    BatchTarget,
+    BestEffortTarget,
+    Constraints,
+    Instance,
+    InstanceState,
+    Job,
+    JobSpec,
+    JobState,
+    Market,
+    Nodes,
+    Offer,
+    Resources,
+)
 from hcloud.forecast.fleet_tracker import FleetStats, SpotLifetime
 from hcloud.planner.plan import Finish, Launch, Plan, Terminate
 from hcloud.spec.policy import Allow, Budgets, Caps, DisruptionPolicy, Policy, SpotPolicy
@@ -188,3 +201,37 @@ def test_spot_with_a_notice_or_for_long_runs_is_dearer_than_it_looks() -> None:
 def test_a_job_that_needs_nothing_of_a_resource_fits_on_what_has_room_for_the_others() -> None:
     asks = spec(resources=Resources(vcpus=1.0, memory_mib=512, disk_gib=0.0))
     assert bought(planned(simple(), job(1, asks=asks), LARGE)) == [("job-1",)]
+
+
+def test_what_a_gang_could_not_use_is_in_stock_again_once() -> None:
+    pair, others = job(1, asks=gang(2, 4.0)), [job(n, asks=spec(resources=need(4.0))) for n in (2, 3)]
+    assert bought(planned(simple(), pair, *others, replace(LARGE, available=1))) == [("job-2",)]
+
+
+def test_jobs_behind_one_that_awaits_its_instance_are_served() -> None:
+    booting = machine(1, LARGE, state=InstanceState.BOOTING, ready_at=None, idle_since=None)
+    first = job(1, JobState.AWAITING_INSTANCE, asks=spec(resources=need(4.0)), awaiting=("inst-1",))
+    assert bought(planned(simple(), booting, first, job(2), job(3, asks=gang(2, 4.0)), LARGE)) == [
+        ("job-2",),
+        ("job-3",),
+        ("job-3",),
+    ]
+
+
+def test_a_job_waits_for_an_instance_that_boots_and_says_for_how_long() -> None:
+    booting = machine(1, LARGE, state=InstanceState.BOOTING, ready_at=None, idle_since=None, launched_at=NOW - 10.0)
+    plan = planned(simple(), booting, job(1), LARGE)
+    assert bought(plan) == []
+    [waits] = [each for each in plan.actions if getattr(each, "job_id", "") == "job-1"]
+    assert waits.reason.numbers["expected_in_s"] == 20.0
+    assert waits.reason.numbers["expected_at"] == NOW + 20.0
+
+
+def test_a_rented_instance_is_not_shared_while_a_paid_one_can_be_launched_in_time() -> None:
+    paid = offer("paid", vcpus=1.0, usd_per_h=0.2, market=Market.RESERVED, available=1)
+    first = job(1, asks=spec(resources=need(3.0)))
+    for deadline_s, launched in ((None, 2), (9000.0, 2), (20.0, 1)):  # a paid one would boot for 30 s
+        asks = spec(target=BestEffortTarget() if deadline_s is None else BatchTarget(finish_within_s=deadline_s + 98.0))
+        second = job(2, asks=asks)
+        plan = planned(simple(), first, second, paid, LARGE)
+        assert len(of(plan, Launch)) == launched

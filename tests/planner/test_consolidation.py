@@ -3,6 +3,7 @@
 from collections import defaultdict
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
@@ -17,6 +18,7 @@ from hcloud.core.model import (
     JobSpec,
     JobState,
     Market,
+    Offer,
     ServiceTarget,
 )
 from hcloud.planner.plan import Drain, Enqueue, Launch, Plan, StopAttempt, Terminate
@@ -98,6 +100,59 @@ def test_jobs_move_to_an_idle_reserved_machine_but_not_to_an_idle_rented_one() -
     reserved = machine(2, offer("r", market=Market.RESERVED))
     assert of(decide(scene(alone, busy, reserved), GATHERS), Drain)
     assert not of(decide(scene(alone, busy, machine(2)), GATHERS), Drain)
+
+
+def fleet_of(*changes: dict[str, Any], of_two: Offer | None = None, asks: JobSpec = SERVICE) -> Snapshot:
+    """Return instances changed like this, each with one job of one vCPU that has run for 700 s."""
+    fleet = [machine(n, of_two, **{"idle_since": None, **each}) for n, each in enumerate(changes, start=1)]
+    return scene(*(long_ago(running(n, each, asks=asks)) for n, each in enumerate(fleet, start=1)), *fleet, offer())
+
+
+def drained(snapshot: Snapshot) -> list[str]:
+    return [each.instance_id for each in of(decide(snapshot, GATHERS), Drain)]
+
+
+def test_the_machine_that_saves_most_is_emptied_and_of_equal_ones_the_first() -> None:
+    assert drained(fleet_of({}, {}, {})) == ["inst-1"]
+    dear = offer(usd_per_h=0.2)
+    first, second = machine(1, idle_since=None), machine(2, dear, idle_since=None)
+    jobs = [long_ago(running(n, on, asks=SERVICE)) for n, on in ((1, first), (2, second))]
+    assert drained(scene(*jobs, first, second, offer())) == ["inst-2"]
+
+
+@pytest.mark.parametrize(("left_s", "emptied"), [(1190.0, []), (1200.0, []), (1210.0, ["inst-1"])])
+def test_a_machine_whose_lease_is_about_to_be_renewed_is_left_alone(left_s: float, emptied: list[str]) -> None:
+    near, far = {"expires_at": NOW + left_s}, {"expires_at": NOW + 3000.0}
+    assert drained(fleet_of(near, {**far, "offer": offer(market=Market.RESERVED)})) == emptied
+
+
+def test_nothing_is_emptied_while_any_machine_is_drained_already() -> None:
+    assert drained(fleet_of({}, {}, {"state": InstanceState.DRAINING})) == []
+
+
+def test_what_a_billing_minimum_has_paid_for_is_not_saved() -> None:
+    for minimum_s, saved_usd in ((500.0 + 1800.0, 0.05), (0.0, 0.1), (100.0, 0.1)):
+        paid = replace(offer(), billing_minimum_s=minimum_s)
+        [drain] = of(decide(fleet_of({}, {}, of_two=paid), GATHERS), Drain)
+        assert drain.reason.numbers["saved_usd"] == pytest.approx(saved_usd)
+    assert drained(fleet_of({}, {}, of_two=replace(offer(), billing_minimum_s=9000.0))) == []
+
+
+def test_a_job_that_could_not_finish_in_time_elsewhere_stays() -> None:
+    """Run for 700 s, it is expected to take 1,400 s anew, after a gap of 30 s."""
+    for deadline_s, emptied in ((1430.0, ["inst-1"]), (1429.0, [])):
+        asks = spec(target=BatchTarget(finish_within_s=100.0 - 1.0 + deadline_s))
+        first, second = (machine(n, idle_since=None) for n in (1, 2))
+        jobs = [long_ago(running(1, on, asks=asks)) for on in (first,)]
+        jobs += [long_ago(running(2, second, asks=replace(SERVICE, interruptible=False)))]
+        assert jobs[0].deadline_at == NOW + deadline_s
+        assert drained(scene(*jobs, first, second, offer())) == emptied
+
+
+def test_nodes_of_one_job_stay_where_they_are() -> None:
+    fleet = [machine(n, idle_since=None) for n in (1, 2, 3)]
+    pair = long_ago(running(1, *fleet[:2], asks=SERVICE))
+    assert drained(scene(pair, long_ago(running(2, fleet[2], asks=SERVICE)), *fleet, offer())) == ["inst-3"]
 
 
 # ----------------------------------------------------------------------------------------------------------- hysteresis
