@@ -4,7 +4,18 @@ from dataclasses import replace
 
 import pytest
 
-from hcloud.core.model import BatchTarget, BestEffortTarget, FailureCause, JobState, Market, Nodes, Retries
+from hcloud.core.model import (
+    BatchTarget,
+    BestEffortTarget,
+    Constraints,
+    FailureCause,
+    Instance,
+    Job,
+    JobState,
+    Market,
+    Nodes,
+    Retries,
+)
 from hcloud.planner.plan import Enqueue, Finish, Launch, Place, Preempted, StopAttempt, Wait
 from hcloud.spec.policy import Caps
 from tests.planner.scenes import NOW, decide, ended, job, machine, need, of, offer, running, scene, spec, told
@@ -144,3 +155,43 @@ def test_evicted_job_does_not_take_its_room_back() -> None:
     here = machine(1, offer(vcpus=1.0))
     back = job(1, asks=spec(target=BestEffortTarget()), failures=(FailureCause.EVICTED,))
     assert [a.job_id for a in of(decide(scene(back, job(2), here)), Place)] == ["job-2"]
+
+
+# ------------------------------------------------------------------------------------------------------- who makes room
+FILLS = spec(target=BestEffortTarget())
+
+
+def evicted(*things: Job | Instance) -> list[str]:
+    return [each.job_id for each in of(decide(scene(*things)), StopAttempt)]
+
+
+def two_full() -> list[Instance | Job]:
+    """Return two instances of two vCPUs, the first with best-effort jobs 1 and 2, the second with 3 and 4."""
+    fleet = [machine(n, idle_since=None) for n in (1, 2)]
+    return [*fleet, *(running(n, fleet[(n - 1) // 2], asks=FILLS) for n in (1, 2, 3, 4))]
+
+
+def test_the_fewest_and_latest_best_effort_jobs_make_room_and_each_once() -> None:
+    assert evicted(*two_full(), job(10)) == ["job-2"]
+    assert evicted(*two_full(), job(10), job(11)) == ["job-2", "job-1"]
+    assert evicted(*two_full(), *(job(n) for n in range(10, 20))) == ["job-2", "job-1", "job-4", "job-3"]
+    assert evicted(*two_full(), job(10, asks=spec(resources=need(2.0)))) == ["job-2", "job-1"]
+    free_half = [each for each in two_full() if getattr(each, "id", "") != "job-4"]
+    assert evicted(*free_half, job(10, asks=spec(resources=need(2.0)))) == ["job-3"]
+
+
+def test_no_job_makes_room_for_a_gang_that_could_not_start_and_all_may_for_the_next() -> None:
+    pair = spec(resources=need(2.0), nodes=Nodes(count=2, minimum=2), placement=Constraints(spread="host"))
+    fleet = [machine(n, idle_since=None) for n in (1, 2)]
+    first = [running(n, fleet[0], asks=FILLS) for n in (1, 2)]
+    promised = running(3, fleet[1], asks=spec(resources=need(2.0)))
+    assert evicted(*fleet, *first, promised, job(10, asks=pair)) == []
+    three = replace(pair, nodes=Nodes(count=3, minimum=3))
+    assert evicted(*two_full(), job(10, asks=three), job(11), job(12)) == ["job-2", "job-1"]
+    assert evicted(*two_full(), job(10, asks=pair)) == ["job-2", "job-1", "job-4", "job-3"]
+
+
+def test_a_best_effort_job_of_several_nodes_makes_room_on_each_of_its_machines() -> None:
+    fleet = [machine(n, idle_since=None) for n in (1, 2)]
+    wide = running(1, *fleet, asks=replace(FILLS, resources=need(2.0)))
+    assert evicted(*fleet, wide, *(job(n) for n in range(10, 14))) == ["job-1"]
