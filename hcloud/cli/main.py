@@ -81,8 +81,11 @@ GROUPS: dict[str, dict[str, tuple[str, str, str]]] = {
     },
 }
 COMMANDS = {name: entry for group in GROUPS.values() for name, entry in group.items()}
-DANGEROUS = ("destroy", "drain", "cancel")
-"""Proposed in place of a wrong name only if that is hardly more than a slip of the finger."""
+READ_ONLY = (
+    *("status", "queue", "logs", "wait", "explain", "job", "instances", "offers", "report", "bill", "simulate", "plan"),
+    *("config", "doctor", "events", "orphans", "help", "completion", "version"),
+)
+"""Commands that change nothing. The others are proposed only in place of a name that is nearly theirs."""
 MOVED = {
     "engine": "the gateway, which 'hcloud daemon' starts by itself (under systemd: hcloud-gateway.service)",
     "soak": "'make soak', or 'python -m lab.soak', in a checkout of HCloud",
@@ -115,9 +118,8 @@ class LazyGroup(click.Group):
         if args and args[0] in MOVED:
             raise click.UsageError(f"'hcloud {args[0]}' is now {MOVED[args[0]]}")
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
-            harmless = [name for name in COMMANDS if name not in DANGEROUS]
-            near = difflib.get_close_matches(args[0], DANGEROUS, n=1, cutoff=0.8)
-            near = near or difflib.get_close_matches(args[0], harmless, n=1, cutoff=0.7)
+            near = difflib.get_close_matches(args[0], COMMANDS, n=1, cutoff=0.8)
+            near = near or difflib.get_close_matches(args[0], READ_ONLY, n=1, cutoff=0.7)
             hint = f"; did you mean '{near[0]}'?" if near else "; see 'hcloud --help'"
             raise click.UsageError(f"there is no command '{args[0]}'{hint}", ctx)
         return super().resolve_command(ctx, args)

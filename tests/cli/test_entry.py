@@ -75,6 +75,8 @@ def test_every_command_explains_itself_or_says_it_is_not_installed(name: str, lo
     [
         (("sumbit",), "there is no command 'sumbit'; did you mean 'submit'?"),
         (("retry",), "there is no command 'retry'; see 'hcloud --help'"),  # and not: destroy
+        (("restart",), "there is no command 'restart'; see 'hcloud --help'"),
+        (("stats",), "there is no command 'stats'; did you mean 'status'?"),
         (("destory",), "there is no command 'destory'; did you mean 'destroy'?"),
         (("remove",), "there is no command 'remove'; see 'hcloud --help'"),  # and not: resume
         (("submit",), "name a job file, or a command after --"),
