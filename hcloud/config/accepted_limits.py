@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from math import inf
-from typing import Literal
+from typing import Any, Literal
 
 from hcloud.config.settings import Config
-from hcloud.spec.policy import Budgets, Policy, UserBudget
+from hcloud.spec.policy import Budgets, Caps, Policy, UserBudget
 
 PERIODS = ("per_hour_usd", "per_day_usd", "per_month_usd")
 _USER_PERIODS = ("per_day_usd", "per_month_usd")
+PER_TYPE = "max_instances_per_type"
 Isolation = Literal["require", "best_effort"] | None
 _STRICTNESS: Mapping[Isolation, int] = {"best_effort": 0, None: 1, "require": 2}
 """Of ``engine.isolation``; null requires isolation on rented machines only."""
@@ -30,6 +31,8 @@ class AcceptedLimits:
     isolation: Isolation
     admins: tuple[str, ...]
     readers: tuple[str, ...]
+    caps: Caps | None = None
+    """None: stored by a version that did not watch them, so that those of the policy hold."""
 
     def to_json(self) -> str:
         """Return it as text."""
@@ -44,6 +47,7 @@ def limits_of(policy: Policy, config: Config) -> AcceptedLimits:
         isolation=config.engine.isolation,
         admins=tuple(sorted(api.admins)),
         readers=tuple(sorted(api.readers)),
+        caps=policy.caps,
     )
 
 
@@ -57,6 +61,7 @@ def parse_limits(text: str) -> AcceptedLimits:
         isolation=plain["isolation"],
         admins=tuple(plain["admins"]),
         readers=tuple(plain["readers"]),
+        caps=Caps(**plain["caps"]) if plain.get("caps") is not None else None,
     )
 
 
@@ -78,6 +83,10 @@ def _loosened(accepted: AcceptedLimits, wanted: AcceptedLimits) -> Iterator[str]
                 yield f"budgets.per_user.{user}.{key} from {before:g} to {_or_none(after)}"
     if _STRICTNESS[wanted.isolation] < _STRICTNESS[accepted.isolation]:
         yield f"engine.isolation from {accepted.isolation or 'null'} to {wanted.isolation or 'null'}"
+    if accepted.caps is not None and wanted.caps is not None:
+        for name, before, after in _cap_changes(accepted.caps, wanted.caps):
+            if _or_inf(after) > _or_inf(before):
+                yield f"caps.{name} from {before:g} to {_or_none(after)}"
     for name in sorted(set(wanted.admins) - set(accepted.admins)):
         yield f"api.admins with {name}"
     for name in sorted(set(accepted.readers) - set(wanted.readers)):
@@ -98,12 +107,35 @@ def stricter(accepted: AcceptedLimits, wanted: AcceptedLimits) -> AcceptedLimits
         isolation=isolation,
         admins=tuple(sorted((set(wanted.admins) & set(accepted.admins)) - readers)),
         readers=tuple(sorted(readers)),
+        caps=_stricter_caps(accepted.caps, wanted.caps),
     )
 
 
 def with_limits(policy: Policy, limits: AcceptedLimits) -> Policy:
-    """Return the policy with these budgets."""
-    return policy if policy.budgets == limits.budgets else replace(policy, budgets=limits.budgets)
+    """Return the policy with these budgets and caps."""
+    caps = policy.caps if limits.caps is None else limits.caps
+    same = (policy.budgets, policy.caps) == (limits.budgets, caps)
+    return policy if same else replace(policy, budgets=limits.budgets, caps=caps)
+
+
+def _cap_changes(before: Caps, after: Caps) -> Iterator[tuple[str, float | None, float | None]]:
+    """Yield name and both values of each cap, of all types that one of the two names."""
+    for each in fields(Caps):
+        if each.name != PER_TYPE:
+            yield each.name, getattr(before, each.name), getattr(after, each.name)
+    for kind in sorted({*before.max_instances_per_type, *after.max_instances_per_type}):
+        yield f"{PER_TYPE}.{kind}", before.max_instances_per_type.get(kind), after.max_instances_per_type.get(kind)
+
+
+def _stricter_caps(before: Caps | None, after: Caps | None) -> Caps | None:
+    if before is None or after is None:
+        return before or after
+    least: dict[str, Any] = {
+        name: min((each for each in values if each is not None), default=None)
+        for name, *values in _cap_changes(before, after)
+    }
+    kinds = {name: least.pop(name) for name in [*least] if name.startswith(f"{PER_TYPE}.")}
+    return Caps(**least, max_instances_per_type={name.partition(".")[2]: count for name, count in kinds.items()})
 
 
 def _least(before: object, after: object, keys: Sequence[str]) -> dict[str, float | None]:

@@ -1,5 +1,6 @@
 """What loosens a limit waits; what makes one stricter holds at once."""
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -8,13 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hcloud.config.accepted_limits import AcceptedLimits, loosened, parse_limits, stricter
-from hcloud.spec.policy import Budgets, UserBudget
+from hcloud.spec.policy import Budgets, Caps, UserBudget
 
 ACCEPTED = AcceptedLimits(
     budgets=Budgets(per_hour_usd=1.0, per_day_usd=5.0, per_user={"ann": UserBudget(per_day_usd=2.0)}),
     isolation="require",
     admins=("ann",),
     readers=("eve",),
+    caps=Caps(max_instances=4, max_jobs_per_user=2, max_instances_per_type={"m5.large": 2}),
 )
 
 
@@ -36,6 +38,15 @@ ACCEPTED = AcceptedLimits(
         ({"admins": ("ann", "bob")}, ("api.admins with bob",)),
         ({"readers": ()}, ("api.readers without eve",)),
         ({"admins": (), "readers": ("bob", "eve")}, ()),
+        ({"caps": Caps(max_instances=1, max_jobs_per_user=1, max_instances_per_type={"m5.large": 0, "c5": 9})}, ()),
+        (
+            {"caps": Caps(max_instances=5, max_queued_jobs=100_000)},  # the rest was cut off
+            (
+                "caps.max_instances from 4 to 5",
+                "caps.max_jobs_per_user from 2 to none",
+                "caps.max_instances_per_type.m5.large from 2 to none",
+            ),
+        ),
     ],
 )
 def test_what_allows_more_waits(changes: dict[str, Any], waits: tuple[str, ...]) -> None:
@@ -49,6 +60,14 @@ def test_a_new_limit_of_a_long_period_bounds_the_short_ones() -> None:
     wanted = replace(ACCEPTED, budgets=Budgets(per_month_usd=0.5))
     held = stricter(ACCEPTED, wanted).budgets
     assert (held.per_hour_usd, held.per_day_usd, held.per_month_usd) == (0.5, 0.5, 0.5)
+
+
+def test_caps_that_an_earlier_version_did_not_store_are_those_of_the_policy() -> None:
+    stored = json.loads(ACCEPTED.to_json())
+    del stored["caps"]
+    before = parse_limits(json.dumps(stored))
+    assert loosened(before, ACCEPTED) == ()
+    assert stricter(before, ACCEPTED).caps == ACCEPTED.caps
 
 
 usd = st.none() | st.sampled_from([0.5, 1.0, 3.0, 9.0])
@@ -69,6 +88,11 @@ def limits(draw: st.DrawFn) -> AcceptedLimits:
         isolation=draw(st.sampled_from(["require", "best_effort", None])),
         admins=tuple(sorted(people - {"eve"})),
         readers=tuple(sorted(people & {"eve"})),
+        caps=Caps(
+            max_instances=draw(st.sampled_from([1, 4])),
+            max_price_usd_per_h=draw(usd),
+            max_instances_per_type=draw(st.dictionaries(st.sampled_from(["a", "b.c"]), st.integers(0, 3))),
+        ),
     )
 
 

@@ -111,6 +111,20 @@ def test_a_policy_that_lost_its_budget_spends_no_more_until_that_is_accepted(dae
     again.runner.close()
 
 
+def test_a_policy_that_lost_its_caps_buys_no_more_until_that_is_accepted(daemon: Daemon) -> None:
+    file, changes = daemon.config.policy, ["caps.max_jobs_per_user from 2 to none"]
+    for text in ("caps: {max_instances: 3, max_jobs_per_user: 2}\n", "caps: {max_instances: 2}\n"):
+        file.write_text(text)
+        daemon._reload.set()
+        daemon._reload_policy()
+    caps = daemon.controller.policy.caps
+    assert (caps.max_instances, caps.max_jobs_per_user) == (2, 2)  # what is stricter holds at once
+    assert daemon.status()["unaccepted_changes"] == changes
+    daemon._accept(changes, "root")
+    daemon._reload_policy()
+    assert daemon.controller.policy.caps.max_jobs_per_user is None
+
+
 def test_looser_isolation_and_roles_wait_over_a_restart(daemon: Daemon) -> None:
     plain = daemon.config
     wider = replace(plain, api=replace(plain.api, admins=(*plain.api.admins, "nobody")))
