@@ -384,3 +384,33 @@ def test_a_price_heard_of_after_the_end_costs_nothing() -> None:
     book = _book(_machine("inst-1", 1.0), launched, moved, ended)
     assert book.spend(NEW_YEAR + 4 * HOUR).day_usd == pytest.approx(2.0)
     assert book.total_usd(NEW_YEAR + 4 * HOUR) == pytest.approx(2.0)
+
+
+def test_a_job_with_many_short_neighbours_is_charged_its_part_of_the_machine_for_all_of_its_time() -> None:
+    """What lies far back is settled while the job runs on: 3 of 4 vCPUs, scaled by 4/5 beside neighbours of 2."""
+    log = [_machine("inst-1", 2.0, vcpus=4.0), _launched("inst-1", NEW_YEAR, 2.0)]
+    log.append(_unit(EventKind.UNIT_STARTED, "long", "inst-1", "ada", NEW_YEAR, vcpus=3.0))
+    for n in range(200):
+        at = NEW_YEAR + n * 300.0
+        log.append(_unit(EventKind.UNIT_STARTED, f"job-{n}", "inst-1", "eve", at, vcpus=2.0))
+        log.append(_unit(EventKind.UNIT_ENDED, f"job-{n}", "inst-1", "eve", at + 300.0))
+    now, hours = NEW_YEAR + 200 * 300.0, 200 * 300.0 / HOUR
+    book = _book(*log)
+    assert book.job_usd(now)["long"] == pytest.approx(2.0 * hours * 0.6)
+    assert book.spend(now).by_user_day_usd == pytest.approx({"ada": 2.0 * hours * 0.6, "eve": 2.0 * hours * 0.4})
+
+
+def test_a_machine_that_was_never_launched_or_is_not_known_costs_nothing() -> None:
+    book = _book(_machine("inst-1", 9.0), _ended("inst-1", NEW_YEAR + HOUR), _ended("inst-2", NEW_YEAR + HOUR))
+    assert book.spend(NEW_YEAR + 2 * HOUR).day_usd == book.total_usd(NEW_YEAR + 2 * HOUR) == 0.0
+
+
+def test_a_unit_is_charged_from_its_start_though_the_clouds_clock_launched_its_machine_later() -> None:
+    book = _book(
+        _machine("inst-1", 1.0),
+        _launched("inst-1", NEW_YEAR + 600.0, 1.0),
+        _unit(EventKind.UNIT_STARTED, "job-1", "inst-1", "ada", NEW_YEAR),
+        _unit(EventKind.UNIT_ENDED, "job-1", "inst-1", "ada", NEW_YEAR + HOUR),
+    )
+    assert book.spend(NEW_YEAR + HOUR).by_user_day_usd == pytest.approx({"ada": 0.5})
+    assert book.job_usd(NEW_YEAR + HOUR) == pytest.approx({"job-1": 0.5})

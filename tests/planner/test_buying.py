@@ -235,3 +235,19 @@ def test_a_rented_instance_is_not_shared_while_a_paid_one_can_be_launched_in_tim
         second = job(2, asks=asks)
         plan = planned(simple(), first, second, paid, LARGE)
         assert len(of(plan, Launch)) == launched
+
+
+def test_an_instance_is_worth_only_the_jobs_that_fit_on_it_together() -> None:
+    exact, large = offer("exact", vcpus=3.0, usd_per_h=0.1), offer("large", vcpus=4.0, usd_per_h=0.15)
+    jobs = [job(1, asks=spec(resources=need(3.0))), job(2, asks=spec(resources=need(2.5)))]
+    assert [each.offer for each in of(planned(simple(), *jobs, exact, large), Launch)] == [exact, exact]
+
+
+def test_a_job_that_finds_no_offer_does_not_keep_another_from_its_own() -> None:
+    assert bought(planned(simple(), job(1), job(2, asks=spec(instance_types=("other",))), LARGE)) == [("job-1",)]
+
+
+@pytest.mark.parametrize(("left_s", "market"), [(3599.0, Market.ON_DEMAND), (3600.0, Market.RESERVED)])
+def test_a_commitment_that_ends_within_a_lease_is_not_begun(left_s: float, market: Market) -> None:
+    paid = offer("paid", market=Market.RESERVED, available=1, ends_at=NOW + left_s)
+    assert [each.offer.market for each in of(planned(simple(), job(1), paid, LARGE), Launch)] == [market]
