@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from hcloud.core.price_age import PRICES_OLD_S
+from hcloud.core.price_age import old_prices_warning
 
 F = TypeVar("F", bound=Callable[..., Any])
 FORMATS = ("table", "json", "csv")
@@ -239,7 +239,7 @@ def span(seconds: float | None) -> str:
 
 def price_age(age_s: float) -> str:
     """Return the age of prices as in ``3d02h old``, with a warning past 30 days."""
-    warning = " (warning: over 30 days; update with `hcloud catalog refresh`)" if age_s > PRICES_OLD_S else ""
+    warning = old_prices_warning(age_s)
     return f"{span(age_s)} old{warning}"
 
 

@@ -11,14 +11,25 @@ from typing import Any, cast
 
 import click
 
-from hcloud.catalog import PricePlan
+from hcloud.catalog import PricePlan, Quote
 from hcloud.cli.arguments import text_of
 from hcloud.cli.catalog import catalogue_in_force
 from hcloud.cli.client import Client
 from hcloud.cli.compare import Seeds, seeds_options
-from hcloud.cli.output import FiniteRange, NamedPath, console, format_option, table, usd, write_csv, write_json
+from hcloud.cli.output import (
+    FiniteRange,
+    NamedPath,
+    console,
+    format_option,
+    price_age,
+    table,
+    usd,
+    write_csv,
+    write_json,
+)
 from hcloud.cli.report import SINCE_HELP
 from hcloud.config import load_policy
+from hcloud.core.clock import SystemClock
 from hcloud.core.errors import BadInput
 from hcloud.core.units import parse_number, parse_utc_s, plain, shown
 from hcloud.forecast.load import LoadCurve
@@ -77,9 +88,14 @@ def reservations(
     cloud, region, name = _place(kind)
     load = _read_load(load_file) if load_file is not None else _recorded_load(region, name)
     load = load if cloud in CONCURRENT_USE else load.per_clock_hour()
-    price = on_demand if on_demand is not None else _catalogue_price(cloud, region, name)
-    options = _read_terms(terms_file) if terms_file is not None else _catalogue_terms(cloud, region, name)
+    listed = [_catalogue_price(cloud, region, name)] if on_demand is None else []
+    price = on_demand if on_demand is not None else listed[0].usd_per_h
+    offered = _catalogue_terms(cloud, region, name) if terms_file is None else []
+    options = _read_terms(terms_file) if terms_file is not None else [terms for terms, _ in offered]
     advice, notes = advise(load, price, options), _notes(load, price, cloud)
+    if read_at := [quote.at for quote in (*listed, *(quote for _, quote in offered))]:
+        age_s = max(0.0, SystemClock().now() - min(read_at))
+        notes.append(f"the oldest of the catalogue's prices used here is {price_age(age_s)}")
     if form == "json":
         write_json({"on_demand_usd_per_h": price, "advice": [_document(each) for each in advice], "notes": notes})
     elif form == "csv":
@@ -143,7 +159,7 @@ def _place(kind: str | None) -> tuple[str, str, str]:
     return (parts[0], parts[1], parts[2]) if len(parts) == 3 else ("", "", parts[0] if parts else "")
 
 
-def _catalogue_price(cloud: str, region: str, name: str) -> float:
+def _catalogue_price(cloud: str, region: str, name: str) -> Quote:
     if not name:
         raise BadInput("give the machine type with --type CLOUD/REGION/TYPE, or its price with --on-demand")
     quote = catalogue_in_force().price(cloud, region, name)
@@ -152,17 +168,18 @@ def _catalogue_price(cloud: str, region: str, name: str) -> float:
         raise BadInput(
             f"the catalogue has no on-demand price of {place}; give --on-demand, or --type CLOUD/REGION/TYPE"
         )
-    return quote.usd_per_h
+    return quote
 
 
-def _catalogue_terms(cloud: str, region: str, name: str) -> list[Terms]:
+def _catalogue_terms(cloud: str, region: str, name: str) -> list[tuple[Terms, Quote]]:
     catalogue = catalogue_in_force()
     terms = []
     for each, months in ((PricePlan.COMMIT_1Y, 12.0), (PricePlan.COMMIT_3Y, 36.0)):
         quote = catalogue.price(cloud, region, name, each)
         if quote is not None:
             label = f"{months / 12:g} year{'s' if months > 12 else ''}, no upfront"
-            terms.append(Terms(name=label, term_months=months, upfront_usd=0.0, usd_per_h=quote.usd_per_h))
+            option = Terms(name=label, term_months=months, upfront_usd=0.0, usd_per_h=quote.usd_per_h)
+            terms.append((option, quote))
     if not terms:
         raise BadInput(
             f"the catalogue has no commitment price of {name or 'this type'}; give --terms, a CSV of options"

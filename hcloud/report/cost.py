@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from hcloud.core.model import PROFILE_TAG, Event, EventKind
+from hcloud.core.price_age import old_prices_warning
 from hcloud.core.pricing import HOUR_S, cost_usd, split
 from hcloud.report.commitment_history import CommitmentHistory, CommitmentStretch
 from hcloud.report.fleet import FLEET_KINDS, FleetHistory, Stretch
@@ -108,7 +109,7 @@ class CostTable:
         if self.prices_from is not None and self.prices_to is not None:
             notes.append(
                 f"prices: read between {minute_of(self.prices_from)} and {minute_of(self.prices_to)} UTC; "
-                f"the newest is {age_of(now - self.prices_to)} old"
+                f"the newest is {age_of(now - self.prices_to)} old{old_prices_warning(now - self.prices_to)}"
             )
         unused_usd = sum(line.unused_usd for line in self.lines.values())
         if unused_usd > 0.0:

@@ -188,6 +188,14 @@ def test_job_without_its_submission_in_the_log_is_charged_to_its_user() -> None:
     assert rows(report(log, now=HOUR, by="job"), "cost_usd")["job-7"] == (1.0,)
 
 
+def test_prices_of_over_thirty_days_are_warned_of() -> None:
+    log = LogBuilder()
+    log.machine(1, launched_at=600.0, ready_at=600.0)
+    (note,) = report(log, now=600.0 + 31 * 86_400.0).notes
+    assert note.endswith("the newest is 31 days old (warning: over 30 days; update with `hcloud catalog refresh`)")
+    assert "warning" not in report(log, now=600.0 + 29 * 86_400.0).notes[0]
+
+
 def test_machine_without_its_request_in_the_log_is_noted_as_left_out() -> None:
     log = LogBuilder()
     log.launch(1, 0.0)
