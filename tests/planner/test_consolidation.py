@@ -130,6 +130,11 @@ def test_nothing_is_emptied_while_any_machine_is_drained_already() -> None:
     assert drained(fleet_of({}, {}, {"state": InstanceState.DRAINING})) == []
 
 
+def test_nothing_is_emptied_while_no_job_could_start_elsewhere() -> None:
+    assert drained(replace(fleet_of({}, {}), engine_reachable=False)) == []
+    assert drained(replace(fleet_of({}, {}), paused=True)) == []
+
+
 def test_what_a_billing_minimum_has_paid_for_is_not_saved() -> None:
     for minimum_s, saved_usd in ((500.0 + 1800.0, 0.05), (0.0, 0.1), (100.0, 0.1)):
         paid = replace(offer(), billing_minimum_s=minimum_s)
