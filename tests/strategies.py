@@ -132,6 +132,7 @@ allocations = st.builds(
     detail=texts,
     relaunch=st.integers(0, 3),
     resized_from=st.none() | resources,
+    yielded_at=maybe_moments,
 )
 corrections = st.builds(
     Correction,

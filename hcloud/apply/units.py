@@ -207,6 +207,12 @@ class UnitActions:
         token = f"stop:{attempt.unit_id(action.rank)}"
         if txn.intent(token) is not None:
             raise Refused(f"rank {action.rank} of {attempt.id} is stopping")
+        if action.yields:
+            kept = [a for a in attempt.allocations if not a.released and a.yielded_at is None and a is not held]
+            if len(kept) < job.spec.nodes.needed:
+                raise Refused(f"rank {action.rank} of {attempt.id} is not optional")
+            ranks = tuple(replace(a, yielded_at=txn.now) if a is held else a for a in attempt.allocations)
+            transition_job(txn, job, job.state, action.reason, attempt=replace(attempt, allocations=ranks))
         intent = Intent(token=token, kind=IntentKind.STOP, subject=job.id, created_at=txn.now)
         txn.open_intent(intent)
         return intent

@@ -209,7 +209,7 @@ class Nodes:
     count: int = 1
     """Nodes requested."""
     minimum: int = 1
-    """Nodes to start with, if this is not a gang; more join when there is capacity."""
+    """Nodes to start with, if this is not a gang; more are optional."""
     gang: bool = True
     """All nodes start together or none."""
 
@@ -377,6 +377,8 @@ class Allocation:
     """How often the rank was relaunched on another instance, as a straggler."""
     resized_from: Resources | None = None
     """The previous resources, until all workers of the job have confirmed their new limits."""
+    yielded_at: float | None = None
+    """When it was stopped, as an optional rank, to make room for a job with a target; its end decides nothing."""
 
     @property
     def released(self) -> bool:
@@ -405,9 +407,14 @@ class Attempt:
         return None not in [each.ended_at for each in self.allocations]  # a hot path: every job in every cycle
 
     @property
+    def size(self) -> int:
+        """Number of its ranks, without those that yielded."""
+        return len([each for each in self.allocations if each.yielded_at is None])
+
+    @property
     def failure(self) -> FailureCause | None:
-        """Why it failed: the stop's cause, else that of the first failed rank. None: every rank succeeded."""
-        first = next((a.cause for a in self.allocations if a.cause is not None), None)
+        """Why it failed: the stop's cause, else that of the first failed one. None: every rank succeeded or yielded."""
+        first = next((a.cause for a in self.allocations if a.cause is not None and a.yielded_at is None), None)
         return self.stop_cause or first if first is not None else None
 
     def unit_id(self, rank: int) -> UnitId:

@@ -274,13 +274,13 @@ class Fleet:
         whole: Mask = np.logical_and.reduce(left >= self.capacity - SLACK, axis=0)
         return whole
 
-    def expect_release(self, ending: Set[JobId]) -> None:
-        """Count what units of the jobs ``ending`` hold as room."""
-        if not ending:
+    def expect_release(self, ending: Set[JobId], surplus: Set[JobId] = frozenset()) -> None:
+        """Count what units of the jobs ``ending`` hold as room, and what ranks of ``surplus`` hold that yield."""
+        if not ending and not surplus:
             return
         for at, holdings in enumerate(self.holdings):
             for job, held in holdings:
-                if job.id in ending:
+                if job.id in ending or (held.yielded_at is not None and job.id in surplus):
                     self.room[:, at] += vector(held.resources)
 
     def fitting(self, demand: Amounts, among: Mask) -> Mask:

@@ -112,7 +112,8 @@ def _success(context: PlanContext, job: Job, attempt: Attempt) -> Reason:
     started_at = min((a.started_at for a in attempt.allocations if a.started_at is not None), default=attempt.placed_at)
     late = deadline_numbers(job, ended_at)
     numbers: dict[str, Number] = {"run_s": round(ended_at - started_at, 3), "attempts": job.attempts_made, **late}
-    ranks, lasted = len(attempt.allocations), seconds(ended_at - started_at)
+    ranks = sum(a.cause is None for a in attempt.allocations)
+    lasted = seconds(ended_at - started_at)
     text = f"all {ranks} ranks succeeded in {lasted}" if ranks > 1 else f"succeeded in {lasted}"
     if late.get("deadline_missed"):
         text += f", {seconds(float(late['late_s'] or 0))} after its deadline"

@@ -123,6 +123,8 @@ class Occupancy:
     """Running jobs that were corrected."""
     incomplete: set[JobId] = field(default_factory=set)
     """Jobs that run with fewer ranks than they may have."""
+    surplus: set[JobId] = field(default_factory=set)
+    """Jobs that run with more ranks than they need, or of which such a rank is being stopped."""
     constrained: set[JobId] = field(default_factory=set)
     """Jobs with placement constraints."""
     comparable: set[JobId] = field(default_factory=set)
@@ -229,6 +231,8 @@ class Occupancy:
             yield self.corrected
         if job.state in JOB_ON_INSTANCE and not spec.nodes.gang and missing_ranks(job):
             yield self.incomplete
+        if not spec.nodes.gang and len(running_ranks(job)) > spec.nodes.needed:
+            yield self.surplus
         if not spec.nodes.gang and spec.progress is not None and len(attempt.allocations) >= FEWEST_RANKS:
             yield self.comparable
         if spec.target.kind == "best_effort":
@@ -259,6 +263,12 @@ def missing_ranks(job: Job) -> list[int]:
     held = job.attempt.allocations if job.attempt is not None else ()
     taken = {a.rank for a in held if not (a.released and a.cause is FailureCause.EVICTED)}
     return [rank for rank in range(job.spec.nodes.count) if rank not in taken]
+
+
+def running_ranks(job: Job) -> list[Allocation]:
+    """Return the ranks that have not ended, including those being stopped."""
+    held = job.attempt.allocations if job.attempt is not None else ()
+    return [each for each in held if not each.released]
 
 
 def needs_decision(job: Job) -> bool:

@@ -224,6 +224,8 @@ class StopRank:
     job_id: JobId
     rank: int
     reason: Reason
+    yields: bool = False
+    """It is optional and gives way to another job: it starts again where there is room, and need not."""
 
 
 Action = (

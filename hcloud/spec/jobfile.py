@@ -342,7 +342,8 @@ class NodesPart(_JobFilePart):
     count: Annotated[int, Field(strict=True, ge=1, le=NODES_MOST)] = 1
     """Number of nodes."""
     minimum: Annotated[int, Field(strict=True, ge=1, le=NODES_MOST)] | None = None
-    """Nodes to start with; more join when there is capacity. Default: `count`, or 1 with `gang: false`."""
+    """Nodes to start with. More are launched only if the target needs them; otherwise they join where room is idle, and
+    give way to jobs with a target. Default: `count`, or 1 with `gang: false`."""
     gang: Flag | None = None
     """Start all nodes together or none. Default: true, unless `minimum` is less than `count`."""
 

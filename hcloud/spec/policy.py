@@ -243,7 +243,7 @@ class DisruptionPolicy:
     max_terminations_per_cycle: PositiveCount = 10
     """Instances terminated in one planning cycle."""
     evict_best_effort: Flag = True
-    """Evict best-effort jobs to make room for jobs with a target."""
+    """Evict best-effort jobs, and ranks that jobs do not need (`nodes: 1..8`), to make room for jobs with a target."""
     evict_rest_s: Seconds = 300.0
     """After an eviction, a job is not evicted again for this long after its next placement."""
     consolidate: Flag = False

@@ -104,7 +104,7 @@ def test_a_resize_whose_reply_is_lost_is_told_again(site: Deployment) -> None:
 
 
 def test_a_straggler_is_started_anew_elsewhere_under_an_id_of_its_own(site: Deployment) -> None:
-    site.submit("sleep", "500", nodes=Nodes(count=3, minimum=1, gang=False))
+    site.submit("sleep", "500", nodes=Nodes(count=3, minimum=3, gang=False))
     site.submit("sleep", "500")
     site.until(lambda: len(site.starts("job-1")) == 3 and site.state(2) is JobState.RUNNING)
     attempt, other = site.job().attempt, site.job(2).attempt
@@ -128,7 +128,7 @@ def test_a_straggler_is_started_anew_elsewhere_under_an_id_of_its_own(site: Depl
 
 
 def test_a_rank_is_placed_again_while_its_first_start_is_not_settled(site: Deployment) -> None:
-    site.submit("sleep", "500", nodes=Nodes(count=2, minimum=1, gang=False))
+    site.submit("sleep", "500", nodes=Nodes(count=2, minimum=2, gang=False))
     site.until(lambda: len(site.starts("job-1")) == 2)
     assert apply(site, StopRank(job_id="job-1", rank=1, reason=WHY)) == []
     unsettled = Intent(token="start:job-1.1:1", kind=IntentKind.START, subject="job-1", created_at=site.now)
@@ -138,7 +138,7 @@ def test_a_rank_is_placed_again_while_its_first_start_is_not_settled(site: Deplo
 
 
 def test_a_rank_that_runs_is_not_placed_twice(site: Deployment) -> None:
-    site.submit("sleep", "500", nodes=Nodes(count=2, minimum=1, gang=False))
+    site.submit("sleep", "500", nodes=Nodes(count=2, minimum=2, gang=False))
     site.until(lambda: len(site.starts("job-1")) == 2)
     machine = site.scene.store.live().instances[0].id
     twice = RankPlacement(rank=1, instance_id=machine, resources=SMALL)

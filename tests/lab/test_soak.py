@@ -201,7 +201,7 @@ MORE: list[tuple[str, Bug, int]] = [
     ("kept", seeded_bugs.never_times_out_boots, 6),
     ("placed", seeded_bugs.ignores_instance_types, 6),
     ("invariant: job-.* has two nodes on one instance", seeded_bugs.ignores_demands, 4),
-    ("invariant: job-.* has two nodes in one zone", seeded_bugs.ignores_demands, 29),
+    ("invariant: job-.* has two nodes in one zone", seeded_bugs.ignores_demands, 118),
     ("invariant: job-.* is in zone", seeded_bugs.ignores_demands, 0),
     ("invariant: job-.* shares .* apart", seeded_bugs.ignores_demands, 73),
     ("directive: .* was placed on", seeded_bugs.ignores_directives, 20),

@@ -196,7 +196,9 @@ def _resize(world: World, action: Resize) -> None:
 
 
 def _stop_rank(world: World, action: StopRank) -> None:
-    _change_rank(world, action.job_id, action.rank, ended_at=world.now, cause=FailureCause.EVICTED)
+    yielded_at = world.now if action.yields else None
+    changes = {"ended_at": world.now, "cause": FailureCause.EVICTED, "yielded_at": yielded_at}
+    _change_rank(world, action.job_id, action.rank, **changes)
 
 
 def _launch(world: World, action: Launch) -> None:

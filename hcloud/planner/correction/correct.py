@@ -490,7 +490,7 @@ def _best_type_speedup(context: PlanContext, view: RankSamples) -> float:
     known, job, held, columns = view.known(), view.job, view.held, tuple(context.fleet.type_columns)
     if known is None:
         return 1.0
-    nodes = len(job.attempt.allocations) if job.attempt is not None else 1
+    nodes = job.attempt.size if job.attempt is not None else 1
     question = ("best of types", column_of(view.instance), columns, held.resources, job.spec.resources, nodes)
     return known.answer(question, lambda: max([_type_speedup(view, column) for column in columns], default=1.0))
 

@@ -309,7 +309,7 @@ class RankSamples:
         if measured is None:
             return None
         attempt = self.job.attempt
-        part = per_rank(known.measure, len(attempt.allocations) if attempt is not None else 1)
+        part = per_rank(known.measure, attempt.size if attempt is not None else 1)
         return Deviation(measured=measured, estimate=estimate.times(part))
 
     def slowdown(self) -> Slowdown | None:
@@ -367,7 +367,7 @@ def expected_where(
         column,
         vcpus=held.resources.vcpus if vcpus is None else vcpus,
         asked_vcpus=job.spec.resources.vcpus,
-        nodes=nodes if nodes is not None else len(job.attempt.allocations) if job.attempt is not None else 1,
+        nodes=nodes if nodes is not None else job.attempt.size if job.attempt is not None else 1,
     )
 
 

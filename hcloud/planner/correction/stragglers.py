@@ -122,7 +122,8 @@ def profiled_since(context: PlanContext, view: RankSamples) -> set[str]:
 
 def _relaunch(context: PlanContext, job: Job, attempt: Attempt) -> bool:
     paces = _paces(context, job, attempt)
-    if len(paces) < FEWEST_RANKS or any(a.released and a.cause is not None for a in attempt.allocations):
+    lost = [a for a in attempt.allocations if a.released and a.cause is not None and a.yielded_at is None]
+    if len(paces) < FEWEST_RANKS or lost:
         return False
     slowest, pace, done = min(paces, key=lambda each: (each[1].mean, each[0].rank))
     others = [(other.mean, part) for held, other, part in paces if held is not slowest]

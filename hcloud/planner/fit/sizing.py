@@ -270,6 +270,26 @@ def wanted_performance(job: Job, known: Classification, now: float, tolerance: f
     return (1.0 - tolerance) * best if best > 0 else None
 
 
+def ranks_for_target(job: Job, known: Classification | None, now: float, confidence: float) -> int:
+    """Return the fewest ranks that meet the deadline of ``job``, or its rate as a service, with ``confidence``.
+
+    The ranks it needs to start if it has no such target, if too little is known, or if no permitted number meets it.
+    """
+    nodes, target = job.spec.nodes, job.spec.target
+    rate = isinstance(target, ServiceTarget) and known is not None and known.measure is Measure.REQUESTS
+    deadline = job.deadline_at is not None and known is not None and known.measure in WHOLE_JOBS
+    if known is None or nodes.needed >= nodes.count or not (rate or (deadline and (job.deadline_at or 0.0) > now)):
+        return nodes.needed
+    wanted = wanted_performance(job, known, now, tolerance=0.0)
+    column = max(known.by_type, key=lambda each: (known.by_type[each].value, each), default="")
+    vcpus = job.spec.resources.vcpus
+    for count in range(nodes.needed, nodes.count + 1) if wanted is not None else ():
+        would = expected(known, column, vcpus=vcpus, asked_vcpus=vcpus, nodes=count)
+        if would is not None and wanted is not None and would.reaches(wanted) >= confidence:
+            return count
+    return nodes.needed
+
+
 class Platform(NamedTuple):
     """An available machine type."""
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from hcloud.core.model import Job, JobState, Number, Reason
 from hcloud.planner.context import JobGroup, PlanContext
+from hcloud.planner.fit.sizing import ranks_for_target
 from hcloud.planner.fit.suitability import Suitability
 from hcloud.planner.fleet import Amounts, Mask
 from hcloud.planner.instance_lifecycle import terminate_unrenewed
@@ -437,7 +438,7 @@ def place_now(context: PlanContext, job: Job, group: JobGroup) -> bool:
         return False
     unclaim(context, group, held)
     awaited = context.ledger.forget_awaited(job)
-    wanted = context.suit.ranks_wanted(job, group.needed, group.wanted) if context.suit is not None else group.wanted
+    wanted = ranks_to_start(context, job, group)
     places = find_places(context, job, group, group.needed, wanted, held)
     if places:
         add_place(context, job, group, range(len(places)), places)
@@ -453,6 +454,19 @@ def place_now(context: PlanContext, job: Job, group: JobGroup) -> bool:
     else:
         _note_in_vain(context, job, group)
     return False
+
+
+def ranks_to_start(context: PlanContext, job: Job, group: JobGroup) -> int:
+    """Return how many ranks of ``job`` start, and are worth a machine: those its target needs, and its minimum.
+
+    Further ones join where room is left (:func:`hcloud.planner.correction.scaling.add_missing_ranks`).
+    """
+    if group.needed >= group.wanted:
+        return group.wanted
+    if context.suit is not None and job.spec.vcpus_within is not None and (aim := context.suit.aim_of(job)) is not None:
+        return max(group.needed, min(group.wanted, aim.nodes))
+    known = context.snapshot.applications.get(job.application)
+    return ranks_for_target(job, known, context.now, context.policy.placement.confidence)
 
 
 def has_room_now(context: PlanContext, group: JobGroup) -> bool:

@@ -233,7 +233,7 @@ def _cannot_pay(context: PlanContext, job: Job, group: JobGroup, places: Sequenc
 def _starts_on(context: PlanContext, group: JobGroup, at: int, missing: float, usual_s: float) -> Iterator[RankStart]:
     """Yield when instance ``at`` has room for one rank, two ranks, and so on, until room is never expected."""
     fleet, asks = context.fleet, context.amount_on(group, at)
-    held = [pair for pair in fleet.holdings[at] if pair[0].id not in context.stopping]
+    held = [pair for pair in fleet.holdings[at] if pair[0].id not in context.stopping and pair[1].yielded_at is None]
     ages_s = [_ran_s(context, *pair) for pair in held]
     ends = sorted(
         (_remaining_s(context, job, ran_s, usual_s), number)

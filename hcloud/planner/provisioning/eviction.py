@@ -1,7 +1,10 @@
-"""Evict best-effort jobs to make room for jobs with a target, if one can start then.
+"""Evict best-effort jobs, and optional ranks of running jobs, to make room for jobs with a target, if one can start
+then.
 
-There is no churn: an evicted job is left alone for ``disruption.evict_rest_s`` after its restart, and never evicted
-once its retries are used up. Admission serves best effort last, so no job takes back the room it was evicted from.
+A rank is optional beyond those that its job needs to start and to meet its target; it goes before any whole job. There
+is no churn: an evicted job or rank is left alone for ``disruption.evict_rest_s`` after its restart, and a job is never
+evicted once its retries are used up. Admission serves best effort last, and optional ranks come after all waiting jobs,
+so that nothing takes back the room it was evicted from.
 """
 
 from __future__ import annotations
@@ -15,43 +18,95 @@ import numpy as np
 from hcloud.core.model import Allocation, FailureCause, Job, Number, Reason
 from hcloud.planner.admission import queue_key
 from hcloud.planner.context import JobGroup, PlanContext
+from hcloud.planner.fit.sizing import ranks_for_target
 from hcloud.planner.fleet import Amounts, vector
+from hcloud.planner.occupancy import running_ranks
 from hcloud.planner.placement.place import beyond, suited
+from hcloud.planner.plan import StopRank
 from hcloud.planner.text import amount
 
 CANDIDATES = 64
 """Number of instances compared when choosing what to evict."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Evictable:
+    """A best-effort job, or one optional rank of any job."""
+
+    job: Job
+    rank: Allocation | None
+    """None: the job."""
+    units: dict[int, list[Allocation]]
+    """What it would release, by place of the instance; of a job, without its optional ranks."""
+
+    def amount(self, at: int) -> Amounts:
+        """Return what it would release on an instance, shape ``(3,)``."""
+        total: Amounts = np.zeros(3)
+        for held in self.units.get(at, ()):
+            total += vector(held.resources)
+        return total
+
+
 @dataclass(slots=True)
 class EvictionCandidates:
-    """Best-effort jobs that may be evicted."""
+    """What may be evicted."""
 
-    by_machine: defaultdict[int, list[Job]]
-    """The jobs on each instance, those to evict first in front."""
+    by_machine: defaultdict[int, list[Evictable]]
+    """The candidates on each instance, those to evict first in front."""
     amounts: Amounts
     """What they hold on each instance, shape ``(3, N)``."""
-    chosen: list[Job] = field(default_factory=list)
-    """Jobs chosen so far."""
+    chosen: list[Evictable] = field(default_factory=list)
+    """Those chosen so far."""
 
 
 def find_evictable(context: PlanContext) -> EvictionCandidates:
-    """Return the jobs that may be evicted; none if the policy forbids eviction."""
+    """Return what may be evicted; nothing if the policy forbids eviction."""
     candidates = EvictionCandidates(defaultdict(list), np.zeros_like(context.fleet.room))
-    if context.policy.disruption.evict_best_effort and context.snapshot.plan_cache.occupancy.best_effort:
-        for at, held in enumerate(context.fleet.holdings):
-            if context.fleet.placeable[at]:
-                _collect(context, candidates, at, held)
+    occupancy = context.snapshot.plan_cache.occupancy
+    if not context.policy.disruption.evict_best_effort:
+        return candidates
+    for job_id in sorted(occupancy.best_effort | occupancy.surplus):
+        job = occupancy.rows[job_id]
+        optional = optional_ranks(context, job) if job_id in occupancy.surplus else []
+        for held in optional:
+            _add(context, candidates, job, held, [held])
+        if is_evictable(context, job):
+            _add(context, candidates, job, None, [each for each in running_ranks(job) if each not in optional])
+    for each in candidates.by_machine.values():
+        each.sort(key=_last_in_queue)
     return candidates
 
 
-def _collect(context: PlanContext, candidates: EvictionCandidates, at: int, held: list[tuple[Job, Allocation]]) -> None:
-    for job, allocation in held:
-        if is_evictable(context, job):
-            candidates.amounts[:, at] += vector(allocation.resources)
-            if job not in candidates.by_machine[at]:
-                candidates.by_machine[at].append(job)
-    candidates.by_machine[at].sort(key=queue_key, reverse=True)
+def _add(
+    context: PlanContext, candidates: EvictionCandidates, job: Job, rank: Allocation | None, held: Sequence[Allocation]
+) -> None:
+    units = defaultdict[int, list[Allocation]](list)
+    for each in held:
+        at = context.fleet.index.get(each.instance_id, -1)
+        if at >= 0 and context.fleet.placeable[at]:
+            units[at].append(each)
+    evictable = Evictable(job=job, rank=rank, units=dict(units))
+    for at in units:
+        candidates.by_machine[at].append(evictable)
+        candidates.amounts[:, at] += evictable.amount(at)
+
+
+def _last_in_queue(each: Evictable) -> tuple[bool, bool, int, float, int, int]:
+    """Return the sort key of what goes first: optional ranks, then jobs last in queue order."""
+    best_effort, priority, submitted_at, number = queue_key(each.job)
+    rank = each.rank.rank if each.rank is not None else 0
+    return (each.rank is None, not best_effort, -priority, -submitted_at, -number, -rank)
+
+
+def optional_ranks(context: PlanContext, job: Job) -> list[Allocation]:
+    """Return the running ranks of ``job`` that may give way: those with the highest numbers, beyond what it needs."""
+    if job.id in context.stopping or job.id in context.behind or job.spec.nodes.gang:
+        return []
+    known, now = context.snapshot.applications.get(job.application), context.now
+    keep = ranks_for_target(job, known, now, context.policy.placement.confidence)
+    running = [each for each in running_ranks(job) if each.yielded_at is None]
+    rest_s = context.policy.disruption.evict_rest_s
+    return [each for each in running[keep:] if not each.relaunch or now - (each.started_at or now) >= rest_s]
 
 
 def is_evictable(context: PlanContext, job: Job) -> bool:
@@ -64,11 +119,11 @@ def is_evictable(context: PlanContext, job: Job) -> bool:
 
 
 def evict_for(context: PlanContext, candidates: EvictionCandidates, group: JobGroup, taken_by: Sequence[int]) -> int:
-    """Choose jobs to evict so that one more rank of ``group`` fits; return the instance, or -1. Adds nothing to the
+    """Choose what to evict so that one more rank of ``group`` fits; return the instance, or -1. Adds nothing to the
     plan.
 
-    The instance with the fewest evictions wins; on it, the jobs last in queue order go first. ``taken_by`` are the
-    instances of the job's other ranks.
+    The instance with the fewest evictions of jobs wins, then of ranks. ``taken_by`` are the instances of the job's
+    other ranks.
     """
     fleet = context.fleet
     allowed = beyond(context, group, suited(context, group, fleet.placeable), taken_by)
@@ -77,82 +132,76 @@ def evict_for(context: PlanContext, candidates: EvictionCandidates, group: JobGr
         axis=0
     ) & allowed
     options = [(_needed(context, candidates, int(at), group), int(at)) for at in np.flatnonzero(enough)[:CANDIDATES]]
-    feasible = [(len(jobs), at, jobs) for jobs, at in options if jobs]
+    feasible = [(sum(one.rank is None for one in each), len(each), at, each) for each, at in options if each]
     if not feasible:
         return -1
-    _, at, jobs = min(feasible, key=lambda option: option[:2])
-    for job in jobs:
-        _choose(context, candidates, job)
+    *_, at, chosen = min(feasible, key=lambda option: option[:3])
+    for each in chosen:
+        _choose(context, candidates, each)
     return at
 
 
-def _needed(context: PlanContext, candidates: EvictionCandidates, at: int, group: JobGroup) -> list[Job]:
-    room, chosen, taken = context.fleet.room[:, at].copy(), list[Job](), context.amount_on(group, at)
+def _needed(context: PlanContext, candidates: EvictionCandidates, at: int, group: JobGroup) -> list[Evictable]:
+    room, chosen, taken = context.fleet.room[:, at].copy(), list[Evictable](), context.amount_on(group, at)
 
     def enough() -> bool:
         return bool((room >= taken - 1e-9).all()) and _suits_without(context, at, group, chosen)
 
-    for job in candidates.by_machine[at]:
+    for each in candidates.by_machine[at]:
         if enough():
             break
-        room += _amount(context, job, at)
-        chosen.append(job)
+        room += each.amount(at)
+        chosen.append(each)
     return chosen if enough() else []
 
 
-def _suits_without(context: PlanContext, at: int, group: JobGroup, gone: list[Job]) -> bool:
+def _suits_without(context: PlanContext, at: int, group: JobGroup, gone: list[Evictable]) -> bool:
     """Return whether instance ``at`` would suit ``group`` without the units of ``gone``."""
     if context.suit is None or not group.application:
         return True
-    units = [job.application for job in gone for holder, _ in context.fleet.holdings[at] if holder.id == job.id]
+    units = [each.job.application for each in gone for _ in each.units[at]]
     return context.suit.suits_without(at, group.application, units)
 
 
-def _choose(context: PlanContext, candidates: EvictionCandidates, job: Job) -> None:
-    """Count what ``job`` holds on any instance as room."""
-    candidates.chosen.append(job)
-    for at in _machines(context, job):
-        freed = _amount(context, job, at)
-        candidates.by_machine[at].remove(job)
+def _choose(context: PlanContext, candidates: EvictionCandidates, chosen: Evictable) -> None:
+    """Count what ``chosen`` holds on any instance as room."""
+    candidates.chosen.append(chosen)
+    for at, units in chosen.units.items():
+        freed = chosen.amount(at)
+        candidates.by_machine[at].remove(chosen)
         candidates.amounts[:, at] -= freed
         context.fleet.room[:, at] += freed
         if context.suit is not None:
-            for _ in (True for holder, _ in context.fleet.holdings[at] if holder.id == job.id):
-                context.suit.leave(at, job.application)
+            for _ in units:
+                context.suit.leave(at, chosen.job.application)
 
 
 def put_back(context: PlanContext, candidates: EvictionCandidates) -> None:
     """Undo the choices; the caller has restored ``fleet.room`` and ``suit``."""
-    for job in candidates.chosen:
-        for at in _machines(context, job):
-            candidates.amounts[:, at] += _amount(context, job, at)
-            candidates.by_machine[at].append(job)
-            candidates.by_machine[at].sort(key=queue_key, reverse=True)
+    for each in candidates.chosen:
+        for at in each.units:
+            candidates.amounts[:, at] += each.amount(at)
+            candidates.by_machine[at].append(each)
+            candidates.by_machine[at].sort(key=_last_in_queue)
     candidates.chosen.clear()
 
 
-def _machines(context: PlanContext, job: Job) -> list[int]:
-    """Return where ``job`` has units that would make room."""
-    held = job.attempt.allocations if job.attempt is not None else ()
-    places = {context.fleet.index.get(a.instance_id, -1) for a in held if not a.released}
-    return sorted(at for at in places if at >= 0 and context.fleet.placeable[at])
-
-
-def _amount(context: PlanContext, job: Job, at: int) -> Amounts:
-    total: Amounts = np.zeros(3)
-    for holder, allocation in context.fleet.holdings[at]:
-        if holder.id == job.id:
-            total += vector(allocation.resources)
-    return total
-
-
 def stop_chosen(context: PlanContext, candidates: EvictionCandidates, job: Job) -> None:
-    """Stop the chosen jobs to make room for ``job``."""
-    for victim in candidates.chosen:
-        numbers: dict[str, Number] = {"for_job": job.id, "evictions": victim.failures.count(FailureCause.EVICTED) + 1}
-        text = f"evicted for {job.id}, which has a target and needs {amount(job.spec.resources)}"
-        context.stop(victim, FailureCause.EVICTED, Reason(code="evicted_for_promise", text=text, numbers=numbers))
+    """Stop what was chosen, to make room for ``job``."""
+    why = f"for {job.id}, which has a target and needs {amount(job.spec.resources)}"
+    for each in candidates.chosen:
+        victim = each.job
+        if each.rank is None:
+            times = victim.failures.count(FailureCause.EVICTED) + 1
+            numbers: dict[str, Number] = {"for_job": job.id, "evictions": times}
+            reason = Reason(code="evicted_for_promise", text=f"evicted {why}", numbers=numbers)
+            context.stop(victim, FailureCause.EVICTED, reason)
+        elif victim.id not in context.stopping:
+            text = f"its optional rank {each.rank.rank} on {each.rank.instance_id} makes room {why}"
+            numbers = {"for_job": job.id, "rank": each.rank.rank}
+            reason = Reason(code="rank_yields", text=text, numbers=numbers)
+            context.add(StopRank(job_id=victim.id, rank=each.rank.rank, reason=reason, yields=True))
         if context.suit is not None:
-            for at in _machines(context, victim):
+            for at in each.units:
                 context.suit.unsettle(at)
     candidates.chosen.clear()

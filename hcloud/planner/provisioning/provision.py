@@ -30,6 +30,7 @@ from hcloud.planner.placement.place import (
     permitted,
     place_now,
     pledge,
+    ranks_to_start,
     requeue,
     reserve_first,
     suits_company,
@@ -129,7 +130,7 @@ class ProvisioningState:
 
 def start_provisioning(context: PlanContext) -> ProvisioningState:
     """Prepare the stage; to be called once, before anything is placed."""
-    context.fleet.expect_release(context.stopping)
+    context.fleet.expect_release(context.stopping, context.snapshot.plan_cache.occupancy.surplus)
     state = ProvisioningState(
         context=context,
         offer_market=open_market(context),
@@ -348,9 +349,10 @@ def _booting(context: PlanContext, job: Job, machine: Instance) -> Reason:
 
 # --------------------------------------------------------------------------------------------------------------- buying
 def _buy(state: ProvisioningState, job: Job, group: JobGroup, served_on: Sequence[int]) -> Reason | None:
-    """Assign the missing ranks of ``job`` to new instances, all wanted and at least all needed; or return why not.
+    """Assign the missing ranks of ``job`` to new instances, at least all needed; or return why not.
 
-    ``served_on`` are the instances of its other ranks.
+    Optional ranks get an instance only if the target needs them, or to correct a running job. ``served_on`` are the
+    instances of its other ranks.
     """
     if not state.context.snapshot.engine_reachable:
         state.refused = None
@@ -360,7 +362,8 @@ def _buy(state: ProvisioningState, job: Job, group: JobGroup, served_on: Sequenc
         return _unobtainable(state, group)
     state.context.ledger = state.context.ledger.copy()
     before, taken, refusal, served = len(state.machines), list[PlannedInstance](), None, len(served_on)
-    while served + len(taken) < group.wanted and refusal is None:
+    wanted = group.wanted if job.state in JOB_ON_INSTANCE else ranks_to_start(state.context, job, group)
+    while served + len(taken) < wanted and refusal is None:
         zones = _zones_taken(state, group, served_on, taken)
         machine = _join(state, job, group, zones)
         if machine is None:
