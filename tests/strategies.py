@@ -94,6 +94,7 @@ specs = st.builds(
     workdir_sha256=st.none() | texts,
     workdir_content_sha256=st.none() | texts,
     env=mappings,
+    secrets=st.lists(words, max_size=2).map(tuple),
     tags=tags,
     priority=st.integers(-(2**40), 2**40),
     stateful=st.booleans(),
