@@ -34,6 +34,11 @@ class _Cache:
     recount_due: bool = False
     """Whether instances were terminated since usage was last read."""
 
+    @property
+    def was_read(self) -> bool:
+        """Whether spot prices, usage and commitments were ever read."""
+        return self.market_read_at > float("-inf")
+
 
 class Ec2Catalog:
     """Offers of one region, read lazily and served from a cache until a part is too old. Thread-safe."""
@@ -79,7 +84,7 @@ class Ec2Catalog:
         """Return the last known price of an instance, or None if the price at its launch should be used instead."""
         with self._lock:
             if market is Market.RESERVED:
-                if self._inventory.prepaid(zone, type_name) is not None or not self._cache.market_read_at:
+                if self._inventory.prepaid(zone, type_name) is not None or not self._cache.was_read:
                     return None  # AWS alone knows which commitment covers an instance
                 market = Market.ON_DEMAND  # it ended
             try:
@@ -153,7 +158,7 @@ class Ec2Catalog:
     def commitments(self) -> Mapping[str, Sequence[CommitmentUse]]:
         """Return the region's commitments by kind, as last read; unread kinds are absent."""
         with self._lock:
-            if Market.RESERVED not in self._settings.markets or self._cache.market_read_at == float("-inf"):
+            if Market.RESERVED not in self._settings.markets or not self._cache.was_read:
                 return {}
             return commitment_uses(self._inventory, self._settings.region)
 

@@ -146,6 +146,14 @@ def test_savings_plan_is_offered_at_its_rate_until_it_is_used_up(bench: Ec2Bench
         bench.provider.launch(bench.order(offer))
 
 
+def test_a_reserved_machine_that_is_listed_before_commitments_are_read_keeps_its_price(bench: Ec2Bench) -> None:
+    bench.fake.savings_plans = [plan()]
+    bench.fake.savings_rates = {"sp-1": {"m5.large": 0.06}}
+    bench.provider.launch(bench.order(offered(bench)["a", "m5.large", "reserved"]))
+    [machine] = bench.restarted().instances(bench.owner).instances
+    assert machine.price_usd_per_h == 0.06  # and not on demand
+
+
 def test_machines_of_others_use_savings_plans_too(bench: Ec2Bench) -> None:
     somebody = bench.for_owner("somebody-else")
     plain = {each.key: each for each in somebody.offers()}["ec2", f"{REGION}c", "m5.large", "on_demand"]
