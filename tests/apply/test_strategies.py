@@ -44,7 +44,9 @@ def test_jobs_run_to_their_end_on_the_machines_of_the_strategy(
     assert {(str(each.fields["type"]), str(each.fields["market"])) for each in requested} == kinds
     events = at.scene.store.iter_events()
     table = build_report("commitments", events, at.now, by="market")
-    assert [row[0] for row in table.rows] == ([Market.RESERVED.value] if ("m.one", "reserved") in kinds else [])
+    [row] = table.rows  # that machine is paid for, launched or not
+    used_h = float(str(row[[each.name for each in table.columns].index("used_h")]))
+    assert row[0] == Market.RESERVED.value and (used_h > 0) == (("m.one", "reserved") in kinds)
 
 
 def test_frequent_preemptions_drive_jobs_to_on_demand_before_they_cost_more(tmp_path: Path) -> None:
