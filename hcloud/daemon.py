@@ -25,6 +25,7 @@ from hcloud import __version__, sd_notify
 from hcloud.api.auth import user_name
 from hcloud.api.context import ApiContext, DaemonStatus, EngineStatus, ProviderStatus, SpendStatus
 from hcloud.api.server import ApiServer, serve
+from hcloud.api.tokens import TokenFile
 from hcloud.api.uploads import prune as prune_uploads
 from hcloud.apply import ApplyResult
 from hcloud.apply.machines import resume_provider
@@ -40,6 +41,7 @@ from hcloud.config import (
     stricter,
     with_limits,
 )
+from hcloud.config.watch import SETTLE_S
 from hcloud.controller import CycleReport
 from hcloud.core.clock import Clock, SignalledEvent, SystemClock
 from hcloud.core.errors import (
@@ -81,7 +83,6 @@ STANDBY_PAUSE_S = 0.1
 ERROR_PAUSE_S = 2.0
 """Pause after a failed cycle."""
 NEWS_TIMEOUT_S = 30.0
-POLICY_POLL_S = 2.0
 HOUSEKEEPING_EVERY_S = 3600.0
 MAX_PRICES_TEXT = 2000
 """Maximum length of the event text of a price refresh."""
@@ -166,7 +167,8 @@ class Daemon:
         with close_on_error(self.store):
             self.notes = (*notes, *new_defaults_notes(self.store, config))
             record_owner(self.store, config.owner)
-            self._configured, self._wanted = config, limits_of(self.watch.status.policy, config)
+            self.tokens = TokenFile(config.api.tcp.tokens_file) if config.api.tcp is not None else None
+            self._configured, self._wanted = config, self._stated_limits(config)
             self._unaccepted_changes: tuple[str, ...] = ()
             limits = self._limits_in_force()
             self.config = config = _limited(config, limits)
@@ -199,7 +201,7 @@ class Daemon:
             closing.callback(self.runner.close)
             with log_errors():  # before a new job can get the number of an old one
                 self._move_foreign_logs()
-            api = serve(self._api_context(), self.config)
+            api = serve(self._api_context(), self.config, self.tokens)
             closing.callback(api.stop)
             if self.gateway is not None:
                 closing.callback(self.gateway.stop)
@@ -216,6 +218,7 @@ class Daemon:
             _log.info("hcloud %s listening on %s; policy %s", __version__, api.socket_path, self.controller.policy.name)
             for note in (*self.notes, *self.watch.status.notes):
                 _log.warning("%s", note)
+            self._log_unaccepted()
             with infrequent_gc():
                 self._loop(api)
             sd_notify.stopping()
@@ -230,6 +233,8 @@ class Daemon:
                 return
             self._wake.clear()
             pause_s = self._cycle_once()
+            if self.watch.is_settling or (self.tokens is not None and self.tokens.is_settling):
+                pause_s = min(pause_s, SETTLE_S)
             self.clock.wait(self._stop, min(MIN_PAUSE_S, pause_s))
             if pause_s > MIN_PAUSE_S:
                 self.clock.wait(self._wake, pause_s - MIN_PAUSE_S)
@@ -301,16 +306,17 @@ class Daemon:
         return {name: error for name, error in failing.items() if name not in quarantine.jobs or name in living}
 
     def _reload_policy(self) -> None:
-        status = self.watch.poll(force=self._reload.is_set())
+        now, force = self.clock.now(), self._reload.is_set()
         self._reload.clear()
-        if not (
-            status.changed or self._unaccepted_changes
-        ):  # what waits may have been accepted, perhaps through another daemon
+        status = self.watch.poll(now, force=force)
+        has_other_tokens = self.tokens is not None and self.tokens.poll(now, force=force)
+        # What waits may have been accepted, perhaps through another daemon.
+        if not (status.changed or has_other_tokens or self._unaccepted_changes):
             return
-        waited, self._wanted = self._unaccepted_changes, limits_of(status.policy, self._configured)
+        waited, self._wanted = self._unaccepted_changes, self._stated_limits(self._configured)
         self.controller.policy = with_limits(status.policy, self._limits_in_force())
-        for change in self._unaccepted_changes if self._unaccepted_changes != waited else ():
-            _log.warning("not in force until 'hcloud policy accept': %s", change)
+        if self._unaccepted_changes != waited:
+            self._log_unaccepted()
         if not status.changed:
             return
         if status.error:
@@ -326,6 +332,13 @@ class Daemon:
         with log_errors(), self.store.transaction(self.clock.now()) as txn:
             txn.emit(EventKind.POLICY_CHANGED, name=name, digest=digest, ok=ok, text=text)
 
+    def _stated_limits(self, config: Config) -> AcceptedLimits:
+        return limits_of(self.watch.status.policy, config, self.tokens.complete if self.tokens is not None else ())
+
+    def _log_unaccepted(self) -> None:
+        for change in self._unaccepted_changes:
+            _log.warning("not in force until 'hcloud policy accept': %s", change)
+
     def _limits_in_force(self) -> AcceptedLimits:
         """Return the limits of policy and configuration, without what nobody accepted; note what waits."""
         text = self.store.get_meta(ACCEPTED)
@@ -335,6 +348,8 @@ class Daemon:
         if text != limits.to_json():
             with log_errors():  # the cycles report a full disk
                 self.store.set_meta(ACCEPTED, limits.to_json())
+        if self.tokens is not None:
+            self.tokens.accept(limits.tokens or ())
         return limits
 
     def _accept(self, changes: Sequence[str], actor: str) -> None:
@@ -343,6 +358,9 @@ class Daemon:
         if sorted(changes) != sorted(waiting):
             raise BadInput("what waits has changed since it was shown; look at it again")
         with self.store.transaction(self.clock.now()) as txn:
+            before = txn.meta(ACCEPTED)
+            if wanted.tokens is None and before is not None:  # the file cannot be read now: its tokens are not accepted
+                wanted = replace(wanted, tokens=parse_limits(before).tokens)
             txn.put_meta(ACCEPTED, wanted.to_json())
             txn.emit(EventKind.DAEMON, actor=actor, what="accepted", text="; ".join(waiting))
         self._wake.set()

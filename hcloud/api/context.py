@@ -93,7 +93,7 @@ class DaemonStatus(TypedDict, total=False):
     spend: SpendStatus
     event_seq: int
     notes: Sequence[str]
-    waiting: Sequence[str]
+    unaccepted_changes: Sequence[str]
     """What would loosen a limit, and waits until an admin accepts it."""
 
 

@@ -219,7 +219,7 @@ def resume(context: Context, caller: CurrentCaller) -> Paused:
 class AcceptRequest:
     """Changes to accept, exactly as the status shows them: nothing else is accepted unseen."""
 
-    changes: Annotated[tuple[Annotated[str, Field(max_length=500)], ...], Field(max_length=1000)]
+    changes: Annotated[tuple[Annotated[str, Field(max_length=500)], ...], Field(max_length=10_000)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,7 +231,7 @@ class Accepted:
 
 @router.post("/accept")
 def accept(context: Context, caller: CurrentCaller, request: AcceptRequest) -> Accepted:
-    """Accept changes of policy or configuration that loosen a limit, and wait for this. Admins only."""
+    """Accept changes of policy, configuration or tokens file that loosen a limit, and wait for this. Admins only."""
     caller.require_admin("accept changes that loosen a limit")
     context.accept(request.changes, caller.name)
     return Accepted(changes=request.changes)

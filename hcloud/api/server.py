@@ -163,11 +163,11 @@ class ApiServer:
             former.should_exit = True
 
 
-def serve(context: ApiContext, config: Config) -> ApiServer:
+def serve(context: ApiContext, config: Config, tokens: TokenFile | None) -> ApiServer:
     """Open the socket (and TCP, if configured) and serve requests from a thread of this process.
 
-    Raises AlreadyServing: another daemon holds the socket. Raises ConfigError: the group, TLS files, tokens file or
-    address are unusable.
+    ``tokens`` are those of callers over TCP. Raises AlreadyServing: another daemon holds the socket. Raises
+    ConfigError: the group, TLS files or address are unusable.
     """
     path = config.socket_path
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -177,7 +177,6 @@ def serve(context: ApiContext, config: Config) -> ApiServer:
         lock = _take_lock(path)
         on_error.callback(os.close, lock)
         remove_parts(context.uploads_dir)
-        tokens = TokenFile(config.api.tcp.tokens_file) if config.api.tcp is not None else None
         listeners = [_tcp_listener(build_app(context, tokens), config.api.tcp)] if config.api.tcp is not None else []
         for _, listener in listeners:
             on_error.callback(listener.close)

@@ -8,24 +8,18 @@ import logging
 import re
 import stat
 import threading
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
+from hcloud.api.errors import Unauthenticated
+from hcloud.config import FileWatch, TokenEntry
+from hcloud.config.accepted_limits import ROLES
 from hcloud.core.errors import ConfigError
 
-ROLES = ("reader", "submitter", "admin")
 _NAME = re.compile(r"[A-Za-z0-9_.@-]{1,64}")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenEntry:
-    """One token, by its SHA-256. The token itself is not stored."""
-
-    name: str
-    digest: str
-    role: str
 
 
 def parse_tokens(text: str, where: str) -> tuple[TokenEntry, ...]:
@@ -71,17 +65,56 @@ class TokenFile:
         """Read ``path``. Raises ConfigError: it is missing, malformed, or writable by other users."""
         self._path = path
         self._lock = threading.Lock()
+        self._file = FileWatch(path)
         self._seen = self._fingerprint()
         self._entries = self._read()
+        self._complete: tuple[TokenEntry, ...] | None = self._entries
+        self._accepted: Mapping[tuple[str, str], str] | None = None
+
+    @property
+    def complete(self) -> tuple[TokenEntry, ...] | None:
+        """The tokens of the file as of the last poll; None: it cannot be read."""
+        return self._complete
+
+    @property
+    def is_settling(self) -> bool:
+        """Whether the file has changed, and is read at a later poll."""
+        return self._file.is_settling
+
+    def poll(self, now: float, *, force: bool = False) -> bool:
+        """Read the file if it has changed and is complete, or with ``force``; return whether ``complete`` changed."""
+        before = self._complete
+        if self._file.poll(now, force=force):
+            try:
+                entries: tuple[TokenEntry, ...] | None = self._read()
+            except ConfigError:
+                entries = None  # ``find`` logs why
+            if self._file.is_current():
+                self._complete = entries
+        return self._complete != before
+
+    def accept(self, tokens: Iterable[TokenEntry]) -> None:
+        """Let ``find`` return these tokens only, with no higher roles; without a call, all of the file."""
+        self._accepted = {(each.digest, each.name): each.role for each in tokens}
 
     def find(self, token: str) -> TokenEntry | None:
-        """Return the entry of ``token``, or None."""
+        """Return the entry of ``token``, with the role that was accepted if that is lower; None if there is none.
+
+        A token that was removed is none at once. Raises Unauthenticated: the token waits until it is accepted.
+        """
         digest = hashlib.sha256(token.encode()).hexdigest()
         match = None
         for entry in self._current():  # compare all, so that timing reveals nothing
             if hmac.compare_digest(entry.digest, digest):
                 match = entry
-        return match
+        if match is None or self._accepted is None:
+            return match
+        role = self._accepted.get((match.digest, match.name))
+        if role is None:
+            raise Unauthenticated(
+                f"this token of {match.name} is not in force until an admin runs 'hcloud policy accept'"
+            )
+        return replace(match, role=min(match.role, role, key=ROLES.index))
 
     def _current(self) -> tuple[TokenEntry, ...]:
         with self._lock:

@@ -68,10 +68,10 @@ def schema() -> None:
 @policy.command()
 @click.option("--yes", is_flag=True, help="Accept without asking.")
 def accept(yes: bool) -> None:
-    """Accept changes that loosen a limit: a budget, the isolation of jobs, who is admin or reader.
+    """Accept changes that loosen a limit: a budget, the isolation of jobs, who is admin or reader, API tokens.
 
-    Until then the accepted limits hold, whatever policy and configuration say. Isolation and roles hold from the
-    daemon's next start.
+    Until then the accepted limits hold, whatever policy, configuration and tokens file say. Isolation, admins and
+    readers hold from the daemon's next start.
     """
     client = Client()
     changes = client.get("/v1/status")["daemon"].get("unaccepted_changes", [])

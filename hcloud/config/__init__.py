@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from hcloud.config.accepted_limits import (
         AcceptedLimits,
+        TokenEntry,
         limits_of,
         loosened,
         parse_limits,
@@ -41,10 +42,12 @@ if TYPE_CHECKING:
         RetentionSettings,
         TcpSettings,
     )
-    from hcloud.config.watch import PolicyStatus, PolicyWatch
+    from hcloud.config.watch import FileWatch, PolicyStatus, PolicyWatch
 
 _MODULES = {
-    "accepted_limits": ("AcceptedLimits", "limits_of", "loosened", "parse_limits", "stricter", "with_limits"),
+    "accepted_limits": (
+        "AcceptedLimits", "TokenEntry", "limits_of", "loosened", "parse_limits", "stricter", "with_limits",
+    ),
     "document": ("read_documents", "to_yaml"),
     "files": (
         "at_its_line", "load_config", "load_engine", "load_job", "load_named_policy", "load_policy",
@@ -57,7 +60,7 @@ _MODULES = {
         "ApiSettings", "CatalogSettings", "Config", "EngineSettings", "ProviderSettings", "RetentionSettings",
         "TcpSettings",
     ),
-    "watch": ("PolicyStatus", "PolicyWatch"),
+    "watch": ("FileWatch", "PolicyStatus", "PolicyWatch"),
 }  # fmt: skip
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
@@ -68,11 +71,13 @@ __all__ = [
     "CatalogSettings",
     "Config",
     "EngineSettings",
+    "FileWatch",
     "PolicyStatus",
     "PolicyWatch",
     "ProviderSettings",
     "RetentionSettings",
     "TcpSettings",
+    "TokenEntry",
     "at_its_line",
     "find_config",
     "home_dir",

@@ -7,7 +7,7 @@ stricter holds at once.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from math import inf
 from typing import Any, Literal
@@ -15,12 +15,24 @@ from typing import Any, Literal
 from hcloud.config.settings import Config
 from hcloud.spec.policy import Budgets, Caps, Policy, UserBudget
 
+ROLES = ("reader", "submitter", "admin")
+"""Of API tokens; each may do more than the one before."""
 PERIODS = ("per_hour_usd", "per_day_usd", "per_month_usd")
 _USER_PERIODS = ("per_day_usd", "per_month_usd")
 PER_TYPE = "max_instances_per_type"
 Isolation = Literal["require", "best_effort"] | None
 _STRICTNESS: Mapping[Isolation, int] = {"best_effort": 0, None: 1, "require": 2}
 """Of ``engine.isolation``; null requires isolation on rented machines only."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenEntry:
+    """One API token, by its SHA-256. The token itself is not stored."""
+
+    name: str
+    digest: str
+    role: str
+    """One of ``ROLES``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,14 +45,17 @@ class AcceptedLimits:
     readers: tuple[str, ...]
     caps: Caps | None = None
     """None: stored by a version that did not watch them, so that those of the policy hold."""
+    tokens: tuple[TokenEntry, ...] | None = None
+    """Of ``api.tcp.tokens_file``. None, of accepted limits: stored by a version that did not watch them; of the files:
+    that file cannot be read now."""
 
     def to_json(self) -> str:
         """Return it as text."""
         return json.dumps(asdict(self), sort_keys=True)
 
 
-def limits_of(policy: Policy, config: Config) -> AcceptedLimits:
-    """Return the limits that policy and configuration state."""
+def limits_of(policy: Policy, config: Config, tokens: tuple[TokenEntry, ...] | None) -> AcceptedLimits:
+    """Return the limits that policy, configuration and the tokens file state."""
     api = config.api
     return AcceptedLimits(
         budgets=policy.budgets,
@@ -48,6 +63,7 @@ def limits_of(policy: Policy, config: Config) -> AcceptedLimits:
         admins=tuple(sorted(api.admins)),
         readers=tuple(sorted(api.readers)),
         caps=policy.caps,
+        tokens=tokens,
     )
 
 
@@ -62,6 +78,7 @@ def parse_limits(text: str) -> AcceptedLimits:
         admins=tuple(plain["admins"]),
         readers=tuple(plain["readers"]),
         caps=Caps(**plain["caps"]) if plain.get("caps") is not None else None,
+        tokens=tuple(TokenEntry(**each) for each in plain["tokens"]) if plain.get("tokens") is not None else None,
     )
 
 
@@ -91,6 +108,8 @@ def _loosened(accepted: AcceptedLimits, wanted: AcceptedLimits) -> Iterator[str]
         yield f"api.admins with {name}"
     for name in sorted(set(accepted.readers) - set(wanted.readers)):
         yield f"api.readers without {name}"
+    if accepted.tokens is not None and wanted.tokens is not None:
+        yield from _loosened_tokens(accepted.tokens, wanted.tokens)
 
 
 def stricter(accepted: AcceptedLimits, wanted: AcceptedLimits) -> AcceptedLimits:
@@ -108,6 +127,7 @@ def stricter(accepted: AcceptedLimits, wanted: AcceptedLimits) -> AcceptedLimits
         admins=tuple(sorted((set(wanted.admins) & set(accepted.admins)) - readers)),
         readers=tuple(sorted(readers)),
         caps=_stricter_caps(accepted.caps, wanted.caps),
+        tokens=_stricter_tokens(accepted.tokens, wanted.tokens),
     )
 
 
@@ -136,6 +156,32 @@ def _stricter_caps(before: Caps | None, after: Caps | None) -> Caps | None:
     }
     kinds = {name: least.pop(name) for name in [*least] if name.startswith(f"{PER_TYPE}.")}
     return Caps(**least, max_instances_per_type={name.partition(".")[2]: count for name, count in kinds.items()})
+
+
+def _loosened_tokens(before: Iterable[TokenEntry], after: Iterable[TokenEntry]) -> Iterator[str]:
+    known = {each.digest: each for each in before}
+    for token in sorted(after, key=lambda each: (each.name, each.role)):
+        former = known.get(token.digest)
+        if former is None:
+            yield f"api.tcp.tokens_file: new token of {token.name} ({token.role})"
+        elif former.name != token.name:  # it would act as someone else
+            yield f"api.tcp.tokens_file: token of {former.name} becomes one of {token.name} ({token.role})"
+        elif _rank(token) > _rank(former):
+            yield f"api.tcp.tokens_file: {token.name} from {former.role} to {token.role}"
+
+
+def _stricter_tokens(
+    before: tuple[TokenEntry, ...] | None, after: tuple[TokenEntry, ...] | None
+) -> tuple[TokenEntry, ...] | None:
+    if before is None or after is None:
+        return after if before is None else before
+    known = {(each.digest, each.name): each for each in before}
+    both = [(known[each.digest, each.name], each) for each in after if (each.digest, each.name) in known]
+    return tuple(sorted((min(pair, key=_rank) for pair in both), key=lambda each: (each.name, each.digest)))
+
+
+def _rank(token: TokenEntry) -> int:
+    return ROLES.index(token.role)
 
 
 def _least(before: object, after: object, keys: Sequence[str]) -> dict[str, float | None]:

@@ -130,7 +130,8 @@ class TcpSettings:
     key: AbsolutePath
     """PEM file of the private key."""
     tokens_file: AbsolutePath
-    """File with lines `name:sha256-of-token:role`; roles are reader, submitter and admin."""
+    """File with lines `name:sha256-of-token:role`; roles are reader, submitter and admin. New ones wait for
+    `hcloud policy accept`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)

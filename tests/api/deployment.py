@@ -13,6 +13,7 @@ from starlette.testclient import TestClient
 from starlette.types import Receive, Scope, Send
 
 from hcloud.api import ApiContext, ApiServer, DaemonStatus, SocketPeer, build_app, serve
+from hcloud.api.tokens import TokenFile
 from hcloud.config import ApiSettings, Config
 from hcloud.core.clock import ManualClock
 from hcloud.core.errors import BadInput, Refused
@@ -176,7 +177,9 @@ class Deployment:
     @contextmanager
     def served(self, **api: Any) -> Iterator[ApiServer]:
         """A real server on a real socket."""
-        server = serve(self.context, self.config(**api))
+        config = self.config(**api)
+        tcp = config.api.tcp
+        server = serve(self.context, config, TokenFile(tcp.tokens_file) if tcp is not None else None)
         try:
             yield server
         finally:

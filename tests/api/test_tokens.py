@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from hcloud.api.errors import Unauthenticated
 from hcloud.api.tokens import TokenFile, parse_tokens
 from hcloud.core.errors import ConfigError
 
@@ -45,6 +46,40 @@ def test_a_revoked_token_stops_working_without_a_restart(tmp_path: Path) -> None
     _write(path, f"ada:{sha256(b'other').hexdigest()}:admin\n")
     assert tokens.find("secret") is None
     assert tokens.find("other") is not None
+
+
+def test_a_new_token_and_a_higher_role_wait_and_a_lower_role_holds_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "tokens"
+    _write(path, f"ada:{DIGEST}:submitter\n")
+    tokens = TokenFile(path)
+    assert tokens.complete is not None
+    tokens.accept(tokens.complete)
+    _write(path, f"ada:{DIGEST}:admin\neva:{sha256(b'other').hexdigest()}:reader\n")
+    found = tokens.find("secret")
+    assert found is not None and found.role == "submitter"
+    with pytest.raises(Unauthenticated, match=r"token of eva is not in force until an admin runs 'hcloud policy accep"):
+        tokens.find("other")
+    assert tokens.poll(0.0, force=True)
+    tokens.accept(tokens.complete)
+    assert [tokens.find(each).role for each in ("secret", "other")] == ["admin", "reader"]  # type: ignore[union-attr]
+    _write(path, f"ada:{DIGEST}:reader\n")
+    found = tokens.find("secret")
+    assert found is not None and found.role == "reader" and tokens.find("other") is None
+
+
+def test_a_file_that_is_being_written_revokes_nothing_for_good(tmp_path: Path) -> None:
+    path = tmp_path / "tokens"
+    _write(path, f"ada:{DIGEST}:admin\n")
+    tokens = TokenFile(path)
+    before = tokens.complete
+    _write(path, "")
+    assert not tokens.poll(1.0) and tokens.is_settling
+    _write(path, f"ada:{DIGEST}:admin\n\n")
+    assert not tokens.poll(2.5) and not tokens.poll(3.5)
+    assert tokens.complete == before and not tokens.is_settling
+    _write(path, "rubbish")
+    assert not tokens.poll(5.0) and tokens.poll(6.0)
+    assert tokens.complete is None
 
 
 def test_nobody_comes_in_while_the_file_is_broken(tmp_path: Path) -> None:

@@ -5,11 +5,16 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from hcloud.config.accepted_limits import AcceptedLimits, loosened, parse_limits, stricter
+from hcloud.config.accepted_limits import ROLES, AcceptedLimits, TokenEntry, loosened, parse_limits, stricter
 from hcloud.spec.policy import Budgets, Caps, UserBudget
+
+
+def token(name: str, role: str, digest: str = "") -> TokenEntry:
+    return TokenEntry(name=name, digest=digest or f"of {name}", role=role)
+
 
 ACCEPTED = AcceptedLimits(
     budgets=Budgets(per_hour_usd=1.0, per_day_usd=5.0, per_user={"ann": UserBudget(per_day_usd=2.0)}),
@@ -17,6 +22,7 @@ ACCEPTED = AcceptedLimits(
     admins=("ann",),
     readers=("eve",),
     caps=Caps(max_instances=4, max_jobs_per_user=2, max_instances_per_type={"m5.large": 2}),
+    tokens=(token("ann", "admin"), token("ci", "submitter")),
 )
 
 
@@ -47,6 +53,16 @@ ACCEPTED = AcceptedLimits(
                 "caps.max_instances_per_type.m5.large from 2 to none",
             ),
         ),
+        ({"tokens": (token("ann", "reader"),)}, ()),
+        ({"tokens": None}, ()),  # the file cannot be read
+        (
+            {"tokens": (token("ann", "admin"), token("ci", "admin"), token("ci", "reader", "another"))},
+            ("api.tcp.tokens_file: ci from submitter to admin", "api.tcp.tokens_file: new token of ci (reader)"),
+        ),
+        (
+            {"tokens": (token("ann", "reader", "of ci"),)},
+            ("api.tcp.tokens_file: token of ci becomes one of ann (reader)",),
+        ),
     ],
 )
 def test_what_allows_more_waits(changes: dict[str, Any], waits: tuple[str, ...]) -> None:
@@ -62,12 +78,13 @@ def test_a_new_limit_of_a_long_period_bounds_the_short_ones() -> None:
     assert (held.per_hour_usd, held.per_day_usd, held.per_month_usd) == (0.5, 0.5, 0.5)
 
 
-def test_caps_that_an_earlier_version_did_not_store_are_those_of_the_policy() -> None:
+@pytest.mark.parametrize("key", ["caps", "tokens"])
+def test_what_an_earlier_version_did_not_store_is_taken_from_the_files(key: str) -> None:
     stored = json.loads(ACCEPTED.to_json())
-    del stored["caps"]
+    del stored[key]
     before = parse_limits(json.dumps(stored))
     assert loosened(before, ACCEPTED) == ()
-    assert stricter(before, ACCEPTED).caps == ACCEPTED.caps
+    assert getattr(stricter(before, ACCEPTED), key) == getattr(ACCEPTED, key)
 
 
 usd = st.none() | st.sampled_from([0.5, 1.0, 3.0, 9.0])
@@ -93,6 +110,10 @@ def limits(draw: st.DrawFn) -> AcceptedLimits:
             max_price_usd_per_h=draw(usd),
             max_instances_per_type=draw(st.dictionaries(st.sampled_from(["a", "b.c"]), st.integers(0, 3))),
         ),
+        tokens=tuple(
+            token(draw(st.sampled_from(["ann", "ci"])), draw(st.sampled_from(ROLES)), digest)
+            for digest in draw(st.sets(st.sampled_from(["1", "2", "3"])))
+        ),
     )
 
 
@@ -109,7 +130,7 @@ def test_what_holds_allows_no_more_than_either(accepted: AcceptedLimits, wanted:
 
 def test_that_property_catches_limits_that_are_taken_from_the_new_file() -> None:
     @given(limits(), limits())
-    @settings(max_examples=100)
+    @settings(max_examples=100, phases=[Phase.generate])
     def holds(accepted: AcceptedLimits, wanted: AcceptedLimits) -> None:
         assert loosened(accepted, wanted) == ()  # the seeded fault: what is wanted holds
 

@@ -3,14 +3,17 @@
 import os
 import socket
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 from typing import cast
 
 import pytest
 
 from hcloud.api import ApiServer
-from hcloud.config import limits_of, load_config
+from hcloud.api.errors import Unauthenticated
+from hcloud.config import TcpSettings, limits_of, load_config
 from hcloud.core.errors import BadInput
 from hcloud.core.model import EventKind, JobState, Market
 from hcloud.daemon import ACCEPTED, Daemon
@@ -138,10 +141,70 @@ def test_looser_isolation_and_roles_wait_over_a_restart(daemon: Daemon) -> None:
     again = started()
     assert "nobody" not in again.config.api.admins
     assert again.status()["unaccepted_changes"] == ["api.admins with nobody"]
-    wanted = limits_of(daemon.controller.policy, wider)
+    wanted = limits_of(daemon.controller.policy, wider, ())
     daemon.store.set_meta(ACCEPTED, wanted.to_json())
     last = started()
     assert "nobody" in last.config.api.admins and last.status()["unaccepted_changes"] == []
+
+
+@pytest.fixture
+def closing() -> Iterator[ExitStack]:
+    """What a test adds is closed after it."""
+    with ExitStack() as stack:
+        yield stack
+
+
+def test_a_new_token_waits_until_it_is_accepted_and_a_removed_one_is_forgotten(
+    daemon: Daemon, tmp_path: Path, closing: ExitStack
+) -> None:
+    def entries(*names: str) -> str:
+        return "".join(f"{name}:{sha256(name.encode()).hexdigest()}:{role}\n" for name, role in
+                       (each.split("/") for each in names))  # fmt: skip
+
+    file = tmp_path / "tokens"
+    tcp = TcpSettings(listen="127.0.0.1:1", certificate=tmp_path / "c", key=tmp_path / "k", tokens_file=file)
+    config = replace(daemon.config, api=replace(daemon.config.api, tcp=tcp))
+
+    def reread(served: Daemon) -> list[str]:
+        served._reload.set()
+        served._reload_policy()
+        return list(served.status()["unaccepted_changes"])
+
+    def role(served: Daemon, token: str) -> str | None:
+        assert served.tokens is not None
+        found = served.tokens.find(token)
+        return found.role if found is not None else None
+
+    daemon.store.set_meta(ACCEPTED, limits_of(daemon.controller.policy, config, None).to_json())
+    file.write_text(entries("ann/submitter"))
+    former = Daemon(config)  # an earlier version did not watch tokens: what is there is taken
+    closing.callback(former.store.close)
+    closing.callback(former.runner.close)
+    assert role(former, "ann") == "submitter"
+    file.write_text(entries("ann/admin", "bob/reader"))
+    waiting = ["api.tcp.tokens_file: ann from submitter to admin", "api.tcp.tokens_file: new token of bob (reader)"]
+    assert reread(former) == waiting
+    assert role(former, "ann") == "submitter"
+    served = Daemon(config)  # a restart accepts nothing
+    closing.callback(served.store.close)
+    closing.callback(served.runner.close)
+    assert served.status()["unaccepted_changes"] == waiting
+    with pytest.raises(Unauthenticated):
+        role(served, "bob")
+    file.write_text("rubbish")
+    assert reread(served) == []
+    with pytest.raises(BadInput):
+        served._accept(waiting, "root")
+    served._accept([], "root")  # of a file that cannot be read, nothing is accepted
+    file.write_text(entries("ann/admin", "bob/reader"))
+    assert reread(served) == waiting
+    served._accept(waiting, "root")
+    assert reread(served) == []
+    assert role(served, "bob") == "reader"
+    file.write_text(entries("ann/admin"))
+    assert reread(served) == [] and role(served, "bob") is None
+    file.write_text(entries("ann/admin", "bob/reader"))
+    assert reread(served) == ["api.tcp.tokens_file: new token of bob (reader)"]
 
 
 def test_commitments_that_end_within_30_days_are_named(daemon: Daemon) -> None:
