@@ -123,7 +123,7 @@ class Ec2Catalog:
             self._cache.recount_due = True
 
     def capacity_reservation(self, token: str) -> str | None:
-        """Return the id of the capacity reservation that a counted launch is aimed at, or None."""
+        """Return the id of the capacity reservation that a counted launch targets, or None."""
         with self._lock:
             return self._inventory.capacity_reservation(token)
 

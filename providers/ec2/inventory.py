@@ -63,8 +63,8 @@ class Inventory:
     read_errors: dict[str, str] = field(default_factory=dict)
     """Error messages by the part that could not be read."""
     _launched: dict[str, Launched] = field(default_factory=dict)
-    _aimed: dict[str, str] = field(default_factory=dict)
-    """By token, the capacity reservation of launches that the last read of reservations does not show."""
+    _targeted_reservations: dict[str, str] = field(default_factory=dict)
+    """By token, the capacity reservation that launches target which the last read of reservations does not show."""
     _coverage: tuple[Coverage, PlanBalances] | None = None
 
     # --------------------------------------------------------------------------------------------------------- reading
@@ -86,7 +86,9 @@ class Inventory:
 
     def _set_reservations(self, reservations: Reservations) -> None:
         self.reservations = reservations
-        self._aimed = {token: each for token, each in self._aimed.items() if token in self._launched}
+        self._targeted_reservations = {
+            token: each for token, each in self._targeted_reservations.items() if token in self._launched
+        }
 
     def _set_running(self, running: tuple[RunningInstance, ...], now: float) -> None:
         # A new instance may be missing from listings for a while; count its launch until it appears.
@@ -109,20 +111,20 @@ class Inventory:
     def count_launch(self, token: str, launched: Launched) -> None:
         """Count a launch until its instance is listed. A token counts once.
 
-        One of prepaid capacity is aimed at the first capacity reservation with room left.
+        One of prepaid capacity targets the first capacity reservation with free capacity.
         """
         self._launched[token] = launched
         if launched.market is Market.RESERVED:
-            rooms = self._rooms(launched.zone, launched.type_name)
-            reservation = next((each for each, left in rooms if left > 0), None)
-            if reservation is not None:
-                self._aimed[token] = reservation.id
+            reservations = self._free_capacity(launched.zone, launched.type_name)
+            target = next((each for each, free in reservations if free > 0), None)
+            if target is not None:
+                self._targeted_reservations[token] = target.id
         self._coverage = None
 
     def uncount_launch(self, token: str) -> None:
         """Stop counting a launch: nothing was launched."""
         self._launched.pop(token, None)
-        self._aimed.pop(token, None)
+        self._targeted_reservations.pop(token, None)
         self._coverage = None
 
     def is_counted(self, token: str) -> bool:
@@ -136,15 +138,15 @@ class Inventory:
         Reserved Instances come first, then capacity reservations, then savings plans.
         """
         coverage, savings = self._covered()
-        rooms = sum(left for _, left in self._rooms(zone, type_name))
+        reserved = sum(free for _, free in self._free_capacity(zone, type_name))
         discounted = coverage.left(zone, type_name)
         usd, ends_at = self.reservations.usd_per_h(zone, type_name), self.reservations.ends_at(zone, type_name)
         if usd and discounted:
-            return Prepaid(discounted + rooms, usd, "" if rooms else coverage.shared(zone, type_name), ends_at)
+            return Prepaid(discounted + reserved, usd, "" if reserved else coverage.shared(zone, type_name), ends_at)
         price = self.on_demand.get(type_name)
-        if rooms and price is not None:
+        if reserved and price is not None:
             return Prepaid(
-                rooms, price.usd_per_h, ends_at=ends_at
+                reserved, price.usd_per_h, ends_at=ends_at
             )  # a capacity reservation alone is billed at the full price
         covered = savings.covers(type_name)
         if covered is not None:
@@ -158,12 +160,12 @@ class Inventory:
         )
 
     def capacity_reservation(self, token: str) -> str | None:
-        """Return the id of the capacity reservation that a counted launch is aimed at, or None."""
-        return self._aimed.get(token)
+        """Return the id of the capacity reservation that a counted launch targets, or None."""
+        return self._targeted_reservations.get(token)
 
-    def _rooms(self, zone: str, type_name: str) -> list[tuple[CapacityReservation, int]]:
+    def _free_capacity(self, zone: str, type_name: str) -> list[tuple[CapacityReservation, int]]:
         """Return the capacity reservations of a type, each with how many more instances fit now."""
-        return [room for room in self.capacity_left() if (room[0].zone, room[0].type_name) == (zone, type_name)]
+        return [(each, free) for each, free in self.capacity_left() if (each.zone, each.type_name) == (zone, type_name)]
 
     def quota_left(self, type_name: str, market: Market) -> int | None:
         """Return how many more instances of a type the quota allows; None if the quota is unknown."""
@@ -195,8 +197,8 @@ class Inventory:
 
     def capacity_left(self) -> list[tuple[CapacityReservation, int]]:
         """Return all capacity reservations, each with how many more instances fit now."""
-        aimed = Counter(self._aimed.values())
-        return [(each, max(0, each.left - aimed[each.id])) for each in self.reservations.capacity]
+        targeted = Counter(self._targeted_reservations.values())
+        return [(each, max(0, each.left - targeted[each.id])) for each in self.reservations.capacity]
 
     def _covered(self) -> tuple[Coverage, PlanBalances]:
         """Apply reservations, then plans, to the running and launched instances. Cached until either changes."""
@@ -205,7 +207,7 @@ class Inventory:
                 (each.zone, each.type_name) for each in self.running if not (each.spot or each.in_capacity_reservation)
             )
             for token, each in self._launched.items():
-                if each.market is not Market.SPOT and token not in self._aimed:
+                if each.market is not Market.SPOT and token not in self._targeted_reservations:
                     plain[each.zone, each.type_name] += 1
             coverage = Coverage(self.reservations, plain)
             prices = {name: each.usd_per_h for name, each in self.on_demand.items()}

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
 from google.cloud import compute_v1 as compute
 
 from hcloud.core.clock import Clock
-from hcloud.core.errors import ProviderError, ProviderUnavailable
+from hcloud.core.errors import InsufficientCapacity, ProviderError, ProviderUnavailable
 from hcloud.core.model import InstanceType, Market, Offer, Resources
 from hcloud.provider import CommitmentUse
 from providers.gce.api import AggregatedList, Api
 from providers.gce.commitments import CommitmentBalances, Use, needs_of, series_of_type
 from providers.gce.names import last_part
 from providers.gce.prices import PriceFile
+from providers.gce.reservations import Reservation, Reservations, ends_at_of
 from providers.gce.settings import GceSettings, region_of
 
 TYPES_FRESH_S = 6 * 3600.0
@@ -48,26 +50,22 @@ class MachineTypeInfo:
     memory_mib: int
 
 
-@dataclass(frozen=True, slots=True)
-class ReservedMachines:
-    """Unused reserved instances of one type in a zone."""
-
-    free: int
-    """How many reserved instances are unused."""
-    names: tuple[str, ...]
-    """Reservations that a launch must name to use them."""
-
-
 class GceCatalog:
-    """Offers of one project. Types are cached for hours, reservations and quotas are read at each refresh."""
+    """Offers of one project. Types are cached for hours, reservations and quotas are read at each refresh.
+
+    Launches are counted from any thread.
+    """
 
     def __init__(self, api: Api, settings: GceSettings, prices: PriceFile, clock: Clock) -> None:
         self._api, self._settings, self._prices, self._clock = api, settings, prices, clock
         self._types: dict[str, tuple[float, tuple[MachineTypeInfo, ...]]] = {}
-        self._reserved: dict[tuple[str, str], ReservedMachines] = {}
+        self._lock = threading.RLock()
+        """Held while reservations, commitments or the launches counted against them change."""
+        self._reserved = Reservations()
         self._committed = CommitmentBalances((), ())
         self._committed_read_at = -math.inf
         self._launched: dict[str, Use] = {}
+        """Launches counted against commitments since usage was read, by token."""
         self._reservations: AggregatedList | None = None
         self._commitments_complete = False
         self.commitments: tuple[str, ...] = ()
@@ -99,24 +97,54 @@ class GceCatalog:
         )
         return tuple(sorted(offers, key=lambda offer: offer.key))
 
-    def reservations_for(self, zone: str, type_name: str) -> tuple[str, ...]:
-        """Return the names of the reservations that a launch must name to use them."""
-        if (zone, type_name) not in self._reserved:
-            self.refresh_reserved()
-        found = self._reserved.get((zone, type_name))
-        return found.names if found else ()
-
     def refresh_reserved(self) -> None:
         """Read reservations. Raises ProviderUnavailable, Throttled."""
-        self._reservations = self._api.reservations()
-        self._reserved = _reserved(self._reservations)
+        with self._lock:
+            counted = self._reserved.launched_tokens()
+        listed = self._api.reservations()
+        with self._lock:
+            self._reservations = listed
+            self._reserved.update(listed, counted, self._clock.now())
 
     def count_launch(self, token: str, zone: str, type_name: str) -> None:
         """Count an instance against commitments until usage is read again. A token counts once."""
-        needs = needs_of(type_name, self._known_needs())
-        if needs is not None and token not in self._launched:
-            self._launched[token] = use = Use(zone, type_name, *needs)
-            self._committed.use(use)
+        with self._lock:
+            needs = needs_of(type_name, self._known_needs())
+            if needs is not None and token not in self._launched:
+                self._launched[token] = use = Use(zone, type_name, *needs)
+                self._committed.use(use)
+
+    def count_reserved_launch(self, token: str, zone: str, type_name: str) -> Reservation | None:
+        """Count a reserved launch until a reading shows it; return the reservation to use, None for a commitment.
+
+        A token counts once. Raises InsufficientCapacity: nothing is left; ProviderUnavailable, Throttled.
+        """
+        if self._reservations is None:
+            self.refresh_reserved()
+        if self._committed_read_at == -math.inf:
+            self._refresh_committed()
+        with self._lock:
+            found = self._reserved.target(token, zone, type_name, self._clock.now())
+            if found is not None or token in self._launched:
+                return found
+            needs = needs_of(type_name, self._known_needs())
+            if needs is None or self._committed.left(zone, type_name, *needs) < 1:
+                raise InsufficientCapacity(f"every reserved {type_name} in {zone} is in use")
+            self.count_launch(token, zone, type_name)
+            return None
+
+    def confirm_launch(self, token: str) -> None:
+        """Note that the instance of a counted launch exists: the next reading of reservations counts it."""
+        with self._lock:
+            self._reserved.confirm(token)
+
+    def uncount_launch(self, token: str, *, full: bool = False) -> None:
+        """Stop counting a launch: nothing was launched. ``full``: there was no free capacity where it was to go."""
+        with self._lock:
+            self._reserved.release(token, full=full)
+            use = self._launched.pop(token, None)
+            if use is not None:
+                self._committed.use(replace(use, count=-use.count))
 
     def usd_per_h(self, zone: str, type_name: str, market: Market) -> float:
         """Return the current price per hour, 0 if there is none."""
@@ -134,9 +162,11 @@ class GceCatalog:
         active = [each for _, each in listed.items if each.status == "ACTIVE"]
         self._commitments_complete = not listed.unanswered
         self.commitments = tuple(_described(each) for each in active)
-        self._launched.clear()
-        self._committed = CommitmentBalances(active, self._commitment_uses() if active else ())
-        self._committed_read_at = now
+        uses = self._commitment_uses() if active else ()
+        with self._lock:
+            self._launched.clear()
+            self._committed = CommitmentBalances(active, uses)
+            self._committed_read_at = now
 
     def _commitment_uses(self) -> list[Use]:
         """Return everything that uses commitments: running instances except spot, and unused reservations."""
@@ -146,9 +176,10 @@ class GceCatalog:
             needs = needs_of(type_name, known)
             if needs is not None and each.scheduling.provisioning_model != "SPOT":
                 found.append(Use(zone, type_name, *needs))
-        for (zone, type_name), reserved in self._reserved.items():
-            if (needs := needs_of(type_name, known)) is not None:
-                found.append(Use(zone, type_name, *needs, count=reserved.free))
+        with self._lock:
+            for reserved in self._reserved.all():
+                if (needs := needs_of(reserved.type_name, known)) is not None:
+                    found.append(Use(reserved.zone, reserved.type_name, *needs, count=reserved.free))
         return found
 
     def commitment_uses(self) -> dict[str, tuple[CommitmentUse, ...]]:
@@ -171,7 +202,13 @@ class GceCatalog:
             price = self._reserved_price(zone, last_part(sku.instance_properties.machine_type))
             if each.status == "READY" and count and price is not None:
                 unused = max(0, count - sku.in_use_count)
-                yield CommitmentUse(name=f"reservation {zone}/{each.name}", count=count, unused=unused, usd_per_h=price)
+                yield CommitmentUse(
+                    name=f"reservation {zone}/{each.name}",
+                    count=count,
+                    unused=unused,
+                    usd_per_h=price,
+                    ends_at=ends_at_of(each),
+                )
 
     def _pool_uses(self) -> Iterator[CommitmentUse]:
         """Yield each region's commitments of a series: priced by vCPUs, as the known type whose price is lowest."""
@@ -277,7 +314,7 @@ class GceCatalog:
 
     def _pool(self, zone: str, info: MachineTypeInfo, market: Market) -> str:
         # Types of one series share their commitments, unless instances of this very type are reserved.
-        if market is not Market.RESERVED or (zone, info.name) in self._reserved:
+        if market is not Market.RESERVED or self._reserved.exists(zone, info.name):
             return ""
         return f"commitments {info.name.partition('-')[0]}"
 
@@ -285,9 +322,9 @@ class GceCatalog:
         self, zone: str, info: MachineTypeInfo, market: Market, quotas: Mapping[str, compute.Quota]
     ) -> int | None:
         if market is Market.RESERVED:
-            found = self._reserved.get((zone, info.name))
-            covered = self._committed.left(zone, info.name, info.guest_cpus, info.memory_mib)
-            return (found.free if found else 0) + covered
+            with self._lock:
+                covered = self._committed.left(zone, info.name, info.guest_cpus, info.memory_mib)
+                return self._reserved.free(zone, info.name) + covered
         used_each = {"INSTANCES": 1, _cpu_metric(info.name, market, quotas): info.guest_cpus}
         counts = [
             (quotas[metric].limit - quotas[metric].usage) // used
@@ -312,28 +349,6 @@ def _cpu_metric(type_name: str, market: Market, quotas: Mapping[str, compute.Quo
         return "PREEMPTIBLE_CPUS"
     series = type_name.partition("-")[0]
     return "CPUS" if series in _SHARED_QUOTA_SERIES else f"{series.upper()}_CPUS"
-
-
-def _reserved(found: AggregatedList) -> dict[tuple[str, str], ReservedMachines]:
-    """Return free reservations by zone and type. Zones that did not answer have none."""
-    free: dict[tuple[str, str], list[tuple[int, str | None]]] = {}
-    for zone, each in found.items:
-        sku = each.specific_reservation
-        if each.status != "READY" or not sku.instance_properties.machine_type:
-            continue
-        name = each.name if each.specific_reservation_required else None
-        key = (zone, last_part(sku.instance_properties.machine_type))
-        free.setdefault(key, []).append(((sku.assured_count or sku.count) - sku.in_use_count, name))
-    return {key: _merge_reservations(parts) for key, parts in free.items()}
-
-
-def _merge_reservations(parts: Sequence[tuple[int, str | None]]) -> ReservedMachines:
-    # Reservations that need no name are used first; one launch cannot mix both kinds.
-    unnamed = sum(left for left, name in parts if name is None)
-    if unnamed > 0:
-        return ReservedMachines(unnamed, ())
-    named = [(left, name) for left, name in parts if name is not None and left > 0]
-    return ReservedMachines(sum(left for left, _ in named), tuple(name for _, name in named[:1]))
 
 
 def _described(commitment: compute.Commitment) -> str:

@@ -47,6 +47,8 @@ OPERATION_ERRORS: Mapping[str, type[ProviderError]] = {
     "RESOURCE_NOT_READY": ProviderUnavailable,
 }
 """Errors by code of a failed operation, which launched nothing. Other codes mean that the request is invalid."""
+_RESERVATION_FULL = ("no available resources in specified reservation", "does not have available resources")
+"""Words of the messages about a named reservation without free capacity, which come under several codes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +60,8 @@ class FailedOperation:
 
     def as_error(self, what: str) -> ProviderError:
         """Return the error that callers react to."""
-        kind = OPERATION_ERRORS.get(self.code, LaunchRejected)
+        refused = InsufficientCapacity if _reservation_is_full(self.message) else LaunchRejected
+        kind = OPERATION_ERRORS.get(self.code, refused)
         return kind(f"{what}: {self.code}: {self.message}")
 
 
@@ -93,9 +96,15 @@ def write_error(error: Exception, what: str) -> ProviderError:
         return QuotaExceeded(f"{what}: {_message(error)}")
     if code == 403 or (400 <= code < 500 and "serviceaccount" in str(error.message).lower().replace(" ", "")):
         return AccountRejected(f"{what}: {_message(error)}")  # a permission, a service account, billing
+    if 400 <= code < 500 and _reservation_is_full(str(error.message)):
+        return InsufficientCapacity(f"{what}: {_message(error)}")
     if 400 <= code < 500 and code != 408:
         return LaunchRejected(f"{what}: {_message(error)}")
     return OutcomeUnknown(f"{what}: {_message(error)}")
+
+
+def _reservation_is_full(message: str) -> bool:
+    return any(words in message.lower() for words in _RESERVATION_FULL)
 
 
 def _throttled(error: core.GoogleAPICallError) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from google.cloud import compute_v1 as compute
@@ -17,10 +16,10 @@ from providers.gce.worker_metadata import worker_metadata
 RESERVATION_KEY = "compute.googleapis.com/reservation-name"
 
 
-def body_of(request: LaunchRequest, settings: GceSettings, reservations: Sequence[str]) -> compute.Instance:
-    """Return the instance to insert. It depends on the request alone: a repeated request id needs an equal body.
+def body_of(request: LaunchRequest, settings: GceSettings, reservation: str | None) -> compute.Instance:
+    """Return the instance to insert. Equal arguments give an equal body, which a repeated request id needs.
 
-    ``reservations``: names of the reservations to use, for a RESERVED offer that must name them.
+    ``reservation``: name of the reservation to use, if it is one that must be named.
     """
     zone = request.offer.zone
     shielded = compute.ShieldedInstanceConfig(
@@ -38,7 +37,7 @@ def body_of(request: LaunchRequest, settings: GceSettings, reservations: Sequenc
         tags=compute.Tags(items=list(settings.network_tags)) if settings.network_tags else None,
         service_accounts=_service_accounts(settings),
         shielded_instance_config=shielded if settings.shielded else None,
-        reservation_affinity=_affinity(request, settings, reservations),
+        reservation_affinity=_affinity(request, settings, reservation),
     )
 
 
@@ -94,15 +93,15 @@ def _service_accounts(settings: GceSettings) -> list[compute.ServiceAccount]:
 
 
 def _affinity(
-    request: LaunchRequest, settings: GceSettings, reservations: Sequence[str]
+    request: LaunchRequest, settings: GceSettings, reservation: str | None
 ) -> compute.ReservationAffinity | None:
     """Return the reservation affinity. Launches of other markets must not consume reservations that are offered."""
     if Market.RESERVED not in settings.markets:
         return None
     if request.offer.market is not Market.RESERVED:
         return compute.ReservationAffinity(consume_reservation_type="NO_RESERVATION")
-    if not reservations:
+    if reservation is None:
         return compute.ReservationAffinity(consume_reservation_type="ANY_RESERVATION")
     return compute.ReservationAffinity(
-        consume_reservation_type="SPECIFIC_RESERVATION", key=RESERVATION_KEY, values=list(reservations)
+        consume_reservation_type="SPECIFIC_RESERVATION", key=RESERVATION_KEY, values=[reservation]
     )

@@ -14,7 +14,14 @@ from dataclasses import replace
 from google.cloud import compute_v1 as compute
 
 from hcloud.core.clock import Clock
-from hcloud.core.errors import LaunchRejected, OutcomeUnknown, ProviderError, ProviderUnavailable, Throttled
+from hcloud.core.errors import (
+    InsufficientCapacity,
+    LaunchRejected,
+    OutcomeUnknown,
+    ProviderError,
+    ProviderUnavailable,
+    Throttled,
+)
 from hcloud.core.model import Market
 from hcloud.provider import CloudInstance, CloudState, LaunchRequest
 from providers.gce.api import Api, failure_of, is_done
@@ -46,13 +53,20 @@ class Launcher:
         zone, name = request.offer.zone, name_of(request)
         known = self._api.operations_on(zone, [name])
         self.undecided.discard(provider_id(zone, name))
-        operation = self._pending_or_succeeded(request, known) or self._insert(request, zone, name)
-        if operation is None:
-            return self._existing_instance(request, zone, name)
-        operation = self._wait_for(request, zone, name, operation)
-        self._raise_failure(request, [operation], reported=set())
+        try:
+            operation = self._pending_or_succeeded(request, known) or self._insert(request, zone, name)
+            if operation is None:
+                return self._existing_instance(request, zone, name)
+            operation = self._wait_for(request, zone, name, operation)
+            self._raise_failure(request, [operation], reported=set())
+        except OutcomeUnknown:
+            raise  # it counts still
+        except ProviderError as error:
+            self._catalog.uncount_launch(request.token, full=isinstance(error, InsufficientCapacity))
+            raise
         self._failed.pop(request.token, None)
-        if request.offer.market is not Market.SPOT:
+        self._catalog.confirm_launch(request.token)
+        if request.offer.market is Market.ON_DEMAND:
             self._catalog.count_launch(request.token, zone, request.offer.instance_type.name)
         return self._launched_instance(request, zone, name, operation)
 
@@ -89,19 +103,26 @@ class Launcher:
         """Request the instance. Returns None if an instance of its name exists."""
         if request.expires_at <= self._clock.now():
             raise LaunchRejected(f"{request.instance_id} would expire before it is launched")
-        reservations: tuple[str, ...] = ()
-        if request.offer.market is Market.RESERVED:
-            reservations = self._catalog.reservations_for(zone, request.offer.instance_type.name)
-        body = body_of(request, self._settings, reservations)
-        failures = len(self._failed.get(request.token, ()))
         try:
+            body = body_of(request, self._settings, self._reservation_name(request, zone))
+            failures = len(self._failed.get(request.token, ()))
             return self._api.insert(zone, body, request_id(self._settings.project, request, failures))
-        except LaunchRejected as rejected:
-            # A repeated request id with a different body is also rejected; the instance exists then.
-            machine = self._api_instance(zone, name)
-            if machine is None:
-                raise rejected
+        except (LaunchRejected, InsufficientCapacity):
+            # A repeated request id with a different body is also rejected, and an instance launched before may have
+            # taken the last reserved capacity; the instance exists then.
+            if self._api_instance(zone, name) is None:
+                raise
             return None
+
+    def _reservation_name(self, request: LaunchRequest, zone: str) -> str | None:
+        """Return the reservation that the launch must name, if any; a reserved launch is counted from now on.
+
+        Raises InsufficientCapacity: nothing reserved is left.
+        """
+        if request.offer.market is not Market.RESERVED:
+            return None
+        found = self._catalog.count_reserved_launch(request.token, zone, request.offer.instance_type.name)
+        return found.name if found is not None and found.must_be_named else None
 
     def _wait_for(
         self, request: LaunchRequest, zone: str, name: str, operation: compute.Operation

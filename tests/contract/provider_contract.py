@@ -10,7 +10,7 @@ An implementation writes::
 """
 
 import abc
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from enum import StrEnum
@@ -55,6 +55,7 @@ class ProviderAbility(StrEnum):
     PREEMPT = "preempt"  # a machine is preempted after a notice
 
     RESTART = "restart"  # another object over the same cloud, as after a kill -9: ``restarted``
+    RESERVE = "reserve"  # several capacity reservations of one type in one zone: ``reserve``
     SECOND_OWNER = "second_owner"  # a deployment with another owner tag in the same cloud: ``for_owner``
 
 
@@ -105,6 +106,14 @@ class ProviderBench(abc.ABC):
 
     def for_owner(self, owner: str) -> Provider:
         """Return a provider over the same cloud for another owner."""
+        raise NotImplementedError
+
+    def reserve(self, counts: Sequence[int]) -> None:
+        """Keep so many machines in capacity reservations of one type in one zone, and let the provider offer them."""
+        raise NotImplementedError
+
+    def reservation_uses(self) -> list[int]:
+        """Return how many machines really use each reservation."""
         raise NotImplementedError
 
     # ------------------------------------------------------------------------------------------------ made from these
@@ -464,6 +473,33 @@ class ProviderContract(ContractSuite):
         bench.provider = bench.restarted()
         assert bench.provider.launch(request).state is CloudState.TERMINATED
 
+    @needs(ProviderAbility.RESERVE)
+    def test_each_reserved_launch_targets_a_reservation_with_free_capacity(self, bench: ProviderBench) -> None:
+        bench.reserve([1, 0, 2])
+        [offer] = [each for each in bench.provider.offers() if each.market is Market.RESERVED]
+        assert offer.available == 3
+        machines = [bench.provider.launch(bench.request(offer=offer)) for _ in range(3)]
+        assert bench.reservation_uses() == [1, 0, 2]
+        with pytest.raises(InsufficientCapacity):
+            bench.provider.launch(bench.request(offer=offer))
+        bench.provider.terminate([machines[0].provider_id])
+        bench.until_gone(machines[0])
+        bench.let_lists_settle()
+        [offer] = [each for each in bench.provider.offers() if each.market is Market.RESERVED]
+        assert offer.available == 1  # an instance that ends gives its place back
+        bench.provider.launch(bench.request(offer=offer))
+        assert bench.reservation_uses() == [1, 0, 2]
+
+    @needs(ProviderAbility.RESERVE)
+    def test_concurrent_reserved_launches_never_target_more_than_is_free(self, bench: ProviderBench) -> None:
+        bench.reserve([1, 2])
+        [offer] = [each for each in bench.provider.offers() if each.market is Market.RESERVED]
+        requests = [bench.request(offer=offer) for _ in range(4)]
+        with ThreadPoolExecutor(4) as pool:
+            outcomes = list(pool.map(lambda each: _launched_or_full(bench.provider, each), requests))
+        assert sorted(outcomes) == [False, True, True, True]
+        assert bench.reservation_uses() == [1, 2]
+
     def test_unknown_setting_is_named_with_the_nearest_right_one(self, bench: ProviderBench) -> None:
         with pytest.raises(ConfigError) as caught:
             bench.build({"no_such_setting_at_all": 1})
@@ -483,6 +519,14 @@ def _launch_patiently(bench: ProviderBench, request: LaunchRequest) -> CloudInst
         if machine is not None:
             return machine
     raise TimeoutError("the outcome of a launch was unknown a hundred times")
+
+
+def _launched_or_full(provider: Provider, request: LaunchRequest) -> bool:
+    try:
+        provider.launch(request)
+    except InsufficientCapacity:
+        return False
+    return True
 
 
 def _launched_or_unknown(provider: Provider, request: LaunchRequest) -> CloudInstance | None:

@@ -18,6 +18,7 @@ class TestLocalProvider(ProviderContract):
         ProviderAbility.EXCEED_QUOTA,
         ProviderAbility.LIST_PARTLY,
         ProviderAbility.LIST_LATE,
+        ProviderAbility.RESERVE,
     }
 
     @pytest.fixture

@@ -55,10 +55,12 @@ class MockBench(VirtualTime, ProviderBench):
 
 OUTLIVING = frozenset({ProviderAbility.RESTART, ProviderAbility.SECOND_OWNER})
 """What needs the file: nothing in memory outlives its process, or is shared by two."""
+ABILITIES = frozenset(ProviderAbility) - {ProviderAbility.RESERVE}
+"""Its reserved machines are in no reservation of their own."""
 
 
 class TestMockProviderInMemory(ProviderContract):
-    abilities: ClassVar = frozenset(ProviderAbility) - OUTLIVING
+    abilities: ClassVar = ABILITIES - OUTLIVING
     elsewhere: ClassVar = OUTLIVING
 
     @pytest.fixture
@@ -67,7 +69,7 @@ class TestMockProviderInMemory(ProviderContract):
 
 
 class TestMockProviderInAFile(ProviderContract):
-    abilities: ClassVar = frozenset(ProviderAbility)
+    abilities: ClassVar = ABILITIES
 
     @pytest.fixture
     def bench(self, tmp_path: Path) -> ProviderBench:
@@ -76,7 +78,7 @@ class TestMockProviderInAFile(ProviderContract):
 
 class TestMockProviderWithoutDelays(ProviderContract):
     elsewhere: ClassVar = OUTLIVING | {ProviderAbility.LIST_LATE}
-    abilities: ClassVar = frozenset(ProviderAbility) - elsewhere
+    abilities: ClassVar = ABILITIES - elsewhere
 
     @pytest.fixture
     def bench(self, tmp_path: Path) -> ProviderBench:

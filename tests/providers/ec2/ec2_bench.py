@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -113,6 +113,23 @@ class Ec2Bench(VirtualTime, ProviderBench):
 
     def for_owner(self, owner: str) -> Ec2Provider:
         return self._made(owner)
+
+    def reserve(self, counts: Sequence[int]) -> None:
+        self.fake.capacity = [
+            {
+                "capacityReservationId": f"cr-{number}",
+                "availabilityZone": f"{REGION}b",
+                "instanceType": "m5.large",
+                "instancePlatform": "Linux/UNIX",
+                "tenancy": "default",
+                "availableInstanceCount": count,
+            }
+            for number, count in enumerate(counts)
+        ]
+
+    def reservation_uses(self) -> list[int]:
+        uses = self.fake.reservation_uses()
+        return [uses[each["capacityReservationId"]] for each in self.fake.capacity]
 
     def _made(self, owner: str, more: Mapping[str, object] | None = None) -> Ec2Provider:
         made = factory("ec2", {**self.settings, **(more or {})}, self.clock, owner, str(self.home / owner))

@@ -111,6 +111,9 @@ class Recorded:
     parameters: Mapping[str, str]
 
 
+_TARGET = "CapacityReservationSpecification.CapacityReservationTarget"
+
+
 @dataclass(slots=True)
 class Body:
     """What we know of a machine beside moto: the life of its operating system."""
@@ -123,6 +126,8 @@ class Body:
     listed_at: float = 0.0
     preempt_at: float | None = None
     ended_at: float | None = None
+    reservation: str = ""
+    """Id of the capacity reservation that it was launched into."""
 
 
 class FakeEc2:
@@ -337,13 +342,29 @@ class FakeEc2:
             return known[1]
         if query["InstanceType"] not in TYPES:
             return _error("400 Bad Request", "InvalidParameterValue", f"Invalid value '{query['InstanceType']}'")
+        reservation = query.get(f"{_TARGET}.CapacityReservationId", "")
+        if reservation and self._left(reservation) <= 0:
+            return _error(
+                "400 Bad Request",
+                "ReservationCapacityExceeded",
+                "There is not enough available capacity in the specified Capacity Reservation for this request.",
+            )
         before = {each.id for each in self.machines()}
         reply = self._forward("RunInstances", environ, content)
         for machine in self.machines():
             if machine.id not in before:
                 self._tokens[token] = (words, reply, machine.id)
                 self._born(machine)
+                self.bodies[machine.id].reservation = reservation
         return reply
+
+    def reservation_uses(self) -> Counter[str]:
+        """Return how many machines use each capacity reservation, by its id."""
+        return Counter(each.reservation for each in self.bodies.values() if each.reservation and each.ended_at is None)
+
+    def _left(self, reservation: str) -> int:
+        found = [each for each in self.capacity if each["capacityReservationId"] == reservation]
+        return sum(each["availableInstanceCount"] for each in found) - self.reservation_uses()[reservation]
 
     def _born(self, machine: Any) -> None:
         """A machine begins to live by its user data alone: tags are ours, not its."""
@@ -460,7 +481,10 @@ class FakeEc2:
         return _xml("DescribeReservedInstances", {"reservedInstancesSet": self.reserved})
 
     def _capacity_reservations(self, query: Mapping[str, str]) -> Reply:
-        return _xml("DescribeCapacityReservations", {"capacityReservationSet": self.capacity})
+        found = [
+            {**each, "availableInstanceCount": self._left(each["capacityReservationId"])} for each in self.capacity
+        ]
+        return _xml("DescribeCapacityReservations", {"capacityReservationSet": found})
 
 
 def _groups() -> Iterable[Any]:

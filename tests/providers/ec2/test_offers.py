@@ -171,9 +171,9 @@ def test_reserved_instances_of_another_kind_do_not_count(bench: Ec2Bench) -> Non
     assert not [key for key in offered(bench) if key[2] == "reserved"]
 
 
-def test_each_launch_is_aimed_at_a_capacity_reservation_with_room(bench: Ec2Bench) -> None:
-    rooms = [("cr-aaaa", 1), ("cr-bbbb", 2), ("cr-cccc", 0)]
-    bench.fake.capacity = [{**capacity_reservation(count), "capacityReservationId": name} for name, count in rooms]
+def test_each_launch_targets_a_capacity_reservation_with_free_capacity(bench: Ec2Bench) -> None:
+    free = [("cr-aaaa", 1), ("cr-bbbb", 2), ("cr-cccc", 0)]
+    bench.fake.capacity = [{**capacity_reservation(count), "capacityReservationId": name} for name, count in free]
     offer = offered(bench, spot_prices_every_s=3600)["b", "m5.large", "reserved"]
     assert offer.available == 3
     for _ in range(3):
@@ -182,11 +182,11 @@ def test_each_launch_is_aimed_at_a_capacity_reservation_with_room(bench: Ec2Benc
     with pytest.raises(InsufficientCapacity):
         bench.provider.launch(bench.order(offer))
     name = "CapacityReservationSpecification.CapacityReservationTarget.CapacityReservationId"
-    aimed = [each.parameters[name] for each in bench.fake.calls if each.action == "RunInstances"]
-    assert aimed == ["cr-aaaa", "cr-bbbb", "cr-bbbb"]
+    targets = [each.parameters[name] for each in bench.fake.calls if each.action == "RunInstances"]
+    assert targets == ["cr-aaaa", "cr-bbbb", "cr-bbbb"]
 
 
-def test_capacity_reservation_is_aimed_at(bench: Ec2Bench) -> None:
+def test_capacity_reservation_is_targeted_by_its_id(bench: Ec2Bench) -> None:
     bench.fake.capacity = [capacity_reservation(1)]
     offer = offered(bench)["b", "m5.large", "reserved"]
     assert (offer.available, offer.price_usd_per_h) == (1, USD_PER_H["m5.large"])

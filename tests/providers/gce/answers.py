@@ -97,6 +97,12 @@ def quota_exceeded(region: str) -> Json:
     return {"code": "QUOTA_EXCEEDED", "message": f"Quota 'CPUS' exceeded.  Limit: 24.0 in region {region}."}
 
 
+def reservation_full(name: str) -> Json:
+    """The error of an operation whose reservation has no free capacity."""
+    message = f"Specified reservation '{name}' does not have available resources for the request."
+    return {"code": "CONDITION_NOT_MET", "message": message}
+
+
 def warning(scope: str, code: str, message: str) -> Json:
     """A warning in place of a scope's list."""
     return {"warning": {"code": code, "message": message, "data": [{"key": "scope", "value": scope}]}}

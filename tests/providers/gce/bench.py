@@ -133,6 +133,15 @@ class GceBench(VirtualTime, ProviderBench):
     def for_owner(self, owner: str) -> Provider:
         return self._made(owner)
 
+    def reserve(self, counts: Sequence[int]) -> None:
+        for number, count in enumerate(counts):
+            self.compute.reserve(f"kept-{number}", "us-central1-a", "e2-standard-2", count, named=True)
+        self.settings["markets"] = ["reserved", "on_demand"]
+        self.provider = self._made(self.owner)
+
+    def reservation_uses(self) -> list[int]:
+        return [int(each["specificReservation"]["inUseCount"]) for each in self.compute.reservations]
+
     def plain(self, **changes: object) -> GceProvider:
         """A provider over the same cloud, with other settings, that meets no armed faults."""
         return GceProvider("gce", {**self.settings, **changes}, self.clock, self.owner, str(self.folder))

@@ -26,6 +26,7 @@ from tests.providers.gce.answers import (
     machine_type,
     missing,
     quota_exceeded,
+    reservation_full,
     stamp,
     stockout,
     warning,
@@ -94,6 +95,8 @@ class FakeCompute:
     machines: dict[tuple[str, str], Json] = field(default_factory=dict)
     operations: dict[tuple[str, str], Json] = field(default_factory=dict)
     reservations: list[Json] = field(default_factory=list)
+    reserved_uses: dict[str, Json] = field(default_factory=dict)
+    """The reservation that a machine uses, by the machine's id."""
     commitments: list[Json] = field(default_factory=list)
     regions_with_nat: tuple[str, ...] = ("europe-west1", "us-central1")
     """Where a Cloud Router of the default network has a NAT."""
@@ -217,6 +220,7 @@ class FakeCompute:
         ):
             raise invalid(f"Invalid value for field 'resource.labels': '{labels}'.")
         self._judge_scheduling(body.get("scheduling", {}))
+        self._judge_reservation(zone, body)
         if not body.get("disks") or not body.get("networkInterfaces"):
             raise invalid("A boot disk and a network interface are needed.")
         if self.take("quota_403", "instances.insert", zone):
@@ -231,6 +235,52 @@ class FakeCompute:
         if scheduling.get("provisioningModel") == "SPOT" and scheduling.get("automaticRestart", True):
             raise invalid("Invalid value for field 'scheduling.automaticRestart': 'true'.")
 
+    def _judge_reservation(self, zone: str, body: Json) -> None:
+        affinity = body.get("reservationAffinity", {})
+        if affinity.get("consumeReservationType") != "SPECIFIC_RESERVATION":
+            return
+        names, field_name = affinity.get("values", []), "Invalid value for field 'resource.reservationAffinity'"
+        found = [each for each in self._reservations_of(zone, body["machineType"]) if each["name"] in names]
+        if affinity.get("key") != "compute.googleapis.com/reservation-name" or len(names) != 1:
+            raise invalid(f"{field_name}: '{affinity}'.")
+        if not found:
+            raise invalid(f"{field_name}: '{affinity}'. Specified reservations {names} do not exist.")
+        if not found[0]["specificReservationRequired"]:
+            raise invalid(
+                f"{field_name}: '{affinity}'. Specified reservations {names} can not be targeted as "
+                "specificReservationRequired is not set"
+            )
+
+    def _reservations_of(self, zone: str, machine_type: str) -> list[Json]:
+        name = machine_type.rpartition("/")[2]
+        return [
+            each
+            for each in self.reservations
+            if each["zone"] == _zone(zone) and each["specificReservation"]["instanceProperties"]["machineType"] == name
+        ]
+
+    def _take_reserved(self, machine: Json) -> bool:
+        """Let a machine use a reservation as its affinity says; return False if the one that it names is full."""
+        affinity = machine.get("reservationAffinity", {})
+        kind, spot = affinity.get("consumeReservationType", "ANY_RESERVATION"), machine["scheduling"]["preemptible"]
+        if kind == "NO_RESERVATION" or spot:
+            return True
+        named, zone = kind == "SPECIFIC_RESERVATION", machine["zone"].rpartition("/")[2]
+        for each in self._reservations_of(zone, machine["machineType"]):
+            sku = each["specificReservation"]
+            meant = each["name"] in affinity["values"] if named else not each["specificReservationRequired"]
+            if meant and int(sku["inUseCount"]) < int(sku["count"]):
+                sku["inUseCount"] = str(int(sku["inUseCount"]) + 1)
+                self.reserved_uses[machine["id"]] = each
+                return True
+        return not named
+
+    def _give_back_reserved(self, machine: Json) -> None:
+        each = self.reserved_uses.pop(machine["id"], None)
+        if each is not None:
+            sku = each["specificReservation"]
+            sku["inUseCount"] = str(int(sku["inUseCount"]) - 1)
+
     def _insert_operation(self, zone: str, name: str, body: Json) -> Json:
         key, machine = (zone, name), self._machine(zone, name, body)
         late = self.take("list_late", "instances.insert", zone)
@@ -241,8 +291,10 @@ class FakeCompute:
         quota = self.take("quota", "instances.insert", zone)
         type_name = body["machineType"].rpartition("/")[2]
         self.machines[key] = machine  # also before a stockout: it shows up for a moment, then it is gone
-        if fault or quota:
+        full = not (fault or quota or self._take_reserved(machine))
+        if fault or quota or full:
             error = stockout(PROJECT, zone, type_name, fault.code) if fault else quota_exceeded(zone[:-2])
+            error = reservation_full(machine["reservationAffinity"]["values"][0]) if full else error
             self.later(self.operation_s, lambda: self._fail(operation, key, error))
             return operation
         truth = self.truths[machine["id"]] = _truth(zone, machine, self._now)
@@ -329,6 +381,7 @@ class FakeCompute:
             self.crash(*key)
 
     def _ended(self, machine: Json) -> None:
+        self._give_back_reserved(machine)
         truth = self.truths[machine["id"]]
         truth.ended_at = self._now if truth.ended_at is None else truth.ended_at
 
@@ -455,10 +508,13 @@ class FakeCompute:
         }
         self.later(after_s, lambda: self._end(key, machine, "delete"))
 
-    def reserve(self, name: str, zone: str, type_name: str, count: int, in_use: int = 0, named: bool = False) -> None:
-        """Make a reservation."""
+    def reserve(
+        self, name: str, zone: str, type_name: str, count: int, in_use: int = 0, named: bool = False, **more: object
+    ) -> None:
+        """Make a reservation. ``more``: fields as the API writes them."""
         self.reservations.append(
             {
+                **more,
                 "kind": "compute#reservation",
                 "name": name,
                 "zone": _zone(zone),

@@ -5,11 +5,14 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from hcloud.core.errors import ProviderUnavailable
+from hcloud.core.errors import InsufficientCapacity, LaunchRejected, ProviderUnavailable
+from hcloud.core.model import Market
+from providers.gce import launch
 from providers.gce.instance_mapping import STATES
 from tests.providers.gce.bench import GceBench
 from tests.providers.gce.compute import PROJECT, FakeCompute
@@ -104,3 +107,33 @@ def test_methods_are_found_by_what_is_sent() -> None:
     found = find("GET", f"{INSTANCES}/some-machine")
     assert found is not None
     assert (found[0].id, found[1]["instance"]) == ("instances.get", "some-machine")
+
+
+@pytest.mark.parametrize(
+    ("names", "why"),
+    [
+        (["none"], "do not exist"),
+        (["open"], "can not be targeted as specificReservationRequired is not set"),
+        (["full"], "does not have available resources"),
+    ],
+)
+def test_instance_that_names_a_reservation_it_cannot_use_is_refused(
+    bench: GceBench, monkeypatch: pytest.MonkeyPatch, names: list[str], why: str
+) -> None:
+    bench.compute.reserve("open", "us-central1-a", "e2-standard-2", 1)
+    bench.compute.reserve("full", "us-central1-a", "e2-standard-2", 1, in_use=1, named=True)
+    provider = bench.plain(markets=["reserved"])
+    [offer] = provider.offers()
+    monkeypatch.setattr(launch.Launcher, "_reservation_name", lambda *_: names[0])
+    with pytest.raises((LaunchRejected, InsufficientCapacity), match=why):
+        provider.launch(bench.request(offer=offer))
+    assert bench.reservation_uses() == [0, 1]
+
+
+def test_machine_without_affinity_uses_reservations_that_need_no_name(bench: GceBench) -> None:
+    bench.compute.reserve("named", "us-central1-a", "e2-standard-2", 1, named=True)
+    bench.compute.reserve("open", "us-central1-a", "e2-standard-2", 1)
+    offer = next(each for each in bench.provider.offers() if each.key[1:3] == ("us-central1-a", "e2-standard-2"))
+    for market in (Market.SPOT, Market.ON_DEMAND):
+        bench.provider.launch(bench.request(offer=replace(offer, market=market)))
+    assert bench.reservation_uses() == [0, 1]

@@ -18,8 +18,10 @@ from hcloud.core.errors import (
 )
 from hcloud.core.model import Market, Offer
 from hcloud.provider import CloudState, LaunchRequest, Provider, WorkerBootstrap
+from tests.providers.gce.answers import stamp
 from tests.providers.gce.bench import GceBench
 from tests.providers.gce.compute import Fault
+from tests.providers.gce.test_offers import commit, committed
 
 ENGINE = WorkerBootstrap(gateway_addresses=("engine.example.org:8786",), authority_pem="CERTIFICATE")
 
@@ -116,6 +118,61 @@ def test_reserved_machine_names_the_reservation_that_must_be_named(bench: GceBen
         "key": "compute.googleapis.com/reservation-name",
         "values": ["kept"],
     }
+
+
+def affinities(bench: GceBench) -> list[tuple[str, list[str]]]:
+    """Kind and names of the reservations that each insert asked for, in order."""
+    asked = [each.body["reservationAffinity"] for each in bench.compute.inserts()]
+    return [(each["consumeReservationType"], each.get("values", [])) for each in asked]
+
+
+def test_each_reserved_machine_targets_one_reservation_and_only_those_that_must_be_named_are_named(
+    bench: GceBench,
+) -> None:
+    soon = stamp(bench.clock.now() + 86_400.0)
+    bench.compute.reserve("soon", "us-central1-a", "e2-standard-2", 1, named=True, deleteAtTime=soon)
+    bench.compute.reserve("kept", "us-central1-a", "e2-standard-2", 1, named=True)
+    bench.compute.reserve("open", "us-central1-a", "e2-standard-2", 1)
+    bench.compute.reserve("disks", "us-central1-a", "e2-standard-2", 9, named=True)
+    bench.compute.reservations[-1]["specificReservation"]["instanceProperties"]["localSsds"] = [{"diskSizeGb": "375"}]
+    provider = bench.plain(markets=["on_demand", "reserved"])
+    offer = offer_in(bench, Market.RESERVED, provider)
+    assert offer.available == 3
+    for _ in range(3):
+        provider.launch(bench.request(offer=offer))
+    named = "SPECIFIC_RESERVATION"
+    assert affinities(bench) == [("ANY_RESERVATION", []), (named, ["kept"]), (named, ["soon"])]
+    assert bench.reservation_uses() == [1, 1, 1, 0]
+
+
+def test_repeated_launch_finds_its_machine_though_that_took_the_last_reserved_place(bench: GceBench) -> None:
+    bench.reserve([1])
+    request = bench.request(offer=offer_in(bench, Market.RESERVED, bench.provider))
+    machine = bench.provider.launch(request)
+    for key in [key for key, each in bench.compute.operations.items() if each["operationType"] == "insert"]:
+        del bench.compute.operations[key]  # Compute Engine forgets operations after two weeks
+    assert bench.restarted().launch(request).provider_id == machine.provider_id
+
+
+def test_reservation_that_refuses_is_not_targeted_again_before_it_is_read(bench: GceBench) -> None:
+    bench.reserve([1, 1])
+    offer = offer_in(bench, Market.RESERVED, bench.provider)
+    request = bench.request(offer=offer)
+    bench.compute.reservations[0]["specificReservation"]["inUseCount"] = "1"  # somebody else was first
+    with pytest.raises(InsufficientCapacity, match="does not have available resources"):
+        bench.provider.launch(request)
+    bench.provider.launch(request)
+    assert affinities(bench)[-1] == ("SPECIFIC_RESERVATION", ["kept-1"])
+
+
+def test_launch_beyond_a_commitment_is_refused_before_anything_is_sent(bench: GceBench) -> None:
+    commit(bench, 4, 16384)
+    offer = committed(bench)["us-central1-a", "e2-standard-2"]
+    for _ in range(2):
+        bench.provider.launch(bench.request(offer=offer))
+    with pytest.raises(InsufficientCapacity, match="every reserved e2-standard-2"):
+        bench.provider.launch(bench.request(offer=offer))
+    assert len(list(bench.compute.inserts())) == 2
 
 
 def test_on_demand_machine_leaves_reservations_alone_where_reserved_ones_are_on_offer(bench: GceBench) -> None:
