@@ -74,7 +74,7 @@ class Place:
 def run() -> list[Row]:
     """Run the demo's jobs, replay them, and say how far apart the two are."""
     with tempfile.TemporaryDirectory() as made, _daemon(Path(made) / "home") as client:
-        clouds = offered_clouds(client)  # while all of this machine is free
+        clouds, _ = offered_clouds(client)  # while all of this machine is free
         _run_jobs(client, Path(made) / "home")
         events = client.get("/v1/events", kind=KINDS, limit=10_000)
         real = history(events, _names(client.get("/v1/jobs", limit=JOBS)))

@@ -17,7 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsed
 from rich.progress import Progress as Bar
 
 from hcloud.cli.history import Recorded
-from hcloud.cli.output import WholeRange, console, write_json
+from hcloud.cli.output import WholeRange, console, price_age, write_json
 from hcloud.cli.signals import exit_on_signal
 from hcloud.core.errors import BadInput, SimulationStalled
 from hcloud.report import ReportTable
@@ -154,6 +154,8 @@ class ComparisonOptions:
     """Whether to compare each policy with the lower bound of its cost."""
     recorded: Recorded | None = None
     """Recorded results of the same jobs, shown as the last row."""
+    price_age_s: float | None = None
+    """Age of the oldest price of the simulated clouds; None: their prices are settings, not of a date."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,7 +220,7 @@ def _compare_once(settings: Sequence[Setting], options: ComparisonOptions) -> in
         trial = _run_trial(settings, options.bounds, folder, _progress)
     stalled = {place: each.reason for place, each in enumerate(trial.ran) if isinstance(each, StalledPolicy)}
     table = _with_stalled(trial.table, [each.name for each in trial.ran], stalled)
-    whole = table if options.recorded is None else _with_recorded(table, options.recorded)
+    whole = _completed(table, options)
     series = {"series": [_series(each) for each in trial.outcomes]}
     _show(_for_people(whole), whole, series, options.form)
     if options.out is not None:
@@ -234,7 +236,7 @@ def _compare_seeds(seeds: Seeds, by_seed: Iterable[Sequence[Setting]], options: 
     if not completed:
         raise SimulationStalled("no policy could be simulated with every seed: " + "; ".join(stalled.values()))
     table = _with_stalled(repeated_table(completed, seeds.every), names, stalled)
-    table = table if options.recorded is None else _with_recorded(table, options.recorded)
+    table = _completed(table, options)
     first = next(iter(trials.values())).outcomes
     more = {
         "seeds": list(seeds.every),
@@ -397,6 +399,16 @@ def _with_stalled(table: ReportTable, names: Sequence[str], stalled: Mapping[int
     whole: tuple[Row, ...] = tuple((n, *empty) if place in stalled else next(rows) for place, n in enumerate(names))
     notes = (f"{names[place]}: not simulated to its end: {reason}" for place, reason in stalled.items())
     return replace(table, rows=whole, notes=(*table.notes, *notes))
+
+
+def _completed(table: ReportTable, options: ComparisonOptions) -> ReportTable:
+    """Return the table with the recorded results, and with a note on the age of prices."""
+    if options.recorded is not None:
+        table = _with_recorded(table, options.recorded)
+    if options.price_age_s is None:
+        return table
+    note = f"the oldest price of the simulated cloud is {price_age(options.price_age_s)}"
+    return replace(table, notes=(*table.notes, note))
 
 
 def _with_recorded(table: ReportTable, recorded: Recorded) -> ReportTable:

@@ -189,13 +189,14 @@ def _ran_s(job: Mapping[str, Any], spec: JobSpec, now: float) -> float | None:
     return max(ran_s) if ran_s and job["state"] == JobState.SUCCEEDED.value else None
 
 
-def offered_clouds(client: Client) -> dict[str, dict[str, object]]:
+def offered_clouds(client: Client) -> tuple[dict[str, dict[str, object]], float]:
     """Return simulator settings of a cloud per provider: its current offers, and the machines in use now.
 
-    Raises BadInput if nothing is offered.
+    Also returns the age of the oldest price among these offers, in seconds. Raises BadInput if nothing is offered.
     """
     offers = TypeAdapter(list[Offer]).validate_python(client.get("/v1/offers"))
-    return clouds_of_offers(offers, _offers_in_use(client, offers))
+    clouds = clouds_of_offers(offers, _offers_in_use(client, offers))
+    return clouds, max(0.0, now_of(client) - min(each.priced_at for each in offers))
 
 
 def _offers_in_use(client: Client, offers: Sequence[Offer]) -> list[Offer]:

@@ -132,7 +132,7 @@ def policy(policies: tuple[Path, ...], since: str, out: Path | None, seeds: Seed
     client, (ours, peers) = Client(), load_policies(policies)
     back_s = back_s_of(since, lambda: now_of(client))
     in_force = load_policy(Path(client.get("/v1/status")["daemon"]["policy"]["path"]))
-    past, clouds = read_past(client, back_s), offered_clouds(client)
+    past, (clouds, age_s) = read_past(client, back_s), offered_clouds(client)
     workload = past.workload()
     files = [str(each) for each in policies if not str(each).startswith(PREFIX)]
     others = [
@@ -148,7 +148,8 @@ def policy(policies: tuple[Path, ...], since: str, out: Path | None, seeds: Seed
             *(with_peer(limits, each) for each in peers),
         ]
 
-    return compare(seeds, replays, ComparisonOptions(form=form, out=out, recorded=recorded_outcome(client, past)))
+    recorded = recorded_outcome(client, past)
+    return compare(seeds, replays, ComparisonOptions(form=form, out=out, recorded=recorded, price_age_s=age_s))
 
 
 # --------------------------------------------------------------------------------------------------------------- prices

@@ -21,6 +21,7 @@ from hcloud.cli.report import SINCE_HELP
 from hcloud.config import load_policy
 from hcloud.config.document import read_document
 from hcloud.config.package_data import path as shipped_path
+from hcloud.core.clock import SystemClock
 from hcloud.core.errors import BadInput, ConfigError
 from hcloud.core.units import NAME_MOST, shown
 from hcloud.provider import MOST_RESERVED
@@ -167,7 +168,8 @@ def simulate(
     def settings(seed: int) -> list[Setting]:
         return compared.settings(_simulation_input(workload_for(seed), world), seed, cycle_s, clouds, reserved)
 
-    return compare(seeds, settings, ComparisonOptions(form=form, out=out, bounds=bool(compared.peers)))
+    shown_as = ComparisonOptions(form=form, out=out, bounds=bool(compared.peers), price_age_s=clouds.price_age_s)
+    return compare(seeds, settings, shown_as)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,6 +212,8 @@ class CloudSettings:
 
     clouds: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     """Settings by provider name; empty: the cloud of the workload, with ``changes``."""
+    price_age_s: float | None = None
+    """Age of the oldest price of ``clouds``; None: prices are settings, not of a date."""
     changes: Mapping[str, object] = field(default_factory=dict)
 
 
@@ -338,9 +342,14 @@ def _load_policy(name: Path) -> Policy:
 def _cloud_settings(file: Path | None) -> CloudSettings:
     """Return the clouds of ``--cloud``. Raises BadInput or ConfigError if they cannot be read."""
     if file == OFFERED:
-        return CloudSettings(clouds=offered_clouds(Client()))
+        offered, age_s = offered_clouds(Client())
+        return CloudSettings(clouds=offered, price_age_s=age_s)
     if (place := _place_in_catalogue(file)) is not None:
-        return CloudSettings(clouds={place[0]: cloud_of_catalogue(catalogue_in_force(), *place)})
+        known = catalogue_in_force()
+        made = cloud_of_catalogue(known, *place)
+        types = cast(Mapping[str, object], made["types"])
+        read_at = min(quote.at for key, quote in known.quotes.items() if key[:2] == place and key.type in types)
+        return CloudSettings(clouds={place[0]: made}, price_age_s=max(0.0, SystemClock().now() - read_at))
     return CloudSettings(changes=_settings_in(file) if file is not None else {})
 
 

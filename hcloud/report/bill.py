@@ -14,8 +14,9 @@ from typing import Final
 from hcloud.core.model import Event, EventKind
 from hcloud.core.pricing import cost_usd
 from hcloud.report.bill_lines import Bill
-from hcloud.report.fleet import FleetHistory, MachineHistory
+from hcloud.report.fleet import FleetHistory, MachineHistory, Stretch
 from hcloud.report.grouping import minute_of, text
+from hcloud.report.price_dates import PriceDates
 from hcloud.report.table import Column, ReportTable, Row, dollars
 from hcloud.spec.validation import counted
 
@@ -64,6 +65,9 @@ class _LedgerCosts:
     """Cost of each machine according to the event log."""
 
     history: FleetHistory
+    providers: Sequence[str]
+    """The providers that the bill covers; empty: all."""
+    prices: PriceDates = field(default_factory=PriceDates)
     names: dict[str, str] = field(default_factory=dict)
     """The cloud's machine names by instance id."""
     machines: dict[str, MachineHistory] = field(default_factory=dict)
@@ -75,13 +79,16 @@ class _LedgerCosts:
             if event.kind is EventKind.INSTANCE_LAUNCHED:
                 self.names[event.instance_id or ""] = text(event, "provider_id")
             for stretch in self.history.take(event):
-                self._add(stretch.machine, cost_usd(stretch.price_usd_per_h, stretch.seconds))
+                self._add(stretch)
         for stretch in self.history.finish():
-            self._add(stretch.machine, cost_usd(stretch.price_usd_per_h, stretch.seconds))
+            self._add(stretch)
 
-    def _add(self, machine: MachineHistory, usd: float) -> None:
+    def _add(self, stretch: Stretch) -> None:
+        machine = stretch.machine
         self.machines[machine.id] = machine
-        self.usd[machine.id] += usd
+        self.usd[machine.id] += cost_usd(stretch.price_usd_per_h, stretch.seconds)
+        if not self.providers or machine.provider in self.providers:
+            self.prices.add(machine)
 
 
 def bill_table(
@@ -93,9 +100,9 @@ def bill_table(
     covers (empty: all). ``owner`` is the owner tag of our machines. Amounts agree if they differ by at most a share of
     ``tolerance`` (0..1).
     """
-    ledger = _LedgerCosts(FleetHistory(bill.since, bill.until))
+    ledger = _LedgerCosts(FleetHistory(bill.since, bill.until), providers)
     ledger.read(events)
-    entries = _entries(ledger, bill, providers)
+    entries = _entries(ledger, bill)
     ours = [each for each in entries.values() if each.machine is not None or bill.owners.get(each.resource) == owner]
     findings = sorted(
         ((_finding(each, tolerance), each) for each in ours),
@@ -110,14 +117,15 @@ def bill_table(
         columns=COLUMNS,
         rows=tuple(_row(finding, each) for finding, each in findings),
         total=("total", "", "", "", "", *_amounts(ledger_usd, bill_usd), other_usd),
-        notes=tuple(_notes(bill, foreign, counts)),
+        # Of its end: what the machines cost then is compared, so newer prices would not have helped.
+        notes=(*_notes(bill, foreign, counts), *ledger.prices.notes(bill.until, "prices in the ledger, at the end")),
     )
 
 
-def _entries(ledger: _LedgerCosts, bill: Bill, providers: Sequence[str]) -> dict[str, _Entry]:
+def _entries(ledger: _LedgerCosts, bill: Bill) -> dict[str, _Entry]:
     entries: dict[str, _Entry] = {}
     for machine_id, machine in ledger.machines.items():
-        if providers and machine.provider not in providers:
+        if ledger.providers and machine.provider not in ledger.providers:
             continue
         resource = ledger.names.get(machine_id, "").rpartition("/")[2] or machine_id
         entry = entries.setdefault(resource, _Entry(resource))

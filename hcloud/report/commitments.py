@@ -16,6 +16,7 @@ from hcloud.report.commitment_history import CommitmentHistory, CommitmentStretc
 from hcloud.report.cost import machine_keys
 from hcloud.report.fleet import FLEET_KINDS, FleetHistory, Stretch
 from hcloud.report.grouping import Grouping
+from hcloud.report.price_dates import PriceDates
 from hcloud.report.table import Column, ReportTable, Row, columns, share_pct
 
 COMMITMENT_KINDS: frozenset[EventKind] = FLEET_KINDS | {EventKind.COMMITMENT}
@@ -52,13 +53,20 @@ def commitments_table(
     """Return cost and use of commitments by pool, market or day, or by the job, user or tag that held machines."""
     lines: dict[tuple[str, ...], _CommitmentLine] = {}
     history, commitments = FleetHistory(since, until), CommitmentHistory(since, until)
+    prices = PriceDates()
+
+    def count(stretch: Stretch) -> None:
+        if stretch.machine.market == Market.RESERVED.value:
+            _count(lines, grouping, stretch)
+            prices.add(stretch.machine)
+
     for event in events:
         for stretch in history.take(event):
-            _count(lines, grouping, stretch)
+            count(stretch)
         for unused in commitments.take(event):
             _count_unused(lines, grouping, unused)
     for stretch in history.finish():
-        _count(lines, grouping, stretch)
+        count(stretch)
     for unused in commitments.finish():
         _count_unused(lines, grouping, unused)
     whole = _CommitmentLine()
@@ -82,13 +90,12 @@ def commitments_table(
             "on-demand price of what was held, minus the machines' cost (negative: on demand would have been cheaper)",
             "paid off (saved_usd in JSON and CSV) differs from saved in `report savings`, which compares whole "
             "machines, held or not",
+            *prices.notes(now, "prices of reserved machines"),
         ),
     )
 
 
 def _count(lines: dict[tuple[str, ...], _CommitmentLine], grouping: Grouping, stretch: Stretch) -> None:
-    if stretch.machine.market != Market.RESERVED.value:
-        return
     fractions, rest = split([holding.share for holding in stretch.holdings])
     usd = cost_usd(stretch.price_usd_per_h, stretch.seconds)
     list_usd = cost_usd(stretch.machine.on_demand_usd_per_h, stretch.seconds)

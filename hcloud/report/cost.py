@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from hcloud.core.model import PROFILE_TAG, Event, EventKind
-from hcloud.core.price_age import old_prices_warning
 from hcloud.core.pricing import HOUR_S, cost_usd, split
 from hcloud.report.commitment_history import CommitmentHistory, CommitmentStretch
 from hcloud.report.fleet import FLEET_KINDS, FleetHistory, Stretch
-from hcloud.report.grouping import Grouping, age_of, day_of, days, minute_of
+from hcloud.report.grouping import Grouping, day_of, days
+from hcloud.report.price_dates import PriceDates
 from hcloud.report.table import ReportTable, Row, columns, share_pct, total_row
 from hcloud.spec.validation import counted
 
@@ -47,16 +47,13 @@ class CostTable:
     def __init__(self, grouping: Grouping) -> None:
         self.grouping = grouping
         self.lines: dict[tuple[str, ...], CostLine] = {}
-        self.prices_from: float | None = None
-        self.prices_to: float | None = None
+        self.prices = PriceDates()
         self.profiling_usd = 0.0
         self.profiled: set[str] = set()
 
     def add(self, stretch: Stretch) -> None:
         """Charge one stretch to the rows it belongs to."""
-        priced_at = stretch.machine.priced_at
-        self.prices_from = priced_at if self.prices_from is None else min(self.prices_from, priced_at)
-        self.prices_to = priced_at if self.prices_to is None else max(self.prices_to, priced_at)
+        self.prices.add(stretch.machine)
         fractions, rest = split([holding.share for holding in stretch.holdings])
         usd = cost_usd(stretch.price_usd_per_h, stretch.seconds)
         for holding, fraction in zip(stretch.holdings, fractions, strict=True):
@@ -105,12 +102,7 @@ class CostTable:
 
     def notes(self, history: FleetHistory, now: float) -> list[str]:
         """Return notes on the age of prices, the cost of profiling, and machines that are left out."""
-        notes = []
-        if self.prices_from is not None and self.prices_to is not None:
-            notes.append(
-                f"prices: read between {minute_of(self.prices_from)} and {minute_of(self.prices_to)} UTC; "
-                f"the newest is {age_of(now - self.prices_to)} old{old_prices_warning(now - self.prices_to)}"
-            )
+        notes = self.prices.notes(now)
         unused_usd = sum(line.unused_usd for line in self.lines.values())
         if unused_usd > 0.0:
             notes.append(

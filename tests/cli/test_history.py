@@ -31,6 +31,8 @@ class FakeClient:
     def get(self, path: str, *, ended: bool = False, limit: int = 1000) -> Any:
         if path == "/v1/offers":
             return TypeAdapter(list[Offer]).dump_python(self.offers, mode="json")
+        if path == "/v1/status":
+            return {"now": READ_AT + 60.0}
         return [each for each in self.machines if ended or each["state"] != "terminated"][:limit]
 
 
@@ -56,7 +58,9 @@ def machine(number: int, launched_at: float | None, gone_at: float | None = None
 
 def quota_of(offers: list[Offer], machines: list[dict[str, Any]]) -> float:
     """The vCPU quota of the cloud made of these offers and machines."""
-    (cloud,) = offered_clouds(cast(Client, FakeClient(offers, machines))).values()
+    clouds, age_s = offered_clouds(cast(Client, FakeClient(offers, machines)))
+    (cloud,) = clouds.values()
+    assert age_s == READ_AT + 60.0 - offers[0].priced_at
     ((quota),) = cast(list[dict[str, float]], cloud["quotas"])
     return quota["vcpus"]
 

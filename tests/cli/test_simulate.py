@@ -4,6 +4,7 @@ import csv
 import gzip
 import io
 import json
+import re
 from dataclasses import replace
 from typing import Any, cast
 
@@ -214,8 +215,11 @@ def test_region_of_the_catalogue_is_simulated_without_a_daemon(shell_with_files:
     out, _ = shell_with_files.run(
         "simulate", "jobs.csv", "--cloud", "gce/us-central1", "--policy", "few.yaml", "-o", "json"
     )
-    (row,) = json.loads(out)["rows"]
+    document = json.loads(out)
+    (row,) = document["rows"]
     assert row["succeeded"] == 6 and 0 < row["cost_usd"] < 0.2
+    assert document["notes"][-1].startswith("the oldest price of the simulated cloud is ")
+    assert document["notes"][-1].endswith(" old (warning: over 30 days; update with `hcloud catalog refresh`)")
     _, err = shell_with_files.run("simulate", "jobs.csv", "--cloud", "ec2/us-eats-1", exit_code=2)
     assert "hcloud: --cloud ec2/us-eats-1: no price is known there; did you mean 'us-east-1'" in err
 
@@ -383,6 +387,7 @@ def test_past_jobs_are_replayed_under_another_policy(shell: Shell, deployment: D
         assert [(row["jobs"], row["succeeded"]) for row in rows] == [(1, 1)] * len(rows)
         if arguments[0] == "plan":
             _check_recorded_row(shell, document)
+        assert re.fullmatch(r"the oldest price of the simulated cloud is [\dms]+ old", document["notes"][-1])
         assert "history: 1 job has not succeeded" in err
     repeated = json.loads(shell.run("plan", "policy", "mine.yaml", "--seeds", "2", "-o", "json")[0])
     assert [row["policy"] for row in repeated["rows"]][1:] == ["mine", "as it was"]

@@ -93,6 +93,17 @@ def column(table: ReportTable, name: str, resource: str) -> Any:
 
 
 # ------------------------------------------------------------------------------------------------------- comparison
+def test_prices_of_the_ledger_that_were_old_when_the_bill_ended_are_warned_of() -> None:
+    for age_s, end in ((29 * 86_400.0, "29 days old"), (31 * 86_400.0, "update with `hcloud catalog refresh`)")):
+        made = LogBuilder()
+        made.machine(1, START, START, priced_at=START + HOUR - age_s)
+        made.terminate(1, START + HOUR)
+        bill = bill_of(aws("i-1", 1.0))
+        (note,) = [each for each in compared(made, bill).notes if each.startswith("prices in the ledger, at the end")]
+        assert note.endswith(end)
+        assert not any(each.startswith("prices") for each in compared(made, bill, providers=("other",)).notes)
+
+
 def test_every_machine_is_in_the_ledger_and_the_bill_or_reported() -> None:
     rows = [aws("i-same", 1.0), aws("i-dear", 1.5), aws("i-cheap", 0.5), aws("i-lost", 3.0)]
     table = compared(log(same=1.01, dear=1.0, cheap=1.0, unbilled=1.0), bill_of(*rows))

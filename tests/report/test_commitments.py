@@ -48,5 +48,12 @@ def test_total_is_the_same_in_every_grouping(log: LogBuilder, grouping: str) -> 
     assert sum(each for each in costs if isinstance(each, float)) == pytest.approx(1.2)
 
 
+def test_old_prices_of_reserved_machines_are_warned_of(log: LogBuilder) -> None:
+    for days, is_old in ((29, False), (31, True)):
+        note = build_report("commitments", iter(log.events), days * 86_400.0).notes[-1]
+        assert note.startswith("prices of reserved machines: read between 1970-01-01 00:00 and ")
+        assert note.endswith(f"the newest is {days} days old" if not is_old else "`hcloud catalog refresh`)")
+
+
 def test_without_reserved_machines_the_report_is_empty() -> None:
     assert by(LogBuilder(), "pool").rows == ()
