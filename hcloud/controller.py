@@ -260,7 +260,7 @@ class Controller:
         """Pass new events to the followers of the log: spend ledger, fleet tracker and job monitor."""
         if self._ledger is None:
             self._ledger, self._fleet, self._monitor = self._read_history(live)
-        while events := self.store.events(after_seq=self._ledger.seq, limit=_EVENTS_PER_READ):
+        while events := self.store.new_events(self._ledger.seq, _EVENTS_PER_READ):
             self._ledger.follow(events)
             self._fleet.follow(events)
             self._monitor.follow(events)

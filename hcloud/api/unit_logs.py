@@ -115,8 +115,9 @@ def _attempt_chunk(context: ApiContext, job: Job, number: int, query: LogQuery) 
 
 def _newest_archive(folder: Path, unit: str, stream: Stream) -> Path:
     """Return the newest archive of a rank of an earlier attempt. Each restart of the unit has its own."""
-    archives = [path for path in folder.glob(f"{unit}*.{stream}") if path.name[len(unit)] in f".-{MARKED_BY}"]
-    return max(archives, key=lambda path: path.stat().st_mtime, default=folder / f"{unit}.{stream}")
+    archives = [path for path in folder.glob(f"{unit}*.stdout") if path.name[len(unit)] in f".-{MARKED_BY}"]
+    newest = max(archives, key=lambda path: path.stat().st_mtime, default=folder / f"{unit}.stdout")
+    return newest.with_suffix(f".{stream}")
 
 
 def _allocation(job: Job, number: int, rank: int) -> Allocation | None:
@@ -138,6 +139,8 @@ def read_archive(path: Path, query: LogQuery) -> LogChunk | None:
             content = archive.read(gap.notice_bytes if begin else query.limit)
             end = not archive.read(1)
     except FileNotFoundError:
+        if path.suffix == ".stderr" and path.with_suffix(".stdout").exists():  # nothing was written to it
+            return LogChunk(content=b"", next_offset=query.offset, end=True)
         return None
     return LogChunk(content=content, next_offset=gap.dropped if begin else offset + len(content), end=end)
 

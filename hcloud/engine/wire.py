@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Any, Literal, cast
 
 from hcloud.core.errors import UnitRefused
 from hcloud.core.estimates import Findings, Measure, Reading
 from hcloud.core.model import FailureCause, MetricsHook, ProfileRequest, ProgressHook, Resources
+from hcloud.core.plain import to_plain
 from hcloud.provider import ExitRecord, UnitReport, UnitSample, UnitSpec, UnitState, WorkerReport
 
 PROTOCOL = 1
@@ -22,7 +22,7 @@ def unit_to_wire(spec: UnitSpec) -> dict[str, Any]:
 
     So do ``refusal`` and ``secrets``, which agents of before do not know.
     """
-    plain = asdict(spec) | {"env": dict(spec.env), "workdir": None}
+    plain: dict[str, Any] = to_plain(spec) | {"env": dict(spec.env), "workdir": None}
     del plain["refusal"], plain["secrets"]
     return plain
 
@@ -79,7 +79,8 @@ def findings_from_wire(plain: Mapping[str, Any]) -> Findings:
 
 def exit_to_wire(record: ExitRecord) -> dict[str, Any]:
     """Return the exit record as a plain dictionary."""
-    return asdict(record) | {"cause": record.cause.value if record.cause else None}
+    plain: dict[str, Any] = to_plain(record)
+    return plain | {"cause": record.cause.value if record.cause else None}
 
 
 def exit_from_wire(plain: Mapping[str, Any]) -> ExitRecord:

@@ -198,25 +198,29 @@ class FakeRunner:
     def logs(self, unit: UnitId, instance_id: InstanceId, stream: Stream, offset: int, limit: int) -> LogChunk:
         """Read output written so far."""
         with self._hold():
-            if not self._answers(instance_id):
-                raise WorkerUnreachable(f"the worker on {instance_id} does not answer")
-            life = self._on[instance_id].get(unit)
-            if life is None or life.unit.forgotten:
-                raise NotFound(f"there is no unit {unit} on {instance_id}")
-            written = life.output(stream, self._now)
-            content = written[offset : offset + limit]
-            end = life.ended(self._now) and offset + len(content) >= len(written)
-            return LogChunk(content=content, next_offset=offset + len(content), end=end)
+            return self._output(LogPiece(unit=unit, instance_id=instance_id, stream=stream, offset=offset, limit=limit))
+
+    def _output(self, piece: LogPiece) -> LogChunk:
+        if not self._answers(piece.instance_id):
+            raise WorkerUnreachable(f"the worker on {piece.instance_id} does not answer")
+        life = self._on[piece.instance_id].get(piece.unit)
+        if life is None or life.unit.forgotten:
+            raise NotFound(f"there is no unit {piece.unit} on {piece.instance_id}")
+        written = life.output(piece.stream, self._now)
+        content = written[piece.offset : piece.offset + piece.limit]
+        end = life.ended(self._now) and piece.offset + len(content) >= len(written)
+        return LogChunk(content=content, next_offset=piece.offset + len(content), end=end)
 
     def read_logs(self, pieces: Sequence[LogPiece]) -> Mapping[LogPiece, LogChunk]:
         """Read many pieces of output."""
         chunks = dict[LogPiece, LogChunk]()
-        for each in pieces:
-            with suppress(WorkerUnreachable):
-                try:
-                    chunks[each] = self.logs(each.unit, each.instance_id, each.stream, each.offset, each.limit)
-                except NotFound:
-                    chunks[each] = LogChunk(content=b"", next_offset=each.offset, end=True)
+        with self._hold():
+            for each in pieces:
+                with suppress(WorkerUnreachable):
+                    try:
+                        chunks[each] = self._output(each)
+                    except NotFound:
+                        chunks[each] = LogChunk(content=b"", next_offset=each.offset, end=True)
         return chunks
 
     def forget(self, units: Mapping[UnitId, InstanceId]) -> None:

@@ -1,7 +1,12 @@
-"""The archive of unit output: copied from the instance before a unit's end is recorded, so that logs outlive it."""
+"""The archive of unit output: copied from the instance before a unit's end is recorded, so that logs outlive it.
+
+A unit's standard output is stored last, also if it is empty: its file says that all output is archived. Standard error
+without a file next to it was empty, as that of most units is: creating files is most of what archiving costs.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +18,8 @@ CHUNK_BYTES = 1 << 20
 CHUNKS_PER_CYCLE = 4
 PIECES_AT_ONCE = 64
 """The number of pieces that are read together: they are held in memory."""
-STREAMS: tuple[Stream, ...] = ("stdout", "stderr")
+STREAMS: tuple[Stream, ...] = ("stderr", "stdout")
+"""In the order in which they are stored."""
 EARLIER = "earlier"
 """The folder for output of jobs that are not in this database."""
 
@@ -69,7 +75,11 @@ def _copied(archive: Path, part: Path) -> tuple[int, int]:
 
     Both are 0 if a daemon was killed while it wrote the notice.
     """
-    gap, size = Gap.of(archive), part.stat().st_size if part.exists() else 0
+    try:
+        size = os.stat(part).st_size
+    except FileNotFoundError:
+        return 0, 0
+    gap = Gap.of(archive)
     return (gap.offset(size), size - gap.notice_bytes) if size >= max(gap.notice_bytes, 1) else (0, 0)
 
 
@@ -87,7 +97,8 @@ class LogArchive:
 
         What their workers have not answered in time goes on, and is stored by a later call.
         """
-        left = [(unit, stream) for unit in units for stream in STREAMS if not self._file(unit, stream).exists()]
+        new = [unit for unit in units if not os.path.exists(f"{self.folder}/{unit}.stdout")]
+        left = [(unit, stream) for unit in new for stream in STREAMS]
         incomplete = set(left)
         for _ in range(CHUNKS_PER_CYCLE):
             copied = set[tuple[UnitId, Stream]]()
@@ -96,58 +107,71 @@ class LogArchive:
                 copied |= came
                 incomplete -= complete
             left = [each for each in left if each in copied and each in incomplete]
-        return frozenset(units) - {unit for unit, _ in incomplete}
+        done = [unit for unit in new if not any((unit, stream) in incomplete for stream in STREAMS)]
+        return frozenset(units).difference(new).union(unit for unit in done if self._finished(unit))
 
     def _copy(
         self, runner: Runner, units: Mapping[UnitId, InstanceId], streams: Sequence[tuple[UnitId, Stream]]
     ) -> tuple[set[tuple[UnitId, Stream]], set[tuple[UnitId, Stream]]]:
         """Copy one piece of each stream; return the streams of which a piece came, and those that are complete."""
         copied, complete = set[tuple[UnitId, Stream]](), set[tuple[UnitId, Stream]]()
-        pieces = dict[LogPiece, tuple[UnitId, Stream]]()
+        kept = dict[LogPiece, int]()
         try:
             for unit, stream in streams:
-                pieces[self._next_piece(unit, units[unit], stream)] = (unit, stream)
-            for piece, chunk in runner.read_logs(list(pieces)).items():
-                copied.add(pieces[piece])
-                if self._store(piece, chunk):
-                    complete.add(pieces[piece])
+                piece, bytes_kept = self._next_piece(unit, units[unit], stream)
+                kept[piece] = bytes_kept
+            for piece, chunk in runner.read_logs(list(kept)).items():
+                copied.add((piece.unit, piece.stream))
+                if self._store(piece, chunk, kept[piece]):
+                    complete.add((piece.unit, piece.stream))
         except OSError as error:
-            self.trouble = (
-                f"cannot store output of ended jobs in {self.folder}: {error.strerror}; "
-                "until it can, they count as running and their machines are paid"
-            )
+            self._note_trouble(error)
         return copied, complete
+
+    def _note_trouble(self, error: OSError) -> None:
+        self.trouble = (
+            f"cannot store output of ended jobs in {self.folder}: {error.strerror}; "
+            "until it can, they count as running and their machines are paid"
+        )
 
     def _file(self, unit: UnitId, stream: Stream) -> Path:
         return self.folder / f"{unit}.{stream}"
 
-    def _next_piece(self, unit: UnitId, instance_id: InstanceId, stream: Stream) -> LogPiece:
+    def _next_piece(self, unit: UnitId, instance_id: InstanceId, stream: Stream) -> tuple[LogPiece, int]:
+        """Return the piece to read next, and how many of the program's bytes are stored already."""
         final = self._file(unit, stream)
         offset, kept = _copied(final, _part(final))
         limit = min(CHUNK_BYTES, max(1, self.max_mib * CHUNK_BYTES - kept))
-        return LogPiece(unit=unit, instance_id=instance_id, stream=stream, offset=offset, limit=limit)
+        return LogPiece(unit=unit, instance_id=instance_id, stream=stream, offset=offset, limit=limit), kept
 
-    def _store(self, piece: LogPiece, chunk: LogChunk) -> bool:
-        """Store what came of a stream; return whether that was all that is kept of it."""
-        final, offset = self._file(piece.unit, piece.stream), piece.offset
-        part = _part(final)
-        _, kept = _copied(final, part)
+    def _store(self, piece: LogPiece, chunk: LogChunk, kept: int) -> bool:
+        """Store what came of a stream after ``kept`` bytes; return whether that was all that is kept of it."""
         # The notice for dropped bytes does not count towards max_mib.
-        is_gap = offset == 0 and chunk.next_offset != len(chunk.content)
-        if chunk.content:  # most streams of most jobs are empty
+        is_gap = piece.offset == 0 and chunk.next_offset != len(chunk.content)
+        if chunk.content and kept < self.max_mib * CHUNK_BYTES:
+            final = self._file(piece.unit, piece.stream)
             self.folder.mkdir(exist_ok=True)  # an operator may have deleted it
             if is_gap:
                 Gap(dropped=chunk.next_offset, notice_bytes=len(chunk.content)).save(final)
-            with part.open("ab" if offset else "wb") as file:
+            with _part(final).open("ab" if piece.offset else "wb") as file:
                 file.write(chunk.content)
         kept += 0 if is_gap else len(chunk.content)
-        if not (chunk.end or kept >= self.max_mib * CHUNK_BYTES or not chunk.content):
+        return chunk.end or kept >= self.max_mib * CHUNK_BYTES or not chunk.content
+
+    def _finished(self, unit: UnitId) -> bool:
+        """Give a unit's files their final names; return whether that succeeded."""
+        try:
+            for stream in STREAMS:
+                final = f"{self.folder}/{unit}.{stream}"
+                try:
+                    os.replace(f"{final}.part", final)
+                except FileNotFoundError:
+                    if stream == "stdout":
+                        os.makedirs(self.folder, exist_ok=True)  # an operator may have deleted it
+                        os.close(os.open(final, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666))
+        except OSError as error:
+            self._note_trouble(error)
             return False
-        if part.exists():
-            part.replace(final)
-        else:
-            self.folder.mkdir(exist_ok=True)
-            final.touch()
         return True
 
     def set_aside(self, foreign: Callable[[str], bool]) -> int:
@@ -163,9 +187,12 @@ class LogArchive:
 
     def prune(self, before: float) -> int:
         """Delete files last written before ``before`` (Unix seconds); return how many."""
-        old = [p for p in self.folder.rglob("*") if p.is_file() and p.stat().st_mtime < before]
-        for path in old:
-            path.unlink(missing_ok=True)
+        old = {p for p in self.folder.rglob("*") if p.is_file() and p.stat().st_mtime < before}
+        # Standard output goes first: next to it, missing standard error is taken for empty.
+        for path in sorted(old, key=lambda each: each.suffix != ".stdout"):
+            output = path.with_suffix(".stdout")
+            if path.suffix != ".stderr" or output in old or not output.exists():
+                path.unlink(missing_ok=True)
         return len(old)
 
 

@@ -178,3 +178,18 @@ def load_event(row: Any) -> Event:
         actor=row.actor,
         fields=fields,
     )
+
+
+_PLAIN = frozenset({float, int, bool, type(None)})
+
+
+def read_back(fields: dict[str, object]) -> dict[str, object]:
+    """Return an event's fields as a database would return them; the same object if nothing changes."""
+    lists: dict[str, object] = {}
+    for name, each in fields.items():
+        if type(each) in _PLAIN or (type(each) is str and each.isascii()):
+            continue
+        if not isinstance(each, (list, tuple)) or not all(type(part) is str and part.isascii() for part in each):
+            return dict[str, object](from_json(dump(fields)))
+        lists[name] = list(each)
+    return {**fields, **lists} if lists else fields

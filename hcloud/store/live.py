@@ -1,7 +1,7 @@
 """The cache of live rows, from which every cycle starts; updated by revision numbers.
 
-It reads committed rows only, in one transaction. Failed writes therefore leave no trace, and writes of other processes
-are included.
+It holds committed rows only: those that this process wrote are taken over after their commit, all others are read, in
+one transaction. Failed writes therefore leave no trace, and writes of other processes are included.
 """
 
 from __future__ import annotations
@@ -86,6 +86,18 @@ class LiveView:
     """Operators' directives, by scope and name."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommittedRows:
+    """The rows that one transaction wrote, by number, token or name. None: ended, or closed."""
+
+    revision: int
+    intents_revision: int
+    jobs: Mapping[int, Job | None]
+    instances: Mapping[int, Instance | None]
+    intents: Mapping[str, Intent | None]
+    applications: Mapping[str, Application]
+
+
 class LiveCache:
     """Holds the last view and updates it with the rows that changed since."""
 
@@ -100,7 +112,11 @@ class LiveCache:
         self._seen = -1
         self._seen_intents = -1
         self._seen_backoffs = -1
-        self._view = LiveView()
+        self._backoffs: tuple[OfferBackoff, ...] = ()
+        self._quotas: tuple[RefusedQuota, ...] = ()
+        self._directives: tuple[Directive, ...] = ()
+        self._view: LiveView | None = None
+        """None: to be built from what is cached."""
 
     def view(self) -> LiveView:
         """Return the current view: the same object while nothing changes. Raises StoreBusy."""
@@ -108,7 +124,25 @@ class LiveCache:
             now = connection.execute(_HEAD).one()
             if now.revision != self._seen:
                 self._refresh(connection, now)
+            if self._view is None:
+                self._view = self._new_view()
             return self._view
+
+    def follow(self, before: int, written: CommittedRows) -> None:
+        """Take over what a transaction of this process committed, if the cache is as it began, at revision ``before``.
+
+        Call it after the commit. If it is not called, the next view reads the rows.
+        """
+        with self._lock:
+            if self._seen != before or written.revision == before:
+                return
+            self._take(written.jobs, written.instances, written.applications)
+            if written.intents:
+                self._intents |= {token: each for token, each in written.intents.items() if each is not None}
+                for token in [token for token, each in written.intents.items() if each is None]:
+                    self._intents.pop(token, None)
+            # Last: whoever finds its revision here finds its rows.
+            self._seen, self._seen_intents = written.revision, written.intents_revision
 
     def known_spec(self, number: int) -> JobSpec | None:
         """Return a live job's spec if it is cached; specs never change."""
@@ -119,32 +153,55 @@ class LiveCache:
         """Return a live job if it is cached as of this revision of the database."""
         return self._jobs.rows.get(number) if self._seen == revision else None
 
+    def known_instance(self, number: int, revision: int) -> Instance | None:
+        """Return a live instance if it is cached as of this revision of the database."""
+        return self._instances.rows.get(number) if self._seen == revision else None
+
+    def knows_intents(self, revision: int) -> bool:
+        """Return whether all open intents are cached as of this revision of the database."""
+        return self._seen == revision
+
+    def known_intent(self, token: str) -> Intent | None:
+        """Return an open intent, or None; only if the cache knows all of them."""
+        return self._intents.get(token)
+
     def _refresh(self, connection: Connection, now: Any) -> None:
         jobs = self._changed_jobs(connection)
         machines = self._changed_instances(connection)
         intents = self._intents if now.intents_revision == self._seen_intents else self._open_intents(connection)
         same_backoffs = now.backoffs_revision == self._seen_backoffs
-        backoffs = self._view.backoffs if same_backoffs else _read_backoffs(connection)
-        quotas = self._view.refused_quotas if same_backoffs else _read_refused_quotas(connection)
+        backoffs = self._backoffs if same_backoffs else _read_backoffs(connection)
+        quotas = self._quotas if same_backoffs else _read_refused_quotas(connection)
         applications = self._changed_applications(connection)
         directives = tuple(load_directive(text) for text in connection.execute(_DIRECTIVES).scalars())
         # Nothing below can fail, and a failure above leaves the last view unchanged.
-        self._jobs.write(jobs)
-        self._instances.write(machines)
-        self._intents = intents
-        if applications:
-            self._applications = self._applications.over(applications)
-        self._view = LiveView(
-            jobs=self._jobs.snapshot(),
-            instances=self._instances.snapshot(),
-            intents=tuple(intents[token] for token in sorted(intents)),
-            backoffs=backoffs,
-            refused_quotas=quotas,
-            applications=self._applications,
-            directives=directives,
-        )
+        self._take(jobs, machines, applications)
+        self._intents, self._backoffs, self._quotas, self._directives = intents, backoffs, quotas, directives
         self._seen = now.revision
         self._seen_intents, self._seen_backoffs = now.intents_revision, now.backoffs_revision
+
+    def _take(
+        self,
+        jobs: Mapping[int, Job | None],
+        instances: Mapping[int, Instance | None],
+        applications: Mapping[str, Application],
+    ) -> None:
+        self._view = None
+        self._jobs.write(jobs)
+        self._instances.write(instances)
+        if applications:
+            self._applications = self._applications.over(applications)
+
+    def _new_view(self) -> LiveView:
+        return LiveView(
+            jobs=self._jobs.snapshot(),
+            instances=self._instances.snapshot(),
+            intents=tuple(self._intents[token] for token in sorted(self._intents)),
+            backoffs=self._backoffs,
+            refused_quotas=self._quotas,
+            applications=self._applications,
+            directives=self._directives,
+        )
 
     def _rows(self, connection: Connection, first: Any, changed: Any) -> Sequence[Any]:
         if self._seen < 0:

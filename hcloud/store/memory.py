@@ -15,8 +15,6 @@ from itertools import islice
 from operator import attrgetter
 from typing import Any, Protocol, TypeVar
 
-from pydantic_core import from_json
-
 from hcloud.core.errors import BadInput, InvalidTransition, NotFound, StaleWrite
 from hcloud.core.estimates import Application, LayeredRows
 from hcloud.core.model import (
@@ -36,7 +34,7 @@ from hcloud.core.model import (
 from hcloud.core.rows import RowJournal, replace_fields
 from hcloud.planner.snapshot import Directive, DirectiveScope, OfferBackoff, RefusedQuota
 from hcloud.store.chain import PRUNED, AuditHead
-from hcloud.store.documents import backoff_key, checked_text, dump, instance_number, job_number, storable
+from hcloud.store.documents import backoff_key, checked_text, dump, instance_number, job_number, read_back, storable
 from hcloud.store.forgetting import referenced_numbers
 from hcloud.store.live import LiveView
 from hcloud.store.overlay import OverlayTable
@@ -273,7 +271,7 @@ class MemoryTransaction(Transaction):
             instance_id=instance_id,
             user=None if user is None else checked_text(user, "user"),
             actor=actor if actor == "hcloud" else checked_text(actor, "actor"),
-            fields=_read_back(fields),
+            fields=read_back(fields),
         )
         self._made.append(event)
 
@@ -567,6 +565,10 @@ class MemoryStore(Store):
         chosen = tuple(islice((each for each in of_row if _within(each, since, until, kinds)), limit))
         return chosen[::-1] if newest else chosen
 
+    def new_events(self, after_seq: int, limit: int) -> tuple[Event, ...]:
+        """See :meth:`Store.new_events`."""
+        return self.events(after_seq=after_seq, limit=limit)
+
     def iter_events(
         self, *, since: float | None = None, until: float | None = None, kinds: Collection[EventKind] | None = None
     ) -> Iterator[Event]:
@@ -580,21 +582,6 @@ class MemoryStore(Store):
             position = event.seq
             if _within(event, since, until, kinds):
                 yield event
-
-
-_PLAIN = frozenset({float, int, bool, type(None)})
-
-
-def _read_back(fields: dict[str, object]) -> dict[str, object]:
-    """Return an event's fields as a database would return them; the same object if nothing changes."""
-    lists: dict[str, object] = {}
-    for name, each in fields.items():
-        if type(each) in _PLAIN or (type(each) is str and each.isascii()):
-            continue
-        if not isinstance(each, (list, tuple)) or not all(type(part) is str and part.isascii() for part in each):
-            return dict[str, object](from_json(dump(fields)))
-        lists[name] = list(each)
-    return {**fields, **lists} if lists else fields
 
 
 class _Table(Protocol[Row]):

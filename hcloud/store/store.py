@@ -33,6 +33,7 @@ from hcloud.store.forgetting import (
 )
 from hcloud.store.live import LiveCache, LiveView
 from hcloud.store.opening import count_secrets, prepare
+from hcloud.store.recent import RecentEvents
 from hcloud.store.transaction import LeaderLease, Submission, Transaction
 
 _JOBS = select(
@@ -51,6 +52,7 @@ class Store:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._live = LiveCache(database)
+        self._recent = RecentEvents()
         self._highest_revision = 0
 
     @classmethod
@@ -96,6 +98,8 @@ class Store:
             self._highest_revision = opened[0].revision
             check_lease(opened[0], lease)
             yield opened[0]
+        opened[0].follow()
+        self._recent.add(opened[0].new_events)
 
     def submit(self, submissions: Sequence[Submission], now: float) -> tuple[Job, ...]:
         """Add jobs, all or none, in the given order. A known (user, token) returns the earlier job instead.
@@ -386,6 +390,16 @@ class Store:
         with self._database.reading() as connection:
             rows = connection.execute(query).all()
         return tuple(load_event(row) for row in (reversed(rows) if newest else rows))
+
+    def new_events(self, after_seq: int, limit: int) -> tuple[Event, ...]:
+        """Return the first ``limit`` events after ``after_seq``, in order, for a follower of the log.
+
+        Those that this process wrote are not read again.
+        """
+        with self._database.reading() as connection:
+            last = connection.execute(select(schema.head.c.events)).scalar_one()
+        recent = self._recent.between(after_seq, last, limit)
+        return self.events(after_seq=after_seq, limit=limit) if recent is None else recent
 
     def iter_events(
         self, *, since: float | None = None, until: float | None = None, kinds: Collection[EventKind] | None = None

@@ -12,10 +12,13 @@ from sqlalchemy import ColumnElement, Connection, Select, bindparam, delete, ins
 from hcloud.core.errors import BadInput, InvalidTransition, NotFound, StaleWrite
 from hcloud.core.estimates import Application
 from hcloud.core.model import (
+    JOB_ENDED,
     BatchTarget,
+    Event,
     EventKind,
     Instance,
     InstanceId,
+    InstanceState,
     Intent,
     Job,
     JobId,
@@ -45,10 +48,13 @@ from hcloud.store.documents import (
     load_job,
     load_refused_quota,
     load_spec,
+    read_back,
 )
 from hcloud.store.forgetting import delete_events, keep_anchors
-from hcloud.store.live import LiveCache
+from hcloud.store.live import CommittedRows, LiveCache
+from hcloud.store.recent import NewEvent
 
+_TERMINATED = InstanceState.TERMINATED
 _HEAD = select(schema.head).with_for_update()
 _SAVE_HEAD = update(schema.head)
 _JOB = (
@@ -136,12 +142,22 @@ class Transaction:
         self._head_before = dict(self.head)
         self.revision: int = max(self.head["revision"] + 1, first_revision)
         self._events: list[dict[str, object]] = []
+        self.new_events: list[NewEvent] = []
         # Valid caches, as no other process writes meanwhile.
         self._cached_instances: dict[int, Instance] = {}
         self._cached_jobs: dict[int, Job] = {}
         self._cached_intents: dict[str, Intent | None] = {}
+        # Columns of rows to be written together at the end, by number or token.
         self._written_jobs: dict[int, dict[str, object]] = {}
-        """Columns by number, to be written together at the end."""
+        self._new_instances: dict[int, dict[str, object]] = {}
+        self._written_instances: dict[int, dict[str, object]] = {}
+        self._written_intents: dict[str, dict[str, object] | None] = {}
+        self._stored_intents: dict[str, bool] = {}
+        """Whether an intent was open before, by token."""
+        self._added_jobs: dict[int, Job] = {}
+        self._written_applications: dict[str, Application] = {}
+        self._may_follow = True
+        """Whether ``committed_rows`` has all that was written."""
 
     # ------------------------------------------------------------------------------------------------------------ jobs
     def job(self, job_id: JobId) -> Job:
@@ -172,7 +188,7 @@ class Transaction:
             raise BadInput(f"{job.id}: a job's spec never changes after submission; submit a new job")
         self._written_jobs[number] = {"n": number} | self._job_columns(job)
         self.head["revision"] = self.revision
-        after = self._cached_jobs[number] = replace_fields(job, revision=self.revision)
+        after = self._cached_jobs[number] = replace_fields(job, spec=stored.spec, revision=self.revision)
         return after
 
     def add_jobs(self, submissions: Sequence[Submission]) -> tuple[Job, ...]:
@@ -238,6 +254,8 @@ class Transaction:
         ]
         if tags:
             self._connection.execute(insert(schema.job_tag), tags)
+        self._cached_jobs.update(zip(numbers, jobs, strict=True))
+        self._added_jobs.update(zip(numbers, jobs, strict=True))
         self.head["revision"] = self.revision
 
     def _insert_secrets(self, secrets: Mapping[JobId, Mapping[str, str]]) -> None:
@@ -268,8 +286,11 @@ class Transaction:
         """Return the current instance. Raises NotFound."""
         number = instance_number(instance_id)
         if number not in self._cached_instances:
-            row = self._row(instance_id, _INSTANCE, number)
-            self._cached_instances[number] = load_instance(number, row.revision, row.document)
+            known = self._live.known_instance(number, self._head_before["revision"])
+            if known is None:
+                row = self._row(instance_id, _INSTANCE, number)
+                known = load_instance(number, row.revision, row.document)
+            self._cached_instances[number] = known
         return self._cached_instances[number]
 
     def new_instance(self, build: Callable[[InstanceId], Instance]) -> Instance:
@@ -281,14 +302,16 @@ class Transaction:
         number = self.head["instances"] + 1
         built = build(f"inst-{number}")
         assert built.id == f"inst-{number}", "an instance must be built with the given id"
-        earlier = self._connection.execute(_INSTANCE_TOKEN, {"t": built.token}).scalar()
+        made = (n for n, columns in self._new_instances.items() if columns["token"] == built.token)
+        earlier = next(made, None) or self._connection.execute(_INSTANCE_TOKEN, {"t": built.token}).scalar()
         if earlier is not None:
             raise StaleWrite(f"launch token {built.token} was already used for inst-{earlier}")
         self.head["instances"] = number
         columns = {"number": number, "token": checked_text(built.token, "launch token")}
-        self._connection.execute(insert(schema.instance), columns | self._instance_columns(built))
+        self._new_instances[number] = columns | self._instance_columns(built)
         self.head["revision"] = self.revision
-        return replace(built, revision=self.revision)
+        after = self._cached_instances[number] = replace_fields(built, revision=self.revision)
+        return after
 
     def reserve_number(self, instance_id: InstanceId) -> None:
         """Never assign the number of ``instance_id``, nor a lower one, again: an instance without a record uses it.
@@ -308,10 +331,13 @@ class Transaction:
             raise InvalidTransition(
                 f"{instance.id} was launched with token {stored.token}; it cannot become {instance.token}"
             )
-        number = instance_number(instance.id)
-        self._connection.execute(_UPDATE_INSTANCE, {"n": number} | self._instance_columns(instance))
+        number, columns = instance_number(instance.id), self._instance_columns(instance)
+        if number in self._new_instances:
+            self._new_instances[number] |= columns
+        else:
+            self._written_instances[number] = {"n": number} | columns
         self.head["revision"] = self.revision
-        after = self._cached_instances[number] = replace(instance, revision=self.revision)
+        after = self._cached_instances[number] = replace_fields(instance, revision=self.revision)
         return after
 
     def _instance_columns(self, instance: Instance) -> dict[str, object]:
@@ -348,40 +374,44 @@ class Transaction:
         else:
             self._connection.execute(_UPDATE_APPLICATION, {"the_name": application.name} | columns)
         self.head["revision"] = self.revision
-        return replace(application, revision=self.revision)
+        after = self._written_applications[application.name] = replace(application, revision=self.revision)
+        return after
 
     # --------------------------------------------------------------------------------------------- intents, back-offs
     def intent(self, token: str) -> Intent | None:
         """Return the open intent of that token, or None."""
         if token not in self._cached_intents:
-            document = self._connection.execute(_INTENT, {"t": token}).scalar()
-            self._cached_intents[token] = None if document is None else load_intent(document)
+            known = self._read_intent(token)
+            self._cached_intents[token], self._stored_intents[token] = known, known is not None
         return self._cached_intents[token]
+
+    def _read_intent(self, token: str) -> Intent | None:
+        if self._live.knows_intents(self._head_before["revision"]):
+            return self._live.known_intent(token)
+        document = self._connection.execute(_INTENT, {"t": token}).scalar()
+        return None if document is None else load_intent(document)
 
     def open_intent(self, intent: Intent) -> None:
         """Record an external effect before it is attempted. Raises StaleWrite if its token is open already."""
         if self.intent(intent.token) is not None:
             raise StaleWrite(f"intent {intent.token} is already open")
-        columns = {"token": checked_text(intent.token, "intent token")}
-        self._connection.execute(insert(schema.intent), columns | self._intent_columns(intent))
-        self._cached_intents[intent.token] = intent
+        self._write_intent(checked_text(intent.token, "intent token"), intent)
 
     def put_intent(self, intent: Intent) -> None:
         """Update an open intent, for another try. Raises StaleWrite if it is no longer open."""
         if self.intent(intent.token) is None:
             raise StaleWrite(f"intent {intent.token} is no longer open")
-        self._connection.execute(_UPDATE_INTENT, {"t": intent.token} | self._intent_columns(intent))
-        self._cached_intents[intent.token] = intent
+        self._write_intent(intent.token, intent)
 
     def close_intent(self, token: str) -> None:
         """Delete an intent after its outcome was recorded; idempotent."""
-        if self._connection.execute(_DELETE_INTENT, {"t": token}).rowcount:
-            self.head["revision"] = self.head["intents_revision"] = self.revision
-        self._cached_intents[token] = None
+        if self.intent(token) is not None:
+            self._write_intent(token, None)
 
-    def _intent_columns(self, intent: Intent) -> dict[str, object]:
+    def _write_intent(self, token: str, intent: Intent | None) -> None:
+        columns = None if intent is None else {"revision": self.revision, "document": dump(intent)}
+        self._written_intents[token], self._cached_intents[token] = columns, intent
         self.head["revision"] = self.head["intents_revision"] = self.revision
-        return {"revision": self.revision, "document": dump(intent)}
 
     def backoff(self, provider: str, zone: str, instance_type: str, market: str) -> OfferBackoff | None:
         """Return the current or last back-off of an offer, or None."""
@@ -395,13 +425,13 @@ class Transaction:
         self._connection.execute(_DELETE_BACKOFF, {f"the_{name}": value for name, value in key.items()})
         columns = {"until_at": backoff.until_at, "document": dump(backoff)}
         self._connection.execute(insert(schema.offer_backoff), key | columns)
-        self.head["revision"] = self.head["backoffs_revision"] = self.revision
+        self._changed_backoffs()
 
     def clear_backoffs(self, before: float) -> None:
         """Delete the back-offs and refused quotas that ended before ``before``."""
         cleared = [self._connection.execute(each, {"limit": before}) for each in (_CLEAR_BACKOFFS, _CLEAR_QUOTAS)]
         if any(each.rowcount for each in cleared):
-            self.head["revision"] = self.head["backoffs_revision"] = self.revision
+            self._changed_backoffs()
 
     def refused_quota(self, provider: str, region: str, quota: str) -> RefusedQuota | None:
         """Return what refusals showed of an account limit, also if it is forgotten by now, or None."""
@@ -415,7 +445,11 @@ class Transaction:
         self._connection.execute(_DELETE_QUOTA, {f"the_{name}": value for name, value in key.items()})
         columns = {"until_at": max(quota.until_at, quota.retry_at), "document": dump(quota)}
         self._connection.execute(insert(schema.refused_quota), key | columns)
+        self._changed_backoffs()
+
+    def _changed_backoffs(self) -> None:
         self.head["revision"] = self.head["backoffs_revision"] = self.revision
+        self._may_follow = False
 
     # ------------------------------------------------------------------------------------------------------ directives
     def put_directive(self, directive: Directive) -> None:
@@ -427,13 +461,13 @@ class Transaction:
             "document": dump(directive),
         }
         self._connection.execute(insert(schema.machine_order), columns)
-        self.head["revision"] = self.revision
+        self.head["revision"], self._may_follow = self.revision, False
 
     def drop_directive(self, scope: DirectiveScope, name: str) -> bool:
         """Delete a directive; return whether there was one."""
         if not self._connection.execute(_DELETE_DIRECTIVE, {"the_scope": scope.value, "the_name": name}).rowcount:
             return False
-        self.head["revision"] = self.revision
+        self.head["revision"], self._may_follow = self.revision, False
         return True
 
     def meta(self, key: str) -> str | None:
@@ -467,18 +501,32 @@ class Transaction:
     ) -> None:
         """Append an event at ``at``, by default the transaction's ``now``."""
         self.head["events"] += 1
-        self._events.append(
-            {
-                "seq": self.head["events"],
-                "at": self.now if at is None else at,
-                "kind": kind.value,
-                "job_number": None if job_id is None else job_number(job_id),
-                "instance_number": None if instance_id is None else instance_number(instance_id),
-                "user_name": None if user is None else checked_text(user, "user"),
-                "actor": checked_text(actor, "actor"),
-                "fields": dump(fields),
-            }
-        )
+        seq, at = self.head["events"], self.now if at is None else at
+        row = {
+            "seq": seq,
+            "at": at,
+            "kind": kind.value,
+            "job_number": None if job_id is None else job_number(job_id),
+            "instance_number": None if instance_id is None else instance_number(instance_id),
+            "user_name": None if user is None else checked_text(user, "user"),
+            "actor": checked_text(actor, "actor"),
+            "fields": dump(fields),
+        }
+        self._events.append(row)
+
+        def build() -> Event:
+            return Event(
+                seq=seq,
+                at=at,
+                kind=kind,
+                job_id=job_id,
+                instance_id=instance_id,
+                user=user,
+                actor=actor,
+                fields=read_back(fields),
+            )
+
+        self.new_events.append((seq, build))
 
     def delete_events(self, before: float, condition: ColumnElement[bool]) -> int:
         """Delete a batch of old events and record that; return their number. See ``Store.prune_events``."""
@@ -490,9 +538,14 @@ class Transaction:
         return len(deleted)
 
     def finish(self, connection: Connection) -> None:
-        """Write changed jobs, events and the head row; called once, before the commit."""
+        """Write changed rows, events and the head row; called once, before the commit."""
         if self._written_jobs:
             connection.execute(_UPDATE_JOB, list(self._written_jobs.values()))
+        if self._new_instances:
+            connection.execute(insert(schema.instance), list(self._new_instances.values()))
+        if self._written_instances:
+            connection.execute(_UPDATE_INSTANCE, list(self._written_instances.values()))
+        self._finish_intents(connection)
         if self._events:
             links = link_events(self._events, self.head["links"], self.head["digest"])
             self.head["links"], self.head["digest"] = links
@@ -500,6 +553,38 @@ class Transaction:
         changed = {name: value for name, value in self.head.items() if value != self._head_before[name]}
         if changed:
             connection.execute(_SAVE_HEAD, changed)
+
+    def _finish_intents(self, connection: Connection) -> None:
+        opened, changed, closed = list[dict[str, object]](), list[dict[str, object]](), list[dict[str, object]]()
+        for token, columns in self._written_intents.items():
+            if not self._stored_intents[token]:
+                if columns is not None:
+                    opened.append({"token": token} | columns)
+            elif columns is None:
+                closed.append({"t": token})
+            else:
+                changed.append({"t": token} | columns)
+        for statement, rows in ((_DELETE_INTENT, closed), (_UPDATE_INTENT, changed), (insert(schema.intent), opened)):
+            if rows:
+                connection.execute(statement, rows)
+
+    def follow(self) -> None:
+        """Let the cache of live rows take over what was written; called once, after the commit."""
+        if not self._may_follow:
+            return
+        jobs = self._added_jobs | {number: self._cached_jobs[number] for number in self._written_jobs}
+        instances = {n: self._cached_instances[n] for n in (*self._new_instances, *self._written_instances)}
+        self._live.follow(
+            self._head_before["revision"],
+            CommittedRows(
+                revision=self.head["revision"],
+                intents_revision=self.head["intents_revision"],
+                jobs={n: None if job.state in JOB_ENDED else job for n, job in jobs.items()},
+                instances={n: None if each.state is _TERMINATED else each for n, each in instances.items()},
+                intents={token: self._cached_intents[token] for token in self._written_intents},
+                applications=self._written_applications,
+            ),
+        )
 
 
 def check_revision(row_id: str, read_revision: int, stored: int) -> None:

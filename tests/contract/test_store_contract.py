@@ -1,5 +1,6 @@
 """The contract of the store, on SQLite and on PostgreSQL."""
 
+import math
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -10,7 +11,7 @@ import pytest
 
 from hcloud.core.errors import BadInput, InvalidTransition, NotFound, StaleWrite
 from hcloud.core.estimates import Application
-from hcloud.core.model import EventKind, InstanceState, JobState, move_instance, move_job
+from hcloud.core.model import EventKind, FailureCause, InstanceState, JobState, move_instance, move_job
 from hcloud.planner.snapshot import OfferBackoff, RefusedQuota
 from hcloud.store import MemoryStore, Store, Submission
 from tests.store.samples import NOW, SPEC, build_instance, emit, launch, open_intent, submit, walk
@@ -400,6 +401,34 @@ def test_events_keep_their_order_and_fields(store: Store) -> None:
     )
     assert (first.user, first.actor, first.fields) == ("ann", "bob", fields)
     assert (second.seq, second.at, second.user, second.actor, second.fields) == (2, NOW - 5, None, "hcloud", {})
+
+
+def test_followers_of_the_log_get_events_as_they_are_stored(store: Store) -> None:
+    odd = {"cause": FailureCause.EVICTED, "ranks": (0, 1), "text": "ä", "nested": {"a": (1, 2)}, "endless": math.inf}
+    with store.transaction(NOW) as tx:
+        tx.emit(EventKind.DAEMON, **odd)
+        tx.emit(
+            EventKind.UNIT_STARTED, job_id="job-4", instance_id="inst-9", user="ann", actor="bob", at=NOW - 5, rank=0
+        )
+    with suppress(ZeroDivisionError), store.transaction(NOW) as tx:
+        tx.emit(EventKind.DAEMON, what="never written")
+        raise ZeroDivisionError
+    with store.transaction(NOW) as tx:
+        tx.emit(EventKind.DAEMON, what="third")
+    assert store.new_events(0, 10) == store.events()
+    assert [type(each) for each in store.new_events(0, 1)[0].fields.values()] == [str, list, str, dict, float]
+    assert [event.seq for event in store.new_events(1, 1)] == [2]
+    assert store.new_events(3, 10) == ()
+
+
+def test_followers_of_the_log_see_what_another_process_wrote_in_between(store: Store, store_url: str) -> None:
+    submit(store)
+    other = Store.open(store_url)
+    submit(other)
+    submit(store)
+    assert [event.job_id for event in store.new_events(0, 10)] == ["job-1", "job-2", "job-3"]
+    assert [event.job_id for event in other.new_events(1, 10)] == ["job-2", "job-3"]
+    other.close()
 
 
 def test_events_are_found_by_time_kind_and_subject(store: Store) -> None:

@@ -1,5 +1,6 @@
 """Output is archived whole, also where a unit wrote more than is kept of it, and is read by the program's own count."""
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import cast
@@ -114,7 +115,8 @@ def test_output_is_kept_also_where_somebody_deleted_the_folder(tmp_path: Path, m
         path.unlink()
     archive.folder.rmdir()
     assert _archive(archive.folder, machine).endswith(b"%-1023d\n" % (WRITTEN // 1024 - 1))
-    assert (archive.folder / f"{UNIT}.stderr").read_bytes() == b""
+    question = LogQuery(job_id="job-1", stream="stderr", offset=0, limit=CHUNK_BYTES)
+    assert read_archive(archive.folder / f"{UNIT}.stderr", question) == LogChunk(content=b"", next_offset=0, end=True)
 
 
 def test_a_folder_that_cannot_be_written_to_is_told_of_and_tried_again(tmp_path: Path, machine: Runner) -> None:
@@ -135,3 +137,38 @@ def test_a_silent_machine_keeps_no_other_output_from_being_archived(tmp_path: Pa
     assert done == {unit for unit, name in units.items() if name != SILENT}
     assert {(archive.folder / f"{unit}.stdout").read_bytes() for unit in done} == {b"words\n"}
     assert not (archive.folder / "job-0.1.0.stdout").exists()
+
+
+def _both(archive: LogArchive) -> tuple[LogChunk | None, ...]:
+    streams: tuple[Stream, ...] = ("stdout", "stderr")
+    queries = (LogQuery(job_id="job-1", stream=stream, offset=0, limit=CHUNK_BYTES) for stream in streams)
+    return tuple(read_archive(archive.folder / f"{UNIT}.{query.stream}", query) for query in queries)
+
+
+def test_a_silent_unit_takes_one_file_and_pruned_output_is_missing_on_both_streams(tmp_path: Path) -> None:
+    written = tmp_path / "unit"
+    written.mkdir()
+    archive = LogArchive(tmp_path / "logs", KEPT_MIB)
+    assert archive.collect(_writing(written), UNITS) == UNITS.keys()
+    assert [path.name for path in archive.folder.iterdir()] == [f"{UNIT}.stdout"]
+    empty = LogChunk(content=b"", next_offset=0, end=True)
+    assert _both(archive) == (empty, empty)
+    archive.prune(archive.folder.joinpath(f"{UNIT}.stdout").stat().st_mtime + 1)
+    assert _both(archive) == (None, None)
+
+
+def test_errors_are_pruned_with_the_output_they_belong_to(tmp_path: Path) -> None:
+    archive = LogArchive(tmp_path, KEPT_MIB)
+    for stream, at in (("stderr", 100), ("stdout", 200)):
+        (tmp_path / f"{UNIT}.{stream}").write_bytes(b"x")
+        os.utime(tmp_path / f"{UNIT}.{stream}", (at, at))
+    archive.prune(150)
+    assert len(list(tmp_path.iterdir())) == 2
+    archive.prune(250)
+    assert not list(tmp_path.iterdir())
+
+
+def test_output_counts_as_archived_only_once_both_streams_are(tmp_path: Path, machine: Runner) -> None:
+    archive = LogArchive(tmp_path / "logs", KEPT_MIB)
+    assert not archive.collect(machine, UNITS)  # four MiB a round
+    assert not (archive.folder / f"{UNIT}.stdout").exists() and not (archive.folder / f"{UNIT}.stderr").exists()

@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
+from itertools import count
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -32,6 +34,7 @@ from hcloud.core.model import (
 )
 from hcloud.planner.snapshot import OfferBackoff
 from hcloud.store import LeaderLease, LiveView, Store, Submission, Transaction
+from hcloud.store.database import Database
 from tests.store.samples import SPEC, build_instance
 
 tokens = st.sampled_from(["a", "b", "c"])
@@ -49,6 +52,7 @@ class StoreAgainstModel(RuleBasedStateMachine):
     def begin(self) -> None:
         self.url = self.new_url()
         self.store = self.store_class.open(self.url)
+        self.other = self.store_class.open(self.url)
         self.now = 1.0
         self.jobs: list[Job] = []
         self.machines: list[Instance] = []
@@ -60,6 +64,7 @@ class StoreAgainstModel(RuleBasedStateMachine):
     def teardown(self) -> None:
         if hasattr(self, "store"):
             self.store.close()
+            self.other.close()
 
     @rule(asked=st.lists(st.tuples(users, st.none() | tokens), max_size=3))
     def submit(self, asked: list[tuple[str, str | None]]) -> None:
@@ -178,6 +183,33 @@ class StoreAgainstModel(RuleBasedStateMachine):
         self.now += seconds
 
     @rule()
+    def another_process_goes_on(self) -> None:
+        self.store, self.other = self.other, self.store
+
+    @precondition(lambda self: self.jobs and self.machines)
+    @rule(picks=st.lists(picks, min_size=2, max_size=4), token=tokens, meanwhile=st.booleans())
+    def write_rows_several_times_in_one_transaction(self, picks: list[int], token: str, meanwhile: bool) -> None:
+        if meanwhile:  # another process writes after this one read
+            with self.other.transaction(self.now) as tx:
+                self.jobs[0] = tx.put_job(replace(self.jobs[0], wait_code="by another"))
+
+        def change(tx: Transaction) -> None:
+            for pick in picks:
+                at = pick % len(self.jobs)
+                self.jobs[at] = tx.put_job(replace(self.jobs[at], wait_code=f"again{pick}"))
+                at = pick % len(self.machines)
+                self.machines[at] = tx.put_instance(replace(self.machines[at], seen_at=self.now + pick))
+                if tx.intent(token) is None:
+                    tx.open_intent(Intent(token=token, kind=IntentKind.STOP, subject="job-1.1", created_at=self.now))
+                else:
+                    tx.close_intent(token)
+            left = tx.intent(token)
+            self.intents.pop(token, None)
+            self.intents |= {} if left is None else {token: left}
+
+        self.write(change)
+
+    @rule()
     def open_again(self) -> None:
         self.store.close()
         self.store = self.store_class.open(self.url)
@@ -205,6 +237,8 @@ class StoreAgainstModel(RuleBasedStateMachine):
         assert list(reversed(self.store.instances(live_only=False))) == self.machines
         assert self.store.counts() == {state: sum(job.state is state for job in self.jobs) for state in JobState}
         assert [event.kind.value for event in self.store.events()] == self.events
+        assert self.store.new_events(0, 1000) == self.store.events()
+        assert self.store.new_events(len(self.events) // 2, 3) == self.store.events()[len(self.events) // 2 :][:3]
 
 
 def steps(examples: int, **more: Any) -> settings:
@@ -241,8 +275,22 @@ class CancelsAgain(Store):
             return tx.put_job(replace(job, cancelled_by=actor))
 
 
-@pytest.mark.parametrize("faulty", [ForgetsToDropIntents, CancelsAgain])
-def test_faulty_store_is_caught(new_url: Callable[[], str], faulty: type[Store]) -> None:
-    quick = steps(30, phases=[Phase.generate], print_blob=False)
+class FollowsTooMuch(Store):
+    """Seeded fault: what this process wrote is taken over, although another process wrote in between."""
+
+    def __init__(self, database: Database) -> None:
+        super().__init__(database)
+        follow = self._live.follow
+        self._live.follow = lambda before, written: follow(self._live._seen, written)  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("faulty", [ForgetsToDropIntents, CancelsAgain, FollowsTooMuch])
+def test_faulty_store_is_caught(tmp_path: Path, faulty: type[Store]) -> None:
+    numbers = count()
+
+    def new_url() -> str:
+        return f"sqlite:///{tmp_path}/{next(numbers)}.db"
+
+    quick = steps(90, phases=[Phase.generate], print_blob=False)
     with pytest.raises((AssertionError, pytest.fail.Exception)):
         run_state_machine_as_test(machine(new_url, faulty), settings=quick)
