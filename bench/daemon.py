@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import httpx
+import httpx2
 
 from bench.rows import Row
 from tests.daemon.home import HCLOUD, Home
@@ -60,8 +60,8 @@ def _as_installed(home: Home) -> dict[str, str]:
     return {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(home.path / "compiled")}
 
 
-def _client(home: Home) -> httpx.Client:
-    return httpx.Client(transport=httpx.HTTPTransport(uds=str(home.socket)), base_url="http://hcloud", timeout=60)
+def _client(home: Home) -> httpx2.Client:
+    return httpx2.Client(transport=httpx2.HTTPTransport(uds=str(home.socket)), base_url="http://hcloud", timeout=60)
 
 
 def _get(home: Home, path: str) -> list[object]:

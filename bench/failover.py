@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 
 from bench.mission import Stage
 from bench.rows import Row
@@ -48,8 +48,8 @@ class Side:
         self.config = home / f"{name}.yaml"
         self.config.write_text("\n".join(lines) + "\n")
         self.process: subprocess.Popen[bytes] | None = None
-        transport = httpx.HTTPTransport(uds=str(self.run_dir / "hcloud.sock"))
-        self.client = httpx.Client(transport=transport, base_url="http://hcloud", timeout=10)
+        transport = httpx2.HTTPTransport(uds=str(self.run_dir / "hcloud.sock"))
+        self.client = httpx2.Client(transport=transport, base_url="http://hcloud", timeout=10)
 
     def start(self) -> None:
         """Start the daemon, and wait until it answers."""
@@ -69,7 +69,7 @@ class Side:
         """Return what it says of itself; empty while it does not answer."""
         try:
             found: dict[str, Any] = self.client.get("/v1/status").raise_for_status().json()["daemon"]
-        except httpx.HTTPError:
+        except httpx2.HTTPError:
             return {}
         return found
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 
 from bench.mission import Stage
 from bench.rows import Row
@@ -79,7 +79,7 @@ class Site:
     """A daemon on slices of this host."""
 
     home: Path
-    client: httpx.Client
+    client: httpx2.Client
     cycles: dict[float, float] = field(default_factory=dict)
     """How long each cycle that was seen took, by when it began."""
 
@@ -108,8 +108,8 @@ class Site:
         done = threading.Event()
 
         def watch() -> None:
-            transport = httpx.HTTPTransport(uds=str(self.home / "run" / "hcloud.sock"))
-            with httpx.Client(transport=transport, base_url="http://hcloud", timeout=60) as client:
+            transport = httpx2.HTTPTransport(uds=str(self.home / "run" / "hcloud.sock"))
+            with httpx2.Client(transport=transport, base_url="http://hcloud", timeout=60) as client:
                 while not done.wait(0.02):
                     cycle = client.get("/v1/status").raise_for_status().json()["daemon"]["cycle"]
                     self.cycles[cycle["at"]] = cycle["duration_s"]
@@ -136,8 +136,8 @@ def deployment(agents: int) -> Iterator[Site]:
         config.write_text(config.read_text().replace("settings: {}", f"settings: {SETTINGS}"))
         stage.start("daemon")
         stage.until_daemon_answers(90)
-        transport = httpx.HTTPTransport(uds=str(home / "run" / "hcloud.sock"))
-        with httpx.Client(transport=transport, base_url="http://hcloud", timeout=60) as client:
+        transport = httpx2.HTTPTransport(uds=str(home / "run" / "hcloud.sock"))
+        with httpx2.Client(transport=transport, base_url="http://hcloud", timeout=60) as client:
             site = Site(home, client)
             site.submit(agents, {**RESOURCES, "vcpus": 2}, ["sleep", "2"])  # each fills a slice
             site.until_ended()

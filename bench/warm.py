@@ -11,7 +11,7 @@ import tempfile
 import time
 from pathlib import Path
 
-import httpx
+import httpx2
 
 from bench.mission import Stage
 from bench.rows import Row
@@ -30,8 +30,8 @@ def run() -> list[Row]:
         stage.init()
         stage.start("daemon")
         stage.until_daemon_answers(90)
-        transport = httpx.HTTPTransport(uds=str(home / "run" / "hcloud.sock"))
-        with httpx.Client(transport=transport, base_url="http://hcloud", timeout=60) as client:
+        transport = httpx2.HTTPTransport(uds=str(home / "run" / "hcloud.sock"))
+        with httpx2.Client(transport=transport, base_url="http://hcloud", timeout=60) as client:
             _until_ended(client, _submitted(client, 1))
             took_s = [_until_ended(client, _submitted(client, 1)) for _ in range(ROUNDS)]
             many_s = _until_ended(client, _submitted(client, MANY), every_s=0.1)  # asking costs the daemon time
@@ -46,13 +46,13 @@ def run() -> list[Row]:
     ]
 
 
-def _submitted(client: httpx.Client, count: int) -> float:
+def _submitted(client: httpx2.Client, count: int) -> float:
     """Submit ``count`` jobs; return when the API had taken them."""
     client.post("/v1/jobs", json=[{"job": JOB} for _ in range(count)]).raise_for_status()
     return time.perf_counter()
 
 
-def _until_ended(client: httpx.Client, began: float, every_s: float = 0.01) -> float:
+def _until_ended(client: httpx2.Client, began: float, every_s: float = 0.01) -> float:
     def ended() -> bool:
         jobs = client.get("/v1/status").raise_for_status().json()["jobs"]
         return not sum(count for state, count in jobs.items() if state not in ("succeeded", "failed", "cancelled"))

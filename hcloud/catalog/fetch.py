@@ -1,13 +1,20 @@
-"""Price lists over HTTP: transient errors are retried, and a list is read completely or not at all."""
+"""Price lists over HTTP: transient errors are retried, and a list is read completely or not at all.
+
+With the standard library: no redirects are followed, sizes and times are limited, proxies are those of the environment.
+"""
 
 from __future__ import annotations
 
+import http.client
+import json
+import ssl
 import threading
+import urllib.request
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, TypeVar
-from urllib.parse import urlsplit
-
-import httpx
+from urllib.error import HTTPError, URLError
+from urllib.parse import urlencode, urlsplit
 
 from hcloud.core.clock import Clock
 from hcloud.core.errors import ProviderUnavailable, error_text
@@ -17,7 +24,14 @@ TRIES: Final = 4
 FIRST_PAUSE_S: Final = 1.0
 SILENCE_S: Final = 30.0
 """Timeout without any data from the server."""
+READ_S_MAX: Final = 3600.0
+"""Timeout of one list, however steadily it comes."""
 JSON_BYTES_MAX: Final = 256 * 2**20
+LIST_BYTES_MAX: Final = 4 * 2**30
+"""Of lists that are read line by line."""
+LINE_BYTES_MAX: Final = 2**20
+_PIECE_BYTES: Final = 2**18
+_ERROR_BYTES: Final = 2**16
 _LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
 _TRANSIENT: Final = (408, 429, 500, 502, 503, 504)
 
@@ -27,7 +41,7 @@ class _TransientError(Exception):
 
 
 class PriceServer:
-    """One endpoint with price lists. All requests are idempotent.
+    """One endpoint with price lists. All requests are idempotent, each over a connection of its own.
 
     ``headers`` may contain a credential: they are sent to this endpoint only, redirects are not followed, and messages
     do not quote them.
@@ -36,13 +50,19 @@ class PriceServer:
     def __init__(self, endpoint: str, clock: Clock, headers: Mapping[str, str] | None = None) -> None:
         self.endpoint = endpoint.rstrip("/")
         self._clock = clock
+        self._headers = {"User-Agent": "hcloud", "Accept-Encoding": "gzip", **(headers or {})}
         # The environment's proxy must not be used for this machine itself.
         direct = urlsplit(self.endpoint).hostname in _LOOPBACK
-        self._http = httpx.Client(headers=dict(headers or {}), timeout=SILENCE_S, trust_env=not direct)
-
-    def close(self) -> None:
-        """Close connections."""
-        self._http.close()
+        self._opener = urllib.request.OpenerDirector()  # has no handler of redirects, files or FTP
+        for handler in (
+            urllib.request.ProxyHandler({} if direct else None),
+            urllib.request.HTTPHandler(),
+            urllib.request.HTTPSHandler(context=ssl.create_default_context()),
+            urllib.request.HTTPErrorProcessor(),
+            urllib.request.HTTPDefaultErrorHandler(),
+            urllib.request.UnknownHandler(),
+        ):
+            self._opener.add_handler(handler)
 
     def json(self, path: str, parameters: Mapping[str, str] | None = None) -> dict[str, Any]:
         """Return the JSON object at ``path``.
@@ -51,21 +71,16 @@ class PriceServer:
             ProviderUnavailable: no answer, an error, or no JSON object; nothing can be concluded about prices.
         """
 
-        def read(response: httpx.Response) -> dict[str, Any]:
-            content = bytearray()
-            for piece in response.iter_bytes():
-                content += piece
-                if len(content) > JSON_BYTES_MAX:
-                    raise ProviderUnavailable(f"{self._name(path)} sends more than {JSON_BYTES_MAX // 2**20} MiB")
+        def read(pieces: Iterator[bytes]) -> dict[str, Any]:
             try:
-                document = httpx.Response(200, content=bytes(content)).json()
+                document = json.loads(b"".join(pieces))
             except ValueError as error:
                 raise ProviderUnavailable(f"{self._name(path)} did not answer with JSON") from error
             if not isinstance(document, dict):
                 raise ProviderUnavailable(f"{self._name(path)} did not answer with a JSON object")
             return document
 
-        return self._get(path, parameters or {}, read)
+        return self._get(path, parameters or {}, JSON_BYTES_MAX, read)
 
     def lines(self, path: str, consume: Callable[[Iterator[str]], T]) -> T:
         """Return the result of ``consume`` for the lines at ``path``; it is called again for every try.
@@ -73,37 +88,69 @@ class PriceServer:
         Raises:
             ProviderUnavailable: as ``json``, or from ``consume``.
         """
-        return self._get(path, {}, lambda response: consume(response.iter_lines()))
 
-    def _get(self, path: str, parameters: Mapping[str, str], read: Callable[[httpx.Response], T]) -> T:
+        def split(pieces: Iterator[bytes]) -> Iterator[str]:
+            rest = b""
+            for piece in pieces:
+                *whole, rest = (rest + piece).split(b"\n")
+                if len(rest) > LINE_BYTES_MAX:
+                    raise ProviderUnavailable(f"{self._name(path)} sends a line of more than {LINE_BYTES_MAX} bytes")
+                yield from (line.decode(errors="replace").removesuffix("\r") for line in whole)
+            if rest:
+                yield rest.decode(errors="replace").removesuffix("\r")
+
+        return self._get(path, {}, LIST_BYTES_MAX, lambda pieces: consume(split(pieces)))
+
+    def _get(
+        self, path: str, parameters: Mapping[str, str], most_bytes: int, read: Callable[[Iterator[bytes]], T]
+    ) -> T:
+        query = f"?{urlencode(parameters)}" if parameters else ""
         for attempt in range(TRIES):
+            request = urllib.request.Request(f"{self.endpoint}{path}{query}", headers=self._headers)
             try:
-                return self._once(path, parameters, read)
-            except (_TransientError, httpx.TransportError) as error:
-                if attempt == TRIES - 1:
-                    raise ProviderUnavailable(f"{self._name(path)} does not answer: {error_text(error)}") from error
-                self._clock.wait(threading.Event(), FIRST_PAUSE_S * 2**attempt)
+                with self._opener.open(request, timeout=SILENCE_S) as response:
+                    return read(self._content(path, response, most_bytes))
+            except HTTPError as refusal:
+                with refusal:
+                    if refusal.code not in _TRANSIENT:
+                        message = f"refused: HTTP {refusal.code}{_server_message(refusal)}"
+                        raise ProviderUnavailable(f"{self._name(path)} {message}") from None
+                error: Exception = _TransientError(f"HTTP {refusal.code}")
+            except (_TransientError, OSError, http.client.HTTPException, zlib.error) as failure:
+                reason = failure.reason if isinstance(failure, URLError) else failure
+                error = reason if isinstance(reason, Exception) else failure
+            if attempt == TRIES - 1:
+                raise ProviderUnavailable(f"{self._name(path)} does not answer: {error_text(error)}") from error
+            self._clock.wait(threading.Event(), FIRST_PAUSE_S * 2**attempt)
         raise AssertionError("unreachable")
 
-    def _once(self, path: str, parameters: Mapping[str, str], read: Callable[[httpx.Response], T]) -> T:
-        with self._http.stream("GET", self.endpoint + path, params=dict(parameters)) as response:
-            if response.status_code in _TRANSIENT:
-                raise _TransientError(f"HTTP {response.status_code}")
-            if response.status_code != httpx.codes.OK:
-                raise ProviderUnavailable(
-                    f"{self._name(path)} refused: HTTP {response.status_code}{_server_message(response)}"
-                )
-            return read(response)
+    def _content(self, path: str, response: http.client.HTTPResponse, most_bytes: int) -> Iterator[bytes]:
+        """Yield what the server sends, decompressed. Raises _TransientError if it ends too early."""
+        until, count = self._clock.now() + READ_S_MAX, 0
+        packed = zlib.decompressobj(16 + zlib.MAX_WBITS) if response.headers["Content-Encoding"] == "gzip" else None
+        while piece := response.read(_PIECE_BYTES):
+            while piece:
+                # In pieces, as a small answer may unpack to a large one.
+                plain = packed.decompress(piece, _PIECE_BYTES) if packed is not None else piece
+                piece = packed.unconsumed_tail if packed is not None else b""
+                count += len(plain)
+                if count > most_bytes:
+                    raise ProviderUnavailable(f"{self._name(path)} sends more than {most_bytes // 2**20} MiB")
+                if self._clock.now() > until:
+                    raise ProviderUnavailable(f"{self._name(path)} is not read after {READ_S_MAX:.0f} s")
+                yield plain
+        # ``read`` with a size does not raise if the connection ends before the stated length.
+        if response.length or (packed is not None and not packed.eof):
+            raise _TransientError("the answer ended early")
 
     def _name(self, path: str) -> str:
         return f"{self.endpoint}{path}"
 
 
-def _server_message(response: httpx.Response) -> str:
+def _server_message(response: HTTPError) -> str:
     """Return the error message in a JSON response, in brackets, or an empty string."""
     try:
-        response.read()
-        message = response.json()["error"]["message"]
-    except (ValueError, KeyError, TypeError, httpx.HTTPError):
+        message = json.loads(response.read(_ERROR_BYTES))["error"]["message"]
+    except (ValueError, KeyError, TypeError, OSError, http.client.HTTPException):
         return ""
     return f" ({str(message)[:200]})"

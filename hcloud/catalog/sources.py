@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
@@ -84,14 +83,14 @@ class _BulkList:
     def read(self, versions: Mapping[str, str]) -> PriceReading:
         """See :class:`PriceSource`."""
         reading = PriceReading(source=self.name, at=self._clock.now())
-        with closing(_server(self._endpoint, self._clock)) as server:
-            index = server.json(REGION_INDEX).get("regions", {})
-            for region in self._regions:
-                path = _path_of(index, region)
-                if versions.get(aws_list.version_key(region)) == _edition(path):
-                    reading.unchanged |= {("ec2", region, plan) for plan in aws_list.PLANS}
-                else:
-                    join(reading, server.lines(path, lambda lines, region=region: self._region(lines, region)))  # type: ignore[misc]
+        server = _server(self._endpoint, self._clock)
+        index = server.json(REGION_INDEX).get("regions", {})
+        for region in self._regions:
+            path = _path_of(index, region)
+            if versions.get(aws_list.version_key(region)) == _edition(path):
+                reading.unchanged |= {("ec2", region, plan) for plan in aws_list.PLANS}
+            else:
+                join(reading, server.lines(path, lambda lines, region=region: self._region(lines, region)))  # type: ignore[misc]
         return reading
 
     def _region(self, lines: Iterator[str], region: str) -> PriceReading:
@@ -151,8 +150,8 @@ class _SkuList:
         """See :class:`PriceSource`."""
         reading = PriceReading(source=self.name, at=self._clock.now())
         headers = {"X-Goog-Api-Key": self._secret(self._settings.api_key or "")}
-        with closing(_server(self._settings.endpoint, self._clock, headers)) as server:
-            gcp_skus.read_skus(_pages(server), self._settings.regions, reading)
+        server = _server(self._settings.endpoint, self._clock, headers)
+        gcp_skus.read_skus(_pages(server), self._settings.regions, reading)
         for key, quote in reading.quotes.items():
             if key.plan is PricePlan.SPOT:  # one price for all zones of a region
                 at = reading.at
@@ -164,7 +163,7 @@ class _SkuList:
 
 
 def _server(endpoint: str, clock: Clock, headers: Mapping[str, str] | None = None) -> PriceServer:
-    # Imported here: the HTTP client costs 9 MiB and 0.1 s, and most daemons read no price list.
+    # Imported here: it loads urllib's client, and most commands read no price list.
     from hcloud.catalog.fetch import PriceServer
 
     return PriceServer(endpoint, clock, headers)

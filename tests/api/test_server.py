@@ -16,7 +16,7 @@ from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 
 from hcloud.api.server import AlreadyServing, ApiServer, open_unix_socket
@@ -45,8 +45,8 @@ print(answer.split(b"\\r\\n\\r\\n", 1)[1].decode())
 """
 
 
-def _over(server: ApiServer) -> httpx.Client:
-    return httpx.Client(transport=httpx.HTTPTransport(uds=str(server.socket_path)), base_url="http://hcloud")
+def _over(server: ApiServer) -> httpx2.Client:
+    return httpx2.Client(transport=httpx2.HTTPTransport(uds=str(server.socket_path)), base_url="http://hcloud")
 
 
 def _ask_as(uid: int, gid: int, server: ApiServer, method: str, path: str, body: object = None) -> object:
@@ -197,13 +197,13 @@ def test_tcp_speaks_only_tls_and_only_to_tokens(deployment: Deployment, home: Pa
     with deployment.served(tcp=tcp) as server:
         assert server.tcp_address is not None
         url = f"https://127.0.0.1:{server.tcp_address[1]}"
-        with httpx.Client(base_url=url, verify=trusted, trust_env=False) as client:
+        with httpx2.Client(base_url=url, verify=trusted, trust_env=False) as client:
             assert client.get("/v1/status").status_code == 401
             assert client.get("/v1/status", headers={"Authorization": "Bearer wrong"}).status_code == 401
             shown = client.get("/v1/status", headers={"Authorization": "Bearer secret"}).json()
             assert (shown["you"], shown["role"]) == ("ada", "submitter")
-        with pytest.raises(httpx.TransportError):
-            httpx.get(url.replace("https", "http") + "/healthz", trust_env=False)
+        with pytest.raises(httpx2.TransportError):
+            httpx2.get(url.replace("https", "http") + "/healthz", trust_env=False)
         with _over(server) as local:  # a token means nothing on the socket, where the kernel knows better
             assert local.get("/v1/status", headers={"Authorization": "Bearer secret"}).json()["you"] != "ada"
 
@@ -231,7 +231,7 @@ def test_stopping_does_not_wait_for_those_who_wait(deployment: Deployment) -> No
 
 
 def _wait_long(server: ApiServer) -> None:
-    with contextlib.suppress(httpx.TransportError), _over(server) as client:
+    with contextlib.suppress(httpx2.TransportError), _over(server) as client:
         client.get("/v1/jobs/job-1", params={"wait_s": 30}, timeout=60)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,7 +31,8 @@ class Asked:
 
 @dataclass(slots=True)
 class PriceLists:
-    """The content. ``fail_next``: statuses of the next responses; ``cut``: paths with a truncated body."""
+    """The content. ``fail_next``: statuses of the next responses; ``cut``: paths with a truncated body; ``packs``:
+    whether bodies are compressed."""
 
     versions: dict[str, str] = field(default_factory=dict)
     files: dict[str, str] = field(default_factory=dict)
@@ -39,6 +41,7 @@ class PriceLists:
     spot_pages: list[str] = field(default_factory=list)
     fail_next: list[int] = field(default_factory=list)
     cut: set[str] = field(default_factory=set)
+    packs: bool = False
     asked: list[Asked] = field(default_factory=list)
     address: str = ""
 
@@ -98,6 +101,11 @@ def serving() -> Iterator[PriceLists]:
             status, kind, text = lists.answer(asked)
             content = text.encode()
             self.send_response(status)
+            if status == 302:
+                self.send_header("Location", "/elsewhere")
+            if lists.packs and "gzip" in headers.get("accept-encoding", ""):
+                content = gzip.compress(content)
+                self.send_header("Content-Encoding", "gzip")
             self.send_header("Content-Type", kind)
             self.send_header("Content-Length", str(len(content)))
             self.end_headers()

@@ -3,12 +3,11 @@
 import json
 import os
 import stat
-from pathlib import Path
 
 import pytest
 
 from hcloud.catalog import CatalogFiles, Key, PricePlan, SpotPrice, price_file, refresh, shipped_catalogue
-from hcloud.catalog.fetch import PriceServer
+from hcloud.catalog.fetch import TRIES, PriceServer
 from hcloud.catalog.spot_history import merged_history
 from hcloud.core.clock import ManualClock
 from hcloud.core.errors import ConfigError, ProviderUnavailable, Refused
@@ -288,8 +287,55 @@ def test_a_broken_line_of_history_is_named(files: CatalogFiles, line: str) -> No
         list(files.history())
 
 
-def test_an_address_without_a_server_is_reported(clock: ManualClock, tmp_path: Path) -> None:
-    server = PriceServer("http://127.0.0.1:1", clock)
-    with pytest.raises(ProviderUnavailable, match=r"127\.0\.0\.1:1/x does not answer"):
-        server.json("/x")
-    server.close()
+# ------------------------------------------------------------------------------------------------------------ HTTP
+@pytest.fixture
+def server(lists: PriceLists, clock: ManualClock) -> PriceServer:
+    return PriceServer(lists.address, clock, {"X-Key": "of-this-server"})
+
+
+@pytest.mark.parametrize("address", ["http://127.0.0.1:1", "file:///etc"])
+def test_an_address_without_a_server_is_reported(clock: ManualClock, address: str) -> None:
+    with pytest.raises(ProviderUnavailable, match=r"/x does not answer: .*(refused|unknown url type: file)"):
+        PriceServer(address, clock).json("/x")
+
+
+@pytest.mark.parametrize("packs", [True, False])
+def test_a_list_is_read_line_by_line_compressed_or_not(lists: PriceLists, server: PriceServer, packs: bool) -> None:
+    lists.packs, text = packs, "".join(f"line {number}\n" for number in range(100_000))
+    lists.files["/list.csv"] = text + "\r\nlast"
+    assert server.lines("/list.csv", list) == [*text.splitlines(), "", "last"]
+
+
+@pytest.mark.parametrize("packs", [True, False])
+def test_a_list_that_breaks_off_is_read_again_and_then_refused(
+    lists: PriceLists, server: PriceServer, packs: bool
+) -> None:
+    lists.packs, lists.files["/list.csv"], lists.cut = packs, "some lines\n" * 100, {"/list.csv"}
+    with pytest.raises(ProviderUnavailable, match=r"list\.csv does not answer: .*ended early"):
+        server.lines("/list.csv", list)
+    assert lists.paths() == ["/list.csv"] * TRIES
+
+
+def test_a_redirect_is_not_followed_and_the_key_goes_nowhere_else(lists: PriceLists, server: PriceServer) -> None:
+    lists.fail_next = [302]
+    with pytest.raises(ProviderUnavailable, match=r"refused: HTTP 302 \(injected\)$"):
+        server.json("/list")
+    assert [(each.path, each.headers["x-key"]) for each in lists.asked] == [("/list", "of-this-server")]
+
+
+@pytest.mark.parametrize(
+    ("limit", "value", "text", "why"),
+    [
+        ("LIST_BYTES_MAX", 2**20, "x\n" * 2**20, "sends more than 1 MiB"),
+        ("LINE_BYTES_MAX", 2**19, "x" * 2**20, "sends a line of more than 524288 bytes"),
+        ("READ_S_MAX", -1.0, "x", "is not read after"),
+    ],
+)
+def test_a_list_without_end_is_refused(
+    lists: PriceLists, server: PriceServer, monkeypatch: pytest.MonkeyPatch, limit: str, value: float, text: str,
+    why: str,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(f"hcloud.catalog.fetch.{limit}", value)
+    lists.packs, lists.files["/list.csv"] = True, text  # a few KiB
+    with pytest.raises(ProviderUnavailable, match=why):
+        server.lines("/list.csv", list)

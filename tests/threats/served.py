@@ -12,7 +12,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 
 from hcloud.api import ApiServer
 from tests.api.certificates import write_certificate
@@ -32,7 +32,7 @@ class Served:
     deployment: Deployment
     server: ApiServer
     trusted: ssl.SSLContext
-    others: list[httpx.Client] = field(default_factory=list)
+    others: list[httpx2.Client] = field(default_factory=list)
 
     @property
     def port(self) -> int:
@@ -40,17 +40,17 @@ class Served:
         assert self.server.tcp_address is not None
         return self.server.tcp_address[1]
 
-    def caller(self, name: str, *, address: str = "127.0.0.1") -> httpx.Client:
+    def caller(self, name: str, *, address: str = "127.0.0.1") -> httpx2.Client:
         """A client with the token of ``name`` that calls from ``address``."""
-        transport = httpx.HTTPTransport(verify=self.trusted, local_address=address)
+        transport = httpx2.HTTPTransport(verify=self.trusted, local_address=address)
         headers = {"Authorization": f"Bearer secret of {name}"}
         url = f"https://127.0.0.1:{self.port}"
-        return httpx.Client(transport=transport, base_url=url, headers=headers, timeout=PATIENCE_S)
+        return httpx2.Client(transport=transport, base_url=url, headers=headers, timeout=PATIENCE_S)
 
-    def root(self) -> httpx.Client:
+    def root(self) -> httpx2.Client:
         """A client on the Unix socket, who is an admin."""
-        transport = httpx.HTTPTransport(uds=str(self.server.socket_path))
-        return httpx.Client(transport=transport, base_url="http://hcloud", timeout=PATIENCE_S)
+        transport = httpx2.HTTPTransport(uds=str(self.server.socket_path))
+        return httpx2.Client(transport=transport, base_url="http://hcloud", timeout=PATIENCE_S)
 
     def others_are_served(self, *, anew: bool = False) -> None:
         """Another submitter, elsewhere, and the admin get their answers; ``anew``: over new connections."""

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from hcloud.api import tokens
@@ -26,7 +26,7 @@ HALF_OPEN, REPORTS, WAITING = 1050, 120, 60
 
 
 @pytest.fixture
-def eve(served: Served) -> Iterator[httpx.Client]:
+def eve(served: Served) -> Iterator[httpx2.Client]:
     """A reader."""
     with served.caller("eve") as client:
         yield client
@@ -123,7 +123,7 @@ def test_what_was_measured_of_a_job_is_its_owners(served: Served, job_id: str) -
         assert SECRET not in eve.get(f"/v1/jobs/{job_id}/explain").text
 
 
-def test_a_reader_stops_and_submits_nothing(served: Served, eve: httpx.Client, job_id: str) -> None:
+def test_a_reader_stops_and_submits_nothing(served: Served, eve: httpx2.Client, job_id: str) -> None:
     for path in (f"/v1/jobs/{job_id}/cancel", "/v1/jobs", "/v1/plan", "/v1/pause", "/v1/drain", "/v1/destroy"):
         assert eve.post(path, json=[]).status_code == 403, path
     assert eve.put(f"/v1/uploads/{'0' * 64}", content=b"x").status_code == 403

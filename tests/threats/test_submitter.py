@@ -10,7 +10,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from click.testing import CliRunner
 
@@ -31,7 +31,7 @@ UPLOADS = 8
 
 
 @pytest.fixture
-def mallory(served: Served) -> Iterator[httpx.Client]:
+def mallory(served: Served) -> Iterator[httpx2.Client]:
     """A submitter without scruples."""
     with served.caller("mallory") as client:
         yield client
@@ -41,7 +41,7 @@ def job(**fields: Any) -> dict[str, Any]:
     return {"job": {"name": "sort", "command": ["sleep", "3"], **fields}}
 
 
-def refused(served: Served, answer: httpx.Response) -> str:
+def refused(served: Served, answer: httpx2.Response) -> str:
     """Return the one sentence of a refusal for bad input, after which others are served and nothing is left."""
     assert answer.status_code == 400, answer.text[:500]
     assert len(answer.content) < 2000
@@ -75,7 +75,7 @@ def refused(served: Served, answer: httpx.Response) -> str:
     ids=lambda value: value[:24] if isinstance(value, str) else "",
 )
 def test_a_senseless_body_is_refused_with_one_sentence(
-    served: Served, mallory: httpx.Client, body: bytes, wanted: str
+    served: Served, mallory: httpx2.Client, body: bytes, wanted: str
 ) -> None:
     for path in ("/v1/jobs", "/v1/plan"):
         answer = mallory.post(path, content=body, headers={"Content-Type": "application/json"})
@@ -102,13 +102,13 @@ def test_a_senseless_body_is_refused_with_one_sentence(
     ids=lambda fields: next(iter(fields)),
 )
 def test_what_is_too_large_or_leads_elsewhere_is_refused(
-    served: Served, mallory: httpx.Client, fields: dict[str, Any]
+    served: Served, mallory: httpx2.Client, fields: dict[str, Any]
 ) -> None:
     assert refused(served, mallory.post("/v1/jobs", json=[job(**fields)])).startswith("body[0].job.")
 
 
 @pytest.mark.parametrize("name", ["a\nb", ESCAPE, "../../etc/passwd", "a/b", "'; drop table job; --", "$(id)", "", "é"])
-def test_a_name_is_letters_and_digits(served: Served, mallory: httpx.Client, name: str) -> None:
+def test_a_name_is_letters_and_digits(served: Served, mallory: httpx2.Client, name: str) -> None:
     refused(served, mallory.post("/v1/jobs", json=[job(name=name)]))
 
 
@@ -137,7 +137,7 @@ def test_the_check_of_slow_bodies_sees_places_that_all_callers_share(
 ) -> None:
     honest = turns.Turns.taken
     monkeypatch.setattr(turns.Turns, "taken", lambda self, name: honest(self, "everybody"))
-    with slow_bodies(served), served.caller("ada") as ada, pytest.raises(httpx.ReadTimeout):
+    with slow_bodies(served), served.caller("ada") as ada, pytest.raises(httpx2.ReadTimeout):
         ada.get("/v1/status", timeout=0.5)
     monkeypatch.undo()
     served.others_are_served()
@@ -152,7 +152,7 @@ BAD_IMAGES = [
 
 
 @pytest.mark.parametrize("image", BAD_IMAGES)
-def test_an_image_that_is_no_name_is_refused(served: Served, mallory: httpx.Client, image: str) -> None:
+def test_an_image_that_is_no_name_is_refused(served: Served, mallory: httpx2.Client, image: str) -> None:
     assert "body[0].job.image: must " in refused(served, mallory.post("/v1/jobs", json=[job(image=image)]))
 
 
@@ -176,7 +176,7 @@ def test_an_image_that_is_a_name_is_taken(image: str) -> None:
 
 
 # -------------------------------------------------------------------------------------------------------- uploads
-def upload(client: httpx.Client, content: bytes) -> tuple[str, httpx.Response]:
+def upload(client: httpx2.Client, content: bytes) -> tuple[str, httpx2.Response]:
     digest = sha256(content).hexdigest()
     return digest, client.put(f"/v1/uploads/{digest}", content=content)
 
@@ -186,7 +186,7 @@ def stored(served: Served) -> int:
     return sum(path.stat().st_size for path in served.deployment.context.uploads_dir.rglob("*") if path.is_file())
 
 
-def test_uploads_of_others_can_neither_be_seen_nor_used(served: Served, mallory: httpx.Client) -> None:
+def test_uploads_of_others_can_neither_be_seen_nor_used(served: Served, mallory: httpx2.Client) -> None:
     with served.caller("ada") as ada:
         digest, sent = upload(ada, b"ada's secrets")
         assert sent.status_code == 201
@@ -200,7 +200,7 @@ def test_uploads_of_others_can_neither_be_seen_nor_used(served: Served, mallory:
     assert mallory.post("/v1/plan", json=[job(workdir_sha256=digest)]).status_code == 200
 
 
-def test_uploads_stay_within_the_callers_share_and_leave_others_theirs(served: Served, mallory: httpx.Client) -> None:
+def test_uploads_stay_within_the_callers_share_and_leave_others_theirs(served: Served, mallory: httpx2.Client) -> None:
     with served.caller("ada") as ada:
         digest, _ = upload(ada, b"ada's own")
         before = stored(served)
@@ -213,7 +213,7 @@ def test_uploads_stay_within_the_callers_share_and_leave_others_theirs(served: S
         assert upload(mallory, b"x" * (UPLOADS_BYTES + 1))[1].status_code == 413
 
 
-def test_uploads_that_live_jobs_need_are_not_deleted_to_make_room(served: Served, mallory: httpx.Client) -> None:
+def test_uploads_that_live_jobs_need_are_not_deleted_to_make_room(served: Served, mallory: httpx2.Client) -> None:
     needed, _ = upload(mallory, b"n" * (UPLOADS_BYTES * 2 // 3))
     job_id = served.submitted("mallory", workdir_sha256=needed, resources={"vcpus": 64})
     _, answer = upload(mallory, b"m" * (UPLOADS_BYTES * 2 // 3))
@@ -225,7 +225,7 @@ def test_uploads_that_live_jobs_need_are_not_deleted_to_make_room(served: Served
 
 
 # ------------------------------------------------------------------------------------------------ others' jobs, words
-def test_jobs_of_others_can_not_be_cancelled_and_nobody_is_somebody_else(served: Served, mallory: httpx.Client) -> None:
+def test_jobs_of_others_can_not_be_cancelled_and_names_are_not_believed(served: Served, mallory: httpx2.Client) -> None:
     theirs = served.submitted("ada", resources={"vcpus": 64}, env={"TOKEN": "do-not-tell"})
     answer = mallory.post(f"/v1/jobs/{theirs}/cancel", headers={"X-HCloud-User": "ada", "X-Remote-User": "root"})
     assert (answer.status_code, answer.json()["error"]["code"]) == (403, "forbidden")
@@ -237,7 +237,7 @@ def test_jobs_of_others_can_not_be_cancelled_and_nobody_is_somebody_else(served:
 
 @pytest.mark.parametrize("words", ["' OR '1'='1", "%", "_", "*", "\\", "x'; DROP TABLE job; --"])
 @pytest.mark.parametrize("field", ["user", "name", "tag", "before"])
-def test_filters_are_words_and_no_queries(served: Served, mallory: httpx.Client, field: str, words: str) -> None:
+def test_filters_are_words_and_no_queries(served: Served, mallory: httpx2.Client, field: str, words: str) -> None:
     served.submitted("ada", resources={"vcpus": 64}, tags={"team": "x"})
     answer = mallory.get("/v1/jobs", params={field: words})
     assert answer.status_code in (200, 400, 404)
@@ -248,7 +248,7 @@ def test_filters_are_words_and_no_queries(served: Served, mallory: httpx.Client,
 @pytest.mark.parametrize(
     "job_id", ["../../etc/passwd", "..%2f..%2fetc%2fpasswd", "job-1%0a", "job-1.1.0", "*", "job-" + "9" * 400]
 )
-def test_logs_are_of_jobs_and_no_paths(served: Served, mallory: httpx.Client, job_id: str) -> None:
+def test_logs_are_of_jobs_and_no_paths(served: Served, mallory: httpx2.Client, job_id: str) -> None:
     (served.deployment.home / "passwd").write_text("root")
     answer = mallory.get(f"/v1/jobs/{job_id}/logs")
     assert answer.status_code == 404
