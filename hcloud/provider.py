@@ -124,6 +124,8 @@ class CloudInstance:
     """The provider's reason for its state."""
     addresses: tuple[str, ...] | None = ()
     """From which it may connect; None: not known yet; empty: the provider names none, so any will do."""
+    market: Market | None = None
+    """The market it was launched in, which ``price_usd_per_h`` is of; None: not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from hcloud.apply.machines import confirm_launch, emit_provider_error
 from hcloud.apply.unit_index import UnitIndex
 from hcloud.core.clock import Clock
 from hcloud.core.errors import ProviderError
-from hcloud.core.model import Instance, InstanceId, InstanceState
+from hcloud.core.model import Instance, InstanceId, InstanceState, Market
 from hcloud.observe import facts
 from hcloud.observe.facts import Change, FactBatch, ObservationRound
 from hcloud.observe.orphans import Orphans
@@ -169,6 +169,8 @@ class InstanceObserver:
             yield facts.addresses_changed(instance.id, cloud.addresses)
         if cloud.preempt_at is not None and cloud.preempt_at != instance.preempt_at:
             yield facts.preemption_notice(instance.id, cloud.preempt_at)
+        if cloud.market is Market.RESERVED and instance.offer.market is not Market.RESERVED:
+            return  # its commitment has ended: the price in the listing is that of its launch, or of others
         price = cloud.price_usd_per_h
         if price > 0 and instance.provider_id is not None and price != instance.offer.price_usd_per_h:
             yield facts.price_changed(instance.id, price)

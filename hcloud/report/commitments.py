@@ -56,7 +56,7 @@ def commitments_table(
     prices = PriceDates()
 
     def count(stretch: Stretch) -> None:
-        if stretch.machine.market == Market.RESERVED.value:
+        if stretch.market == Market.RESERVED.value:
             _count(lines, grouping, stretch)
             prices.add(stretch.machine)
 
@@ -84,8 +84,9 @@ def commitments_table(
         notes=(
             "used_h, unused_h: committed hours that machines of the account used and did not use, from when the "
             "commitment was first seen to its end; of a commitment to spend or to resources, hours of the whole of it",
-            "machine_h: reserved machines of HCloud, from launch to end; held: the larger of the vCPU and memory "
-            "shares held by units; cost: these machines, and the unused hours; unused: what units did not hold of both",
+            "machine_h: reserved machines of HCloud, to the end of their commitment; held: the larger of the "
+            "vCPU and memory shares held by units; cost: these machines, and the unused hours; unused: what units did "
+            "not hold of both",
             "break_even: share of the time held at which on-demand machines would have cost the same; paid off: "
             "on-demand price of what was held, minus the machines' cost (negative: on demand would have been cheaper)",
             "paid off (saved_usd in JSON and CSV) differs from saved in `report savings`, which compares whole "

@@ -126,7 +126,7 @@ def machine_keys(grouping: Grouping, stretch: Stretch) -> list[tuple[str, float]
     if grouping.kind == "pool":
         return [(stretch.machine.pool, 1.0)]
     if grouping.kind == "market":
-        return [(stretch.machine.market, 1.0)]
+        return [(stretch.market, 1.0)]
     return [(day_of(a), (b - a) / stretch.seconds) for a, b in days(stretch.since, stretch.until)]
 
 

@@ -10,8 +10,9 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from math import inf
 
-from hcloud.core.model import Event, EventKind
+from hcloud.core.model import Event, EventKind, Market
 from hcloud.core.pricing import billed_until, dominant_share
 from hcloud.report.grouping import JobFacts, number, text
 
@@ -44,6 +45,7 @@ class MachineHistory:
     zone: str
     type: str
     market: str
+    """The market it was launched in."""
     vcpus: float
     memory_mib: float
     billing_minimum_s: float
@@ -51,6 +53,8 @@ class MachineHistory:
     priced_at: float
     prices: list[tuple[float, float]]
     """Pairs of a time and the price from then on in USD per hour, oldest first."""
+    on_demand_from_at: float = inf
+    """When its commitment ended, from which on it is on demand."""
     launched_at: float | None = None
     ready_at: float | None = None
     ended_at: float | None = None
@@ -92,6 +96,12 @@ class Stretch:
     def seconds(self) -> float:
         """Return the length in seconds."""
         return self.until - self.since
+
+    @property
+    def market(self) -> str:
+        """Return the market whose price was paid."""
+        ended = self.since >= self.machine.on_demand_from_at
+        return Market.ON_DEMAND.value if ended else self.machine.market
 
 
 class FleetHistory:
@@ -189,6 +199,8 @@ class FleetHistory:
             at = max(event.at, machine.prices[-1][0])
             machine.prices.append((at, number(event, "price_usd_per_h")))
             machine.priced_at = at
+            if event.fields.get("market") == Market.ON_DEMAND.value:
+                machine.on_demand_from_at = at
 
     def _terminated(self, event: Event) -> None:
         machine = self._known(event)

@@ -84,7 +84,7 @@ class Ec2Catalog:
         """Return the last known price of an instance, or None if the price at its launch should be used instead."""
         with self._lock:
             if market is Market.RESERVED:
-                if self._inventory.prepaid(zone, type_name) is not None or not self._cache.was_read:
+                if self._inventory.may_cover(zone, type_name) or not self._cache.was_read:
                     return None  # AWS alone knows which commitment covers an instance
                 market = Market.ON_DEMAND  # it ended
             try:

@@ -85,6 +85,7 @@ def to_cloud_instance(
         expires_at=_number(tags.get(EXPIRES_AT)),
         detail=_detail(machine),
         addresses=_addresses(machine),
+        market=type_zone_market(machine)[2],
     )
 
 

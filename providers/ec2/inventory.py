@@ -17,6 +17,8 @@ from providers.ec2.prices import Price
 from providers.ec2.reservations import CapacityReservation, Coverage, Reservations, read_reservations
 from providers.ec2.savings_plans import PlanBalances, SavingsPlan, read_savings_plans
 
+COMMITMENTS = frozenset({"reservations", "savings plans"})
+"""The parts of :attr:`Inventory.read_errors` that are commitments."""
 READ_ERRORS = (ProviderUnavailable, Throttled)
 SHOWN_AFTER_S = 120.0
 """How long a new instance may be missing from listings."""
@@ -157,6 +159,15 @@ class Inventory:
             Prepaid(0, price.usd_per_h, ends_at=ends_at)
             if price is not None and self.reservations.has_capacity_reservation(zone, type_name)
             else None
+        )
+
+    def may_cover(self, zone: str, type_name: str) -> bool:
+        """Return whether a commitment may cover instances of a type, used up or not, or may and could not be read."""
+        return (
+            not COMMITMENTS.isdisjoint(self.read_errors)
+            or self.reservations.usd_per_h(zone, type_name) is not None
+            or self.reservations.has_capacity_reservation(zone, type_name)
+            or any(each.rates.get(type_name) for each in self.plans)
         )
 
     def capacity_reservation(self, token: str) -> str | None:

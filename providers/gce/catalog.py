@@ -146,6 +146,15 @@ class GceCatalog:
             if use is not None:
                 self._committed.use(replace(use, count=-use.count))
 
+    def listed_usd_per_h(self, zone: str, type_name: str, market: Market) -> float:
+        """Return the current price per hour of an instance; 0 if the last known one should be kept.
+
+        That of a reserved one is kept until all commitments were read: without them it would be that of on demand.
+        """
+        if market is Market.RESERVED and not self._commitments_complete:
+            return 0.0
+        return self.usd_per_h(zone, type_name, market)
+
     def usd_per_h(self, zone: str, type_name: str, market: Market) -> float:
         """Return the current price per hour, 0 if there is none."""
         if market is Market.RESERVED:
@@ -293,7 +302,7 @@ class GceCatalog:
         for market in self._settings.markets:
             price = self.usd_per_h(zone, info.name, market) or None
             available = self._available(zone, info, market, quotas)
-            ends_at = self._committed.ends_at(zone, info.name) if market is Market.RESERVED else None
+            ends_at = self._ends_at(zone, info.name) if market is Market.RESERVED else None
             after = self._prices.usd_per_h(region_of(zone), info.name, Market.ON_DEMAND)
             if price is not None and (market is not Market.RESERVED or available):
                 yield Offer(
@@ -311,6 +320,11 @@ class GceCatalog:
                     ends_at=ends_at,
                     price_after_usd_per_h=after if ends_at is not None else None,
                 )
+
+    def _ends_at(self, zone: str, type_name: str) -> float | None:
+        ends = [self._committed.ends_at(zone, type_name)]
+        ends += [each.ends_at for each, free in self._reserved.free_capacity(zone, type_name) if free > 0]
+        return min((each for each in ends if each is not None), default=None)
 
     def _pool(self, zone: str, info: MachineTypeInfo, market: Market) -> str:
         # Types of one series share their commitments, unless instances of this very type are reserved.

@@ -67,6 +67,7 @@ def to_cloud_instance(machine: compute.Instance, price_of: PriceOf, now: float) 
         expires_at=expires_at,
         detail=raw.status_message or raw.status.lower(),
         addresses=_addresses(raw),
+        market=market,
     )
 
 

@@ -108,7 +108,7 @@ class ComputeProject:
     def _price_of(self, zone: str, type_name: str, market: Market) -> float:
         with suppress(ProviderUnavailable):
             self._prices.refresh()
-        return self._catalog.usd_per_h(zone, type_name, market)
+        return self._catalog.listed_usd_per_h(zone, type_name, market)
 
     def _delete_stopped(self, machines: Iterable[CloudInstance]) -> None:
         stopped = [each for each in machines if each.state is CloudState.TERMINATED]

@@ -114,6 +114,7 @@ class MachineRow:
             preempt_at=self.announced_preempt_at(now),
             expires_at=self.expires_at,
             detail=self.detail_at(now),
+            market=self.market,
         )
 
     def announced_preempt_at(self, now: float) -> float | None:

@@ -298,7 +298,8 @@ class FakeEc2:
         if own is not None:
             return own(query)
         if action.startswith("DescribeSavingsPlan"):
-            return savings_reply(action, content, self.savings_plans, self.savings_rates)
+            plans = [each for each in self.savings_plans if not self._over(each, "end")]
+            return savings_reply(action, content, plans, self.savings_rates)
         if action == "GetServiceQuota":
             quota = {"Quota": {"QuotaCode": json.loads(content)["QuotaCode"], "Value": self.quota_vcpus}}
             return _json(quota)
@@ -357,6 +358,10 @@ class FakeEc2:
                 self._born(machine)
                 self.bodies[machine.id].reservation = reservation
         return reply
+
+    def _over(self, commitment: Mapping[str, Any], key: str) -> bool:
+        """Return whether a commitment has ended, after which only its machines go on."""
+        return key in commitment and datetime.fromisoformat(commitment[key]).timestamp() <= self.now
 
     def reservation_uses(self) -> Counter[str]:
         """Return how many machines use each capacity reservation, by its id."""
@@ -478,11 +483,14 @@ class FakeEc2:
         return _xml("DescribeSpotPriceHistory", {"spotPriceHistorySet": rows})
 
     def _reserved_instances(self, query: Mapping[str, str]) -> Reply:
-        return _xml("DescribeReservedInstances", {"reservedInstancesSet": self.reserved})
+        found = [each for each in self.reserved if not self._over(each, "end")]
+        return _xml("DescribeReservedInstances", {"reservedInstancesSet": found})
 
     def _capacity_reservations(self, query: Mapping[str, str]) -> Reply:
         found = [
-            {**each, "availableInstanceCount": self._left(each["capacityReservationId"])} for each in self.capacity
+            {**each, "availableInstanceCount": self._left(each["capacityReservationId"])}
+            for each in self.capacity
+            if not self._over(each, "endDate")
         ]
         return _xml("DescribeCapacityReservations", {"capacityReservationSet": found})
 

@@ -154,6 +154,27 @@ def test_a_reserved_machine_that_is_listed_before_commitments_are_read_keeps_its
     assert machine.price_usd_per_h == 0.06  # and not on demand
 
 
+def test_a_reserved_machine_keeps_its_price_while_commitments_cannot_be_read(bench: Ec2Bench) -> None:
+    bench.fake.savings_plans = [plan()]
+    bench.fake.savings_rates = {"sp-1": {"m5.large": 0.06}}
+    bench.provider.launch(bench.order(offered(bench)["a", "m5.large", "reserved"]))
+    bench.fake.arm("DescribeSavingsPlans", "forbidden")
+    bench.provider = bench.restarted()
+    bench.provider.offers()
+    [machine] = bench.provider.instances(bench.owner).instances
+    assert machine.price_usd_per_h == 0.06
+
+
+def test_a_reserved_machine_keeps_its_price_though_it_has_used_its_plan_up(bench: Ec2Bench) -> None:
+    bench.fake.savings_plans = [plan(usd_per_h=0.06)]
+    bench.fake.savings_rates = {"sp-1": {"m5.large": 0.06}}
+    bench.provider.launch(bench.order(offered(bench)["a", "m5.large", "reserved"]))
+    bench.let_lists_settle()
+    bench.provider.offers()
+    [machine] = bench.provider.instances(bench.owner).instances
+    assert machine.price_usd_per_h == 0.06
+
+
 def test_machines_of_others_use_savings_plans_too(bench: Ec2Bench) -> None:
     somebody = bench.for_owner("somebody-else")
     plain = {each.key: each for each in somebody.offers()}["ec2", f"{REGION}c", "m5.large", "on_demand"]

@@ -256,7 +256,9 @@ class FakeCompute:
         return [
             each
             for each in self.reservations
-            if each["zone"] == _zone(zone) and each["specificReservation"]["instanceProperties"]["machineType"] == name
+            if not self._over(each.get("deleteAtTime"))
+            and each["zone"] == _zone(zone)
+            and each["specificReservation"]["instanceProperties"]["machineType"] == name
         ]
 
     def _take_reserved(self, machine: Json) -> bool:
@@ -451,12 +453,20 @@ class FakeCompute:
         return self._aggregated("compute#instanceAggregatedList", "instances", found, query)
 
     def _aggregated_reservations(self, parts: Mapping[str, str], query: Mapping[str, str], body: Json) -> Json:
-        found = [(f"zones/{each['zone'].rpartition('/')[2]}", each) for each in self.reservations]
+        kept = [each for each in self.reservations if not self._over(each.get("deleteAtTime"))]
+        found = [(f"zones/{each['zone'].rpartition('/')[2]}", each) for each in kept]
         return self._aggregated("compute#reservationAggregatedList", "reservations", found, query)
 
     def _aggregated_commitments(self, parts: Mapping[str, str], query: Mapping[str, str], body: Json) -> Json:
-        found = [(f"regions/{each['region'].rpartition('/')[2]}", each) for each in self.commitments]
+        told = [
+            {**each, "status": "EXPIRED"} if self._over(each.get("endTimestamp")) else each for each in self.commitments
+        ]
+        found = [(f"regions/{each['region'].rpartition('/')[2]}", each) for each in told]
         return self._aggregated("compute#commitmentAggregatedList", "commitments", found, query)
+
+    def _over(self, end: str | None) -> bool:
+        """Return whether a commitment has ended, after which only its machines go on."""
+        return end is not None and _seconds(end) <= self._now
 
     def _aggregated_routers(self, parts: Mapping[str, str], query: Mapping[str, str], body: Json) -> Json:
         made = {

@@ -64,10 +64,12 @@ def build_on_gce(
     operation_wait_s: float = 20.0,
     timeout_s: float = 20.0,
     policy: Mapping[str, object] | None = None,
+    prices: Mapping[str, Mapping[str, Mapping[str, float]]] = PRICES,
+    more: Mapping[str, object] | None = None,
 ) -> Scene:
-    """Open the deployment in ``home``, whatever an earlier process left there."""
+    """Open the deployment in ``home``, whatever an earlier process left there. ``more``: settings of the provider."""
     clock = FileClock(home / "clock")
-    (home / "prices.json").write_text(json.dumps(PRICES))
+    (home / "prices.json").write_text(json.dumps(prices))
     settings = {
         "project": PROJECT,
         "zones": ["us-central1-a", "us-central1-b"],
@@ -79,6 +81,7 @@ def build_on_gce(
         "read_tries": 1,
         "operation_wait_s": operation_wait_s,
         "timeout_s": timeout_s,
+        **(more or {}),
     }
     machines = GceMachines(endpoint + TRUTH_PATH, clock, home)
     cloud = GceProvider("gce", settings, clock, OWNER, str(home))

@@ -134,14 +134,14 @@ def test_commitments_are_told(bench: GceBench) -> None:
             "region": "https://www.googleapis.com/compute/v1/projects/p/regions/us-central1",
             "status": "ACTIVE",
             "type": "GENERAL_PURPOSE_N2",
-            "endTimestamp": "2029-01-01T00:00:00.000-08:00",
+            "endTimestamp": "2039-01-01T00:00:00.000-08:00",
             "resources": [{"type": "VCPU", "amount": "16"}, {"type": "MEMORY", "amount": "65536"}],
         }
     )
     provider = bench.plain(markets=["on_demand", "reserved"])
     provider.offers()
     assert provider.facts()["commitments"] == (
-        "three-years in us-central1: 16 VCPU, 65536 MEMORY of GENERAL_PURPOSE_N2 until 2029-01-01"
+        "three-years in us-central1: 16 VCPU, 65536 MEMORY of GENERAL_PURPOSE_N2 until 2039-01-01"
     )
 
 
@@ -164,7 +164,7 @@ def commit(bench: GceBench, vcpus: int, memory_mb: int, kind: str = "GENERAL_PUR
             "status": "ACTIVE",
             "plan": "TWELVE_MONTH",
             "type": kind,
-            "endTimestamp": "2029-01-01T00:00:00.000-08:00",
+            "endTimestamp": "2039-01-01T00:00:00.000-08:00",
             "resources": [{"type": "VCPU", "amount": str(vcpus)}, {"type": "MEMORY", "amount": str(memory_mb)}],
             **more,
         }
@@ -188,7 +188,7 @@ def test_committed_use_is_offered_at_its_price_until_it_is_used_up(bench: GceBen
     rented = next(
         each for each in bench.provider.offers() if each.key[1:] == ("us-central1-a", "e2-standard-2", "on_demand")
     )
-    assert offer.ends_at == datetime.fromisoformat("2029-01-01T00:00:00.000-08:00").timestamp()
+    assert offer.ends_at == datetime.fromisoformat("2039-01-01T00:00:00.000-08:00").timestamp()
     assert (offer.price_after_usd_per_h, rented.price_after_usd_per_h) == (rented.price_usd_per_h, None)
     assert found["us-central1-b", "e2-standard-4"].available == 1
     assert not [zone for zone, _ in found if zone.startswith("europe")]
@@ -196,6 +196,16 @@ def test_committed_use_is_offered_at_its_price_until_it_is_used_up(bench: GceBen
     assert machine.price_usd_per_h == 0.042
     left = {o.instance_type.name: o.available for o in bench.provider.offers() if o.market is Market.RESERVED}
     assert left == {"e2-standard-2": 1}
+
+
+def test_a_reserved_machine_listed_before_all_commitments_are_read_keeps_its_price(bench: GceBench) -> None:
+    commit(bench, 4, 16384)
+    bench.provider.launch(bench.request(offer=committed(bench)["us-central1-a", "e2-standard-2"]))
+    bench.let_lists_settle()
+    [machine] = bench.plain(markets=["on_demand", "reserved"]).instances(bench.owner).instances
+    assert machine.price_usd_per_h == 0.0  # the last known price is kept
+    [machine] = bench.provider.instances(bench.owner).instances
+    assert machine.price_usd_per_h == 0.042
 
 
 def test_memory_of_a_commitment_counts_too_and_other_series_do_not(bench: GceBench) -> None:
@@ -233,4 +243,4 @@ def test_unused_reservations_and_commitments_are_listed_at_what_they_cost(bench:
     assert pool.unused == pytest.approx(6 / 8)  # the unused reservation uses the commitment
     held = found["reservation us-central1-a/held"]
     assert (held.count, held.unused, held.usd_per_h) == (2, 1, 0.042)
-    assert pool.ends_at == datetime.fromisoformat("2029-01-01T00:00:00.000-08:00").timestamp()
+    assert pool.ends_at == datetime.fromisoformat("2039-01-01T00:00:00.000-08:00").timestamp()
