@@ -309,7 +309,8 @@ class Keeper:
         """Kill the whole tree; return whether nothing is left of it."""
         gone = self._group.kill(self._reap) if self._group is not None else True
         deadline = time.monotonic() + KILL_S
-        while left := descendants(os.getpid()):
+        # Orphans become children of this process, so without children nothing is left, and /proc need not be searched.
+        while _has_children() and (left := descendants(os.getpid())):
             if time.monotonic() > deadline:
                 return False
             for pid in left:
@@ -399,6 +400,15 @@ def _settle(unit: Unit) -> None:
         os.dup2(handle, number)
     os.chdir("/")
     launch.become_subreaper()
+
+
+def _has_children() -> bool:
+    """Return whether any child of this process is left, also if it has ended."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
 
 
 def _send(pid: int, number: int) -> None:

@@ -35,6 +35,8 @@ class MockCatalog:
         }
         self.shortages = SpotShortages(settings.seed, settings.spot.shortages_per_h, settings.spot.shortage_h)
         self._spot_shares: dict[tuple[str, str, int], float] = {}
+        self._spot_costs: dict[tuple[str, str, float], tuple[float, float]] = {}
+        """By zone, type and beginning: the end of the last whole step counted, and the cost up to it in USD."""
         self.published_quotas = tuple(quota for quota in settings.quotas if quota.told)
         """Quotas with a remainder that offers state."""
 
@@ -119,12 +121,23 @@ class MockCatalog:
             return before + self.cost_usd(zone, type_name, Market.ON_DEMAND, end, to_at)
         if market is not Market.SPOT:
             return self.paid_usd_per_h(zone, type_name, market, from_at) * (to_at - from_at) / 3600
-        cost, at, step_s = 0.0, from_at, self.settings.spot.step_s
+        # Up to where the same machine's cost was summed before: it is asked at every listing.
+        key = (zone, type_name, from_at)
+        at, cost = self._spot_costs.get(key, (from_at, 0.0))
+        if at > to_at:
+            at, cost = from_at, 0.0
+        step_s = self.settings.spot.step_s
         while at < to_at:
-            until = min(to_at, (self.step_of(at) + 1) * step_s)
-            until = until if until > at else to_at  # at this magnitude a step is below the float's precision
+            until = (self.step_of(at) + 1) * step_s
+            whole = at < until <= to_at
+            if not whole:
+                until = to_at
             cost += self.paid_usd_per_h(zone, type_name, market, at) * (until - at) / 3600
             at = until
+            if whole:
+                if len(self._spot_costs) > 10_000:
+                    self._spot_costs.clear()
+                self._spot_costs[key] = (at, cost)
         return cost
 
     def out_of_stock(self, offer: Offer, now: float) -> bool:
