@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -14,8 +14,8 @@ from hcloud.beliefs import Beliefs
 from hcloud.classifier.belief_store import BeliefStore
 from hcloud.classifier.library import Library
 from hcloud.core.clock import Clock
-from hcloud.core.errors import StaleWrite
-from hcloud.core.model import EventKind, Instance, InstanceState, Job, JobSpec, JobState
+from hcloud.core.errors import SecretUnreadable, StaleWrite
+from hcloud.core.model import EventKind, Instance, InstanceState, Job, JobId, JobSpec, JobState
 from hcloud.core.rows import FilteredRows
 from hcloud.forecast.fleet_tracker import KEPT_S, RECENT_KINDS, FleetTracker
 from hcloud.forecast.job_monitor import WATCH_KINDS, WATCHED_S, JobMonitor
@@ -76,8 +76,12 @@ class Controller:
         holder: str,
         library: Library | None = None,
         planner: Planner = make_plan,
+        keys_version: Callable[[], object] = lambda: None,
     ) -> None:
-        """Keep the ports; call none yet. Simulations replace ``planner`` with other scheduling rules."""
+        """Keep the ports; call none yet. Simulations replace ``planner`` with other scheduling rules.
+
+        ``keys_version``: differs once the keys that decrypt secrets of jobs have changed.
+        """
         self.store = store
         self.runner = runner
         self.clock = clock
@@ -103,6 +107,9 @@ class Controller:
         self._monitor = JobMonitor()
         self._commitments = CommitmentLog(store)
         self._budgeted = FilteredRows(_has_budget)
+        self._keys_version, self._with_secrets = keys_version, FilteredRows(_has_secrets)
+        self._checked_version: object = None
+        self._unreadable: dict[JobId, str | None] = {}
 
     # ----------------------------------------------------------------------------------------------------------- cycle
     def cycle(self) -> ApplyResult:
@@ -203,8 +210,28 @@ class Controller:
             engine_reachable_since=now if self._engine_reachable_since is None else self._engine_reachable_since,
             paused=self.store.get_meta(PAUSED) or "",
             left_out=self.quarantine.left_out(now),
+            unreadable_secrets=self._unreadable_secrets(view.jobs),
             plan_cache=self.quarantine.plan_cache,
         )
+
+    def _unreadable_secrets(self, jobs: Sequence[Job]) -> Mapping[JobId, str]:
+        """Return why the secrets of jobs cannot be decrypted; each job is checked again when the keys have changed."""
+        found = self._with_secrets.of(jobs)
+        if not found:
+            return {}
+        version = self._keys_version()
+        known = self._unreadable if version == self._checked_version else {}
+        self._checked_version, self._unreadable = version, {}
+        for job in found:
+            self._unreadable[job.id] = known[job.id] if job.id in known else self._why_unreadable(job)
+        return {name: why for name, why in self._unreadable.items() if why is not None}
+
+    def _why_unreadable(self, job: Job) -> str | None:
+        try:
+            self.applier.units.secrets_of(job)
+        except SecretUnreadable as error:
+            return str(error)
+        return None
 
     def preview(self, specs: Sequence[JobSpec]) -> Preview:
         """Plan as if ``specs`` had been submitted before the last cycle. Changes nothing; any thread may call it."""
@@ -317,3 +344,7 @@ def _with_spend(jobs: Sequence[Job], ledger: SpendLedger, now: float) -> tuple[J
 
 def _has_budget(job: Job) -> bool:
     return job.spec.budget_usd is not None
+
+
+def _has_secrets(job: Job) -> bool:
+    return bool(job.spec.secrets)

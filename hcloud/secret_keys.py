@@ -40,6 +40,15 @@ class SecretKeys:
         """Return the ids of all keys, the one that encrypts first; empty if there is no file yet."""
         return tuple(_id(key) for key in self._read())
 
+    def version(self) -> object:
+        """Return a value that differs once the file of keys has changed, appeared or disappeared. Raises nothing."""
+        try:
+            status = self.path.stat()
+        except OSError as error:
+            return error.errno
+        # A change of mode or owner changes ``st_ctime_ns``.
+        return (status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino)
+
     def seal(self, user: str, values: Mapping[str, str]) -> dict[str, str]:
         """Return secrets of a user by name, encrypted, each bound to its user and name. Makes the first key."""
         keys = self._read() or self._make()

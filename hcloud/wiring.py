@@ -178,7 +178,7 @@ def build_controller(
     if library is None:
         library = load_library([package_data.path("profiles"), config.state_dir / "profiles"])
     logs = logs or LogArchive(folder=config.state_dir / "logs", max_mib=config.engine.max_log_mib)
-    observer = _observer(config, store, providers, runner, clock, logs)
+    observer, keys = _observer(config, store, providers, runner, clock, logs), secret_keys(config)
     return Controller(
         store=store,
         providers=providers,
@@ -186,7 +186,8 @@ def build_controller(
         clock=clock,
         policy=policy,
         observer=observer,
-        applier=_applier(config, store, providers, runner, clock, observer.unit_index),
+        applier=_applier(config, store, providers, runner, clock, observer.unit_index, keys),
+        keys_version=keys.version,
         rng=np.random.default_rng() if rng is None else rng,
         library=library,
         planner=planner,
@@ -221,6 +222,7 @@ def _applier(
     runner: Runner,
     clock: Clock,
     unit_index: UnitIndex,
+    keys: SecretKeys,
 ) -> Applier:
     return Applier(
         store,
@@ -231,7 +233,7 @@ def _applier(
         bootstrap=_bootstrap_of(config.engine, runner),
         uploads_dir=config.state_dir / "uploads",
         unit_index=unit_index,
-        unseal=secret_keys(config).unseal,
+        unseal=keys.unseal,
     )
 
 

@@ -188,6 +188,7 @@ def snapshots(draw: DrawFn) -> Snapshot:
         m if m.id in busy or m.state is not ready else replace(m, idle_since=NOW - draw(idle_for)) for m in machines
     ]
     up = [m.id for m in machines if m.state in (InstanceState.READY, InstanceState.DRAINING)]
+    unreadable = draw(st.sets(st.sampled_from([each.id for each in making.jobs] or [""]), max_size=2))
     return Snapshot(
         now=NOW,
         jobs=tuple(making.jobs),
@@ -201,6 +202,7 @@ def snapshots(draw: DrawFn) -> Snapshot:
         engine_reachable=draw(st.sampled_from([True, True, True, False])),
         providers=frozenset(["mock"]),
         paused=draw(st.sampled_from(["", "", "", "", "upgrade"])),
+        unreadable_secrets=dict.fromkeys(sorted(unreadable - {""}), "its key is gone"),
     )
 
 

@@ -116,16 +116,20 @@ class UnitActions:
 
     def _with_secrets(self, job: Job, units: Sequence[UnitSpec]) -> list[UnitSpec]:
         """Return the units with the job's secrets in their environment, or refused if these cannot be read."""
-        # A profiling run uses those of the job that it measures.
-        owner = job.spec.profile.job_id if job.spec.profile is not None and job.spec.profile.job_id else job.id
-        sealed = self.store.job_secrets(owner)
         try:
-            if absent := [name for name in job.spec.secrets if name not in sealed]:
-                raise SecretUnreadable(f"secret {absent[0]} of {owner} is not in the database; submit the job again")
-            secrets = self.unseal(job.spec.user, {name: sealed[name] for name in job.spec.secrets})
+            secrets = self.secrets_of(job)
         except SecretUnreadable as error:
             return [replace(each, refusal=str(error)) for each in units]
         return [replace(each, env={**secrets, **each.env}, secrets=job.spec.secrets) for each in units]
+
+    def secrets_of(self, job: Job) -> Mapping[str, str]:
+        """Return a job's secrets by name. Raises SecretUnreadable: one cannot be decrypted now."""
+        # A profiling run uses those of the job that it measures.
+        owner = job.spec.profile.job_id if job.spec.profile is not None and job.spec.profile.job_id else job.id
+        sealed = self.store.job_secrets(owner)
+        if absent := [name for name in job.spec.secrets if name not in sealed]:
+            raise SecretUnreadable(f"secret {absent[0]} of {owner} is not in the database; submit the job again")
+        return self.unseal(job.spec.user, {name: sealed[name] for name in job.spec.secrets})
 
     def unit_spec(self, job: Job, attempt: Attempt, allocation: Allocation) -> UnitSpec:
         """Return what the engine needs to start one rank; the unit id is the same in every repetition."""

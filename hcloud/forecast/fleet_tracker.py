@@ -33,7 +33,7 @@ PASSING_S = 10.0
 """Shorter waits do not count as queueing: cycles and launches take a moment."""
 _RELEASES, _SAMPLES, _READINGS, _MACHINES, _BOOTS, _LIFETIMES = 256, 1024, 16, 400, 200, 1000
 _CUT_SHORT = (FailureCause.PREEMPTED.value, FailureCause.INSTANCE_LOST.value)
-_QUEUED, _NOT_FOR_ROOM = "queued", ("booting", "backoff_until")
+_QUEUED, _NOT_FOR_ROOM = "queued", ("booting", "backoff_until", "secrets_unreadable")
 
 
 class Release(NamedTuple):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from hcloud.core.model import JOB_ON_INSTANCE, JOB_WAITING, Attempt, FailureCause, Job, JobState, Number, Reason
 from hcloud.planner.context import PlanContext
+from hcloud.planner.occupancy import SECRETS_UNREADABLE
 from hcloud.planner.plan import Finish, Wait
 from hcloud.planner.profiling import decide_submitted
 from hcloud.planner.profiling_in_place import is_pointless
@@ -22,10 +23,13 @@ _ADMISSIBLE = (JobState.SUBMITTED, JobState.PROFILED, JobState.CLASSIFIED)
 
 def decide_outcomes(context: PlanContext) -> None:
     """Decide what each job's own state requires, and add the jobs that wait for an instance to ``context.waiting``."""
-    submitted, left_out = list[Job](), context.snapshot.left_out.jobs
+    submitted, left_out, unreadable = list[Job](), context.snapshot.left_out.jobs, context.snapshot.unreadable_secrets
     for job in context.snapshot.plan_cache.occupancy.needing_decision:  # excludes nearly all running jobs
         if job.id in left_out and not has_to_end(job):
-            _record_failed_planning(context, job, left_out[job.id])
+            text = f"planning this job fails with a defect of HCloud ({left_out[job.id]}); retried every few minutes"
+            _hold(context, job, PLANNING_FAILS, text)
+        elif job.id in unreadable and job.state not in JOB_ON_INSTANCE and not has_to_end(job):
+            _hold(context, job, SECRETS_UNREADABLE, unreadable[job.id])
         elif (
             job.state is JobState.QUEUED
             and job.cancelled_by is None
@@ -59,10 +63,10 @@ def has_to_end(job: Job) -> bool:
     return job.cancelled_by is not None or (job.spec.budget_usd is not None and job.spent_usd >= job.spec.budget_usd)
 
 
-def _record_failed_planning(context: PlanContext, job: Job, error: str) -> None:
-    if job.state not in JOB_ON_INSTANCE and job.wait_code != PLANNING_FAILS:
-        text = f"planning this job fails with a defect of HCloud ({error}); retried every few minutes"
-        context.add(Wait(job_id=job.id, reason=as_wait(Reason(code=PLANNING_FAILS, text=text))))
+def _hold(context: PlanContext, job: Job, code: str, text: str) -> None:
+    """Let a job wait without a place in the queue: nothing is placed or launched for it."""
+    if job.state not in JOB_ON_INSTANCE and job.wait_code != code:
+        context.add(Wait(job_id=job.id, reason=as_wait(Reason(code=code, text=text))))
     if job.state is JobState.AWAITING_INSTANCE:
         context.count_active(job)
 

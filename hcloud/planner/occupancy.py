@@ -32,6 +32,8 @@ Shape = tuple[float, float, float, int]
 """What a job asks for: vCPUs, memory in MiB and disk in GiB of a rank, and ranks."""
 RESERVES_ROOM = "reserves_room"
 """Code of the reason of a job for which room is reserved."""
+SECRETS_UNREADABLE = "secrets_unreadable"
+"""Code of the reason of a job that waits for the key of its secrets."""
 _NOT_ADMITTED = frozenset({JobState.SUBMITTED, JobState.PROFILED, JobState.CLASSIFIED})
 FEWEST_RANKS = 3
 """With fewer ranks, a median does not tell which one is slow."""

@@ -82,6 +82,8 @@ def _worth(context: PlanContext, jobs: ProgramJobs) -> _Worth | None:
     job = next((each for _, name in jobs.running if not (each := rows_by_id[name]).profile_runs), None)
     if job is None or job.id in context.stopping or job.cancelled_by is not None:
         return None
+    if job.id in context.snapshot.unreadable_secrets:  # its copies could not start either
+        return None
     identity = identify(job.spec)
     rows = context.snapshot.programs.get(identity.program, ())
     if known_as(identity, rows) is not None:

@@ -237,5 +237,7 @@ class Snapshot:
     """Not empty: the reason why nothing may be launched or placed (an operator's drain)."""
     left_out: LeftOut = NOTHING_LEFT_OUT
     """Jobs and stages on which planning failed lately; maintained by the controller."""
+    unreadable_secrets: Mapping[JobId, str] = field(default_factory=dict)
+    """Jobs of which a secret cannot be decrypted now, each with the reason: they neither start nor leave a machine."""
     plan_cache: PlanCache = field(default_factory=PlanCache, compare=False, repr=False)
     """Results of earlier plans for rows that have not changed; never changes a plan."""

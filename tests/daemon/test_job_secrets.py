@@ -70,7 +70,7 @@ def test_secret_reaches_its_unit_and_nothing_else(home: Home, tmp_path: Path, mo
     assert stat.S_IMODE((home.path / "secrets.key").stat().st_mode) == 0o400
 
 
-def test_with_a_lost_key_only_jobs_with_secrets_cannot_start(home: Home, tmp_path: Path) -> None:
+def test_with_a_lost_key_jobs_with_secrets_wait_for_it_and_nothing_is_rented(home: Home, tmp_path: Path) -> None:
     daemon = home.daemon()
     home.run("pause", "a test")
     submit(home, tmp_path, "hidden", f"{{TOKEN: {{secret: {SECRET}}}}}")
@@ -82,14 +82,21 @@ def test_with_a_lost_key_only_jobs_with_secrets_cannot_start(home: Home, tmp_pat
     warning = r"1 secrets of jobs cannot be decrypted: their key [0-9a-f]{12} is not in"
     wait_until(lambda: re.search(warning, home.log), PATIENCE_S)
     home.run("resume")
+    sentence = "secret TOKEN cannot be decrypted: its key"
+    wait_until(lambda: sentence in home.run("status", "job-1"), PATIENCE_S)
+    assert sentence in home.run("explain", "job-1") and home.status()["instances"] == []
     submit(home, tmp_path, "plain", "{A: b}")
     assert ended(home, "job-2") == "succeeded"
-    assert ended(home, "job-1") == "failed"
-    sentence = "secret TOKEN cannot be decrypted: its key"
-    assert sentence in home.run("explain", "job-1") and sentence in home.run("status", "job-1")
     submit(home, tmp_path, "anew", f"{{TOKEN: {{secret: {SECRET}}}}}")  # under a new key
     assert ended(home, "job-3") == "succeeded"
     assert "missing" in home.run("secrets", "keys", exit_code=1)
+    assert "instance_requested" not in home.run("explain", "job-1", "-o", "json")
+    key.chmod(0o644)
+    refusal = home.run("submit", "-y", str(tmp_path / "anew.yaml"), exit_code=3)
+    assert f"the key of secrets {key} is open to other users (mode 0644); run: chmod 400 {key}" in refusal
+    key.write_text(key.read_text() + (tmp_path / "kept").read_text())
+    key.chmod(0o400)
+    assert ended(home, "job-1") == "succeeded"  # no restart is needed
 
 
 def test_rotation_encrypts_everything_anew_while_jobs_wait(home: Home, tmp_path: Path) -> None:

@@ -336,7 +336,8 @@ def _renamed(snapshot: Snapshot) -> Snapshot:
     jobs = tuple(_renamed_job(job) for job in snapshot.jobs)
     machines = tuple(replace(i, id=_other_name(i.id)) for i in snapshot.instances)
     reachable = frozenset(_other_name(name) for name in snapshot.reachable)
-    return replace(snapshot, jobs=jobs, instances=machines, reachable=reachable)
+    unreadable = {_other_name(name): why for name, why in snapshot.unreadable_secrets.items()}
+    return replace(snapshot, jobs=jobs, instances=machines, reachable=reachable, unreadable_secrets=unreadable)
 
 
 def _renamed_job(job: Job) -> Job:

@@ -124,6 +124,24 @@ def test_job_beyond_its_own_budget_is_stopped_and_then_failed() -> None:
     assert (finish.state, finish.reason.code) == (JobState.FAILED, "job_budget")
 
 
+def test_jobs_with_secrets_that_cannot_be_read_neither_start_nor_leave_a_machine() -> None:
+    here, there, why = machine(1), machine(2), "secret TOKEN cannot be decrypted: its key is gone"
+    waiting = [job(1), job(2, state=JobState.AWAITING_INSTANCE), job(3, state=JobState.SUBMITTED)]
+    unreadable = {each.id: why for each in waiting} | {"job-4": why, "job-5": why}
+    held = scene(*waiting, here, offer(), unreadable_secrets=unreadable)
+    assert [(each.job_id, each.reason.text) for each in of(decide(held), Wait)] == [
+        (each.id, f"waiting: {why}") for each in waiting
+    ]
+    assert not of(decide(held), Place) and not of(decide(held), Launch)
+    assert not of(decide(scene(*(replace(each, wait_code="secrets_unreadable") for each in waiting), here, offer(),
+                               unreadable_secrets=unreadable)), Wait)  # fmt: skip
+    cancelled = replace(waiting[0], cancelled_by="ann")
+    assert of(decide(scene(cancelled, unreadable_secrets=unreadable)), Finish)[0].state is JobState.CANCELLED
+    ran = ended(running(4, there), None)
+    assert of(decide(scene(ran, there, unreadable_secrets=unreadable)), Finish)[0].state is JobState.SUCCEEDED
+    assert of(decide(scene(replace(waiting[0], wait_code="secrets_unreadable"), here)), Place)  # the key is back
+
+
 def test_backing_off_and_paused_jobs_wait_with_one_record() -> None:
     later = job(1, not_before_at=NOW + 20)
     assert told(decide(scene(later, machine(1))), "job-1") == "backoff_until"

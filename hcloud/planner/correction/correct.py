@@ -169,10 +169,11 @@ def keep_in_force(context: PlanContext) -> None:
 
 def _can_be_judged(context: PlanContext, job: Job) -> bool:
     excluded = job.id in context.stopping or job.cancelled_by is not None or job.spec.profile is not None
-    if excluded or job.id in context.snapshot.left_out.jobs:
+    snapshot = context.snapshot
+    if excluded or job.id in snapshot.left_out.jobs or job.id in snapshot.unreadable_secrets:
         return False
     hooks = job.spec.progress is not None or job.spec.metrics is not None
-    return job.id in context.snapshot.job_samples and (hooks or job.application in context.snapshot.applications)
+    return job.id in snapshot.job_samples and (hooks or job.application in snapshot.applications)
 
 
 def _machines(context: PlanContext, job: Job) -> list[int]:

@@ -258,7 +258,8 @@ def add_missing_ranks(context: PlanContext, *, behind: bool = False) -> None:
     target, for which booting instances are claimed too."""
     incomplete = context.snapshot.plan_cache.occupancy.incomplete
     growing = [job for job in context.running if job.id in incomplete] if incomplete else []
-    growing = [job for job in growing if job.id not in context.stopping and (not behind or job.id in context.behind)]
+    excluded = context.stopping | context.snapshot.unreadable_secrets.keys()
+    growing = [job for job in growing if job.id not in excluded and (not behind or job.id in context.behind)]
     for job in sorted(growing, key=queue_key):
         group = context.group_of(job)
         missing = missing_ranks(job)

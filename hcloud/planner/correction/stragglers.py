@@ -39,6 +39,8 @@ def relaunch_stragglers(context: PlanContext, most: int) -> None:
         attempt = job.attempt
         if most <= 0 or attempt is None or job.id in context.stopping or job.cancelled_by is not None:
             continue
+        if job.id in context.snapshot.unreadable_secrets:
+            continue  # its rank could not start again
         done = [c.at for c in job.corrections if c.step == RELAUNCHED and c.attempt == attempt.id]
         # A rank that is stopping still has samples: do not stop it again.
         ending = any(context.now < at + job.spec.stop_grace_s + MARGIN_S for at in done)

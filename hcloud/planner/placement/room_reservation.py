@@ -19,14 +19,16 @@ from hcloud.core.rows import number_of
 from hcloud.planner.context import JobGroup, PlanContext, RoomReservation
 from hcloud.planner.fit.arq import expected_run_s
 from hcloud.planner.fleet import SLACK, Amounts, Mask, vector
-from hcloud.planner.occupancy import RESERVES_ROOM
+from hcloud.planner.occupancy import RESERVES_ROOM, SECRETS_UNREADABLE
 from hcloud.planner.text import clock_time
 
 BOOTING = "booting"
 """Code of the reason of a job for which an instance boots."""
 WAITS_FOR_RESERVED = "waits_for_reserved"
 """Code of the reason of a job that waits for reserved room because the hybrid mapping rents nothing for it."""
-NOT_FOR_ROOM = frozenset({BOOTING, WAITS_FOR_RESERVED, "engine_unreachable", "holds_out", "impossible"})
+NOT_FOR_ROOM = frozenset(
+    {BOOTING, WAITS_FOR_RESERVED, SECRETS_UNREADABLE, "engine_unreachable", "holds_out", "impossible"}
+)
 """Codes of jobs that wait for something else than room on machines in use."""
 MOST_SOUGHT = 16
 """For how many groups per plan a reservation is sought, so that a long queue stays cheap."""
@@ -61,7 +63,7 @@ def urgent_jobs(context: PlanContext) -> list[Job]:
     that has passed.
     """
     occupancy, found = context.snapshot.plan_cache.occupancy, list[tuple[bool, float, int, Job]]()
-    left_out = context.snapshot.left_out.jobs
+    left_out = {*context.snapshot.left_out.jobs, *context.snapshot.unreadable_secrets}
     for job_id in (*sorted(occupancy.reserving), *occupancy.earliest_due(context.now)):
         job = occupancy.rows[job_id]
         if job.deadline_at is None or not waits_for_room(job) or job.not_before_at > context.now or job_id in left_out:

@@ -102,6 +102,8 @@ def _movable(context: PlanContext, job: Job) -> bool:
     attempt, spec = job.attempt, job.spec
     if attempt is None or spec.nodes.count > 1 or spec.stateful or not spec.interruptible or spec.profile is not None:
         return False
+    if job.id in context.snapshot.unreadable_secrets:
+        return False
     ran_s, cause = context.now - attempt.placed_at, FailureCause.EVICTED
     if ran_s < context.policy.disruption.consolidate_rest_s:
         return False
