@@ -51,8 +51,9 @@ def place(context: PlanContext, promise: bool) -> None:
 def _awaits_a_type(context: PlanContext, job: Job, group: JobGroup) -> bool:
     """Return whether ``job`` waits for a better instance type although it could start without interference; if so,
     record it. No instance is launched for it, since there is room."""
-    if group.awaits_type and (job.state is not JobState.QUEUED or not _lost_to_types(context, group).any()):
+    if not group.awaits_type or job.state is not JobState.QUEUED:
         return False
+    group.awaits_type = bool(_lost_to_types(context, group).any())
     if group.awaits_type:
         allowed = context.fleet.fitting_now(group.asks, usable(context, group, context.fleet.placeable))
         group.awaits_type = bool(_suited(context, group, allowed, ()).any())

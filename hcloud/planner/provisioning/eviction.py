@@ -59,9 +59,14 @@ class EvictionCandidates:
     """Those chosen so far."""
 
 
+def no_candidates(context: PlanContext) -> EvictionCandidates:
+    """Return that nothing may be evicted."""
+    return EvictionCandidates(defaultdict(list), np.zeros_like(context.fleet.room))
+
+
 def find_evictable(context: PlanContext) -> EvictionCandidates:
     """Return what may be evicted; nothing if the policy forbids eviction."""
-    candidates = EvictionCandidates(defaultdict(list), np.zeros_like(context.fleet.room))
+    candidates = no_candidates(context)
     occupancy = context.snapshot.plan_cache.occupancy
     if not context.policy.disruption.evict_best_effort:
         return candidates

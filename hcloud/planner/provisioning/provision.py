@@ -42,6 +42,7 @@ from hcloud.planner.provisioning.eviction import (
     EvictionCandidates,
     evict_for,
     find_evictable,
+    no_candidates,
     put_back,
     stop_chosen,
 )
@@ -131,12 +132,10 @@ class ProvisioningState:
 def start_provisioning(context: PlanContext) -> ProvisioningState:
     """Prepare the stage; to be called once, before anything is placed."""
     context.fleet.expect_release(context.stopping, context.snapshot.plan_cache.occupancy.surplus)
-    state = ProvisioningState(
-        context=context,
-        offer_market=open_market(context),
-        victims=find_evictable(context),
-        groups=list(context.groups.values()),
-    )
+    groups = list(context.groups.values())
+    # Only jobs with a target may evict.
+    victims = find_evictable(context) if any(group.promise for group in groups) else no_candidates(context)
+    state = ProvisioningState(context=context, offer_market=open_market(context), victims=victims, groups=groups)
     context.open_of = open_half_empty_holdback(context, state.offer_market).open
     alike: dict[tuple[object, ...], list[JobGroup]] = {}
     for group in state.groups:
@@ -224,9 +223,7 @@ def _closed(state: ProvisioningState, group: JobGroup) -> Reason | None:
     if state.closed is None:
         context, alive = state.context, state.context.ledger.instances
         limit, ending = context.policy.caps.max_instances, alive > len(context.fleet.staying)
-        # Only jobs with a target may evict; a best-effort queue gains nothing from evictable jobs.
-        evictable = state.victims.amounts.any() and any(each.promise for each in state.groups)
-        if alive >= limit and not (ending or context.gone or evictable or _idle(state)):
+        if alive >= limit and not (ending or context.gone or state.victims.amounts.any() or _idle(state)):
             state.closed = cap_reached("instances", "machines running or launching", alive, 1, limit)
     return state.closed
 
