@@ -37,9 +37,9 @@ def deployment(tmp_path: Path) -> Iterator[Deployment]:
     made.close()
 
 
-def service(**changes: Any) -> dict[str, Any]:
+def service(requests_per_s: float = 10.0, **changes: Any) -> dict[str, Any]:
     """Return a service of two nodes that start one by one, each of a whole large machine."""
-    target = {"service": {"requests_per_s": 10, "latency_ms": BOUND_MS, "percentile": 99}}
+    target = {"service": {"requests_per_s": requests_per_s, "latency_ms": BOUND_MS, "percentile": 99}}
     need = {"vcpus": 8, "memory": "1GiB"}
     nodes = {"nodes": "1..2", "interruptible": False}
     return job("api", command=["serve"], target=target, resources=need, metrics={"probe": "x"}, **nodes, **changes)
@@ -81,3 +81,22 @@ def test_a_service_outside_its_bound_says_why_nothing_helps_until_it_is_inside(d
     assert view()["unmet_text"] == ""
     steps = client.get("/v1/jobs/job-1/explain").json()["steps"]
     assert steps[-1]["text"].startswith("meets its target again: p99 latency")
+
+
+def test_a_service_that_serves_too_few_requests_at_its_bound_says_so(deployment: Deployment) -> None:
+    client = deployment.client(SUBMITTER)
+    latencies_ms["99"] = 49.0
+    try:
+        assert client.post("/v1/jobs", json=[service(requests_per_s=25.0)]).status_code < 300
+        deployment.cycle_until(lambda: client.get("/v1/jobs/job-1").json()["unmet_code"])
+        row = client.get("/v1/jobs/job-1").json()
+    finally:
+        latencies_ms["99"] = 40.0
+    found = re.match(
+        r"misses its target: p99 latency ([\d.]+) ms, bound 50 ms; serves ([\d.]+) of 25 requests/s; tried: nothing; "
+        r"nothing more helps: any: it uses less than correction.busy_share of its vCPUs",
+        row["unmet_text"],
+    )
+    assert found and float(found[2]) == pytest.approx(10.0, rel=0.2), row["unmet_text"]
+    assert row["unmet_text"] in _where(row)
+    assert row["unmet_text"] in [step["text"] for step in client.get("/v1/jobs/job-1/explain").json()["steps"]]

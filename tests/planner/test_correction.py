@@ -440,6 +440,46 @@ def test_a_service_is_judged_by_its_latency() -> None:
 
 
 @pytest.mark.parametrize(
+    ("latency_ms", "rates", "used_s", "expected", "why"),
+    [
+        (19.5, (6.0,), 1.0, ["resize"], "more vCPUs serve more"),
+        (19.5, (6.0,), 0.5, [], "its load may be lower"),
+        (19.5, (9.5,), 1.0, [], "nearly all are served"),
+        (15.0, (6.0,), 1.0, [], "nothing shows that more requests come"),
+        (19.5, (5.0, 5.0), 1.0, [], "both ranks together serve all"),
+        (19.5, (4.0, 2.0), 1.0, ["resize"], "both ranks together serve too little"),
+    ],
+)
+def test_a_service_whose_latency_is_at_its_bound_is_judged_by_the_requests_that_it_serves(
+    latency_ms: float, rates: tuple[float, ...], used_s: float, expected: list[str], why: str
+) -> None:
+    machines = [busy(1 + rank, 4.0) for rank in range(len(rates))]
+    target = ServiceTarget(requests_per_s=10.0, latency_ms=20.0, percentile=99.0)
+    nodes = Nodes(count=len(rates), minimum=1, gang=False)
+    asks = spec(target=target, metrics=MetricsHook(url="http://127.0.0.1/"), nodes=nodes)
+    job = started(running(1, *machines, asks=asks), 600.0)
+    measured = [
+        tuple(
+            Sampled(
+                at=NOW - 120 + 10 * n,
+                values={"cpu_s": 10.0 * used_s * n, "requests_per_s": rate},
+                latency_ms={99.0: latency_ms},
+            )
+            for n in range(13)
+        )
+        for rate in rates
+    ]
+    plan = decide(with_samples(scene(job, *machines), {"job-1": measured}))
+    assert steps(plan) == expected, why
+    missed = [each.reason for each in of(plan, Miss)]
+    assert [each.code for each in missed] == (["any:not_busy"] if used_s == 0.5 else [])
+    for each in missed:
+        assert each.text.startswith(
+            "misses its target: p99 latency 19.5 ms, bound 20 ms; serves 6 of 10 requests/s; tried: nothing; nothing"
+        )
+
+
+@pytest.mark.parametrize(
     ("paces", "why"),
     [
         ((0.0002,) * 3, "too few readings"),

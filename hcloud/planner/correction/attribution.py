@@ -12,7 +12,7 @@ from hcloud.core.estimates import Measure
 from hcloud.core.model import Allocation, Job, JobId, ServiceTarget
 from hcloud.forecast.trend import Trend
 from hcloud.planner.context import PlanContext
-from hcloud.planner.correction.monitor import Assessment, Deviation, RankSamples, column_of, deviations_of
+from hcloud.planner.correction.monitor import OF_SERVICE, Assessment, Deviation, RankSamples, column_of, deviations_of
 from hcloud.planner.correction.stragglers import is_straggler, restart_speedup
 from hcloud.planner.fleet import SLACK
 from hcloud.planner.plan import Learnt
@@ -71,7 +71,7 @@ class LossAttribution:
                 sum(vcpus_arrived), SLACK
             )
         share = neighbour_held.vcpus / max(self._neighbour_vcpus, SLACK)
-        expected = view.deviation() is not None and assessment.by != "latency"
+        expected = view.deviation() is not None and assessment.by not in OF_SERVICE
         if self._performance_alone >= mean * (1.0 + margin):
             charged = expected or neighbour_held.placed_at >= view.samples[0].at
             return 1.0 + (self._performance_alone / mean - 1.0) * share if charged else 1.0
@@ -111,7 +111,7 @@ class LossAttribution:
         The request rate of a service shows its load and not its capacity, so there only the best measured value counts.
         """
         pace = self.assessment.pace
-        deviation = self.view.deviation() if self.assessment.by != "latency" else None
+        deviation = self.view.deviation() if self.assessment.by not in OF_SERVICE else None
         if deviation is None or deviation.measured.mean <= 0:
             return pace.best
         return max(pace.best, pace.mean * deviation.estimate.value / deviation.measured.mean)

@@ -59,6 +59,7 @@ ROUNDING_S = 1e-3
 MISSED_WORDS = {
     "deadline": "of the rate needed for its deadline",
     "latency": "of the performance needed for its latency",
+    "rate": "of the requests of its target, with its latency at the bound",
     "expectation": "of the expected performance",
 }
 
@@ -199,6 +200,10 @@ def _correct_target(context: PlanContext, view: RankSamples) -> bool:
         return False
     if _is_being_profiled(context, view.job):
         return False
+    if assessment.by == "rate" and not view.busy():
+        text = "it uses less than correction.busy_share of its vCPUs, so it may be sent fewer requests than its target"
+        _record_miss(context, view, assessment, [NoOption(step="any", code="not_busy", text=text)])
+        return False
     if view.expectation.steps_taken >= policy.max_steps_per_attempt:
         text = f"all {policy.max_steps_per_attempt} steps of correction.max_steps_per_attempt were taken"
         _record_miss(context, view, assessment, [NoOption(step="any", code="used_up", text=text)])
@@ -242,8 +247,13 @@ def _measured(view: RankSamples, assessment: Assessment) -> str:
     """Return what was measured, beside the target."""
     target, pace = view.job.spec.target, assessment.pace
     if isinstance(target, ServiceTarget):
-        measured_ms = target.latency_ms / max(pace.mean, SLACK)
-        return f"p{target.percentile:g} latency {measured_ms:.4g} ms, bound {target.latency_ms:g} ms"
+        kept, served = view.kept_latency(target), view.served()
+        measured_ms = target.latency_ms / max(kept.mean if kept is not None else pace.mean, SLACK)
+        text = f"p{target.percentile:g} latency {measured_ms:.4g} ms, bound {target.latency_ms:g} ms"
+        is_late = measured_ms > target.latency_ms
+        if served is not None and (assessment.by == "rate" or (is_late and served.mean < target.requests_per_s)):
+            text += f"; serves {served.mean:.4g} of {target.requests_per_s:g} requests/s"
+        return text
     return f"{percent(pace.mean / assessment.wanted)} {MISSED_WORDS[assessment.by]}"
 
 

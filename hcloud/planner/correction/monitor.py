@@ -1,9 +1,9 @@
 """How a running job performs against its target and its estimate, and when to check it again (Paragon §3.4, Quasar
 §4.4).
 
-A service is judged by its latency; a batch job with deadline and progress metric by the rate that would still meet the
-deadline; any other job by the performance expected where it runs. All values carry the uncertainty of their readings,
-so that noise alone is never taken for a miss.
+A service is judged by its latency and, where that is at its bound, by the requests it serves; a batch job with
+deadline and progress metric by the rate that would still meet the deadline; any other job by the performance expected
+where it runs. All values carry the uncertainty of their readings, so that noise alone is never taken for a miss.
 """
 
 from __future__ import annotations
@@ -44,6 +44,10 @@ _IN_PLACE = ("inspected", "slowed", "sampled")
 """Corrections with which a run in place may have begun: while that lasts, the job does less."""
 MOST_OLD_TIMERS = 1000
 """Number of outdated timers tolerated in addition to one per postponed job."""
+AT_BOUND, STILL_AT_BOUND = 0.95, 0.9
+"""From this part of its bound on, a latency is at it: a service that served more requests would break it. The second
+holds while the service misses its target, so that it does not change back and forth."""
+OF_SERVICE = ("latency", "rate")
 _UNKNOWN: Any = object()
 """Marks a value that was not computed yet; None is a valid result."""
 
@@ -52,7 +56,8 @@ class Assessment(NamedTuple):
     """Performance of a running job against its target, since its start or its last correction."""
 
     by: str
-    """Kind of target: ``deadline``, ``latency`` or ``expectation``."""
+    """Kind of target: ``deadline``, ``latency``, ``rate`` (part of a service's requests per second) or
+    ``expectation``."""
     pace: Pace
     """What was measured, in the unit of ``wanted``."""
     wanted: float
@@ -64,7 +69,7 @@ class Assessment(NamedTuple):
 
     def missed(self, deviations: float, margin: float) -> bool:
         """Return whether the job surely performs below what is wanted, by the margin."""
-        if self.by == "latency":
+        if self.by in OF_SERVICE:
             deviations = few_readings(deviations, self.pace.counted)
         return self.pace.at_most(deviations) <= self.enough(margin) * self.wanted
 
@@ -199,6 +204,36 @@ class RankSamples:
         """The samples of that rank."""
         return self.watched.ranks[self.held.rank]
 
+    def kept_latency(self, target: ServiceTarget) -> Pace | None:
+        """Return promised over measured latency (1: just met); None: unknown, or too few readings."""
+        in_time = self.watched.latency_kept(self.held.rank, target.percentile, target.latency_ms)
+        # Each is of many requests already; noisy ones are judged by as many as those of other jobs.
+        readings = self.context.policy.correction.readings
+        return pace_of_rate(in_time, self.since, max(3, readings // 2), window=WINDOW * readings)
+
+    def served(self) -> Pace | None:
+        """Return the requests per second that all ranks of a service serve; None: unknown, or too few readings."""
+        attempt, readings = self.job.attempt, self.context.policy.correction.readings
+        paces = list[Pace]()
+        for held in attempt.allocations if attempt is not None else ():
+            if held.released or held.started_at is None:
+                continue
+            rates = [
+                Timed(each.at, each.values["requests_per_s"], each.looks)
+                for each in self.watched.ranks.get(held.rank, ())
+                if "requests_per_s" in each.values
+            ]
+            pace = pace_of_rate(rates, self.since, max(3, readings // 2), window=WINDOW * readings)
+            if pace is None:
+                return None
+            paces.append(pace)
+        if not paces:
+            return None
+        mean, error = math.fsum(each.mean for each in paces), math.hypot(*(each.error for each in paces))
+        part = mean / paces[0].mean if paces[0].mean > 0 else 1.0  # of all ranks, in the first one's history
+        history = [(value * part, looks) for value, looks in paces[0].history]
+        return Pace(mean, error, min(each.counted for each in paces), history, paces[0].readings)
+
     def pace(self, counter: str) -> Pace | None:
         """Return the pace of a counter; None: too few readings."""
         return self.watched.pace(self.held.rank, counter, self.since, self.context.policy.correction.readings)
@@ -212,11 +247,17 @@ class RankSamples:
     def _assess(self) -> Assessment | None:
         target = self.expectation.job.spec.target
         if isinstance(target, ServiceTarget):
-            in_time = self.watched.latency_kept(self.held.rank, target.percentile, target.latency_ms)
-            # Each is of many requests already; noisy ones are judged by as many as those of other jobs.
-            readings = self.context.policy.correction.readings
-            pace = pace_of_rate(in_time, self.since, max(3, readings // 2), window=WINDOW * readings)
-            return Assessment(by="latency", pace=pace, wanted=1.0) if pace is not None else None
+            policy, pace = self.context.policy.correction, self.kept_latency(target)
+            if pace is None:
+                return None
+            kept = Assessment(by="latency", pace=pace, wanted=1.0)
+            # Far below its bound, a service that serves little is asked for little: nothing tells how many requests
+            # are offered.
+            at_bound = STILL_AT_BOUND if self.job.unmet_code else AT_BOUND
+            if pace.mean >= 1.0 / at_bound or kept.missed(deviations_of(policy.confidence), policy.margin):
+                return kept
+            served = self.served()
+            return kept if served is None else Assessment(by="rate", pace=served, wanted=target.requests_per_s)
         if target.kind == "best_effort":
             return None
         progress = self.pace("progress") if self.job.spec.progress is not None else None
@@ -258,6 +299,8 @@ class RankSamples:
     def history(self, assessment: Assessment) -> Trend | None:
         """Return the history of the job's performance in the unit of ``found``; None: unknown."""
         samples, target, known = self.watched.history(self.held.rank), self.job.spec.target, self.known()
+        if assessment.by == "rate":  # it also shows how the load rose and fell
+            return None
         if isinstance(target, ServiceTarget):
             return course_of_rate(latency_kept(samples, target.percentile, target.latency_ms))
         measure = known.measure if known is not None else None
