@@ -45,7 +45,7 @@ MODULES = {
     "hcloud/planner/provisioning/strategies.py": PLANNER,
     "hcloud/planner/provisioning/upsizing.py": PLANNER,
     "hcloud/spend_ledger.py": ("tests/apply/test_spend.py", "tests/report/test_parts_sum_up.py"),
-    "hcloud/apply/machines.py": ("tests/apply/test_launching.py", "tests/apply/test_launch_pool.py"),
+    "hcloud/apply/machines.py": ("tests/apply/test_machine_actions.py", "tests/apply/test_launching.py"),
 }
 """The code that spends money, and the fast test files for each module."""
 COPIED = ("tests", "providers", "lab", "policies", "profiles", "deploy", "pyproject.toml", "config.example.yaml")

@@ -571,7 +571,7 @@ def test_a_spot_machine_that_stayed_or_a_long_time_without_a_loss_ends_the_row(s
     site.scene.clock.advance(2100.0)
     assert counted(lost(site, 99.0, 5.0), site.now)[0] == 1  # asked for over two caps after the last
     site.scene.clock.advance(2050.0)
-    assert counted(lost(site, 51.0, 5.0), site.now)[0] == 2  # and just before
+    assert counted(lost(site, 50.0, 5.0), site.now)[0] == 2  # and no later
 
 
 def test_only_spot_machines_are_lost_to_preemption_and_only_where_policy_counts_them(site: Deployment) -> None:
@@ -608,6 +608,8 @@ def test_machines_that_never_register_close_their_offer_then_the_provider(site: 
     assert found is not None and provider is not None
     assert (found.unregistered, found.until_at - site.now) == (0, 400.0)  # this offer is not tried sooner
     assert (provider.unregistered, provider.until_at) == (0, site.now)
+    # One asked for before the last of its offer was given up counts for its provider, which has counted none since.
+    assert given_up(site, first, requested_ago_s=3000.0) == ((1, -1900.0), (1, 0.0))
 
 
 def test_a_registration_shortens_no_back_off_of_a_provider_that_counts_none(site: Deployment) -> None:

@@ -122,6 +122,14 @@ def test_expected_wait_longer_than_a_spin_up_rents_a_full_server_at_once() -> No
     assert launched(decided(fresh, *busy, SMALL, FULL, policy=under("hm"), fleet_stats=seldom)) == ["full"]
 
 
+def test_jobs_that_may_not_use_a_type_make_it_no_better_value_for_one_that_may() -> None:
+    middle = offer("middle", vcpus=4.0, usd_per_h=0.15)
+    calm = job(1, application="calm", asks=spec(instance_types=("small", "middle")))
+    keen = job(2, application="keen", asks=spec(resources=need(2)))
+    plan = decided(calm, keen, *reserved_in_use(15.5), SMALL, middle, FULL, policy=under("hm"))
+    assert launched(plan) == ["small", "full"]
+
+
 def test_if_nothing_can_be_rented_reserved_room_is_open_to_all() -> None:
     policy = replace(under("hm"), caps=Caps(max_instances=1))
     plan = decided(job(1, application="calm"), *reserved_in_use(12), SMALL, FULL, policy=policy)

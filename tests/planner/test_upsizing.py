@@ -113,6 +113,19 @@ def test_no_more_give_way_than_the_budget_has_larger_machines_for(more_usd: floa
     assert len(_drained(decide(_crowded(), policy))) == count
 
 
+@pytest.mark.parametrize(("in_stock", "count"), [(0, 0), (1, 1), (2, 2), (9, 2)])
+def test_no_more_give_way_than_larger_machines_are_in_stock(in_stock: int, count: int) -> None:
+    assert len(_drained(decide(_crowded(offers=(SMALL, replace(LARGE, available=in_stock))), FOUR))) == count
+
+
+def test_a_larger_machine_that_a_draining_one_gives_way_to_is_in_stock_no_more() -> None:
+    draining = replace(machine(4), state=InstanceState.DRAINING)
+    fleet = _full(machine(1), machine(2), machine(3), draining)
+    for in_stock, drained in ((1, []), (2, ["inst-1"])):
+        offers = (SMALL, replace(LARGE, available=in_stock))
+        assert _drained(decide(_crowded(fleet=fleet, offers=offers), FOUR)) == drained
+
+
 @pytest.mark.parametrize(("wait_code", "bought"), [("cap_instances", "large"), ("", "small")])
 def test_larger_instances_may_cost_more_while_jobs_wait_at_the_cap(wait_code: str, bought: str) -> None:
     dear = replace(LARGE, price_usd_per_h=0.5)

@@ -57,7 +57,7 @@ def _is_calm(context: PlanContext) -> bool:
     """Return whether nothing is going on that needs room or has just changed the fleet."""
     fleet = context.fleet
     changing = bool(context.waiting or context.stopping or context.gone or context.snapshot.paused)
-    if changing or not context.snapshot.engine_reachable or bool(fleet.coming.any()):
+    if changing or not context.snapshot.engine_reachable:
         return False
     return all(fleet.instances[at].state is InstanceState.READY for at in fleet.staying)
 
