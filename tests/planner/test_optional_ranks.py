@@ -3,8 +3,9 @@
 from dataclasses import replace
 
 from hcloud.core.estimates import Classification, Measure
-from hcloud.core.model import BatchTarget, BestEffortTarget, Nodes
-from hcloud.planner.plan import Launch, StopRank
+from hcloud.core.model import BatchTarget, BestEffortTarget, Instance, Job, Market, Nodes
+from hcloud.planner.plan import Launch, Place, Plan, StopRank
+from tests.planner.apply_model import apply_ideally, pass_time
 from tests.planner.scenes import NOW, decide, job, machine, need, of, offer, running, scene, spec
 from tests.planner.watched import sure
 
@@ -46,3 +47,54 @@ def test_ranks_that_a_deadline_needs_are_not_optional() -> None:
     smaller = job(2, asks=spec(resources=need(4.0)))
     plan = decide(scene(here, here.offer, grown, smaller, applications={"x": SCALES}))
     assert [each.rank for each in of(plan, StopRank)] == [3, 2]
+
+
+def wide(*on: Instance, target: BatchTarget | BestEffortTarget, ran_s: float = 700.0) -> Job:
+    """Return a job of one to four nodes with a rank on each of these machines."""
+    asks = replace(spec(target=target, resources=need(8.0)), nodes=Nodes(count=4, minimum=1, gang=False))
+    made = replace(running(1, *on, asks=asks, application="x", submitted_at=NOW - ran_s), spec=asks)
+    assert made.attempt is not None
+    held = tuple(replace(each, started_at=NOW - ran_s) for each in made.attempt.allocations)
+    return replace(made, attempt=replace(made.attempt, allocations=held))
+
+
+def given_up(plan: Plan) -> list[int]:
+    return [each.rank for each in of(plan, StopRank) if each.yields]
+
+
+def test_a_rented_machine_is_given_up_when_only_optional_ranks_keep_it() -> None:
+    one, two, three = (machine(n, offer("fast", 8.0), idle_since=None) for n in (1, 2, 3))
+    best_effort = wide(one, two, three, target=BestEffortTarget())
+    plan = decide(scene(best_effort, one, two, three))
+    assert given_up(plan) == [1, 2]
+    assert plan.actions[0].reason.text == "its optional rank 1 alone keeps inst-2 ($0.10/h), and it can do without"
+    fresh = wide(one, two, three, target=BestEffortTarget(), ran_s=500.0)
+    assert given_up(decide(scene(fresh, one, two, three))) == []  # it only just took the idle room
+    for within_s, gone in ((760.0, []), (1300.0, [1])):  # both ranks are needed, or one would meet the deadline too
+        promised = wide(one, two, target=BatchTarget(finish_within_s=within_s))
+        assert given_up(decide(scene(promised, one, two, applications={"x": SCALES}))) == gone
+    assert given_up(decide(scene(replace(best_effort, unmet_code="nodes:no_room"), one, two, three))) == []
+
+
+def test_optional_ranks_stay_where_a_machine_is_paid_for_anyway() -> None:
+    one, reserved = (
+        machine(1, offer("fast", 8.0), idle_since=None),
+        machine(2, offer("fast", 8.0, market=Market.RESERVED), idle_since=None),
+    )
+    shared = machine(3, offer("large", 12.0), idle_since=None)
+    best_effort = wide(one, reserved, shared, target=BestEffortTarget())
+    other = running(2, shared, asks=spec(resources=need(4.0)))
+    assert given_up(decide(scene(best_effort, other, one, reserved, shared))) == []
+    assert given_up(decide(scene(best_effort, one, reserved, shared))) == [2]  # the other job has ended
+
+
+def test_a_rank_does_not_return_to_the_machine_that_it_gave_up_and_that_is_released() -> None:
+    at = scene(*(machines := [machine(n, offer("fast", 8.0), idle_since=None) for n in (1, 2)]),
+               wide(*machines, target=BestEffortTarget()))  # fmt: skip
+    kept, starts = 2, 0
+    for _ in range(40):
+        plan = decide(at)
+        starts += len(of(plan, Place)) + len(of(plan, Launch))
+        at = pass_time(apply_ideally(at, plan), 20.0, run_s=1e9)
+        kept = min(kept, len(at.instances))
+    assert (kept, starts) == (1, 0)

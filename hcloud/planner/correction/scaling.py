@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
 
-from hcloud.core.model import Allocation, Job, Number, Offer, Reason, Resources
+from hcloud.core.model import Allocation, Job, Market, Number, Offer, Reason, Resources
 from hcloud.planner.admission import queue_key
 from hcloud.planner.budget import launch_shares
 from hcloud.planner.context import NODES, NODES_LAUNCHED, JobGroup, PlanContext
@@ -266,8 +267,29 @@ def add_missing_ranks(context: PlanContext, *, behind: bool = False) -> None:
         if context.suit is not None and job.id not in context.behind:
             present = job.spec.nodes.count - len(missing)
             missing = missing[: context.suit.ranks_wanted(job, max(1, present), job.spec.nodes.count) - present]
-        places = find_places(context, job, group, 1, len(missing)) if group.stuck is None else []
+        with _without_given_up(context, job):
+            places = find_places(context, job, group, 1, len(missing)) if group.stuck is None else []
         if places:
             add_place(context, job, group, missing[: len(places)], places)
         if behind:
             context.used.update(claim(context, group, context.fleet.coming, len(missing) - len(places)))
+
+
+@contextmanager
+def _without_given_up(context: PlanContext, job: Job) -> Iterator[None]:
+    """Close the empty rented instances that optional ranks of ``job`` gave up: they are to be released."""
+    fleet, held = context.fleet, job.attempt.allocations if job.attempt is not None else ()
+    left = {fleet.index[each.instance_id] for each in held if each.yielded_at and each.instance_id in fleet.index}
+    closed = [
+        at
+        for at in left
+        if fleet.placeable[at] and not fleet.holdings[at] and fleet.instances[at].offer.market is not Market.RESERVED
+    ]
+    if job.id in context.behind or not closed:
+        yield
+        return
+    fleet.placeable[closed] = False
+    try:
+        yield
+    finally:
+        fleet.placeable[closed] = True

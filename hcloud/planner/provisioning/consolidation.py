@@ -7,6 +7,9 @@ destination.
 
 Hysteresis keeps noise from moving jobs: the saving must be a multiple of the cost, and no job is moved soon after it
 was placed. Jobs move only to instances that stay in any case, so each move leaves one instance fewer.
+
+Whatever the policy says of moving jobs, no machine is paid for only because of ranks that their jobs do not need
+(:func:`give_up_optional_ranks`).
 """
 
 from __future__ import annotations
@@ -20,7 +23,8 @@ from hcloud.core.model import FailureCause, InstanceState, Job, Market, Number, 
 from hcloud.planner.context import PlanContext
 from hcloud.planner.fleet import Mask
 from hcloud.planner.placement.place import usable
-from hcloud.planner.plan import Drain
+from hcloud.planner.plan import Drain, Place, StopRank
+from hcloud.planner.provisioning.eviction import optional_ranks
 from hcloud.planner.text import seconds, size_share, usd
 from hcloud.spec.validation import counted
 
@@ -42,15 +46,52 @@ class DrainCandidate:
 
 
 def consolidate(context: PlanContext) -> None:
-    """Drain the instance with the largest net saving, if any saves enough."""
+    """Stop optional ranks that alone keep an instance, else drain the instance with the largest net saving, if any
+    saves enough."""
     policy = context.policy.disruption
-    if not policy.consolidate or not _is_calm(context):
+    if give_up_optional_ranks(context) or not policy.consolidate or not _is_calm(context):
         return
     candidates = [each for at in _rented(context) if (each := _candidate(context, at)) is not None]
     worthwhile = [each for each in candidates if each.saved_usd >= policy.consolidate_gain * each.cost_usd]
     if worthwhile:
         # Of equal ones, the first has the lowest number.
         _drain(context, max(worthwhile, key=lambda each: each.saved_usd - each.cost_usd))
+
+
+def give_up_optional_ranks(context: PlanContext) -> bool:
+    """Stop the optional ranks that alone keep a rented instance, so that it is released; return whether there were any.
+
+    They have run for ``consolidate_rest_s``, so that a rank that took idle room also does some work.
+    """
+    occupancy, policy = context.snapshot.plan_cache.occupancy, context.policy.disruption
+    if not occupancy.surplus or not policy.evict_best_effort:
+        return False
+    if context.snapshot.paused or not context.snapshot.engine_reachable:
+        return False
+    rested_at = context.now - policy.consolidate_rest_s
+    optional = {
+        (job_id, held.rank)
+        for job_id in occupancy.surplus
+        if not (job := occupancy.rows[job_id]).unmet_code and job_id not in context.snapshot.unreadable_secrets
+        for held in optional_ranks(context, job)
+        if held.started_at is not None and held.started_at <= rested_at
+    }
+    placed = {each.instance_id for action in context.actions if isinstance(action, Place) for each in action.ranks}
+    found = False
+    for at in context.fleet.staying if optional else ():
+        instance, holdings = context.fleet.instances[at], context.fleet.holdings[at]
+        is_rented = instance.offer.market is not Market.RESERVED and instance.offer.price_usd_per_h > 0.0
+        if not (is_rented and holdings and context.fleet.placeable[at]) or at in context.kept or instance.id in placed:
+            continue
+        if not all((job.id, held.rank) in optional for job, held in holdings):
+            continue
+        found = True
+        for job, held in holdings:
+            text = f"its optional rank {held.rank} alone keeps {instance.id} ({usd(instance.offer.price_usd_per_h)}/h)"
+            numbers: dict[str, Number] = {"rank": held.rank, "price_usd_per_h": instance.offer.price_usd_per_h}
+            reason = Reason(code="rank_yields", text=f"{text}, and it can do without", numbers=numbers)
+            context.add(StopRank(job_id=job.id, rank=held.rank, reason=reason, yields=True))
+    return found
 
 
 def _is_calm(context: PlanContext) -> bool:
