@@ -106,6 +106,7 @@ def money_operators() -> list[tuple[type, Any]]:
     def swap_arguments(node: Any) -> Iterator[Any]:
         plain = [arg for arg in node.args if arg.keyword is None and not arg.star]
         symmetric = m.matches(node.func, m.Name("min") | m.Name("max") | m.Name("isinstance"))
+        symmetric |= m.matches(node.func, m.Attribute(attr=m.Name("minimum") | m.Name("maximum")))
         if len(plain) > 1 and not symmetric:
             first, second, *others = node.args
             swapped = [first.with_changes(value=second.value), second.with_changes(value=first.value), *others]

@@ -183,7 +183,8 @@ class MachineActions:
         return all(self.store.instance(each).state in _UP for each in others)
 
     def _vcpus_up(self, instance: Instance) -> float:
-        others = [each for each in self.store.live().instances if each.state in _UP and each.id != instance.id]
+        # The instance itself is not among them: its launch is not committed yet.
+        others = [each for each in self.store.live().instances if each.state in _UP]
         return vcpus_in_use(instance.offer.quota_key, [instance, *others])
 
     def _request(self, instance: Instance) -> LaunchRequest:

@@ -80,7 +80,7 @@ class QuotaLimits:
 
     def take(self, offer: Offer, count: int) -> None:
         """Count ``count`` more instances of this plan; negative: fewer."""
-        if self.refused and (key := offer.quota_key) in self.refused:
+        if (key := offer.quota_key) in self.refused:
             self.planned[key] = self.planned.get(key, 0.0) + count * offer.instance_type.capacity.vcpus
 
     def exceeded_by(self, offer: Offer) -> RefusedQuota | None:

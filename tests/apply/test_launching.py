@@ -574,10 +574,15 @@ def test_a_spot_machine_that_stayed_or_a_long_time_without_a_loss_ends_the_row(s
     assert counted(lost(site, 50.0, 5.0), site.now)[0] == 2  # and no later
 
 
+def test_a_spot_machine_that_stayed_is_no_back_off(site: Deployment) -> None:
+    assert lost(site, 650.0, 601.0) is None
+
+
 def test_only_spot_machines_are_lost_to_preemption_and_only_where_policy_counts_them(site: Deployment) -> None:
     assert lost(site, 50.0, 40.0, replace(LOSABLE, market=Market.ON_DEMAND)) is None
     with site.scene.store.transaction(site.now) as txn:
-        record_preemption(txn, machine(1, LOSABLE), site.now, replace(STOCKOUT, spot=SpotPolicy(quick_losses=0)))
+        taken = machine(1, LOSABLE, requested_at=site.now - 50.0, launched_at=site.now - 40.0)
+        record_preemption(txn, taken, site.now, replace(STOCKOUT, spot=SpotPolicy(quick_losses=0)))
         assert txn.backoff(*SPOT_KEY) is None
 
 
@@ -600,7 +605,8 @@ def test_machines_that_never_register_close_their_offer_then_the_provider(site: 
     site.scene.clock.advance(1000.0)
     assert given_up(site, second) == ((2, 200.0), (2, 100.0))
     site.scene.clock.advance(1000.0)
-    assert given_up(site, second) == ((3, 400.0), (3, 200.0))
+    # Asked for when the last one was given up, it is the next in the row.
+    assert given_up(site, second, requested_ago_s=1000.0) == ((3, 400.0), (3, 200.0))
     assert {each.error for each in site.scene.store.live().backoffs if each.until_at > site.now} == {"no worker"}
     with site.scene.store.transaction(site.now) as txn:
         record_registration(txn, second)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hcloud.apply.directives import record_directive, set_paused
-from hcloud.apply.machines import LaunchBudgetView, MachineActions, drain, on_demand_price, renew
+from hcloud.apply.machines import LaunchBudgetView, MachineActions, drain, on_demand_price, renew, resume_provider
 from hcloud.core.clock import ManualClock
 from hcloud.core.errors import (
     AccountRejected,
@@ -447,6 +447,19 @@ def test_nothing_is_launched_that_is_backed_off(bench: Bench, changes: dict[str,
         bench.requests()
 
 
+def test_nothing_is_launched_that_was_drained_or_while_decisions_are_paused(bench: Bench) -> None:
+    with bench.store.transaction(NOW) as txn:
+        order = Directive(scope=DirectiveScope.TYPE, name="small", by="ada", ordered_at=NOW)
+        record_directive(txn, order)
+    with pytest.raises(Refused):
+        bench.requests()
+    bench.requests(offer("large"))
+    with bench.store.transaction(NOW) as txn:
+        set_paused(txn, "ada", "prices are to be looked at")
+    with pytest.raises(Refused):
+        bench.requests(offer("large"))
+
+
 def test_nothing_is_launched_that_counts_against_a_quota_that_was_just_refused(bench: Bench) -> None:
     bench.knows_quota(retry_at=NOW + 1.0)
     bench.requests(offer(market=Market.SPOT))
@@ -472,6 +485,36 @@ def test_an_end_is_recorded_once(bench: Bench) -> None:
         IntentKind.TERMINATE, one.id, InstanceState.TERMINATING
     )  # fmt: skip
     assert ends(bench, bench.has(state=InstanceState.TERMINATED, terminated_at=NOW)) == []
+
+
+@pytest.mark.parametrize(("preempt_at", "losses"), [(None, []), (NOW + 60.0, [1])])
+def test_an_instance_that_is_ended_as_it_is_preempted_counts_as_lost(
+    bench: Bench, preempt_at: float | None, losses: list[int]
+) -> None:
+    ends(bench, bench.has(offer(market=Market.SPOT), launched_at=NOW - 30.0, preempt_at=preempt_at))
+    assert [each.losses for each in bench.store.live().backoffs] == losses
+
+
+def test_an_instance_that_never_registered_counts_against_its_offer(bench: Bench) -> None:
+    silent = bench.has()
+    with bench.store.transaction(NOW) as txn:
+        reason = Reason(code="never_registered", text="no worker")
+        bench.actions.record_terminate(txn, Terminate(instance_id=silent.id, reason=reason), STOCKOUT)
+    assert (bench.backoff(offer()).unregistered, bench.backoff(offer()).until_at) == (1, NOW + 100.0)
+
+
+@pytest.mark.parametrize(
+    ("until_at", "retry_at", "ended"), [(NOW, NOW, False), (NOW + 1, NOW, True), (NOW, NOW + 1, True)]
+)
+def test_a_provider_is_resumed_only_if_anything_kept_launches_from_it(
+    bench: Bench, until_at: float, retry_at: float, ended: bool
+) -> None:
+    bench.knows_quota(until_at=until_at, retry_at=retry_at)
+    bench.knows_backoff(until_at=NOW)
+    with bench.store.transaction(NOW) as txn:
+        assert not resume_provider(txn, "other", bench.store.live(), "ada")
+        assert resume_provider(txn, "mock", bench.store.live(), "ada") is ended
+    assert bench.backoff(offer()).failures == 2, "it was over"
 
 
 def test_instances_of_a_provider_are_ended_in_one_call_that_is_repeated_until_they_are_gone(bench: Bench) -> None:

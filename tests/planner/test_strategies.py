@@ -122,6 +122,64 @@ def test_expected_wait_longer_than_a_spin_up_rents_a_full_server_at_once() -> No
     assert launched(decided(fresh, *busy, SMALL, FULL, policy=under("hm"), fleet_stats=seldom)) == ["full"]
 
 
+def test_hybrids_launch_reserved_machines_of_any_size() -> None:
+    paid = offer("r2", vcpus=2.0, usd_per_h=9.0, market=Market.RESERVED, available=1)
+    for strategy in ("hf", "hm"):
+        assert launched(decided(job(1), paid, SMALL, FULL, policy=under(strategy))) == ["r2"]
+
+
+def test_hf_counts_on_full_servers_only() -> None:
+    busy = reserved_in_use(12)
+    strategy = open_context(scene(*busy, SMALL, FULL), under("hf"), np.random.default_rng(0)).strategy
+    assert strategy.hybrid is not None
+    assert [each.instance_type.name for each in strategy.hybrid.rented] == ["full"]
+
+
+def test_reserved_capacity_that_is_not_launched_yet_counts_for_mapping_and_use() -> None:
+    """A demanding job is not sent to a small type, and 12 vCPUs of 32 are below the soft limit."""
+    unlaunched = replace(RESERVED, available=1)
+    keen = job(1, application="keen", asks=spec(instance_types=("small",)))
+    assert told(decided(keen, unlaunched, SMALL, FULL, policy=under("hm")), "job-1") == "waits_for_reserved"
+    calm = job(1, application="calm", asks=spec(instance_types=("r16", "small")))
+    busy = reserved_in_use(12)
+    plan = decided(
+        calm, *busy, replace(unlaunched, instance_type=offer("r16b", 16.0).instance_type), SMALL, policy=under("hm")
+    )
+    assert [a.ranks[0].instance_id for a in of(plan, Place)] == ["inst-1"]
+    assert launched(decided(calm, *busy, RESERVED, SMALL, policy=under("hm"))) == ["small"]
+
+
+def test_ready_machines_of_a_stock_without_a_number_count_as_reserved_capacity() -> None:
+    used, on = reserved_in_use(8)
+    uncounted = replace(on, offer=replace(RESERVED, available=None))
+    calm = job(1, application="calm")
+    assert of(decided(calm, used, uncounted, SMALL, FULL, policy=under("hm")), Place)
+
+
+def test_a_type_that_delivers_exactly_what_is_needed_is_not_good_enough_for_that_job_alone() -> None:
+    """Full servers deliver one half; a job that needs one half counts as one that needs reserved room."""
+    policy = under("hm", unmeasured_quality_small=0.5, unmeasured_quality_full=0.5)
+    for needed, placed in ((0.5, True), (0.49, False)):
+        known = {"even": classification(needed)}
+        waiting = job(1, application="even")
+        plan = decide(scene(waiting, *reserved_in_use(12), FULL, applications=known), policy)
+        assert bool(of(plan, Place)) is placed
+
+
+def test_the_wait_is_expected_from_releases_as_large_as_the_job_and_by_the_quantile_of_the_policy() -> None:
+    fresh = job(1, application="keen", submitted_at=NOW - 5, asks=spec(resources=need(4)))
+    policy = under("hm", wait_quantile=0.5)
+
+    def waits(*gaps_s: float, vcpus: float = 4.0) -> bool:
+        ends_at = [NOW - 500.0 + sum(gaps_s[:n]) for n in range(len(gaps_s) + 1)]
+        stats = FleetStats(releases=tuple(Release(at=at, vcpus=vcpus) for at in ends_at))
+        return not launched(decided(fresh, *reserved_in_use(15.5), SMALL, FULL, policy=policy, fleet_stats=stats))
+
+    assert waits(2.0, 2.0, 2.0, 2.0, 90.0)
+    assert not waits(2.0, 2.0, 90.0, 90.0, 90.0)
+    assert waits(2.0, 2.0, 90.0, 90.0, 90.0, vcpus=2.0), "too little is known of releases as large as this one"
+
+
 def test_jobs_that_may_not_use_a_type_make_it_no_better_value_for_one_that_may() -> None:
     middle = offer("middle", vcpus=4.0, usd_per_h=0.15)
     calm = job(1, application="calm", asks=spec(instance_types=("small", "middle")))
@@ -175,6 +233,7 @@ def test_kind_of_job_decides_where_nothing_is_known_of_it() -> None:
         ("p2", 1.0, "calm", False),
         ("p4", 1.0, "calm", False),
         ("p5", 7.0, "calm", True),
+        ("p5", 8.0, "calm", False),
         ("p5", 9.0, "keen", False),
         ("p7", 9.0, "calm", True),
     ],
@@ -188,10 +247,24 @@ def test_mappings_send_jobs_where_the_paper_says(
     assert bool(of(plan, Launch)) is not placed
 
 
+def test_a_full_reserved_fleet_is_closed_by_its_limit_though_a_machine_of_it_is_idle() -> None:
+    idle = machine(2, offer("r2", vcpus=2.0, market=Market.RESERVED))
+    plan = decided(job(1), *reserved_in_use(16), idle, SMALL, FULL, policy=under("hm", "p5"))
+    assert (launched(plan), of(plan, Place)) == (["small"], [])
+
+
+def test_a_side_with_no_machine_that_is_large_enough_leaves_the_other() -> None:
+    huge = offer("huge", vcpus=32.0, usd_per_h=1.6)
+    wide = job(1, application="keen", asks=spec(resources=need(20.0)))
+    assert launched(decided(wide, *reserved_in_use(1), SMALL, huge, policy=under("hm", "p2"))) == ["huge"]
+    calm = job(1, application="calm", asks=spec(resources=need(12.0)))
+    assert of(decided(calm, *reserved_in_use(1), SMALL, policy=under("hm", "p2")), Place)
+
+
 def test_fair_coin_falls_on_both_sides_and_on_the_same_one_again() -> None:
     busy, policy = reserved_in_use(1), under("hm", "p1")
     plans = [decided(job(1, submitted_at=NOW - n), *busy, SMALL, FULL, policy=policy) for n in range(40)]
-    assert 8 <= sum(bool(of(plan, Place)) for plan in plans) <= 32
+    assert 18 <= sum(bool(of(plan, Place)) for plan in plans) <= 22
     assert plans == [decided(job(1, submitted_at=NOW - n), *busy, SMALL, FULL, policy=policy) for n in range(40)]
 
 

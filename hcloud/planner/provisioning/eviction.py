@@ -88,7 +88,7 @@ def _add(
     units = defaultdict[int, list[Allocation]](list)
     for each in held:
         at = context.fleet.index.get(each.instance_id, -1)
-        if at >= 0 and context.fleet.placeable[at]:
+        if at >= 0:
             units[at].append(each)
     evictable = Evictable(job=job, rank=rank, units=dict(units))
     for at in units:
@@ -105,7 +105,7 @@ def _last_in_queue(each: Evictable) -> tuple[bool, bool, int, float, int, int]:
 
 def optional_ranks(context: PlanContext, job: Job) -> list[Allocation]:
     """Return the running ranks of ``job`` that may give way: those with the highest numbers, beyond what it needs."""
-    if job.id in context.stopping or job.id in context.behind or job.spec.nodes.gang:
+    if job.id in context.stopping or job.id in context.behind:
         return []
     known, now = context.snapshot.applications.get(job.application), context.now
     keep = ranks_for_target(job, known, now, context.policy.placement.confidence)

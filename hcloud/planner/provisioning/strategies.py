@@ -292,9 +292,7 @@ class Hybrid:
         return known
 
     def tolerates(self, mapping_need: MappingNeed, offer: Offer) -> bool:
-        """Return whether rented instances like ``offer`` are good enough in the long run (``Q90 > Q_T``)."""
-        if self.policy.mapping != "p8":
-            return True
+        """Return whether rented instances like ``offer`` are good enough in the long run (``Q90 > Q_T``), by P8."""
         quality = expected_quality(self.snapshot, self.policy, self.full_from, offer)
         needed = mapping_need.quality if is_full(self.full_from, offer) else min(mapping_need.quality, self.enough)
         return quality > needed

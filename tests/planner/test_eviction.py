@@ -1,0 +1,162 @@
+"""Which best-effort jobs and optional ranks make room for a job with a target, and which are left alone."""
+
+from dataclasses import replace
+
+import pytest
+
+from hcloud.core.model import (
+    BatchTarget,
+    BestEffortTarget,
+    Constraints,
+    Correction,
+    FailureCause,
+    Instance,
+    InstanceState,
+    Job,
+    Nodes,
+    Offer,
+)
+from hcloud.planner.correction.correct import NODES
+from hcloud.planner.plan import Launch, StopAttempt, StopRank
+from hcloud.spec.policy import Caps
+from tests.planner.scenes import NOW, decide, job, machine, need, of, offer, running, scene, spec, told
+from tests.policies import simple
+
+FREE = spec(target=BestEffortTarget())
+TWO, THREE = machine(1, offer(vcpus=2.0), idle_since=None), machine(1, offer(vcpus=3.0), idle_since=None)
+
+
+def stopped(*things: Job | Instance | Offer) -> list[str]:
+    """Return the jobs that are stopped, and the ranks, as ``job:rank``."""
+    plan = decide(scene(*things))
+    assert all(each.yields for each in of(plan, StopRank))
+    return [each.job_id for each in of(plan, StopAttempt)] + [f"{e.job_id}:{e.rank}" for e in of(plan, StopRank)]
+
+
+def wide(number: int, *on: Instance, target: BatchTarget | BestEffortTarget | None = None, **changes: object) -> Job:
+    """Return a running job that may have four ranks and needs one."""
+    asks = spec(target=target or BatchTarget(), nodes=Nodes(count=4, minimum=1, gang=False))
+    return replace(running(number, *on, asks=asks), spec=asks, **changes)  # type: ignore[arg-type]
+
+
+def since(given: Job, seconds: float, *failures: FailureCause) -> Job:
+    """Return the job, running for so long after these failures."""
+    assert given.attempt is not None
+    return replace(given, attempt=replace(given.attempt, placed_at=NOW - seconds), failures=failures)
+
+
+# ------------------------------------------------------------------------------------------------------ what goes first
+def test_optional_ranks_of_best_effort_go_before_those_of_a_target() -> None:
+    fleet = machine(1, offer(vcpus=4.0), idle_since=None)
+    promised, free = wide(2, fleet, fleet), wide(1, fleet, fleet, target=BestEffortTarget())
+    assert stopped(fleet, promised, free, job(10)) == ["job-1:1"]
+    assert stopped(fleet, promised, free, job(10, asks=spec(resources=need(2.0)))) == ["job-1:1", "job-2:1"]
+
+
+def test_of_jobs_submitted_together_the_one_with_the_highest_number_goes_first() -> None:
+    pair = [running(n, TWO, asks=FREE, submitted_at=NOW - 50.0) for n in (1, 2)]
+    assert stopped(TWO, *pair, job(10)) == ["job-2"]
+
+
+def test_after_a_job_that_could_not_start_all_the_same_the_last_in_the_queue_goes_first() -> None:
+    other = machine(2, offer(vcpus=2.0), idle_since=None)
+    promised = running(3, other, asks=spec(resources=need(2.0)))
+    spread = spec(nodes=Nodes(count=2, minimum=2), placement=Constraints(spread="host"))
+    three = replace(spread, nodes=Nodes(count=3, minimum=3))
+    filled = [running(n, TWO, asks=FREE) for n in (1, 2)]
+    for gang in (spread, three):
+        assert stopped(TWO, other, *filled, promised, job(9, asks=gang), job(10)) == ["job-2"]
+
+
+# ------------------------------------------------------------------------------------------------------- what is spared
+@pytest.mark.parametrize(("ran_s", "goes"), [(299.0, []), (300.0, ["job-1"]), (301.0, ["job-1"])])
+def test_a_job_that_was_evicted_before_is_left_alone_for_a_while(ran_s: float, goes: list[str]) -> None:
+    again = since(running(1, TWO, asks=replace(FREE, resources=need(2.0))), ran_s, FailureCause.EVICTED)
+    assert stopped(TWO, again, job(10)) == goes
+    assert stopped(TWO, replace(again, failures=()), job(10)) == ["job-1"]
+
+
+@pytest.mark.parametrize(("limits", "goes"), [({"evicted": 1}, []), ({"evicted": 2}, ["job-1"]), ({}, [])])
+def test_a_job_is_not_evicted_once_its_retries_are_used_up(limits: dict[str, int], goes: list[str]) -> None:
+    asks = replace(FREE, resources=need(2.0), retries=replace(FREE.retries, limits=limits))
+    assert stopped(TWO, since(running(1, TWO, asks=asks), 900.0, FailureCause.EVICTED), job(10)) == goes
+
+
+def test_what_a_job_that_is_stopping_holds_is_not_counted_twice() -> None:
+    first, last = (running(n, TWO, asks=FREE) for n in (1, 2))
+    assert last.attempt is not None
+    last = replace(last, attempt=replace(last.attempt, stop_requested_at=NOW - 1.0, stop_cause=FailureCause.EVICTED))
+    assert stopped(TWO, first, last, job(10, asks=spec(resources=need(2.0)))) == ["job-1"]
+
+
+def test_a_rank_that_was_moved_just_now_is_left_alone() -> None:
+    full = wide(1, TWO, TWO)
+    assert full.attempt is not None
+    for ran_s, goes in ((299.0, []), (300.0, ["job-1:1"])):
+        kept, moved = full.attempt.allocations
+        ranks = (kept, replace(moved, relaunch=1, started_at=NOW - ran_s))
+        assert stopped(TWO, replace(full, attempt=replace(full.attempt, allocations=ranks)), job(10)) == goes
+
+
+def test_ranks_of_a_job_that_is_to_get_more_of_them_are_not_optional() -> None:
+    asked = (Correction(step=NODES, at=NOW - 10.0, attempt="job-1.1"),)
+    assert stopped(TWO, wide(1, TWO, TWO), job(10)) == ["job-1:1"]
+    assert stopped(TWO, wide(1, TWO, TWO, corrections=asked), job(10)) == []
+
+
+# ------------------------------------------------------------------------------------------------- enough, and for whom
+def test_a_job_of_which_no_application_is_known_makes_no_room_only_where_there_is_room() -> None:
+    filled = [running(n, TWO, asks=FREE) for n in (1, 2)]
+    assert stopped(TWO, *filled, job(10, application="web")) == ["job-2"]
+
+
+def test_a_second_job_takes_what_the_first_left_of_a_machine() -> None:
+    filled = [running(n, THREE, asks=FREE) for n in (1, 2, 3)]
+    plan = decide(scene(THREE, *filled, job(10), job(11, asks=spec(resources=need(2.0)))))
+    assert [each.job_id for each in of(plan, StopAttempt)] == ["job-3", "job-2", "job-1"]
+
+
+def many(count: int, *vcpus: float) -> list[Instance | Job]:
+    """Return instances of two vCPUs, each with a job with a target of one vCPU and best effort of the other sizes."""
+    fleet: list[Instance | Job] = []
+    for n in range(1, count + 1):
+        on = machine(n, idle_since=None)
+        sizes = ((2.0 - sum(vcpus), spec()), *((each, FREE) for each in vcpus))
+        jobs = [
+            running(10 * n + at, on, asks=replace(asks, resources=need(size)))
+            for at, (size, asks) in enumerate(sizes)
+            if size
+        ]
+        fleet += [on, *jobs]
+    return fleet
+
+
+def test_many_machines_that_would_not_have_enough_room_do_not_hide_one_that_would() -> None:
+    free = machine(99, idle_since=None)
+    last = running(2000, free, asks=replace(FREE, resources=need(2.0)))
+    for asks in (spec(exclusive=True), spec(resources=need(1.6))):
+        assert stopped(*many(64, 1.5), free, last, job(5000, asks=asks)) == ["job-2000"]
+
+
+def test_each_machine_makes_room_once_however_many_are_asked() -> None:
+    waiting = [job(5000 + n) for n in range(65)]
+    assert len(stopped(*many(65, 1.0), *waiting)) == 65
+
+
+def test_a_rank_on_an_instance_that_is_gone_makes_room_nowhere() -> None:
+    """The other rank makes room on its own machine, which is not the last."""
+    first, last, gone = (machine(n, idle_since=None) for n in (1, 2, 9))
+    pair = running(1, first, gone, asks=replace(FREE, resources=need(2.0)))
+    promised = running(2, last, asks=spec(resources=need(2.0)))
+    jobs = [job(n, asks=spec(resources=need(2.0))) for n in (10, 11)]
+    plan = decide(scene(first, last, pair, promised, *jobs, offer()))
+    assert [each.job_id for each in of(plan, StopAttempt)] == ["job-1"]
+    assert [each.for_jobs for each in of(plan, Launch)] == [("job-11",)]
+
+
+def test_best_effort_on_a_machine_that_drains_makes_no_room() -> None:
+    draining = replace(TWO, state=InstanceState.DRAINING)
+    held = running(1, draining, asks=replace(FREE, resources=need(2.0)))
+    plan = decide(scene(draining, held, job(10), offer()), simple(caps=Caps(max_instances=1)))
+    assert of(plan, StopAttempt) == []
+    assert told(plan, "job-10") == "cap_instances"
