@@ -20,6 +20,7 @@ from hcloud.planner.correction.correct import NODES
 from hcloud.planner.plan import Launch, StopAttempt, StopRank
 from hcloud.spec.policy import Caps
 from tests.planner.scenes import NOW, decide, job, machine, need, of, offer, running, scene, spec, told
+from tests.planner.test_placement_orders import APPLICATIONS, SLOW, policy
 from tests.policies import simple
 
 FREE = spec(target=BestEffortTarget())
@@ -108,6 +109,48 @@ def test_ranks_of_a_job_that_is_to_get_more_of_them_are_not_optional() -> None:
 def test_a_job_of_which_no_application_is_known_makes_no_room_only_where_there_is_room() -> None:
     filled = [running(n, TWO, asks=FREE) for n in (1, 2)]
     assert stopped(TWO, *filled, job(10, application="web")) == ["job-2"]
+
+
+def test_both_units_of_a_job_on_one_machine_make_room() -> None:
+    assert stopped(TWO, running(1, TWO, TWO, asks=FREE), job(10, asks=spec(resources=need(2.0)))) == ["job-1"]
+
+
+def test_room_that_was_free_counts_for_the_first_job_and_not_again_for_the_second() -> None:
+    filled = [running(n, THREE, asks=FREE) for n in (1, 2)]
+    waiting = [job(10, asks=spec(resources=need(2.0))), job(11)]
+    assert stopped(THREE, *filled, *waiting) == ["job-2", "job-1"]
+
+
+def test_the_reason_counts_the_evictions_of_a_job() -> None:
+    again = since(running(1, TWO, asks=replace(FREE, resources=need(2.0))), 900.0, FailureCause.EVICTED)
+    [stop] = of(decide(scene(TWO, again, job(10))), StopAttempt)
+    assert (stop.reason.numbers["evictions"], stop.reason.numbers["for_job"]) == (2, "job-10")
+
+
+LOUD = replace(FREE, resources=need(2.0))
+FRAGILE = job(10, asks=spec(target=BatchTarget()), application="fragile", queued_at=NOW)
+
+
+def evicted_under_paragon(*things: Job | Instance | Offer) -> list[str]:
+    """Return which jobs are stopped where jobs wait for neighbours that suit them."""
+    snapshot = scene(*things, SLOW, applications=APPLICATIONS)
+    return [each.job_id for each in of(decide(snapshot, policy("paragon", patience_s=600.0)), StopAttempt)]
+
+
+def test_no_job_is_evicted_for_one_that_its_other_neighbours_would_still_disturb() -> None:
+    quiet = running(1, TWO, asks=FREE, application="calm")
+    loud = running(2, TWO, application="loud")
+    assert evicted_under_paragon(TWO, quiet, loud, FRAGILE) == []
+    assert evicted_under_paragon(TWO, quiet, replace(loud, application="calm"), FRAGILE) == ["job-1"]
+
+
+def test_all_ranks_of_a_job_take_the_room_of_one_that_would_have_disturbed_them() -> None:
+    pair = replace(FRAGILE, spec=replace(FRAGILE.spec, nodes=Nodes(count=2, minimum=2)))
+    assert evicted_under_paragon(TWO, running(1, TWO, asks=LOUD, application="loud"), pair) == ["job-1"]
+
+
+def test_a_job_of_which_nothing_is_known_suits_every_machine() -> None:
+    assert evicted_under_paragon(TWO, running(1, TWO, asks=LOUD, application="loud"), job(10)) == ["job-1"]
 
 
 def test_a_second_job_takes_what_the_first_left_of_a_machine() -> None:
