@@ -91,9 +91,9 @@ class QuotaLimits:
         """
         if not self.refused:
             return None
-        limit, planned = self.refused.get(offer.quota_key), self.planned.get(offer.quota_key, 0.0)
-        if limit is None or not planned:
+        limit = self.refused.get(offer.quota_key)
+        if limit is None:
             return None
-        first = self.in_use[limit.key] + offer.instance_type.capacity.vcpus
+        first, planned = self.in_use[limit.key] + offer.instance_type.capacity.vcpus, self.planned.get(limit.key, 0.0)
         bound = limit.vcpus - _DUST
         return limit if first < bound <= first + planned else None

@@ -83,6 +83,16 @@ def test_what_would_exceed_a_limit_after_others_of_the_plan_is_not_launched(
     assert [limits.exceeded_by(other) for other in OTHERS] == [None] * len(OTHERS)
 
 
+def test_nothing_is_planned_of_a_limit_until_something_is() -> None:
+    tight = QuotaLimits.of([limit(vcpus=8.5)], [machine(n, SMALL) for n in range(3)], NOW)
+    assert tight.exceeded_by(SMALL) is None  # 8 vCPUs with one more
+    odd = QuotaLimits.of([limit(vcpus=7.0)], [], NOW)
+    odd.take(SMALL, 2)
+    assert odd.exceeded_by(SMALL) is None  # 6 with one more
+    odd.take(SMALL, 1)
+    assert odd.exceeded_by(SMALL) is not None
+
+
 def test_a_plan_launches_what_a_remembered_limit_has_room_for_and_the_rest_elsewhere() -> None:
     jobs = [job(n, asks=spec(resources=need(2.0))) for n in range(1, 6)]
     elsewhere = offer(region="s", zone="z", usd_per_h=0.2)
