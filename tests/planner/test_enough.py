@@ -54,6 +54,7 @@ def test_machine_that_is_likelier_to_do_is_bought_where_none_is_sure_to() -> Non
 
 def test_where_nothing_is_likely_to_do_a_job_is_not_kept_from_what_there_is() -> None:
     assert outcome(known(40.0)) == (["inst-1"], [])
+    assert outcome(known(70.0, spread=1.5)) == (["inst-1"], []), "four vCPUs serve 98, give or take a half"
 
 
 def test_surety_is_not_worth_twice_the_price_of_what_is_likely_to_do() -> None:

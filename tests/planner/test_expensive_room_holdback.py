@@ -4,7 +4,18 @@ from dataclasses import replace
 
 import pytest
 
-from hcloud.core.model import BatchTarget, BestEffortTarget, Instance, JobSpec, Market, Offer, ServiceTarget, Target
+from hcloud.core.model import (
+    BatchTarget,
+    BestEffortTarget,
+    FailureCause,
+    Instance,
+    JobSpec,
+    Market,
+    Offer,
+    ProfileRequest,
+    ServiceTarget,
+    Target,
+)
 from hcloud.planner.plan import Launch, Place
 from hcloud.planner.snapshot import OfferBackoff, Snapshot
 from hcloud.spec.policy import Policy
@@ -85,6 +96,45 @@ def test_services_that_may_not_run_on_reserved_machines_keep_nothing_there() -> 
     ]
 
 
+def test_services_that_wait_and_may_not_run_on_reserved_machines_keep_nothing_there() -> None:
+    elsewhere = replace(service(), instance_types=("two",))
+    waiting = (job(1, asks=spec(resources=need(3.0))), job(2, asks=elsewhere))
+    assert went(scene(PAID, *waiting, TWO, SPOT, big_spot())) == (["job-1 on inst-1"], ["on_demand"])
+
+
+def test_reserved_offers_that_are_sold_out_change_nothing_and_others_leave_no_lack() -> None:
+    for available, outcome in ((0, ([], ["spot"])), (1, (["job-1 on inst-1"], []))):
+        assert went(crowd(job(1), replace(PAID.offer, available=available), keeps=2)) == outcome
+
+
+def rented(*asks: JobSpec) -> Snapshot:
+    """Return a job that could run on spot, an idle reserved instance, and one rented instance for each of ``asks``."""
+    fleet = [machine(9 + n, TWO, idle_since=None) for n in range(len(asks))]
+    there = [running(50 + n, on, asks=each) for n, (on, each) in enumerate(zip(fleet, asks, strict=True))]
+    return scene(PAID, *fleet, *there, job(1), TWO, SPOT)
+
+
+def test_jobs_that_could_run_on_spot_keep_nothing_though_their_types_are_expensive() -> None:
+    asks = spec(resources=need(2.0), instance_types=("two", "big"))
+    assert went(rented(asks, asks)) == (["job-1 on inst-1"], [])
+    assert went(rented(*(replace(asks, interruptible=False) for _ in range(2)))) == ([], ["spot"])
+
+
+def test_profiling_runs_on_rented_machines_keep_nothing() -> None:
+    request = ProfileRequest(job_id="job-50", type_column="mock/two", steps_vcpus=(1.0,))
+    assert went(rented(service(), service())) == ([], ["spot"])
+    assert went(rented(service(), replace(service(), profile=request))) == (["job-1 on inst-1"], [])
+
+
+def test_room_that_is_not_free_yet_is_kept_for_nobody_twice() -> None:
+    """Two of four vCPUs are free, which two are rented for elsewhere; the others will be once a job has stopped."""
+    stopping = running(8, PAID, asks=service())
+    assert stopping.attempt is not None
+    attempt = replace(stopping.attempt, stop_requested_at=NOW - 1.0, stop_cause=FailureCause.EVICTED)
+    assert went(crowd(job(1), replace(stopping, attempt=attempt), keeps=1)) == ([], ["spot"])
+    assert went(crowd(job(1), keeps=1)) == (["job-1 on inst-1"], [])
+
+
 def test_policy_may_keep_nothing_for_anybody() -> None:
     plain = simple()
     never = replace(plain, provisioning=replace(plain.provisioning, keep_for_dearer=0.0))
@@ -103,7 +153,13 @@ def beside(
 
 @pytest.mark.parametrize(
     ("units", "size", "usd_per_h", "joins"),
-    [(1, 3.0, 0.2, False), (3, 1.0, 0.2, False), (3, 1.0, 0.07, True)],
+    [
+        (1, 3.0, 0.2, False),
+        (3, 1.0, 0.2, False),
+        (3, 1.0, 0.07, True),
+        (7, 0.4, 0.16, False),
+        (8, 0.3, 0.16, True),
+    ],
 )
 def test_best_effort_shares_a_non_spot_instance_with_services_only_if_that_is_cheap(
     units: int, size: float, usd_per_h: float, joins: bool

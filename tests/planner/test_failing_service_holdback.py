@@ -2,11 +2,13 @@
 
 from dataclasses import replace
 
-from hcloud.core.model import Instance, Job, JobSpec, Market, ServiceTarget
+import pytest
+
+from hcloud.core.model import Instance, Job, JobSpec, Market, Nodes, ServiceTarget
 from hcloud.forecast.job_monitor import JobSamples, Sampled
 from hcloud.planner.plan import Launch, Place
 from hcloud.planner.snapshot import OfferBackoff, Snapshot
-from tests.planner.scenes import NOW, decide, job, machine, need, of, offer, running, scene, spec
+from tests.planner.scenes import NOW, decide, ended, job, machine, need, of, offer, running, scene, spec
 
 PAID = replace(offer("big", vcpus=8.0, usd_per_h=0.1), market=Market.RESERVED, available=0)
 SLOW, GOOD = machine(1, PAID, idle_since=None), machine(2, PAID, idle_since=None)
@@ -66,6 +68,23 @@ def test_promises_missed_everywhere_say_nothing_of_machines() -> None:
     assert went(scene(*there, job_samples=watched({8: 25.0, 9: 25.0}))) == (["inst-1"], 0)
 
 
-def test_one_sample_is_not_enough() -> None:
+@pytest.mark.parametrize(("looks", "launched"), [(1, 0), (5, 0), (6, 1)])
+def test_fewer_samples_than_the_policy_asks_for_are_not_enough(looks: int, launched: int) -> None:
     there = (SLOW, serving(8, SLOW), job(1, asks=service()), TWO)
-    assert went(scene(*there, job_samples=watched({8: 25.0}, looks=1))) == (["inst-1"], 0)
+    went_to = ([] if launched else ["inst-1"], launched)
+    assert went(scene(*there, job_samples=watched({8: 25.0}, looks=looks))) == went_to
+
+
+def test_a_machine_is_avoided_as_long_as_half_of_the_services_elsewhere_keep_their_latency() -> None:
+    there = (SLOW, GOOD, serving(8, SLOW), serving(9, GOOD), serving(10, GOOD), job(1, asks=service()), TWO)
+    assert went(scene(*there, job_samples=watched({8: 25.0, 9: 25.0, 10: 19.0}))) == (["inst-2"], 0)
+
+
+def test_a_rank_that_has_ended_says_nothing_of_its_machine() -> None:
+    pair = running(8, GOOD, SLOW, asks=service())
+    pair = replace(pair, spec=replace(pair.spec, nodes=Nodes(count=2, minimum=1, gang=False)))
+    late = Sampled(at=NOW - 9, values={}, latency_ms={99.0: 25.0}, looks=9)
+    samples = {"job-8": JobSamples(attempt="job-8.1", ranks={1: (late,)})}
+    there = (SLOW, GOOD, running(10, GOOD), running(11, GOOD), job(1, asks=service()), TWO)
+    assert went(scene(pair, *there, job_samples=samples))[0] == ["inst-2"]
+    assert went(scene(ended(pair, ranks=(1,)), *there, job_samples=samples))[0][:1] == ["inst-1"]

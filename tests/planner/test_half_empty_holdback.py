@@ -96,6 +96,16 @@ def test_job_that_is_over_before_the_others_may_come() -> None:
         assert outcome(before, policy) == expected
 
 
+def test_a_machine_is_needed_no_longer_by_a_job_that_is_stopping() -> None:
+    policy = replace(simple(), placement=replace(simple().placement, order="paragon"))
+    there, new = running(1, IDLE, asks=spec(resources=need(2.0))), job(2, application="app")
+    assert there.attempt is not None
+    attempt = replace(there.attempt, stop_requested_at=NOW - 1.0, stop_cause=FailureCause.EVICTED)
+    for resident, expected in ((there, (["inst-1"], [])), (replace(there, attempt=attempt), ([], ["small"]))):
+        on = replace(IDLE, idle_since=None)
+        assert outcome(scene(resident, new, on, SMALL, LARGE, applications={"app": lasting(90.0)}), policy) == expected
+
+
 def test_a_job_past_its_expected_end_is_expected_to_end_soon() -> None:
     plain = simple()
     policy = replace(plain, placement=replace(plain.placement, order="paragon"))

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from hcloud.core.estimates import Classification, Estimate
-from hcloud.core.model import BatchTarget, Market
+from hcloud.core.model import BatchTarget, FailureCause, Market
 from hcloud.planner.plan import Launch, Place
 from hcloud.planner.snapshot import OfferBackoff, Snapshot
 from hcloud.spec.policy import PlacementPolicy, Policy, ProvisioningPolicy
@@ -60,6 +60,16 @@ def went(snapshot: Snapshot, by: Policy) -> tuple[list[str], list[str]]:
 
 def test_loud_job_is_rented_for_while_quiet_ones_are_rented_for_that_would_fill_the_reserved_room() -> None:
     assert went(crowd("loud"), policy()) == ([], ["two"])
+
+
+def test_room_that_a_stopping_job_still_holds_is_not_free_for_quiet_ones() -> None:
+    """Six of eight vCPUs are free: with the noisy one four, of the six that quiet jobs are rented for."""
+    stopping = running(8, PAID, asks=ASKS)
+    assert stopping.attempt is not None
+    attempt = replace(stopping.attempt, stop_requested_at=NOW - 1.0, stop_cause=FailureCause.EVICTED)
+    before = crowd("loud", machines=3)
+    assert went(before, policy()) == (["inst-1"], [])
+    assert went(replace(before, jobs=(replace(stopping, attempt=attempt), *before.jobs)), policy()) == ([], ["two"])
 
 
 def test_quiet_job_takes_what_is_kept() -> None:

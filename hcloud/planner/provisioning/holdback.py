@@ -239,10 +239,7 @@ class ExpensiveRoomHoldback:
     def _pays_little(self, group: JobGroup) -> bool:
         """Return whether a cheap instance can be launched for ``group`` in time, and mapping and policy leave the
         choice."""
-        context = self.context
-        applies = group.spot_ok and context.policy.provisioning.keep_for_dearer > 0.0
-        applies = applies and group.urgency is not Urgency.CANNOT_WAIT_LONGER
-        return applies and self._rate(group) > 0.0
+        return group.spot_ok and group.urgency is not Urgency.CANNOT_WAIT_LONGER and self._rate(group) > 0.0
 
     def _wanted_vcpus(self, rate_usd_per_h: float) -> float:
         """Return how many vCPUs jobs lack, or hold on rented instances, that pay this much more for one."""
@@ -313,7 +310,7 @@ class NoisyJobHoldback:
         With it, fewer reserved vCPUs would be free than quiet jobs hold on rented instances.
         """
         fleet, limit = self.context.fleet, self.context.policy.provisioning.keep_for_quiet
-        if limit <= 0.0 or not self.paid.size or group.moved or not group.application:
+        if not self.paid.size or group.moved or not group.application:
             return None
         reserved: Mask = self.is_paid[places]
         candidates = places[reserved]
