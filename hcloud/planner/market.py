@@ -430,7 +430,7 @@ def _count_compatible(context: PlanContext, group: JobGroup, most: int, present:
     while count < most:
         if len(present) >= LOOK_AHEAD_UNITS:
             return most
-        if present and not (suit.together(group.application, present) if group.application else True):
+        if present and not suit.together(group.application, present):
             break
         present.append(group.application)
         count += 1

@@ -20,6 +20,7 @@ from hcloud.core.model import (
 )
 from hcloud.forecast.fleet_tracker import FleetStats, SpotLifetime
 from hcloud.planner.plan import Finish, Launch, Plan, Terminate
+from hcloud.planner.snapshot import OfferBackoff
 from hcloud.spec.policy import Allow, Budgets, Caps, DisruptionPolicy, Policy, SpotPolicy
 from tests.planner.scenes import NOW, decide, job, machine, need, of, offer, running, scene, spec, told
 from tests.policies import simple
@@ -103,6 +104,45 @@ def test_jobs_that_paid_capacity_will_take_make_no_rented_instance_larger() -> N
     assert len(of(plan, Launch)) == 1 + 8
 
 
+@pytest.mark.parametrize(
+    ("paid", "in_b"),
+    [
+        ([(1.0, 1)], "large"),  # seven others need a rented one
+        ([(1.0, 8)], "small"),
+        ([(1.0, 4), (1.0, 4)], "small"),
+        ([(2.0, 4)], "small"),  # two jobs on each
+        ([(2.0, 1), (1.0, 1)], "large"),
+    ],
+)
+def test_as_many_jobs_as_all_paid_capacity_takes_make_no_rented_instance_larger(
+    paid: list[tuple[float, int]], in_b: str
+) -> None:
+    reserved = [
+        offer(f"paid{n}", vcpus=vcpus, usd_per_h=0.06, market=Market.RESERVED, available=available)
+        for n, (vcpus, available) in enumerate(paid)
+    ]
+    rented = [offer("small", vcpus=2.0, usd_per_h=0.1, zone="b"), offer("large", vcpus=8.0, usd_per_h=0.2, zone="b")]
+    first = job(1, asks=spec(placement=Constraints(zones=("b",))))
+    plan = planned(simple(), first, *(job(n) for n in range(2, 10)), *reserved, *rented)
+    [launch] = [each for each in of(plan, Launch) if "job-1" in each.for_jobs]
+    assert launch.offer.instance_type.name == in_b
+
+
+def test_jobs_alike_are_counted_once_each() -> None:
+    """Two of them fill neither a large machine nor are they worth its price; three would be."""
+    small, large = offer("small", vcpus=2.0, usd_per_h=0.1), offer("large", vcpus=6.0, usd_per_h=0.25)
+    jobs = [job(n, asks=spec(resources=need(2.0))) for n in (1, 2, 3)]
+    assert [each.offer for each in of(planned(simple(), *jobs[:2], small, large), Launch)] == [small, small]
+    assert [each.offer for each in of(planned(simple(), *jobs, small, large), Launch)] == [large]
+
+
+def test_best_effort_that_finds_no_room_makes_a_larger_instance_worth_its_price_too() -> None:
+    small, middle = offer("small", vcpus=2.0, usd_per_h=0.1), offer("middle", vcpus=4.0, usd_per_h=0.15)
+    filler = job(2, asks=spec(resources=need(3.0), target=BestEffortTarget()))
+    [launch] = of(planned(simple(), job(1), filler, small, middle), Launch)
+    assert (launch.offer, launch.reason.numbers["ranks_expected"]) == (middle, 2)
+
+
 def test_jobs_that_share_with_none_get_an_instance_each() -> None:
     alone = [job(n, asks=spec(exclusive=True)) for n in (1, 2)]
     assert bought(planned(simple(), *alone, job(3), LARGE)) == [("job-1",), ("job-2",), ("job-3",)]
@@ -151,6 +191,43 @@ def test_offers_that_policy_or_market_exclude_are_not_bought_and_named() -> None
         assert (finish.reason.code, finish.reason.numbers["why"]) == ("impossible", "not_allowed")
 
 
+def why_impossible(*things: Job | Offer, policy: Policy | None = None) -> tuple[object, object]:
+    """Return the cause for which a job can never run, and the type that is named as nearest to it."""
+    [finish] = of(planned(policy or simple(), *things), Finish)
+    return finish.reason.numbers["why"], finish.reason.numbers["nearest"]
+
+
+def test_an_offer_that_a_job_may_not_use_is_not_named_as_what_policy_keeps_from_it() -> None:
+    small, huge = offer(), offer("huge", vcpus=32.0, usd_per_h=2.0)
+    large = job(1, asks=spec(resources=need(16.0)))
+    only_small = replace(large, spec=replace(large.spec, instance_types=("small",)))
+    cheap = simple(caps=Caps(max_price_usd_per_h=1.0))
+    assert why_impossible(large, small, huge, policy=cheap) == ("not_allowed", "huge")
+    assert why_impossible(only_small, small, huge, policy=cheap) == ("no_offer_fits", "small")
+
+
+def test_the_nearest_offer_is_the_one_that_lacks_the_least_of_what_it_lacks_most() -> None:
+    roomy = Resources(vcpus=2.0, memory_mib=999_999, disk_gib=900.0)
+    fat = replace(offer("fat"), instance_type=replace(offer("fat").instance_type, capacity=roomy))
+    assert why_impossible(job(1, asks=spec(resources=need(16.0))), offer("half", vcpus=8.0), fat) == (
+        "no_offer_fits",
+        "half",
+    )
+
+
+def test_a_quota_is_named_only_where_it_is_the_cause_for_all_offers() -> None:
+    def wait_code(*errors: str) -> str:
+        offers = [offer(f"t{n}") for n, _ in enumerate(errors)]
+        backoffs = [
+            OfferBackoff(provider="mock", zone="a", instance_type=f"t{n}", until_at=NOW + 60.0, error=error)
+            for n, error in enumerate(errors)
+        ]
+        return told(decide(scene(job(1), *offers, backoffs=tuple(backoffs))), "job-1")
+
+    assert wait_code("vCPU quota exceeded", "Quota 'GPUS' reached") == "quota_exceeded"
+    assert wait_code("vCPU quota exceeded", "no capacity") == "all_backed_off"
+
+
 def test_an_offer_within_the_limits_is_bought_though_the_best_one_is_not() -> None:
     small, cheap = offer("small", vcpus=2.0, usd_per_h=0.3), offer("large", vcpus=4.0, usd_per_h=0.1)
     plan = planned(simple(caps=Caps(max_vcpus=2.0)), job(1), small, cheap)
@@ -191,7 +268,8 @@ def test_spot_with_a_notice_or_for_long_runs_is_dearer_than_it_looks() -> None:
         busy = [replace(each, state=InstanceState.DRAINING) for each in fleet]
         launches = of(planned(simple(), *busy, job(1), spot, steady), Launch)
         assert [each.offer.market for each in launches] == [market]
-    lifetimes = (SpotLifetime(NOW - 5.0, "mock", "r", "small", 60.0, True),)
+    lost, kept = (SpotLifetime(NOW - 5.0, "mock", "r", "small", 60.0, preempted) for preempted in (True, False))
+    lifetimes = (lost, kept)
     for busy_s, market in (((), Market.SPOT), ((3600.0,), Market.ON_DEMAND)):
         stats = FleetStats(spot_lifetimes=lifetimes, busy_s=busy_s)
         launches = of(decide(scene(job(1), spot, steady, fleet_stats=stats)), Launch)
@@ -199,8 +277,10 @@ def test_spot_with_a_notice_or_for_long_runs_is_dearer_than_it_looks() -> None:
 
 
 def test_a_job_that_needs_nothing_of_a_resource_fits_on_what_has_room_for_the_others() -> None:
-    asks = spec(resources=Resources(vcpus=1.0, memory_mib=512, disk_gib=0.0))
-    assert bought(planned(simple(), job(1, asks=asks), LARGE)) == [("job-1",)]
+    asks = spec(resources=Resources(vcpus=3.0, memory_mib=512, disk_gib=0.0))
+    plan = planned(simple(), *(job(n, asks=asks) for n in (1, 2)), LARGE)
+    assert bought(plan) == [("job-1",), ("job-2",)]
+    assert [each.reason.numbers["ranks_expected"] for each in of(plan, Launch)] == [1, 1]
 
 
 def test_what_a_gang_could_not_use_is_in_stock_again_once() -> None:

@@ -103,7 +103,8 @@ def test_room_that_is_too_little_for_it_is_no_reason_to_go_where_it_is_disturbed
 
 def test_job_that_only_a_large_type_is_enough_for_shares_a_half_empty_one() -> None:
     """A cheaper machine that it would not get does not keep it from one that runs."""
-    belief = replace(known(110.0), by_type={"mock/small": serving(50.0), "mock/huge": serving(110.0)})
+    doubtful = serving(95.0, spread=1.5)
+    belief = replace(known(110.0), by_type={"mock/small": doubtful, "mock/huge": serving(110.0)})
     huge = offer("huge", vcpus=16.0, usd_per_h=0.8)
     there = machine(1, huge, idle_since=None)
     before = scene(

@@ -180,10 +180,11 @@ def test_the_wait_is_expected_from_releases_as_large_as_the_job_and_by_the_quant
     assert waits(2.0, 2.0, 90.0, 90.0, 90.0, vcpus=2.0), "too little is known of releases as large as this one"
 
 
-def test_jobs_that_may_not_use_a_type_make_it_no_better_value_for_one_that_may() -> None:
+@pytest.mark.parametrize("vcpus", [1.0, 2.0])
+def test_jobs_that_may_not_use_a_type_neither_share_it_nor_make_it_a_better_value(vcpus: float) -> None:
     middle = offer("middle", vcpus=4.0, usd_per_h=0.15)
     calm = job(1, application="calm", asks=spec(instance_types=("small", "middle")))
-    keen = job(2, application="keen", asks=spec(resources=need(2)))
+    keen = job(2, application="keen", asks=spec(resources=need(vcpus)))
     plan = decided(calm, keen, *reserved_in_use(15.5), SMALL, middle, FULL, policy=under("hm"))
     assert launched(plan) == ["small", "full"]
 
