@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from hcloud.core.model import (
     BatchTarget,
+    BestEffortTarget,
     FailureCause,
     Instance,
     InstanceState,
@@ -19,14 +20,15 @@ from hcloud.core.model import (
     JobState,
     Market,
     Offer,
+    ProfileRequest,
     ServiceTarget,
 )
 from hcloud.planner.plan import Drain, Enqueue, Launch, Plan, StopAttempt, Terminate
-from hcloud.planner.snapshot import Snapshot
+from hcloud.planner.snapshot import OfferBackoff, Snapshot
 from hcloud.spec.policy import DisruptionPolicy, Policy, RetentionPolicy
 from tests.planner.apply_model import apply_ideally, pass_time
 from tests.planner.properties import Planner, honest
-from tests.planner.scenes import NOW, decide, machine, need, of, offer, running, scene, spec
+from tests.planner.scenes import NOW, decide, job, machine, need, of, offer, running, scene, spec
 from tests.policies import simple
 
 GATHERS = simple(disruption=DisruptionPolicy(consolidate=True), retention=RetentionPolicy(spin_up_multiple=1.0))
@@ -158,6 +160,80 @@ def test_nodes_of_one_job_stay_where_they_are() -> None:
     fleet = [machine(n, idle_since=None) for n in (1, 2, 3)]
     pair = long_ago(running(1, *fleet[:2], asks=SERVICE))
     assert drained(scene(pair, long_ago(running(2, fleet[2], asks=SERVICE)), *fleet, offer())) == ["inst-3"]
+
+
+def test_nothing_is_emptied_while_a_job_waits_or_stops_or_a_machine_is_ended() -> None:
+    assert drained(fleet_of({}, {})) == ["inst-1"]
+    out = OfferBackoff(provider="mock", until_at=NOW + 60.0, error="none")
+    before = fleet_of({}, {})
+    waits = job(9, asks=spec(resources=need(2.0)))
+    assert drained(replace(before, jobs=(*before.jobs, waits), backoffs=(out,))) == []
+    three = fleet_of({}, {}, {})
+    last = three.jobs[-1]
+    assert last.attempt is not None
+    stopping = replace(
+        last, attempt=replace(last.attempt, stop_requested_at=NOW - 1.0, stop_cause=FailureCause.EVICTED)
+    )
+    assert drained(replace(three, jobs=(*three.jobs[:-1], stopping))) == []
+    over = replace(before, instances=(*before.instances, machine(3, expires_at=NOW + 1.0)))
+    assert [each.instance_id for each in of(decide(over, GATHERS), Terminate)] == ["inst-3"]
+    assert drained(over) == []
+
+
+def test_a_machine_that_does_not_answer_is_neither_emptied_nor_moved_to() -> None:
+    assert drained(replace(fleet_of({}, {}), reachable=frozenset({"inst-2"}))) == []
+
+
+def test_jobs_that_could_not_start_again_or_are_measured_stay() -> None:
+    unreadable = {"job-1": "no key", "job-2": "no key"}
+    assert drained(replace(fleet_of({}, {}), unreadable_secrets=unreadable)) == []
+    request = ProfileRequest(job_id="job-7", type_column="mock/small", steps_vcpus=(1.0,))
+    assert drained(fleet_of({}, {}, asks=replace(SERVICE, profile=request))) == []
+
+
+@pytest.mark.parametrize(("placed_s", "emptied"), [(599.0, 0), (600.0, 1)])
+def test_a_job_rests_after_it_was_placed(placed_s: float, emptied: int) -> None:
+    assert len(of(decide(two_machines(placed_s=placed_s), GATHERS), Drain)) == emptied
+
+
+@pytest.mark.parametrize(("ran_s", "emptied"), [(3569.0, 1), (3570.0, 1), (3571.0, 0)])
+def test_the_saving_must_be_twice_the_cost_of_repeated_work_and_gap(ran_s: float, emptied: int) -> None:
+    """An hour of $0.10 is saved; half of an instance is taken for the time run so far and a gap of 30 s."""
+    batch = spec(target=BatchTarget(finish_within_s=1e7))
+    assert len(of(decide(two_machines(batch, placed_s=ran_s), GATHERS), Drain)) == emptied
+
+
+STAYS = replace(SERVICE, interruptible=False)
+
+
+def crowd(*residents: tuple[Instance, tuple[JobSpec, ...]]) -> Snapshot:
+    """Return these instances with jobs that have run for 700 s; earlier numbers were submitted later."""
+    numbers, jobs = iter(range(90, 10, -1)), []
+    for on, specs in residents:
+        jobs += [long_ago(running(next(numbers), on, asks=asks)) for asks in specs]
+    return scene(*jobs, *(on for on, _ in residents), offer())
+
+
+FIRST, SECOND, THIRD = (machine(n, idle_since=None) for n in (1, 2, 3))
+
+
+def test_jobs_of_one_machine_move_to_several_in_queue_order_if_there_is_room_for_all() -> None:
+    free = replace(SERVICE, target=BestEffortTarget())
+    moving = (free, SERVICE)
+    plan = decide(crowd((FIRST, moving), (SECOND, (STAYS,)), (THIRD, (STAYS,))), GATHERS)
+    [drain] = of(plan, Drain)
+    assert (drain.instance_id, drain.reason.numbers["targets"]) == ("inst-1", "inst-2, inst-3")
+    assert drain.reason.numbers["jobs"] == 2
+    assert [each.job_id for each in of(plan, StopAttempt)] == ["job-89", "job-90"]  # best effort last
+    in_order = decide(crowd((FIRST, (SERVICE, SERVICE)), (SECOND, (STAYS,)), (THIRD, (STAYS,))), GATHERS)
+    assert [each.job_id for each in of(in_order, StopAttempt)] == ["job-89", "job-90"]  # submitted earlier
+    assert drained(crowd((FIRST, moving), (SECOND, (STAYS,)))) == []
+
+
+def test_room_that_one_machine_could_not_use_is_there_for_the_next() -> None:
+    """Two jobs of the first find room for one of them only, which the job of the third then takes."""
+    tiny = machine(3, offer("tiny", vcpus=1.0, usd_per_h=0.05), idle_since=None)
+    assert drained(crowd((FIRST, (SERVICE, SERVICE)), (SECOND, (STAYS,)), (tiny, (SERVICE,)))) == ["inst-3"]
 
 
 # ----------------------------------------------------------------------------------------------------------- hysteresis

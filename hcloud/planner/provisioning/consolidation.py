@@ -177,7 +177,7 @@ def _staying(context: PlanContext, at: int) -> Mask:
     stays: Mask = np.zeros(len(fleet.instances), dtype=np.bool_)
     for other in fleet.staying:
         reserved = fleet.instances[other].offer.market is Market.RESERVED
-        stays[other] = other != at and other not in context.lazy and (reserved or bool(fleet.holdings[other]))
+        stays[other] = other != at and (reserved or bool(fleet.holdings[other]))
     return stays & fleet.placeable
 
 
@@ -205,7 +205,6 @@ def _drain(context: PlanContext, chosen: DrainCandidate) -> None:
     )
     text += f" in {seconds(context.policy.lease.horizon_s)} at a cost of {usd(chosen.cost_usd)} (repeated work, gaps)"
     reason = Reason(code="consolidated", text=text, numbers=numbers)
-    context.fleet.placeable[chosen.at] = context.fleet.hopeful[chosen.at] = False
     context.add(Drain(instance_id=instance.id, reason=reason))
     for job in chosen.jobs:
         context.stop(job, FailureCause.EVICTED, reason)
