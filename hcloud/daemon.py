@@ -566,10 +566,15 @@ class Daemon:
         soon_at = self.clock.now() + ENDING_WITHIN_S
         reserved = [each for each in self.controller.offers.all if each.market is Market.RESERVED]
         reserved += [each.offer for each in self.store.live().instances if each.offer.market is Market.RESERVED]
-        ends = {each.key: each.ends_at for each in reserved if each.ends_at is not None and each.ends_at < soon_at}
+        ends = {
+            (each.key, at)
+            for each in reserved
+            for at in (each.ends_at, *(part.ends_at for part in each.committed))
+            if at is not None and at < soon_at
+        }
         return [
             f"the commitment for {kind} in {zone} ({provider}) ends at {utc_text(round(at))}; on demand after that"
-            for (provider, zone, kind, _), at in sorted(ends.items())
+            for (provider, zone, kind, _), at in sorted(ends)
         ]
 
     def _why_stopped(self, name: str) -> str:

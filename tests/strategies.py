@@ -8,6 +8,7 @@ from hcloud.core.model import (
     Attempt,
     BatchTarget,
     BestEffortTarget,
+    CommittedCapacity,
     Constraints,
     Correction,
     EventKind,
@@ -205,6 +206,10 @@ offers = st.builds(
     quota=texts,
     ends_at=st.none() | moments,
     price_after_usd_per_h=st.none() | finite,
+    committed=st.lists(
+        st.builds(CommittedCapacity, ends_at=st.none() | moments, free=st.integers(0, 1000), used=st.integers(0, 1000)),
+        max_size=3,
+    ).map(tuple),
 )
 instances = st.builds(
     Instance,

@@ -16,6 +16,7 @@ from hcloud.core.model import (
     Attempt,
     BatchTarget,
     BestEffortTarget,
+    CommittedCapacity,
     Constraints,
     FailureCause,
     Instance,
@@ -64,6 +65,13 @@ def node_counts(draw: DrawFn) -> Nodes:
     return Nodes(count=count, gang=gang, minimum=draw(st.integers(1, count)))
 
 
+_COMMITTED = tuple(
+    tuple(CommittedCapacity(ends_at=at, free=1000, used=1) for at in ends)
+    for ends in ((NOW + 5000.0, NOW + 700.0), (None, NOW + 5000.0), ())
+)
+"""Commitments of reserved offers, in turn."""
+
+
 @st.composite
 def offers(draw: DrawFn) -> tuple[Offer, ...]:
     """Some types in some markets at fitting prices, sorted by key."""
@@ -74,6 +82,12 @@ def offers(draw: DrawFn) -> tuple[Offer, ...]:
     )
     built = [
         offer_of(name, market, zone, draw(st.sampled_from([None, None, 0, 1]))) for name, market, zone in sorted(keys)
+    ]
+    built = [
+        replace(each, committed=_COMMITTED[at % 3], price_after_usd_per_h=each.price_usd_per_h / _FACTORS[each.market])
+        if each.market is Market.RESERVED
+        else each
+        for at, each in enumerate(built)
     ]
     return tuple(sorted(built, key=lambda offer: offer.key))
 

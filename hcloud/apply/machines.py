@@ -14,6 +14,7 @@ from hcloud.apply.directives import PAUSED, emit_order, refuse_drained
 from hcloud.apply.launch_pool import Answer, provider_named, send_launches
 from hcloud.apply.transitions import reason_fields, transition_instance, transition_job
 from hcloud.core.clock import Clock
+from hcloud.core.commitments import covered_until
 from hcloud.core.errors import (
     AccountRejected,
     InsufficientCapacity,
@@ -29,6 +30,7 @@ from hcloud.core.model import (
     JOB_WAITING,
     EventKind,
     Instance,
+    InstanceId,
     InstanceState,
     Intent,
     IntentKind,
@@ -56,6 +58,8 @@ NEVER_REGISTERED = "never_registered"
 """The planner's reason code for ending an instance that never registered."""
 UNREGISTERED_OFFERS = 2
 """After launches in a row of which no worker registered, the fault is taken to be the provider's or the account's."""
+_ROUNDED_USD_PER_H = 1e-6
+"""Prices that differ by less are equal: providers keep them in tags with six digits."""
 _UP = (InstanceState.BOOTING, InstanceState.READY, InstanceState.DRAINING)
 """States of instances that certainly count against a quota."""
 QUICK_LOSS = "taken_quickly"
@@ -228,14 +232,14 @@ class MachineActions:
     def follow_commitments(self, offers: Sequence[Offer], lease: LeaderLease | None) -> bool:
         """Let instances whose commitment has ended be on demand since then; return whether there was any.
 
-        A commitment that was extended counts with its new end, and the price after it as last read.
+        An instance moves to a commitment that ends later only where that has capacity for it. A commitment that was
+        extended counts with its new end, and the price after it as last read.
         """
         now = self.clock.now()
         reserved = [each for each in self.store.live().instances if each.offer.market is Market.RESERVED]
         if not reserved:
             return False
-        latest = {each.key: each for each in offers if each.market is Market.RESERVED}
-        terms = {each.id: _commitment_terms(each.offer, latest.get(each.offer.key)) for each in reserved}
+        terms = _latest_terms(reserved, {each.key: each for each in offers if each.market is Market.RESERVED}, now)
         ended = [each for each in reserved if (terms[each.id].ends_at or inf) <= now]
         changed = [each for each in reserved if each not in ended and terms[each.id] is not each.offer]
         if not (changed or ended):
@@ -299,14 +303,39 @@ class MachineActions:
         return None
 
 
-def _commitment_terms(offer: Offer, latest: Offer | None) -> Offer:
-    """Return a reserved instance's offer with end and later price as its ``latest`` offer has them; the same object if
-    nothing changes."""
-    if latest is None:
-        return offer
-    ends_at = offer.ends_at if latest.ends_at is None else max(latest.ends_at, offer.ends_at or 0.0)
-    after = latest.price_after_usd_per_h
-    after = offer.price_after_usd_per_h if after is None else after
+def _latest_terms(
+    reserved: Sequence[Instance], latest: Mapping[tuple[str, str, str, str], Offer], now: float
+) -> dict[InstanceId, Offer]:
+    """Return reserved instances' offers with end and later price as the ``latest`` offers have them, by instance.
+
+    An offer that does not change is the same object.
+    """
+    terms, groups = {each.id: each.offer for each in reserved}, dict[tuple[str, str, str, str], list[Instance]]()
+    for each in reserved:
+        groups.setdefault(each.offer.key, []).append(each)
+    for key, instances in groups.items():
+        offer = latest.get(key)
+        if offer is None:
+            continue
+        if not offer.committed:  # only the first end is known; one that has passed is not moved to another commitment
+            for each in instances:
+                if (each.offer.ends_at or inf) > now:
+                    ends_at = max(offer.ends_at, each.offer.ends_at or 0.0) if offer.ends_at else each.offer.ends_at
+                    terms[each.id] = _with_terms(each.offer, ends_at, offer.price_after_usd_per_h)
+            continue
+        # Those whose end is first keep it if the reading shows less in use: it may be older than a launch.
+        instances.sort(key=lambda each: (each.offer.ends_at or inf, each.requested_at, each.id))
+        ends = covered_until(offer.committed, len(instances))
+        for each, ends_at in zip(instances[len(instances) - len(ends) :], ends, strict=True):
+            # To a commitment that costs more it does not move, since it would keep the lower price.
+            later = (ends_at or inf) > (each.offer.ends_at or inf)
+            if not later or offer.price_usd_per_h <= each.offer.price_usd_per_h + _ROUNDED_USD_PER_H:
+                terms[each.id] = _with_terms(each.offer, ends_at, offer.price_after_usd_per_h)
+    return terms
+
+
+def _with_terms(offer: Offer, ends_at: float | None, after_usd_per_h: float | None) -> Offer:
+    after = offer.price_after_usd_per_h if after_usd_per_h is None else after_usd_per_h
     same = (ends_at, after) == (offer.ends_at, offer.price_after_usd_per_h)
     return offer if same else replace(offer, ends_at=ends_at, price_after_usd_per_h=after)
 

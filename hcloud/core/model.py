@@ -538,6 +538,17 @@ class InstanceType:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CommittedCapacity:
+    """The part of the capacity behind a RESERVED offer that ends at one time, in instances of its type."""
+
+    ends_at: float | None
+    """None: not known to end."""
+    free: int = 0
+    used: int = 0
+    """By whichever instances of the account, HCloud's and others."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
     """An instance type that can be launched now: where, in which market and at what price."""
 
@@ -559,9 +570,11 @@ class Offer:
     quota: str = ""
     """Name of the account's limit on vCPUs that it counts against, by region; empty: the provider names none."""
     ends_at: float | None = None
-    """When the commitment behind a RESERVED offer ends; None: not known, or never."""
+    """When the commitment that the next instance of a RESERVED offer uses ends; None: not known, or never."""
     price_after_usd_per_h: float | None = None
     """The price from ``ends_at`` on, which is that of on demand; None: there is no end, or the price is not known."""
+    committed: tuple[CommittedCapacity, ...] = ()
+    """Commitments behind a RESERVED offer by their end, the last first, as launches use them; empty: not known."""
 
     @property
     def key(self) -> tuple[str, str, str, str]:

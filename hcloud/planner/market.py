@@ -8,7 +8,7 @@ exactly when it is cheaper for the jobs that fill it. Reserved instances come fi
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from math import inf
 from statistics import median
@@ -84,6 +84,8 @@ class OfferMarket:
     """Which offers are available, shape ``(M,)``; None: not computed since the last change."""
     capped: bool = False
     """Whether jobs wait because no more instances are allowed."""
+    ends: dict[int, list[tuple[float | None, int]]] = field(default_factory=dict)
+    """By place of a reserved offer, when its free capacity ends, the last end first, and how many instances each is."""
 
     def paid_ranks(self, group: JobGroup) -> int:
         """Return how many ranks of ``group`` fit on reserved instances that are not launched yet."""
@@ -166,6 +168,8 @@ class OfferMarket:
     def take(self, at: int, count: int = 1) -> None:
         """Take ``count`` instances of offer ``at`` out of stock; negative: put them back."""
         self.left[at] -= count
+        if at in self.ends:
+            self.offers[at] = _next_offer(self.offers[at], self.ends[at], self.left[at])
         self.quotas.take(self.offers[at], count)
         self.stocked = None
         pool = self.pools.get(_pool(self.offers[at]))
@@ -234,8 +238,15 @@ def open_market(context: PlanContext) -> OfferMarket:
     made_of = (context.snapshot.offers, context.policy)
     permitted = context.snapshot.plan_cache.get("shelf", made_of, lambda: _permit_offers(context))
     backoffs = [b for b in context.snapshot.backoffs if b.until_at > context.now]
+    left, ends, offers = _left(context, permitted), _ends(context, permitted), permitted.offers
+    if ends:
+        offers = offers.copy()
+        for at, parts in ends.items():
+            ends[at] = parts = _first(parts, left[at])
+            left[at] = float(sum(count for _, count in parts))
+            offers[at] = _next_offer(offers[at], parts, left[at])
     return OfferMarket(
-        offers=permitted.offers,
+        offers=offers,
         capacity=permitted.capacity,
         price_usd_per_h=_expected_prices(context, permitted),
         steady=permitted.steady,
@@ -244,7 +255,8 @@ def open_market(context: PlanContext) -> OfferMarket:
             max((each for each in backoffs if each.covers(offer)), key=_retry_order, default=None)
             for offer in permitted.offers
         ],
-        left=_left(context, permitted),
+        left=left,
+        ends=ends,
         forbidden=permitted.forbidden,
         sells_reserved=permitted.sells_reserved,
         hybrid=context.strategy.hybrid,
@@ -260,10 +272,44 @@ def _left(context: PlanContext, permitted: _PermittedOffers) -> list[float]:
     if not permitted.sells_reserved:
         return permitted.left.copy()
     lease_ends_at = context.now + context.policy.lease.horizon_s
-    ends = [each.ends_at for each in permitted.offers]
+    ends = [None if each.committed else each.ends_at for each in permitted.offers]
     return [
         0.0 if end is not None and end < lease_ends_at else left for left, end in zip(permitted.left, ends, strict=True)
     ]
+
+
+def _ends(context: PlanContext, permitted: _PermittedOffers) -> dict[int, list[tuple[float | None, int]]]:
+    """Return when the free capacity of reserved offers ends, by place; not what ends within a lease."""
+    if not permitted.sells_reserved:
+        return {}
+    lease_ends_at = context.now + context.policy.lease.horizon_s
+    return {
+        at: [
+            (each.ends_at, each.free)
+            for each in offer.committed
+            if each.free > 0 and (each.ends_at is None or each.ends_at >= lease_ends_at)
+        ]
+        for at, offer in enumerate(permitted.offers)
+        if offer.committed
+    }
+
+
+def _first(parts: Sequence[tuple[float | None, int]], left: float) -> list[tuple[float | None, int]]:
+    kept = []
+    for ends_at, count in parts:
+        kept.append((ends_at, int(min(count, left))))
+        left -= kept[-1][1]
+    return kept
+
+
+def _next_offer(offer: Offer, ends: Sequence[tuple[float | None, int]], left: float) -> Offer:
+    """Return the offer as the next instance has it, whose commitment ends last of the ``left`` that are not taken."""
+    later = sum(count for _, count in ends) - left
+    for ends_at, count in ends:
+        later -= count
+        if later < 0:
+            return replace(offer, ends_at=ends_at, committed=())
+    return replace(offer, committed=())
 
 
 def _expected_prices(context: PlanContext, permitted: _PermittedOffers) -> Amounts:

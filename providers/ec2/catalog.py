@@ -188,7 +188,9 @@ class Ec2Catalog:
             return
         if self._inventory.exceeds_quota(kind.name, market):
             return
-        ends_at, after = self._ends_at(zone, kind.name, market), on_demand.get(kind.name)
+        paid = self._inventory.prepaid(zone, kind.name) if market is Market.RESERVED else None
+        committed, ends_at = (paid.committed, paid.ends_at) if paid is not None else ((), None)
+        ends, after = [ends_at, *(each.ends_at for each in committed)], on_demand.get(kind.name)
         yield Offer(
             provider=self._provider,
             region=self._settings.region,
@@ -202,12 +204,9 @@ class Ec2Catalog:
             pool=self._pool(zone, kind.name, market),
             quota=quota_name(kind.name, market),
             ends_at=ends_at,
-            price_after_usd_per_h=after.usd_per_h if after is not None and ends_at is not None else None,
+            price_after_usd_per_h=after.usd_per_h if after is not None and any(ends) else None,
+            committed=committed,
         )
-
-    def _ends_at(self, zone: str, type_name: str, market: Market) -> float | None:
-        paid = self._inventory.prepaid(zone, type_name) if market is Market.RESERVED else None
-        return paid.ends_at if paid is not None else None
 
     def _pool(self, zone: str, type_name: str, market: Market) -> str:
         paid = self._inventory.prepaid(zone, type_name) if market is Market.RESERVED else None

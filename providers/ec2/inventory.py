@@ -9,8 +9,9 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from hcloud.core.commitments import capacity_by_end, joined_by_end, last_end_first, next_end
 from hcloud.core.errors import ProviderUnavailable, Throttled
-from hcloud.core.model import InstanceType, Market
+from hcloud.core.model import CommittedCapacity, InstanceType, Market
 from providers.ec2.account_usage import RunningInstance, quota_of, read_quotas, read_running, vcpus_used
 from providers.ec2.clients import Clients
 from providers.ec2.prices import Price
@@ -35,7 +36,9 @@ class Prepaid:
     pool: str = ""
     """Name of the pool that other types or zones share; "" if this type and zone have it alone."""
     ends_at: float | None = None
-    """When the first of the commitments behind it ends."""
+    """When the commitment that the next instance uses ends; the first end if that is not known."""
+    committed: tuple[CommittedCapacity, ...] = ()
+    """The commitments by their end; empty: they are of several kinds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,11 +116,12 @@ class Inventory:
     def count_launch(self, token: str, launched: Launched) -> None:
         """Count a launch until its instance is listed. A token counts once.
 
-        One of prepaid capacity targets the first capacity reservation with free capacity.
+        One of prepaid capacity targets the capacity reservation that ends last of those with free capacity.
         """
         self._launched[token] = launched
         if launched.market is Market.RESERVED:
             reservations = self._free_capacity(launched.zone, launched.type_name)
+            reservations.sort(key=lambda each: last_end_first(each[0].ends_at))
             target = next((each for each, free in reservations if free > 0), None)
             if target is not None:
                 self._targeted_reservations[token] = target.id
@@ -137,38 +141,47 @@ class Inventory:
     def prepaid(self, zone: str, type_name: str) -> Prepaid | None:
         """Return the prepaid capacity for a type, or None.
 
-        Reserved Instances come first, then capacity reservations, then savings plans.
+        Reserved Instances come first, then capacity reservations, then savings plans. Where several of these kinds
+        apply, the first end of all counts for each instance.
         """
         coverage, savings = self._covered()
-        reserved = sum(free for _, free in self._free_capacity(zone, type_name))
-        discounted = coverage.left(zone, type_name)
-        usd, ends_at = self.reservations.usd_per_h(zone, type_name), self.reservations.ends_at(zone, type_name)
-        if usd and discounted:
-            return Prepaid(discounted + reserved, usd, "" if reserved else coverage.shared(zone, type_name), ends_at)
-        price = self.on_demand.get(type_name)
-        if reserved and price is not None:
-            return Prepaid(
-                reserved, price.usd_per_h, ends_at=ends_at
-            )  # a capacity reservation alone is billed at the full price
-        covered = savings.covers(type_name)
-        if covered is not None:
-            return Prepaid(covered.count, covered.usd_per_h, "savings plans", covered.ends_at)
-        if usd:
-            return Prepaid(0, usd, ends_at=ends_at)
-        return (
-            Prepaid(0, price.usd_per_h, ends_at=ends_at)
-            if price is not None and self.reservations.has_capacity_reservation(zone, type_name)
-            else None
+        reserved_here = self._free_capacity(zone, type_name)
+        reserved, discounted = sum(free for _, free in reserved_here), coverage.left(zone, type_name)
+        usd, price, plans = (
+            self.reservations.usd_per_h(zone, type_name),
+            self.on_demand.get(type_name),
+            savings.covers(type_name),
         )
+        kinds = [
+            capacity_by_end(self.reservations.totals_by_end(zone, type_name), discounted),
+            joined_by_end(
+                CommittedCapacity(ends_at=each.ends_at, free=free, used=max(0, each.total - free))
+                for each, free in reserved_here
+            ),
+            plans.committed if plans is not None else (),
+        ]
+        kinds = [each for each in kinds if each]
+        committed = kinds[0] if len(kinds) == 1 else ()
+        ends = [each.ends_at for kind in kinds for each in kind if each.ends_at is not None]
+        ends_at = next_end(committed) if committed else min(ends, default=None)
+        if usd and discounted:
+            pool = "" if reserved else coverage.shared(zone, type_name)
+            return Prepaid(discounted + reserved, usd, pool, ends_at, committed)
+        if reserved and price is not None:  # a capacity reservation alone is billed at the full price
+            return Prepaid(reserved, price.usd_per_h, "", ends_at, committed)
+        if plans is not None and plans.count:
+            return Prepaid(plans.count, plans.usd_per_h, "savings plans", ends_at, committed)
+        if usd:
+            return Prepaid(0, usd, "", ends_at, committed)
+        if price is not None and reserved_here:
+            return Prepaid(0, price.usd_per_h, "", ends_at, committed)
+        if plans is not None:
+            return Prepaid(0, plans.usd_per_h, "savings plans", ends_at, committed)
+        return None
 
     def may_cover(self, zone: str, type_name: str) -> bool:
         """Return whether a commitment may cover instances of a type, used up or not, or may and could not be read."""
-        return (
-            not COMMITMENTS.isdisjoint(self.read_errors)
-            or self.reservations.usd_per_h(zone, type_name) is not None
-            or self.reservations.has_capacity_reservation(zone, type_name)
-            or any(each.rates.get(type_name) for each in self.plans)
-        )
+        return not COMMITMENTS.isdisjoint(self.read_errors) or self.prepaid(zone, type_name) is not None
 
     def capacity_reservation(self, token: str) -> str | None:
         """Return the id of the capacity reservation that a counted launch targets, or None."""

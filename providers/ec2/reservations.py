@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from hcloud.core.commitments import last_end_first
 from hcloud.core.paging import checked
 from hcloud.core.pricing import amortised_usd_per_h
 from providers.ec2.clients import Clients
@@ -59,10 +60,6 @@ class Reservations:
     reserved: tuple[ReservedInstances, ...] = ()
     capacity: tuple[CapacityReservation, ...] = ()
 
-    def has_capacity_reservation(self, zone: str, type_name: str) -> bool:
-        """Return whether there is a capacity reservation, full or not."""
-        return bool(self.capacity_of(zone, type_name))
-
     def usd_per_h(self, zone: str, type_name: str) -> float | None:
         """Return the amortised price of the Reserved Instances that apply in a zone, or None.
 
@@ -76,21 +73,22 @@ class Reservations:
                 found.append(each.usd_per_h * factor / its_factor)
         return max(found, default=None)
 
-    def ends_at(self, zone: str, type_name: str) -> float | None:
-        """Return when the first commitment that applies to a type in a zone ends; None if none is known to."""
-        pool = pool_of(type_name)[0]
-        ends = [
-            each.ends_at
-            for each in self.reserved
-            if (each.zone, each.type_name) == (zone, type_name)
-            or (each.zone is None and pool_of(each.type_name)[0] == pool)
-        ]
-        ends += [each.ends_at for each in self.capacity_of(zone, type_name)]
-        return min((each for each in ends if each is not None), default=None)
-
-    def capacity_of(self, zone: str, type_name: str) -> list[CapacityReservation]:
-        """Return the capacity reservations of a type in a zone, full or not."""
-        return [each for each in self.capacity if (each.zone, each.type_name) == (zone, type_name)]
+    def totals_by_end(self, zone: str, type_name: str) -> list[tuple[float | None, int]]:
+        """Return each end of Reserved Instances that apply to a type in a zone, the last end first, with how many
+        instances all of this end or a later one cover, used or not."""
+        pool, factor = pool_of(type_name)
+        zonal, regional = 0, 0.0
+        totals = dict[float | None, int]()
+        for each in sorted(self.reserved, key=lambda each: last_end_first(each.ends_at)):
+            its_pool, its_factor = pool_of(each.type_name)
+            if (each.zone, each.type_name) == (zone, type_name):
+                zonal += each.count
+            elif each.zone is None and its_pool == pool:
+                regional += each.count * its_factor
+            else:
+                continue
+            totals[each.ends_at] = zonal + int((regional + 1e-9) / factor)
+        return list(totals.items())
 
 
 class Coverage:

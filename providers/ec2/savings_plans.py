@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from hcloud.core.commitments import capacity_by_end, last_end_first
+from hcloud.core.model import CommittedCapacity
 from hcloud.core.paging import pages_of
 from providers.ec2.clients import Clients
 from providers.ec2.errors import Call, translating_errors
@@ -35,14 +37,16 @@ class SavingsPlan:
 
 @dataclass(frozen=True, slots=True)
 class Covered:
-    """What a plan still covers of one type."""
+    """What plans cover of one type."""
 
     usd_per_h: float
-    """The plan's rate for the type."""
-    count: int
-    """How many more instances it covers."""
-    ends_at: float | None = None
-    """When the plan ends."""
+    """The highest of their rates for the type, since AWS does not say which plan pays for an instance."""
+    committed: tuple[CommittedCapacity, ...]
+
+    @property
+    def count(self) -> int:
+        """How many more instances they cover."""
+        return sum(each.free for each in self.committed)
 
 
 class PlanBalances:
@@ -62,12 +66,15 @@ class PlanBalances:
             self.left[plan.id] = _charged(plan, rest, on_demand)
 
     def covers(self, type_name: str) -> Covered | None:
-        """Return what the first plan with enough left covers of a type, or None."""
-        for plan in self._plans:
-            rate = plan.rates.get(type_name)
-            if rate and self.left[plan.id] >= rate - 1e-9:
-                return Covered(rate, int((self.left[plan.id] + 1e-9) / rate), plan.ends_at)
-        return None
+        """Return what the plans with a rate for a type cover of it, used up or not; None: not even one instance."""
+        rates = [(plan, plan.rates[type_name]) for plan in self._plans if plan.rates.get(type_name)]
+        totals, total = dict[float | None, int](), 0
+        for plan, rate in sorted(rates, key=lambda each: last_end_first(each[0].ends_at)):
+            total += int((plan.usd_per_h + 1e-9) / rate)
+            totals[plan.ends_at] = total
+        free = sum(int((self.left[plan.id] + 1e-9) / rate) for plan, rate in rates)
+        committed = capacity_by_end(totals.items(), free)
+        return Covered(max(rate for _, rate in rates), committed) if committed else None
 
 
 def _charged(plan: SavingsPlan, rest: dict[str, float], on_demand: Mapping[str, float]) -> float:

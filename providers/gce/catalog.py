@@ -11,8 +11,9 @@ from fnmatch import fnmatchcase
 from google.cloud import compute_v1 as compute
 
 from hcloud.core.clock import Clock
+from hcloud.core.commitments import next_end
 from hcloud.core.errors import InsufficientCapacity, ProviderError, ProviderUnavailable
-from hcloud.core.model import InstanceType, Market, Offer, Resources
+from hcloud.core.model import CommittedCapacity, InstanceType, Market, Offer, Resources
 from hcloud.provider import CommitmentUse
 from providers.gce.api import AggregatedList, Api
 from providers.gce.commitments import CommitmentBalances, Use, needs_of, series_of_type
@@ -302,9 +303,10 @@ class GceCatalog:
         for market in self._settings.markets:
             price = self.usd_per_h(zone, info.name, market) or None
             available = self._available(zone, info, market, quotas)
-            ends_at = self._ends_at(zone, info.name) if market is Market.RESERVED else None
+            ends_at, committed = self._committed_capacity(zone, info) if market is Market.RESERVED else (None, ())
+            ends = [ends_at, *(each.ends_at for each in committed)]
             after = self._prices.usd_per_h(region_of(zone), info.name, Market.ON_DEMAND)
-            if price is not None and (market is not Market.RESERVED or available):
+            if price is not None and (market is not Market.RESERVED or available or committed):
                 yield Offer(
                     provider=provider,
                     region=region_of(zone),
@@ -318,13 +320,22 @@ class GceCatalog:
                     pool=self._pool(zone, info, market),
                     quota=_cpu_metric(info.name, market, quotas),
                     ends_at=ends_at,
-                    price_after_usd_per_h=after if ends_at is not None else None,
+                    price_after_usd_per_h=after if any(ends) else None,
+                    committed=committed,
                 )
 
-    def _ends_at(self, zone: str, type_name: str) -> float | None:
-        ends = [self._committed.ends_at(zone, type_name)]
-        ends += [each.ends_at for each, free in self._reserved.free_capacity(zone, type_name) if free > 0]
-        return min((each for each in ends if each is not None), default=None)
+    def _committed_capacity(
+        self, zone: str, info: MachineTypeInfo
+    ) -> tuple[float | None, tuple[CommittedCapacity, ...]]:
+        """Return when what the next instance uses ends, and all by its end; where reservations and commitments cover a
+        type, only the first end of all, since an instance uses both."""
+        with self._lock:
+            committed = self._committed.capacity(zone, info.name, info.guest_cpus, info.memory_mib)
+            reserved = self._reserved.capacity(zone, info.name)
+        if committed and reserved:
+            ends = [each.ends_at for each in (*committed, *reserved) if each.ends_at is not None]
+            return min(ends, default=None), ()
+        return next_end(committed or reserved), committed or reserved
 
     def _pool(self, zone: str, info: MachineTypeInfo, market: Market) -> str:
         # Types of one series share their commitments, unless instances of this very type are reserved.

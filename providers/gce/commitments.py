@@ -14,6 +14,8 @@ from math import inf
 
 from google.cloud import compute_v1 as compute
 
+from hcloud.core.commitments import capacity_by_end, last_end_first
+from hcloud.core.model import CommittedCapacity
 from providers.gce.names import last_part
 from providers.gce.settings import region_of
 
@@ -38,12 +40,12 @@ class Pool:
     memory_mb: float = 0.0
     plans: set[str] = field(default_factory=set)
     """Terms of the commitments, by their key in the price file."""
-    ends_at: float | None = None
-    """When the first of the commitments ends."""
     last_ends_at: float = 0.0
     """When the last of them ends; infinite if one is not known to end."""
     committed_vcpus: float = 0.0
     """vCPUs before usage is subtracted."""
+    committed: list[tuple[float | None, float, float]] = field(default_factory=list)
+    """End, vCPUs and memory of each commitment before usage is subtracted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,15 +77,15 @@ class CommitmentBalances:
     def _add(self, pool: Pool, commitment: compute.Commitment, plan: str) -> None:
         pool.plans.add(plan)
         ends_at = ends_at_of(commitment)
-        if ends_at is not None:
-            pool.ends_at = min(ends_at, pool.ends_at or ends_at)
         pool.last_ends_at = max(pool.last_ends_at, inf if ends_at is None else ends_at)
+        amounts = dict.fromkeys(("VCPU", "MEMORY"), 0.0)
         for each in commitment.resources:
-            if each.type_ == "VCPU":
-                pool.vcpus += each.amount
-                pool.committed_vcpus += each.amount
-            elif each.type_ == "MEMORY":
-                pool.memory_mb += each.amount
+            if each.type_ in amounts:
+                amounts[each.type_] += each.amount
+        pool.vcpus += amounts["VCPU"]
+        pool.committed_vcpus += amounts["VCPU"]
+        pool.memory_mb += amounts["MEMORY"]
+        pool.committed.append((ends_at, amounts["VCPU"], amounts["MEMORY"]))
 
     def use(self, use: Use) -> None:
         """Subtract usage from its pool, which may become negative."""
@@ -104,10 +106,18 @@ class CommitmentBalances:
         pool = self._pool(zone, type_name)
         return min(pool.plans) if pool is not None and pool.plans else None
 
-    def ends_at(self, zone: str, type_name: str) -> float | None:
-        """Return when the first commitment that covers a type ends (Unix seconds); None if none is known to end."""
+    def capacity(self, zone: str, type_name: str, vcpus: float, memory_mb: float) -> tuple[CommittedCapacity, ...]:
+        """Return how many instances of a type the commitments cover, by their end; what others use counts as such
+        instances."""
         pool = self._pool(zone, type_name)
-        return pool.ends_at if pool is not None else None
+        if pool is None or vcpus <= 0 or memory_mb <= 0:
+            return ()
+        totals, all_vcpus, all_memory_mb = dict[float | None, int](), 0.0, 0.0
+        for ends_at, more_vcpus, more_memory_mb in sorted(pool.committed, key=lambda each: last_end_first(each[0])):
+            all_vcpus += more_vcpus
+            all_memory_mb += more_memory_mb
+            totals[ends_at] = int(min(all_vcpus / vcpus, all_memory_mb / memory_mb))
+        return capacity_by_end(totals.items(), self.left(zone, type_name, vcpus, memory_mb))
 
     def pools(self) -> Mapping[tuple[str, str], Pool]:
         """Return what is left of the commitments, by region and series."""

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 
 from google.cloud import compute_v1 as compute
 
+from hcloud.core.commitments import joined_by_end
+from hcloud.core.model import CommittedCapacity
 from providers.gce.api import AggregatedList
 from providers.gce.instance_mapping import seconds
 from providers.gce.names import last_part
@@ -32,6 +34,8 @@ class Reservation:
     """Whether only instances that name it may use it."""
     free: int
     """How many more instances fit, as last read."""
+    total: int = 0
+    """How many instances it is for."""
     matches: bool = True
     """Whether HCloud's instances may use it: they have no accelerators, local disks or named processors."""
     ends_at: float | None = None
@@ -99,6 +103,13 @@ class Reservations:
             found.append((each, 0 if key in self._full else max(0, each.free - targeted[key])))
         return sorted(found, key=lambda pair: (-(pair[0].ends_at or math.inf), pair[0].must_be_named, pair[0].name))
 
+    def capacity(self, zone: str, type_name: str) -> tuple[CommittedCapacity, ...]:
+        """Return how many instances of a type fit, by the end of their reservation."""
+        return joined_by_end(
+            CommittedCapacity(ends_at=each.ends_at, free=free, used=each.total - free)
+            for each, free in self.free_capacity(zone, type_name)
+        )
+
     def target(self, token: str, zone: str, type_name: str, now: float) -> Reservation | None:
         """Return the reservation that a launch is to use, and count the launch; None: none has free capacity.
 
@@ -132,6 +143,7 @@ def _reservation(zone: str, each: compute.Reservation) -> Reservation:
         name=each.name,
         must_be_named=bool(each.specific_reservation_required),
         free=max(0, (sku.assured_count or sku.count) - sku.in_use_count),
+        total=sku.assured_count or sku.count,
         matches=not (properties.guest_accelerators or properties.local_ssds or properties.min_cpu_platform),
         ends_at=ends_at_of(each),
     )

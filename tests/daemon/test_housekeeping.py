@@ -15,7 +15,7 @@ from hcloud.api import ApiServer
 from hcloud.api.errors import Unauthenticated
 from hcloud.config import TcpSettings, limits_of, load_config
 from hcloud.core.errors import BadInput
-from hcloud.core.model import EventKind, JobState, Market
+from hcloud.core.model import CommittedCapacity, EventKind, JobState, Market
 from hcloud.daemon import ACCEPTED, Daemon
 from hcloud.planner.snapshot import OfferBackoff
 from tests.daemon.home import Home
@@ -214,3 +214,7 @@ def test_commitments_that_end_within_30_days_are_named(daemon: Daemon) -> None:
     daemon.controller.offers.by_provider = {"mock": (soon, later)}
     [note] = daemon._ending_commitments()
     assert note.startswith("the commitment for small in a (mock) ends at ")
+    several = replace(later, committed=tuple(CommittedCapacity(ends_at=each.ends_at, free=1) for each in (later, soon)))
+    daemon.controller.offers.by_provider = {"mock": (several,)}
+    [note] = daemon._ending_commitments()  # also while another is used first
+    assert note.startswith("the commitment for small in b (mock) ends at ")

@@ -213,8 +213,14 @@ def _launch(world: World, action: Launch) -> None:
         for_running=action.for_running,
     )
     world.instances[instance.id] = instance
-    if action.offer.available is not None:
-        world.offers[action.offer.key] = replace(action.offer, available=action.offer.available - 1)
+    offered = world.offers[action.offer.key]
+    if offered.available is not None:
+        offered = replace(offered, available=offered.available - 1)
+    parts = [
+        replace(each, free=each.free - 1, used=each.used + 1) if each.ends_at == action.offer.ends_at else each
+        for each in offered.committed
+    ]
+    world.offers[offered.key] = replace(offered, committed=tuple(parts))
     for job_id in action.for_jobs:
         job = world.jobs[job_id]
         awaiting = (*job.awaiting, instance.id)

@@ -454,7 +454,10 @@ def machines_are_bought_as_allowed(planner: Planner, snapshot: Snapshot, policy:
     for launch in _of(plan, Launch):
         offer = launch.offer
         bought[offer.key] += 1
-        assert offer in snapshot.offers and policy.allow.refusal(offer) is None
+        [offered] = [each for each in snapshot.offers if each.key == offer.key]
+        ends = [each.ends_at for each in offered.committed] or [offered.ends_at]
+        assert replace(offered, ends_at=offer.ends_at, committed=()) == replace(offer, committed=()), "not offered so"
+        assert offer.ends_at in ends and policy.allow.refusal(offer) is None
         assert not any(b.covers(offer) and b.until_at > snapshot.now for b in snapshot.backoffs), "backed off"
         assert offer.available is None or bought[offer.key] <= offer.available, "more than there are"
         assert launch.for_jobs, "for nobody"

@@ -7,6 +7,7 @@ import pytest
 from hcloud.core.model import (
     BatchTarget,
     BestEffortTarget,
+    CommittedCapacity,
     Constraints,
     Instance,
     InstanceState,
@@ -325,6 +326,24 @@ def test_an_instance_is_worth_only_the_jobs_that_fit_on_it_together() -> None:
 
 def test_a_job_that_finds_no_offer_does_not_keep_another_from_its_own() -> None:
     assert bought(planned(simple(), job(1), job(2, asks=spec(instance_types=("other",))), LARGE)) == [("job-1",)]
+
+
+def test_launches_use_commitments_that_end_last_first_and_none_that_ends_within_a_lease() -> None:
+    ends = [(None, 1), (NOW + 9000.0, 2), (NOW + 3599.0, 5)]
+    committed = tuple(CommittedCapacity(ends_at=at, free=free, used=1) for at, free in ends)
+    paid = offer("paid", market=Market.RESERVED, available=8, ends_at=None, committed=committed)
+    launched = [each.offer for each in of(planned(simple(), *(job(n) for n in range(1, 12)), paid, LARGE), Launch)]
+    reserved = [each for each in launched if each.market is Market.RESERVED]
+    assert [each.ends_at for each in reserved] == [None, NOW + 9000.0, NOW + 9000.0]
+    assert [each.committed for each in reserved] == [(), (), ()]
+    assert len(launched) > len(reserved)
+
+
+def test_launches_of_fewer_than_are_committed_use_those_that_end_last() -> None:
+    committed = tuple(CommittedCapacity(ends_at=at, free=4) for at in (NOW + 9000.0, NOW + 5000.0))
+    paid = offer("paid", market=Market.RESERVED, available=1, committed=committed)
+    [launch] = of(planned(simple(), job(1), paid), Launch)
+    assert launch.offer.ends_at == NOW + 9000.0
 
 
 @pytest.mark.parametrize(("left_s", "market"), [(3599.0, Market.ON_DEMAND), (3600.0, Market.RESERVED)])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,8 @@ from tests.chaos.scene import START_AT, Scene
 
 ENDS_AT = START_AT + 900.0
 """Beyond the first lease, so that the machine is rented at all."""
+LATER_AT = START_AT + 90_000.0
+"""When the other commitment ends, where there are two."""
 STEP_S = 80.0
 POLICY: Mapping[str, object] = {"boot": {"timeout_s": 600}}
 
@@ -52,6 +54,48 @@ def play_the_end(scene: Scene, prices: Prices, job_s: float = 2000.0) -> None:
     assert scene.controller.last_spend.month_usd == pytest.approx(before_usd + after_usd)
     by_market = {str(row["market"]): float(row["cost_usd"]) - float(row["unused_usd"]) for row in cost_rows(scene)}
     assert by_market == pytest.approx({"reserved": before_usd, "on_demand": after_usd}, abs=0.0005)
+
+
+def play_one_end_of_two(scene: Scene, prices: Prices, *, kill: Callable[[str], None] | None = None) -> None:
+    """Run three jobs on three committed machines, of which one commitment ends before the other, for two machines.
+
+    ``kill``: ends a machine by its id; one with a short job is ended so before the end. Then two are left, which the
+    other commitment has capacity for. None: all three run on, and exactly one becomes on demand.
+    """
+    if kill is not None:
+        submit(scene, 1, 200.0)
+    submit(scene, 3 if kill is None else 2, 2000.0)
+    while scene.clock.now() < ENDS_AT - 6 * STEP_S:
+        cycle(scene)
+    if kill is not None:
+        machines = {each.id: each.provider_id or "" for each in scene.store.live().instances}
+        busy = {
+            held.instance_id for each in scene.store.live().jobs if each.attempt for held in each.attempt.allocations
+        }
+        [idle] = machines.keys() - busy
+        kill(machines[idle])
+    while scene.clock.now() < ENDS_AT - STEP_S:
+        cycle(scene)
+    machines = scene.store.live().instances
+    assert {each.offer.market for each in machines} == {Market.RESERVED}
+    first = sorted(each.offer.ends_at or 0.0 for each in machines)
+    assert first == ([ENDS_AT, LATER_AT, LATER_AT] if kill is None else [LATER_AT, LATER_AT])
+    while scene.clock.now() < ENDS_AT + 3 * STEP_S:
+        cycle(scene)
+    scene.controller.cycle()
+    machines = scene.store.live().instances
+    ended = [each for each in machines if each.offer.market is Market.ON_DEMAND]
+    assert len(machines) - len(ended) == 2
+    assert len(ended) == (1 if kill is None else 0)
+    assert len(list(scene.store.events(kinds=[EventKind.INSTANCE_PRICE], limit=100))) == len(ended)
+    for each in machines:
+        usd_per_h = prices.on_demand_usd_per_h if each in ended else prices.reserved_usd_per_h
+        assert each.offer.price_usd_per_h == pytest.approx(usd_per_h)
+    if kill is None:
+        now = scene.clock.now()
+        usd = sum((now - (each.launched_at or 0.0)) / 3600.0 * prices.reserved_usd_per_h for each in machines)
+        usd += (now - ENDS_AT) / 3600.0 * (prices.on_demand_usd_per_h - prices.reserved_usd_per_h)
+        assert scene.controller.last_spend.month_usd == pytest.approx(usd)
 
 
 def submit(scene: Scene, count: int, job_s: float) -> None:

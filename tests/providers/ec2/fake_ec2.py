@@ -488,7 +488,8 @@ class FakeEc2:
 
     def _capacity_reservations(self, query: Mapping[str, str]) -> Reply:
         found = [
-            {**each, "availableInstanceCount": self._left(each["capacityReservationId"])}
+            {"totalInstanceCount": each["availableInstanceCount"]}
+            | {**each, "availableInstanceCount": self._left(each["capacityReservationId"])}
             for each in self.capacity
             if not self._over(each, "endDate")
         ]

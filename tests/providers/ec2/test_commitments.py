@@ -140,7 +140,7 @@ def test_savings_plan_is_offered_at_its_rate_until_it_is_used_up(bench: Ec2Bench
     machine = bench.provider.launch(bench.order(offer))
     assert machine.price_usd_per_h == 0.06
     left = {each.key[2]: each.available for each in bench.provider.offers() if each.market is Market.RESERVED}
-    assert left == {"m5.large": 1, "c5.large": 1}
+    assert left == {"m5.large": 1, "c5.large": 1, "m5.xlarge": 0}
     bench.provider.launch(bench.order(offer))
     with pytest.raises(InsufficientCapacity, match="in use"):
         bench.provider.launch(bench.order(offer))
@@ -241,7 +241,8 @@ def test_narrow_plans_are_charged_before_wide_ones_and_where_they_save_most() ->
     assert left.left == pytest.approx({"n": 0.0, "w": 0.06})
     covered = left.covers("c5.large")
     assert covered is not None and (covered.usd_per_h, covered.count) == (0.04, 1)
-    assert left.covers("m5.large") is None
+    used_up = left.covers("m5.large")
+    assert used_up is not None and (used_up.usd_per_h, used_up.count) == (0.07, 0)
 
 
 # ------------------------------------------------------------------------------------------------------------- quotas

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hcloud.core.errors import InsufficientCapacity, OutcomeUnknown, ProviderUnavailable
-from hcloud.core.model import Market, Offer
+from hcloud.core.model import CommittedCapacity, Market, Offer
 from providers.ec2.prices import Price, sane_spot
 from tests.providers.ec2.ec2_bench import PRICES, Ec2Bench
 from tests.providers.ec2.fake_ec2 import REGION, USD_PER_H
@@ -196,20 +196,33 @@ def test_capacity_reservation_is_targeted_by_its_id(bench: Ec2Bench) -> None:
     assert call.parameters[name] == "cr-0123456789abcdef0"
 
 
-def test_offers_say_when_their_commitment_ends_and_machines_cost_the_full_price_after_that(bench: Ec2Bench) -> None:
+def test_offers_say_when_each_commitment_ends_and_machines_cost_the_full_price_after_the_last(bench: Ec2Bench) -> None:
     ends_at = bench.manual.now() + 7200.0
     end = datetime.fromtimestamp(ends_at, tz=UTC).isoformat()
-    bench.fake.reserved = [reserved(1, end=end), reserved(1)]
+    bench.fake.reserved = [reserved(2, end=end), reserved(1)]
     offer = offered(bench)["a", "m5.large", "reserved"]
-    assert offer.ends_at == ends_at  # the first of both
+    assert offer.ends_at is None  # the one that ends last is used first
+    assert offer.committed == (CommittedCapacity(ends_at=None, free=1), CommittedCapacity(ends_at=ends_at, free=2))
     assert offer.price_after_usd_per_h == USD_PER_H["m5.large"]
     machine = bench.provider.launch(bench.order(offer))
     assert machine.price_usd_per_h == pytest.approx(offer.price_usd_per_h)
-    bench.fake.reserved = []
     bench.let_lists_settle()
+    then = {each.key: each for each in bench.provider.offers()}[offer.key]
+    assert (then.ends_at, then.available) == (ends_at, 2)
+    assert then.committed == (CommittedCapacity(ends_at=None, used=1), CommittedCapacity(ends_at=ends_at, free=2))
+    bench.fake.reserved = []
     bench.provider.offers()
     [listed] = bench.provider.instances(bench.owner).instances
     assert listed.price_usd_per_h == USD_PER_H["m5.large"]
+
+
+def test_where_commitments_of_two_kinds_cover_a_type_the_first_end_of_all_counts(bench: Ec2Bench) -> None:
+    ends_at = bench.manual.now() + 7200.0
+    bench.fake.reserved = [reserved(2, end=datetime.fromtimestamp(ends_at + 9.0, tz=UTC).isoformat())]
+    end = datetime.fromtimestamp(ends_at, tz=UTC).isoformat()
+    bench.fake.capacity = [{**capacity_reservation(1), "endDate": end}]
+    offer = offered(bench)["b", "m5.large", "reserved"]
+    assert (offer.ends_at, offer.committed) == (ends_at, ())
 
 
 def test_reservations_that_cannot_be_read_are_told_and_cost_nothing_else(bench: Ec2Bench) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.scene import CrashPoints, FileClock, Scene
-from tests.providers.commitment_ends import ENDS_AT, POLICY, Prices, play_the_end
+from tests.providers.commitment_ends import ENDS_AT, LATER_AT, POLICY, Prices, play_one_end_of_two, play_the_end
 from tests.providers.gce.answers import stamp
 from tests.providers.gce.bench import PRICES
 from tests.providers.gce.compute import FakeCompute
@@ -63,3 +63,9 @@ def test_machine_of_a_commitment_is_on_demand_from_its_end_on(site: Site) -> Non
 def test_machine_in_a_reservation_is_on_demand_from_its_end_on(site: Site) -> None:
     site.compute.reserve("kept", "us-central1-a", "e2-standard-2", 1, named=True, deleteAtTime=stamp(ENDS_AT))
     play_the_end(site.scene, Prices(reserved_usd_per_h=0.067, on_demand_usd_per_h=0.067))
+
+
+def test_at_the_first_end_of_two_commitments_just_one_of_three_machines_is_on_demand(site: Site) -> None:
+    commit(site.compute, 2, ENDS_AT)
+    commit(site.compute, 4, LATER_AT)
+    play_one_end_of_two(site.scene, Prices(reserved_usd_per_h=0.042, on_demand_usd_per_h=0.067))

@@ -6,8 +6,9 @@ from datetime import datetime
 import pytest
 
 from hcloud.core.errors import ProviderUnavailable
-from hcloud.core.model import Market, Offer
+from hcloud.core.model import CommittedCapacity, Market, Offer
 from hcloud.provider import Provider
+from tests.providers.gce.answers import stamp
 from tests.providers.gce.bench import PRICES, GceBench
 from tests.providers.gce.compute import Fault
 
@@ -118,11 +119,12 @@ def test_no_zone_that_answers_is_trouble_and_not_an_empty_offer(bench: GceBench)
     bench.compute.faults.clear()
 
 
-def test_reserved_machines_are_offered_as_long_as_one_is_free(bench: GceBench) -> None:
+def test_reserved_machines_are_available_as_long_as_one_is_free(bench: GceBench) -> None:
     bench.compute.reserve("full", "us-central1-a", "e2-standard-2", count=2, in_use=2)
     bench.compute.reserve("open", "us-central1-b", "e2-standard-2", count=5, in_use=1)
     provider = bench.plain(markets=["reserved", "on_demand"])
-    assert found(provider, "us-central1-a", "e2-standard-2", Market.RESERVED) is None
+    full = found(provider, "us-central1-a", "e2-standard-2", Market.RESERVED)
+    assert full is not None and full.available == 0
     offer = found(provider, "us-central1-b", "e2-standard-2", Market.RESERVED)
     assert offer is not None and offer.available == 4
 
@@ -195,7 +197,7 @@ def test_committed_use_is_offered_at_its_price_until_it_is_used_up(bench: GceBen
     machine = bench.provider.launch(bench.request(offer=offer))
     assert machine.price_usd_per_h == 0.042
     left = {o.instance_type.name: o.available for o in bench.provider.offers() if o.market is Market.RESERVED}
-    assert left == {"e2-standard-2": 1}
+    assert left == {"e2-standard-2": 1, "e2-standard-4": 0}
 
 
 def test_a_reserved_machine_listed_before_all_commitments_are_read_keeps_its_price(bench: GceBench) -> None:
@@ -206,6 +208,35 @@ def test_a_reserved_machine_listed_before_all_commitments_are_read_keeps_its_pri
     assert machine.price_usd_per_h == 0.0  # the last known price is kept
     [machine] = bench.provider.instances(bench.owner).instances
     assert machine.price_usd_per_h == 0.042
+
+
+def test_offers_say_when_each_commitment_ends_and_those_that_end_last_are_used_first(bench: GceBench) -> None:
+    soon = bench.clock.now() + 7200.0
+    commit(bench, 3, 3 * 4096, endTimestamp=stamp(soon))
+    commit(bench, 3, 3 * 4096)
+    later = datetime.fromisoformat("2039-01-01T00:00:00.000-08:00").timestamp()
+    key = ("us-central1-a", "e2-standard-2")
+    offer = committed(bench)[key]
+    # The second of three machines would use a vCPU of each.
+    assert offer.committed == (
+        CommittedCapacity(ends_at=later, free=1),
+        CommittedCapacity(ends_at=soon, free=2),
+    )
+    assert offer.ends_at == later
+    bench.provider.launch(bench.request(offer=offer))
+    then = committed(bench)[key]
+    assert (then.ends_at, then.available) == (soon, 2)
+
+
+def test_reservation_that_is_deleted_at_a_time_ends_then(bench: GceBench) -> None:
+    ends_at = bench.clock.now() + 7200.0
+    bench.compute.reserve("kept", "us-central1-a", "e2-standard-2", 2, in_use=1, deleteAtTime=stamp(ends_at))
+    provider = bench.plain(markets=["on_demand", "reserved"])
+    offer = found(provider, "us-central1-a", "e2-standard-2", Market.RESERVED)
+    assert offer is not None and (offer.ends_at, offer.price_after_usd_per_h) == (ends_at, 0.067)
+    assert offer.committed == (CommittedCapacity(ends_at=ends_at, free=1, used=1),)
+    [use] = provider.commitments()["reservations"]
+    assert use.ends_at == ends_at
 
 
 def test_memory_of_a_commitment_counts_too_and_other_series_do_not(bench: GceBench) -> None:
