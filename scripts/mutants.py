@@ -32,18 +32,29 @@ PLANNER = tuple(
     if path.stem.removeprefix("test_") not in SLOW
 )
 """The fast files of ``tests/planner``: together a few seconds."""
+
+
+def _planner(*names: str) -> tuple[str, ...]:
+    return tuple(f"tests/planner/test_{name}.py" for name in names)
+
+
 MODULES = {
     "hcloud/planner/budget.py": PLANNER,
     "hcloud/planner/market.py": PLANNER,
-    "hcloud/planner/quota_limits.py": (*PLANNER, "tests/apply/test_launching.py"),
+    "hcloud/planner/quota_limits.py": _planner("quota_limits"),
     "hcloud/planner/spot_preemption.py": PLANNER,
     "hcloud/planner/provisioning/commitments.py": PLANNER,
-    "hcloud/planner/provisioning/consolidation.py": (*PLANNER, "tests/planner/test_consolidation.py"),
-    "hcloud/planner/provisioning/eviction.py": (*PLANNER, "tests/planner/test_least_loss.py"),
+    "hcloud/planner/provisioning/consolidation.py": (
+        *_planner("consolidation"),
+        "--deselect=tests/planner/test_consolidation.py::test_jobs_do_not_wander",
+    ),
+    "hcloud/planner/provisioning/eviction.py": _planner(
+        "eviction", "jobs", "optional_ranks", "placement_orders", "instance_lifecycle"
+    ),
     "hcloud/planner/provisioning/holdback.py": PLANNER,
     "hcloud/planner/provisioning/provision.py": PLANNER,
-    "hcloud/planner/provisioning/strategies.py": PLANNER,
-    "hcloud/planner/provisioning/upsizing.py": PLANNER,
+    "hcloud/planner/provisioning/strategies.py": _planner("strategies", "noisy_job_holdback", "commitments", "buying"),
+    "hcloud/planner/provisioning/upsizing.py": _planner("upsizing", "buying", "demands"),
     "hcloud/spend_ledger.py": ("tests/apply/test_spend.py", "tests/report/test_parts_sum_up.py"),
     "hcloud/apply/machines.py": ("tests/apply/test_machine_actions.py", "tests/apply/test_launching.py"),
 }

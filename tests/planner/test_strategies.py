@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hcloud.core.model import BatchTarget, Instance, Job, Market, Offer, ServiceTarget
+from hcloud.core.model import BatchTarget, Instance, InstanceState, Job, Market, Offer, ServiceTarget
 from hcloud.core.quality import Delivered, TypeQuality
 from hcloud.forecast.fleet_tracker import FleetStats, Release
 from hcloud.planner.context import open_context
@@ -113,6 +113,13 @@ def test_above_the_hard_limit_a_demanding_job_waits_until_it_has_waited_longer_t
     assert launched(decided(overdue, *busy, SMALL, FULL, policy=policy)) == ["full"]
 
 
+def test_a_job_is_overdue_once_the_full_server_that_starts_soonest_would_be_up() -> None:
+    slow = replace(FULL, instance_type=replace(offer("slow", 16.0).instance_type, boot_delay_s=300.0))
+    for waited_s, bought in ((29.0, []), (31.0, ["full"])):
+        waiting = job(1, application="keen", submitted_at=NOW - waited_s)
+        assert launched(decided(waiting, *reserved_in_use(15.5), SMALL, FULL, slow, policy=under("hm"))) == bought
+
+
 def test_expected_wait_longer_than_a_spin_up_rents_a_full_server_at_once() -> None:
     busy, fresh = reserved_in_use(15.5), job(1, application="keen", submitted_at=NOW - 5)
     often, seldom = (
@@ -149,6 +156,25 @@ def test_reserved_capacity_that_is_not_launched_yet_counts_for_mapping_and_use()
     assert launched(decided(calm, *busy, RESERVED, SMALL, policy=under("hm"))) == ["small"]
 
 
+def test_all_that_a_counted_stock_has_left_is_reserved_capacity() -> None:
+    """12 vCPUs of 16 are in use, or of 32 with four machines of four vCPUs."""
+    calm = job(1, application="calm", asks=spec(instance_types=("r16", "small")))
+    left = offer("r4", vcpus=4.0, usd_per_h=0.1, market=Market.RESERVED)
+    for available, placed in ((4, True), (0, False), (None, False)):
+        stock = replace(left, available=available)
+        plan = decided(calm, *reserved_in_use(12), stock, SMALL, FULL, policy=under("hm"))
+        assert bool(of(plan, Place)) is placed
+
+
+def test_booting_machines_are_reserved_capacity_only_if_their_stock_is_counted() -> None:
+    calm = job(1, application="calm")
+    for available, placed in ((0, True), (None, False)):
+        stock = replace(RESERVED, available=available)
+        boots = machine(2, stock, state=InstanceState.BOOTING, ready_at=None, idle_since=None)
+        plan = decided(calm, *reserved_in_use(12), boots, SMALL, FULL, policy=under("hm"))
+        assert bool(of(plan, Place)) is placed
+
+
 def test_ready_machines_of_a_stock_without_a_number_count_as_reserved_capacity() -> None:
     used, on = reserved_in_use(8)
     uncounted = replace(on, offer=replace(RESERVED, available=None))
@@ -164,6 +190,9 @@ def test_a_type_that_delivers_exactly_what_is_needed_is_not_good_enough_for_that
         waiting = job(1, application="even")
         plan = decide(scene(waiting, *reserved_in_use(12), FULL, applications=known), policy)
         assert bool(of(plan, Place)) is placed
+        fresh = replace(waiting, submitted_at=NOW - 5.0)  # above the hard limit, it is rented for or waits
+        plan = decide(scene(fresh, *reserved_in_use(15.5), FULL, applications=known), policy)
+        assert bool(of(plan, Launch)) is not placed
 
 
 def test_the_wait_is_expected_from_releases_as_large_as_the_job_and_by_the_quantile_of_the_policy() -> None:

@@ -74,10 +74,6 @@ class Strategy:
             return f"provisioning.strategy {name} rents full servers only ({least:g} vCPUs or more)"
         return None
 
-    def mapping_need(self, job: Job) -> MappingNeed:
-        """Return what the mapping looks at in ``job``; jobs with equal needs and requirements are treated alike."""
-        return self.hybrid.mapping_need(job) if self.hybrid is not None else PLAIN
-
 
 def forbidden(policy: Policy, offer: Offer) -> str | None:
     """Return why caps or ``allow`` of the policy forbid to launch ``offer``, or None."""
