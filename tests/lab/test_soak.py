@@ -194,7 +194,7 @@ MORE: list[tuple[str, Bug, int]] = [
     ("ledger", seeded_bugs.books_machines_until_end_is_observed, 6),
     ("daemon spend", seeded_bugs.starts_days_too_early, 3),
     ("daemon spend", seeded_bugs.forgets_spend_before_start, 3),
-    ("daemon spend", seeded_bugs.forgets_ended_machines, 100),
+    ("daemon spend", seeded_bugs.forgets_ended_machines, 112),
     ("daemon spend", seeded_bugs.books_overcommitted_shares, 23),
     ("ledger: .* by the report", seeded_bugs.charges_first_unit_for_all, 0),
     ("foreign machine", seeded_bugs.adopts_foreign_machines, 1236),
