@@ -45,7 +45,7 @@ MODULES = {
     "hcloud/planner/spot_preemption.py": PLANNER,
     "hcloud/planner/provisioning/commitments.py": PLANNER,
     "hcloud/planner/provisioning/consolidation.py": (
-        *_planner("consolidation"),
+        *_planner("consolidation", "optional_ranks"),
         "--deselect=tests/planner/test_consolidation.py::test_jobs_do_not_wander",
     ),
     "hcloud/planner/provisioning/eviction.py": _planner(

@@ -19,11 +19,12 @@ from hcloud.core.model import (
     JobSpec,
     JobState,
     Market,
+    Nodes,
     Offer,
     ProfileRequest,
     ServiceTarget,
 )
-from hcloud.planner.plan import Drain, Enqueue, Launch, Plan, StopAttempt, Terminate
+from hcloud.planner.plan import Drain, Enqueue, Launch, Place, Plan, StopAttempt, Terminate
 from hcloud.planner.snapshot import OfferBackoff, Snapshot
 from hcloud.spec.policy import DisruptionPolicy, Policy, RetentionPolicy
 from tests.planner.apply_model import apply_ideally, pass_time
@@ -143,6 +144,9 @@ def test_what_a_billing_minimum_has_paid_for_is_not_saved() -> None:
         [drain] = of(decide(fleet_of({}, {}, of_two=paid), GATHERS), Drain)
         assert drain.reason.numbers["saved_usd"] == pytest.approx(saved_usd)
     assert drained(fleet_of({}, {}, of_two=replace(offer(), billing_minimum_s=9000.0))) == []
+    unlaunched = [{"launched_at": None}] * 2  # not confirmed yet: billed from now at the latest
+    [drain] = of(decide(fleet_of(*unlaunched, of_two=replace(offer(), billing_minimum_s=1800.0)), GATHERS), Drain)
+    assert drain.reason.numbers["saved_usd"] == pytest.approx(0.05)
 
 
 def test_a_job_that_could_not_finish_in_time_elsewhere_stays() -> None:
@@ -228,6 +232,23 @@ def test_jobs_of_one_machine_move_to_several_in_queue_order_if_there_is_room_for
     in_order = decide(crowd((FIRST, (SERVICE, SERVICE)), (SECOND, (STAYS,)), (THIRD, (STAYS,))), GATHERS)
     assert [each.job_id for each in of(in_order, StopAttempt)] == ["job-89", "job-90"]  # submitted earlier
     assert drained(crowd((FIRST, moving), (SECOND, (STAYS,)))) == []
+
+
+def test_a_machine_that_a_rank_is_just_placed_on_is_not_emptied() -> None:
+    tiny = machine(3, offer("tiny", vcpus=1.0), idle_since=None)
+    before = crowd((FIRST, (SERVICE,)), (SECOND, (STAYS,)))
+    asks = spec(target=BatchTarget(), nodes=Nodes(count=2, minimum=1, gang=False))
+    growing = replace(running(1, tiny, asks=asks), spec=asks)
+    assert drained(replace(before, reachable=frozenset({"inst-1", "inst-2"}))) == ["inst-1"]
+    grows = replace(
+        before,
+        jobs=(growing, *before.jobs),
+        instances=(*before.instances, tiny),
+        reachable=frozenset({"inst-1", "inst-2", "inst-3"}),
+    )
+    plan = decide(grows, GATHERS)
+    assert [rank.instance_id for each in of(plan, Place) for rank in each.ranks] == ["inst-1"]
+    assert of(plan, Drain) == []
 
 
 def test_room_that_one_machine_could_not_use_is_there_for_the_next() -> None:

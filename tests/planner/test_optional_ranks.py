@@ -88,6 +88,16 @@ def test_optional_ranks_stay_where_a_machine_is_paid_for_anyway() -> None:
     assert given_up(decide(scene(best_effort, one, reserved, shared))) == [2]  # the other job has ended
 
 
+def test_no_rank_is_given_up_while_decisions_are_paused_or_where_nothing_is_saved() -> None:
+    one, two = (machine(n, offer("fast", 8.0), idle_since=None) for n in (1, 2))
+    before = scene(wide(one, two, target=BestEffortTarget()), one, two)
+    assert given_up(decide(before)) == [1]
+    for changes in ({"paused": "by ann"}, {"engine_reachable": False}, {"reachable": frozenset({"inst-1"})}):
+        assert given_up(decide(replace(before, **changes))) == []  # type: ignore[arg-type]
+    free = machine(2, offer("fast", 8.0, usd_per_h=0.0), idle_since=None)
+    assert given_up(decide(scene(wide(one, free, target=BestEffortTarget()), one, free))) == []
+
+
 def test_a_rank_does_not_return_to_the_machine_that_it_gave_up_and_that_is_released() -> None:
     at = scene(*(machines := [machine(n, offer("fast", 8.0), idle_since=None) for n in (1, 2)]),
                wide(*machines, target=BestEffortTarget()))  # fmt: skip

@@ -5,8 +5,18 @@ from dataclasses import replace
 
 import pytest
 
-from hcloud.core.model import BestEffortTarget, Instance, InstanceState, Job, Market, Offer, ServiceTarget
-from hcloud.planner.plan import Drain, Launch, Plan, StopAttempt
+from hcloud.core.model import (
+    BestEffortTarget,
+    Instance,
+    InstanceState,
+    Job,
+    JobState,
+    Market,
+    Nodes,
+    Offer,
+    ServiceTarget,
+)
+from hcloud.planner.plan import Drain, Launch, Place, Plan, StopAttempt
 from hcloud.planner.snapshot import Snapshot
 from hcloud.spec.policy import Budgets, Caps
 from tests.planner.scenes import decide, job, machine, need, of, offer, running, scene, spec, told
@@ -54,6 +64,38 @@ def test_half_of_the_small_instances_drain_while_many_jobs_wait_and_no_unit_is_s
 
 def test_no_more_give_way_than_bring_what_is_lacking() -> None:
     assert _drained(decide(_crowded(3), FOUR)) == ["inst-1"]  # 6 vCPUs are lacking; the first replacement provides them
+    assert _drained(decide(_crowded(4), FOUR)) == ["inst-1", "inst-2"]  # one more job needs the second
+
+
+def test_a_machine_exactly_twice_as_large_is_large_enough() -> None:
+    double = offer("double", vcpus=4.0, usd_per_h=0.2)
+    assert _drained(decide(_crowded(offers=(SMALL, double)), FOUR)) == ["inst-1", "inst-2"]
+
+
+def test_nothing_is_drained_where_limits_allow_no_machine_at_all() -> None:
+    tight = replace(FOUR, budgets=Budgets(per_hour_usd=0.4))
+    assert _drained(decide(_crowded(offers=(LARGE,)), tight)) == []
+
+
+def test_machines_that_do_not_answer_or_that_a_job_has_awaited_stay() -> None:
+    silent = replace(_crowded(), reachable=frozenset({"inst-2", "inst-3", "inst-4"}))
+    assert _drained(decide(silent, FOUR)) == ["inst-2", "inst-3"]
+    rest = [machine(number) for number in (2, 3, 4)]
+    awaiting = job(50, JobState.AWAITING_INSTANCE, asks=TWO_VCPUS, awaiting=("inst-1",))
+    residents = [running(n, each, asks=TWO_VCPUS) for n, each in enumerate(rest, start=2)]
+    assert _drained(decide(_crowded(fleet=[machine(1), *rest, awaiting, *residents]), FOUR)) == ["inst-2", "inst-3"]
+
+
+def test_no_optional_rank_is_placed_on_a_machine_that_gives_way() -> None:
+    fleet = [machine(number, idle_since=None) for number in (1, 2, 3, 4)]
+    residents = [running(n, each, asks=spec(resources=need(1.0 if n == 1 else 2.0))) for n, each in enumerate(fleet, 1)]
+    asks = spec(target=BestEffortTarget(), nodes=Nodes(count=2, minimum=1, gang=False))
+    half = running(4, fleet[3], asks=asks)
+    growing = replace(half, spec=asks)
+    for waiting, placed in ((20, []), (0, ["inst-1"])):
+        plan = decide(_crowded(waiting, [*fleet, *residents[:3], growing]), FOUR)
+        assert [rank.instance_id for each in of(plan, Place) for rank in each.ranks] == placed
+        assert bool(_drained(plan)) is (waiting > 0)
 
 
 def test_what_drains_already_counts() -> None:
@@ -97,7 +139,8 @@ def test_machines_stay_where_nothing_at_least_twice_as_large_would_be_bought(off
 def test_machines_that_never_get_empty_or_are_paid_in_any_case_stay() -> None:
     service = spec(target=ServiceTarget(requests_per_s=1.0, latency_ms=100.0), resources=need(2))
     reserved = machine(2, of=offer("r", market=Market.RESERVED))
-    fleet = [machine(1), running(1, machine(1), asks=service), *_full(reserved, machine(3), machine(4))]
+    beside = [running(1, machine(1), asks=replace(service, resources=need(1))), running(9, machine(1))]
+    fleet = [machine(1), *beside, *_full(reserved, machine(3), machine(4))]
     assert _drained(decide(_crowded(fleet=fleet), FOUR)) == ["inst-3", "inst-4"]
 
 

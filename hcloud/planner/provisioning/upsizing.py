@@ -56,8 +56,10 @@ class _Upsizing:
         future = self.future.copy()
         future.release(instance)
         at = self._best(future)
-        offer = self.state.offer_market.offers[at] if at is not None else None
-        if at is None or offer is None or offer.instance_type.capacity.vcpus < LARGER * instance.capacity.vcpus:
+        if at is None:
+            return None
+        offer = self.state.offer_market.offers[at]
+        if offer.instance_type.capacity.vcpus < LARGER * instance.capacity.vcpus:
             return None
         future.book_launch(offer, self._shares(offer))
         self.state.offer_market.take(at)
@@ -117,7 +119,7 @@ def _small(context: PlanContext) -> list[int]:
     fleet, places = context.fleet, list[int]()
     for at in fleet.staying:
         instance, in_use = fleet.instances[at], at in context.kept or at in context.lazy
-        rented = instance.offer.market is not Market.RESERVED and instance.state is InstanceState.READY
+        rented = instance.offer.market is not Market.RESERVED
         endless = any(job.spec.target.kind == "service" for job, _ in fleet.holdings[at])
         if rented and fleet.placeable[at] and not in_use and not endless:
             places.append(at)
