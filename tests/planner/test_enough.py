@@ -102,19 +102,20 @@ def test_room_that_is_too_little_for_it_is_no_reason_to_go_where_it_is_disturbed
 
 
 def test_job_that_only_a_large_type_is_enough_for_shares_a_half_empty_one() -> None:
-    """A cheaper machine that it would not get does not keep it from one that runs."""
-    doubtful = serving(95.0, spread=1.5)
-    belief = replace(known(110.0), by_type={"mock/small": doubtful, "mock/huge": serving(110.0)})
+    """A cheaper machine that it would not get does not keep it from one that runs; one that it likely would does."""
     huge = offer("huge", vcpus=16.0, usd_per_h=0.8)
     there = machine(1, huge, idle_since=None)
-    before = scene(
-        running(1, there, asks=spec(resources=need(2.0))),
-        job(2, asks=SERVICE, application="web"),
-        there,
-        offer("small", vcpus=2.0, usd_per_h=0.1),
-        huge,
-        applications={"web": belief},
-    )
-    plan = decide(before, QUASAR)
-    assert [action.ranks[0].instance_id for action in of(plan, Place)] == ["inst-1"]
-    assert not of(plan, Launch)
+    for two, expected in ((95.0, (["inst-1"], [])), (110.0, ([], ["small"]))):
+        doubtful = serving(two, spread=1.5)
+        belief = replace(known(110.0), by_type={"mock/small": doubtful, "mock/huge": serving(110.0)})
+        before = scene(
+            running(1, there, asks=spec(resources=need(2.0))),
+            job(2, asks=SERVICE, application="web"),
+            there,
+            offer("small", vcpus=2.0, usd_per_h=0.1),
+            huge,
+            applications={"web": belief},
+        )
+        plan = decide(before, QUASAR)
+        launched = [action.offer.instance_type.name for action in of(plan, Launch)]
+        assert ([action.ranks[0].instance_id for action in of(plan, Place)], launched) == expected
