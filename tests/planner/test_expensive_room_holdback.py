@@ -120,6 +120,32 @@ def test_jobs_that_could_run_on_spot_keep_nothing_though_their_types_are_expensi
     assert went(rented(*(replace(asks, interruptible=False) for _ in range(2)))) == ([], ["spot"])
 
 
+def test_jobs_that_may_be_preempted_by_policy_keep_nothing() -> None:
+    asks = spec(resources=need(2.0), instance_types=("two", "big"), interruptible=False)
+    anything = simple(spot=replace(simple().spot, only_interruptible=False))
+    assert went(rented(asks, asks), anything) == (["job-1 on inst-1"], [])
+
+
+def test_the_last_free_vcpu_is_kept_too() -> None:
+    assert went(crowd(job(1), running(8, PAID, asks=service(3.0)), keeps=1)) == ([], ["spot"])
+
+
+def test_ranks_that_run_on_reserved_machines_already_keep_nothing() -> None:
+    full = machine(3, replace(TWO, market=Market.RESERVED, available=0), idle_since=None)
+    pair = running(50, full, RENTED, asks=service())
+    assert went(scene(PAID, full, RENTED, pair, job(1), TWO, SPOT)) == (["job-1 on inst-1"], [])
+
+
+def test_the_slowest_boot_decides_whether_a_deadline_bears_one() -> None:
+    deadline_s = 2.0 * SPOT.instance_type.boot_delay_s / (1.0 - simple().placement.confidence)
+    there: Instance = machine(2, offer("host", vcpus=4.0, usd_per_h=0.2), idle_since=None)
+    late = job(1, asks=spec(target=BatchTarget(finish_within_s=deadline_s)))
+    before = (there, running(20, there, asks=service(3.0)), late, there.offer, SPOT)
+    assert went(scene(*before)) == ([], ["spot"])
+    slow = replace(SPOT, instance_type=replace(offer("slow", vcpus=1.0).instance_type, boot_delay_s=9000.0))
+    assert went(scene(*before, slow)) == (["job-1 on inst-2"], [])
+
+
 def test_profiling_runs_on_rented_machines_keep_nothing() -> None:
     request = ProfileRequest(job_id="job-50", type_column="mock/two", steps_vcpus=(1.0,))
     assert went(rented(service(), service())) == ([], ["spot"])

@@ -80,6 +80,43 @@ def test_a_machine_is_avoided_as_long_as_half_of_the_services_elsewhere_keep_the
     assert went(scene(*there, job_samples=watched({8: 25.0, 9: 25.0, 10: 19.0}))) == (["inst-2"], 0)
 
 
+def sampled(*samples: tuple[dict[float, float], int], attempt: str = "job-8.1") -> dict[str, JobSamples]:
+    """Return samples of job 8, oldest first, each with its latencies by percentile and number of looks."""
+    taken = tuple(Sampled(at=NOW - 9, values={}, latency_ms=ms, looks=looks) for ms, looks in samples)
+    return {"job-8": JobSamples(attempt=attempt, ranks={0: taken})}
+
+
+@pytest.mark.parametrize(
+    ("samples", "launched"),
+    [
+        (sampled(({99.0: 25.0}, 9)), 1),
+        (sampled(({99.0: 25.0}, 9), attempt="job-8.0"), 0),  # of an earlier attempt
+        (sampled(({99.0: 25.0}, 9), ({99.0: 19.0}, 3)), 0),  # half of the last six
+        (sampled(({99.0: 25.0}, 9), ({99.0: 19.0}, 2)), 1),
+        (sampled(({99.0: 19.0, 99.9: 40.0}, 9)), 0),  # the percentile that was promised
+        (sampled(({50.0: 40.0}, 9)), 0),  # which is no lower one
+        (sampled(({99.9: 25.0}, 9)), 1),
+    ],
+)
+def test_the_last_samples_of_the_promised_percentile_count(samples: dict[str, JobSamples], launched: int) -> None:
+    there = (SLOW, serving(8, SLOW), job(1, asks=service()), TWO)
+    assert went(scene(*there, job_samples=samples))[1] == launched
+
+
+def test_a_machine_on_which_half_of_the_services_keep_their_latency_is_open() -> None:
+    there = (
+        SLOW,
+        GOOD,
+        serving(7, SLOW),
+        serving(8, SLOW),
+        serving(9, GOOD),
+        *(running(10 + n, GOOD) for n in range(4)),
+    )
+    new = job(1, asks=service())
+    assert went(scene(*there, new, TWO, job_samples=watched({7: 19.0, 8: 25.0, 9: 19.0}))) == (["inst-1"], 0)
+    assert went(scene(*there, new, TWO, job_samples=watched({7: 25.0, 8: 25.0, 9: 19.0}))) == (["inst-2"], 0)
+
+
 def test_a_rank_that_has_ended_says_nothing_of_its_machine() -> None:
     pair = running(8, GOOD, SLOW, asks=service())
     pair = replace(pair, spec=replace(pair.spec, nodes=Nodes(count=2, minimum=1, gang=False)))

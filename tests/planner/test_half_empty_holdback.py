@@ -70,6 +70,19 @@ def test_where_limits_have_no_room_for_another_machine_it_is_used() -> None:
     assert outcome(scene(job(1), IDLE, SMALL, LARGE), one) == (["inst-1"], [])
 
 
+def test_of_half_empty_machines_only_those_are_closed_that_cost_more_than_a_new_one() -> None:
+    cheap = machine(1, replace(LARGE, price_usd_per_h=0.1))  # half of it costs what a small one does
+    assert outcome(scene(job(1), cheap, machine(2, LARGE), SMALL, LARGE)) == (["inst-1"], [])
+    dear = machine(1, replace(LARGE, price_usd_per_h=0.11))
+    assert outcome(scene(job(1), dear, machine(2, LARGE), SMALL, LARGE)) == ([], ["small"])
+
+
+def test_a_job_that_fills_half_of_a_machine_takes_it() -> None:
+    four = offer("four", vcpus=4.0, usd_per_h=0.15)
+    for vcpus, expected in ((4.0, (["inst-1"], [])), (3.9, ([], ["four"]))):
+        assert outcome(scene(job(1, asks=spec(resources=need(vcpus))), IDLE, four, LARGE)) == expected
+
+
 def test_job_that_was_moved_goes_to_machines_that_run() -> None:
     moved = job(1, JobState.QUEUED, failures=(FailureCause.EVICTED,))
     assert outcome(scene(moved, IDLE, SMALL, LARGE)) == (["inst-1"], [])
@@ -101,9 +114,14 @@ def test_a_machine_is_needed_no_longer_by_a_job_that_is_stopping() -> None:
     there, new = running(1, IDLE, asks=spec(resources=need(2.0))), job(2, application="app")
     assert there.attempt is not None
     attempt = replace(there.attempt, stop_requested_at=NOW - 1.0, stop_cause=FailureCause.EVICTED)
-    for resident, expected in ((there, (["inst-1"], [])), (replace(there, attempt=attempt), ([], ["small"]))):
-        on = replace(IDLE, idle_since=None)
-        assert outcome(scene(resident, new, on, SMALL, LARGE, applications={"app": lasting(90.0)}), policy) == expected
+    stopping, on = replace(there, attempt=attempt), replace(IDLE, idle_since=None)
+    for resident, lasts_s, expected in (
+        (there, 90.0, (["inst-1"], [])),
+        (stopping, 90.0, ([], ["small"])),
+        (stopping, 0.5, ([], ["small"])),
+    ):
+        known = {"app": lasting(lasts_s)}
+        assert outcome(scene(resident, new, on, SMALL, LARGE, applications=known), policy) == expected
 
 
 def test_a_job_past_its_expected_end_is_expected_to_end_soon() -> None:

@@ -72,6 +72,12 @@ def test_room_that_a_stopping_job_still_holds_is_not_free_for_quiet_ones() -> No
     assert went(replace(before, jobs=(replace(stopping, attempt=attempt), *before.jobs)), policy()) == ([], ["two"])
 
 
+def test_a_job_that_takes_a_whole_machine_is_not_noisy_there() -> None:
+    before = crowd("loud")
+    alone = replace(before.jobs[-1], spec=replace(ASKS, exclusive=True))
+    assert went(replace(before, jobs=(*before.jobs[:-1], alone)), policy()) == (["inst-1"], [])
+
+
 def test_quiet_job_takes_what_is_kept() -> None:
     assert went(crowd("quiet"), policy()) == (["inst-1"], [])
 
