@@ -27,7 +27,7 @@ from hcloud.core.model import (
 from hcloud.planner import make_plan
 from hcloud.planner.plan import Place, Plan
 from hcloud.planner.snapshot import Snapshot
-from hcloud.spec.policy import Budgets, Caps, Policy, UserBudget
+from hcloud.spec.policy import Budgets, Caps, Policy, ScopeBudget
 from tests.planner.apply_model import apply_ideally
 
 QUEUED = 10_000
@@ -42,7 +42,7 @@ CLOSED = Policy(caps=Caps(max_instances=2 * INSTANCES, max_vcpus=INSTANCES * _SI
 
 def run() -> list[Row]:
     """Measure a settled long queue (few shapes, all different, limits by user), and a fleet with room for everybody."""
-    users = Budgets(per_user={"default": UserBudget(per_day_usd=1e6)})
+    users = Budgets(per_user={"default": ScopeBudget(per_day_usd=1e6)})
     poor = Policy(
         caps=Caps(max_instances=2 * INSTANCES, max_vcpus=None), budgets=Budgets(per_hour_usd=1e-3, per_day_usd=1e-3)
     )

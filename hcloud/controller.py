@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 
@@ -13,8 +14,9 @@ from hcloud.apply.lease_push import LeasePush
 from hcloud.beliefs import Beliefs
 from hcloud.classifier.belief_store import BeliefStore
 from hcloud.classifier.library import Library
+from hcloud.core.budget_scope import tag_scope
 from hcloud.core.clock import Clock
-from hcloud.core.errors import SecretUnreadable, StaleWrite
+from hcloud.core.errors import NotFound, SecretUnreadable, StaleWrite
 from hcloud.core.model import EventKind, Instance, InstanceState, Job, JobId, JobSpec, JobState
 from hcloud.core.rows import FilteredRows
 from hcloud.forecast.fleet_tracker import KEPT_S, RECENT_KINDS, FleetTracker
@@ -28,7 +30,7 @@ from hcloud.planner.snapshot import Snapshot, Spend, closed
 from hcloud.preview import Preview, preview_plan
 from hcloud.provider import AdmittedMachine, Provider, Runner
 from hcloud.quarantine import Planner, Quarantine
-from hcloud.spec.policy import Policy
+from hcloud.spec.policy import UNLIMITED, Budgets, Policy
 from hcloud.spend_ledger import SPEND_KINDS, SpendLedger, month_start
 from hcloud.store import LeaderLease, Store
 from hcloud.store.documents import instance_number
@@ -103,6 +105,8 @@ class Controller:
         self._engine_reachable_since: float | None = None
         self._silent_since: dict[str, float] = {}
         self._ledger: SpendLedger | None = None
+        self._tags_watched: Set[str] = frozenset()
+        """The tags in ``_ledger``, as in ``budgets.per_tag``."""
         self._fleet = FleetTracker()
         self._monitor = JobMonitor()
         self._commitments = CommitmentLog(store)
@@ -285,7 +289,8 @@ class Controller:
 
     def _read_events(self, live: Sequence[Instance]) -> SpendLedger:
         """Pass new events to the followers of the log: spend ledger, fleet tracker and job monitor."""
-        if self._ledger is None:
+        if self._ledger is None or self._tags_watched != self.policy.budgets.per_tag.keys():
+            self._tags_watched = frozenset(self.policy.budgets.per_tag)
             self._ledger, self._fleet, self._monitor = self._read_history(live)
         while events := self.store.new_events(self._ledger.seq, _EVENTS_PER_READ):
             self._ledger.follow(events)
@@ -299,7 +304,7 @@ class Controller:
         """Return new followers that have read the log up to one common event; a failed read leaves none behind."""
         now, live_since = self.clock.now(), [i.requested_at for i in live]
         fleet, monitor = FleetTracker(), JobMonitor()
-        ledger = read_spend(self.store, now)
+        ledger = read_spend(self.store, now, partial(budgeted_tags, self.store, self.policy.budgets))
         events = self.store.iter_events(since=min([now - KEPT_S, *live_since]), kinds=RECENT_KINDS)
         fleet.follow(event for event in events if event.seq <= ledger.seq)
         samples = self.store.iter_events(since=now - WATCHED_S, kinds=WATCH_KINDS)
@@ -321,13 +326,25 @@ class Controller:
         return tuple(replace(i, seen_at=since[i.id]) if i.id in since else i for i in instances)
 
 
-def read_spend(store: Store, now: float) -> SpendLedger:
+def budgeted_tags(store: Store, budgets: Budgets, job_id: JobId) -> Sequence[str]:
+    """Return the tags of a job that have a budget, as ``KEY=VALUE``; none if the job is no longer recorded."""
+    if not budgets.per_tag:
+        return ()
+    try:
+        tags = store.job(job_id).spec.tags
+    except NotFound:
+        return ()
+    texts = (f"{key}={value}" for key, value in sorted(tags.items()))
+    return tuple(text for text in texts if budgets.for_scope(tag_scope(text)) != UNLIMITED)
+
+
+def read_spend(store: Store, now: float, tags_of: Callable[[JobId], Sequence[str]] = lambda _: ()) -> SpendLedger:
     """Return a ledger of the UTC month of ``now``, and of live jobs that have budgets of their own, from the event log.
 
     It reads from the request of the first instance that cost anything since then, even if that instance is gone: the
     price of an hour after midnight is in an event of the day, or month, before.
     """
-    view, ledger = store.live(), SpendLedger()
+    view, ledger = store.live(), SpendLedger(tags_of=tags_of)
     counts_since = min([month_start(now), *(job.submitted_at for job in view.jobs if _has_budget(job))])
     gone = store.iter_events(since=counts_since - CLOCK_SKEW_S, kinds=(EventKind.INSTANCE_TERMINATED,))
     oldest = min((instance_number(event.instance_id or "") for event in gone), default=None)

@@ -43,6 +43,7 @@ from hcloud.config import (
 )
 from hcloud.config.watch import SETTLE_S
 from hcloud.controller import CycleReport
+from hcloud.core.budget_scope import BudgetScope, tag_scope
 from hcloud.core.clock import Clock, SignalledEvent, SystemClock
 from hcloud.core.errors import (
     BadInput,
@@ -59,10 +60,11 @@ from hcloud.core.model import EventKind, Instance, Job, JobSpec, Market
 from hcloud.core.pricing import oldest_prices
 from hcloud.core.units import utc_text
 from hcloud.engine.wire import PROTOCOL
+from hcloud.planner.snapshot import Spend
 from hcloud.preview import describe_preview
 from hcloud.provider import ImageSupport, NewsSource, Provider
 from hcloud.spec.key_changes import DEFAULTS_SINCE
-from hcloud.spec.policy import Caps
+from hcloud.spec.policy import Budgets, Caps
 from hcloud.store import Store
 from hcloud.wiring import (
     build_controller,
@@ -620,7 +622,22 @@ class Daemon:
             "per_hour_limit_usd": budgets.per_hour_usd,
             "per_day_limit_usd": budgets.per_day_usd,
             "per_month_limit_usd": budgets.per_month_usd,
+            "by_tag": [
+                {
+                    "tag": scope.name,
+                    "day_usd": spent.by_scope_day_usd.get(scope, 0.0),
+                    "month_usd": spent.by_scope_month_usd.get(scope, 0.0),
+                    "per_day_limit_usd": budgets.for_scope(scope).per_day_usd,
+                    "per_month_limit_usd": budgets.for_scope(scope).per_month_usd,
+                }
+                for scope in self._tags_with_budget(spent, budgets)
+            ],
         }
+
+    def _tags_with_budget(self, spent: Spend, budgets: Budgets) -> list[BudgetScope]:
+        """Return the tags that the policy limits by name, and those of jobs that cost something this month."""
+        named = {tag_scope(tag) for tag in budgets.per_tag if "=" in tag}
+        return sorted(named | {scope for scope in spent.by_scope_month_usd if scope.kind == "tag"})
 
 
 def new_defaults_notes(store: Store, config: Config) -> list[str]:

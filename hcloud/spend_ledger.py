@@ -1,18 +1,20 @@
-"""What was spent this UTC day and month, in total and by user: the booked side of every budget check."""
+"""What was spent this UTC day and month, in total, by user and by tag: the booked side of every budget check."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from math import inf
 
+from hcloud.core.budget_scope import TOTAL, BudgetScope, tag_scope, user_scope
 from hcloud.core.model import Event, EventKind, JobId
 from hcloud.core.pricing import WHOLE, Holding, overcharges
 from hcloud.planner.snapshot import Spend
 
 DAY_S = 86_400.0
-ALL_USERS = ""
+Scopes = tuple[BudgetScope, ...]
+_TOTAL: Scopes = (TOTAL,)
 SHARES_MAX, SHARES_KEPT_S = 64, 3600.0
 """With this many units on an instance, those that ended over an hour ago are settled; events may arrive late."""
 
@@ -39,7 +41,6 @@ class _UnitMeter:
 
     job_id: JobId
     instance_id: str
-    user: str
     share: float
     since: float
     part: _CostShare
@@ -51,7 +52,8 @@ class _UnitMeter:
 class _CostShare(Holding):
     """A unit's share of an instance."""
 
-    user: str = ""
+    scopes: Scopes = ()
+    """Who is charged for it."""
     job_id: JobId = ""
 
 
@@ -72,7 +74,7 @@ class _Sharers:
 
 @dataclass(slots=True)
 class _Running:
-    """The running stretches of one user, summed: their cost at any time of the day follows from the two sums."""
+    """The running stretches of one scope, summed: their cost at any time of the day follows from the two sums."""
 
     usd_per_h: float = 0.0
     """The sum of their prices."""
@@ -84,28 +86,30 @@ class _Running:
 class SpendLedger:
     """Follows the event log and computes what was spent; it can be rebuilt from the log at any time.
 
-    An instance costs price x billed time, at least its billing minimum. A user is charged the share of it that the
-    user's units hold while they run: the dominant share, scaled down where shares exceed the instance
-    (:func:`hcloud.core.pricing.split`). Boot and idle time is charged to no user; limits for all users count whole
-    instances. Sums by user are kept for one day, and rebuilt when they no longer hold (``_stale``).
+    An instance costs price x billed time, at least its billing minimum. A user, or a tag, is charged the share of it
+    that units of the jobs hold while they run: the dominant share, scaled down where shares exceed the instance
+    (:func:`hcloud.core.pricing.split`). Boot and idle time is charged to nobody; limits for all users count whole
+    instances. Sums by scope are kept for one day, and rebuilt when they no longer hold (``_stale``).
     """
 
+    tags_of: Callable[[JobId], Sequence[str]] = lambda _: ()
+    """Returns the tags of a job that have a budget, as ``KEY=VALUE``."""
     seq: int = 0
     """The last event taken in."""
     _meters: dict[str, _Meter] = field(default_factory=dict)
     _units: dict[str, _UnitMeter] = field(default_factory=dict)
-    _days: dict[str, dict[float, float]] = field(default_factory=dict)
-    """Closed costs in USD by user (ALL_USERS: whole machines) and start of UTC day."""
+    _days: dict[BudgetScope, dict[float, float]] = field(default_factory=dict)
+    """Closed costs in USD by scope (TOTAL: whole machines) and start of UTC day."""
     _job_usd: dict[JobId, float] = field(default_factory=dict)
     _sharers: dict[str, _Sharers] = field(default_factory=dict)
     _crowded: dict[str, _Sharers] = field(default_factory=dict)
     """Those of them that are crowded: some share may be booked too high."""
-    _running: dict[str, _Running] = field(default_factory=dict)
+    _running: dict[BudgetScope, _Running] = field(default_factory=dict)
     _day_starts_at: float = 0.0
-    _before: dict[str, dict[float, float]] = field(default_factory=dict)
-    """What running stretches cost before this day, by user and start of day."""
-    _ahead: dict[tuple[str, float, float], int] = field(default_factory=dict)
-    """Stretches that start after the last answer, by a provider's clock: (user, since, USD/h), with their number."""
+    _before: dict[BudgetScope, dict[float, float]] = field(default_factory=dict)
+    """What running stretches cost before this day, by scope and start of day."""
+    _ahead: dict[tuple[BudgetScope, float, float], int] = field(default_factory=dict)
+    """Stretches that start after the last answer, by a provider's clock: (scope, since, USD/h), with their number."""
     _answered_at: float = 0.0
     _stale: bool = True
 
@@ -123,30 +127,33 @@ class SpendLedger:
         if self._stale or self._day_starts_at != day_starts_at or now < self._answered_at:
             self._begin(day_starts_at)
         self._answered_at = now
-        users = {user: dict(days) for user, days in self._days.items()}
-        for user, days in self._before.items():
-            _add_up(users.setdefault(user, {}), days)
-        lately = {user: each.usd_per_h * (now - day_starts_at) - each.by_start for user, each in self._running.items()}
+        scopes = {scope: dict(days) for scope, days in self._days.items()}
+        for scope, days in self._before.items():
+            _add_up(scopes.setdefault(scope, {}), days)
+        lately = {
+            scope: each.usd_per_h * (now - day_starts_at) - each.by_start for scope, each in self._running.items()
+        }
         self._ahead = {each: count for each, count in self._ahead.items() if each[1] > now}
-        for (user, since, usd_per_h), count in self._ahead.items():
-            lately[user] += count * usd_per_h * (since - now)
-        for user, usd in lately.items():
-            _add_up(users.setdefault(user, {}), {day_starts_at: max(0.0, usd) / 3600.0})
+        for (scope, since, usd_per_h), count in self._ahead.items():
+            lately[scope] += count * usd_per_h * (since - now)
+        for scope, usd in lately.items():
+            _add_up(scopes.setdefault(scope, {}), {day_starts_at: max(0.0, usd) / 3600.0})
         for part, since, until, usd_per_h in self._overcharges(now):
-            _add(users.setdefault(part.user, {}), since, until, -usd_per_h)
-        day = {user: days.get(day_starts_at, 0.0) for user, days in users.items()}
+            for scope in part.scopes:
+                _add(scopes.setdefault(scope, {}), since, until, -usd_per_h)
+        day = {scope: days.get(day_starts_at, 0.0) for scope, days in scopes.items()}
         # A billing minimum may reach into the next month.
         month = {
-            user: sum(usd for at, usd in days.items() if month_starts_at <= at < month_ends_at)
-            for user, days in users.items()
+            scope: sum(usd for at, usd in days.items() if month_starts_at <= at < month_ends_at)
+            for scope, days in scopes.items()
         }
         return Spend(
-            day_usd=day.pop(ALL_USERS, 0.0),
-            month_usd=month.pop(ALL_USERS, 0.0),
+            day_usd=day.pop(TOTAL, 0.0),
+            month_usd=month.pop(TOTAL, 0.0),
             day_ends_at=day_starts_at + DAY_S,
             month_ends_at=month_ends_at,
-            by_user_day_usd=day,
-            by_user_month_usd=month,
+            by_scope_day_usd=day,
+            by_scope_month_usd=month,
         )
 
     def _begin(self, day_starts_at: float) -> None:
@@ -155,39 +162,41 @@ class SpendLedger:
         self._running, self._before, self._ahead = {}, {}, {}
         for meter in self._meters.values():
             if meter.launched_at is not None:
-                self._opened(ALL_USERS, meter.since, meter.price_usd_per_h)
+                self._opened(_TOTAL, meter.since, meter.price_usd_per_h)
         for unit in self._units.values():
-            self._opened(unit.user, unit.since, self._rate(unit))
+            self._opened(unit.part.scopes, unit.since, self._rate(unit))
 
-    def _opened(self, user: str, since: float, usd_per_h: float) -> None:
+    def _opened(self, scopes: Scopes, since: float, usd_per_h: float) -> None:
         """Add a stretch that runs from ``since``."""
         if self._stale:
             return
-        if since < self._day_starts_at:
-            _add(self._before.setdefault(user, {}), since, self._day_starts_at, usd_per_h)
-        running, from_s = self._running.setdefault(user, _Running()), max(0.0, since - self._day_starts_at)
-        running.usd_per_h += usd_per_h
-        running.by_start += usd_per_h * from_s
-        stretch = (user, since, usd_per_h)
-        self._ahead[stretch] = self._ahead.get(stretch, 0) + 1  # until an answer later than its start
+        for scope in scopes:
+            if since < self._day_starts_at:
+                _add(self._before.setdefault(scope, {}), since, self._day_starts_at, usd_per_h)
+            running, from_s = self._running.setdefault(scope, _Running()), max(0.0, since - self._day_starts_at)
+            running.usd_per_h += usd_per_h
+            running.by_start += usd_per_h * from_s
+            stretch = (scope, since, usd_per_h)
+            self._ahead[stretch] = self._ahead.get(stretch, 0) + 1  # until an answer later than its start
 
-    def _closed(self, user: str, since: float, usd_per_h: float) -> None:
+    def _closed(self, scopes: Scopes, since: float, usd_per_h: float) -> None:
         """Remove a stretch that :meth:`_opened` added."""
-        running, stretch = self._running.get(user), (user, since, usd_per_h)
-        if running is None or since < self._day_starts_at:
-            self._stale = True
-        if running is None or self._stale:
-            return
-        running.usd_per_h -= usd_per_h
-        running.by_start -= usd_per_h * (since - self._day_starts_at)
-        if (ahead := self._ahead.pop(stretch, 0)) > 1:
-            self._ahead[stretch] = ahead - 1
+        for scope in scopes:
+            running, stretch = self._running.get(scope), (scope, since, usd_per_h)
+            if running is None or since < self._day_starts_at:
+                self._stale = True
+            if running is None or self._stale:
+                return
+            running.usd_per_h -= usd_per_h
+            running.by_start -= usd_per_h * (since - self._day_starts_at)
+            if (ahead := self._ahead.pop(stretch, 0)) > 1:
+                self._ahead[stretch] = ahead - 1
 
     def total_usd(self, now: float) -> float:
         """Return what all instances in the log have cost up to ``now``, in USD."""
         billed = (meter for meter in self._meters.values() if meter.launched_at is not None)
         open_usd = sum(meter.price_usd_per_h * max(0.0, now - meter.since) / 3600.0 for meter in billed)
-        return sum(self._days.get(ALL_USERS, {}).values()) + open_usd
+        return sum(self._days.get(TOTAL, {}).values()) + open_usd
 
     def job_usd(self, now: float) -> Mapping[JobId, float]:
         """Return what each unfinished job's units have cost up to ``now``, in USD."""
@@ -216,7 +225,7 @@ class SpendLedger:
     def _settle(self, name: str, sharers: _Sharers, meter: _Meter, until: float) -> None:
         """Correct bookings up to ``until`` for shares that exceed the instance; forget units that ended before."""
         for part, since, to, usd_per_h in _overcharged(sharers, meter, until) if sharers.crowded else ():
-            self._book(part.user, since, to, -usd_per_h)
+            self._book(part.scopes, since, to, -usd_per_h)
             if part.job_id in self._job_usd or part.until == inf:
                 usd = usd_per_h * (to - since) / 3600.0
                 self._job_usd[part.job_id] = self._job_usd.get(part.job_id, 0.0) - usd
@@ -231,13 +240,14 @@ class SpendLedger:
         machine = self._meters.get(unit.instance_id)
         return machine.price_usd_per_h * unit.share if machine else 0.0
 
-    def _book(self, user: str, since: float, until: float, usd_per_h: float) -> None:
-        _add(self._days.setdefault(user, {}), since, until, usd_per_h)
+    def _book(self, scopes: Scopes, since: float, until: float, usd_per_h: float) -> None:
+        for scope in scopes:
+            _add(self._days.setdefault(scope, {}), since, until, usd_per_h)
 
     def _close_unit(self, unit: _UnitMeter, until: float) -> None:
         rate = self._rate(unit)
-        self._closed(unit.user, unit.since, rate)
-        self._book(unit.user, unit.since, until, rate)
+        self._closed(unit.part.scopes, unit.since, rate)
+        self._book(unit.part.scopes, unit.since, until, rate)
         usd = rate * max(0.0, until - unit.since) / 3600.0
         self._job_usd[unit.job_id] = self._job_usd.get(unit.job_id, 0.0) + usd
         unit.booked.append((unit.since, until, rate))
@@ -249,7 +259,7 @@ class SpendLedger:
         unit.part.until = until
         for since, booked_until, rate in unit.booked:
             over_since = max(since, until)
-            self._book(unit.user, over_since, booked_until, -rate)
+            self._book(unit.part.scopes, over_since, booked_until, -rate)
             self._job_usd[unit.job_id] -= rate * max(0.0, booked_until - over_since) / 3600.0
 
     # ------------------------------------------------------------------------------------------------- event handlers
@@ -269,7 +279,7 @@ class SpendLedger:
             self._stale |= meter.launched_at is not None or meter.price_usd_per_h != price_usd_per_h
             meter.launched_at = meter.since = _number(event, "launched_at", event.at)
             meter.price_usd_per_h = price_usd_per_h
-            self._opened(ALL_USERS, meter.since, price_usd_per_h)
+            self._opened(_TOTAL, meter.since, price_usd_per_h)
 
     def _price(self, event: Event) -> None:
         meter = self._meters.get(event.instance_id or "")
@@ -279,7 +289,7 @@ class SpendLedger:
         for unit in self._units.values():
             if unit.instance_id == event.instance_id:
                 self._close_unit(unit, event.at)
-        self._book(ALL_USERS, meter.since, event.at, meter.price_usd_per_h)
+        self._book(_TOTAL, meter.since, event.at, meter.price_usd_per_h)
         meter.booked.append((meter.since, event.at, meter.price_usd_per_h))
         meter.since, meter.price_usd_per_h = max(event.at, meter.since), _number(event, "price_usd_per_h")
 
@@ -296,33 +306,34 @@ class SpendLedger:
             self._settle(name, sharers, meter, max((part.until for part in sharers.parts), default=0.0))
         if meter is not None and meter.launched_at is not None:
             until = max(_number(event, "terminated_at", event.at), meter.launched_at + meter.minimum_s)
-            self._closed(ALL_USERS, meter.since, meter.price_usd_per_h)
-            self._book(ALL_USERS, meter.since, until, meter.price_usd_per_h)
+            self._closed(_TOTAL, meter.since, meter.price_usd_per_h)
+            self._book(_TOTAL, meter.since, until, meter.price_usd_per_h)
             # By the provider's clock it may have ended before a price change that it was booked up to.
             for since, booked_until, usd_per_h in meter.booked:
-                self._book(ALL_USERS, max(since, until), booked_until, -usd_per_h)
+                self._book(_TOTAL, max(since, until), booked_until, -usd_per_h)
 
     def _unit_started(self, event: Event) -> None:
         machine = self._meters.get(event.instance_id or "")
         if machine is not None:
             share = max(_number(event, "vcpus") / machine.vcpus, _number(event, "memory_mib") / machine.memory_mib)
             since = max(event.at, machine.since) if machine.booked else event.at
-            share, user, job_id = min(1.0, share), event.user or "", event.job_id or ""
-            part = _CostShare(share=share, since=event.at, user=user, job_id=job_id)
-            unit = _UnitMeter(job_id, event.instance_id or "", user, share, since, part)
+            share, job_id = min(1.0, share), event.job_id or ""
+            scopes = (user_scope(event.user or ""), *map(tag_scope, self.tags_of(job_id)))
+            part = _CostShare(share=share, since=event.at, scopes=scopes, job_id=job_id)
+            unit = _UnitMeter(job_id, event.instance_id or "", share, since, part)
             self._joined(unit.instance_id, machine, part)
             self._book_before(unit, machine, event.at)
             if (before := self._units.get(_unit(event))) is not None:
                 self._stale, before.part.until = True, before.part.since
             self._units[_unit(event)] = unit
-            self._opened(unit.user, unit.since, self._rate(unit))
+            self._opened(unit.part.scopes, unit.since, self._rate(unit))
 
     def _book_before(self, unit: _UnitMeter, machine: _Meter, started_at: float) -> None:
         """Book a unit's cost at earlier prices: it started before a price event that was read first."""
         for since, until, usd_per_h in machine.booked:
             stretch = (max(since, started_at), until, usd_per_h * unit.share)
             if stretch[0] < until:
-                self._book(unit.user, *stretch)
+                self._book(unit.part.scopes, *stretch)
                 usd = stretch[2] * (until - stretch[0]) / 3600.0
                 self._job_usd[unit.job_id] = self._job_usd.get(unit.job_id, 0.0) + usd
                 unit.booked.append(stretch)

@@ -33,8 +33,9 @@ from hcloud.core.model import (
     Target,
 )
 from hcloud.planner.snapshot import OfferBackoff, RefusedQuota, Snapshot, Spend
-from hcloud.spec.policy import Budgets, Caps, DisruptionPolicy, Policy, RetentionPolicy, UserBudget
+from hcloud.spec.policy import Budgets, Caps, DisruptionPolicy, Policy, RetentionPolicy, ScopeBudget
 from tests.policies import simple
+from tests.scopes import by_user
 
 NOW = 10_000.0
 _TYPES = {"small": (1, 1024, 0.05), "medium": (2, 2048, 0.10), "large": (4, 8192, 0.18), "huge": (8, 16384, 0.40)}
@@ -175,6 +176,7 @@ def specs(draw: DrawFn) -> JobSpec:
     return JobSpec(
         name=draw(st.sampled_from(["job", "job", "db"])),
         user=draw(st.sampled_from(_USERS)),
+        tags=draw(st.sampled_from([{}, {}, {"team": "ml"}, {"team": "web", "stage": "test"}])),
         command=("true",),
         target=draw(targets),
         resources=draw(amounts),
@@ -284,8 +286,8 @@ spends = st.builds(
     month_usd=st.sampled_from([1.0, 2.5]),
     day_ends_at=st.sampled_from([NOW + 600.0, NOW + 50_000.0]),
     month_ends_at=st.just(NOW + 500_000.0),
-    by_user_day_usd=st.sampled_from([{}, {"ann": 0.3}, {"ann": 0.1, "bob": 0.4}]),
-    by_user_month_usd=st.sampled_from([{}, {"ann": 0.6}]),
+    by_scope_day_usd=st.sampled_from([{}, by_user({"ann": 0.3}), by_user({"ann": 0.1, "bob": 0.4})]),
+    by_scope_month_usd=st.sampled_from([{}, by_user({"ann": 0.6})]),
 )
 backoffs = st.builds(
     OfferBackoff,
@@ -377,12 +379,13 @@ def _maybe(strategy: st.SearchStrategy[float]) -> st.SearchStrategy[float | None
 def policies(draw: DrawFn) -> Policy:
     """Policies with tight limits in some places and none in others."""
     day = draw(_maybe(st.sampled_from([0.6, 1.2, 5.0])))
-    users = {"default": UserBudget(per_day_usd=draw(_maybe(st.sampled_from([0.4, 0.6]))))}
+    users = {"default": ScopeBudget(per_day_usd=draw(_maybe(st.sampled_from([0.4, 0.6]))))}
     budgets = Budgets(
         per_hour_usd=draw(_maybe(st.sampled_from([0.1, 0.3, 0.6]))) if day is not None else None,
         per_day_usd=day,
         per_month_usd=draw(_maybe(st.sampled_from([5.0, 6.0]))),
         per_user=users if draw(st.booleans()) else {},
+        per_tag=draw(st.sampled_from([{}, {}, {"team": ScopeBudget(per_day_usd=0.5)}])),
     )
     caps = Caps(
         max_instances=draw(st.sampled_from([3, 5, 20])),

@@ -70,6 +70,16 @@ class ProviderStatus(TypedDict, total=False):
     """Why and until when nothing is launched there, whatever the offer; "" if offers are launched."""
 
 
+class TagSpendStatus(TypedDict):
+    """Spending on jobs with one tag in this UTC day and month, with its limits (None: no limit)."""
+
+    tag: str
+    day_usd: float
+    month_usd: float
+    per_day_limit_usd: float | None
+    per_month_limit_usd: float | None
+
+
 class SpendStatus(TypedDict, total=False):
     """Spending in this UTC day and month, with the policy's limits (None: no limit)."""
 
@@ -78,6 +88,7 @@ class SpendStatus(TypedDict, total=False):
     per_hour_limit_usd: float | None
     per_day_limit_usd: float | None
     per_month_limit_usd: float | None
+    by_tag: Sequence[TagSpendStatus]
 
 
 class DaemonStatus(TypedDict, total=False):

@@ -148,6 +148,10 @@ def _budgets_text(budgets: Budgets) -> str:
         subject = "each user" if name == "default" else f"user {name}"
         pairs = (("day", budget.per_day_usd), ("month", budget.per_month_usd))
         limits += [f"{subject} {dollars(limit)}/{period}" for period, limit in pairs if limit is not None]
+    for name, budget in sorted(budgets.per_tag.items()):
+        subject = f"tag {name}" if "=" in name else f"each value of tag {name}"
+        pairs = (("day", budget.per_day_usd), ("month", budget.per_month_usd))
+        limits += [f"{subject} {dollars(limit)}/{period}" for period, limit in pairs if limit is not None]
     return f"at most {', '.join(limits)}" if limits else "no limit"
 
 

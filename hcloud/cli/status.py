@@ -214,7 +214,7 @@ def daemon_lines(status: dict[str, Any]) -> list[str]:
         ages = [f"{market} {span(now - at)}" for market, at in sorted(provider.get("priced_at", {}).items())]
         aged = f"; age of prices: {', '.join(ages)}" if ages else ""
         lines.append(f"provider {name}: {provider.get('offers', 0)} offers{aged}")
-    lines += [_money_line(status), _count_line(status), *_isolation_lines(daemon)]
+    lines += [_money_line(status), *_tag_lines(status), _count_line(status), *_isolation_lines(daemon)]
     lines += [f"TROUBLE  {text}" for text in troubles(status)]
     lines += [
         f"PRICES   {market} prices of {name} are {price_age(now - at)}"
@@ -227,18 +227,26 @@ def daemon_lines(status: dict[str, Any]) -> list[str]:
 
 
 def _money_line(status: dict[str, Any]) -> str:
-    spend = status["daemon"].get("spend", {})
-    limits = [(spend.get("day_usd"), spend.get("per_day_limit_usd"), "today"),
-              (spend.get("month_usd"), spend.get("per_month_limit_usd"), "this month")]  # fmt: skip
-    parts = [f"{usd(status['price_usd_per_h'])}/h now"]
-    parts += [
-        f"{usd(spent)}{f' of {usd(limit)}' if limit is not None else ''} {period}"
-        for spent, limit, period in limits
-        if spent is not None
-    ]
+    parts = [f"{usd(status['price_usd_per_h'])}/h now", *_spent(status["daemon"].get("spend", {}))]
     priced_at = status["priced_at"]
     aged = f"; oldest price {span(status['now'] - priced_at)} old" if priced_at is not None else ""
     return f"money    {', '.join(parts)}{aged}"
+
+
+def _tag_lines(status: dict[str, Any]) -> list[str]:
+    tags = status["daemon"].get("spend", {}).get("by_tag", ())
+    return [f"         tag {each['tag']}: {', '.join(_spent(each))}" for each in tags]
+
+
+def _spent(spend: dict[str, Any]) -> list[str]:
+    """Return what was spent this day and this month, each with its limit."""
+    periods = (("day", "today"), ("month", "this month"))
+    amounts = [(spend.get(f"{key}_usd"), spend.get(f"per_{key}_limit_usd"), when) for key, when in periods]
+    return [
+        f"{usd(spent)}{f' of {usd(limit)}' if limit is not None else ''} {when}"
+        for spent, limit, when in amounts
+        if spent is not None
+    ]
 
 
 def _count_line(status: dict[str, Any]) -> str:

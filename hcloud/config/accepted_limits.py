@@ -13,12 +13,13 @@ from math import inf
 from typing import Any, Literal
 
 from hcloud.config.settings import Config
-from hcloud.spec.policy import Budgets, Caps, Policy, UserBudget
+from hcloud.core.budget_scope import BudgetScope, tag_scope, user_scope
+from hcloud.spec.policy import Budgets, Caps, Policy, ScopeBudget
 
 ROLES = ("reader", "submitter", "admin")
 """Of API tokens; each may do more than the one before."""
 PERIODS = ("per_hour_usd", "per_day_usd", "per_month_usd")
-_USER_PERIODS = ("per_day_usd", "per_month_usd")
+_SCOPE_PERIODS = ("per_day_usd", "per_month_usd")
 PER_TYPE = "max_instances_per_type"
 Isolation = Literal["require", "best_effort"] | None
 _STRICTNESS: Mapping[Isolation, int] = {"best_effort": 0, None: 1, "require": 2}
@@ -71,9 +72,13 @@ def parse_limits(text: str) -> AcceptedLimits:
     """Return what ``to_json`` wrote."""
     plain = json.loads(text)
     budgets = plain["budgets"]
-    users = {name: UserBudget(**each) for name, each in budgets["per_user"].items()}
+    # Limits stored by a version without budgets per tag have none.
+    scopes = {
+        key: {name: ScopeBudget(**each) for name, each in budgets.get(key, {}).items()}
+        for key in ("per_user", "per_tag")
+    }
     return AcceptedLimits(
-        budgets=Budgets(**{**budgets, "per_user": users}),
+        budgets=Budgets(**{**budgets, **scopes}),
         isolation=plain["isolation"],
         admins=tuple(plain["admins"]),
         readers=tuple(plain["readers"]),
@@ -92,12 +97,12 @@ def _loosened(accepted: AcceptedLimits, wanted: AcceptedLimits) -> Iterator[str]
         before, after = getattr(accepted.budgets, key), getattr(wanted.budgets, key)
         if _or_inf(after) > _or_inf(before):
             yield f"budgets.{key} from {before:g} to {_or_none(after)}"
-    for user in _users(accepted, wanted):
-        for key in _USER_PERIODS:
-            before = getattr(accepted.budgets.for_user(user), key)
-            after = getattr(wanted.budgets.for_user(user), key)
+    for scope in _scopes(accepted, wanted):
+        for key in _SCOPE_PERIODS:
+            before = getattr(accepted.budgets.for_scope(scope), key)
+            after = getattr(wanted.budgets.for_scope(scope), key)
             if _or_inf(after) > _or_inf(before):
-                yield f"budgets.per_user.{user}.{key} from {before:g} to {_or_none(after)}"
+                yield f"budgets.per_{scope.kind}.{scope.name}.{key} from {before:g} to {_or_none(after)}"
     if _STRICTNESS[wanted.isolation] < _STRICTNESS[accepted.isolation]:
         yield f"engine.isolation from {accepted.isolation or 'null'} to {wanted.isolation or 'null'}"
     if accepted.caps is not None and wanted.caps is not None:
@@ -115,14 +120,14 @@ def _loosened(accepted: AcceptedLimits, wanted: AcceptedLimits) -> Iterator[str]
 def stricter(accepted: AcceptedLimits, wanted: AcceptedLimits) -> AcceptedLimits:
     """Return the limits in force: of each the stricter one."""
     before, after = accepted.budgets, wanted.budgets
-    users = {
-        user: UserBudget(**_least(before.for_user(user), after.for_user(user), _USER_PERIODS))
-        for user in _users(accepted, wanted)
-    }
+    scopes: dict[str, dict[str, ScopeBudget]] = {"user": {}, "tag": {}}
+    for scope in _scopes(accepted, wanted):
+        least = _least(before.for_scope(scope), after.for_scope(scope), _SCOPE_PERIODS)
+        scopes[scope.kind][scope.name] = ScopeBudget(**least)
     isolation = max((accepted.isolation, wanted.isolation), key=lambda each: _STRICTNESS[each])
     readers = set(wanted.readers) | set(accepted.readers)
     return AcceptedLimits(
-        budgets=Budgets(**_least(before, after, PERIODS), per_user=users),
+        budgets=Budgets(**_least(before, after, PERIODS), per_user=scopes["user"], per_tag=scopes["tag"]),
         isolation=isolation,
         admins=tuple(sorted((set(wanted.admins) & set(accepted.admins)) - readers)),
         readers=tuple(sorted(readers)),
@@ -195,8 +200,11 @@ def _least(before: object, after: object, keys: Sequence[str]) -> dict[str, floa
     return least
 
 
-def _users(accepted: AcceptedLimits, wanted: AcceptedLimits) -> list[str]:
-    return sorted({"default", *accepted.budgets.per_user, *wanted.budgets.per_user})
+def _scopes(accepted: AcceptedLimits, wanted: AcceptedLimits) -> list[BudgetScope]:
+    """Return all users and tags that one of the two names."""
+    users = {"default", *accepted.budgets.per_user, *wanted.budgets.per_user}
+    tags = {*accepted.budgets.per_tag, *wanted.budgets.per_tag}
+    return [*map(user_scope, sorted(users)), *map(tag_scope, sorted(tags))]
 
 
 def _or_inf(limit: float | None) -> float:

@@ -2,9 +2,9 @@
 
 An instance counts with its price until the end of its lease (``paid_until``); from the end of its commitment on with
 the price of on demand. So every limit holds even if this daemon dies now and each instance lives until it powers itself
-off. Cost beyond the end of the day or month counts against the limit of the next one. A user is charged with the share
-of each instance that the user's jobs hold. An awaited instance is charged in full to the users of jobs that await or
-hold it; so is one that boots for a running job.
+off. Cost beyond the end of the day or month counts against the limit of the next one. A scope (a user, a tag) is
+charged with the share of each instance that its jobs hold. An awaited instance is charged in full to the scopes of jobs
+that await or hold it; so is one that boots for a running job. A job counts in each of its scopes.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
+from hcloud.core.budget_scope import TOTAL, BudgetScope, scopes_of
 from hcloud.core.model import (
     INSTANCE_COMING,
     Instance,
@@ -28,12 +29,12 @@ from hcloud.core.model import (
 )
 from hcloud.planner.snapshot import Snapshot
 from hcloud.planner.text import price, size_share, usd
-from hcloud.spec.policy import Policy
+from hcloud.spec.policy import UNLIMITED, Policy
 
 HOUR_S = 3600.0
 CENT_DUST = 1e-9
-Shares = Mapping[str, float]
-"""Part (0..1) of an instance's cost by user; the rest is idle and charged to no user."""
+Shares = Mapping[BudgetScope, float]
+"""Part (0..1) of an instance's cost by scope; the rest is idle and charged to none."""
 Bill = tuple[float, float, float, float]
 """USD in the present UTC day, the present month, the next day and the next month."""
 CAPPED = "cap_instances"
@@ -61,8 +62,8 @@ class BudgetLedger:
     month_ends_at: float
     watches_total: bool
     """Whether the policy limits the total; if not, it is not counted."""
-    watches_users: bool
-    """Whether the policy limits any user; if not, users are not counted."""
+    watches_scopes: bool
+    """Whether the policy limits any user or tag; if not, these are not counted."""
     usd_per_h: float = 0.0
     """Price of all live and planned instances, of each the highest until the end of its lease."""
     leaving_usd_per_h: float = 0.0
@@ -73,17 +74,17 @@ class BudgetLedger:
     vcpus: float = 0.0
     per_type: Counter[str] = field(default_factory=Counter)
     """Number of instances by type."""
-    users: dict[str, Bill] = field(default_factory=dict)
-    """Booked plus promised, by user."""
+    scopes: dict[BudgetScope, Bill] = field(default_factory=dict)
+    """Booked plus promised, by user and tag."""
     awaited: dict[JobId, Bill] = field(default_factory=dict)
-    """What each job's user is charged for instances the job awaits."""
+    """What each job's scopes are charged for instances the job awaits."""
     renewed_until: dict[InstanceId, float] = field(default_factory=dict)
     """Expiry of the leases renewed by this plan."""
 
     def copy(self) -> BudgetLedger:
         """Return an independent copy, for decisions that may be dropped."""
         values = {name: getattr(self, name) for name in self.__slots__}
-        own = {name: values[name].copy() for name in ("per_type", "users", "awaited", "renewed_until")}
+        own = {name: values[name].copy() for name in ("per_type", "scopes", "awaited", "renewed_until")}
         return BudgetLedger(**{**values, **own})
 
     def bill(self, offer: Offer, until_at: float) -> Bill:
@@ -111,7 +112,7 @@ class BudgetLedger:
         return self.now + max(self.policy.lease.horizon_s, offer.billing_minimum_s)
 
     def refusal(self, offer: Offer, shares: Shares) -> Reason | None:
-        """Return why no instance of ``offer`` may be launched for the users of ``shares``; None: it may."""
+        """Return why no instance of ``offer`` may be launched for the scopes of ``shares``; None: it may."""
         return self._cap_refusal(offer) or self._money_refusal(offer, shares)
 
     def _cap_refusal(self, offer: Offer) -> Reason | None:
@@ -132,7 +133,7 @@ class BudgetLedger:
         return (
             _limit_refusal("per_hour", self.policy.budgets.per_hour_usd, self.usd_per_h, usd_per_h)
             or self._total_refusal(wanted)
-            or self._users_refusal({user: _add(_NOTHING, wanted, part) for user, part in shares.items()})
+            or self._scopes_refusal({scope: _add(_NOTHING, wanted, part) for scope, part in shares.items()})
         )
 
     def _total_refusal(self, wanted: Bill) -> Reason | None:
@@ -142,19 +143,19 @@ class BudgetLedger:
         return _limits_refusal(budgets.per_day_usd, budgets.per_month_usd, self.total, wanted)
 
     def book_launch(self, offer: Offer, shares: Shares) -> None:
-        """Book an instance of ``offer``, paid by the users of ``shares``."""
+        """Book an instance of ``offer``, paid by the scopes of ``shares``."""
         wanted = self.launch_bill(offer)
         self._count(offer, 1, highest_usd_per_h(offer, self._launched_until(offer)))
         self.total = _add(self.total, wanted)
         self._charge(wanted, shares)
 
     def reshare(self, offer: Offer, before: Shares, after: Shares) -> bool:
-        """Change how the cost of an instance just booked is shared; return False and change nothing if a user cannot
-        pay."""
+        """Change how the cost of an instance just booked is shared; return False and change nothing if a scope
+        cannot pay."""
         wanted = self.launch_bill(offer)
-        changes = {user: part - before.get(user, 0.0) for user, part in after.items()}
-        more = {user: _add(_NOTHING, wanted, part) for user, part in changes.items() if part > 0}
-        if self._users_refusal(more) is not None:
+        changes = {scope: part - before.get(scope, 0.0) for scope, part in after.items()}
+        more = {scope: _add(_NOTHING, wanted, part) for scope, part in changes.items() if part > 0}
+        if self._scopes_refusal(more) is not None:
             return False
         self._charge(wanted, changes)
         return True
@@ -194,23 +195,22 @@ class BudgetLedger:
         return offer.price_usd_per_h if offer.ends_at is None else highest_usd_per_h(offer, self._paid_until(instance))
 
     # -------------------------------------------------------------------------------------------------------- renewing
-    def renewal_refusal(self, instance: Instance, until_at: float, shares: Shares) -> tuple[Reason, str] | None:
-        """Return why the lease of ``instance`` may not be renewed, and the user whose limit forbids it (empty: a common
-        limit)."""
+    def renewal_refusal(self, instance: Instance, until_at: float, shares: Shares) -> tuple[Reason, BudgetScope] | None:
+        """Return why the lease of ``instance`` may not be renewed, and the scope whose limit forbids it."""
         more, rate = self._renewal_bill(instance, until_at), self._renewed_usd_per_h(instance, until_at)
         others_usd_per_h = self.usd_per_h - self.leaving_usd_per_h - self._usd_per_h(instance)
         per_hour_usd = self.policy.budgets.per_hour_usd
         common = _limit_refusal("per_hour", per_hour_usd, others_usd_per_h, rate) or self._total_refusal(more)
         if common is not None:
-            return common, ""
-        for user in sorted(shares):
-            reason = self._users_refusal({user: _add(_NOTHING, more, shares[user])})
+            return common, TOTAL
+        for scope in sorted(shares):
+            reason = self._scopes_refusal({scope: _add(_NOTHING, more, shares[scope])})
             if reason is not None:
-                return reason, user
+                return reason, scope
         return None
 
     def book_renewal(self, instance: Instance, until_at: float, shares: Shares, waiters: Sequence[Job] = ()) -> None:
-        """Book the cost of a lease until ``until_at`` to the users of ``shares``, and to those of ``waiters``."""
+        """Book the cost of a lease until ``until_at`` to the scopes of ``shares``, and to those of ``waiters``."""
         more = self._renewal_bill(instance, until_at)
         self.usd_per_h += self._renewed_usd_per_h(instance, until_at) - self._usd_per_h(instance)
         self.total = _add(self.total, more)
@@ -231,47 +231,53 @@ class BudgetLedger:
         """Note that ``instance`` will not be renewed, so that its hourly price makes room for other renewals."""
         self.leaving_usd_per_h += self._usd_per_h(instance)
 
-    # ----------------------------------------------------------------------------------------------------------- users
-    def placement_refusal(self, user: str, instance: Instance, resources: Resources) -> Reason | None:
-        """Return why the limits of ``user`` do not allow ``resources`` of a live instance, or None."""
-        return self._users_refusal({user: self._held_bill(instance, resources)})
+    # ---------------------------------------------------------------------------------------------------------- scopes
+    def placement_refusal(self, job: Job, instance: Instance, resources: Resources) -> Reason | None:
+        """Return why the limits of ``job``'s scopes do not allow ``resources`` of a live instance, or None."""
+        return self._scopes_refusal(dict.fromkeys(job_scopes(job), self._held_bill(instance, resources)))
 
     def stay_refusal(self, instance: Instance, until_at: float, shares: Shares) -> Reason | None:
-        """Return why users holding ``shares`` of a live instance could not pay for them until ``until_at``, or None."""
+        """Return why scopes holding ``shares`` of an instance could not pay for them until ``until_at``, or None."""
         more = _add(self.bill(instance.offer, until_at), self.promised(instance), -1.0)
-        return self._users_refusal({user: _add(_NOTHING, more, part) for user, part in shares.items()})
+        return self._scopes_refusal({scope: _add(_NOTHING, more, part) for scope, part in shares.items()})
 
-    def book_placement(self, user: str, instance: Instance, resources: Resources) -> None:
-        """Book ``resources`` of a live instance to ``user``."""
-        self._charge(self._held_bill(instance, resources), {user: 1.0})
+    def book_placement(self, job: Job, instance: Instance, resources: Resources) -> None:
+        """Book ``resources`` of a live instance to the scopes of ``job``."""
+        if self.watches_scopes:
+            self._charge(self._held_bill(instance, resources), dict.fromkeys(job_scopes(job), 1.0))
 
     def _held_bill(self, instance: Instance, resources: Resources) -> Bill:
         return _add(_NOTHING, self.promised(instance), size_share(resources, instance))
 
     def remember_awaited(self, job: Job, bill: Bill) -> None:
-        """Book, or book again after :meth:`forget_awaited`, what ``job``'s user is charged for instances it awaits."""
-        self._charge(bill, {job.spec.user: 1.0})
+        """Book, or book again after :meth:`forget_awaited`, what the instances that ``job`` awaits cost its scopes."""
+        self._charge(bill, dict.fromkeys(job_scopes(job), 1.0))
         self.awaited[job.id] = _add(self.awaited.get(job.id, _NOTHING), bill)
 
     def forget_awaited(self, job: Job) -> Bill | None:
         """Undo :meth:`remember_awaited` for ``job``; return the bill, None if there was none."""
         bill = self.awaited.pop(job.id, None)
         if bill is not None:
-            self._charge(bill, {job.spec.user: -1.0})
+            self._charge(bill, dict.fromkeys(job_scopes(job), -1.0))
         return bill
 
-    def _users_refusal(self, wanted: Mapping[str, Bill]) -> Reason | None:
-        for user in sorted(wanted) if self.watches_users else ():
-            limits, booked = self.policy.budgets.for_user(user), self.users.get(user, _NOTHING)
-            reason = _limits_refusal(limits.per_day_usd, limits.per_month_usd, booked, wanted[user], user)
+    def _scopes_refusal(self, wanted: Mapping[BudgetScope, Bill]) -> Reason | None:
+        for scope in sorted(wanted) if self.watches_scopes else ():
+            limits, booked = self.policy.budgets.for_scope(scope), self.scopes.get(scope, _NOTHING)
+            reason = _limits_refusal(limits.per_day_usd, limits.per_month_usd, booked, wanted[scope], scope)
             if reason is not None:
                 return reason
         return None
 
+    def limited_scopes(self, job: Job) -> tuple[BudgetScope, ...]:
+        """Return the scopes of ``job`` that have a limit."""
+        limits = self.policy.budgets
+        return tuple(scope for scope in job_scopes(job) if limits.for_scope(scope) != UNLIMITED)
+
     def _charge(self, bill: Bill, shares: Shares) -> None:
-        if self.watches_users:
-            for user, part in shares.items():
-                self.users[user] = _add(self.users.get(user, _NOTHING), bill, part)
+        if self.watches_scopes:
+            for scope, part in shares.items():
+                self.scopes[scope] = _add(self.scopes.get(scope, _NOTHING), bill, part)
 
 
 def open_budget(
@@ -285,17 +291,17 @@ def open_budget(
         day_ends_at=spend.day_ends_at or inf,
         month_ends_at=spend.month_ends_at or inf,
         watches_total=policy.budgets.per_day_usd is not None or policy.budgets.per_month_usd is not None,
-        watches_users=any(
+        watches_scopes=any(
             limit.per_day_usd is not None or limit.per_month_usd is not None
-            for limit in policy.budgets.per_user.values()
+            for limit in (*policy.budgets.per_user.values(), *policy.budgets.per_tag.values())
         ),
         total=(spend.day_usd, spend.month_usd, 0.0, 0.0),
     )
     ledger.count_live(instances)
-    if ledger.watches_users:
-        day, month = spend.by_user_day_usd, spend.by_user_month_usd
-        for user in sorted(day.keys() | month.keys()):
-            ledger.users[user] = (day.get(user, 0.0), month.get(user, 0.0), 0.0, 0.0)
+    if ledger.watches_scopes:
+        day, month = spend.by_scope_day_usd, spend.by_scope_month_usd
+        for scope in sorted(day.keys() | month.keys()):
+            ledger.scopes[scope] = (day.get(scope, 0.0), month.get(scope, 0.0), 0.0, 0.0)
         _attribute(ledger, {instance.id: instance for instance in instances}, jobs)
     return ledger
 
@@ -316,7 +322,7 @@ def _attribute(ledger: BudgetLedger, by_id: Mapping[str, Instance], jobs: Sequen
             host = by_id.get(held.instance_id)
             if host is None or held.released:
                 continue
-            ledger.book_placement(job.spec.user, host, held.resources)
+            ledger.book_placement(job, host, held.resources)
             if staying:
                 taken[host.id] = taken.get(host.id, 0.0) + size_share(held.resources, host)
         grows = staying and job.attempt is not None and not job.attempt.over
@@ -330,20 +336,29 @@ def _attribute(ledger: BudgetLedger, by_id: Mapping[str, Instance], jobs: Sequen
         ledger.remember_awaited(job, _add(_NOTHING, ledger.promised(instance), part))
 
 
-def launch_shares(jobs: Sequence[Job], capacity: Resources) -> dict[str, float]:
-    """Return by user the part of a new instance's cost charged for ``jobs`` (one entry per rank); at least 1 in sum."""
+def job_scopes(job: Job) -> tuple[BudgetScope, ...]:
+    """Return the scopes in which ``job`` counts, besides the total."""
+    return scopes_of(job.spec.user, job.spec.tags)
+
+
+def launch_shares(jobs: Sequence[Job], capacity: Resources) -> dict[BudgetScope, float]:
+    """Return by scope the part of a new instance's cost charged for ``jobs`` (one entry per rank).
+
+    At least 1 in sum over users; a job counts in its tags besides.
+    """
     parts = [size_share(job.spec.resources_on(capacity), capacity) for job in jobs]
     scale = _scale_to_whole(sum(parts))
-    shares: dict[str, float] = {}
+    shares: dict[BudgetScope, float] = {}
     for job, part in zip(jobs, parts, strict=True):
-        shares[job.spec.user] = shares.get(job.spec.user, 0.0) + part * scale
+        for scope in job_scopes(job):
+            shares[scope] = shares.get(scope, 0.0) + part * scale
     return shares
 
 
 def cost_is_shared(ledger: BudgetLedger, offer: Offer, jobs: Sequence[Job], job: Job) -> bool:
     """Share the cost of a planned instance of ``offer`` among ``jobs`` and ``job``, which joins them; return False and
-    change nothing if one of the users cannot pay."""
-    if not ledger.watches_users:
+    change nothing if one of their scopes cannot pay."""
+    if not ledger.watches_scopes:
         return True
     size = offer.instance_type.capacity
     return ledger.reshare(offer, launch_shares(jobs, size), launch_shares([*jobs, job], size))
@@ -380,31 +395,31 @@ def cap_reached(rule: str, what: str, present: float, more: float, limit: float)
 
 
 def _limits_refusal(
-    day_usd: float | None, month_usd: float | None, booked: Bill, wanted: Bill, user: str = ""
+    day_usd: float | None, month_usd: float | None, booked: Bill, wanted: Bill, scope: BudgetScope = TOTAL
 ) -> Reason | None:
     for rule, limit, before, more in zip(PERIODS, (day_usd, month_usd) * 2, booked, wanted, strict=True):
         # A decision that costs nothing in a period is not refused because that period is overdrawn already.
-        if more > CENT_DUST and (reason := _limit_refusal(rule, limit, before, more, user)) is not None:
+        if more > CENT_DUST and (reason := _limit_refusal(rule, limit, before, more, scope)) is not None:
             return reason
     return None
 
 
 def _limit_refusal(
-    rule: str, limit_usd: float | None, committed_usd: float, wanted_usd: float, user: str = ""
+    rule: str, limit_usd: float | None, committed_usd: float, wanted_usd: float, scope: BudgetScope = TOTAL
 ) -> Reason | None:
     if limit_usd is None or committed_usd + wanted_usd <= limit_usd + CENT_DUST:
         return None
     show = price if rule == "per_hour" else usd
     left_usd = max(0.0, limit_usd - committed_usd)
     numbers: dict[str, Number] = {
-        "rule": f"user_{rule}" if user else rule,
+        "rule": rule if scope == TOTAL else f"{scope.kind}_{rule}",
         "limit_usd": limit_usd,
         "committed_usd": round(committed_usd, 6),
         "wanted_usd": round(wanted_usd, 6),
         "left_usd": round(left_usd, 6),
     }
     whose = ""
-    if user:
-        numbers["whose"], whose = user, f" of {user}"
+    if scope != TOTAL:
+        numbers["whose"], whose = str(scope), f" of {scope}"
     text = f"needs {show(wanted_usd)}; {show(left_usd)} left of the {rule} budget{whose} of {show(limit_usd)}"
     return Reason(code=f"budget_{numbers['rule']}", text=text, numbers=numbers)

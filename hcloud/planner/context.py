@@ -449,7 +449,7 @@ class PlanContext:
             mapping_need,
             application,
             avoid,
-            spec.user if self.ledger.watches_users else "",
+            self.ledger.limited_scopes(job) if self.ledger.watches_scopes else (),
             self.topology.company(spec) if self.topology.users else None,
             aim,
             urgency,

@@ -12,8 +12,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import inf
 
-from hcloud.core.model import FailureCause, Instance, InstanceState, Job, Market, Number, Reason
-from hcloud.planner.budget import launch_shares
+from hcloud.core.budget_scope import TOTAL, BudgetScope
+from hcloud.core.model import Allocation, FailureCause, Instance, InstanceState, Job, Market, Number, Reason
+from hcloud.planner.budget import job_scopes, launch_shares
 from hcloud.planner.context import PlanContext
 from hcloud.planner.fleet import SLACK
 from hcloud.planner.plan import Drain
@@ -227,48 +228,48 @@ def _renew_or_drain(context: PlanContext, at: int, instance: Instance, draining:
 def renew_for_payers(context: PlanContext, at: int) -> Reason | None:
     """Renew instance ``at``, or return why not.
 
-    Units of users whose own limit is exhausted are stopped, and the others stay; the lease is renewed once those units
-    are gone.
+    Units of users and tags whose own limit is exhausted are stopped, and the others stay; the lease is renewed once
+    those units are gone.
     """
-    instance, shares = context.fleet.instances[at], _held_shares(context, at)
+    instance = context.fleet.instances[at]
+    staying = [pair for pair in context.fleet.holdings[at] if pair[0].id not in context.stopping]
     awaiting = context.kept.get(at, [])
-    awaited = launch_shares(awaiting, instance.capacity) if awaiting and not shares else {}
-    unfunded: dict[str, Reason] = {}
+    awaited = launch_shares(awaiting, instance.capacity) if awaiting and not staying else {}
+    unfunded: dict[BudgetScope, Reason] = {}
     while True:
+        shares = _shares_of(staying, instance)
         refusal = context.ledger.renewal_refusal(instance, context.renewed_until_at, shares or awaited)
         if refusal is None:
             break
-        reason, user = refusal
-        if not user or len(shares) <= 1:
+        reason, scope = refusal
+        staying = [pair for pair in staying if scope not in job_scopes(pair[0])]
+        if scope == TOTAL or not staying:
             return reason
-        unfunded[user] = reason
-        del shares[user]
+        unfunded[scope] = reason
     for job in context.running_on(at):
-        if job.spec.user in unfunded:
-            context.stop(job, FailureCause.EVICTED, unfunded[job.spec.user])
+        why = next((unfunded[scope] for scope in job_scopes(job) if scope in unfunded), None)
+        if why is not None:
+            context.stop(job, FailureCause.EVICTED, why)
     if _unfunded_units_are_stopping(context, at):
         return None
-    # A stopping unit is still charged to its user, so that the user's other jobs do not spend that money.
+    # A stopping unit is still charged to its scopes, so that their other jobs do not spend that money.
     ending, _ = _stopping_shares(context, at)
-    held = {user: shares.get(user, 0.0) + ending.get(user, 0.0) for user in [*shares, *ending]}
+    held = {scope: shares.get(scope, 0.0) + ending.get(scope, 0.0) for scope in [*shares, *ending]}
     context.ledger.book_renewal(instance, context.renewed_until_at, held, awaiting if awaited else ())
     context.renew(at)
     return None
 
 
-def _stopping_shares(context: PlanContext, at: int) -> tuple[dict[str, float], float]:
-    """Return by user the shares of an instance held by stopping units, and when all of them should be gone."""
-    instance, shares, gone_at = context.fleet.instances[at], dict[str, float](), context.now
-    for job, held in context.fleet.holdings[at]:
-        if job.id in context.stopping:
-            gone_at = max(gone_at, _stopped_at(context, job, context.snapshot.engine_reachable_since))
-            part = size_share(held.resources, instance)
-            shares[job.spec.user] = shares.get(job.spec.user, 0.0) + part
-    return shares, gone_at
+def _stopping_shares(context: PlanContext, at: int) -> tuple[dict[BudgetScope, float], float]:
+    """Return by scope the shares of an instance held by stopping units, and when all of them should be gone."""
+    stopping = [pair for pair in context.fleet.holdings[at] if pair[0].id in context.stopping]
+    since = context.snapshot.engine_reachable_since
+    gone_at = max([context.now, *(_stopped_at(context, job, since) for job, _ in stopping)])
+    return _shares_of(stopping, context.fleet.instances[at]), gone_at
 
 
 def _unfunded_units_are_stopping(context: PlanContext, at: int) -> bool:
-    """Return whether to wait for stopping units whose users cannot pay for the renewal.
+    """Return whether to wait for stopping units whose scopes cannot pay for the renewal.
 
     If this daemon dies, units on a renewed instance hold it until it expires. So the lease is renewed only once they
     are gone, or when no time is left.
@@ -279,12 +280,13 @@ def _unfunded_units_are_stopping(context: PlanContext, at: int) -> bool:
     return context.ledger.stay_refusal(instance, context.renewed_until_at, shares) is not None
 
 
-def _held_shares(context: PlanContext, at: int) -> dict[str, float]:
-    shares: dict[str, float] = {}
-    for job, held in context.fleet.holdings[at]:
-        if job.id not in context.stopping:
-            part = size_share(held.resources, context.fleet.instances[at])
-            shares[job.spec.user] = shares.get(job.spec.user, 0.0) + part
+def _shares_of(units: Sequence[tuple[Job, Allocation]], instance: Instance) -> dict[BudgetScope, float]:
+    """Return by scope the shares of an instance that units hold."""
+    shares: dict[BudgetScope, float] = {}
+    for job, held in units:
+        part = size_share(held.resources, instance)
+        for scope in job_scopes(job):
+            shares[scope] = shares.get(scope, 0.0) + part
     return shares
 
 

@@ -10,6 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from hcloud.core.budget_scope import BudgetScope, scopes_of
 from hcloud.core.model import (
     INSTANCE_COMING,
     JOB_ENDED,
@@ -30,6 +31,7 @@ from hcloud.planner.snapshot import Snapshot
 from hcloud.planner.text import size_share
 from hcloud.spec.policy import Policy
 
+Scopes = tuple[BudgetScope, ...]
 _SLACK = 1e-6
 MOST_PROFILE_RUNS = 6
 """One short run, then one run each on types, steps and nodes, and one repeat where the job later differs from its
@@ -215,11 +217,12 @@ def _limits(snapshot: Snapshot, policy: Policy) -> list[str]:
         )
         name, limit = "caps.max_jobs_per_user", caps.max_jobs_per_user
         present += [(f"{name} of {user}", count, limit) for user, count in sorted(holding.items())]
-    for user, bills in sorted(_bills_by_user(snapshot, live).items() if budgets.per_user else ()):
-        limits = budgets.for_user(user)
-        spent = (spend.by_user_day_usd.get(user, 0.0), spend.by_user_month_usd.get(user, 0.0), 0.0, 0.0)
+    limited = budgets.per_user or budgets.per_tag
+    for scope, bills in sorted(_bills_by_scope(snapshot, live).items() if limited else ()):
+        limits = budgets.for_scope(scope)
+        spent = (spend.by_scope_day_usd.get(scope, 0.0), spend.by_scope_month_usd.get(scope, 0.0), 0.0, 0.0)
         booked = _sum([spent, *bills])
-        present += _money(f"budgets.per_user.{user}", booked, limits.per_day_usd, limits.per_month_usd)
+        present += _money(f"budgets.per_{scope.kind}.{scope.name}", booked, limits.per_day_usd, limits.per_month_usd)
     known = [(name, amount, limit) for name, amount, limit in present if limit is not None]
     beyond = [each for each in known if each[1] > each[2] + _SLACK]
     violations = [f"{name} is {limit:g}, but {amount:g} is booked and promised" for name, amount, limit in beyond]
@@ -227,34 +230,37 @@ def _limits(snapshot: Snapshot, policy: Policy) -> list[str]:
     return violations + [f"{instance_id} is not allowed: {why}" for instance_id, why in refusals if why is not None]
 
 
-def _bills_by_user(snapshot: Snapshot, live: Sequence[Instance]) -> Mapping[str, Sequence[Bill]]:
-    """Return what users' jobs hold or await of ``live``, each until it may cost nothing more."""
-    bills: defaultdict[str, list[Bill]] = defaultdict(list)
-    for user in (*snapshot.spend.by_user_day_usd, *snapshot.spend.by_user_month_usd):
-        bills[user] = []
+def _bills_by_scope(snapshot: Snapshot, live: Sequence[Instance]) -> Mapping[BudgetScope, Sequence[Bill]]:
+    """Return what the jobs of users and tags hold or await of ``live``, each until it may cost nothing more."""
+    bills: defaultdict[BudgetScope, list[Bill]] = defaultdict(list)
+    for scope in (*snapshot.spend.by_scope_day_usd, *snapshot.spend.by_scope_month_usd):
+        bills[scope] = []
     for instance in live:
         paid_until, offer = _paid_until(instance, snapshot.now), instance.offer
-        holding, awaiting = list[tuple[str, float]](), list[tuple[str, float]]()
+        holding, awaiting = list[tuple[Scopes, float]](), list[tuple[Scopes, float]]()
         for job in snapshot.jobs:
-            attempt, user = job.attempt, job.spec.user
+            attempt, scopes = job.attempt, scopes_of(job.spec.user, job.spec.tags)
             parts = [part for part in attempt.allocations if not part.released] if attempt is not None else []
             shares = [size_share(part.resources, instance) for part in parts if part.instance_id == instance.id]
             asked_at = attempt.stop_requested_at if attempt is not None else None
             if asked_at is None:
-                holding += [(user, share) for share in shares]
+                holding += [(scopes, share) for share in shares]
             else:
-                # The instance may be renewed for others although a unit was just asked to stop, as its user cannot pay.
+                # The instance may be renewed for others although a unit was just asked to stop, as a scope of it cannot
+                # pay.
                 until_at = max(snapshot.now, min(paid_until, asked_at + job.spec.stop_grace_s))
-                bills[user] += [_bill(snapshot, offer, until_at, share) for share in shares]
+                for scope in scopes:
+                    bills[scope] += [_bill(snapshot, offer, until_at, share) for share in shares]
             grows = attempt is not None and asked_at is None and not attempt.over
             ranks = job.awaiting.count(instance.id)
             if grows and instance.state in INSTANCE_COMING:
                 ranks += instance.for_running.count(job.id)
-            awaiting += [(user, size_share(job.spec.resources_on(instance.capacity), instance))] * ranks
+            awaiting += [(scopes, size_share(job.spec.resources_on(instance.capacity), instance))] * ranks
         taken = math.fsum(share for _, share in (*holding, *awaiting))
         whole = max(1.0, 1.0 / taken) if taken else 1.0  # what is awaited is charged in full
-        for user, share in (*holding, *[(user, share * whole) for user, share in awaiting]):
-            bills[user].append(_bill(snapshot, offer, paid_until, share))
+        for scopes, share in (*holding, *[(scopes, share * whole) for scopes, share in awaiting]):
+            for scope in scopes:
+                bills[scope].append(_bill(snapshot, offer, paid_until, share))
     return bills
 
 

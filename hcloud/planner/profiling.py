@@ -39,6 +39,7 @@ from hcloud.core.model import (
     matches,
 )
 from hcloud.core.rows import number_of
+from hcloud.planner.budget import job_scopes
 from hcloud.planner.context import PlanContext
 from hcloud.planner.fit.interference import quality_classes, quality_needed
 from hcloud.planner.fit.sizing import expected
@@ -452,7 +453,7 @@ def _why_not_now(state: ProfilingState, job: Job, identity: Identity, offers: Se
         return Reason(code="profiling_no_offer", text=text)
     if state.idle[_type_of(offers[0])] > 0:
         return None
-    refusal = context.ledger.refusal(offers[0], {job.spec.user: 1.0})
+    refusal = context.ledger.refusal(offers[0], dict.fromkeys(job_scopes(job), 1.0))
     if refusal is None:
         return None
     return Reason(

@@ -10,6 +10,7 @@ from math import inf
 
 from hcloud.classifier.source_selection import SourcePrior
 from hcloud.classifier.type_selection import TypePrior
+from hcloud.core.budget_scope import BudgetScope
 from hcloud.core.estimates import Application, Classification
 from hcloud.core.model import Instance, Job, JobId, Offer
 from hcloud.forecast.fleet_tracker import NOTHING_RECENT, FleetStats
@@ -27,9 +28,9 @@ class Spend:
     """The same since the start of the UTC month."""
     day_ends_at: float = 0.0
     month_ends_at: float = 0.0
-    by_user_day_usd: Mapping[str, float] = field(default_factory=dict)
-    """``day_usd`` attributed to users by the resources their jobs held."""
-    by_user_month_usd: Mapping[str, float] = field(default_factory=dict)
+    by_scope_day_usd: Mapping[BudgetScope, float] = field(default_factory=dict)
+    """``day_usd`` attributed to users, and to tags with a budget, by the resources their jobs held."""
+    by_scope_month_usd: Mapping[BudgetScope, float] = field(default_factory=dict)
     """``month_usd`` attributed in the same way."""
 
 

@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, model_validator
 from pydantic.dataclasses import dataclass
 
+from hcloud.core.budget_scope import BudgetScope
 from hcloud.core.estimates import SourceName
 from hcloud.core.model import Market, Offer
 from hcloud.core.units import Count, Flag, Name, Number, PositiveCount, PositiveSeconds, PositiveUsd, Seconds
@@ -35,8 +36,8 @@ def _check_order(small_name: str, small: float | None, large_name: str, large: f
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
-class UserBudget:
-    """Budget for the jobs of one user."""
+class ScopeBudget:
+    """Budget for the jobs of one user, or with one tag."""
 
     per_day_usd: PositiveUsd | None = None
     """Limit per UTC day; null: none."""
@@ -45,6 +46,9 @@ class UserBudget:
 
     def __post_init__(self) -> None:
         _check_order("per_day_usd", self.per_day_usd, "per_month_usd", self.per_month_usd)
+
+
+UNLIMITED = ScopeBudget()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
@@ -57,8 +61,11 @@ class Budgets:
     """Limit per UTC day; null: none."""
     per_month_usd: PositiveUsd | None = None
     """Limit per UTC month; null: none."""
-    per_user: Mapping[Name, UserBudget] = field(default_factory=lambda: {"default": UserBudget()})
+    per_user: Mapping[Name, ScopeBudget] = field(default_factory=lambda: {"default": ScopeBudget()})
     """Budgets by user name. `default` applies to all other users, and to keys that a user's own entry omits."""
+    per_tag: Mapping[Name, ScopeBudget] = field(default_factory=dict)
+    """Budgets by tag of the jobs: `KEY=VALUE`, or `KEY` for each other value of it. A job with several such tags counts
+    in all of them."""
 
     @model_validator(mode="before")
     @classmethod
@@ -76,10 +83,16 @@ class Budgets:
         _check_order("per_hour_usd", self.per_hour_usd, "per_day_usd", self.per_day_usd)
         _check_order("per_hour_usd", self.per_hour_usd, "per_month_usd", self.per_month_usd)
         _check_order("per_day_usd", self.per_day_usd, "per_month_usd", self.per_month_usd)
+        for tag in self.per_tag:
+            key, equals, value = tag.partition("=")
+            if not key or (equals and not value):
+                raise AtKey("per_tag", f"names tags as KEY or KEY=VALUE, but has {tag!r}")
 
-    def for_user(self, user: str) -> UserBudget:
-        """Return the budget that applies to ``user``."""
-        return self.per_user.get(user) or self.per_user.get("default") or UserBudget()
+    def for_scope(self, scope: BudgetScope) -> ScopeBudget:
+        """Return the budget that applies to a user or tag."""
+        if scope.kind == "user":
+            return self.per_user.get(scope.name) or self.per_user.get("default") or UNLIMITED
+        return self.per_tag.get(scope.name) or self.per_tag.get(scope.name.partition("=")[0]) or UNLIMITED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from math import inf
 from typing import cast
 
+from hcloud.core.budget_scope import user_scope
 from hcloud.core.model import Attempt, Event, EventKind, UnitId
 from hcloud.planner.instance_lifecycle import END_MARGIN_S
 from hcloud.planner.invariants import check_invariants
@@ -16,7 +17,7 @@ from hcloud.planner.snapshot import Snapshot
 from hcloud.planner.text import size_share
 from hcloud.report import build_report
 from hcloud.simulator.ground_truth import CycleContext, DaemonSpend, MachineTruth, VirtualCloud
-from hcloud.spec.policy import Budgets, Caps, Policy, UserBudget
+from hcloud.spec.policy import Budgets, Caps, Policy, ScopeBudget
 from hcloud.spend_ledger import DAY_S, SPEND_KINDS, SpendLedger, month_start
 from hcloud.store import LiveView, Store
 from lab.soak.planted_defects import DEFECT, UNRECORDED
@@ -141,9 +142,9 @@ class MoneyChecks:
         """Return the policy with only its limits of users, increased by their allowances."""
         limits = dict(policy.budgets.per_user)
         for user in {*self._allowance_usd, *(each.user for each in self._unrecorded_ends.values())}:
-            usd, limit = self._allowed_extra_usd(user), policy.budgets.for_user(user)
+            usd, limit = self._allowed_extra_usd(user), policy.budgets.for_scope(user_scope(user))
             day_usd, month_usd = limit.per_day_usd, limit.per_month_usd
-            limits[user] = UserBudget(
+            limits[user] = ScopeBudget(
                 per_day_usd=None if day_usd is None else day_usd + usd,
                 per_month_usd=None if month_usd is None else month_usd + usd,
             )
@@ -248,13 +249,15 @@ class MoneyChecks:
         if self._events and self._events[-1].seq > daemon_spend.seq:
             accounts = ReferenceAccounts().follow(event for event in self._events if event.seq <= daemon_spend.seq)
         for name, since, ends_at, all_usd, by_user in (
-            ("day", now - now % DAY_S, spend.day_ends_at, spend.day_usd, spend.by_user_day_usd),
-            ("month", month_start(now), spend.month_ends_at, spend.month_usd, spend.by_user_month_usd),
+            ("day", now - now % DAY_S, spend.day_ends_at, spend.day_usd, spend.by_scope_day_usd),
+            ("month", month_start(now), spend.month_ends_at, spend.month_usd, spend.by_scope_month_usd),
         ):
-            due_usd, due_by_user = accounts.total_usd(since, now, ends_at or inf), accounts.user_usd(since, now)
+            due_usd = accounts.total_usd(since, now, ends_at or inf)
+            due_by_user = {user_scope(user): usd for user, usd in accounts.user_usd(since, now).items()}
             if abs(due_usd - all_usd) > ROUNDING_USD:
                 yield f"daemon spend: {all_usd:.6f} USD this {name}, but {due_usd:.6f} by the log"
-            for user in sorted(due_by_user.keys() | by_user.keys()):
+            users = {scope for scope in by_user if scope.kind == "user"}
+            for user in sorted(due_by_user.keys() | users):
                 usd, due_usd = by_user.get(user, 0.0), due_by_user.get(user, 0.0)
                 if abs(due_usd - usd) > ROUNDING_USD:
                     yield f"daemon spend: {usd:.6f} USD of {user} this {name}, but {due_usd:.6f} by the log"
@@ -315,7 +318,7 @@ def _limit(policy: Policy, period: str) -> float:
 
 
 def _user_limit(policy: Policy, user: str, period: str) -> float:
-    limits = policy.budgets.for_user(user)
+    limits = policy.budgets.for_scope(user_scope(user))
     return _or_inf(limits.per_day_usd if period == "day" else limits.per_month_usd)
 
 

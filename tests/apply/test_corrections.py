@@ -8,6 +8,7 @@ from typing import cast
 
 import pytest
 
+from hcloud.core.budget_scope import user_scope
 from hcloud.core.errors import StoreBusy
 from hcloud.core.model import (
     BatchTarget,
@@ -72,10 +73,10 @@ def test_a_resize_is_held_by_row_engine_and_cost(site: Deployment) -> None:
     assert [(e.fields["vcpus"], e.fields["rank"]) for e in site.events(EventKind.UNIT_RESIZED)] == [(1.5, 0)]
     assert site.scene.store.live().intents == ()
     site.cycle()
-    before = site.scene.controller.last_spend.by_user_day_usd["ada"]
+    before = site.scene.controller.last_spend.by_scope_day_usd[user_scope("ada")]
     site.cycle(2, step_s=1000.0 / 2)
     site.cycle()
-    per_s = (site.scene.controller.last_spend.by_user_day_usd["ada"] - before) / 1001.0
+    per_s = (site.scene.controller.last_spend.by_scope_day_usd[user_scope("ada")] - before) / 1001.0
     assert per_s <= 0.3 * 0.75 / 3600 * 1.01
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
@@ -12,13 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hcloud.apply.directives import PAUSED
+from hcloud.core.budget_scope import tag_scope, user_scope
 from hcloud.core.clock import ManualClock
 from hcloud.core.model import Event, EventKind, JobState
 from hcloud.planner.snapshot import Spend
+from hcloud.spec.policy import Budgets, ScopeBudget
 from hcloud.spend_ledger import SpendLedger
 from lab.soak.reference_accounts import ReferenceAccounts
 from tests.apply.conftest import MakeDeployment
 from tests.apply.deployment import Deployment, deployment
+from tests.scopes import by_user
 
 NEW_YEAR = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
 NEXT_MONTH = datetime(2040, 2, 1, tzinfo=UTC).timestamp()
@@ -94,7 +98,7 @@ def test_a_unit_that_ended_before_a_price_was_heard_of_is_paid_up_to_its_end_onl
         moved,  # a daemon that was away for long hears of it first
         _unit(EventKind.UNIT_ENDED, "job-1", "inst-1", "ada", NEW_YEAR + HOUR),
     )
-    assert book.spend(NEW_YEAR + 9 * HOUR).by_user_day_usd == pytest.approx({"ada": 1.0})
+    assert book.spend(NEW_YEAR + 9 * HOUR).by_scope_day_usd == pytest.approx(by_user({"ada": 1.0}))
     assert book.job_usd(NEW_YEAR + 9 * HOUR) == pytest.approx({"job-1": 1.0})
 
 
@@ -108,10 +112,10 @@ def test_a_unit_that_began_before_a_price_was_heard_of_is_paid_at_both() -> None
         moved,
         _unit(EventKind.UNIT_STARTED, "job-1", "inst-1", "ada", NEW_YEAR + 4 * HOUR),
     )
-    assert book.spend(NEW_YEAR + 10 * HOUR).by_user_day_usd == pytest.approx({"ada": 5.0 + 2.0})
+    assert book.spend(NEW_YEAR + 10 * HOUR).by_scope_day_usd == pytest.approx(by_user({"ada": 5.0 + 2.0}))
     assert book.job_usd(NEW_YEAR + 10 * HOUR) == pytest.approx({"job-1": 7.0})
     book.follow([_unit(EventKind.UNIT_ENDED, "job-1", "inst-1", "ada", NEW_YEAR + 5 * HOUR)])
-    assert book.spend(NEW_YEAR + 10 * HOUR).by_user_day_usd == pytest.approx({"ada": 1.0})
+    assert book.spend(NEW_YEAR + 10 * HOUR).by_scope_day_usd == pytest.approx(by_user({"ada": 1.0}))
     assert book.job_usd(NEW_YEAR + 10 * HOUR) == pytest.approx({"job-1": 1.0})
 
 
@@ -124,7 +128,7 @@ def test_users_pay_for_the_share_their_units_hold() -> None:
         _unit(EventKind.UNIT_ENDED, "job-1", "inst-1", "ada", NEW_YEAR + HOUR),
     )
     spend = book.spend(NEW_YEAR + 2 * HOUR)
-    assert spend.by_user_day_usd == pytest.approx({"ada": 1.0, "eve": 0.5})
+    assert spend.by_scope_day_usd == pytest.approx(by_user({"ada": 1.0, "eve": 0.5}))
     assert book.job_usd(NEW_YEAR + 2 * HOUR) == pytest.approx({"job-1": 1.0, "job-2": 0.5})
 
 
@@ -137,12 +141,12 @@ def test_neighbours_whose_shares_are_more_than_their_machine_pay_it_in_proportio
         _unit(EventKind.UNIT_STARTED, "job-2", "inst-1", "eve", NEW_YEAR, vcpus=1.0, memory_mib=3584),
     )
     now = NEW_YEAR + HOUR
-    assert book.spend(now).by_user_day_usd == pytest.approx({"ada": 1.2, "eve": 1.4})
+    assert book.spend(now).by_scope_day_usd == pytest.approx(by_user({"ada": 1.2, "eve": 1.4}))
     assert book.job_usd(now) == pytest.approx({"job-1": 1.2, "job-2": 1.4})
     book.follow([_unit(EventKind.UNIT_ENDED, "job-1", "inst-1", "ada", now)])
-    assert book.spend(now + HOUR).by_user_day_usd == pytest.approx({"ada": 1.2, "eve": 1.4 + 2.6 * 7 / 8})
+    assert book.spend(now + HOUR).by_scope_day_usd == pytest.approx(by_user({"ada": 1.2, "eve": 1.4 + 2.6 * 7 / 8}))
     book.follow([_ended("inst-1", now + HOUR)])
-    assert book.spend(now + 9 * HOUR).by_user_day_usd == pytest.approx({"ada": 1.2, "eve": 1.4 + 2.6 * 7 / 8})
+    assert book.spend(now + 9 * HOUR).by_scope_day_usd == pytest.approx(by_user({"ada": 1.2, "eve": 1.4 + 2.6 * 7 / 8}))
 
 
 @pytest.mark.parametrize("memory_mib", [512, 2048, 3584])
@@ -158,10 +162,10 @@ def test_of_a_machine_that_many_share_for_days_all_is_paid_once(memory_mib: int)
             log.append(Event(at=at, kind=EventKind.JOB_FINISHED, job_id=f"job-{n - 2}"))
     now, book, accounts = NEW_YEAR + 300 * 900.0, _book(*log), ReferenceAccounts().follow(log[:2])
     accounts.follow(each for each in log[2:] if each.kind is not EventKind.JOB_FINISHED)
-    assert book.spend(now).by_user_month_usd == pytest.approx(dict(accounts.user_usd(0.0, now)))
+    assert book.spend(now).by_scope_month_usd == pytest.approx(by_user(accounts.user_usd(0.0, now)))
     due = accounts.job_usd(now)
     assert book.job_usd(now) == pytest.approx({name: due[name] for name in ("job-298", "job-299")})
-    assert sum(book.spend(now).by_user_month_usd.values()) <= book.total_usd(now) + 1e-6
+    assert sum(book.spend(now).by_scope_month_usd.values()) <= book.total_usd(now) + 1e-6
 
 
 def test_the_book_agrees_with_the_clouds_bill(site: Deployment) -> None:
@@ -192,7 +196,7 @@ def test_a_restart_forgets_nothing_of_a_machine_that_saw_the_month_begin_and_is_
     site.cycle(3)
     before = site.scene.controller.last_spend
     assert before.month_usd == pytest.approx(1100.0 * 0.3 / HOUR, rel=0.2)
-    assert before.by_user_month_usd["ada"] == pytest.approx(1100.0 * 0.15 / HOUR, rel=0.2)
+    assert before.by_scope_month_usd[user_scope("ada")] == pytest.approx(1100.0 * 0.15 / HOUR, rel=0.2)
     site.restart()
     site.scene.clock.advance(-1.0)
     site.cycle()
@@ -208,7 +212,7 @@ def test_nobody_pays_for_a_machine_after_its_death_however_late_that_is_heard_of
     site.scene.clock.advance(1000.0)
     site.cycle()
     spend = site.scene.controller.last_spend
-    assert spend.by_user_day_usd["ada"] == pytest.approx(100.0 * 0.15 / HOUR, rel=0.1)
+    assert spend.by_scope_day_usd[user_scope("ada")] == pytest.approx(100.0 * 0.15 / HOUR, rel=0.1)
     (ended,) = site.events(EventKind.UNIT_ENDED)
     assert ended.at == pytest.approx(site.now - 1001.0)
 
@@ -226,7 +230,32 @@ def test_a_machine_that_ended_while_nobody_looked_costs_at_most_what_was_paid_ah
     assert site.scene.cloud.machines(site.now)[0].billed_usd == pytest.approx(first_usd)
     others_usd = sum(machine.billed_usd for machine in site.scene.cloud.machines(site.now)[1:])
     assert spend.month_usd == pytest.approx(first_usd + others_usd, rel=0.1)
-    assert spend.by_user_month_usd["ada"] == pytest.approx(first_usd / 2, rel=0.1)
+    assert spend.by_scope_month_usd[user_scope("ada")] == pytest.approx(first_usd / 2, rel=0.1)
+
+
+def test_jobs_of_a_tag_stop_starting_at_its_limit_and_what_they_cost_survives_a_restart(make: MakeDeployment) -> None:
+    site = make({"persist": True}, {"lease": {"horizon_s": 600, "renew_before_s": 60}})
+    first = site.submit("sleep", "600", tags={"team": "ml"})[0]
+    site.until_state(JobState.RUNNING)
+    site.cycle(100)
+    controller = site.scene.controller
+    assert not [scope for scope in controller.last_spend.by_scope_day_usd if scope.kind == "tag"]
+    spent_usd = 100.0 * 0.15 / HOUR
+    limits = Budgets(per_tag={"team": ScopeBudget(per_day_usd=0.035)})
+    controller.policy = replace(controller.policy, budgets=limits)  # as after an edit: the unit runs already
+    site.cycle()
+    assert controller.last_spend.by_scope_day_usd[tag_scope("team=ml")] == pytest.approx(spent_usd, rel=0.1)
+    second, other = site.submit("sleep", "5", tags={"team": "ml"})[0], site.submit("sleep", "5")[0]
+    site.until(lambda: site.scene.store.job(other.id).state is JobState.SUCCEEDED)
+    waits = site.scene.store.job(second.id)
+    assert waits.wait_code == "budget_tag_per_day" and "tag team=ml" in waits.wait_text
+    assert site.scene.store.job(first.id).state is JobState.RUNNING
+    before = controller.last_spend
+    site.restart()
+    site.scene.controller.policy = replace(site.scene.controller.policy, budgets=limits)
+    site.scene.clock.advance(-1.0)
+    site.cycle()
+    assert site.scene.controller.last_spend.by_scope_day_usd == pytest.approx(before.by_scope_day_usd)
 
 
 class Behind(ManualClock):
@@ -247,7 +276,9 @@ def test_a_unit_costs_what_it_ran_whatever_its_machines_clock_says(
         site.cycle()
         slow.advance(1.0)
     assert site.state() is JobState.SUCCEEDED
-    assert site.scene.controller.last_spend.by_user_day_usd["ada"] == pytest.approx(30.0 * 0.15 / HOUR, rel=0.05)
+    assert site.scene.controller.last_spend.by_scope_day_usd[user_scope("ada")] == pytest.approx(
+        30.0 * 0.15 / HOUR, rel=0.05
+    )
 
 
 def test_a_restart_forgets_nothing_that_a_job_with_a_budget_of_its_own_has_cost_in_an_earlier_month(
@@ -355,7 +386,7 @@ def _drifts(book_of: type[SpendLedger], deeds: list[Deed]) -> bool:
         said, anew = book.spend(now + after / 2), _book(*log).spend(now + after / 2)
         if (said.day_usd, said.month_usd) != pytest.approx((anew.day_usd, anew.month_usd), abs=1e-9):
             return True
-        if dict(said.by_user_day_usd) != pytest.approx(dict(anew.by_user_day_usd), abs=1e-9):
+        if dict(said.by_scope_day_usd) != pytest.approx(dict(anew.by_scope_day_usd), abs=1e-9):
             return True
     return False
 
@@ -397,7 +428,9 @@ def test_a_job_with_many_short_neighbours_is_charged_its_part_of_the_machine_for
     now, hours = NEW_YEAR + 200 * 300.0, 200 * 300.0 / HOUR
     book = _book(*log)
     assert book.job_usd(now)["long"] == pytest.approx(2.0 * hours * 0.6)
-    assert book.spend(now).by_user_day_usd == pytest.approx({"ada": 2.0 * hours * 0.6, "eve": 2.0 * hours * 0.4})
+    assert book.spend(now).by_scope_day_usd == pytest.approx(
+        by_user({"ada": 2.0 * hours * 0.6, "eve": 2.0 * hours * 0.4})
+    )
 
 
 def test_a_machine_that_was_never_launched_or_is_not_known_costs_nothing() -> None:
@@ -412,5 +445,5 @@ def test_a_unit_is_charged_from_its_start_though_the_clouds_clock_launched_its_m
         _unit(EventKind.UNIT_STARTED, "job-1", "inst-1", "ada", NEW_YEAR),
         _unit(EventKind.UNIT_ENDED, "job-1", "inst-1", "ada", NEW_YEAR + HOUR),
     )
-    assert book.spend(NEW_YEAR + HOUR).by_user_day_usd == pytest.approx({"ada": 0.5})
+    assert book.spend(NEW_YEAR + HOUR).by_scope_day_usd == pytest.approx(by_user({"ada": 0.5}))
     assert book.job_usd(NEW_YEAR + HOUR) == pytest.approx({"job-1": 0.5})

@@ -9,7 +9,8 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from hcloud.config.accepted_limits import ROLES, AcceptedLimits, TokenEntry, loosened, parse_limits, stricter
-from hcloud.spec.policy import Budgets, Caps, UserBudget
+from hcloud.core.budget_scope import tag_scope
+from hcloud.spec.policy import Budgets, Caps, ScopeBudget
 
 
 def token(name: str, role: str, digest: str = "") -> TokenEntry:
@@ -17,7 +18,7 @@ def token(name: str, role: str, digest: str = "") -> TokenEntry:
 
 
 ACCEPTED = AcceptedLimits(
-    budgets=Budgets(per_hour_usd=1.0, per_day_usd=5.0, per_user={"ann": UserBudget(per_day_usd=2.0)}),
+    budgets=Budgets(per_hour_usd=1.0, per_day_usd=5.0, per_user={"ann": ScopeBudget(per_day_usd=2.0)}),
     isolation="require",
     admins=("ann",),
     readers=("eve",),
@@ -97,11 +98,14 @@ def limits(draw: st.DrawFn) -> AcceptedLimits:
         return [None if draw(st.booleans()) else each for each in found]
 
     names = draw(st.sets(st.sampled_from(["default", "ann", "bob"])))
-    users = {name: UserBudget(**dict(zip(("per_day_usd", "per_month_usd"), ordered(2), strict=True))) for name in names}
+    keys = ("per_day_usd", "per_month_usd")
+    users = {name: ScopeBudget(**dict(zip(keys, ordered(2), strict=True))) for name in names}
+    tags = draw(st.sets(st.sampled_from(["team", "team=ml"])))
+    limited = {name: ScopeBudget(**dict(zip(keys, ordered(2), strict=True))) for name in tags}
     hour, day, month = ordered(3)
     people = draw(st.sets(st.sampled_from(["ann", "bob", "eve"])))
     return AcceptedLimits(
-        budgets=Budgets(per_hour_usd=hour, per_day_usd=day, per_month_usd=month, per_user=users),
+        budgets=Budgets(per_hour_usd=hour, per_day_usd=day, per_month_usd=month, per_user=users, per_tag=limited),
         isolation=draw(st.sampled_from(["require", "best_effort", None])),
         admins=tuple(sorted(people - {"eve"})),
         readers=tuple(sorted(people & {"eve"})),
@@ -136,3 +140,15 @@ def test_that_property_catches_limits_that_are_taken_from_the_new_file() -> None
 
     with pytest.raises(AssertionError):
         holds()
+
+
+def test_limits_stored_before_there_were_budgets_by_tag_have_none() -> None:
+    plain = json.loads(ACCEPTED.to_json())
+    del plain["budgets"]["per_tag"]
+    assert parse_limits(json.dumps(plain)) == ACCEPTED
+
+
+def test_a_tag_that_loses_its_limit_waits_for_acceptance() -> None:
+    limited = replace(ACCEPTED, budgets=replace(ACCEPTED.budgets, per_tag={"team=ml": ScopeBudget(per_day_usd=3.0)}))
+    assert loosened(limited, ACCEPTED) == ("budgets.per_tag.team=ml.per_day_usd from 3 to none",)
+    assert stricter(limited, ACCEPTED).budgets.for_scope(tag_scope("team=ml")).per_day_usd == 3.0

@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from hcloud.core.budget_scope import user_scope
 from hcloud.core.errors import ConfigError
 from hcloud.core.model import InstanceType, Market, Offer, Resources
 from hcloud.spec.policy import Allow, Budgets, Policy, RetentionPolicy, StockoutPolicy, parse_policy
@@ -113,10 +114,16 @@ def test_user_inherits_limits_of_default_unless_lifted() -> None:
         "bo": {"per_day_usd": None},
     }
     budgets = parse_policy({"budgets": {"per_user": users}}).budgets
-    assert (budgets.for_user("al").per_day_usd, budgets.for_user("al").per_month_usd) == (5, 90)
-    assert (budgets.for_user("bo").per_day_usd, budgets.for_user("bo").per_month_usd) == (None, 50)
-    assert budgets.for_user("anybody") == budgets.per_user["default"]
-    assert Budgets(per_user={}).for_user("al").per_day_usd is None
+    assert (budgets.for_scope(user_scope("al")).per_day_usd, budgets.for_scope(user_scope("al")).per_month_usd) == (
+        5,
+        90,
+    )
+    assert (budgets.for_scope(user_scope("bo")).per_day_usd, budgets.for_scope(user_scope("bo")).per_month_usd) == (
+        None,
+        50,
+    )
+    assert budgets.for_scope(user_scope("anybody")) == budgets.per_user["default"]
+    assert Budgets(per_user={}).for_scope(user_scope("al")).per_day_usd is None
 
 
 @pytest.mark.parametrize(

@@ -124,7 +124,8 @@ def no_job_waits_while_an_instance_suits(planner: Planner, snapshot: Snapshot, p
     after = apply_ideally(snapshot, planner(snapshot, policy))
     promised = {i for job in after.jobs for i in job.awaiting}
     gangs_wait = any(job.spec.nodes.count > 1 and job.state is JobState.QUEUED for job in after.jobs)
-    limited = any(limit.per_day_usd is not None for limit in policy.budgets.per_user.values())
+    limits = (*policy.budgets.per_user.values(), *policy.budgets.per_tag.values())
+    limited = any(limit.per_day_usd is not None for limit in limits)
     if after.paused or gangs_wait or limited or policy.caps.max_jobs_per_user is not None:
         return
     taken = promised | _being_freed(after)

@@ -12,6 +12,7 @@ from typing import TypeVar
 import numpy as np
 from hypothesis.strategies import SearchStrategy
 
+from hcloud.core.budget_scope import tag_scope, user_scope
 from hcloud.core.model import JOB_WAITING, Instance, InstanceState, Job, JobState, Market
 from hcloud.planner import make_plan
 from hcloud.planner.invariants import check_invariants
@@ -53,12 +54,14 @@ def _usage(snapshot: Snapshot, policy: Policy) -> defaultdict[str, float]:
         )
     for instance in live:
         used[f"type {instance.offer.instance_type.name}"] += 1
-    for user, usd in snapshot.spend.by_user_day_usd.items():
-        used[f"user {user}"] += usd
+    for scope, usd in snapshot.spend.by_scope_day_usd.items():
+        used[f"{scope.kind} {scope.name}"] += usd
     for job in snapshot.jobs:
         for instance, share in _shares(job, {i.id: i for i in live}):
             usd = share * _promised(instance, snapshot.now, snapshot.spend.day_ends_at)
             used[f"user {job.spec.user}"] += usd
+            for key, value in job.spec.tags.items():
+                used[f"tag {key}={value}"] += usd
     return used
 
 
@@ -111,7 +114,8 @@ def _limits(policy: Policy, rules: Iterable[str]) -> Iterable[tuple[str, float]]
         ("next per_day", budgets.per_day_usd),
         ("next per_month", budgets.per_month_usd),
         *((f"type {name}", limit) for name, limit in caps.max_instances_per_type.items()),
-        *((rule, budgets.for_user(rule[5:]).per_day_usd) for rule in rules if rule.startswith("user ")),
+        *((rule, budgets.for_scope(user_scope(rule[5:])).per_day_usd) for rule in rules if rule.startswith("user ")),
+        *((rule, budgets.for_scope(tag_scope(rule[4:])).per_day_usd) for rule in rules if rule.startswith("tag ")),
     ]
     return [(rule, limit) for rule, limit in stated if limit is not None]
 
@@ -206,10 +210,13 @@ def no_job_waits_beside_free_room(planner: Planner, snapshot: Snapshot, policy: 
     after = apply_ideally(snapshot, plan)
     promised = {i for job in after.jobs for i in job.awaiting}
     gangs_wait = any(job.spec.nodes.count > 1 and job.state in JOB_WAITING for job in after.jobs)
-    limited_users = any(limit.per_day_usd is not None for limit in policy.budgets.per_user.values())
+    limits = (*policy.budgets.per_user.values(), *policy.budgets.per_tag.values())
+    limited_users = any(limit.per_day_usd is not None for limit in limits)
     if after.paused or gangs_wait or limited_users or policy.caps.max_jobs_per_user is not None:
         return
     for job in after.jobs:
+        if job.id in after.unreadable_secrets:
+            continue
         if job.state is JobState.QUEUED and job.not_before_at <= after.now and job.cancelled_by is None:
             free = [m for m in _open_machines(after, policy) if m.id not in promised | _being_freed(after)]
             room = [m.id for m in free if _could_run(job, m, after, policy)]

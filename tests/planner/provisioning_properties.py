@@ -57,7 +57,7 @@ def _has_room_for_more(snapshot: Snapshot, policy: Policy) -> bool:
 
 
 def _users_are_limited(policy: Policy) -> bool:
-    limits = policy.budgets.per_user.values()
+    limits = (*policy.budgets.per_user.values(), *policy.budgets.per_tag.values())
     return any(each.per_day_usd is not None for each in limits) or policy.caps.max_jobs_per_user is not None
 
 

@@ -8,7 +8,7 @@ import pytest
 from hcloud.core.model import BestEffortTarget, FailureCause, InstanceState, JobState, Market, Nodes
 from hcloud.planner.plan import Drain, Enqueue, Finish, Launch, Place, Renew, StopAttempt, Terminate, Wait
 from hcloud.planner.snapshot import OfferBackoff, Spend
-from hcloud.spec.policy import Budgets, Caps, DisruptionPolicy, Policy, UserBudget
+from hcloud.spec.policy import Budgets, Caps, DisruptionPolicy, Policy, ScopeBudget
 from tests.planner.scenes import NOW, decide, job, machine, need, of, offer, running, scene, spec, told
 from tests.policies import simple
 
@@ -59,7 +59,7 @@ def test_a_gang_is_bought_a_machine_only_if_its_user_can_pay_for_those_that_serv
 ) -> None:
     gang, there = job(1, asks=spec(resources=need(2), nodes=Nodes(count=2))), machine(1)
     # The present instance costs 0.083 USD until it expires, another one 0.1 USD.
-    policy = simple(budgets=Budgets(per_user={"ann": UserBudget(per_day_usd=limit_usd)}))
+    policy = simple(budgets=Budgets(per_user={"ann": ScopeBudget(per_day_usd=limit_usd)}))
     plan = decide(scene(gang, there, offer(), spend=DAY), policy)
     assert len(of(plan, Launch)) == launches
     assert launches or told(plan, "job-1") == "budget_user_per_day"
@@ -91,7 +91,7 @@ def test_job_whose_instance_failed_is_requeued_and_gets_another() -> None:
         (simple(budgets=Budgets(per_hour_usd=0.15)), "budget_per_hour"),
         (simple(budgets=Budgets(per_day_usd=1.15)), "budget_per_day"),
         (simple(budgets=Budgets(per_month_usd=0.15)), "budget_per_month"),
-        (simple(budgets=Budgets(per_user={"ann": UserBudget(per_day_usd=0.05)})), "budget_user_per_day"),
+        (simple(budgets=Budgets(per_user={"ann": ScopeBudget(per_day_usd=0.05)})), "budget_user_per_day"),
     ],
 )
 def test_limits_are_asked_before_buying(policy: Policy, code: str) -> None:
@@ -132,7 +132,7 @@ def test_a_lease_beyond_the_end_of_a_commitment_is_paid_from_then_on_at_the_pric
 
     def renewed(limit_usd: float) -> bool:
         limits = {f"{period}_usd": limit_usd}
-        budgets = Budgets(per_user={user: UserBudget(**limits)}) if user else Budgets(**limits)
+        budgets = Budgets(per_user={user: ScopeBudget(**limits)}) if user else Budgets(**limits)
         spend = Spend(day_ends_at=NOW + 40_000, month_ends_at=NOW + 900_000)
         return bool(
             of(decide(scene(running(1, near_its_end), near_its_end, spend=spend), simple(budgets=budgets)), Renew)
@@ -256,7 +256,7 @@ def test_drained_machine_comes_back_when_the_budget_has_room_again() -> None:
 
 
 def test_user_without_money_is_stopped_and_the_others_stay() -> None:
-    limits = {"ann": UserBudget(per_day_usd=0.04), "bob": UserBudget(per_day_usd=9.0)}
+    limits = {"ann": ScopeBudget(per_day_usd=0.04), "bob": ScopeBudget(per_day_usd=9.0)}
     policy, near = simple(budgets=Budgets(per_user=limits)), machine(1, expires_at=NOW + 800, idle_since=None)
     poor, rich = running(1, near), running(2, near, asks=spec(user="bob"))
     plan = decide(scene(poor, rich, near, spend=DAY), policy)
@@ -265,11 +265,24 @@ def test_user_without_money_is_stopped_and_the_others_stay() -> None:
     assert [type(a) for a in decide(scene(rich, near, spend=DAY), policy).actions] == [Renew]
 
 
+def test_tag_without_money_stops_its_jobs_of_all_users_and_the_others_stay() -> None:
+    policy = simple(budgets=Budgets(per_tag={"team=ml": ScopeBudget(per_day_usd=0.04)}))
+    near, tags = machine(1, expires_at=NOW + 800, idle_since=None), {"team": "ml"}
+    first, second = running(1, near, asks=spec(tags=tags)), running(2, near, asks=spec(user="bob", tags=tags))
+    other = running(3, near, asks=spec(tags={"team": "web"}))
+    plan = decide(scene(first, second, other, near, spend=DAY), policy)
+    stopped = [(a.job_id, a.reason.code) for a in of(plan, StopAttempt)]
+    assert stopped == [("job-1", "budget_tag_per_day"), ("job-2", "budget_tag_per_day")]
+    assert [type(a) for a in decide(scene(other, near, spend=DAY), policy).actions] == [Renew]
+    # If nobody else needs it, it is not renewed at all.
+    assert not of(decide(scene(first, second, near, spend=DAY), policy), Renew)
+
+
 @pytest.mark.parametrize(("asked_s_ago", "left_s", "renewed"), [(5, 800, False), (40, 800, True), (5, 9, True)])
 def test_renewal_waits_for_stopping_units_whose_users_cannot_pay(
     asked_s_ago: float, left_s: float, renewed: bool
 ) -> None:
-    limits = {"ann": UserBudget(per_day_usd=0.04), "bob": UserBudget(per_day_usd=9.0)}
+    limits = {"ann": ScopeBudget(per_day_usd=0.04), "bob": ScopeBudget(per_day_usd=9.0)}
     near = machine(1, expires_at=NOW + left_s, idle_since=None)
     poor, rich = running(1, near, asks=spec(stop_grace_s=30.0)), running(2, near, asks=spec(user="bob"))
     assert poor.attempt is not None
@@ -304,7 +317,7 @@ def test_machine_is_not_renewed_for_units_that_should_have_ended_long_ago(asked_
 def test_users_of_stopping_units_can_pay_for_all_they_hold(limit_usd: float, renewed: bool) -> None:
     # Half of one costs 0.05 USD for the renewal, half of the other 0.0417 USD until it expires.
     near, other = machine(1, expires_at=NOW + 800, idle_since=None), machine(2, idle_since=None)
-    limits = {"ann": UserBudget(per_day_usd=limit_usd), "bob": UserBudget(per_day_usd=9.0)}
+    limits = {"ann": ScopeBudget(per_day_usd=limit_usd), "bob": ScopeBudget(per_day_usd=9.0)}
     ending = running(1, near, other, asks=spec(stop_grace_s=30.0, nodes=Nodes(count=2)))
     assert ending.attempt is not None
     ending = replace(ending, attempt=replace(ending.attempt, stop_requested_at=NOW - 5))
@@ -315,7 +328,7 @@ def test_users_of_stopping_units_can_pay_for_all_they_hold(limit_usd: float, ren
 
 def test_a_stopping_unit_is_charged_for_a_renewal_until_its_end_is_known() -> None:
     near, other = machine(1, expires_at=NOW + 9, idle_since=None), machine(2)
-    limits = {"ann": UserBudget(per_day_usd=0.045), "bob": UserBudget(per_day_usd=9.0)}  # half of other: 0.0417 USD
+    limits = {"ann": ScopeBudget(per_day_usd=0.045), "bob": ScopeBudget(per_day_usd=9.0)}  # half of other: 0.0417 USD
     poor, rich = running(1, near), running(2, near, asks=spec(user="bob"))
     plan = decide(scene(poor, rich, job(3), near, other, spend=DAY), simple(budgets=Budgets(per_user=limits)))
     assert [each.job_id for each in of(plan, StopAttempt)] == ["job-1"]
@@ -419,7 +432,7 @@ def test_what_a_unit_that_was_asked_to_end_may_hold_is_not_spent_by_others_of_it
     ending = running(1, one, asks=spec(stop_grace_s=3000.0))
     assert ending.attempt is not None
     ending = replace(ending, attempt=replace(ending.attempt, stop_requested_at=NOW - asked_s_ago))
-    policy = simple(budgets=Budgets(per_user={"ann": UserBudget(per_day_usd=0.05)}))
+    policy = simple(budgets=Budgets(per_user={"ann": ScopeBudget(per_day_usd=0.05)}))
     assert not of(decide(scene(ending, job(2), one, two, spend=DAY), policy), Place)
     assert of(decide(scene(job(2), one, two, spend=DAY), policy), Place)
 
@@ -431,7 +444,7 @@ def test_jobs_that_cannot_pay_for_an_awaited_instance_are_requeued_the_last_firs
     # Half of either costs 0.0417 USD until it expires; an awaited instance counts in full until a unit is on it.
     there = [machine(1), machine(2)]
     waiting = [job(number, JobState.AWAITING_INSTANCE, awaiting=(each.id,)) for number, each in enumerate(there, 1)]
-    policy = simple(budgets=Budgets(per_user={"ann": UserBudget(per_day_usd=limit_usd)}))
+    policy = simple(budgets=Budgets(per_user={"ann": ScopeBudget(per_day_usd=limit_usd)}))
     plan = decide(scene(*waiting, *there, offer(), spend=DAY), policy)
     assert [action.job_id for action in of(plan, Place)] == ["job-1", "job-2"][:placed]
     told_so = [(action.job_id, action.reason.code) for action in of(plan, Enqueue)]
@@ -441,6 +454,6 @@ def test_jobs_that_cannot_pay_for_an_awaited_instance_are_requeued_the_last_firs
 def test_a_gang_that_cannot_pay_for_what_it_awaited_waits_on_while_some_of_it_is_coming() -> None:
     here, comes = machine(1), machine(2, state=InstanceState.BOOTING, idle_since=None, ready_at=None)
     gang = spec(resources=need(2), nodes=Nodes(count=2))
-    policy = simple(budgets=Budgets(per_user={"ann": UserBudget(per_day_usd=0.05)}))
+    policy = simple(budgets=Budgets(per_user={"ann": ScopeBudget(per_day_usd=0.05)}))
     waiting = job(1, JobState.AWAITING_INSTANCE, asks=gang, awaiting=(here.id, comes.id))
     assert not of(decide(scene(waiting, here, comes, offer(), spend=DAY), policy), Enqueue)

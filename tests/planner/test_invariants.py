@@ -7,7 +7,7 @@ import pytest
 from hcloud.core.model import InstanceState, JobState, Market, ProfileRequest
 from hcloud.planner.invariants import check_invariants
 from hcloud.planner.snapshot import Snapshot, Spend
-from hcloud.spec.policy import Allow, Budgets, Caps, Policy, UserBudget
+from hcloud.spec.policy import Allow, Budgets, Caps, Policy, ScopeBudget
 from tests.planner.scenes import NOW, ended, job, machine, need, running, scene, spec
 from tests.policies import simple
 
@@ -62,7 +62,7 @@ def test_violation_is_named(broken: Snapshot, words: str) -> None:
         (simple(budgets=Budgets(per_hour_usd=0.15)), "budgets.per_hour_usd"),
         (simple(budgets=Budgets(per_day_usd=1.1)), "budgets.per_day_usd"),
         (simple(budgets=Budgets(per_month_usd=0.1)), "budgets.per_month_usd"),
-        (simple(budgets=Budgets(per_user={"ann": UserBudget(per_day_usd=0.05)})), "budgets.per_user.ann.per_day_usd"),
+        (simple(budgets=Budgets(per_user={"ann": ScopeBudget(per_day_usd=0.05)})), "budgets.per_user.ann.per_day_usd"),
         (simple(allow=Allow(markets=(Market.SPOT,))), "inst-1 is not allowed"),
     ],
 )

@@ -11,7 +11,7 @@ from hcloud.core.model import Event, EventKind, InstanceState, JobState, Market,
 from hcloud.forecast.fleet_tracker import FleetStats, FleetTracker
 from hcloud.planner.plan import Drain, Launch, Place, Terminate
 from hcloud.planner.snapshot import Spend
-from hcloud.spec.policy import Budgets, RetentionPolicy, UserBudget
+from hcloud.spec.policy import Budgets, RetentionPolicy, ScopeBudget
 from tests.planner.apply_model import apply_ideally
 from tests.planner.scenes import NOW, decide, job, machine, of, offer, running, scene, spec
 from tests.policies import simple
@@ -63,7 +63,7 @@ def test_an_idle_instance_is_released_although_a_placement_there_was_undone() ->
     )
     asks = spec(resources=Resources(vcpus=0.8, memory_mib=900, disk_gib=1.0), nodes=Nodes(count=3))
     poor = simple(
-        budgets=Budgets(per_user={"ann": UserBudget(per_day_usd=0.01)}), retention=RetentionPolicy(maximum_s=10)
+        budgets=Budgets(per_user={"ann": ScopeBudget(per_day_usd=0.01)}), retention=RetentionPolicy(maximum_s=10)
     )
     waits = replace(job(1, asks=asks), state=JobState.QUEUED)
     plan = decide(scene(waits, machine(1, of_four, idle_since=NOW - 60), spend=Spend(day_ends_at=NOW + 40_000)), poor)

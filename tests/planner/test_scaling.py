@@ -8,7 +8,7 @@ from hcloud.core.estimates import Measure
 from hcloud.core.model import Correction, Instance, Job, JobState, MetricsHook, Nodes, Offer, ServiceTarget
 from hcloud.planner.plan import Correct, Launch, Place, Plan, Profile, Resize
 from hcloud.planner.snapshot import Snapshot, Spend
-from hcloud.spec.policy import Budgets, Caps, Policy, ProfilingPolicy, UserBudget
+from hcloud.spec.policy import Budgets, Caps, Policy, ProfilingPolicy, ScopeBudget
 from tests.planner.apply_model import apply_ideally, pass_time
 from tests.planner.properties import honest, money_and_caps_hold
 from tests.planner.scenes import NOW, decide, machine, need, of, offer, running, scene, spec
@@ -122,13 +122,13 @@ def test_what_boots_for_a_running_job_counts_against_its_users_budget() -> None:
     rival = replace(late(full), id="job-9", state=JobState.QUEUED, attempt=None, attempts_made=0)
     today = Spend(day_ends_at=NOW + 86_400.0, month_ends_at=NOW + 864_000.0)
     waiting = replace(after, jobs=(*after.jobs, rival), spend=today)
-    policy = simple(budgets=Budgets(per_user={"ann": UserBudget(per_day_usd=promised_usd + 0.001)}))
+    policy = simple(budgets=Budgets(per_user={"ann": ScopeBudget(per_day_usd=promised_usd + 0.001)}))
     assert not of(honest(waiting, policy), Launch)
     money_and_caps_hold(honest, waiting, policy)
     with pytest.raises(AssertionError, match="user ann"):
         money_and_caps_hold(forgets_what_boots_for_the_running, waiting, policy)
     ended = replace(waiting, jobs=(rival,))
-    for_one = simple(budgets=Budgets(per_user={"ann": UserBudget(per_day_usd=0.1)}))
+    for_one = simple(budgets=Budgets(per_user={"ann": ScopeBudget(per_day_usd=0.1)}))
     assert of(honest(ended, for_one), Place), "it counts no longer than the job runs"
 
 

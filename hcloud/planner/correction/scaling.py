@@ -120,15 +120,15 @@ def _growth(context: PlanContext, view: RankSamples, assessment: Assessment, ran
 def _growth_refusal(
     context: PlanContext, job: Job, ranks: Sequence[Allocation], more: Sequence[Resources]
 ) -> Reason | None:
-    if not context.ledger.watches_users:
+    if not context.ledger.watches_scopes:
         return None
     trial, instances = context.ledger.copy(), context.fleet.instances
     for held, part in zip(ranks, more, strict=True):
         instance = instances[context.fleet.index[held.instance_id]]
-        refusal = trial.placement_refusal(job.spec.user, instance, part)
+        refusal = trial.placement_refusal(job, instance, part)
         if refusal is not None:
             return refusal
-        trial.book_placement(job.spec.user, instance, part)
+        trial.book_placement(job, instance, part)
     return None
 
 
@@ -137,7 +137,7 @@ def _resize(
 ) -> None:
     for held, after in zip(ranks, grown, strict=True):
         at, more = context.fleet.index[held.instance_id], after.minus(held.resources)
-        context.ledger.book_placement(job.spec.user, context.fleet.instances[at], more)
+        context.ledger.book_placement(job, context.fleet.instances[at], more)
         context.fleet.use(at, vector(more))
     placed = tuple(
         RankPlacement(rank=held.rank, instance_id=held.instance_id, resources=after)

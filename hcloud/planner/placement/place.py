@@ -133,14 +133,14 @@ def _reserve_provisionally(context: PlanContext, urgent: Set[str]) -> str:
 
 
 def _without_unpaid(context: PlanContext, left: list[tuple[Job, JobGroup]]) -> list[tuple[Job, JobGroup]]:
-    """Requeue jobs with all awaited instances ready, if their user can no longer pay for these; return those not
-    placed.
+    """Requeue jobs with all awaited instances ready, if their user or a tag can no longer pay for these; return those
+    not placed.
 
     This happens when prices rose or others spent the money. The last job is requeued first, since the ones before it
     may be able to pay then. Otherwise the instances would stay idle and reserved until they expire.
     """
     while True:
-        # The first job of a group with a user who cannot pay marked the whole group; each job awaits instances of its
+        # The first job of a group with a scope that cannot pay marked the whole group; each job awaits instances of its
         # own.
         left = [pair for pair in left if _unpaid(context, *pair) is None or not _placed_anew(context, *pair)]
         unpaid = [(at, reason) for at, pair in enumerate(left) if (reason := _unpaid(context, *pair)) is not None]
@@ -155,7 +155,7 @@ def _without_unpaid(context: PlanContext, left: list[tuple[Job, JobGroup]]) -> l
 
 
 def _unpaid(context: PlanContext, job: Job, group: JobGroup) -> Reason | None:
-    """Return why the user of ``job`` cannot pay for the instances it awaits, if none of them is still booting."""
+    """Return why a scope of ``job`` cannot pay for the instances it awaits, if none of them is still booting."""
     if job.state is not JobState.AWAITING_INSTANCE or any(
         context.fleet.coming[at] for at in awaited_places(context, job)
     ):
@@ -264,7 +264,7 @@ def suited(context: PlanContext, group: JobGroup, mask: Mask, *, reserved_too: b
 
 
 def permitted(context: PlanContext, group: JobGroup, mask: Mask, *, reserved_too: bool = False) -> Mask:
-    """Return the instances of ``mask`` with a market, type, zone and labels that ``group`` may use.
+    """Return the instances of ``mask`` with a market, type, zone and labels that ``group`` may use now.
 
     ``reserved_too``: as if no room was reserved.
     """
@@ -414,19 +414,19 @@ def unclaim(context: PlanContext, group: JobGroup, claimed: Sequence[int]) -> No
 
 
 def pay_for_claims(context: PlanContext, job: Job, group: JobGroup, places: Sequence[int]) -> Reason | None:
-    """Book the claimed ``places`` to ``job``'s user; return the limit that forbids it, or None.
+    """Book the claimed ``places`` to ``job``'s scopes; return the limit that forbids it, or None.
 
     Otherwise instances would be launched for the other ranks, and all would wait for money that is spent.
     """
-    if not places or not context.ledger.watches_users:
+    if not places or not context.ledger.watches_scopes:
         return None
-    context.ledger, user = context.ledger.copy(), job.spec.user
+    context.ledger = context.ledger.copy()
     for at in places:
         instance, held = context.fleet.instances[at], context.granted(group, at)
-        refusal = context.ledger.placement_refusal(user, instance, held)
+        refusal = context.ledger.placement_refusal(job, instance, held)
         if refusal is not None:
             return refusal
-        context.ledger.book_placement(user, instance, held)
+        context.ledger.book_placement(job, instance, held)
     return None
 
 
@@ -661,15 +661,15 @@ def closed(context: PlanContext, group: JobGroup, among: Mask) -> Mask:
 
 
 def _pay(context: PlanContext, job: Job, group: JobGroup, places: list[int]) -> bool:
-    """Book ``places`` to the job's user, and renewals of idle instances near the end of their lease.
+    """Book ``places`` to the job's scopes, and renewals of idle instances near the end of their lease.
 
-    Returns False if one is refused. Then either ``group.stuck`` is the user's limit, or an instance that cannot be
-    renewed is no longer placeable, and another search may find others.
+    Returns False if one is refused. Then either ``group.stuck`` is a user's or tag's limit, or an instance that cannot
+    be renewed is no longer placeable, and another search may find others.
     """
     lazy = sorted(context.lazy.intersection(places))
-    if not lazy and not context.ledger.watches_users:
+    if not lazy and not context.ledger.watches_scopes:
         return True
-    trial, user = context.ledger.copy(), job.spec.user
+    trial = context.ledger.copy()
     for at in lazy:
         refusal = trial.renewal_refusal(context.fleet.instances[at], context.renewed_until_at, {})
         if refusal is not None:
@@ -678,10 +678,10 @@ def _pay(context: PlanContext, job: Job, group: JobGroup, places: list[int]) -> 
         trial.book_renewal(context.fleet.instances[at], context.renewed_until_at, {})
     for at in places:
         held = context.granted(group, at)
-        group.stuck = trial.placement_refusal(user, context.fleet.instances[at], held)
+        group.stuck = trial.placement_refusal(job, context.fleet.instances[at], held)
         if group.stuck is not None:
             return False
-        trial.book_placement(user, context.fleet.instances[at], held)
+        trial.book_placement(job, context.fleet.instances[at], held)
     context.ledger = trial
     for at in lazy:
         context.renew(at)

@@ -226,10 +226,10 @@ def _choose(
 
 
 def _cannot_pay(context: PlanContext, job: Job, group: JobGroup, places: Sequence[int]) -> bool:
-    if not context.ledger.watches_users:
+    if not context.ledger.watches_scopes:
         return False
     ledger, machines = context.ledger.copy(), context.fleet.instances
-    return any(ledger.placement_refusal(job.spec.user, machines[at], context.granted(group, at)) for at in places)
+    return any(ledger.placement_refusal(job, machines[at], context.granted(group, at)) for at in places)
 
 
 def _starts_on(context: PlanContext, group: JobGroup, at: int, missing: float, usual_s: float) -> Iterator[RankStart]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hcloud.core.model import Instance, InstanceState, Job, Market, Number, Offer, Reason
-from hcloud.planner.budget import BudgetLedger, launch_shares
+from hcloud.planner.budget import BudgetLedger, Shares, launch_shares
 from hcloud.planner.context import JobGroup, PlanContext
 from hcloud.planner.market import rank_for
 from hcloud.planner.plan import Drain
@@ -78,7 +78,7 @@ class _Upsizing:
                 return choice.at
         return None
 
-    def _shares(self, offer: Offer) -> dict[str, float]:
+    def _shares(self, offer: Offer) -> Shares:
         return launch_shares([self.job], offer.instance_type.capacity)
 
 
