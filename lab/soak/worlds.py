@@ -142,12 +142,12 @@ def _with_memory_heavy_jobs(rng: np.random.Generator, world: SoakWorld) -> SoakW
 
 def _with_demands(rng: np.random.Generator, world: SoakWorld) -> SoakWorld:
     """Return the world with half of its jobs asking for zones, for nodes apart, or to be apart from other jobs."""
-    zones = {str(zone) for cloud in world.clouds.values() for zone in cast(Sequence[str], cloud["zones"])}
+    fewest_zones = min(len(_zones(world, policy)) for policy in world.policies)
 
     def demand(job: PlannedJob) -> PlannedJob:
         choice, spec = rng.random(), job.spec
         if spec.nodes.count > 1:
-            spread: Spread = "zone" if choice < 0.5 and len(zones) >= spec.nodes.count else "host"
+            spread: Spread = "zone" if choice < 0.5 and fewest_zones >= spec.nodes.count else "host"
             constraints = Constraints(spread=spread)
         else:
             constraints = Constraints(zones=("east-1*",)) if choice < 0.5 else Constraints(apart_from=("job *",))
@@ -155,6 +155,13 @@ def _with_demands(rng: np.random.Generator, world: SoakWorld) -> SoakWorld:
 
     jobs = tuple(demand(job) if rng.random() < 0.5 else job for job in world.jobs)
     return replace(world, jobs=jobs)
+
+
+def _zones(world: SoakWorld, policy: Policy) -> set[str]:
+    """Return the zones of the clouds that a policy allows."""
+    allowed = policy.allow.providers
+    clouds = [cloud for name, cloud in world.clouds.items() if allowed is None or name in allowed]
+    return {str(zone) for cloud in clouds for zone in cast(Sequence[str], cloud["zones"])}
 
 
 def _with_agreed_prices(rng: np.random.Generator, world: SoakWorld) -> SoakWorld:

@@ -82,7 +82,7 @@ def test_what_nothing_on_offer_can_meet_ends_the_job_with_one_sentence(
 
 def test_more_nodes_than_zones_can_never_run_and_too_few_zones_in_stock_wait() -> None:
     [finish] = of(decide(scene(A, B, job(1, asks=asks(3, spread="zone")))), Finish)
-    assert "its 3 nodes need different zones (placement.spread), and only 2 exist: a, b" in finish.reason.text
+    assert "its 3 nodes need different zones (placement.spread), and only 2 can be used: a, b" in finish.reason.text
     [wait] = of(decide(scene(A, replace(B, available=0), job(1, asks=asks(2, spread="zone")))), Wait)
     assert wait.reason.code == "too_few_zones"
 

@@ -23,7 +23,7 @@ from hcloud.core.estimates import Application, Classification, Estimate, Measure
 from hcloud.core.model import BatchTarget, EventKind, Job, ServiceTarget
 from hcloud.planner.explain import job_timeline
 from hcloud.planner.placement import place
-from hcloud.planner.plan import Place, Plan, Wait
+from hcloud.planner.plan import Finish, Place, Plan, Wait
 from hcloud.planner.text import clock_time
 from hcloud.spec.policy import AdmissionPolicy, PlacementPolicy, Policy, parse_policy, simple_policy
 from tests.planner.scenes import NOW, decide, job, machine, need, of, offer, running, scene, spec
@@ -249,3 +249,16 @@ def test_a_job_that_cannot_meet_its_deadline_is_not_urgent() -> None:
     first = wide()
     missed = wide(51, at=NOW - 1900.0, priority=0, resources=need(7.0, 4096))
     assert reserved_for(decide(scene(only, LARGE, held, first, missed, job(60)), full())) == {"job-50": "inst-1"}
+
+
+def test_job_that_only_a_running_machine_can_take_is_not_given_up_while_its_room_is_reserved() -> None:
+    only, huge = machine(1, LARGE), offer("huge", 64.0, usd_per_h=9.0)
+    policy = replace(full(), caps=replace(full().caps, max_price_usd_per_h=1.0))
+    held = running(1, only, asks=spec(resources=need(4.0)))
+    waits = wide(wait_code="reserves_room", reserved=("inst-1",))
+    plan = decide(scene(only, huge, held, waits, job(60)), policy)
+    assert not of(plan, Finish)
+    assert [each.reason.code for each in of(plan, Wait) if each.job_id == "job-60"] == ["instance_full"]
+    # Without that machine it can never run.
+    plan = decide(scene(huge, job(60)), policy)
+    assert [each.reason.code for each in of(plan, Finish)] == ["impossible"]

@@ -268,17 +268,23 @@ def permitted(context: PlanContext, group: JobGroup, mask: Mask, *, reserved_too
 
     ``reserved_too``: as if no room was reserved.
     """
-    allowed = mask if group.spot_ok else mask & context.fleet.steady
+    allowed = lastingly_permitted(context, group, mask)
     if context.guarded is not None and not group.promise:
         allowed = allowed & ~context.guarded
     if group.avoid:
         allowed = allowed & context.fleet.others_than(group.avoid)
     if group.urgency and context.late is not None:
         allowed = allowed & ~context.late.mask
-    if group.constraints is not None:
-        allowed = allowed & context.topology.admitted(group.constraints)
     if context.reservations and not reserved_too:
         allowed = open_beside(context, group, allowed)
+    return allowed
+
+
+def lastingly_permitted(context: PlanContext, group: JobGroup, mask: Mask) -> Mask:
+    """Return the instances of ``mask`` that ``group`` may use at some time: what bars it from the others stays."""
+    allowed = mask if group.spot_ok else mask & context.fleet.steady
+    if group.constraints is not None:
+        allowed = allowed & context.topology.admitted(group.constraints)
     return allowed & context.fleet.of_types(group.instance_types) if group.instance_types else allowed
 
 

@@ -26,6 +26,7 @@ from hcloud.planner.placement.place import (
     closed,
     has_room_now,
     holding_out,
+    lastingly_permitted,
     pay_for_claims,
     permitted,
     place_now,
@@ -484,13 +485,13 @@ def _open_machine(
 def _no_more_zones(state: ProvisioningState, group: JobGroup) -> Reason:
     """Return the reason that the nodes of a job of ``group`` find too few zones, for now or for ever."""
     offer_market, fleet = state.offer_market, state.context.fleet
-    permitted_places = permitted(state.context, group, np.ones(len(fleet.instances), dtype=np.bool_))
+    permitted_places = lastingly_permitted(state.context, group, np.ones(len(fleet.instances), dtype=np.bool_))
     zones = {offer_market.offers[int(at)].zone for at in np.flatnonzero(offer_market.fitting(group))}
     zones |= {fleet.instances[int(at)].offer.zone for at in np.flatnonzero(permitted_places)}
     need, named = f"its {group.needed} nodes need different zones (placement.spread)", ", ".join(sorted(zones))
     numbers: dict[str, Number] = {"zones": len(zones), "nodes": group.needed, "bound": "placement.spread"}
     if len(zones) < group.needed and _all_offers_known(state):
-        text = f"can never run here: {need}, and only {len(zones)} exist: {named}"
+        text = f"can never run here: {need}, and only {len(zones)} can be used: {named}"
         return Reason(code="impossible", text=text, numbers={**numbers, "why": "too_few_zones"})
     text = f"{need}, but too few of {named} have machines available"
     return Reason(code="too_few_zones", text=text, numbers=numbers)
@@ -536,7 +537,7 @@ def _unobtainable(state: ProvisioningState, group: JobGroup) -> Reason:
         return reason
     fleet = state.context.fleet
     large_enough: Mask = np.logical_and.reduce(fleet.capacity + SLACK >= group.demand[:, None], axis=0)
-    if permitted(state.context, group, large_enough).any():
+    if lastingly_permitted(state.context, group, large_enough).any():
         text = f"only running machines fit {amount(group.resources)}, and they are full; {reason.text}"
         return Reason(code="instance_full", text=text, numbers=reason.numbers)
     if _all_offers_known(state):
