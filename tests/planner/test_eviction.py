@@ -90,6 +90,14 @@ def test_what_a_job_that_is_stopping_holds_is_not_counted_twice() -> None:
     assert stopped(TWO, first, last, job(10, asks=spec(resources=need(2.0)))) == ["job-1"]
 
 
+def test_optional_ranks_of_a_job_that_is_stopping_are_not_counted_twice() -> None:
+    both = wide(1, THREE, THREE)
+    assert both.attempt is not None
+    attempt = replace(both.attempt, stop_requested_at=NOW - 1.0, stop_cause=FailureCause.EVICTED)
+    filled = (replace(both, attempt=attempt), running(2, THREE, asks=FREE))
+    assert stopped(THREE, *filled, job(10, asks=spec(resources=need(3.0)))) == ["job-2"]
+
+
 def test_a_rank_that_was_moved_just_now_is_left_alone() -> None:
     full = wide(1, TWO, TWO)
     assert full.attempt is not None

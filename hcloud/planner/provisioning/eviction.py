@@ -162,7 +162,7 @@ def _needed(context: PlanContext, candidates: EvictionCandidates, at: int, group
 
 def _suits_without(context: PlanContext, at: int, group: JobGroup, gone: list[Evictable]) -> bool:
     """Return whether instance ``at`` would suit ``group`` without the units of ``gone``."""
-    if context.suit is None or not group.application:
+    if context.suit is None:
         return True
     units = [each.job.application for each in gone for _ in each.units[at]]
     return context.suit.suits_without(at, group.application, units)
