@@ -56,7 +56,9 @@ MODULES = {
     "hcloud/planner/provisioning/strategies.py": _planner("strategies", "noisy_job_holdback", "commitments", "buying"),
     "hcloud/planner/provisioning/upsizing.py": _planner("upsizing", "buying", "demands"),
     "hcloud/spend_ledger.py": ("tests/apply/test_spend.py", "tests/report/test_parts_sum_up.py"),
-    "hcloud/apply/machines.py": ("tests/apply/test_machine_actions.py", "tests/apply/test_launching.py"),
+    "hcloud/apply/machines.py": tuple(
+        f"tests/apply/test_{name}.py" for name in ("machine_actions", "commitment_terms", "launching")
+    ),
 }
 """The code that spends money, and the fast test files for each module."""
 COPIED = ("tests", "providers", "lab", "policies", "profiles", "deploy", "pyproject.toml", "config.example.yaml")

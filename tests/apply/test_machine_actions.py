@@ -184,6 +184,7 @@ ENDING = offer(market=Market.RESERVED, ends_at=NOW + 1000.0, price_after_usd_per
         ({"caps": Caps(max_vcpus=10.0)}, offer(), 3),
         ({"caps": Caps(max_vcpus=9.9)}, offer(), 2),
         ({"caps": Caps(max_vcpus=4.0)}, offer(), 0),
+        ({"caps": Caps(max_vcpus=None)}, offer(), 6),
         ({"budgets": Budgets(per_hour_usd=0.5)}, offer(), 3),
         ({"budgets": Budgets(per_hour_usd=0.49)}, offer(), 2),
         ({"budgets": Budgets(per_hour_usd=0.85)}, ENDING, 2),
@@ -271,6 +272,13 @@ def test_at_its_end_the_instance_is_on_demand_at_the_stated_price_or_else_the_li
     assert not bench.actions.follow_commitments(listed, None), "only once"
 
 
+def test_a_commitment_that_has_ended_is_not_extended_any_more(bench: Bench) -> None:
+    over = bench.has(COMMITTED)
+    bench.clock.advance(100.0)
+    assert bench.actions.follow_commitments([replace(COMMITTED, ends_at=NOW + 900.0)], None)
+    assert bench.now(over).offer.market is Market.ON_DEMAND
+
+
 @pytest.mark.parametrize(
     ("launched_at", "since"), [(NOW + 250.0, NOW + 250.0), (None, NOW + 200.0), (NOW, NOW + 100.0)]
 )
@@ -325,15 +333,15 @@ def test_a_launch_that_was_not_carried_out_is_repeated_later_each_time(bench: Be
 
 
 @pytest.mark.parametrize(
-    ("error", "waits_s", "all_wait_s"),
+    ("error", "code", "waits_s", "all_wait_s"),
     [
-        (InsufficientCapacity("none left"), 400.0, None),
-        (LaunchRejected("no such image"), 3600.0, None),
-        (AccountRejected("no such role"), 7200.0, 3600.0),
+        (InsufficientCapacity("none left"), "stockout", 400.0, None),
+        (LaunchRejected("no such image"), "launchrejected", 3600.0, None),
+        (AccountRejected("no such role"), "accountrejected", 7200.0, 3600.0),
     ],
 )
 def test_a_refused_launch_backs_off_its_offer_and_for_an_account_its_provider(
-    bench: Bench, error: ProviderError, waits_s: float, all_wait_s: float | None
+    bench: Bench, error: ProviderError, code: str, waits_s: float, all_wait_s: float | None
 ) -> None:
     bench.knows_backoff()
     intent = bench.requests()
@@ -344,6 +352,7 @@ def test_a_refused_launch_backs_off_its_offer_and_for_an_account_its_provider(
     whole = [each.until_at - NOW for each in bench.store.live().backoffs if each.stops_provider]
     assert whole == ([] if all_wait_s is None else [all_wait_s])
     assert bench.now(intent).state is InstanceState.TERMINATED
+    assert [each.fields["code"] for each in bench.events(EventKind.INSTANCE_TERMINATED)] == [code]
     assert bench.intents() == {}
     assert bench.actions.offers_failed
 
@@ -371,6 +380,7 @@ def test_a_quota_is_remembered_with_all_that_is_up_or_on_its_way(bench: Bench) -
         (0, {"failures": 2, "retry_at": NOW - 1.0}, 0, NOW + 9000.0),  # a back-off that is over
         (0, {"failures": 2, "retry_at": NOW}, 0, NOW + 9000.0),
         (0, {"failures": 2, "retry_at": NOW + 50.0}, 2, NOW + 9000.0),  # another was refused meanwhile
+        (3, {"failures": 0, "until_at": NOW - 1.0}, 0, NOW - 1.0),  # forgotten before
     ],
 )
 def test_a_launch_shows_whether_a_quota_was_raised_and_ends_a_back_off_that_is_over(
