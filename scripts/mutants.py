@@ -40,7 +40,24 @@ def _planner(*names: str) -> tuple[str, ...]:
 
 MODULES = {
     "hcloud/planner/budget.py": PLANNER,
-    "hcloud/planner/market.py": PLANNER,
+    "hcloud/planner/market.py": _planner(
+        "buying",
+        "enough",
+        "strategies",
+        "instance_lifecycle",
+        "quota_limits",
+        "upsizing",
+        "commitments",
+        "demands",
+        "half_empty_holdback",
+        "expensive_room_holdback",
+        "placement_orders",
+        "paragon",
+        "spot_loss_limit",
+        "joint_sizing",
+        "directives",
+        "explain_choice",
+    ),
     "hcloud/planner/quota_limits.py": _planner("quota_limits"),
     "hcloud/planner/spot_preemption.py": PLANNER,
     "hcloud/planner/provisioning/commitments.py": PLANNER,
@@ -51,7 +68,9 @@ MODULES = {
     "hcloud/planner/provisioning/eviction.py": _planner(
         "eviction", "jobs", "optional_ranks", "placement_orders", "instance_lifecycle"
     ),
-    "hcloud/planner/provisioning/holdback.py": PLANNER,
+    "hcloud/planner/provisioning/holdback.py": _planner(
+        "half_empty_holdback", "expensive_room_holdback", "noisy_job_holdback", "failing_service_holdback", "enough"
+    ),
     "hcloud/planner/provisioning/provision.py": PLANNER,
     "hcloud/planner/provisioning/strategies.py": _planner("strategies", "noisy_job_holdback", "commitments", "buying"),
     "hcloud/planner/provisioning/upsizing.py": _planner("upsizing", "buying", "demands"),

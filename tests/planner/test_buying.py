@@ -204,6 +204,7 @@ def test_an_offer_that_a_job_may_not_use_is_not_named_as_what_policy_keeps_from_
     only_small = replace(large, spec=replace(large.spec, instance_types=("small",)))
     cheap = simple(caps=Caps(max_price_usd_per_h=1.0))
     assert why_impossible(large, small, huge, policy=cheap) == ("not_allowed", "huge")
+    assert bought(planned(simple(caps=Caps(max_price_usd_per_h=2.0)), large, huge)) == [("job-1",)]
     assert why_impossible(only_small, small, huge, policy=cheap) == ("no_offer_fits", "small")
 
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from hcloud.core.estimates import Classification, Estimate, Measure
 from hcloud.core.model import (
     BatchTarget,
     BestEffortTarget,
@@ -136,6 +137,21 @@ def test_ranks_that_run_on_reserved_machines_already_keep_nothing() -> None:
     assert went(scene(PAID, full, RENTED, pair, job(1), TWO, SPOT)) == (["job-1 on inst-1"], [])
 
 
+def test_one_machine_is_expensive_though_another_is_not() -> None:
+    dear = machine(2, offer("host", vcpus=4.0, usd_per_h=0.2), idle_since=None)
+    cheap = machine(3, offer("cheap", vcpus=2.0, usd_per_h=0.03), idle_since=None)
+    there = (running(20, dear, asks=service(3.0)), running(21, cheap, asks=service()))
+    assert went(scene(dear, cheap, *there, job(1, asks=spec(target=FREE)), dear.offer, SPOT)) == ([], ["spot"])
+
+
+def test_promises_share_machines_while_not_all_that_wait_could_get_one() -> None:
+    few = replace(simple(), caps=replace(simple().caps, max_instances=2))
+    host = machine(2, offer("host", vcpus=4.0, usd_per_h=0.2), idle_since=None)
+    waiting = [job(n, asks=spec(target=BatchTarget(finish_within_s=36_000.0))) for n in (1, 3)]
+    for count, outcome in ((1, ([], ["spot"])), (2, (["job-1 on inst-2", "job-3 on inst-2"], []))):
+        assert went(scene(host, running(20, host, asks=service()), *waiting[:count], host.offer, SPOT), few) == outcome
+
+
 def test_the_slowest_boot_decides_whether_a_deadline_bears_one() -> None:
     deadline_s = 2.0 * SPOT.instance_type.boot_delay_s / (1.0 - simple().placement.confidence)
     there: Instance = machine(2, offer("host", vcpus=4.0, usd_per_h=0.2), idle_since=None)
@@ -185,6 +201,7 @@ def beside(
         (3, 1.0, 0.07, True),
         (7, 0.4, 0.16, False),
         (8, 0.3, 0.16, True),
+        (3, 1.0, 0.144, True),
     ],
 )
 def test_best_effort_shares_a_non_spot_instance_with_services_only_if_that_is_cheap(
@@ -198,6 +215,23 @@ def test_promise_is_not_put_off_for_money() -> None:
     soon, late = (BatchTarget(finish_within_s=part * boots_in_s / risk) for part in (1.0, 2.0))
     assert beside(1, 3.0, 0.2, 4.0, soon) == (["job-1 on inst-2"], [])
     assert beside(1, 3.0, 0.2, 4.0, late) == ([], ["spot"])
+
+
+def test_a_promise_that_is_known_to_run_shortly_bears_a_boot_sooner() -> None:
+    pace = Estimate(value=0.1, low=0.1, high=0.1, observed=True)
+    short = Classification(
+        by_type={"mock/host": pace, "mock/one": pace}, measure=Measure.COMPLETION, quality_target=pace
+    )
+    soon_s = SPOT.instance_type.boot_delay_s / (1.0 - simple().placement.confidence)
+    host = machine(2, offer("host", vcpus=4.0, usd_per_h=0.2), idle_since=None)
+    new = job(1, asks=spec(target=BatchTarget(finish_within_s=soon_s)), application="short")
+    policy = simple(placement=replace(simple().placement, order="paragon"))
+    there = running(20, host, asks=service(3.0))
+    assert there.attempt is not None
+    there = replace(there, attempt=replace(there.attempt, placed_at=NOW - 5.0))  # needs the host for 5 s, not for 10
+    for known, outcome in (({}, (["job-1 on inst-2"], [])), ({"short": short}, ([], ["spot"]))):
+        before = scene(host, there, new, host.offer, SPOT, applications=known)
+        assert went(before, policy) == outcome
 
 
 @pytest.mark.parametrize(("machines", "joins"), [(2, False), (1, True)])

@@ -93,6 +93,7 @@ def sampled(*samples: tuple[dict[float, float], int], attempt: str = "job-8.1") 
         (sampled(({99.0: 25.0}, 9), attempt="job-8.0"), 0),  # of an earlier attempt
         (sampled(({99.0: 25.0}, 9), ({99.0: 19.0}, 3)), 0),  # half of the last six
         (sampled(({99.0: 25.0}, 9), ({99.0: 19.0}, 2)), 1),
+        (sampled(({99.0: 25.0}, 9), ({99.0: 25.0}, 3)), 1),
         (sampled(({99.0: 19.0, 99.9: 40.0}, 9)), 0),  # the percentile that was promised
         (sampled(({50.0: 40.0}, 9)), 0),  # which is no lower one
         (sampled(({99.9: 25.0}, 9)), 1),

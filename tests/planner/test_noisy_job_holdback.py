@@ -72,6 +72,22 @@ def test_room_that_a_stopping_job_still_holds_is_not_free_for_quiet_ones() -> No
     assert went(replace(before, jobs=(replace(stopping, attempt=attempt), *before.jobs)), policy()) == ([], ["two"])
 
 
+def test_a_noisy_job_that_was_moved_goes_to_machines_that_run() -> None:
+    before = crowd("loud")
+    moved = replace(before.jobs[-1], failures=(FailureCause.EVICTED,))
+    assert went(replace(before, jobs=(*before.jobs[:-1], moved)), policy()) == (["inst-1"], [])
+
+
+def test_the_last_vcpus_are_kept_for_one_small_quiet_job() -> None:
+    theirs = machine(9, TWO, idle_since=None)
+    hush = running(50, theirs, asks=replace(ASKS, resources=need(1.0)), application="hush")
+    most = running(8, PAID, asks=replace(ASKS, resources=need(6.0)))
+    before = scene(PAID, theirs, hush, most, job(1, asks=ASKS, application="loud"), TWO)
+    known_of = {**APPLICATIONS, "hush": known(10.0)}
+    assert went(replace(before, applications=known_of), policy()) == ([], ["two"])
+    assert went(replace(before, applications=APPLICATIONS), policy()) == (["inst-1"], [])
+
+
 def test_a_job_that_takes_a_whole_machine_is_not_noisy_there() -> None:
     before = crowd("loud")
     alone = replace(before.jobs[-1], spec=replace(ASKS, exclusive=True))

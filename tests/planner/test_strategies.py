@@ -62,6 +62,8 @@ def test_under_sr_jobs_wait_for_reserved_machines_that_are_all_out() -> None:
 def test_the_largest_of_a_provider_without_full_servers_counts_as_full() -> None:
     middle = offer("middle", vcpus=8.0, usd_per_h=0.4)
     assert launched(decided(job(1), SMALL, middle, policy=under("odf"))) == ["middle"]
+    tiny = offer("tiny", vcpus=0.5, usd_per_h=0.03)
+    assert launched(decided(job(1, asks=spec(resources=need(0.5))), tiny, policy=under("odf"))) == ["tiny"]
 
 
 # -------------------------------------------------------------------------------------------------------- mapping by P8
@@ -115,9 +117,15 @@ def test_above_the_hard_limit_a_demanding_job_waits_until_it_has_waited_longer_t
 
 def test_a_job_is_overdue_once_the_full_server_that_starts_soonest_would_be_up() -> None:
     slow = replace(FULL, instance_type=replace(offer("slow", 16.0).instance_type, boot_delay_s=300.0))
-    for waited_s, bought in ((29.0, []), (31.0, ["full"])):
+    for waited_s, bought in ((30.0, []), (31.0, ["full"])):
         waiting = job(1, application="keen", submitted_at=NOW - waited_s)
         assert launched(decided(waiting, *reserved_in_use(15.5), SMALL, FULL, slow, policy=under("hm"))) == bought
+
+
+def test_a_job_that_no_reserved_machine_is_large_enough_for_is_rented_for_at_once() -> None:
+    huge = offer("huge", vcpus=32.0, usd_per_h=1.6)
+    fresh = job(1, application="keen", submitted_at=NOW - 5.0, asks=spec(resources=need(20.0)))
+    assert launched(decided(fresh, *reserved_in_use(15.5), SMALL, huge, policy=under("hm"))) == ["huge"]
 
 
 def test_expected_wait_longer_than_a_spin_up_rents_a_full_server_at_once() -> None:
@@ -281,6 +289,12 @@ def test_a_full_reserved_fleet_is_closed_by_its_limit_though_a_machine_of_it_is_
     idle = machine(2, offer("r2", vcpus=2.0, market=Market.RESERVED))
     plan = decided(job(1), *reserved_in_use(16), idle, SMALL, FULL, policy=under("hm", "p5"))
     assert (launched(plan), of(plan, Place)) == (["small"], [])
+
+
+def test_a_job_that_is_mapped_to_reserved_machines_waits_for_them() -> None:
+    keen = job(1, application="keen")
+    plan = decided(keen, *reserved_in_use(16), SMALL, FULL, policy=under("hm", "p2"))
+    assert (launched(plan), of(plan, Place), told(plan, "job-1")) == ([], [], "waits_for_reserved")
 
 
 def test_a_side_with_no_machine_that_is_large_enough_leaves_the_other() -> None:

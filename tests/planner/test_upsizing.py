@@ -144,6 +144,21 @@ def test_machines_that_never_get_empty_or_are_paid_in_any_case_stay() -> None:
     assert _drained(decide(_crowded(fleet=fleet), FOUR)) == ["inst-3", "inst-4"]
 
 
+def test_smallest_by_vcpus_give_way_first_whatever_their_memory() -> None:
+    lean = replace(
+        MIDDLE,
+        instance_type=replace(MIDDLE.instance_type, capacity=replace(MIDDLE.instance_type.capacity, memory_mib=2048)),
+    )
+    fleet = _full(*(machine(n, of=lean) for n in (1, 2)), machine(3), machine(4))
+    assert _drained(decide(_crowded(fleet=fleet, offers=(SMALL, lean, LARGE)), FOUR)) == ["inst-3", "inst-4"]
+
+
+def test_jobs_of_every_kind_count_for_what_is_lacking() -> None:
+    for count, drained in ((2, ["inst-1"]), (3, ["inst-1", "inst-2"])):
+        others = [job(200 + n, asks=spec(resources=need(2, 1024)), wait_code="cap_instances") for n in range(count)]
+        assert _drained(decide(scene(*_fleet(), *_queue(1), *others, SMALL, LARGE), FOUR)) == drained
+
+
 def test_smallest_give_way_first() -> None:
     middle = [machine(n, of=MIDDLE) for n in (1, 2)]
     fleet = _full(*middle, machine(3), machine(4))

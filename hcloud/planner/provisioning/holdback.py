@@ -272,9 +272,7 @@ class ExpensiveRoomHoldback:
 
     def _could_be_there(self, group: JobGroup) -> bool:
         allowed = permitted(self.context, group, self.context.fleet.large_enough(group.demand))
-        return bool(allowed[self.paid].any()) and not (
-            self.offer_market.sells_reserved and self.offer_market.paid_ranks(group)
-        )
+        return bool(allowed[self.paid].any()) and not self.offer_market.paid_ranks(group)
 
     def _rate(self, group: JobGroup) -> float:
         """Return the hourly price per vCPU of the cheapest instance that can be rented for ``group``; 0 if there is
