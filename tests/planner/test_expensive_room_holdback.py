@@ -12,6 +12,7 @@ from hcloud.core.model import (
     Instance,
     JobSpec,
     Market,
+    Nodes,
     Offer,
     ProfileRequest,
     ServiceTarget,
@@ -135,6 +136,29 @@ def test_ranks_that_run_on_reserved_machines_already_keep_nothing() -> None:
     full = machine(3, replace(TWO, market=Market.RESERVED, available=0), idle_since=None)
     pair = running(50, full, RENTED, asks=service())
     assert went(scene(PAID, full, RENTED, pair, job(1), TWO, SPOT)) == (["job-1 on inst-1"], [])
+
+
+def test_a_full_reserved_machine_has_nothing_to_keep() -> None:
+    full = machine(3, replace(TWO, market=Market.RESERVED, available=0), idle_since=None)
+    there = (running(7, PAID, asks=service()), full, running(8, full, asks=service()))
+    assert went(crowd(job(1), *there, keeps=1)) == ([], ["spot"])
+
+
+def test_jobs_that_may_not_run_on_spot_take_reserved_room_though_they_pay_little_elsewhere() -> None:
+    cheap = offer("cheap", vcpus=1.0, usd_per_h=0.02)
+    assert went(crowd(job(1, asks=service(1.0)), cheap, keeps=2)) == (["job-1 on inst-1"], [])
+
+
+def test_room_is_kept_for_all_nodes_of_a_job_that_waits() -> None:
+    pair = replace(service(), nodes=Nodes(count=2, minimum=2))
+    waiting = (job(1, asks=spec(resources=need(2.0))), job(2, asks=pair))
+    assert went(scene(PAID, *waiting, TWO, SPOT, big_spot())) == (["job-2 on inst-1"], ["spot"])
+
+
+def test_a_spot_machine_is_shared_by_those_that_could_rent_another() -> None:
+    host = machine(2, offer("host", vcpus=4.0, usd_per_h=0.2, market=Market.SPOT), idle_since=None)
+    there = running(20, host, asks=spec(resources=need(3.0)))
+    assert went(scene(host, there, job(1, asks=spec(target=FREE)), SPOT)) == (["job-1 on inst-2"], [])
 
 
 def test_one_machine_is_expensive_though_another_is_not() -> None:

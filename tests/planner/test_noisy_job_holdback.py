@@ -110,7 +110,9 @@ def test_reserved_room_is_open_to_all_if_no_quiet_job_would_fill_it(snapshot: Sn
     assert went(snapshot, policy()) == (["inst-1"], [])
 
 
-@pytest.mark.parametrize("by", [policy(keeps=0.0), policy(keeps=2.0), policy(order="first_fit")])
+@pytest.mark.parametrize(
+    "by", [policy(keeps=0.0), policy(keeps=2.0), policy(order="first_fit"), policy(order="interference_oblivious")]
+)
 def test_nothing_is_held_back_if_the_policy_says_so_or_uses_no_estimates(by: Policy) -> None:
     assert went(crowd("loud"), by) == (["inst-1"], [])
 
