@@ -59,6 +59,15 @@ def test_of_jobs_submitted_together_the_one_with_the_highest_number_goes_first()
     assert stopped(TWO, *pair, job(10)) == ["job-2"]
 
 
+def test_of_best_effort_jobs_the_one_with_the_lowest_priority_goes_first() -> None:
+    pair = [running(n, TWO, asks=replace(FREE, priority=priority)) for n, priority in ((1, 3), (2, 5))]
+    assert stopped(TWO, *pair, job(10)) == ["job-1"]
+
+
+def test_each_optional_rank_is_stopped_once_however_many_jobs_need_room() -> None:
+    assert stopped(THREE, wide(1, THREE, THREE, THREE), job(10), job(11)) == ["job-1:2", "job-1:1"]
+
+
 def test_after_a_job_that_could_not_start_all_the_same_the_last_in_the_queue_goes_first() -> None:
     other = machine(2, offer(vcpus=2.0), idle_since=None)
     promised = running(3, other, asks=spec(resources=need(2.0)))
@@ -81,6 +90,7 @@ def test_a_job_that_was_evicted_before_is_left_alone_for_a_while(ran_s: float, g
 def test_a_job_is_not_evicted_once_its_retries_are_used_up(limits: dict[str, int], goes: list[str]) -> None:
     asks = replace(FREE, resources=need(2.0), retries=replace(FREE.retries, limits=limits))
     assert stopped(TWO, since(running(1, TWO, asks=asks), 900.0, FailureCause.EVICTED), job(10)) == goes
+    assert stopped(TWO, running(1, TWO, asks=asks), job(10)) == (["job-1"] if limits else [])
 
 
 def test_what_a_job_that_is_stopping_holds_is_not_counted_twice() -> None:
@@ -101,9 +111,9 @@ def test_optional_ranks_of_a_job_that_is_stopping_are_not_counted_twice() -> Non
 def test_a_rank_that_was_moved_just_now_is_left_alone() -> None:
     full = wide(1, TWO, TWO)
     assert full.attempt is not None
-    for ran_s, goes in ((299.0, []), (300.0, ["job-1:1"])):
+    for started_at, goes in ((None, []), (NOW - 299.0, []), (NOW - 300.0, ["job-1:1"])):
         kept, moved = full.attempt.allocations
-        ranks = (kept, replace(moved, relaunch=1, started_at=NOW - ran_s))
+        ranks = (kept, replace(moved, relaunch=1, started_at=started_at))
         assert stopped(TWO, replace(full, attempt=replace(full.attempt, allocations=ranks)), job(10)) == goes
 
 
