@@ -251,6 +251,11 @@ def test_a_machine_that_a_rank_is_just_placed_on_is_not_emptied() -> None:
     assert of(plan, Drain) == []
 
 
+def test_of_machines_that_save_as_much_the_one_whose_jobs_lose_less_is_emptied() -> None:
+    batch = spec(target=BatchTarget(finish_within_s=1e7))
+    assert drained(crowd((FIRST, (batch,)), (SECOND, (SERVICE,)))) == ["inst-2"]
+
+
 def test_room_that_one_machine_could_not_use_is_there_for_the_next() -> None:
     """Two jobs of the first find room for one of them only, which the job of the third then takes."""
     tiny = machine(3, offer("tiny", vcpus=1.0, usd_per_h=0.05), idle_since=None)
