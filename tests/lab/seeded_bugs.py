@@ -184,8 +184,8 @@ def forgets_spend_before_start(_: Controller, patch: pytest.MonkeyPatch) -> None
 def forgets_ended_machines(_: Controller, patch: pytest.MonkeyPatch) -> None:
     """After a restart, forgets machines that started before this month and have ended."""
 
-    def read_spend(store: Any, now: float) -> spend_ledger.SpendLedger:
-        book, live = spend_ledger.SpendLedger(), store.live().instances
+    def read_spend(store: Any, now: float, tags_of: Any) -> spend_ledger.SpendLedger:
+        book, live = spend_ledger.SpendLedger(tags_of=tags_of), store.live().instances
         since = min([spend_ledger.month_start(now), *(each.requested_at for each in live)])
         book.follow(store.iter_events(since=since, kinds=spend_ledger.SPEND_KINDS))
         return book
