@@ -161,6 +161,20 @@ def test_a_spot_machine_is_shared_by_those_that_could_rent_another() -> None:
     assert went(scene(host, there, job(1, asks=spec(target=FREE)), SPOT)) == (["job-1 on inst-2"], [])
 
 
+def test_one_vcpu_is_kept_for_one() -> None:
+    there = (running(8, PAID, asks=service(3.0)), RENTED, running(9, RENTED, asks=service(1.0)))
+    assert went(scene(PAID, *there, job(1), TWO, SPOT)) == ([], ["spot"])
+
+
+def test_a_job_that_was_moved_or_that_nothing_can_be_rented_for_takes_expensive_room_in_its_turn() -> None:
+    host = machine(2, offer("host", vcpus=4.0, usd_per_h=0.2, available=0), idle_since=None)
+    there = (host, host.offer, SPOT, running(20, host, asks=service(3.0)))
+    moved = job(3, asks=spec(target=FREE), failures=(FailureCause.EVICTED,))
+    assert went(scene(*there, moved)) == (["job-3 on inst-2"], [])
+    only_host = job(1, asks=spec(target=FREE, instance_types=("host",)))
+    assert went(scene(*there, only_host, moved)) == (["job-1 on inst-2"], ["spot"])
+
+
 def test_one_machine_is_expensive_though_another_is_not() -> None:
     dear = machine(2, offer("host", vcpus=4.0, usd_per_h=0.2), idle_since=None)
     cheap = machine(3, offer("cheap", vcpus=2.0, usd_per_h=0.03), idle_since=None)

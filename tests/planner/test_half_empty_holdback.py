@@ -70,6 +70,19 @@ def test_where_limits_have_no_room_for_another_machine_it_is_used() -> None:
     assert outcome(scene(job(1), IDLE, SMALL, LARGE), one) == (["inst-1"], [])
 
 
+def test_reserved_machines_change_nothing_for_rented_ones() -> None:
+    paid = machine(2, replace(LARGE, market=Market.RESERVED), idle_since=None)
+    full = running(9, paid, asks=spec(resources=need(8.0)))
+    assert outcome(scene(job(1), IDLE, paid, full, SMALL, LARGE)) == ([], ["small"])
+
+
+def test_a_job_that_nothing_can_be_rented_for_takes_its_turn_on_a_half_empty_machine() -> None:
+    first = job(1, asks=spec(resources=need(3.0), instance_types=("large",)))
+    moved = job(2, asks=spec(resources=need(6.0)), failures=(FailureCause.EVICTED,))
+    plan = decide(scene(first, moved, IDLE, SMALL, replace(LARGE, available=0)))
+    assert [each.job_id for each in of(plan, Place)] == ["job-1"]
+
+
 def test_of_half_empty_machines_only_those_are_closed_that_cost_more_than_a_new_one() -> None:
     cheap = machine(1, replace(LARGE, price_usd_per_h=0.1))  # half of it costs what a small one does
     assert outcome(scene(job(1), cheap, machine(2, LARGE), SMALL, LARGE)) == (["inst-1"], [])
