@@ -57,6 +57,21 @@ def test_where_nothing_is_likely_to_do_a_job_is_not_kept_from_what_there_is() ->
     assert outcome(known(70.0, spread=1.5)) == (["inst-1"], []), "four vCPUs serve 98, give or take a half"
 
 
+def test_a_machine_that_is_likely_to_do_is_waited_for_rather_than_one_that_is_not() -> None:
+    assert outcome(known(75.0, spread=1.5)) == ([], ["large"]), "four vCPUs serve 105, give or take a half"
+
+
+def test_a_job_takes_what_there_is_while_all_that_could_do_is_taken() -> None:
+    full = running(2, machine(2, LARGE), asks=spec(resources=need(4.0)))
+    for two, spread in ((120.0, 1.02), (190.0, 1.5)):
+        waiting = job(1, asks=SERVICE, application="web")
+        fleet = (machine(1, SMALL), machine(2, LARGE), full)
+        sold_out = replace(LARGE, available=0)
+        plan = decide(scene(waiting, *fleet, SMALL, sold_out, applications={"web": known(two, spread)}), QUASAR)
+        assert [a.ranks[0].instance_id for a in of(plan, Place)] == ["inst-1"]
+        assert not of(plan, Launch)
+
+
 def test_surety_is_not_worth_twice_the_price_of_what_is_likely_to_do() -> None:
     """Two vCPUs of the small type serve 110 of 100, give or take a fifth; the large type surely serves them."""
     belief = known(110.0)

@@ -118,7 +118,9 @@ def rented(*asks: JobSpec) -> Snapshot:
 
 def test_jobs_that_could_run_on_spot_keep_nothing_though_their_types_are_expensive() -> None:
     asks = spec(resources=need(2.0), instance_types=("two", "big"))
-    assert went(rented(asks, asks)) == (["job-1 on inst-1"], [])
+    assert went(rented(asks, asks, asks, asks)) == (["job-1 on inst-1"], [])
+    waiting = (job(1, asks=spec(resources=need(3.0))), job(2, asks=asks))
+    assert went(scene(PAID, *waiting, TWO, SPOT, big_spot())) == (["job-1 on inst-1"], ["on_demand"])
     assert went(rented(*(replace(asks, interruptible=False) for _ in range(2)))) == ([], ["spot"])
 
 
@@ -126,6 +128,25 @@ def test_jobs_that_may_be_preempted_by_policy_keep_nothing() -> None:
     asks = spec(resources=need(2.0), instance_types=("two", "big"), interruptible=False)
     anything = simple(spot=replace(simple().spot, only_interruptible=False))
     assert went(rented(asks, asks), anything) == (["job-1 on inst-1"], [])
+
+
+def test_targets_that_policy_keeps_off_spot_keep_room_though_they_may_be_interrupted() -> None:
+    asks = replace(service(), interruptible=True)
+    assert went(rented(asks, asks)) == ([], ["spot"])
+
+
+def test_room_is_kept_for_services_that_may_use_only_some_of_the_reserved_machines() -> None:
+    odd = machine(3, offer("odd", vcpus=1.0, market=Market.RESERVED))
+    asks = replace(service(), instance_types=("two", "big"))
+    before = rented(asks, asks, asks)
+    both = replace(before, instances=(*before.instances, odd), reachable=before.reachable | {"inst-3"})
+    assert went(both) == ([], ["spot"])
+
+
+def test_reserved_room_is_kept_from_best_effort_too_where_none_is_evicted() -> None:
+    filler = job(1, asks=spec(target=BestEffortTarget()))
+    never = simple(disruption=replace(simple().disruption, evict_best_effort=False))
+    assert went(crowd(filler, keeps=2), never) == ([], ["spot"])
 
 
 def test_the_last_free_vcpu_is_kept_too() -> None:

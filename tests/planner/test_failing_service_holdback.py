@@ -95,6 +95,7 @@ def sampled(*samples: tuple[dict[float, float], int], attempt: str = "job-8.1") 
         (sampled(({99.0: 25.0}, 9), ({99.0: 19.0}, 2)), 1),
         (sampled(({99.0: 25.0}, 9), ({99.0: 25.0}, 3)), 1),
         (sampled(({99.0: 19.0, 99.9: 40.0}, 9)), 0),  # the percentile that was promised
+        (sampled(({99.0: 20.0}, 9)), 0),  # exactly what was promised
         (sampled(({50.0: 40.0}, 9)), 0),  # which is no lower one
         (sampled(({99.9: 25.0}, 9)), 1),
     ],
@@ -102,6 +103,11 @@ def sampled(*samples: tuple[dict[float, float], int], attempt: str = "job-8.1") 
 def test_the_last_samples_of_the_promised_percentile_count(samples: dict[str, JobSamples], launched: int) -> None:
     there = (SLOW, serving(8, SLOW), job(1, asks=service()), TWO)
     assert went(scene(*there, job_samples=samples))[1] == launched
+
+
+def test_latencies_of_a_job_that_promises_none_say_nothing() -> None:
+    there = (SLOW, running(8, SLOW), job(1, asks=service()), TWO)
+    assert went(scene(*there, job_samples=sampled(({99.0: 25.0}, 9)))) == (["inst-1"], 0)
 
 
 def test_a_machine_on_which_half_of_the_services_keep_their_latency_is_open() -> None:

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from hcloud.core.estimates import Classification, Estimate, Measure
-from hcloud.core.model import FailureCause, JobState, Market
+from hcloud.core.model import BestEffortTarget, FailureCause, JobState, Market, Nodes
 from hcloud.planner.plan import Launch, Place
 from hcloud.planner.snapshot import OfferBackoff, Snapshot
 from hcloud.spec.policy import Policy
@@ -120,6 +120,31 @@ def test_job_that_is_over_before_the_others_may_come() -> None:
         new = job(2, application="app")
         before = scene(there, new, replace(IDLE, idle_since=None), SMALL, LARGE, applications={"app": lasting(lasts_s)})
         assert outcome(before, policy) == expected
+
+
+def test_a_machine_is_needed_until_the_last_of_its_jobs_is_expected_to_end() -> None:
+    policy, new = replace(simple(), placement=replace(simple().placement, order="paragon")), job(9, application="app")
+    old, young = (running(n, IDLE) for n in (1, 2))
+    assert young.attempt is not None
+    young = replace(young, attempt=replace(young.attempt, placed_at=NOW - 1.0))
+    on, known = replace(IDLE, idle_since=None), {"app": lasting(90.0)}
+    assert outcome(scene(old, young, new, on, SMALL, LARGE, applications=known), policy) == (["inst-1"], [])
+    assert outcome(scene(young, new, on, SMALL, LARGE, applications=known), policy) == ([], ["small"])
+    brief = {"app": lasting(0.5)}
+    assert outcome(scene(new, IDLE, SMALL, LARGE, applications=brief), policy) == ([], ["small"])
+
+
+def test_all_nodes_of_a_job_count_for_how_full_a_machine_gets() -> None:
+    pair = spec(resources=need(2.0), nodes=Nodes(count=2, minimum=2))
+    two = offer("two", vcpus=2.0, usd_per_h=0.1)
+    assert outcome(scene(job(1, asks=pair), IDLE, two, LARGE)) == (["inst-1"], [])
+
+
+def test_a_half_empty_machine_is_closed_beside_one_that_is_expensive_for_its_vcpus() -> None:
+    host = machine(2, offer("host", vcpus=4.0, usd_per_h=0.8), idle_since=None)
+    there = running(3, host, asks=spec(resources=need(3.0)))
+    free = job(1, asks=spec(target=BestEffortTarget()))
+    assert outcome(scene(free, IDLE, host, there, SMALL, LARGE)) == ([], ["small"])
 
 
 def test_a_machine_is_needed_no_longer_by_a_job_that_is_stopping() -> None:
