@@ -135,6 +135,12 @@ def test_targets_that_policy_keeps_off_spot_keep_room_though_they_may_be_interru
     assert went(rented(asks, asks)) == ([], ["spot"])
 
 
+def test_no_more_is_kept_than_waiting_services_need_or_run_on_machines_that_are_there() -> None:
+    assert went(scene(PAID, job(1), job(2, asks=service()), TWO, SPOT)) == (["job-1 on inst-1", "job-2 on inst-1"], [])
+    pair = running(50, RENTED, machine(99, TWO), asks=service())  # the second machine is gone
+    assert went(scene(PAID, RENTED, pair, job(1), TWO, SPOT)) == (["job-1 on inst-1"], [])
+
+
 def test_room_is_kept_for_services_that_may_use_only_some_of_the_reserved_machines() -> None:
     odd = machine(3, offer("odd", vcpus=1.0, market=Market.RESERVED))
     asks = replace(service(), instance_types=("two", "big"))

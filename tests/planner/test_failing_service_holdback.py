@@ -105,6 +105,11 @@ def test_the_last_samples_of_the_promised_percentile_count(samples: dict[str, Jo
     assert went(scene(*there, job_samples=samples))[1] == launched
 
 
+def test_latencies_measured_on_a_machine_that_is_gone_say_nothing_of_the_others() -> None:
+    there = (SLOW, serving(8, machine(99, PAID)), job(1, asks=service()), TWO)
+    assert went(scene(*there, job_samples=sampled(({99.0: 25.0}, 9)))) == (["inst-1"], 0)
+
+
 def test_latencies_of_a_job_that_promises_none_say_nothing() -> None:
     there = (SLOW, running(8, SLOW), job(1, asks=service()), TWO)
     assert went(scene(*there, job_samples=sampled(({99.0: 25.0}, 9)))) == (["inst-1"], 0)
