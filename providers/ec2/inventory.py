@@ -141,8 +141,9 @@ class Inventory:
     def prepaid(self, zone: str, type_name: str) -> Prepaid | None:
         """Return the prepaid capacity for a type, or None.
 
-        Reserved Instances come first, then capacity reservations, then savings plans. Where several of these kinds
-        apply, the first end of all counts for each instance.
+        Reserved Instances come first, then capacity reservations, then savings plans. What Reserved Instances cover may
+        run in a capacity reservation: their numbers do not add up. Where several of these kinds apply, the first end
+        of all counts for each instance.
         """
         coverage, savings = self._covered()
         reserved_here = self._free_capacity(zone, type_name)
@@ -165,8 +166,7 @@ class Inventory:
         ends = [each.ends_at for kind in kinds for each in kind if each.ends_at is not None]
         ends_at = next_end(committed) if committed else min(ends, default=None)
         if usd and discounted:
-            pool = "" if reserved else coverage.shared(zone, type_name)
-            return Prepaid(discounted + reserved, usd, pool, ends_at, committed)
+            return Prepaid(discounted, usd, coverage.shared(zone, type_name), ends_at, committed)
         if reserved and price is not None:  # a capacity reservation alone is billed at the full price
             return Prepaid(reserved, price.usd_per_h, "", ends_at, committed)
         if plans is not None and plans.count:
@@ -227,13 +227,15 @@ class Inventory:
     def _covered(self) -> tuple[Coverage, PlanBalances]:
         """Apply reservations, then plans, to the running and launched instances. Cached until either changes."""
         if self._coverage is None:
-            plain = Counter(
-                (each.zone, each.type_name) for each in self.running if not (each.spot or each.in_capacity_reservation)
-            )
-            for token, each in self._launched.items():
-                if each.market is not Market.SPOT and token not in self._targeted_reservations:
-                    plain[each.zone, each.type_name] += 1
-            coverage = Coverage(self.reservations, plain)
+            plain, in_reservations = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
+            for each in self.running:
+                if not each.spot:
+                    (in_reservations if each.in_capacity_reservation else plain)[each.zone, each.type_name] += 1
+            for token, launched in self._launched.items():
+                if launched.market is not Market.SPOT:
+                    is_targeted = token in self._targeted_reservations
+                    (in_reservations if is_targeted else plain)[launched.zone, launched.type_name] += 1
+            coverage = Coverage(self.reservations, plain, in_reservations)
             prices = {name: each.usd_per_h for name, each in self.on_demand.items()}
             self._coverage = (coverage, PlanBalances(self.plans, coverage.uncovered, prices))
         return self._coverage

@@ -92,10 +92,19 @@ class Reservations:
 
 
 class Coverage:
-    """Reserved Instances applied to the running instances."""
+    """Reserved Instances applied to the running instances.
 
-    def __init__(self, reservations: Reservations, running: Mapping[tuple[str, str], int]) -> None:
-        """Apply them. ``running``: instances by zone and type that may use Reserved Instances."""
+    Regional ones also apply to instances in capacity reservations, zonal ones do not (EC2 user guide, "Capacity
+    Reservation pricing and billing").
+    """
+
+    def __init__(
+        self,
+        reservations: Reservations,
+        plain: Mapping[tuple[str, str], int],
+        in_reservations: Mapping[tuple[str, str], int],
+    ) -> None:
+        """Apply them to instances by zone and type, without and in capacity reservations."""
         self._zonal: Counter[tuple[str, str]] = Counter()
         self._pools: dict[str, float] = {}
         for each in reservations.reserved:
@@ -106,8 +115,8 @@ class Coverage:
                 self._pools[pool] = self._pools.get(pool, 0.0) + each.count * factor
         self.uncovered: dict[str, float] = {}
         """Instances by type that no Reserved Instance covers."""
-        for (zone, name), count in sorted(running.items(), key=lambda one: (pool_of(one[0][1])[1], one[0])):
-            self._cover(zone, name, count)
+        for zone, name in sorted({*plain, *in_reservations}, key=lambda one: (pool_of(one[1])[1], one)):
+            self._cover(zone, name, plain.get((zone, name), 0), in_reservations.get((zone, name), 0))
 
     def left(self, zone: str, type_name: str) -> int:
         """Return how many more instances of a type would be covered in a zone."""
@@ -129,8 +138,8 @@ class Coverage:
         """
         return "" if self._zonal[zone, type_name] else f"reserved {pool_of(type_name)[0]}"
 
-    def _cover(self, zone: str, name: str, count: int) -> None:
-        zonal = min(count, self._zonal[zone, name])
+    def _cover(self, zone: str, name: str, plain: int, in_reservations: int) -> None:
+        count, zonal = plain + in_reservations, min(plain, self._zonal[zone, name])
         self._zonal[zone, name] -= zonal
         pool, factor = pool_of(name)
         regional = min(float(count - zonal), self._pools.get(pool, 0.0) / factor)

@@ -186,6 +186,21 @@ def test_each_launch_targets_a_capacity_reservation_with_free_capacity(bench: Ec
     assert targets == ["cr-aaaa", "cr-bbbb", "cr-bbbb"]
 
 
+def test_machines_in_capacity_reservations_use_regional_reserved_instances(bench: Ec2Bench) -> None:
+    bench.fake.reserved, bench.fake.capacity = [reserved(2)], [capacity_reservation(3)]
+    offer = offered(bench, spot_prices_every_s=3600)["b", "m5.large", "reserved"]
+    seen = [(offer.available, offer.price_usd_per_h)]
+    for _ in range(3):
+        bench.provider.launch(bench.order(offer))
+        bench.let_lists_settle()
+        offer = {each.key: each for each in bench.provider.offers()}[offer.key]
+        seen.append((offer.available, offer.price_usd_per_h))
+    cheap, full = seen[0][1], USD_PER_H["m5.large"]
+    assert cheap < full
+    # Two are covered wherever they run; the third place is paid for at the full price, used or not.
+    assert seen == [(2, cheap), (1, cheap), (1, full), (0, cheap)]
+
+
 def test_capacity_reservation_is_targeted_by_its_id(bench: Ec2Bench) -> None:
     bench.fake.capacity = [capacity_reservation(1)]
     offer = offered(bench)["b", "m5.large", "reserved"]
