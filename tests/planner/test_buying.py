@@ -325,6 +325,22 @@ def test_an_instance_is_worth_only_the_jobs_that_fit_on_it_together() -> None:
     assert [each.offer for each in of(planned(simple(), *jobs, exact, large), Launch)] == [exact, exact]
 
 
+def test_jobs_that_fill_an_instance_leave_no_room_there_for_others() -> None:
+    small, large = offer("small", vcpus=2.0, usd_per_h=0.1), offer("large", vcpus=4.0, usd_per_h=0.25)
+    jobs = [job(n, asks=spec(resources=need(2.0, 1024 if n == 3 else 512))) for n in (1, 2, 3)]
+    assert [each.offer for each in of(planned(simple(), *jobs, small, large), Launch)] == [small] * 3
+
+
+def test_jobs_that_may_not_use_a_type_do_not_make_it_worth_its_price() -> None:
+    small, large = offer("small", vcpus=2.0, usd_per_h=0.1), offer("large", vcpus=4.0, usd_per_h=0.15)
+    other = offer("other", vcpus=2.0, usd_per_h=0.5)
+    jobs = [
+        job(1, asks=spec(resources=need(2.0), instance_types=("small", "large"))),
+        job(2, asks=spec(resources=need(2.0), instance_types=("other",))),
+    ]
+    assert [each.offer for each in of(planned(simple(), *jobs, small, large, other), Launch)] == [small, other]
+
+
 def test_a_job_that_finds_no_offer_does_not_keep_another_from_its_own() -> None:
     assert bought(planned(simple(), job(1), job(2, asks=spec(instance_types=("other",))), LARGE)) == [("job-1",)]
 
