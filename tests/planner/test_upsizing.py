@@ -199,3 +199,14 @@ def test_best_effort_gets_larger_machines_too() -> None:
 
 def test_nothing_is_drained_while_decisions_are_paused() -> None:
     assert not _drained(decide(replace(_crowded(), paused=True), FOUR))
+
+
+def test_machine_on_which_the_same_plan_places_a_job_stays() -> None:
+    asks = spec(
+        resources=need(2), target=ServiceTarget(requests_per_s=9.0, latency_ms=9.0)
+    )  # machines with services do not drain
+    busy = [machine(number) for number in range(1, 4)]
+    units = [running(number, each, asks=asks) for number, each in enumerate(busy, start=1)]
+    plan = decide(_crowded(fleet=[*busy, *units, machine(9)]), FOUR)
+    assert {each.instance_id for action in of(plan, Place) for each in action.ranks} == {"inst-9"}
+    assert not _drained(plan)

@@ -17,7 +17,7 @@ from hcloud.core.model import Instance, InstanceState, Job, Market, Number, Offe
 from hcloud.planner.budget import BudgetLedger, Shares, launch_shares
 from hcloud.planner.context import JobGroup, PlanContext
 from hcloud.planner.market import rank_for
-from hcloud.planner.plan import Drain
+from hcloud.planner.plan import Drain, Place
 from hcloud.planner.provisioning.provision import ProvisioningState, future_of
 from hcloud.planner.text import amount, offer_words
 from hcloud.spec.validation import counted
@@ -115,10 +115,15 @@ def _open_upsizing(state: ProvisioningState) -> _Upsizing | None:
 
 
 def _small(context: PlanContext) -> list[int]:
-    """Return the instances that may be drained, smallest first: rented, not awaited, and without services."""
+    """Return the instances that may be drained, smallest first: rented, not awaited, and without services.
+
+    None where this plan places a job: draining it would refuse that.
+    """
     fleet, places = context.fleet, list[int]()
+    placed = {each.instance_id for action in context.actions if isinstance(action, Place) for each in action.ranks}
     for at in fleet.staying:
-        instance, in_use = fleet.instances[at], at in context.kept or at in context.lazy
+        instance = fleet.instances[at]
+        in_use = at in context.kept or at in context.lazy or instance.id in placed
         rented = instance.offer.market is not Market.RESERVED
         endless = any(job.spec.target.kind == "service" for job, _ in fleet.holdings[at])
         if rented and fleet.placeable[at] and not in_use and not endless:
