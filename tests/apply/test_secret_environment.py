@@ -52,12 +52,16 @@ def test_unit_that_was_sent_before_its_key_was_lost_goes_on_and_starts_nowhere_e
     assert site.job().state is JobState.SUCCEEDED and site.starts(job.id) == [f"{job.id}.1.0"]
 
 
-def test_unit_whose_start_was_lost_with_the_key_is_fenced_and_its_job_says_why(tmp_path: Path) -> None:
+def test_unit_whose_start_was_lost_with_the_key_is_fenced_and_its_job_waits_for_the_key(tmp_path: Path) -> None:
     site, keys = open_site(tmp_path), SecretKeys(None, tmp_path)
     site.scene.engine.inject(StartFault.LOSE_REQUEST)
     job = submit(site, keys)
     site.until_state(JobState.PLACED)
+    key = keys.path.read_bytes()
     keys.path.unlink()
-    until_ended(site, job)
-    assert site.job().state is JobState.FAILED and site.starts(job.id) == []
-    assert "secret TOKEN cannot be decrypted: its key" in (site.job().outcome or "")
+    site.until(lambda: site.job().wait_code == "secrets_unreadable")
+    assert site.starts(job.id) == [] and "secret TOKEN cannot be decrypted: its key" in site.job().wait_text
+    keys.path.write_bytes(key)
+    keys.path.chmod(0o400)
+    site.until_state(JobState.RUNNING)
+    assert site.starts(job.id) == [f"{job.id}.2.0"]
