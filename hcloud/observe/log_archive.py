@@ -189,11 +189,13 @@ class LogArchive:
         """Delete files last written before ``before`` (Unix seconds); return how many."""
         old = {p for p in self.folder.rglob("*") if p.is_file() and p.stat().st_mtime < before}
         # Standard output goes first: next to it, missing standard error is taken for empty.
+        pruned = 0
         for path in sorted(old, key=lambda each: each.suffix != ".stdout"):
             output = path.with_suffix(".stdout")
             if path.suffix != ".stderr" or output in old or not output.exists():
                 path.unlink(missing_ok=True)
-        return len(old)
+                pruned += 1
+        return pruned
 
 
 @dataclass(slots=True)

@@ -19,7 +19,7 @@ from providers.gce.api import AggregatedList, Api
 from providers.gce.commitments import CommitmentBalances, Use, needs_of, series_of_type
 from providers.gce.names import last_part
 from providers.gce.prices import PriceFile
-from providers.gce.reservations import Reservation, Reservations, ends_at_of
+from providers.gce.reservations import Reservation, ReservedCapacity, ends_at_of
 from providers.gce.settings import GceSettings, region_of
 
 TYPES_FRESH_S = 6 * 3600.0
@@ -62,7 +62,7 @@ class GceCatalog:
         self._types: dict[str, tuple[float, tuple[MachineTypeInfo, ...]]] = {}
         self._lock = threading.RLock()
         """Held while reservations, commitments or the launches counted against them change."""
-        self._reserved = Reservations()
+        self._reserved = ReservedCapacity()
         self._committed = CommitmentBalances((), ())
         self._committed_read_at = -math.inf
         self._launched: dict[str, Use] = {}

@@ -50,7 +50,7 @@ class _Launch:
     """Whether its instance exists, so that a reading that begins now counts it."""
 
 
-class Reservations:
+class ReservedCapacity:
     """Reservations as last read, and the launches that target them since. Not thread-safe: the catalog holds a lock."""
 
     def __init__(self) -> None:

@@ -162,9 +162,9 @@ def test_errors_are_pruned_with_the_output_they_belong_to(tmp_path: Path) -> Non
     for stream, at in (("stderr", 100), ("stdout", 200)):
         (tmp_path / f"{UNIT}.{stream}").write_bytes(b"x")
         os.utime(tmp_path / f"{UNIT}.{stream}", (at, at))
-    archive.prune(150)
+    assert archive.prune(150) == 0
     assert len(list(tmp_path.iterdir())) == 2
-    archive.prune(250)
+    assert archive.prune(250) == 2
     assert not list(tmp_path.iterdir())
 
 
