@@ -160,7 +160,10 @@ def reserve_room(
         machines += bool(found)
         if machines >= MOST_MACHINES * group.needed:
             break
-    return _choose(context, job, group, starts, usual_s, kept, urgent=urgent)
+    reservation = _choose(context, job, group, starts, usual_s, kept, urgent=urgent)
+    if reservation is not None and reservation.starts_in_s == 0.0 and not ready_too:
+        return None  # several ranks fit on one instance now, so something else keeps it waiting
+    return reservation
 
 
 def _smaller_ones_wait(context: PlanContext, group: JobGroup) -> bool:
@@ -229,7 +232,12 @@ def _cannot_pay(context: PlanContext, job: Job, group: JobGroup, places: Sequenc
     if not context.ledger.watches_scopes:
         return False
     ledger, machines = context.ledger.copy(), context.fleet.instances
-    return any(ledger.placement_refusal(job, machines[at], context.granted(group, at)) for at in places)
+    for at in places:
+        held = context.granted(group, at)
+        if ledger.placement_refusal(job, machines[at], held) is not None:
+            return True
+        ledger.book_placement(job, machines[at], held)
+    return False
 
 
 def _starts_on(context: PlanContext, group: JobGroup, at: int, missing: float, usual_s: float) -> Iterator[RankStart]:
