@@ -20,12 +20,20 @@ from hcloud.classifier.applications import identify
 from hcloud.classifier.library import Library
 from hcloud.config.files import load_policy
 from hcloud.core.estimates import Application, Classification, Estimate, Measure
-from hcloud.core.model import BatchTarget, EventKind, Job, ServiceTarget
+from hcloud.core.model import BatchTarget, EventKind, Job, Nodes, ServiceTarget
 from hcloud.planner.explain import job_timeline
 from hcloud.planner.placement import place
-from hcloud.planner.plan import Finish, Place, Plan, Wait
+from hcloud.planner.plan import Finish, Place, Plan, Terminate, Wait
 from hcloud.planner.text import clock_time
-from hcloud.spec.policy import AdmissionPolicy, PlacementPolicy, Policy, parse_policy, simple_policy
+from hcloud.spec.policy import (
+    AdmissionPolicy,
+    Budgets,
+    PlacementPolicy,
+    Policy,
+    ScopeBudget,
+    parse_policy,
+    simple_policy,
+)
 from tests.planner.scenes import NOW, decide, job, machine, need, of, offer, running, scene, spec
 
 STREAM = stream(wide_at_s=40.0, until_s=120.0)
@@ -262,3 +270,13 @@ def test_job_that_only_a_running_machine_can_take_is_not_given_up_while_its_room
     # Without that machine it can never run.
     plan = decide(scene(huge, job(60)), policy)
     assert [each.reason.code for each in of(plan, Finish)] == ["impossible"]
+
+
+@pytest.mark.parametrize(("left_usd", "starts"), [(0.05, True), (0.03, False)])
+def test_no_machine_is_kept_for_nodes_that_their_user_cannot_pay_together(left_usd: float, starts: bool) -> None:
+    idle = machine(1, LARGE, idle_since=NOW - 5000.0)
+    asks = spec(resources=need(2.0), nodes=Nodes(count=2, minimum=2))  # each costs $0.021 until the lease ends
+    policy = full(budgets=Budgets(per_user={"ann": ScopeBudget(per_day_usd=left_usd)}))
+    plan = decide(scene(idle, LARGE, job(50, asks=asks, wait_code="reserves_room", reserved=("inst-1",))), policy)
+    assert placed(plan) == ({"job-50"} if starts else set())
+    assert [each.instance_id for each in of(plan, Terminate)] == ([] if starts else ["inst-1"])
