@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -105,8 +105,8 @@ class Controller:
         self._engine_reachable_since: float | None = None
         self._silent_since: dict[str, float] = {}
         self._ledger: SpendLedger | None = None
-        self._tags_watched: Set[str] = frozenset()
-        """The tags in ``_ledger``, as in ``budgets.per_tag``."""
+        self._tags_watched: Mapping[str, bool] = {}
+        """The keys of ``budgets.per_tag`` for which ``_ledger`` was read, and whether each had a limit."""
         self._fleet = FleetTracker()
         self._monitor = JobMonitor()
         self._commitments = CommitmentLog(store)
@@ -289,8 +289,9 @@ class Controller:
 
     def _read_events(self, live: Sequence[Instance]) -> SpendLedger:
         """Pass new events to the followers of the log: spend ledger, fleet tracker and job monitor."""
-        if self._ledger is None or self._tags_watched != self.policy.budgets.per_tag.keys():
-            self._tags_watched = frozenset(self.policy.budgets.per_tag)
+        watched = {tag: limit != UNLIMITED for tag, limit in self.policy.budgets.per_tag.items()}
+        if self._ledger is None or self._tags_watched != watched:
+            self._tags_watched = watched
             self._ledger, self._fleet, self._monitor = self._read_history(live)
         while events := self.store.new_events(self._ledger.seq, _EVENTS_PER_READ):
             self._ledger.follow(events)

@@ -235,10 +235,12 @@ def test_a_machine_that_ended_while_nobody_looked_costs_at_most_what_was_paid_ah
 
 def test_jobs_of_a_tag_stop_starting_at_its_limit_and_what_they_cost_survives_a_restart(make: MakeDeployment) -> None:
     site = make({"persist": True}, {"lease": {"horizon_s": 600, "renew_before_s": 60}})
+    controller = site.scene.controller
+    unlimited = Budgets(per_tag={"team": ScopeBudget()})
+    controller.policy = replace(controller.policy, budgets=unlimited)
     first = site.submit("sleep", "600", tags={"team": "ml"})[0]
     site.until_state(JobState.RUNNING)
     site.cycle(100)
-    controller = site.scene.controller
     assert not [scope for scope in controller.last_spend.by_scope_day_usd if scope.kind == "tag"]
     spent_usd = 100.0 * 0.15 / HOUR
     limits = Budgets(per_tag={"team": ScopeBudget(per_day_usd=0.035)})
