@@ -97,7 +97,7 @@ class LogArchive:
 
         What their workers have not answered in time goes on, and is stored by a later call.
         """
-        new = [unit for unit in units if not os.path.exists(f"{self.folder}/{unit}.stdout")]
+        new = [unit for unit in units if not self._is_archived(unit)]
         left = [(unit, stream) for unit in new for stream in STREAMS]
         incomplete = set(left)
         for _ in range(CHUNKS_PER_CYCLE):
@@ -109,6 +109,11 @@ class LogArchive:
             left = [each for each in left if each in copied and each in incomplete]
         done = [unit for unit in new if not any((unit, stream) in incomplete for stream in STREAMS)]
         return frozenset(units).difference(new).union(unit for unit in done if self._finished(unit))
+
+    def _is_archived(self, unit: UnitId) -> bool:
+        # Earlier versions stored standard output first.
+        base = f"{self.folder}/{unit}"
+        return os.path.exists(f"{base}.stdout") and not os.path.exists(f"{base}.stderr.part")
 
     def _copy(
         self, runner: Runner, units: Mapping[UnitId, InstanceId], streams: Sequence[tuple[UnitId, Stream]]

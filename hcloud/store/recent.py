@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 
 from hcloud.core.model import Event
 
-KEPT = 10_000
+KEPT = 5_000
+"""So many wait for a follower; who is slower, or comes later, reads them from the database."""
 NewEvent = tuple[int, Callable[[], Event]]
 """Its sequence number, and what builds it."""
 
@@ -31,7 +32,10 @@ class RecentEvents:
                 self._events = self._events[-KEPT:]
 
     def between(self, after_seq: int, last_seq: int, limit: int) -> tuple[Event, ...] | None:
-        """Return the first ``limit`` events after ``after_seq`` up to ``last_seq``; None if some are not kept."""
+        """Return the first ``limit`` events after ``after_seq`` up to ``last_seq``; None if some are not kept.
+
+        Those up to ``after_seq`` are dropped: they were followed.
+        """
         if after_seq >= last_seq:
             return ()
         with self._lock:
@@ -39,5 +43,6 @@ class RecentEvents:
             if not events or events[0][0] > after_seq + 1 or events[-1][0] < last_seq:
                 return None
             first = after_seq + 1 - events[0][0]
-            chosen = events[first : first + min(limit, last_seq - after_seq)]
+            self._events = events[first:]
+            chosen = self._events[: min(limit, last_seq - after_seq)]
         return tuple(build() for _, build in chosen)

@@ -172,3 +172,17 @@ def test_output_counts_as_archived_only_once_both_streams_are(tmp_path: Path, ma
     archive = LogArchive(tmp_path / "logs", KEPT_MIB)
     assert not archive.collect(machine, UNITS)  # four MiB a round
     assert not (archive.folder / f"{UNIT}.stdout").exists() and not (archive.folder / f"{UNIT}.stderr").exists()
+
+
+def test_errors_that_an_earlier_version_began_to_store_are_completed(tmp_path: Path) -> None:
+    written = tmp_path / "unit"
+    written.mkdir()
+    errors = OutputFile(written, "stderr", KEPT_MIB * CHUNK_BYTES)
+    errors.write(b"first\nsecond\n")
+    errors.close()
+    archive = LogArchive(tmp_path / "logs", KEPT_MIB)
+    archive.folder.mkdir()
+    (archive.folder / f"{UNIT}.stdout").touch()
+    (archive.folder / f"{UNIT}.stderr.part").write_bytes(b"first\n")
+    assert archive.collect(_writing(written), UNITS) == UNITS.keys()
+    assert (archive.folder / f"{UNIT}.stderr").read_bytes() == b"first\nsecond\n"
