@@ -12,12 +12,13 @@ import re
 import sqlite3
 import stat
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
-from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
+from sqlalchemy import URL, Connection, Engine, Select, create_engine, event, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
@@ -52,10 +53,12 @@ class Database:
         self.crash_point: Callable[[str], None] | None = None
         self.is_sqlite = self.url.get_backend_name() == "sqlite"
         self.path = Path(self.url.database or "") if self.is_sqlite else None
+        self._texts: dict[Select[Any], tuple[str, Sequence[str] | None, Mapping[str, object]]] = {}
         self._writer_lock = threading.Lock()
         self._writer_thread: int | None = None
         self._file: tuple[int, int] | None = None
         self._engine = self._sqlite_engine() if self.is_sqlite else self._postgresql_engine()
+        self._driver_error: type[Exception] = self._engine.dialect.loaded_dbapi.Error
         self._writers = self._engine.execution_options(sqlite_begin="BEGIN IMMEDIATE")
         self._readers = (
             self._engine
@@ -80,6 +83,37 @@ class Database:
             self._check_file()
             with self._readers.connect() as connection:
                 yield connection
+
+    def read_row(self, statement: Select[Any], values: Mapping[str, object] | None = None) -> tuple[Any, ...] | None:
+        """Return the first row of one query of numbers and texts, or None; ``values`` are its bound parameters.
+
+        For what every cycle asks several times: it takes a tenth of the time of a transaction. Raises StoreBusy,
+        StoreError.
+        """
+        text, names, fixed = self._compiled(statement)
+        named = fixed if values is None else {**fixed, **values}
+        bound = named if names is None else [named[name] for name in names]
+        with self._converted_faults():
+            self._check_file()
+            connection = self._engine.raw_connection()
+            try:
+                cursor = connection.cursor()
+                cursor.execute(text, bound)
+                row: tuple[Any, ...] | None = cursor.fetchone()
+                cursor.close()
+            except self._driver_error as error:
+                connection.invalidate(error)  # the pool must not reuse it
+                raise
+            connection.close()
+        return row
+
+    def _compiled(self, statement: Select[Any]) -> tuple[str, Sequence[str] | None, Mapping[str, object]]:
+        """Return a statement's text, the order of its parameters (None: passed by name), and their values."""
+        known = self._texts.get(statement)
+        if known is None:
+            compiled = statement.compile(dialect=self._engine.dialect)
+            known = self._texts[statement] = (str(compiled), compiled.positiontup, compiled.params)
+        return known
 
     @contextmanager
     def writing(self, before_commit: Callable[[Connection], None] | None = None) -> Iterator[Connection]:
@@ -129,6 +163,8 @@ class Database:
             yield
         except DBAPIError as error:
             raise database_fault(error.orig or error, self.name, self.busy_timeout_s) from error
+        except self._driver_error as error:
+            raise database_fault(error, self.name, self.busy_timeout_s) from error
         except PoolTimeout as error:
             raise StoreBusy(f"{self.name}: all connections are in use; try again") from error
 
@@ -306,12 +342,14 @@ def _nearest_existing(directory: Path) -> tuple[Path, int | None]:
 
 
 def _begin_sqlite(connection: Connection) -> None:
-    connection.exec_driver_sql(connection.get_execution_options().get("sqlite_begin", "BEGIN"))
+    # By the driver's own connection: SQLAlchemy's way takes as long as a query.
+    driver = connection.connection.driver_connection
+    driver.execute(connection.get_execution_options().get("sqlite_begin", "BEGIN"))  # type: ignore[union-attr]
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
     try:
-        status = path.stat()
+        status = os.stat(path)
     except OSError:
         return None
     return (status.st_dev, status.st_ino)

@@ -44,6 +44,7 @@ from hcloud.store.schema import (
 ENDED_STATES = tuple(sorted(state.value for state in JOB_ENDED))
 _TERMINATED = InstanceState.TERMINATED.value
 
+_REVISION = select(head.c.revision)
 _HEAD = select(head.c.revision, head.c.intents_revision, head.c.backoffs_revision)
 _JOB_COLUMNS = (job.c.number, job.c.revision, job.c.document, job.c.state)
 _FIRST_JOBS = select(*_JOB_COLUMNS).where(job.c.state.not_in(ENDED_STATES)).order_by(job.c.number)
@@ -120,10 +121,11 @@ class LiveCache:
 
     def view(self) -> LiveView:
         """Return the current view: the same object while nothing changes. Raises StoreBusy."""
-        with self._lock, self._database.reading() as connection:
-            now = connection.execute(_HEAD).one()
-            if now.revision != self._seen:
-                self._refresh(connection, now)
+        with self._lock:
+            known = self._database.read_row(_REVISION)
+            if known is None or known[0] != self._seen:
+                with self._database.reading() as connection:
+                    self._refresh(connection, connection.execute(_HEAD).one())
             if self._view is None:
                 self._view = self._new_view()
             return self._view

@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Select, Table, delete, func, insert, select, tuple_, update
+from sqlalchemy import ColumnElement, Connection, Select, Table, bindparam, delete, func, insert, select, tuple_, update
 
 from hcloud.core.errors import NotFound, StaleWrite
 from hcloud.core.model import JOB_ENDED, Event, EventKind, Instance, InstanceId, InstanceState, Job, JobId, JobState
@@ -39,6 +39,8 @@ from hcloud.store.transaction import LeaderLease, Submission, Transaction
 _JOBS = select(
     schema.job.c.number, schema.job.c.revision, schema.job.c.document, schema.job_spec.c.document.label("spec")
 ).join(schema.job_spec, schema.job_spec.c.number == schema.job.c.number)
+_META = select(schema.meta.c.value).where(schema.meta.c.key == bindparam("wanted"))
+_EVENT_COUNT = select(schema.head.c.events)
 _STREAM_CHUNK = 2000
 _KEYS_PER_QUERY = 500
 
@@ -147,8 +149,8 @@ class Store:
         """Return the text stored under a key, or None."""
         if not storable(key):
             return None
-        with self._database.reading() as connection:
-            return connection.execute(select(schema.meta.c.value).where(schema.meta.c.key == key)).scalar()
+        row = self._database.read_row(_META, {"wanted": key})
+        return None if row is None else str(row[0])
 
     @contextmanager
     def _writing(self) -> Iterator[Connection]:
@@ -329,8 +331,8 @@ class Store:
 
     def newest_event_seq(self) -> int:
         """Return the number of the newest event, or 0."""
-        with self._database.reading() as connection:
-            return int(connection.execute(select(schema.head.c.events)).scalar_one())
+        row = self._database.read_row(_EVENT_COUNT)
+        return 0 if row is None else int(row[0])
 
     def audit_head(self) -> AuditHead:
         """Return the newest link of the event log's chain."""
@@ -396,9 +398,7 @@ class Store:
 
         Those that this process wrote are not read again.
         """
-        with self._database.reading() as connection:
-            last = connection.execute(select(schema.head.c.events)).scalar_one()
-        recent = self._recent.between(after_seq, last, limit)
+        recent = self._recent.between(after_seq, self.newest_event_seq(), limit)
         return self.events(after_seq=after_seq, limit=limit) if recent is None else recent
 
     def iter_events(

@@ -77,6 +77,7 @@ class InvariantMonitor:
     _unexplained: set[str] = field(default_factory=set)
     _due: dict[str, Intent] = field(default_factory=dict)
     """Intents that the last cycle should have driven, as they were."""
+    _rows_read: tuple[LiveView | None, Sequence[Instance]] = (None, ())
     _checked_at: float = -inf
     _epoch: int = 0
     money: MoneyChecks = field(init=False)
@@ -115,7 +116,7 @@ class InvariantMonitor:
             if moment.paused and event.kind in (EventKind.INSTANCE_REQUESTED, EventKind.ATTEMPT_PLACED):
                 found.append(f"paused: {event.kind} of {event.job_id or event.instance_id} during an operator's pause")
         found += self._rows_and_log(seen)
-        rows = self.store.instances(live_only=False, limit=10_000)
+        rows = self._all_machines(seen)
         found += self._machines_and_rows(moment.now, rows)
         found += self._units(seen)
         found += self._bounds(seen)
@@ -185,10 +186,16 @@ class InvariantMonitor:
     # ------------------------------------------------------------------------------------------------------------- log
     def _new_events(self) -> Sequence[Event]:
         events: list[Event] = []
-        while more := self.store.events(after_seq=self._seq, limit=5000):
+        while more := self.store.new_events(self._seq, 5000):
             events += more
             self._seq = more[-1].seq
         return events
+
+    def _all_machines(self, seen: LiveView) -> Sequence[Instance]:
+        """Return every machine's row, read again only if any row has changed: then ``seen`` is another object."""
+        if seen is not self._rows_read[0]:
+            self._rows_read = (seen, self.store.instances(live_only=False, limit=10_000))
+        return self._rows_read[1]
 
     def _replay_event(self, event: Event) -> Iterator[str]:
         """Yield contradictions between an event and those before it: state machines follow their tables."""

@@ -291,6 +291,6 @@ def test_faulty_store_is_caught(tmp_path: Path, faulty: type[Store]) -> None:
     def new_url() -> str:
         return f"sqlite:///{tmp_path}/{next(numbers)}.db"
 
-    quick = steps(90, phases=[Phase.generate], print_blob=False)
+    quick = steps(250, phases=[Phase.generate], print_blob=False)
     with pytest.raises((AssertionError, pytest.fail.Exception)):
         run_state_machine_as_test(machine(new_url, faulty), settings=quick)

@@ -347,3 +347,21 @@ def test_database_is_readable_by_its_owner_only(tmp_path: Path) -> None:
 def test_fault_of_a_driver_is_read_for_what_it_calls_for(raised: Exception, kind: type[StoreError], words: str) -> None:
     fault = database_fault(raised, "db", 5.0)
     assert type(fault) is kind and words in str(fault) and "\n" not in str(fault)
+
+
+def test_single_row_is_read_like_in_a_transaction(opened: Store, path: Path) -> None:
+    """`read_row` takes its own way to the driver: the faults of the file and of its locks are told alike."""
+    submit(opened)
+    opened.set_meta("a'b", "c")
+    assert (opened.get_meta("a'b"), opened.get_meta("other")) == ("c", None)
+    away = path.rename(path.with_suffix(".away"))
+    for read in (opened.newest_event_seq, opened.live, lambda: opened.get_meta("a'b")):
+        with pytest.raises(StoreBusy, match="deleted or moved away"):
+            read()
+    away.rename(path)
+    assert opened.get_meta("a'b") == "c"
+    with closing(sqlite3.connect(path)) as other:
+        other.execute("DROP TABLE meta")
+    with pytest.raises(StoreError, match="no such table: meta"):
+        opened.get_meta("a'b")
+    assert opened.newest_event_seq() > 0  # the pool gives no broken connection
