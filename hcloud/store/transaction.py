@@ -31,6 +31,7 @@ from hcloud.core.model import (
 from hcloud.core.rows import replace_fields
 from hcloud.planner.snapshot import Directive, DirectiveScope, OfferBackoff, RefusedQuota
 from hcloud.store import schema
+from hcloud.store.batch import delete_keys, insert_rows, update_rows
 from hcloud.store.chain import PRUNED, link_events
 from hcloud.store.documents import (
     backoff_key,
@@ -63,10 +64,8 @@ _JOB = (
     .with_for_update()
 )
 _SPEC = select(schema.job_spec.c.document).where(schema.job_spec.c.number == bindparam("n"))
-_UPDATE_JOB = update(schema.job).where(schema.job.c.number == bindparam("n"))
 _INSTANCE = select(schema.instance).where(schema.instance.c.number == bindparam("n")).with_for_update()
 _INSTANCE_TOKEN = select(schema.instance.c.number).where(schema.instance.c.token == bindparam("t"))
-_UPDATE_INSTANCE = update(schema.instance).where(schema.instance.c.number == bindparam("n"))
 _APPLICATION = select(schema.application).where(schema.application.c.name == bindparam("name")).with_for_update()
 _APPLICATIONS = (
     select(schema.application)
@@ -75,8 +74,6 @@ _APPLICATIONS = (
 )
 _UPDATE_APPLICATION = update(schema.application).where(schema.application.c.name == bindparam("the_name"))
 _INTENT = select(schema.intent.c.document).where(schema.intent.c.token == bindparam("t"))
-_UPDATE_INTENT = update(schema.intent).where(schema.intent.c.token == bindparam("t"))
-_DELETE_INTENT = delete(schema.intent).where(schema.intent.c.token == bindparam("t"))
 _BACKOFF_COLUMNS = ("provider", "zone", "instance_type", "market")
 _DELETE_BACKOFF = delete(schema.offer_backoff).where(
     *(schema.offer_backoff.c[name] == bindparam(f"the_{name}") for name in _BACKOFF_COLUMNS)
@@ -186,7 +183,7 @@ class Transaction:
             check_job_move(stored, job.state)
         if job.spec is not stored.spec and job.spec != stored.spec:
             raise BadInput(f"{job.id}: a job's spec never changes after submission; submit a new job")
-        self._written_jobs[number] = {"n": number} | self._job_columns(job)
+        self._written_jobs[number] = {"number": number} | self._job_columns(job)
         self.head["revision"] = self.revision
         after = self._cached_jobs[number] = replace_fields(job, spec=stored.spec, revision=self.revision)
         return after
@@ -244,16 +241,15 @@ class Transaction:
         rows = [
             {"number": n} | indexed_columns(job) | self._job_columns(job) for n, job in zip(numbers, jobs, strict=True)
         ]
-        self._connection.execute(insert(schema.job), rows)
+        insert_rows(self._connection, schema.job, rows)
         specs = [{"number": n, "document": dump(job.spec)} for n, job in zip(numbers, jobs, strict=True)]
-        self._connection.execute(insert(schema.job_spec), specs)
+        insert_rows(self._connection, schema.job_spec, specs)
         tags = [
             {"number": n, "tag": checked_text(tag, "tag"), "tag_value": checked_text(value, f"value of tag {tag}")}
             for n, job in zip(numbers, jobs, strict=True)
             for tag, value in job.spec.tags.items()
         ]
-        if tags:
-            self._connection.execute(insert(schema.job_tag), tags)
+        insert_rows(self._connection, schema.job_tag, tags)
         self._cached_jobs.update(zip(numbers, jobs, strict=True))
         self._added_jobs.update(zip(numbers, jobs, strict=True))
         self.head["revision"] = self.revision
@@ -264,8 +260,7 @@ class Transaction:
             for job_id, each in secrets.items()
             for name, sealed in each.items()
         ]
-        if rows:
-            self._connection.execute(insert(schema.job_secret), rows)
+        insert_rows(self._connection, schema.job_secret, rows)
 
     def _job_columns(self, job: Job) -> dict[str, object]:
         return {
@@ -335,7 +330,7 @@ class Transaction:
         if number in self._new_instances:
             self._new_instances[number] |= columns
         else:
-            self._written_instances[number] = {"n": number} | columns
+            self._written_instances[number] = {"number": number} | columns
         self.head["revision"] = self.revision
         after = self._cached_instances[number] = replace_fields(instance, revision=self.revision)
         return after
@@ -539,34 +534,31 @@ class Transaction:
 
     def finish(self, connection: Connection) -> None:
         """Write changed rows, events and the head row; called once, before the commit."""
-        if self._written_jobs:
-            connection.execute(_UPDATE_JOB, list(self._written_jobs.values()))
-        if self._new_instances:
-            connection.execute(insert(schema.instance), list(self._new_instances.values()))
-        if self._written_instances:
-            connection.execute(_UPDATE_INSTANCE, list(self._written_instances.values()))
+        update_rows(connection, schema.job, "number", list(self._written_jobs.values()))
+        insert_rows(connection, schema.instance, list(self._new_instances.values()))
+        update_rows(connection, schema.instance, "number", list(self._written_instances.values()))
         self._finish_intents(connection)
         if self._events:
             links = link_events(self._events, self.head["links"], self.head["digest"])
             self.head["links"], self.head["digest"] = links
-            connection.execute(insert(schema.event_log), self._events)
+            insert_rows(connection, schema.event_log, self._events)
         changed = {name: value for name, value in self.head.items() if value != self._head_before[name]}
         if changed:
             connection.execute(_SAVE_HEAD, changed)
 
     def _finish_intents(self, connection: Connection) -> None:
-        opened, changed, closed = list[dict[str, object]](), list[dict[str, object]](), list[dict[str, object]]()
+        opened, changed, closed = list[dict[str, object]](), list[dict[str, object]](), list[str]()
         for token, columns in self._written_intents.items():
             if not self._stored_intents[token]:
                 if columns is not None:
                     opened.append({"token": token} | columns)
             elif columns is None:
-                closed.append({"t": token})
+                closed.append(token)
             else:
-                changed.append({"t": token} | columns)
-        for statement, rows in ((_DELETE_INTENT, closed), (_UPDATE_INTENT, changed), (insert(schema.intent), opened)):
-            if rows:
-                connection.execute(statement, rows)
+                changed.append({"token": token} | columns)
+        delete_keys(connection, schema.intent, "token", closed)
+        update_rows(connection, schema.intent, "token", changed)
+        insert_rows(connection, schema.intent, opened)
 
     def follow(self) -> None:
         """Let the cache of live rows take over what was written; called once, after the commit."""
