@@ -7,6 +7,7 @@ with it (the sandbox's first process follows its parent) and the supervisor writ
 
 from __future__ import annotations
 
+import gc
 import os
 import resource
 import select
@@ -309,6 +310,7 @@ class Keeper:
         """Kill the whole tree; return whether nothing is left of it."""
         gone = self._group.kill(self._reap) if self._group is not None else True
         deadline = time.monotonic() + KILL_S
+        self._reap()
         # Orphans become children of this process, so without children nothing is left, and /proc need not be searched.
         while _has_children() and (left := descendants(os.getpid())):
             if time.monotonic() > deadline:
@@ -376,12 +378,11 @@ def keep(
     code = 1
     try:
         os.setsid()
-        if os.fork() == 0:
-            launch.close_inherited(lock)
-            _settle(unit)
-            Keeper(unit, spec, uid, bootstrap, isolation, profile).run()
-        else:
-            warm_up(isolation.cgroup)
+        gc.freeze()  # a collection would copy what is shared with the supervisor
+        launch.close_inherited(lock)
+        _settle(unit)
+        warm_up(isolation.cgroup)
+        Keeper(unit, spec, uid, bootstrap, isolation, profile).run()
         code = 0
     finally:
         os._exit(code)

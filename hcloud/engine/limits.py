@@ -320,14 +320,14 @@ def _cgroup_mounts() -> dict[str, str]:
 
 
 def warm_up(cgroup: Mapping[str, Any] | None) -> None:
-    """Move the calling process, which is about to end, into an instance's group.
+    """Move a process that is about to end into an instance's group.
 
     The first move of a process between groups waits for the whole kernel (an RCU grace period, 10-20 ms), those soon
     after it do not: so the unit's own move, a few steps later, costs nothing.
     """
     for path in (cgroup or {"paths": {}})["paths"].values():
         with contextlib.suppress(OSError):
-            Path(path, "cgroup.procs").write_text("0")
+            os.posix_spawn("/bin/sh", ["sh", "-c", 'echo 0 >"$0/cgroup.procs"', path], {})
             return
 
 
@@ -398,9 +398,10 @@ def _fill_cpuset(path: Path, cpus: tuple[int, ...] | None) -> None:
         (path / file).write_text(wanted or (_text(path.parent / file) or "").strip())
 
 
-def _text(path: Path) -> str | None:
+def _text(path: Path | str) -> str | None:
     try:
-        return path.read_text()
+        with open(path) as file:
+            return file.read()
     except OSError:
         return None
 
@@ -419,7 +420,7 @@ def _io_totals(text: str | None) -> tuple[int, int] | None:
 
 
 def _processes(path: Path) -> set[int]:
-    texts = [_text(each / "cgroup.procs") or "" for each in (*_below(path), path)]
+    texts = [_text(f"{each}/cgroup.procs") or "" for each in (*_below(path), path)]
     return {int(pid) for text in texts for pid in text.split()}
 
 

@@ -76,4 +76,8 @@ def _segment(prefix: Path, start: int) -> Path:
 
 
 def _starts(directory: Path, stream: str) -> list[int]:
-    return sorted(int(path.name.rpartition(".")[2]) for path in directory.glob(f"{stream}.*"))
+    head = f"{stream}."
+    try:
+        return sorted(int(name[len(head) :]) for name in os.listdir(directory) if name.startswith(head))
+    except FileNotFoundError:
+        return []

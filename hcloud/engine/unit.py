@@ -54,13 +54,13 @@ def boot_id() -> str:
 
 def write_json(path: Path, value: Mapping[str, Any], *, durable: bool = False) -> None:
     """Replace a file at once by ``value``; ``durable``: it is on the disk when this returns."""
-    new = path.with_name(f".{path.name}.{os.getpid()}")
-    with new.open("w") as file:
-        json.dump(value, file, separators=(",", ":"))
+    new = f"{path.parent}/.{path.name}.{os.getpid()}"
+    with open(new, "w") as file:
+        file.write(json.dumps(value, separators=(",", ":")))
         if durable:
             file.flush()
             os.fsync(file.fileno())
-    new.rename(path)
+    os.rename(new, path)
     if durable:
         sync_directory(path.parent)
 
