@@ -6,11 +6,11 @@ driver loops itself, and PostgreSQL gets all rows in one parameter: as JSON, as 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
+from pydantic_core import to_json
 from sqlalchemy import Connection, Dialect, Table
 
 Rows = Sequence[Mapping[str, Any]]
@@ -42,7 +42,7 @@ def _execute(connection: Connection, table: Table, verb: str, columns: tuple[str
     cursor = driver.cursor()
     try:
         if dialect == "postgresql":
-            cursor.execute(text, [json.dumps([{name: row[name] for name in columns} for row in rows], allow_nan=False)])
+            cursor.execute(text, [to_json(rows).decode()])
         else:
             cursor.executemany(text, [[row[name] for name in columns] for row in rows])
     finally:

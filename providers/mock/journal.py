@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from pydantic_core import to_json
+
 
 class FileJournal:
     """A ``Journal`` in a file, shared by threads and processes.
@@ -38,7 +40,7 @@ class FileJournal:
 
     def write(self, rows: Mapping[str, object]) -> None:
         """Append rows, all or none. Call only while holding."""
-        line = memoryview(json.dumps(rows, separators=(",", ":")).encode() + b"\n")
+        line = memoryview(to_json(rows, inf_nan_mode="constants") + b"\n")
         written = len(line)
         while line:
             line = line[os.write(self._file, line) :]
