@@ -122,6 +122,7 @@ class InvariantMonitor:
         found += self._bounds(seen)
         found += self._ends(seen)
         found += self.money.check(seen, moment, events)
+        self.lease_checks.longest_lease_s = max(policy.lease.horizon_s for policy in self.policies)
         found += self.lease_checks.check(seen, moment, events, self.money.ours(moment.now))
         found += self.lease_checks.check_booting(seen, moment)
         found += self.outsiders.check(seen, moment, events, rows)

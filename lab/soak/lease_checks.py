@@ -26,6 +26,8 @@ _UNIT_EVENTS = (EventKind.UNIT_STARTED, EventKind.UNIT_ENDED)
 class LeaseChecks:
     """Tracks since when each machine's daemon and worker have been undisturbed, and what was in use then."""
 
+    longest_lease_s: float = 0.0
+    """The longest ``lease.horizon_s`` of the world's policies: so long an idle machine may have its room reserved."""
     _checked_at: float = -inf
     _undisturbed_since: float | None = None
     _reachable_since: dict[str, float] = field(default_factory=dict)
@@ -92,13 +94,15 @@ class LeaseChecks:
                     yield f"unused renewal: {row.id} was renewed, but not used since its last renewal"
 
     def _check_idle(self, seen: LiveView, moment: CycleContext, in_demand: frozenset[str]) -> Iterator[str]:
-        """Idle machines are terminated in time."""
+        """Idle machines are terminated in time: later where their room is reserved, but not in vain."""
+        reserved = {name for job in seen.jobs for name in job.reserved}
         for row in seen.instances:
             if self._undisturbed_since is None or row.offer.market is Market.RESERVED or row.id in in_demand:
                 continue
             idle_since = row.idle_since if row.state is InstanceState.READY else None
             since = max(self._reachable_since.get(row.id, inf), idle_since or inf)
-            if idle_since is not None and moment.now > since + PATIENCE_S:
+            patience_s = PATIENCE_S + (self.longest_lease_s if row.id in reserved else 0.0)
+            if idle_since is not None and moment.now > since + patience_s:
                 yield f"kept: {row.id} has been idle for {moment.now - idle_since:.0f} s"
 
     def check_booting(self, seen: LiveView, moment: CycleContext) -> Iterator[str]:

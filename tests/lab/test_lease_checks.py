@@ -60,3 +60,12 @@ def test_unneeded_idle_machine_is_reported() -> None:
     looks = [CycleContext(now=NOW + at, live=seen, undisturbed=True, reachable=NAMES) for at in range(0, 110, 10)]
     *before, (last,) = [list(lease_checks.check(seen, moment, (), ())) for moment in looks]
     assert before == [[]] * 10 and last == f"kept: {NAME} has been idle for 100 s"
+
+
+def test_idle_machine_with_reserved_room_is_reported_a_lease_later() -> None:
+    waiting = job(1, asks=spec(nodes=Nodes(count=2)), reserved=(NAME,))
+    seen = LiveView(instances=(replace(IDLE.instances[0], idle_since=NOW),), jobs=(waiting,))
+    lease_checks = LeaseChecks(longest_lease_s=50.0)
+    looks = [CycleContext(now=NOW + at, live=seen, undisturbed=True, reachable=NAMES) for at in range(0, 160, 10)]
+    *before, (last,) = [list(lease_checks.check(seen, moment, (), ())) for moment in looks]
+    assert before == [[]] * 15 and last == f"kept: {NAME} has been idle for 150 s"

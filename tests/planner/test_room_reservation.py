@@ -280,3 +280,17 @@ def test_no_machine_is_kept_for_nodes_that_their_user_cannot_pay_together(left_u
     plan = decide(scene(idle, LARGE, job(50, asks=asks, wait_code="reserves_room", reserved=("inst-1",))), policy)
     assert placed(plan) == ({"job-50"} if starts else set())
     assert [each.instance_id for each in of(plan, Terminate)] == ([] if starts else ["inst-1"])
+
+
+@pytest.mark.parametrize(("ran_s", "keeps"), [(3000.0, True), (4000.0, False)])
+def test_no_idle_machine_is_kept_for_a_start_expected_beyond_one_lease(ran_s: float, keeps: bool) -> None:
+    idle, busy = machine(1, LARGE, idle_since=NOW - 5000.0), machine(2, LARGE)
+    other = running(1, busy, asks=spec(resources=need(8.0)))
+    (held,) = other.attempt.allocations if other.attempt else ()
+    lasts = replace(held, started_at=NOW - ran_s)  # it is expected to run as long again
+    other = replace(other, attempt=replace(other.attempt, allocations=(lasts,)) if other.attempt else None)
+    asks = spec(resources=need(8.0), nodes=Nodes(count=2, minimum=2))
+    waiting = job(50, asks=asks, wait_code="reserves_room", reserved=("inst-1", "inst-2"))
+    plan = decide(scene(idle, busy, LARGE, other, waiting), full())
+    assert placed(plan) == set()
+    assert [each.instance_id for each in of(plan, Terminate)] == ([] if keeps else ["inst-1"])

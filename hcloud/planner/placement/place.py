@@ -90,7 +90,9 @@ def _reserve(context: PlanContext, job: Job, group: JobGroup, *, urgent: bool = 
     reservation = reserve_room(context, job, group, allowed, urgent=urgent, ready_too=ready_too)
     if reservation is not None:
         context.reservations[job.id] = reservation
-        context.used.update(reservation.reserved)
+        # Idle until then it is paid for nothing, at most for one lease: what it waits for may run for days.
+        if reservation.starts_in_s <= context.policy.lease.horizon_s:
+            context.used.update(reservation.reserved)
     return reservation is not None
 
 
