@@ -69,6 +69,8 @@ class OfferMarket:
     """Cache of :meth:`fitting`, by id of the group."""
     sized: dict[int, Amounts] = field(default_factory=dict)
     """Cache of :meth:`demands`, by place of the group."""
+    listed: dict[int, tuple[list[bool], list[list[float]]]] = field(default_factory=dict)
+    """Cache of :meth:`rows`, by id of the group."""
     worths: dict[int, float] = field(default_factory=dict)
     """Cache of :meth:`worth_usd_per_h`, by id of the group."""
     alone: dict[int, float] = field(default_factory=dict)
@@ -92,7 +94,7 @@ class OfferMarket:
         count = 0
         for at in self.obtainable(group) if self.sells_reserved else ():
             if self.offers[at].market is Market.RESERVED:
-                each = _multiples(self.capacity[at], self.taken(group)[at])
+                each = _multiples(self.capacity[at].tolist(), self.taken(group)[at].tolist())
                 count += int(min(self.left[at], _PLENTY)) * each
         return count
 
@@ -192,6 +194,13 @@ class OfferMarket:
     def serving(self, group: JobGroup) -> Mask:
         """Return :meth:`serves` of each offer, shape ``(M,)``."""
         return self.fitting(group) if self.hybrid is None else self.fitting(group) & self.rentable(group)
+
+    def rows(self, group: JobGroup) -> tuple[list[bool], list[list[float]]]:
+        """Return :meth:`serving` and :meth:`taken` as plain lists by offer."""
+        known = self.listed.get(id(group))
+        if known is None:
+            known = self.listed[id(group)] = (self.serving(group).tolist(), self.taken(group).tolist())
+        return known
 
     def worth_usd_per_h(self, group: JobGroup) -> float:
         """Return the price of the cheapest obtainable instance for one rank of ``group``; 0 if there is none."""
@@ -407,6 +416,10 @@ def rank_choices(
     return rank_for(context, offer_market, company, among)
 
 
+_Wanted = tuple[list[bool], list[list[float]], int, float, str]
+"""A group that needs instances: :meth:`OfferMarket.rows`, its number of ranks, the worth of each, its application."""
+
+
 def rank_for(
     context: PlanContext, offer_market: OfferMarket, company: Sequence[tuple[JobGroup, int]], among: Sequence[int]
 ) -> list[Choice]:
@@ -418,7 +431,11 @@ def rank_for(
     company = company[: 1 + LOOK_AHEAD_GROUPS]
     worths = [offer_market.worth_usd_per_h(group) for group, _ in company]
     scarce = sum(count for _, count in company) > context.policy.caps.max_instances - context.ledger.instances
-    choices = [_score_offer(context, offer_market, at, company, worths) for at in among]
+    wants = [
+        (*offer_market.rows(group), count, worth, group.application)
+        for (group, count), worth in zip(company, worths, strict=True)
+    ]
+    choices = [_score_offer(context.suit, offer_market, at, wants) for at in among]
     shortfalls = _shortfalls(offer_market, company[0][0], choices)
     scores = [each.score for each in choices if offer_market.offers[each.at].market is not Market.RESERVED]
     alike = round(EQUAL_PRICE_FACTOR * min(scores, default=0.0), 9) if offer_market.capped else 0.0
@@ -447,45 +464,41 @@ def _shortfalls(offer_market: OfferMarket, first: JobGroup, choices: Sequence[Ch
     return {at: 1 if at in expensive else short for at, short in likelihoods.items()}
 
 
-def _score_offer(
-    context: PlanContext,
-    offer_market: OfferMarket,
-    at: int,
-    company: Sequence[tuple[JobGroup, int]],
-    worths: list[float],
-) -> Choice:
-    left, worth, ranks, on_it = offer_market.capacity[at].copy(), 0.0, 0, list[str]()
-    for (group, count), each in zip(company, worths, strict=True):
-        if offer_market.serves(group, at):
-            amount_each = offer_market.taken(group)[at]
-            taken = _count_compatible(context, group, min(count, _multiples(left, amount_each)), on_it)
-            left -= amount_each * taken
-            worth += each * taken
-            ranks += taken
+def _score_offer(suit: Suitability | None, offer_market: OfferMarket, at: int, wants: Sequence[_Wanted]) -> Choice:
+    # Plain numbers: arrays of three take ten times as long, and this runs for each group and offer of each machine.
+    left, worth, ranks, on_it = offer_market.capacity[at].tolist(), 0.0, 0, tuple[str, ...]()
+    tolerant = suit is None or suit.pressure is None
+    for serves, amounts, count, each, application in wants:
+        if serves[at]:
+            amount_each = amounts[at]
+            taken = min(count, _multiples(left, amount_each))
+            if taken > 0:
+                if suit is not None and not tolerant:
+                    taken, on_it = _count_compatible(suit, application, taken, on_it)
+                left = [free - amount * taken for free, amount in zip(left, amount_each, strict=True)]
+                worth += each * taken
+                ranks += taken
     score = float(offer_market.price_usd_per_h[at]) / max(worth, FREE_USD_PER_H)
     return Choice(at=at, worth_usd_per_h=worth, ranks=ranks, score=score)
 
 
-def _count_compatible(context: PlanContext, group: JobGroup, most: int, present: list[str]) -> int:
-    """Return how many ranks of ``group``, up to ``most``, tolerate each other and the units of ``there``. They are
-    appended to ``there``. Beyond ``LOOK_AHEAD_UNITS`` units, all are assumed to fit."""
-    suit = context.suit
-    if suit is None or suit.pressure is None:
-        return most
-    count = 0
-    while count < most:
+def _count_compatible(
+    suit: Suitability, application: str, most: int, present: tuple[str, ...]
+) -> tuple[int, tuple[str, ...]]:
+    """Return how many ranks of ``application``, up to ``most``, tolerate each other and the units ``present``, and all
+    units that are present then. Beyond ``LOOK_AHEAD_UNITS`` units, all are assumed to fit."""
+    for count in range(most):
         if len(present) >= LOOK_AHEAD_UNITS:
-            return most
-        if present and not suit.together(group.application, present):
-            break
-        present.append(group.application)
-        count += 1
-    return count
+            return most, present
+        if present and not suit.together(application, present):
+            return count, present
+        present = (*present, application)
+    return most, present
 
 
-def _multiples(free: Amounts, demand: Amounts) -> int:
-    needed = demand > 0
-    return int(((free[needed] + SLACK) / demand[needed]).min()) if needed.any() else _PLENTY
+def _multiples(free: Sequence[float], demand: Sequence[float]) -> int:
+    parts = [(has + SLACK) / wants for has, wants in zip(free, demand, strict=True) if wants > 0]
+    return int(min(parts)) if parts else _PLENTY
 
 
 # ----------------------------------------------------------------------------------------------------- why nothing fits

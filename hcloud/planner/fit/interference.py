@@ -301,7 +301,7 @@ class PressureState:
     def suits_company(self, newcomer: Sensitivity, company: Sequence[Sensitivity]) -> bool:
         """Return whether the newcomer and the units of ``company`` suit each other on one machine."""
         _, caused, headroom = _combined(company, len(self.sources))
-        return bool((np.concatenate((headroom, -caused)) >= newcomer.bounds).all())
+        return bool(np.logical_and.reduce(np.concatenate((headroom, -caused)) >= newcomer.bounds))
 
 
 def _pools(expected: Floats, classes: QualityClasses) -> Floats:

@@ -85,6 +85,8 @@ class Suitability:
     steps: dict[tuple[str, SizeTarget], SizeCurve] = field(default_factory=dict)
     sizes: tuple[tuple[str, float], ...] | None = None
     places: dict[int, tuple[MachineKinds, Places]] = field(default_factory=dict)
+    companies: dict[tuple[str, tuple[str, ...]], bool] = field(default_factory=dict)
+    """Cache of :meth:`together`."""
 
     @property
     def pressure(self) -> PressureState | None:
@@ -213,10 +215,16 @@ class Suitability:
 
     def together(self, application: str, company: Sequence[str]) -> bool:
         """Return whether a unit of ``application`` and those of ``company`` suit each other on an empty machine."""
-        newcomer, pressure = self._constrained(application), self.pressure
-        if newcomer is None or pressure is None:
-            return True
-        return pressure.suits_company(newcomer, [pressure.of(each) for each in company])
+        key = (application, tuple(company))
+        found = self.companies.get(key)
+        if found is None:
+            newcomer, pressure = self._constrained(application), self.pressure
+            found = self.companies[key] = (
+                newcomer is None
+                or pressure is None
+                or pressure.suits_company(newcomer, [pressure.of(each) for each in company])
+            )
+        return found
 
     def _constrained(self, application: str) -> Sensitivity | None:
         """Return the sensitivity of an application if it restricts the choice of machines."""
