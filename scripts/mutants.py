@@ -39,6 +39,7 @@ def _planner(*names: str) -> tuple[str, ...]:
 
 
 MODULES = {
+    "hcloud/core/commitments.py": ("tests/core/test_commitments.py", "tests/apply/test_commitment_terms.py"),
     "hcloud/planner/budget.py": PLANNER,
     "hcloud/planner/market.py": _planner(
         "buying",

@@ -207,9 +207,17 @@ offers = st.builds(
     ends_at=st.none() | moments,
     price_after_usd_per_h=st.none() | finite,
     committed=st.lists(
-        st.builds(CommittedCapacity, ends_at=st.none() | moments, free=st.integers(0, 1000), used=st.integers(0, 1000)),
+        st.builds(
+            CommittedCapacity,
+            ends_at=st.none() | moments,
+            free=st.integers(0, 1000),
+            used=st.integers(0, 1000),
+            kind=texts,
+            usd_per_h=st.none() | finite,
+        ),
         max_size=3,
     ).map(tuple),
+    commitment=texts,
 )
 instances = st.builds(
     Instance,

@@ -310,26 +310,33 @@ def _latest_terms(
 
     An offer that does not change is the same object.
     """
-    terms, groups = {each.id: each.offer for each in reserved}, dict[tuple[str, str, str, str], list[Instance]]()
+    terms = {each.id: each.offer for each in reserved}
+    groups = dict[tuple[tuple[str, str, str, str], str], list[Instance]]()
     for each in reserved:
-        groups.setdefault(each.offer.key, []).append(each)
-    for key, instances in groups.items():
+        groups.setdefault((each.offer.key, each.offer.commitment), []).append(each)
+    for (key, kind), instances in groups.items():
         offer = latest.get(key)
         if offer is None:
             continue
+        parts = [part for part in offer.committed if part.kind == kind]
+        if kind == "" and len({part.kind for part in offer.committed}) == 1:  # launched before kinds were recorded
+            parts = list(offer.committed)
         if not offer.committed:  # only the first end is known; one that has passed is not moved to another commitment
             for each in instances:
                 if (each.offer.ends_at or inf) > now:
                     ends_at = max(offer.ends_at, each.offer.ends_at or 0.0) if offer.ends_at else each.offer.ends_at
                     terms[each.id] = _with_terms(each.offer, ends_at, offer.price_after_usd_per_h)
             continue
+        if not parts:  # of other kinds only: each instance keeps the end of its own
+            continue
+        kind_usd_per_h = offer.price_usd_per_h if parts[0].usd_per_h is None else parts[0].usd_per_h
         # Those whose end is first keep it if the reading shows less in use: it may be older than a launch.
         instances.sort(key=lambda each: (each.offer.ends_at or inf, each.requested_at, each.id))
-        ends = covered_until(offer.committed, len(instances))
+        ends = covered_until(parts, len(instances))
         for each, ends_at in zip(instances[len(instances) - len(ends) :], ends, strict=True):
             # To a commitment that costs more it does not move, since it would keep the lower price.
             later = (ends_at or inf) > (each.offer.ends_at or inf)
-            if not later or offer.price_usd_per_h <= each.offer.price_usd_per_h + _ROUNDED_USD_PER_H:
+            if not later or kind_usd_per_h <= each.offer.price_usd_per_h + _ROUNDED_USD_PER_H:
                 terms[each.id] = _with_terms(each.offer, ends_at, offer.price_after_usd_per_h)
     return terms
 

@@ -9,9 +9,43 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from math import inf
 
 from hcloud.core.model import CommittedCapacity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitmentKind:
+    """The commitments of one kind that cover instances of a type in a zone."""
+
+    name: str
+    usd_per_h: float
+    """Price of one instance."""
+    parts: tuple[CommittedCapacity, ...]
+    """Its capacity by end, the last end first."""
+    pool: str = ""
+    """Name of the pool that other types or zones share; "" if this type and zone have it alone."""
+
+    @property
+    def free(self) -> int:
+        """How many more instances it covers."""
+        return sum(each.free for each in self.parts)
+
+    @property
+    def ends_at(self) -> float | None:
+        """When the capacity that the next instance uses ends; if none is free, the first end."""
+        return next_end(self.parts)
+
+
+def next_kind(kinds: Sequence[CommitmentKind]) -> CommitmentKind | None:
+    """Return the kind that the next instance uses: the first one with free capacity, else the first."""
+    return next((each for each in kinds if each.free > 0), kinds[0] if kinds else None)
+
+
+def parts_by_kind(kinds: Iterable[CommitmentKind]) -> tuple[CommittedCapacity, ...]:
+    """Return the capacity of all kinds, each part with the name and the price of its kind."""
+    return tuple(replace(part, kind=each.name, usd_per_h=each.usd_per_h) for each in kinds for part in each.parts)
 
 
 def capacity_by_end(totals: Iterable[tuple[float | None, int]], free: int) -> tuple[CommittedCapacity, ...]:

@@ -546,6 +546,10 @@ class CommittedCapacity:
     free: int = 0
     used: int = 0
     """By whichever instances of the account, HCloud's and others."""
+    kind: str = ""
+    """Which kind of commitment, such as ``savings plans``; empty: the only one."""
+    usd_per_h: float | None = None
+    """Price of one instance; None: that of the offer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -574,7 +578,16 @@ class Offer:
     price_after_usd_per_h: float | None = None
     """The price from ``ends_at`` on, which is that of on demand; None: there is no end, or the price is not known."""
     committed: tuple[CommittedCapacity, ...] = ()
-    """Commitments behind a RESERVED offer by their end, the last first, as launches use them; empty: not known."""
+    """Commitments behind a RESERVED offer by kind and end, the last end of a kind first, as launches use them; empty:
+    not known."""
+    commitment: str = ""
+    """The kind of commitment (``CommittedCapacity.kind``) that the next instance uses, and an instance was launched on;
+    it sets price and end."""
+
+    @property
+    def next_committed(self) -> tuple[CommittedCapacity, ...]:
+        """Commitments of the kind that the next instance uses, the last end first."""
+        return tuple(each for each in self.committed if each.kind == self.commitment)
 
     @property
     def key(self) -> tuple[str, str, str, str]:

@@ -295,7 +295,7 @@ def _ends(context: PlanContext, permitted: _PermittedOffers) -> dict[int, list[t
     return {
         at: [
             (each.ends_at, each.free)
-            for each in offer.committed
+            for each in offer.next_committed
             if each.free > 0 and (each.ends_at is None or each.ends_at >= lease_ends_at)
         ]
         for at, offer in enumerate(permitted.offers)

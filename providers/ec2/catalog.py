@@ -108,8 +108,11 @@ class Ec2Catalog:
                 inventory.read_running(self._clients, self._clock.now())
                 left = inventory.quota_left(name, offer.market)
             inventory.count_launch(token, Launched(zone, name, offer.market, self._clock.now()))
-            if offer.market is Market.RESERVED and (paid is None or paid.count <= 0):
-                return "reserved"
+            if offer.market is Market.RESERVED:
+                # Another kind has another price and end than the offer; the next reading offers it.
+                is_other = paid is not None and offer.commitment not in ("", paid.next.name)
+                if paid is None or paid.next.free <= 0 or is_other:
+                    return "reserved"
             return "quota" if left is not None and left <= 0 else ""
 
     def uncount_launch(self, token: str) -> None:
@@ -189,8 +192,8 @@ class Ec2Catalog:
         if self._inventory.exceeds_quota(kind.name, market):
             return
         paid = self._inventory.prepaid(zone, kind.name) if market is Market.RESERVED else None
-        committed, ends_at = (paid.committed, paid.ends_at) if paid is not None else ((), None)
-        ends, after = [ends_at, *(each.ends_at for each in committed)], on_demand.get(kind.name)
+        ends_at, committed = (paid.next.ends_at, paid.committed) if paid is not None else (None, ())
+        ends, after = [each.ends_at for each in committed], on_demand.get(kind.name)
         yield Offer(
             provider=self._provider,
             region=self._settings.region,
@@ -206,18 +209,19 @@ class Ec2Catalog:
             ends_at=ends_at,
             price_after_usd_per_h=after.usd_per_h if after is not None and any(ends) else None,
             committed=committed,
+            commitment=paid.next.name if paid is not None else "",
         )
 
     def _pool(self, zone: str, type_name: str, market: Market) -> str:
         paid = self._inventory.prepaid(zone, type_name) if market is Market.RESERVED else None
-        return paid.pool if paid is not None else ""
+        return paid.next.pool if paid is not None else ""
 
     def _available(self, zone: str, type_name: str, market: Market) -> int | None:
         allowed = self._inventory.quota_left(type_name, market)
         if market is not Market.RESERVED:
             return allowed
         paid = self._inventory.prepaid(zone, type_name)
-        count = paid.count if paid is not None else 0
+        count = paid.next.free if paid is not None else 0
         return count if allowed is None else min(count, allowed)
 
     def _price(self, zone: str, type_name: str, market: Market, on_demand: Mapping[str, Price]) -> Price | None:
@@ -229,4 +233,4 @@ class Ec2Catalog:
             case Market.RESERVED:
                 paid = self._inventory.prepaid(zone, type_name)
                 read_at = max(1.0, self._cache.market_read_at)
-                return Price(usd_per_h=paid.usd_per_h, priced_at=read_at) if paid is not None else None
+                return Price(usd_per_h=paid.next.usd_per_h, priced_at=read_at) if paid is not None else None

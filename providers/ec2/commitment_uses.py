@@ -70,15 +70,31 @@ def _reserved_instances(inventory: Inventory, region: str) -> list[CommitmentUse
 
 
 def _capacity(inventory: Inventory) -> list[CommitmentUse]:
-    """Return the capacity reservations at the price on demand, less what Reserved Instances pay of the unused ones."""
-    coverage, found, paid = inventory.coverage(), [], defaultdict[str, float](float)
-    for each, left in inventory.capacity_left():
+    """Return the capacity reservations at the price on demand, less what other commitments pay of the unused ones.
+
+    Regional Reserved Instances and Savings Plans do, as far as instances leave them ("Capacity Reservation pricing and
+    billing" in the EC2 user guide). That part costs nothing here, as it is paid for in their rows.
+    """
+    coverage, plans = inventory.coverage(), inventory.plan_balances()
+    held = [(each, left) for each, left in inventory.capacity_left() if each.total > 0]
+    regional = defaultdict[str, float](float)
+    uncovered = dict[int, float]()
+    # Smaller sizes first, as Reserved Instances are applied to instances.
+    for at, (each, left) in sorted(enumerate(held), key=lambda one: pool_of(one[1][0].type_name)[1]):
+        pool, factor = pool_of(each.type_name)
+        covered = min(float(left), max(0.0, coverage.regional_left(pool) - regional[pool]) / factor)
+        regional[pool] += covered * factor
+        uncovered[at] = left - covered
+    amounts = defaultdict[str, float](float)
+    for at, (each, _) in enumerate(held):
+        amounts[each.type_name] += uncovered[at]
+    found = []
+    unpaid = plans.unpaid_share(amounts)
+    for at, (each, left) in enumerate(held):
         price = inventory.on_demand.get(each.type_name)
-        if price is None or each.total <= 0:
+        if price is None:
             continue
-        discounted = min(float(left), max(0.0, coverage.left(each.zone, each.type_name) - paid[each.type_name]))
-        paid[each.type_name] += discounted
-        share = 1.0 - discounted / left if left else 1.0
+        share = uncovered[at] / left * unpaid.get(each.type_name, 1.0) if left else 1.0
         found.append(
             CommitmentUse(
                 name=f"capacity reservation {each.id}",

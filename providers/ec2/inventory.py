@@ -9,7 +9,14 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from hcloud.core.commitments import capacity_by_end, joined_by_end, last_end_first, next_end
+from hcloud.core.commitments import (
+    CommitmentKind,
+    capacity_by_end,
+    joined_by_end,
+    last_end_first,
+    next_kind,
+    parts_by_kind,
+)
 from hcloud.core.errors import ProviderUnavailable, Throttled
 from hcloud.core.model import CommittedCapacity, InstanceType, Market
 from providers.ec2.account_usage import RunningInstance, quota_of, read_quotas, read_running, vcpus_used
@@ -20,6 +27,8 @@ from providers.ec2.savings_plans import PlanBalances, SavingsPlan, read_savings_
 
 COMMITMENTS = frozenset({"reservations", "savings plans"})
 """The parts of :attr:`Inventory.read_errors` that are commitments."""
+RESERVED, PLANS, CAPACITY = "Reserved Instances", "savings plans", "capacity reservations"
+"""Kinds of commitments, as offers name them."""
 READ_ERRORS = (ProviderUnavailable, Throttled)
 SHOWN_AFTER_S = 120.0
 """How long a new instance may be missing from listings."""
@@ -29,16 +38,10 @@ SHOWN_AFTER_S = 120.0
 class Prepaid:
     """Prepaid capacity for a type in a zone."""
 
-    count: int
-    """How many more instances are covered."""
-    usd_per_h: float
-    """Amortised price of one instance."""
-    pool: str = ""
-    """Name of the pool that other types or zones share; "" if this type and zone have it alone."""
-    ends_at: float | None = None
-    """When the commitment that the next instance uses ends; the first end if that is not known."""
-    committed: tuple[CommittedCapacity, ...] = ()
-    """The commitments by their end; empty: they are of several kinds."""
+    next: CommitmentKind
+    """What the next instance uses."""
+    committed: tuple[CommittedCapacity, ...]
+    """The commitments of all kinds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,43 +144,32 @@ class Inventory:
     def prepaid(self, zone: str, type_name: str) -> Prepaid | None:
         """Return the prepaid capacity for a type, or None.
 
-        Reserved Instances come first, then capacity reservations, then savings plans. What Reserved Instances cover may
-        run in a capacity reservation: their numbers do not add up. Where several of these kinds apply, the first end
-        of all counts for each instance.
+        Reserved Instances come first, then savings plans, then capacity reservations that neither pays for. What the
+        former two cover may run in a capacity reservation: their numbers do not add up.
         """
         coverage, savings = self._covered()
-        reserved_here = self._free_capacity(zone, type_name)
-        reserved, discounted = sum(free for _, free in reserved_here), coverage.left(zone, type_name)
         usd, price, plans = (
             self.reservations.usd_per_h(zone, type_name),
             self.on_demand.get(type_name),
             savings.covers(type_name),
         )
-        kinds = [
-            capacity_by_end(self.reservations.totals_by_end(zone, type_name), discounted),
-            joined_by_end(
-                CommittedCapacity(ends_at=each.ends_at, free=free, used=max(0, each.total - free))
-                for each, free in reserved_here
-            ),
-            plans.committed if plans is not None else (),
-        ]
-        kinds = [each for each in kinds if each]
-        committed = kinds[0] if len(kinds) == 1 else ()
-        ends = [each.ends_at for kind in kinds for each in kind if each.ends_at is not None]
-        ends_at = next_end(committed) if committed else min(ends, default=None)
-        if usd and discounted:
-            return Prepaid(discounted, usd, coverage.shared(zone, type_name), ends_at, committed)
-        if reserved and price is not None:  # a capacity reservation alone is billed at the full price
-            return Prepaid(reserved, price.usd_per_h, "", ends_at, committed)
-        if plans is not None and plans.count:
-            return Prepaid(plans.count, plans.usd_per_h, "savings plans", ends_at, committed)
+        kinds = []
         if usd:
-            return Prepaid(0, usd, "", ends_at, committed)
-        if price is not None and reserved_here:
-            return Prepaid(0, price.usd_per_h, "", ends_at, committed)
+            totals, left = self.reservations.totals_by_end(zone, type_name), coverage.left(zone, type_name)
+            pool = coverage.shared(zone, type_name) if left else ""
+            kinds.append(CommitmentKind(name=RESERVED, usd_per_h=usd, parts=capacity_by_end(totals, left), pool=pool))
         if plans is not None:
-            return Prepaid(0, plans.usd_per_h, "savings plans", ends_at, committed)
-        return None
+            kinds.append(
+                CommitmentKind(name=PLANS, usd_per_h=plans.usd_per_h, parts=plans.committed, pool="savings plans")
+            )
+        capacity = joined_by_end(
+            CommittedCapacity(ends_at=each.ends_at, free=free, used=max(0, each.total - free))
+            for each, free in self._free_capacity(zone, type_name)
+        )
+        if capacity and price is not None:  # a capacity reservation alone is billed at the full price
+            kinds.append(CommitmentKind(name=CAPACITY, usd_per_h=price.usd_per_h, parts=capacity))
+        chosen = next_kind(kinds)
+        return Prepaid(chosen, parts_by_kind(kinds)) if chosen is not None else None
 
     def may_cover(self, zone: str, type_name: str) -> bool:
         """Return whether a commitment may cover instances of a type, used up or not, or may and could not be read."""
@@ -214,6 +206,10 @@ class Inventory:
     def coverage(self) -> Coverage:
         """Return the Reserved Instances as applied to the running and launched instances."""
         return self._covered()[0]
+
+    def plan_balances(self) -> PlanBalances:
+        """Return the Savings Plans as charged for the running and launched instances."""
+        return self._covered()[1]
 
     def plans_left(self) -> Mapping[str, float]:
         """Return what is left of each Savings Plan by its id, in USD per hour."""

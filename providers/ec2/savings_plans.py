@@ -60,10 +60,18 @@ class PlanBalances:
         ``uncovered``: instances by type that no Reserved Instance covers; ``on_demand``: USD per hour by type.
         """
         self._plans = sorted(plans, key=lambda each: (not each.narrow, each.id))
+        self._on_demand = on_demand
         self.left: dict[str, float] = {}
         rest = dict(uncovered)
         for plan in self._plans:
-            self.left[plan.id] = _charged(plan, rest, on_demand)
+            self.left[plan.id] = _charged(plan, plan.usd_per_h, rest, on_demand)
+
+    def unpaid_share(self, counts: Mapping[str, float]) -> dict[str, float]:
+        """Return which part (0..1) of further ``counts`` of instances by type the rest of the plans does not pay."""
+        rest = dict(counts)
+        for plan in self._plans:
+            _charged(plan, self.left[plan.id], rest, self._on_demand)
+        return {name: rest[name] / count for name, count in counts.items() if count > 0}
 
     def covers(self, type_name: str) -> Covered | None:
         """Return what the plans with a rate for a type cover of it, used up or not; None: not even one instance."""
@@ -77,9 +85,11 @@ class PlanBalances:
         return Covered(max(rate for _, rate in rates), committed) if committed else None
 
 
-def _charged(plan: SavingsPlan, rest: dict[str, float], on_demand: Mapping[str, float]) -> float:
-    """Charge instances to a plan, those that save most first. Returns what is left (USD/h); updates ``rest``."""
-    left = plan.usd_per_h
+def _charged(plan: SavingsPlan, left: float, rest: dict[str, float], on_demand: Mapping[str, float]) -> float:
+    """Charge instances to what is ``left`` of a plan (USD/h), those that save most first.
+
+    Returns what is left then; updates ``rest``.
+    """
 
     def saved(name: str) -> float:
         """Return the share (0..1) of the on-demand price that the plan saves on a type; 0 where it is not sold."""

@@ -11,9 +11,9 @@ from fnmatch import fnmatchcase
 from google.cloud import compute_v1 as compute
 
 from hcloud.core.clock import Clock
-from hcloud.core.commitments import next_end
+from hcloud.core.commitments import CommitmentKind, next_kind, parts_by_kind
 from hcloud.core.errors import InsufficientCapacity, ProviderError, ProviderUnavailable
-from hcloud.core.model import CommittedCapacity, InstanceType, Market, Offer, Resources
+from hcloud.core.model import InstanceType, Market, Offer, Resources
 from hcloud.provider import CommitmentUse
 from providers.gce.api import AggregatedList, Api
 from providers.gce.commitments import CommitmentBalances, Use, needs_of, series_of_type
@@ -24,6 +24,8 @@ from providers.gce.settings import GceSettings, region_of
 
 TYPES_FRESH_S = 6 * 3600.0
 COMMITTED_FRESH_S = 300.0
+COMMITMENTS, RESERVATIONS = "commitments", "reservations"
+"""Kinds of commitments, as offers name them."""
 BILLING_MINIMUM_S = 60.0
 SYSTEM_DISK_GIB = 8.0
 """Part of the boot disk that the system and the worker use."""
@@ -150,10 +152,13 @@ class GceCatalog:
     def listed_usd_per_h(self, zone: str, type_name: str, market: Market) -> float:
         """Return the current price per hour of an instance; 0 if the last known one should be kept.
 
-        That of a reserved one is kept until all commitments were read: without them it would be that of on demand.
+        That of a reserved one is kept until all commitments were read: without them it would be that of on demand. So
+        is that of a type which commitments cover and reservations keep: which of both prices is its own is not known.
         """
-        if market is Market.RESERVED and not self._commitments_complete:
-            return 0.0
+        if market is Market.RESERVED:
+            covered = self._committed.plan(zone, type_name) is not None
+            if not self._commitments_complete or (covered and self._reserved.exists(zone, type_name)):
+                return 0.0
         return self.usd_per_h(zone, type_name, market)
 
     def usd_per_h(self, zone: str, type_name: str, market: Market) -> float:
@@ -195,8 +200,8 @@ class GceCatalog:
     def commitment_uses(self) -> dict[str, tuple[CommitmentUse, ...]]:
         """Return reservations and commitments by kind; a kind of which not all was read is absent.
 
-        An unused reservation costs the committed price of its type if a commitment covers the type, and uses that
-        commitment.
+        An unused reservation costs the committed price of its type as far as a commitment covers it, and uses that
+        commitment; beyond that it costs the price on demand.
         """
         found: dict[str, tuple[CommitmentUse, ...]] = {}
         if self._reservations is not None and not self._reservations.unanswered:
@@ -206,12 +211,19 @@ class GceCatalog:
         return found
 
     def _reservation_uses(self, listed: AggregatedList) -> Iterator[CommitmentUse]:
+        beyond = {key: max(0.0, -pool.vcpus) for key, pool in self._committed.pools().items()}
+        known = self._known_needs()
         for zone, each in listed.items:
             sku = each.specific_reservation
-            count = sku.assured_count or sku.count
-            price = self._reserved_price(zone, last_part(sku.instance_properties.machine_type))
+            count, name = sku.assured_count or sku.count, last_part(sku.instance_properties.machine_type)
+            price, alone = self._reserved_price(zone, name), self._reservation_price(zone, name)
             if each.status == "READY" and count and price is not None:
                 unused = max(0, count - sku.in_use_count)
+                pool, needs = (region_of(zone), series_of_type(name)), needs_of(name, known)
+                if unused and alone is not None and needs is not None and beyond.get(pool):
+                    uncovered = min(float(unused), beyond[pool] / needs[0])
+                    beyond[pool] -= uncovered * needs[0]
+                    price += (alone - price) * uncovered / unused
                 yield CommitmentUse(
                     name=f"reservation {zone}/{each.name}",
                     count=count,
@@ -248,7 +260,10 @@ class GceCatalog:
         """Return the committed price if a commitment covers the type, else the on-demand price of its reservation."""
         plan = self._committed.plan(zone, type_name)
         committed = self._prices.committed_usd_per_h(region_of(zone), type_name, plan) if plan else None
-        return committed or self._prices.usd_per_h(region_of(zone), type_name, Market.RESERVED)
+        return committed or self._reservation_price(zone, type_name)
+
+    def _reservation_price(self, zone: str, type_name: str) -> float | None:
+        return self._prices.usd_per_h(region_of(zone), type_name, Market.RESERVED)
 
     # ------------------------------------------------------------------------------------------------------------ types
     def _types_of(self, zone: str) -> tuple[MachineTypeInfo, ...] | None:
@@ -301,12 +316,16 @@ class GceCatalog:
             labels={**self._settings.labels, "family": info.name.partition("-")[0]},
         )
         for market in self._settings.markets:
-            price = self.usd_per_h(zone, info.name, market) or None
-            available = self._available(zone, info, market, quotas)
-            ends_at, committed = self._committed_capacity(zone, info) if market is Market.RESERVED else (None, ())
-            ends = [ends_at, *(each.ends_at for each in committed)]
+            kinds = self._commitment_kinds(zone, info) if market is Market.RESERVED else []
+            committed, kind = parts_by_kind(kinds), next_kind(kinds)
+            if market is Market.RESERVED:
+                price = kind.usd_per_h if kind is not None else None
+                available: int | None = kind.free if kind is not None else 0
+            else:
+                price = self.usd_per_h(zone, info.name, market) or None
+                available = self._available(info, market, quotas)
             after = self._prices.usd_per_h(region_of(zone), info.name, Market.ON_DEMAND)
-            if price is not None and (market is not Market.RESERVED or available or committed):
+            if price is not None:
                 yield Offer(
                     provider=provider,
                     region=region_of(zone),
@@ -317,39 +336,41 @@ class GceCatalog:
                     priced_at=self._prices.priced_at(region_of(zone), info.name),
                     billing_minimum_s=BILLING_MINIMUM_S,
                     available=available,
-                    pool=self._pool(zone, info, market),
+                    pool=kind.pool if kind is not None else "",
                     quota=_cpu_metric(info.name, market, quotas),
-                    ends_at=ends_at,
-                    price_after_usd_per_h=after if any(ends) else None,
+                    ends_at=kind.ends_at if kind is not None else None,
+                    price_after_usd_per_h=after if any(each.ends_at for each in committed) else None,
                     committed=committed,
+                    commitment=kind.name if kind is not None else "",
                 )
 
-    def _committed_capacity(
-        self, zone: str, info: MachineTypeInfo
-    ) -> tuple[float | None, tuple[CommittedCapacity, ...]]:
-        """Return when what the next instance uses ends, and all by its end; where reservations and commitments cover a
-        type, only the first end of all, since an instance uses both."""
+    def _commitment_kinds(self, zone: str, info: MachineTypeInfo) -> list[CommitmentKind]:
+        """Return what covers instances of a type: commitments, then reservations that no commitment pays for.
+
+        A commitment pays for an instance in a reservation, too, and until its own end.
+        """
+        kinds, needs = list[CommitmentKind](), (info.guest_cpus, info.memory_mib)
         with self._lock:
-            committed = self._committed.capacity(zone, info.name, info.guest_cpus, info.memory_mib)
             reserved = self._reserved.capacity(zone, info.name)
-        if committed and reserved:
-            ends = [each.ends_at for each in (*committed, *reserved) if each.ends_at is not None]
-            return min(ends, default=None), ()
-        return next_end(committed or reserved), committed or reserved
+            free = sum(each.free for each in reserved)
+            # Free reservations count as use of the commitments until an instance takes their place.
+            covered = self._committed.capacity(zone, info.name, *needs, kept=free)
+        price, usd = self._reserved_price(zone, info.name), self._reservation_price(zone, info.name)
+        paid = 0
+        if covered and price is not None:
+            pool = "" if reserved else f"commitments {info.name.partition('-')[0]}"
+            kinds.append(CommitmentKind(name=COMMITMENTS, usd_per_h=price, parts=covered, pool=pool))
+            paid = min(free, kinds[0].free)
+        if reserved and usd is not None:
+            parts = []
+            for each in reserved:  # launches go to those that end last first, and commitments pay for the first ones
+                taken = min(paid, each.free)
+                paid -= taken
+                parts.append(replace(each, free=each.free - taken, used=each.used + taken))
+            kinds.append(CommitmentKind(name=RESERVATIONS, usd_per_h=usd, parts=tuple(parts)))
+        return kinds
 
-    def _pool(self, zone: str, info: MachineTypeInfo, market: Market) -> str:
-        # Types of one series share their commitments, unless instances of this very type are reserved.
-        if market is not Market.RESERVED or self._reserved.exists(zone, info.name):
-            return ""
-        return f"commitments {info.name.partition('-')[0]}"
-
-    def _available(
-        self, zone: str, info: MachineTypeInfo, market: Market, quotas: Mapping[str, compute.Quota]
-    ) -> int | None:
-        if market is Market.RESERVED:
-            with self._lock:
-                covered = self._committed.left(zone, info.name, info.guest_cpus, info.memory_mib)
-                return self._reserved.free(zone, info.name) + covered
+    def _available(self, info: MachineTypeInfo, market: Market, quotas: Mapping[str, compute.Quota]) -> int | None:
         used_each = {"INSTANCES": 1, _cpu_metric(info.name, market, quotas): info.guest_cpus}
         counts = [
             (quotas[metric].limit - quotas[metric].usage) // used

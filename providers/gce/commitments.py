@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from math import inf
+from math import floor, inf
 
 from google.cloud import compute_v1 as compute
 
@@ -96,19 +96,24 @@ class CommitmentBalances:
 
     def left(self, zone: str, type_name: str, vcpus: float, memory_mb: float) -> int:
         """Return how many more instances of a type are fully covered."""
+        return max(0, self._balance(zone, type_name, vcpus, memory_mb))
+
+    def _balance(self, zone: str, type_name: str, vcpus: float, memory_mb: float) -> int:
         pool = self._pool(zone, type_name)
         if pool is None or vcpus <= 0 or memory_mb <= 0:
             return 0
-        return max(0, int(min(pool.vcpus / vcpus, pool.memory_mb / memory_mb)))
+        return floor(min(pool.vcpus / vcpus, pool.memory_mb / memory_mb))
 
     def plan(self, zone: str, type_name: str) -> str | None:
         """Return the term with the price that applies; the more expensive one if there are several, to be safe."""
         pool = self._pool(zone, type_name)
         return min(pool.plans) if pool is not None and pool.plans else None
 
-    def capacity(self, zone: str, type_name: str, vcpus: float, memory_mb: float) -> tuple[CommittedCapacity, ...]:
+    def capacity(
+        self, zone: str, type_name: str, vcpus: float, memory_mb: float, *, kept: int = 0
+    ) -> tuple[CommittedCapacity, ...]:
         """Return how many instances of a type the commitments cover, by their end; what others use counts as such
-        instances."""
+        instances. ``kept``: instances counted as use that may still be launched, in free reservations."""
         pool = self._pool(zone, type_name)
         if pool is None or vcpus <= 0 or memory_mb <= 0:
             return ()
@@ -117,7 +122,7 @@ class CommitmentBalances:
             all_vcpus += more_vcpus
             all_memory_mb += more_memory_mb
             totals[ends_at] = int(min(all_vcpus / vcpus, all_memory_mb / memory_mb))
-        return capacity_by_end(totals.items(), self.left(zone, type_name, vcpus, memory_mb))
+        return capacity_by_end(totals.items(), max(0, self._balance(zone, type_name, vcpus, memory_mb) + kept))
 
     def pools(self) -> Mapping[tuple[str, str], Pool]:
         """Return what is left of the commitments, by region and series."""

@@ -3,7 +3,15 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hcloud.core.commitments import capacity_by_end, covered_until, joined_by_end, next_end
+from hcloud.core.commitments import (
+    CommitmentKind,
+    capacity_by_end,
+    covered_until,
+    joined_by_end,
+    next_end,
+    next_kind,
+    parts_by_kind,
+)
 from hcloud.core.model import CommittedCapacity
 
 
@@ -34,6 +42,26 @@ def test_reservations_with_one_end_count_together() -> None:
     assert joined_by_end([part(5.0, free=1), part(None, used=2), part(5.0, used=3)]) == (
         part(None, used=2),
         part(5.0, free=1, used=3),
+    )
+
+
+def test_the_next_instance_uses_the_first_kind_with_free_capacity() -> None:
+    used_up = CommitmentKind(name="instances", usd_per_h=0.06, parts=(part(9.0, used=1),))
+    plans = CommitmentKind(name="plans", usd_per_h=0.08, parts=(part(None, used=1), part(5.0, free=1)))
+    assert next_kind([used_up, plans]) is plans
+    assert (plans.free, plans.ends_at) == (1, 5.0)
+    assert next_kind([used_up]) is used_up  # known, though none is left
+    assert next_kind([]) is None
+
+
+def test_each_part_has_name_and_price_of_its_kind() -> None:
+    kinds = [
+        CommitmentKind(name="instances", usd_per_h=0.06, parts=(part(9.0, used=1),)),
+        CommitmentKind(name="plans", usd_per_h=0.08, parts=(part(5.0, free=2),)),
+    ]
+    assert parts_by_kind(kinds) == (
+        CommittedCapacity(ends_at=9.0, used=1, kind="instances", usd_per_h=0.06),
+        CommittedCapacity(ends_at=5.0, free=2, kind="plans", usd_per_h=0.08),
     )
 
 

@@ -363,6 +363,15 @@ def test_launches_of_fewer_than_are_committed_use_those_that_end_last() -> None:
     assert launch.offer.ends_at == NOW + 9000.0
 
 
+def test_launches_have_the_end_of_the_kind_of_commitment_that_they_use() -> None:
+    parts = [("instances", NOW + 5000.0, 1), ("plans", NOW + 9000.0, 3)]
+    committed = tuple(CommittedCapacity(kind=kind, ends_at=at, free=free) for kind, at, free in parts)
+    paid = offer("paid", market=Market.RESERVED, available=1, committed=committed, commitment="instances")
+    launched = [each.offer for each in of(planned(simple(), *(job(n) for n in range(1, 5)), paid, LARGE), Launch)]
+    [reserved] = [each for each in launched if each.market is Market.RESERVED]
+    assert (reserved.ends_at, reserved.commitment) == (NOW + 5000.0, "instances")
+
+
 @pytest.mark.parametrize(("left_s", "market"), [(3599.0, Market.ON_DEMAND), (3600.0, Market.RESERVED)])
 def test_a_commitment_that_ends_within_a_lease_is_not_begun(left_s: float, market: Market) -> None:
     paid = offer("paid", market=Market.RESERVED, available=1, ends_at=NOW + left_s)

@@ -13,11 +13,11 @@ from hcloud.report import build_report
 from hcloud.store import Submission
 from tests.chaos.scene import START_AT, Scene
 
-ENDS_AT = START_AT + 900.0
+ENDS_AT = START_AT + 820.0
 """Beyond the first lease, so that the machine is rented at all."""
 LATER_AT = START_AT + 90_000.0
 """When the other commitment ends, where there are two."""
-STEP_S = 80.0
+STEP_S = 110.0
 POLICY: Mapping[str, object] = {"boot": {"timeout_s": 600}}
 
 
@@ -38,7 +38,7 @@ def play_the_end(scene: Scene, prices: Prices, job_s: float = 2000.0) -> None:
     assert (machine.offer.market, machine.offer.ends_at) == (Market.RESERVED, ENDS_AT)
     assert machine.offer.price_usd_per_h == pytest.approx(prices.reserved_usd_per_h)
     launched_at = machine.launched_at or 0.0
-    while scene.clock.now() < ENDS_AT + 3 * STEP_S:
+    while scene.clock.now() < ENDS_AT + 2 * STEP_S:
         cycle(scene)
         [machine] = scene.store.live().instances
         if scene.clock.now() > ENDS_AT + STEP_S:
@@ -65,7 +65,7 @@ def play_one_end_of_two(scene: Scene, prices: Prices, *, kill: Callable[[str], N
     if kill is not None:
         submit(scene, 1, 200.0)
     submit(scene, 3 if kill is None else 2, 2000.0)
-    while scene.clock.now() < ENDS_AT - 6 * STEP_S:
+    while scene.clock.now() < ENDS_AT - 4 * STEP_S:
         cycle(scene)
     if kill is not None:
         machines = {each.id: each.provider_id or "" for each in scene.store.live().instances}
@@ -80,7 +80,7 @@ def play_one_end_of_two(scene: Scene, prices: Prices, *, kill: Callable[[str], N
     assert {each.offer.market for each in machines} == {Market.RESERVED}
     first = sorted(each.offer.ends_at or 0.0 for each in machines)
     assert first == ([ENDS_AT, LATER_AT, LATER_AT] if kill is None else [LATER_AT, LATER_AT])
-    while scene.clock.now() < ENDS_AT + 3 * STEP_S:
+    while scene.clock.now() < ENDS_AT + 2 * STEP_S:
         cycle(scene)
     scene.controller.cycle()
     machines = scene.store.live().instances

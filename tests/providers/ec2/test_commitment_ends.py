@@ -63,3 +63,12 @@ def test_at_the_first_end_of_two_plans_just_one_of_three_machines_is_on_demand(f
 
 def test_no_machine_is_on_demand_at_the_end_of_a_plan_that_none_needs_any_more(fake: FakeEc2, scene: Scene) -> None:
     play_one_end_of_two(scene, two_plans(fake), kill=fake.kill)
+
+
+def test_at_the_end_of_a_reserved_instance_machines_of_a_savings_plan_stay_reserved(
+    fake: FakeEc2, scene: Scene
+) -> None:
+    prices = two_plans(fake)
+    fake.savings_plans = fake.savings_plans[1:]
+    fake.reserved = [reserved(1, zone=f"{REGION}a", end=iso(ENDS_AT))]
+    play_one_end_of_two(scene, prices)

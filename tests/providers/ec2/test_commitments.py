@@ -199,6 +199,38 @@ def test_reserved_instances_go_before_savings_plans(bench: Ec2Bench) -> None:
     assert (then.price_usd_per_h, then.available) == (0.08, 2)
 
 
+def test_launch_beyond_the_kind_of_commitment_that_was_offered_is_refused_before_anything_is_sent(
+    bench: Ec2Bench,
+) -> None:
+    bench.fake.reserved = [reserved(1)]
+    bench.fake.savings_plans = [plan(usd_per_h=0.2)]
+    bench.fake.savings_rates = {"sp-1": {"m5.large": 0.08}}
+    found = offered(bench)
+    bench.provider.launch(bench.order(found["a", "m5.large", "reserved"]))
+    with pytest.raises(InsufficientCapacity):  # it would cost $0.08/h, not the $0.06/h that zone b was offered at
+        bench.provider.launch(bench.order(found["b", "m5.large", "reserved"]))
+    assert bench.fake.count("RunInstances") == 1
+    [then] = [each for each in bench.provider.offers() if each.key == found["b", "m5.large", "reserved"].key]
+    bench.provider.launch(bench.order(then))
+
+
+def test_a_savings_plan_pays_for_machines_in_a_capacity_reservation(bench: Ec2Bench) -> None:
+    bench.fake.capacity = [capacity_reservation(2)]
+    bench.fake.savings_plans = [plan(usd_per_h=0.06)]
+    bench.fake.savings_rates = {"sp-1": {"m5.large": 0.06}}
+    offer = offered(bench)["b", "m5.large", "reserved"]
+    assert (offer.commitment, offer.price_usd_per_h, offer.available) == ("savings plans", 0.06, 1)
+    bench.provider.launch(bench.order(offer))
+    [launch] = [call for call in bench.fake.calls if call.action == "RunInstances"]
+    assert "cr-0123456789abcdef0" in launch.parameters.values()
+    then = {each.key: each for each in bench.provider.offers()}[offer.key]
+    assert (then.commitment, then.price_usd_per_h, then.available) == (
+        "capacity reservations",
+        USD_PER_H["m5.large"],
+        1,
+    )
+
+
 def test_plans_of_elsewhere_and_of_other_things_do_not_count(bench: Ec2Bench) -> None:
     elsewhere = plan("EC2Instance", region="eu-west-1", ec2InstanceFamily="m5")
     bench.fake.savings_plans = [elsewhere, plan("SageMaker"), plan(state="retired"), plan(currency="CNY")]
@@ -327,6 +359,40 @@ def test_reserved_instances_that_pay_for_an_unused_capacity_reservation_count_on
     found = unused(bench)
     assert found["capacity reservation cr-0123456789abcdef0"] == (2, 2, 0.0)
     assert found[f"reserved m5 {REGION}"] == (5, 5, 0.06)
+
+
+def paid_usd_per_h(bench: Ec2Bench) -> float:
+    """What all that no machine uses costs, as `report cost` adds it up."""
+    return sum(each.unused * each.usd_per_h for kind in bench.provider.commitments().values() for each in kind)
+
+
+def test_zonal_reserved_instances_do_not_pay_for_an_unused_capacity_reservation(bench: Ec2Bench) -> None:
+    bench.fake.reserved = [reserved(2, zone=f"{REGION}b")]
+    bench.fake.capacity = [capacity_reservation(2)]
+    offered(bench)
+    assert paid_usd_per_h(bench) == pytest.approx(2 * 0.06 + 2 * USD_PER_H["m5.large"])
+
+
+def test_reserved_instances_pay_once_for_capacity_reservations_of_several_sizes(bench: Ec2Bench) -> None:
+    bench.fake.reserved = [reserved(3)]
+    large, xlarge = capacity_reservation(1), capacity_reservation(1)
+    bench.fake.capacity = [{**xlarge, "instanceType": "m5.xlarge", "capacityReservationId": "cr-x"}, large]
+    offered(bench)
+    assert paid_usd_per_h(bench) == pytest.approx(3 * 0.06)  # a large and an xlarge are three of large
+    bench.fake.reserved = [reserved(2)]
+    offered(bench)
+    assert paid_usd_per_h(bench) == pytest.approx(2 * 0.06 + USD_PER_H["m5.xlarge"] / 2)
+
+
+def test_savings_plans_pay_once_for_an_unused_capacity_reservation(bench: Ec2Bench) -> None:
+    bench.fake.capacity = [capacity_reservation(2)]
+    bench.fake.savings_plans = [plan(usd_per_h=0.06)]
+    bench.fake.savings_rates = {"sp-1": {"m5.large": 0.06}}
+    offered(bench)
+    assert unused(bench) == {
+        "capacity reservation cr-0123456789abcdef0": (2, 2, USD_PER_H["m5.large"] / 2),
+        "savings plan sp-1": (1, 1, 0.06),
+    }
 
 
 def test_commitments_that_cannot_be_read_are_not_said_to_be_none(bench: Ec2Bench) -> None:

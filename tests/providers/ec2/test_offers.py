@@ -2,6 +2,7 @@
 
 import json
 import os
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -217,27 +218,37 @@ def test_offers_say_when_each_commitment_ends_and_machines_cost_the_full_price_a
     bench.fake.reserved = [reserved(2, end=end), reserved(1)]
     offer = offered(bench)["a", "m5.large", "reserved"]
     assert offer.ends_at is None  # the one that ends last is used first
-    assert offer.committed == (CommittedCapacity(ends_at=None, free=1), CommittedCapacity(ends_at=ends_at, free=2))
+    kind = CommittedCapacity(ends_at=None, kind="Reserved Instances", usd_per_h=pytest.approx(0.06))
+    assert offer.committed == (replace(kind, free=1), replace(kind, ends_at=ends_at, free=2))
     assert offer.price_after_usd_per_h == USD_PER_H["m5.large"]
     machine = bench.provider.launch(bench.order(offer))
     assert machine.price_usd_per_h == pytest.approx(offer.price_usd_per_h)
     bench.let_lists_settle()
     then = {each.key: each for each in bench.provider.offers()}[offer.key]
     assert (then.ends_at, then.available) == (ends_at, 2)
-    assert then.committed == (CommittedCapacity(ends_at=None, used=1), CommittedCapacity(ends_at=ends_at, free=2))
+    assert then.committed == (replace(kind, used=1), replace(kind, ends_at=ends_at, free=2))
     bench.fake.reserved = []
     bench.provider.offers()
     [listed] = bench.provider.instances(bench.owner).instances
     assert listed.price_usd_per_h == USD_PER_H["m5.large"]
 
 
-def test_where_commitments_of_two_kinds_cover_a_type_the_first_end_of_all_counts(bench: Ec2Bench) -> None:
+def test_where_commitments_of_two_kinds_cover_a_type_each_has_its_own_end_and_price(bench: Ec2Bench) -> None:
     ends_at = bench.manual.now() + 7200.0
-    bench.fake.reserved = [reserved(2, end=datetime.fromtimestamp(ends_at + 9.0, tz=UTC).isoformat())]
+    bench.fake.reserved = [reserved(1, end=datetime.fromtimestamp(ends_at + 9.0, tz=UTC).isoformat())]
     end = datetime.fromtimestamp(ends_at, tz=UTC).isoformat()
-    bench.fake.capacity = [{**capacity_reservation(1), "endDate": end}]
+    bench.fake.capacity = [{**capacity_reservation(2), "endDate": end}]
     offer = offered(bench)["b", "m5.large", "reserved"]
-    assert (offer.ends_at, offer.committed) == (ends_at, ())
+    assert (offer.commitment, offer.ends_at, offer.available) == ("Reserved Instances", ends_at + 9.0, 1)
+    assert {each.kind: (each.ends_at, each.free) for each in offer.committed} == {
+        "Reserved Instances": (ends_at + 9.0, 1),
+        "capacity reservations": (ends_at, 2),
+    }
+    bench.provider.launch(bench.order(offer))
+    bench.let_lists_settle()
+    then = {each.key: each for each in bench.provider.offers()}[offer.key]
+    assert (then.commitment, then.ends_at, then.available) == ("capacity reservations", ends_at, 1)
+    assert [each.usd_per_h for each in then.committed] == [pytest.approx(0.06), USD_PER_H["m5.large"]]
 
 
 def test_reservations_that_cannot_be_read_are_told_and_cost_nothing_else(bench: Ec2Bench) -> None:

@@ -219,8 +219,8 @@ def test_offers_say_when_each_commitment_ends_and_those_that_end_last_are_used_f
     offer = committed(bench)[key]
     # The second of three machines would use a vCPU of each.
     assert offer.committed == (
-        CommittedCapacity(ends_at=later, free=1),
-        CommittedCapacity(ends_at=soon, free=2),
+        CommittedCapacity(ends_at=later, free=1, kind="commitments", usd_per_h=0.042),
+        CommittedCapacity(ends_at=soon, free=2, kind="commitments", usd_per_h=0.042),
     )
     assert offer.ends_at == later
     bench.provider.launch(bench.request(offer=offer))
@@ -234,9 +234,36 @@ def test_reservation_that_is_deleted_at_a_time_ends_then(bench: GceBench) -> Non
     provider = bench.plain(markets=["on_demand", "reserved"])
     offer = found(provider, "us-central1-a", "e2-standard-2", Market.RESERVED)
     assert offer is not None and (offer.ends_at, offer.price_after_usd_per_h) == (ends_at, 0.067)
-    assert offer.committed == (CommittedCapacity(ends_at=ends_at, free=1, used=1),)
+    part = CommittedCapacity(ends_at=ends_at, free=1, used=1, kind="reservations", usd_per_h=0.067)
+    assert offer.committed == (part,)
     [use] = provider.commitments()["reservations"]
     assert use.ends_at == ends_at
+
+
+def test_a_commitment_pays_for_machines_in_reservations_until_its_own_end_and_no_more_than_it_has(
+    bench: GceBench,
+) -> None:
+    soon, later = bench.clock.now() + 7200.0, bench.clock.now() + 9000.0
+    commit(bench, 4, 16384, endTimestamp=stamp(later))
+    bench.compute.reserve("kept", "us-central1-a", "e2-standard-2", 3, deleteAtTime=stamp(soon))
+    key = ("us-central1-a", "e2-standard-2")
+    offer = committed(bench)[key]
+    assert (offer.commitment, offer.available, offer.price_usd_per_h) == ("commitments", 2, 0.042)
+    assert offer.ends_at == later
+    assert {each.kind: (each.ends_at, each.free) for each in offer.committed} == {
+        "commitments": (later, 2),
+        "reservations": (soon, 1),
+    }
+    # Three reserved machines that nobody uses: two at the committed price, one on demand.
+    held = bench.provider.commitments()["reservations"][0]
+    assert (held.unused, held.usd_per_h) == (3, pytest.approx((2 * 0.042 + 0.067) / 3))
+    for _ in range(2):
+        bench.provider.launch(bench.request(offer=offer))
+    bench.let_lists_settle()
+    then = next(each for each in bench.provider.offers() if each.key == offer.key)
+    assert (then.commitment, then.available, then.price_usd_per_h) == ("reservations", 1, 0.067)
+    assert then.ends_at == soon
+    assert {each.price_usd_per_h for each in bench.provider.instances(bench.owner).instances} == {0.0}  # kept
 
 
 def test_memory_of_a_commitment_counts_too_and_other_series_do_not(bench: GceBench) -> None:
