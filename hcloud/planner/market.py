@@ -466,18 +466,27 @@ def _shortfalls(offer_market: OfferMarket, first: JobGroup, choices: Sequence[Ch
 
 def _score_offer(suit: Suitability | None, offer_market: OfferMarket, at: int, wants: Sequence[_Wanted]) -> Choice:
     # Plain numbers: arrays of three take ten times as long, and this runs for each group and offer of each machine.
-    left, worth, ranks, on_it = offer_market.capacity[at].tolist(), 0.0, 0, tuple[str, ...]()
-    tolerant = suit is None or suit.pressure is None
+    vcpus, memory_mib, disk_gib = offer_market.capacity[at].tolist()
+    worth, ranks, on_it, tolerant = 0.0, 0, tuple[str, ...](), suit is None or suit.pressure is None
     for serves, amounts, count, each, application in wants:
-        if serves[at]:
-            amount_each = amounts[at]
-            taken = min(count, _multiples(left, amount_each))
-            if taken > 0:
-                if suit is not None and not tolerant:
-                    taken, on_it = _count_compatible(suit, application, taken, on_it)
-                left = [free - amount * taken for free, amount in zip(left, amount_each, strict=True)]
-                worth += each * taken
-                ranks += taken
+        if not serves[at]:
+            continue
+        a_vcpus, a_memory_mib, a_disk_gib = amounts[at]
+        taken = count
+        if a_vcpus > 0 and a_vcpus * taken > vcpus + SLACK:
+            taken = int((vcpus + SLACK) / a_vcpus)
+        if a_memory_mib > 0 and a_memory_mib * taken > memory_mib + SLACK:
+            taken = int((memory_mib + SLACK) / a_memory_mib)
+        if a_disk_gib > 0 and a_disk_gib * taken > disk_gib + SLACK:
+            taken = int((disk_gib + SLACK) / a_disk_gib)
+        if taken > 0 and suit is not None and not tolerant:
+            taken, on_it = _count_compatible(suit, application, taken, on_it)
+        if taken > 0:
+            vcpus -= a_vcpus * taken
+            memory_mib -= a_memory_mib * taken
+            disk_gib -= a_disk_gib * taken
+            worth += each * taken
+            ranks += taken
     score = float(offer_market.price_usd_per_h[at]) / max(worth, FREE_USD_PER_H)
     return Choice(at=at, worth_usd_per_h=worth, ranks=ranks, score=score)
 
