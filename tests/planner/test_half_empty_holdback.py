@@ -2,9 +2,10 @@
 
 from dataclasses import replace
 
+from bench.beside_ray import snapshot_of
 from hcloud.core.estimates import Classification, Estimate, Measure
 from hcloud.core.model import BestEffortTarget, FailureCause, JobState, Market, Nodes
-from hcloud.planner.plan import Launch, Place
+from hcloud.planner.plan import Launch, Place, Wait
 from hcloud.planner.snapshot import OfferBackoff, Snapshot
 from hcloud.spec.policy import Policy
 from tests.planner.apply_model import apply_ideally
@@ -170,3 +171,12 @@ def test_a_job_past_its_expected_end_is_expected_to_end_soon() -> None:
     new = job(2, application="app")
     before = scene(there, new, replace(IDLE, idle_since=None), SMALL, LARGE, applications={"app": lasting(95.0)})
     assert outcome(before, policy) == ([], ["small"])
+
+
+def test_job_that_came_too_early_in_a_plan_is_told_where_it_goes_in_the_next() -> None:
+    """What a machine was closed to as half empty may go there once others of the same plan do."""
+    before = snapshot_of(40, 40, known=False)
+    plan = decide(before)
+    assert {each.reason.text for each in of(plan, Wait)} == {"waiting: the machine it goes to was half empty until now"}
+    waits = {each.job_id for each in of(plan, Wait)}
+    assert {each.job_id for each in of(decide(apply_ideally(before, plan)), Place)} == waits

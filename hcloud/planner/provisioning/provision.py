@@ -265,7 +265,7 @@ def _serve(state: ProvisioningState, job: Job, group: JobGroup) -> Reason | None
                 return None
             return _make_room(state, job, needed - served, refusal)
     context.used.update(running)
-    _wait_for_claims(context, job, coming)
+    _wait_for_claims(context, job, running, coming)
     return None
 
 
@@ -329,11 +329,13 @@ def _evict(state: ProvisioningState, group: JobGroup, count: int, running: Seque
     return True
 
 
-def _wait_for_claims(context: PlanContext, job: Job, coming: Sequence[int]) -> None:
+def _wait_for_claims(context: PlanContext, job: Job, running: Sequence[int], coming: Sequence[int]) -> None:
     if coming:
         context.wait(job, BOOTING, lambda: _booting(context, job, context.fleet.instances[coming[-1]]))
     else:
-        text = "evicted units are stopping"
+        stopping = any(other.id in context.stopping for at in running for other, _ in context.fleet.holdings[at])
+        # Held back as half empty until others were placed there in this very plan.
+        text = "evicted units are stopping" if stopping else "the machine it goes to was half empty until now"
         context.wait(job, "making_room", lambda: Reason(code="making_room", text=text))
 
 

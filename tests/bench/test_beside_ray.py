@@ -1,0 +1,25 @@
+"""Our side of the comparison with Ray, on few jobs; Ray itself is not installed for tests."""
+
+import ast
+from pathlib import Path
+
+import bench.ray_scheduler
+from bench.beside_ray import demands, ours
+
+
+def test_both_sides_get_the_same_demands_each_time() -> None:
+    assert demands(50) == demands(50) and demands(60)[:50] == demands(50)
+
+
+def test_each_job_is_launched_for_or_placed() -> None:
+    rate, note = ours(40, 0, known=True, rounds=1)
+    assert rate > 0 and note.endswith(" launched, 0 placed") and not note.startswith("0 ")
+    placed = ours(40, 40, known=False, rounds=1)[1]
+    assert placed.startswith("0 launched, ") and int(placed.split()[2]) > 30
+
+
+def test_rays_side_imports_nothing_of_ours() -> None:
+    tree = ast.parse(Path(bench.ray_scheduler.__file__).read_text())
+    imported = {each.module or "" for each in ast.walk(tree) if isinstance(each, ast.ImportFrom)}
+    imported |= {name.name for each in ast.walk(tree) if isinstance(each, ast.Import) for name in each.names}
+    assert not any(name.split(".")[0] in ("hcloud", "bench", "tests") for name in imported)
