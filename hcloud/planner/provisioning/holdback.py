@@ -26,7 +26,7 @@ from hcloud.forecast.boot_times import broken_by_a_boot
 from hcloud.forecast.job_monitor import Sampled
 from hcloud.planner.context import JobGroup, PlanContext
 from hcloud.planner.fit.interference import FULL
-from hcloud.planner.fleet import SLACK, Mask, Places
+from hcloud.planner.fleet import SLACK, Amounts, Mask, Places
 from hcloud.planner.late_boots import Urgency
 from hcloud.planner.market import OfferMarket
 from hcloud.planner.placement.place import permitted
@@ -59,7 +59,7 @@ class HalfEmptyHoldback:
     """Whether any instance is rented."""
     expensive_room: ExpensiveRoomHoldback
     noisy_room: NoisyJobHoldback
-    _needed: dict[int, float] = field(default_factory=dict)
+    _needed: Amounts | None = None
     _expensive: dict[float, Mask | None] = field(default_factory=dict)
 
     def open(self, group: JobGroup, places: Places) -> Places:
@@ -98,11 +98,11 @@ class HalfEmptyHoldback:
             shut = expensive[places] if shut is None else shut | expensive[places]
         if shut is None:
             return None
-        suit, candidates = self.context.suit, places[shut].tolist()
-        lasts_s = suit.expected_s(group.application, group.wanted) if suit is not None and candidates else None
+        suit, candidates = self.context.suit, places[shut]
+        lasts_s = suit.expected_s(group.application, group.wanted) if suit is not None and candidates.size else None
         if lasts_s is not None:
             # Open again those that are needed for longer than the job runs.
-            shut[shut] = [self._needed_s(at) < lasts_s for at in candidates]
+            shut[shut] = self._needed_s(candidates) < lasts_s
         return shut
 
     def _half_empty(self, group: JobGroup, places: Places) -> Mask | None:
@@ -137,13 +137,15 @@ class HalfEmptyHoldback:
             self._expensive[usd_per_h] = expensive if usd_per_h > 0.0 and expensive.any() else None
         return self._expensive[usd_per_h]
 
-    def _needed_s(self, at: int) -> float:
-        """Return for how many seconds instance ``at`` is expected to be needed by its present units."""
-        if at not in self._needed:
+    def _needed_s(self, places: Places) -> Amounts:
+        """Return for how many seconds each of the instances is expected to be needed by its present units."""
+        if self._needed is None:
+            self._needed = np.full(len(self.context.fleet.instances), np.nan)
+        for at in places[np.isnan(self._needed[places])].tolist():
             stopping, held = self.context.stopping, self.context.fleet.holdings[at]
             remains_s = [0.0 if job.id in stopping else self._remains_s(job) for job, _ in held]
             self._needed[at] = max(remains_s, default=0.0)
-        return self._needed[at]
+        return self._needed[places]
 
     def _remains_s(self, job: Job) -> float:
         """Return the expected remaining run time of ``job`` in seconds.
@@ -168,6 +170,8 @@ class ExpensiveRoomHoldback:
     _elsewhere: list[tuple[float, float]] | None = None
     _rates: dict[int, float] = field(default_factory=dict)
     _left_s: dict[int, float] | None = None
+    _prices: tuple[Amounts, Amounts] | None = None
+    """``keep_for_dearer`` of the price of a vCPU of each instance, and what each unit would pay with one more."""
 
     def paid_kept_from(self, group: JobGroup) -> Mask | None:
         """Return the reserved instances held back from ``group``, shape ``(N,)``; None: none.
@@ -206,11 +210,13 @@ class ExpensiveRoomHoldback:
             return None
         if group.promise and not (self._machines_to_spare() and self._bears_a_boot(group)):
             return None
-        rate = fleet.price_usd_per_h / np.maximum(fleet.capacity[0], SLACK)
-        units = np.array([len(held) for held in fleet.holdings], dtype=np.float64)
-        alone_usd_per_h = self.offer_market.worth_usd_per_h(group)
-        expensive: Mask = steady & (self._rate(group) < limit * rate)
-        expensive &= alone_usd_per_h < fleet.price_usd_per_h / (1.0 + units)
+        if self._prices is None:
+            rate = fleet.price_usd_per_h / np.maximum(fleet.capacity[0], SLACK)
+            units = np.array([len(held) for held in fleet.holdings], dtype=np.float64)
+            self._prices = limit * rate, fleet.price_usd_per_h / (1.0 + units)
+        part_of_rate, each_usd_per_h = self._prices
+        expensive: Mask = steady & (self._rate(group) < part_of_rate)
+        expensive &= self.offer_market.worth_usd_per_h(group) < each_usd_per_h
         return expensive if expensive.any() else None
 
     def _machines_to_spare(self) -> bool:
