@@ -449,3 +449,67 @@ def test_a_unit_is_charged_from_its_start_though_the_clouds_clock_launched_its_m
     )
     assert book.spend(NEW_YEAR + HOUR).by_scope_day_usd == pytest.approx(by_user({"ada": 0.5}))
     assert book.job_usd(NEW_YEAR + HOUR) == pytest.approx({"job-1": 0.5})
+
+
+def _running_at_different_times() -> SpendLedger:
+    """A machine of $1/h from midnight on, and another of $1/h that its provider's clock launches at 9 h."""
+    book = _book(_machine("inst-1", 1.0), _launched("inst-1", NEW_YEAR, 1.0), _machine("inst-2", 1.0))
+    assert book.spend(NEW_YEAR + HOUR).day_usd == pytest.approx(1.0)
+    book.follow([_launched("inst-2", NEW_YEAR + 9 * HOUR, 1.0)])
+    return book
+
+
+def test_a_machine_costs_nothing_before_the_clouds_clock_launches_it() -> None:
+    book = _running_at_different_times()
+    for hours, usd in ((7, 7.0), (8, 8.0), (9, 9.0), (10, 11.0)):
+        assert book.spend(NEW_YEAR + hours * HOUR).day_usd == pytest.approx(usd)
+
+
+def test_a_clock_that_is_set_back_within_the_day_sets_back_what_was_spent() -> None:
+    book = _running_at_different_times()
+    assert book.spend(NEW_YEAR + 10 * HOUR).day_usd == pytest.approx(11.0)
+    assert book.spend(NEW_YEAR + 8 * HOUR).day_usd == pytest.approx(8.0)
+
+
+def test_of_two_machines_that_are_launched_later_one_that_ends_leaves_the_other() -> None:
+    book = _running_at_different_times()
+    at = NEW_YEAR + 9 * HOUR
+    book.follow([_machine("inst-3", 1.0), _launched("inst-3", at, 1.0), _ended("inst-3", at)])
+    minimum_usd = 1.0 / 60.0
+    assert book.spend(NEW_YEAR + 8 * HOUR).day_usd == pytest.approx(8.0 + minimum_usd)
+    assert book.spend(NEW_YEAR + 10 * HOUR).day_usd == pytest.approx(11.0 + minimum_usd)
+
+
+def test_a_price_that_moves_between_two_answers_of_a_day_counts_in_the_second() -> None:
+    book = _book(_machine("inst-1", 1.0), _launched("inst-1", NEW_YEAR, 1.0))
+    assert book.spend(NEW_YEAR + HOUR).day_usd == pytest.approx(1.0)
+    fields = {"price_usd_per_h": 3.0}
+    book.follow([Event(at=NEW_YEAR + 2 * HOUR, kind=EventKind.INSTANCE_PRICE, instance_id="inst-1", fields=fields)])
+    assert book.spend(NEW_YEAR + 3 * HOUR).day_usd == pytest.approx(2.0 + 3.0)
+
+
+def test_a_machine_that_is_launched_later_has_cost_nothing_in_total() -> None:
+    book = _book(_machine("inst-1", 3600.0), _launched("inst-1", NEW_YEAR, 3600.0))
+    assert book.total_usd(NEW_YEAR - HOUR) == 0.0
+
+
+def test_a_unit_that_grows_pays_its_first_share_until_then() -> None:
+    book = _book(
+        _machine("inst-1", 2.0),
+        _launched("inst-1", NEW_YEAR, 2.0),
+        _unit(EventKind.UNIT_STARTED, "job-1", "inst-1", "ada", NEW_YEAR, vcpus=1.0),
+        _unit(EventKind.UNIT_RESIZED, "job-1", "inst-1", "ada", NEW_YEAR + HOUR, vcpus=2.0),
+    )
+    now = NEW_YEAR + 2 * HOUR
+    assert book.job_usd(now) == pytest.approx({"job-1": 1.0 + 2.0})
+    assert book.spend(now).by_scope_day_usd == pytest.approx(by_user({"ada": 1.0 + 2.0}))
+
+
+def test_on_a_machine_of_unknown_size_a_unit_of_one_vcpu_pays_for_the_whole() -> None:
+    fields = {"price_usd_per_h": 2.0, "memory_mib": 4096}
+    book = _book(
+        Event(at=0.0, kind=EventKind.INSTANCE_REQUESTED, instance_id="inst-1", fields=fields),
+        _launched("inst-1", NEW_YEAR, 2.0),
+        _unit(EventKind.UNIT_STARTED, "job-1", "inst-1", "ada", NEW_YEAR),
+    )
+    assert book.job_usd(NEW_YEAR + HOUR) == pytest.approx({"job-1": 2.0})
