@@ -483,9 +483,9 @@ def test_of_two_machines_that_are_launched_later_one_that_ends_leaves_the_other(
 def test_a_price_that_moves_between_two_answers_of_a_day_counts_in_the_second() -> None:
     book = _book(_machine("inst-1", 1.0), _launched("inst-1", NEW_YEAR, 1.0))
     assert book.spend(NEW_YEAR + HOUR).day_usd == pytest.approx(1.0)
-    fields = {"price_usd_per_h": 3.0}
+    fields = {"price_usd_per_h": 5.0}
     book.follow([Event(at=NEW_YEAR + 2 * HOUR, kind=EventKind.INSTANCE_PRICE, instance_id="inst-1", fields=fields)])
-    assert book.spend(NEW_YEAR + 3 * HOUR).day_usd == pytest.approx(2.0 + 3.0)
+    assert book.spend(NEW_YEAR + 3 * HOUR).day_usd == pytest.approx(2.0 + 5.0)
 
 
 def test_a_machine_that_is_launched_later_has_cost_nothing_in_total() -> None:

@@ -20,7 +20,7 @@ from hcloud.core.model import (
     Resources,
 )
 from hcloud.forecast.fleet_tracker import FleetStats, SpotLifetime
-from hcloud.planner.plan import Finish, Launch, Plan, Terminate
+from hcloud.planner.plan import Enqueue, Finish, Launch, Plan, Terminate
 from hcloud.planner.snapshot import OfferBackoff
 from hcloud.spec.policy import Allow, Budgets, Caps, DisruptionPolicy, Policy, SpotPolicy
 from tests.planner.scenes import NOW, decide, job, machine, need, of, offer, running, scene, spec, told
@@ -65,6 +65,20 @@ def test_money_that_a_job_could_not_use_after_all_is_there_for_the_next() -> Non
     plan = planned(simple(budgets=Budgets(per_hour_usd=1.0)), three, job(2, asks=spec(resources=need(4.0))), LARGE)
     assert bought(plan) == [("job-2",)]
     assert told(plan, "job-1") == "budget_per_hour"
+
+
+def test_a_running_machine_that_a_job_could_not_use_after_all_is_there_for_the_next() -> None:
+    here = machine(1)
+    only_small = job(1, asks=replace(gang(2, 2.0), instance_types=("small",)))  # no second one is sold
+    plan = planned(simple(), here, only_small, job(2, asks=gang(2, 2.0)), LARGE)
+    assert bought(plan) == [("job-2",)]
+
+
+def test_a_full_fleet_does_not_keep_a_job_from_a_machine_that_boots() -> None:
+    full, booting = machine(1), machine(2, state=InstanceState.BOOTING, ready_at=None)
+    busy = running(1, full, asks=spec(resources=need(2.0)))
+    plan = planned(simple(caps=Caps(max_instances=2)), full, booting, busy, job(2), LARGE)
+    assert told(plan, "job-2") == "booting"
 
 
 def test_an_hourly_budget_counts_the_instance_to_be_launched() -> None:
@@ -376,3 +390,21 @@ def test_launches_have_the_end_of_the_kind_of_commitment_that_they_use() -> None
 def test_a_commitment_that_ends_within_a_lease_is_not_begun(left_s: float, market: Market) -> None:
     paid = offer("paid", market=Market.RESERVED, available=1, ends_at=NOW + left_s)
     assert [each.offer.market for each in of(planned(simple(), job(1), paid, LARGE), Launch)] == [market]
+
+
+def test_a_gang_that_awaits_a_machine_and_lost_room_on_another_is_queued_again_and_buys() -> None:
+    coming, full = machine(1, state=InstanceState.BOOTING, ready_at=None), machine(2)
+    awaiting = replace(job(1, asks=gang(2, 2.0)), state=JobState.AWAITING_INSTANCE, awaiting=("inst-1",))
+    busy = running(2, full, asks=spec(resources=need(2.0)))
+    plan = planned(simple(), coming, full, awaiting, busy, offer(available=4))
+    assert [each.job_id for each in of(plan, Enqueue)] == ["job-1"]
+    assert bought(plan) == [("job-1",)]
+
+
+def test_a_gang_keeps_no_machine_that_boots_when_the_others_are_not_to_be_had() -> None:
+    coming = machine(1, state=InstanceState.BOOTING, ready_at=None)
+    plan = planned(
+        simple(caps=Caps(max_instances=2)), coming, job(1, asks=gang(3, 2.0)), job(2, asks=gang(2, 2.0)), offer()
+    )
+    assert told(plan, "job-1") == "cap_instances"
+    assert bought(plan) == [("job-2",)]
