@@ -219,6 +219,8 @@ class PlanContext:
     unplaced: list[tuple[Job, JobGroup]] = field(default_factory=list)
     """Jobs that placement left over."""
     groups: dict[Key, JobGroup] = field(default_factory=dict)
+    alike: dict[tuple[int, str], JobGroup] = field(default_factory=dict)
+    """The groups of jobs that nothing but requirements and application tells apart."""
     holds: dict[JobId, list[int]] = field(default_factory=dict)
     """Room held for jobs on instances they await, by job id."""
     enqueued: set[JobId] = field(default_factory=set)
@@ -436,13 +438,36 @@ class PlanContext:
 
     def group_of(self, job: Job) -> JobGroup:
         """Return the group of jobs with the same requirements as ``job``."""
+        # Most jobs of a long queue differ in these two alone; this is the most frequent operation on it.
+        known = self.snapshot.plan_cache.asks.get(id(job.spec))
+        if known is None or not self._is_plain(job):
+            return self._group_by_all(job)
+        plain = (known[1], job.application if self.suit is not None else "")
+        group = self.alike.get(plain)
+        if group is None:
+            group = self.alike[plain] = self._group_by_all(job)
+        return group
+
+    def _is_plain(self, job: Job) -> bool:
+        """Return whether requirements and application alone decide the group of ``job``."""
+        return (
+            self.strategy.hybrid is None
+            and self.late is None
+            and not job.corrections
+            and not job.failures
+            and job.spec.vcpus_within is None
+            and not self.ledger.watches_scopes
+            and not self.topology.users
+        )
+
+    def _group_by_all(self, job: Job) -> JobGroup:
         spec, hybrid, suit, plan_cache = job.spec, self.strategy.hybrid, self.suit, self.snapshot.plan_cache
         mapping_need = PLAIN if hybrid is None else hybrid.mapping_need(job)
         application = "" if suit is None else suit.application(job)
         avoid = avoided(job, self.now, self.policy.correction.avoid_s) if job.corrections else ()
         aim = None if suit is None or spec.vcpus_within is None else suit.aim_of(job)
         urgency = Urgency.NONE if self.late is None else self.late.urgency(job, suit)
-        # Requirements of a spec never change. This is the most frequent operation on a long queue.
+        # Requirements of a spec never change.
         known = plan_cache.asks.get(id(spec))
         key = (
             known[1] if known is not None else plan_cache.number_asks(spec, _requirements(spec)),

@@ -40,12 +40,23 @@ def place(context: PlanContext, promise: bool) -> None:
     context.unplaced = [pair for pair in context.queue[promise] if pair[0].id not in urgent]
     if context.policy.admission.queues == "by_quality":
         context.diverting = False
-        context.unplaced = [pair for pair in context.unplaced if not _placed_now(context, *pair)]
+        context.unplaced = _place_all(context, context.unplaced)
         context.diverting = True
-    left = [pair for pair in context.unplaced if not _placed_now(context, *pair)]
+    left = _place_all(context, context.unplaced)
     left = _without_unpaid(context, left) if context.awaiting else left
     context.tried.clear()
-    context.unplaced = [pair for pair in left if not _awaits_a_type(context, *pair)]
+    context.unplaced = [pair for pair in left if not (pair[1].awaits_type and _awaits_a_type(context, *pair))]
+
+
+def _place_all(context: PlanContext, pairs: Sequence[tuple[Job, JobGroup]]) -> list[tuple[Job, JobGroup]]:
+    """Place what can be placed of ``pairs``, in order; return the rest."""
+    left = list[tuple[Job, JobGroup]]()
+    for pair in pairs:
+        job, group = pair
+        hopeless = group.stuck is not None or not (group.fits_now or group.may_reserve)
+        if (hopeless and job.id not in context.holds) or not _placed_now(context, job, group):
+            left.append(pair)
+    return left
 
 
 def _awaits_a_type(context: PlanContext, job: Job, group: JobGroup) -> bool:

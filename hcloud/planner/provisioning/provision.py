@@ -119,8 +119,10 @@ class ProvisioningState:
     """The reason common to all jobs if nothing can be claimed, launched or terminated."""
     refused: Offer | None = None
     """The cheapest offer that limits refused when one was last requested."""
-    capped: list[tuple[Job, JobGroup]] = field(default_factory=list)
-    """Jobs that wait only because no more instances are allowed."""
+    capped: dict[JobGroup, int] = field(default_factory=dict)
+    """How many jobs of each group wait only because no more instances are allowed."""
+    first_capped: Job | None = None
+    """The first of these in order."""
 
     @property
     def running(self) -> Mask:
@@ -181,7 +183,8 @@ def provision(state: ProvisioningState) -> None:
             refusal = _closed(state, group) or _serve(state, job, group)
             group.stuck = exclusion_reason(context, group, holding_out(context, job, group, refusal))
         if group.stuck is not None and group.stuck.code == CAPPED:
-            state.capped.append((job, group))
+            state.capped[group] = state.capped.get(group, 0) + 1
+            state.first_capped = state.first_capped or job
         if group.may_reserve and group.stuck is not None and group.stuck.code not in NOT_FOR_ROOM:
             reserve_first(context, job, group)
         if (reservation := context.reservations.get(job.id)) is not None:

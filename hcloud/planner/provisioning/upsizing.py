@@ -100,18 +100,15 @@ def upsize_machines(state: ProvisioningState) -> None:
 
 def _open_upsizing(state: ProvisioningState) -> _Upsizing | None:
     """Return the state of the replacement, or None if little is lacking."""
-    counts: dict[int, int] = {}
-    for _, group in state.capped:
-        counts[group.place] = counts.get(group.place, 0) + group.wanted
-    if not counts:
+    if state.first_capped is None:
         return None
-    fleet, groups = state.context.fleet, {group.place: group for _, group in state.capped}
-    company = [(group, counts[place]) for place, group in groups.items()]
+    fleet = state.context.fleet
+    company = [(group, jobs * group.wanted) for group, jobs in state.capped.items()]
     lacking_vcpus = sum(count * float(group.demand[0]) for group, count in company)
     if lacking_vcpus < LONG_QUEUE * float(fleet.capacity[0, fleet.staying].sum()):
         return None
     left = MOST_DRAINED * len(fleet.staying)
-    return _Upsizing(state, company, state.capped[0][0], lacking_vcpus, left, future_of(state).copy())
+    return _Upsizing(state, company, state.first_capped, lacking_vcpus, left, future_of(state).copy())
 
 
 def _small(context: PlanContext) -> list[int]:
@@ -133,7 +130,7 @@ def _small(context: PlanContext) -> list[int]:
 
 def _drain(state: ProvisioningState, at: int, offer: Offer) -> None:
     context, instance = state.context, state.context.fleet.instances[at]
-    waiting, limit = len(state.capped), context.policy.caps.max_instances
+    waiting, limit = sum(state.capped.values()), context.policy.caps.max_instances
     numbers: dict[str, Number] = {"waiting": waiting, "limit": limit, "larger": "/".join(offer.key)}
     text = f"replacing {instance.id} ({amount(instance.capacity)}) by a larger machine ({offer_words(offer)}):"
     text += f" caps.max_instances ({limit}) keeps {counted(waiting, 'job')} waiting"
