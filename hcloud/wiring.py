@@ -15,7 +15,15 @@ from hcloud.apply import Applier
 from hcloud.apply.unit_index import UnitIndex
 from hcloud.catalog import AwsPrices, CatalogFiles, GcpPrices, Limits, PriceSource, Refreshed, refresh, sources
 from hcloud.classifier.library import Library
-from hcloud.config import Config, EngineSettings, ProviderSettings, load_library, package_data, resolve_secret
+from hcloud.config import (
+    Config,
+    EngineSettings,
+    ProviderSettings,
+    load_library,
+    load_plugins,
+    package_data,
+    resolve_secret,
+)
 from hcloud.controller import Controller
 from hcloud.core.clock import Clock
 from hcloud.core.errors import ConfigError, ProviderUnavailable
@@ -173,8 +181,10 @@ def build_controller(
     """Return a controller on the given ports.
 
     Defaults: a random ``rng``; as ``holder`` the host and run directory; the shipped and imported ``library``; the
-    product's ``planner``; ``logs`` in the state directory. Raises ConfigError for a profile that cannot be read.
+    product's ``planner``; ``logs`` in the state directory. Raises ConfigError for a profile that cannot be read,
+    or a rule of an installed package that cannot be used.
     """
+    load_plugins()
     if library is None:
         library = load_library([package_data.path("profiles"), config.state_dir / "profiles"])
     logs = logs or LogArchive(folder=config.state_dir / "logs", max_mib=config.engine.max_log_mib)

@@ -16,7 +16,7 @@ import click
 from hcloud.cli.check import check_files, form_option
 from hcloud.cli.client import Client
 from hcloud.cli.output import span, write_json
-from hcloud.config import find_config, load_config, load_policy, to_yaml
+from hcloud.config import find_config, load_config, load_plugins, load_policy, to_yaml
 from hcloud.core.errors import BadInput, HCloudError
 from hcloud.core.model import Market
 from hcloud.spec.policy import Allow, Budgets, Caps, Policy
@@ -62,6 +62,7 @@ def show(file: Path | None, form: str) -> None:
 @policy.command()
 def schema() -> None:
     """Print the JSON Schema of policy files, for editors and other tools."""
+    load_plugins()
     write_json(json_schema(Policy))
 
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         read_env_file,
     )
     from hcloud.config.locate import SOCKET_NAME, find_config, home_dir
+    from hcloud.config.plugins import load_plugins
     from hcloud.config.profiles import load_library
     from hcloud.config.secrets import resolve_secret
     from hcloud.config.settings import (
@@ -54,6 +55,7 @@ _MODULES = {
         "new_defaults_note", "read_config", "read_env_file",
     ),
     "locate": ("SOCKET_NAME", "find_config", "home_dir"),
+    "plugins": ("load_plugins",),
     "profiles": ("load_library",),
     "secrets": ("resolve_secret",),
     "settings": (
@@ -87,6 +89,7 @@ __all__ = [
     "load_job",
     "load_library",
     "load_named_policy",
+    "load_plugins",
     "load_policy",
     "loosened",
     "new_defaults_note",

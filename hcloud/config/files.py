@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from hcloud.config.document import STDIN, Document, file_name, read_document, read_each_document, read_text
+from hcloud.config.plugins import load_plugins
 from hcloud.config.settings import Config, EngineSettings
 from hcloud.core.errors import ConfigError
 from hcloud.core.units import shown
@@ -68,9 +69,11 @@ def load_policy(path: Path, notes: list[str] | None = None) -> Policy:
     """Return the policy in ``path``. ``notes``: as of :func:`load_config`; also one for a copy of a former default.
 
     Raises:
-        ConfigError: names file, line, key, what is wrong and what would be right.
+        ConfigError: names file, line, key, what is wrong and what would be right; or a package's rule for policies that
+            cannot be used.
     """
     document = _with_todays_keys(read_document(path), "policy", notes)
+    load_plugins()
     policy = parse_policy(document.value, locate=document.where)
     if states_former_defaults(document.value):
         rules = ", ".join(f"{change.key}: {change.old}" for change in DEFAULT_CHANGES if change.rule)

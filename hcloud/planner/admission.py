@@ -39,7 +39,9 @@ def queue_key(job: Job) -> tuple[bool, int, float, int]:
 def admit(context: PlanContext) -> None:
     """Fill ``context.queue`` from ``context.waiting``, and record why the other jobs wait."""
     paused, now, awaiting = context.snapshot.paused, context.now, JobState.AWAITING_INSTANCE
-    context.suit = open_suitability(context.snapshot, context.policy, context.fleet, context.stopping)
+    context.suit = open_suitability(
+        context.snapshot, context.policy, context.order.needs, context.fleet, context.stopping
+    )
     if context.suit is not None and context.policy.admission.queues == "by_quality":
         pairs = _by_quality(context, context.suit)
     else:

@@ -26,6 +26,9 @@ from hcloud.planner.fit.sizing import SizeTarget
 from hcloud.planner.fit.suitability import RankSizes, Suitability
 from hcloud.planner.fleet import Amounts, Fleet, Mask, OfferShape, Places, vector
 from hcloud.planner.late_boots import LateBoots, Urgency
+from hcloud.planner.placement.order import PlacementOrder
+from hcloud.planner.placement.orders import order_named
+from hcloud.planner.placement.orders.least_loaded import ORDER as LEAST_LOADED
 from hcloud.planner.plan import Action, Candidate, Enqueue, Plan, Renew, StopAttempt, Terminate, Wait
 from hcloud.planner.provisioning.strategies import PLAIN, MappingNeed, Strategy, open_strategy
 from hcloud.planner.snapshot import Snapshot
@@ -80,7 +83,7 @@ class JobGroup:
     moved: bool = False
     """The jobs were stopped to be moved to other running instances."""
     application: str = ""
-    """Name of the application, if the placement order uses estimates; else empty."""
+    """Name of the application, if it is known and the placement order uses classifications; else empty."""
     avoid: tuple[InstanceId, ...] = ()
     """Instances the jobs were moved away from."""
     fits_well: bool = True
@@ -198,6 +201,8 @@ class PlanContext:
     """Time of the snapshot."""
     rng: np.random.Generator
     """Generator for random placement orders."""
+    order: PlacementOrder
+    """The policy's placement order."""
     jobs: Sequence[Job]
     """All jobs that have not ended, by number."""
     running: Sequence[Job]
@@ -276,6 +281,12 @@ class PlanContext:
         backoffs += [at for job in self.jobs if (at := job.not_before_at) > now]
         due_at = min([at for at in backoffs if at > now], default=inf)
         return Plan(at=now, actions=tuple(self.actions), due_at=min(due_at, self.next_release_at))
+
+    @property
+    def suitability(self) -> Suitability:
+        """How well instances suit jobs, for placement orders that need classifications."""
+        assert self.suit is not None
+        return self.suit
 
     # ---------------------------------------------------------------------------------------------------------- actions
     def add(self, action: Action) -> None:
@@ -436,6 +447,10 @@ class PlanContext:
             return
         self.active[job.spec.user] = self.active.get(job.spec.user, 0) + by
 
+    def order_for(self, group: JobGroup) -> PlacementOrder:
+        """Return the order for ``group``: the policy's, or least loaded if that needs to know its application."""
+        return self.order if group.application or not self.order.needs.classifications else LEAST_LOADED
+
     def group_of(self, job: Job) -> JobGroup:
         """Return the group of jobs with the same requirements as ``job``."""
         # Most jobs of a long queue differ in these two alone; this is the most frequent operation on it.
@@ -552,6 +567,7 @@ def open_context(snapshot: Snapshot, policy: Policy, rng: np.random.Generator) -
         policy=policy,
         now=snapshot.now,
         rng=rng,
+        order=order_named(policy.placement.order),
         jobs=jobs,
         running=[job for job in occupancy.running if job.id not in left_out] if left_out else occupancy.running,
         fleet=fleet,

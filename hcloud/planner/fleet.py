@@ -316,8 +316,10 @@ class Fleet:
         """Return the fitting instance with the smallest share of its vCPUs in use, or -1; ties: reserved, then
         number."""
         fits = self.fitting_now(demand, among)
-        if not fits.any():
-            return -1
+        return self.least_loaded_of(fits) if fits.any() else -1
+
+    def least_loaded_of(self, fits: Mask) -> int:
+        """Return :meth:`least_loaded` of the instances ``fits``, which has at least one."""
         return int(np.where(fits, self.load + self._tie, np.inf).argmin())
 
     def first(self, demand: Amounts, among: Mask) -> int:

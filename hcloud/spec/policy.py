@@ -21,11 +21,17 @@ from hcloud.core.budget_scope import BudgetScope
 from hcloud.core.estimates import SourceName
 from hcloud.core.model import Market, Offer
 from hcloud.core.units import Count, Flag, Name, Number, PositiveCount, PositiveSeconds, PositiveUsd, Seconds
+from hcloud.spec.rule_names import RuleNames
 from hcloud.spec.validation import AtKey, KeyPath, key_path, parse
 
 _STRICT = ConfigDict(extra="forbid")
 TargetKind = Literal["batch", "service", "best_effort"]
 Share = Annotated[Number, Field(ge=0, le=1)]
+ORDERS = RuleNames(
+    plain=("least_loaded", "first_fit", "random"),
+    classified=("paragon", "quasar", "heterogeneity_oblivious", "interference_oblivious", "least_loss"),
+)
+"""The placement orders; each is a file of ``hcloud/planner/placement/orders``."""
 Strategy = Literal["best_value", "sr", "odf", "odm", "hf", "hm"]
 MappingPolicy = Literal["p1", "p2", "p3", "p4", "p5", "p6", "p7", "p8"]
 
@@ -328,16 +334,7 @@ class ProvisioningPolicy:
 class PlacementPolicy:
     """Which of the instances with free capacity a job is placed on. Unclassified jobs go to the least loaded one."""
 
-    order: Literal[
-        "least_loaded",
-        "first_fit",
-        "random",
-        "paragon",
-        "quasar",
-        "heterogeneity_oblivious",
-        "interference_oblivious",
-        "least_loss",
-    ] = "quasar"
+    order: Annotated[str, ORDERS] = "quasar"
     """least_loaded: lowest vCPU utilisation; first_fit: lowest instance number; random: any; paragon: no interference
     with neighbours, then best type, then tightest fit; quasar: paragon with the fewest vCPUs and nodes that meet the
     target; heterogeneity_oblivious: paragon without the type; interference_oblivious: best type only; least_loss: the
@@ -563,9 +560,8 @@ class Policy:
     @property
     def uses_classifications(self) -> bool:
         """Whether placement, queues or the strategy depend on what is known about applications."""
-        orders = ("paragon", "quasar", "heterogeneity_oblivious", "interference_oblivious", "least_loss")
-        hybrid = self.provisioning.strategy in ("hf", "hm")
-        return self.placement.order in orders or self.admission.queues == "by_quality" or hybrid
+        order, hybrid = self.placement.order, self.provisioning.strategy in ("hf", "hm")
+        return ORDERS.uses_classifications(order) or self.admission.queues == "by_quality" or hybrid
 
     @property
     def digest(self) -> str:

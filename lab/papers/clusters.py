@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import replace
 from typing import Any, cast
 
+from hcloud.planner.placement.orders import order_named
 from hcloud.simulator.clusters import EXPERIMENTS
 from hcloud.spec.policy import Policy, simple_policy
 from lab.papers.study import Case, Claim, Figure, Numbers
@@ -92,7 +93,7 @@ def scheduler(order: str, *, queues: str = "one", types: int = 3) -> Policy:
     Estimates are compared without a margin, as in the papers; only the tightest fit requires one. ``types``: the number
     of types each job is profiled on; Paragon uses two, plus a high-end one for interference (§2.4).
     """
-    plain, profiled = simple_policy(name=order), "never" if order == "least_loaded" else "before"
+    plain, profiled = simple_policy(name=order), "before" if order_named(order).needs.classifications else "never"
     return replace(
         plain,
         caps=replace(plain.caps, max_instances=20_000, max_vcpus=None, max_queued_jobs=1_000_000),

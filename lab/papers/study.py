@@ -16,6 +16,7 @@ import numpy as np
 
 from hcloud.core.errors import HCloudError
 from hcloud.planner.make import make_plan
+from hcloud.planner.placement.orders import order_named
 from hcloud.quarantine.planning import Planner
 from hcloud.report.table import share_pct
 from hcloud.simulator.clouds import reserved_for
@@ -201,7 +202,7 @@ def setting_of(case: Case, seed: int, size: RunSize) -> Setting:
     made = case.make(seed, size)
     cloud, policy, requested = {"keep_terminated_s": 600, **made.cloud, **case.cloud}, case.policy, made.workload
     if case.guessed:
-        sized = policy.profiles_jobs and policy.placement.order == "quasar"  # the only order that sizes jobs
+        sized = policy.profiles_jobs and order_named(policy.placement.order).needs.sizes
         requested = with_user_requests(requested, seed, largest_vcpus=FULL_VCPUS, sized=sized)
     if "reserved" not in cloud:
         provisioning = replace(policy.provisioning, strategy=case.commits or policy.provisioning.strategy)

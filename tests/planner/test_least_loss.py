@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from hcloud.core.model import BatchTarget
 from hcloud.planner.fit.interference import Floats, Mask, PressureState, Sensitivity, open_pressure
-from hcloud.planner.fit.paragon import LASTS, Selection, least_loss_choice, select
+from hcloud.planner.fit.paragon import Selection, select
+from hcloud.planner.placement.orders.least_loss import LASTS, least_loss_choice
 from hcloud.planner.plan import Launch, Place
 from hcloud.spec.policy import PlacementPolicy
 from tests.planner.scenes import NOW, decide, job, machine, of, offer, running, scene, spec

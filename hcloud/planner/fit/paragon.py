@@ -1,6 +1,6 @@
-"""Greedy server selection: Paragon's (§3.2), and the choice of the least expected loss.
+"""Paragon's greedy server selection (§3.2), which several placement orders share.
 
-Paragon filters servers by one constraint after the other, hardest first: what the new job causes must not exceed what
+It filters servers by one constraint after the other, hardest first: what the new job causes must not exceed what
 residents still tolerate (``D1``), and what residents cause must not exceed what the job tolerates (``D2``). Then the
 best type is preferred, then the tightest fit. A constraint that would leave no server is relaxed and reported. The
 search stops at a budget of comparisons, not seconds, so the same snapshot always gives the same result.
@@ -14,12 +14,9 @@ from enum import Enum
 import numpy as np
 import numpy.typing as npt
 
-from hcloud.classifier.interference import EXCESS
-from hcloud.planner.fit.interference import FULL, Floats, Mask, PressureState, Sensitivity
+from hcloud.planner.fit.interference import Floats, Mask, PressureState, Sensitivity
 
-LASTS = 0.5
-"""Share of a run during which the neighbours present at its start are assumed to stay."""
-_SLACK = 1e-9
+SLACK = 1e-9
 Places = npt.NDArray[np.intp]
 
 
@@ -176,7 +173,7 @@ def _best(
 
 def _least(candidates: Places, values: Floats) -> Places:
     """Return the candidates with the smallest value."""
-    found: Places = candidates[values <= np.minimum.reduce(values) + _SLACK]
+    found: Places = candidates[values <= np.minimum.reduce(values) + SLACK]
     return found
 
 
@@ -184,60 +181,14 @@ def margin(pressure: PressureState, newcomer: Sensitivity, at: int) -> float:
     """Return the least of D1 and D2 of the newcomer on machine ``at``; negative if something is disturbed."""
     if not pressure.sources:
         return 100.0
-    return float(np.minimum.reduce(pressure.state[:, at] - newcomer.bounds)) - _SLACK
+    return float(np.minimum.reduce(pressure.state[:, at] - newcomer.bounds)) - SLACK
 
 
 def violations(pressure: PressureState, newcomer: Sensitivity, at: int) -> tuple[Violation, ...]:
     """Return the constraints the newcomer would violate on machine ``at``, worst first."""
-    count, left = len(pressure.sources), pressure.state[:, at] - newcomer.bounds - _SLACK
+    count, left = len(pressure.sources), pressure.state[:, at] - newcomer.bounds - SLACK
     broken = [
         Violation(source=pressure.sources[k % count], neighbours=k < count, by=-float(left[k]))
-        for k in np.flatnonzero(left < -_SLACK).tolist()
+        for k in np.flatnonzero(left < -SLACK).tolist()
     ]
     return tuple(sorted(broken, key=lambda each: (-each.by, each.source, each.neighbours)))
-
-
-def least_loss_choice(
-    pressure: PressureState, newcomer: Sensitivity, among: Mask, preference: Floats | None
-) -> Selection | None:
-    """Return the machine of ``among`` with the least expected total loss; None if ``among`` is empty.
-
-    ``preference``: by machine (shape ``(N,)``), the logarithm of its type's slowness for the newcomer; None: all are
-    equal. Ties: the largest spare, then the lowest index.
-    """
-    places = among.nonzero()[0]
-    if not places.size:
-        return None
-    own = LASTS * _lengthened(newcomer.bears[:, None], pressure.expected[:, places])
-    own = own if preference is None else own + preference[places]
-    first = np.argmin(own, keepdims=True)
-    # A newcomer never speeds residents up, so machines on which it alone loses more than the best total are skipped.
-    near = own <= own[first] + LASTS * _harm(pressure, newcomer, places[first]) + _SLACK
-    places, lost = places[near], own[near]
-    lost = lost + LASTS * _harm(pressure, newcomer, places)
-    least = places[lost <= lost.min() + _SLACK]
-    at = int(least[pressure.spare[least].argmax()])
-    return Selection(at=at, pool=int(pressure.level[at]), among=int(near.size), margin=margin(pressure, newcomer, at))
-
-
-def _harm(pressure: PressureState, newcomer: Sensitivity, places: Places) -> Floats:
-    """Return, by machine of ``places``, by how much the newcomer lengthens its residents' runs (sum of logarithms)."""
-    where = [number for number, at in enumerate(places.tolist()) for _ in pressure.residents[at]]
-    residents = [resident for at in places.tolist() for resident in pressure.residents[at]]
-    if not residents:
-        return np.zeros(places.size)
-    bears, own = np.array([each.bears for each in residents]).T, np.array([each.expected for each in residents]).T
-    others = pressure.expected[:, places[where]] - own
-    more = _lengthened(bears, others + newcomer.expected[:, None]) - _lengthened(bears, others)
-    harm: Floats = np.bincount(where, weights=more, minlength=places.size).astype(np.float64)
-    return harm
-
-
-def _lengthened(bears: Floats, pressures: Floats) -> Floats:
-    """Return the logarithm of the factor by which ``pressures`` lengthen runs that lose 5 % at ``bears``.
-
-    Shapes ``(K, N)``, ``bears`` also ``(K, 1)``; see :func:`hcloud.planner.fit.sizing.losses_beside`.
-    """
-    worst = (np.minimum(pressures, FULL) / np.maximum(bears, 1.0)).max(axis=0, initial=0.0)
-    longer: Floats = np.log1p(EXCESS * worst)
-    return longer

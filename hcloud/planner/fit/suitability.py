@@ -7,7 +7,7 @@ did not.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -20,6 +20,7 @@ from hcloud.forecast.wait_times import BusyTimes
 from hcloud.planner.fit.arq import WaitingValue, run_s, slack_s, waiting_value
 from hcloud.planner.fit.interference import (
     FULL,
+    Floats,
     PressureState,
     Sensitivities,
     Sensitivity,
@@ -29,7 +30,7 @@ from hcloud.planner.fit.interference import (
     reach_of,
     sensitivities,
 )
-from hcloud.planner.fit.paragon import Pools, Selection, least_loss_choice, relaxed_margin, select, select_relaxed
+from hcloud.planner.fit.paragon import Selection, relaxed_margin, select_relaxed
 from hcloud.planner.fit.sizing import (
     Platform,
     SizeCurve,
@@ -45,7 +46,7 @@ from hcloud.planner.fit.sizing import (
 )
 from hcloud.planner.fleet import SLACK, Amounts, Fleet, MachineKinds, Mask, Places
 from hcloud.planner.occupancy import held_by
-from hcloud.planner.placement.orders import BARS_NEIGHBOURS, KNOWS_PRESSURE, KNOWS_TYPES, LOSES_TO_TYPES
+from hcloud.planner.placement.order import OrderNeeds
 from hcloud.planner.snapshot import Snapshot
 from hcloud.spec.policy import Policy
 
@@ -56,6 +57,9 @@ DOUBT = 40.0
 square)."""
 NAMED = 8
 """Maximum number of relaxed constraints listed, worst first."""
+Search = Callable[[PressureState, Sensitivity, Mask, Floats | None], Selection | None]
+"""Returns the best machine of a mask for an application; the last argument is by machine how slow its type is for it
+(shape ``(N,)``; None: all are equal)."""
 
 
 @dataclass(slots=True, eq=False)
@@ -64,6 +68,8 @@ class Suitability:
 
     snapshot: Snapshot
     policy: Policy
+    needs: OrderNeeds
+    """What the policy's placement order needs."""
     fleet: Fleet
     stopping: Set[JobId]
     """Jobs being stopped; their units count as gone."""
@@ -91,7 +97,7 @@ class Suitability:
     @property
     def pressure(self) -> PressureState | None:
         """The pressure on each machine, computed on first use; None if the order does not use it."""
-        if self.state is None and self.policy.placement.order in KNOWS_PRESSURE:
+        if self.state is None and self.needs.interference:
             known, placement = self.snapshot.applications, self.policy.placement
             settings = {"confidence": placement.neighbour_confidence, "tolerance": placement.neighbour_tolerance}
             plan_cache, made_of = self.snapshot.plan_cache, (known, self.policy)
@@ -228,14 +234,14 @@ class Suitability:
 
     def _constrained(self, application: str) -> Sensitivity | None:
         """Return the sensitivity of an application if it restricts the choice of machines."""
-        return self.sensitivity_of(application) if self.policy.placement.order in BARS_NEIGHBOURS else None
+        return self.sensitivity_of(application) if self.needs.tolerable_neighbours else None
 
     def preference(self, application: str) -> Amounts | None:
         """Return by machine the logarithm of its type's slowness for an application; unknown types count as average."""
-        known, order = self.known(application), self.policy.placement.order
-        if order not in KNOWS_TYPES or known is None or not known.by_type:
+        known = self.known(application)
+        if not self.needs.types or known is None or not known.by_type:
             return None
-        if order == "quasar" and self.aim is not None:
+        if self.needs.sizes and self.aim is not None:
             return self._least_type(application, known, self.aim)
         found = self.preferences.get(application)
         if found is None:
@@ -247,17 +253,6 @@ class Suitability:
         return found
 
     @property
-    def pools(self) -> Pools:
-        """Whether the lowest pool is preferred.
-
-        With queues by quality: among machines of the best type, as a worse type costs a job more than others gain. If
-        types are chosen by size (Quasar), pools come first, because sizes compensate for the type.
-        """
-        if self.policy.admission.queues != "by_quality":
-            return Pools.NO
-        return Pools.FIRST if self.policy.placement.order == "quasar" else Pools.OF_BEST_TYPE
-
-    @property
     def wanted_margin(self) -> float:
         """Desired distance from any disturbance, in points.
 
@@ -267,8 +262,8 @@ class Suitability:
 
     @property
     def loses_to_types(self) -> bool:
-        """Whether types count by the performance lost on them, not by price (Quasar)."""
-        return self.policy.placement.order in LOSES_TO_TYPES
+        """Whether types count by the performance lost on them, not by the size needed there (Quasar)."""
+        return self.needs.types and not self.needs.sizes
 
     def type_losses(self, application: str, among: Mask) -> Amounts:
         """Return by machine the share of performance (0..1) lost to its type, relative to the best type ``among`` some.
@@ -292,7 +287,7 @@ class Suitability:
         If it may run on fewer nodes than requested, the node count of its least size is used.
         """
         known = self.known(job.application)
-        if self.policy.placement.order != "quasar" or known is None:
+        if not self.needs.sizes or known is None:
             return None
         target = wanted_performance(job, known, self.snapshot.now, self.policy.placement.tolerance)
         if target is None:
@@ -443,38 +438,29 @@ class Suitability:
 
         return self.snapshot.plan_cache.get(f"platforms of {nodes}", (self.fleet.sizes,), cheapest)
 
-    def select(self, application: str, fits: Mask, *, neighbours_too: bool | None) -> int:
-        """Return the best machine of ``fits`` for a rank, or -1.
+    def select(self, application: str, fits: Mask, search: Search) -> int:
+        """Return the machine of ``fits`` that ``search`` selects for a rank, or -1; on machines with units that stop,
+        suitability is unknown.
 
-        ``neighbours_too`` None: no job may be disturbed; False: the job itself may be; True: residents as well.
+        Where nothing is known about interference, the best type is selected.
         """
         newcomer, pressure = self.sensitivity_of(application), self.pressure
         if newcomer is None or pressure is None:
-            return self._best_type(fits, self.preference(application))
+            return self.best_type(application, fits)
         now = fits & pressure.quiet
         if not np.count_nonzero(now):
             return -1
-        preference = self.preference(application)
-        if self.policy.placement.order == "least_loss":
-            found = least_loss_choice(pressure, newcomer, now, preference)
-        elif neighbours_too is None:
-            margin = self.wanted_margin
-            found = select(pressure, newcomer, now, preference, pools=self.pools, wanted_margin=margin)
-        else:
-            found = select_relaxed(
-                pressure, newcomer, now, preference, neighbours_too=neighbours_too, work_cells=self.work_cells
-            )
+        found = search(pressure, newcomer, now, self.preference(application))
         if found is None:
             return -1
         self.chosen.append(found)
-        if found.relaxed or self.policy.placement.order == "least_loss":
+        if found.relaxed or not self.needs.tolerable_neighbours:
             self.loss = max(self.loss, loss_beside(newcomer, pressure.expected[:, found.at]))
         return found.at
 
-    def _best_type(self, fits: Mask, preference: Amounts | None) -> int:
-        candidates = np.flatnonzero(fits)
-        if not candidates.size:
-            return -1
+    def best_type(self, application: str, fits: Mask) -> int:
+        """Return the least loaded machine of the best type of ``fits``, which has at least one."""
+        candidates, preference = np.flatnonzero(fits), self.preference(application)
         if preference is not None:
             ranks = preference[candidates]
             candidates = candidates[ranks <= ranks.min() + SLACK]
@@ -558,7 +544,7 @@ class Suitability:
         ``wanted`` if too little is known, or if even that many do not meet it.
         """
         known = self.known(job.application)
-        if self.policy.placement.order != "quasar" or known is None or needed >= wanted:
+        if not self.needs.sizes or known is None or needed >= wanted:
             return wanted
         if job.spec.vcpus_within is not None and (aim := self.aim_of(job)) is not None:
             return max(needed, min(wanted, aim.nodes))
@@ -672,14 +658,16 @@ def _relaxed(chosen: Sequence[Selection]) -> dict[str, Number]:
     return numbers
 
 
-def open_suitability(snapshot: Snapshot, policy: Policy, fleet: Fleet, stopping: Set[JobId]) -> Suitability | None:
-    """Return the suitability state for ``snapshot``; None if the policy's order uses no classifications.
+def open_suitability(
+    snapshot: Snapshot, policy: Policy, needs: OrderNeeds, fleet: Fleet, stopping: Set[JobId]
+) -> Suitability | None:
+    """Return the suitability state for ``snapshot``; None if the policy's order ``needs`` no classifications.
 
     Units of jobs ``stopping`` count as gone.
     """
-    if not snapshot.applications or policy.placement.order not in KNOWS_PRESSURE | KNOWS_TYPES:
+    if not snapshot.applications or not needs.classifications:
         return None
-    return Suitability(snapshot=snapshot, policy=policy, fleet=fleet, stopping=stopping)
+    return Suitability(snapshot=snapshot, policy=policy, needs=needs, fleet=fleet, stopping=stopping)
 
 
 def column_of(offer: Offer) -> str:

@@ -170,7 +170,7 @@ def placement_reason(context: PlanContext, job: Job, group: JobGroup, places: Se
     numbers |= chosen
     if bound := excluded(context, group, places):
         numbers["bound"] = "; ".join(f"{key}: not {', '.join(names[:3])}" for key, names in bound.items())
-    code, why = _preference_words(context, group)
+    code, why = context.order_for(group).explain(context, group)
     if context.suit is not None and group.application:
         decided = context.suit.numbers(group.application)
         numbers |= decided
@@ -207,16 +207,3 @@ def _mapping(context: PlanContext, group: JobGroup, at: int) -> tuple[str, dict[
         "reserved_in_use": round(in_use, 4),
     }
     return f"{text} of the reserved vCPUs are in use", numbers
-
-
-def _preference_words(context: PlanContext, group: JobGroup) -> tuple[str, str]:
-    """Return code and text for a placement where nothing had to be relaxed."""
-    order = context.policy.placement.order
-    if context.suit is not None and group.application:
-        if context.suit.sensitivity_of(group.application) is None:
-            return "best_type", "best type for it, least loaded of that type"
-        if order == "least_loss":
-            return order, "least expected loss, by type and by interference with its neighbours"
-        return "suits", "no interference beyond tolerance, best type and tightest fit"
-    words = {"first_fit": "first that fits", "random": "chosen at random"}.get(order)
-    return (order, words) if words is not None else ("least_loaded", "least loaded")

@@ -622,21 +622,17 @@ def _preferred(
     context: PlanContext, group: JobGroup, allowed: Mask, neighbours_too: bool | None, *, roomy: bool = False
 ) -> int:
     """Return the instance of ``allowed`` for a rank of ``group`` that the policy's order prefers, or -1."""
-    fleet, order = context.fleet, context.policy.placement.order
-    if context.suit is not None and group.application:
-        if group.unsized and not roomy:
-            # The lower bound mostly shows that there is no room at any size.
-            allowed = fleet.fitting_now(group.demand, allowed)
-            if neighbours_too is None:
-                allowed = context.suit.suited(group.application, allowed)
-            if not np.count_nonzero(allowed):
-                return -1
-        fits = allowed if roomy and group.portions is None else context.fitting_now(group, allowed)
-        return context.suit.select(group.application, fits, neighbours_too=neighbours_too)
-    if order in ("first_fit", "random"):
-        places = np.flatnonzero(context.fitting_now(group, allowed))
-        return -1 if not places.size else int(places[0] if order == "first_fit" else context.rng.choice(places))
-    return fleet.least_loaded(group.asks, allowed)
+    if group.unsized and not roomy:
+        # The lower bound mostly shows that there is no room at any size.
+        allowed = context.fleet.fitting_now(group.demand, allowed)
+        if neighbours_too is None:
+            allowed = context.suitability.suited(group.application, allowed)
+        if not np.count_nonzero(allowed):
+            return -1
+    fits = allowed if roomy and group.portions is None else context.fitting_now(group, allowed)
+    if not np.count_nonzero(fits):
+        return -1
+    return context.order_for(group).choose(context, group, fits, neighbours_too)
 
 
 def _use(context: PlanContext, group: JobGroup, at: int) -> None:
