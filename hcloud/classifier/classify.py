@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -37,6 +37,8 @@ LINKED_MIN = 5
 """Rows measured on a type and on an observed one, from which on they decide how sure the comparison is."""
 SAME_VALUE = 1e-9
 """Logarithms of performance closer than this are of one measurement."""
+T = TypeVar("T")
+_NONE: Mapping[Any, Estimate] = MappingProxyType({})
 CELLS_AT_ONCE = 2**20
 """Most cells of known rows, times jobs, that are compared at once; more need too much memory."""
 
@@ -107,8 +109,8 @@ class FittedClassifier:
 
     def _classified(self, seen: Sequence[MeasuredApplication]) -> list[Classification]:
         notes: list[list[str]] = [[] for _ in seen]
-        answers: dict[Question, list[dict[Any, Estimate]]] = {question: [{} for _ in seen] for question in Question}
-        needed, completions = [UNKNOWN for _ in seen], list[tuple[Question, Index, Completion]]()
+        answers: dict[Question, list[Mapping[Any, Estimate]]] = {question: [_NONE] * len(seen) for question in Question}
+        needed, completions = [UNKNOWN] * len(seen), list[tuple[Question, Index, Completion]]()
         for question in self.methods:
             whole = readings_of(question, seen, self.fitted[question].rows.columns, notes)
             for readings in whole.by_new_columns():
@@ -117,21 +119,15 @@ class FittedClassifier:
                     continue
                 completion = self._complete(question, readings, seen, notes)
                 completions.append((question, readings.jobs, completion))
-                estimates, jobs = (
-                    Estimates.of(completion, as_rates=question.scale is Scale.RATIO),
-                    readings.jobs.tolist(),
-                )
+                estimates = Estimates.of(completion, as_rates=question.scale is Scale.RATIO)
                 keys: Sequence[Any] = readings.columns
                 if question is Question.NODES:
                     keys = [node_count(column) for column in keys]
-                rows = answers[question]
-                for job, row in zip(jobs, estimates.by_row(keys), strict=True):
-                    rows[job] = row
+                _put(answers[question], readings.jobs, estimates.by_row(keys))
                 if question is Question.TOLERATED:
                     measured = question.scale.from_axis(readings.cells.values)
                     found = self.scale.needed(estimates, measured, readings.spreads)
-                    for job, quality in zip(jobs, found, strict=True):
-                        needed[job] = quality
+                    _put(needed, readings.jobs, found)
         nearest = self._programs.nearest([each.name for each in seen], completions)
         return [
             Classification(
@@ -197,6 +193,15 @@ class FittedClassifier:
         if not self._known:
             self._known.append(KnownPrograms.of({question: each.rows for question, each in self.fitted.items()}))
         return self._known[0]
+
+
+def _put(rows: list[T], jobs: Index, found: Sequence[T]) -> None:
+    """Replace the rows of ``jobs``."""
+    if len(jobs) == len(rows):  # all of them, in order
+        rows[:] = found
+        return
+    for job, row in zip(jobs.tolist(), found, strict=True):
+        rows[job] = row
 
 
 def _note(notes: Sequence[list[str]], jobs: Index, text: str) -> None:

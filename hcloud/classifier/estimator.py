@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import ItemsView, Iterator, Mapping, Sequence, ValuesView
 from dataclasses import dataclass, replace
 from functools import partial
 from statistics import NormalDist
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -97,12 +97,69 @@ class Estimates:
             values, low, high = 1.0 / values, 1.0 / high, 1.0 / low
         return cls(columns=completion.columns, values=values, low=low, high=high, observed=completion.observed)
 
-    def by_row(self, columns: Sequence[Key]) -> list[dict[Key, Estimate]]:
+    def by_row(self, columns: Sequence[Key]) -> list[EstimatedRow[Key]]:
         """Return each row's estimates by ``columns``, which name those of the arrays."""
-        cells = zip(*(each.ravel().tolist() for each in (self.values, self.low, self.high, self.observed)), strict=True)
-        # An estimate per cell takes much of a classification's time; the generated constructor would double it.
-        estimates = map(partial(tuple.__new__, Estimate), cells)
-        return [dict(zip(columns, estimates, strict=False)) for _ in self.values]
+        # Most rows are never read whole before the next classification, and an estimate per cell takes long.
+        return list(map(partial(EstimatedRow, tuple(columns), self), range(len(self.values))))
+
+
+class EstimatedRow(Mapping[Key, Estimate]):
+    """One row of estimates by column: an immutable mapping, made from the arrays when it is first read."""
+
+    __slots__ = ("_cells", "_columns", "_place", "_rows")
+
+    def __init__(self, columns: tuple[Key, ...], rows: Estimates, place: int) -> None:
+        """``columns`` name those of ``rows``; ``place`` is the row."""
+        self._columns: tuple[Key, ...] = columns
+        self._rows: Estimates | None = rows
+        self._place = place
+        self._cells: dict[Key, Estimate] | None = None
+
+    def _read(self) -> dict[Key, Estimate]:
+        if self._cells is None:
+            rows, place = self._rows, self._place
+            if rows is None:  # read by another thread meanwhile
+                return self._read()
+            arrays = (rows.values, rows.low, rows.high, rows.observed)
+            cells = zip(*(each[place].tolist() for each in arrays), strict=True)
+            self._cells = dict(zip(self._columns, map(partial(tuple.__new__, Estimate), cells), strict=True))
+            self._rows = None
+        return self._cells
+
+    def __getitem__(self, column: Key) -> Estimate:
+        return self._read()[column]
+
+    def __iter__(self) -> Iterator[Key]:
+        return iter(self._read())
+
+    def __len__(self) -> int:
+        return len(self._read())
+
+    def __contains__(self, column: object) -> bool:
+        return column in self._read()
+
+    def get(self, column: Key, default: Any = None) -> Any:
+        """Return the estimate of a column, or ``default``."""
+        return self._read().get(column, default)
+
+    def items(self) -> ItemsView[Key, Estimate]:
+        """Return columns and estimates."""
+        return self._read().items()
+
+    def values(self) -> ValuesView[Estimate]:
+        """Return the estimates."""
+        return self._read().values()
+
+    def __eq__(self, other: object) -> bool:
+        return self._read() == (other._read() if isinstance(other, EstimatedRow) else other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return repr(self._read())
+
+    def __reduce__(self) -> tuple[type[dict[Key, Estimate]], tuple[dict[Key, Estimate]]]:
+        return dict, (self._read(),)  # a copy does not hold the arrays of all rows
 
 
 class Fitted(Protocol):

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import repeat
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,7 @@ from hcloud.core.errors import BadInput
 NEAR_APART = 2.5
 """Performance is interpolated between two measured amounts whose ratio is at most this."""
 Index = NDArray[np.int_]
+_NONE: Mapping[str, float] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,15 +67,12 @@ def readings_of(
 
     Invalid values (NaN, zero, a crash) are left out and named in the job's list of ``notes``.
     """
-    counts, names = [0] * len(seen), list[str]()
-    measured, stated = list[float](), list[float]()
-    for job, each in enumerate(seen):
-        row = each.cells.get(question)
-        if row:
-            counts[job] = len(row)
-            names += row
-            measured += row.values()
-            stated += map(each.spreads.get(question, {}).get, row, repeat(0.0))
+    rows = [each.cells.get(question, _NONE) for each in seen]
+    counts = list(map(len, rows))
+    names = list(chain.from_iterable(rows))
+    measured = list(chain.from_iterable([row.values() for row in rows]))
+    spreads = [each.spreads.get(question, _NONE) for each in seen]
+    stated = [given.get(name, 0.0) for row, given in zip(rows, spreads, strict=True) for name in row]
     scale, values, widths = question.scale, np.array(measured, dtype=np.float64), np.array(stated, dtype=np.float64)
     with np.errstate(divide="ignore", over="ignore"):
         on_axis = scale.encoded(1.0 / values if scale is Scale.RATIO else values)

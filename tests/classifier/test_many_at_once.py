@@ -1,7 +1,11 @@
 """Classifying many jobs at once gives each what it gets alone, and what the formulas say for one row."""
 
+import copy
 import math
+import pickle
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hcloud.classifier.classify import Classifier, FittedClassifier
-from hcloud.classifier.estimator import Estimates, ObservedRows
+from hcloud.classifier.estimator import EstimatedRow, Estimates, ObservedRows
 from hcloud.classifier.gaussian import SCALE_STEPS, FittedGaussian, GaussianFoldIn
 from hcloud.classifier.library import Library, MeasuredApplication, Question
 from hcloud.classifier.needed_quality import SourceReliability, ToleranceScale
@@ -20,7 +24,7 @@ from hcloud.classifier.utility_matrix import NORMAL_95, Matrix, Scale
 from hcloud.config import load_library, package_data
 from hcloud.core import quality
 from hcloud.core.errors import BadInput
-from hcloud.core.estimates import Classification
+from hcloud.core.estimates import Classification, Estimate
 from tests.classifier.matrices import synthetic
 from tests.classifier.test_classify import library, numbers
 
@@ -218,3 +222,32 @@ def test_needed_quality_is_the_code_of_what_each_job_cannot_bear() -> None:
         )
         assert needed.low <= needed.value <= needed.high
         assert needed.observed == observed[job, :2].all()
+
+
+# ------------------------------------------------------------------------------------------ rows that are read later
+def rows_of_two() -> list[EstimatedRow[str]]:
+    cells = np.array([[1.0, 2.0], [3.0, 4.0]])
+    observed = np.array([[True, False], [False, True]])
+    estimates = Estimates(columns=("a", "b"), values=cells, low=cells - 0.5, high=cells + 0.5, observed=observed)
+    return estimates.by_row(("a", "b"))
+
+
+def test_a_row_of_estimates_is_the_mapping_that_its_cells_make() -> None:
+    first, second = rows_of_two()
+    cells = {"a": Estimate(3.0, 2.5, 3.5, observed=False), "b": Estimate(4.0, 3.5, 4.5, observed=True)}
+    assert second == cells and cells == second and second != first
+    assert first["a"] == Estimate(1.0, 0.5, 1.5, observed=True)
+    assert {**second} == dict(second.items()) == cells
+    assert (list(second), len(second), list(second.values())) == (["a", "b"], 2, [*cells.values()])
+    assert "a" in second and "c" not in second
+    assert second.get("c") is None and second.get("c", cells["a"]) is cells["a"]
+    with pytest.raises(KeyError):
+        second["c"]
+    assert all(type(each.value) is float and type(each.observed) is bool for each in second.values())
+
+
+@pytest.mark.parametrize("copied", [pickle.loads, copy.deepcopy])
+def test_a_copy_of_a_row_does_not_hold_the_others(copied: Callable[[Any], Any]) -> None:
+    row = rows_of_two()[1]
+    found = copied(pickle.dumps(row) if copied is pickle.loads else row)
+    assert type(found) is dict and found == row
