@@ -8,6 +8,7 @@ from hcloud.core.commitments import (
     capacity_by_end,
     covered_until,
     joined_by_end,
+    last_end_first,
     next_end,
     next_kind,
     parts_by_kind,
@@ -29,7 +30,16 @@ def test_usage_fills_commitments_that_end_last() -> None:
 def test_the_next_launch_uses_the_free_commitment_that_ends_last() -> None:
     assert next_end([part(None, used=1), part(9.0, free=1), part(5.0, free=1)]) == 9.0
     assert next_end([part(9.0, used=1), part(5.0, used=1)]) == 5.0
+    assert next_end([part(9.0, used=1), part(7.0, used=1), part(5.0, used=1)]) == 5.0
     assert next_end([]) is None
+
+
+def test_what_nobody_uses_is_free() -> None:
+    assert capacity_by_end([(9.0, 2)], free=2) == (part(9.0, free=2),)
+
+
+def test_ends_are_sorted_from_the_last_to_the_first() -> None:
+    assert sorted([5.0, None, 9.0, 7.0], key=last_end_first) == [None, 9.0, 7.0, 5.0]
 
 
 def test_instances_are_covered_by_the_used_commitments_that_end_first() -> None:
