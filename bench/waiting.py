@@ -28,6 +28,7 @@ from hcloud.planner.cache import PlanCache
 from hcloud.planner.placement import place, room_reservation
 from hcloud.planner.plan import Plan
 from hcloud.planner.provisioning import provision
+from hcloud.planner.provisioning.strategies import Rented, strategy_named
 from hcloud.planner.snapshot import Snapshot
 from hcloud.quarantine.planning import Planner
 from hcloud.simulator.peers import peer_named
@@ -138,8 +139,10 @@ def run() -> Iterator[Row]:
     yield Row(name="Slurm-like rule: wait of the wide job", value=fmean(each.wide_s for each in slurm), unit="s",
               note=f"small ones {fmean(each.small_s for each in slurm):.0f} s")  # fmt: skip
     for name, path in POLICIES.items():
-        for reserved in (False, True) if name != "sr" else (True,):
-            ours = [measure(jobs, load_policy(path), reserved=reserved) for jobs in streams]
+        policy = load_policy(path)
+        rents = strategy_named(policy.provisioning.strategy).rented is not Rented.NONE
+        for reserved in (False, True) if rents else (True,):
+            ours = [measure(jobs, policy, reserved=reserved) for jobs in streams]
             yield from _compared(f"{name}, {'reserved' if reserved else 'rented'}", ours, slurm)
     for order in ORDERS:
         for queues, within in QUEUES:

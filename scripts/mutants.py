@@ -73,7 +73,9 @@ MODULES = {
         "half_empty_holdback", "expensive_room_holdback", "noisy_job_holdback", "failing_service_holdback", "enough"
     ),
     "hcloud/planner/provisioning/provision.py": PLANNER,
-    "hcloud/planner/provisioning/strategies.py": _planner("strategies", "noisy_job_holdback", "commitments", "buying"),
+    "hcloud/planner/provisioning/mapping.py": _planner("strategies", "noisy_job_holdback", "commitments", "buying"),
+    "hcloud/planner/provisioning/offer_rules.py": _planner("strategies", "buying"),
+    "hcloud/planner/provisioning/strategies.py": _planner("strategies", "commitments", "buying"),
     "hcloud/planner/provisioning/upsizing.py": _planner("upsizing", "buying", "demands"),
     "hcloud/spend_ledger.py": ("tests/apply/test_spend.py", "tests/report/test_parts_sum_up.py"),
     "hcloud/apply/machines.py": tuple(

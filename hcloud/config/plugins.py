@@ -1,20 +1,24 @@
-"""Rules of the planner from installed packages: entry points of the group ``hcloud.placement_orders``.
+"""Rules of the planner from installed packages: placement orders and provisioning strategies.
 
-They are read when a policy is loaded and when a daemon or simulation is assembled. The planner itself reads none.
+Their entry points are read when a policy is loaded and when a daemon or simulation is assembled. The planner itself
+reads none.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
+from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
-from typing import TYPE_CHECKING
+from typing import Any
 
 from hcloud.core.errors import ConfigError
 
-if TYPE_CHECKING:
-    from hcloud.planner.placement.order import PlacementOrder
-
-ORDER_GROUP = "hcloud.placement_orders"
+GROUPS = {
+    "hcloud.placement_orders": "hcloud.planner.placement.orders",
+    "hcloud.provisioning_strategies": "hcloud.planner.provisioning.strategies",
+}
+"""By group of entry points, the module that registers what they name; imported only if there are any."""
 
 
 @cache
@@ -24,26 +28,18 @@ def load_plugins() -> None:
     Raises:
         ConfigError: one cannot be loaded, is not such a rule, or has a name that is in use.
     """
-    for point in entry_points(group=ORDER_GROUP):
-        from hcloud.planner.placement.orders import register  # a third of a second, which plain policies save
-
-        order: PlacementOrder = _load(point)
-        try:
-            if order.name != point.name:
-                raise ValueError(f"its name is {order.name!r}")
-            register(order)
-        except (AttributeError, ValueError) as error:
-            raise _refused(point, str(error)) from error
+    for group, module in GROUPS.items():
+        for point in entry_points(group=group):
+            _load(point, import_module(module).register)
 
 
-def _load(point: EntryPoint) -> PlacementOrder:
-    try:
-        order: PlacementOrder = point.load()
-    except (ImportError, AttributeError, SyntaxError) as error:
-        raise _refused(point, f"{type(error).__name__}: {error}") from error
-    return order
-
-
-def _refused(point: EntryPoint, why: str) -> ConfigError:
+def _load(point: EntryPoint, register: Callable[[Any], None]) -> None:
     package = f" of package {point.dist.name}" if point.dist is not None else ""
-    return ConfigError(f"{point.value!r}{package} cannot be used: {why}", where=f"{point.group}: {point.name}")
+    try:
+        rule = point.load()
+        if rule.name != point.name:
+            raise ValueError(f"its name is {rule.name!r}")
+        register(rule)
+    except (ImportError, AttributeError, SyntaxError, ValueError) as error:
+        why = f"{point.value!r}{package} cannot be used: {error}"
+        raise ConfigError(why, where=f"{point.group}: {point.name}") from error

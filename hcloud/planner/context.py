@@ -30,7 +30,8 @@ from hcloud.planner.placement.order import PlacementOrder
 from hcloud.planner.placement.orders import order_named
 from hcloud.planner.placement.orders.least_loaded import ORDER as LEAST_LOADED
 from hcloud.planner.plan import Action, Candidate, Enqueue, Plan, Renew, StopAttempt, Terminate, Wait
-from hcloud.planner.provisioning.strategies import PLAIN, MappingNeed, Strategy, open_strategy
+from hcloud.planner.provisioning.mapping import PLAIN, MappingNeed
+from hcloud.planner.provisioning.open_strategy import OpenStrategy, open_strategy
 from hcloud.planner.snapshot import Snapshot
 from hcloud.planner.spot_preemption import has_non_spot_offer, spot_loss_limit_reached
 from hcloud.planner.text import as_wait, seconds
@@ -209,7 +210,7 @@ class PlanContext:
     """Jobs with a running attempt."""
     fleet: Fleet
     ledger: BudgetLedger
-    strategy: Strategy
+    strategy: OpenStrategy
     topology: TopologyConstraints
     suit: Suitability | None = None
     """How well instances suit jobs; set at admission if the placement order uses estimates."""

@@ -20,7 +20,8 @@ from hcloud.planner.budget import CAPPED
 from hcloud.planner.context import JobGroup, PlanContext
 from hcloud.planner.fit.suitability import Suitability, column_of
 from hcloud.planner.fleet import SLACK, Amounts, MachineKinds, Mask, Places, kinds_of, vector
-from hcloud.planner.provisioning.strategies import Hybrid, MappingNeed, forbidden
+from hcloud.planner.provisioning.mapping import Hybrid, MappingNeed
+from hcloud.planner.provisioning.offer_rules import forbidden
 from hcloud.planner.quota_limits import QuotaLimits
 from hcloud.planner.snapshot import OfferBackoff
 from hcloud.planner.spot_preemption import RUN_S, SpotRisk

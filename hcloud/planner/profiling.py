@@ -44,7 +44,8 @@ from hcloud.planner.context import PlanContext
 from hcloud.planner.fit.interference import quality_classes, quality_needed
 from hcloud.planner.fit.sizing import expected
 from hcloud.planner.plan import Classify, Profile, Wait
-from hcloud.planner.provisioning.strategies import ONLY_RESERVED, forbidden
+from hcloud.planner.provisioning.offer_rules import forbidden
+from hcloud.planner.provisioning.strategies import Rented
 from hcloud.planner.text import as_wait, deadline_numbers, offer_words, seconds, usd
 from hcloud.spec.policy import ProfilingPolicy
 from hcloud.spec.validation import counted
@@ -610,7 +611,8 @@ def _sources_per_run(state: ProfilingState, job: Job, identity: Identity, offers
     hold.
     """
     sources = [_sources_on(state, job, identity, offers[0])]
-    second = _second_offer(state, offers) if state.context.policy.provisioning.strategy not in ONLY_RESERVED else None
+    rents = state.context.strategy.rules.rented is not Rented.NONE
+    second = _second_offer(state, offers) if rents else None
     if second is not None and sources[0].sources and _has_spare_vcpus(state, job, second):
         sources.append(_sources_on(state, job, identity, second, besides=sources[0].sources))
     return sources

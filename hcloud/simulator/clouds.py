@@ -10,6 +10,7 @@ from statistics import median
 from hcloud.catalog import PriceCatalogue, PricePlan, TypeSize
 from hcloud.core.errors import BadInput
 from hcloud.core.model import Market, Offer
+from hcloud.planner.provisioning.strategies import Reserves, strategy_named
 from hcloud.simulator.workload import Workload
 from hcloud.spec.policy import Policy
 from hcloud.spec.validation import nearest
@@ -246,13 +247,15 @@ def reserved_for(policy: Policy, workload: Workload, cloud: Mapping[str, object]
     """
     if Market.RESERVED.value not in _names(cloud.get("markets", Market)):
         return {}
-    cores, strategy = workload.cores(), policy.provisioning.strategy
-    cores_needed = {"sr": 1.15 * max(cores), "hf": _steady_cores(cores), "hm": _steady_cores(cores)}.get(strategy, 0.0)
+    cores, reserves = workload.cores(), strategy_named(policy.provisioning.strategy).reserves
+    if reserves is Reserves.NOTHING:
+        return {}
+    cores_needed = 1.15 * max(cores) if reserves is Reserves.PEAK else _steady_cores(cores)
     server = _full_server(cloud.get("types"))
     if server is None:
         return {}
     name, vcpus = server
-    count = math.ceil(cores_needed / vcpus) if strategy == "sr" else round(cores_needed / vcpus)
+    count = math.ceil(cores_needed / vcpus) if reserves is Reserves.PEAK else round(cores_needed / vcpus)
     return {name: count} if count else {}
 
 

@@ -32,7 +32,9 @@ ORDERS = RuleNames(
     classified=("paragon", "quasar", "heterogeneity_oblivious", "interference_oblivious", "least_loss"),
 )
 """The placement orders; each is a file of ``hcloud/planner/placement/orders``."""
-Strategy = Literal["best_value", "sr", "odf", "odm", "hf", "hm"]
+STRATEGIES = RuleNames(plain=("best_value", "sr", "odf", "odm"), classified=("hf", "hm"))
+"""The provisioning strategies; see ``hcloud/planner/provisioning/strategies.py``."""
+Strategy = Annotated[str, STRATEGIES]
 MappingPolicy = Literal["p1", "p2", "p3", "p4", "p5", "p6", "p7", "p8"]
 
 
@@ -560,8 +562,9 @@ class Policy:
     @property
     def uses_classifications(self) -> bool:
         """Whether placement, queues or the strategy depend on what is known about applications."""
-        order, hybrid = self.placement.order, self.provisioning.strategy in ("hf", "hm")
-        return ORDERS.uses_classifications(order) or self.admission.queues == "by_quality" or hybrid
+        order = ORDERS.uses_classifications(self.placement.order)
+        strategy = STRATEGIES.uses_classifications(self.provisioning.strategy)
+        return order or strategy or self.admission.queues == "by_quality"
 
     @property
     def digest(self) -> str:

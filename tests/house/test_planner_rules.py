@@ -1,4 +1,4 @@
-"""Each placement order is one file: no other code compares its name."""
+"""Each placement order is one file, the strategies another: no other code compares their names."""
 
 import ast
 from collections.abc import Iterator
@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from hcloud.planner.placement import orders
-from hcloud.spec.policy import ORDERS
+from hcloud.planner.provisioning.strategies import strategy_named
+from hcloud.spec.policy import ORDERS, STRATEGIES
 from tests.house import tree
 
 ORDER_FILES = tree.ROOT / "hcloud/planner/placement/orders"
@@ -51,6 +52,17 @@ def test_each_order_a_policy_may_name_is_one_file() -> None:
     assert all(orders.order_named(name).needs.classifications is ORDERS.uses_classifications(name) for name in ORDERS)
 
 
+def test_each_strategy_a_policy_may_name_is_registered() -> None:
+    assert {name: strategy_named(name).name for name in STRATEGIES} == {name: name for name in STRATEGIES}
+    assert all(strategy_named(name).maps_jobs is STRATEGIES.uses_classifications(name) for name in STRATEGIES)
+
+
+def test_the_planner_names_a_strategy_only_in_the_file_of_strategies() -> None:
+    home = tree.ROOT / "hcloud/planner/provisioning/strategies.py"
+    others = [path for path in tree.python_files("hcloud/planner") if path != home]
+    assert not [each for path in others for each in named_anywhere(path, path.read_text(), set(STRATEGIES))]
+
+
 def test_the_planner_names_an_order_only_in_its_file() -> None:
     found = [
         each
@@ -62,8 +74,8 @@ def test_the_planner_names_an_order_only_in_its_file() -> None:
     assert not found
 
 
-def test_no_code_compares_the_name_of_an_order() -> None:
-    names = set(ORDERS) - WORDS
+def test_no_code_compares_the_name_of_an_order_or_a_strategy() -> None:
+    names = {*ORDERS, *STRATEGIES} - WORDS
     found = [
         each
         for path in tree.python_files("hcloud", "providers", "lab", "bench")

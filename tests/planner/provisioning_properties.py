@@ -6,7 +6,7 @@ from dataclasses import replace
 from hcloud.core.estimates import Classification
 from hcloud.core.model import Instance, InstanceState, Job, Market, Offer
 from hcloud.planner.plan import Launch, Place, Plan
-from hcloud.planner.provisioning.strategies import forbidden
+from hcloud.planner.provisioning.offer_rules import forbidden
 from hcloud.planner.snapshot import Snapshot
 from hcloud.spec.policy import Policy, ProvisioningPolicy
 from tests.planner.apply_model import apply_ideally

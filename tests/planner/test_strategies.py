@@ -10,7 +10,7 @@ from hcloud.core.quality import Delivered, TypeQuality
 from hcloud.forecast.fleet_tracker import FleetStats, Release
 from hcloud.planner.context import open_context
 from hcloud.planner.plan import Launch, Place, Plan
-from hcloud.planner.provisioning.strategies import PLAIN, soft_limit
+from hcloud.planner.provisioning.mapping import PLAIN, soft_limit
 from hcloud.spec.policy import Caps, MappingPolicy, Policy, ProvisioningPolicy, Strategy
 from tests.planner.scenes import NOW, decide, job, machine, need, of, offer, running, scene, spec, told
 from tests.policies import simple

@@ -15,6 +15,7 @@ import numpy as np
 from hcloud.core.errors import BadInput
 from hcloud.core.pricing import HOUR_S, amortised_usd_per_h
 from hcloud.forecast.load import LoadCurve
+from hcloud.planner.provisioning.strategies import Reserves, strategies_that_reserve
 
 MONTH_H = 730.0
 """Hours of a month, as cloud providers count them."""
@@ -95,8 +96,13 @@ def best_count(load: LoadCurve, on_demand_usd_per_h: float, committed_usd_per_h:
 
 
 def sizes_by_strategy(load: LoadCurve) -> dict[str, int]:
-    """Return how many instances HCloud's strategies reserve: peak plus margin (SR), steady load (HF, HM)."""
-    return {"sr": int(np.ceil(load.peak * (1 + SR_MARGIN) - 1e-9)), "hf, hm": int(np.floor(load.steady + 1e-9))}
+    """Return how many instances the strategies reserve, by their names: for the peak plus a margin, for the steady
+    load."""
+    counts = {
+        Reserves.PEAK: int(np.ceil(load.peak * (1 + SR_MARGIN) - 1e-9)),
+        Reserves.STEADY: int(np.floor(load.steady + 1e-9)),
+    }
+    return {", ".join(strategies_that_reserve(part)): count for part, count in counts.items()}
 
 
 def _advise(load: LoadCurve, on_demand: float, terms: Terms) -> Advice:

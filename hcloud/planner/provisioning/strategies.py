@@ -1,411 +1,103 @@
-"""The provisioning strategies of HCloud (§8.3-8.4): what may be rented, and which jobs go to reserved instances.
+"""The provisioning strategies (HCloud §8.3): what may be rented, and whether jobs are mapped to reserved instances.
 
-SR, OdF and OdM only restrict what may be rented. The hybrids HF and HM also map jobs. Each group of waiting jobs has a
-:class:`MappingNeed`, and :class:`Hybrid` decides which instances suit it (``suits``), which are too full for it
-(``closed``), and what may be rented for it (``rentable``). With P8:
-
-* reserved instances are open to all jobs below the soft limit; below the hard limit to jobs for which no rented
-  instance is good enough; and to every job while they are empty, because they are paid for;
-* rented instances are good enough where 90 % of their type deliver more than the job needs (``Q90 > Q_T``), and, for a
-  job that would otherwise wait, if they are full servers;
-* a full server is rented for a job that needs reserved room if the wait is expected to exceed, or has exceeded, the
-  spin-up of the server.
-
-``suits`` and ``rentable`` do not change while a plan is made and applied; ``closed`` follows the placements. So a plan
-is a fixed point: it never closes room that it promised.
+A strategy is a few facts, so all of them stand here, where they can be compared. To add one, add it to ``SHIPPED`` and
+its name to ``STRATEGIES`` in ``spec/policy.py``. An installed package offers one through the entry point group
+``hcloud.provisioning_strategies``.
 """
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
 
-import numpy as np
-
-from hcloud.core.model import Job, Market, Offer, Resources
-from hcloud.planner.fleet import SLACK, Amounts, Fleet, Mask, Places
-from hcloud.planner.snapshot import Snapshot
-from hcloud.planner.text import price
-from hcloud.spec.policy import Policy, ProvisioningPolicy
-
-_NEEDS_ABOVE = {"p2": 0.8, "p3": 0.5, "p4": 0.2}
-_FILLED_TO = {"p5": 0.5, "p6": 0.7, "p7": 0.9}
-ONLY_RESERVED, _NO_RESERVED = ("sr",), ("odf", "odm")
-_FULL_ONLY = ("odf", "hf")
-_HYBRIDS = ("hf", "hm")
+from hcloud.core.model import Market, Offer
+from hcloud.planner.provisioning.offer_rules import is_full
+from hcloud.spec.policy import STRATEGIES, ProvisioningPolicy
 
 
-class MappingNeed(NamedTuple):
-    """What the mapping of a hybrid strategy looks at in a job."""
+class Rented(Enum):
+    """Which instances a strategy rents on demand and spot."""
 
-    quality: float = 0.0
-    """Quality needed (0..1)."""
-    overdue: bool = False
-    """The job has waited longer than a full server takes to start."""
-    heads: bool = False
-    """Outcome of the job's coin toss (P1)."""
+    NONE = "none"
+    FULL_SERVERS = "full servers"
+    ANY = "any"
 
 
-PLAIN = MappingNeed()
+class Reserves(Enum):
+    """For how much of the load a strategy reserves instances beforehand (§8.4)."""
+
+    NOTHING = "nothing"
+    STEADY = "steady load"
+    PEAK = "peak"
 
 
-@dataclass(slots=True, eq=False)
-class Strategy:
-    """The policy's strategy over one snapshot."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProvisioningStrategy:
+    """What a strategy allows. A subclass may refuse further offers."""
 
-    policy: ProvisioningPolicy
-    full_from: Mapping[str, float]
-    """vCPUs from which an instance is a full server, by provider."""
-    hybrid: Hybrid | None = None
-    """The mapping of HF and HM; None for the other strategies, and without reserved capacity: jobs then take the best
-    value, of full servers with HF."""
+    name: str
+    """The value of ``provisioning.strategy`` in a policy."""
+    rented: Rented = Rented.ANY
+    """Which instances may be rented."""
+    uses_reserved: bool = True
+    """Whether reserved instances may be launched."""
+    reserves: Reserves = Reserves.NOTHING
+    """What is reserved for it in simulations and recommendations."""
+    maps_jobs: bool = False
+    """Whether ``provisioning.mapping`` decides which jobs go to reserved instances. It uses classifications."""
 
-    def refusal(self, offer: Offer) -> str | None:
-        """Return why ``offer`` may not be rented under this strategy; None: it may."""
-        name, reserved = self.policy.strategy, offer.market is Market.RESERVED
-        if name in ONLY_RESERVED and not reserved:
-            return f"provisioning.strategy {name} uses reserved machines only"
-        if name in _NO_RESERVED and reserved:
-            return f"provisioning.strategy {name} uses no reserved machines"
-        if name in _FULL_ONLY and not reserved and not is_full(self.full_from, offer):
-            least = self.full_from.get(offer.provider, self.policy.full_server_vcpus)
-            return f"provisioning.strategy {name} rents full servers only ({least:g} vCPUs or more)"
+    @property
+    def tells_full_servers(self) -> bool:
+        """Whether it treats full servers differently."""
+        return self.rented is Rented.FULL_SERVERS or self.maps_jobs
+
+    def refusal(self, offer: Offer, full_from: Mapping[str, float], policy: ProvisioningPolicy) -> str | None:
+        """Return why ``offer`` may not be launched; None: it may. ``full_from``: by provider the vCPUs of full servers
+        (:func:`hcloud.planner.provisioning.offer_rules.full_from`)."""
+        reserved = offer.market is Market.RESERVED
+        if self.rented is Rented.NONE and not reserved:
+            return f"provisioning.strategy {self.name} uses reserved machines only"
+        if not self.uses_reserved and reserved:
+            return f"provisioning.strategy {self.name} uses no reserved machines"
+        if self.rented is Rented.FULL_SERVERS and not reserved and not is_full(full_from, offer):
+            least = full_from.get(offer.provider, policy.full_server_vcpus)
+            return f"provisioning.strategy {self.name} rents full servers only ({least:g} vCPUs or more)"
         return None
 
 
-def forbidden(policy: Policy, offer: Offer) -> str | None:
-    """Return why caps or ``allow`` of the policy forbid to launch ``offer``, or None."""
-    caps, name = policy.caps, offer.instance_type.name
-    if caps.max_price_usd_per_h is not None and offer.price_usd_per_h > caps.max_price_usd_per_h:
-        return f"{price(offer.price_usd_per_h)} is above caps.max_price_usd_per_h ({price(caps.max_price_usd_per_h)})"
-    if caps.max_instances_per_type.get(name) == 0:
-        return f"caps.max_instances_per_type forbids {name}"
-    return policy.allow.refusal(offer)
+SHIPPED: Final = (
+    ProvisioningStrategy(name="best_value"),
+    ProvisioningStrategy(name="sr", rented=Rented.NONE, reserves=Reserves.PEAK),
+    ProvisioningStrategy(name="odf", rented=Rented.FULL_SERVERS, uses_reserved=False),
+    ProvisioningStrategy(name="odm", uses_reserved=False),
+    ProvisioningStrategy(name="hf", rented=Rented.FULL_SERVERS, reserves=Reserves.STEADY, maps_jobs=True),
+    ProvisioningStrategy(name="hm", reserves=Reserves.STEADY, maps_jobs=True),
+)
+_REGISTERED: dict[str, ProvisioningStrategy] = {}
 
 
-def open_strategy(snapshot: Snapshot, policy: Policy, fleet: Fleet) -> Strategy:
-    """Return the strategy named by ``policy``, over the instances of ``fleet``."""
-    full_from: Mapping[str, float] = {}
-    if policy.provisioning.strategy in (*_FULL_ONLY, *_HYBRIDS):
-        full_from = snapshot.plan_cache.get(
-            "full from", (snapshot.offers, policy), lambda: _full_from(snapshot, policy)
-        )
-    strategy = Strategy(policy=policy.provisioning, full_from=full_from)
-    if policy.provisioning.strategy in _HYBRIDS and _has_reserved(snapshot, fleet):
-        strategy.hybrid = _open_hybrid(snapshot, policy, fleet, strategy)
-    return strategy
+def register(strategy: ProvisioningStrategy) -> None:
+    """Make ``strategy`` known to policies and plans; registering it again changes nothing.
+
+    Raises:
+        ValueError: another strategy has the same name.
+    """
+    if _REGISTERED.setdefault(strategy.name, strategy) is not strategy:
+        raise ValueError(f"there is another provisioning strategy {strategy.name!r}")
+    STRATEGIES.add(strategy.name, uses_classifications=strategy.maps_jobs)
 
 
-def _has_reserved(snapshot: Snapshot, fleet: Fleet) -> bool:
-    """Return whether there is reserved capacity to map jobs to, launched or not."""
-    offered = snapshot.plan_cache.get(
-        "reserved offered",
-        (snapshot.offers,),
-        lambda: any(o.market is Market.RESERVED and o.available != 0 for o in snapshot.offers),
-    )
-    return offered or bool(fleet.reserved.any())
+def strategy_named(name: str) -> ProvisioningStrategy:
+    """Return the strategy that a policy calls ``name``."""
+    return _REGISTERED[name]
 
 
-def _full_from(snapshot: Snapshot, policy: Policy) -> dict[str, float]:
-    """Return by provider the vCPUs from which an instance is a full server: the policy's number, or the largest
-    offer."""
-    largest: dict[str, float] = {}
-    for offer in snapshot.offers:
-        if offer.market is not Market.RESERVED and forbidden(policy, offer) is None:
-            vcpus = offer.instance_type.capacity.vcpus
-            largest[offer.provider] = max(largest.get(offer.provider, 0.0), vcpus)
-    return {name: min(vcpus, policy.provisioning.full_server_vcpus) for name, vcpus in largest.items()}
+def strategies_that_reserve(reserves: Reserves) -> list[str]:
+    """Return the names of the strategies that reserve for this part of the load, in order of registration."""
+    return [strategy.name for strategy in _REGISTERED.values() if strategy.reserves is reserves]
 
 
-def is_full(full_from: Mapping[str, float], offer: Offer) -> bool:
-    """Return whether instances of ``offer`` are full servers, which share a host with few other tenants (HCloud
-    §8.1)."""
-    least = full_from.get(offer.provider)
-    return least is not None and offer.instance_type.capacity.vcpus >= least - SLACK
-
-
-def expected_quality(
-    snapshot: Snapshot, policy: ProvisioningPolicy, full_from: Mapping[str, float], offer: Offer
-) -> float:
-    """Return ``Q90`` (0..1) of instances like ``offer``: measured, or by size if too little was measured."""
-    full = full_from.get(offer.provider, policy.full_server_vcpus)
-    part = min(1.0, offer.instance_type.capacity.vcpus / max(full, SLACK))
-    small, whole = policy.unmeasured_quality_small, policy.unmeasured_quality_full
-    return snapshot.fleet_stats.quality.q90(offer, unknown=small + (whole - small) * part)
-
-
-def quality_needed(snapshot: Snapshot, policy: ProvisioningPolicy, job: Job) -> float:
-    """Return ``Q_T`` (0..1): from the job's classification, else the policy's default for its kind."""
-    if job.spec.target.kind == "best_effort":
-        return 0.0
-    known = snapshot.applications.get(job.application)
-    if known is not None:
-        return known.quality_target.value
-    return policy.assumed_quality_service if job.spec.target.kind == "service" else policy.assumed_quality_batch
-
-
-def soft_limit(snapshot: Snapshot, policy: ProvisioningPolicy) -> float:
-    """Return the dynamic soft limit (0..1): it falls linearly as the queue grows, and rises while it is empty
-    (§8.4.2)."""
-    grown = snapshot.fleet_stats.queue_growth(snapshot.now, policy.queue_window_s)
-    quiet_min = snapshot.fleet_stats.quiet_s(snapshot.now) / 60.0
-    limit = policy.soft_limit - policy.soft_limit_fall_per_job * grown + policy.soft_limit_rise_per_min * quiet_min
-    return min(max(limit, policy.soft_limit_minimum), policy.hard_limit)
-
-
-class _OfferKinds(NamedTuple):
-    """Properties of ``M`` offers, each of shape ``(M,)``."""
-
-    offers: Sequence[Offer]
-    reserved: Mask
-    """Which are reserved."""
-    quality: Amounts
-    """Expected quality (0..1)."""
-    full: Mask
-    """Which are full servers."""
-
-
-@dataclass(slots=True, eq=False)
-class Hybrid:
-    """The mapping of HF and HM: which jobs go to reserved instances."""
-
-    policy: ProvisioningPolicy
-    fleet: Fleet
-    reserved: Mask
-    quality: Amounts
-    """Expected quality (0..1) of each instance, shape ``(N,)``."""
-    full: Mask
-    """Which instances are full servers, shape ``(N,)``."""
-    paid_vcpus: float
-    """vCPUs of all reserved capacity, launched or not."""
-    soft: float
-    """The soft limit (0..1)."""
-    spin_up_s: float
-    """Boot delay of the full server that starts soonest."""
-    reserved_sizes: list[Resources]
-    """Sizes of reserved instances that run or can be launched."""
-    rented_sizes: list[Resources]
-    """The same of rented instances."""
-    snapshot: Snapshot
-    full_from: Mapping[str, float]
-    rented: list[Offer]
-    """Offers that may be rented."""
-    enough: float
-    """Quality (0..1) of smaller instances that is good enough for every job: little less than the best that can be
-    rented delivers. Needed quality is a code of pressures and may be above whatever machines deliver."""
-    _suits: dict[tuple[MappingNeed, Resources], Mask] = field(default_factory=dict)
-    _known: dict[tuple[str, str], tuple[MappingNeed, MappingNeed]] = field(default_factory=dict)
-    _tolerant: dict[tuple[MappingNeed, Resources], bool] = field(default_factory=dict)
-    _offered: _OfferKinds | None = None
-    _paid_at: tuple[Places, Amounts] | None = None
-    _utilised: tuple[int, float] = (-1, 1.0)
-    _waits_s: dict[float, float | None] = field(default_factory=dict)
-
-    # ---------------------------------------------------------------------------------------------------------- leaning
-    def mapping_need(self, job: Job) -> MappingNeed:
-        """Return what the mapping policy looks at in ``job``."""
-        name = self.policy.mapping
-        if name == "p8":
-            kind = (job.application, job.spec.target.kind)
-            in_time, overdue = self._known.get(kind) or self._kinds(job, kind)
-            since = job.submitted_at if job.submitted_at > job.not_before_at else job.not_before_at
-            return overdue if self.snapshot.now - since > self.spin_up_s else in_time
-        if name == "p1":
-            return MappingNeed(heads=_heads(job))
-        if name in _NEEDS_ABOVE:
-            return MappingNeed(quality=float(quality_needed(self.snapshot, self.policy, job) > _NEEDS_ABOVE[name]))
-        return PLAIN
-
-    def _kinds(self, job: Job, kind: tuple[str, str]) -> tuple[MappingNeed, MappingNeed]:
-        """Return the needs of jobs of this application and kind of target under P8: in time, and overdue."""
-        needed = round(quality_needed(self.snapshot, self.policy, job), 2)
-        known = self._known[kind] = MappingNeed(quality=needed), MappingNeed(quality=needed, overdue=True)
-        return known
-
-    def _side(self, mapping_need: MappingNeed, size: Resources) -> bool | None:
-        """Return True for reserved only, False for rented only, None for both (P1-P4 if both could serve it)."""
-        name = self.policy.mapping
-        if name != "p1" and name not in _NEEDS_ABOVE:
-            return None
-        wants_reserved = mapping_need.heads if name == "p1" else mapping_need.quality > 0.5
-        possible = self.reserved_sizes if wants_reserved else self.rented_sizes
-        return wants_reserved if any(size.fits(each) for each in possible) else None
-
-    # --------------------------------------------------------------------------------------------------------- machines
-    def suits(self, mapping_need: MappingNeed, size: Resources) -> Mask:
-        """Return the instances that are good enough for jobs with this need and size, shape ``(N,)``."""
-        known = self._suits.get((mapping_need, size))
-        if known is None:
-            known = self._suits[mapping_need, size] = self._good_enough(mapping_need, size)
-        return known
-
-    def _good_enough(self, mapping_need: MappingNeed, size: Resources) -> Mask:
-        side = self._side(mapping_need, size)
-        if side is not None:
-            return self.reserved if side else ~self.reserved
-        if self.policy.mapping != "p8":
-            return np.ones_like(self.reserved)
-        return self.reserved | self.full | (self.quality > min(mapping_need.quality, self.enough))
-
-    @property
-    def utilisation(self) -> float:
-        """Part (0..1) of the reserved vCPUs held by units; 1 if nothing is reserved."""
-        if self.paid_vcpus <= 0:
-            return 1.0
-        if self._utilised[0] != self.fleet.uses:
-            if self._paid_at is None:
-                places = self.reserved.nonzero()[0]
-                self._paid_at = places, self.fleet.capacity[0].take(places)
-            places, vcpus = self._paid_at
-            used_vcpus = float(np.add.reduce(vcpus - self.fleet.free[0].take(places)))
-            self._utilised = self.fleet.uses, used_vcpus / self.paid_vcpus
-        return self._utilised[1]
-
-    def closed(self, mapping_need: MappingNeed, size: Resources) -> Mask | None:
-        """Return the reserved instances closed to jobs with this need and size at present; None: none."""
-        name = self.policy.mapping
-        by_load = name == "p8" or name in _FILLED_TO
-        if not by_load or self.utilisation < self.limit(mapping_need, size) - SLACK:
-            return None
-        # Empty reserved instances are used before anything is rented.
-        return self.reserved & ~self.fleet.unshared(self.fleet.free) if name == "p8" else self.reserved
-
-    def limit(self, mapping_need: MappingNeed, size: Resources) -> float:
-        """Return the utilisation up to which reserved instances are open; lower for jobs that can do without them."""
-        if self.policy.mapping in _FILLED_TO:
-            return _FILLED_TO[self.policy.mapping]
-        return self.soft if self.tolerant(mapping_need, size) else self.policy.hard_limit
-
-    # ----------------------------------------------------------------------------------------------------------- offers
-    def tolerant(self, mapping_need: MappingNeed, size: Resources) -> bool:
-        """Return whether any rented offer is good enough for jobs with this need and size."""
-        known = self._tolerant.get((mapping_need, size))
-        if known is None:
-            fitting = (offer for offer in self.rented if size.fits(offer.instance_type.capacity))
-            known = self._tolerant[mapping_need, size] = any(self.tolerates(mapping_need, offer) for offer in fitting)
-        return known
-
-    def tolerates(self, mapping_need: MappingNeed, offer: Offer) -> bool:
-        """Return whether rented instances like ``offer`` are good enough in the long run (``Q90 > Q_T``), by P8."""
-        quality = expected_quality(self.snapshot, self.policy, self.full_from, offer)
-        needed = mapping_need.quality if is_full(self.full_from, offer) else min(mapping_need.quality, self.enough)
-        return quality > needed
-
-    def rentable(self, mapping_need: MappingNeed, size: Resources, offers: Sequence[Offer]) -> Mask:
-        """Return which of ``offers`` may be launched for jobs with this need and size, shape ``(M,)``."""
-        side = self._side(mapping_need, size)
-        if self._offered is None or self._offered.offers is not offers:
-            self._offered = self._look_at(offers)
-        kinds = self._offered
-        if side is not None:
-            return kinds.reserved if side else ~kinds.reserved
-        if self.policy.mapping != "p8":
-            return np.ones_like(kinds.reserved)
-        needed = np.where(kinds.full, mapping_need.quality, min(mapping_need.quality, self.enough))
-        good: Mask = kinds.reserved | (kinds.quality > needed)
-        others: Mask = kinds.full & ~good  # mostly none; then the wait for reserved room does not matter
-        return good | others if np.count_nonzero(others) and self.rents_sooner(mapping_need, size) else good
-
-    def _look_at(self, offers: Sequence[Offer]) -> _OfferKinds:
-        qualities = [expected_quality(self.snapshot, self.policy, self.full_from, o) for o in offers]
-        return _OfferKinds(
-            offers=offers,
-            reserved=np.array([o.market is Market.RESERVED for o in offers], dtype=np.bool_),
-            quality=np.array(qualities, dtype=np.float64),
-            full=np.array([is_full(self.full_from, o) for o in offers], dtype=np.bool_),
-        )
-
-    def rents_sooner(self, mapping_need: MappingNeed, size: Resources) -> bool:
-        """Return whether a full server is expected to be available sooner than reserved room (P8, rule 3)."""
-        if mapping_need.overdue or not any(size.fits(each) for each in self.reserved_sizes):
-            return True
-        wait_s = self.expected_wait_s(size)
-        return wait_s is not None and wait_s > self.spin_up_s
-
-    def expected_wait_s(self, size: Resources) -> float | None:
-        """Return the expected wait for reserved room of ``size`` in seconds; None: too little is known."""
-        if size.vcpus not in self._waits_s:
-            waits_s = self.snapshot.fleet_stats.release_interval_s(size.vcpus, self.policy.wait_quantile)
-            self._waits_s[size.vcpus] = waits_s
-        return self._waits_s[size.vcpus]
-
-
-def _heads(job: Job) -> bool:
-    """Return a fair coin toss that is the same in every plan."""
-    return zlib.crc32(f"{job.submitted_at!r}/{job.spec.name}/{job.spec.user}".encode()) % 2 == 0
-
-
-class _MachineKinds(NamedTuple):
-    """What follows from the offers of the instances alone."""
-
-    kinds: list[Offer]
-    """One offer of each kind; offers of a kind differ only by price."""
-    at: Places
-    """Index into ``kinds`` of each instance."""
-    full: Mask
-    """Which instances are full servers, shape ``(N,)``."""
-    reserved_sizes: list[Resources]
-    rented_sizes: list[Resources]
-
-
-def _machines(offers: Sequence[Offer], full_from: Mapping[str, float]) -> _MachineKinds:
-    places: dict[tuple[object, ...], int] = {}
-    kinds, at = list[Offer](), list[int]()
-    for offer in offers:
-        size = offer.instance_type
-        kind = (offer.provider, offer.region, offer.market, size.name, size.capacity.vcpus)
-        if kind not in places:
-            places[kind] = len(kinds)
-            kinds.append(offer)
-        at.append(places[kind])
-    return _MachineKinds(
-        kinds=kinds,
-        at=np.array(at, dtype=np.intp),
-        full=np.array([is_full(full_from, offer) for offer in kinds], dtype=np.bool_)[at],
-        reserved_sizes=[each.instance_type.capacity for each in offers if each.market is Market.RESERVED],
-        rented_sizes=[each.instance_type.capacity for each in offers if each.market is not Market.RESERVED],
-    )
-
-
-def _hybrid_offers(snapshot: Snapshot, policy: Policy, strategy: Strategy) -> tuple[list[Offer], list[Offer]]:
-    """Return the permitted offers: rented ones, and reserved ones that are not launched yet."""
-    allowed = [o for o in snapshot.offers if forbidden(policy, o) is None and strategy.refusal(o) is None]
-    rented = [o for o in allowed if o.market is not Market.RESERVED]
-    return rented, [o for o in allowed if o.market is Market.RESERVED and o.available != 0]
-
-
-def _open_hybrid(snapshot: Snapshot, policy: Policy, fleet: Fleet, strategy: Strategy) -> Hybrid:
-    own, full_from, reserved = policy.provisioning, strategy.full_from, fleet.reserved
-    offers = [instance.offer for instance in fleet.instances]
-    kinds = snapshot.plan_cache.get("hybrid machines", (full_from, *offers), lambda: _machines(offers, full_from))
-    # Instances launched from an uncounted stock are paid capacity only once they are ready. Counting them before would
-    # change the utilisation, and with it whether they were needed.
-    staying, instances = np.zeros(len(fleet.instances), dtype=np.bool_), fleet.instances
-    staying[
-        [at for at in fleet.staying if instances[at].offer.available is not None or instances[at].ready_at is not None]
-    ] = True
-    made_of = (snapshot.offers, policy)
-    rented, unlaunched = snapshot.plan_cache.get(
-        "hybrid offers", made_of, lambda: _hybrid_offers(snapshot, policy, strategy)
-    )
-    unlaunched_vcpus = sum(o.instance_type.capacity.vcpus * (o.available or 0) for o in unlaunched)
-    qualities = [expected_quality(snapshot, own, full_from, offer) for offer in kinds.kinds]
-    best = max((expected_quality(snapshot, own, full_from, offer) for offer in rented), default=1.0)
-    return Hybrid(
-        policy=own,
-        snapshot=snapshot,
-        fleet=fleet,
-        full_from=full_from,
-        reserved=reserved,
-        quality=np.array(qualities, dtype=np.float64)[kinds.at],
-        full=kinds.full,
-        paid_vcpus=float(fleet.capacity[0, reserved & staying].sum()) + unlaunched_vcpus,
-        soft=soft_limit(snapshot, own),
-        spin_up_s=min((o.instance_type.boot_delay_s for o in rented if is_full(full_from, o)), default=float("inf")),
-        reserved_sizes=kinds.reserved_sizes + [o.instance_type.capacity for o in unlaunched],
-        rented_sizes=kinds.rented_sizes + [o.instance_type.capacity for o in rented],
-        rented=rented,
-        enough=(1.0 - policy.placement.tolerance) * best,
-    )
+for _strategy in SHIPPED:
+    register(_strategy)
