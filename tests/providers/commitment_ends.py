@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hcloud.core.model import BestEffortTarget, EventKind, JobSpec, Market, Resources
+from hcloud.core.model import BestEffortTarget, Constraints, EventKind, JobSpec, Market, Resources
 from hcloud.report import build_report
 from hcloud.store import Submission
 from tests.chaos.scene import START_AT, Scene
@@ -17,8 +17,8 @@ ENDS_AT = START_AT + 820.0
 """Beyond the first lease, so that the machine is rented at all."""
 LATER_AT = START_AT + 90_000.0
 """When the other commitment ends, where there are two."""
-STEP_S = 110.0
-POLICY: Mapping[str, object] = {"boot": {"timeout_s": 600}}
+STEP_S = 160.0
+POLICY: Mapping[str, object] = {"boot": {"timeout_s": 600}, "lease": {"horizon_s": 600, "renew_before_s": 400}}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,15 +56,21 @@ def play_the_end(scene: Scene, prices: Prices, job_s: float = 2000.0) -> None:
     assert by_market == pytest.approx({"reserved": before_usd, "on_demand": after_usd}, abs=0.0005)
 
 
-def play_one_end_of_two(scene: Scene, prices: Prices, *, kill: Callable[[str], None] | None = None) -> None:
+def play_one_end_of_two(
+    scene: Scene, prices: Prices, *, kill: Callable[[str], None] | None = None, zone: str = ""
+) -> None:
     """Run three jobs on three committed machines, of which one commitment ends before the other, for two machines.
 
     ``kill``: ends a machine by its id; one with a short job is ended so before the end. Then two are left, which the
-    other commitment has capacity for. None: all three run on, and exactly one becomes on demand.
+    other commitment has capacity for. None: all three run on, and exactly one becomes on demand. ``zone``: where all
+    run, the first of them a cycle earlier.
     """
     if kill is not None:
-        submit(scene, 1, 200.0)
-    submit(scene, 3 if kill is None else 2, 2000.0)
+        submit(scene, 1, 60.0)
+    if zone:
+        submit(scene, 1, 2000.0, zone)
+        cycle(scene)
+    submit(scene, 2 if zone or kill is not None else 3, 2000.0, zone)
     while scene.clock.now() < ENDS_AT - 4 * STEP_S:
         cycle(scene)
     if kill is not None:
@@ -98,14 +104,15 @@ def play_one_end_of_two(scene: Scene, prices: Prices, *, kill: Callable[[str], N
         assert scene.controller.last_spend.month_usd == pytest.approx(usd)
 
 
-def submit(scene: Scene, count: int, job_s: float) -> None:
-    """Submit jobs that each fill a machine."""
+def submit(scene: Scene, count: int, job_s: float, zone: str = "") -> None:
+    """Submit jobs that each fill a machine, in a zone if one is named."""
     spec = JobSpec(
         name="job",
         user="ada",
         command=("sleep", f"{job_s:g}"),
         target=BestEffortTarget(),
         resources=Resources(vcpus=2.0, memory_mib=512, disk_gib=1.0),
+        placement=Constraints(zones=(zone,) if zone else ()),
     )
     scene.store.submit([Submission(spec=spec, actor="ada")] * count, scene.clock.now())
 

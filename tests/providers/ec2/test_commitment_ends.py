@@ -71,4 +71,4 @@ def test_at_the_end_of_a_reserved_instance_machines_of_a_savings_plan_stay_reser
     prices = two_plans(fake)
     fake.savings_plans = fake.savings_plans[1:]
     fake.reserved = [reserved(1, zone=f"{REGION}a", end=iso(ENDS_AT))]
-    play_one_end_of_two(scene, prices)
+    play_one_end_of_two(scene, prices, zone=f"{REGION}a")

@@ -395,6 +395,23 @@ def test_savings_plans_pay_once_for_an_unused_capacity_reservation(bench: Ec2Ben
     }
 
 
+@pytest.mark.parametrize("kind", ["Reserved Instances", "savings plans"])
+def test_what_is_committed_to_costs_the_same_however_much_of_it_machines_use(bench: Ec2Bench, kind: str) -> None:
+    """Room for three machines, of which the other commitment pays for two, wherever they run."""
+    bench.fake.capacity = [{**capacity_reservation(3), "totalInstanceCount": 3}]
+    if kind == "savings plans":
+        bench.fake.savings_plans, bench.fake.savings_rates = [plan(usd_per_h=0.12)], {"sp-1": {"m5.large": 0.06}}
+    else:
+        bench.fake.reserved = [reserved(2)]
+    offer, machines_usd_per_h = offered(bench)["b", "m5.large", "reserved"], 0.0
+    for used in range(4):
+        assert machines_usd_per_h + paid_usd_per_h(bench) == pytest.approx(2 * 0.06 + USD_PER_H["m5.large"]), used
+        if used < 3:
+            machines_usd_per_h += bench.provider.launch(bench.order(offer)).price_usd_per_h
+            bench.let_lists_settle()
+            offer = {each.key: each for each in bench.provider.offers()}[offer.key]
+
+
 def test_commitments_that_cannot_be_read_are_not_said_to_be_none(bench: Ec2Bench) -> None:
     bench.provider = bench.build({})
     assert bench.provider.commitments() == {}  # nothing was read yet
