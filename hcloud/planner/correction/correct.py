@@ -42,7 +42,7 @@ from hcloud.planner.correction.option import NoOption, Option, remaining_s, save
 from hcloud.planner.correction.scaling import more_nodes, resize
 from hcloud.planner.correction.stragglers import profiled_since, relaunch_stragglers, restart_speedup
 from hcloud.planner.fleet import SLACK, Mask
-from hcloud.planner.placement.place import has_room_now, usable
+from hcloud.planner.placement.open_instances import has_room_now, usable
 from hcloud.planner.plan import MET, Correct, Miss
 from hcloud.planner.profiling import profile_again
 from hcloud.planner.profiling_in_place import measure_in_place

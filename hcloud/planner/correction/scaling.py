@@ -22,7 +22,9 @@ from hcloud.planner.correction.monitor import Assessment, RankSamples
 from hcloud.planner.correction.option import NoOption, Option, remaining_s, saved_s
 from hcloud.planner.fleet import SLACK, vector
 from hcloud.planner.occupancy import missing_ranks
-from hcloud.planner.placement.place import add_place, claim, find_places, usable
+from hcloud.planner.placement.claims import claim
+from hcloud.planner.placement.open_instances import usable
+from hcloud.planner.placement.place import add_place, find_places
 from hcloud.planner.plan import RankPlacement, Resize
 from hcloud.planner.text import offer_words, seconds, size_share
 from hcloud.spec.validation import counted

@@ -22,7 +22,7 @@ from hcloud.forecast.job_monitor import Pace, pace_of_counter
 from hcloud.planner.context import RELAUNCHED, PlanContext
 from hcloud.planner.correction.monitor import Deviation, RankSamples, column_of, deviations_of, rank_samples
 from hcloud.planner.occupancy import FEWEST_RANKS
-from hcloud.planner.placement.place import usable
+from hcloud.planner.placement.open_instances import usable
 from hcloud.planner.plan import Correct, StopRank
 from hcloud.planner.text import percent, seconds
 

@@ -20,10 +20,11 @@ from hcloud.planner.fleet import Amounts, Mask
 from hcloud.planner.instance_lifecycle import terminate_unrenewed
 from hcloud.planner.late_boots import requeue_reason
 from hcloud.planner.occupancy import RESERVES_ROOM
+from hcloud.planner.placement.claims import claim, pledge, suited_for_claim, unclaim
 from hcloud.planner.placement.explain_choice import candidates_of, placement_reason
+from hcloud.planner.placement.open_instances import beyond, closed, has_room_now, suited, usable
 from hcloud.planner.placement.room_reservation import (
     MOST_SOUGHT,
-    open_beside,
     reserve_room,
     urgent_jobs,
     waits_for_room,
@@ -67,7 +68,7 @@ def _awaits_a_type(context: PlanContext, job: Job, group: JobGroup) -> bool:
     group.awaits_type = bool(_lost_to_types(context, group).any())
     if group.awaits_type:
         allowed = context.fleet.fitting_now(group.asks, usable(context, group, context.fleet.placeable))
-        group.awaits_type = bool(_suited(context, group, allowed, ()).any())
+        group.awaits_type = bool(suited_for_claim(context, group, allowed, ()).any())
     if group.awaits_type:
         group.pending -= 1
         why = "every machine with room and tolerable interference is of a worse type"
@@ -259,55 +260,6 @@ def _holds_out(context: PlanContext, job: Job, group: JobGroup, why: str) -> Rea
     return Reason(code="holds_out", text=text, numbers=numbers)
 
 
-def usable(context: PlanContext, group: JobGroup, mask: Mask) -> Mask:
-    """Return the instances of ``mask`` that ``group`` may use and, if it is exclusive, that are empty."""
-    allowed = suited(context, group, mask)
-    return allowed & context.fleet.unshared(context.fleet.room) if group.exclusive else allowed
-
-
-def suited(context: PlanContext, group: JobGroup, mask: Mask, *, reserved_too: bool = False) -> Mask:
-    """Return the instances of ``mask`` that ``group`` may use and that are good enough for it (hybrid mapping).
-
-    ``reserved_too``: as if no room was reserved.
-    """
-    allowed, hybrid = permitted(context, group, mask, reserved_too=reserved_too), context.strategy.hybrid
-    if group.company is not None:
-        allowed = allowed & context.topology.without_conflicts(group.company)
-    return allowed & hybrid.suits(group.mapping_need, group.resources) if hybrid is not None else allowed
-
-
-def permitted(context: PlanContext, group: JobGroup, mask: Mask, *, reserved_too: bool = False) -> Mask:
-    """Return the instances of ``mask`` with a market, type, zone and labels that ``group`` may use now.
-
-    ``reserved_too``: as if no room was reserved.
-    """
-    allowed = lastingly_permitted(context, group, mask)
-    if context.guarded is not None and not group.promise:
-        allowed = allowed & ~context.guarded
-    if group.avoid:
-        allowed = allowed & context.fleet.others_than(group.avoid)
-    if group.urgency and context.late is not None:
-        allowed = allowed & ~context.late.mask
-    if context.reservations and not reserved_too:
-        allowed = open_beside(context, group, allowed)
-    return allowed
-
-
-def lastingly_permitted(context: PlanContext, group: JobGroup, mask: Mask) -> Mask:
-    """Return the instances of ``mask`` that ``group`` may use at some time: what bars it from the others stays."""
-    allowed = mask if group.spot_ok else mask & context.fleet.steady
-    if group.constraints is not None:
-        allowed = allowed & context.topology.admitted(group.constraints)
-    return allowed & context.fleet.of_types(group.instance_types) if group.instance_types else allowed
-
-
-def beyond(context: PlanContext, group: JobGroup, allowed: Mask, taken: Sequence[int]) -> Mask:
-    """Return the instances of ``allowed`` for one more rank of a job that has ranks on ``taken``."""
-    if group.constraints is not None and taken:
-        allowed = allowed & context.topology.spread(group.constraints, taken)
-    return allowed & context.topology.without_conflicts(group.company) if group.company is not None else allowed
-
-
 # ----------------------------------------------------------------------------------------------------- awaited machines
 def awaited_places(context: PlanContext, job: Job) -> list[int]:
     """Return the instances ``job`` awaits, one entry per rank to run there."""
@@ -382,73 +334,6 @@ def _claim_each(context: PlanContext, group: JobGroup, places: Sequence[int], ta
     return claimed
 
 
-def claim(context: PlanContext, group: JobGroup, mask: Mask, count: int, taken: Sequence[int] = ()) -> list[int]:
-    """Claim room for up to ``count`` ranks of ``group`` on instances of ``mask``, lowest numbers first; return where.
-
-    ``taken`` are the instances of the job's other ranks.
-    """
-    claimed = list[int]()
-    if count <= 0 or not np.count_nonzero(mask):
-        return claimed
-    allowed = usable(context, group, mask)
-    while len(claimed) < count:
-        there = _suited(context, group, context.fleet.fitting(group.demand, allowed), [*taken, *claimed])
-        # Nearly always the first instance with room for the lower bound also has room for the actual size.
-        at = next((at for at in there.nonzero()[0].tolist() if context.fleet.has_room(at, group.asks_on(at))), -1)
-        if at < 0:
-            break
-        pledge(context, group, at)
-        claimed.append(at)
-    return claimed
-
-
-def _suited(context: PlanContext, group: JobGroup, mask: Mask, taken: Sequence[int]) -> Mask:
-    mask = beyond(context, group, mask, taken) if group.spreads else mask
-    suit = context.suit if group.application else None
-    mask = suit.suited(group.application, mask) if suit is not None else mask
-    if suit is None or group.aim is None or not np.count_nonzero(mask):
-        return mask
-    return mask & suit.enough(group.application, group.aim)
-
-
-def pledge(context: PlanContext, group: JobGroup, at: int) -> None:
-    """Claim room for one rank of ``group`` on instance ``at``."""
-    context.fleet.room[:, at] -= context.amount_on(group, at)
-    context.arrive(at, group)
-
-
-def suits_company(context: PlanContext, group: JobGroup, company: Sequence[Job]) -> bool:
-    """Return whether ``group`` and the jobs of ``company`` (one entry per rank) tolerate each other on an empty
-    instance."""
-    if context.suit is None or not company or not group.application:
-        return True
-    return context.suit.together(group.application, [job.application for job in company])
-
-
-def unclaim(context: PlanContext, group: JobGroup, claimed: Sequence[int]) -> None:
-    """Undo :func:`claim`."""
-    for at in claimed:
-        context.fleet.room[:, at] += context.amount_on(group, at)
-        context.leave(at, group)
-
-
-def pay_for_claims(context: PlanContext, job: Job, group: JobGroup, places: Sequence[int]) -> Reason | None:
-    """Book the claimed ``places`` to ``job``'s scopes; return the limit that forbids it, or None.
-
-    Otherwise instances would be launched for the other ranks, and all would wait for money that is spent.
-    """
-    if not places or not context.ledger.watches_scopes:
-        return None
-    context.ledger = context.ledger.copy()
-    for at in places:
-        instance, held = context.fleet.instances[at], context.granted(group, at)
-        refusal = context.ledger.placement_refusal(job, instance, held)
-        if refusal is not None:
-            return refusal
-        context.ledger.book_placement(job, instance, held)
-    return None
-
-
 # -------------------------------------------------------------------------------------------------------------- placing
 def place_now(context: PlanContext, job: Job, group: JobGroup) -> bool:
     """Place ``job`` instead of what is held for it, and return True; or hold that again."""
@@ -487,11 +372,6 @@ def ranks_to_start(context: PlanContext, job: Job, group: JobGroup) -> int:
         return max(group.needed, min(group.wanted, aim.nodes))
     known = context.snapshot.applications.get(job.application)
     return ranks_for_target(job, known, context.now, context.policy.placement.confidence)
-
-
-def has_room_now(context: PlanContext, group: JobGroup) -> bool:
-    """Return whether any instance has room for a rank of ``group``; a cheap check for a full cluster."""
-    return bool(np.count_nonzero(context.fleet.fitting_now(group.demand, context.fleet.placeable)))
 
 
 def _note_in_vain(context: PlanContext, job: Job, group: JobGroup) -> None:
@@ -656,23 +536,6 @@ def _paid_first(context: PlanContext, mask: Mask) -> list[Mask]:
     released."""
     reserved = context.fleet.reserved
     return [mask & reserved, mask & ~reserved] if context.fleet.partly_reserved else [mask]
-
-
-def closed(context: PlanContext, group: JobGroup, among: Mask) -> Mask:
-    """Return the instances of ``among`` closed to ``group``: reserved ones that are too full (hybrid strategies), and
-    rented ones held back (:mod:`hcloud.planner.provisioning.holdback`)."""
-    hybrid = context.strategy.hybrid
-    if group.lifted or (hybrid is None and context.open_of is None):
-        return np.zeros(len(among), dtype=np.bool_)
-    full = hybrid.closed(group.mapping_need, group.resources) if hybrid is not None else None
-    shut = among & full if full is not None else np.zeros(len(among), dtype=np.bool_)
-    if context.open_of is not None:
-        asked = (among if full is None else among & ~full).nonzero()[0]
-        left = context.open_of(group, asked)
-        if left is not asked:  # mostly it is: nothing is held back
-            shut[asked] = True
-            shut[left] = False
-    return shut
 
 
 def _pay(context: PlanContext, job: Job, group: JobGroup, places: list[int]) -> bool:

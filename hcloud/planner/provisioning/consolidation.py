@@ -22,7 +22,7 @@ import numpy as np
 from hcloud.core.model import FailureCause, InstanceState, Job, Market, Number, Reason
 from hcloud.planner.context import PlanContext
 from hcloud.planner.fleet import Mask
-from hcloud.planner.placement.place import usable
+from hcloud.planner.placement.open_instances import usable
 from hcloud.planner.plan import Drain, Place, StopRank
 from hcloud.planner.provisioning.eviction import optional_ranks
 from hcloud.planner.text import seconds, size_share, usd

@@ -21,7 +21,7 @@ from hcloud.planner.context import JobGroup, PlanContext
 from hcloud.planner.fit.sizing import ranks_for_target
 from hcloud.planner.fleet import Amounts, vector
 from hcloud.planner.occupancy import running_ranks
-from hcloud.planner.placement.place import beyond, suited
+from hcloud.planner.placement.open_instances import beyond, suited
 from hcloud.planner.plan import StopRank
 from hcloud.planner.text import amount
 

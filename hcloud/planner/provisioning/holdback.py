@@ -29,7 +29,7 @@ from hcloud.planner.fit.interference import FULL
 from hcloud.planner.fleet import SLACK, Amounts, Mask, Places
 from hcloud.planner.late_boots import Urgency
 from hcloud.planner.market import OfferMarket
-from hcloud.planner.placement.place import permitted
+from hcloud.planner.placement.open_instances import permitted
 
 
 def open_half_empty_holdback(context: PlanContext, offer_market: OfferMarket) -> HalfEmptyHoldback:

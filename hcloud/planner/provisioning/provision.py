@@ -19,23 +19,16 @@ from hcloud.planner.fleet import SLACK, Amounts, Mask, Places, fits_any, vector
 from hcloud.planner.instance_lifecycle import idle_for_s, is_idle
 from hcloud.planner.late_boots import requeue_reason
 from hcloud.planner.market import Choice, OfferMarket, open_market, rank_choices, why_not_obtainable
+from hcloud.planner.placement.claims import claim, pay_for_claims, pledge, suits_company, unclaim
 from hcloud.planner.placement.explain_choice import exclusion_reason
+from hcloud.planner.placement.open_instances import closed, has_room_now, lastingly_permitted, permitted
 from hcloud.planner.placement.place import (
     awaited_places,
-    claim,
-    closed,
-    has_room_now,
     holding_out,
-    lastingly_permitted,
-    pay_for_claims,
-    permitted,
     place_now,
-    pledge,
     ranks_to_start,
     requeue,
     reserve_first,
-    suits_company,
-    unclaim,
 )
 from hcloud.planner.placement.room_reservation import BOOTING, NOT_FOR_ROOM, WAITS_FOR_RESERVED, reservation_reason
 from hcloud.planner.plan import Finish, Launch

@@ -1,0 +1,82 @@
+"""Which instances are open to a group of jobs: by demands, hybrid mapping, reservations, and what is held back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from hcloud.planner.context import JobGroup, PlanContext
+from hcloud.planner.fleet import Mask
+from hcloud.planner.placement.room_reservation import open_beside
+
+
+def usable(context: PlanContext, group: JobGroup, mask: Mask) -> Mask:
+    """Return the instances of ``mask`` that ``group`` may use and, if it is exclusive, that are empty."""
+    allowed = suited(context, group, mask)
+    return allowed & context.fleet.unshared(context.fleet.room) if group.exclusive else allowed
+
+
+def suited(context: PlanContext, group: JobGroup, mask: Mask, *, reserved_too: bool = False) -> Mask:
+    """Return the instances of ``mask`` that ``group`` may use and that are good enough for it (hybrid mapping).
+
+    ``reserved_too``: as if no room was reserved.
+    """
+    allowed, hybrid = permitted(context, group, mask, reserved_too=reserved_too), context.strategy.hybrid
+    if group.company is not None:
+        allowed = allowed & context.topology.without_conflicts(group.company)
+    return allowed & hybrid.suits(group.mapping_need, group.resources) if hybrid is not None else allowed
+
+
+def permitted(context: PlanContext, group: JobGroup, mask: Mask, *, reserved_too: bool = False) -> Mask:
+    """Return the instances of ``mask`` with a market, type, zone and labels that ``group`` may use now.
+
+    ``reserved_too``: as if no room was reserved.
+    """
+    allowed = lastingly_permitted(context, group, mask)
+    if context.guarded is not None and not group.promise:
+        allowed = allowed & ~context.guarded
+    if group.avoid:
+        allowed = allowed & context.fleet.others_than(group.avoid)
+    if group.urgency and context.late is not None:
+        allowed = allowed & ~context.late.mask
+    if context.reservations and not reserved_too:
+        allowed = open_beside(context, group, allowed)
+    return allowed
+
+
+def lastingly_permitted(context: PlanContext, group: JobGroup, mask: Mask) -> Mask:
+    """Return the instances of ``mask`` that ``group`` may use at some time: what bars it from the others stays."""
+    allowed = mask if group.spot_ok else mask & context.fleet.steady
+    if group.constraints is not None:
+        allowed = allowed & context.topology.admitted(group.constraints)
+    return allowed & context.fleet.of_types(group.instance_types) if group.instance_types else allowed
+
+
+def beyond(context: PlanContext, group: JobGroup, allowed: Mask, taken: Sequence[int]) -> Mask:
+    """Return the instances of ``allowed`` for one more rank of a job that has ranks on ``taken``."""
+    if group.constraints is not None and taken:
+        allowed = allowed & context.topology.spread(group.constraints, taken)
+    return allowed & context.topology.without_conflicts(group.company) if group.company is not None else allowed
+
+
+def closed(context: PlanContext, group: JobGroup, among: Mask) -> Mask:
+    """Return the instances of ``among`` closed to ``group``: reserved ones that are too full (hybrid strategies), and
+    rented ones held back (:mod:`hcloud.planner.provisioning.holdback`)."""
+    hybrid = context.strategy.hybrid
+    if group.lifted or (hybrid is None and context.open_of is None):
+        return np.zeros(len(among), dtype=np.bool_)
+    full = hybrid.closed(group.mapping_need, group.resources) if hybrid is not None else None
+    shut = among & full if full is not None else np.zeros(len(among), dtype=np.bool_)
+    if context.open_of is not None:
+        asked = (among if full is None else among & ~full).nonzero()[0]
+        left = context.open_of(group, asked)
+        if left is not asked:  # mostly it is: nothing is held back
+            shut[asked] = True
+            shut[left] = False
+    return shut
+
+
+def has_room_now(context: PlanContext, group: JobGroup) -> bool:
+    """Return whether any instance has room for a rank of ``group``; a cheap check for a full cluster."""
+    return bool(np.count_nonzero(context.fleet.fitting_now(group.demand, context.fleet.placeable)))
