@@ -22,7 +22,7 @@ from hcloud.config.files import load_policy
 from hcloud.core.estimates import Application, Classification, Estimate, Measure
 from hcloud.core.model import BatchTarget, EventKind, Job, Nodes, ServiceTarget
 from hcloud.planner.explain import job_timeline
-from hcloud.planner.placement import place
+from hcloud.planner.placement import open_instances, place
 from hcloud.planner.plan import Finish, Place, Plan, Terminate, Wait
 from hcloud.planner.text import clock_time
 from hcloud.spec.policy import (
@@ -70,7 +70,7 @@ def test_no_placement_order_or_queue_lets_a_wide_job_starve(order: str, queues: 
 
 
 def test_the_stream_starves_a_wide_job_if_reserved_room_is_open(monkeypatch: pytest.MonkeyPatch, slurm: Waited) -> None:
-    monkeypatch.setattr(place, "open_beside", lambda _context, _group, allowed: allowed)
+    monkeypatch.setattr(open_instances, "open_beside", lambda _context, _group, allowed: allowed)
     assert measure(STREAM, simple_policy()).wide_s > 1.5 * slurm.wide_s
 
 
