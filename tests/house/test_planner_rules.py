@@ -16,9 +16,15 @@ WORDS = {"random"}
 """Names that are also plain words of other things, outside the planner."""
 
 
+def nodes(source: str, names: set[str]) -> Iterator[ast.AST]:
+    """Yield the nodes of a file; none if it has none of ``names`` in quotes, which saves parsing it."""
+    quoted = (mark + name + mark for name in names for mark in "\"'")
+    return ast.walk(ast.parse(source)) if any(each in source for each in quoted) else iter(())
+
+
 def compared_names(path: Path, source: str, names: set[str]) -> Iterator[str]:
     """Yield where a file decides by one of ``names``: it compares or matches it, or looks it up in a table."""
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes(source, names):
         tested: list[ast.expr] = []
         if isinstance(node, ast.Compare):
             tested = [node.left, *node.comparators]
@@ -40,7 +46,7 @@ def compared_names(path: Path, source: str, names: set[str]) -> Iterator[str]:
 
 def named_anywhere(path: Path, source: str, names: set[str]) -> Iterator[str]:
     """Yield where a file has one of ``names`` as a string."""
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes(source, names):
         if isinstance(node, ast.Constant) and node.value in names:
             yield f"{tree.relative(path)}:{node.lineno}: {node.value!r}"
 
