@@ -11,8 +11,6 @@ import statistics
 import sys
 import time
 
-logging.disable(logging.CRITICAL)
-
 GIB = 1 << 30
 
 
@@ -25,6 +23,7 @@ class _NoEvents:
 
 def main() -> None:
     """Answer one question."""
+    logging.disable(logging.CRITICAL)  # Ray writes one record for each demand
     from ray.autoscaler.v2.instance_manager.config import NodeTypeConfig
     from ray.autoscaler.v2.scheduler import ResourceDemandScheduler, SchedulingRequest
     from ray.autoscaler.v2.schema import AutoscalerInstance
