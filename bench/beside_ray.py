@@ -22,11 +22,11 @@ from pathlib import Path
 import numpy as np
 
 from bench.placement import APPLICATIONS, _applications
-from bench.planner import _machine
+from bench.planner import _machine, offer_of
 from bench.rows import Row, machine
 from hcloud.core.estimates import Classification, Estimate
 from hcloud.core.gc_tuning import infrequent_gc
-from hcloud.core.model import BatchTarget, InstanceType, Job, JobSpec, JobState, Market, Offer, Resources
+from hcloud.core.model import BatchTarget, Job, JobSpec, JobState, Offer, Resources
 from hcloud.planner import make_plan
 from hcloud.planner.cache import PlanCache
 from hcloud.planner.plan import Launch, Place
@@ -113,15 +113,7 @@ def _known(offers: list[Offer]) -> Mapping[str, Classification]:
 
 def _offer(name: str, vcpus: int, gib_per_vcpu: int) -> Offer:
     capacity = Resources(vcpus=float(vcpus), memory_mib=vcpus * gib_per_vcpu * 1024, disk_gib=500.0)
-    return Offer(
-        provider="mock",
-        region="r",
-        zone="a",
-        instance_type=InstanceType(provider="mock", name=name, capacity=capacity),
-        market=Market.ON_DEMAND,
-        price_usd_per_h=0.04 * vcpus * (1 + gib_per_vcpu / 20),
-        priced_at=0.0,
-    )
+    return offer_of(name, capacity, 0.04 * vcpus * (1 + gib_per_vcpu / 20))
 
 
 def _job(number: int, vcpus: float, memory_gib: float, *, known: bool) -> Job:

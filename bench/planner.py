@@ -107,7 +107,7 @@ def _plan(snapshot: Snapshot, policy: Policy) -> Plan:
 
 def _fleet(busy: int) -> Snapshot:
     """Return machines that each run so many jobs which leave no room for another."""
-    kinds = [_offer(name, size) for name, size in (("m4", _SIZE), ("m8", _SIZE.plus(_SIZE)))]
+    kinds = [offer_of(name, size) for name, size in (("m4", _SIZE), ("m8", _SIZE.plus(_SIZE)))]
     machines = tuple(_machine(number, kinds[0]) for number in range(1, INSTANCES + 1))
     jobs = tuple(_running(number, machines[number % INSTANCES], busy) for number in range(1, busy * INSTANCES + 1))
     return Snapshot(
@@ -121,14 +121,15 @@ def _fleet(busy: int) -> Snapshot:
     )
 
 
-def _offer(name: str, size: Resources) -> Offer:
+def offer_of(name: str, size: Resources, usd_per_h: float | None = None) -> Offer:
+    """Return an offer of the mock cloud, by default at 0.05 USD per vCPU and hour."""
     return Offer(
         provider="mock",
         region="r",
         zone="a",
         instance_type=InstanceType(provider="mock", name=name, capacity=size),
         market=Market.ON_DEMAND,
-        price_usd_per_h=0.05 * size.vcpus,
+        price_usd_per_h=0.05 * size.vcpus if usd_per_h is None else usd_per_h,
         priced_at=0.0,
     )
 

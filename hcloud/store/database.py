@@ -87,7 +87,7 @@ class Database:
     def read_row(self, statement: Select[Any], values: Mapping[str, object] | None = None) -> tuple[Any, ...] | None:
         """Return the first row of one query of numbers and texts, or None; ``values`` are its bound parameters.
 
-        For what every cycle asks several times: it takes a tenth of the time of a transaction. Raises StoreBusy,
+        For what every cycle asks several times: it takes a quarter of the time of a transaction. Raises StoreBusy,
         StoreError.
         """
         text, names, fixed = self._compiled(statement)

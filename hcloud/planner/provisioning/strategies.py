@@ -14,6 +14,7 @@ from typing import Final
 
 from hcloud.core.model import Market, Offer
 from hcloud.planner.provisioning.offer_rules import is_full
+from hcloud.planner.registry import Registry
 from hcloud.spec.policy import STRATEGIES, ProvisioningPolicy
 
 
@@ -75,28 +76,13 @@ SHIPPED: Final = (
     ProvisioningStrategy(name="hf", rented=Rented.FULL_SERVERS, reserves=Reserves.STEADY, maps_jobs=True),
     ProvisioningStrategy(name="hm", reserves=Reserves.STEADY, maps_jobs=True),
 )
-_REGISTERED: dict[str, ProvisioningStrategy] = {}
-
-
-def register(strategy: ProvisioningStrategy) -> None:
-    """Make ``strategy`` known to policies and plans; registering it again changes nothing.
-
-    Raises:
-        ValueError: another strategy has the same name.
-    """
-    if _REGISTERED.setdefault(strategy.name, strategy) is not strategy:
-        raise ValueError(f"there is another provisioning strategy {strategy.name!r}")
-    STRATEGIES.add(strategy.name, uses_classifications=strategy.maps_jobs)
-
-
-def strategy_named(name: str) -> ProvisioningStrategy:
-    """Return the strategy that a policy calls ``name``."""
-    return _REGISTERED[name]
+_STRATEGIES = Registry[ProvisioningStrategy]("provisioning strategy", STRATEGIES, lambda each: each.maps_jobs)
+register, strategy_named = _STRATEGIES.register, _STRATEGIES.named
 
 
 def strategies_that_reserve(reserves: Reserves) -> list[str]:
     """Return the names of the strategies that reserve for this part of the load, in order of registration."""
-    return [strategy.name for strategy in _REGISTERED.values() if strategy.reserves is reserves]
+    return [strategy.name for strategy in _STRATEGIES if strategy.reserves is reserves]
 
 
 for _strategy in SHIPPED:

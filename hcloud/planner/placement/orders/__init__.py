@@ -8,26 +8,11 @@ from importlib import import_module
 from pkgutil import iter_modules
 
 from hcloud.planner.placement.order import PlacementOrder
+from hcloud.planner.registry import Registry
 from hcloud.spec.policy import ORDERS
 
-_REGISTERED: dict[str, PlacementOrder] = {}
-
-
-def register(order: PlacementOrder) -> None:
-    """Make ``order`` known to policies and plans; registering it again changes nothing.
-
-    Raises:
-        ValueError: another order has the same name.
-    """
-    if _REGISTERED.setdefault(order.name, order) is not order:
-        raise ValueError(f"there is another placement order {order.name!r}")
-    ORDERS.add(order.name, uses_classifications=order.needs.classifications)
-
-
-def order_named(name: str) -> PlacementOrder:
-    """Return the order that a policy calls ``name``."""
-    return _REGISTERED[name]
-
+_ORDERS = Registry[PlacementOrder]("placement order", ORDERS, lambda order: order.needs.classifications)
+register, order_named = _ORDERS.register, _ORDERS.named
 
 for _module in iter_modules(__path__):
     register(import_module(f"{__name__}.{_module.name}").ORDER)
