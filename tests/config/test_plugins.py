@@ -48,8 +48,8 @@ Install = Callable[..., Path]
 @pytest.fixture
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
     """Return a function that installs a package of one module with one entry point, and returns its directory."""
-    for rules, names in ((orders, ORDERS), (strategies, STRATEGIES)):
-        monkeypatch.setattr(rules, "_REGISTERED", dict(rules._REGISTERED))
+    for registry, names in ((orders._ORDERS, ORDERS), (strategies._STRATEGIES, STRATEGIES)):
+        monkeypatch.setattr(registry, "_rules", dict(registry._rules))
         monkeypatch.setattr(names, "_classified", dict(names._classified))
     monkeypatch.syspath_prepend(tmp_path)
 
