@@ -55,7 +55,7 @@ def demands(pending: int) -> list[tuple[float, float]]:
     return [(chosen.choice(_PARTS), chosen.choice(_PARTS)) for _ in range(pending)]
 
 
-def rays(pending: int, nodes: int, rounds: int) -> float:
+def ray_rate(pending: int, nodes: int, rounds: int) -> float:
     """Return how many of the demands Ray's scheduler decides a second. Raises CalledProcessError without Ray."""
     question = {
         "types": {f"{name}{size}": (size, size * gib) for name, gib in FAMILIES.items() for size in SIZES},
@@ -72,7 +72,7 @@ def rays(pending: int, nodes: int, rounds: int) -> float:
     return pending / float(json.loads(ran.stdout.splitlines()[-1])["median_s"])
 
 
-def ours(pending: int, nodes: int, *, known: bool, rounds: int) -> tuple[float, str]:
+def hcloud_rate(pending: int, nodes: int, *, known: bool, rounds: int) -> tuple[float, str]:
     """Return how many of the jobs HCloud's planner decides a second, and what it decided."""
     snapshot, policy = snapshot_of(pending, nodes, known=known), KNOWING if known else PLAIN
     times_s = []
@@ -141,16 +141,16 @@ def rows(rounds: int, *, largest: bool) -> Iterator[Row]:
     """Yield the decisions a second of both, and how the planner's time grows with the number of jobs."""
     for nodes in NODES:
         for pending in PENDING if largest or not nodes else PENDING[:1]:
-            theirs = rays(pending, nodes, rounds)
+            theirs = ray_rate(pending, nodes, rounds)
             where = f"{pending:,} pending, {nodes:,} machines"
             yield Row(name=f"Ray, {where}", value=theirs, unit="/s")
             for known in (False, True):
-                value, note = ours(pending, nodes, known=known, rounds=rounds)
+                value, note = hcloud_rate(pending, nodes, known=known, rounds=rounds)
                 what = "known" if known else "unknown"
                 name = f"HCloud, {what} jobs, {where}"
                 yield Row(name=name, value=value, unit="/s", target=theirs, better="higher", note=note)
     for known in (False, True):
-        times_s = [count / ours(count, 0, known=known, rounds=rounds)[0] for count in GROWTH]
+        times_s = [count / hcloud_rate(count, 0, known=known, rounds=rounds)[0] for count in GROWTH]
         growth = float(np.polyfit(np.log(GROWTH), np.log(times_s), 1)[0])
         what, sizes = "known" if known else "unknown", f"{GROWTH[0]:,} to {GROWTH[-1]:,} jobs"
         yield Row(name=f"exponent of growth, {what} jobs", value=growth, unit="", target=1.1, note=sizes)

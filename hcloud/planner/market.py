@@ -71,7 +71,7 @@ class OfferMarket:
     sized: dict[int, Amounts] = field(default_factory=dict)
     """Cache of :meth:`demands`, by place of the group."""
     listed: dict[int, tuple[list[bool], list[list[float]]]] = field(default_factory=dict)
-    """Cache of :meth:`rows`, by id of the group."""
+    """Cache of :meth:`lists`, by id of the group."""
     worths: dict[int, float] = field(default_factory=dict)
     """Cache of :meth:`worth_usd_per_h`, by id of the group."""
     alone: dict[int, float] = field(default_factory=dict)
@@ -196,7 +196,7 @@ class OfferMarket:
         """Return :meth:`serves` of each offer, shape ``(M,)``."""
         return self.fitting(group) if self.hybrid is None else self.fitting(group) & self.rentable(group)
 
-    def rows(self, group: JobGroup) -> tuple[list[bool], list[list[float]]]:
+    def lists(self, group: JobGroup) -> tuple[list[bool], list[list[float]]]:
         """Return :meth:`serving` and :meth:`taken` as plain lists by offer."""
         known = self.listed.get(id(group))
         if known is None:
@@ -418,7 +418,7 @@ def rank_choices(
 
 
 _Wanted = tuple[list[bool], list[list[float]], int, float, str]
-"""A group that needs instances: :meth:`OfferMarket.rows`, its number of ranks, the worth of each, its application."""
+"""A group that needs instances: :meth:`OfferMarket.lists`, its number of ranks, the worth of each, its application."""
 
 
 def rank_for(
@@ -433,7 +433,7 @@ def rank_for(
     worths = [offer_market.worth_usd_per_h(group) for group, _ in company]
     scarce = sum(count for _, count in company) > context.policy.caps.max_instances - context.ledger.instances
     wants = [
-        (*offer_market.rows(group), count, worth, group.application)
+        (*offer_market.lists(group), count, worth, group.application)
         for (group, count), worth in zip(company, worths, strict=True)
     ]
     choices = [_score_offer(context.suit, offer_market, at, wants) for at in among]
@@ -468,24 +468,25 @@ def _shortfalls(offer_market: OfferMarket, first: JobGroup, choices: Sequence[Ch
 def _score_offer(suit: Suitability | None, offer_market: OfferMarket, at: int, wants: Sequence[_Wanted]) -> Choice:
     # Plain numbers: arrays of three take ten times as long, and this runs for each group and offer of each machine.
     vcpus, memory_mib, disk_gib = offer_market.capacity[at].tolist()
-    worth, ranks, on_it, tolerant = 0.0, 0, tuple[str, ...](), suit is None or suit.pressure is None
+    worth, ranks, present = 0.0, 0, tuple[str, ...]()
+    interference = suit if suit is not None and suit.pressure is not None else None
     for serves, amounts, count, each, application in wants:
         if not serves[at]:
             continue
-        a_vcpus, a_memory_mib, a_disk_gib = amounts[at]
+        rank_vcpus, rank_memory_mib, rank_disk_gib = amounts[at]
         taken = count
-        if a_vcpus > 0 and a_vcpus * taken > vcpus + SLACK:
-            taken = int((vcpus + SLACK) / a_vcpus)
-        if a_memory_mib > 0 and a_memory_mib * taken > memory_mib + SLACK:
-            taken = int((memory_mib + SLACK) / a_memory_mib)
-        if a_disk_gib > 0 and a_disk_gib * taken > disk_gib + SLACK:
-            taken = int((disk_gib + SLACK) / a_disk_gib)
-        if taken > 0 and suit is not None and not tolerant:
-            taken, on_it = _count_compatible(suit, application, taken, on_it)
+        if rank_vcpus > 0 and rank_vcpus * taken > vcpus + SLACK:
+            taken = int((vcpus + SLACK) / rank_vcpus)
+        if rank_memory_mib > 0 and rank_memory_mib * taken > memory_mib + SLACK:
+            taken = int((memory_mib + SLACK) / rank_memory_mib)
+        if rank_disk_gib > 0 and rank_disk_gib * taken > disk_gib + SLACK:
+            taken = int((disk_gib + SLACK) / rank_disk_gib)
+        if taken > 0 and interference is not None:
+            taken, present = _count_compatible(interference, application, taken, present)
         if taken > 0:
-            vcpus -= a_vcpus * taken
-            memory_mib -= a_memory_mib * taken
-            disk_gib -= a_disk_gib * taken
+            vcpus -= rank_vcpus * taken
+            memory_mib -= rank_memory_mib * taken
+            disk_gib -= rank_disk_gib * taken
             worth += each * taken
             ranks += taken
     score = float(offer_market.price_usd_per_h[at]) / max(worth, FREE_USD_PER_H)

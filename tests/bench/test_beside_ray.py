@@ -4,7 +4,7 @@ import ast
 from pathlib import Path
 
 import bench.ray_scheduler
-from bench.beside_ray import demands, ours
+from bench.beside_ray import demands, hcloud_rate
 
 
 def test_both_sides_get_the_same_demands_each_time() -> None:
@@ -12,9 +12,9 @@ def test_both_sides_get_the_same_demands_each_time() -> None:
 
 
 def test_each_job_is_launched_for_or_placed() -> None:
-    rate, note = ours(40, 0, known=True, rounds=1)
+    rate, note = hcloud_rate(40, 0, known=True, rounds=1)
     assert rate > 0 and note.endswith(" launched, 0 placed") and not note.startswith("0 ")
-    placed = ours(40, 40, known=False, rounds=1)[1]
+    placed = hcloud_rate(40, 40, known=False, rounds=1)[1]
     assert placed.startswith("0 launched, ") and int(placed.split()[2]) > 30
 
 

@@ -102,7 +102,8 @@ def _reserve(context: PlanContext, job: Job, group: JobGroup, *, urgent: bool = 
     reservation = reserve_room(context, job, group, allowed, urgent=urgent, ready_too=ready_too)
     if reservation is not None:
         context.reservations[job.id] = reservation
-        # Idle until then it is paid for nothing, at most for one lease: what it waits for may run for days.
+        # An instance that is idle until then costs money for nothing. What the job waits for may run for days, so idle
+        # instances are kept for it only if the start is expected within one lease.
         if reservation.starts_in_s <= context.policy.lease.horizon_s:
             context.used.update(reservation.reserved)
     return reservation is not None
