@@ -88,15 +88,7 @@ def _inverse(covariance: Matrix, index: Index, noise: Matrix | None = None) -> M
     if noise is not None:
         count = index.shape[-1]
         own.reshape(*own.shape[:-2], count * count)[..., :: count + 1] += noise**2
-    if index.shape[-1] != 2:
-        return np.asarray(np.linalg.inv(own), dtype=np.float64)
-    # Short profiles measure two cells of a question; for many of them this is much faster.
-    determinant = own[..., 0, 0] * own[..., 1, 1] - own[..., 0, 1] * own[..., 1, 0]
-    inverse = np.empty_like(own)
-    inverse[..., 0, 0], inverse[..., 1, 1] = own[..., 1, 1], own[..., 0, 0]
-    inverse[..., 0, 1], inverse[..., 1, 0] = -own[..., 0, 1], -own[..., 1, 0]
-    inverse /= determinant[..., None, None]
-    return inverse
+    return np.asarray(np.linalg.inv(own), dtype=np.float64)
 
 
 def _without_bias(inverse: Matrix) -> tuple[Matrix, Matrix, Matrix]:
