@@ -16,12 +16,14 @@ from hcloud.core.gc_tuning import infrequent_gc
 
 def modules(wanted: list[str]) -> list[str]:
     """Return the names of the benchmarks to run."""
-    found = sorted(m.name for m in pkgutil.iter_modules(bench.__path__) if m.name not in ("__main__", "rows", "house"))
-    unknown = sorted(set(wanted) - set(found))
-    if unknown:
-        print(f"bench: there is no benchmark {unknown[0]!r}; known are {', '.join(found)}", file=sys.stderr)
-        sys.exit(2)
-    return wanted or [name for name in found if hasattr(importlib.import_module(f"bench.{name}"), "run")]
+    found = sorted(module.name for module in pkgutil.iter_modules(bench.__path__) if module.name != "__main__")
+    known = [name for name in found if hasattr(importlib.import_module(f"bench.{name}"), "run")]
+    for name in wanted:
+        if name not in known:
+            own = "; it has a command of its own, see make help" if name in found else ""
+            print(f"bench: there is no benchmark {name!r}{own}; known are {', '.join(known)}", file=sys.stderr)
+            sys.exit(2)
+    return wanted or known
 
 
 def main() -> int:

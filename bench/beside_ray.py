@@ -39,6 +39,8 @@ FAMILIES = {"c": 2, "m": 4, "r": 8}
 RUNNING = "m16"
 PENDING, NODES, GROWTH = (1000, 3000), (0, 100, 1000), (500, 1000, 2000, 4000)
 ROUNDS = 3
+RAY = Path(__file__).parent.parent / "build" / "ray"
+"""Where ``scripts/beside_ray`` installs Ray."""
 _PARTS = (0.5, 1, 2, 4, 8)
 _CAPS = Caps(max_instances=100_000, max_vcpus=None, max_queued_jobs=10**7)
 KNOWING = Policy(
@@ -56,7 +58,7 @@ def demands(pending: int) -> list[tuple[float, float]]:
 
 
 def ray_rate(pending: int, nodes: int, rounds: int) -> float:
-    """Return how many of the demands Ray's scheduler decides a second. Raises CalledProcessError without Ray."""
+    """Return how many of the demands Ray's scheduler decides a second. Raises CalledProcessError if it fails."""
     question = {
         "types": {f"{name}{size}": (size, size * gib) for name, gib in FAMILIES.items() for size in SIZES},
         "running": RUNNING,
@@ -64,7 +66,7 @@ def ray_rate(pending: int, nodes: int, rounds: int) -> float:
         "demands": demands(pending),
         "rounds": rounds,
     }
-    environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": str(Path("build/ray").resolve())}
+    environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": str(RAY.resolve())}
     command = [sys.executable, str(Path(__file__).with_name("ray_scheduler.py"))]
     ran = subprocess.run(
         command, input=json.dumps(question), env=environment, capture_output=True, text=True, check=True
@@ -156,12 +158,21 @@ def rows(rounds: int, *, largest: bool) -> Iterator[Row]:
         yield Row(name=f"exponent of growth, {what} jobs", value=growth, unit="", target=1.1, note=sizes)
 
 
+def _at_least_one(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, not {text!r}")
+    return int(text)
+
+
 def main() -> int:
     """Measure and print; end with 1 when a target is missed."""
     parser = argparse.ArgumentParser(prog="python -m bench.beside_ray", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=ROUNDS, help="plans per figure, of which the median counts")
+    rounds_help = "plans per figure, of which the median counts"
+    parser.add_argument("--rounds", type=_at_least_one, default=ROUNDS, help=rounds_help)
     parser.add_argument("--largest", action="store_true", help="also 3,000 jobs on 100 and 1,000 machines")
     given = parser.parse_args()
+    if not RAY.is_dir():
+        parser.error(f"Ray is not in {RAY}: run make bench-beside-ray, which installs it there")
     print(f"machine: {machine()}")
     missed = 0
     with infrequent_gc():  # as the daemon does

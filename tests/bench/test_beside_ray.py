@@ -1,7 +1,11 @@
 """Our side of the comparison with Ray, on few jobs; Ray itself is not installed for tests."""
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
+
+import pytest
 
 import bench.ray_scheduler
 from bench.beside_ray import demands, hcloud_rate
@@ -23,3 +27,16 @@ def test_rays_side_imports_nothing_of_ours() -> None:
     imported = {each.module or "" for each in ast.walk(tree) if isinstance(each, ast.ImportFrom)}
     imported |= {name.name for each in ast.walk(tree) if isinstance(each, ast.Import) for name in each.names}
     assert not any(name.split(".")[0] in ("hcloud", "bench", "tests") for name in imported)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("bench.beside_ray", "--rounds", "0"), "argument --rounds: must be a whole number of at least 1, not '0'"),
+        (("bench", "mission"), "there is no benchmark 'mission'; it has a command of its own, see make help"),
+        (("bench", "beside_rey"), "there is no benchmark 'beside_rey'; known are accuracy, "),
+    ],
+)
+def test_wrong_words_get_one_sentence(words: tuple[str, ...], message: str) -> None:
+    ran = subprocess.run([sys.executable, "-m", *words], capture_output=True, text=True, check=False)
+    assert ran.returncode == 2 and message in ran.stderr and "Traceback" not in ran.stderr
