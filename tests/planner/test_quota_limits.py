@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from hcloud.core.model import InstanceState, Market
-from hcloud.planner.plan import Launch
+from hcloud.core.model import InstanceState, Market, Nodes
+from hcloud.planner.plan import Launch, Wait
 from hcloud.planner.quota_limits import QuotaLimits, refused_quota, vcpus_in_use
-from hcloud.planner.snapshot import RefusedQuota
+from hcloud.planner.snapshot import OfferBackoff, RefusedQuota
 from tests.planner.scenes import NOW, decide, job, machine, need, of, offer, scene, spec
 from tests.policies import simple
 
@@ -98,3 +98,19 @@ def test_a_plan_launches_what_a_remembered_limit_has_room_for_and_the_rest_elsew
     elsewhere = offer(region="s", zone="z", usd_per_h=0.2)
     plan = decide(scene(*jobs, SMALL, elsewhere, refused_quotas=(limit(),)), simple())
     assert [each.offer.region for each in of(plan, Launch)] == ["r", "r", "r", "s", "s"]
+
+
+def test_a_job_whose_nodes_exceed_a_remembered_limit_together_waits_with_both_numbers() -> None:
+    four = spec(resources=need(2.0), nodes=Nodes(count=4, minimum=4))
+    refused = OfferBackoff(provider="mock", zone="a", instance_type="middle", until_at=NOW + 60.0, error="stockout")
+    middle = offer("middle", vcpus=3.0, usd_per_h=0.05)
+    things = (job(1, asks=four), SMALL, middle)
+    plan = decide(scene(*things, refused_quotas=(limit(),), backoffs=(refused,)), simple())
+    [reason] = [each.reason for each in of(plan, Wait)]
+    assert (reason.code, reason.text) == (
+        "quota_exceeded",
+        "waiting: needs 8 vCPUs, the quota is 6 (on_demand in r)",
+    )
+    numbers = {"needed_vcpus": 8.0, "quota_vcpus": 6.0, "in_use_vcpus": 0.0, "until_at": NOW + 10.0}
+    assert reason.numbers == numbers
+    assert not of(plan, Launch)

@@ -11,7 +11,7 @@ from hcloud.planner.snapshot import Snapshot, Spend
 from hcloud.spec.policy import Budgets, Caps, Policy, ProfilingPolicy, ScopeBudget
 from tests.planner.apply_model import apply_ideally, pass_time
 from tests.planner.properties import honest, money_and_caps_hold
-from tests.planner.scenes import NOW, decide, machine, need, of, offer, running, scene, spec
+from tests.planner.scenes import NOW, decide, job, machine, need, of, offer, running, scene, spec, told
 from tests.planner.watched import classified, hooked, samples, started, sure, with_samples
 from tests.policies import simple
 
@@ -105,6 +105,15 @@ def test_machines_are_launched_for_missing_nodes_once_and_grown_onto() -> None:
         later = pass_time(later, 40.0, run_s=1e9)
     [place] = [each for each in of(decide(later), Place) if each.job_id == "job-1"]
     assert [(rank.rank, rank.instance_id) for rank in place.ranks] == [(1, "inst-2"), (2, "inst-3")]
+
+
+def test_a_job_that_is_to_get_more_machines_still_counts_as_one_of_its_user() -> None:
+    full, small = here(1, 1.0), offer("small", vcpus=1.0)
+    waiting = [job(n) for n in (2, 3)]
+    plan = decide(measured(lonely(full), full, small, *waiting), simple(caps=Caps(max_jobs_per_user=2)))
+    assert steps(plan) == ["nodes_launched"]
+    assert [each.for_jobs for each in of(plan, Launch)] == [(), (), ("job-2",)]
+    assert told(plan, "job-3") == "cap_jobs_per_user"
 
 
 def forgets_what_boots_for_the_running(snapshot: Snapshot, policy: Policy) -> Plan:

@@ -11,6 +11,7 @@ from hcloud.forecast.fleet_tracker import FleetStats, Release
 from hcloud.planner.context import open_context
 from hcloud.planner.plan import Launch, Place, Plan
 from hcloud.planner.provisioning.mapping import PLAIN, soft_limit
+from hcloud.planner.snapshot import OfferBackoff
 from hcloud.spec.policy import Caps, MappingPolicy, Policy, ProvisioningPolicy, Strategy
 from tests.planner.scenes import NOW, decide, job, machine, need, of, offer, running, scene, spec, told
 from tests.policies import simple
@@ -113,6 +114,34 @@ def test_above_the_hard_limit_a_demanding_job_waits_until_it_has_waited_longer_t
     assert plan.actions[-1].reason.numbers["spin_up_s"] == 30.0
     overdue = job(1, application="keen", submitted_at=NOW - 31)
     assert launched(decided(overdue, *busy, SMALL, FULL, policy=policy)) == ["full"]
+
+
+def test_a_job_that_waits_for_reserved_room_takes_none_that_is_closed_to_it() -> None:
+    keen = job(1, application="keen", submitted_at=NOW - 5)
+    plan = decided(keen, *reserved_in_use(15.0), SMALL, FULL, policy=under("hm"))
+    assert (of(plan, Place), told(plan, "job-1")) == ([], "waits_for_reserved")
+
+
+@pytest.mark.parametrize(
+    ("offers", "code"),
+    [
+        ((SMALL, FULL), "waits_for_reserved"),
+        ((replace(SMALL, available=0), FULL), "waits_for_reserved"),
+        ((replace(SMALL, available=0), replace(FULL, available=0)), "sold_out"),
+        ((replace(SMALL, available=0), offer("tiny", vcpus=0.5)), "sold_out"),
+        ((replace(SMALL, zone="b"),), "all_backed_off"),
+    ],
+)
+def test_a_job_waits_for_reserved_room_only_where_something_else_could_be_rented(
+    offers: tuple[Offer, ...], code: str
+) -> None:
+    keen = job(1, application="keen", submitted_at=NOW - 5)
+    refused = OfferBackoff(provider="mock", zone="b", instance_type="small", until_at=NOW + 60, error="stockout")
+    plan = decide(
+        scene(keen, *reserved_in_use(15.5), *offers, applications=KNOWN, backoffs=(refused,)),
+        under("hm"),
+    )
+    assert (launched(plan), told(plan, "job-1")) == ([], code)
 
 
 def test_a_job_is_overdue_once_the_full_server_that_starts_soonest_would_be_up() -> None:
