@@ -14,7 +14,7 @@ import numpy as np
 from bench.planner import _fleet, _job
 from bench.rows import Row
 from hcloud.core.estimates import Classification, Estimate, Measure
-from hcloud.core.model import Job, JobState
+from hcloud.core.model import Job
 from hcloud.planner import make_plan
 from hcloud.planner.admission import admit
 from hcloud.planner.context import open_context
@@ -162,7 +162,6 @@ def _admitting(known: dict[str, Classification]) -> Row:
     times_ms = []
     for _ in range(ROUNDS):
         context = open_context(snapshot, _POLICY, np.random.default_rng(0))
-        context.waiting = [job for job in context.jobs if job.state is JobState.QUEUED]
         began = time.perf_counter()
         admit(context)
         times_ms.append((time.perf_counter() - began) * 1e3)

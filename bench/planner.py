@@ -161,7 +161,8 @@ def _job(number: int, shapes: int) -> Job:
         resources=need,
         priority=number % 3,
     )
-    return Job(id=f"job-{number}", spec=spec, state=JobState.QUEUED, submitted_at=float(number % 900))
+    at = float(number % 900)
+    return Job(id=f"job-{number}", spec=spec, state=JobState.QUEUED, submitted_at=at, queued_at=at)
 
 
 def _running(number: int, machine: Instance, busy: int) -> Job:

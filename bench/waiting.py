@@ -167,10 +167,10 @@ SWITCHES: dict[str, dict[tuple[Any, str], object]] = {
     "the whole stage off": {
         (place, "reserve_first"): lambda *_: None,
         (provision, "reserve_first"): lambda *_: None,
-        (place, "_place_urgent"): lambda _: frozenset(),
+        (place, "_place_urgent"): lambda *_: None,
     },
     "starts only as early as estimated (ABOUT_AS_EARLY 1)": {(room_reservation, "ABOUT_AS_EARLY"): 1.0},
-    "urgent jobs get none": {(place, "_place_urgent"): lambda _: frozenset()},
+    "urgent jobs get none": {(place, "_place_urgent"): lambda *_: None},
 }
 UNLIMITED: dict[tuple[Any, str], object] = {(place, "MOST_SOUGHT"): 10**9, (room_reservation, "MOST_SOUGHT"): 10**9}
 

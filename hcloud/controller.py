@@ -18,7 +18,7 @@ from hcloud.core.budget_scope import tag_scope
 from hcloud.core.clock import Clock
 from hcloud.core.errors import NotFound, SecretUnreadable, StaleWrite
 from hcloud.core.model import EventKind, Instance, InstanceState, Job, JobId, JobSpec, JobState
-from hcloud.core.rows import FilteredRows
+from hcloud.core.rows import FilteredRows, RowOverlay, number_of, replace_fields
 from hcloud.forecast.fleet_tracker import KEPT_S, RECENT_KINDS, FleetTracker
 from hcloud.forecast.job_monitor import WATCH_KINDS, WATCHED_S, JobMonitor
 from hcloud.observe.commitment_log import CommitmentLog
@@ -111,6 +111,7 @@ class Controller:
         self._monitor = JobMonitor()
         self._commitments = CommitmentLog(store)
         self._budgeted = FilteredRows(_has_budget)
+        self._with_spend = RowOverlay[Job]()
         self._keys_version, self._with_secrets = keys_version, FilteredRows(_has_secrets)
         self._checked_version: object = None
         self._unreadable: dict[JobId, str | None] = {}
@@ -190,7 +191,7 @@ class Controller:
         beliefs = self.beliefs.update(view, self.policy, self.lease)
         return Snapshot(
             now=now,
-            jobs=_with_spend(view.jobs, ledger, now) if budgeted else view.jobs,
+            jobs=self._with_spend.of(view.jobs, _with_spend(budgeted, ledger, now)) if budgeted else view.jobs,
             instances=self._with_silence(view.instances),
             offers=self.offers.all,
             spend=self.last_spend,
@@ -355,9 +356,10 @@ def read_spend(store: Store, now: float, tags_of: Callable[[JobId], Sequence[str
     return ledger
 
 
-def _with_spend(jobs: Sequence[Job], ledger: SpendLedger, now: float) -> tuple[Job, ...]:
+def _with_spend(jobs: Sequence[Job], ledger: SpendLedger, now: float) -> dict[int, Job]:
+    """Return jobs with what they have cost, by number."""
     usd = ledger.job_usd(now)
-    return tuple(replace(j, spent_usd=usd.get(j.id, 0.0)) if _has_budget(j) else j for j in jobs)
+    return {number_of(job.id): replace_fields(job, spent_usd=usd.get(job.id, 0.0)) for job in jobs}
 
 
 def _has_budget(job: Job) -> bool:

@@ -94,6 +94,30 @@ class RowJournal(Generic[Row]):
         return snapshot
 
 
+class RowOverlay(Generic[Row]):
+    """The rows of one kind with some of them replaced, updated from one snapshot to the next."""
+
+    def __init__(self) -> None:
+        self._rows = RowJournal[Row]()
+        self._seen: Sequence[Row] = ()
+
+    def of(self, rows: Sequence[Row], replaced: Mapping[int, Row]) -> RowsByNumber[Row]:
+        """Return ``rows`` with those ``replaced``, by number.
+
+        Rows that equal those of the last result stay the same objects. A row that was replaced once must be replaced
+        until it changes.
+        """
+        written: dict[int, Row | None] = {}
+        for before, now in row_changes(self._seen, rows):
+            written[number_of((now or before).id)] = now  # type: ignore[union-attr]
+        for number, row in replaced.items():
+            kept = self._rows.rows.get(number)
+            written[number] = kept if kept == row else row
+        self._rows.write({number: row for number, row in written.items() if row is not self._rows.rows.get(number)})
+        self._seen = rows
+        return self._rows.snapshot()
+
+
 def row_changes(before: Sequence[Row], now: Sequence[Row]) -> Sequence[Change[Row]]:
     """Return the rows that are not the same objects in ``before`` and ``now``, each with its two versions.
 

@@ -15,19 +15,22 @@ order. A job that has waited for ``patience_cap_s`` accepts any room.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from operator import attrgetter
-
-import numpy as np
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import inf
 
 from hcloud.core.model import Job, JobState, Reason
 from hcloud.core.rows import number_of
 from hcloud.planner.context import JobGroup, PlanContext
-from hcloud.planner.fit.arq import slacks_s
+from hcloud.planner.fit.arq import slack_s
 from hcloud.planner.fit.suitability import Suitability, open_suitability
-from hcloud.planner.fleet import Amounts
+from hcloud.planner.job_queue import QueueSegment, Rank
+from hcloud.planner.queued_jobs import JOB, LATE_AT, NUMBER, QueuedJob, SimilarJobs, lateness
 from hcloud.planner.text import seconds
 from hcloud.spec.validation import counted
+
+PAUSED = "paused"
 
 
 def queue_key(job: Job) -> tuple[bool, int, float, int]:
@@ -37,73 +40,152 @@ def queue_key(job: Job) -> tuple[bool, int, float, int]:
 
 
 def admit(context: PlanContext) -> None:
-    """Fill ``context.queue`` from ``context.waiting``, and record why the other jobs wait."""
-    paused, now, awaiting = context.snapshot.paused, context.now, JobState.AWAITING_INSTANCE
+    """Fill ``context.queue`` from ``context.waiting`` and ``context.similar``, and record why the other jobs wait."""
     context.suit = open_suitability(
         context.snapshot, context.policy, context.order.needs, context.fleet, context.stopping
     )
-    if context.suit is not None and context.policy.admission.queues == "by_quality":
-        pairs = _by_quality(context, context.suit)
-    else:
-        pairs = ((job, context.group_of(job)) for job in _by_priority(context.waiting))
-    for pair in pairs:
-        job, group = pair
-        if paused:
-            context.wait(
-                job,
-                "paused",
-                lambda: Reason(code="paused", text=f"launches and placements are paused ({paused})"),
-            )
-        elif job.not_before_at > now:
-            context.wait(job, "backoff_until", lambda job=job: _backoff_reason(job, now))  # type: ignore[misc]
+    if context.snapshot.paused:
+        _pause(context)
+        return
+    if context.tells_similar_jobs_apart:
+        context.waiting = sorted(context.all_waiting(), key=lambda job: number_of(job.id))
+        context.similar, context.excluded = (), frozenset()
+    by_quality = context.suit if context.policy.admission.queues == "by_quality" else None
+    admission = _Admission(context, by_quality)
+    heads: list[tuple[tuple[float, ...], Job | SimilarJobs]] = []
+    for job in context.waiting:
+        if job.not_before_at > context.now:
+            context.wait(job, "backoff_until", lambda job=job: _backoff_reason(job, context.now))  # type: ignore[misc]
         else:
-            group.pending += 1
-            group.queued = True
+            heads.append((admission.turn(job), job))
+    heads += [(admission.turn(similar.first), similar) for similar in context.similar]
+    for _, head in sorted(heads, key=lambda each: each[0]):
+        if isinstance(head, SimilarJobs):
+            admission.add_similar(head)
+        else:
+            admission.add(head)
+    admission.close()
+
+
+def _pause(context: PlanContext) -> None:
+    text = f"launches and placements are paused ({context.snapshot.paused})"
+    context.similar = [similar for similar in context.similar if similar.wait_code != PAUSED]
+    for job in context.all_waiting():
+        context.wait(job, PAUSED, lambda: Reason(code=PAUSED, text=text))
+
+
+@dataclass(slots=True, eq=False)
+class _Admission:
+    """The queue while it is filled."""
+
+    context: PlanContext
+    by_quality: Suitability | None
+    """With queues by quality: what tells classes and run times."""
+    queued: dict[tuple[JobGroup, str, int, bool], list[QueuedJob]] = field(default_factory=dict)
+    """Single jobs by group, reason to wait, priority, and whether their slack has ended."""
+
+    def turn(self, job: Job) -> tuple[float, ...]:
+        """Return the order in which groups are numbered, from their first job."""
+        return (number_of(job.id),) if self.by_quality is not None else queue_key(job)
+
+    def add(self, job: Job) -> None:
+        """Add a single job."""
+        context, group = self.context, self.context.group_of(job)
+        late_at = -inf
+        if self.by_quality is not None:
+            queued_at, expected_s = context.queued_at(job), self._expected_s(group)
+            late_at = queued_at + slack_s(job, queued_at, expected_s, context.policy.admission)
+        entry, late = (job.submitted_at, number_of(job.id), late_at, job), -inf < late_at <= context.now
+        if job.state is JobState.AWAITING_INSTANCE:
             queue = context.queue[group.promise]
-            if job.state is awaiting:
-                context.awaiting.append((group.promise, len(queue)))
-            queue.append(pair)
+            queue.awaiting.append(self._add(group, job.spec.priority, job.wait_code, [entry], late=late))
+        else:
+            self.queued.setdefault((group, job.wait_code, job.spec.priority, late), []).append(entry)
 
+    def add_similar(self, similar: SimilarJobs) -> None:
+        """Add queued jobs that only their age tells apart. The group of a job changes at most once as it waits."""
+        context, members = self.context, similar.members
+        group, newest = context.group_of(similar.first), context.group_of(members[-1][JOB])
+        split = len(members)
+        if newest is not group:
+            split = bisect_left(members, True, key=lambda each: context.group_of(each[JOB]) is newest)
+        common, deadline_at = (similar.priority, similar.wait_code), similar.deadline_at
+        if self.by_quality is None:
+            self._add(group, *common, members, stop=split, bounds=(-inf, deadline_at))
+            self._add(newest, *common, members, start=split, bounds=(-inf, deadline_at))
+            return
+        similar.rank(self._expected_s(group), context.policy.admission, context.now)
+        late, on_time = similar.late, similar.on_time
+        newer_late = sorted([each for each in members[split:] if each[LATE_AT] <= context.now], key=lateness)
+        newer = bisect_left(on_time, members[split][:LATE_AT]) if split < len(members) else len(on_time)
+        left_out = frozenset([each[NUMBER] for each in newer_late])
+        bounds = (similar.by_lateness[late][LATE_AT] if late < len(members) else inf, deadline_at)
+        self._add(group, *common, similar.by_lateness, stop=late, late=True, left_out=left_out, bounds=bounds)
+        self._add(newest, *common, newer_late, late=True)
+        self._add(group, *common, on_time, stop=newer, bounds=bounds)
+        self._add(newest, *common, on_time, start=newer, bounds=bounds)
 
-def _by_priority(waiting: list[Job]) -> Iterator[Job]:
-    """Yield jobs in the order of :func:`queue_key`. They arrive by number, and stable sorting keeps that."""
-    ranked: dict[tuple[bool, int], list[Job]] = {}
-    for job in sorted(waiting, key=attrgetter("submitted_at")):
-        ranked.setdefault((job.spec.target.kind == "best_effort", -job.spec.priority), []).append(job)
-    for rank in sorted(ranked):
-        yield from ranked[rank]
+    def close(self) -> None:
+        """Add the single jobs that await no instances, and take out those that may not be planned."""
+        context = self.context
+        for (group, wait_code, priority, late), entries in self.queued.items():
+            entries.sort(key=lateness if late else None)
+            self._add(group, priority, wait_code, entries, late=late)
+        for queue in context.queue.values():
+            queue.awaiting.sort(key=lambda segment: segment.key(segment.start))
+        for job in [context.snapshot.plan_cache.occupancy.rows[job_id] for job_id in context.excluded]:
+            group = context.group_of(job)
+            group.pending -= 1
+            context.queue[group.promise].remove(job)
 
+    def _add(
+        self,
+        group: JobGroup,
+        priority: int,
+        wait_code: str,
+        entries: Sequence[QueuedJob],
+        start: int = 0,
+        stop: int | None = None,
+        *,
+        late: bool = False,
+        left_out: frozenset[int] = frozenset(),
+        bounds: tuple[float, float] | None = None,
+    ) -> QueueSegment:
+        """Add ``entries`` from ``start`` up to ``stop``; ``bounds``: when the first slack ends, the first deadline."""
+        if bounds is None:
+            deadlines_at = [each[JOB].deadline_at for each in entries]
+            first_late_at = min([each[LATE_AT] for each in entries], default=inf)
+            bounds = first_late_at, min([at for at in deadlines_at if at is not None], default=inf)
+        segment = QueueSegment(
+            group=group,
+            wait_code=wait_code,
+            rank=self._rank(group, priority, late=late),
+            entries=entries,
+            start=start,
+            stop=len(entries) if stop is None else stop,
+            late=late,
+            left_out=left_out,
+            first_late_at=bounds[0],
+            deadline_at=bounds[1],
+        )
+        if len(segment):
+            group.pending += len(segment)
+            group.queued = True
+            self.context.queue[group.promise].segments.append(segment)
+        return segment
 
-def _by_quality(context: PlanContext, suit: Suitability) -> Iterable[tuple[Job, JobGroup]]:
-    """Return the waiting jobs: best effort last; by priority; then those without slack, then class by class."""
-    jobs, now = context.waiting, context.now
-    pairs = [(job, context.group_of(job)) for job in jobs]
-    kinds = list(context.groups.values())
-    if not jobs:
-        return []
-    of_kind = np.array([group.place for _, group in pairs], dtype=np.intp)
-    expected = [suit.expected_s(group.application, group.wanted) for group in kinds]
-    expected_s = np.array(expected, dtype=np.float64)[of_kind]
-    classes = np.array([suit.quality_class(group.application) for group in kinds])
-    best_effort = np.array([not group.promise for group in kinds])
-    submitted_at, queued_at = np.array([job.submitted_at for job in jobs]), _queued_at(context, jobs)
-    left_s = slacks_s(jobs, submitted_at, queued_at, expected_s, context.policy.admission) - (now - queued_at)
-    shortest = context.policy.admission.order == "shortest"
-    inner = np.nan_to_num(expected_s, nan=np.inf) if shortest else np.zeros(len(jobs))
-    late = left_s <= 0.0
-    demanding = np.where(late, left_s, -classes[of_kind])
-    behind = -np.array([job.spec.priority for job in jobs], dtype=np.float64)
-    # ``lexsort`` sorts by the last key first; jobs come by number, and equal ones keep that order.
-    order = np.lexsort((submitted_at, np.where(late, 0.0, inner), demanding, ~late, behind, best_effort[of_kind]))
-    return map(pairs.__getitem__, order.tolist())
+    def _rank(self, group: JobGroup, priority: int, *, late: bool) -> Rank:
+        if self.by_quality is None:
+            return (-priority,)
+        if late:
+            return (-priority, 0)
+        shortest = self.context.policy.admission.order == "shortest"
+        expected_s, quality_class = self._expected_s(group), self.by_quality.quality_class(group.application)
+        inner = 0.0 if not shortest else inf if expected_s is None else expected_s
+        return (-priority, 1, -quality_class, inner)
 
-
-def _queued_at(context: PlanContext, jobs: Sequence[Job]) -> Amounts:
-    now, enqueued = context.now, context.enqueued
-    since = [now if job.queued_at is None else job.queued_at for job in jobs]
-    if enqueued:
-        since = [now if job.id in enqueued else at for job, at in zip(jobs, since, strict=True)]
-    return np.array(since, dtype=np.float64)
+    def _expected_s(self, group: JobGroup) -> float | None:
+        return None if self.by_quality is None else self.by_quality.expected_s(group.application, group.wanted)
 
 
 def _backoff_reason(job: Job, now: float) -> Reason:

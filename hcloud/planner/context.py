@@ -25,6 +25,7 @@ from hcloud.planner.budget import BudgetLedger, open_budget
 from hcloud.planner.fit.sizing import SizeTarget
 from hcloud.planner.fit.suitability import RankSizes, Suitability
 from hcloud.planner.fleet import Amounts, Fleet, Mask, OfferShape, Places, vector
+from hcloud.planner.job_queue import JobQueue
 from hcloud.planner.late_boots import LateBoots, Urgency
 from hcloud.planner.placement.order import PlacementOrder
 from hcloud.planner.placement.orders import order_named
@@ -32,6 +33,7 @@ from hcloud.planner.placement.orders.least_loaded import ORDER as LEAST_LOADED
 from hcloud.planner.plan import Action, Candidate, Enqueue, Plan, Renew, StopAttempt, Terminate, Wait
 from hcloud.planner.provisioning.mapping import PLAIN, MappingNeed
 from hcloud.planner.provisioning.open_strategy import OpenStrategy, open_strategy
+from hcloud.planner.queued_jobs import JOB, SimilarJobs, requirements
 from hcloud.planner.snapshot import Snapshot
 from hcloud.planner.spot_preemption import has_non_spot_offer, spot_loss_limit_reached
 from hcloud.planner.text import as_wait, seconds
@@ -217,13 +219,13 @@ class PlanContext:
     actions: list[Action] = field(default_factory=list)
     """The plan so far."""
     waiting: list[Job] = field(default_factory=list)
-    """Jobs that wait for an instance."""
-    queue: dict[bool, list[tuple[Job, JobGroup]]] = field(default_factory=lambda: {True: [], False: []})
+    """Jobs that wait for an instance, except those of ``similar``."""
+    similar: Sequence[SimilarJobs] = ()
+    """Queued jobs that only their age tells apart."""
+    excluded: Set[JobId] = frozenset()
+    """Jobs of ``similar`` that may not be planned."""
+    queue: dict[bool, JobQueue] = field(default_factory=lambda: {True: JobQueue(), False: JobQueue()})
     """Admitted jobs in order, with a target (True) and best effort (False)."""
-    awaiting: list[tuple[bool, int]] = field(default_factory=list)
-    """Admitted jobs that await instances: which queue, and their index in it."""
-    unplaced: list[tuple[Job, JobGroup]] = field(default_factory=list)
-    """Jobs that placement left over."""
     groups: dict[Key, JobGroup] = field(default_factory=dict)
     alike: dict[tuple[int, str], JobGroup] = field(default_factory=dict)
     """The groups of jobs that nothing but requirements and application tells apart."""
@@ -279,7 +281,7 @@ class PlanContext:
         """Return the plan, with the time at which it is due again."""
         now, backoffs = self.now, [each.until_at for each in self.snapshot.backoffs]
         backoffs += [each.until_at for each in self.snapshot.refused_quotas]
-        backoffs += [at for job in self.jobs if (at := job.not_before_at) > now]
+        backoffs.append(self.snapshot.plan_cache.occupancy.next_retry_at(now))
         due_at = min([at for at in backoffs if at > now], default=inf)
         return Plan(at=now, actions=tuple(self.actions), due_at=min(due_at, self.next_release_at))
 
@@ -425,6 +427,22 @@ class PlanContext:
         return self.now + self.policy.lease.horizon_s
 
     # ------------------------------------------------------------------------------------------------------------- jobs
+    @property
+    def has_waiting_jobs(self) -> bool:
+        """Whether any job waits for an instance."""
+        return bool(self.waiting) or sum([len(each.members) for each in self.similar]) > len(self.excluded)
+
+    def all_waiting(self) -> list[Job]:
+        """Return all jobs that wait for an instance, in no order."""
+        jobs = [each[JOB] for similar in self.similar for each in similar.members]
+        return self.waiting + [job for job in jobs if job.id not in self.excluded]
+
+    @property
+    def tells_similar_jobs_apart(self) -> bool:
+        """Whether the group of similar jobs depends on more than their age."""
+        hybrid = self.strategy.hybrid
+        return self.late is not None or bool(self.topology.users) or (hybrid is not None and hybrid.maps_by_chance)
+
     def user_cap(self, job: Job) -> Reason | None:
         """Return why no more jobs of this user may hold instances, or None. A job that awaits instances counts
         already."""
@@ -486,7 +504,7 @@ class PlanContext:
         # Requirements of a spec never change.
         known = plan_cache.asks.get(id(spec))
         key = (
-            known[1] if known is not None else plan_cache.number_asks(spec, _requirements(spec)),
+            known[1] if known is not None else plan_cache.number_asks(spec, requirements(spec)),
             mapping_need,
             application,
             avoid,
@@ -532,21 +550,6 @@ class PlanContext:
         )
 
 
-def _requirements(spec: JobSpec) -> Key:
-    """Return everything in a spec that decides where its jobs may run, except the user."""
-    need, nodes = spec.resources, spec.nodes
-    return (
-        *(need.vcpus, need.memory_mib, need.disk_gib),
-        *(nodes.count, nodes.minimum, nodes.gang),
-        spec.target.kind,
-        spec.interruptible,
-        spec.instance_types,
-        spec.exclusive,
-        spec.placement,
-        spec.max_runtime_s,
-    )
-
-
 def avoided(job: Job, now: float, avoid_s: float) -> tuple[InstanceId, ...]:
     """Return the instances that ``job`` was moved away from within ``avoid_s``, and those its stragglers left."""
     attempt = job.attempt.id if job.attempt is not None and not job.attempt.over else ""
@@ -577,6 +580,7 @@ def open_context(snapshot: Snapshot, policy: Policy, rng: np.random.Generator) -
         topology=TopologyConstraints(
             fleet, [job for job in jobs if job.id in occupancy.constrained] if occupancy.constrained else []
         ),
+        similar=occupancy.queued.kinds(),
         stopping=set(occupancy.stopping),
         measuring=frozenset(occupancy.measuring),
     )

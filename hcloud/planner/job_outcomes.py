@@ -8,6 +8,7 @@ incremental job does not stop the others; the attempt is judged when its last ra
 from __future__ import annotations
 
 from hcloud.core.model import JOB_ON_INSTANCE, JOB_WAITING, Attempt, FailureCause, Job, JobState, Number, Reason
+from hcloud.core.rows import number_of
 from hcloud.planner.context import PlanContext
 from hcloud.planner.occupancy import SECRETS_UNREADABLE
 from hcloud.planner.plan import Finish, Wait
@@ -24,20 +25,12 @@ _ADMISSIBLE = (JobState.SUBMITTED, JobState.PROFILED, JobState.CLASSIFIED)
 def decide_outcomes(context: PlanContext) -> None:
     """Decide what each job's own state requires, and add the jobs that wait for an instance to ``context.waiting``."""
     submitted, left_out, unreadable = list[Job](), context.snapshot.left_out.jobs, context.snapshot.unreadable_secrets
-    for job in context.snapshot.plan_cache.occupancy.needing_decision:  # excludes nearly all running jobs
-        if job.id in left_out and not has_to_end(job):
-            text = f"planning this job fails with a defect of HCloud ({left_out[job.id]}); retried every few minutes"
-            _hold(context, job, PLANNING_FAILS, text)
-        elif job.id in unreadable and job.state not in JOB_ON_INSTANCE and not has_to_end(job):
-            _hold(context, job, SECRETS_UNREADABLE, unreadable[job.id])
-        elif (
-            job.state is JobState.QUEUED
-            and job.cancelled_by is None
-            and job.spec.budget_usd is None
-            and job.spec.profile is None
-        ):
-            context.waiting.append(job)  # nearly all of a long queue
-        elif job.state in JOB_ON_INSTANCE:
+    _exclude_similar(context)
+    for job in context.snapshot.plan_cache.occupancy.needing_decision:  # excludes nearly all running and queued jobs
+        on_instance = job.state in JOB_ON_INSTANCE
+        if (job.id in left_out or (job.id in unreadable and not on_instance)) and not has_to_end(job):
+            _refuse(context, job)
+        elif on_instance:
             _decide_running(context, job)
         elif job.cancelled_by is not None:
             _cancel(context, job)
@@ -56,6 +49,25 @@ def decide_outcomes(context: PlanContext) -> None:
             context.waiting.append(context.enqueue(job, requeue_reason(job)))
     if submitted:
         decide_submitted(context, submitted)
+
+
+def _exclude_similar(context: PlanContext) -> None:
+    """Leave out those of ``context.similar`` that may not be planned."""
+    left_out, unreadable = context.snapshot.left_out.jobs, context.snapshot.unreadable_secrets
+    occupancy = context.snapshot.plan_cache.occupancy
+    context.excluded = {job_id for job_id in (*left_out, *unreadable) if job_id in occupancy.queued}
+    for job_id in sorted(context.excluded, key=number_of):
+        _refuse(context, occupancy.rows[job_id])
+
+
+def _refuse(context: PlanContext, job: Job) -> None:
+    """Let a job wait that is left out of plans, or has secrets that cannot be read."""
+    error = context.snapshot.left_out.jobs.get(job.id)
+    if error is not None:
+        text = f"planning this job fails with a defect of HCloud ({error}); retried every few minutes"
+        _hold(context, job, PLANNING_FAILS, text)
+    else:
+        _hold(context, job, SECRETS_UNREADABLE, context.snapshot.unreadable_secrets[job.id])
 
 
 def has_to_end(job: Job) -> bool:

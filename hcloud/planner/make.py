@@ -67,7 +67,7 @@ def _serve(context: PlanContext) -> None:
         expand(state)
     for promise in (True, False):
         place(context, promise)
-        provision(state)
+        provision(state, promise)
     launch(state)
     if grows:
         upsize_machines(state)
@@ -78,7 +78,7 @@ def _record_failed_stage(context: PlanContext, stage: str, error: str) -> None:
     """Keep the instances that jobs await, and give every waiting job the reason it waits."""
     context.used.update(context.kept)
     text = f"planning stage {stage} fails with a defect of HCloud ({error}); retried soon"
-    for job in context.waiting:
+    for job in context.all_waiting():
         context.wait(job, PLANNING_FAILS, lambda: Reason(code=PLANNING_FAILS, text=text))
 
 

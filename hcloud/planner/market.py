@@ -273,7 +273,7 @@ def open_market(context: PlanContext) -> OfferMarket:
         suit=context.suit,
         pools=_open_pools(context),
         quotas=QuotaLimits.of(context.snapshot.refused_quotas, context.fleet.instances, context.now),
-        capped=any(job.wait_code == CAPPED for queue in context.queue.values() for job, _ in queue),
+        capped=any(each.wait_code == CAPPED for queue in context.queue.values() for each in queue.segments),
     )
 
 

@@ -25,6 +25,7 @@ from hcloud.core.model import (
     Resources,
 )
 from hcloud.core.rows import FilteredRows, number_of, row_changes
+from hcloud.planner.queued_jobs import QueuedJobs, is_plain
 
 Held = tuple[Job, Allocation]
 Left = tuple[float, float, float]
@@ -116,7 +117,7 @@ class Occupancy:
     running: Sequence[Job] = ()
     """Jobs with a running attempt, by number; valid until the next plan."""
     needing_decision: Sequence[Job] = ()
-    """Jobs that may require a decision according to their row, by number; valid until the next plan."""
+    """Jobs that may require a decision of their own according to their row, by number; valid until the next plan."""
     stopping: set[JobId] = field(default_factory=set)
     """Jobs with an attempt that was asked to stop."""
     measuring: set[JobId] = field(default_factory=set)
@@ -141,6 +142,10 @@ class Occupancy:
     """Jobs that may be profiled beside, by program (:func:`hcloud.classifier.applications.identify`)."""
     unclassified: dict[str, ProgramJobs] = field(default_factory=dict)
     """Those without a classification."""
+    queued: QueuedJobs = field(default_factory=QueuedJobs)
+    """Queued jobs of which nothing but their group decides."""
+    retries: list[tuple[float, int]] = field(default_factory=list)
+    """When the back-off of jobs ends, with their numbers; past ones included."""
     residents: dict[InstanceId, Residents] = field(default_factory=dict)
     """The units on each instance."""
     touched: set[InstanceId] = field(default_factory=set)
@@ -152,6 +157,11 @@ class Occupancy:
     def follow(self, jobs: Sequence[Job]) -> None:
         """Update to ``jobs``, which are all that have not ended."""
         for before, job in row_changes(self._seen, jobs):
+            if before is not None and job is not None and _only_waits_otherwise(before, job):
+                self.rows[job.id] = job
+                self.queued.remove(before)
+                self.queued.add(job)
+                continue
             if before is not None:
                 self._remove(self.rows.pop(before.id))
             if job is not None:
@@ -164,6 +174,11 @@ class Occupancy:
     def runs(job: Job) -> bool:
         """Return whether a job belongs to ``running``."""
         return _is_running(job)
+
+    def next_retry_at(self, now: float) -> float:
+        """Return when the next back-off ends after ``now``; inf: none does."""
+        at = bisect_right(self.retries, (now, inf))
+        return self.retries[at][0] if at < len(self.retries) else inf
 
     def earliest_due(self, now: float) -> Iterator[JobId]:
         """Yield, for each shape, the queued job with the earliest deadline that has not passed."""
@@ -178,9 +193,13 @@ class Occupancy:
         return taken
 
     def _add(self, job: Job) -> None:
+        number = number_of(job.id)
+        if is_plain(job):
+            self.queued.add(job)
         for ids in self._sets_for(job):
             ids.add(job.id)
-        number = number_of(job.id)
+        if job.not_before_at:
+            insort(self.retries, (job.not_before_at, number))
         if job.state is JobState.QUEUED and (deadline_at := job.deadline_at) is not None:
             insort(self.due.setdefault(_shape(job), []), (deadline_at, number, job.id))
         for program, jobs in self._programs_for(job):
@@ -195,16 +214,21 @@ class Occupancy:
             self.touched.add(held.instance_id)
 
     def _remove(self, job: Job) -> None:
+        number = number_of(job.id)
+        if is_plain(job):
+            self.queued.remove(job)
         for ids in self._sets_for(job):
             ids.discard(job.id)
-        number = number_of(job.id)
+        if job.not_before_at:
+            del self.retries[bisect_left(self.retries, (job.not_before_at, number))]
         if job.state is JobState.QUEUED and (deadline_at := job.deadline_at) is not None:
             due = self.due[shape := _shape(job)]
             del due[bisect_left(due, (deadline_at, number, job.id))]
             if not due:
                 del self.due[shape]
         for program, jobs in self._programs_for(job):
-            _of_state(jobs[program], job).remove((number, job.id))
+            numbers = _of_state(jobs[program], job)
+            del numbers[bisect_left(numbers, (number, job.id))]
             if not jobs[program]:
                 del jobs[program]
         for held in held_by(job):
@@ -251,6 +275,18 @@ class Occupancy:
                 yield program, self.unclassified
 
 
+def _only_waits_otherwise(before: Job, job: Job) -> bool:
+    """Return whether nothing but the reason to wait of a queued job changed: the most frequent change by far."""
+    return (
+        before.spec is job.spec
+        and before.application == job.application
+        and before.queued_at == job.queued_at
+        and RESERVES_ROOM not in (before.wait_code, job.wait_code)
+        and is_plain(before)
+        and is_plain(job)
+    )
+
+
 def _shape(job: Job) -> Shape:
     need, nodes = job.spec.resources, job.spec.nodes
     return (need.vcpus, need.memory_mib, need.disk_gib, nodes.count)
@@ -274,8 +310,10 @@ def running_ranks(job: Job) -> list[Allocation]:
 
 
 def needs_decision(job: Job) -> bool:
-    """Return whether a job's row may require a decision; a running job of one node normally does not."""
+    """Return whether a job's row may require a decision; a running job of one node and a queued one normally do not."""
     attempt = job.attempt
+    if job.state is JobState.QUEUED:
+        return not is_plain(job)
     if job.state not in JOB_ON_INSTANCE or attempt is None or len(attempt.allocations) != 1:
         return True
     ended_at = attempt.allocations[0].ended_at

@@ -132,7 +132,7 @@ def _serve(peer: PeerTool, context: PlanContext) -> None:
     view = BuyingView(context=context, offer_market=open_market(context), markets=peer.markets)
     context.fleet.expect_release(context.stopping)
     refusals: dict[int, Reason] = {}
-    for job in sorted(context.waiting, key=peer.order):
+    for job in sorted(context.all_waiting(), key=peer.order):
         group = context.group_of(job)
         if job.not_before_at > context.now:
             text = f"retrying in {seconds(job.not_before_at - context.now)}"

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hcloud.core import rows as rows_module
-from hcloud.core.rows import FilteredRows, RowJournal, RowsByNumber, by_number, row_changes
+from hcloud.core.rows import FilteredRows, RowJournal, RowOverlay, RowsByNumber, by_number, row_changes
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +74,28 @@ def test_filtered_rows_are_complete_and_in_order(steps: list[list[tuple[int, str
     chosen = FilteredRows[Thing](lambda thing: thing.even)
     for state in states_of(RowJournal(), steps):
         assert list(chosen.of(state if known else tuple(state))) == [thing for thing in state if thing.even]
+
+
+@settings(max_examples=60)
+@given(Steps)
+def test_overlay_replaces_rows_and_keeps_all_others(steps: list[list[tuple[int, str, bool]]]) -> None:
+    overlay, seen = RowOverlay[Thing](), list[RowsByNumber[Thing]]()
+    for at, state in enumerate(states_of(RowJournal(), steps)):
+        replaced = {int(row.id[6:]): Thing(f"{row.id}", even=at % 3 == 0) for row in state if row.even}
+        made = overlay.of(state, replaced)
+        assert list(made) == [replaced.get(int(row.id[6:]), row) for row in state]
+        seen.append(made)
+    for before, now in combinations(seen, 2):
+        assert {now_row.id for _, now_row in row_changes(before, now) if now_row} == {
+            row.id for row in now if not any(row is other for other in before)
+        }
+
+
+def test_overlay_returns_the_same_objects_while_nothing_changes() -> None:
+    rows, overlay = RowJournal[Thing](), RowOverlay[Thing]()
+    rows.write({1: Thing("thing-1", even=True), 2: Thing("thing-2", even=False)})
+    first = overlay.of(rows.snapshot(), {1: Thing("thing-1", even=False)})
+    assert overlay.of(rows.snapshot(), {1: Thing("thing-1", even=False)}) is first
 
 
 def test_all_rows_are_compared_once_the_journal_was_restarted(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,15 +2,14 @@
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hcloud.core.estimates import Classification, Estimate, Measure
-from hcloud.core.model import BatchTarget, BestEffortTarget, Job
+from hcloud.core.model import BatchTarget
 from hcloud.forecast.wait_times import BusyTimes
-from hcloud.planner.fit.arq import run_s, slack_s, slacks_s, switch_point
+from hcloud.planner.fit.arq import run_s, slack_s, switch_point
 from hcloud.spec.policy import AdmissionPolicy
 from tests.planner.scenes import NOW, job, spec
 
@@ -43,32 +42,6 @@ def test_slack_is_a_part_of_the_run_time_less_what_profiling_took_and_never_beyo
     assert slack_s(soon, NOW, 3600.0, PLAIN) == pytest.approx(50)
     late = job(2, asks=spec(target=BatchTarget(finish_by_at=NOW + 60.0)))
     assert slack_s(late, NOW, 3600.0, PLAIN) == 0.0
-
-
-_targets = st.one_of(
-    st.just(BestEffortTarget()),
-    st.builds(
-        BatchTarget,
-        finish_by_at=st.one_of(st.none(), st.floats(NOW, NOW + 5000)),
-        finish_within_s=st.one_of(st.none(), st.floats(1, 5000)),
-    ),
-)
-_jobs = st.builds(
-    lambda target, age, runs: job(1, asks=spec(target=target), submitted_at=NOW - age, profile_runs=runs),
-    _targets,
-    st.floats(0, 100),
-    st.sampled_from([(), ("job-9",)]),
-)
-
-
-@given(st.lists(st.tuples(_jobs, st.one_of(st.none(), st.floats(1, 1e5)), st.floats(0, 50)), min_size=1, max_size=6))
-def test_slack_of_many_is_that_of_each(given_jobs: list[tuple[Job, float | None, float]]) -> None:
-    jobs = [each for each, _, _ in given_jobs]
-    queued_at = [NOW - age for _, _, age in given_jobs]
-    expected = np.array([expected for _, expected, _ in given_jobs], dtype=np.float64)
-    each = [slack_s(j, at, e, PLAIN) for (j, e, _), at in zip(given_jobs, queued_at, strict=True)]
-    submitted_at = np.array([j.submitted_at for j in jobs])
-    assert slacks_s(jobs, submitted_at, np.array(queued_at), expected, PLAIN) == pytest.approx(each)
 
 
 def test_job_waits_on_where_good_machines_come_free_soon_and_goes_down_at_once_where_they_do_not() -> None:

@@ -24,7 +24,6 @@ from hcloud.forecast.wait_times import BusyTimes, Floats
 from hcloud.spec.policy import AdmissionPolicy
 
 _GRID = 65
-_NO_LIMIT = BatchTarget()
 
 
 def run_s(known: Classification | None, nodes: int = 1) -> float | None:
@@ -71,23 +70,6 @@ def slack_s(job: Job, queued_at: float, expected_s: float | None, admission: Adm
     if isinstance(job.spec.target, BatchTarget) and (deadline_at := job.deadline_at) is not None:
         slack = min(slack, deadline_at - queued_at - (expected_s or 0.0))
     return max(0.0, min(slack, admission.patience_cap_s))
-
-
-def slacks_s(
-    jobs: Sequence[Job], submitted_at: Floats, queued_at: Floats, expected_s: Floats, admission: AdmissionPolicy
-) -> Floats:
-    """Return :func:`slack_s` of many jobs at once; ``expected_s`` is NaN if unknown."""
-    targets = [job.spec.target for job in jobs]
-    limits = [target if target.kind == "batch" else _NO_LIMIT for target in targets]
-    within_s = np.array([math.nan if each.finish_within_s is None else each.finish_within_s for each in limits])
-    by_at = np.array([math.nan if each.finish_by_at is None else each.finish_by_at for each in limits])
-    profiled, unknown = np.array([job.profile_runs != () for job in jobs]), np.isnan(expected_s)
-    slack = admission.tolerance * expected_s - np.where(profiled, queued_at - submitted_at, 0.0)
-    slack = np.where(unknown, admission.patience_s, slack)
-    deadline_at = np.fmin(submitted_at + within_s, by_at)
-    slack = np.fmin(slack, deadline_at - queued_at - np.where(unknown, 0.0, expected_s))
-    clipped: Floats = np.clip(slack, 0.0, admission.patience_cap_s)
-    return clipped
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

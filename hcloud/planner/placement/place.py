@@ -18,6 +18,7 @@ from hcloud.planner.fit.sizing import ranks_for_target
 from hcloud.planner.fit.suitability import Suitability
 from hcloud.planner.fleet import Amounts, Mask
 from hcloud.planner.instance_lifecycle import terminate_unrenewed
+from hcloud.planner.job_queue import JobQueue, QueueSegment
 from hcloud.planner.late_boots import requeue_reason
 from hcloud.planner.occupancy import RESERVES_ROOM
 from hcloud.planner.placement.claims import claim, pledge, suited_for_claim, unclaim
@@ -34,46 +35,78 @@ from hcloud.planner.text import seconds
 
 
 def place(context: PlanContext, promise: bool) -> None:
-    """Place the queued jobs with a target, or without one; the rest is left in ``context.unplaced``."""
-    _settle_awaiting(context, promise)
+    """Place the queued jobs with a target, or without one; the rest stays in the queue."""
+    queue = context.queue[promise]
+    for segment in queue.awaiting:
+        segment.replace(_settle(context, segment.first, segment.group))
     context.tried.clear()
-    urgent = _place_urgent(context) if promise else ()
-    context.unplaced = [pair for pair in context.queue[promise] if pair[0].id not in urgent]
+    if promise and queue:
+        _place_urgent(context, queue)
     if context.policy.admission.queues == "by_quality":
         context.diverting = False
-        context.unplaced = _place_all(context, context.unplaced)
+        _place_all(context, queue)
         context.diverting = True
-    left = _place_all(context, context.unplaced)
-    left = _without_unpaid(context, left) if context.awaiting else left
+    _place_all(context, queue)
+    if queue.awaiting:
+        _without_unpaid(context, queue)
     context.tried.clear()
-    context.unplaced = [pair for pair in left if not (pair[1].awaits_type and _awaits_a_type(context, *pair))]
+    for segment in queue.segments:
+        if segment.group.awaits_type:
+            _await_type(context, queue, segment)
 
 
-def _place_all(context: PlanContext, pairs: Sequence[tuple[Job, JobGroup]]) -> list[tuple[Job, JobGroup]]:
-    """Place what can be placed of ``pairs``, in order; return the rest."""
-    left = list[tuple[Job, JobGroup]]()
-    for pair in pairs:
-        job, group = pair
-        hopeless = group.stuck is not None or not (group.fits_now or group.may_reserve)
-        if (hopeless and job.id not in context.holds) or not _placed_now(context, job, group):
-            left.append(pair)
-    return left
+def _place_all(context: PlanContext, queue: JobQueue) -> None:
+    """Place what can be placed, in order."""
+    for segment, job in queue.walk(lambda segment: _is_hopeless(context, segment)):
+        if _placed_now(context, job, segment.group):
+            queue.remove(job, segment)
 
 
-def _awaits_a_type(context: PlanContext, job: Job, group: JobGroup) -> bool:
-    """Return whether ``job`` waits for a better instance type although it could start without interference; if so,
-    record it. No instance is launched for it, since there is room."""
-    if not group.awaits_type or job.state is not JobState.QUEUED:
+def _is_hopeless(context: PlanContext, segment: QueueSegment) -> bool:
+    """Return whether no job of ``segment`` can be placed any more, or would have room reserved."""
+    group, job = segment.group, segment.first
+    if job.id in context.holds:  # it may start where its group does not fit
         return False
+    if group.stuck is not None:
+        return True
+    if group.may_reserve and waits_for_room(job):
+        return False
+    if not group.fits_now or context.user_cap(job) is not None:
+        return True
+    return not group.fits_well and not _may_go_down(context, segment)
+
+
+def _may_go_down(context: PlanContext, segment: QueueSegment) -> bool:
+    """Return whether any job of ``segment`` may accept unsuitable room (:func:`_goes_down`)."""
+    if segment.late or context.suit is None or not segment.group.application:
+        return segment.late
+    if not context.diverting:
+        return segment.first_late_at <= context.now + _ROUNDING_S
+    within_s = 0.0 if segment.wait_code == "making_room" else segment.group.down_within_s
+    return within_s is None or segment.first_late_at <= context.now + within_s + _ROUNDING_S
+
+
+_ROUNDING_S = 1e-3
+"""Slack that may be lost to rounding."""
+
+
+def _await_type(context: PlanContext, queue: JobQueue, segment: QueueSegment) -> None:
+    """Let the jobs of ``segment`` wait for a better instance type if they could start without interference. No instance
+    is launched for them, since there is room."""
+    group = segment.group
+    if segment.awaits or not any(True for _ in queue.jobs_of(segment)):
+        return
     group.awaits_type = bool(_lost_to_types(context, group).any())
     if group.awaits_type:
         allowed = context.fleet.fitting_now(group.asks, usable(context, group, context.fleet.placeable))
         group.awaits_type = bool(suited_for_claim(context, group, allowed, ()).any())
-    if group.awaits_type:
+    if not group.awaits_type:
+        return
+    why = "every machine with room and tolerable interference is of a worse type"
+    for job in list(queue.jobs_of(segment)):
         group.pending -= 1
-        why = "every machine with room and tolerable interference is of a worse type"
-        context.wait(job, "holds_out", lambda: _holds_out(context, job, group, why))
-    return group.awaits_type
+        queue.remove(job, segment)
+        context.wait(job, "holds_out", lambda job=job: _holds_out(context, job, group, why))  # type: ignore[misc]
 
 
 def _placed_now(context: PlanContext, job: Job, group: JobGroup) -> bool:
@@ -109,21 +142,21 @@ def _reserve(context: PlanContext, job: Job, group: JobGroup, *, urgent: bool = 
     return reservation is not None
 
 
-def _place_urgent(context: PlanContext) -> frozenset[str]:
-    """Place the jobs whose deadline comes near, or reserve room for them; return those placed.
+def _place_urgent(context: PlanContext, queue: JobQueue) -> None:
+    """Place the jobs whose deadline comes near, or reserve room for them.
 
     They come before all others in order, but do not take room from the first that waits.
     """
-    urgent = urgent_jobs(context) if context.queue[True] else []
+    urgent = urgent_jobs(context)
     if not urgent:
-        return frozenset()
+        return
     before = [(group, group.fits_now, group.fits_well, group.may_reserve) for group in context.groups.values()]
-    first, placed = _reserve_provisionally(context, {job.id for job in urgent}), set[str]()
+    first = _reserve_provisionally(context, queue, {job.id for job in urgent})
     for job in urgent:
         group = context.group_of(job)
         group.may_reserve = False  # as the first in order
         if _placed_now(context, job, group):
-            placed.add(job.id)
+            queue.remove(job)
         elif group.stuck is None:
             _reserve(context, job, group, urgent=True)
     context.reservations.pop(first, None)
@@ -131,25 +164,28 @@ def _place_urgent(context: PlanContext) -> frozenset[str]:
     context.tried.clear()
     for group, fits_now, fits_well, may_reserve in before:
         group.fits_now, group.fits_well, group.may_reserve = fits_now, fits_well, may_reserve
-    return frozenset(placed)
 
 
-def _reserve_provisionally(context: PlanContext, urgent: Set[str]) -> str:
+def _reserve_provisionally(context: PlanContext, queue: JobQueue, urgent: Set[str]) -> str:
     """Reserve room for the first job in order that waits for it and is not urgent, until its turn comes; return it."""
     sought = 0
-    for job, group in context.queue[True]:
-        if job.id not in urgent and group.may_reserve and group.stuck is None and waits_for_room(job):
-            group.may_reserve, sought = False, sought + 1
-            if _reserve(context, job, group, ready_too=job.wait_code == RESERVES_ROOM):
+
+    def has_reserved(segment: QueueSegment) -> bool:
+        return not (segment.group.may_reserve and segment.group.stuck is None and waits_for_room(segment.first))
+
+    for segment, job in queue.walk(has_reserved):
+        if job.id not in urgent:
+            segment.group.may_reserve, sought = False, sought + 1
+            if _reserve(context, job, segment.group, ready_too=job.wait_code == RESERVES_ROOM):
                 return job.id
             if sought == MOST_SOUGHT:
                 break
     return ""
 
 
-def _without_unpaid(context: PlanContext, left: list[tuple[Job, JobGroup]]) -> list[tuple[Job, JobGroup]]:
-    """Requeue jobs with all awaited instances ready, if their user or a tag can no longer pay for these; return those
-    not placed.
+def _without_unpaid(context: PlanContext, queue: JobQueue) -> None:
+    """Requeue jobs with all awaited instances ready, if their user or a tag can no longer pay for these, and place what
+    can be placed then.
 
     This happens when prices rose or others spent the money. The last job is requeued first, since the ones before it
     may be able to pay then. Otherwise the instances would stay idle and reserved until they expire.
@@ -157,16 +193,21 @@ def _without_unpaid(context: PlanContext, left: list[tuple[Job, JobGroup]]) -> l
     while True:
         # The first job of a group with a scope that cannot pay marked the whole group; each job awaits instances of its
         # own.
-        left = [pair for pair in left if _unpaid(context, *pair) is None or not _placed_anew(context, *pair)]
-        unpaid = [(at, reason) for at, pair in enumerate(left) if (reason := _unpaid(context, *pair)) is not None]
+        for segment in queue.awaiting:
+            job, group = segment.first, segment.group
+            if queue.has(job) and _unpaid(context, job, group) is not None:
+                group.stuck = None
+                if _placed_now(context, job, group):
+                    queue.remove(job, segment)
+        left = [each for each in queue.awaiting if queue.has(each.first)]
+        unpaid = [(each, why) for each in left if (why := _unpaid(context, each.first, each.group)) is not None]
         if not unpaid:
-            return left
+            return
         last, reason = unpaid[-1]
-        job, group = left[last]
-        left[last] = (requeue(context, job, reason), group)
-        for _, each in left:
-            each.stuck = None
-        left = [pair for pair in left if not _placed_now(context, *pair)]
+        last.replace(requeue(context, last.first, reason))
+        for segment in queue.segments:
+            segment.group.stuck = None
+        _place_all(context, queue)
 
 
 def _unpaid(context: PlanContext, job: Job, group: JobGroup) -> Reason | None:
@@ -176,12 +217,6 @@ def _unpaid(context: PlanContext, job: Job, group: JobGroup) -> Reason | None:
     ):
         return None
     return group.stuck
-
-
-def _placed_anew(context: PlanContext, job: Job, group: JobGroup) -> bool:
-    """Return whether ``job`` is placed, whatever happened to others of its group."""
-    group.stuck = None
-    return _placed_now(context, job, group)
 
 
 def _may_fit(context: PlanContext, job: Job, group: JobGroup) -> bool:
@@ -267,14 +302,6 @@ def awaited_places(context: PlanContext, job: Job) -> list[int]:
     return [context.fleet.index[i] for i in job.awaiting if i in context.fleet.index]
 
 
-def _settle_awaiting(context: PlanContext, promise: bool) -> None:
-    """Hold room for jobs that await instances; requeue those with a failed instance, in their old position."""
-    for which, place in context.awaiting:
-        if which is promise:
-            job, group = context.queue[which][place]
-            context.queue[which][place] = (_settle(context, job, group), group)
-
-
 def _settle(context: PlanContext, job: Job, group: JobGroup) -> Job:
     lost = [i for i in job.awaiting if not _still_hoped_for(context, i)]
     if lost or not job.awaiting:
@@ -317,10 +344,10 @@ def _hold(context: PlanContext, job: Job, group: JobGroup) -> bool:
 
 def hold_booting_capacity(context: PlanContext) -> None:
     """Hold booting instances for the jobs they were launched for, before other jobs claim what is left of them."""
-    for which, place in context.awaiting:
-        job, group = context.queue[which][place]
+    for segment in (*context.queue[True].awaiting, *context.queue[False].awaiting):
+        job = segment.first
         coming = [at for at in awaited_places(context, job) if context.fleet.coming[at]]
-        context.holds[job.id] = _claim_each(context, group, coming)
+        context.holds[job.id] = _claim_each(context, segment.group, coming)
 
 
 def _claim_each(context: PlanContext, group: JobGroup, places: Sequence[int], taken: Sequence[int] = ()) -> list[int]:

@@ -97,7 +97,7 @@ def give_up_optional_ranks(context: PlanContext) -> bool:
 def _is_calm(context: PlanContext) -> bool:
     """Return whether nothing is going on that needs room or has just changed the fleet."""
     fleet = context.fleet
-    changing = bool(context.waiting or context.stopping or context.gone or context.snapshot.paused)
+    changing = bool(context.has_waiting_jobs or context.stopping or context.gone or context.snapshot.paused)
     if changing or not context.snapshot.engine_reachable:
         return False
     return all(fleet.instances[at].state is InstanceState.READY for at in fleet.staying)

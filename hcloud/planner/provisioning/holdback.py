@@ -220,7 +220,7 @@ class ExpensiveRoomHoldback:
         return expensive if expensive.any() else None
 
     def _machines_to_spare(self) -> bool:
-        waiting = sum(group.pending for group in self.context.groups.values())
+        waiting = sum(group.pending for group in self.context.groups.values() if group.stuck is None)
         alive, limit = self.context.ledger.instances, self.context.policy.caps.max_instances
         return alive + waiting <= limit
 
@@ -237,9 +237,9 @@ class ExpensiveRoomHoldback:
         """Return in how many seconds the first deadline of each group is due, by place of the group."""
         if self._left_s is None:
             self._left_s = {}
-            for job, group in self.context.queue[True]:
-                left_s = inf if job.deadline_at is None else job.deadline_at - self.context.now
-                self._left_s[group.place] = min(left_s, self._left_s.get(group.place, inf))
+            for segment in self.context.queue[True].segments:
+                left_s, place = segment.deadline_at - self.context.now, segment.group.place
+                self._left_s[place] = min(left_s, self._left_s.get(place, inf))
         return self._left_s
 
     def _pays_little(self, group: JobGroup) -> bool:
@@ -257,7 +257,7 @@ class ExpensiveRoomHoldback:
 
     def _waiting(self) -> Iterator[JobGroup]:
         for group in self.context.groups.values():
-            if group.pending > 0 and not group.spot_ok and self._could_be_there(group):
+            if group.pending > 0 and group.stuck is None and not group.spot_ok and self._could_be_there(group):
                 yield group
 
     def _served_elsewhere(self) -> Iterator[tuple[float, float]]:

@@ -126,6 +126,11 @@ class Hybrid:
     _waits_s: dict[float, float | None] = field(default_factory=dict)
 
     # ---------------------------------------------------------------------------------------------------------- leaning
+    @property
+    def maps_by_chance(self) -> bool:
+        """Whether the mapping draws lots for each job."""
+        return self.policy.mapping == "p1"
+
     def mapping_need(self, job: Job) -> MappingNeed:
         """Return what the mapping policy looks at in ``job``."""
         name = self.policy.mapping

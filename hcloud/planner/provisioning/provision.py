@@ -17,6 +17,7 @@ from hcloud.planner.budget import CAPPED, BudgetLedger, cap_reached, cost_is_sha
 from hcloud.planner.context import JobGroup, PlanContext
 from hcloud.planner.fleet import SLACK, Amounts, Mask, Places, fits_any, vector
 from hcloud.planner.instance_lifecycle import idle_for_s, is_idle
+from hcloud.planner.job_queue import QueueSegment
 from hcloud.planner.late_boots import requeue_reason
 from hcloud.planner.market import Choice, OfferMarket, open_market, rank_choices, why_not_obtainable
 from hcloud.planner.placement.claims import claim, pay_for_claims, pledge, suits_company, unclaim
@@ -160,37 +161,81 @@ def _rule_out(state: ProvisioningState, groups: Sequence[JobGroup]) -> None:
             group.fits_now, group.fits_later, group.offered = bool(now[at]), bool(later[at]), bool(offered[at])
 
 
-def provision(state: ProvisioningState) -> None:
-    """Serve ``context.unplaced``: claim, evict, plan launches (see :func:`launch`), or record why a job waits."""
-    context, limited = state.context, state.context.policy.caps.max_jobs_per_user is not None
-    for job, group in context.unplaced:
-        group.pending -= 1
-        if job.state is JobState.AWAITING_INSTANCE:
-            if _still_served(state, job, group):
-                continue
-            job = requeue(context, job, requeue_reason(job, context.late))
-        if limited and (capped := context.user_cap(job)) is not None:
-            _give_reason(context, job, capped)
-            continue
-        if group.stuck is None:
-            refusal = _closed(state, group) or _serve(state, job, group)
-            group.stuck = exclusion_reason(context, group, holding_out(context, job, group, refusal))
-        if group.stuck is not None and group.stuck.code == CAPPED:
-            state.capped[group] = state.capped.get(group, 0) + 1
-            state.first_capped = state.first_capped or job
-        if group.may_reserve and group.stuck is not None and group.stuck.code not in NOT_FOR_ROOM:
-            reserve_first(context, job, group)
-        if (reservation := context.reservations.get(job.id)) is not None:
-            if group.stuck is None or group.stuck.code in NOT_FOR_ROOM:
-                # A machine is launched or emptied for it, or room is not what it lacks.
-                del context.reservations[job.id]
-            else:
-                reason = reservation_reason(context, reservation, group.stuck)
-                names = tuple(context.fleet.instances[at].id for at in sorted(reservation.reserved))
-                context.wait(job, reason.code, lambda reason=reason: reason, reserved=names)  # type: ignore[misc]
-                continue
-        if group.stuck is not None and (job.wait_code != group.stuck.code or group.stuck.code == "impossible"):
-            _give_reason(context, job, group.stuck)
+def provision(state: ProvisioningState, promise: bool) -> None:
+    """Serve the jobs with a target that are left in the queue, or those without one: claim, evict, plan launches (see
+    :func:`launch`), or record why a job waits."""
+    context, queue = state.context, state.context.queue[promise]
+    capped = dict[str, list[QueueSegment]]()
+
+    def is_decided(segment: QueueSegment) -> bool:
+        job, group = segment.first, segment.group
+        if not _is_decided(context, segment):
+            return False
+        rest = walk.rest(segment)
+        group.pending -= rest
+        if context.user_cap(job) is not None:
+            capped.setdefault(job.spec.user, []).append(segment)
+        elif group.stuck is not None and group.stuck.code == CAPPED:
+            state.capped[group] = state.capped.get(group, 0) + rest
+        return True
+
+    walk = queue.walk(is_decided)
+    for segment, job in walk:
+        segment.group.pending -= 1
+        _provide(state, job, segment.group)
+        user = job.spec.user
+        if user in capped and context.user_cap(job) is None:
+            for each in capped.pop(user):
+                walk.resume(each)
+                each.group.pending += walk.rest(each)
+
+
+def _is_decided(context: PlanContext, segment: QueueSegment) -> bool:
+    """Return whether all jobs left of ``segment`` wait for the reason for which they waited before."""
+    group, wait_code = segment.group, segment.wait_code
+    if segment.awaits:
+        return False
+    if (refusal := context.user_cap(segment.first)) is not None:
+        return refusal.code == wait_code
+    if group.stuck is None or group.stuck.code != wait_code or wait_code == "impossible":
+        return False
+    if group.may_reserve and wait_code not in NOT_FOR_ROOM:
+        return False
+    rows = context.snapshot.plan_cache.occupancy.rows
+    return not any(
+        each.group is group and rows[job_id].wait_code == wait_code for job_id, each in context.reservations.items()
+    )
+
+
+def _provide(state: ProvisioningState, job: Job, group: JobGroup) -> None:
+    """Serve one job that placement left over, or record why it waits."""
+    context = state.context
+    if job.state is JobState.AWAITING_INSTANCE:
+        if _still_served(state, job, group):
+            return
+        job = requeue(context, job, requeue_reason(job, context.late))
+    if (capped := context.user_cap(job)) is not None:
+        _give_reason(context, job, capped)
+        return
+    if group.stuck is None:
+        refusal = _closed(state, group) or _serve(state, job, group)
+        group.stuck = exclusion_reason(context, group, holding_out(context, job, group, refusal))
+    if group.stuck is not None and group.stuck.code == CAPPED:
+        state.capped[group] = state.capped.get(group, 0) + 1
+        state.first_capped = state.first_capped or job
+    if group.may_reserve and group.stuck is not None and group.stuck.code not in NOT_FOR_ROOM:
+        reserve_first(context, job, group)
+    if (reservation := context.reservations.get(job.id)) is not None:
+        if group.stuck is None or group.stuck.code in NOT_FOR_ROOM:
+            # A machine is launched or emptied for it, or room is not what it lacks.
+            del context.reservations[job.id]
+        else:
+            reason = reservation_reason(context, reservation, group.stuck)
+            names = tuple(context.fleet.instances[at].id for at in sorted(reservation.reserved))
+            context.wait(job, reason.code, lambda: reason, reserved=names)
+            return
+    if group.stuck is not None and (job.wait_code != group.stuck.code or group.stuck.code == "impossible"):
+        _give_reason(context, job, group.stuck)
 
 
 def expand(state: ProvisioningState) -> None:
