@@ -23,7 +23,7 @@ SOAK_SEED ?= 0
 SOAK_WORLDS ?= 1000
 soak: setup  ## random worlds full of faults (SOAK_WORLDS=1000 SOAK_SEED=0), then properties on new random examples
 	@$(PYTHON) -m lab.soak --seed $(SOAK_SEED) --worlds $(SOAK_WORLDS)
-	@$(PYTHON) -m pytest -q -n $(PYTEST_WORKERS) -m hypothesis --hypothesis-profile=explore
+	@$(PYTHON) -m pytest -q --workers $(PYTEST_WORKERS) -m hypothesis --hypothesis-profile=explore
 
 mutants: setup  ## change the code that spends money one place at a time; list what no test notices (ARGS="--most 60")
 	@scripts/mutants $(ARGS)
@@ -32,7 +32,7 @@ reproduce: setup  ## the papers' experiments with our own decisions, beside the 
 	@$(PYTHON) -m lab.papers $(ARGS)
 
 chaos: setup  ## every call to a cloud fails, hangs or lies, and the daemon is killed around it (all lives)
-	@CHAOS_LIVES=all $(PYTHON) -m pytest -q -n $(PYTEST_WORKERS) --dist load tests/chaos/test_every_call.py tests/chaos/test_kill_anywhere.py
+	@CHAOS_LIVES=all $(PYTHON) -m pytest -q --workers $(PYTEST_WORKERS) --test-by-test tests/chaos/test_every_call.py tests/chaos/test_kill_anywhere.py
 
 lint: setup  ## formatting, lint, strict types, import rules
 	@scripts/lint

@@ -15,7 +15,7 @@ from tests.waiting import wait_until
 from tests.warm import PAPERS, WARM
 
 # Databases to test on, and a loud line at the end of the run when one of them is not installed.
-pytest_plugins = ["tests.databases"]
+pytest_plugins = ["tests.databases", "tests.workers"]
 
 _COMMON = {"deadline": None, "print_blob": True, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile("hcloud", derandomize=True, **_COMMON)

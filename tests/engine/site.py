@@ -29,12 +29,13 @@ LEAD_S = 600.0
 
 # Below the ports that clients are given: a client that looks for an engine that is away could be given its very port.
 _PORTS_FROM, _PORTS = 10_000, 20_000
-_ports = itertools.count(os.getpid() * 97)
+_port_numbers: dict[int, Iterator[int]] = {}
+"""By process: forked workers of the tests begin at different ones."""
 
 
 def free_port() -> int:
     """A port nobody listens on now, nor on the next one, and which this process was not given before."""
-    for number in _ports:
+    for number in _port_numbers.setdefault(os.getpid(), itertools.count(os.getpid() * 2003)):
         port = _PORTS_FROM + 2 * number % _PORTS
         with socket.socket() as probe, socket.socket() as next_one, suppress(OSError):
             probe.bind(("127.0.0.1", port))
