@@ -11,6 +11,7 @@ import signal
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
+from functools import cache
 from itertools import count
 from pathlib import Path
 
@@ -144,11 +145,26 @@ def postgresql() -> Iterator[PostgresqlServer]:
     server.close()
 
 
+@cache
+def _file_of_new_store() -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        Store.open(f"sqlite:///{folder}/hcloud.db").close()
+        return Path(folder, "hcloud.db").read_bytes()
+
+
+def sqlite_url(path: Path) -> str:
+    """Return the URL of a file for a store; a new file is copied from a prepared one, to save its making."""
+    if not path.exists():
+        path.touch(0o600)
+        path.write_bytes(_file_of_new_store())
+    return f"sqlite:///{path}"
+
+
 @pytest.fixture(scope="session")
 def prepared_sqlite(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A SQLite file with the store's tables and nothing in them, to be copied."""
     path = tmp_path_factory.mktemp("prepared") / "hcloud.db"
-    Store.open(f"sqlite:///{path}").close()
+    sqlite_url(path)
     return path
 
 
@@ -158,15 +174,8 @@ def new_url(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], str]
     if request.param == "postgresql":
         server: PostgresqlServer = request.getfixturevalue("postgresql")
         return server.new_database
-    prepared: Path = request.getfixturevalue("prepared_sqlite")
     numbers = count(1)
-
-    def copy() -> str:
-        path = tmp_path / f"hcloud{next(numbers)}.db"
-        shutil.copyfile(prepared, path)
-        return f"sqlite:///{path}"
-
-    return copy
+    return lambda: sqlite_url(tmp_path / f"hcloud{next(numbers)}.db")
 
 
 @pytest.fixture

@@ -25,6 +25,7 @@ from hcloud.secret_keys import SecretKeys
 from hcloud.store import Store
 from providers.mock import MockProvider
 from tests.assembled import assembled
+from tests.databases import sqlite_url
 
 OWNER = "hcloud-tests"
 START_AT = 1_900_000_000.0
@@ -59,7 +60,7 @@ class Deployment:
     ) -> None:
         self.home = home
         self.clock = ManualClock(START_AT)
-        self.store = Store.open(f"sqlite:///{home / 'hcloud.db'}", busy_timeout_s=busy_timeout_s)
+        self.store = Store.open(sqlite_url(home / "hcloud.db"), busy_timeout_s=busy_timeout_s)
         self.cloud = MockProvider("mock", cloud, self.clock, OWNER, str(home))
         self.engine = FakeRunner((self.cloud,), self.clock, work=work)
         self.policy_file = home / "policy.yaml"

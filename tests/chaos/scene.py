@@ -25,6 +25,7 @@ from hcloud.store import Store, Submission
 from lab.soak.crash_points import CrashPointProxy
 from providers.mock import MockProvider
 from tests.assembled import assembled
+from tests.databases import sqlite_url
 
 OWNER = "hcloud-chaos"
 START_AT = 1_900_000_000.0
@@ -192,7 +193,7 @@ def opened(
     tls_dir: Path | None = None,
 ) -> Controller:
     """Open the store in ``home``, put the cycle together; each call to the cloud and each commit passes ``crash``."""
-    store = Store.open(f"sqlite:///{home / 'hcloud.db'}")
+    store = Store.open(sqlite_url(home / "hcloud.db"))
     store.crash_point = crash.hit
     provider = cast(Provider, crash.around(cloud, ("offers", "launch", "instances", "terminate"), "provider"))
     return assembled(home, store, provider, runner, clock, policy, owner=OWNER, poll_s=poll_s, tls_dir=tls_dir)

@@ -35,6 +35,7 @@ from hcloud.core.model import (
 from hcloud.planner.snapshot import OfferBackoff
 from hcloud.store import LeaderLease, LiveView, Store, Submission, Transaction
 from hcloud.store.database import Database
+from tests.databases import sqlite_url
 from tests.store.samples import SPEC, build_instance
 
 tokens = st.sampled_from(["a", "b", "c"])
@@ -289,7 +290,7 @@ def test_faulty_store_is_caught(tmp_path: Path, faulty: type[Store]) -> None:
     numbers = count()
 
     def new_url() -> str:
-        return f"sqlite:///{tmp_path}/{next(numbers)}.db"
+        return sqlite_url(tmp_path / f"{next(numbers)}.db")
 
     quick = steps(250, phases=[Phase.generate], print_blob=False)
     with pytest.raises((AssertionError, pytest.fail.Exception)):
