@@ -20,6 +20,8 @@ GROUPS = Path("/sys/fs/cgroup")
 
 
 LONG_S = 600.0
+SIZE_IN_TIME_S = 60.0
+"""Time for a run of which a size, with its part of this, is measured well before a test's patience is over."""
 
 
 def profiled(
@@ -113,7 +115,7 @@ def test_failing_setup_ends_the_unit_before_anything_is_measured(watch: Watch) -
 @needs_cgroups_v1
 @needs_stress_ng
 def test_copies_and_loads_run_inside_the_groups_of_the_unit(watch: Watch, machine: Machine) -> None:
-    unit = profiled(COUNTS_ON, sources=("integer",))
+    unit = profiled(COUNTS_ON, sources=("integer",), total_s=SIZE_IN_TIME_S)
     begun(watch, machine, unit)
 
     # A copy and a load beside each other, each in a group of its own, and the profiler in a third.
@@ -137,7 +139,7 @@ def _members(group: Path) -> list[str]:
 
 @needs_stress_ng
 def test_killed_keeper_takes_copies_and_loads_along(watch: Watch, machine: Machine) -> None:
-    unit = profiled(COUNTS_ON, sources=("integer",))
+    unit = profiled(COUNTS_ON, sources=("integer",), total_s=SIZE_IN_TIME_S)
     begun(watch, machine, unit)
     # By then one size is measured, and a source is tuned beside the program.
     wait_until(lambda: (machine.unit(unit.id).read("findings.json") or {}).get("readings"), PATIENCE_S)
