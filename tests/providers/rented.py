@@ -71,7 +71,7 @@ class RentedSite:
             view = store.live()
             return not view.jobs and not view.instances and not view.intents
 
-        wait_until(settled, PATIENCE_S)
+        wait_until(settled, PATIENCE_S, interval_s=0.2)  # the programs that are measured need the processors
         return store
 
     def _follow(self, store: Store, machines: CloudMachines, clock: Clock) -> None:
