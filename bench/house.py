@@ -134,13 +134,13 @@ def _lines(function: AnyFunction) -> int:
     return lines
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Print the figures."""
+def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> None:
+    """Print the figures of a checkout."""
     parser = argparse.ArgumentParser(description="Count how the code reads.")
     parser.add_argument("--list", action="store_true", help="name each class and helper that was counted")
     parser.add_argument("--room", default="", help="count only files whose path begins with this, e.g. hcloud/api")
     options = parser.parse_args(arguments)
-    house = count(below=options.room)
+    house = count(root, below=options.room)
     for row in house.rows():
         print(row)
     if options.list:

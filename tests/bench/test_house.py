@@ -75,7 +75,7 @@ def test_words_and_classes_are_counted_in_docstrings_and_files(checkout: Path) -
     assert count(checkout, below="hcloud/b").words == 2
 
 
-def test_the_figures_are_printed_with_their_goals(capsys: pytest.CaptureFixture[str]) -> None:
-    main(["--room", "hcloud/core/units", "--list"])
+def test_the_figures_are_printed_with_their_goals(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["--room", "hcloud/a", "--list"], checkout)
     lines = capsys.readouterr().out.splitlines()
     assert [line.rpartition("(")[2] for line in lines[:4]] == ["below 0.3)", "below 0.4)", "0)", "below 12)"]

@@ -138,7 +138,7 @@ def found_with(bug: Bug, seed: int, patch: pytest.MonkeyPatch) -> SoakResult:
 
 BUGS: dict[str, tuple[Bug, int]] = {
     "invariant": (seeded_bugs.overcommits_machines, 1),
-    "cache": (seeded_bugs.serves_stale_rows, 15),
+    "cache": (seeded_bugs.serves_stale_rows, 14),
     "intent": (seeded_bugs.terminates_without_intent, 5),
     "unexplained": (seeded_bugs.records_no_wait_reasons, 2),
     "history": (seeded_bugs.queues_without_event, 1),
@@ -158,7 +158,7 @@ BUGS: dict[str, tuple[Bug, int]] = {
     "leak": (seeded_bugs.trusts_partial_listings_and_keeps_orphans, 59),
     "started twice": (seeded_bugs.engine_starts_units_twice, 0),
     "runs twice": (seeded_bugs.takes_silence_for_end, 13),
-    "runs on": (seeded_bugs.takes_stop_request_for_end, 15),
+    "runs on": (seeded_bugs.takes_stop_request_for_end, 4),
     "wrong outcome": (seeded_bugs.takes_every_end_for_success, 4),
     "stuck": (seeded_bugs.never_requeues, 2),
     "ledger": (seeded_bugs.books_no_billing_minimum, 1),
@@ -205,7 +205,7 @@ MORE: list[tuple[str, Bug, int]] = [
     ("invariant: job-.* is in zone", seeded_bugs.ignores_demands, 0),
     ("invariant: job-.* shares .* apart", seeded_bugs.ignores_demands, 73),
     ("directive: .* was placed on", seeded_bugs.ignores_directives, 20),
-    ("directive: .* is to be destroyed", seeded_bugs.ignores_directives, 51),
+    ("directive: .* is to be destroyed", seeded_bugs.ignores_directives, 10),
     ("directive: .* runs on", seeded_bugs.ignores_directives, 198),
     ("directive: .* was launched, though its type is drained", seeded_bugs.launches_drained_types, 17),
     ("foreign machine: .* was renewed", seeded_bugs.engine_renews_by_name, 5),
