@@ -17,8 +17,12 @@ ENDS_AT = START_AT + 820.0
 """Beyond the first lease, so that the machine is rented at all."""
 LATER_AT = START_AT + 90_000.0
 """When the other commitment ends, where there are two."""
-STEP_S = 160.0
-POLICY: Mapping[str, object] = {"boot": {"timeout_s": 600}, "lease": {"horizon_s": 600, "renew_before_s": 400}}
+LAUNCHED_S, BOOTED_S, ENDED_S, GONE_S = 0.0, 30.0, 100.0, 400.0
+"""Cycles that launch machines, find them booted, a short job ended and a killed machine gone; seconds from the start.
+"""
+BEFORE_S, AFTER_S = 700.0, (1000.0, 1020.0)
+"""Cycles before and after the end, as seldom as leases allow: the first two extend a lease."""
+POLICY: Mapping[str, object] = {"boot": {"timeout_s": 600}, "lease": {"horizon_s": 800, "renew_before_s": 700}}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,25 +36,22 @@ class Prices:
 def play_the_end(scene: Scene, prices: Prices, job_s: float = 2000.0) -> None:
     """Run one job beyond the end of the commitment and check price, ledger, report and event on both sides."""
     submit(scene, 1, job_s)
-    while scene.clock.now() < ENDS_AT - STEP_S:
-        cycle(scene)
+    cycle(scene, LAUNCHED_S, BOOTED_S, BEFORE_S)
     [machine] = scene.store.live().instances
     assert (machine.offer.market, machine.offer.ends_at) == (Market.RESERVED, ENDS_AT)
     assert machine.offer.price_usd_per_h == pytest.approx(prices.reserved_usd_per_h)
     launched_at = machine.launched_at or 0.0
-    while scene.clock.now() < ENDS_AT + 2 * STEP_S:
-        cycle(scene)
+    for at_s in AFTER_S:
+        cycle(scene, at_s)
         [machine] = scene.store.live().instances
-        if scene.clock.now() > ENDS_AT + STEP_S:
-            assert machine.offer.market is Market.ON_DEMAND
-            assert machine.offer.price_usd_per_h == pytest.approx(prices.on_demand_usd_per_h)
+        assert machine.offer.market is Market.ON_DEMAND
+        assert machine.offer.price_usd_per_h == pytest.approx(prices.on_demand_usd_per_h)
     [event] = scene.store.events(kinds=[EventKind.INSTANCE_PRICE], limit=100)
     assert (event.at, event.fields["market"]) == (ENDS_AT, "on_demand")
     assert event.fields["price_usd_per_h"] == pytest.approx(prices.on_demand_usd_per_h)
     now = scene.clock.now()
     before_usd = (ENDS_AT - launched_at) / 3600.0 * prices.reserved_usd_per_h
     after_usd = (now - ENDS_AT) / 3600.0 * prices.on_demand_usd_per_h
-    scene.controller.cycle()
     assert scene.controller.last_spend.month_usd == pytest.approx(before_usd + after_usd)
     by_market = {str(row["market"]): float(row["cost_usd"]) - float(row["unused_usd"]) for row in cost_rows(scene)}
     assert by_market == pytest.approx({"reserved": before_usd, "on_demand": after_usd}, abs=0.0005)
@@ -69,26 +70,24 @@ def play_one_end_of_two(
         submit(scene, 1, 60.0)
     if zone:
         submit(scene, 1, 2000.0, zone)
-        cycle(scene)
+        cycle(scene, LAUNCHED_S)
     submit(scene, 2 if zone or kill is not None else 3, 2000.0, zone)
-    while scene.clock.now() < ENDS_AT - 4 * STEP_S:
-        cycle(scene)
+    cycle(scene, *((BOOTED_S, 2 * BOOTED_S) if zone else (LAUNCHED_S, BOOTED_S)))
     if kill is not None:
+        cycle(scene, ENDED_S)
         machines = {each.id: each.provider_id or "" for each in scene.store.live().instances}
         busy = {
             held.instance_id for each in scene.store.live().jobs if each.attempt for held in each.attempt.allocations
         }
         [idle] = machines.keys() - busy
         kill(machines[idle])
-    while scene.clock.now() < ENDS_AT - STEP_S:
-        cycle(scene)
+        cycle(scene, GONE_S)
+    cycle(scene, BEFORE_S)
     machines = scene.store.live().instances
     assert {each.offer.market for each in machines} == {Market.RESERVED}
     first = sorted(each.offer.ends_at or 0.0 for each in machines)
     assert first == ([ENDS_AT, LATER_AT, LATER_AT] if kill is None else [LATER_AT, LATER_AT])
-    while scene.clock.now() < ENDS_AT + 2 * STEP_S:
-        cycle(scene)
-    scene.controller.cycle()
+    cycle(scene, *AFTER_S)
     machines = scene.store.live().instances
     ended = [each for each in machines if each.offer.market is Market.ON_DEMAND]
     assert len(machines) - len(ended) == 2
@@ -117,10 +116,11 @@ def submit(scene: Scene, count: int, job_s: float, zone: str = "") -> None:
     scene.store.submit([Submission(spec=spec, actor="ada")] * count, scene.clock.now())
 
 
-def cycle(scene: Scene) -> None:
-    """Run a cycle and move the clock on: by less at first, while machines boot."""
-    scene.controller.cycle()
-    scene.clock.advance(20.0 if scene.clock.now() < START_AT + 100.0 else STEP_S)
+def cycle(scene: Scene, *moments_s: float) -> None:
+    """Run a cycle at each of these moments, in seconds from the start."""
+    for at_s in moments_s:
+        scene.clock.advance(max(0.0, START_AT + at_s - scene.clock.now()))
+        scene.controller.cycle()
 
 
 def cost_rows(scene: Scene) -> list[dict[str, Any]]:

@@ -20,12 +20,14 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
+from functools import cache
 from typing import Any, NoReturn
 from urllib.parse import parse_qs, urlencode
 from xml.sax.saxutils import escape
 
 import moto.ec2.models.amis as moto_images
 import moto.ec2.models.instances as moto_instances
+import moto.kms.models as moto_keys
 import yaml
 from moto.ec2 import ec2_backends
 from moto.iam import iam_backends
@@ -58,6 +60,8 @@ TRUTH_PATH = "/truth"
 # With all its images moto takes a tenth of a second to begin a fresh account in a region; one image is enough.
 moto_images.AMIS[1:] = []
 moto_images.load_resource = lambda *_: []
+# The first disk of an account needs a key, which is the same in all.
+moto_keys.generate_private_key = cache(moto_keys.generate_private_key)
 
 Environment = dict[str, Any]
 StartResponse = Callable[..., object]
