@@ -47,8 +47,8 @@ def shell_with_files(lonely: Shell) -> Shell:
     """A shell in a directory with a workload, a cloud and a policy."""
     for name, text in (("jobs.csv", ARRIVALS), ("cloud.yaml", CLOUD), ("mine.yaml", POLICY)):
         (lonely.directory / name).write_text(text)
-    # After this time without progress a simulation has stalled; jobs here do not wait for another day.
-    return replace(lonely, constants={**lonely.constants, "hcloud.simulator.run.STALL_S": 7200.0})
+    # After this time without progress a simulation has stalled; jobs here take minutes and wait for no other hour.
+    return replace(lonely, constants={**lonely.constants, "hcloud.simulator.run.STALL_S": 1200.0})
 
 
 def test_policies_are_compared_on_the_same_work(shell_with_files: Shell) -> None:

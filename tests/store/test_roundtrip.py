@@ -112,7 +112,7 @@ def test_event_comes_back_whole(
 def check_round_trip(dump: Callable[[Job], str]) -> None:
     """The property: what `dump` wrote loads as an equal job. Not shrunk, as one counter-example will do."""
 
-    @settings(max_examples=200, phases=[Phase.generate], print_blob=False)
+    @settings(max_examples=100, phases=[Phase.generate], print_blob=False)
     @given(strategies.jobs)
     def holds(job: Job) -> None:
         assert load_job(1, 0, dump(job), job.spec) == job
