@@ -98,7 +98,7 @@ class RentedSite:
 def in_time(flow: Callable[[float], None]) -> None:
     """Run a flow with little time for profiling; again with more, where a busy machine let too little be measured."""
     try:
-        flow(3.0)
+        flow(8.0)
     except AssertionError as error:
         if "time for profiling was over" not in str(error):
             raise
