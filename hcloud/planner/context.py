@@ -44,6 +44,8 @@ MOVED, RELAUNCHED = "move", "relaunch"
 """Corrections after which a job, or a rank of its present attempt, does not return to the instance it left."""
 NODES, NODES_LAUNCHED = "nodes", "nodes_launched"
 """Corrections after which a job gets all its nodes: where there is room, and on instances launched for it."""
+MOST_RECORDED = 4_000
+"""Jobs that one plan admits, and waits that it records, at most. Others follow in the next plan, at once."""
 Key = tuple[object, ...]
 
 
@@ -274,6 +276,9 @@ class PlanContext:
     """Whether jobs may accept unsuitable instances at present."""
     tried: dict[JobId, int] = field(default_factory=dict)
     """By job, how many changes :attr:`Suitability.changed` had when the job last found no room."""
+    waits_recorded: int = 0
+    postponed: bool = False
+    """Whether more than :data:`MOST_RECORDED` jobs had to be admitted, or to wait."""
     next_release_at: float = inf
     """When the next idle instance is due for release; inf: none."""
 
@@ -283,7 +288,8 @@ class PlanContext:
         backoffs += [each.until_at for each in self.snapshot.refused_quotas]
         backoffs.append(self.snapshot.plan_cache.occupancy.next_retry_at(now))
         due_at = min([at for at in backoffs if at > now], default=inf)
-        return Plan(at=now, actions=tuple(self.actions), due_at=min(due_at, self.next_release_at))
+        due_at = now if self.postponed else min(due_at, self.next_release_at)
+        return Plan(at=now, actions=tuple(self.actions), due_at=due_at)
 
     @property
     def suitability(self) -> Suitability:
@@ -316,7 +322,12 @@ class PlanContext:
     def wait(self, job: Job, code: str, why: Callable[[], Reason], reserved: tuple[InstanceId, ...] = ()) -> None:
         """Record why ``job`` waits, if the code or the instances with ``reserved`` room are new. Nothing is recorded
         for a job that awaits its own instances."""
-        if (job.wait_code != code or job.reserved != reserved) and job.state is JobState.QUEUED:
+        if (job.wait_code == code and job.reserved == reserved) or job.state is not JobState.QUEUED:
+            return
+        if self.waits_recorded >= MOST_RECORDED and not (reserved or job.reserved):
+            self.postponed = True
+        else:
+            self.waits_recorded += 1
             self.add(Wait(job_id=job.id, reason=as_wait(why()), reserved=reserved))
 
     def stop(self, job: Job, cause: FailureCause | None, reason: Reason) -> None:

@@ -40,7 +40,7 @@ from hcloud.core.model import (
 )
 from hcloud.core.rows import number_of
 from hcloud.planner.budget import job_scopes
-from hcloud.planner.context import PlanContext
+from hcloud.planner.context import MOST_RECORDED, PlanContext
 from hcloud.planner.fit.interference import quality_classes, quality_needed
 from hcloud.planner.fit.sizing import expected
 from hcloud.planner.plan import Classify, Profile, Wait
@@ -177,12 +177,18 @@ class ProfilingState:
 
 
 def decide_submitted(context: PlanContext, submitted: Sequence[Job]) -> None:
-    """Decide about the submitted jobs, given by number; those that are queued are added to ``context.waiting``."""
+    """Decide about the submitted jobs, given by number; those that are queued are added to ``context.waiting``.
+
+    Of more than ``MOST_RECORDED``, the first in order: a plan for 30,000 takes longer than a leader's lease lasts.
+    """
+    if len(submitted) > MOST_RECORDED:
+        context.postponed = True
+        submitted = sorted(submitted, key=_admission_order)[:MOST_RECORDED]
     nothing_known = not context.policy.profiles_jobs and not context.snapshot.programs
     state = None
     if not nothing_known or any(job.profile_runs for job in submitted):
         state = open_profiling(context)
-        submitted = sorted(submitted, key=lambda job: (-job.spec.priority, job.submitted_at, number_of(job.id)))
+        submitted = sorted(submitted, key=_admission_order)
     queued = []
     for job in submitted:
         if state is None or job.spec.profile is not None:
@@ -191,6 +197,10 @@ def decide_submitted(context: PlanContext, submitted: Sequence[Job]) -> None:
             queued.append(queued_job)
     if queued:
         context.waiting = sorted([*context.waiting, *queued], key=lambda job: number_of(job.id))
+
+
+def _admission_order(job: Job) -> tuple[int, float, int]:
+    return (-job.spec.priority, job.submitted_at, number_of(job.id))
 
 
 def open_profiling(context: PlanContext) -> ProfilingState:

@@ -9,14 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hcloud.core.estimates import Classification, Estimate, Measure
-from hcloud.core.model import BatchTarget, BestEffortTarget, Job, Market
+from hcloud.core.model import BatchTarget, BestEffortTarget, Job, JobState, Market
 from hcloud.core.rows import number_of
-from hcloud.planner import make_plan
+from hcloud.planner import context, make_plan, profiling
 from hcloud.planner.cache import PlanCache
 from hcloud.planner.context import JobGroup, PlanContext
 from hcloud.planner.job_queue import JobQueue, QueueSegment, QueueWalk
 from hcloud.planner.placement import place
-from hcloud.planner.plan import Place, Plan, Wait
+from hcloud.planner.plan import Enqueue, Place, Plan, Wait
 from hcloud.planner.provisioning import provision
 from hcloud.planner.queued_jobs import QueuedJobs, SimilarJobs
 from hcloud.planner.snapshot import Snapshot
@@ -264,3 +264,33 @@ def test_user_at_the_limit_of_jobs_gives_way_to_others_and_is_served_once_below_
     assert [each.job_id for each in of(plan, Place)] == ["job-9"]
     assert {each.job_id for each in of(plan, Wait)} == {"job-2", "job-3", "job-4"}
     assert told(plan, "job-3") == "cap_jobs_per_user"
+
+
+def test_more_new_jobs_than_a_plan_may_admit_are_admitted_plan_by_plan_in_order(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for module in (context, profiling):
+        monkeypatch.setattr(module, "MOST_RECORDED", 3)
+    policy = simple(caps=Caps(max_instances=1))
+    new = [job(n, JobState.SUBMITTED, asks=spec(priority=9 if n == 18 else 0)) for n in range(11, 19)]
+    snapshot = scene(*new, running(1, FULL, asks=spec(resources=need(8.0))), FULL, offer(), plan_cache=PlanCache())
+    admitted, due = list[list[str]](), list[bool]()
+    while (plan := decide(snapshot, policy)).actions:
+        admitted.append([each.job_id for each in of(plan, Enqueue)])
+        due.append(plan.due_at == NOW)
+        assert len(of(plan, Wait)) <= 3
+        snapshot = apply_ideally(snapshot, plan)
+    assert admitted == [["job-18", "job-11", "job-12"], ["job-13", "job-14", "job-15"], ["job-16", "job-17"]]
+    assert due == [True, True, False]
+    assert all(each.wait_code for each in snapshot.jobs if each.state is JobState.QUEUED)
+
+
+def test_waits_beyond_those_a_plan_may_record_are_recorded_by_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(context, "MOST_RECORDED", 3)
+    full = running(1, FULL, asks=spec(resources=need(8.0)))
+    snapshot = scene(*[waiting(n) for n in range(11, 18)], full, FULL, offer(), plan_cache=PlanCache())
+    policy, recorded = simple(caps=Caps(max_instances=1)), list[int]()
+    while (plan := decide(snapshot, policy)).actions:
+        recorded.append(len(of(plan, Wait)))
+        snapshot = apply_ideally(snapshot, plan)
+    assert recorded == [3, 3, 1]
