@@ -404,7 +404,9 @@ def choose_runs(
     """Return runs that measure a running ``job`` for at most ``most_usd``, the most informative ones; None: none can be
     made now. ``state`` counts them as begun."""
     offers = _offers_for(state, job)
-    if not offers or _why_not_now(state, job, identity, offers) is not None:
+    if not offers or run_usd(state.policy, offers[0]) > min(most_usd, _limit_usd(state)):
+        return None  # not even the first run; this is asked in each cycle, of each unknown program
+    if _why_not_now(state, job, identity, offers) is not None:
         return None
     pressing = [] if look else _sources_per_run(state, job, identity, offers)
     runs, cost_usd = affordable(state, _runs(state, job, offers, pressing, look=look), most_usd)
