@@ -115,7 +115,7 @@ class _Admission:
             self._add(newest, *common, members, start=split, bounds=(-inf, deadline_at))
             return
         similar.rank(self._expected_s(group), context.policy.admission, context.now)
-        late, on_time = similar.late, similar.on_time
+        members, late, on_time = similar.members, similar.late, similar.on_time
         newer_late = sorted([each for each in members[split:] if each[LATE_AT] <= context.now], key=lateness)
         newer = bisect_left(on_time, members[split][:LATE_AT]) if split < len(members) else len(on_time)
         left_out = frozenset([each[NUMBER] for each in newer_late])

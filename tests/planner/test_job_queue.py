@@ -194,6 +194,12 @@ POLICIES = {
     "one queue": simple(caps=Caps(max_instances=2)),
     "by quality": simple(caps=Caps(max_instances=2), admission=PATIENT, placement=PlacementPolicy(order="paragon")),
     "users": simple(caps=Caps(max_instances=3, max_jobs_per_user=2)),
+    "hybrid by quality": simple(
+        caps=Caps(max_instances=3),
+        provisioning=ProvisioningPolicy(strategy="hf", mapping="p8"),
+        admission=PATIENT,
+        placement=PlacementPolicy(order="paragon"),
+    ),
     "hybrid": simple(caps=Caps(max_instances=3), provisioning=ProvisioningPolicy(strategy="hf", mapping="p8")),
 }
 
