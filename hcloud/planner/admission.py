@@ -50,6 +50,10 @@ def admit(context: PlanContext) -> None:
     if context.tells_similar_jobs_apart:
         context.waiting = sorted(context.all_waiting(), key=lambda job: number_of(job.id))
         context.similar, context.excluded = (), frozenset()
+    if context.excluded:
+        context.similar = [
+            each for each in context.similar if any(job[JOB].id not in context.excluded for job in each.members)
+        ]
     by_quality = context.suit if context.policy.admission.queues == "by_quality" else None
     admission = _Admission(context, by_quality)
     heads: list[tuple[tuple[float, ...], Job | SimilarJobs]] = []
@@ -126,17 +130,12 @@ class _Admission:
         self._add(newest, *common, on_time, start=newer, bounds=bounds)
 
     def close(self) -> None:
-        """Add the single jobs that await no instances, and take out those that may not be planned."""
-        context = self.context
+        """Add the single jobs that await no instances."""
         for (group, wait_code, priority, late), entries in self.queued.items():
             entries.sort(key=lateness if late else None)
             self._add(group, priority, wait_code, entries, late=late)
-        for queue in context.queue.values():
+        for queue in self.context.queue.values():
             queue.awaiting.sort(key=lambda segment: segment.key(segment.start))
-        for job in [context.snapshot.plan_cache.occupancy.rows[job_id] for job_id in context.excluded]:
-            group = context.group_of(job)
-            group.pending -= 1
-            context.queue[group.promise].remove(job)
 
     def _add(
         self,
@@ -156,13 +155,16 @@ class _Admission:
             deadlines_at = [each[JOB].deadline_at for each in entries]
             first_late_at = min([each[LATE_AT] for each in entries], default=inf)
             bounds = first_late_at, min([at for at in deadlines_at if at is not None], default=inf)
+        stop, excluded = len(entries) if stop is None else stop, self.context.excluded
+        if excluded:
+            left_out |= {each[NUMBER] for each in entries[start:stop] if each[JOB].id in excluded}
         segment = QueueSegment(
             group=group,
             wait_code=wait_code,
             rank=self._rank(group, priority, late=late),
             entries=entries,
             start=start,
-            stop=len(entries) if stop is None else stop,
+            stop=stop,
             late=late,
             left_out=left_out,
             first_late_at=bounds[0],

@@ -440,8 +440,8 @@ class PlanContext:
     # ------------------------------------------------------------------------------------------------------------- jobs
     @property
     def has_waiting_jobs(self) -> bool:
-        """Whether any job waits for an instance."""
-        return bool(self.waiting) or sum([len(each.members) for each in self.similar]) > len(self.excluded)
+        """Whether any job waits for an instance; true until admission if all that wait may not be planned."""
+        return bool(self.waiting or self.similar)
 
     def all_waiting(self) -> list[Job]:
         """Return all jobs that wait for an instance, in no order."""

@@ -19,7 +19,7 @@ from hcloud.planner.placement import place
 from hcloud.planner.plan import Enqueue, Place, Plan, Wait
 from hcloud.planner.provisioning import provision
 from hcloud.planner.queued_jobs import QueuedJobs, SimilarJobs
-from hcloud.planner.snapshot import Snapshot
+from hcloud.planner.snapshot import LeftOut, Snapshot
 from hcloud.spec.policy import AdmissionPolicy, Caps, PlacementPolicy, Policy, ProvisioningPolicy
 from tests.planner.apply_model import apply_ideally
 from tests.planner.scenes import NOW, decide, job, machine, need, of, offer, running, scene, spec, told
@@ -259,6 +259,18 @@ def test_plan_in_which_nothing_changes_looks_at_one_job_of_each_kind(monkeypatch
         monkeypatch.setattr(module, name, count)
     assert not decide(snapshot, policy).actions
     assert 3 <= len(looked) <= 2 * 3 + 1
+
+
+def test_jobs_left_out_of_a_plan_do_not_count_as_waiting() -> None:
+    busy, policy = running(1, FULL, asks=spec(resources=need(7.0))), simple(caps=Caps(max_instances=1))
+    wide = waiting(10, asks=spec(resources=need(4.0)), wait_code="instance_full")
+    small = waiting(11, asks=spec(resources=need(0.5)))
+    left_out = LeftOut(jobs={small.id: "ValueError: a defect"})
+    for kept in ((), (left_out,)):
+        jobs = (wide, small) if kept else (wide,)
+        snapshot = scene(busy, FULL, *jobs, offer("large", vcpus=8.0), left_out=kept[0] if kept else LeftOut())
+        (wait,) = [each for each in of(decide(snapshot, policy), Wait) if each.job_id == wide.id]
+        assert (wait.reason.code, wait.reserved) == ("cap_instances", ())
 
 
 def test_user_at_the_limit_of_jobs_gives_way_to_others_and_is_served_once_below_it() -> None:
