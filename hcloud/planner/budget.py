@@ -104,6 +104,15 @@ class BudgetLedger:
         return (day, month, whole - day, whole - month)
 
     # ------------------------------------------------------------------------------------------------------- launching
+    @property
+    def is_full(self) -> bool:
+        """Whether the cap on instances allows no other, whatever it costs."""
+        return self.instances + 1 > self.policy.caps.max_instances
+
+    def shares(self, jobs: Sequence[Job], capacity: Resources) -> Shares:
+        """Return :func:`launch_shares` if any scope has a limit, else nothing: then they are not counted."""
+        return launch_shares(jobs, capacity) if self.watches_scopes else {}
+
     def launch_bill(self, offer: Offer) -> Bill:
         """Return the cost of an instance launched now: its lease, or the billing minimum if longer."""
         return self.bill(offer, self._launched_until(offer))
@@ -117,7 +126,7 @@ class BudgetLedger:
 
     def _cap_refusal(self, offer: Offer) -> Reason | None:
         caps, size, name = self.policy.caps, offer.instance_type.capacity.vcpus, offer.instance_type.name
-        if self.instances + 1 > caps.max_instances:
+        if self.is_full:
             return cap_reached("instances", "machines running or launching", self.instances, 1, caps.max_instances)
         if caps.max_vcpus is not None and self.vcpus + size > caps.max_vcpus + CENT_DUST:
             return cap_reached("vcpus", "vCPUs running or launching", self.vcpus, size, caps.max_vcpus)

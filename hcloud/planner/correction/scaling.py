@@ -16,7 +16,6 @@ import numpy as np
 
 from hcloud.core.model import Allocation, Job, Market, Number, Offer, Reason, Resources
 from hcloud.planner.admission import queue_key
-from hcloud.planner.budget import launch_shares
 from hcloud.planner.context import NODES, NODES_LAUNCHED, JobGroup, PlanContext
 from hcloud.planner.correction.monitor import Assessment, RankSamples
 from hcloud.planner.correction.option import NoOption, Option, remaining_s, saved_s
@@ -249,7 +248,7 @@ def cheapest_offer(context: PlanContext, job: Job, group: JobGroup) -> Offer | R
             continue
         if context.policy.allow.refusal(offer) is not None or context.strategy.refusal(offer) is not None:
             continue
-        refused = context.ledger.refusal(offer, launch_shares([job], offer.instance_type.capacity))
+        refused = context.ledger.refusal(offer, context.ledger.shares([job], offer.instance_type.capacity))
         if refused is None:
             return offer
         refusal = refusal or refused

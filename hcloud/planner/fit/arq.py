@@ -32,7 +32,13 @@ def run_s(known: Classification | None, nodes: int = 1) -> float | None:
     None if the measure does not cover whole jobs. ``nodes``: number of nodes; an unknown count uses the largest known
     count below it.
     """
-    if known is None or known.measure not in WHOLE_JOBS or not known.by_type:
+    if known is None or known.measure not in WHOLE_JOBS:
+        return None
+    return known.answer(("run_s", nodes), lambda: _run_s(known, nodes))
+
+
+def _run_s(known: Classification, nodes: int) -> float | None:
+    if not known.by_type:
         return None
     rate = max(each.value for each in known.by_type.values())
     counts = [count for count in known.by_nodes if count <= nodes]

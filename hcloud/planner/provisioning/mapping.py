@@ -307,6 +307,18 @@ def _hybrid_offers(
     return rented, [o for o in allowed if o.market is Market.RESERVED and o.available != 0]
 
 
+def _qualities(
+    snapshot: Snapshot,
+    policy: ProvisioningPolicy,
+    full_from: Mapping[str, float],
+    kinds: Sequence[Offer],
+    rented: Sequence[Offer],
+) -> tuple[Amounts, float]:
+    """Return the expected quality of each of ``kinds``, and the best of those that can be rented; 1 if none can."""
+    best = max((expected_quality(snapshot, policy, full_from, offer) for offer in rented), default=1.0)
+    return np.array([expected_quality(snapshot, policy, full_from, each) for each in kinds], dtype=np.float64), best
+
+
 def open_mapping(
     snapshot: Snapshot, policy: Policy, fleet: Fleet, strategy: ProvisioningStrategy, full_from: Mapping[str, float]
 ) -> Hybrid:
@@ -325,15 +337,18 @@ def open_mapping(
         "hybrid offers", made_of, lambda: _hybrid_offers(snapshot, policy, strategy, full_from)
     )
     unlaunched_vcpus = sum(o.instance_type.capacity.vcpus * (o.available or 0) for o in unlaunched)
-    qualities = [expected_quality(snapshot, own, full_from, offer) for offer in kinds.kinds]
-    best = max((expected_quality(snapshot, own, full_from, offer) for offer in rented), default=1.0)
+    qualities, best = snapshot.plan_cache.get(
+        "hybrid qualities",
+        (snapshot.fleet_stats.quality, own, full_from, kinds, rented),
+        lambda: _qualities(snapshot, own, full_from, kinds.kinds, rented),
+    )
     return Hybrid(
         policy=own,
         snapshot=snapshot,
         fleet=fleet,
         full_from=full_from,
         reserved=reserved,
-        quality=np.array(qualities, dtype=np.float64)[kinds.at],
+        quality=qualities[kinds.at],
         full=kinds.full,
         paid_vcpus=float(fleet.capacity[0, reserved & staying].sum()) + unlaunched_vcpus,
         soft=soft_limit(snapshot, own),

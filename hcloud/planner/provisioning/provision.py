@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from hcloud.core.model import JOB_ON_INSTANCE, Instance, Job, JobState, Market, Number, Offer, Reason
-from hcloud.planner.budget import CAPPED, BudgetLedger, cap_reached, cost_is_shared, launch_shares, open_budget
+from hcloud.planner.budget import CAPPED, BudgetLedger, cap_reached, cost_is_shared, open_budget
 from hcloud.planner.context import JobGroup, PlanContext
 from hcloud.planner.fleet import SLACK, Amounts, Mask, Places, fits_any, vector
 from hcloud.planner.instance_lifecycle import idle_for_s, is_idle
@@ -488,7 +488,7 @@ def _limits_refuse(state: ProvisioningState, job: Job, offer: Offer) -> Reason |
 
     Room that is being made is for one job only: no later job may launch into it.
     """
-    shares = launch_shares([job], offer.instance_type.capacity)
+    shares = state.context.ledger.shares([job], offer.instance_type.capacity)
     refusal = state.context.ledger.refusal(offer, shares)
     return state.future.refusal(offer, shares) if refusal is None and state.future is not None else refusal
 
@@ -503,6 +503,8 @@ def _open_machine(
     elsewhere = [at for at in obtainable if offers[at].zone not in zones]
     if obtainable and not elsewhere:
         return None, _no_more_zones(state, group)
+    if elsewhere and state.context.ledger.is_full:  # all are refused, and the cheapest is told
+        elsewhere = [min(elsewhere, key=lambda at: offers[at].price_usd_per_h)]
     for at in elsewhere:
         refusal = _limits_refuse(state, job, offers[at])
         if refusal is None:
@@ -517,7 +519,7 @@ def _open_machine(
         return None, _refused(refused[1], refused[2], others)
     choices = rank_choices(state.context, state.offer_market, group, state.groups, affordable)
     offer, at = offers[choices[0].at], choices[0].at
-    state.context.ledger.book_launch(offer, launch_shares([job], offer.instance_type.capacity))
+    state.context.ledger.book_launch(offer, state.context.ledger.shares([job], offer.instance_type.capacity))
     state.offer_market.take(at)
     machine = PlannedInstance(offer=offer, at=at, place=len(state.machines), choices=choices)
     state.rooms.add(machine.place, at, vector(offer.instance_type.capacity))
@@ -674,7 +676,7 @@ def _some_are_ending(context: PlanContext) -> bool:
 
 def _book_all(ledger: BudgetLedger, offer: Offer, job: Job, count: int) -> bool:
     """Book ``count`` instances of ``offer`` for ``job``; return False as soon as one is refused."""
-    shares = launch_shares([job], offer.instance_type.capacity)
+    shares = ledger.shares([job], offer.instance_type.capacity)
     for _ in range(count):
         if ledger.refusal(offer, shares) is not None:
             return False
@@ -705,5 +707,5 @@ def future_of(state: ProvisioningState) -> BudgetLedger:
 
 def _foresee(state: ProvisioningState, machine: PlannedInstance) -> None:
     if state.future is not None:
-        shares = launch_shares(machine.jobs, machine.offer.instance_type.capacity)
+        shares = state.future.shares(machine.jobs, machine.offer.instance_type.capacity)
         state.future.book_launch(machine.offer, shares)

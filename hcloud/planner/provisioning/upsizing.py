@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hcloud.core.model import Instance, InstanceState, Job, Market, Number, Offer, Reason
-from hcloud.planner.budget import BudgetLedger, Shares, launch_shares
+from hcloud.planner.budget import BudgetLedger, Shares
 from hcloud.planner.context import JobGroup, PlanContext
 from hcloud.planner.market import rank_for
 from hcloud.planner.plan import Drain, Place
@@ -79,7 +79,7 @@ class _Upsizing:
         return None
 
     def _shares(self, offer: Offer) -> Shares:
-        return launch_shares([self.job], offer.instance_type.capacity)
+        return self.future.shares([self.job], offer.instance_type.capacity)
 
 
 def upsize_machines(state: ProvisioningState) -> None:
