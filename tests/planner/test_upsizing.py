@@ -16,7 +16,7 @@ from hcloud.core.model import (
     Offer,
     ServiceTarget,
 )
-from hcloud.planner.plan import Drain, Launch, Place, Plan, StopAttempt
+from hcloud.planner.plan import Drain, Launch, Place, Plan, StopAttempt, Wait
 from hcloud.planner.snapshot import Snapshot
 from hcloud.spec.policy import Budgets, Caps
 from tests.planner.scenes import decide, job, machine, need, of, offer, running, scene, spec, told
@@ -154,7 +154,7 @@ def test_smallest_by_vcpus_give_way_first_whatever_their_memory() -> None:
 
 
 def test_jobs_of_every_kind_count_for_what_is_lacking() -> None:
-    for count, drained in ((2, ["inst-1"]), (3, ["inst-1", "inst-2"])):
+    for count, drained in ((2, ["inst-2"]), (3, ["inst-2", "inst-3"])):  # on the first, room is reserved
         others = [job(200 + n, asks=spec(resources=need(2, 1024)), wait_code="cap_instances") for n in range(count)]
         assert _drained(decide(scene(*_fleet(), *_queue(1), *others, SMALL, LARGE), FOUR)) == drained
 
@@ -210,3 +210,15 @@ def test_machine_on_which_the_same_plan_places_a_job_stays() -> None:
     plan = decide(_crowded(fleet=[*busy, *units, machine(9)]), FOUR)
     assert {each.instance_id for action in of(plan, Place) for each in action.ranks} == {"inst-9"}
     assert not _drained(plan)
+
+
+def test_machine_is_not_drained_that_was_emptied_for_a_job_in_the_same_plan() -> None:
+    best_effort = spec(resources=need(2), target=BestEffortTarget())
+    urgent = job(99, asks=spec(resources=need(1.5), priority=5))
+    wide = [job(100 + n, asks=spec(resources=need(6))) for n in range(9)]
+    fleet = [machine(1), machine(2), running(1, machine(1), asks=best_effort), running(2, machine(2), asks=TWO_VCPUS)]
+    plan = decide(scene(*fleet, urgent, *wide, SMALL, LARGE), simple(caps=Caps(max_instances=2)))
+    assert [each.job_id for each in of(plan, StopAttempt)] == ["job-1"]
+    assert "inst-1" not in _drained(plan)
+    (wait,) = [each for each in of(plan, Wait) if each.job_id == urgent.id]
+    assert (wait.reason.code, wait.reason.text) == ("making_room", "waiting: evicted units are stopping")

@@ -287,9 +287,9 @@ def _serve(state: ProvisioningState, job: Job, group: JobGroup) -> Reason | None
     coming = claim(context, group, context.fleet.coming, needed - len(running), running)
     if len(running) + len(coming) < needed:
         unclaim(context, group, coming)
-        if group.promise and _evict(state, group, needed - len(running), running):
+        if group.promise and (emptied := _evict(state, group, needed - len(running), running)):
             stop_chosen(context, state.victims, job)
-            coming = []
+            running, coming = [*running, *emptied], []
         else:
             coming = claim(context, group, context.fleet.coming, needed - len(running), running)
             served = len(running) + len(coming)
@@ -350,11 +350,11 @@ def _still_served(state: ProvisioningState, job: Job, group: JobGroup) -> bool:
     return True
 
 
-def _evict(state: ProvisioningState, group: JobGroup, count: int, running: Sequence[int]) -> bool:
-    """Choose jobs to evict for ``count`` ranks in addition to those on ``running``, and claim their room; or choose
-    none."""
+def _evict(state: ProvisioningState, group: JobGroup, count: int, running: Sequence[int]) -> list[int]:
+    """Choose jobs to evict for ``count`` ranks in addition to those on ``running``, claim their room and return where;
+    or choose none."""
     if not state.victims.amounts.any():
-        return False
+        return []
     before, taken = state.context.mark(), list(running)
     for _ in range(count):
         claimed = claim(state.context, group, _claimable(state, group), 1, taken)
@@ -363,11 +363,11 @@ def _evict(state: ProvisioningState, group: JobGroup, count: int, running: Seque
             if at < 0:
                 state.context.back_to(before)
                 put_back(state.context, state.victims)
-                return False
+                return []
             pledge(state.context, group, at)
             claimed = [at]
         taken += claimed
-    return True
+    return taken[len(running) :]
 
 
 def _wait_for_claims(context: PlanContext, job: Job, running: Sequence[int], coming: Sequence[int]) -> None:

@@ -114,13 +114,13 @@ def _open_upsizing(state: ProvisioningState) -> _Upsizing | None:
 def _small(context: PlanContext) -> list[int]:
     """Return the instances that may be drained, smallest first: rented, not awaited, and without services.
 
-    None where this plan places a job: draining it would refuse that.
+    None where this plan places a job or promises it room: draining it would refuse that.
     """
     fleet, places = context.fleet, list[int]()
     placed = {each.instance_id for action in context.actions if isinstance(action, Place) for each in action.ranks}
     for at in fleet.staying:
         instance = fleet.instances[at]
-        in_use = at in context.kept or at in context.lazy or instance.id in placed
+        in_use = at in context.kept or at in context.lazy or at in context.used or instance.id in placed
         rented = instance.offer.market is not Market.RESERVED
         endless = any(job.spec.target.kind == "service" for job, _ in fleet.holdings[at])
         if rented and fleet.placeable[at] and not in_use and not endless:
