@@ -304,7 +304,9 @@ def test_secret_is_in_the_job_as_it_is_sent_and_in_no_text_about_it(recwarn: pyt
     parsed = parse_job({**LEAST, "env": env})
     for unset in (True, False):
         assert parsed.model_dump(mode="json", exclude_unset=unset)["env"] == env
-    assert not recwarn.list and "hunter2" not in repr(parsed)
+    # What earlier tests left unclosed may be found, and warned of, meanwhile.
+    ours = [each for each in recwarn.list if each.category is not ResourceWarning]
+    assert not ours and "hunter2" not in repr(parsed)
     spec = parsed.to_spec("al", NOW)
     assert (spec.secrets, spec.env) == (("KEY", "TOKEN"), {"PLAIN": "visible"})
     assert parse_job({**LEAST, "env": {"TOKEN": {"secret": 7}}}).secret_values() == {"TOKEN": "7"}
