@@ -1,6 +1,5 @@
 """Settings for every test: same examples in every run, a clean environment, and no process left behind."""
 
-import gc
 import logging
 import os
 import signal
@@ -69,13 +68,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put the longest files first; the others keep their order."""
     places = {name: place for place, name in enumerate(LONGEST)}
     items.sort(key=lambda item: places.get(item.nodeid.partition("::")[0], len(places)))
-
-
-def pytest_collection_finish() -> None:
-    """Let the garbage collector look seldom, and not at what is imported by now."""
-    # To walk through all of that took much of the time of whichever tests happened to make enough objects.
-    gc.freeze()
-    gc.set_threshold(20_000, 20, 20)
 
 
 SESSION_VARIABLE = "HCLOUD_TEST_SESSION"
