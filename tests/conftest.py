@@ -61,6 +61,7 @@ LONGEST = (
     "tests/planner/test_known_properties.py",
     "tests/api/test_fuzz.py",
     "tests/store/test_processes.py",
+    "tests/store/test_against_model.py",
 )
 
 
