@@ -24,6 +24,7 @@ from hcloud.core.model import (
     Resources,
     ServiceTarget,
 )
+from hcloud.core.rows import RowJournal, number_of
 from hcloud.planner import make_plan
 from hcloud.planner.plan import Place, Plan
 from hcloud.planner.snapshot import Snapshot
@@ -32,6 +33,8 @@ from tests.planner.apply_model import apply_ideally
 
 QUEUED = 10_000
 INSTANCES = 1_000
+LONG_QUEUE = 100_000
+FEW_INSTANCES = 300
 PLACEABLE = 3_000
 ROUNDS = 15
 _SIZE = Resources(vcpus=4.0, memory_mib=16384, disk_gib=100.0)
@@ -53,12 +56,33 @@ def run() -> list[Row]:
         _settled("the same, out of budget instead of at the cap", poor, _SHAPES),
         _settled("the same, with limits by user", replace(CLOSED, budgets=users), _SHAPES),
     ]
-    return [*rows, _placing()]
+    long = Policy(caps=Caps(max_instances=2 * FEW_INSTANCES, max_vcpus=FEW_INSTANCES * _SIZE.vcpus))
+    return [
+        *rows,
+        _settled(
+            f"{LONG_QUEUE:,} queued, {FEW_INSTANCES} full machines, at the cap",
+            long,
+            _SHAPES,
+            target=5,
+            queued=LONG_QUEUE,
+            instances=FEW_INSTANCES,
+        ),
+        _placing(),
+    ]
 
 
-def _settled(name: str, policy: Policy, shapes: int, target: float | None = None, *, services: bool = False) -> Row:
+def _settled(
+    name: str,
+    policy: Policy,
+    shapes: int,
+    target: float | None = None,
+    *,
+    services: bool = False,
+    queued: int = QUEUED,
+    instances: int = INSTANCES,
+) -> Row:
     """Time plans that find nothing new to do."""
-    snapshot = settled_fleet(shapes, policy, services=services)
+    snapshot = settled_fleet(shapes, policy, services=services, queued=queued, instances=instances)
     times_ms = []
     for _ in range(ROUNDS):
         began = time.perf_counter()
@@ -68,15 +92,25 @@ def _settled(name: str, policy: Policy, shapes: int, target: float | None = None
     return Row(name=name, value=statistics.median(times_ms), unit="ms", target=target)
 
 
-def settled_fleet(shapes: int, policy: Policy = CLOSED, *, services: bool = False) -> Snapshot:
+def settled_fleet(
+    shapes: int,
+    policy: Policy = CLOSED,
+    *,
+    services: bool = False,
+    queued: int = QUEUED,
+    instances: int = INSTANCES,
+) -> Snapshot:
     """Return a full fleet and a long queue of so many shapes, for which there is nothing new to do."""
-    snapshot = _fleet(busy=2)
-    waiting = tuple(_job(2 * INSTANCES + number, shapes) for number in range(1, QUEUED + 1))
+    snapshot = _fleet(busy=2, instances=instances)
+    waiting = tuple(_job(2 * instances + number, shapes) for number in range(1, queued + 1))
     jobs = tuple(_as_service(job) for job in snapshot.jobs) if services else snapshot.jobs
     snapshot = replace(snapshot, jobs=(*jobs, *waiting))
     while (plan := _plan(snapshot, policy)).actions:
         snapshot = apply_ideally(snapshot, plan)
-    return snapshot
+    queue, machines = RowJournal[Job](), RowJournal[Instance]()  # as the store gives them
+    queue.write({number_of(each.id): each for each in snapshot.jobs})
+    machines.write({number_of(each.id): each for each in snapshot.instances})
+    return replace(snapshot, jobs=queue.snapshot(), instances=machines.snapshot())
 
 
 def _as_service(job: Job) -> Job:
@@ -105,11 +139,11 @@ def _plan(snapshot: Snapshot, policy: Policy) -> Plan:
     return make_plan(snapshot, policy, np.random.default_rng(0))
 
 
-def _fleet(busy: int) -> Snapshot:
+def _fleet(busy: int, instances: int = INSTANCES) -> Snapshot:
     """Return machines that each run so many jobs which leave no room for another."""
     kinds = [offer_of(name, size) for name, size in (("m4", _SIZE), ("m8", _SIZE.plus(_SIZE)))]
-    machines = tuple(_machine(number, kinds[0]) for number in range(1, INSTANCES + 1))
-    jobs = tuple(_running(number, machines[number % INSTANCES], busy) for number in range(1, busy * INSTANCES + 1))
+    machines = tuple(_machine(number, kinds[0]) for number in range(1, instances + 1))
+    jobs = tuple(_running(number, machines[number % instances], busy) for number in range(1, busy * instances + 1))
     return Snapshot(
         now=1000.0,
         jobs=jobs,
