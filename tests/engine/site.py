@@ -28,7 +28,7 @@ LEAD_S = 600.0
 
 
 # Below the ports that clients are given: a client that looks for an engine that is away could be given its very port.
-_PORTS_FROM, _PORTS = 10_000, 20_000
+_PORTS_FROM, _PORTS, _PORTS_TRIED = 10_000, 20_000, 5
 _port_numbers: dict[int, Iterator[int]] = {}
 """By process: forked workers of the tests begin at different ones."""
 
@@ -148,7 +148,7 @@ class Site:
     def __init__(self, folder: Path, *, archives: Path | None = None, **changes: object) -> None:
         self.folder, self.tls_dir, self.archives = folder, folder / "tls", archives
         make_ca(self.tls_dir)
-        self.address = f"127.0.0.1:{free_port()}"
+        self.address = ""
         self.socket = folder / "gateway.sock"
         self._changes = changes
         self.engine: subprocess.Popen[bytes] | None = None
@@ -156,10 +156,18 @@ class Site:
         self._runners: list[GatewayRunner] = []
         self._admitted: dict[str, AdmittedMachine] = {}
         self._admitting = self.runner()
-        self.start_engine()
+        for _ in range(_PORTS_TRIED):
+            self.address = f"127.0.0.1:{free_port()}"
+            if self._starts():
+                return
+        raise AssertionError(f"no gateway started on any of {_PORTS_TRIED} free ports")
 
     def start_engine(self) -> None:
         """Start the gateway's process on the site's address."""
+        assert self._starts()
+
+    def _starts(self) -> bool:
+        """Start the gateway's process, and return whether it is ready: another process may have taken the port."""
         settings = GatewaySettings(
             listen=self.address,
             enrolment_listen=next_port(self.address),
@@ -172,8 +180,12 @@ class Site:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )
-        assert self.engine.stdout is not None and self.engine.stdout.readline() == b"ready\n"
+        assert self.engine.stdout is not None
+        if self.engine.stdout.readline() != b"ready\n":
+            self.engine.wait()
+            return False
         self._admitting.admit(tuple(self._admitted.values()))
+        return True
 
     def kill_engine(self) -> None:
         """Kill the gateway's process."""
