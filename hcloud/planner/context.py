@@ -229,8 +229,6 @@ class PlanContext:
     queue: dict[bool, JobQueue] = field(default_factory=lambda: {True: JobQueue(), False: JobQueue()})
     """Admitted jobs in order, with a target (True) and best effort (False)."""
     groups: dict[Key, JobGroup] = field(default_factory=dict)
-    alike: dict[tuple[int, str], JobGroup] = field(default_factory=dict)
-    """The groups of jobs that nothing but requirements and application tells apart."""
     holds: dict[JobId, list[int]] = field(default_factory=dict)
     """Room held for jobs on instances they await, by job id."""
     enqueued: set[JobId] = field(default_factory=set)
@@ -483,29 +481,6 @@ class PlanContext:
 
     def group_of(self, job: Job) -> JobGroup:
         """Return the group of jobs with the same requirements as ``job``."""
-        # Most jobs of a long queue differ in these two alone; this is the most frequent operation on it.
-        known = self.snapshot.plan_cache.asks.get(id(job.spec))
-        if known is None or not self._is_plain(job):
-            return self._group_by_all(job)
-        plain = (known[1], job.application if self.suit is not None else "")
-        group = self.alike.get(plain)
-        if group is None:
-            group = self.alike[plain] = self._group_by_all(job)
-        return group
-
-    def _is_plain(self, job: Job) -> bool:
-        """Return whether requirements and application alone decide the group of ``job``."""
-        return (
-            self.strategy.hybrid is None
-            and self.late is None
-            and not job.corrections
-            and not job.failures
-            and job.spec.vcpus_within is None
-            and not self.ledger.watches_scopes
-            and not self.topology.users
-        )
-
-    def _group_by_all(self, job: Job) -> JobGroup:
         spec, hybrid, suit, plan_cache = job.spec, self.strategy.hybrid, self.suit, self.snapshot.plan_cache
         mapping_need = PLAIN if hybrid is None else hybrid.mapping_need(job)
         application = "" if suit is None else suit.application(job)
