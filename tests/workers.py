@@ -202,7 +202,7 @@ class _Reporter:
         self._far = far
 
     def send(self, message: Message) -> None:
-        """Send a message; end this process if nobody reads it any more."""
+        """Send a message; end this process if no process reads it any more."""
         try:
             self._far.sendall(json.dumps(message).encode() + b"\n")
         except OSError:

@@ -47,7 +47,7 @@ def admit(context: PlanContext) -> None:
     if context.snapshot.paused:
         _pause(context)
         return
-    if context.tells_similar_jobs_apart:
+    if context.distinguishes_similar_jobs:
         context.waiting = sorted(context.all_waiting(), key=lambda job: number_of(job.id))
         context.similar, context.excluded = (), frozenset()
     if context.excluded:
@@ -61,8 +61,8 @@ def admit(context: PlanContext) -> None:
         if job.not_before_at > context.now:
             context.wait(job, "backoff_until", lambda job=job: _backoff_reason(job, context.now))  # type: ignore[misc]
         else:
-            heads.append((admission.turn(job), job))
-    heads += [(admission.turn(similar.first), similar) for similar in context.similar]
+            heads.append((admission.group_order(job), job))
+    heads += [(admission.group_order(similar.first), similar) for similar in context.similar]
     for _, head in sorted(heads, key=lambda each: each[0]):
         if isinstance(head, SimilarJobs):
             admission.add_similar(head)
@@ -84,11 +84,11 @@ class _Admission:
 
     context: PlanContext
     by_quality: Suitability | None
-    """With queues by quality: what tells classes and run times."""
+    """With queues by quality: the estimates of class and run time."""
     queued: dict[tuple[JobGroup, str, int, bool], list[QueuedJob]] = field(default_factory=dict)
     """Single jobs by group, reason to wait, priority, and whether their slack has ended."""
 
-    def turn(self, job: Job) -> tuple[float, ...]:
+    def group_order(self, job: Job) -> tuple[float, ...]:
         """Return the order in which groups are numbered, from their first job."""
         return (number_of(job.id),) if self.by_quality is not None else queue_key(job)
 
@@ -107,7 +107,7 @@ class _Admission:
             self.queued.setdefault((group, job.wait_code, job.spec.priority, late), []).append(entry)
 
     def add_similar(self, similar: SimilarJobs) -> None:
-        """Add queued jobs that only their age tells apart. The group of a job changes at most once as it waits."""
+        """Add queued jobs that differ in age only. The group of a job changes at most once as it waits."""
         context, members = self.context, similar.members
         group, newest = context.group_of(similar.first), context.group_of(members[-1][JOB])
         split = len(members)

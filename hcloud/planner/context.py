@@ -223,7 +223,7 @@ class PlanContext:
     waiting: list[Job] = field(default_factory=list)
     """Jobs that wait for an instance, except those of ``similar``."""
     similar: Sequence[SimilarJobs] = ()
-    """Queued jobs that only their age tells apart."""
+    """Queued jobs that differ in age only."""
     excluded: Set[JobId] = frozenset()
     """Jobs of ``similar`` that may not be planned."""
     queue: dict[bool, JobQueue] = field(default_factory=lambda: {True: JobQueue(), False: JobQueue()})
@@ -447,10 +447,10 @@ class PlanContext:
         return self.waiting + [job for job in jobs if job.id not in self.excluded]
 
     @property
-    def tells_similar_jobs_apart(self) -> bool:
+    def distinguishes_similar_jobs(self) -> bool:
         """Whether the group of similar jobs depends on more than their age."""
         hybrid = self.strategy.hybrid
-        return self.late is not None or bool(self.topology.users) or (hybrid is not None and hybrid.maps_by_chance)
+        return self.late is not None or bool(self.topology.users) or (hybrid is not None and hybrid.is_random)
 
     def user_cap(self, job: Job) -> Reason | None:
         """Return why no more jobs of this user may hold instances, or None. A job that awaits instances counts

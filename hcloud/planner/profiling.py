@@ -179,18 +179,20 @@ class ProfilingState:
 def decide_submitted(context: PlanContext, submitted: Sequence[Job]) -> None:
     """Decide about the submitted jobs, given by number; those that are queued are added to ``context.waiting``.
 
-    Of more than ``MOST_RECORDED``, the first in order: a plan for 30,000 takes longer than a leader's lease lasts.
+    At most ``MOST_RECORDED`` are queued, the first in order, so that a plan is carried out within a leader's lease.
     """
     if len(submitted) > MOST_RECORDED:
-        context.postponed = True
-        submitted = sorted(submitted, key=_admission_order)[:MOST_RECORDED]
+        submitted = sorted(submitted, key=_admission_order)
     nothing_known = not context.policy.profiles_jobs and not context.snapshot.programs
     state = None
     if not nothing_known or any(job.profile_runs for job in submitted):
         state = open_profiling(context)
         submitted = sorted(submitted, key=_admission_order)
-    queued = []
+    queued = list[Job]()
     for job in submitted:
+        if len(queued) >= MOST_RECORDED:
+            context.postponed = True
+            break
         if state is None or job.spec.profile is not None:
             queued.append(context.enqueue(job, _admission_reason(context, job)))
         elif (queued_job := _decide(state, job)) is not None:

@@ -1,4 +1,4 @@
-"""The long part of the queue, kept in order from plan to plan: jobs that nothing but their age tells apart.
+"""The long part of the queue, kept in order from plan to plan: jobs that differ in age only.
 
 Most jobs of a long queue are alike, and few change between two plans. :class:`SimilarJobs` holds those with the same
 requirements, application, priority, user, tags and reason to wait, in the order in which they are served. A plan then
@@ -124,18 +124,18 @@ class SimilarJobs:
             self._deadline_at = None
 
     def rank(self, expected_s: float | None, admission: AdmissionPolicy, now: float) -> None:
-        """Tell late members from others as of ``now``; ``expected_s`` is their expected run time."""
+        """Separate late members from the others as of ``now``; ``expected_s`` is their expected run time."""
         if self._expected_s != expected_s or (self._admission is not admission and self._admission != admission):
             self._expected_s, self._admission = expected_s, admission
             self.members = [(at, number, self._late_at(job), job) for at, number, _, job in self.members]
             self.by_lateness = sorted(self.members, key=lateness)
             self.on_time = self.members.copy()
         late = bisect_right(self.by_lateness, now, key=_late_at)
-        turned = late - self.late
-        if turned < 0 or turned * _MOVED_AT_ONCE > len(self.members):
+        newly_late = late - self.late
+        if newly_late < 0 or newly_late * _MOVED_AT_ONCE > len(self.members):
             self.on_time = [each for each in self.members if each[LATE_AT] > now]
         else:
-            for each in self.by_lateness[late - turned : late]:
+            for each in self.by_lateness[late - newly_late : late]:
                 del self.on_time[bisect_left(self.on_time, each[:LATE_AT])]
         self._now = now
 

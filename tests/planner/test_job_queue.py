@@ -20,7 +20,7 @@ from hcloud.planner.plan import Enqueue, Place, Plan, Wait
 from hcloud.planner.provisioning import provision
 from hcloud.planner.queued_jobs import QueuedJobs, SimilarJobs
 from hcloud.planner.snapshot import LeftOut, Snapshot
-from hcloud.spec.policy import AdmissionPolicy, Caps, PlacementPolicy, Policy, ProvisioningPolicy
+from hcloud.spec.policy import AdmissionPolicy, Caps, PlacementPolicy, Policy, ProfilingPolicy, ProvisioningPolicy
 from tests.planner.apply_model import apply_ideally
 from tests.planner.scenes import NOW, decide, job, machine, need, of, offer, running, scene, spec, told
 from tests.policies import simple
@@ -220,7 +220,7 @@ def check_alike(jobs: Sequence[tuple[float, float, str, int, str]], policy: Poli
     snapshot = replace(snapshot, applications={"known": KNOWN})
     together = plans(snapshot, policy)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(PlanContext, "tells_similar_jobs_apart", True)
+        patch.setattr(PlanContext, "distinguishes_similar_jobs", True)
         apart = plans(snapshot, policy)
     assert [sorted(map(repr, each.actions)) for each in together] == [sorted(map(repr, each.actions)) for each in apart]
 
@@ -312,3 +312,15 @@ def test_waits_beyond_those_a_plan_may_record_are_recorded_by_the_next(monkeypat
         recorded.append(len(of(plan, Wait)))
         snapshot = apply_ideally(snapshot, plan)
     assert recorded == [3, 3, 1]
+
+
+def test_jobs_that_wait_to_be_profiled_keep_no_others_from_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(profiling, "MOST_RECORDED", 2)
+    policy = simple(
+        profiling=ProfilingPolicy(when="before", max_concurrent=1), placement=PlacementPolicy(order="paragon")
+    )
+    unknown = [job(n, JobState.SUBMITTED, asks=spec(command=(f"program-{n}",))) for n in range(11, 15)]
+    never = job(19, JobState.SUBMITTED, asks=spec(profiling="never"))
+    plan = decide(scene(*unknown, never, offer(), offer("large", vcpus=8.0)), policy)
+    assert [each.job_id for each in of(plan, Enqueue)] == ["job-19"]
+    assert plan.due_at > NOW

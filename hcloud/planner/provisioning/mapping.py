@@ -127,8 +127,8 @@ class Hybrid:
 
     # ---------------------------------------------------------------------------------------------------------- leaning
     @property
-    def maps_by_chance(self) -> bool:
-        """Whether the mapping draws lots for each job."""
+    def is_random(self) -> bool:
+        """Whether the mapping is random for each job (P1)."""
         return self.policy.mapping == "p1"
 
     def mapping_need(self, job: Job) -> MappingNeed:

@@ -503,7 +503,7 @@ def _open_machine(
     elsewhere = [at for at in obtainable if offers[at].zone not in zones]
     if obtainable and not elsewhere:
         return None, _no_more_zones(state, group)
-    if elsewhere and state.context.ledger.is_full:  # all are refused, and the cheapest is told
+    if elsewhere and state.context.ledger.is_full:  # all are refused; the reason names the cheapest
         elsewhere = [min(elsewhere, key=lambda at: offers[at].price_usd_per_h)]
     for at in elsewhere:
         refusal = _limits_refuse(state, job, offers[at])
