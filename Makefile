@@ -44,7 +44,7 @@ bench-accuracy: setup  ## how well applications are known from two runs, on real
 	@$(PYTHON) -m bench.accuracy
 
 bench-interference: setup  ## slowdowns beside real neighbour programs, predicted and measured (an idle machine, 5 minutes)
-	@$(PYTHON) -m bench.interference
+	@$(PYTHON) -m bench.interference $(ARGS)
 
 bench-mission: setup  ## 20 runs of 10 programs: the default policy beside simple rules (an idle machine, 25 minutes)
 	@$(PYTHON) -m bench.mission $(ARGS)

@@ -10,15 +10,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+import numpy as np
+from scipy.stats import spearmanr
+
 from bench.interference.model import NO_TURNS, Combination, slowdown, turns
 from bench.interference.pairs import Found, Pair, observed, shipped_library, without
 from bench.rows import Row
 from hcloud.classifier.classify import Classifier
 from hcloud.classifier.gaussian import GaussianFoldIn
-from hcloud.classifier.library import Library, Question
+from hcloud.classifier.library import Library, MeasuredApplication, Question
 from hcloud.core.estimates import Estimate
 
 TARGET_POINTS = 8.0
+MOST_OF_REPEATS = 0.7
+"""Expected losses order pairs at least so well, as a part of how well a second measurement does."""
+WIDEST_QUARTILES = 0.3
 PLACES = {"on another core": False, "on the same core": True}
 
 
@@ -105,7 +111,41 @@ def rows(found: Found) -> list[Row]:
         pairs = [each for each in everything if each.pair.same_core is same]
         if pairs:
             made += _figures(place, pairs)
-    return made
+    return made + list(_ranks(found, everything))
+
+
+def _ranks(found: Found, everything: Sequence[Judged]) -> Iterator[Row]:
+    """Yield whether expected losses order the pairs as measured ones do, where these were measured twice."""
+    repeated = dict[tuple[str, str, bool], list[Judged]]()
+    for each in everything:
+        repeated.setdefault((each.pair.victim, each.pair.neighbour, each.pair.same_core), []).append(each)
+    twice = [each for each in repeated.values() if len(each) > 1]
+    if not twice:
+        return
+    first, second = ([each[at].pair.slowdown for each in twice] for at in (0, 1))
+    again = float(spearmanr(first, second).statistic)
+    measured = [fmean(each.pair.slowdown for each in pair) for pair in twice]
+    note = f"{len(twice)} pairs; measured twice {again:.2f}"
+    for method in twice[0][0].predicted:
+        guessed = [pair[0].predicted[method].value for pair in twice]
+        if len(set(guessed)) > 1:
+            ranked = float(spearmanr(guessed, measured).statistic)
+            target = MOST_OF_REPEATS * again if method == next(iter(twice[0][0].predicted)) else None
+            name = f"rank correlation of expected with measured loss, {method}"
+            yield Row(name=name, value=ranked, unit="", target=target, better="higher", note=note)
+    needed = sorted(_quality_target(name, found) for name in {pair[0].pair.victim for pair in twice})
+    low, high = np.percentile(needed, (25, 75))
+    note = f"{len(needed)} programs, {needed[0]:.2f} to {needed[-1]:.2f}"
+    name = "needed quality, interquartile range"
+    yield Row(name=name, value=float(high - low), unit="", target=WIDEST_QUARTILES, better="higher", note=note)
+
+
+def _quality_target(name: str, found: Found) -> float:
+    """Return the needed quality of a program from its probes, by a library that does not know it."""
+    probed = found.probed[name]
+    cells = {Question.TOLERATED: dict(probed.tolerated), Question.CAUSED: dict(probed.caused)}
+    fitted = Classifier().fit(without(shipped_library(), name))
+    return fitted.classify(MeasuredApplication(name=name, cells=cells)).quality_target.value
 
 
 def _figures(place: str, pairs: Sequence[Judged]) -> list[Row]:

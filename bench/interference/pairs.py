@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -45,6 +45,11 @@ class Cast:
 
     victims: tuple[str, ...]
     neighbours: tuple[str, ...]
+    neighbours_each: int = NEIGHBOURS_EACH
+    places: tuple[bool, ...] = (False, True)
+    """Where they meet: on another core (False), on the same (True)."""
+    repeats: int = 1
+    """How often each pair is measured; the second time after all others were measured once."""
 
     def programs(self) -> tuple[str, ...]:
         """Return everybody, once."""
@@ -54,7 +59,7 @@ class Cast:
         """Yield who meets whom: every program meets the same number of neighbours, and never itself."""
         for at, victim in enumerate(self.victims):
             others = [name for name in self.neighbours if name != victim]
-            for step in range(NEIGHBOURS_EACH):
+            for step in range(self.neighbours_each):
                 yield victim, others[(at + step) % len(others)]
 
 
@@ -68,8 +73,17 @@ CASTS = {
         victims=("grep", "jq", "openssl-aes", "postgres-select", "python-json", "sha256sum", "numpy-fft", "awk"),
         neighbours=("memory-random", "disk-write", "gzip", "numpy-matmul"),
     ),
+    "ranks": Cast(
+        victims=("awk", "disk-read", "git-log", "grep", "gzip", "http-server", "jq", "numpy-fft", "postgres-select",
+                 "python-json", "sort", "sqlite-insert"),
+        neighbours=("memory-random", "disk-write", "memory-triad", "numpy-matmul", "zstd", "openssl-aes"),
+        neighbours_each=6,
+        places=(False,),
+        repeats=2,
+    ),
 }  # fmt: skip
-"""Two casts. How predictions are made was chosen on ``design``; ``test`` was measured afterwards."""
+"""How predictions are made was chosen on ``design``; ``test`` was measured afterwards. ``ranks`` asks whether needed
+quality tells programs apart: twelve of them beside six neighbours each, measured twice."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +105,7 @@ class Pair:
     slowdown: float
     low: float
     high: float
+    repeat: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,9 +157,14 @@ def measure(cast: Cast, say: Callable[[str], None] = print) -> Found:
             probed[name] = _probed(name, recipes[name], folders[name], without(library, name))
             say(f"  probed {name}: {_told(probed[name])}")
         pairs = list[Pair]()
-        for victim, neighbour in cast.partners():
-            pairs += _together(victim, neighbour, recipes, folders)
-            say(f"  {victim} beside {neighbour}: " + ", ".join(f"{each.slowdown:.2f}" for each in pairs[-2:]))
+        for repeat in range(cast.repeats):
+            for victim, neighbour in cast.partners():
+                met = [
+                    _together(victim, neighbour, recipes, folders, same_core=same, repeat=repeat)
+                    for same in cast.places
+                ]
+                pairs += met
+                say(f"  {victim} beside {neighbour}: " + ", ".join(f"{each.slowdown:.2f}" for each in met))
     return Found(probed=probed, pairs=tuple(pairs))
 
 
@@ -183,25 +203,27 @@ def observed(name: str, question: Question, cells: Mapping[str, float]) -> Measu
 
 
 def _together(
-    victim: str, neighbour: str, recipes: Mapping[str, Recipe], folders: Mapping[str, Path]
-) -> Sequence[Pair]:
-    found = []
-    for same_core in (False, True):
-        with _stage(victim, recipes, folders) as watched, _stage(neighbour, recipes, folders) as other:
-            if not same_core:
-                other.cpus = other.cpus[::-1]
-            apart = _slowdown(watched, other)
-        found.append(
-            Pair(
-                victim=victim,
-                neighbour=neighbour,
-                same_core=same_core,
-                slowdown=apart.value,
-                low=apart.low,
-                high=apart.high,
-            )
-        )
-    return found
+    victim: str,
+    neighbour: str,
+    recipes: Mapping[str, Recipe],
+    folders: Mapping[str, Path],
+    *,
+    same_core: bool,
+    repeat: int,
+) -> Pair:
+    with _stage(victim, recipes, folders) as watched, _stage(neighbour, recipes, folders) as other:
+        if not same_core:
+            other.cpus = other.cpus[::-1]
+        apart = _slowdown(watched, other)
+    return Pair(
+        victim=victim,
+        neighbour=neighbour,
+        same_core=same_core,
+        slowdown=apart.value,
+        low=apart.low,
+        high=apart.high,
+        repeat=repeat,
+    )
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from bench.interference.judge import judged, lost_points, points, rows, table
-from bench.interference.pairs import CASTS, NEIGHBOURS_EACH, Cast, Found, Pair, Probed, read, without
+from bench.interference.pairs import CASTS, Cast, Found, Pair, Probed, read, without
 from hcloud.classifier.interference import EXCESS
 from hcloud.classifier.library import Library, MeasuredApplication
 from hcloud.cli.bootstrap import load_recipes
@@ -30,7 +30,7 @@ def test_at_least_eight_programs_meet_others_and_all_have_recipes(cast: Cast) ->
     recipes = load_recipes(package_data.path("profiles") / "recipes")
     assert set(cast.programs()) <= set(recipes)
     met = list(cast.partners())
-    assert len(met) == len(set(met)) == NEIGHBOURS_EACH * len(cast.victims)
+    assert len(met) == len(set(met)) == cast.neighbours_each * len(cast.victims)
     assert len({victim for victim, _ in met}) >= 8
     assert all(victim != neighbour for victim, neighbour in met)
 
@@ -56,6 +56,27 @@ def test_pairs_are_predicted_from_what_was_probed() -> None:
     assert apart.predicted["not slowed at all"].value == 1.0
     assert "gzip" in table(found())
     assert [row.target for row in rows(found())] == [8.0, None, None] * 2
+
+
+def test_pairs_measured_twice_are_ranked_beside_their_own_repeats() -> None:
+    probed = {
+        name: Probed(tolerated={"memory-bandwidth": bears}, caused={"memory-bandwidth": 100.0 - bears})
+        for name, bears in (("gzip", 20.0), ("sort", 50.0), ("jq", 90.0))
+    }
+    slower = {"gzip": (1.5, 1.6), "sort": (1.3, 1.2), "jq": (1.0, 1.1)}
+    pairs = tuple(
+        Pair(victim=name, neighbour="gzip", same_core=False, slowdown=each[repeat], low=1.0, high=2.0, repeat=repeat)
+        for repeat in (0, 1)
+        for name, each in slower.items()
+    )
+    made = {row.name: row for row in rows(Found(probed=probed, pairs=pairs))}
+    ranked = made["rank correlation of expected with measured loss, two probes, max"]
+    assert (ranked.value, ranked.target, ranked.note) == (
+        pytest.approx(1.0),
+        pytest.approx(0.7),
+        "3 pairs; measured twice 1.00",
+    )
+    assert "needed quality, interquartile range" in made
 
 
 def test_errors_are_in_points_of_run_time_and_of_performance() -> None:
