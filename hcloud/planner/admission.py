@@ -22,9 +22,10 @@ from math import inf
 
 from hcloud.core.model import Job, JobState, Reason
 from hcloud.core.rows import number_of
-from hcloud.planner.context import JobGroup, PlanContext
+from hcloud.planner.context import PlanContext
 from hcloud.planner.fit.arq import slack_s
 from hcloud.planner.fit.suitability import Suitability, open_suitability
+from hcloud.planner.job_groups import JobGroup
 from hcloud.planner.job_queue import QueueSegment, Rank
 from hcloud.planner.queued_jobs import JOB, LATE_AT, NUMBER, QueuedJob, SimilarJobs, lateness
 from hcloud.planner.text import seconds
@@ -40,29 +41,27 @@ def queue_key(job: Job) -> tuple[bool, int, float, int]:
 
 
 def admit(context: PlanContext) -> None:
-    """Fill ``context.queue`` from ``context.waiting`` and ``context.similar``, and record why the other jobs wait."""
-    context.suit = open_suitability(
-        context.snapshot, context.policy, context.order.needs, context.fleet, context.stopping
+    """Put the waiting jobs in order into ``context.waiting.queues``, and record why the others wait."""
+    context.reservations.follow_neighbours(
+        open_suitability(
+            context.snapshot, context.policy, context.order.needs, context.fleet, context.decisions.stopping
+        )
     )
     if context.snapshot.paused:
         _pause(context)
         return
     if context.distinguishes_similar_jobs:
-        context.waiting = sorted(context.all_waiting(), key=lambda job: number_of(job.id))
-        context.similar, context.excluded = (), frozenset()
-    if context.excluded:
-        context.similar = [
-            each for each in context.similar if any(job[JOB].id not in context.excluded for job in each.members)
-        ]
+        context.waiting.make_single()
+    context.waiting.drop_excluded()
     by_quality = context.suit if context.policy.admission.queues == "by_quality" else None
     admission = _Admission(context, by_quality)
     heads: list[tuple[tuple[float, ...], Job | SimilarJobs]] = []
-    for job in context.waiting:
+    for job in context.waiting.single:
         if job.not_before_at > context.now:
-            context.wait(job, "backoff_until", lambda job=job: _backoff_reason(job, context.now))  # type: ignore[misc]
+            context.decisions.wait(job, "backoff_until", lambda job=job: _backoff_reason(job, context.now))  # type: ignore[misc]
         else:
             heads.append((admission.group_order(job), job))
-    heads += [(admission.group_order(similar.first), similar) for similar in context.similar]
+    heads += [(admission.group_order(similar.first), similar) for similar in context.waiting.similar]
     for _, head in sorted(heads, key=lambda each: each[0]):
         if isinstance(head, SimilarJobs):
             admission.add_similar(head)
@@ -73,9 +72,9 @@ def admit(context: PlanContext) -> None:
 
 def _pause(context: PlanContext) -> None:
     text = f"launches and placements are paused ({context.snapshot.paused})"
-    context.similar = [similar for similar in context.similar if similar.wait_code != PAUSED]
-    for job in context.all_waiting():
-        context.wait(job, PAUSED, lambda: Reason(code=PAUSED, text=text))
+    context.waiting.drop_waiting_for(PAUSED)
+    for job in context.waiting.all_jobs():
+        context.decisions.wait(job, PAUSED, lambda: Reason(code=PAUSED, text=text))
 
 
 @dataclass(slots=True, eq=False)
@@ -101,7 +100,7 @@ class _Admission:
             late_at = queued_at + slack_s(job, queued_at, expected_s, context.policy.admission)
         entry, late = (job.submitted_at, number_of(job.id), late_at, job), -inf < late_at <= context.now
         if job.state is JobState.AWAITING_INSTANCE:
-            queue = context.queue[group.promise]
+            queue = context.waiting.queues[group.promise]
             queue.awaiting.append(self._add(group, job.spec.priority, job.wait_code, [entry], late=late))
         else:
             self.queued.setdefault((group, job.wait_code, job.spec.priority, late), []).append(entry)
@@ -134,7 +133,7 @@ class _Admission:
         for (group, wait_code, priority, late), entries in self.queued.items():
             entries.sort(key=lateness if late else None)
             self._add(group, priority, wait_code, entries, late=late)
-        for queue in self.context.queue.values():
+        for queue in self.context.waiting.queues.values():
             queue.awaiting.sort(key=lambda segment: segment.key(segment.start))
 
     def _add(
@@ -155,7 +154,7 @@ class _Admission:
             deadlines_at = [each[JOB].deadline_at for each in entries]
             first_late_at = min([each[LATE_AT] for each in entries], default=inf)
             bounds = first_late_at, min([at for at in deadlines_at if at is not None], default=inf)
-        stop, excluded = len(entries) if stop is None else stop, self.context.excluded
+        stop, excluded = len(entries) if stop is None else stop, self.context.waiting.excluded
         if excluded:
             left_out |= {each[NUMBER] for each in entries[start:stop] if each[JOB].id in excluded}
         segment = QueueSegment(
@@ -170,10 +169,7 @@ class _Admission:
             first_late_at=bounds[0],
             deadline_at=bounds[1],
         )
-        if len(segment):
-            group.pending += len(segment)
-            group.queued = True
-            self.context.queue[group.promise].segments.append(segment)
+        self.context.waiting.queues[group.promise].add(segment)
         return segment
 
     def _rank(self, group: JobGroup, priority: int, *, late: bool) -> Rank:

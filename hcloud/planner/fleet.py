@@ -230,7 +230,7 @@ class Fleet:
         self.uses = 0
         """How often ``free`` has changed."""
         self.placeable: Mask = np.zeros(count, dtype=np.bool_)
-        """Units may start there now. Set by :mod:`hcloud.planner.instance_lifecycle`, like the next two."""
+        """Units may start there now. Set by :mod:`hcloud.planner.instance_lifecycle` at first, like the next two."""
         self.coming: Mask = np.zeros(count, dtype=np.bool_)
         """Still booting."""
         self.hopeful: Mask = np.zeros(count, dtype=np.bool_)
@@ -253,6 +253,28 @@ class Fleet:
         self.of_shape = facts.of_shape
         """Which instances are of each shape, shape ``(len(shapes), N)``."""
         self.sizes, self.kinds, self.price_usd_per_h = facts.sizes, facts.kinds, facts.price_usd_per_h
+
+    def close(self, at: int) -> None:
+        """Use instance ``at`` for nothing more: it goes away."""
+        self.placeable[at] = self.coming[at] = self.hopeful[at] = False
+
+    def set_placeable(self, at: int, placeable: bool) -> None:
+        """Let units start on READY instance ``at``, and jobs await it, or neither."""
+        self.placeable[at] = self.hopeful[at] = placeable
+
+    def set_placeable_but(self, others: Sequence[int]) -> None:
+        """Let units start on all instances that stay, except ``others``."""
+        for mask in (self.placeable, self.hopeful):
+            mask[self.staying] = True
+            mask[others] = False
+
+    def set_coming(self, at: int) -> None:
+        """Let jobs await instance ``at``, which boots."""
+        self.coming[at] = self.hopeful[at] = True
+
+    def set_hopeful(self, at: int, hopeful: bool) -> None:
+        """Let jobs await instance ``at``, where nothing can start now, or not."""
+        self.hopeful[at] = hopeful
 
     def of_types(self, patterns: tuple[str, ...]) -> Mask:
         """Return which instances are of a type that matches one of ``patterns``; without patterns: all."""

@@ -30,9 +30,9 @@ END_MARGIN_S = 5.0
 
 def reconcile_instances(context: PlanContext) -> None:
     """Decide about every live instance; sets ``fleet.placeable``, ``coming`` and ``hopeful``."""
-    for job in context.waiting:
+    for job in context.waiting.single:
         for at in (context.fleet.index[i] for i in job.awaiting if i in context.fleet.index):
-            context.kept.setdefault(at, []).append(job)
+            context.reservations.await_instance(at, job)
     instances = context.fleet.instances
     for at in sorted(_needing_attention(context), key=lambda at: instances[at].expires_at):
         instance = instances[at]
@@ -66,9 +66,7 @@ def _needing_attention(context: PlanContext) -> list[int]:
         far = each.expires_at - now > renew_before_s and now < each.expires_at - END_MARGIN_S
         if not (serves and far):
             others.append(at)
-    for mask in (context.fleet.placeable, context.fleet.hopeful):
-        mask[context.fleet.staying] = True
-        mask[others] = False
+    context.fleet.set_placeable_but(others)
     return others
 
 
@@ -84,7 +82,7 @@ def _destroy(context: PlanContext, at: int, instance: Instance, directive: Direc
     text = f"{instance.id} destroyed by {directive.by}"
     reason = Reason(code="destroyed", text=text, numbers={"units": len(context.fleet.holdings[at])})
     for job in context.running_on(at):  # so that their end is recorded as an eviction, and they run again elsewhere
-        context.stop(job, FailureCause.EVICTED, reason)
+        context.decisions.stop(job, FailureCause.EVICTED, reason)
     context.ledger.exclude_from_renewal(instance)
     context.terminate(at, reason, ordered=True)
 
@@ -108,11 +106,11 @@ def _check_booting(context: PlanContext, at: int, instance: Instance) -> None:
         text = f"{instance.id} failed to start: no worker after {seconds(waited_s)} (limit {seconds(limit_s)})"
         _terminate(context, at, "never_registered", text, waited_s=round(waited_s, 3), limit_s=limit_s)
     else:
-        context.fleet.coming[at] = context.fleet.hopeful[at] = True
+        context.fleet.set_coming(at)
 
 
 def _check_unreachable(context: PlanContext, at: int, instance: Instance) -> None:
-    context.fleet.hopeful[at] = instance.state is InstanceState.READY and instance.preempt_at is None
+    context.fleet.set_hopeful(at, instance.state is InstanceState.READY and instance.preempt_at is None)
     if not context.snapshot.engine_reachable:
         return
     last_at = instance.seen_at or instance.ready_at or instance.launched_at or instance.requested_at
@@ -139,14 +137,14 @@ def _drain_preempted(context: PlanContext, at: int, instance: Instance, preempt_
 
 def _drain(context: PlanContext, instance: Instance, reason: Reason) -> None:
     if instance.state is InstanceState.READY:
-        context.add(Drain(instance_id=instance.id, reason=reason))
+        context.decisions.add(Drain(instance_id=instance.id, reason=reason))
 
 
 def _stop_in_time(context: PlanContext, job: Job, ends_at: float, cause: FailureCause, why: Reason) -> None:
     if ends_at - context.now <= job.spec.stop_grace_s + STOP_MARGIN_S:
         numbers: dict[str, Number] = {**why.numbers, "grace_s": job.spec.stop_grace_s}
         text = f"{why.text}; stopping with a grace of {seconds(job.spec.stop_grace_s)}"
-        context.stop(job, cause, Reason(code=why.code, text=text, numbers=numbers))
+        context.decisions.stop(job, cause, Reason(code=why.code, text=text, numbers=numbers))
 
 
 def _drain_by_order(context: PlanContext, at: int, instance: Instance, directive: Directive) -> None:
@@ -172,7 +170,7 @@ def _check_serving(context: PlanContext, at: int, instance: Instance, directive:
     if draining and not context.fleet.holdings[at]:
         _terminate(context, at, "drained", f"{instance.id} is drained and empty")
     elif left_s > context.policy.lease.renew_before_s:
-        context.fleet.placeable[at] = context.fleet.hopeful[at] = not draining
+        context.fleet.set_placeable(at, not draining)
     elif draining and not context.running_on(at):
         context.ledger.exclude_from_renewal(instance)
     elif (overdue := _overdue_reason(context, at)) is not None:
@@ -186,7 +184,12 @@ def _overdue_reason(context: PlanContext, at: int) -> Reason | None:
     """Return why not to renew an instance if all its units should have stopped long ago, else None. Otherwise such
     units would be paid for without end."""
     held, instance = context.fleet.holdings[at], context.fleet.instances[at]
-    if not held or at in context.kept or context.running_on(at) or instance.offer.market is Market.RESERVED:
+    if (
+        not held
+        or at in context.reservations.awaited
+        or context.running_on(at)
+        or instance.offer.market is Market.RESERVED
+    ):
         return None
     # Units cannot receive a stop while the engine is away: their grace begins when it is back.
     late_s = context.now - max(_stopped_at(context, job, context.snapshot.engine_reachable_since) for job, _ in held)
@@ -203,9 +206,9 @@ def _stopped_at(context: PlanContext, job: Job, since: float = 0.0) -> float:
 
 def _renew_or_drain(context: PlanContext, at: int, instance: Instance, draining: bool, *, ordered: bool) -> None:
     """Renew the lease of ``instance`` for the users who can pay, or drain or terminate it."""
-    if not context.fleet.holdings[at] and at not in context.kept and idle_too_long(context, instance):
-        context.lazy.add(at)
-        context.fleet.placeable[at] = context.fleet.hopeful[at] = True
+    if not context.fleet.holdings[at] and at not in context.reservations.awaited and idle_too_long(context, instance):
+        context.reservations.renew_if_used(at)
+        context.fleet.set_placeable(at, True)
         return
     refusal = renew_for_payers(context, at)
     if refusal is not None and not context.fleet.holdings[at]:
@@ -220,9 +223,9 @@ def _renew_or_drain(context: PlanContext, at: int, instance: Instance, draining:
         return
     if draining and not ordered and instance.id not in context.snapshot.fleet_stats.broken:
         reason = Reason(code="renewed", text=f"{instance.id} undrained: the budget has room for its lease again")
-        context.add(Drain(instance_id=instance.id, reason=reason, undo=True))
+        context.decisions.add(Drain(instance_id=instance.id, reason=reason, undo=True))
         draining = False
-    context.fleet.placeable[at] = context.fleet.hopeful[at] = not draining
+    context.fleet.set_placeable(at, not draining)
 
 
 def renew_for_payers(context: PlanContext, at: int) -> Reason | None:
@@ -232,8 +235,8 @@ def renew_for_payers(context: PlanContext, at: int) -> Reason | None:
     those units are gone.
     """
     instance = context.fleet.instances[at]
-    staying = [pair for pair in context.fleet.holdings[at] if pair[0].id not in context.stopping]
-    awaiting = context.kept.get(at, [])
+    staying = [pair for pair in context.fleet.holdings[at] if pair[0].id not in context.decisions.stopping]
+    awaiting = context.reservations.awaited.get(at, [])
     awaited = launch_shares(awaiting, instance.capacity) if awaiting and not staying else {}
     unfunded: dict[BudgetScope, Reason] = {}
     while True:
@@ -249,7 +252,7 @@ def renew_for_payers(context: PlanContext, at: int) -> Reason | None:
     for job in context.running_on(at):
         why = next((unfunded[scope] for scope in job_scopes(job) if scope in unfunded), None)
         if why is not None:
-            context.stop(job, FailureCause.EVICTED, why)
+            context.decisions.stop(job, FailureCause.EVICTED, why)
     if _unfunded_units_are_stopping(context, at):
         return None
     # A stopping unit is still charged to its scopes, so that their other jobs do not spend that money.
@@ -262,7 +265,7 @@ def renew_for_payers(context: PlanContext, at: int) -> Reason | None:
 
 def _stopping_shares(context: PlanContext, at: int) -> tuple[dict[BudgetScope, float], float]:
     """Return by scope the shares of an instance held by stopping units, and when all of them should be gone."""
-    stopping = [pair for pair in context.fleet.holdings[at] if pair[0].id in context.stopping]
+    stopping = [pair for pair in context.fleet.holdings[at] if pair[0].id in context.decisions.stopping]
     since = context.snapshot.engine_reachable_since
     gone_at = max([context.now, *(_stopped_at(context, job, since) for job, _ in stopping)])
     return _shares_of(stopping, context.fleet.instances[at]), gone_at
@@ -314,7 +317,7 @@ def idle_as_long_as(context: PlanContext, instance: Instance, keep_s: float) -> 
         return False
     left_s = keep_s - idle_for_s(context, instance)
     if left_s > 0.0:
-        context.next_release_at = min(context.next_release_at, context.now + left_s)
+        context.decisions.release_due(context.now + left_s)
     return left_s <= 0.0
 
 
@@ -331,7 +334,7 @@ def is_idle(context: PlanContext, at: int) -> bool:
         and context.fleet.placeable[at]
         and not context.fleet.holdings[at]
         and context.fleet.load[at] <= SLACK  # this plan may have placed a unit there just now
-        and at not in context.used
+        and at not in context.reservations.used
     )
 
 
@@ -346,8 +349,8 @@ def release_broken(context: PlanContext) -> None:
         if not context.fleet.holdings[at]:
             context.terminate(at, reason)
         elif instance.state is InstanceState.READY:
-            context.fleet.placeable[at] = context.fleet.hopeful[at] = False
-            context.add(Drain(instance_id=instance.id, reason=reason))
+            context.fleet.set_placeable(at, False)
+            context.decisions.add(Drain(instance_id=instance.id, reason=reason))
 
 
 def release_idle(context: PlanContext) -> None:

@@ -40,23 +40,23 @@ def decide_outcomes(context: PlanContext) -> None:
             text = "there was no room for it in time, or what it was to measure has ended"
             _finish(context, job, JobState.CANCELLED, Reason(code="profiling_given_up", text=text))
         elif job.state in JOB_WAITING:
-            context.waiting.append(job)
+            context.waiting.add(job)
             if job.state is JobState.AWAITING_INSTANCE:
-                context.count_active(job)
+                context.reservations.count_active(job)
         elif job.state in _ADMISSIBLE:
             submitted.append(job)
         elif job.state is JobState.PREEMPTED and job.not_before_at <= context.now:
-            context.waiting.append(context.enqueue(job, requeue_reason(job)))
+            context.waiting.add(context.decisions.enqueue(job, requeue_reason(job)))
     if submitted:
         decide_submitted(context, submitted)
 
 
 def _exclude_similar(context: PlanContext) -> None:
-    """Leave out those of ``context.similar`` that may not be planned."""
+    """Leave out those of ``context.waiting.similar`` that may not be planned."""
     left_out, unreadable = context.snapshot.left_out.jobs, context.snapshot.unreadable_secrets
     occupancy = context.snapshot.plan_cache.occupancy
-    context.excluded = {job_id for job_id in (*left_out, *unreadable) if job_id in occupancy.queued}
-    for job_id in sorted(context.excluded, key=number_of):
+    context.waiting.exclude({job_id for job_id in (*left_out, *unreadable) if job_id in occupancy.queued})
+    for job_id in sorted(context.waiting.excluded, key=number_of):
         _refuse(context, occupancy.rows[job_id])
 
 
@@ -78,9 +78,9 @@ def has_to_end(job: Job) -> bool:
 def _hold(context: PlanContext, job: Job, code: str, text: str) -> None:
     """Let a job wait without a place in the queue: nothing is placed or launched for it."""
     if job.state not in JOB_ON_INSTANCE and job.wait_code != code:
-        context.add(Wait(job_id=job.id, reason=as_wait(Reason(code=code, text=text))))
+        context.decisions.add(Wait(job_id=job.id, reason=as_wait(Reason(code=code, text=text))))
     if job.state is JobState.AWAITING_INSTANCE:
-        context.count_active(job)
+        context.reservations.count_active(job)
 
 
 def _decide_running(context: PlanContext, job: Job) -> None:
@@ -89,12 +89,12 @@ def _decide_running(context: PlanContext, job: Job) -> None:
         return
     if attempt.over:
         _judge(context, job, attempt)
-    elif job.id in context.stopping:
+    elif job.id in context.decisions.stopping:
         return
     elif job.cancelled_by is not None:
-        context.stop(job, None, Reason(code="cancelled", text=f"cancelled by {job.cancelled_by}"))
+        context.decisions.stop(job, None, Reason(code="cancelled", text=f"cancelled by {job.cancelled_by}"))
     elif job.spec.budget_usd is not None and job.spent_usd >= job.spec.budget_usd:
-        context.stop(job, FailureCause.EVICTED, _budget_reason(job))
+        context.decisions.stop(job, FailureCause.EVICTED, _budget_reason(job))
     elif len(attempt.allocations) > 1 and job.spec.nodes.gang:
         _stop_gang_of_failed_rank(context, job, attempt)
 
@@ -106,7 +106,7 @@ def _stop_gang_of_failed_rank(context: PlanContext, job: Job, attempt: Attempt) 
     what = failure(str(failed.cause), failed.exit_code, failed.detail)
     text = f"rank {failed.rank} of {len(attempt.allocations)} {what}; stopping the gang"
     numbers: dict[str, Number] = {"rank": failed.rank, "exit_code": failed.exit_code, "cause": str(failed.cause)}
-    context.stop(job, failed.cause, Reason(code="rank_failed", text=text, numbers=numbers))
+    context.decisions.stop(job, failed.cause, Reason(code="rank_failed", text=text, numbers=numbers))
 
 
 def _judge(context: PlanContext, job: Job, attempt: Attempt) -> None:
@@ -148,4 +148,4 @@ def _cancel(context: PlanContext, job: Job) -> None:
 
 def _finish(context: PlanContext, job: Job, state: JobState, reason: Reason) -> None:
     context.ledger.forget_awaited(job)
-    context.add(Finish(job_id=job.id, state=state, reason=reason))
+    context.decisions.add(Finish(job_id=job.id, state=state, reason=reason))

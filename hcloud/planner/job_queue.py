@@ -17,7 +17,7 @@ from hcloud.core.rows import number_of
 from hcloud.planner.queued_jobs import JOB, NUMBER, QueuedJob
 
 if TYPE_CHECKING:
-    from hcloud.planner.context import JobGroup
+    from hcloud.planner.job_groups import JobGroup
 
 Rank = tuple[float, ...]
 """What orders the segments of a queue before their jobs."""
@@ -94,13 +94,24 @@ class JobQueue:
         """Return whether there is any job."""
         return bool(self.segments)
 
-    def remove(self, job: Job, segment: QueueSegment | None = None) -> None:
-        """Remove a job from the queue, and from ``segment`` if it is known."""
+    def add(self, segment: QueueSegment) -> None:
+        """Add jobs to the queue, unless ``segment`` is empty."""
+        if len(segment):
+            segment.group.state.pending += len(segment)
+            self.segments.append(segment)
+
+    def remove(self, job: Job, group: JobGroup, segment: QueueSegment | None = None) -> None:
+        """Remove a job of ``group`` from the queue, and from ``segment`` if it is known."""
+        group.state.pending -= 1
         self.removed.add(number_of(job.id))
         if segment is not None:
             segment.served += 1
         else:
             self.elsewhere = True
+
+    def decide(self, group: JobGroup, count: int = 1) -> None:
+        """Count members of ``group`` as decided, though they stay in the queue."""
+        group.state.pending -= count
 
     def has(self, job: Job) -> bool:
         """Return whether ``job``, which was admitted, is still in the queue."""

@@ -17,7 +17,8 @@ from hcloud.planner.correction.scaling import add_missing_ranks
 from hcloud.planner.instance_lifecycle import reconcile_instances, release_broken, release_idle
 from hcloud.planner.job_outcomes import PLANNING_FAILS, decide_outcomes
 from hcloud.planner.late_boots import find_late_boots
-from hcloud.planner.placement.place import hold_booting_capacity, place
+from hcloud.planner.placement.awaited_instances import hold_booting_capacity
+from hcloud.planner.placement.place import place
 from hcloud.planner.plan import Plan
 from hcloud.planner.profiling_beside import classify_unknown, profile_beside
 from hcloud.planner.provisioning.consolidation import consolidate
@@ -46,40 +47,39 @@ def make_plan(snapshot: Snapshot, policy: Policy, rng: np.random.Generator) -> P
             stage(context)
         elif stage in (admit, _serve):
             _record_failed_stage(context, name, snapshot.left_out.stages[name])
-    context.open_of = None  # break the reference cycle, so that the context is freed without the garbage collector
     return context.plan()
 
 
 def _set_late_boots(context: PlanContext) -> None:
-    context.late = find_late_boots(context.snapshot, context.policy, context.fleet)
+    context.reservations.expect_late_boots(find_late_boots(context.snapshot, context.policy, context.fleet))
 
 
 def _serve(context: PlanContext) -> None:
     """Place and provision: missing ranks of jobs behind their target first, then jobs with a target, then best
     effort."""
     if context.snapshot.paused:
-        context.used = set(context.kept)
+        context.reservations.keep_awaited()
         return
     state, grows = start_provisioning(context), GROWTH not in context.snapshot.left_out.stages
     hold_booting_capacity(context)
     if grows:
-        add_missing_ranks(context, behind=True)
+        add_missing_ranks(state.placement, behind=True)
         expand(state)
     for promise in (True, False):
-        place(context, promise)
+        place(state.placement, promise)
         provision(state, promise)
     launch(state)
     if grows:
         upsize_machines(state)
-        add_missing_ranks(context)
+        add_missing_ranks(state.placement)
 
 
 def _record_failed_stage(context: PlanContext, stage: str, error: str) -> None:
     """Keep the instances that jobs await, and give every waiting job the reason it waits."""
-    context.used.update(context.kept)
+    context.reservations.keep_awaited()
     text = f"planning stage {stage} fails with a defect of HCloud ({error}); retried soon"
-    for job in context.all_waiting():
-        context.wait(job, PLANNING_FAILS, lambda: Reason(code=PLANNING_FAILS, text=text))
+    for job in context.waiting.all_jobs():
+        context.decisions.wait(job, PLANNING_FAILS, lambda: Reason(code=PLANNING_FAILS, text=text))
 
 
 STAGES: Mapping[str, Callable[[PlanContext], None]] = {

@@ -17,9 +17,10 @@ import numpy as np
 
 from hcloud.core.model import Market, Number, Offer, Reason, Resources, matches
 from hcloud.planner.budget import CAPPED
-from hcloud.planner.context import JobGroup, PlanContext
+from hcloud.planner.context import PlanContext
 from hcloud.planner.fit.suitability import Suitability, column_of
 from hcloud.planner.fleet import SLACK, Amounts, MachineKinds, Mask, Places, kinds_of, vector
+from hcloud.planner.job_groups import JobGroup
 from hcloud.planner.provisioning.mapping import Hybrid, MappingNeed
 from hcloud.planner.provisioning.offer_rules import forbidden
 from hcloud.planner.quota_limits import QuotaLimits
@@ -273,7 +274,7 @@ def open_market(context: PlanContext) -> OfferMarket:
         suit=context.suit,
         pools=_open_pools(context),
         quotas=QuotaLimits.of(context.snapshot.refused_quotas, context.fleet.instances, context.now),
-        capped=any(each.wait_code == CAPPED for queue in context.queue.values() for each in queue.segments),
+        capped=any(each.wait_code == CAPPED for queue in context.waiting.queues.values() for each in queue.segments),
     )
 
 
@@ -403,15 +404,15 @@ def rank_choices(
         group
         for group in waiting
         if group is not first
-        and group.pending > 0
-        and group.stuck is None
+        and group.state.pending > 0
+        and group.state.stuck is None
         # The others of the same kind were not placed either; those of the other kind may still find room.
-        and (group.promise is first.promise or not group.fits_now)
+        and (group.promise is first.promise or not group.state.fits_now)
     )
-    company = [(first, (first.pending + 1) * first.wanted)]
+    company = [(first, (first.state.pending + 1) * first.wanted)]
     # Ranks that fit on reserved instances do not justify a rented one.
     company += [
-        (each, max(0, each.pending * each.wanted - offer_market.paid_ranks(each)))
+        (each, max(0, each.state.pending * each.wanted - offer_market.paid_ranks(each)))
         for each in islice(others, LOOK_AHEAD_GROUPS)
     ]
     return rank_for(context, offer_market, company, among)

@@ -40,7 +40,8 @@ from hcloud.core.model import (
 )
 from hcloud.core.rows import number_of
 from hcloud.planner.budget import job_scopes
-from hcloud.planner.context import MOST_RECORDED, PlanContext
+from hcloud.planner.context import PlanContext
+from hcloud.planner.decisions import MOST_RECORDED
 from hcloud.planner.fit.interference import quality_classes, quality_needed
 from hcloud.planner.fit.sizing import expected
 from hcloud.planner.plan import Classify, Profile, Wait
@@ -191,14 +192,14 @@ def decide_submitted(context: PlanContext, submitted: Sequence[Job]) -> None:
     queued = list[Job]()
     for job in submitted:
         if len(queued) >= MOST_RECORDED:
-            context.postponed = True
+            context.decisions.postpone()
             break
         if state is None or job.spec.profile is not None:
-            queued.append(context.enqueue(job, _admission_reason(context, job)))
+            queued.append(context.decisions.enqueue(job, _admission_reason(context, job)))
         elif (queued_job := _decide(state, job)) is not None:
             queued.append(queued_job)
     if queued:
-        context.waiting = sorted([*context.waiting, *queued], key=lambda job: number_of(job.id))
+        context.waiting.add_sorted(queued)
 
 
 def _admission_order(job: Job) -> tuple[int, float, int]:
@@ -345,20 +346,20 @@ def _estimate_numbers(state: ProfilingState, row: Application, job: Job, known: 
 
 def _classify_unknown(state: ProfilingState, job: Job, code: str, text: str, numbers: Mapping[str, Number]) -> Job:
     if not state.context.policy.profiles_jobs and not job.profile_runs:
-        return state.context.enqueue(job, _admission_reason(state.context, job))
+        return state.context.decisions.enqueue(job, _admission_reason(state.context, job))
     return _classify(state, job, "", "prior", Reason(code=code, text=f"no profile: {text}", numbers=numbers))
 
 
 def _classify(state: ProfilingState, job: Job, application: str, source: str, reason: Reason) -> Job:
-    state.context.add(Classify(job_id=job.id, application=application, source=source, reason=reason))
+    state.context.decisions.add(Classify(job_id=job.id, application=application, source=source, reason=reason))
     known = replace(job, application=application)
-    return state.context.enqueue(known, _admission_reason(state.context, job))
+    return state.context.decisions.enqueue(known, _admission_reason(state.context, job))
 
 
 def _keep_waiting(state: ProfilingState, job: Job, code: str, text: str, numbers: Mapping[str, Number]) -> None:
     """Record why a job keeps waiting, if the code is new."""
     if job.wait_code != code:
-        state.context.add(Wait(job_id=job.id, reason=as_wait(Reason(code=code, text=text, numbers=numbers))))
+        state.context.decisions.add(Wait(job_id=job.id, reason=as_wait(Reason(code=code, text=text, numbers=numbers))))
 
 
 # ------------------------------------------------------------------------------------------------------------- starting
@@ -381,7 +382,7 @@ def _start(state: ProfilingState, job: Job, identity: Identity, *, look: bool) -
             return _classify_unknown(state, job, "profiling_too_dear", text, {"limit_usd": cost_usd})
         _begin(state, job, identity, runs, offers)
         reason = _profiling_reason(runs, cost_usd, needs_s, sources)
-        context.add(Profile(job_id=job.id, application=identity.name, runs=runs, reason=reason))
+        context.decisions.add(Profile(job_id=job.id, application=identity.name, runs=runs, reason=reason))
         return None
     if state.waited_s(job) >= policy.patience_s:
         text = f"{blocked.text}; gave up after {seconds(state.waited_s(job))}"

@@ -42,7 +42,9 @@ def classify_unknown(context: PlanContext) -> None:
             known = known_as(identity, rows, own_runs=True)
             if known is not None and job.cancelled_by is None:
                 reason = Reason(code="classified_known", text=f"recognised as {known.name}, measured since")
-                context.add(Classify(job_id=job_id, application=key_of(known, identity), source="known", reason=reason))
+                context.decisions.add(
+                    Classify(job_id=job_id, application=key_of(known, identity), source="known", reason=reason)
+                )
 
 
 def profile_beside(context: PlanContext) -> None:
@@ -61,7 +63,7 @@ def profile_beside(context: PlanContext) -> None:
             break
         profile = _profile(state, worth)
         if profile is not None:
-            context.add(profile)
+            context.decisions.add(profile)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +82,7 @@ def _worth(context: PlanContext, jobs: ProgramJobs) -> _Worth | None:
     """Return what profiling a program is worth; None if it is profiled already or not to be profiled."""
     rows_by_id = context.snapshot.plan_cache.occupancy.rows
     job = next((each for _, name in jobs.running if not (each := rows_by_id[name]).profile_runs), None)
-    if job is None or job.id in context.stopping or job.cancelled_by is not None:
+    if job is None or job.id in context.decisions.stopping or job.cancelled_by is not None:
         return None
     if job.id in context.snapshot.unreadable_secrets:  # its copies could not start either
         return None
@@ -116,7 +118,7 @@ def _profile(state: ProfilingState, worth: _Worth) -> Profile | None:
     if chosen is None:
         return None
     for at in _idle_machines(context, [run.instance_types[0] for run in chosen.runs]):
-        context.used.add(at)
+        context.reservations.keep(at)
     text = f"{chosen.reason.text}; knowing it may save {usd(worth.saving_usd)} of what it costs from now on"
     numbers: dict[str, Number] = {**chosen.reason.numbers, "saving_usd": round(worth.saving_usd, 6)}
     reason = Reason(code="profiling", text=text, numbers=numbers)

@@ -31,9 +31,9 @@ def retry(context: PlanContext, job: Job, attempt: Attempt, cause: FailureCause)
     text = f"attempt {attempt.number} {_failure_words(numbers)}; retry {used + 1} of {limit} in {seconds(delay_s)}"
     reason = Reason(code=f"retry_{cause.value}", text=text, numbers=numbers)
     if cause in LOST:
-        context.add(Preempted(job_id=job.id, failure=cause, not_before_at=not_before_at, reason=reason))
+        context.decisions.add(Preempted(job_id=job.id, failure=cause, not_before_at=not_before_at, reason=reason))
     else:
-        context.waiting.append(context.enqueue(job, reason, not_before_at=not_before_at, failure=cause))
+        context.waiting.add(context.decisions.enqueue(job, reason, not_before_at=not_before_at, failure=cause))
 
 
 def failure_reason(context: PlanContext, job: Job, attempt: Attempt, cause: FailureCause) -> Reason:

@@ -18,12 +18,12 @@ from hcloud.core.errors import BadInput
 from hcloud.core.model import FailureCause, Job, JobState, Market, Offer, Reason
 from hcloud.core.rows import number_of
 from hcloud.planner.budget import cost_is_shared, launch_shares
-from hcloud.planner.context import JobGroup, PlanContext, open_context
+from hcloud.planner.context import PlanContext, open_context
 from hcloud.planner.fleet import SLACK, Amounts, Mask, vector
 from hcloud.planner.instance_lifecycle import idle_as_long_as, is_idle, reconcile_instances
+from hcloud.planner.job_groups import JobGroup
 from hcloud.planner.job_outcomes import decide_outcomes
 from hcloud.planner.market import OfferMarket, open_market, why_not_obtainable
-from hcloud.planner.placement.claims import pay_for_claims
 from hcloud.planner.placement.open_instances import usable
 from hcloud.planner.plan import Drain, Finish, Launch, Place, Plan, RankPlacement
 from hcloud.planner.snapshot import Snapshot
@@ -130,14 +130,14 @@ def _rules_off(policy: Policy) -> Policy:
 def _serve(peer: PeerTool, context: PlanContext) -> None:
     """Place jobs that fit, let others wait for booting machines, launch machines for the rest, in the peer's order."""
     view = BuyingView(context=context, offer_market=open_market(context), markets=peer.markets)
-    context.fleet.expect_release(context.stopping)
+    context.fleet.expect_release(context.decisions.stopping)
     refusals: dict[int, Reason] = {}
-    for job in sorted(context.all_waiting(), key=peer.order):
+    for job in sorted(context.waiting.all_jobs(), key=peer.order):
         group = context.group_of(job)
         if job.not_before_at > context.now:
             text = f"retrying in {seconds(job.not_before_at - context.now)}"
-            context.wait(job, "backoff_until", lambda text=text: Reason(code="backoff_until", text=text))  # type: ignore[misc]
-        elif (refusal := refusals.get(id(group)) or context.user_cap(job)) is not None:
+            context.decisions.wait(job, "backoff_until", lambda text=text: Reason(code="backoff_until", text=text))  # type: ignore[misc]
+        elif (refusal := refusals.get(id(group)) or context.reservations.user_cap(job)) is not None:
             _record_refusal(context, job, refusal)
         elif (peer.blocks and view.unserved) or not _place_or_claim(peer, context, job, group):
             view.unserved.append((job, group))
@@ -145,10 +145,12 @@ def _serve(peer: PeerTool, context: PlanContext) -> None:
 
 
 def _place_or_claim(peer: PeerTool, context: PlanContext, job: Job, group: JobGroup) -> bool:
-    """Place the job, or reserve room for it; not if its user cannot pay (``group.stuck``)."""
-    served = _place_now(peer, context, job, group) or (group.stuck is None and _claim_room(peer, context, job, group))
+    """Place the job, or reserve room for it; not if its user cannot pay (``group.state.stuck``)."""
+    served = _place_now(peer, context, job, group) or (
+        group.state.stuck is None and _claim_room(peer, context, job, group)
+    )
     if served:
-        context.count_active(job)
+        context.reservations.count_active(job)
     return served
 
 
@@ -164,9 +166,9 @@ def _place_now(peer: PeerTool, context: PlanContext, job: Job, group: JobGroup) 
         RankPlacement(rank=rank, instance_id=each.id, resources=job.spec.resources_on(each.capacity))
         for rank, each in enumerate(instances)
     )
-    context.used.update(places)
+    context.reservations.used.update(places)
     reason = Reason(code="placed_by_peer", text=f"{instances[0].id} has room (rules of {peer.name})")
-    context.add(Place(job_id=job.id, ranks=ranks, reason=reason))
+    context.decisions.add(Place(job_id=job.id, ranks=ranks, reason=reason))
     return True
 
 
@@ -177,9 +179,9 @@ def _claim_room(peer: PeerTool, context: PlanContext, job: Job, group: JobGroup)
     if len(places) < group.needed:
         _release_room(context, group, places)
         return False
-    context.used.update(places)
+    context.reservations.used.update(places)
     text = f"waiting for room on {context.fleet.instances[places[-1]].id}, which is booting or draining"
-    context.wait(job, "booting", lambda: Reason(code="booting", text=text))
+    context.decisions.wait(job, "booting", lambda: Reason(code="booting", text=text))
     return True
 
 
@@ -200,35 +202,32 @@ def _take_room(
         if not fits.any():
             break
         at = peer.prefer(context, fits)
-        fleet.use(at, context.amount_on(group, at))
+        fleet.use(at, context.reservations.amount_on(group, at))
         places.append(at)
     return places
 
 
 def _release_room(context: PlanContext, group: JobGroup, places: Sequence[int]) -> None:
     for at in places:
-        context.fleet.unuse(at, context.amount_on(group, at))
+        context.fleet.unuse(at, context.reservations.amount_on(group, at))
 
 
 def _renew(context: PlanContext, places: Sequence[int]) -> bool:
     """Renew the leases of idle machines that are used again; return False if a limit forbids it."""
-    for at in sorted(context.lazy.intersection(places)):
+    for at in sorted(context.reservations.lazy.intersection(places)):
         instance = context.fleet.instances[at]
         if context.ledger.renewal_refusal(instance, context.renewed_until_at, {}) is not None:
             return False
         context.ledger.book_renewal(instance, context.renewed_until_at, {})
         context.renew(at)
-        context.lazy.discard(at)
+        context.reservations.lazy.discard(at)
     return True
 
 
 def _paid(context: PlanContext, job: Job, group: JobGroup, places: Sequence[int]) -> bool:
-    """Book the job's shares of these machines, or set ``group.stuck`` to the limit that forbids it."""
-    before = context.ledger
-    group.stuck = pay_for_claims(context, job, group, places)
-    if group.stuck is not None:
-        context.ledger = before
-    return group.stuck is None
+    """Book the job's shares of these machines, or set ``group.state.stuck`` to the limit that forbids it."""
+    group.state.stuck = context.reservations.book_claims(job, group, places)
+    return group.state.stuck is None
 
 
 # -------------------------------------------------------------------------------------------------------------- buying
@@ -237,13 +236,13 @@ def _buy(peer: PeerTool, view: BuyingView, refusals: dict[int, Reason]) -> None:
     while view.unserved:
         job, group = view.unserved[0]
         view.unserved.pop(0)
-        if (capped := view.context.user_cap(job)) is not None:
+        if (capped := view.context.reservations.user_cap(job)) is not None:
             _record_refusal(view.context, job, capped)
             continue
-        refusal = blocked or group.stuck or refusals.get(id(group))
+        refusal = blocked or group.state.stuck or refusals.get(id(group))
         # Behind a blocking job, room for this one has not been tried yet.
         if refusal is None and not (peer.blocks and _place_or_claim(peer, view.context, job, group)):
-            refusal = group.stuck or _buy_for(peer, view, job, group)
+            refusal = group.state.stuck or _buy_for(peer, view, job, group)
         if refusal is None:
             continue
         refusals[id(group)] = refusal
@@ -251,14 +250,13 @@ def _buy(peer: PeerTool, view: BuyingView, refusals: dict[int, Reason]) -> None:
         if peer.blocks and refusal.code != "impossible":
             blocked = Reason(code="behind", text=f"queued behind {job.id}, for which no machine is available")
     for machine in view.machines:
-        view.context.add(_launch(peer, view, machine))
+        view.context.decisions.add(_launch(peer, view, machine))
 
 
 def _buy_for(peer: PeerTool, view: BuyingView, job: Job, group: JobGroup) -> Reason | None:
     """Give the job's ranks room on machines that this plan launches; if that fails, undo it and return why."""
     context, taken = view.context, list[RentedMachine]()
-    before, ledger = len(view.machines), context.ledger
-    context.ledger = ledger.copy()
+    before, ledger = len(view.machines), context.reservations.fork_ledger()
     refusal: Reason | None = None
     while len(taken) < group.needed and refusal is None:
         machine = None if peer.alone else _find_shared(view, job, group)
@@ -270,8 +268,8 @@ def _buy_for(peer: PeerTool, view: BuyingView, job: Job, group: JobGroup) -> Rea
             taken.append(machine)
     if refusal is None:
         text = f"launching {offer_words(view.offer_market.offers[taken[-1].at])}"
-        context.wait(job, "booting", lambda: Reason(code="booting", text=text))
-        context.count_active(job)
+        context.decisions.wait(job, "booting", lambda: Reason(code="booting", text=text))
+        context.reservations.count_active(job)
         return None
     for machine in taken:
         machine.room += view.offer_market.taken(group)[machine.at]
@@ -279,7 +277,7 @@ def _buy_for(peer: PeerTool, view: BuyingView, job: Job, group: JobGroup) -> Rea
     for machine in view.machines[before:]:
         view.offer_market.take(machine.at, -1)
     del view.machines[before:]
-    context.ledger = ledger
+    context.reservations.adopt(ledger)
     return refusal
 
 
@@ -341,9 +339,9 @@ def _most_ranks(peer: PeerTool, view: BuyingView, group: JobGroup, offer: Offer)
 
 def _record_refusal(context: PlanContext, job: Job, reason: Reason) -> None:
     if reason.code == "impossible":
-        context.add(Finish(job_id=job.id, state=JobState.FAILED, reason=reason))
+        context.decisions.add(Finish(job_id=job.id, state=JobState.FAILED, reason=reason))
     else:
-        context.wait(job, reason.code, lambda: reason)
+        context.decisions.wait(job, reason.code, lambda: reason)
 
 
 def _launch(peer: PeerTool, view: BuyingView, machine: RentedMachine) -> Launch:
@@ -370,7 +368,7 @@ def _consolidate(peer: PeerTool, context: PlanContext) -> None:
     If there is none, launch one cheaper machine for jobs that fit nowhere else. Evicted jobs lose their work.
     """
     fleet = context.fleet
-    if context.stopping or context.gone:
+    if context.decisions.stopping or context.decisions.terminating:
         return  # jobs evicted by the last consolidation have not been placed yet
     rented = [at for at in fleet.staying if fleet.placeable[at] and fleet.holdings[at] and not _reserved(context, at)]
     underused = [at for at in rented if fleet.load[at] < UNDERUSED]
@@ -384,9 +382,9 @@ def _consolidate(peer: PeerTool, context: PlanContext) -> None:
     if emptied is not None:
         name = fleet.instances[emptied].id
         reason = Reason(code="consolidated", text=f"{name} is underused and its jobs fit on other machines")
-        context.add(Drain(instance_id=name, reason=reason))
+        context.decisions.add(Drain(instance_id=name, reason=reason))
         for job, _ in fleet.holdings[emptied]:
-            context.stop(job, FailureCause.EVICTED, reason)
+            context.decisions.stop(job, FailureCause.EVICTED, reason)
     elif not fleet.coming.any():
         _launch_replacement(peer, context, movable)
 
@@ -403,7 +401,7 @@ def _launch_replacement(peer: PeerTool, context: PlanContext, movable: Sequence[
         context.ledger.book_launch(offer_market.offers[offer], shares)
         text = f"{offer_words(offer_market.offers[offer])} replaces {context.fleet.instances[at].id}, which costs more"
         reason = Reason(code="consolidated", text=text)
-        context.add(
+        context.decisions.add(
             Launch(offer=offer_market.offers[offer], expires_at=context.renewed_until_at, for_jobs=(), reason=reason)
         )
         return
@@ -447,7 +445,7 @@ def _jobs_without_room(context: PlanContext, at: int) -> list[Job]:
         if to < 0:
             left.append(job)
         else:
-            context.fleet.room[:, to] -= context.amount_on(group, to)
+            context.fleet.room[:, to] -= context.reservations.amount_on(group, to)
     context.fleet.room[:] = before
     return left
 

@@ -26,6 +26,14 @@ def test_a_small_job_gets_an_instance_of_its_size_and_the_large_idle_one_is_rele
     assert outcome(scene(job(1), IDLE, SMALL, LARGE)) == ([], ["small"])
 
 
+def test_launch_says_why_a_machine_with_room_was_not_taken() -> None:
+    (launch,) = of(decide(scene(job(1), IDLE, SMALL, LARGE)), Launch)
+    assert launch.reason.numbers["held_back_half_empty"] == "inst-1"
+    assert "inst-1 with room: would be kept alive half empty (retention.drain_below)" in launch.reason.text
+    (plain,) = of(decide(scene(job(1), SMALL, LARGE)), Launch)
+    assert "with room" not in plain.reason.text
+
+
 def test_plan_for_what_half_empty_machines_are_closed_to_is_made_once() -> None:
     before = scene(job(1), IDLE, SMALL, LARGE)
     assert not of(decide(apply_ideally(before, decide(before))), Launch)

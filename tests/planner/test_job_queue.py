@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from hcloud.core.estimates import Classification, Estimate, Measure
 from hcloud.core.model import BatchTarget, BestEffortTarget, Job, JobState, Market
 from hcloud.core.rows import number_of
-from hcloud.planner import context, make_plan, profiling
+from hcloud.planner import decisions, make_plan, profiling
 from hcloud.planner.cache import PlanCache
-from hcloud.planner.context import JobGroup, PlanContext
+from hcloud.planner.context import PlanContext
+from hcloud.planner.job_groups import JobGroup
 from hcloud.planner.job_queue import JobQueue, QueueSegment, QueueWalk
 from hcloud.planner.placement import place
 from hcloud.planner.plan import Enqueue, Place, Plan, Wait
@@ -135,8 +136,8 @@ def test_resumed_segment_goes_on_behind_the_present_job() -> None:
 
 def test_removed_jobs_are_neither_served_nor_counted() -> None:
     queue = JobQueue(segments=[segment(0, 1, 2, 3, 4)])
-    queue.remove(waiting(1), queue.segments[0])
-    queue.remove(waiting(3))
+    queue.remove(waiting(1), queue.segments[0].group, queue.segments[0])
+    queue.remove(waiting(3), queue.segments[0].group)
     walk = queue.walk(lambda _: False)
     assert numbers_of(walk) == [2, 4]
     stopped = queue.walk(lambda _: True)
@@ -287,7 +288,7 @@ def test_user_at_the_limit_of_jobs_gives_way_to_others_and_is_served_once_below_
 def test_more_new_jobs_than_a_plan_may_admit_are_admitted_plan_by_plan_in_order(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for module in (context, profiling):
+    for module in (decisions, profiling):
         monkeypatch.setattr(module, "MOST_RECORDED", 3)
     policy = simple(caps=Caps(max_instances=1))
     new = [job(n, JobState.SUBMITTED, asks=spec(priority=9 if n == 18 else 0)) for n in range(11, 19)]
@@ -304,7 +305,7 @@ def test_more_new_jobs_than_a_plan_may_admit_are_admitted_plan_by_plan_in_order(
 
 
 def test_waits_beyond_those_a_plan_may_record_are_recorded_by_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(context, "MOST_RECORDED", 3)
+    monkeypatch.setattr(decisions, "MOST_RECORDED", 3)
     full = running(1, FULL, asks=spec(resources=need(8.0)))
     snapshot = scene(*[waiting(n) for n in range(11, 18)], full, FULL, offer(), plan_cache=PlanCache())
     policy, recorded = simple(caps=Caps(max_instances=1)), list[int]()

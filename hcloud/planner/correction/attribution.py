@@ -89,7 +89,7 @@ class LossAttribution:
         """The neighbours that stay on the job's instance."""
         neighbours: dict[JobId, _Neighbour] = {}
         for job, held in self._holdings:
-            if job.id != self.view.job.id and job.id not in self.context.stopping:
+            if job.id != self.view.job.id and job.id not in self.context.decisions.stopping:
                 placed_at = job.attempt.placed_at if job.attempt is not None else 0.0
                 present = neighbours.get(job.id, _Neighbour(0.0, placed_at, placed_at))
                 started_at = max(present.started_at, held.started_at or placed_at)

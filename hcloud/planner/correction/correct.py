@@ -163,13 +163,13 @@ def keep_in_force(context: PlanContext) -> None:
             continue
         done = {c.step for c in job.corrections if c.attempt == job.attempt.id}
         if done & {NODES, NODES_LAUNCHED}:
-            context.behind.add(job.id)
+            context.decisions.grow(job)
         if EVICT in done:
-            _close_to_best_effort(context, _machines(context, job))
+            context.reservations.close_to_best_effort(_machines(context, job))
 
 
 def _can_be_judged(context: PlanContext, job: Job) -> bool:
-    excluded = job.id in context.stopping or job.cancelled_by is not None or job.spec.profile is not None
+    excluded = job.id in context.decisions.stopping or job.cancelled_by is not None or job.spec.profile is not None
     snapshot = context.snapshot
     if excluded or job.id in snapshot.left_out.jobs or job.id in snapshot.unreadable_secrets:
         return False
@@ -196,7 +196,7 @@ def _correct_target(context: PlanContext, view: RankSamples) -> bool:
     if not assessment.missed(deviations_of(policy.confidence), policy.margin):
         if view.job.unmet_code and assessment.pace.mean >= assessment.enough(policy.margin) * assessment.wanted:
             text = f"meets its target again: {_measured(view, assessment)}"
-            context.add(Miss(job_id=view.job.id, reason=Reason(code=MET, text=text)))
+            context.decisions.add(Miss(job_id=view.job.id, reason=Reason(code=MET, text=text)))
         return False
     if _is_being_profiled(context, view.job):
         return False
@@ -240,7 +240,7 @@ def _record_miss(context: PlanContext, view: RankSamples, assessment: Assessment
     tried = ", ".join(f"{step} ({counted(times, 'time')})" for step, times in Counter(made).items()) or "nothing"
     why = "; ".join(f"{each.step}: {each.text}" for each in helping)
     text = f"misses its target: {_measured(view, assessment)}; tried: {tried}; nothing more helps: {why}"
-    context.add(Miss(job_id=view.job.id, reason=Reason(code=code, text=text, numbers=_judgement(assessment))))
+    context.decisions.add(Miss(job_id=view.job.id, reason=Reason(code=code, text=text, numbers=_judgement(assessment))))
 
 
 def _measured(view: RankSamples, assessment: Assessment) -> str:
@@ -286,8 +286,10 @@ def _take(context: PlanContext, view: RankSamples, assessment: Assessment, optio
         )
     reason = Reason(code=f"correct_{option.step}", text=text, numbers=numbers)
     if view.job.unmet_code and option.step not in LEARNING:
-        context.add(Miss(job_id=view.job.id, reason=Reason(code=MET, text=f"something may help now: {option.text}")))
-    context.add(
+        context.decisions.add(
+            Miss(job_id=view.job.id, reason=Reason(code=MET, text=f"something may help now: {option.text}"))
+        )
+    context.decisions.add(
         Correct(job_id=view.job.id, step=option.step, reason=reason, instances=option.instances, learnt=option.learnt)
     )
     option.act(reason)
@@ -307,7 +309,7 @@ def _reprofile(context: PlanContext, view: RankSamples, assessment: Assessment) 
     run = measure_in_place(context, view.job, view.held) if had else profile_again(context, view.job)
     if run is not None:
         text = f"performance differs from its estimate: {run.reason.text}"
-        yield Option(step=REPROFILE, text=text, factor=1.0, cost_s=0.0, act=lambda _: context.add(run))
+        yield Option(step=REPROFILE, text=text, factor=1.0, cost_s=0.0, act=lambda _: context.decisions.add(run))
 
 
 def _reclassify(context: PlanContext, view: RankSamples, assessment: Assessment) -> Iterator[Option]:
@@ -348,8 +350,10 @@ def _evict(context: PlanContext, view: RankSamples, assessment: Assessment) -> I
         def act(reason: Reason, victim: Job = victim) -> None:
             numbers: dict[str, Number] = {"for_job": view.job.id, **reason.numbers}
             text = f"evicted for {view.job.id}, which {reason.text}"
-            context.stop(victim, FailureCause.EVICTED, Reason(code="evicted_for_target", text=text, numbers=numbers))
-            _close_to_best_effort(context, _machines(context, view.job))
+            context.decisions.stop(
+                victim, FailureCause.EVICTED, Reason(code="evicted_for_target", text=text, numbers=numbers)
+            )
+            context.reservations.close_to_best_effort(_machines(context, view.job))
 
         text = f"evicting best-effort neighbour {victim.id} on {name}"
         yield Option(
@@ -361,12 +365,6 @@ def _evict(context: PlanContext, view: RankSamples, assessment: Assessment) -> I
             instances=(name,),
             numbers={"victim": victim.id},
         )
-
-
-def _close_to_best_effort(context: PlanContext, places: list[int]) -> None:
-    if context.guarded is None:
-        context.guarded = np.zeros(len(context.fleet.instances), dtype=np.bool_)
-    context.guarded[places] = True
 
 
 def _lost_s(context: PlanContext, job: Job) -> float:
@@ -431,8 +429,8 @@ def _move_option(context: PlanContext, view: RankSamples, mover: Job, to: int, f
         if mover is not view.job:
             text = f"moving off {source} for {view.job.id}, which {reason.text}"
             why = Reason(code="correct_move", text=f"moving off {source} to relieve {view.job.id}", numbers=numbers)
-            context.add(Correct(job_id=mover.id, step=MOVED, reason=why, instances=(source,)))
-        context.stop(mover, FailureCause.EVICTED, Reason(code="moved_for_target", text=text, numbers=numbers))
+            context.decisions.add(Correct(job_id=mover.id, step=MOVED, reason=why, instances=(source,)))
+        context.decisions.stop(mover, FailureCause.EVICTED, Reason(code="moved_for_target", text=text, numbers=numbers))
 
     moves_itself = mover is view.job
     reference = "a later copy of it" if profiled_since(context, view) else "other runs of its application"
@@ -458,7 +456,7 @@ def why_not_movable(context: PlanContext, job: Job) -> str:
     """Return why ``job`` may not be stopped and restarted elsewhere; empty: it may."""
     spec, cause, moves = job.spec, FailureCause.EVICTED, context.policy.correction.max_moves_per_job
     reasons = (
-        (job.attempt is None or job.id in context.stopping or spec.profile is not None, "it does not run"),
+        (job.attempt is None or job.id in context.decisions.stopping or spec.profile is not None, "it does not run"),
         (spec.nodes.count > 1, "it runs on several nodes"),
         (not spec.interruptible, "it is not interruptible"),
         (spec.stateful, "it is stateful"),
@@ -532,11 +530,13 @@ def _check_phase(context: PlanContext, view: RankSamples) -> bool:
         text = f"its pace fell from {slower.before.mean:.4g} to {slower.now.mean:.4g}/s"
         text += f": {run.reason.text}" if run is not None else "; it cannot be measured in place now"
         numbers: dict[str, Number] = {"before": slower.before.mean, "now": slower.now.mean}
-        context.add(Correct(job_id=job.id, step=SLOWED, reason=Reason(code="slowed", text=text, numbers=numbers)))
+        context.decisions.add(
+            Correct(job_id=job.id, step=SLOWED, reason=Reason(code="slowed", text=text, numbers=numbers))
+        )
     elif run is not None and not learnt:
-        context.add(Correct(job_id=job.id, step=INSPECTED, reason=run.reason))
+        context.decisions.add(Correct(job_id=job.id, step=INSPECTED, reason=run.reason))
     if run is not None:
-        context.add(run)
+        context.decisions.add(run)
     return learnt or run is not None or slower is not None
 
 
@@ -552,7 +552,7 @@ def _take_sample(context: PlanContext, view: RankSamples) -> bool:
     text = f"measured {measured:.4g}/s, expected {estimate:.4g}/s; {describe_learnt(learnt)}"
     numbers: dict[str, Number] = {"measured": measured, "expected": estimate, "readings": deviation.measured.counted}
     reason = Reason(code="phase_changed", text=text, numbers=numbers)
-    context.add(Correct(job_id=job.id, step=SAMPLED, reason=reason, learnt=learnt))
+    context.decisions.add(Correct(job_id=job.id, step=SAMPLED, reason=reason, learnt=learnt))
     return True
 
 

@@ -9,21 +9,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
 
 from hcloud.core.model import Allocation, Job, Market, Number, Offer, Reason, Resources
 from hcloud.planner.admission import queue_key
-from hcloud.planner.context import NODES, NODES_LAUNCHED, JobGroup, PlanContext
+from hcloud.planner.context import NODES, NODES_LAUNCHED, PlanContext
 from hcloud.planner.correction.monitor import Assessment, RankSamples
 from hcloud.planner.correction.option import NoOption, Option, remaining_s, saved_s
 from hcloud.planner.fleet import SLACK, vector
+from hcloud.planner.job_groups import JobGroup
 from hcloud.planner.occupancy import missing_ranks
 from hcloud.planner.placement.claims import claim
+from hcloud.planner.placement.find_places import add_place, find_places
 from hcloud.planner.placement.open_instances import usable
-from hcloud.planner.placement.place import add_place, find_places
+from hcloud.planner.placement.state import PlacementState
 from hcloud.planner.plan import RankPlacement, Resize
 from hcloud.planner.text import offer_words, seconds, size_share
 from hcloud.spec.validation import counted
@@ -144,7 +145,7 @@ def _resize(
         RankPlacement(rank=held.rank, instance_id=held.instance_id, resources=after)
         for held, after in zip(ranks, grown, strict=True)
     )
-    context.add(Resize(job_id=job.id, ranks=placed, reason=reason))
+    context.decisions.add(Resize(job_id=job.id, ranks=placed, reason=reason))
 
 
 def _speedup_with(view: RankSamples, assessment: Assessment, vcpus: float) -> float:
@@ -193,7 +194,7 @@ def more_nodes(context: PlanContext, view: RankSamples, assessment: Assessment) 
             text=text,
             factor=factor,
             cost_s=cost_s,
-            act=lambda _: context.behind.add(job.id),
+            act=lambda _: context.decisions.grow(job),
             numbers=numbers,
         )
     elif not any(each.step == NODES_LAUNCHED and each.attempt == attempt.id for each in job.corrections):
@@ -227,8 +228,7 @@ def _launch_option(
 
     def act(_: Reason) -> None:
         """Leave the launch to provisioning, later in this plan."""
-        context.behind.add(job.id)
-        context.expanding.append(job)
+        context.decisions.grow(job, on_new_instances=True)
 
     yield Option(step=NODES_LAUNCHED, text=text, factor=factor, cost_s=cost_s, act=act, numbers=numbers)
 
@@ -255,42 +255,37 @@ def cheapest_offer(context: PlanContext, job: Job, group: JobGroup) -> Offer | R
     return refusal or Reason(code="no_offer", text="no suitable machine is offered and in stock")
 
 
-def add_missing_ranks(context: PlanContext, *, behind: bool = False) -> None:
+def add_missing_ranks(state: PlacementState, *, behind: bool = False) -> None:
     """Add missing ranks of running incremental jobs where room is left; with ``behind``, only of jobs that miss their
     target, for which booting instances are claimed too."""
-    incomplete = context.snapshot.plan_cache.occupancy.incomplete
+    context = state.context
+    incomplete, behind_target = context.snapshot.plan_cache.occupancy.incomplete, context.decisions.growing
     growing = [job for job in context.running if job.id in incomplete] if incomplete else []
-    excluded = context.stopping | context.snapshot.unreadable_secrets.keys()
-    growing = [job for job in growing if job.id not in excluded and (not behind or job.id in context.behind)]
+    excluded = context.decisions.stopping | context.snapshot.unreadable_secrets.keys()
+    growing = [job for job in growing if job.id not in excluded and (not behind or job.id in behind_target)]
     for job in sorted(growing, key=queue_key):
         group = context.group_of(job)
         missing = missing_ranks(job)
-        if context.suit is not None and job.id not in context.behind:
+        if context.suit is not None and job.id not in behind_target:
             present = job.spec.nodes.count - len(missing)
             missing = missing[: context.suit.ranks_wanted(job, max(1, present), job.spec.nodes.count) - present]
-        with _without_given_up(context, job):
-            places = find_places(context, job, group, 1, len(missing)) if group.stuck is None else []
+        with context.reservations.closed_to_all(_given_up(context, job)):
+            places = find_places(state, job, group, 1, len(missing)) if group.state.stuck is None else []
         if places:
-            add_place(context, job, group, missing[: len(places)], places)
+            add_place(state, job, group, missing[: len(places)], places)
         if behind:
-            context.used.update(claim(context, group, context.fleet.coming, len(missing) - len(places)))
+            context.reservations.keep(*claim(context, group, context.fleet.coming, len(missing) - len(places)))
 
 
-@contextmanager
-def _without_given_up(context: PlanContext, job: Job) -> Iterator[None]:
-    """Close the empty rented instances that optional ranks of ``job`` gave up: they are to be released."""
+def _given_up(context: PlanContext, job: Job) -> list[int]:
+    """Return the empty rented instances that optional ranks of ``job`` gave up, unless it misses its target: they are
+    to be released."""
     fleet, held = context.fleet, job.attempt.allocations if job.attempt is not None else ()
+    if job.id in context.decisions.growing:
+        return []
     left = {fleet.index[each.instance_id] for each in held if each.yielded_at and each.instance_id in fleet.index}
-    closed = [
+    return [
         at
         for at in left
         if fleet.placeable[at] and not fleet.holdings[at] and fleet.instances[at].offer.market is not Market.RESERVED
     ]
-    if job.id in context.behind or not closed:
-        yield
-        return
-    fleet.placeable[closed] = False
-    try:
-        yield
-    finally:
-        fleet.placeable[closed] = True

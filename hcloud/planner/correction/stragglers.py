@@ -37,7 +37,7 @@ def relaunch_stragglers(context: PlanContext, most: int) -> None:
         [job for job in context.running if job.id in occupancy.comparable] if occupancy.comparable and most > 0 else ()
     ):
         attempt = job.attempt
-        if most <= 0 or attempt is None or job.id in context.stopping or job.cancelled_by is not None:
+        if most <= 0 or attempt is None or job.id in context.decisions.stopping or job.cancelled_by is not None:
             continue
         if job.id in context.snapshot.unreadable_secrets:
             continue  # its rank could not start again
@@ -141,8 +141,8 @@ def _relaunch(context: PlanContext, job: Job, attempt: Attempt) -> bool:
     if left_s < policy.correction.gain * again_s or others_s < job.spec.stop_grace_s + MARGIN_S or not room.any():
         return False
     reason = _reason(slowest, pace.mean, median, left_s, again_s)
-    context.add(Correct(job_id=job.id, step=RELAUNCHED, reason=reason, instances=(slowest.instance_id,)))
-    context.add(StopRank(job_id=job.id, rank=slowest.rank, reason=reason))
+    context.decisions.add(Correct(job_id=job.id, step=RELAUNCHED, reason=reason, instances=(slowest.instance_id,)))
+    context.decisions.add(StopRank(job_id=job.id, rank=slowest.rank, reason=reason))
     return True
 
 

@@ -9,14 +9,15 @@ number of groups.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence, Set
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from hcloud.core.model import Job, Market, Number, Offer, Reason
-from hcloud.planner.context import JobGroup, PlanContext
+from hcloud.planner.context import PlanContext
 from hcloud.planner.fit.sizing import ExpectedPerformance, expected
 from hcloud.planner.fleet import SLACK, Mask, OfferShape, offer_shape_of
+from hcloud.planner.job_groups import JobGroup
 from hcloud.planner.market import may_use
 from hcloud.planner.plan import Candidate
 from hcloud.planner.text import amount, deadline_numbers, percent, seconds, size_share
@@ -63,27 +64,38 @@ def excluded(context: PlanContext, group: JobGroup, but: Sequence[int] = ()) -> 
     return {key: [fleet.instances[at].id for at in places] for key, places in places_excluded.items() if places}
 
 
-def candidates_of(context: PlanContext, job: Job, group: JobGroup, at: int) -> tuple[Candidate, ...]:
-    """Return the types considered for ``job``, which is placed on instance ``at``: the chosen one, then cheapest
-    first."""
-    if group.candidates is None:
-        if context.explained_groups >= MOST_GROUPS:
+@dataclass(slots=True, eq=False)
+class Alternatives:
+    """The types considered in one plan, which :func:`candidates_of` computes."""
+
+    candidates: dict[JobGroup, tuple[Candidate, ...]] = field(default_factory=dict)
+    by_offer: dict[tuple[JobGroup, OfferShape, float], tuple[Candidate, ...]] = field(default_factory=dict)
+    """The same by the chosen type, market and price too."""
+
+
+def candidates_of(
+    context: PlanContext, known: Alternatives, job: Job, group: JobGroup, at: int
+) -> tuple[Candidate, ...]:
+    """Return the types considered for ``job``, which is placed on instance ``at``: the chosen one, then cheapest first.
+    ``known`` are those of other jobs."""
+    candidates = known.candidates.get(group)
+    if candidates is None:
+        if len(known.candidates) >= MOST_GROUPS:
             return ()
-        context.explained_groups += 1
-        candidates = _all_candidates(context, job, group)
-        group.candidates = tuple(sorted(candidates, key=lambda c: (c.usd_per_h, c.column, c.market)))
+        found = _all_candidates(context, job, group)
+        candidates = known.candidates[group] = tuple(sorted(found, key=lambda c: (c.usd_per_h, c.column, c.market)))
     offer = context.fleet.instances[at].offer
     shape = context.fleet.shapes[int(context.fleet.shape_at[at])]
-    key = (shape, offer.price_usd_per_h)
-    if key not in group.by_offer:
-        others = (each for each in group.candidates if (each.column, each.market) != shape)
-        group.by_offer[key] = (_candidate(context, job, offer, ""), *others)[:MOST_CANDIDATES]
-    return group.by_offer[key]
+    key = (group, shape, offer.price_usd_per_h)
+    if key not in known.by_offer:
+        others = (each for each in candidates if (each.column, each.market) != shape)
+        known.by_offer[key] = (_candidate(context, job, offer, ""), *others)[:MOST_CANDIDATES]
+    return known.by_offer[key]
 
 
 def _all_candidates(context: PlanContext, job: Job, group: JobGroup) -> Iterator[Candidate]:
     fleet, permitted = context.fleet, _may_be(context, group)
-    room = context.fitting_now(group, permitted)
+    room = context.reservations.fitting_now(group, permitted)
     known = context.suit is not None and group.application
     suited = context.suit.suited(group.application, room) if context.suit is not None and known else room
     levels = ((suited, RANKED), (room, DISTURBED), (permitted, NO_ROOM))
@@ -176,7 +188,7 @@ def placement_reason(context: PlanContext, job: Job, group: JobGroup, places: Se
         numbers |= decided
         if "relaxed" in decided:
             code, why = "least_disturbed", f"smallest interference beyond tolerance ({decided['relaxed']})"
-    room = amount(context.granted(group, places[0]))
+    room = amount(context.reservations.granted(group, places[0]))
     text = f"{first.id}: {'whole machine (exclusive)' if group.exclusive else why}; takes {room}"
     text += f", {percent(load)} of its vCPUs then in use"
     text += f"; {counted(len(places) - 1, 'more rank')} placed likewise" if len(places) > 1 else ""

@@ -1,15 +1,18 @@
 """Hold instances back from jobs for which better ones can be launched.
 
-An instance is held back from a group for one of these causes:
+Each rule has a code and a sentence, which tell why a job was not placed on an instance that had room:
 
-- it is half empty and expensive: small jobs that arrive one after the other would keep a large instance, which was
-  right for a surge, alive at its full price (:class:`HalfEmptyHoldback`);
-- it is reserved, and other jobs pay more for a vCPU elsewhere (:class:`ExpensiveRoomHoldback`);
-- it is reserved, the job is noisy, and quiet jobs run on rented instances (:class:`NoisyJobHoldback`);
-- most services that run there miss their latency (:func:`machines_failing_services`);
-- it is too small: no size of a rank is likely to meet its target there.
+- ``reserved_full``: reserved instances are in use beyond what the mapping of a hybrid strategy allows the job;
+- ``costly_to_keep``: a vCPU costs the job more there than on an instance of its own;
+- ``half_empty``: small jobs that arrive one after the other would keep a large instance, which was right for a surge,
+  alive at its full price;
+- ``kept_for_dearer``: the instance is reserved, and other jobs pay more for a vCPU elsewhere;
+- ``kept_for_quiet``: the instance is reserved, the job is noisy, and quiet jobs run on rented instances;
+- ``failing_services``: most services that run there miss their latency;
+- ``too_small``: no size of a rank is likely to meet its target there.
 
-A job that is expected to end before the present units of an instance costs nothing there, and is admitted.
+By the second and third a job that is expected to end before the present units of an instance costs nothing there, and
+is admitted.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import inf
+from typing import ClassVar, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -24,125 +28,117 @@ import numpy.typing as npt
 from hcloud.core.model import Job, Market, ServiceTarget
 from hcloud.forecast.boot_times import broken_by_a_boot
 from hcloud.forecast.job_monitor import Sampled
-from hcloud.planner.context import JobGroup, PlanContext
+from hcloud.planner.context import PlanContext
 from hcloud.planner.fit.interference import FULL
 from hcloud.planner.fleet import SLACK, Amounts, Mask, Places
+from hcloud.planner.job_groups import JobGroup
 from hcloud.planner.late_boots import Urgency
 from hcloud.planner.market import OfferMarket
 from hcloud.planner.placement.open_instances import permitted
 
+RESERVED_FULL = "reserved_full"
 
-def open_half_empty_holdback(context: PlanContext, offer_market: OfferMarket) -> HalfEmptyHoldback:
+
+class HoldbackRule(Protocol):
+    """One cause to hold instances back, over one plan."""
+
+    code: ClassVar[str]
+    words: ClassVar[str]
+    """Why, to follow "inst-3 with room:"."""
+
+    def shut(self, group: JobGroup, places: Places) -> Mask | None:
+        """Return which of the instances ``places``, at least one, are held back from ``group``; None: none."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Holdback:
+    """The rules for one plan. The first that holds an instance back decides; cheap ones come first, since the others
+    look only at what is still open, which is mostly very little."""
+
+    context: PlanContext
+    rules: tuple[HoldbackRule, ...]
+
+    def closed(self, group: JobGroup, among: Mask) -> Mask:
+        """Return the instances of ``among`` that are held back from ``group``, shape ``(N,)``."""
+        full = self._full(group)
+        shut = np.zeros(len(among), dtype=np.bool_) if full is None else among & full
+        if not group.state.lifted:
+            asked = (among if full is None else among & ~full).nonzero()[0]
+            left = self.left_open(group, asked)
+            if left is not asked:  # mostly it is: nothing is held back
+                shut[asked] = True
+                shut[left] = False
+        return shut
+
+    def _full(self, group: JobGroup) -> Mask | None:
+        """Return the reserved instances that are too full for ``group``, shape ``(N,)``; None: none are."""
+        hybrid = self.context.strategy.hybrid
+        return None if hybrid is None or group.state.lifted else hybrid.closed(group.mapping_need, group.resources)
+
+    def left_open(self, group: JobGroup, places: Places) -> Places:
+        """Return which of the instances ``places`` no rule holds back from ``group``."""
+        for rule in self.rules:
+            if not places.size:
+                break
+            shut = rule.shut(group, places)
+            if shut is not None:
+                places = places[~shut]
+        return places
+
+    def causes(self, group: JobGroup, among: Mask) -> dict[str, tuple[str, Places]]:
+        """Return by code of the rule why instances of ``among`` are held back from ``group``, and which."""
+        found, full = dict[str, tuple[str, Places]](), self._full(group)
+        if full is not None and (among & full).any():
+            found[RESERVED_FULL] = "reserved, and too full for it (hybrid mapping)", (among & full).nonzero()[0]
+            among = among & ~full
+        places = among.nonzero()[0]
+        for rule in self.rules if not group.state.lifted else ():
+            shut = rule.shut(group, places) if places.size else None
+            if shut is not None and shut.any():
+                found[rule.code] = rule.words, places[shut]
+                places = places[~shut]
+        return found
+
+
+def open_holdback(context: PlanContext, offer_market: OfferMarket) -> Holdback:
     """Return the rules for one plan."""
     fleet, rented = context.fleet, ~context.fleet.reserved
     is_paid: Mask = fleet.placeable & fleet.reserved
-    paid = np.flatnonzero(is_paid)
-    return HalfEmptyHoldback(
-        context=context,
-        offer_market=offer_market,
-        rented=rented,
-        some_rented=bool(rented.any()),
-        expensive_room=ExpensiveRoomHoldback(context=context, offer_market=offer_market, paid=paid),
-        noisy_room=NoisyJobHoldback(context=context, paid=paid, is_paid=is_paid),
-    )
+    paid, need = np.flatnonzero(is_paid), _RemainingNeed(context)
+    elsewhere = _PricesElsewhere(context=context, offer_market=offer_market, paid=paid)
+    rules: list[HoldbackRule] = []
+    failing = FailingServices(context=context)
+    if rented.any():
+        rules.append(CostlyToKeep(elsewhere=elsewhere, need=need))
+        rules.append(HalfEmpty(context=context, offer_market=offer_market, need=need, rented=rented))
+    if paid.size:
+        rules.append(KeptForDearer(elsewhere=elsewhere, failing=failing))
+        rules.append(KeptForQuiet(context=context, paid=paid, is_paid=is_paid))
+    rules += [failing, TooSmall(context=context, offer_market=offer_market)]
+    return Holdback(context=context, rules=tuple(rules))
 
 
+# ------------------------------------------------------------------------------------------------- what keeps one alive
 @dataclass(slots=True, eq=False)
-class HalfEmptyHoldback:
-    """Holds half-empty instances back, and combines the answers of the other rules for one plan."""
+class _RemainingNeed:
+    """For how long instances are needed anyway."""
 
     context: PlanContext
-    offer_market: OfferMarket
-    rented: Mask
-    """Which instances are rented, shape ``(N,)``."""
-    some_rented: bool
-    """Whether any instance is rented."""
-    expensive_room: ExpensiveRoomHoldback
-    noisy_room: NoisyJobHoldback
     _needed: Amounts | None = None
-    _expensive: dict[float, Mask | None] = field(default_factory=dict)
 
-    def open(self, group: JobGroup, places: Places) -> Places:
-        """Return which of the instances ``places`` are open to ``group``.
-
-        Cheap rules come first; the others check only what is still open, which is mostly very little.
-        """
-        shut = self._kept_up(group, places) if places.size else None
-        left = places if shut is None else places[~shut]
-        if left.size and (paid := self.expensive_room.paid_kept_from(group)) is not None:
-            left = left[~paid[left]]
-        if left.size and (noisy := self.noisy_room.kept_from(group, left)) is not None:
-            left = left[~noisy]
-        if left.size and group.serves and not group.application:
-            left = left[~machines_failing_services(self.context)[left]]
-        small = self._too_small(group, left) if left.size else None
-        return left if small is None else left[~small]
-
-    def _too_small(self, group: JobGroup, places: Places) -> Mask | None:
-        offer_market, suit = self.offer_market, self.context.suit
-        if group.aim is None or suit is None:
-            return None
-        small: Mask = ~suit.enough(group.application, group.aim)[places]
-        if (
-            np.count_nonzero(small)
-            and (offer_market.shortfalls(group)[offer_market.obtainable_places(group)] > 1).all()
-        ):
-            small[:] = False
-        return small
-
-    def _kept_up(self, group: JobGroup, places: Places) -> Mask | None:
-        """Return which of ``places`` a member of ``group`` would keep alive, expensively or half empty, for longer than
-        its present units need it; None: none."""
-        shut, expensive = self._half_empty(group, places), self.expensive_room.expensive_for(group)
-        if expensive is not None:
-            shut = expensive[places] if shut is None else shut | expensive[places]
-        if shut is None:
-            return None
-        suit, candidates = self.context.suit, places[shut]
-        lasts_s = suit.expected_s(group.application, group.wanted) if suit is not None and candidates.size else None
-        if lasts_s is not None:
-            # Open again those that are needed for longer than the job runs.
-            shut[shut] = self._needed_s(candidates) < lasts_s
-        return shut
-
-    def _half_empty(self, group: JobGroup, places: Places) -> Mask | None:
-        """Return which of ``places`` would stay half empty with all waiting jobs of ``group``, and cost more than a new
-        instance for one of them; None: none.
-
-        Jobs that were moved are exempt: consolidation emptied an instance for less than what runs on.
-        """
-        below, fleet = self.context.policy.retention.drain_below, self.context.fleet
-        if below <= 0.0 or group.moved or not self.some_rented:
-            return None
-        capacity = fleet.capacity[:2].take(places, axis=1)
-        used, limit = capacity - fleet.room[:2].take(places, axis=1), below * capacity
-        # Prices and sizes are computed only where an instance is half empty without them.
-        empty: Mask = self.rented[places] & np.logical_and.reduce(used < limit, axis=0)
-        expensive = self._above_price(self.offer_market.alone_usd_per_h(group)) if np.count_nonzero(empty) else None
-        candidates = (empty & expensive[places]).nonzero()[0] if expensive is not None else places[:0]
-        if not candidates.size:
-            return None
-        more = max(1, group.pending) * group.wanted * group.taken_on(fleet.capacity, places[candidates])[:2]
-        empty[:] = False
-        used, limit = used.take(candidates, axis=1) + more, limit.take(candidates, axis=1)
-        empty[candidates] = np.logical_and.reduce(used < limit, axis=0)
-        return empty
-
-    def _above_price(self, usd_per_h: float) -> Mask | None:
-        """Return the rented instances of which ``retention.drain_below`` costs more than ``usd_per_h``; None: none.
-        Cached, because few prices are asked for by many jobs."""
-        if usd_per_h not in self._expensive:
-            part = self.context.policy.retention.drain_below * self.context.fleet.price_usd_per_h
-            expensive: Mask = self.rented & (usd_per_h < part)
-            self._expensive[usd_per_h] = expensive if usd_per_h > 0.0 and expensive.any() else None
-        return self._expensive[usd_per_h]
+    def ends_before(self, group: JobGroup, places: Places) -> Mask | None:
+        """Return which of the instances ``places`` are needed by their present units for less long than a job of
+        ``group`` runs; None if that is unknown."""
+        suit = self.context.suit
+        lasts_s = suit.expected_s(group.application, group.wanted) if suit is not None and places.size else None
+        return None if lasts_s is None else self._needed_s(places) < lasts_s
 
     def _needed_s(self, places: Places) -> Amounts:
         """Return for how many seconds each of the instances is expected to be needed by its present units."""
         if self._needed is None:
             self._needed = np.full(len(self.context.fleet.instances), np.nan)
         for at in places[np.isnan(self._needed[places])].tolist():
-            stopping, held = self.context.stopping, self.context.fleet.holdings[at]
+            stopping, held = self.context.decisions.stopping, self.context.fleet.holdings[at]
             remains_s = [0.0 if job.id in stopping else self._remains_s(job) for job, _ in held]
             self._needed[at] = max(remains_s, default=0.0)
         return self._needed[places]
@@ -157,74 +153,119 @@ class HalfEmptyHoldback:
         return ran_s if lasts_s is None else abs(lasts_s - ran_s)
 
 
-# ----------------------------------------------------------------------------------- reserved room, expensive elsewhere
 @dataclass(slots=True, eq=False)
-class ExpensiveRoomHoldback:
-    """Holds instances back from jobs that could be served more cheaply elsewhere."""
+class HalfEmpty:
+    """Holds instances back that would stay half empty with all waiting jobs of a group, and cost more than a new
+    instance for one of them."""
 
+    code: ClassVar[str] = "half_empty"
+    words: ClassVar[str] = "would be kept alive half empty (retention.drain_below)"
     context: PlanContext
     offer_market: OfferMarket
-    paid: npt.NDArray[np.intp]
-    """Places of the reserved instances that may be used now."""
-    _expensive_at: dict[int, Mask | None] = field(default_factory=dict)
-    _elsewhere: list[tuple[float, float]] | None = None
-    _rates: dict[int, float] = field(default_factory=dict)
-    _left_s: dict[int, float] | None = None
+    need: _RemainingNeed
+    rented: Mask
+    """Which instances are rented, shape ``(N,)``."""
+    _expensive: dict[float, Mask | None] = field(default_factory=dict)
+
+    def shut(self, group: JobGroup, places: Places) -> Mask | None:
+        """See :class:`HoldbackRule`. Jobs that were moved are exempt: consolidation emptied an instance for less than
+        what runs on."""
+        below, fleet = self.context.policy.retention.drain_below, self.context.fleet
+        if below <= 0.0 or group.moved:
+            return None
+        capacity = fleet.capacity[:2].take(places, axis=1)
+        used, limit = capacity - fleet.room[:2].take(places, axis=1), below * capacity
+        # Prices and sizes are computed only where an instance is half empty without them.
+        empty: Mask = self.rented[places] & np.logical_and.reduce(used < limit, axis=0)
+        expensive = self._above_price(self.offer_market.alone_usd_per_h(group)) if np.count_nonzero(empty) else None
+        candidates = (empty & expensive[places]).nonzero()[0] if expensive is not None else places[:0]
+        if not candidates.size:
+            return None
+        more = max(1, group.state.pending) * group.wanted * group.taken_on(fleet.capacity, places[candidates])[:2]
+        empty[:] = False
+        used, limit = used.take(candidates, axis=1) + more, limit.take(candidates, axis=1)
+        empty[candidates] = np.logical_and.reduce(used < limit, axis=0)
+        if (ends_before := self.need.ends_before(group, places[empty])) is not None:
+            empty[empty] = ends_before
+        return empty
+
+    def _above_price(self, usd_per_h: float) -> Mask | None:
+        """Return the rented instances of which ``retention.drain_below`` costs more than ``usd_per_h``; None: none.
+        Cached, because few prices are asked for by many jobs."""
+        if usd_per_h not in self._expensive:
+            part = self.context.policy.retention.drain_below * self.context.fleet.price_usd_per_h
+            expensive: Mask = self.rented & (usd_per_h < part)
+            self._expensive[usd_per_h] = expensive if usd_per_h > 0.0 and expensive.any() else None
+        return self._expensive[usd_per_h]
+
+
+@dataclass(slots=True, eq=False)
+class CostlyToKeep:
+    """Holds rented instances back that cost a group more than one of its own.
+
+    A vCPU is expensive there, and each of its units, including the new one, is equally likely to be the last that keeps
+    it alive.
+    """
+
+    code: ClassVar[str] = "costly_to_keep"
+    words: ClassVar[str] = "dearer per vCPU than a machine of its own (provisioning.keep_for_dearer)"
+    elsewhere: _PricesElsewhere
+    need: _RemainingNeed
+    _costly: dict[int, Mask | None] = field(default_factory=dict)
     _prices: tuple[Amounts, Amounts] | None = None
     """``keep_for_dearer`` of the price of a vCPU of each instance, and what each unit would pay with one more."""
 
-    def paid_kept_from(self, group: JobGroup) -> Mask | None:
-        """Return the reserved instances held back from ``group``, shape ``(N,)``; None: none.
-
-        With it, fewer reserved vCPUs would be free than jobs need that pay more for them elsewhere.
-        """
-        fleet, evictable = self.context.fleet, self.context.policy.disruption.evict_best_effort
-        if not self.paid.size or (evictable and not group.promise) or not self._pays_little(group):
+    def shut(self, group: JobGroup, places: Places) -> Mask | None:
+        """See :class:`HoldbackRule`."""
+        if group.place not in self._costly:
+            self._costly[group.place] = self._costly_for(group)
+        costly = self._costly[group.place]
+        if costly is None:
             return None
-        paid = self.paid[~machines_failing_services(self.context)[self.paid]]
-        free_vcpus = float(np.minimum(fleet.free[0, paid], fleet.room[0, paid]).clip(min=0.0).sum())
-        wanted_vcpus = self._wanted_vcpus(self._rate(group)) if free_vcpus > 0.0 else 0.0
-        if wanted_vcpus <= 0.0:
-            return None
-        held_back: Mask = np.zeros(len(fleet.instances), dtype=np.bool_)
-        taken = np.broadcast_to(group.taken_everywhere(fleet.capacity)[0], held_back.shape)[paid]
-        held_back[paid] = free_vcpus - taken < wanted_vcpus - SLACK
-        return held_back
+        shut: Mask = costly[places]
+        if (ends_before := self.need.ends_before(group, places[shut])) is not None:
+            shut[shut] = ends_before
+        return shut
 
-    def expensive_for(self, group: JobGroup) -> Mask | None:
-        """Return the rented instances that cost ``group`` more than one of its own, shape ``(N,)``; None: none.
-
-        A vCPU is expensive there, and each of its units, including the new one, is equally likely to be the last that
-        keeps it alive.
-        """
-        if group.place not in self._expensive_at:
-            self._expensive_at[group.place] = self._expensive_for(group)
-        return self._expensive_at[group.place]
-
-    def _expensive_for(self, group: JobGroup) -> Mask | None:
-        fleet, limit = self.context.fleet, self.context.policy.provisioning.keep_for_dearer
-        if group.moved or not self._pays_little(group):
+    def _costly_for(self, group: JobGroup) -> Mask | None:
+        context, elsewhere = self.elsewhere.context, self.elsewhere
+        fleet, limit = context.fleet, context.policy.provisioning.keep_for_dearer
+        if group.moved or not elsewhere.pays_little(group):
             return None
         steady = fleet.placeable & fleet.steady & ~fleet.reserved
         if not steady.any():
             return None
-        if group.promise and not (self._machines_to_spare() and self._bears_a_boot(group)):
+        if group.promise and not (self._machines_to_spare(context) and elsewhere.bears_a_boot(group)):
             return None
         if self._prices is None:
             rate = fleet.price_usd_per_h / np.maximum(fleet.capacity[0], SLACK)
             units = np.array([len(held) for held in fleet.holdings], dtype=np.float64)
             self._prices = limit * rate, fleet.price_usd_per_h / (1.0 + units)
         part_of_rate, each_usd_per_h = self._prices
-        expensive: Mask = steady & (self._rate(group) < part_of_rate)
-        expensive &= self.offer_market.worth_usd_per_h(group) < each_usd_per_h
-        return expensive if expensive.any() else None
+        costly: Mask = steady & (elsewhere.rate(group) < part_of_rate)
+        costly &= elsewhere.offer_market.worth_usd_per_h(group) < each_usd_per_h
+        return costly if costly.any() else None
 
-    def _machines_to_spare(self) -> bool:
-        waiting = sum(group.pending for group in self.context.groups.values() if group.stuck is None)
-        alive, limit = self.context.ledger.instances, self.context.policy.caps.max_instances
-        return alive + waiting <= limit
+    @staticmethod
+    def _machines_to_spare(context: PlanContext) -> bool:
+        waiting = sum(each.state.pending for each in context.waiting.groups.values() if each.state.stuck is None)
+        return context.ledger.instances + waiting <= context.policy.caps.max_instances
 
-    def _bears_a_boot(self, group: JobGroup) -> bool:
+
+# ------------------------------------------------------------------------------------------------- reserved instances
+@dataclass(slots=True, eq=False)
+class _PricesElsewhere:
+    """What jobs pay for a vCPU elsewhere."""
+
+    context: PlanContext
+    offer_market: OfferMarket
+    paid: npt.NDArray[np.intp]
+    """Places of the reserved instances that may be used now."""
+    _elsewhere: list[tuple[float, float]] | None = None
+    _rates: dict[int, float] = field(default_factory=dict)
+    _left_s: dict[int, float] | None = None
+
+    def bears_a_boot(self, group: JobGroup) -> bool:
         """Return whether no waiting member of ``group`` is likely to miss its deadline because of one boot."""
         offers, context = self.offer_market.offers, self.context
         rented = [at for at in self.offer_market.obtainable(group) if offers[at].market is not Market.RESERVED]
@@ -237,27 +278,32 @@ class ExpensiveRoomHoldback:
         """Return in how many seconds the first deadline of each group is due, by place of the group."""
         if self._left_s is None:
             self._left_s = {}
-            for segment in self.context.queue[True].segments:
+            for segment in self.context.waiting.queues[True].segments:
                 left_s, place = segment.deadline_at - self.context.now, segment.group.place
                 self._left_s[place] = min(left_s, self._left_s.get(place, inf))
         return self._left_s
 
-    def _pays_little(self, group: JobGroup) -> bool:
+    def pays_little(self, group: JobGroup) -> bool:
         """Return whether a cheap instance can be launched for ``group`` in time, and mapping and policy leave the
         choice."""
-        return group.spot_ok and group.urgency is not Urgency.CANNOT_WAIT_LONGER and self._rate(group) > 0.0
+        return group.spot_ok and group.urgency is not Urgency.CANNOT_WAIT_LONGER and self.rate(group) > 0.0
 
-    def _wanted_vcpus(self, rate_usd_per_h: float) -> float:
+    def wanted_vcpus(self, rate_usd_per_h: float) -> float:
         """Return how many vCPUs jobs lack, or hold on rented instances, that pay this much more for one."""
         if self._elsewhere is None:
             self._elsewhere = list(self._served_elsewhere())
-        waiting = ((self._rate(g), g.pending * g.needed * float(g.demand[0])) for g in self._waiting())
+        waiting = ((self.rate(g), g.state.pending * g.needed * float(g.demand[0])) for g in self._waiting())
         limit = self.context.policy.provisioning.keep_for_dearer
         return sum(vcpus for rate, vcpus in (*self._elsewhere, *waiting) if rate_usd_per_h < limit * rate)
 
     def _waiting(self) -> Iterator[JobGroup]:
-        for group in self.context.groups.values():
-            if group.pending > 0 and group.stuck is None and not group.spot_ok and self._could_be_there(group):
+        for group in self.context.waiting.groups.values():
+            if (
+                group.state.pending > 0
+                and group.state.stuck is None
+                and not group.spot_ok
+                and self._could_be_there(group)
+            ):
                 yield group
 
     def _served_elsewhere(self) -> Iterator[tuple[float, float]]:
@@ -265,7 +311,7 @@ class ExpensiveRoomHoldback:
         for job in self.context.running:
             vcpus = 0.0 if self._may_use_spot(job) or job.spec.profile is not None else self._rented_vcpus(job)
             if vcpus > 0.0 and self._could_be_there(group := self.context.group_of(job)):
-                yield self._rate(group), vcpus
+                yield self.rate(group), vcpus
 
     def _may_use_spot(self, job: Job) -> bool:
         spot, spec = self.context.policy.spot, job.spec
@@ -280,7 +326,7 @@ class ExpensiveRoomHoldback:
         allowed = permitted(self.context, group, self.context.fleet.large_enough(group.demand))
         return bool(allowed[self.paid].any()) and not self.offer_market.paid_ranks(group)
 
-    def _rate(self, group: JobGroup) -> float:
+    def rate(self, group: JobGroup) -> float:
         """Return the hourly price per vCPU of the cheapest instance that can be rented for ``group``; 0 if there is
         none."""
         rate = self._rates.get(group.place)
@@ -296,11 +342,40 @@ class ExpensiveRoomHoldback:
         return rate
 
 
-# ----------------------------------------------------------------------------------------------------------- noisy jobs
-@dataclass(slots=True, eq=False)
-class NoisyJobHoldback:
-    """Holds reserved instances back from noisy jobs while quiet ones run on rented instances."""
+@dataclass(frozen=True, slots=True, eq=False)
+class KeptForDearer:
+    """Holds reserved instances back as long as fewer vCPUs would be free there than jobs need that pay more for them
+    elsewhere."""
 
+    code: ClassVar[str] = "kept_for_dearer"
+    words: ClassVar[str] = "kept for jobs that pay more elsewhere (provisioning.keep_for_dearer)"
+    elsewhere: _PricesElsewhere
+    failing: FailingServices
+
+    def shut(self, group: JobGroup, places: Places) -> Mask | None:
+        """See :class:`HoldbackRule`."""
+        context, elsewhere = self.elsewhere.context, self.elsewhere
+        fleet, evictable = context.fleet, context.policy.disruption.evict_best_effort
+        if (evictable and not group.promise) or not elsewhere.pays_little(group):
+            return None
+        paid = elsewhere.paid[~self.failing.instances()[elsewhere.paid]]
+        free_vcpus = float(np.minimum(fleet.free[0, paid], fleet.room[0, paid]).clip(min=0.0).sum())
+        wanted_vcpus = elsewhere.wanted_vcpus(elsewhere.rate(group)) if free_vcpus > 0.0 else 0.0
+        if wanted_vcpus <= 0.0:
+            return None
+        held_back: Mask = np.zeros(len(fleet.instances), dtype=np.bool_)
+        taken = np.broadcast_to(group.taken_everywhere(fleet.capacity)[0], held_back.shape)[paid]
+        held_back[paid] = free_vcpus - taken < wanted_vcpus - SLACK
+        return held_back[places]
+
+
+@dataclass(slots=True, eq=False)
+class KeptForQuiet:
+    """Holds reserved instances back from noisy jobs as long as fewer vCPUs would be free there than quiet jobs hold on
+    rented instances."""
+
+    code: ClassVar[str] = "kept_for_quiet"
+    words: ClassVar[str] = "kept for quieter jobs (provisioning.keep_for_quiet)"
     context: PlanContext
     paid: Places
     """Places of the reserved instances that may be used now."""
@@ -308,13 +383,10 @@ class NoisyJobHoldback:
     """The same as a mask, shape ``(N,)``."""
     _wanted_vcpus: float | None = None
 
-    def kept_from(self, group: JobGroup, places: Places) -> Mask | None:
-        """Return which of ``places`` are held back from ``group``; None: none.
-
-        With it, fewer reserved vCPUs would be free than quiet jobs hold on rented instances.
-        """
+    def shut(self, group: JobGroup, places: Places) -> Mask | None:
+        """See :class:`HoldbackRule`."""
         fleet, limit = self.context.fleet, self.context.policy.provisioning.keep_for_quiet
-        if not self.paid.size or group.moved or not group.application:
+        if group.moved or not group.application:
             return None
         reserved: Mask = self.is_paid[places]
         candidates = places[reserved]
@@ -352,18 +424,58 @@ class NoisyJobHoldback:
         return standing.loudest if standing is not None else 0.0
 
 
-# ----------------------------------------------------------------------------------------------------- failing services
-def machines_failing_services(context: PlanContext) -> Mask:
-    """Return the instances on which most services miss their latency now, shape ``(N,)``."""
-    if context.unkept is None:
-        seen, missed = (np.zeros(len(context.fleet.instances)) for _ in range(2))
-        for job in context.running:
-            for at, misses in _judged_ranks(context, job):
-                seen[at] += 1
-                missed[at] += misses
-        elsewhere_kept = 2 * (missed.sum() - missed) <= seen.sum() - seen
-        context.unkept = (2 * missed > seen) & elsewhere_kept
-    return context.unkept
+# ------------------------------------------------------------------------------------------------------ for one target
+@dataclass(slots=True, eq=False)
+class FailingServices:
+    """Holds instances back, on which most services miss their latency, from services of which nothing is known."""
+
+    code: ClassVar[str] = "failing_services"
+    words: ClassVar[str] = "most services there miss their latency"
+    context: PlanContext
+    _instances: Mask | None = None
+
+    def shut(self, group: JobGroup, places: Places) -> Mask | None:
+        """See :class:`HoldbackRule`."""
+        if group.application or not group.serves:
+            return None
+        shut: Mask = self.instances()[places]
+        return shut
+
+    def instances(self) -> Mask:
+        """Return the instances on which most services miss their latency now, shape ``(N,)``."""
+        if self._instances is None:
+            seen, missed = (np.zeros(len(self.context.fleet.instances)) for _ in range(2))
+            for job in self.context.running:
+                for at, misses in _judged_ranks(self.context, job):
+                    seen[at] += 1
+                    missed[at] += misses
+            elsewhere_kept = 2 * (missed.sum() - missed) <= seen.sum() - seen
+            self._instances = (2 * missed > seen) & elsewhere_kept
+        return self._instances
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TooSmall:
+    """Holds instances back on which no size of a rank is likely to meet the target, unless that holds for all that can
+    be launched."""
+
+    code: ClassVar[str] = "too_small"
+    words: ClassVar[str] = "no size there is likely to meet its target"
+    context: PlanContext
+    offer_market: OfferMarket
+
+    def shut(self, group: JobGroup, places: Places) -> Mask | None:
+        """See :class:`HoldbackRule`."""
+        offer_market, suit = self.offer_market, self.context.suit
+        if group.aim is None or suit is None:
+            return None
+        small: Mask = ~suit.enough(group.application, group.aim)[places]
+        if (
+            np.count_nonzero(small)
+            and (offer_market.shortfalls(group)[offer_market.obtainable_places(group)] > 1).all()
+        ):
+            small[:] = False
+        return small
 
 
 def _judged_ranks(context: PlanContext, job: Job) -> Iterator[tuple[int, bool]]:

@@ -1,4 +1,5 @@
-"""Which instances are open to a group of jobs: by demands, hybrid mapping, reservations, and what is held back."""
+"""Which instances a group of jobs may use: by demands, hybrid mapping and reservations. Of these some are held back
+(:mod:`hcloud.planner.placement.holdback`)."""
 
 from __future__ import annotations
 
@@ -6,8 +7,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hcloud.planner.context import JobGroup, PlanContext
+from hcloud.planner.context import PlanContext
 from hcloud.planner.fleet import Mask
+from hcloud.planner.job_groups import JobGroup
 from hcloud.planner.placement.room_reservation import open_beside
 
 
@@ -34,13 +36,13 @@ def permitted(context: PlanContext, group: JobGroup, mask: Mask, *, reserved_too
     ``reserved_too``: as if no room was reserved.
     """
     allowed = lastingly_permitted(context, group, mask)
-    if context.guarded is not None and not group.promise:
-        allowed = allowed & ~context.guarded
+    if context.reservations.guarded is not None and not group.promise:
+        allowed = allowed & ~context.reservations.guarded
     if group.avoid:
         allowed = allowed & context.fleet.others_than(group.avoid)
     if group.urgency and context.late is not None:
         allowed = allowed & ~context.late.mask
-    if context.reservations and not reserved_too:
+    if context.reservations.rooms and not reserved_too:
         allowed = open_beside(context, group, allowed)
     return allowed
 
@@ -58,23 +60,6 @@ def beyond(context: PlanContext, group: JobGroup, allowed: Mask, taken: Sequence
     if group.constraints is not None and taken:
         allowed = allowed & context.topology.spread(group.constraints, taken)
     return allowed & context.topology.without_conflicts(group.company) if group.company is not None else allowed
-
-
-def closed(context: PlanContext, group: JobGroup, among: Mask) -> Mask:
-    """Return the instances of ``among`` closed to ``group``: reserved ones that are too full (hybrid strategies), and
-    rented ones held back (:mod:`hcloud.planner.provisioning.holdback`)."""
-    hybrid = context.strategy.hybrid
-    if group.lifted or (hybrid is None and context.open_of is None):
-        return np.zeros(len(among), dtype=np.bool_)
-    full = hybrid.closed(group.mapping_need, group.resources) if hybrid is not None else None
-    shut = among & full if full is not None else np.zeros(len(among), dtype=np.bool_)
-    if context.open_of is not None:
-        asked = (among if full is None else among & ~full).nonzero()[0]
-        left = context.open_of(group, asked)
-        if left is not asked:  # mostly it is: nothing is held back
-            shut[asked] = True
-            shut[left] = False
-    return shut
 
 
 def has_room_now(context: PlanContext, group: JobGroup) -> bool:

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from hcloud.planner.context import JobGroup, PlanContext
+    from hcloud.planner.context import PlanContext
     from hcloud.planner.fleet import Mask
+    from hcloud.planner.job_groups import JobGroup
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

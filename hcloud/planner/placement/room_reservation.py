@@ -11,16 +11,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from math import inf
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hcloud.core.model import Allocation, Job, JobState, Number, Reason
 from hcloud.core.rows import number_of
-from hcloud.planner.context import JobGroup, PlanContext, RoomReservation
+from hcloud.planner.context import PlanContext
 from hcloud.planner.fit.arq import expected_run_s
 from hcloud.planner.fleet import SLACK, Amounts, Mask, vector
+from hcloud.planner.job_groups import JobGroup
 from hcloud.planner.occupancy import RESERVES_ROOM, SECRETS_UNREADABLE
+from hcloud.planner.reservations import RoomReservation
 from hcloud.planner.text import clock_time
+
+if TYPE_CHECKING:
+    from hcloud.planner.placement.state import PlacementState
 
 BOOTING = "booting"
 """Code of the reason of a job for which an instance boots."""
@@ -80,13 +86,13 @@ def open_beside(context: PlanContext, group: JobGroup, allowed: Mask) -> Mask:
     """Return the instances of ``allowed`` where a unit of ``group`` delays no reserved start of another group."""
     barring = [
         each
-        for each in context.reservations.values()
+        for each in context.reservations.rooms.values()
         if each.group is not group and not _ends_before(context, group, each)
     ]
     left = allowed.copy() if barring else allowed
     for at in {at for each in barring for at in each.reserved}:
         spare = context.fleet.room[:, at] - _reserved_on(barring, at)
-        left[at] &= bool((spare >= context.amount_on(group, at) - SLACK).all())
+        left[at] &= bool((spare >= context.reservations.amount_on(group, at) - SLACK).all())
     return left
 
 
@@ -126,14 +132,15 @@ def reservation_reason(context: PlanContext, reservation: RoomReservation, refus
 
 
 def reserve_room(
-    context: PlanContext, job: Job, group: JobGroup, allowed: Mask, *, urgent: bool, ready_too: bool
+    state: PlacementState, job: Job, group: JobGroup, allowed: Mask, *, urgent: bool, ready_too: bool
 ) -> RoomReservation | None:
     """Return the reservation for ``job``, or None if it lacks something else than room on the ``allowed`` instances.
 
     To be called for a job for which no machine can be launched; once per group and plan. ``allowed``: as if nothing was
     reserved; what other reservations hold is left to them. ``ready_too``: reserve also what is free by now.
     """
-    if job.state is not JobState.QUEUED or context.user_cap(job) is not None:
+    context = state.context
+    if job.state is not JobState.QUEUED or context.reservations.user_cap(job) is not None:
         return None
     fleet = context.fleet
     large = allowed & fleet.large_enough(group.demand)
@@ -142,7 +149,7 @@ def reserve_room(
         and np.count_nonzero(open_beside(context, group, fleet.fitting_now(group.demand, large))) >= group.needed
     ):
         return None  # something else keeps it waiting
-    if job.wait_code != RESERVES_ROOM and not _smaller_ones_wait(context, group):
+    if job.wait_code != RESERVES_ROOM and not _smaller_ones_wait(state, group):
         return None
     places = large.nonzero()[0]
     lasting = np.array([fleet.residents[at].lasting_vcpus() for at in places.tolist()])
@@ -166,12 +173,9 @@ def reserve_room(
     return reservation
 
 
-def _smaller_ones_wait(context: PlanContext, group: JobGroup) -> bool:
+def _smaller_ones_wait(state: PlacementState, group: JobGroup) -> bool:
     """Return whether jobs wait that could take room too small for ``group``."""
-    if context.least_queued is None:
-        demands = [each.demand for each in context.groups.values() if each.queued]
-        context.least_queued = np.min(demands, axis=0) if demands else np.full(3, inf)
-    return bool((context.least_queued < group.demand - SLACK).any())
+    return bool((state.least_queued() < group.demand - SLACK).any())
 
 
 def _usual_age_s(context: PlanContext, places: Sequence[int]) -> float:
@@ -215,7 +219,7 @@ def _choose(
             continue
         chosen.append(start)
         taken.append(start.at)
-        reserved[start.at] = reserved.get(start.at, np.zeros(3)) + context.amount_on(group, start.at)
+        reserved[start.at] = reserved.get(start.at, np.zeros(3)) + context.reservations.amount_on(group, start.at)
         if len(taken) == group.needed:
             if _cannot_pay(context, job, group, taken):
                 return None
@@ -233,7 +237,7 @@ def _cannot_pay(context: PlanContext, job: Job, group: JobGroup, places: Sequenc
         return False
     ledger, machines = context.ledger.copy(), context.fleet.instances
     for at in places:
-        held = context.granted(group, at)
+        held = context.reservations.granted(group, at)
         if ledger.placement_refusal(job, machines[at], held) is not None:
             return True
         ledger.book_placement(job, machines[at], held)
@@ -242,14 +246,18 @@ def _cannot_pay(context: PlanContext, job: Job, group: JobGroup, places: Sequenc
 
 def _starts_on(context: PlanContext, group: JobGroup, at: int, missing: float, usual_s: float) -> Iterator[RankStart]:
     """Yield when instance ``at`` has room for one rank, two ranks, and so on, until room is never expected."""
-    fleet, asks = context.fleet, context.amount_on(group, at)
-    held = [pair for pair in fleet.holdings[at] if pair[0].id not in context.stopping and pair[1].yielded_at is None]
+    fleet, asks = context.fleet, context.reservations.amount_on(group, at)
+    held = [
+        pair
+        for pair in fleet.holdings[at]
+        if pair[0].id not in context.decisions.stopping and pair[1].yielded_at is None
+    ]
     ages_s = [_ran_s(context, *pair) for pair in held]
     ends = sorted(
         (_remaining_s(context, job, ran_s, usual_s), number)
         for number, ((job, _), ran_s) in enumerate(zip(held, ages_s, strict=True))
     )
-    others = _reserved_on(context.reservations.values(), at)
+    others = _reserved_on(context.reservations.rooms.values(), at)
     room, wanted, now_s = fleet.room[:, at] - others, asks.copy(), 0.0
     queue = iter(ends)
     for _ in range(group.needed):

@@ -76,12 +76,18 @@ def give_up_optional_ranks(context: PlanContext) -> bool:
         for held in optional_ranks(context, job)
         if held.started_at is not None and held.started_at <= rested_at
     }
-    placed = {each.instance_id for action in context.actions if isinstance(action, Place) for each in action.ranks}
+    placed = {
+        each.instance_id for action in context.decisions.actions if isinstance(action, Place) for each in action.ranks
+    }
     found = False
     for at in context.fleet.staying if optional else ():
         instance, holdings = context.fleet.instances[at], context.fleet.holdings[at]
         is_rented = instance.offer.market is not Market.RESERVED and instance.offer.price_usd_per_h > 0.0
-        if not (is_rented and holdings and context.fleet.placeable[at]) or at in context.kept or instance.id in placed:
+        if (
+            not (is_rented and holdings and context.fleet.placeable[at])
+            or at in context.reservations.awaited
+            or instance.id in placed
+        ):
             continue
         if not all((job.id, held.rank) in optional for job, held in holdings):
             continue
@@ -90,14 +96,16 @@ def give_up_optional_ranks(context: PlanContext) -> bool:
             text = f"its optional rank {held.rank} alone keeps {instance.id} ({usd(instance.offer.price_usd_per_h)}/h)"
             numbers: dict[str, Number] = {"rank": held.rank, "price_usd_per_h": instance.offer.price_usd_per_h}
             reason = Reason(code="rank_yields", text=f"{text}, and it can do without", numbers=numbers)
-            context.add(StopRank(job_id=job.id, rank=held.rank, reason=reason, yields=True))
+            context.decisions.add(StopRank(job_id=job.id, rank=held.rank, reason=reason, yields=True))
     return found
 
 
 def _is_calm(context: PlanContext) -> bool:
     """Return whether nothing is going on that needs room or has just changed the fleet."""
     fleet = context.fleet
-    changing = bool(context.has_waiting_jobs or context.stopping or context.gone or context.snapshot.paused)
+    changing = bool(
+        context.waiting.exist or context.decisions.stopping or context.decisions.terminating or context.snapshot.paused
+    )
     if changing or not context.snapshot.engine_reachable:
         return False
     return all(fleet.instances[at].state is InstanceState.READY for at in fleet.staying)
@@ -111,7 +119,7 @@ def _rented(context: PlanContext) -> list[int]:
         for at in fleet.staying
         if fleet.placeable[at]
         and fleet.holdings[at]
-        and at not in context.used
+        and at not in context.reservations.used
         and fleet.instances[at].offer.market is not Market.RESERVED
         and fleet.instances[at].expires_at - context.now > due_s
     ]
@@ -164,10 +172,10 @@ def _find_targets(context: PlanContext, at: int, jobs: Sequence[Job]) -> list[in
         to = fleet.least_loaded(group.asks, usable(context, group, stays))
         if to < 0:
             break
-        fleet.use(to, context.amount_on(group, to))
+        fleet.use(to, context.reservations.amount_on(group, to))
         targets.append(to)
     for job, to in zip(jobs, targets, strict=False):
-        fleet.unuse(to, context.amount_on(context.group_of(job), to))
+        fleet.unuse(to, context.reservations.amount_on(context.group_of(job), to))
     return targets
 
 
@@ -205,6 +213,6 @@ def _drain(context: PlanContext, chosen: DrainCandidate) -> None:
     )
     text += f" in {seconds(context.policy.lease.horizon_s)} at a cost of {usd(chosen.cost_usd)} (repeated work, gaps)"
     reason = Reason(code="consolidated", text=text, numbers=numbers)
-    context.add(Drain(instance_id=instance.id, reason=reason))
+    context.decisions.add(Drain(instance_id=instance.id, reason=reason))
     for job in chosen.jobs:
-        context.stop(job, FailureCause.EVICTED, reason)
+        context.decisions.stop(job, FailureCause.EVICTED, reason)

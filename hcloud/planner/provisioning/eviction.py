@@ -17,9 +17,10 @@ import numpy as np
 
 from hcloud.core.model import Allocation, FailureCause, Job, Number, Reason
 from hcloud.planner.admission import queue_key
-from hcloud.planner.context import JobGroup, PlanContext
+from hcloud.planner.context import PlanContext
 from hcloud.planner.fit.sizing import ranks_for_target
 from hcloud.planner.fleet import Amounts, vector
+from hcloud.planner.job_groups import JobGroup
 from hcloud.planner.occupancy import running_ranks
 from hcloud.planner.placement.open_instances import beyond, suited
 from hcloud.planner.plan import StopRank
@@ -105,7 +106,7 @@ def _last_in_queue(each: Evictable) -> tuple[bool, bool, int, float, int, int]:
 
 def optional_ranks(context: PlanContext, job: Job) -> list[Allocation]:
     """Return the running ranks of ``job`` that may give way: those with the highest numbers, beyond what it needs."""
-    if job.id in context.stopping or job.id in context.behind:
+    if job.id in context.decisions.stopping or job.id in context.decisions.growing:
         return []
     known, now = context.snapshot.applications.get(job.application), context.now
     keep = ranks_for_target(job, known, now, context.policy.placement.confidence)
@@ -116,7 +117,7 @@ def optional_ranks(context: PlanContext, job: Job) -> list[Allocation]:
 
 def is_evictable(context: PlanContext, job: Job) -> bool:
     """Return whether ``job`` is best effort, ran long enough since its last eviction, and may be evicted once more."""
-    if job.spec.target.kind != "best_effort" or job.id in context.stopping or job.attempt is None:
+    if job.spec.target.kind != "best_effort" or job.id in context.decisions.stopping or job.attempt is None:
         return False
     times, cause = job.failures.count(FailureCause.EVICTED), FailureCause.EVICTED.value
     rested = times == 0 or context.now - job.attempt.placed_at >= context.policy.disruption.evict_rest_s
@@ -147,7 +148,7 @@ def evict_for(context: PlanContext, candidates: EvictionCandidates, group: JobGr
 
 
 def _needed(context: PlanContext, candidates: EvictionCandidates, at: int, group: JobGroup) -> list[Evictable]:
-    room, chosen, taken = context.fleet.room[:, at].copy(), list[Evictable](), context.amount_on(group, at)
+    room, chosen, taken = context.fleet.room[:, at].copy(), list[Evictable](), context.reservations.amount_on(group, at)
 
     def enough() -> bool:
         return bool((room >= taken - 1e-9).all()) and _suits_without(context, at, group, chosen)
@@ -175,14 +176,11 @@ def _choose(context: PlanContext, candidates: EvictionCandidates, chosen: Evicta
         freed = chosen.amount(at)
         candidates.by_machine[at].remove(chosen)
         candidates.amounts[:, at] -= freed
-        context.fleet.room[:, at] += freed
-        if context.suit is not None:
-            for _ in units:
-                context.suit.leave(at, chosen.job.application)
+        context.reservations.free(at, freed, [chosen.job.application] * len(units))
 
 
 def put_back(context: PlanContext, candidates: EvictionCandidates) -> None:
-    """Undo the choices; the caller has restored ``fleet.room`` and ``suit``."""
+    """Undo the choices; the caller has dropped the claims on their room."""
     for each in candidates.chosen:
         for at in each.units:
             candidates.amounts[:, at] += each.amount(at)
@@ -200,12 +198,12 @@ def stop_chosen(context: PlanContext, candidates: EvictionCandidates, job: Job) 
             times = victim.failures.count(FailureCause.EVICTED) + 1
             numbers: dict[str, Number] = {"for_job": job.id, "evictions": times}
             reason = Reason(code="evicted_for_promise", text=f"evicted {why}", numbers=numbers)
-            context.stop(victim, FailureCause.EVICTED, reason)
-        elif victim.id not in context.stopping:
+            context.decisions.stop(victim, FailureCause.EVICTED, reason)
+        elif victim.id not in context.decisions.stopping:
             text = f"its optional rank {each.rank.rank} on {each.rank.instance_id} makes room {why}"
             numbers = {"for_job": job.id, "rank": each.rank.rank}
             reason = Reason(code="rank_yields", text=text, numbers=numbers)
-            context.add(StopRank(job_id=victim.id, rank=each.rank.rank, reason=reason, yields=True))
+            context.decisions.add(StopRank(job_id=victim.id, rank=each.rank.rank, reason=reason, yields=True))
         if context.suit is not None:
             for at in each.units:
                 context.suit.unsettle(at)

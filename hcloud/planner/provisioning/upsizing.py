@@ -15,10 +15,11 @@ from dataclasses import dataclass
 
 from hcloud.core.model import Instance, InstanceState, Job, Market, Number, Offer, Reason
 from hcloud.planner.budget import BudgetLedger, Shares
-from hcloud.planner.context import JobGroup, PlanContext
+from hcloud.planner.context import PlanContext
+from hcloud.planner.job_groups import JobGroup
 from hcloud.planner.market import rank_for
 from hcloud.planner.plan import Drain, Place
-from hcloud.planner.provisioning.provision import ProvisioningState, future_of
+from hcloud.planner.provisioning.state import ProvisioningState, future_of
 from hcloud.planner.text import amount, offer_words
 from hcloud.spec.validation import counted
 
@@ -117,10 +118,17 @@ def _small(context: PlanContext) -> list[int]:
     None where this plan places a job or promises it room: draining it would refuse that.
     """
     fleet, places = context.fleet, list[int]()
-    placed = {each.instance_id for action in context.actions if isinstance(action, Place) for each in action.ranks}
+    placed = {
+        each.instance_id for action in context.decisions.actions if isinstance(action, Place) for each in action.ranks
+    }
     for at in fleet.staying:
         instance = fleet.instances[at]
-        in_use = at in context.kept or at in context.lazy or at in context.used or instance.id in placed
+        in_use = (
+            at in context.reservations.awaited
+            or at in context.reservations.lazy
+            or at in context.reservations.used
+            or instance.id in placed
+        )
         rented = instance.offer.market is not Market.RESERVED
         endless = any(job.spec.target.kind == "service" for job, _ in fleet.holdings[at])
         if rented and fleet.placeable[at] and not in_use and not endless:
@@ -134,5 +142,5 @@ def _drain(state: ProvisioningState, at: int, offer: Offer) -> None:
     numbers: dict[str, Number] = {"waiting": waiting, "limit": limit, "larger": "/".join(offer.key)}
     text = f"replacing {instance.id} ({amount(instance.capacity)}) by a larger machine ({offer_words(offer)}):"
     text += f" caps.max_instances ({limit}) keeps {counted(waiting, 'job')} waiting"
-    context.fleet.placeable[at] = context.fleet.hopeful[at] = False
-    context.add(Drain(instance_id=instance.id, reason=Reason(code="too_small", text=text, numbers=numbers)))
+    context.fleet.set_placeable(at, False)
+    context.decisions.add(Drain(instance_id=instance.id, reason=Reason(code="too_small", text=text, numbers=numbers)))

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Final
 from hcloud.planner.placement.order import OrderNeeds, PlacementOrder, Preference
 
 if TYPE_CHECKING:
-    from hcloud.planner.context import JobGroup, PlanContext
+    from hcloud.planner.context import PlanContext
     from hcloud.planner.fleet import Mask
+    from hcloud.planner.job_groups import JobGroup
 
 BEST_TYPE: Final = Preference("best_type", "best type for it, least loaded of that type")
 

@@ -13,8 +13,9 @@ from hcloud.planner.placement.order import OrderNeeds, PlacementOrder, Preferenc
 from hcloud.planner.placement.orders.interference_oblivious import BEST_TYPE
 
 if TYPE_CHECKING:
-    from hcloud.planner.context import JobGroup, PlanContext
+    from hcloud.planner.context import PlanContext
     from hcloud.planner.fleet import Mask
+    from hcloud.planner.job_groups import JobGroup
 
 LASTS = 0.5
 """Share of a run during which the neighbours present at its start are assumed to stay."""
