@@ -3,7 +3,8 @@
 With ``profiling.when: beside`` an unknown job starts at once. Its own run is a measurement. Copies of it are profiled
 while it runs, once a part of what its program is expected to cost from now on (``profiling.expected_saving``) exceeds
 the cost of the profiling. A program is expected to go on for as long as it has run, and to be started again as often as
-it was (Lindy's rule), so that profiling costs at most that part of what the program has cost already.
+it was (Lindy's rule), so that profiling costs at most that part of what the program has cost already. A job that
+performs unlike its estimate may be measured again.
 """
 
 from __future__ import annotations
@@ -20,7 +21,10 @@ from hcloud.planner.context import PlanContext
 from hcloud.planner.instance_lifecycle import is_idle
 from hcloud.planner.occupancy import ProgramJobs, held_by
 from hcloud.planner.plan import Classify, Profile
-from hcloud.planner.profiling import ProfilingState, choose_runs, open_profiling, why_never
+from hcloud.planner.profiling import why_never
+from hcloud.planner.profiling_offers import offers_for
+from hcloud.planner.profiling_runs import affordable, choose_runs, profiling_reason, run_for, sources_on, steps_of
+from hcloud.planner.profiling_state import ProfilingState, open_profiling, type_of
 from hcloud.planner.text import size_share, usd
 
 
@@ -135,3 +139,26 @@ def _idle_machines(context: PlanContext, types: Sequence[str]) -> list[int]:
                 found.append(at)
                 break
     return found
+
+
+def profile_again(context: PlanContext, job: Job) -> Profile | None:
+    """Return a run that measures a running ``job`` again on an idle instance, or None.
+
+    None is returned if no instance is idle, or if the policy, the job or limits forbid it. Nothing is launched for it.
+    It is a base run: the application is classified again from its result.
+    """
+    state, identity = open_profiling(context), identify(job.spec)
+    rows = context.snapshot.programs.get(identity.program, ())
+    if job.id in state.runs or why_never(state, job, identity, rows) is not None or not state.idle:
+        return None
+    offers = offers_for(state, job)
+    if not offers or state.idle[type_of(offers[0])] <= 0:
+        return None
+    sources = sources_on(state, job, identity, offers[0])
+    steps = steps_of(job, offers[0].instance_type.capacity.vcpus)
+    run = run_for(state.policy, job, offers[0], "again", steps_vcpus=steps, sources=sources.sources)
+    runs, cost_usd = affordable(state, [run])
+    if not runs or len(state.runs) >= state.policy.max_concurrent or context.snapshot.paused:
+        return None
+    reason = profiling_reason(runs, cost_usd, state.policy.total_s, [sources])
+    return Profile(job_id=job.id, application=identity.name, runs=runs, reason=reason)

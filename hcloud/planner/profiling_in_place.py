@@ -33,7 +33,8 @@ from hcloud.core.model import (
 from hcloud.planner.context import PlanContext
 from hcloud.planner.fleet import vector
 from hcloud.planner.plan import Profile
-from hcloud.planner.profiling import STOP_MARGIN_S, affordable, open_profiling
+from hcloud.planner.profiling_runs import STOP_MARGIN_S, affordable
+from hcloud.planner.profiling_state import open_profiling
 from hcloud.planner.text import size_share
 
 COUNT = 2

@@ -25,7 +25,7 @@ from hcloud.core.model import (
 from hcloud.fake_runner.runner import StartFault
 from hcloud.planner.context import open_context
 from hcloud.planner.plan import Profile
-from hcloud.planner.profiling import run_for
+from hcloud.planner.profiling_runs import run_for
 from hcloud.preview import describe_preview
 from tests.apply.deployment import Deployment, deployment
 from tests.apply.test_corrections import apply

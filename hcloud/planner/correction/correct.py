@@ -44,7 +44,7 @@ from hcloud.planner.correction.stragglers import profiled_since, relaunch_stragg
 from hcloud.planner.fleet import SLACK, Mask
 from hcloud.planner.placement.open_instances import has_room_now, usable
 from hcloud.planner.plan import MET, Correct, Miss
-from hcloud.planner.profiling import profile_again
+from hcloud.planner.profiling_beside import profile_again
 from hcloud.planner.profiling_in_place import measure_in_place
 from hcloud.planner.provisioning.eviction import is_evictable
 from hcloud.planner.text import percent, seconds
