@@ -38,27 +38,32 @@ def _planner(*names: str) -> tuple[str, ...]:
     return tuple(f"tests/planner/test_{name}.py" for name in names)
 
 
+MARKET = _planner(
+    "buying",
+    "enough",
+    "strategies",
+    "instance_lifecycle",
+    "quota_limits",
+    "upsizing",
+    "commitments",
+    "demands",
+    "half_empty_holdback",
+    "expensive_room_holdback",
+    "placement_orders",
+    "paragon",
+    "spot_loss_limit",
+    "joint_sizing",
+    "directives",
+    "explain_choice",
+)
+"""The fast files of ``tests/planner`` about what is launched."""
+
 MODULES = {
     "hcloud/core/commitments.py": ("tests/core/test_commitments.py", "tests/apply/test_commitment_terms.py"),
     "hcloud/planner/budget.py": PLANNER,
-    "hcloud/planner/market.py": _planner(
-        "buying",
-        "enough",
-        "strategies",
-        "instance_lifecycle",
-        "quota_limits",
-        "upsizing",
-        "commitments",
-        "demands",
-        "half_empty_holdback",
-        "expensive_room_holdback",
-        "placement_orders",
-        "paragon",
-        "spot_loss_limit",
-        "joint_sizing",
-        "directives",
-        "explain_choice",
-    ),
+    "hcloud/planner/market.py": MARKET,
+    "hcloud/planner/offer_ranking.py": MARKET,
+    "hcloud/planner/offer_refusals.py": MARKET,
     "hcloud/planner/quota_limits.py": _planner("quota_limits"),
     "hcloud/planner/spot_preemption.py": PLANNER,
     "hcloud/planner/provisioning/commitments.py": PLANNER,

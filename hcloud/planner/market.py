@@ -1,21 +1,14 @@
-"""The offers that may be launched, which of them fit which jobs, and which one is the best value for those that wait.
-
-The choice is a greedy set cover: the offer with the smallest price per worth of the work it takes over. The worth of a
-rank is the price of the cheapest instance it could have alone. So one large instance wins over several small ones
-exactly when it is cheaper for the jobs that fill it. Reserved instances come first, because they are paid for already.
-"""
+"""The offers that may be launched, which of them fit which jobs, and how many instances of each are left."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
-from math import inf
 from statistics import median
 
 import numpy as np
 
-from hcloud.core.model import Market, Number, Offer, Reason, Resources, matches
+from hcloud.core.model import Market, Offer, Reason, Resources, matches
 from hcloud.planner.budget import CAPPED
 from hcloud.planner.context import PlanContext
 from hcloud.planner.fit.suitability import Suitability, column_of
@@ -26,18 +19,9 @@ from hcloud.planner.provisioning.offer_rules import forbidden
 from hcloud.planner.quota_limits import QuotaLimits
 from hcloud.planner.snapshot import OfferBackoff
 from hcloud.planner.spot_preemption import RUN_S, SpotRisk
-from hcloud.planner.text import amount, offer_words, seconds
 from hcloud.planner.topology import admits
-from hcloud.spec.validation import counted
 
-LOOK_AHEAD_GROUPS = 16
-"""Number of groups of waiting jobs considered when estimating how full a new instance would become."""
 _PLENTY = 1_000_000
-LOOK_AHEAD_UNITS = 16
-"""Number of units considered when checking which ones tolerate each other on a new instance."""
-EQUAL_PRICE_FACTOR = 1.5
-"""While jobs wait at the cap on instances, offers within this factor of the best price per worth count as equal, and
-the largest is taken."""
 FREE_USD_PER_H = 1e-6
 """Price assumed for an offer without one, so that prices can be compared."""
 
@@ -263,7 +247,7 @@ def open_market(context: PlanContext) -> OfferMarket:
         steady=permitted.steady,
         kinds=permitted.kinds,
         backoffs=[
-            max((each for each in backoffs if each.covers(offer)), key=_retry_order, default=None)
+            max((each for each in backoffs if each.covers(offer)), key=retry_order, default=None)
             for offer in permitted.offers
         ],
         left=left,
@@ -377,168 +361,9 @@ def _open_pools(context: PlanContext) -> dict[tuple[str, str], Amounts]:
     return pools
 
 
-def _retry_order(backoff: OfferBackoff) -> tuple[float, str, str, str, str, str]:
-    key = (backoff.provider, backoff.zone, backoff.instance_type, backoff.market, backoff.error)
-    return (backoff.until_at, *key)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
-    """An offer that could be launched, how full it would be, and how it compares."""
-
-    at: int
-    """Place of the offer in the market."""
-    worth_usd_per_h: float
-    """Worth of the ranks it would take."""
-    ranks: int
-    """Number of these ranks."""
-    score: float
-    """Price per worth; the smallest is best."""
-
-
-def rank_choices(
-    context: PlanContext, offer_market: OfferMarket, first: JobGroup, waiting: Sequence[JobGroup], among: Sequence[int]
-) -> list[Choice]:
-    """Return the offers ``among`` for a rank of ``first``, best first, considering the other ``waiting`` groups."""
-    others = (
-        group
-        for group in waiting
-        if group is not first
-        and group.state.pending > 0
-        and group.state.stuck is None
-        # The others of the same kind were not placed either; those of the other kind may still find room.
-        and (group.promise is first.promise or not group.state.fits_now)
-    )
-    company = [(first, (first.state.pending + 1) * first.wanted)]
-    # Ranks that fit on reserved instances do not justify a rented one.
-    company += [
-        (each, max(0, each.state.pending * each.wanted - offer_market.paid_ranks(each)))
-        for each in islice(others, LOOK_AHEAD_GROUPS)
-    ]
-    return rank_for(context, offer_market, company, among)
-
-
-_Wanted = tuple[list[bool], list[list[float]], int, float, str]
-"""A group that needs instances: :meth:`OfferMarket.lists`, its number of ranks, the worth of each, its application."""
-
-
-def rank_for(
-    context: PlanContext, offer_market: OfferMarket, company: Sequence[tuple[JobGroup, int]], among: Sequence[int]
-) -> list[Choice]:
-    """Return the offers ``among`` for a rank of the first group of ``company``, best first.
-
-    ``company`` are all groups that need an instance, each with its number of ranks; the first ``1 +``
-    :data:`LOOK_AHEAD_GROUPS` are considered.
-    """
-    company = company[: 1 + LOOK_AHEAD_GROUPS]
-    worths = [offer_market.worth_usd_per_h(group) for group, _ in company]
-    scarce = sum(count for _, count in company) > context.policy.caps.max_instances - context.ledger.instances
-    wants = [
-        (*offer_market.lists(group), count, worth, group.application)
-        for (group, count), worth in zip(company, worths, strict=True)
-    ]
-    choices = [_score_offer(context.suit, offer_market, at, wants) for at in among]
-    shortfalls = _shortfalls(offer_market, company[0][0], choices)
-    scores = [each.score for each in choices if offer_market.offers[each.at].market is not Market.RESERVED]
-    alike = round(EQUAL_PRICE_FACTOR * min(scores, default=0.0), 9) if offer_market.capped else 0.0
-
-    def order(choice: Choice) -> tuple[int, bool, float, float, float, tuple[str, str, str, str]]:
-        offer, score = offer_market.offers[choice.at], round(choice.score, 9)
-        # At equal value take the smallest instance, unless instances are scarce; then the one worth most.
-        size = -choice.worth_usd_per_h if scarce else offer.price_usd_per_h
-        rented = offer.market is not Market.RESERVED
-        return (shortfalls[choice.at], rented, max(score, alike), size, score, offer.key)
-
-    return sorted(choices, key=order)
-
-
-def _shortfalls(offer_market: OfferMarket, first: JobGroup, choices: Sequence[Choice]) -> dict[int, int]:
-    """Return by offer how likely it is to miss the target of ``first``.
-
-    An offer sure to meet it ranks no better than one likely to, if it costs at least twice as much: trying the cheap
-    one and falling back costs no more. Reserved instances are exempt.
-    """
-    short = offer_market.shortfalls(first)
-    likelihoods = {each.at: int(short[each.at]) for each in choices}
-    likely = min((each.score for each in choices if likelihoods[each.at] == 1), default=inf)
-    rented = [each for each in choices if offer_market.offers[each.at].market is not Market.RESERVED]
-    expensive = {each.at for each in rented if likelihoods[each.at] == 0 and each.score >= 2.0 * likely - SLACK}
-    return {at: 1 if at in expensive else short for at, short in likelihoods.items()}
-
-
-def _score_offer(suit: Suitability | None, offer_market: OfferMarket, at: int, wants: Sequence[_Wanted]) -> Choice:
-    # Plain numbers: arrays of three take ten times as long, and this runs for each group and offer of each machine.
-    vcpus, memory_mib, disk_gib = offer_market.capacity[at].tolist()
-    worth, ranks, present = 0.0, 0, tuple[str, ...]()
-    interference = suit if suit is not None and suit.pressure is not None else None
-    for serves, amounts, count, each, application in wants:
-        if not serves[at]:
-            continue
-        rank_vcpus, rank_memory_mib, rank_disk_gib = amounts[at]
-        taken = count
-        if rank_vcpus > 0 and rank_vcpus * taken > vcpus + SLACK:
-            taken = int((vcpus + SLACK) / rank_vcpus)
-        if rank_memory_mib > 0 and rank_memory_mib * taken > memory_mib + SLACK:
-            taken = int((memory_mib + SLACK) / rank_memory_mib)
-        if rank_disk_gib > 0 and rank_disk_gib * taken > disk_gib + SLACK:
-            taken = int((disk_gib + SLACK) / rank_disk_gib)
-        if taken > 0 and interference is not None:
-            taken, present = _count_compatible(interference, application, taken, present)
-        if taken > 0:
-            vcpus -= rank_vcpus * taken
-            memory_mib -= rank_memory_mib * taken
-            disk_gib -= rank_disk_gib * taken
-            worth += each * taken
-            ranks += taken
-    score = float(offer_market.price_usd_per_h[at]) / max(worth, FREE_USD_PER_H)
-    return Choice(at=at, worth_usd_per_h=worth, ranks=ranks, score=score)
-
-
-def _count_compatible(
-    suit: Suitability, application: str, most: int, present: tuple[str, ...]
-) -> tuple[int, tuple[str, ...]]:
-    """Return how many ranks of ``application``, up to ``most``, tolerate each other and the units ``present``, and all
-    units that are present then. Beyond ``LOOK_AHEAD_UNITS`` units, all are assumed to fit."""
-    for count in range(most):
-        if len(present) >= LOOK_AHEAD_UNITS:
-            return most, present
-        if present and not suit.together(application, present):
-            return count, present
-        present = (*present, application)
-    return most, present
-
-
 def _multiples(free: Sequence[float], demand: Sequence[float]) -> int:
     parts = [(has + SLACK) / wants for has, wants in zip(free, demand, strict=True) if wants > 0]
     return int(min(parts)) if parts else _PLENTY
-
-
-# ----------------------------------------------------------------------------------------------------- why nothing fits
-def why_not_obtainable(context: PlanContext, offer_market: OfferMarket, group: JobGroup) -> Reason:
-    """Return why no offer is obtainable for a rank of ``group``: too small, forbidden, backed off, sold out or
-    unknown."""
-    fitting = [int(at) for at in np.flatnonzero(offer_market.fitting(group))]
-    if fitting:
-        key = tuple(fitting)
-        if key not in offer_market.refused:
-            offer_market.refused[key] = _why_backed_off(context, offer_market, fitting)
-        return offer_market.refused[key]
-    if not context.snapshot.offers:
-        return Reason(code="no_offers", text="no provider has listed its offers yet")
-    if group.constraints is not None and group.constraints.instance_id:
-        text = f"{group.constraints.instance_id}, where the unit it measures runs, has no room for it now"
-        return Reason(code="no_room_in_place", text=text)
-    if (reason := _no_such_machine(context, group)) is not None:
-        return reason
-    sizes_fit = [pair for pair in offer_market.forbidden if _large_enough(group, pair[0])]
-    spot = [o for o in offer_market.offers if _large_enough(group, o)]
-    if sizes_fit or spot:
-        return _not_allowed(group, sizes_fit, spot)
-    return _nearest_offer(context, group)
-
-
-def _large_enough(group: JobGroup, offer: Offer) -> bool:
-    return group.resources.fits(offer.instance_type.capacity) and may_use(group, offer)
 
 
 def may_use(group: JobGroup, offer: Offer) -> bool:
@@ -548,88 +373,7 @@ def may_use(group: JobGroup, offer: Offer) -> bool:
     return typed and admits(group.constraints, offer)
 
 
-def _why_backed_off(context: PlanContext, offer_market: OfferMarket, fitting: list[int]) -> Reason:
-    backed_off = [b for at in fitting if (b := offer_market.backoffs[at]) is not None]
-    if not backed_off:
-        names = ", ".join(sorted({offer_market.offers[at].instance_type.name for at in fitting}))
-        return Reason(code="sold_out", text=f"no {names} available", numbers={"offers": len(fitting)})
-    first = min(backed_off, key=_retry_order)
-    offers, others = counted(len(fitting), "suitable offer"), ""
-    if len(backed_off) < len(fitting):
-        offers, others = f"{len(backed_off)} of {offers}", "; the others are sold out"
-    if first.until_at == inf:
-        text = f"{offers} {first.error} until 'hcloud drain --undo'{others}"
-        return Reason(code="drained", text=text, numbers={"offers": len(fitting), "error": first.error})
-    code = "quota_exceeded" if all("quota" in b.error.lower() for b in backed_off) else "all_backed_off"
-    text = f"{offers} failed recently ({first.error or 'no reason given'}){others}"
-    text += f"; next retry in {seconds(first.until_at - context.now)}"
-    if first.stops_provider:
-        text += f", or at once by 'hcloud provider resume {first.provider}'"
-    numbers: dict[str, Number] = {"until_at": first.until_at, "offers": len(fitting), "error": first.error}
-    return Reason(code=code, text=text, numbers=numbers)
-
-
-def _not_allowed(group: JobGroup, forbidden: list[tuple[Offer, str]], spot: list[Offer]) -> Reason:
-    if forbidden:
-        offer, why = min(forbidden, key=lambda pair: (pair[0].price_usd_per_h, pair[0].key))
-    else:
-        offer, why = min(spot, key=lambda o: (o.price_usd_per_h, o.key)), "this job may not run on spot"
-    text = f"{offer_words(offer)} would fit {amount(group.resources)} but is refused: {why}"
-    return Reason(code="not_allowed", text=text, numbers={"nearest": offer.instance_type.name, "why": why})
-
-
-def _no_such_machine(context: PlanContext, group: JobGroup) -> Reason | None:
-    """Return which restriction (types, then zones, then labels) excludes every offer, or None."""
-    left, where, patterns = list(context.snapshot.offers), group.constraints, group.instance_types
-    if patterns:
-        typed = [offer for offer in left if matches(offer.instance_type.name, patterns)]
-        if not typed:
-            names = sorted({offer.instance_type.name for offer in left})
-            return _none_offered("no_such_type", "instance_types", ", ".join(patterns), names)
-        left = typed
-    if where is not None and where.zones:
-        zoned = [offer for offer in left if where.accepts_zone(offer.zone)]
-        if not zoned:
-            zones = sorted({offer.zone for offer in left})
-            return _none_offered("no_such_zone", "placement.zones", where.words("zones"), zones)
-        left = zoned
-    if where is not None and not any(where.accepts_labels(offer.labels) for offer in left):
-        wanted = {name for name, _ in where.labels}
-        labels = {f"{name}={value}" for offer in left for name, value in offer.labels.items() if name in wanted}
-        names = sorted(labels) or ["none with such labels"]
-        return _none_offered("no_such_label", "placement.labels", where.words("labels"), names)
-    return None
-
-
-def _none_offered(code: str, key: str, wanted: str, offered: Sequence[str]) -> Reason:
-    shown = ", ".join(offered[:8]) + (", ..." if len(offered) > 8 else "")
-    text = f"no offer matches {key} {wanted}; available: {shown}"
-    return Reason(code=code, text=text, numbers={"asked": wanted, "bound": key, "kinds": len(offered)})
-
-
-def _nearest_offer(context: PlanContext, group: JobGroup) -> Reason:
-    need = vector(group.resources)
-
-    def shortfall(offer: Offer) -> float:
-        return float((need / np.maximum(vector(offer.instance_type.capacity), SLACK)).max())
-
-    named = [offer for offer in context.snapshot.offers if may_use(group, offer)]
-    nearest = min(named, key=lambda offer: (shortfall(offer), offer.key))
-    have = nearest.instance_type.capacity
-    pairs = (
-        ("vCPU", group.resources.vcpus, have.vcpus),
-        ("MiB", group.resources.memory_mib, have.memory_mib),
-        ("GiB disk", group.resources.disk_gib, have.disk_gib),
-    )
-    short = ", ".join(f"{want:g} {unit} requested, it has {has:g}" for unit, want, has in pairs if want > has + SLACK)
-    numbers: dict[str, Number] = {
-        "nearest": nearest.instance_type.name,
-        "needed_vcpus": group.resources.vcpus,
-        "needed_memory_mib": group.resources.memory_mib,
-        "needed_disk_gib": group.resources.disk_gib,
-        "nearest_vcpus": have.vcpus,
-        "nearest_memory_mib": have.memory_mib,
-        "nearest_disk_gib": have.disk_gib,
-    }
-    text = f"no offer fits {amount(group.resources)}; {nearest.instance_type.name} is nearest: {short}"
-    return Reason(code="no_offer_fits", text=text, numbers=numbers)
+def retry_order(backoff: OfferBackoff) -> tuple[float, str, str, str, str, str]:
+    """Return the key by which back-offs are sorted: by when they end, then by what they cover."""
+    key = (backoff.provider, backoff.zone, backoff.instance_type, backoff.market, backoff.error)
+    return (backoff.until_at, *key)

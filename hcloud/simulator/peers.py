@@ -23,7 +23,8 @@ from hcloud.planner.fleet import SLACK, Amounts, Mask, vector
 from hcloud.planner.instance_lifecycle import idle_as_long_as, is_idle, reconcile_instances
 from hcloud.planner.job_groups import JobGroup
 from hcloud.planner.job_outcomes import decide_outcomes
-from hcloud.planner.market import OfferMarket, open_market, why_not_obtainable
+from hcloud.planner.market import OfferMarket, open_market
+from hcloud.planner.offer_refusals import why_not_obtainable
 from hcloud.planner.placement.open_instances import usable
 from hcloud.planner.plan import Drain, Finish, Launch, Place, Plan, RankPlacement
 from hcloud.planner.snapshot import Snapshot

@@ -12,7 +12,7 @@ from hcloud.planner.budget import cost_is_shared
 from hcloud.planner.context import PlanContext
 from hcloud.planner.fleet import Places, vector
 from hcloud.planner.job_groups import JobGroup
-from hcloud.planner.market import rank_choices
+from hcloud.planner.offer_ranking import rank_choices
 from hcloud.planner.placement.claims import suits_company
 from hcloud.planner.placement.open_instances import usable
 from hcloud.planner.placement.place import ranks_to_start

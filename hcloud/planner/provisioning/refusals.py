@@ -7,7 +7,7 @@ import numpy as np
 from hcloud.core.model import Number, Offer, Reason
 from hcloud.planner.fleet import SLACK, Mask
 from hcloud.planner.job_groups import JobGroup
-from hcloud.planner.market import why_not_obtainable
+from hcloud.planner.offer_refusals import why_not_obtainable
 from hcloud.planner.placement.open_instances import lastingly_permitted
 from hcloud.planner.placement.room_reservation import WAITS_FOR_RESERVED
 from hcloud.planner.provisioning.state import ProvisioningState

@@ -11,7 +11,8 @@ from hcloud.planner.budget import BudgetLedger, open_budget
 from hcloud.planner.context import PlanContext
 from hcloud.planner.fleet import SLACK, Amounts, Mask, Places
 from hcloud.planner.job_groups import JobGroup
-from hcloud.planner.market import Choice, OfferMarket
+from hcloud.planner.market import OfferMarket
+from hcloud.planner.offer_ranking import Choice
 from hcloud.planner.placement.state import PlacementState
 from hcloud.planner.provisioning.eviction import EvictionCandidates
 

@@ -4,9 +4,9 @@ Below the cap each job gets the best value, often a small instance. At the cap, 
 free, so a small instance never empties and is never replaced, however many jobs wait. Therefore, once the waiting jobs
 lack half as many vCPUs as all instances have, the smallest rented ones are drained. No unit is stopped, nothing new is
 placed there, and the replacement launched once they are empty is at least twice as large
-(:func:`hcloud.planner.market.rank_choices` prefers large instances then). At most half of all instances drain at one
-time. Instances with services stay, because services do not end; so do all instances for which limits allow no larger
-one.
+(:func:`hcloud.planner.offer_ranking.rank_choices` prefers large instances then). At most half of all instances drain at
+one time. Instances with services stay, because services do not end; so do all instances for which limits allow no
+larger one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from hcloud.core.model import Instance, InstanceState, Job, Market, Number, Offe
 from hcloud.planner.budget import BudgetLedger, Shares
 from hcloud.planner.context import PlanContext
 from hcloud.planner.job_groups import JobGroup
-from hcloud.planner.market import rank_for
+from hcloud.planner.offer_ranking import rank_for
 from hcloud.planner.plan import Drain, Place
 from hcloud.planner.provisioning.state import ProvisioningState, future_of
 from hcloud.planner.text import amount, offer_words
