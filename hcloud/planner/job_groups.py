@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from hcloud.core.model import Constraints, InstanceId, Reason, Resources
+from hcloud.planner.fit.job_sizes import RankSizes
 from hcloud.planner.fit.sizing import SizeTarget
-from hcloud.planner.fit.suitability import RankSizes
 from hcloud.planner.fleet import Amounts, Places
 from hcloud.planner.late_boots import Urgency
 from hcloud.planner.provisioning.mapping import PLAIN, MappingNeed

@@ -11,7 +11,8 @@ import numpy as np
 from hcloud.core.model import Market, Offer, Reason, Resources, matches
 from hcloud.planner.budget import CAPPED
 from hcloud.planner.context import PlanContext
-from hcloud.planner.fit.suitability import Suitability, column_of
+from hcloud.planner.fit.job_sizes import column_of
+from hcloud.planner.fit.suitability import Suitability
 from hcloud.planner.fleet import SLACK, Amounts, MachineKinds, Mask, Places, kinds_of, vector
 from hcloud.planner.job_groups import JobGroup
 from hcloud.planner.provisioning.mapping import Hybrid, MappingNeed
