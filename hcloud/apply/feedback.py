@@ -27,7 +27,7 @@ from hcloud.classifier.interference import NeighbourLoss
 from hcloud.classifier.phases import departures, describe_departures
 from hcloud.core.estimates import WHOLE_JOBS, Application, Classification, Estimate, Findings, Measure, per_rank
 from hcloud.core.model import JOB_ENDED, EventKind, Instance, InstanceId, Job, Reason, ServiceTarget
-from hcloud.planner.fit.sizing import ExpectedPerformance, expected
+from hcloud.planner.fit.expected_performance import ExpectedPerformance, expected
 from hcloud.store import Transaction
 
 LEAST_RUN_S = 1.0

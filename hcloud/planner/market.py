@@ -115,7 +115,7 @@ class OfferMarket:
 
     def shortfalls(self, group: JobGroup) -> Places:
         """Return how far an empty instance of each offer falls short of the target of ``group``, shape ``(M,)``; see
-        :meth:`hcloud.planner.fit.sizing.SizeCurve.shortfalls`."""
+        :meth:`hcloud.planner.fit.size_curves.SizeCurve.shortfalls`."""
         if self.suit is None or group.aim is None or not self.offers:
             return np.zeros(len(self.offers), dtype=np.intp)
         return self.suit.shortfalls(group.application, group.aim, self.kinds)

@@ -17,8 +17,8 @@ from hcloud.core.model import Job, Number, Reason, ServiceTarget
 from hcloud.core.rows import number_of
 from hcloud.planner.context import PlanContext
 from hcloud.planner.decisions import MOST_RECORDED
+from hcloud.planner.fit.expected_performance import expected
 from hcloud.planner.fit.interference import quality_classes, quality_needed
-from hcloud.planner.fit.sizing import expected
 from hcloud.planner.plan import Classify, Profile, Wait
 from hcloud.planner.profiling_offers import offers_for
 from hcloud.planner.profiling_runs import affordable, list_runs, profiling_reason, sources_per_run

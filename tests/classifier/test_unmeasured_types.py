@@ -12,7 +12,7 @@ from hcloud.classifier.unmeasured_types import apart, family_of, on_unmeasured_t
 from hcloud.config import load_library, package_data
 from hcloud.core.estimates import Application, Classification, Estimate, Findings, Measure, Reading
 from hcloud.core.model import ProfileRequest
-from hcloud.planner.fit.sizing import expected
+from hcloud.planner.fit.expected_performance import expected
 
 EC2 = ("aws/m5.large", "aws/c5.xlarge", "aws/r5.2xlarge")
 GCE = ("gce/n2-standard-4", "gce/e2-highmem-8")

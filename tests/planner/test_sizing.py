@@ -9,18 +9,16 @@ from hypothesis import strategies as st
 
 from hcloud.core.estimates import Classification, Estimate, Measure
 from hcloud.core.model import BatchTarget, Nodes, ServiceTarget
+from hcloud.planner.fit.expected_performance import expected, losses_beside
 from hcloud.planner.fit.interference import sensitivity
+from hcloud.planner.fit.size_curves import size_curves, size_curves_of
 from hcloud.planner.fit.sizing import (
     Platform,
     SizeOption,
     SizeTarget,
-    expected,
     least,
-    losses_beside,
     ranked,
     ranks_of_types,
-    size_curves,
-    size_curves_of,
     sizes,
     wanted_performance,
 )

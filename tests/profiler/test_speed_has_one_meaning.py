@@ -18,7 +18,7 @@ from hcloud.core.errors import Unmeasurable
 from hcloud.core.estimates import Application, Classification, Estimate, Findings, Measure, Reading
 from hcloud.core.model import ProfileRequest
 from hcloud.engine.host import EngineHost
-from hcloud.planner.fit.sizing import expected
+from hcloud.planner.fit.expected_performance import expected
 from hcloud.profiler.bootstrap import TOTAL, measure_recipe, plan_for, subject
 from hcloud.profiler.measure import Rate, _ProfilingRun, measure
 from hcloud.profiler.recipes import InputFile, Recipe, prepared

@@ -31,7 +31,7 @@ from hcloud.forecast.job_monitor import (
 )
 from hcloud.forecast.trend import Trend, course_of_rate, course_of_total
 from hcloud.planner.context import PlanContext
-from hcloud.planner.fit.sizing import ExpectedPerformance, expected
+from hcloud.planner.fit.expected_performance import ExpectedPerformance, expected
 from hcloud.planner.occupancy import Occupancy
 from hcloud.planner.profiling_in_place import LASTS_S
 from hcloud.planner.snapshot import Snapshot

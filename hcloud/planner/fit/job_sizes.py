@@ -12,20 +12,10 @@ import numpy as np
 
 from hcloud.core.estimates import Classification
 from hcloud.core.model import Job, Number, Offer
+from hcloud.planner.fit.expected_performance import expected, loss_beside, losses_beside
 from hcloud.planner.fit.interference import Sensitivity
-from hcloud.planner.fit.sizing import (
-    Platform,
-    SizeCurve,
-    SizeTarget,
-    expected,
-    least,
-    loss_beside,
-    losses_beside,
-    ranks_of_types,
-    size_curves,
-    sizes,
-    wanted_performance,
-)
+from hcloud.planner.fit.size_curves import SizeCurve, size_curves
+from hcloud.planner.fit.sizing import Platform, SizeTarget, least, ranks_of_types, sizes, wanted_performance
 from hcloud.planner.fleet import Amounts, Fleet, MachineKinds, Mask, Places
 from hcloud.planner.placement.order import OrderNeeds
 from hcloud.planner.snapshot import Snapshot
@@ -167,7 +157,7 @@ class JobSizes:
     def shortfalls(self, application: str, aim: SizeTarget, kinds: MachineKinds) -> Places:
         """Return how far empty machines fall short of the target, as far as is known.
 
-        See :meth:`hcloud.planner.fit.sizing.SizeCurve.shortfalls`.
+        See :meth:`hcloud.planner.fit.size_curves.SizeCurve.shortfalls`.
         """
         return self._shortfalls(application, aim)[self._places(kinds)]
 

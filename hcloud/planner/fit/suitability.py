@@ -17,6 +17,7 @@ from hcloud.core.model import Job, JobId, Number
 from hcloud.core.quality import QualityClasses
 from hcloud.forecast.wait_times import BusyTimes
 from hcloud.planner.fit.arq import WaitingValue, run_s, slack_s, waiting_value
+from hcloud.planner.fit.expected_performance import loss_beside
 from hcloud.planner.fit.interference import (
     FULL,
     Floats,
@@ -31,7 +32,7 @@ from hcloud.planner.fit.interference import (
 )
 from hcloud.planner.fit.job_sizes import JobSizes, RankSizes
 from hcloud.planner.fit.paragon import Selection, relaxed_margin, select_relaxed
-from hcloud.planner.fit.sizing import SizeTarget, loss_beside
+from hcloud.planner.fit.sizing import SizeTarget
 from hcloud.planner.fleet import SLACK, Amounts, Fleet, Mask
 from hcloud.planner.occupancy import held_by
 from hcloud.planner.placement.order import OrderNeeds

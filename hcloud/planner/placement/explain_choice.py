@@ -15,7 +15,7 @@ import numpy as np
 
 from hcloud.core.model import Job, Market, Number, Offer, Reason
 from hcloud.planner.context import PlanContext
-from hcloud.planner.fit.sizing import ExpectedPerformance, expected
+from hcloud.planner.fit.expected_performance import ExpectedPerformance, expected
 from hcloud.planner.fleet import SLACK, Mask, OfferShape, offer_shape_of
 from hcloud.planner.job_groups import JobGroup
 from hcloud.planner.market import may_use

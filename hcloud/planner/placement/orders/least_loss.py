@@ -77,7 +77,7 @@ def _harm(pressure: PressureState, newcomer: Sensitivity, places: Places) -> Flo
 def _lengthened(bears: Floats, pressures: Floats) -> Floats:
     """Return the logarithm of the factor by which ``pressures`` lengthen runs that lose 5 % at ``bears``.
 
-    Shapes ``(K, N)``, ``bears`` also ``(K, 1)``; see :func:`hcloud.planner.fit.sizing.losses_beside`.
+    Shapes ``(K, N)``, ``bears`` also ``(K, 1)``; see :func:`hcloud.planner.fit.expected_performance.losses_beside`.
     """
     worst = (np.minimum(pressures, FULL) / np.maximum(bears, 1.0)).max(axis=0, initial=0.0)
     longer: Floats = np.log1p(EXCESS * worst)
