@@ -22,6 +22,7 @@ from hcloud.core.model import (
     Instance,
     Job,
     JobSpec,
+    JobState,
     Nodes,
     Number,
     ProfileRequest,
@@ -160,9 +161,10 @@ def is_pointless(context: PlanContext, run: Job) -> bool:
     request, waited_s = run.spec.profile, context.now - run.submitted_at
     if request is None or not request.job_id:
         return False
-    if not request.unit_id:
-        return run.spec.target.kind == "best_effort" and waited_s > context.policy.profiling.patience_s
     subject = context.snapshot.plan_cache.occupancy.rows.get(request.job_id)
+    if not request.unit_id:
+        is_waited_for = subject is not None and subject.state is JobState.SUBMITTED
+        return not is_waited_for and waited_s > context.policy.profiling.patience_s
     attempt = subject.attempt if subject is not None else None
     units = {attempt.unit_id(each.rank) for each in attempt.allocations if not each.released} if attempt else set()
     return request.unit_id not in units or waited_s > PATIENCE_S

@@ -26,7 +26,7 @@ from hcloud.core.model import (
     Resources,
     ServiceTarget,
 )
-from hcloud.planner.plan import Classify, Enqueue, Plan, Profile, Wait
+from hcloud.planner.plan import Classify, Enqueue, Finish, Plan, Profile, Wait
 from hcloud.planner.snapshot import Snapshot
 from hcloud.spec.policy import Budgets, Policy, ProfilingPolicy, ProvisioningPolicy
 from tests.planner.apply_model import apply_ideally
@@ -236,8 +236,20 @@ def test_job_that_is_not_to_be_profiled_goes_on_at_once_and_says_why(changes: di
     assert of(plan, Enqueue)
 
 
+@pytest.mark.parametrize("target", [BatchTarget(), BestEffortTarget()], ids=["again", "beside"])
+def test_run_that_found_no_room_is_given_up_unless_its_job_waits_for_it(target: Any) -> None:
+    """Else it would count as in progress for ever: no room of its type need ever come."""
+    asked, on = new(1), machine(1, SMALL)
+    late = run_for(asked, 9, at=NOW - 400)
+    late = replace(late, state=JobState.QUEUED, attempt=None, spec=replace(late.spec, target=target))
+    for subject, ends in ((running(1, on, asks=asked.spec), True), (replace(asked, profile_runs=(late.id,)), False)):
+        plan = decide(scene(subject, late, on, SMALL), ALWAYS)
+        given_up = [each.job_id for each in of(plan, Finish) if each.reason.code == "profiling_given_up"]
+        assert given_up == [late.id] * ends
+
+
 def test_what_is_not_free_is_waited_for_only_so_long() -> None:
-    busy = [new(number) for number in (1, 2)]
+    busy = [new(number) for number in range(11, 11 + ALWAYS.profiling.max_concurrent)]
     busy = [replace(each, profile_runs=(f"job-{each.id[4:]}0",)) for each in busy]
     runs = [run_for(each, int(each.id[4:]) * 10) for each in busy]
     assert told(decide(scene(*busy, *runs, new(3), SMALL), ALWAYS), "job-3") == "profiling_slots"
