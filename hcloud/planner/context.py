@@ -254,6 +254,7 @@ class PlanContext(PlanInputs):
             avoid=avoid,
             constraints=spec.placement,
             company=self.topology.company(spec),
+            sizable=spec.vcpus_within is not None,
             aim=aim,
             portions=portions,
             urgency=urgency,

@@ -55,8 +55,10 @@ class JobDemand:
     """Zones, labels and spread required by the job file; None: none."""
     company: AffinityGroup | None = None
     """Affinity group; None: no anti-affinity applies."""
+    sizable: bool = False
+    """Whether the planner may choose the size of a rank, once it knows the application."""
     aim: SizeTarget | None = None
-    """What the size of a rank is chosen for, where the planner chooses it."""
+    """What the size of a rank is chosen for, where the planner chooses it now."""
     portions: RankSizes | None = None
     """The size of a rank on each instance, where the planner chooses it."""
     urgency: Urgency = Urgency.NONE

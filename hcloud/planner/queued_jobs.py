@@ -57,6 +57,7 @@ def requirements(spec: JobSpec) -> Key:
         spec.exclusive,
         spec.placement,
         spec.max_runtime_s,
+        spec.vcpus_within is not None,
     )
 
 

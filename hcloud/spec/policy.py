@@ -352,6 +352,9 @@ class PlacementPolicy:
     neighbour_tolerance: Annotated[Number, Field(gt=0, lt=1)] = 0.2
     """Fraction of its performance that neighbours may cost a job. Lower values leave paid capacity unused; what a
     target cannot spare, corrections give back."""
+    services_apart: bool | None = None
+    """Services share no machine while one of their own size can be launched; one whose size is still to be found may.
+    null: true if `order` considers interference. Neighbours rarely cost a service its rate, but often its latency."""
     work_cells: PositiveCount = 20_000_000
     """Limit of comparisons (instances times resources) per job; then the search takes the best one so far."""
 
@@ -450,11 +453,11 @@ class ProfilingPolicy:
     expected_saving: Annotated[Number, Field(gt=0, le=1)] = 0.05
     """With `when: beside`: a program is profiled once this fraction of what its jobs are expected to cost from now on
     exceeds the cost of profiling it."""
-    expected_saving_sized: Annotated[Number, Field(gt=0, le=1)] = 0.2
+    expected_saving_sized: Annotated[Number, Field(gt=0, le=1)] = 1.0
     """The same for jobs with a range of vCPUs (`vcpus_min`, `vcpus_max`), whose size knowledge improves."""
     for_targets: tuple[TargetKind, ...] = ("batch", "service")
     """Kinds of target that are profiled: batch, service, best_effort."""
-    max_concurrent: PositiveCount = 2
+    max_concurrent: PositiveCount = 4
     """Jobs profiled at the same time; each uses up to `types` + 1 instances."""
     max_usd_per_job: PositiveUsd | None = 0.25
     """Limit of the cost of profiling one job; null: none."""

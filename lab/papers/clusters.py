@@ -99,7 +99,9 @@ def scheduler(order: str, *, queues: str = "one", types: int = 3) -> Policy:
         caps=replace(plain.caps, max_instances=20_000, max_vcpus=None, max_queued_jobs=1_000_000),
         retention=replace(plain.retention, minimum_s=86_400.0, maximum_s=86_400.0),
         provisioning=replace(plain.provisioning, strategy="sr"),
-        placement=replace(plain.placement, order=cast(Any, order), confidence=0.5, neighbour_tolerance=0.05),
+        placement=replace(
+            plain.placement, order=cast(Any, order), confidence=0.5, neighbour_tolerance=0.05, services_apart=False
+        ),
         admission=replace(plain.admission, queues=cast(Any, queues)),
         profiling=replace(plain.profiling, when=cast(Any, profiled), max_concurrent=50, types=types),
     )

@@ -45,8 +45,8 @@ def strategy(name: str, *, profiles: bool = True, mapping: str = "p8") -> Policy
 
     Without profiles no job is measured or corrected (§8.3.3 makes both one feature), jobs go to the least loaded
     machine, and hybrids decide by load only (P6). With profiles neighbours may cost ``TOLERANCE``, and estimates are
-    compared without a margin, as in the chapter. Idle machines are kept for one spin-up, as shipped; the chapter keeps
-    them for ten.
+    compared without a margin, as in the chapter, where services share machines. Idle machines are kept for one spin-up,
+    as shipped; the chapter keeps them for ten.
     """
     policy = load_policy(path("policies") / f"{name}.yaml")
     roomy = replace(policy.caps, max_instances=20_000, max_vcpus=None, max_queued_jobs=1_000_000)
@@ -55,6 +55,7 @@ def strategy(name: str, *, profiles: bool = True, mapping: str = "p8") -> Policy
         order="quasar" if profiles else "least_loaded",
         tolerance=TOLERANCE,
         neighbour_tolerance=TOLERANCE,
+        services_apart=False,
         confidence=0.5,
     )
     correction = policy.correction if profiles else replace(policy.correction, steps=())

@@ -215,7 +215,7 @@ MORE: list[tuple[str, Bug, int]] = [
     ("bug: the cycle failed: .*planted in starting", seeded_defects.stops_at_first_failing_intent, 0),
     ("end lost", seeded_defects.forgets_unrecorded_ends, 27),
     ("intent: .* nothing will start it", seeded_defects.drops_failing_intents, 0),
-    ("limits", seeded_bugs.keeps_larger_ranks_after_refusal, 133),
+    ("limits", seeded_bugs.keeps_larger_ranks_after_refusal, 172),
 ]
 
 

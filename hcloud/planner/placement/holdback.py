@@ -8,6 +8,7 @@ Each rule has a code and a sentence, which tell why a job was not placed on an i
   alive at its full price;
 - ``kept_for_dearer``: the instance is reserved, and other jobs pay more for a vCPU elsewhere;
 - ``kept_for_quiet``: the instance is reserved, the job is noisy, and quiet jobs run on rented instances;
+- ``services_apart``: the job is a service, and a second such unit would have room there, so neighbours would come;
 - ``failing_services``: most services that run there miss their latency;
 - ``too_small``: no size of a rank is likely to meet its target there.
 
@@ -37,6 +38,10 @@ from hcloud.planner.market import OfferMarket
 from hcloud.planner.placement.open_instances import permitted
 
 RESERVED_FULL = "reserved_full"
+SECOND_UNIT = 2.0
+"""An instance with this many times the vCPUs of a unit has room for a second one."""
+LIKELY = 1
+"""Shortfall of an offer that likely meets the target, if not surely (:meth:`OfferMarket.shortfalls`)."""
 
 
 class HoldbackRule(Protocol):
@@ -114,6 +119,8 @@ def open_holdback(context: PlanContext, offer_market: OfferMarket) -> Holdback:
     if paid.size:
         rules.append(KeptForDearer(elsewhere=elsewhere, failing=failing))
         rules.append(KeptForQuiet(context=context, paid=paid, is_paid=is_paid))
+    if _keeps_services_apart(context):
+        rules.append(ServicesApart(context=context, offer_market=offer_market))
     rules += [failing, TooSmall(context=context, offer_market=offer_market)]
     return Holdback(context=context, rules=tuple(rules))
 
@@ -425,6 +432,43 @@ class KeptForQuiet:
 
 
 # ------------------------------------------------------------------------------------------------------ for one target
+@dataclass(frozen=True, slots=True, eq=False)
+class ServicesApart:
+    """Holds instances back from services on which a second such unit has room: neighbours would come, if not now then
+    later. A service is admitted if its size is still to be found, as it needs room to grow, and if no instance of its
+    size that can be launched is as likely to meet its target as larger ones."""
+
+    code: ClassVar[str] = "services_apart"
+    words: ClassVar[str] = "a service shares no machine (placement.services_apart)"
+    context: PlanContext
+    offer_market: OfferMarket
+
+    def shut(self, group: JobGroup, places: Places) -> Mask | None:
+        """See :class:`HoldbackRule`."""
+        if not group.serves or (group.sizable and not group.application) or not self._has_own_size(group):
+            return None
+        capacity = self.context.fleet.capacity
+        shut: Mask = capacity[0, places] >= SECOND_UNIT * group.taken_on(capacity, places)[0] - SLACK
+        return shut
+
+    def _has_own_size(self, group: JobGroup) -> bool:
+        """Return whether an instance without room for a second unit can be launched, and none is more likely to do."""
+        offer_market = self.offer_market
+        offers = offer_market.obtainable_places(group)
+        if not offers.size:
+            return False
+        short = offer_market.shortfalls(group)[offers]
+        taken = offer_market.taken(group)[offers, 0]
+        own = offer_market.capacity[offers, 0] < SECOND_UNIT * taken - SLACK
+        return bool((own & (short <= max(LIKELY, int(short.min())))).any())
+
+
+def _keeps_services_apart(context: PlanContext) -> bool:
+    """Return whether the policy keeps services apart: by default if its order considers interference."""
+    said = context.policy.placement.services_apart
+    return context.order.needs.interference if said is None else said
+
+
 @dataclass(slots=True, eq=False)
 class FailingServices:
     """Holds instances back, on which most services miss their latency, from services of which nothing is known."""
