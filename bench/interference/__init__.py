@@ -1,4 +1,4 @@
-"""Interference: programs the library does not know are probed with two sources, then meet real neighbour programs.
+"""Interference: programs the library does not know are probed as a profile does, then meet real neighbour programs.
 
 ``make bench-interference`` or ``python -m bench.interference``; it needs a machine that has nothing else to do.
 ``--cast design`` takes the pairs on which the method was chosen, instead of those it is judged by.

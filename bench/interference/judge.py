@@ -46,7 +46,7 @@ def _predictions(pair: Pair, found: Found, library: Library) -> Iterator[tuple[s
     methods = {question: GaussianFoldIn() for question in (Question.TOLERATED, Question.CAUSED)}
     fitted = Classifier(methods=methods).fit(known)
     sides = {
-        "two probes": (found.probed[pair.victim].tolerated, found.probed[pair.neighbour].caused),
+        "probed": (found.probed[pair.victim].tolerated, found.probed[pair.neighbour].caused),
         "no probes": ({}, {}),
         "whole rows": (
             _row(library, pair.victim, Question.TOLERATED),
@@ -159,7 +159,7 @@ def _figures(place: str, pairs: Sequence[Judged]) -> list[Row]:
             value=fmean(lost_points(guess.value, measured) for guess, measured in seen),
             unit="points",
             target=TARGET_POINTS,
-            note=f"{programs} programs, {len(pairs)} pairs, from two probed sources each",
+            note=f"{programs} programs, {len(pairs)} pairs, from the sources a profile chooses",
         ),
         Row(
             name="  the same in run time",

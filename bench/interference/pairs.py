@@ -1,19 +1,17 @@
-"""Programs beside real programs: what two probes of each say, and how much slower they really are together."""
+"""Programs beside real programs: what probes of each say, and how much slower they really are together."""
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from numpy.random import default_rng
-
-from bench.accuracy.probes import choose_probes
 from hcloud.classifier.gaussian import GaussianFoldIn
 from hcloud.classifier.library import Library, MeasuredApplication, Question
+from hcloud.classifier.source_selection import choose_sources, source_prior
 from hcloud.cli.bootstrap import load_recipes
 from hcloud.config import package_data
 from hcloud.config.profiles import load_library
@@ -29,7 +27,6 @@ from hcloud.profiler.sources import source_named
 from hcloud.profiler.subject import Stage
 
 NEIGHBOURS_EACH = 2
-PROBES = 2
 PROBE_S = 3.0
 LOOK_S = 2.4
 SETTLE_S = 0.2
@@ -37,6 +34,9 @@ ROUNDS_MIN, ROUNDS_MAX = 5, 14
 TIGHT = 0.04
 """A slowdown is measured until its 95 % limits are at most so far from it, or the rounds are used up."""
 PATIENCE_S = 600.0
+SIDES = (Question.TOLERATED, Question.CAUSED)
+NOT_HERE = ("network-bandwidth",)
+"""Copies have no network here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +88,7 @@ quality tells programs apart: twelve of them beside six neighbours each, measure
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probed:
-    """What two probes of a program found, by source, for each of its two sides; ``busy_vcpus``: what it uses alone."""
+    """What probes of a program found, by source, for each of its two sides; ``busy_vcpus``: what it uses alone."""
 
     tolerated: Mapping[str, float]
     caused: Mapping[str, float]
@@ -174,20 +174,24 @@ def _told(probed: Probed) -> str:
 
 
 def _probed(name: str, recipe: Recipe, folder: Path, library: Library) -> Probed:
-    """Probe with the two sources that leave least to guess, by a library that does not know the program."""
+    """Probe as a profile does on two machines: with twice the two sources that leave least to guess, by a library that
+    does not know the program."""
+    fitted = {question: GaussianFoldIn().fit(library.rows(question)) for question in SIDES}
+    prior = source_prior(fitted)
+    first = choose_sources(prior, left_out=NOT_HERE).sources
+    sources = (*first, *choose_sources(prior, left_out=NOT_HERE, besides=first).sources)
     with Bench(subject(name, recipe, folder), EngineHost(), run_s=LOOK_S, deadline_s=PATIENCE_S) as bench:
         rate = bench.rate(BESIDE_VCPUS, within_s=PROBE_S)
         return Probed(
             busy_vcpus=rate.use[0] if rate.use else BESIDE_VCPUS,
-            tolerated=_cells(library, Question.TOLERATED, bench.tolerated),
-            caused=_cells(library, Question.CAUSED, bench.caused),
+            tolerated=_cells(sources, Question.TOLERATED, bench.tolerated),
+            caused=_cells(sources, Question.CAUSED, bench.caused),
         )
 
 
-def _cells(library: Library, question: Question, ask: Callable[..., object]) -> dict[str, float]:
-    chosen = choose_probes(GaussianFoldIn().fit(library.rows(question)), PROBES, default_rng(0))
+def _cells(sources: Sequence[str], question: Question, ask: Callable[..., object]) -> dict[str, float]:
     found = {}
-    for source in chosen:
+    for source in sources:
         try:
             reading = ask(source_named(source), BESIDE_VCPUS, within_s=PROBE_S)
         except Unmeasurable as error:

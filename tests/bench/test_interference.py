@@ -51,8 +51,8 @@ def test_kept_measurements_read_back_the_same(tmp_path: Path) -> None:
 def test_pairs_are_predicted_from_what_was_probed() -> None:
     empty = Library()
     apart, together = judged(found(), empty)
-    assert apart.predicted["two probes, max"].value == pytest.approx(1 + EXCESS * 80 / 50)
-    assert together.predicted["two probes, max"].value == pytest.approx(2.0)
+    assert apart.predicted["probed, max"].value == pytest.approx(1 + EXCESS * 80 / 50)
+    assert together.predicted["probed, max"].value == pytest.approx(2.0)
     assert apart.predicted["not slowed at all"].value == 1.0
     assert "gzip" in table(found())
     assert [row.target for row in rows(found())] == [8.0, None, None] * 2
@@ -70,7 +70,7 @@ def test_pairs_measured_twice_are_ranked_beside_their_own_repeats() -> None:
         for name, each in slower.items()
     )
     made = {row.name: row for row in rows(Found(probed=probed, pairs=pairs))}
-    ranked = made["rank correlation of expected with measured loss, two probes, max"]
+    ranked = made["rank correlation of expected with measured loss, probed, max"]
     assert (ranked.value, ranked.target, ranked.note) == (
         pytest.approx(1.0),
         pytest.approx(0.7),
