@@ -155,7 +155,7 @@ def measure(cast: Cast, say: Callable[[str], None] = print) -> Found:
         probed = {}
         for name in wanted:
             probed[name] = _probed(name, recipes[name], folders[name], without(library, name))
-            say(f"  probed {name}: {_told(probed[name])}")
+            say(f"  probed {name}: {_described(probed[name])}")
         pairs = list[Pair]()
         for repeat in range(cast.repeats):
             for victim, neighbour in cast.partners():
@@ -168,7 +168,7 @@ def measure(cast: Cast, say: Callable[[str], None] = print) -> Found:
     return Found(probed=probed, pairs=tuple(pairs))
 
 
-def _told(probed: Probed) -> str:
+def _described(probed: Probed) -> str:
     parts = [f"tolerates {value:.0f} {source}" for source, value in probed.tolerated.items()]
     return ", ".join(parts + [f"causes {value:.0f} {source}" for source, value in probed.caused.items()])
 

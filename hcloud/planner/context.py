@@ -1,8 +1,9 @@
-"""What each stage of ``make_plan`` is given: inputs that never change, and three records of the plan so far.
+"""What each stage of ``make_plan`` is given: inputs that never change, and four records of the plan so far.
 
 What was decided is in :class:`~hcloud.planner.decisions.Decisions`, what was promised in
-:class:`~hcloud.planner.reservations.Reservations`, and who waits in :class:`~hcloud.planner.waiting_jobs.WaitingJobs`.
-Each changes by its own methods only.
+:class:`~hcloud.planner.reservations.PlanReservations`, the waiting jobs are in
+:class:`~hcloud.planner.waiting_jobs.WaitingJobs`, and the instances in :class:`~hcloud.planner.fleet.Fleet`. Each
+changes by its own methods only.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from hcloud.planner.plan import Plan, Renew
 from hcloud.planner.provisioning.mapping import PLAIN, MappingNeed
 from hcloud.planner.provisioning.open_strategy import OpenStrategy, open_strategy
 from hcloud.planner.queued_jobs import requirements
-from hcloud.planner.reservations import Reservations
+from hcloud.planner.reservations import PlanReservations
 from hcloud.planner.snapshot import Snapshot
 from hcloud.planner.spot_preemption import has_non_spot_offer, spot_loss_limit_reached
 from hcloud.planner.text import seconds
@@ -56,7 +57,7 @@ class PlanInputs:
     order: PlacementOrder
     """The policy's placement order."""
     strategy: OpenStrategy
-    """The policy's provisioning strategy, with what it mapped so far."""
+    """The policy's provisioning strategy."""
     jobs: Sequence[Job]
     """All jobs that have not ended, by number."""
     running: Sequence[Job]
@@ -104,7 +105,7 @@ class PlanContext(PlanInputs):
     fleet: Fleet
     """The instances. Integers in sets, lists and keys are places in ``fleet.instances`` unless stated otherwise."""
     waiting: WaitingJobs
-    reservations: Reservations
+    reservations: PlanReservations
     decisions: Decisions
 
     def plan(self) -> Plan:
@@ -278,7 +279,7 @@ def open_context(snapshot: Snapshot, policy: Policy, rng: np.random.Generator) -
     occupancy.follow(jobs)
     fleet, left_out = Fleet(snapshot.instances, snapshot.plan_cache), snapshot.left_out.jobs
     constrained = [job for job in jobs if job.id in occupancy.constrained] if occupancy.constrained else []
-    reservations = Reservations(
+    reservations = PlanReservations(
         fleet=fleet,
         ledger=open_budget(snapshot, policy, fleet.instances, jobs),
         topology=TopologyConstraints(fleet, constrained),

@@ -37,7 +37,7 @@ class RoomReservation:
 
 
 class Mark(NamedTuple):
-    """The claims at one moment, for :meth:`Reservations.back_to`."""
+    """The claims at one moment, for :meth:`PlanReservations.back_to`."""
 
     room: Amounts
     neighbours: int
@@ -45,7 +45,7 @@ class Mark(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
-class Reservations:
+class PlanReservations:
     """Room and money promised by one plan. Integers are places in ``fleet.instances``.
 
     Stages read the fields, and change them by the methods only.
@@ -70,11 +70,11 @@ class Reservations:
     """Instances awaited when the plan began, with the jobs that await them."""
     used: set[int] = field(default_factory=set)
     """Instances used or promised by this plan, which are not released."""
-    lazy: set[int] = field(default_factory=set)
+    renewed_if_used: set[int] = field(default_factory=set)
     """Idle instances near the end of their lease, renewed only if something is placed there."""
     rooms: dict[JobId, RoomReservation] = field(default_factory=dict)
     """Room reserved for urgent jobs, and for the first in order that found none."""
-    guarded: Mask | None = None
+    closed_to_best_effort: Mask | None = None
     """Instances closed to best effort, because such neighbours were evicted there for a running job; None: none."""
     active: dict[str, int] = field(default_factory=dict)
     """Number of jobs that hold or await instances, by user; not counted without a limit."""
@@ -175,11 +175,11 @@ class Reservations:
 
     def renew_if_used(self, at: int) -> None:
         """Renew the lease of idle instance ``at`` only if something is placed there."""
-        self.lazy.add(at)
+        self.renewed_if_used.add(at)
 
     def renewed(self, places: Iterable[int]) -> None:
         """Note that the leases of ``places`` are renewed."""
-        self.lazy.difference_update(places)
+        self.renewed_if_used.difference_update(places)
 
     def hold(self, job: Job, places: list[int]) -> None:
         """Hold what was claimed on ``places`` for ``job``, which awaits instances."""
@@ -200,9 +200,9 @@ class Reservations:
 
     def close_to_best_effort(self, places: Sequence[int]) -> None:
         """Let no best-effort job start on ``places``."""
-        if self.guarded is None:
-            self.guarded = np.zeros(len(self.fleet.instances), dtype=np.bool_)
-        self.guarded[list(places)] = True
+        if self.closed_to_best_effort is None:
+            self.closed_to_best_effort = np.zeros(len(self.fleet.instances), dtype=np.bool_)
+        self.closed_to_best_effort[list(places)] = True
 
     @contextmanager
     def closed_to_all(self, places: list[int]) -> Iterator[None]:

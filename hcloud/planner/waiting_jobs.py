@@ -29,9 +29,8 @@ class WaitingJobs:
     groups: dict[GroupKey, JobGroup] = field(default_factory=dict)
     """By everything that distinguishes one group from another."""
 
-    @property
-    def exist(self) -> bool:
-        """Whether any job waits for an instance; true until admission if all that wait may not be planned."""
+    def __bool__(self) -> bool:
+        """Return whether any job waits for an instance; true until admission if all that wait may not be planned."""
         return bool(self.single or self.similar)
 
     def all_jobs(self) -> list[Job]:

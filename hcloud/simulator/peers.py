@@ -215,13 +215,13 @@ def _release_room(context: PlanContext, group: JobGroup, places: Sequence[int]) 
 
 def _renew(context: PlanContext, places: Sequence[int]) -> bool:
     """Renew the leases of idle machines that are used again; return False if a limit forbids it."""
-    for at in sorted(context.reservations.lazy.intersection(places)):
+    for at in sorted(context.reservations.renewed_if_used.intersection(places)):
         instance = context.fleet.instances[at]
         if context.ledger.renewal_refusal(instance, context.renewed_until_at, {}) is not None:
             return False
         context.ledger.book_renewal(instance, context.renewed_until_at, {})
         context.renew(at)
-        context.reservations.lazy.discard(at)
+        context.reservations.renewed([at])
     return True
 
 

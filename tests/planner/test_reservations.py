@@ -14,7 +14,7 @@ from hcloud.planner.context import PlanContext, open_context
 from hcloud.planner.instance_lifecycle import reconcile_instances
 from hcloud.planner.job_groups import JobGroup
 from hcloud.planner.job_outcomes import decide_outcomes
-from hcloud.planner.reservations import Reservations
+from hcloud.planner.reservations import PlanReservations
 from hcloud.planner.topology import TopologyConstraints
 from hcloud.spec.policy import Budgets, Caps, ScopeBudget
 from tests.planner.scenes import job, machine, need, offer, running, scene, spec
@@ -96,7 +96,7 @@ def test_claims_since_a_mark_are_dropped_whole(steps: list[tuple[str, int, int]]
 
 
 @pytest.mark.parametrize(
-    ("owner", "method"), [(TopologyConstraints, "back_to"), (Reservations, "unclaim"), (Reservations, "unuse")]
+    ("owner", "method"), [(TopologyConstraints, "back_to"), (PlanReservations, "unclaim"), (PlanReservations, "unuse")]
 )
 def test_property_catches_claims_that_are_not_dropped(
     owner: type, method: str, monkeypatch: pytest.MonkeyPatch

@@ -175,7 +175,7 @@ def _pay(context: PlanContext, job: Job, group: JobGroup, places: list[int]) -> 
     Returns False if one is refused. Then either the group is stuck at a user's or tag's limit, or an instance that
     cannot be renewed is no longer placeable, and another search may find others.
     """
-    lazy = sorted(context.reservations.lazy.intersection(places))
+    lazy = sorted(context.reservations.renewed_if_used.intersection(places))
     if not lazy and not context.ledger.watches_scopes:
         return True
     trial = context.ledger.copy()

@@ -1,6 +1,6 @@
 """Hold instances back from jobs for which better ones can be launched.
 
-Each rule has a code and a sentence, which tell why a job was not placed on an instance that had room:
+Each rule has a code and a sentence, which say why a job was not placed on an instance that had room:
 
 - ``reserved_full``: reserved instances are in use beyond what the mapping of a hybrid strategy allows the job;
 - ``costly_to_keep``: a vCPU costs the job more there than on an instance of its own;
@@ -41,7 +41,7 @@ RESERVED_FULL = "reserved_full"
 SECOND_UNIT = 2.0
 """An instance with this many times the vCPUs of a unit has room for a second one."""
 LIKELY = 1
-"""Shortfall of an offer that likely meets the target, if not surely (:meth:`OfferMarket.shortfalls`)."""
+"""Shortfall (:meth:`OfferMarket.shortfalls`) of an offer that probably meets the target, if not surely."""
 
 
 class HoldbackRule(Protocol):
@@ -51,7 +51,7 @@ class HoldbackRule(Protocol):
     words: ClassVar[str]
     """Why, to follow "inst-3 with room:"."""
 
-    def shut(self, group: JobGroup, places: Places) -> Mask | None:
+    def held_back(self, group: JobGroup, places: Places) -> Mask | None:
         """Return which of the instances ``places``, at least one, are held back from ``group``; None: none."""
 
 
@@ -85,7 +85,7 @@ class Holdback:
         for rule in self.rules:
             if not places.size:
                 break
-            shut = rule.shut(group, places)
+            shut = rule.held_back(group, places)
             if shut is not None:
                 places = places[~shut]
         return places
@@ -98,7 +98,7 @@ class Holdback:
             among = among & ~full
         places = among.nonzero()[0]
         for rule in self.rules if not group.state.lifted else ():
-            shut = rule.shut(group, places) if places.size else None
+            shut = rule.held_back(group, places) if places.size else None
             if shut is not None and shut.any():
                 found[rule.code] = rule.words, places[shut]
                 places = places[~shut]
@@ -174,7 +174,7 @@ class HalfEmpty:
     """Which instances are rented, shape ``(N,)``."""
     _expensive: dict[float, Mask | None] = field(default_factory=dict)
 
-    def shut(self, group: JobGroup, places: Places) -> Mask | None:
+    def held_back(self, group: JobGroup, places: Places) -> Mask | None:
         """See :class:`HoldbackRule`. Jobs that were moved are exempt: consolidation emptied an instance for less than
         what runs on."""
         below, fleet = self.context.policy.retention.drain_below, self.context.fleet
@@ -222,7 +222,7 @@ class CostlyToKeep:
     _prices: tuple[Amounts, Amounts] | None = None
     """``keep_for_dearer`` of the price of a vCPU of each instance, and what each unit would pay with one more."""
 
-    def shut(self, group: JobGroup, places: Places) -> Mask | None:
+    def held_back(self, group: JobGroup, places: Places) -> Mask | None:
         """See :class:`HoldbackRule`."""
         if group.place not in self._costly:
             self._costly[group.place] = self._costly_for(group)
@@ -359,7 +359,7 @@ class KeptForDearer:
     elsewhere: _PricesElsewhere
     failing: FailingServices
 
-    def shut(self, group: JobGroup, places: Places) -> Mask | None:
+    def held_back(self, group: JobGroup, places: Places) -> Mask | None:
         """See :class:`HoldbackRule`."""
         context, elsewhere = self.elsewhere.context, self.elsewhere
         fleet, evictable = context.fleet, context.policy.disruption.evict_best_effort
@@ -390,7 +390,7 @@ class KeptForQuiet:
     """The same as a mask, shape ``(N,)``."""
     _wanted_vcpus: float | None = None
 
-    def shut(self, group: JobGroup, places: Places) -> Mask | None:
+    def held_back(self, group: JobGroup, places: Places) -> Mask | None:
         """See :class:`HoldbackRule`."""
         fleet, limit = self.context.fleet, self.context.policy.provisioning.keep_for_quiet
         if group.moved or not group.application:
@@ -435,15 +435,15 @@ class KeptForQuiet:
 @dataclass(frozen=True, slots=True, eq=False)
 class ServicesApart:
     """Holds instances back from services on which a second such unit has room: neighbours would come, if not now then
-    later. A service is admitted if its size is still to be found, as it needs room to grow, and if no instance of its
-    size that can be launched is as likely to meet its target as larger ones."""
+    later. Not from a service whose size is still to be found, because it needs room to grow; nor from one for which no
+    instance of its own size can be launched that probably meets its target."""
 
     code: ClassVar[str] = "services_apart"
     words: ClassVar[str] = "a service shares no machine (placement.services_apart)"
     context: PlanContext
     offer_market: OfferMarket
 
-    def shut(self, group: JobGroup, places: Places) -> Mask | None:
+    def held_back(self, group: JobGroup, places: Places) -> Mask | None:
         """See :class:`HoldbackRule`."""
         if not group.serves or (group.sizable and not group.application) or not self._has_own_size(group):
             return None
@@ -452,7 +452,8 @@ class ServicesApart:
         return shut
 
     def _has_own_size(self, group: JobGroup) -> bool:
-        """Return whether an instance without room for a second unit can be launched, and none is more likely to do."""
+        """Return whether an instance without room for a second unit can be launched that probably meets the target, or
+        as probably as any other."""
         offer_market = self.offer_market
         offers = offer_market.obtainable_places(group)
         if not offers.size:
@@ -465,8 +466,8 @@ class ServicesApart:
 
 def _keeps_services_apart(context: PlanContext) -> bool:
     """Return whether the policy keeps services apart: by default if its order considers interference."""
-    said = context.policy.placement.services_apart
-    return context.order.needs.interference if said is None else said
+    chosen = context.policy.placement.services_apart
+    return context.order.needs.interference if chosen is None else chosen
 
 
 @dataclass(slots=True, eq=False)
@@ -478,7 +479,7 @@ class FailingServices:
     context: PlanContext
     _instances: Mask | None = None
 
-    def shut(self, group: JobGroup, places: Places) -> Mask | None:
+    def held_back(self, group: JobGroup, places: Places) -> Mask | None:
         """See :class:`HoldbackRule`."""
         if group.application or not group.serves:
             return None
@@ -508,7 +509,7 @@ class TooSmall:
     context: PlanContext
     offer_market: OfferMarket
 
-    def shut(self, group: JobGroup, places: Places) -> Mask | None:
+    def held_back(self, group: JobGroup, places: Places) -> Mask | None:
         """See :class:`HoldbackRule`."""
         offer_market, suit = self.offer_market, self.context.suit
         if group.aim is None or suit is None:

@@ -36,8 +36,8 @@ def permitted(context: PlanContext, group: JobGroup, mask: Mask, *, reserved_too
     ``reserved_too``: as if no room was reserved.
     """
     allowed = lastingly_permitted(context, group, mask)
-    if context.reservations.guarded is not None and not group.promise:
-        allowed = allowed & ~context.reservations.guarded
+    if context.reservations.closed_to_best_effort is not None and not group.promise:
+        allowed = allowed & ~context.reservations.closed_to_best_effort
     if group.avoid:
         allowed = allowed & context.fleet.others_than(group.avoid)
     if group.urgency and context.late is not None:

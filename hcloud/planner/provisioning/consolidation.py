@@ -104,7 +104,7 @@ def _is_calm(context: PlanContext) -> bool:
     """Return whether nothing is going on that needs room or has just changed the fleet."""
     fleet = context.fleet
     changing = bool(
-        context.waiting.exist or context.decisions.stopping or context.decisions.terminating or context.snapshot.paused
+        bool(context.waiting) or context.decisions.stopping or context.decisions.terminating or context.snapshot.paused
     )
     if changing or not context.snapshot.engine_reachable:
         return False

@@ -90,7 +90,7 @@ class ProvisioningState:
     def running(self) -> Mask:
         """Ready instances that stay, in use or not."""
         running = self.context.fleet.placeable.copy()
-        running[list(self.context.reservations.lazy)] = False
+        running[list(self.context.reservations.renewed_if_used)] = False
         return running
 
 

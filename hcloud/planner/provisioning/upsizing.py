@@ -125,7 +125,7 @@ def _small(context: PlanContext) -> list[int]:
         instance = fleet.instances[at]
         in_use = (
             at in context.reservations.awaited
-            or at in context.reservations.lazy
+            or at in context.reservations.renewed_if_used
             or at in context.reservations.used
             or instance.id in placed
         )
