@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import gzip
 import re
-import zlib
 from collections.abc import Callable
 from datetime import datetime
-from pathlib import Path
 
 from hcloud.core.errors import BadInput
 from hcloud.core.units import DURATION_PATTERN, parse_duration_s, parse_number, parse_utc_s, shown
@@ -66,27 +63,3 @@ def _is_date(text: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-PACKED = ".gz"
-
-
-def text_of(path: Path, wrong_bytes: str = "strict") -> str:
-    """Return the text of ``path``, unpacked where its name ends in :data:`PACKED`.
-
-    ``wrong_bytes`` says what becomes of those that are no UTF-8, as in ``bytes.decode``. Raises BadInput, one sentence,
-    where it cannot be read.
-    """
-    try:
-        content = path.read_bytes()
-        if path.suffix.lower() == PACKED:  # as archives of job logs have them
-            content = gzip.decompress(content)
-        return content.decode("utf-8-sig", wrong_bytes)  # spreadsheets begin a file with a byte order mark
-    except FileNotFoundError:
-        raise BadInput(f"{path}: no such file") from None
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise BadInput(f"{path}: cannot be unpacked ({error}); pack it with gzip, or not at all") from None
-    except UnicodeDecodeError as error:
-        raise BadInput(f"{path}: is not UTF-8 text (byte {error.object[error.start]:#04x})") from None
-    except OSError as error:
-        raise BadInput(f"{path} cannot be read: {error.strerror}") from error

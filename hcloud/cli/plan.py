@@ -12,7 +12,6 @@ from typing import Any, cast
 import click
 
 from hcloud.catalog import PricePlan, Quote
-from hcloud.cli.arguments import text_of
 from hcloud.cli.catalog import catalogue_in_force
 from hcloud.cli.client import Client
 from hcloud.cli.compare import Seeds, seeds_options
@@ -34,7 +33,8 @@ from hcloud.core.errors import BadInput
 from hcloud.core.units import parse_number, parse_utc_s, plain, shown
 from hcloud.forecast.load import LoadCurve
 from hcloud.planner.provisioning.commitments import Advice, Terms, advise, sizes_by_strategy
-from hcloud.simulator.workload import DAY_S, LATEST_AT, LONGEST_DAYS
+from hcloud.simulator.input_table import LATEST_AT, read_document
+from hcloud.simulator.workload import DAY_S, LONGEST_DAYS
 from hcloud.spec.validation import counted
 
 PAGE = 10_000
@@ -227,7 +227,7 @@ def _read_load(file: Path) -> LoadCurve:
 
 
 def _rows(file: Path, header: Sequence[str]) -> Iterator[tuple[int, dict[str, str]]]:
-    reader = csv.DictReader(text_of(file).splitlines(keepends=True))
+    reader = csv.DictReader(read_document(file).splitlines(keepends=True))
     try:
         _check_header(file, reader.fieldnames or (), header)
         for row in reader:

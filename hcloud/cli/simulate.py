@@ -10,7 +10,6 @@ from typing import Any, cast
 import click
 
 from hcloud.catalog import CLOUDS
-from hcloud.cli.arguments import PACKED, text_of
 from hcloud.cli.catalog import catalogue_in_force
 from hcloud.cli.client import Client
 from hcloud.cli.compare import ComparisonOptions, Seeds, compare, seeds_options
@@ -23,10 +22,12 @@ from hcloud.config.document import read_document
 from hcloud.config.package_data import path as shipped_path
 from hcloud.core.clock import SystemClock
 from hcloud.core.errors import BadInput, ConfigError
+from hcloud.core.gc_tuning import infrequent_gc
 from hcloud.core.units import NAME_MOST, shown
 from hcloud.provider import MOST_RESERVED
 from hcloud.simulator.clouds import BOOT, MEASURED, SPOT, cloud_of_catalogue, reserved_for
 from hcloud.simulator.clusters import EXPERIMENTS, Experiment, make_experiment
+from hcloud.simulator.input_table import PACKED, open_lines
 from hcloud.simulator.peers import PEERS, PREFIX, PeerTool, peer_named
 from hcloud.simulator.run import PROVIDER, STEP_S, Setting
 from hcloud.simulator.scenario_files import read_scenario
@@ -277,11 +278,13 @@ def _recorded_workload(source: str, options: WorkloadOptions) -> Workload:
     kind = Path(path.stem if path.suffix.lower() == PACKED else path).suffix.lower()
     if kind == ".csv":
         options.allow_only()
-        return read_csv(text_of(path), source)
+        with infrequent_gc(), open_lines(path) as lines:
+            return read_csv(lines, source)
     if kind == ".swf":
         # Only the numbers matter, which are ASCII; comments may have any encoding.
         options.allow_only("node_vcpus")
-        return read_swf(text_of(path, "replace"), source, LogReading(node_vcpus=options.node_vcpus or NODE_VCPUS))
+        with infrequent_gc(), open_lines(path, "replace") as lines:
+            return read_swf(lines, source, LogReading(node_vcpus=options.node_vcpus or NODE_VCPUS))
     if source == HISTORY:
         options.allow_only("since")
         client = Client()

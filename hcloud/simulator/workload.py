@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache, lru_cache
 from itertools import accumulate
-from typing import cast
+from typing import Any, cast
 
 from hcloud.core.errors import BadInput, NoJobs
 from hcloud.core.model import (
@@ -22,6 +21,15 @@ from hcloud.core.model import (
     Target,
 )
 from hcloud.core.units import parse_number, plain, shown
+from hcloud.simulator.input_table import (
+    LATEST_AT,
+    YES_OR_NO,
+    Column,
+    Problems,
+    number_within,
+    printable,
+    read_rows,
+)
 from hcloud.spec.jobfile import NODES_MOST, REQUESTS_MOST, VCPUS_MOST
 from hcloud.spec.validation import counted
 
@@ -32,11 +40,19 @@ LATENCY_MOST_MS = 1e9
 """Eleven days."""
 MEMORY_MOST_MIB, NUMBER_MOST = 1e9, 1e15
 """Upper limits: a PiB of memory, and any number of a job log (times in seconds, memory in KiB)."""
-SWF_COLUMNS, SWF_COLUMNS_LEAST, SUBMITTED, WAITED, UNKNOWN = 18, 12, 1, 2, -1.0
-"""Of a job log: columns of a line, required columns, the column of the submission time, and the value for unknown."""
-STATUS, PARTS = 10, (2.0, 3.0, 4.0)
-"""Of a job log: the column of a job's status, and its values for lines about parts of a job that was stopped and
-resumed. Another line describes the whole job."""
+SWF_COLUMNS = (
+    "job", "submit time", "wait time", "run time", "allocated processors", "used CPU time", "used memory",
+    "requested processors", "requested time", "requested memory", "status", "user", "group", "executable", "queue",
+    "partition", "preceding job", "think time",
+)  # fmt: skip
+"""Of a job log."""
+SWF_COLUMNS_MOST, SWF_COLUMNS_LEAST, UNKNOWN = len(SWF_COLUMNS), 12, -1.0
+"""Of a job log: columns of a line, required columns, and the value for unknown."""
+SUBMITTED, WAITED, RAN, ALLOCATED, REQUESTED, STATUS, USER = 1, 2, 3, 4, 7, 10, 11
+"""Places of columns of a job log."""
+PARTS = (2.0, 3.0, 4.0)
+"""Of a job log: statuses of lines about parts of a job that was stopped and resumed. Another line describes the whole
+job."""
 NAME_MOST = 255
 """The longest name, in characters."""
 COMMAND = ("simulated",)
@@ -45,8 +61,6 @@ NODE_VCPUS = 16
 PROBE_EVERY_S = 60.0
 """How often a service is probed."""
 DAY_S = 86_400.0
-LATEST_AT = 7_258_118_400.0
-"""The year 2200; a workload that starts later has a wrong date."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,9 +151,12 @@ def workload_of(
     _check_span("this job arrives %s days after the first", [each.at_s - first_s for each in arrivals], name, lines)
     _check_span("a job runs for %s days", [each.run_s for each in arrivals], name, lines)
     ordered = sorted(arrivals, key=lambda each: each.at_s)
-    return Workload(
-        name=name, arrivals=tuple(replace(each, at_s=each.at_s - first_s) for each in ordered), notes=tuple(notes)
-    )
+    if first_s:
+        ordered = [
+            Arrival(at_s=each.at_s - first_s, run_s=each.run_s, spec=each.spec, needs_vcpus=each.needs_vcpus)
+            for each in ordered
+        ]
+    return Workload(name=name, arrivals=tuple(ordered), notes=tuple(notes))
 
 
 def _check_span(what: str, spans_s: Sequence[float], name: str, lines: Sequence[int]) -> None:
@@ -163,39 +180,35 @@ class LogReading:
     slack_s: float = 600.0
 
 
-def read_swf(text: str, name: str, reading: LogReading) -> Workload:
+def read_swf(lines: Iterable[str], name: str, reading: LogReading) -> Workload:
     """Read a job log in the Standard Workload Format (18 columns, -1 for unknown, ``;`` starts a comment).
 
-    Invalid lines are left out, with a note that names the first. Raises BadInput, which names that line, if there is
-    nothing else; NoJobs if there is no job.
+    Invalid lines are left out, with a note of what is wrong with which. Raises BadInput, which says the same, if there
+    is nothing else; NoJobs if there is no job.
     """
-    arrivals, lines, never_ran, parts, zero_at = list[Arrival](), list[int](), 0, 0, 0.0
-    wrong: list[BadInput] = []
-    # Comments may contain form feeds and the like, at which str.splitlines would break a line.
-    for number, line in enumerate(io.StringIO(text, newline=None), 1):
-        if not line.strip() or line.lstrip().startswith(";"):
-            stated_at = _start_time(line, f"{name}:{number}")
+    arrivals, numbers, never_ran, parts, zero_at = list[Arrival](), list[int](), 0, 0, 0.0
+    problems, user = Problems(name), cache(lambda number: f"user{number:.0f}" if number >= 0 else "unknown")
+    for at, line in enumerate(lines, 1):
+        if not (stripped := line.strip()) or stripped.startswith(";"):
+            stated_at = _start_time(stripped, f"{name}:{at}")
             zero_at = zero_at or stated_at
             continue
-        try:
-            columns = _swf_numbers(line, f"{name}:{number}")
-            if columns[STATUS] in PARTS:  # only the first part of a job states its submission
-                parts += 1
-                continue
-            if columns[SUBMITTED] == UNKNOWN:
-                raise BadInput(f"{name}:{number}: the submission time of this job is unknown (-1)")
-            if columns[3] <= 0 or max(columns[4], columns[7]) <= 0:
-                never_ran += 1
-                continue
-            arrivals.append(_swf_arrival(columns, reading, f"{name}:{number}"))
-        except BadInput as error:
-            wrong.append(error)
+        columns = _swf_numbers(stripped, at, problems)
+        if columns is None:
             continue
-        lines.append(number)
-    if wrong and not arrivals:
-        raise wrong[0]
-    made = workload_of(name, arrivals, _swf_notes(never_ran, parts, wrong), lines)
-    return replace(made, began_at=_began_at(zero_at, arrivals, name, lines)) if zero_at else made
+        if columns[STATUS] in PARTS:  # only the first part of a job states its submission
+            parts += 1
+        elif columns[SUBMITTED] == UNKNOWN:
+            problems.add(_swf_column(SUBMITTED), "-1, unknown; it must be known", at)
+        elif columns[RAN] <= 0 or max(columns[ALLOCATED], columns[REQUESTED]) <= 0:
+            never_ran += 1
+        elif (size := _swf_size(columns, reading, at, problems)) is not None:
+            arrivals.append(_swf_arrival(columns, *size, user(columns[USER]), reading))
+            numbers.append(at)
+    if not arrivals:
+        problems.check()
+    made = workload_of(name, arrivals, _swf_notes(never_ran, parts, problems), numbers)
+    return replace(made, began_at=_began_at(zero_at, arrivals, name, numbers)) if zero_at else made
 
 
 def _began_at(zero_at: float, arrivals: Sequence[Arrival], name: str, lines: Sequence[int]) -> float:
@@ -208,12 +221,12 @@ def _began_at(zero_at: float, arrivals: Sequence[Arrival], name: str, lines: Seq
     return began_at
 
 
-def _swf_notes(never_ran: int, parts: int, wrong: Sequence[BadInput]) -> list[str]:
+def _swf_notes(never_ran: int, parts: int, problems: Problems) -> list[str]:
     skipped = f"{counted(never_ran, 'job')} never ran or requested nothing; left out"
     of_jobs = "a job that was" if parts == 1 else "jobs that were"
     partial = f"{counted(parts, 'line')} about parts of {of_jobs} stopped and resumed; only lines of whole jobs count"
     notes = [note for count, note in ((never_ran, skipped), (parts, partial)) if count]
-    return notes + ([f"{counted(len(wrong), 'line')} left out that cannot be right: {wrong[0]}"] if wrong else [])
+    return notes + ([f"{counted(problems.wrong_lines, 'line')} left out as invalid: {problems}"] if problems else [])
 
 
 def _start_time(comment: str, where: str) -> float:
@@ -232,182 +245,161 @@ def _start_time(comment: str, where: str) -> float:
     return max(0.0, zero_at)
 
 
-def _swf_numbers(line: str, where: str) -> list[float]:
-    words = line.split()
-    numbers = [number for word in words if (number := parse_number(word)) is not None]
-    if len(numbers) < len(words):
-        wrong = next(word for word in words if parse_number(word) is None)
-        raise BadInput(f"{where}: expected {SWF_COLUMNS} numbers; {shown(wrong)} is not a number")
-    if largest := next((each for each in numbers if abs(each) > NUMBER_MOST), None):
-        raise BadInput(f"{where}: {largest:g} is too large for a job log; times are in seconds, memory in KiB")
-    if not SWF_COLUMNS_LEAST <= len(numbers) <= SWF_COLUMNS:
-        raise BadInput(f"{where}: expected {SWF_COLUMNS} numbers, not {len(numbers)}")
-    all_but_wait = (
-        numbers[:WAITED] + numbers[WAITED + 1 :]
-    )  # clocks that were set make waits negative; they are not used
-    if negative := next((each for each in all_but_wait if each < 0 and each != UNKNOWN), None):
-        raise BadInput(f"{where}: {negative:g} is negative; the only negative number of a job log is -1, unknown")
-    return numbers
+def _swf_column(place: int) -> str:
+    return f"column {place + 1} ({SWF_COLUMNS[place]})"
 
 
-def _swf_arrival(columns: Sequence[float], reading: LogReading, where: str) -> Arrival:
-    run_s, processors = columns[3], math.ceil(max(columns[4], columns[7]))
+def _swf_numbers(line: str, at: int, problems: Problems) -> list[float] | None:
+    """Return the numbers of a line, or None if they cannot be right, which is added to the problems."""
+    words = line.split(None, SWF_COLUMNS_MOST)
+    if not SWF_COLUMNS_LEAST <= len(words) <= SWF_COLUMNS_MOST:
+        found = f"more than {SWF_COLUMNS_MOST}" if len(words) > SWF_COLUMNS_MOST else str(len(words))
+        problems.add("", f"expected {SWF_COLUMNS_MOST} numbers, not {found}", at)
+        return None
+    numbers = list(map(_swf_number, words))
+    if None not in numbers and max(cast(list[float], numbers)) <= NUMBER_MOST:
+        below = {number for place, number in enumerate(cast(list[float], numbers)) if number < 0 and place != WAITED}
+        if below <= {UNKNOWN}:
+            return cast(list[float], numbers)
+    for place, (number, word) in enumerate(zip(numbers, words, strict=True)):
+        if number is None:
+            problems.add(_swf_column(place), f"{shown(word)} is not a number", at)
+        elif number > NUMBER_MOST:
+            problems.add(_swf_column(place), f"{number:g} is too large; times are in seconds, memory in KiB", at)
+        elif number < 0 and number != UNKNOWN and place != WAITED:  # clocks that were set make waits negative
+            problems.add(_swf_column(place), f"{number:g} is negative; only -1 (unknown) may be", at)
+    return None
+
+
+_swf_number = lru_cache(100_000)(parse_number)
+"""Most numbers of a log occur many times."""
+
+
+def _swf_size(
+    columns: Sequence[float], reading: LogReading, at: int, problems: Problems
+) -> tuple[Resources, Nodes] | None:
+    """Return what each node of a job requests and the nodes, or None if that is too much."""
+    processors = math.ceil(max(columns[ALLOCATED], columns[REQUESTED]))
     count = -(-processors // reading.node_vcpus)
     if count > NODES_MOST:
-        raise BadInput(
-            f"{where}: a job of {processors} processors needs more than {NODES_MOST} nodes of --node-vcpus "
-            f"{reading.node_vcpus}; increase --node-vcpus"
-        )
+        what = f"needs more than {NODES_MOST} nodes of --node-vcpus {reading.node_vcpus}; increase --node-vcpus"
+        problems.add("", f"a job of {processors} processors {what}", at)
+        return None
     vcpus = math.ceil(processors / count)
-    kib_per_processor = max(columns[6], columns[9] if len(columns) > 9 else -1)
+    kib_per_processor = max(columns[6], columns[9] if len(columns) > 9 else UNKNOWN)
     memory_mib = vcpus * (math.ceil(kib_per_processor / 1024) if kib_per_processor > 0 else MIB_PER_VCPU)
     if memory_mib > MEMORY_MOST_MIB:
-        raise BadInput(f"{where}: a node of this job has {memory_mib:.3g} MiB; memory is in KiB per processor")
+        problems.add("", f"a node of this job has {memory_mib:.3g} MiB; memory is in KiB per processor", at)
+        return None
+    return request(vcpus, memory_mib, count)
+
+
+def _swf_arrival(
+    columns: Sequence[float], resources: Resources, nodes: Nodes, user: str, reading: LogReading
+) -> Arrival:
     spec = JobSpec(
         name=f"log-{columns[0]:.0f}",
-        user=f"user{columns[11]:.0f}" if columns[11] >= 0 else "unknown",
+        user=user,
         command=COMMAND,
-        target=BatchTarget(finish_within_s=run_s * (1 + reading.slack) + reading.slack_s),
-        resources=Resources(vcpus=vcpus, memory_mib=memory_mib),
-        nodes=Nodes(count=count, minimum=count),
+        target=BatchTarget(finish_within_s=columns[RAN] * (1 + reading.slack) + reading.slack_s),
+        resources=resources,
+        nodes=nodes,
     )
-    return Arrival(at_s=columns[1], run_s=run_s, spec=spec)
+    return Arrival(at_s=columns[SUBMITTED], run_s=columns[RAN], spec=spec)
+
+
+@lru_cache(10_000)
+def request(vcpus: float, memory_mib: int, nodes: int) -> tuple[Resources, Nodes]:
+    """Return what each of ``nodes`` nodes requests, and the nodes; jobs of one size share these objects."""
+    return Resources(vcpus=vcpus, memory_mib=memory_mib), Nodes(count=nodes, minimum=nodes)
 
 
 # ----------------------------------------------------------------------------------------------------------------- CSV
-NEEDED = ("at_s", "run_s", "vcpus")
-OPTIONAL = (
-    "memory_mib", "name", "user", "nodes", "priority", "interruptible", "within_s", "requests_per_s", "latency_ms",
-)  # fmt: skip
+_NAME = printable(NAME_MOST)
+COLUMNS = (
+    Column(name="at_s", parse=number_within(0.0), required=True),
+    Column(name="run_s", parse=number_within(0.001), required=True),
+    Column(name="vcpus", parse=number_within(0.001, VCPUS_MOST), required=True),
+    Column(name="memory_mib", parse=number_within(1.0, MEMORY_MOST_MIB)),
+    Column(name="name", parse=_NAME),
+    Column(name="user", parse=_NAME),
+    Column(name="nodes", parse=number_within(1.0, NODES_MOST, whole=True)),
+    Column(name="priority", parse=number_within(-1000.0, 1000.0, whole=True)),
+    Column(name="interruptible", parse=YES_OR_NO),
+    Column(name="within_s", parse=number_within(0.001, LONGEST_DAYS * DAY_S)),
+    Column(name="requests_per_s", parse=number_within(0.001, REQUESTS_MOST)),
+    Column(name="latency_ms", parse=number_within(0.001, LATENCY_MOST_MS)),
+)
+"""Of a list of arrivals."""
+NEEDED = tuple(each.name for each in COLUMNS if each.required)
+OPTIONAL = tuple(each.name for each in COLUMNS if not each.required)
 
 
-YES, NO = ("true", "yes", "1"), ("false", "no", "0")
-
-
-def read_csv(text: str, name: str) -> Workload:
+def read_csv(lines: Iterable[str], name: str) -> Workload:
     """Read arrivals from CSV: a header, then one line per job. Lines that start with ``#`` and empty lines are skipped.
 
     ``within_s`` makes a batch job with a deadline, ``requests_per_s`` and ``latency_ms`` a service; otherwise it is
-    best effort. Raises BadInput, which names line and column; NoJobs without a job.
+    best effort. Raises BadInput, which names all wrong columns with their lines; NoJobs without a job.
     """
-    whole = enumerate(io.StringIO(text, newline=""), 1)
-    # Spreadsheets write an empty row as commas.
-    lines = [(at, line) for at, line in whole if line.strip(", \t\r\n") and not line.startswith("#")]
-    if not lines:
-        what = "contains only comments" if text.strip(", \t\r\n") else "is empty"
-        raise NoJobs(f"{name}:1: {what}; a list of arrivals starts with a header, such as {','.join(NEEDED)}")
-    numbered = list(_csv_arrivals(lines, name))
-    if not numbered:
-        raise NoJobs(f"{name}:{lines[0][0]}: there is no job below the header; write one line per job")
-    return workload_of(name, [job for job, _ in numbered], lines=[at for _, at in numbered])
-
-
-def _csv_arrivals(lines: Sequence[tuple[int, str]], name: str) -> Iterator[tuple[Arrival, int]]:
-    """Yield jobs with their line numbers. Raises BadInput, which names line and column."""
-    rows = csv.DictReader((line for _, line in lines), skipinitialspace=True, strict=True)
-    try:
-        columns = [each.strip() for each in rows.fieldnames or []]
-        rows.fieldnames = columns
-        _check_header(columns, f"{name}:{lines[0][0]}")
-        for row in rows:
-            at = lines[rows.line_num - 1][0]
-            yield arrival_of(row, f"{name}:{at}"), at
-    except csv.Error as error:
-        at = lines[min(rows.line_num, len(lines) - 1)][0]
-        raise BadInput(f"{name}:{at}: is not valid CSV ({error})") from None
-
-
-def _check_header(columns: Sequence[str], where: str) -> None:
-    unknown = sorted(set(columns) - {*NEEDED, *OPTIONAL})
-    missing = [each for each in NEEDED if each not in columns]
-    twice = [each for each in columns if columns.count(each) > 1]
-    if len(columns) == 1 and (by := next((each for each in ";\t|" if each in columns[0]), None)):
-        raise BadInput(f"{where}: columns are separated by {by!r}; separate columns and values by commas")
-    if unknown or missing:
-        what = f"unknown column {unknown[0]!r}" if unknown else f"column {missing[0]!r} is missing"
-        raise BadInput(f"{where}: {what}; columns are {', '.join(NEEDED)} and optionally {', '.join(OPTIONAL)}")
-    if twice:
-        raise BadInput(f"{where}: column {twice[0]!r} appears twice; name each once")
+    problems, arrivals, numbers = Problems(name), list[Arrival](), list[int]()
+    for at, row in read_rows(lines, COLUMNS, problems, table="a list of arrivals"):
+        if (what := _contradiction(row)) is not None:
+            problems.add("", what, at)
+        elif not problems:
+            arrivals.append(_csv_arrival(row))
+            numbers.append(at)
+    problems.check()
+    if not numbers:
+        raise NoJobs(f"{name}: there is no job below the header; write one line per job")
+    return workload_of(name, arrivals, lines=numbers)
 
 
 def arrival_of(row: Mapping[str, str], where: str) -> Arrival:
-    """Return the job that a CSV row describes. Raises BadInput, which names ``where``."""
+    """Return the job that a row of texts describes. Raises BadInput, which names ``where`` and all wrong columns."""
+    values, wrong = dict[str, Any](), []
+    for column in COLUMNS:
+        if not (text := row.get(column.name, "").strip()):
+            continue
+        try:
+            values[column.name] = column.parse(text)
+        except ValueError as error:
+            wrong.append(f"{column.name}: {error}")
+    if not wrong and (what := _contradiction(values)) is not None:
+        wrong.append(what)
+    if wrong:
+        raise BadInput(f"{where}: {'; '.join(wrong)}")
+    return _csv_arrival(values)
 
-    def number(column: str, otherwise: float | None = None, least: float = 0.0, most: float = math.inf) -> float:
-        text = row.get(column) or ""
-        if not text and otherwise is not None:
-            return otherwise
-        return _parsed(text, column, where, least, most)
 
-    if (more := row.get(cast(str, None))) is not None:  # DictReader's key of values without a column
-        raise BadInput(f"{where}: {counted(len(more), 'value')} more than columns; the first is {shown(more[0])}")
-    if lacking := [each for each in NEEDED if row.get(each, "") is None]:  # DictReader's value of missing columns
-        raise BadInput(f"{where}: the line ends before {lacking[0]}; values are separated by commas")
-    vcpus = number("vcpus", None, 0.001, VCPUS_MOST)
-    memory_mib = number("memory_mib", vcpus * MIB_PER_VCPU, 1.0, MEMORY_MOST_MIB)
-    nodes = _whole("nodes", number("nodes", 1.0, 1.0, NODES_MOST), where)
-    target = _target(row, number, where)
+def _contradiction(row: Mapping[str, Any]) -> str | None:
+    serves = [each in row for each in ("requests_per_s", "latency_ms")]
+    if any(serves) and ("within_s" in row or not all(serves)):
+        return "a service needs both requests_per_s and latency_ms, and no within_s"
+    return None
+
+
+def _csv_arrival(row: Mapping[str, Any]) -> Arrival:
+    vcpus = row["vcpus"]
+    target = _target(row)
+    resources, nodes = request(vcpus, round(row.get("memory_mib", vcpus * MIB_PER_VCPU)), int(row.get("nodes", 1)))
     spec = JobSpec(
-        name=_name(row, "name", where) or "job",
-        user=_name(row, "user", where) or "unknown",
+        name=row.get("name", "job"),
+        user=row.get("user", "unknown"),
         command=COMMAND,
         target=target,
         metrics=MetricsHook(probe=COMMAND, every_s=PROBE_EVERY_S) if isinstance(target, ServiceTarget) else None,
-        resources=Resources(vcpus=vcpus, memory_mib=round(memory_mib)),
-        nodes=Nodes(count=nodes, minimum=nodes),
-        priority=_whole("priority", number("priority", 0.0, -1000.0, 1000.0), where),
-        interruptible=_flag(row, "interruptible", where),
+        resources=resources,
+        nodes=nodes,
+        priority=int(row.get("priority", 0)),
+        interruptible=row.get("interruptible", True),
     )
-    return Arrival(at_s=number("at_s"), run_s=number("run_s", least=0.001), spec=spec)
+    return Arrival(at_s=row["at_s"], run_s=row["run_s"], spec=spec)
 
 
-def _parsed(text: str, column: str, where: str, least: float, most: float) -> float:
-    value = parse_number(text.strip())
-    if value is None:
-        raise BadInput(f"{where}: {column} is {shown(text)}; it must be a number")
-    if not least <= value <= most:
-        limits = f"of at least {plain(least)}" if math.isinf(most) else f"from {plain(least)} to {plain(most)}"
-        raise BadInput(f"{where}: {column} is {value:g}; it must be a number {limits}")
-    return value
-
-
-def _whole(column: str, value: float, where: str) -> int:
-    if value != int(value):
-        raise BadInput(f"{where}: {column} is {value:g}; it must be a whole number")
-    return int(value)
-
-
-def _name(row: Mapping[str, str], column: str, where: str) -> str:
-    text = row.get(column) or ""
-    if len(text) > NAME_MOST:
-        raise BadInput(f"{where}: {column} is {len(text)} characters long; it must be at most {NAME_MOST}")
-    if not text.isprintable():
-        raise BadInput(f"{where}: {column} is {shown(text)}; it must be of printable characters")
-    return text
-
-
-def _flag(row: Mapping[str, str], column: str, where: str) -> bool:
-    text = (row.get(column) or "true").strip()
-    if text.lower() not in YES + NO:
-        raise BadInput(f"{where}: {column} is {text!r}; it must be one of {', '.join(YES + NO)}")
-    return text.lower() in YES
-
-
-def _target(row: Mapping[str, str], number: Callable[..., float], where: str) -> Target:
-    serves = [bool(row.get(each)) for each in ("requests_per_s", "latency_ms")]
-    if any(serves) and (row.get("within_s") or not all(serves)):
-        raise BadInput(f"{where}: a service needs both requests_per_s and latency_ms, and no within_s")
-    if all(serves):
-        return ServiceTarget(
-            requests_per_s=number("requests_per_s", None, 0.001, REQUESTS_MOST),
-            latency_ms=number("latency_ms", None, 0.001, LATENCY_MOST_MS),
-        )
-    most_s = LONGEST_DAYS * DAY_S
-    return (
-        BatchTarget(finish_within_s=number("within_s", None, 0.001, most_s))
-        if row.get("within_s")
-        else BestEffortTarget()
-    )
+def _target(row: Mapping[str, Any]) -> Target:
+    if "latency_ms" in row:
+        return ServiceTarget(requests_per_s=row["requests_per_s"], latency_ms=row["latency_ms"])
+    return BatchTarget(finish_within_s=row["within_s"]) if "within_s" in row else BestEffortTarget()
 
 
 # ------------------------------------------------------------------------------------------------------------- history

@@ -123,7 +123,7 @@ def test_each_limit_of_the_account_becomes_a_quota_of_its_types() -> None:
 def test_job_waiting_for_a_full_host_starts_when_there_is_room(tmp_path: Path) -> None:
     whole = Resources(vcpus=4.0, memory_mib=8192)
     host = [offer("four", Market.ON_DEMAND, 0.1, available=1, pool="host", pool_free=whole)]
-    jobs = read_csv("at_s,run_s,vcpus\n" + "0,60,4\n" * 5, "jobs.csv")
+    jobs = read_csv(["at_s,run_s,vcpus", *["0,60,4"] * 5], "jobs.csv")
     made = Setting(workload=jobs, policy=parse_simple({"name": "tried"}), clouds=clouds_of_offers(host))
     with simulated(made, tmp_path) as simulation:
         simulation.run()

@@ -249,7 +249,7 @@ def test_service_that_is_taken_down_keeps_its_promise_no_more_often_than_the_rep
     text = "at_s,run_s,vcpus,requests_per_s,latency_ms\n" + "0,7200,2,100,20\n" * 3
     spot = {**CLOUD, "markets": ["spot"], "spot": {"preemptions_per_h": 0.5}, "boot": {"p50_s": 300, "p95_s": 300}}
     risked = policy(spot={"for_targets": ["service"]})
-    setting = Setting(workload=read_csv(text, "web.csv"), policy=risked, cloud=spot, seed=1)
+    setting = Setting(workload=read_csv(text.splitlines(), "web.csv"), policy=risked, cloud=spot, seed=1)
     made = events(setting, tmp_path / "a")
     table = build_report("performance", made, made[-1].at + 1.0, by="job").to_json()
     told = [row["target_met_pct"] for row in table["rows"]]
@@ -299,7 +299,7 @@ def test_progress_counts_jobs_that_users_submitted(tmp_path: Path) -> None:
 @pytest.mark.parametrize("truth", [None, Truth(external_load=0.0, heterogeneity=0.0, drift=0.0)])
 def test_services_of_a_list_count_by_their_own_targets(tmp_path: Path, truth: Truth | None) -> None:
     text = "at_s,run_s,vcpus,requests_per_s,latency_ms\n0,600,2,50,10\n0,600,2,500,20\n0,600,2,5000,100\n0,20,2,1,1\n"
-    setting = Setting(workload=read_csv(text, "list.csv"), policy=policy(), cloud=CLOUD, truth=truth)
+    setting = Setting(workload=read_csv(text.splitlines(), "list.csv"), policy=policy(), cloud=CLOUD, truth=truth)
     slow = replace(setting, cloud={**CLOUD, "quality": {"spread": 1.0}}, seed=3)
     made = events(setting, tmp_path / "a")
     outcome = outcome_of("tried", lambda: made)

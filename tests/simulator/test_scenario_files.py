@@ -126,7 +126,7 @@ def test_randomly_too_long_jobs_are_refused_by_kind(tmp_path: Path) -> None:
         ("load: [[0, 0], [2, 0]]" + JOBS, "load: is always 0"),
         ("load: [[0, 1], [1, 1]]\njobs: []", "jobs: must be a list of 1 to"),
         ("load: [[0, 1], [1, 1]]\njobs: [{vcpus: 1}]", "jobs[0]: a kind of job needs run_s"),
-        ("load: [[0, 1], [1, 1]]\njobs: [{vcpus: 0, run_s: 1}]", "jobs[0]: vcpus is 0; it must be a number from 0.001"),
+        ("load: [[0, 1], [1, 1]]\njobs: [{vcpus: 0, run_s: 1}]", "jobs[0]: vcpus: 0 must be from 0.001"),
         ("load: [[0, 1], [1, 1]]\njobs: [{vcpus: 1, run_s: 1, at_s: 4}]", "at_s: unknown key"),
         ("load: [[0, 1], [1, 1]]\njobs: [{vcpus: 1, run_s: 1, weight: 0}]", "weight: it must be a number from 1e-06"),
         ("load: [[0, 1], [1, 1]]\njobs: [{vcpus: 1, run_s: [1]}]", "run_s: must be a number or a word"),

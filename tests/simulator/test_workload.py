@@ -1,5 +1,6 @@
 """Workloads from job logs, CSV lists, history and scenarios."""
 
+import io
 from dataclasses import replace
 from statistics import fmean
 from typing import Any
@@ -8,8 +9,9 @@ import pytest
 
 from hcloud.core.errors import BadInput
 from hcloud.core.model import BatchTarget, BestEffortTarget, JobSpec, ProfileRequest, ServiceTarget
+from hcloud.simulator import workload
 from hcloud.simulator.scenarios import SCENARIOS, make_scenario
-from hcloud.simulator.workload import LogReading, PastJob, Workload, from_past, read_csv, read_swf
+from hcloud.simulator.workload import LogReading, PastJob, Workload, from_past
 
 LOG = """; UnixStartTime: 0
 1 100 5 60 4 -1 2048 4 600 -1 1 7 1 1 1 -1 -1 -1
@@ -21,6 +23,14 @@ ARRIVALS = """at_s,run_s,vcpus,name,within_s,requests_per_s,latency_ms,nodes
 0,30,1,,,100,20,
 7,1,0.5,,,,,3
 """
+
+
+def read_swf(text: str, name: str, reading: LogReading) -> Workload:
+    return workload.read_swf(io.StringIO(text, newline=""), name, reading)
+
+
+def read_csv(text: str, name: str) -> Workload:
+    return workload.read_csv(io.StringIO(text, newline=""), name)
 
 
 def test_job_log_gives_jobs_with_deadlines_and_wide_ones_get_nodes() -> None:
@@ -70,7 +80,7 @@ def test_lines_about_parts_of_a_resumed_job_are_skipped() -> None:
 def test_job_log_lines_are_counted_like_editors_do(end: str) -> None:
     comments = "; a page\x0c ends, 1 2\x85 3\u2028 4" + end + end
     assert len(read_swf(comments + LOG.replace("\n", end), "log.swf", LogReading()).arrivals) == 2
-    with pytest.raises(BadInput, match=r"log\.swf:4: expected 18 numbers"):
+    with pytest.raises(BadInput, match=r"log\.swf: line 4: expected 18 numbers"):
         read_swf(f"{comments}; more{end}1 2{end}", "log.swf", LogReading())
 
 
@@ -82,41 +92,47 @@ def test_job_log_without_a_user_has_an_unknown_user() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("1 2 3\n", "log.swf:1: expected 18 numbers, not 3"),
-        ("; fine\nname,size\n", "log.swf:2: expected 18 numbers; 'name,size' is not a number"),
+        ("1 2 3\n", "log.swf: line 1: expected 18 numbers, not 3"),
+        ("; fine\nname,size\n", "log.swf: line 2: expected 18 numbers, not 1"),
         ("; nothing\n", "log.swf: there is no job to simulate"),
         (
             "1 nan 0 60 4 -1 -1 4 600 -1 1 1 1 1 1 -1 -1 -1\n",
-            "log.swf:1: expected 18 numbers; 'nan' is not a number",
+            r"log.swf: column 2 \(submit time\): line 1: 'nan' is not a number",
         ),
         (
             "1 0 0 60 inf -1 -1 4 600 -1 1 1 1 1 1 -1 -1 -1\n",
-            "log.swf:1: expected 18 numbers; 'inf' is not a number",
+            r"log.swf: column 5 \(allocated processors\): line 1: 'inf' is not a number",
         ),
         (
             "1 0 0 60 1e9 -1 -1 4 600 -1 1 1 1 1 1 -1 -1 -1\n",
-            "log.swf:1: a job of 1000000000 processors needs more than",
+            "log.swf: line 1: a job of 1000000000 processors needs more than",
         ),
         (
             "1 0 0 1e12 4 -1 -1 4 600 -1 1 1 1 1 1 -1 -1 -1\n",
             "log.swf:1: a job runs for 1.16e\\+07 days; it must be at most 3650 days, and times are in seconds",
         ),
-        ("1 1e300 0 60 4 -1 -1 4 600 -1 1 1 1 1 1 -1 -1 -1\n", "log.swf:1: 1e\\+300 is too large for a job log"),
-        ("1 0 0 60 4 -1 1e14 4 600 -1 1 1 1 1 1 -1 -1 -1\n", "log.swf:1: a node of this job has 3.91e\\+11 MiB"),
+        (
+            "1 1e300 0 60 4 -1 -1 4 600 -1 1 1 1 1 1 -1 -1 -1\n",
+            r"log.swf: column 2 \(submit time\): line 1: 1e\+300 is too large; times are in seconds",
+        ),
+        ("1 0 0 60 4 -1 1e14 4 600 -1 1 1 1 1 1 -1 -1 -1\n", "log.swf: line 1: a node of this job has 3.91e\\+11 MiB"),
         (
             "1 0 5 \uff16\uff10 4 -1 -1 4 600 -1 1 1 1 1 1 -1 -1 -1\n",
-            "log.swf:1: expected 18 numbers; ",
+            r"log.swf: column 4 \(run time\): line 1: ",
         ),
         (
             "1 0 5 6_0 4 -1 -1 4 600 -1 1 1 1 1 1 -1 -1 -1\n",
-            "log.swf:1: expected 18 numbers; ",
+            r"log.swf: column 4 \(run time\): line 1: '6_0' is not a number",
         ),
         (
             "1 0 5 -60 4 -1 -1 4 600 -1 1 1 1 1 1 -1 -1 -1\n",
-            "log.swf:1: -60 is negative; the only negative number of a job log is -1",
+            r"log.swf: column 4 \(run time\): line 1: -60 is negative; only -1 \(unknown\) may be",
         ),
-        ("1 -1 5 60 4 -1 -1 4 600 -1 1 1 1 1 1 -1 -1 -1\n", "log.swf:1: the submission time of this job is unknown"),
-        ("1 0 5 60 4 -1 -1 4 600 -1 1 1 1 1 1 -1 -1 -1 7\n", "log.swf:1: expected 18 numbers, not 19"),
+        (
+            "1 -1 5 60 4 -1 -1 4 600 -1 1 1 1 1 1 -1 -1 -1\n",
+            r"log.swf: column 2 \(submit time\): line 1: -1, unknown; it must be known",
+        ),
+        ("1 0 5 60 4 -1 -1 4 600 -1 1 1 1 1 1 -1 -1 -1 7\n", "log.swf: line 1: expected 18 numbers, not more than 18"),
     ],
 )
 def test_invalid_job_log_is_refused_with_its_line(text: str, words: str) -> None:
@@ -129,8 +145,8 @@ def test_bad_lines_of_a_job_log_are_left_out_and_counted() -> None:
     made = read_swf(good.format(0) + bad + "1 2 3\n" + good.format(9), "log.swf", LogReading())
     assert len(made.arrivals) == 2
     assert made.notes == (
-        "2 lines left out that cannot be right: log.swf:2: -60 is negative; the only negative number of a job log is "
-        "-1, unknown",
+        "2 lines left out as invalid: column 4 (run time): line 2: -60 is negative; only -1 (unknown) may be; "
+        "line 3: expected 18 numbers, not 3",
     )
 
 
@@ -151,16 +167,19 @@ def test_list_of_arrivals_gives_jobs_in_order_of_time() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("at_s,run_s\n1,2\n", "jobs.csv:1: column 'vcpus' is missing"),
-        ("at_s,run_s,vcpus,cpus\n1,2,3,4\n", "jobs.csv:1: unknown column 'cpus'"),
-        ("at_s;run_s;vcpus\n1;2;3\n", "jobs.csv:1: columns are separated by ';'; separate columns and values by"),
-        ("at_s,run_s,vcpus\n1;2;3\n", "jobs.csv:2: the line ends before run_s; values are separated by commas"),
-        ("at_s,run_s,vcpus\n1,2,3\n1,x,3\n", "jobs.csv:3: run_s is 'x'; it must be a number"),
-        ("at_s,run_s,vcpus\n1,nan,3\n", "jobs.csv:2: run_s is 'nan'; it must be a number"),
-        ("at_s,run_s,vcpus\n-1,2,3\n", "jobs.csv:2: at_s is -1; it must be a number of at least 0"),
-        ("", "jobs.csv:1: is empty; a list of arrivals starts with a header, such as at_s,run_s,vcpus"),
-        ("# nothing\n\n# more of it\n", "jobs.csv:1: contains only comments; a list of arrivals starts with a header"),
-        ("# now\nat_s,run_s,vcpus\n", "jobs.csv:2: there is no job below the header; write one line per job"),
+        ("at_s,run_s\n1,2\n", "jobs.csv: column vcpus: missing"),
+        ("at_s,run_s,vcpus,cpus\n1,2,3,4\n", "jobs.csv: column cpus: unknown, "),
+        ("at_s;run_s;vcpus\n1;2;3\n", "jobs.csv: line 1: columns are separated by ';'; separate columns and values by"),
+        ("at_s,run_s,vcpus\n1;2;3\n", "jobs.csv: line 2: the line ends before run_s; values are separated by commas"),
+        ("at_s,run_s,vcpus\n1,2,3\n1,x,3\n", "jobs.csv: column run_s: line 3: 'x' is not a number"),
+        ("at_s,run_s,vcpus\n1,nan,3\n", "jobs.csv: column run_s: line 2: 'nan' is not a number"),
+        ("at_s,run_s,vcpus\n-1,2,3\n", "jobs.csv: column at_s: line 2: -1 must be at least 0"),
+        ("", "jobs.csv: is empty; a list of arrivals starts with a header, such as at_s,run_s,vcpus"),
+        (
+            "# nothing\n\n# more of it\n",
+            "jobs.csv: contains only comments or empty lines; a list of arrivals starts with a header",
+        ),
+        ("# now\nat_s,run_s,vcpus\n", "jobs.csv: there is no job below the header; write one line per job"),
         (
             "at_s,run_s,vcpus\n1.8e9,1,1\n0,1,1\n",
             "jobs.csv:2: this job arrives 2.08e\\+04 days after the first; it must be",
@@ -169,41 +188,53 @@ def test_list_of_arrivals_gives_jobs_in_order_of_time() -> None:
             "at_s,run_s,vcpus\n9,1,1\n# long\n0,1e9,1\n",
             "jobs.csv:4: a job runs for 1.16e\\+04 days; it must be at most 3650 days, and times are in seconds",
         ),
-        ("at_s,run_s,vcpus,run_s\n0,1,1,2\n", "jobs.csv:1: column 'run_s' appears twice"),
-        ("at_s,run_s,vcpus\n0,1,1,7\n", "jobs.csv:2: 1 value more than columns; the first is '7'"),
-        ("at_s,run_s,vcpus\n0,1,1,7,8\n", "jobs.csv:2: 2 values more than columns; the first is '7'"),
-        ("at_s,run_s,vcpus,nodes\n0,1,1,2.7\n", "jobs.csv:2: nodes is 2.7; it must be a whole number"),
-        ("at_s,run_s,vcpus,nodes\n0,1,1,1e9\n", "jobs.csv:2: nodes is 1e\\+09; it must be a number from 1 to 10000"),
+        ("at_s,run_s,vcpus,run_s\n0,1,1,2\n", "jobs.csv: column run_s: appears 2 times; name it once"),
+        ("at_s,run_s,vcpus\n0,1,1,7\n", "jobs.csv: line 2: 1 value more than columns; the first is '7'"),
+        ("at_s,run_s,vcpus\n0,1,1,7,8\n", "jobs.csv: line 2: 2 values more than columns; the first is '7'"),
+        ("at_s,run_s,vcpus,nodes\n0,1,1,2.7\n", "jobs.csv: column nodes: line 2: 2.7 must be a whole number"),
+        ("at_s,run_s,vcpus,nodes\n0,1,1,1e9\n", r"jobs.csv: column nodes: line 2: 1e\+09 must be from 1 to 10000"),
         (
             "at_s,run_s,vcpus,priority\n0,1,1,1e300\n",
-            "jobs.csv:2: priority is 1e\\+300; it must be a number from -1000",
+            r"jobs.csv: column priority: line 2: 1e\+300 must be from -1000",
         ),
         (
             "at_s,run_s,vcpus,interruptible\n0,1,1,maybe\n",
-            "jobs.csv:2: interruptible is 'maybe'; it must be one of true,",
+            "jobs.csv: column interruptible: line 2: 'maybe' must be one of true,",
         ),
-        ("at_s,run_s,vcpus,latency_ms\n0,1,1,5\n", "jobs.csv:2: a service needs both requests_per_s and latency_ms"),
+        (
+            "at_s,run_s,vcpus,latency_ms\n0,1,1,5\n",
+            "jobs.csv: line 2: a service needs both requests_per_s and latency_ms",
+        ),
         (
             "at_s,run_s,vcpus,within_s,requests_per_s,latency_ms\n0,1,1,5,5,5\n",
-            "jobs.csv:2: a service needs .* no within_s",
+            "jobs.csv: line 2: a service needs .* no within_s",
         ),
         (
             "at_s,run_s,vcpus,within_s\n0,1,1,0\n",
-            "jobs.csv:2: within_s is 0; it must be a number from 0.001 to 315360000$",
+            "jobs.csv: column within_s: line 2: 0 must be from 0.001 to 315360000$",
         ),
-        ("at_s,run_s,vcpus,within_s\n0,1,1,1e300\n", "jobs.csv:2: within_s is 1e\\+300; it must be a number from"),
-        ("at_s,run_s,vcpus\n0,1,1e300\n", "jobs.csv:2: vcpus is 1e\\+300; it must be a number from 0.001 to 4096"),
-        ("at_s,run_s,vcpus,memory_mib\n0,1,1,1e15\n", "jobs.csv:2: memory_mib is 1e\\+15; it must be a number"),
+        ("at_s,run_s,vcpus,within_s\n0,1,1,1e300\n", r"jobs.csv: column within_s: line 2: 1e\+300 must be from"),
+        ("at_s,run_s,vcpus\n0,1,1e300\n", r"jobs.csv: column vcpus: line 2: 1e\+300 must be from 0.001 to 4096"),
+        ("at_s,run_s,vcpus,memory_mib\n0,1,1,1e15\n", r"jobs.csv: column memory_mib: line 2: 1e\+15 must be from 1"),
         (
             "at_s,run_s,vcpus,requests_per_s,latency_ms\n0,1,1,1e300,5\n",
-            "jobs.csv:2: requests_per_s is 1e\\+300; it must be a number from",
+            r"jobs.csv: column requests_per_s: line 2: 1e\+300 must be from",
         ),
-        ("at_s,run_s,vcpus,name\n0,1,1,a\n0,1,1,a\0b\n", r"jobs.csv:3: name is 'a\\x00b'; it must be of printable"),
-        ("at_s,run_s,vcpus,user\n0,1,1,a\x1b[31m\n", r"jobs.csv:2: user is 'a\\x1b\[31m'; it must be of printable"),
-        ('at_s,run_s,vcpus,name\n0,1,1,"a\nb"\n', r"jobs.csv:3: name is 'a\\nb'; it must be of printable"),
-        (f"at_s,run_s,vcpus,name\n0,1,1,{'x' * 256}\n", "jobs.csv:2: name is 256 characters long; it must be at most"),
-        (f"at_s,run_s,vcpus,name\n0,1,1,a\n0,1,1,{'x' * 200_000}\n", "jobs.csv:3: is not valid CSV"),
-        ('at_s,run_s,vcpus,name\n0,1,1,"a\n', "jobs.csv:2: is not valid CSV"),
+        (
+            "at_s,run_s,vcpus,name\n0,1,1,a\n0,1,1,a\0b\n",
+            r"jobs.csv: column name: line 3: 'a\\x00b' must be of printable",
+        ),
+        (
+            "at_s,run_s,vcpus,user\n0,1,1,a\x1b[31m\n",
+            r"jobs.csv: column user: line 2: 'a\\x1b\[31m' must be of printable",
+        ),
+        ('at_s,run_s,vcpus,name\n0,1,1,"a\nb"\n', r"jobs.csv: column name: line 3: 'a\\nb' must be of printable"),
+        (
+            f"at_s,run_s,vcpus,name\n0,1,1,{'x' * 256}\n",
+            "jobs.csv: column name: line 2: has 256 characters, must have at most",
+        ),
+        (f"at_s,run_s,vcpus,name\n0,1,1,a\n0,1,1,{'x' * 200_000}\n", "jobs.csv: line 3: is not valid CSV"),
+        ('at_s,run_s,vcpus,name\n0,1,1,"a\n', "jobs.csv: line 2: is not valid CSV"),
     ],
 )
 def test_invalid_list_of_arrivals_is_refused_with_line_and_column(text: str, words: str) -> None:
@@ -219,14 +250,14 @@ def test_arrivals_as_spreadsheets_write_them_are_read() -> None:
 def test_comments_among_arrivals_are_skipped_but_counted_as_lines() -> None:
     text = "# from the cluster\nat_s,run_s,vcpus\n# the first day\n0,10,1\n"
     assert len(read_csv(text + "#\n5,10,1\n", "jobs.csv").arrivals) == 2
-    with pytest.raises(BadInput, match=r"jobs.csv:5: run_s is 'long'"):
+    with pytest.raises(BadInput, match=r"jobs.csv: column run_s: line 5: 'long'"):
         read_csv(text + "0,long,1\n", "jobs.csv")
 
 
 def test_empty_lines_among_arrivals_are_skipped_but_counted_as_lines() -> None:
     text = "\n\r\nat_s,run_s,vcpus\n  \n0,10,1\n,,\r\n"
     assert len(read_csv(text + "5,10,1\n\n", "jobs.csv").arrivals) == 2
-    with pytest.raises(BadInput, match=r"jobs.csv:7: run_s is 'long'"):
+    with pytest.raises(BadInput, match=r"jobs.csv: column run_s: line 7: 'long'"):
         read_csv(text + "0,long,1\n", "jobs.csv")
 
 
