@@ -32,7 +32,7 @@ def report(name: str, by: str | None, since: str | None, until: str | None, form
     cost (the default): money spent on jobs, idle and boot time, and unused commitments;
     performance: queue and run times of jobs, and met targets;
     savings: cost compared with on-demand prices;
-    utilisation: how much of the paid machines jobs held and used;
+    utilisation: how much of the paid machines jobs held and used, and where the money went (--by account: only that);
     commitments: used and unused hours of each commitment, and whether they paid off;
     accuracy: errors of predicted speed, tolerated and caused pressures and losses, and how often their limits hold;
     decisions: placements compared in hindsight with their alternatives.
@@ -75,6 +75,9 @@ def show(report_table: ReportTable) -> None:
     out.print(table(headers, cells))
     for note in report_table.notes:
         out.print(note, style="dim")
+    for each in report_table.further:
+        out.print()
+        show(each)
 
 
 def _transposed(headers: Sequence[str], cells: Sequence[Sequence[str]]) -> tuple[list[str], list[list[str]]]:

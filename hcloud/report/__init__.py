@@ -18,7 +18,7 @@ from hcloud.report.cost import COST_KINDS, SAVINGS_KINDS, cost_table, savings_ta
 from hcloud.report.grouping import Grouping, choose_grouping, minute_of, parse_grouping
 from hcloud.report.performance import PERFORMANCE_KINDS, performance_table
 from hcloud.report.table import Column, ReportTable
-from hcloud.report.utilisation import UTILISATION_KINDS, utilisation_table
+from hcloud.report.utilisation import BY_ACCOUNT, UTILISATION_KINDS, utilisation_table
 
 _Build = Callable[[Iterable[Event], Grouping, float, float, float], ReportTable]
 # By name: the function that builds the report, its default grouping, the event kinds it reads.
@@ -32,6 +32,7 @@ _REPORTS: dict[str, tuple[_Build, str, frozenset[EventKind]]] = {
     "decisions": (decisions.decisions_table, "job", decisions.DECISION_KINDS),
 }
 _OWN_GROUPINGS = {"accuracy": GROUPINGS, "decisions": decisions.GROUPINGS}
+_FURTHER_GROUPINGS = {"utilisation": (BY_ACCOUNT,)}
 REPORT_NAMES: tuple[str, ...] = tuple(_REPORTS)
 
 
@@ -52,15 +53,18 @@ def build_report(
     """Return a report for the period from ``since`` (None: the start of the log) to ``until`` (None: ``now``).
 
     Times are Unix seconds; ``until`` is at most ``now``. ``by`` is what a row stands for (None: the report's default).
-    Reports are grouped by ``job``, ``user``, ``tag:KEY``, ``pool``, ``market`` or ``day`` (UTC); accuracy and decisions
-    have groupings of their own (``GROUPINGS`` of their modules).
+    Reports are grouped by ``job``, ``user``, ``tag:KEY``, ``pool``, ``market`` or ``day`` (UTC), utilisation also by
+    ``account``; accuracy and decisions have groupings of their own (``GROUPINGS`` of their modules).
 
     Raises:
         BadInput: unknown report or grouping, or ``since`` after ``until``.
     """
     build, default, kinds = _definition(name)
     own = _OWN_GROUPINGS.get(name)
-    grouping = choose_grouping(by, default, own) if own is not None else parse_grouping(by, default)
+    if own is not None:
+        grouping = choose_grouping(by, default, own)
+    else:
+        grouping = parse_grouping(by, default, _FURTHER_GROUPINGS.get(name, ()))
     end = now if until is None else min(until, now)
     begin = 0.0 if since is None else since
     if begin > end:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import inf
 
-from hcloud.core.model import Event, EventKind, Market
+from hcloud.core.model import PROFILE_TAG, Event, EventKind, InstanceState, JobState, Market
 from hcloud.core.pricing import billed_until, dominant_share
 from hcloud.report.grouping import JobFacts, number, text
 
@@ -20,6 +20,47 @@ _SETTLE_AT = 256
 """Holds of a machine at which its stretches are settled for the first time."""
 # An event about a machine may be recorded this much later than it happened; stretches newer than that stay open.
 _LATENESS_S = 3600.0
+
+
+@dataclass(slots=True, eq=False)
+class AttemptHistory:
+    """What became of an attempt, as far as the log was read."""
+
+    id: str
+    running: int = 0
+    """The number of its running units."""
+    failed: bool = False
+    """A unit of it ended for a cause of failure."""
+    lost: bool | None = None
+    """Its work was lost: it was followed by another attempt, or its job failed. None: it may still succeed."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it failed and none of its units is running, so that its job awaits another attempt."""
+        return self.failed and not self.running
+
+
+@dataclass(slots=True)
+class UnitUse:
+    """The most that a unit was measured to use; None if it was not measured."""
+
+    read_at: float
+    """The time of the last reading of its CPU counter."""
+    cpu_s: float = 0.0
+    """That reading: CPU time since its start."""
+    vcpus_max: float | None = None
+    """Of the mean vCPUs between two readings, the largest."""
+    memory_mib_max: float | None = None
+
+    def measure(self, event: Event) -> None:
+        """Take the readings in a SAMPLE or UNIT_ENDED event into account."""
+        cpu_s = number(event, "cpu_s", -1.0)
+        if cpu_s >= self.cpu_s and event.at > self.read_at:
+            self.vcpus_max = max(self.vcpus_max or 0.0, (cpu_s - self.cpu_s) / (event.at - self.read_at))
+            self.cpu_s, self.read_at = cpu_s, event.at
+        memory_mib = max(number(event, "memory_mib"), number(event, "memory_mib_max"))
+        if memory_mib > 0.0:
+            self.memory_mib_max = max(self.memory_mib_max or 0.0, memory_mib)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -31,6 +72,9 @@ class UnitHold:
     memory_mib: float
     share: float
     """The unit's dominant share of the machine, 0..1."""
+    attempt: AttemptHistory
+    use: UnitUse
+    """Of the whole unit, also before it was resized."""
     started_at: float
     ended_at: float | None = None
     """None while the unit is running."""
@@ -57,7 +101,12 @@ class MachineHistory:
     """When its commitment ended, from which on it is on demand."""
     launched_at: float | None = None
     ready_at: float | None = None
+    terminating_at: float | None = None
+    """When its termination was requested."""
     ended_at: float | None = None
+    has_run_jobs: bool = False
+    """A unit has started on it that is no profiling run."""
+    has_run_profiling: bool = False
     settled_at: float = 0.0
     """End of the last stretch that was yielded, Unix seconds."""
     last_event_at: float = 0.0
@@ -118,6 +167,8 @@ class FleetHistory:
         """Machines of which the log has the launch but not the request; they are left out."""
         self.units: dict[str, tuple[MachineHistory, UnitHold]] = {}
         """Running units by ``unit_id``."""
+        self.attempts: dict[str, AttemptHistory] = {}
+        """The last attempt of each unfinished job that had one, by job id."""
 
     def take(self, event: Event) -> Iterator[Stretch]:
         """Apply one event; yield the stretches that it settles."""
@@ -161,10 +212,15 @@ class FleetHistory:
             name=text(event, "name"),
             user=event.user or "",
             tags={str(key): str(value) for key, value in tags.items()} if isinstance(tags, dict) else {},
+            target_kind=text(event, "target_kind"),
         )
 
     def _finished(self, event: Event) -> None:
         self.jobs.pop(event.job_id or "", None)
+        attempt = self.attempts.pop(event.job_id or "", None)
+        if attempt is not None:
+            state = event.fields.get("state")
+            attempt.lost = state != JobState.SUCCEEDED.value and (state == JobState.FAILED.value or attempt.is_over)
 
     def _requested(self, event: Event) -> None:
         price = number(event, "price_usd_per_h")
@@ -202,6 +258,11 @@ class FleetHistory:
             if event.fields.get("market") == Market.ON_DEMAND.value:
                 machine.on_demand_from_at = at
 
+    def _state(self, event: Event) -> None:
+        machine = self._known(event)
+        if machine is not None and event.fields.get("to") == InstanceState.TERMINATING.value:
+            machine.terminating_at = event.at
+
     def _terminated(self, event: Event) -> None:
         machine = self._known(event)
         if machine is not None:
@@ -212,25 +273,50 @@ class FleetHistory:
         if machine is None:
             return
         vcpus, memory_mib = number(event, "vcpus"), number(event, "memory_mib")
+        job = self.jobs.get(event.job_id or "") or JobFacts(id=event.job_id or "", user=event.user or "")
+        if PROFILE_TAG in job.tags:
+            machine.has_run_profiling = True
+        else:
+            machine.has_run_jobs = True
+        attempt = self._attempt(event)
+        attempt.running += 1
         holding = UnitHold(
-            job=self.jobs.get(event.job_id or "") or JobFacts(id=event.job_id or "", user=event.user or ""),
+            job=job,
             vcpus=vcpus,
             memory_mib=memory_mib,
             share=dominant_share(vcpus, memory_mib, machine.vcpus, machine.memory_mib),
+            attempt=attempt,
+            use=UnitUse(event.at),
             started_at=event.at,
         )
         machine.holdings.append(holding)
         self.units[unit_id(event)] = (machine, holding)
 
+    def _attempt(self, event: Event) -> AttemptHistory:
+        """Return the attempt that a unit starts in; an earlier one of the same job is lost by that."""
+        job_id, name = event.job_id or "", str(event.fields.get("attempt"))
+        attempt = self.attempts.get(job_id)
+        if attempt is None or attempt.id != name:
+            if attempt is not None:
+                attempt.lost = True
+            attempt = self.attempts[job_id] = AttemptHistory(name)
+        return attempt
+
     def _ended(self, event: Event) -> None:
         _, holding = self.units.pop(unit_id(event), (None, None))
         if holding is not None:
             holding.ended_at = max(event.at, holding.started_at)
+            holding.attempt.running -= 1
+            holding.attempt.failed |= event.fields.get("cause") is not None
 
     def _resized(self, event: Event) -> None:
-        if unit_id(event) in self.units:
+        name = unit_id(event)
+        _, before = self.units.get(name, (None, None))
+        if before is not None:
             self._ended(event)
             self._started(event)
+            if name in self.units:
+                self.units[name][1].use = before.use
 
     def _known(self, event: Event) -> MachineHistory | None:
         machine = self.machines.get(event.instance_id or "")
@@ -246,6 +332,7 @@ _HANDLERS = {
     EventKind.INSTANCE_LAUNCHED: FleetHistory._launched,
     EventKind.INSTANCE_READY: FleetHistory._ready,
     EventKind.INSTANCE_PRICE: FleetHistory._price,
+    EventKind.INSTANCE_STATE: FleetHistory._state,
     EventKind.INSTANCE_TERMINATED: FleetHistory._terminated,
     EventKind.UNIT_STARTED: FleetHistory._started,
     EventKind.UNIT_RESIZED: FleetHistory._resized,

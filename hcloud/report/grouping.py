@@ -24,6 +24,8 @@ class JobFacts:
     name: str = ""
     user: str = ""
     tags: dict[str, str] = field(default_factory=dict)
+    target_kind: str = ""
+    """``batch``, ``service`` or ``best_effort``; empty if the log does not say."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +33,7 @@ class Grouping:
     """What the rows of a report stand for."""
 
     kind: str
-    """One of OF_JOBS or OF_MACHINES, or a report's own grouping."""
+    """One of OF_JOBS or OF_MACHINES, or a grouping of one report only."""
     tag: str = ""
     """The tag's key, for kind ``tag``."""
 
@@ -63,19 +65,21 @@ class Grouping:
         return (text, *("" for _ in self.columns[1:]))
 
 
-def parse_grouping(by: str | None, default: str) -> Grouping:
-    """Return the grouping named ``by``, or ``default`` without one.
+def parse_grouping(by: str | None, default: str, further: tuple[str, ...] = ()) -> Grouping:
+    """Return the grouping named ``by``, or ``default`` without one; ``further``: groupings of this report only.
 
     Raises:
         BadInput: unknown grouping; the message lists all and suggests the closest.
     """
     kind, colon, tag = (by or default).partition(":")
-    if (kind in OF_JOBS + OF_MACHINES and kind != "tag" and not colon) or (kind == "tag" and tag):
+    known = OF_JOBS + OF_MACHINES + further
+    if (kind in known and kind != "tag" and not colon) or (kind == "tag" and tag):
         return Grouping(kind=kind, tag=tag)
-    near = difflib.get_close_matches(kind, OF_JOBS + OF_MACHINES, n=1)
+    near = difflib.get_close_matches(kind, known, n=1)
     suggestion = {"tag": "tag:KEY with the tag's name"}.get(near[0], near[0]) if near else None
     hint = f"; did you mean {suggestion}?" if suggestion else ""
-    raise BadInput(f"a report is grouped by job, user, tag:KEY, pool, market or day, not by {by!r}{hint}")
+    *names, last = ("job", "user", "tag:KEY", *OF_MACHINES, *further)
+    raise BadInput(f"a report is grouped by {', '.join(names)} or {last}, not by {by!r}{hint}")
 
 
 def choose_grouping(by: str | None, default: str, among: tuple[str, ...]) -> Grouping:

@@ -38,6 +38,8 @@ class ReportTable:
     rows: tuple[Row, ...]
     total: Row | None = None
     notes: tuple[str, ...] = ()
+    further: tuple[ReportTable, ...] = ()
+    """Tables shown below this one."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as a JSON object; each row is an object by column name."""
@@ -48,6 +50,7 @@ class ReportTable:
             "rows": [dict(zip(names, row, strict=True)) for row in self.rows],
             "total": None if self.total is None else dict(zip(names, self.total, strict=True)),
             "notes": list(self.notes),
+            **({"further": [each.to_json() for each in self.further]} if self.further else {}),
         }
 
     @classmethod
@@ -67,10 +70,11 @@ class ReportTable:
             rows=tuple(row(values) for values in document["rows"]),
             total=None if total is None else row(total),
             notes=tuple(document["notes"]),
+            further=tuple(cls.from_json(each) for each in document.get("further", ())),
         )
 
     def to_csv(self) -> str:
-        """Return header and rows as CSV, without total and notes; None is an empty field."""
+        """Return header and rows as CSV, without total, notes and further tables; None is an empty field."""
         stream = io.StringIO()
         writer = csv.writer(stream, lineterminator="\n")
         writer.writerow([column.name for column in self.columns])

@@ -1,20 +1,25 @@
-"""Utilisation report: how much of the paid machine time, vCPUs and memory jobs held, and how much CPU they used."""
+"""Utilisation report: how much of the paid machine time, vCPUs and memory jobs held, how much CPU they used, and where
+the money went."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hcloud.core.model import Event, EventKind
 from hcloud.core.pricing import HOUR_S, split
+from hcloud.report.commitment_history import CommitmentHistory
 from hcloud.report.cost import machine_keys
-from hcloud.report.fleet import FLEET_KINDS, FleetHistory, MachineHistory, Stretch, UnitHold, unit_id
+from hcloud.report.fleet import FleetHistory, MachineHistory, Stretch, UnitHold, unit_id
 from hcloud.report.grouping import Grouping, number
+from hcloud.report.spending_accounts import SPENDING_KINDS, SpendingReader, accounts_table
 from hcloud.report.table import ReportTable, Row, columns, share_pct, total_row
 from hcloud.spec.validation import counted
 
-UTILISATION_KINDS: frozenset[EventKind] = FLEET_KINDS | {EventKind.SAMPLE}
+UTILISATION_KINDS: frozenset[EventKind] = SPENDING_KINDS
 """Event kinds that the report reads."""
+BY_ACCOUNT = "account"
+"""The grouping with one row per account of the cost."""
 
 
 @dataclass(slots=True)
@@ -126,19 +131,39 @@ class _Usage:
 def utilisation_table(
     events: Iterable[Event], grouping: Grouping, since: float, until: float, now: float
 ) -> ReportTable:
-    """Return the utilisation of machines by pool, market or day, or of what units held by job, user or tag."""
-    usage, history = _Usage(grouping, since, until), FleetHistory(since, until)
-    for event in events:
-        for stretch in history.take(event):
+    """Return the utilisation of machines by pool, market or day, or of what units held by job, user or tag.
+
+    Below it stands where the money went; that table alone if grouped by ``account``.
+    """
+    usage, spending = _Usage(grouping, since, until), SpendingReader()
+    history, commitments = FleetHistory(since, until), CommitmentHistory(since, until)
+    accounts_alone = grouping.kind == BY_ACCOUNT
+
+    def add(stretch: Stretch) -> None:
+        spending.add(stretch)
+        if not accounts_alone:
             usage.add(stretch)
-        usage.measure(event, history)
+
+    for event in events:
+        spending.measure(event, history)
+        for stretch in history.take(event):
+            add(stretch)
+        for unused in commitments.take(event):
+            spending.add_unused(unused)
+        if not accounts_alone:
+            usage.measure(event, history)
     for stretch in history.finish():
-        usage.add(stretch)
+        add(stretch)
+    for unused in commitments.finish():
+        spending.add_unused(unused)
+    accounts = accounts_table(spending.finish(), unknown_machines=len(history.unknown_machines))
+    if accounts_alone:
+        return accounts
     notes = ["held: the larger of the vCPU and memory shares that units requested; used: measured CPU time"]
     if usage.unmeasured:
         notes.append(f"{counted(usage.unmeasured, 'unit')} ended without a CPU measurement, counted as 0")
     table = _job_table if grouping.of_jobs else _machine_table
-    return table(usage, tuple(notes))
+    return replace(table(usage, tuple(notes)), further=(accounts,))
 
 
 def _job_table(usage: _Usage, notes: tuple[str, ...]) -> ReportTable:

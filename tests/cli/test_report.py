@@ -64,6 +64,18 @@ def test_cost_equals_the_spend_ledger(done: Shell, deployment: Deployment) -> No
     assert "the newest is" in document["notes"][0]
 
 
+def test_accounts_sum_to_the_cost(done: Shell) -> None:
+    cost = json.loads(done.run("report", "cost", "-o", "json")[0])["total"]["cost_usd"]
+    (accounts,) = json.loads(done.run("report", "utilisation", "-o", "json")[0])["further"]
+    assert accounts["total"]["cost_usd"] == pytest.approx(cost) and cost > 0.0
+    header, *lines = csv.reader(io.StringIO(done.run("report", "utilisation", "--by", "account", "-o", "csv")[0]))
+    spent = {line[0]: line[header.index("cost_usd")] for line in lines}
+    assert sum(float(each) for each in spent.values() if each) == pytest.approx(cost)
+    assert float(spent["used"]) > 0.0 == float(spent["reserved_unused"])
+    shown, _ = done.run("report", "utilisation")
+    assert "\nWhere the money went\naccount " in shown and "held by jobs, up to their need" in shown
+
+
 def test_performance_shows_waits_and_targets(done: Shell) -> None:
     document = json.loads(done.run("report", "performance", "--by", "job", "-o", "json")[0])
     good, bad = document["rows"]

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from hcloud.config import load_config
+from hcloud.core.units import utc_text
 from hcloud.store import verify_audit_log
 from tests.daemon.home import PATIENCE_S, Home
 from tests.engine.site import free_port
@@ -71,6 +72,7 @@ def test_ended_jobs_are_known_and_live_ones_go_on_without_running_twice(home: Ho
     assert _states(home) == ENDED | RUNNING | {"job-6": "failed", "job-7": "succeeded"}
     rows = json.loads(home.run("queue", "--all-users", "-o", "json"))
     assert {row["unmet_text"] for row in rows} == {""}  # rows of before know nothing of missed targets
+    _check_accounts_of_its_log(home)
     events = json.loads(home.run("events", "--kind", "unit_started", "-n", "1000", "-o", "json"))
     started = [event["job_id"] for event in events]
     # Only the retry, for which the previous daemon waited, is a second start.
@@ -94,6 +96,16 @@ def test_ended_jobs_are_known_and_live_ones_go_on_without_running_twice(home: Ho
     # The chain of its event log begins with this release.
     log = verify_audit_log(f"sqlite:///{home.path}/hcloud.db")
     assert log is not None and log.fault == "" and log.unlinked > 0 and log.records == log.head.link > 5
+
+
+def _check_accounts_of_its_log(home: Home) -> None:
+    latest_at = max(event["at"] for event in json.loads(home.run("events", "-n", "1000", "-o", "json")))
+    until = ("--until", utc_text(latest_at), "-o", "json")
+    cost = json.loads(home.run("report", "cost", *until))["total"]["cost_usd"]
+    table = json.loads(home.run("report", "utilisation", "--by", "account", *until))
+    assert table["total"]["cost_usd"] == pytest.approx(cost) and cost > 0.0
+    spent = {row["account"]: row["cost_usd"] for row in table["rows"]}
+    assert spent["used"] > 0.0 and spent["lost_work"] >= 0.0
 
 
 def test_its_configuration_and_every_policy_it_wrote_pass_the_checks(home: Home) -> None:
