@@ -21,6 +21,7 @@ from hcloud.cli.output import WholeRange, console, price_age, write_json
 from hcloud.cli.signals import exit_on_signal
 from hcloud.core.errors import BadInput, SimulationStalled
 from hcloud.report import ReportTable
+from hcloud.report.spending_accounts import with_accounts_below
 from hcloud.report.table import Row, Value, share_pct
 from hcloud.simulator.bound import Bound
 from hcloud.simulator.charts import allocation_svg, cost_svg, fullness_svg, limits_svg, performance_svg, waits_svg
@@ -222,7 +223,7 @@ def _compare_once(settings: Sequence[Setting], options: ComparisonOptions) -> in
     table = _with_stalled(trial.table, [each.name for each in trial.ran], stalled)
     whole = _completed(table, options)
     series = {"series": [_series(each) for each in trial.outcomes]}
-    _show(_for_people(whole), whole, series, options.form)
+    _show(with_accounts_below(_for_people(whole)), whole, series, options.form)
     if options.out is not None:
         _write_files(options.out, whole, series, _charts(trial.outcomes))
     return _exit_code(whole, stalled, options.form, [[each] for each in trial.outcomes])
@@ -243,7 +244,7 @@ def _compare_seeds(seeds: Seeds, by_seed: Iterable[Sequence[Setting]], options: 
         "by_seed": [{"seed": seed, **row} for seed, each in trials.items() for row in each.table.to_json()["rows"]],
         "series": [_series(each) for each in first],
     }
-    _show(paired(table, _rounded), table, more, options.form)
+    _show(with_accounts_below(paired(table, _rounded)), table, more, options.form)
     if options.out is not None:
         _write_files(options.out, table, more, _charts_of_means(completed, first))
     return _exit_code(table, stalled, options.form, [each.outcomes for each in completed])
@@ -308,7 +309,13 @@ def _simulate(setting: Setting, folder: Path, watched: Callable[[Setting], Any] 
         else:
             with watched(setting) as watch:
                 simulation.run(watch)
-        outcome = outcome_of(setting.policy.name, simulation.events, commitments, simulation.ideals())
+        outcome = outcome_of(
+            setting.policy.name,
+            simulation.events,
+            commitments,
+            simulation.ideals(),
+            needs_vcpus=simulation.needs_vcpus(),
+        )
         ran_s = run_times_s(setting.workload, simulation.events())
         return PolicyRun(name=setting.policy.name, outcome=outcome, ran_s=ran_s)
 

@@ -14,6 +14,7 @@ from hcloud.cli.client import Client
 from hcloud.core.errors import BadInput, NoJobs
 from hcloud.core.model import InstanceState, JobSpec, JobState, Market, Offer, ServiceTarget
 from hcloud.report import minute_of
+from hcloud.report.spending_accounts import SPENT
 from hcloud.simulator.clouds import clouds_of_offers
 from hcloud.simulator.workload import PastJob, Workload, from_past
 from hcloud.spec.validation import counted
@@ -123,8 +124,17 @@ def recorded_outcome(client: Client, past: Past) -> Recorded:
         "launches": sum(1 for _ in _launches(client, past)),
         "succeeded": len(replayed),
         "jobs": len(replayed),
+        **dict(_recorded_accounts(client.get("/v1/reports/utilisation", **period))),
     }
     return Recorded(numbers=numbers, notes=_notes_on(past, len(replayed)))
+
+
+def _recorded_accounts(utilisation: Mapping[str, Any]) -> Iterator[tuple[str, float | None]]:
+    """Yield what was spent on each account, by column of a comparison; nothing if the daemon does not report it."""
+    for table in utilisation.get("further", ()):
+        for row in table["rows"]:
+            yield f"{SPENT}{row['account']}_usd", row["cost_usd"]
+            yield f"{SPENT}{row['account']}_pct", row["share_pct"]
 
 
 def _mean_met(jobs: Sequence[Mapping[str, Any]]) -> float | None:

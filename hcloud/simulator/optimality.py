@@ -9,6 +9,7 @@ from pathlib import Path
 
 from hcloud.core.errors import ProviderError
 from hcloud.core.model import PROFILE_TAG, Event, EventKind, Offer
+from hcloud.report.spending_accounts import ACCOUNT_COLUMNS, account_values
 from hcloud.report.table import ReportTable, Row, columns, share_pct
 from hcloud.simulator.bound import Bound, lower_bound, lowest_prices
 from hcloud.simulator.outcome import SimulationResult, notes_on
@@ -87,6 +88,7 @@ def peer_comparison(outcomes: Sequence[SimulationResult], bounds: Sequence[Bound
         "policy", "cost_usd", "bound_usd", "times_bound", "target_met_pct", "wait_p95_s", "launches", "used_once_pct",
         "unused_commitment_usd", "succeeded", "jobs",
     )  # fmt: skip
+    names += ACCOUNT_COLUMNS
     rows = tuple(_row(outcome, bound) for outcome, bound in zip(outcomes, bounds, strict=True))
     notes = (*peer_notes([each.name for each in outcomes]), *notes_on(outcomes))
     return ReportTable(title="Compared", columns=names, rows=rows, notes=notes)
@@ -125,4 +127,5 @@ def _row(each: SimulationResult, bound: Bound) -> Row:
         unused_commitment_usd(each),
         each.succeeded,
         each.jobs,
+        *account_values(each.spending),
     )

@@ -4,15 +4,18 @@ time."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
+from types import MappingProxyType
 
 import numpy as np
 
 from hcloud.core.model import PROFILE_TAG, Event, EventKind, JobState, Market
-from hcloud.core.pricing import HOUR_S
+from hcloud.core.pricing import HOUR_S, cost_usd
 from hcloud.report import build_report
+from hcloud.report.fleet import FleetHistory, Stretch
 from hcloud.report.serving import Serving
+from hcloud.report.spending_accounts import ACCOUNT_COLUMNS, ROUNDING, Spending, SpendingReader, account_values
 from hcloud.report.table import ReportTable, Row, columns, share_pct
 from hcloud.simulator.performance import Ideal, JobPerformance, kept_pct, mean, performances, quantile
 from hcloud.simulator.run import Commitment
@@ -122,6 +125,8 @@ class SimulationResult:
     """The most frequent reason first."""
     planning_failed: tuple[str, ...] = ()
     """The jobs or stages on which planning failed, with the error: each is a bug."""
+    spending: Spending = field(default_factory=Spending)
+    """What the cost was paid for; its total is the cost."""
 
     @property
     def cost_usd(self) -> float:
@@ -363,12 +368,14 @@ def outcome_of(
     commitments: Sequence[Commitment] = (),
     ideals: Mapping[str, Ideal] | None = None,
     paid_s: float | None = None,
+    needs_vcpus: Mapping[str, float] = MappingProxyType({}),
 ) -> SimulationResult:
     """Return the results of a finished simulation; ``events`` is called several times.
 
     Costs and commitments count from the start for ``paid_s`` seconds. With None, rented machines count to their end and
     commitments to the end of the last job, however long idle machines are kept after it. ``ideals`` is
-    ``Simulation.ideals()``; without it there is no performance.
+    ``Simulation.ideals()``; without it there is no performance. ``needs_vcpus`` is ``Simulation.needs_vcpus()``;
+    without it every job needs what it holds.
     """
     reader = _EventReader()
     reader.follow(events())
@@ -377,13 +384,16 @@ def outcome_of(
     paid_h = (worked_s if paid_s is None else min(worked_s, paid_s)) / HOUR_S
     batch, service = reader.met["batch"], reader.met["service"]
     failures = [FailureReason(code=code, text=texts[0], jobs=len(texts)) for code, texts in reader.failed.items()]
+    committed_usd = sum(each.count * each.price_usd_per_h for each in commitments) * paid_h
+    metered_until = reader.last_at + HOUR_S if paid_s is None else reader.began_at + paid_s
+    committed = _Committed(usd=committed_usd, until=reader.began_at + paid_h * HOUR_S)
     return SimulationResult(
         name=name,
         span_s=span_s,
         jobs=len(reader.jobs),
         succeeded=reader.succeeded,
         metered_usd=_metered_usd(events(), reader.last_at, None if paid_s is None else reader.began_at + paid_s),
-        committed_usd=sum(each.count * each.price_usd_per_h for each in commitments) * paid_h,
+        committed_usd=committed_usd,
         target_met_pct=share_pct(sum(batch) + sum(service), len(batch) + len(service)),
         batch_met_pct=share_pct(sum(batch), len(batch)),
         service_met_pct=share_pct(sum(service), len(service)),
@@ -401,7 +411,40 @@ def outcome_of(
         waited_for=_waited_for(reader),
         failed_by=tuple(sorted(failures, key=lambda each: (-each.jobs, each.code))),
         planning_failed=tuple(dict.fromkeys(reader.planning_failed)),
+        spending=_spending(events(), metered_until, committed, needs_vcpus),
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Committed:
+    """All reserved machines: their cost, and until when it is counted (Unix seconds)."""
+
+    usd: float
+    until: float
+
+
+def _spending(
+    events: Iterable[Event], metered_until: float, committed: _Committed, needs_vcpus: Mapping[str, float]
+) -> Spending:
+    """Return the accounts of the metered cost up to a time and of the committed cost, used or not."""
+    history, reader, reserved_usd = FleetHistory(0.0, metered_until), SpendingReader(needs_vcpus), 0.0
+
+    def stretches() -> Iterator[Stretch]:
+        for event in events:
+            if event.at <= metered_until:
+                yield from history.take(event)
+        yield from history.finish()
+
+    for stretch in stretches():
+        if stretch.market == Market.RESERVED.value:
+            stretch = replace(stretch, until=min(stretch.until, committed.until))
+            if stretch.seconds <= 0.0:
+                continue
+            reserved_usd += cost_usd(stretch.price_usd_per_h, stretch.seconds)
+        reader.add(stretch)
+    unused_usd = committed.usd - reserved_usd
+    reader.add_reserved_unused(unused_usd if abs(unused_usd) > ROUNDING * committed.usd else 0.0)
+    return reader.finish()
 
 
 def _waited_for(reader: _EventReader) -> tuple[WaitReason, ...]:
@@ -450,6 +493,7 @@ def comparison(outcomes: Sequence[SimulationResult]) -> ReportTable:
         "wait_p95_s", "used_pct", "reserved_used_pct", "launches", "used_once_pct",
         "succeeded", "jobs",
     )  # fmt: skip
+    names += ACCOUNT_COLUMNS
     first = outcomes[0].cost_usd if outcomes else 0.0
     rows = tuple(_row(each, first) for each in outcomes)
     return ReportTable(title="Simulated", columns=names, rows=rows, notes=(*NOTES, *notes_on(outcomes)))
@@ -526,4 +570,5 @@ def _row(each: SimulationResult, first_usd: float) -> Row:
         share_pct(each.used_once, each.launches),
         each.succeeded,
         each.jobs,
+        *account_values(each.spending),
     )

@@ -129,6 +129,7 @@ class Simulation:
     _world: World | None = field(init=False)
     _ideals: dict[str, Ideal] = field(default_factory=dict)
     _specs: dict[str, JobSpec] = field(default_factory=dict)
+    _needs_vcpus: dict[str, float] = field(default_factory=dict)
     _waiting: list[Arrival] = field(init=False)
     _clouds: Sequence[VirtualCloud] = field(init=False)
     _profiling: FilteredRows[Job] = field(
@@ -241,6 +242,8 @@ class Simulation:
             for job, arrival in zip(jobs, due, strict=True):
                 self._ideals[job.id] = self._ideal(arrival)
                 self._specs[job.id] = arrival.spec
+                if arrival.needs_vcpus is not None:
+                    self._needs_vcpus[job.id] = arrival.needs_vcpus
                 if self._world is not None:
                     self._world.add_job(job.id, arrival)
             self.progress.submitted += len(due)
@@ -292,6 +295,10 @@ class Simulation:
     def ideals(self) -> Mapping[str, Ideal]:
         """Return the ideal of each job that was submitted so far and has a target."""
         return {job_id: ideal for job_id, ideal in self._ideals.items() if ideal.counts}
+
+    def needs_vcpus(self) -> Mapping[str, float]:
+        """Return the vCPUs that each rank of a job needs, of the submitted jobs whose requests are guesses."""
+        return self._needs_vcpus
 
     def qos_losses(self, performances: Sequence[JobPerformance]) -> Mapping[str, int]:
         """Return how many jobs lost their QoS by cause (:mod:`hcloud.simulator.qos_losses`); empty without a truth."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import product
 from statistics import fmean, stdev
 
+from hcloud.report.spending_accounts import SPENT, Account
 from hcloud.report.table import Column, ReportTable, Row, Unit, Value, share_pct
 from hcloud.simulator.bound import Bound
 from hcloud.simulator.optimality import peer_notes, times_bound, unused_commitment_usd
@@ -120,6 +121,15 @@ def _percent(part: float | None) -> float | None:
     return None if part is None else 100.0 * part
 
 
+def _account_measures(account: Account) -> tuple[_Measure, _Measure]:
+    name = f"{SPENT}{account}"
+    return (
+        _Measure(name=name, unit="usd", of=lambda each, _, __: each.spending.amount_usd(account)),
+        _Measure(name=name, unit="%", of=lambda each, _, __: each.spending.share_pct(account)),
+    )
+
+
+_ACCOUNTS = tuple(measure for account in Account for measure in _account_measures(account))
 _MEASURES: tuple[_Measure, ...] = (
     _Measure(name="cost", unit="usd", of=lambda each, _, __: each.cost_usd),
     _Measure(name="cost", unit="%", of=lambda each, first, _: share_pct(each.cost_usd, first.cost_usd)),
@@ -134,8 +144,10 @@ _MEASURES: tuple[_Measure, ...] = (
     _Measure(name="launches", unit="", of=lambda each, _, __: float(each.launches)),
     _Measure(name="used_once", unit="%", of=lambda each, _, __: share_pct(each.used_once, each.launches)),
     _Measure(name="unused_commitment", unit="usd", of=lambda each, _, __: unused_commitment_usd(each)),
+    *_ACCOUNTS,
 )
 _WITH_BOUNDS = {"cost", "times_bound", "target_met", "wait_p95", "launches", "used_once", "unused_commitment"}
+_WITH_BOUNDS |= {each.name for each in _ACCOUNTS}
 """Measures shown if bounds were computed."""
 _ONLY_WITH_BOUNDS = {"used_once", "unused_commitment"}
 """Measures shown only then."""

@@ -12,6 +12,7 @@ import pytest
 
 from hcloud.cli.client import Client
 from hcloud.cli.history import recorded_workload
+from hcloud.report.spending_accounts import Account
 from tests.api.deployment import Deployment
 from tests.cli.conftest import Shell
 from tests.cli.terminal import at_terminal
@@ -57,6 +58,10 @@ def test_policies_are_compared_on_the_same_work(shell_with_files: Shell) -> None
     document = json.loads(out)
     assert [row["policy"] for row in document["rows"]] == ["mine", "cheapest"]
     assert all(row["succeeded"] == row["jobs"] >= 6 and row["cost_usd"] > 0 for row in document["rows"])
+    for row in document["rows"]:
+        spent = [row[f"spent_{each}_usd"] for each in Account]
+        assert sum(spent) == pytest.approx(row["cost_usd"]) and row["spent_used_usd"] > 0.0
+        assert row["spent_boot_pct"] == pytest.approx(100.0 * row["spent_boot_usd"] / row["cost_usd"])
     assert len(document["series"][0]["at_s"]) == len(document["series"][0]["held_vcpus"])
     assert err.count("wrote made/") == 7
     plain = ["--cloud", "cloud.yaml", "--reserved", "m.two=1", "-o", "json"]
@@ -67,6 +72,7 @@ def test_policies_are_compared_on_the_same_work(shell_with_files: Shell) -> None
     }  # fmt: skip
     rows = list(csv.DictReader(io.StringIO((shell_with_files.directory / "made" / "outcome.csv").read_text())))
     assert float(rows[0]["cost_usd"]) == document["rows"][0]["cost_usd"]
+    assert float(rows[1]["spent_used_usd"]) == document["rows"][1]["spent_used_usd"]
 
 
 def test_policies_with_the_same_name_are_distinguished_by_their_files(shell_with_files: Shell) -> None:
@@ -119,6 +125,9 @@ def test_scenario_by_name_is_shown_as_a_table(shell_with_files: Shell) -> None:
     assert err == ""  # the progress bar is drawn on terminals only
     assert "target_met %" in out
     assert "\nmine " in out
+    policies, _, accounts = out.partition("\nWhere the money went\n")
+    assert "spent" not in policies
+    assert re.match(r"account +mine +share %\nused +\$[\d.]+ +[\d.]+ *\nbeyond_need +\$0.00 +0.0 *\n", accounts)
 
 
 @pytest.mark.parametrize(
@@ -356,7 +365,9 @@ def test_several_seeds_show_means_rows_by_seed_and_differences(shell_with_files:
     ).exists()  # a chart of the earlier run, which this run does not draw
     shown, _ = shell_with_files.run(*words[:-2], "--seeds", "2")
     assert "±" in shown and "limit" not in shown.splitlines()[1]
-    assert ("$0.00 ±0.00 " in shown) == bool(peers) and "$0.00 ±0.0000" not in shown  # no commitments
+    policies, title, accounts = shown.partition("\nWhere the money went\n")
+    assert ("$0.00 ±0.00 " in policies) == bool(peers) and "$0.00 ±0.0000" not in shown  # no commitments
+    assert title and re.search(r"^used +\$[\d.]+ ±[\d.]+ +[\d.]+ ±[\d.]+ ", accounts, re.MULTILINE)
 
 
 def test_policy_that_stalls_with_any_seed_has_no_means(shell_with_files: Shell) -> None:
@@ -394,6 +405,8 @@ def test_past_jobs_are_replayed_under_another_policy(shell: Shell, deployment: D
     assert repeated["rows"][0]["jobs"] == 2 and repeated["rows"][2]["jobs"] == 1
     _, err = shell.run("plan", "policy", "mine.yaml", "--since", "soon", exit_code=2)
     assert "--since 'soon': write a duration such as 7d, or a UTC date" in err
+    shown, _ = shell.run("plan", "policy", "mine.yaml")
+    assert re.search(r"\naccount +default \(in force\) +share % +mine +share % +as it was +share %\n", shown)
     since = ("--since", "2020-01-01", "-o", "json")
     dated = json.loads(shell.run("plan", "policy", "mine.yaml", *since)[0])
     assert [row["jobs"] for row in dated["rows"]] == [1, 1, 1]
@@ -419,6 +432,8 @@ def _check_recorded_row(shell: Shell, document: dict[str, Any]) -> None:
     done = json.loads(shell.run("report", "performance", "--by", "job", "-o", "json")[0])["rows"][0]
     assert (was["target_met_pct"], was["wait_p95_s"]) == (done["target_met_pct"], done["queue_s"])
     assert was["launches"] >= 1
+    assert sum(was[f"spent_{each}_usd"] or 0.0 for each in Account) == pytest.approx(was["cost_usd"])
+    assert was["spent_used_usd"] > 0.0 == was["spent_reserved_unused_usd"]
     notes = [note for note in document["notes"] if "as it was" in note]
     assert "also those of 1 job not replayed (failed, cancelled or unfinished)" in notes[0]
     assert "unless the 1 job not replayed delayed the others" in notes[1]

@@ -9,6 +9,7 @@ from xml.etree import ElementTree
 import pytest
 
 from hcloud.core.errors import HCloudError
+from hcloud.report.spending_accounts import Account, Spending
 from hcloud.simulator.charts import (
     BOX_LEFT,
     HEAT_COLOURS,
@@ -66,7 +67,10 @@ DEAR = replace(SEEN, name="<dear>", metered_usd=7.0, target_met_pct=None, span_s
 
 
 def test_comparison_columns_match_their_names() -> None:
-    table = comparison([SEEN, DEAR])
+    spent = Spending(usd={each: float(at) for at, each in enumerate(Account)}, known_need_usd=1.0)
+    accounts = {f"spent_{each}_usd": usd for each, usd in spent.usd.items()}
+    accounts |= {f"spent_{each}_pct": 100.0 * usd / 36.0 for each, usd in spent.usd.items()}
+    table = comparison([replace(SEEN, spending=spent), DEAR])
     first, second = (dict(zip((each.name for each in table.columns), row, strict=True)) for row in table.rows)
     assert first == pytest.approx(
         {
@@ -74,7 +78,7 @@ def test_comparison_columns_match_their_names() -> None:
             "target_met_pct": 81.0, "batch_met_pct": 82.0, "service_met_pct": 83.0, "qos_kept_pct": 25.0,
             "performance_pct": 80.0, "performance_p5_pct": 53.0, "performance_p95_pct": 107.0, "wait_p50_s": 10.0,
             "wait_p95_s": 91.0, "used_pct": 75.0, "reserved_used_pct": 25.0, "launches": 8, "used_once_pct": 25.0,
-            "succeeded": 9, "jobs": 11,
+            "succeeded": 9, "jobs": 11, **accounts,
         }
     )  # fmt: skip
     assert (second["cost_pct"], second["target_met_pct"]) == (200.0, None)
