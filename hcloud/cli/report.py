@@ -62,9 +62,17 @@ def show(report_table: ReportTable) -> None:
     """
     out = console()
     out.print(report_table.title, style="bold")
-    if not report_table.rows:
+    if report_table.rows:
+        _show_rows(report_table)
+    else:
         out.print("nothing to report for this period")
-        return
+    for each in report_table.further:
+        out.print()
+        show(each)
+
+
+def _show_rows(report_table: ReportTable) -> None:
+    out = console()
     headers = [_header(column) for column in report_table.columns]
     rows = [*report_table.rows, *([report_table.total] if report_table.total is not None else [])]
     units = [column.unit for column in report_table.columns]
@@ -75,9 +83,6 @@ def show(report_table: ReportTable) -> None:
     out.print(table(headers, cells))
     for note in report_table.notes:
         out.print(note, style="dim")
-    for each in report_table.further:
-        out.print()
-        show(each)
 
 
 def _transposed(headers: Sequence[str], cells: Sequence[Sequence[str]]) -> tuple[list[str], list[list[str]]]:

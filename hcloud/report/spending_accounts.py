@@ -229,7 +229,7 @@ def _account_of_free(stretch: Stretch, since: float) -> Account:
 
 
 def accounts_table(spending: Spending, unknown_machines: int = 0) -> ReportTable:
-    """Return one row per account, with its share of the whole cost.
+    """Return one row per account, with its share of the whole cost; no rows if there is no cost.
 
     ``unknown_machines``: the number of machines that are left out, as the log does not have their requests.
     """
@@ -241,7 +241,7 @@ def accounts_table(spending: Spending, unknown_machines: int = 0) -> ReportTable
     return ReportTable(
         title=TITLE,
         columns=columns("account", "cost_usd", "share_pct", "paid_for"),
-        rows=tuple(rows),
+        rows=tuple(rows) if spending.total_usd else (),
         total=total,
         notes=(BASIS, *_need_notes(spending), *_left_out_notes(unknown_machines)),
     )

@@ -163,7 +163,7 @@ def utilisation_table(
     if usage.unmeasured:
         notes.append(f"{counted(usage.unmeasured, 'unit')} ended without a CPU measurement, counted as 0")
     table = _job_table if grouping.of_jobs else _machine_table
-    return replace(table(usage, tuple(notes)), further=(accounts,))
+    return replace(table(usage, tuple(notes)), further=(accounts,) if accounts.rows else ())
 
 
 def _job_table(usage: _Usage, notes: tuple[str, ...]) -> ReportTable:

@@ -277,6 +277,11 @@ def test_utilisation_report_shows_the_accounts_below_or_alone(log: LogBuilder) -
         build_report("cost", iter(log.events), HOUR, by="account")
 
 
+def test_period_without_cost_has_no_accounts() -> None:
+    assert build_report("utilisation", iter([]), HOUR, by="account").rows == ()
+    assert build_report("utilisation", iter([]), HOUR).further == ()
+
+
 def test_machines_launched_before_the_start_of_the_log_are_named(log: LogBuilder) -> None:
     log.launch(2, at=0.0)
     (accounts,) = build_report("utilisation", iter(log.events), HOUR).further
