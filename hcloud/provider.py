@@ -262,6 +262,18 @@ def is_commitment_mapping(answer: object) -> bool:
     )
 
 
+@runtime_checkable
+class PriceFeed(Protocol):
+    """A provider that knows by itself when prices of this owner's instances change, so that none is charged late."""
+
+    def price_changed_at(self) -> float:
+        """Return when the price of an instance that is up last changed (Unix seconds); minus infinity if none has.
+
+        Makes no calls. The next listing has the new price.
+        """
+        ...
+
+
 class ProviderFactory(Protocol):
     """The class or function that an entry point of the group ``hcloud.providers`` names.
 

@@ -27,11 +27,20 @@ from hcloud.core.units import NAME_MOST, shown
 from hcloud.provider import MOST_RESERVED
 from hcloud.simulator.clouds import BOOT, MEASURED, SPOT, cloud_of_catalogue, reserved_for
 from hcloud.simulator.clusters import EXPERIMENTS, Experiment, make_experiment
-from hcloud.simulator.input_table import PACKED, open_lines
+from hcloud.simulator.input_table import PACKED, moment, open_lines
 from hcloud.simulator.peers import PEERS, PREFIX, PeerTool, peer_named
 from hcloud.simulator.run import PROVIDER, STEP_S, Setting
 from hcloud.simulator.scenario_files import read_scenario
 from hcloud.simulator.scenarios import LEAST_HOURS, MOST_HOURS, SCENARIOS, make_scenario
+from hcloud.simulator.spot_history import (
+    Pools,
+    SpotHistory,
+    read_spot_history,
+    sold_as_spot,
+    unsold_note,
+    with_recorded_spot,
+    with_spot_history,
+)
 from hcloud.simulator.workload import NODE_VCPUS, LogReading, Workload, read_csv, read_swf
 from hcloud.simulator.world import Truth
 from hcloud.spec.jobfile import VCPUS_MOST
@@ -86,6 +95,18 @@ PAPERS = "hcloud-"
     "`offers`: the daemon's current offers (default for `history`). Default: the mock provider's types and prices.",
 )
 @click.option(
+    "--spot-history",
+    type=NamedPath(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Recorded spot prices, placement scores or availability by type and zone (.csv, or .json as AWS returns it; "
+    "or .gz). The cloud's spot market follows them.",
+)
+@click.option(
+    "--spot-history-start",
+    metavar="TIME",
+    help="Moment of --spot-history at which the simulation starts, such as 2026-05-01T18:00Z (default: its first row).",
+)
+@click.option(
     "--world",
     type=click.Choice(["plain", "interference"]),
     default="plain",
@@ -133,6 +154,8 @@ def simulate(
     peers: bool,
     reserved: str,
     cloud: Path | None,
+    spot_history: Path | None,
+    spot_history_start: str | None,
     world: str,
     cycle_s: float,
     out: Path | None,
@@ -163,14 +186,51 @@ def simulate(
         ours=tuple(ours or [load_policy(shipped_path("policies/default.yaml"))]),
         peers=tuple(PEERS.values() if peers else named_peers),
     )
+    recorded = SpotMarket.read(spot_history, spot_history_start)
     workload_for = _workload_by_seed(workload, WorkloadOptions(**reading))
-    clouds = _cloud_settings(OFFERED if cloud is None and workload == HISTORY else cloud)
+    clouds = _cloud_settings(OFFERED if cloud is None and workload == HISTORY else cloud, recorded)
 
     def settings(seed: int) -> list[Setting]:
-        return compared.settings(_simulation_input(workload_for(seed), world), seed, cycle_s, clouds, reserved)
+        made = compared.settings(_simulation_input(workload_for(seed), world), seed, cycle_s, clouds, reserved)
+        return made if recorded is None else recorded.applied(made)
 
     shown_as = ComparisonOptions(form=form, out=out, bounds=bool(compared.peers), price_age_s=clouds.price_age_s)
     return compare(seeds, settings, shown_as)
+
+
+@dataclass(slots=True, kw_only=True)
+class SpotMarket:
+    """The spot history given on the command line."""
+
+    history: SpotHistory
+    start_at: float | None
+    """The moment of it at which simulations start; None: its first row."""
+    _sold: Pools | None = None
+
+    @classmethod
+    def read(cls, file: Path | None, start: str | None) -> SpotMarket | None:
+        """Return what ``--spot-history`` and ``--spot-history-start`` name, or None. Raises BadInput."""
+        if file is None:
+            if start is not None:
+                raise BadInput("--spot-history-start needs --spot-history: it is a moment of that file")
+            return None
+        try:
+            start_at = None if start is None else moment(start)
+        except ValueError as error:
+            raise BadInput(f"--spot-history-start: {error}") from error
+        with infrequent_gc():
+            return cls(history=read_spot_history(file), start_at=start_at)
+
+    def applied(self, settings: Sequence[Setting]) -> list[Setting]:
+        """Return the settings with this spot market; the first time, print what is left out of the history."""
+        is_first = self._sold is None
+        self._sold = self._sold or sold_as_spot(settings[0])
+        made = [with_spot_history(each, self.history, self._sold, self.start_at) for each in settings]
+        if is_first:
+            notes = [f"{self.history.name}: {note}" for note in self.history.notes]
+            for note in filter(None, (*notes, unsold_note(self.history, self._sold))):
+                click.echo(note, err=True)
+        return made
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -342,14 +402,18 @@ def _load_policy(name: Path) -> Policy:
     return policy
 
 
-def _cloud_settings(file: Path | None) -> CloudSettings:
-    """Return the clouds of ``--cloud``. Raises BadInput or ConfigError if they cannot be read."""
+def _cloud_settings(file: Path | None, recorded: SpotMarket | None) -> CloudSettings:
+    """Return the clouds of ``--cloud``; one of the catalogue sells what has recorded spot prices as spot.
+
+    Raises BadInput or ConfigError if they cannot be read.
+    """
     if file == OFFERED:
         offered, age_s = offered_clouds(Client())
         return CloudSettings(clouds=offered, price_age_s=age_s)
     if (place := _place_in_catalogue(file)) is not None:
         known = catalogue_in_force()
         made = cloud_of_catalogue(known, *place)
+        made = made if recorded is None else with_recorded_spot(made, place[1], recorded.history)
         types = cast(Mapping[str, object], made["types"])
         read_at = min(quote.at for key, quote in known.quotes.items() if key[:2] == place and key.type in types)
         return CloudSettings(clouds={place[0]: made}, price_age_s=max(0.0, SystemClock().now() - read_at))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from itertools import chain
+from math import inf
 
 from hcloud.apply.machines import confirm_launch, emit_provider_error
 from hcloud.apply.unit_index import UnitIndex
@@ -14,7 +15,7 @@ from hcloud.core.model import Instance, InstanceId, InstanceState, Market
 from hcloud.observe import facts
 from hcloud.observe.facts import Change, FactBatch, ObservationRound
 from hcloud.observe.orphans import Orphans
-from hcloud.provider import CloudInstance, CloudState, Listing, Provider, is_listing
+from hcloud.provider import CloudInstance, CloudState, Listing, PriceFeed, Provider, is_listing
 from hcloud.quarantine import Failure, call_provider
 from hcloud.spec.policy import Policy
 from hcloud.store import LeaderLease, LiveView, Store
@@ -62,7 +63,10 @@ class InstanceObserver:
         return listings
 
     def _is_due(self, provider: str, silent: Set[InstanceId]) -> bool:
-        since_s = self.clock.now() - self._listed_at.get(provider, -1e18)
+        listed_at = self._listed_at.get(provider, -1e18)
+        if self._price_changed_at(provider) > listed_at:
+            return True
+        since_s = self.clock.now() - listed_at
         if since_s < self._poll_s(provider):
             return False
         if since_s >= SLOW_POLL_S:
@@ -73,6 +77,17 @@ class InstanceObserver:
         self.note_changes(self.unit_index.changed_machines)
         watched = (self.unit_index.machines.get(each) for each in chain(self._in_transition, silent, self._absent))
         return any(row is not None and row.offer.provider == provider for row in watched)
+
+    def _price_changed_at(self, name: str) -> float:
+        provider = self.providers[name]
+        if not isinstance(provider, PriceFeed):
+            return -inf
+        try:
+            return call_provider(
+                provider.price_changed_at, f"{name}.price_changed_at", lambda at: isinstance(at, float)
+            )
+        except ProviderError:
+            return -inf  # the next listing is due by its interval
 
     def _poll_s(self, provider: str) -> float:
         return self.poll_s.get(provider, DEFAULT_POLL_S)
@@ -218,3 +233,7 @@ class InstanceObserver:
         self._absent = {name: each for name, each in self._absent.items() if name in machines}
         self._reported_unlisted &= machines
         self._orphans.forget(orphans_before)
+
+
+def _is_time(answer: object) -> bool:
+    return isinstance(answer, float)

@@ -1,7 +1,7 @@
 """Input files: text within limits, packed or not, read line by line; all that is wrong with it is reported at once.
 
-jobs.csv: column run_s: line 3: 'abc' is not a number; line 7: -1 must be at least 0 (12 more lines); column vcpus:
-missing; column cpus: unknown, did you mean 'vcpus'?
+A message names each wrong column with its first lines: ``jobs.csv: column run_s: line 3: 'abc' is not a number; line 7:
+-1 must be at least 0 (12 more); column vcpus: missing; column cpus: unknown, did you mean 'vcpus'?``
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import json
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -51,6 +52,65 @@ def read_document(path: Path) -> str:
     """Return the whole text of a file, unpacked if its name ends in ``.gz``. Raises BadInput as :func:`open_lines`."""
     with _readable(path), _open(path) as stream:
         return _Bounded(stream, DOCUMENT_MOST, path).readall().decode("utf-8-sig")
+
+
+def read_json(path: Path) -> Any:
+    """Return the value of a JSON file, packed or not. Raises BadInput, one sentence, if it is not valid JSON."""
+
+    def refuse(constant: str) -> None:
+        raise ValueError(f"{constant} is not a number of JSON")
+
+    try:
+        return json.loads(read_document(path), parse_constant=refuse)
+    except RecursionError:
+        raise BadInput(f"{path}: is nested too deeply") from None
+    except ValueError as error:
+        raise BadInput(f"{path}: is not valid JSON ({error})") from None
+
+
+def read_objects(
+    objects: Sequence[object], columns: Sequence[Column], problems: Problems, *, others: bool = False
+) -> Iterator[tuple[int, Row]]:
+    """Yield the values of JSON objects, with their places from 1, as :func:`read_rows` does those of lines.
+
+    Numbers are read like their text; other values than text, numbers, true
+    and false are problems, but null is like an absent key.
+    """
+    known = {name for column in columns for name in _names(column)}
+    for at, each in enumerate(objects, 1):
+        if not isinstance(each, dict):
+            problems.add("", f"{shown(each)} is not an object", at)
+            continue
+        before, values = problems.lines, Row()
+        for name in () if others else (name for name in each if name not in known):
+            problems.add(f"key {_word(name)}", f"unknown, {nearest(name, [one.name for one in columns])}", at)
+        for column in columns:
+            given = next((each[name] for name in _names(column) if each.get(name) is not None), None)
+            if given is None:
+                if column.required and not column.may_be_empty:
+                    problems.add(f"key {' or '.join(_names(column))}", "missing", at)
+                continue
+            try:
+                values[column.name] = column.parse(_text(given))
+            except ValueError as error:
+                problems.add(f"key {column.name}", str(error), at)
+        if problems.lines == before:
+            yield at, values
+
+
+def _names(column: Column) -> tuple[str, ...]:
+    return column.name, *column.aliases
+
+
+def _text(value: object) -> str:
+    """Return a JSON value as a table has it. Raises ValueError for lists and objects."""
+    if isinstance(value, str):
+        return value.strip()
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int | float):
+        return str(value) if abs(value) < 10**40 else "such a long number"
+    raise ValueError(f"{shown(value)} must be text or a number")
 
 
 @contextmanager
@@ -109,6 +169,8 @@ class Problems:
 
     name: str
     """Of the file."""
+    entry: str = "line"
+    """What its parts are that are counted from 1, as lines are."""
     _found: dict[str, list[str]] = field(default_factory=dict)
     _lines: dict[str, int] = field(default_factory=dict)
     lines: int = 0
@@ -131,13 +193,13 @@ class Problems:
         self._last_line = line
         count = self._lines[subject] = self._lines.get(subject, 0) + 1
         if count <= EXAMPLES:
-            found.append(f"line {line}: {what}")
+            found.append(f"{self.entry} {line}: {what}")
 
     def __str__(self) -> str:
         parts = []
         for subject, found in list(self._found.items())[:SUBJECTS]:
             more = self._lines.get(subject, 0) - EXAMPLES
-            rest = f" ({counted(more, 'more line')})" if more > 0 else ""
+            rest = f" ({more} more)" if more > 0 else ""
             parts.append((f"{subject}: " if subject else "") + "; ".join(found) + rest)
         if (left := len(self._found) - SUBJECTS) > 0:
             parts.append(f"and {left} more")
@@ -234,9 +296,22 @@ def _parsers(header: Sequence[str], columns: Sequence[Column], problems: Problem
         problems.add(f"column {each.name}{also}", "missing")
     if not others:
         absent = [each.name for each in columns if each.name not in header] or [each.name for each in columns]
-        for name in dict.fromkeys(name for place, name in enumerate(header) if place not in used):
-            problems.add(f"column {_word(name)}", f"unknown, {nearest(name, absent)}")
+        unknown = dict.fromkeys(name for place, name in enumerate(header) if place not in used)
+        for name, hint in _hints(unknown, absent).items():
+            problems.add(f"column {_word(name)}", f"unknown{hint}")
     return found
+
+
+def _hints(unknown: Iterable[str], known: Sequence[str]) -> dict[str, str]:
+    """Return a hint for each unknown name: the closest known one, or, once, the list of known ones."""
+    hints, listed = {}, False
+    for name in unknown:
+        part_of = [each for each in known if len(name) > 2 and each.lower().startswith(name.lower())]
+        hint = nearest(name, part_of or known) if len(part_of) != 1 else f"did you mean {part_of[0]!r}?"
+        is_list = not hint.startswith("did you mean")
+        hints[name] = "" if is_list and listed else f", {hint}"
+        listed = listed or is_list
+    return hints
 
 
 def _word(name: str) -> str:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import inf
 from pathlib import Path
 
 from hcloud.core.errors import ProviderError
-from hcloud.core.model import PROFILE_TAG, Event, EventKind, Offer
+from hcloud.core.model import PROFILE_TAG, Event, EventKind, Market, Offer
 from hcloud.report.spending_accounts import ACCOUNT_COLUMNS, account_values
 from hcloud.report.table import ReportTable, Row, columns, share_pct
 from hcloud.simulator.bound import Bound, lower_bound, lowest_prices
@@ -70,7 +70,21 @@ def lowest_offers(setting: Setting, folder: Path, span_s: float) -> tuple[Offer,
                 except ProviderError:
                     continue  # the simulated provider is unavailable at this step
             simulation.clock.advance(step_s)
-    return lowest_prices(catalogues)
+    offers = lowest_prices(catalogues)
+    return lowest_prices([offers, _recorded_lows(setting, offers, span_s)])
+
+
+def _recorded_lows(setting: Setting, offers: Sequence[Offer], span_s: float) -> list[Offer]:
+    """Return the spot offers whose prices are recorded, each at the lowest price of the first ``span_s`` seconds."""
+    found, ends_at = [], setting.starts_at + span_s
+    for offer in offers:
+        spot = setting.providers.get(offer.provider, {}).get("spot")
+        history = spot.get("history") if isinstance(spot, Mapping) and offer.market is Market.SPOT else None
+        prices = history.get("prices", {}) if isinstance(history, Mapping) else {}
+        steps = prices.get(f"{offer.zone}/{offer.instance_type.name}", ())
+        lows = [usd for at, usd in steps if at <= ends_at]
+        found += [replace(offer, price_usd_per_h=min(lows))] if lows else []
+    return found
 
 
 def distance(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import cast
@@ -311,6 +311,16 @@ class Simulation:
     def close(self) -> None:
         """Close the store."""
         self.store.close()
+
+
+def offers_of(setting: Setting, folder: Path) -> Mapping[str, Sequence[Offer]]:
+    """Return what each cloud of a setting offers at the start, by provider. ``folder`` is for files of the clouds.
+
+    Raises ConfigError if the clouds' settings are invalid.
+    """
+    calm = {name: {**each, "script": (), "chances": {}, "throttle": {}} for name, each in setting.providers.items()}
+    config = _config(folder, replace(setting, cloud={}, clouds=calm))
+    return {name: each.offers() for name, each in build_providers(config, ManualClock(setting.starts_at)).items()}
 
 
 @contextmanager

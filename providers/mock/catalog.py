@@ -10,6 +10,7 @@ from hcloud.core.model import InstanceType, Market, Offer, Resources
 from hcloud.provider import CommitmentUse
 from providers.mock.random_streams import draws_for, walk
 from providers.mock.settings import MockSettings
+from providers.mock.spot_history import SpotPrices
 from providers.mock.spot_shortages import SpotShortages
 
 LOWEST_SPOT_SHARE = 0.1
@@ -33,7 +34,11 @@ class MockCatalog:
             )
             for name, each in sorted(settings.types.items())
         }
-        self.shortages = SpotShortages(settings.seed, settings.spot.shortages_per_h, settings.spot.shortage_h)
+        history = settings.spot.history
+        self.shortages = SpotShortages(
+            settings.seed, settings.spot.shortages_per_h, settings.spot.shortage_h, history.available, history.scores
+        )
+        self.recorded = SpotPrices(history.prices)
         self._spot_shares: dict[tuple[str, str, int], float] = {}
         self._spot_costs: dict[tuple[str, str, float], tuple[float, float]] = {}
         """By zone, type and beginning: the end of the last whole step counted, and the cost up to it in USD."""
@@ -98,8 +103,14 @@ class MockCatalog:
         """Return the number of the spot-price step at a time."""
         return math.floor(now / self.settings.spot.step_s)
 
+    def priced_as_of(self, now: float) -> tuple[int, int]:
+        """Return a value that changes whenever spot prices do: the step, and the number of recorded changes so far."""
+        return self.step_of(now), self.recorded.changes_until(now)
+
     def price_usd_per_h(self, zone: str, type_name: str, market: Market, now: float) -> float:
         """Return the price of a type in a zone and market at a time. Only spot prices change."""
+        if market is Market.SPOT and (recorded := self.recorded.get(zone, type_name)) is not None:
+            return recorded.value(now)
         fixed = self._fixed_price(zone, type_name, market)
         return fixed * self._spot_share(zone, type_name, self.step_of(now)) if market is Market.SPOT else fixed
 
@@ -121,6 +132,8 @@ class MockCatalog:
             return before + self.cost_usd(zone, type_name, Market.ON_DEMAND, end, to_at)
         if market is not Market.SPOT:
             return self.paid_usd_per_h(zone, type_name, market, from_at) * (to_at - from_at) / 3600
+        if (recorded := self.recorded.get(zone, type_name)) is not None:
+            return recorded.integral(from_at, to_at) * self.settings.launched_price_factor / 3600
         # Up to where the same machine's cost was summed before: it is asked at every listing.
         key = (zone, type_name, from_at)
         at, cost = self._spot_costs.get(key, (from_at, 0.0))

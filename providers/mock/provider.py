@@ -37,8 +37,8 @@ class _OwnerListing:
 
     version: int = 0
     """The version of the cloud that it shows."""
-    step: int = 0
-    """The spot-price step that it shows."""
+    priced_as_of: tuple[int, int] = (0, 0)
+    """Which spot prices it shows."""
     listing: tuple[CloudInstance, ...] = ()
     by_id: dict[str, CloudInstance] = field(default_factory=dict)
     unlisted: dict[str, None] = field(default_factory=dict)
@@ -70,6 +70,7 @@ class MockProvider:
         self._offers: tuple[tuple[object, ...], tuple[Offer, ...]] | None = None
         self._listings: dict[str, _OwnerListing] = {}
         self._running: tuple[int, dict[InstanceId, SimulatedMachine]] = (0, {})
+        self._pools: tuple[int, set[tuple[str, str]]] = (0, set())
 
     @staticmethod
     def check_settings(name: str, settings: Mapping[str, object]) -> None:
@@ -83,7 +84,7 @@ class MockProvider:
             self._check_call("offers")
             left = [quota.vcpus - self._held_vcpus(quota) for quota in self._catalog.published_quotas]
             # The remainder of a quota holds for this moment only: later launches use it up.
-            moment = self._cloud.now if left else self._catalog.step_of(self._cloud.now)
+            moment = self._cloud.now if left else self._catalog.priced_as_of(self._cloud.now)
             key = (moment, dict(self._cloud.reserved), left)
             if self._offers is None or self._offers[0] != key:
                 self._offers = (key, self._catalog.offers(self._cloud.now, self._cloud.reserved, left))
@@ -148,6 +149,21 @@ class MockProvider:
             "boot": f"{self.settings.boot.p50_s:g} s typical, {self.settings.boot.p95_s:g} s at the 95th percentile",
             "state": str(self._state_file) if self._state_file else "in memory",
         }
+
+    # ---------------------------------------------------------------------------------------------- the PriceFeed port
+    def price_changed_at(self) -> float:
+        """Return when a recorded price of a machine that is up last changed; minus infinity if none has."""
+        with self._cloud.hold(self._clock.now()):
+            return self._catalog.recorded.last_change(self._spot_pools(), self._cloud.now)
+
+    def _spot_pools(self) -> set[tuple[str, str]]:
+        """Return zones and types of spot machines that are up."""
+        version, pools = self._pools
+        if version != self._cloud.version:
+            live = self._cloud.live.values()
+            pools = {(row.zone, row.type_name) for row in live if row.market is Market.SPOT}
+            self._pools = (self._cloud.version, pools)
+        return pools
 
     # ------------------------------------------------------------------------------------------ the MachineSource port
     def running(self, now: float) -> Mapping[InstanceId, SimulatedMachine]:
@@ -226,9 +242,12 @@ class MockProvider:
                 self._cloud.put(replace(row, notice_at=now, preempt_at=now + notice_s))
 
     def next_event_at(self) -> float | None:
-        """Return when a machine next changes by itself (boot, notice, preemption, death, expiry), or None."""
+        """Return when a machine next changes by itself (boot, notice, preemption, death, expiry, or its price if that
+        is recorded), or None."""
         with self._cloud.hold(self._clock.now()):
-            return self._cloud.next_change_at()
+            changes_at, now = self._cloud.next_change_at(), self._cloud.now
+            at = self._catalog.recorded.next_change(self._spot_pools(), now)
+            return changes_at if at == math.inf else at if changes_at is None else min(at, changes_at)
 
     def machines(self, now: float) -> tuple[MachineRecord, ...]:
         """Return the true state of every machine ever launched, of all owners, in order of launch."""
@@ -301,12 +320,12 @@ class MockProvider:
         now, machines = self._cloud.now, self._cloud.machines
         known = self._listings.setdefault(owner, _OwnerListing())
         changed = dict.fromkeys([*self._cloud.changed_ids[known.version :], *known.unlisted])
-        if (step := self._catalog.step_of(now)) != known.step:
+        if (priced_as_of := self._catalog.priced_as_of(now)) != known.priced_as_of:
             moving = (Market.SPOT,) if self.settings.reserved_ends_at is None else (Market.SPOT, Market.RESERVED)
             changed |= {each: None for each in known.by_id if machines[each].market in moving}
         while known.kept_until and known.kept_until[0][0] <= now:
             changed[heapq.heappop(known.kept_until)[1]] = None
-        known.version, known.step = self._cloud.version, step
+        known.version, known.priced_as_of = self._cloud.version, priced_as_of
         if changed:
             self._refresh_listing([machines[each] for each in changed if machines[each].owner == owner], known)
             known.listing = tuple([known.by_id[each] for each in sorted(known.by_id)])
@@ -346,9 +365,11 @@ class MockProvider:
         return fault.zone or min((each.zone for each in told), default=self.settings.zones[0])
 
     def _record(self, row: MachineRow, now: float) -> MachineRecord:
-        until_at = row.billed_until(now)
-        cost_usd = self._catalog.cost_usd(row.zone, row.type_name, row.market, row.launched_at, until_at)
-        return row.record_at(now, cost_usd)
+        up_until, billed_until = min(now, row.ends_at), row.billed_until(now)
+        cost_usd = self._catalog.cost_usd(row.zone, row.type_name, row.market, row.launched_at, up_until)
+        # What is left of the billing minimum costs what the machine did at its end.
+        usd_per_h = self._catalog.paid_usd_per_h(row.zone, row.type_name, row.market, up_until)
+        return row.record_at(now, cost_usd + usd_per_h * (billed_until - up_until) / 3600)
 
     def _find_state_file(self, state_dir: str) -> Path | None:
         if self.settings.state_file:

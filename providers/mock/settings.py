@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Collection, Iterator, Mapping
 from fnmatch import fnmatchcase
+from itertools import pairwise
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
@@ -87,6 +89,34 @@ class TypeSettings(_MockSection):
     """Markets that sell it; None: all."""
 
 
+Steps = tuple[tuple[float, float], ...]
+"""A value over time: times (Unix seconds), each with the value that holds from then on."""
+STEP_VALUES = {"prices": (1e-9, 1e9), "available": (0.0, 1.0), "scores": (1.0, 10.0)}
+"""Limits of recorded values by kind."""
+
+
+class SpotHistorySettings(_MockSection):
+    """A recorded spot market, by ``ZONE/TYPE``. Types and zones that are absent follow the other settings."""
+
+    prices: dict[Name, Steps] = Field(default_factory=dict)
+    """USD per hour; they may be above the on-demand price."""
+    available: dict[Name, Steps] = Field(default_factory=dict)
+    """1 or 0. While it is 0 none can be launched; when it becomes 0 all running machines are preempted."""
+    scores: dict[Name, Steps] = Field(default_factory=dict)
+    """Spot placement scores, 1 to 10: score / 10 is the share of the time without a shortage, in the long run."""
+
+    @model_validator(mode="after")
+    def _check_steps(self) -> SpotHistorySettings:
+        """Refuse steps without a value, out of order or out of range."""
+        for kind, (least, most) in STEP_VALUES.items():
+            for pool, steps in getattr(self, kind).items():
+                if not steps or any(not before < after for (before, _), (after, _) in pairwise(steps)):
+                    raise ValueError(f"must have {kind}.{pool} in order of time, at least one and each time once")
+                if not all(least <= value <= most and math.isfinite(at) for at, value in steps):
+                    raise ValueError(f"must have {kind}.{pool} between {least:g} and {most:g}")
+        return self
+
+
 class SpotSettings(_MockSection):
     """Spot prices and preemptions."""
 
@@ -104,6 +134,7 @@ class SpotSettings(_MockSection):
     """Mean duration of a shortage."""
     notice_s: Real = Field(120.0, ge=0, le=YEAR_S)
     """Time from the notice to the preemption."""
+    history: SpotHistorySettings = SpotHistorySettings()
 
 
 class QualitySettings(_MockSection):
@@ -256,6 +287,11 @@ def _references(given: MockSettings) -> Iterator[tuple[str, str, str | None, Col
         yield f"reserved.{key}", "zone", zone or None, zones
         yield f"reserved.{key}", "type", name, types
     yield from (("regions", "zone", zone, zones) for zone in given.regions)
+    for recorded in STEP_VALUES:
+        for key in getattr(given.spot.history, recorded):
+            zone, _, name = key.rpartition("/")
+            yield f"spot.history.{recorded}.{key}", "zone", zone, zones
+            yield f"spot.history.{recorded}.{key}", "type", name, types
     for name, kind in types.items():
         yield from ((f"types.{name}.zones", "zone", zone, zones) for zone in kind.zones or ())
     yield from ((f"quotas.{at}.region", "region", each.region, regions) for at, each in enumerate(given.quotas))

@@ -39,6 +39,8 @@ WRONG_FILES = {
     "far.yaml": "boot: {p50_s: 1e300}\n",
     "often.yaml": "spot: {step_s: 1e-300}\n",
     "twice.yaml": "zones: [east-1a, east-1a]\n",
+    "spot.csv": "time,type,zone,price\n0,m.one,east-1a,x\n",
+    "gone.csv": "time,type,zone,usd_per_h\n0,m.nine,east-1a,1\n",
     "minus.yaml": "reserved: {m.large: -1}\n",
 }
 
@@ -205,6 +207,14 @@ def test_scenario_by_name_is_shown_as_a_table(shell_with_files: Shell) -> None:
         (["jobs.csv", "--cloud", "free.yaml"], "region_price_factors.east-1: input should be greater than 0"),
         (["jobs.csv", "--cloud", "slow.yaml"], "boot: must have a p50_s of at most p95_s (5)"),
         (["jobs.csv", "--cloud", "over.yaml"], "must have a to_s of more than from_s (5)"),
+        (["jobs.csv", "--spot-history-start", "0"], "--spot-history-start needs --spot-history"),
+        (["jobs.csv", "--spot-history", "gone.csv", "--spot-history-start", "x"], "--spot-history-start: 'x' is not a"),
+        (["jobs.csv", "--spot-history", "none.csv"], "none.csv: no such file"),
+        (["jobs.csv", "--spot-history", "spot.csv"], "spot.csv: column price: unknown, did you mean 'price_usd_per_h'"),
+        (
+            ["jobs.csv", "--cloud", "cloud.yaml", "--spot-history", "gone.csv"],
+            "sells none of its types and zones as spot; it sells m.one in east-1a, m.two in east-1a; --cloud",
+        ),
         (["jobs.csv", "--cloud", "nothing.yaml"], "nothing.yaml:1: types.m.one.vcpus: "),
     ],
 )
@@ -231,6 +241,23 @@ def test_region_of_the_catalogue_is_simulated_without_a_daemon(shell_with_files:
     assert document["notes"][-1].endswith(" old (warning: over 30 days; update with `hcloud catalog refresh`)")
     _, err = shell_with_files.run("simulate", "jobs.csv", "--cloud", "ec2/us-eats-1", exit_code=2)
     assert "hcloud: --cloud ec2/us-eats-1: no price is known there; did you mean 'us-east-1'" in err
+
+
+def test_spot_market_follows_a_recorded_history(shell_with_files: Shell) -> None:
+    header, row = "Timestamp,InstanceType,AvailabilityZone,SpotPrice\n", "2026-05-01T00:00:00Z,{},east-1a,{}\n"
+    options = ["--cloud", "cloud.yaml", "--reserved", "none", "--policy", "cheapest", "-o", "json"]
+    cost_usd = []
+    for price in (0.001, 0.002):
+        text = header + row.format("m.one", price) + row.format("m.two", 90) + row.format("m.huge", 1)
+        (shell_with_files.directory / "spot.csv.gz").write_bytes(gzip.compress(text.encode()))
+        out, err = shell_with_files.run("simulate", "jobs.csv", *options, "--spot-history", "spot.csv.gz")
+        cost_usd.append(json.loads(out)["rows"][0]["cost_usd"])
+        assert err.count("not sold as spot on this cloud, so left out: m.huge in east-1a") == 1
+    assert cost_usd[1] == pytest.approx(2 * cost_usd[0], rel=1e-9)
+    out, err = shell_with_files.run(
+        "simulate", "jobs.csv", *options[:-2], "--spot-history", "spot.csv.gz", "--seeds", "2"
+    )
+    assert err.count("m.huge") == 1
 
 
 def test_scenario_with_the_papers_machines_differs_from_the_plain_one(shell_with_files: Shell) -> None:

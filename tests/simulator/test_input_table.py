@@ -34,7 +34,7 @@ def test_one_message_names_every_wrong_column_with_its_lines() -> None:
     rows = "0,abc,9,1\n-1,2,9,1\n0,nan,9,1\n" + "0,x,9,1\n" * 12 + "0,1,9,0\n"
     assert told("at_s,run_s,cpus,memory_mib\n" + rows) == (
         "jobs.csv: column vcpus: missing; column cpus: unknown, did you mean 'vcpus'?; "
-        "column run_s: line 2: 'abc' is not a number; line 4: 'nan' is not a number (12 more lines); "
+        "column run_s: line 2: 'abc' is not a number; line 4: 'nan' is not a number (12 more); "
         "column at_s: line 3: -1 must be at least 0; column memory_mib: line 17: 0 must be at least 1"
     )
 
