@@ -25,6 +25,7 @@ from hcloud.core.errors import BadInput, ConfigError
 from hcloud.core.gc_tuning import infrequent_gc
 from hcloud.core.units import NAME_MOST, shown
 from hcloud.provider import MOST_RESERVED
+from hcloud.simulator.batsim import read_batsim
 from hcloud.simulator.clouds import BOOT, MEASURED, SPOT, cloud_of_catalogue, reserved_for
 from hcloud.simulator.clusters import EXPERIMENTS, Experiment, make_experiment
 from hcloud.simulator.input_table import PACKED, moment, open_lines
@@ -129,7 +130,13 @@ PAPERS = "hcloud-"
 @click.option(
     "--node-vcpus",
     type=WholeRange(1, VCPUS_MOST),
-    help=f"For a job log: split wider jobs into nodes of at most this size (default {NODE_VCPUS}).",
+    help=f"For job logs and Batsim workloads: split wider jobs into nodes of at most this size (default {NODE_VCPUS}).",
+)
+@click.option(
+    "--host-flops",
+    type=FiniteRange(1.0, 1e18),
+    metavar="N",
+    help="For a Batsim workload: floating-point operations per second of one of its hosts.",
 )
 @click.option(
     "--since",
@@ -170,6 +177,7 @@ def simulate(
       static, low-variability, high-variability: built-in scenarios;
       FILE.yaml: a scenario of your own;
       FILE.swf, FILE.csv: a job log or a list of arrivals (or .gz);
+      FILE.json: a workload of Batsim (or .gz);
       history: the recorded jobs of the daemon;
       experiments of the papers, with their machines and interference:
         hcloud-static, hcloud-low-variability, hcloud-high-variability,
@@ -240,6 +248,7 @@ class WorkloadOptions:
     share: float
     hours: float | None = None
     node_vcpus: int | None = None
+    host_flops: float | None = None
     since: str | None = None
 
     def allow_only(self, *names: str) -> None:
@@ -251,7 +260,8 @@ class WorkloadOptions:
 
 _OPTION_SUBJECTS = {
     "hours": "built-in scenarios (static, low-variability, high-variability)",
-    "node_vcpus": "a job log (.swf)",
+    "node_vcpus": "a job log (.swf) or a Batsim workload (.json)",
+    "host_flops": "a Batsim workload (.json)",
     "since": "the workload `history`",
 }
 
@@ -345,6 +355,11 @@ def _recorded_workload(source: str, options: WorkloadOptions) -> Workload:
         options.allow_only("node_vcpus")
         with infrequent_gc(), open_lines(path, "replace") as lines:
             return read_swf(lines, source, LogReading(node_vcpus=options.node_vcpus or NODE_VCPUS))
+    if kind == ".json":
+        options.allow_only("node_vcpus", "host_flops")
+        reading = LogReading(node_vcpus=options.node_vcpus or NODE_VCPUS, flops_per_s=options.host_flops)
+        with infrequent_gc():
+            return read_batsim(path, reading)
     if source == HISTORY:
         options.allow_only("since")
         client = Client()
@@ -352,8 +367,8 @@ def _recorded_workload(source: str, options: WorkloadOptions) -> Workload:
         return recorded_workload(client, back_s_of(since, lambda: now_of(client)))
     if source and (path.suffix or path.exists()):
         raise BadInput(
-            f"{source}: a workload file must be a scenario (.yaml), a job log (.swf or .swf.gz) or a list of arrivals "
-            "(.csv or .csv.gz)"
+            f"{source}: a workload file must be a scenario (.yaml), a job log (.swf), a list of arrivals (.csv) or a "
+            "Batsim workload (.json); all but scenarios may be packed (.gz)"
         )
     papers = [PAPERS + each for each in SCENARIOS]
     raise BadInput(f"there is no scenario {source!r}; {nearest(source, [*EXPERIMENTS, *papers, HISTORY])}")

@@ -83,7 +83,7 @@ def read_objects(
             continue
         before, values = problems.lines, Row()
         for name in () if others else (name for name in each if name not in known):
-            problems.add(f"key {_word(name)}", f"unknown, {nearest(name, [one.name for one in columns])}", at)
+            problems.add(f"key {word(name)}", f"unknown, {nearest(name, [one.name for one in columns])}", at)
         for column in columns:
             given = next((each[name] for name in _names(column) if each.get(name) is not None), None)
             if given is None:
@@ -109,7 +109,9 @@ def _text(value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, int | float):
-        return str(value) if abs(value) < 10**40 else "such a long number"
+        if isinstance(value, int) and abs(value) >= 10**40:  # its text may be longer than Python converts
+            raise ValueError("such a long number cannot be meant")
+        return str(value)
     raise ValueError(f"{shown(value)} must be text or a number")
 
 
@@ -177,12 +179,12 @@ class Problems:
     """How many problems of lines were added."""
     wrong_lines: int = 0
     """How many lines have a problem, if problems are added in order of lines."""
-    _last_line: int = 0
+    _last_line: int | str = 0
 
     def __bool__(self) -> bool:
         return bool(self._found)
 
-    def add(self, subject: str, what: str, line: int | None = None) -> None:
+    def add(self, subject: str, what: str, line: int | str | None = None) -> None:
         """Add a problem of a subject such as ``column run_s`` (empty: of the line as a whole)."""
         found = self._found.setdefault(subject, [])
         if line is None:
@@ -286,7 +288,7 @@ def _parsers(header: Sequence[str], columns: Sequence[Column], problems: Problem
         used.update(places)
         if len(places) > 1:
             names = dict.fromkeys(header[place] for place in places)
-            problems.add(f"column {' and '.join(map(_word, names))}", f"appears {len(places)} times; name it once")
+            problems.add(f"column {' and '.join(map(word, names))}", f"appears {len(places)} times; name it once")
         elif places:
             found.append((places[0], each))
         elif each.required:
@@ -298,7 +300,7 @@ def _parsers(header: Sequence[str], columns: Sequence[Column], problems: Problem
         absent = [each.name for each in columns if each.name not in header] or [each.name for each in columns]
         unknown = dict.fromkeys(name for place, name in enumerate(header) if place not in used)
         for name, hint in _hints(unknown, absent).items():
-            problems.add(f"column {_word(name)}", f"unknown{hint}")
+            problems.add(f"column {word(name)}", f"unknown{hint}")
     return found
 
 
@@ -314,7 +316,7 @@ def _hints(unknown: Iterable[str], known: Sequence[str]) -> dict[str, str]:
     return hints
 
 
-def _word(name: str) -> str:
+def word(name: str) -> str:
     """Return a name from a file as a message shows it."""
     return name if name.isprintable() and 0 < len(name) <= 40 else shown(name)
 

@@ -178,6 +178,8 @@ class LogReading:
     slack: float = 1.0
     """A job's deadline is its run time x (1 + slack) + ``slack_s`` after its submission."""
     slack_s: float = 600.0
+    flops_per_s: float | None = None
+    """Floating-point operations that a host computes per second, for workloads that count these."""
 
 
 def read_swf(lines: Iterable[str], name: str, reading: LogReading) -> Workload:
@@ -280,18 +282,18 @@ def _swf_size(
 ) -> tuple[Resources, Nodes] | None:
     """Return what each node of a job requests and the nodes, or None if that is too much."""
     processors = math.ceil(max(columns[ALLOCATED], columns[REQUESTED]))
-    count = -(-processors // reading.node_vcpus)
-    if count > NODES_MOST:
+    kib_per_processor = max(columns[6], columns[9] if len(columns) > 9 else UNKNOWN)
+    mib_per_vcpu = math.ceil(kib_per_processor / 1024) if kib_per_processor > 0 else MIB_PER_VCPU
+    resources, nodes = spread_over_nodes(processors, mib_per_vcpu, reading.node_vcpus)
+    if nodes.count > NODES_MOST:
         what = f"needs more than {NODES_MOST} nodes of --node-vcpus {reading.node_vcpus}; increase --node-vcpus"
         problems.add("", f"a job of {processors} processors {what}", at)
         return None
-    vcpus = math.ceil(processors / count)
-    kib_per_processor = max(columns[6], columns[9] if len(columns) > 9 else UNKNOWN)
-    memory_mib = vcpus * (math.ceil(kib_per_processor / 1024) if kib_per_processor > 0 else MIB_PER_VCPU)
-    if memory_mib > MEMORY_MOST_MIB:
-        problems.add("", f"a node of this job has {memory_mib:.3g} MiB; memory is in KiB per processor", at)
+    if resources.memory_mib > MEMORY_MOST_MIB:
+        what = f"a node of this job has {resources.memory_mib:.3g} MiB; memory is in KiB per processor"
+        problems.add("", what, at)
         return None
-    return request(vcpus, memory_mib, count)
+    return resources, nodes
 
 
 def _swf_arrival(
@@ -312,6 +314,13 @@ def _swf_arrival(
 def request(vcpus: float, memory_mib: int, nodes: int) -> tuple[Resources, Nodes]:
     """Return what each of ``nodes`` nodes requests, and the nodes; jobs of one size share these objects."""
     return Resources(vcpus=vcpus, memory_mib=memory_mib), Nodes(count=nodes, minimum=nodes)
+
+
+def spread_over_nodes(vcpus: int, mib_per_vcpu: int, node_vcpus: int) -> tuple[Resources, Nodes]:
+    """Return what each node of a job requests and the nodes, as few as possible of at most ``node_vcpus`` each."""
+    count = -(-vcpus // node_vcpus)
+    each = math.ceil(vcpus / count)
+    return request(each, each * mib_per_vcpu, count)
 
 
 # ----------------------------------------------------------------------------------------------------------------- CSV

@@ -142,7 +142,7 @@ def test_scenario_by_name_is_shown_as_a_table(shell_with_files: Shell) -> None:
         (["none.csv"], "none.csv: no such file"),
         (["static", "--cycle", "0"], "invalid value for '--cycle': 0.0 is not in the range"),
         (["cloud.yaml"], "cloud.yaml:2: types: unknown key; known here: jobs, load, name"),
-        (["jobs.txt"], "jobs.txt: a workload file must be a scenario (.yaml), a job log (.swf or .swf.gz) or a list"),
+        (["jobs.txt"], "jobs.txt: a workload file must be a scenario (.yaml), a job log (.swf), a list of"),
         (["jobs.csv", "--policy", "none.yaml"], "none.yaml"),
         (["jobs.csv", "--reserved", "many"], "--reserved 'many': must be TYPE=COUNT"),
         (
@@ -154,7 +154,11 @@ def test_scenario_by_name_is_shown_as_a_table(shell_with_files: Shell) -> None:
         (["jobs.csv", "--hours", "1e300"], "invalid value for '--hours': 1e+300 is not in the range"),
         (["jobs.csv", "--hours", "1"], "--hours applies only to built-in scenarios (static, low-vari"),
         (["quasar", "--hours", "1"], "--hours applies only to built-in scenarios"),
-        (["jobs.csv", "--node-vcpus", "8"], "--node-vcpus applies only to a job log (.swf); remove it"),
+        (
+            ["jobs.csv", "--node-vcpus", "8"],
+            "--node-vcpus applies only to a job log (.swf) or a Batsim",
+        ),
+        (["jobs.csv", "--host-flops", "1e9"], "--host-flops applies only to a Batsim workload (.json); remove it"),
         (["static", "--since", "1d"], "--since applies only to the workload `history`; remove it"),
         (
             ["static", "--processes", "2"],
