@@ -31,6 +31,7 @@ from hcloud.simulator.pool import in_order, open_pool
 from hcloud.simulator.run import Progress, Setting, simulated
 from hcloud.simulator.scratch import folder_in, quick_folder
 from hcloud.simulator.seeds import Repeated, mean_costs, mean_targets, paired, repeated_table
+from hcloud.simulator.workload import Workload
 
 
 @contextmanager
@@ -138,6 +139,8 @@ def progress(total: int) -> Iterator[Callable[[str], None]]:
 
 EXIT_INCOMPLETE = 1
 """Exit code if one of several policies could not be simulated to its end, or could never run some jobs."""
+BILLED = "as billed"
+"""Name of the row of what was really paid."""
 TARGETS = "targets.svg"
 """The only chart that not every run draws."""
 Watch = Callable[[Progress], object]
@@ -210,10 +213,18 @@ def compare(seeds: Seeds, settings_with: Callable[[int], Sequence[Setting]], opt
         workload = first[0].workload
         for note in workload.notes:
             click.echo(f"{workload.name}: {note}", err=True)
+        if workload.paid_usd is not None:
+            options = replace(options, recorded=_as_billed(workload, workload.paid_usd))
         if len(seeds.every) == 1:
             return _compare_once(first, options)
         # Built lazily: the jobs of all seeds would take much memory, and minutes before the first simulation starts.
         return _compare_seeds(seeds, chain([first], map(settings_with, seeds.every[1:])), options)
+
+
+def _as_billed(workload: Workload, paid_usd: float) -> Recorded:
+    """Return a row with what was really paid for a workload."""
+    note = f"{BILLED}: what the file says these machines cost (EffectiveCost), idle or not"
+    return Recorded(numbers={"policy": BILLED, "cost_usd": paid_usd, "jobs": len(workload.arrivals)}, notes=(note,))
 
 
 def _compare_once(settings: Sequence[Setting], options: ComparisonOptions) -> int:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, cast
 
@@ -28,6 +29,7 @@ from hcloud.provider import MOST_RESERVED
 from hcloud.simulator.batsim import read_batsim
 from hcloud.simulator.clouds import BOOT, MEASURED, SPOT, cloud_of_catalogue, reserved_for
 from hcloud.simulator.clusters import EXPERIMENTS, Experiment, make_experiment
+from hcloud.simulator.focus import is_focus_header, read_focus
 from hcloud.simulator.input_table import PACKED, moment, open_lines
 from hcloud.simulator.peers import PEERS, PREFIX, PeerTool, peer_named
 from hcloud.simulator.run import PROVIDER, STEP_S, Setting
@@ -178,6 +180,7 @@ def simulate(
       FILE.yaml: a scenario of your own;
       FILE.swf, FILE.csv: a job log or a list of arrivals (or .gz);
       FILE.json: a workload of Batsim (or .gz);
+      FILE.csv with the columns of FOCUS: the machines of a cost and usage export (or .gz);
       history: the recorded jobs of the daemon;
       experiments of the papers, with their machines and interference:
         hcloud-static, hcloud-low-variability, hcloud-high-variability,
@@ -349,7 +352,7 @@ def _recorded_workload(source: str, options: WorkloadOptions) -> Workload:
     if kind == ".csv":
         options.allow_only()
         with infrequent_gc(), open_lines(path) as lines:
-            return read_csv(lines, source)
+            return _csv_workload(lines, source)
     if kind == ".swf":
         # Only the numbers matter, which are ASCII; comments may have any encoding.
         options.allow_only("node_vcpus")
@@ -372,6 +375,25 @@ def _recorded_workload(source: str, options: WorkloadOptions) -> Workload:
         )
     papers = [PAPERS + each for each in SCENARIOS]
     raise BadInput(f"there is no scenario {source!r}; {nearest(source, [*EXPERIMENTS, *papers, HISTORY])}")
+
+
+def _csv_workload(lines: Iterator[str], source: str) -> Workload:
+    """Return the workload of a list of arrivals, or of a FOCUS export, which its header or its name tells."""
+    before = []
+    for line in lines:
+        before.append(line)
+        if line.strip(", \t\r\n") and not line.startswith("#"):
+            break
+    named = ".focus.csv" in source.lower()
+    if not named and not (before and is_focus_header(before[-1])):
+        return read_csv(chain(before, lines), source)
+    known = catalogue_in_force()
+
+    def size_of(cloud: str, type_name: str) -> tuple[float, int] | None:
+        size = known.sizes.get((cloud, type_name))
+        return None if size is None else (size.vcpus, size.memory_mib)
+
+    return read_focus(chain(before, lines), source, size_of)
 
 
 def load_policies(names: Sequence[Path]) -> tuple[list[Policy], list[PeerTool]]:

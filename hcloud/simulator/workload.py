@@ -86,6 +86,8 @@ class Workload:
     """Sentences on what was left out of the source."""
     began_at: float | None = None
     """When it really began (Unix seconds), so that days and months end when they did; None if unknown."""
+    paid_usd: float | None = None
+    """What was really paid for it; None if unknown."""
 
     @property
     def span_s(self) -> float:
@@ -131,7 +133,8 @@ class Workload:
         )
         if not kept:
             raise BadInput(f"{self.name}: a share of {share:g} of {len(self.arrivals)} jobs leaves none")
-        return replace(self, name=name or self.name, arrivals=kept)
+        paid_usd = self.paid_usd if share == 1 else None
+        return replace(self, name=name or self.name, arrivals=kept, paid_usd=paid_usd)
 
 
 def _vcpus(job: Arrival) -> float:

@@ -247,6 +247,27 @@ def test_region_of_the_catalogue_is_simulated_without_a_daemon(shell_with_files:
     assert "hcloud: --cloud ec2/us-eats-1: no price is known there; did you mean 'us-east-1'" in err
 
 
+def test_machines_of_a_cost_export_are_simulated_beside_what_was_paid(shell_with_files: Shell) -> None:
+    header = (
+        "ChargePeriodStart,ChargePeriodEnd,EffectiveCost,ResourceId,ServiceCategory,ChargeCategory,SkuPriceDetails\n"
+    )
+    details = '"{""InstanceType"": ""m.large"", ""CoreCount"": 2, ""MemorySize"": 4}"'
+    row = "2026-05-01T0{}:00Z,2026-05-01T0{}:00Z,2.5,i-{},Compute,Usage,{}\n"
+    rows = "".join(row.format(hour, hour + 1, number, details) for hour in range(2) for number in range(3))
+    other = "2026-05-01T00:00Z,2026-05-02T00:00Z,9,b,Storage,Usage,\n"
+    (shell_with_files.directory / "bill.csv").write_text("\n" + header + rows + other)
+    options = ["--cloud", "cloud.yaml", "--policy", "mine.yaml", "-o", "json"]
+    out, err = shell_with_files.run("simulate", "bill.csv", *options)
+    simulated, paid = json.loads(out)["rows"]
+    assert (simulated["jobs"], simulated["succeeded"], simulated["target_met_pct"]) == (3, 3, 100.0)
+    assert (paid["policy"], paid["cost_usd"], paid["jobs"]) == ("as billed", 15.0, 3)
+    assert "bill.csv: 1 row of other charges than use of machines left out, of cost 9.00" in err
+    (shell_with_files.directory / "wrong.focus.csv").write_text("ResourceId,EffectiveCost\ni-1,x\n")
+    _, err = shell_with_files.run("simulate", "wrong.focus.csv", *options, exit_code=2)
+    assert "wrong.focus.csv: column ChargePeriodStart: missing; column ChargePeriodEnd: missing" in err
+    assert "column EffectiveCost: line 2: 'x' is not a number" in err
+
+
 def test_spot_market_follows_a_recorded_history(shell_with_files: Shell) -> None:
     header, row = "Timestamp,InstanceType,AvailabilityZone,SpotPrice\n", "2026-05-01T00:00:00Z,{},east-1a,{}\n"
     options = ["--cloud", "cloud.yaml", "--reserved", "none", "--policy", "cheapest", "-o", "json"]
