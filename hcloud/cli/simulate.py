@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from itertools import chain
 from pathlib import Path
 from typing import Any, cast
@@ -387,10 +388,10 @@ def _csv_workload(lines: Iterator[str], source: str) -> Workload:
     named = ".focus.csv" in source.lower()
     if not named and not (before and is_focus_header(before[-1])):
         return read_csv(chain(before, lines), source)
-    known = catalogue_in_force()
+    catalogue = cache(catalogue_in_force)
 
     def size_of(cloud: str, type_name: str) -> tuple[float, int] | None:
-        size = known.sizes.get((cloud, type_name))
+        size = catalogue().sizes.get((cloud, type_name))
         return None if size is None else (size.vcpus, size.memory_mib)
 
     return read_focus(chain(before, lines), source, size_of)

@@ -18,6 +18,7 @@ from typing import Any
 
 from hcloud.core.errors import BadInput
 from hcloud.core.model import Market
+from hcloud.core.units import parse_number
 from hcloud.simulator.input_table import (
     PACKED,
     YES_OR_NO,
@@ -37,13 +38,21 @@ from hcloud.simulator.scratch import quick_folder
 from hcloud.spec.validation import counted
 
 _WORD = printable(100)
+
+
+def _is_available(text: str) -> bool:
+    """Return whether machines are to be had, of yes, no or the number of them."""
+    count = parse_number(text)
+    return YES_OR_NO(text) if count is None else number_within(0.0)(text) > 0
+
+
 COLUMNS = (
     Column(name="time", parse=moment, required=True, aliases=("at", "Timestamp")),
     Column(name="type", parse=_WORD, required=True, aliases=("InstanceType",)),
     Column(name="zone", parse=_WORD, required=True, aliases=("AvailabilityZone",)),
     Column(name="price_usd_per_h", parse=number_within(1e-9, 1e6), aliases=("usd_per_h", "SpotPrice")),
     Column(name="score", parse=number_within(1.0, 10.0)),
-    Column(name="available", parse=YES_OR_NO),
+    Column(name="available", parse=_is_available),
     Column(name="product", aliases=("ProductDescription",)),
     Column(name="cloud"),
     Column(name="region"),

@@ -141,6 +141,16 @@ def test_what_is_unavailable_is_not_launched_and_what_runs_is_preempted_when_it_
     assert notices == [START_AT + 1800]
 
 
+@pytest.mark.parametrize(
+    ("text", "up"), [("yes", 1.0), ("NO", 0.0), ("true", 1.0), ("0", 0.0), ("1", 1.0), ("16", 1.0)]
+)
+def test_availability_is_yes_or_no_or_a_number_of_machines(tmp_path: Path, text: str, up: float) -> None:
+    made = history(tmp_path, f"time,type,zone,available\n0,t,z,{text}\n")
+    assert made.steps["available"] == {("z", "t"): ((0.0, up),)}
+    with pytest.raises(BadInput, match=r"column available: line 2: 'some' must be one of true, .*; line 3: -1 must be"):
+        history(tmp_path, "time,type,zone,available\n0,t,z,some\n1,t,z,-1\n")
+
+
 @pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize("score", [1, 5, 9])
 def test_a_score_is_the_share_of_time_in_tenths_without_a_shortage(score: int, seed: int) -> None:
