@@ -155,7 +155,7 @@ class _Totals:
 
     def notes(self) -> list[str]:
         """Return a sentence for each kind of row that was left out."""
-        money = "" if self.currencies <= {"USD"} else f" ({', '.join(sorted(self.currencies))})"
+        money = "" if self.currencies <= {"USD"} else f" ({_listed(sorted(self.currencies))})"
         types, regions = _listed(sorted(self.unsized)), _listed(sorted(self.regions))
         found = (
             (self.other_rows, f"{counted(self.other_rows, 'row')} of other charges than use of machines left out, "
@@ -268,7 +268,7 @@ def _positive(value: object) -> float | None:
     return number if 0 < number < 1e9 else None
 
 
-@lru_cache(10_000)
+@lru_cache(1000)
 def _details(text: str) -> Mapping[str, Any]:
     """Return the properties of a price; none if they are not a JSON object."""
     try:

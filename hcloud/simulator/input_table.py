@@ -29,6 +29,8 @@ DOCUMENT_MOST = 256 * 2**20
 """The largest document in bytes that is read as a whole, unpacked."""
 EXAMPLES, SUBJECTS = 2, 12
 """How many lines per column, and how many columns, a message names."""
+TIME_MOST = 40
+"""The longest time, in characters."""
 LATEST_AT = 7_258_118_400.0
 """The year 2200; a later time is a wrong date."""
 
@@ -76,14 +78,14 @@ def read_objects(
     Numbers are read like their text; other values than text, numbers, true
     and false are problems, but null is like an absent key.
     """
-    known = {name for column in columns for name in _names(column)}
+    known, hints = {name for column in columns for name in _names(column)}, _Hints([each.name for each in columns])
     for at, each in enumerate(objects, 1):
         if not isinstance(each, dict):
             problems.add("", f"{shown(each)} is not an object", at)
             continue
         before, values = problems.lines, Row()
         for name in () if others else (name for name in each if name not in known):
-            problems.add(f"key {word(name)}", f"unknown, {nearest(name, [one.name for one in columns])}", at)
+            problems.add(f"key {word(name)}", f"unknown{hints.of(name)}", at)
         for column in columns:
             given = next((each[name] for name in _names(column) if each.get(name) is not None), None)
             if given is None:
@@ -298,22 +300,30 @@ def _parsers(header: Sequence[str], columns: Sequence[Column], problems: Problem
         problems.add(f"column {each.name}{also}", "missing")
     if not others:
         absent = [each.name for each in columns if each.name not in header] or [each.name for each in columns]
-        unknown = dict.fromkeys(name for place, name in enumerate(header) if place not in used)
-        for name, hint in _hints(unknown, absent).items():
-            problems.add(f"column {word(name)}", f"unknown{hint}")
+        hints = _Hints(absent)
+        for name in dict.fromkeys(name for place, name in enumerate(header) if place not in used):
+            problems.add(f"column {word(name)}", f"unknown{hints.of(name)}")
     return found
 
 
-def _hints(unknown: Iterable[str], known: Sequence[str]) -> dict[str, str]:
-    """Return a hint for each unknown name: the closest known one, or, once, the list of known ones."""
-    hints, listed = {}, False
-    for name in unknown:
-        part_of = [each for each in known if len(name) > 2 and each.lower().startswith(name.lower())]
-        hint = nearest(name, part_of or known) if len(part_of) != 1 else f"did you mean {part_of[0]!r}?"
-        is_list = not hint.startswith("did you mean")
-        hints[name] = "" if is_list and listed else f", {hint}"
-        listed = listed or is_list
-    return hints
+class _Hints:
+    """Hints for unknown names: the closest known one, or, once, the list of known ones. Only the first few names get
+    one, as a message shows no more, and comparing names takes long."""
+
+    def __init__(self, known: Sequence[str]) -> None:
+        self._known = known
+        self._hints: dict[str, str] = {}
+        self._listed = False
+
+    def of(self, name: str) -> str:
+        """Return the hint, with a comma before it, or nothing."""
+        if name not in self._hints and len(self._hints) < SUBJECTS:
+            part_of = [each for each in self._known if len(name) > 2 and each.lower().startswith(name.lower())]
+            hint = nearest(name, part_of or self._known) if len(part_of) != 1 else f"did you mean {part_of[0]!r}?"
+            is_list = not hint.startswith("did you mean")
+            self._hints[name] = "" if is_list and self._listed else f", {hint}"
+            self._listed = self._listed or is_list
+        return self._hints.get(name, "")
 
 
 def word(name: str) -> str:
@@ -403,7 +413,7 @@ def moment(text: str) -> float:
 
     Raises ValueError for anything else, and outside the years 1970 to 2199.
     """
-    at = parse_number(text)
+    at = parse_number(text) if len(text) <= TIME_MOST else None
     if at is None:
         try:
             time = datetime.fromisoformat(text)

@@ -50,6 +50,8 @@ SWF_COLUMNS_MOST, SWF_COLUMNS_LEAST, UNKNOWN = len(SWF_COLUMNS), 12, -1.0
 """Of a job log: columns of a line, required columns, and the value for unknown."""
 SUBMITTED, WAITED, RAN, ALLOCATED, REQUESTED, STATUS, USER = 1, 2, 3, 4, 7, 10, 11
 """Places of columns of a job log."""
+SWF_LINE = 1000
+"""Of a job log: more characters than any usual line has."""
 PARTS = (2.0, 3.0, 4.0)
 """Of a job log: statuses of lines about parts of a job that was stopped and resumed. Another line describes the whole
 job."""
@@ -261,7 +263,7 @@ def _swf_numbers(line: str, at: int, problems: Problems) -> list[float] | None:
         found = f"more than {SWF_COLUMNS_MOST}" if len(words) > SWF_COLUMNS_MOST else str(len(words))
         problems.add("", f"expected {SWF_COLUMNS_MOST} numbers, not {found}", at)
         return None
-    numbers = list(map(_swf_number, words))
+    numbers = list(map(_swf_number if len(line) < SWF_LINE else parse_number, words))
     if None not in numbers and max(cast(list[float], numbers)) <= NUMBER_MOST:
         below = {number for place, number in enumerate(cast(list[float], numbers)) if number < 0 and place != WAITED}
         if below <= {UNKNOWN}:
@@ -277,7 +279,7 @@ def _swf_numbers(line: str, at: int, problems: Problems) -> list[float] | None:
 
 
 _swf_number = lru_cache(100_000)(parse_number)
-"""Most numbers of a log occur many times."""
+"""Most numbers of a log occur many times. Longer lines than usual would fill the memory."""
 
 
 def _swf_size(

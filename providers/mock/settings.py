@@ -331,4 +331,6 @@ def _known_keys(path: tuple[Any, ...]) -> list[str]:
         "types": list(TypeSettings.model_fields),
         "script": list(Fault.__dataclass_fields__),
     }
+    if path[:2] == ("spot", "history"):
+        return list(SpotHistorySettings.model_fields)
     return sections.get(str(path[0]), []) if path else list(MockSettings.model_fields)

@@ -21,6 +21,7 @@ from providers.mock import Fault, FaultKind
 from tests.apply.conftest import MakeDeployment
 from tests.apply.deployment import Deployment
 from tests.assembled import changed_by
+from tests.chaos.scene import START_AT
 
 PATIENT = {"unreachable": {"terminate_after_s": 30}}
 
@@ -334,3 +335,22 @@ def test_whose_host_slept_gives_workers_time_to_answer_before_they_are_taken_for
     assert site.scene.store.instance(machine).state is InstanceState.READY
     site.cycle(20)
     assert site.scene.store.instance(machine).state is not InstanceState.READY
+
+
+def test_a_price_change_that_the_provider_knows_of_is_recorded_in_its_second(make: MakeDeployment) -> None:
+    # The changes are not whole listing intervals apart.
+    later = ((71.0, 0.2), (74.0, 0.15), (143.0, 0.1))
+    steps = [(START_AT, 0.1), *((START_AT + after_s, usd) for after_s, usd in later)]
+    site = make(cloud={"markets": ["spot"], "spot": {"history": {"prices": {"east-1a/m.one": steps}}}})
+    _running(site, "sleep", "300")
+    site.cycle(200)
+    changes = [(each.at, each.fields["price_usd_per_h"]) for each in site.events(EventKind.INSTANCE_PRICE)]
+    assert changes == steps[1:]
+
+
+def test_a_provider_that_fails_to_say_when_prices_changed_is_listed_as_usual(
+    site: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(type(site.scene.cloud), "price_changed_at", lambda _: "now")
+    _running(site, "sleep", "20")
+    site.until_state(JobState.SUCCEEDED)

@@ -455,6 +455,19 @@ def test_token_used_for_another_machine_is_rejected(clock: ManualClock) -> None:
     ("settings", "sentence"),
     [
         ({"quota": []}, "providers.mock.settings.quota: unknown setting quota; did you mean quotas?"),
+        (
+            {"spot": {"history": {"price": {}}}},
+            "providers.mock.settings.spot.history.price: unknown setting price; did you mean prices?",
+        ),
+        (
+            {"spot": {"history": {"prices": {"east-1z/m.small": [[0, 1]]}}}},
+            "spot.history.prices.east-1z/m.small: unknown zone east-1z; did you mean east-1b?",
+        ),
+        (
+            {"spot": {"history": {"prices": {"east-1a/m.small": []}}}},
+            "in order of time, at least one and each time once",
+        ),
+        ({"spot": {"history": {"scores": {"east-1a/m.small": [[0, 11]]}}}}, "between 1 and 10"),
         ({"boot": {"p50": 1}}, "providers.mock.settings.boot.p50: unknown setting p50; did you mean p50_s?"),
         ({"types": {"x": {"vcpu": 1}}}, "unknown setting vcpu; did you mean vcpus?"),
         ({"script": [{"kind": "die", "delay": 1}]}, "unknown setting delay; did you mean delay_s?"),
