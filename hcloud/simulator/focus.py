@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -81,20 +82,12 @@ class _Machine:
     size: Size
     on_spot: bool = True
     """Whether all of it was billed at prices of the spot market."""
-    periods: list[tuple[float, float, float]] = field(default_factory=list)
-    """Start, end and the seconds used."""
+    periods: array[float] = field(default_factory=lambda: array("d"))
+    """Start, end and the seconds used of each charge period, one after the other."""
 
     def add(self, start_at: float, end_at: float, used_s: float) -> None:
-        """Add a charge period. In order of time, what follows each other without a gap is kept as one."""
-        if self.periods:
-            last_start, last_end, last_used_s = self.periods[-1]
-            if (last_start, last_end) == (start_at, end_at):  # as when a commitment covers a part of the hour
-                self.periods[-1] = (start_at, end_at, min(last_used_s + used_s, end_at - start_at))
-                return
-            if last_end == start_at and _is_full(*self.periods[-1]) and _is_full(start_at, end_at, used_s):
-                self.periods[-1] = (last_start, end_at, end_at - last_start)
-                return
-        self.periods.append((start_at, end_at, used_s))
+        """Add a charge period, or a part of one, as when a commitment covers a part of the hour."""
+        self.periods.extend((start_at, end_at, used_s))
 
     def stretches(self) -> list[tuple[float, float]]:
         """Return the times during which it was up without a gap: start and end.
@@ -102,7 +95,8 @@ class _Machine:
         Of a charge period that was used in part, this is its end if the next one was used in full and the one before
         did not last to its end, and else its start.
         """
-        periods, up = list(_merged(sorted(self.periods))), list[tuple[float, float]]()
+        rows = sorted(zip(self.periods[0::3], self.periods[1::3], self.periods[2::3], strict=True))
+        periods, up = list(_merged(rows)), list[tuple[float, float]]()
         for place, (start_at, end_at, used_s) in enumerate(periods):
             goes_on = bool(up) and up[-1][1] == start_at
             following = periods[place + 1] if place + 1 < len(periods) else None
@@ -123,18 +117,21 @@ def _is_full(start_at: float, end_at: float, used_s: float) -> bool:
 
 
 def _merged(periods: Sequence[tuple[float, float, float]]) -> Iterator[tuple[float, float, float]]:
-    """Yield sorted periods with those that overlap as one."""
+    """Yield sorted periods with those that overlap as one, none used for longer than it is."""
     current: tuple[float, float, float] | None = None
     for start_at, end_at, used_s in periods:
-        if current is None or start_at >= current[1]:
-            if current is not None:
-                yield current
-            current = (start_at, end_at, min(used_s, end_at - start_at))
-        else:
-            until = max(current[1], end_at)
-            current = (current[0], until, min(current[2] + used_s, until - current[0]))
+        if current is not None and start_at < current[1]:
+            current = (current[0], max(current[1], end_at), current[2] + used_s)
+            continue
+        if current is not None:
+            yield _capped(*current)
+        current = (start_at, end_at, used_s)
     if current is not None:
-        yield current
+        yield _capped(*current)
+
+
+def _capped(start_at: float, end_at: float, used_s: float) -> tuple[float, float, float]:
+    return start_at, end_at, min(used_s, end_at - start_at)
 
 
 @dataclass(slots=True)

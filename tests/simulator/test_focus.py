@@ -119,6 +119,21 @@ def test_the_order_of_rows_does_not_matter(up: list[bool], chance: random.Random
     assert found == list(zip(edges[::2], edges[1::2], strict=True))
 
 
+PART = st.tuples(st.integers(0, 8), st.sampled_from([1, 1, 1, 2, 24]), st.sampled_from(["0.25", "0.5", "1", "2"]))
+
+
+@given(st.lists(PART, min_size=1, max_size=12), st.randoms())
+def test_the_order_of_rows_that_overlap_or_are_used_in_part_does_not_matter(
+    parts: list[tuple[int, int, str]], chance: random.Random
+) -> None:
+    unit = {"ConsumedUnit": "Hours"}
+    rows = [billed("i-1", from_h, from_h + long_h, ConsumedQuantity=used, **unit) for from_h, long_h, used in parts]
+    made = hours(read(*rows))
+    chance.shuffle(rows)
+    assert hours(read(*rows)) == made
+    assert all(one[2] < other[1] for one, other in pairwise(made))
+
+
 def test_only_what_ran_at_spot_prices_may_be_interrupted() -> None:
     spot = {"PricingCategory": "Dynamic"}
     made = read(billed("i-1", 0, **spot), billed("i-2", 0), billed("i-3", 0, **spot), billed("i-3", 1))
