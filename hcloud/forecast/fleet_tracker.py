@@ -25,6 +25,8 @@ from hcloud.core.quality import Observed, TypeQuality
 _NOTHING_MEASURED = TypeQuality(by_key={})
 KEPT_S = 3600.0
 """History is kept for this long."""
+SPOT_KEPT_S = 6 * 3600.0
+"""That of spot machines is kept for so long; of the time before a daemon started, it reads ``KEPT_S``."""
 READINGS_MINIMUM = 3
 """Number of performance readings needed to judge a machine."""
 REFUSALS_MINIMUM = 2
@@ -198,7 +200,7 @@ class FleetTracker:
         while self._releases and self._releases[0].at < now - KEPT_S:
             self._releases.popleft()
             self._invalidate("releases")
-        while self._spot_lifetimes and self._spot_lifetimes[0].ended_at < now - KEPT_S:
+        while self._spot_lifetimes and self._spot_lifetimes[0].ended_at < now - SPOT_KEPT_S:
             self._spot_lifetimes.popleft()
             self._invalidate("spot")
         if self._summary is None:

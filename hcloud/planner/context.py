@@ -8,16 +8,17 @@ changes by its own methods only.
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, field
 from math import inf
 
 import numpy as np
 
-from hcloud.core.model import FailureCause, InstanceId, Job, JobId, Offer, Reason, Resources
+from hcloud.core.model import FailureCause, InstanceId, Job, JobId, JobSpec, Market, Offer, Reason, Resources
 from hcloud.core.rows import by_number
 from hcloud.planner.budget import BudgetLedger, open_budget
 from hcloud.planner.decisions import Decisions
+from hcloud.planner.fit.arq import expected_run_s
 from hcloud.planner.fit.sizing import SizeTarget
 from hcloud.planner.fit.suitability import Suitability
 from hcloud.planner.fleet import Fleet, vector
@@ -32,7 +33,7 @@ from hcloud.planner.provisioning.open_strategy import OpenStrategy, open_strateg
 from hcloud.planner.queued_jobs import requirements
 from hcloud.planner.reservations import PlanReservations
 from hcloud.planner.snapshot import Snapshot
-from hcloud.planner.spot_preemption import has_non_spot_offer, spot_loss_limit_reached
+from hcloud.planner.spot_preemption import SpotDeadlines, has_non_spot_offer, spot_loss_limit_reached
 from hcloud.planner.text import seconds
 from hcloud.planner.topology import TopologyConstraints
 from hcloud.planner.waiting_jobs import WaitingJobs
@@ -40,6 +41,8 @@ from hcloud.spec.policy import Policy
 
 MOVED, RELAUNCHED = "move", "relaunch"
 """Corrections after which a job, or a rank of its present attempt, does not return to the instance it left."""
+OFF_SPOT_LOSSES = "it lost too many spot machines (spot.most_losses)"
+OFF_SPOT_DEADLINE = "losing a spot machine would put its deadline at risk (placement.confidence)"
 NODES, NODES_LAUNCHED = "nodes", "nodes_launched"
 """Corrections after which a job gets all its nodes: where there is room, and on instances launched for it."""
 
@@ -64,6 +67,8 @@ class PlanInputs:
     """Jobs with a running attempt."""
     measuring: Set[JobId]
     """Profiling runs that are not over."""
+    spot_deadlines: SpotDeadlines | None
+    """Which deadlines spot machines put at risk; None: no job with a deadline may use any."""
     _quickest_s: dict[Resources, float] = field(default_factory=dict)
 
     @property
@@ -205,14 +210,37 @@ class PlanContext(PlanInputs):
             aim,
             urgency,
             moved := bool(job.failures) and job.failures[-1] is FailureCause.EVICTED,
-            avoid_spot := bool(job.failures) and spot_loss_limit_reached(job, self.policy.spot),
+            off_spot := self._off_spot(job),
         )
         group = groups.get(key)
         if group is None:
             group = groups[key] = self._new_group(
-                job, mapping_need, application, aim, avoid, urgency, moved=moved, avoid_spot=avoid_spot
+                job, mapping_need, application, aim, avoid, urgency, moved=moved, off_spot=off_spot
             )
         return group
+
+    def _off_spot(self, job: Job) -> str:
+        """Return why spot machines, if permitted, are not for ``job``: it lost too many, or its deadline is at risk.
+        Empty: they are."""
+        if job.failures and spot_loss_limit_reached(job, self.policy.spot):
+            return OFF_SPOT_LOSSES
+        spec, deadlines = job.spec, self.spot_deadlines
+        if deadlines is None or spec.target.kind != "batch" or spec.profile is not None:
+            return ""
+        avoids = deadlines.avoids_spot(
+            job,
+            lambda: expected_run_s(job, self.snapshot.applications, self.snapshot.programs),
+            lambda: self.quickest_s(spec.resources),
+        )
+        return OFF_SPOT_DEADLINE if avoids else ""
+
+    def _has_non_spot_offer(self, spec: JobSpec) -> bool:
+        """Return whether an offer that is not spot suits this job, and did not fail to launch a moment ago."""
+        backoffs = [each for each in self.snapshot.backoffs if each.until_at > self.now]
+        offers: Iterable[Offer] = self.available_offers()
+        if backoffs:
+            offers = (each for each in offers if not any(backoff.covers(each) for backoff in backoffs))
+        return has_non_spot_offer(spec, offers)
 
     def _new_group(
         self,
@@ -224,7 +252,7 @@ class PlanContext(PlanInputs):
         urgency: Urgency,
         *,
         moved: bool,
-        avoid_spot: bool,
+        off_spot: str,
     ) -> JobGroup:
         spec, nodes, spot, demand, portions = (
             job.spec,
@@ -243,7 +271,8 @@ class PlanContext(PlanInputs):
             demand=demand,
             needed=nodes.needed,
             wanted=nodes.count,
-            spot_ok=spot_ok and not (avoid_spot and has_non_spot_offer(spec, self.available_offers())),
+            spot_ok=spot_ok and not (avoids := bool(off_spot) and self._has_non_spot_offer(spec)),
+            off_spot=off_spot if spot_ok and avoids else "",
             promise=spec.target.kind != "best_effort",
             serves=spec.target.kind == "service",
             max_runtime_s=spec.max_runtime_s,
@@ -279,6 +308,12 @@ def open_context(snapshot: Snapshot, policy: Policy, rng: np.random.Generator) -
     occupancy.follow(jobs)
     fleet, left_out = Fleet(snapshot.instances, snapshot.plan_cache), snapshot.left_out.jobs
     constrained = [job for job in jobs if job.id in occupancy.constrained] if occupancy.constrained else []
+    spot = [each for each in fleet.instances if each.offer.market is Market.SPOT]
+    offered = spot or any(each.market is Market.SPOT and each.available != 0 for each in snapshot.offers)
+    deadlines = None
+    if "batch" in policy.spot.for_targets and offered:
+        lifetimes = snapshot.fleet_stats.spot_lifetimes
+        deadlines = SpotDeadlines.from_history(lifetimes, spot, 1.0 - policy.placement.confidence, snapshot.now)
     reservations = PlanReservations(
         fleet=fleet,
         ledger=open_budget(snapshot, policy, fleet.instances, jobs),
@@ -297,6 +332,7 @@ def open_context(snapshot: Snapshot, policy: Policy, rng: np.random.Generator) -
         jobs=jobs,
         running=[job for job in occupancy.running if job.id not in left_out] if left_out else occupancy.running,
         measuring=frozenset(occupancy.measuring),
+        spot_deadlines=deadlines,
         fleet=fleet,
         waiting=WaitingJobs(similar=occupancy.queued.kinds()),
         reservations=reservations,

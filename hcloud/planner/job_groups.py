@@ -35,6 +35,8 @@ class JobDemand:
     """Whether the group may run on spot instances."""
     promise: bool
     """Whether the jobs have a target (anything but best effort)."""
+    off_spot: str = ""
+    """Why the group avoids spot instances although the policy and its jobs permit them; empty: it does not."""
     serves: bool = False
     """Whether the target is a latency."""
     max_runtime_s: float | None = None

@@ -1,8 +1,9 @@
 """The long part of the queue, kept in order from plan to plan: jobs that differ in age only.
 
 Most jobs of a long queue are alike, and few change between two plans. :class:`SimilarJobs` holds those with the same
-requirements, application, priority, user, tags and reason to wait, in the order in which they are served. A plan then
-decides once for all of them. It costs time for those it serves, not for those that wait.
+requirements, deadline (as stated: a time, or one after submission), application, priority, user, tags and reason to
+wait, in the order in which they are served. A plan then decides once for all of them. It costs time for those it
+serves, not for those that wait.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Final
 
-from hcloud.core.model import Job, JobId, JobSpec, JobState
+from hcloud.core.model import BatchTarget, Job, JobId, JobSpec, JobState
 from hcloud.core.rows import number_of
 from hcloud.planner.fit.arq import slack_s
 from hcloud.spec.policy import AdmissionPolicy
@@ -63,7 +64,7 @@ def requirements(spec: JobSpec) -> Key:
 
 @dataclass(slots=True, eq=False)
 class SimilarJobs:
-    """Queued jobs that differ in age, deadline and name only; never empty."""
+    """Queued jobs that differ in age and name only; never empty."""
 
     key: Key
     """What they have in common, as :class:`QueuedJobs` keeps them."""
@@ -181,7 +182,9 @@ class QueuedJobs:
         """Add a job for which :func:`is_plain` holds."""
         spec = job.spec
         tags = tuple(sorted(spec.tags.items())) if spec.tags else ()
-        key = (requirements(spec), job.application, spec.priority, spec.user, tags, job.wait_code)
+        target = spec.target
+        limits = (target.finish_by_at, target.finish_within_s) if isinstance(target, BatchTarget) else None
+        key = (requirements(spec), limits, job.application, spec.priority, spec.user, tags, job.wait_code)
         similar = self._by_key.get(key)
         if similar is None:
             similar = SimilarJobs(key, spec.target.kind == "best_effort", spec.priority, job.wait_code)

@@ -80,6 +80,8 @@ def test_the_longer_runs_are_the_more_losses_cost() -> None:
     live = machine(1, CHEAP, launched_at=NOW - 86_400.0)  # what is up yet counts
     assert SpotRisk(lifetimes(9), [live], NOW).cost_factor(CHEAP, 1200.0) < 1.1
     assert SpotRisk((), (), NOW).cost_factor(CHEAP, 1e6) == 1.0
+    long_ago = [each._replace(ended_at=NOW - 3601.0) for each in lifetimes(9)]
+    assert SpotRisk(long_ago, (), NOW).cost_factor(CHEAP, 1e6) == 1.0
 
 
 def test_losses_are_weighed_by_the_time_that_machines_were_up() -> None:
@@ -122,7 +124,7 @@ def test_only_what_the_job_may_use_makes_it_leave_spot(other: dict[str, object],
     assert [each.offer.market for each in of(decide(scene(lost, offers=offers)), Launch)] == [market]
 
 
-def test_stays_are_read_from_the_log_and_forgotten_after_an_hour() -> None:
+def test_stays_are_read_from_the_log_and_forgotten_after_six_hours() -> None:
     tracker = FleetTracker()
     for number, (market, notice, code) in enumerate(
         [
@@ -142,4 +144,5 @@ def test_stays_are_read_from_the_log_and_forgotten_after_an_hour() -> None:
         tracker.follow(Event(at=160.0, kind=kind, instance_id=name, fields=fields) for kind, fields in steps)
     found = tracker.recent(200.0).spot_lifetimes
     assert [(each.up_s, each.preempted) for each in found] == [(60.0, True), (60.0, True), (60.0, False)]
-    assert tracker.recent(160.0 + 3601.0).spot_lifetimes == ()
+    assert tracker.recent(160.0 + 6 * 3600.0 - 1.0).spot_lifetimes == found
+    assert tracker.recent(160.0 + 6 * 3600.0 + 1.0).spot_lifetimes == ()

@@ -186,6 +186,8 @@ def launch_action(state: ProvisioningState, machine: PlannedInstance) -> Launch:
     }
     why = "already paid for, best" if offer.market == "reserved" else "best value"
     text = f"{offer_words(offer)} for {names}: {why} of {counted(len(machine.choices), 'suitable offer')}"
+    if machine.group.off_spot:
+        text += f"; no spot: {machine.group.off_spot}"
     for code, (words, places) in held_back(state, machine.group).items():
         ids = [context.fleet.instances[at].id for at in places.tolist()]
         numbers[f"held_back_{code}"] = ", ".join(ids)
