@@ -95,7 +95,7 @@ class Truth:
             raise BadInput(f"the world's external_step_s is {self.external_step_s}; it must be more than 0")
 
 
-CLOUDS_OF_2014 = Truth(external_severity=34.0)
+CLOUDS_OF_2014 = Truth(external_severity=32.0)
 """Today's clouds vary by 2 to 3 %; those of HCloud's chapter slowed programs on slices of a server far more. One
 published number calibrates how much: jobs did 2.2 times better on reserved servers (SR) than on rented machines of
 their own size (OdM; Dissertation §8.3.2), here with the sizes that programs need and nothing known of them

@@ -110,6 +110,11 @@ KEY_CHANGES: Final[dict[DocumentKind, tuple[KeyChange, ...]]] = {
             since="0.2.0",
             advice="slow instances stay; those on which no unit starts are released",
         ),
+        KeyChange(
+            old="disruption.evict_rest_s",
+            since="0.2.0",
+            advice="jobs that lose least are evicted first, and none where a launch costs less",
+        ),
     ),
     "job": (),
 }

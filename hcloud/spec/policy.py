@@ -265,8 +265,6 @@ class DisruptionPolicy:
     """Instances terminated in one planning cycle."""
     evict_best_effort: Flag = True
     """Evict best-effort jobs, and ranks that jobs do not need (`nodes: 1..8`), to make room for jobs with a target."""
-    evict_rest_s: Seconds = 300.0
-    """After an eviction, a job is not evicted again for this long after its next placement."""
     consolidate: Flag = False
     """Move the jobs of a poorly used instance to others and terminate it, if that saves money."""
     consolidate_gain: Annotated[Number, Field(ge=1, le=1000)] = 2.0

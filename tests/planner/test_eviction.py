@@ -79,11 +79,33 @@ def test_after_a_job_that_could_not_start_all_the_same_the_last_in_the_queue_goe
 
 
 # ------------------------------------------------------------------------------------------------------- what is spared
-@pytest.mark.parametrize(("ran_s", "goes"), [(299.0, []), (300.0, ["job-1"]), (301.0, ["job-1"])])
-def test_a_job_that_was_evicted_before_is_left_alone_for_a_while(ran_s: float, goes: list[str]) -> None:
-    again = since(running(1, TWO, asks=replace(FREE, resources=need(2.0))), ran_s, FailureCause.EVICTED)
-    assert stopped(TWO, again, job(10)) == goes
-    assert stopped(TWO, replace(again, failures=()), job(10)) == ["job-1"]
+@pytest.mark.parametrize(("ran_s", "goes"), [(300.0, "job-2"), (50.0, "job-1")])
+def test_of_jobs_of_one_priority_the_one_that_loses_least_goes_first(ran_s: float, goes: str) -> None:
+    pair = [since(running(1, TWO, asks=FREE), ran_s), running(2, TWO, asks=FREE)]  # the second ran for 100 s
+    assert stopped(TWO, *pair, job(10)) == [goes]
+
+
+@pytest.mark.parametrize(("ran_s", "launches"), [(60.0, 0), (36_000.0, 1)])
+def test_a_machine_is_launched_where_that_costs_less_than_the_work_that_would_be_lost(
+    ran_s: float, launches: int
+) -> None:
+    held = since(running(1, TWO, asks=replace(FREE, resources=need(2.0))), ran_s)
+    plan = decide(scene(TWO, held, job(10), offer(vcpus=2.0)))
+    assert (len(of(plan, Launch)), len(of(plan, StopAttempt))) == (launches, 1 - launches)
+
+
+def test_a_near_deadline_evicts_whatever_is_lost() -> None:
+    held = since(running(1, TWO, asks=replace(FREE, resources=need(2.0))), 36_000.0)
+    due = replace(job(10, asks=spec(target=BatchTarget(finish_within_s=130.0))), submitted_at=NOW - 100.0)
+    plan = decide(scene(TWO, held, due, offer(vcpus=2.0)))
+    assert [each.job_id for each in of(plan, StopAttempt)] == ["job-1"] and not of(plan, Launch)
+
+
+def test_what_is_dear_to_lose_is_evicted_where_nothing_can_be_launched() -> None:
+    held = since(running(1, TWO, asks=replace(FREE, resources=need(2.0))), 36_000.0)
+    for full in (decide(scene(TWO, held, job(10))), decide(scene(TWO, held, job(10), offer(vcpus=2.0)),
+                                                           simple(caps=Caps(max_instances=1)))):  # fmt: skip
+        assert [each.job_id for each in of(full, StopAttempt)] == ["job-1"]
 
 
 @pytest.mark.parametrize(("limits", "goes"), [({"evicted": 1}, []), ({"evicted": 2}, ["job-1"]), ({}, [])])
@@ -106,15 +128,6 @@ def test_optional_ranks_of_a_job_that_is_stopping_are_not_counted_twice() -> Non
     attempt = replace(both.attempt, stop_requested_at=NOW - 1.0, stop_cause=FailureCause.EVICTED)
     filled = (replace(both, attempt=attempt), running(2, THREE, asks=FREE))
     assert stopped(THREE, *filled, job(10, asks=spec(resources=need(3.0)))) == ["job-2"]
-
-
-def test_a_rank_that_was_moved_just_now_is_left_alone() -> None:
-    full = wide(1, TWO, TWO)
-    assert full.attempt is not None
-    for started_at, goes in ((None, []), (NOW - 299.0, []), (NOW - 300.0, ["job-1:1"])):
-        kept, moved = full.attempt.allocations
-        ranks = (kept, replace(moved, relaunch=1, started_at=started_at))
-        assert stopped(TWO, replace(full, attempt=replace(full.attempt, allocations=ranks)), job(10)) == goes
 
 
 def test_ranks_of_a_job_that_is_to_get_more_of_them_are_not_optional() -> None:

@@ -62,6 +62,11 @@ class Holdback:
 
     context: PlanContext
     rules: tuple[HoldbackRule, ...]
+    elsewhere: _PricesElsewhere
+
+    def bears_a_boot(self, group: JobGroup) -> bool:
+        """Return whether no waiting member of ``group`` is likely to miss its deadline because of one boot."""
+        return self.elsewhere.bears_a_boot(group)
 
     def closed(self, group: JobGroup, among: Mask) -> Mask:
         """Return the instances of ``among`` that are held back from ``group``, shape ``(N,)``."""
@@ -122,7 +127,7 @@ def open_holdback(context: PlanContext, offer_market: OfferMarket) -> Holdback:
     if _keeps_services_apart(context):
         rules.append(ServicesApart(context=context, offer_market=offer_market))
     rules += [failing, TooSmall(context=context, offer_market=offer_market)]
-    return Holdback(context=context, rules=tuple(rules))
+    return Holdback(context=context, rules=tuple(rules), elsewhere=elsewhere)
 
 
 # ------------------------------------------------------------------------------------------------- what keeps one alive

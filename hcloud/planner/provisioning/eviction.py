@@ -1,8 +1,9 @@
 """Evict best-effort jobs, and optional ranks of running jobs, to make room for jobs with a target, if one can start
 then.
 
-A rank is optional beyond those that its job needs to start and to meet its target; it goes before any whole job. There
-is no churn: an evicted job or rank is left alone for ``disruption.evict_rest_s`` after its restart, and a job is never
+The work lost counts at its price: where a launch in time costs less, nothing is evicted
+(:mod:`hcloud.planner.provisioning.provision`). A rank is optional beyond those that its job needs to start and to meet
+its target; it goes before any whole job. Of jobs of one priority the one that loses least goes first. A job is never
 evicted once its retries are used up. Admission serves best effort last, and optional ranks come after all waiting jobs,
 so that nothing takes back the room it was evicted from.
 """
@@ -10,12 +11,13 @@ so that nothing takes back the room it was evicted from.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from hcloud.core.model import Allocation, FailureCause, Job, Number, Reason
+from hcloud.core.pricing import HOUR_S
 from hcloud.planner.admission import queue_key
 from hcloud.planner.context import PlanContext
 from hcloud.planner.fit.sizing import ranks_for_target
@@ -24,7 +26,7 @@ from hcloud.planner.job_groups import JobGroup
 from hcloud.planner.occupancy import running_ranks
 from hcloud.planner.placement.open_instances import beyond, suited
 from hcloud.planner.plan import StopRank
-from hcloud.planner.text import amount
+from hcloud.planner.text import amount, size_share
 
 CANDIDATES = 64
 """Number of instances compared when choosing what to evict."""
@@ -39,6 +41,8 @@ class Evictable:
     """None: the job."""
     units: dict[int, list[Allocation]]
     """What it would release, by place of the instance; of a job, without its optional ranks."""
+    lost_usd: float = 0.0
+    """What the work cost that it would lose; an optional rank loses none."""
 
     def amount(self, at: int) -> Amounts:
         """Return what it would release on an instance, shape ``(3,)``."""
@@ -58,6 +62,24 @@ class EvictionCandidates:
     """What they hold on each instance, shape ``(3, N)``."""
     chosen: list[Evictable] = field(default_factory=list)
     """Those chosen so far."""
+
+    @property
+    def lost_usd(self) -> float:
+        """What the work cost that the chosen jobs would lose."""
+        return sum(each.lost_usd for each in self.chosen)
+
+
+def _lost_usd(context: PlanContext, job: Job, units: Mapping[int, Sequence[Allocation]]) -> float:
+    """Return what the units of a job cost since they were placed, by their shares of their instances."""
+    fleet, attempt = context.fleet, job.attempt
+    if attempt is None:
+        return 0.0
+    shares = (
+        fleet.price_usd_per_h[at] * size_share(held.resources, fleet.instances[at].offer.instance_type.capacity)
+        for at, on_it in units.items()
+        for held in on_it
+    )
+    return float(sum(shares)) * max(0.0, context.now - attempt.placed_at) / HOUR_S
 
 
 def no_candidates(context: PlanContext) -> EvictionCandidates:
@@ -79,7 +101,7 @@ def find_evictable(context: PlanContext) -> EvictionCandidates:
         if is_evictable(context, job):
             _add(context, candidates, job, None, [each for each in running_ranks(job) if each not in optional])
     for each in candidates.by_machine.values():
-        each.sort(key=_last_in_queue)
+        each.sort(key=_goes_first)
     return candidates
 
 
@@ -91,17 +113,19 @@ def _add(
         at = context.fleet.index.get(each.instance_id, -1)
         if at >= 0:
             units[at].append(each)
-    evictable = Evictable(job=job, rank=rank, units=dict(units))
+    lost_usd = _lost_usd(context, job, units) if rank is None else 0.0
+    evictable = Evictable(job=job, rank=rank, units=dict(units), lost_usd=lost_usd)
     for at in units:
         candidates.by_machine[at].append(evictable)
         candidates.amounts[:, at] += evictable.amount(at)
 
 
-def _last_in_queue(each: Evictable) -> tuple[bool, bool, int, float, int, int]:
-    """Return the sort key of what goes first: optional ranks, then jobs last in queue order."""
+def _goes_first(each: Evictable) -> tuple[bool, bool, int, float, float, int, int]:
+    """Return the sort key of what goes first: optional ranks, then by priority what loses least, then the last in
+    queue order."""
     best_effort, priority, submitted_at, number = queue_key(each.job)
     rank = each.rank.rank if each.rank is not None else 0
-    return (each.rank is None, not best_effort, -priority, -submitted_at, -number, -rank)
+    return (each.rank is None, not best_effort, -priority, each.lost_usd, -submitted_at, -number, -rank)
 
 
 def optional_ranks(context: PlanContext, job: Job) -> list[Allocation]:
@@ -111,17 +135,15 @@ def optional_ranks(context: PlanContext, job: Job) -> list[Allocation]:
     known, now = context.snapshot.applications.get(job.application), context.now
     keep = ranks_for_target(job, known, now, context.policy.placement.confidence)
     running = [each for each in running_ranks(job) if each.yielded_at is None]
-    rest_s = context.policy.disruption.evict_rest_s
-    return [each for each in running[keep:] if not each.relaunch or now - (each.started_at or now) >= rest_s]
+    return running[keep:]
 
 
 def is_evictable(context: PlanContext, job: Job) -> bool:
-    """Return whether ``job`` is best effort, ran long enough since its last eviction, and may be evicted once more."""
+    """Return whether ``job`` is best effort and may be evicted once more."""
     if job.spec.target.kind != "best_effort" or job.id in context.decisions.stopping or job.attempt is None:
         return False
-    times, cause = job.failures.count(FailureCause.EVICTED), FailureCause.EVICTED.value
-    rested = times == 0 or context.now - job.attempt.placed_at >= context.policy.disruption.evict_rest_s
-    return rested and times < job.spec.retries.limits.get(cause, 0)
+    times, most = job.failures.count(FailureCause.EVICTED), job.spec.retries.limits.get(FailureCause.EVICTED.value, 0)
+    return times < most
 
 
 def evict_for(context: PlanContext, candidates: EvictionCandidates, group: JobGroup, taken_by: Sequence[int]) -> int:
@@ -185,7 +207,7 @@ def put_back(context: PlanContext, candidates: EvictionCandidates) -> None:
         for at in each.units:
             candidates.amounts[:, at] += each.amount(at)
             candidates.by_machine[at].append(each)
-            candidates.by_machine[at].sort(key=_last_in_queue)
+            candidates.by_machine[at].sort(key=_goes_first)
     candidates.chosen.clear()
 
 

@@ -1,17 +1,21 @@
 """Provide room for jobs that found none: wait for room that is coming, evict best effort, or launch; else record why.
 
 Each unplaced job, in queue order, claims room in this order: on running instances, as their stopping units will free
-it; on booting instances; by evicting best-effort jobs; on instances that this plan launches. Claims are not stored:
-every plan makes them again in the same order, and so never launches twice for the same need.
+it; on booting instances; by evicting best-effort jobs, where that loses less than a launch costs; on instances that
+this plan launches; by evicting, if nothing can be launched. Claims are not stored: every plan makes them again in the
+same order, and so never launches twice for the same need.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
+from statistics import median
 
 import numpy as np
 
 from hcloud.core.model import Instance, Job, JobState, Number, Reason
+from hcloud.core.pricing import HOUR_S
 from hcloud.planner.budget import CAPPED, cap_reached
 from hcloud.planner.context import PlanContext
 from hcloud.planner.fleet import SLACK, Mask, fits_any
@@ -33,6 +37,7 @@ from hcloud.planner.provisioning.buying import buy, launch_action
 from hcloud.planner.provisioning.eviction import evict_for, find_evictable, no_candidates, put_back, stop_chosen
 from hcloud.planner.provisioning.make_room import idle_instances, make_room
 from hcloud.planner.provisioning.state import ProvisioningState
+from hcloud.planner.spot_preemption import RUN_S
 from hcloud.planner.text import deadline_numbers, seconds
 
 
@@ -202,33 +207,39 @@ def _give_reason(context: PlanContext, job: Job, reason: Reason) -> None:
 def _serve(state: ProvisioningState, job: Job, group: JobGroup) -> Reason | None:
     """Claim room for one job and return None; or change nothing and return why no job of its group can be served."""
     context, needed, claimable = state.context, group.needed, _claimable(state, group)
+    evicts = group.promise and state.victims.amounts.any()
     # Most jobs find nothing to claim and have nothing to undo.
-    before = context.reservations.mark() if claimable.any() or context.fleet.coming.any() else None
+    may_claim = evicts or claimable.any() or context.fleet.coming.any()
+    before = context.reservations.mark() if may_claim else None
     ledger, running = context.ledger, claim(context, group, claimable, needed)
     coming = claim(context, group, context.fleet.coming, needed - len(running), running)
-    if len(running) + len(coming) < needed:
+    if len(running) + len(coming) == needed:
+        context.reservations.keep(*running)
+        _wait_for_claims(context, job, running, coming)
+        return None
+    served = len(running) + len(coming)
+    if evicts:
         context.reservations.unclaim(group, coming)
-        if group.promise and (emptied := _evict(state, group, needed - len(running), running)):
-            stop_chosen(context, state.victims, job)
-            running, coming = [*running, *emptied], []
-        else:
-            coming = claim(context, group, context.fleet.coming, needed - len(running), running)
-            served = len(running) + len(coming)
-            state.refused = None
-            refusal = context.reservations.book_claims(job, group, [*running, *coming])
-            refusal = refusal or buy(state, job, group, [*running, *coming])
-            if refusal is None:
-                context.reservations.keep(*running)
-                return None
-            if before is not None:
-                context.reservations.back_to(before)
-            context.reservations.adopt(ledger)
-            if _lift(state, job, group, refusal):
-                return None
-            return make_room(state, job, needed - served, refusal)
-    context.reservations.keep(*running)
-    _wait_for_claims(context, job, running, coming)
-    return None
+        if _evict_for(state, job, group, running, unless_dearer=True):
+            return None
+        coming = claim(context, group, context.fleet.coming, needed - len(running), running)
+    state.refused = None
+    refusal = context.reservations.book_claims(job, group, [*running, *coming])
+    refusal = refusal or buy(state, job, group, [*running, *coming])
+    if refusal is None:
+        context.reservations.keep(*running)
+        return None
+    if before is not None:
+        context.reservations.back_to(before)
+    context.reservations.adopt(ledger)
+    if evicts:
+        running = claim(context, group, claimable, needed)
+        if _evict_for(state, job, group, running, unless_dearer=False):
+            return None
+        context.reservations.unclaim(group, running)
+    if _lift(state, job, group, refusal):
+        return None
+    return make_room(state, job, needed - served, refusal)
 
 
 def _claimable(state: ProvisioningState, group: JobGroup) -> Mask:
@@ -271,11 +282,43 @@ def _still_served(state: ProvisioningState, job: Job, group: JobGroup) -> bool:
     return True
 
 
+def _evict_for(
+    state: ProvisioningState, job: Job, group: JobGroup, running: Sequence[int], *, unless_dearer: bool
+) -> bool:
+    """Evict what ``job`` lacks besides the ranks claimed on ``running``, and return True; or choose nothing.
+
+    ``unless_dearer``: nothing either if the work that would be lost costs more than launching instances instead.
+    """
+    context, before = state.context, state.context.reservations.mark()
+    emptied = _evict(state, group, group.needed - len(running), running)
+    if not emptied:
+        return False
+    if unless_dearer and state.victims.lost_usd > _launch_usd(state, group, len(emptied)):
+        context.reservations.back_to(before)
+        put_back(context, state.victims)
+        return False
+    stop_chosen(context, state.victims, job)
+    context.reservations.keep(*running, *emptied)
+    _wait_for_claims(context, job, [*running, *emptied], [])
+    return True
+
+
+def _launch_usd(state: ProvisioningState, group: JobGroup, count: int) -> float:
+    """Return what ``count`` instances of their own cost for one job of ``group``, from launch to its expected end; inf
+    if none can be launched, or not in time."""
+    context, market = state.context, state.offer_market
+    usd_per_h = market.alone_usd_per_h(group)
+    if usd_per_h <= 0.0 or not state.placement.holdback.bears_a_boot(group):
+        return inf
+    runs_s = context.suit.expected_s(group.application, group.wanted) if context.suit is not None else None
+    busy_s = context.snapshot.fleet_stats.busy_s
+    usual_s = runs_s if runs_s is not None else median(busy_s) if busy_s else RUN_S
+    return count * usd_per_h * (usual_s + context.quickest_s(group.resources)) / HOUR_S
+
+
 def _evict(state: ProvisioningState, group: JobGroup, count: int, running: Sequence[int]) -> list[int]:
     """Choose jobs to evict for ``count`` ranks in addition to those on ``running``, claim their room and return where;
     or choose none."""
-    if not state.victims.amounts.any():
-        return []
     before, taken = state.context.reservations.mark(), list(running)
     for _ in range(count):
         claimed = claim(state.context, group, _claimable(state, group), 1, taken)
