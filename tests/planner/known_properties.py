@@ -353,7 +353,7 @@ CASES = (
     Case(no_job_waits_while_an_instance_suits, lambda: blocks_easy_behind_demanding),
     Case(no_job_waits_while_an_instance_suits, lambda: has_endless_patience, seed=1),
     Case(unsuited_machines_wait_their_turn, lambda: is_content_with_the_first),
-    Case(no_job_starves, lambda: serves_the_newest_first, seed=1),
+    Case(no_job_starves, lambda: serves_the_newest_first, seed=2),
     Case(up_only_past_an_empty_queue, lambda: keeps_one_queue, seed=7, scenes=contended()),
     Case(sizes_are_the_least_that_do, lambda: gives_the_most),
     Case(a_plan_settles, lambda: forgets_what_it_awaits),

@@ -219,10 +219,10 @@ def takes_each_offer_for_a_host_of_its_own(snapshot: Snapshot, policy: Policy) -
 
 
 CASES = (
-    Case(what_is_paid_for_is_not_idle, lambda: rents_beside_the_reserved),
-    Case(what_is_paid_for_is_not_idle, lambda: joins_what_is_rented_anyway),
-    Case(what_is_paid_for_is_not_idle, lambda: joins_beside_the_idle, seed=28),
+    Case(what_is_paid_for_is_not_idle, lambda: rents_beside_the_reserved, seed=6),
+    Case(what_is_paid_for_is_not_idle, lambda: joins_what_is_rented_anyway, seed=2),
+    Case(what_is_paid_for_is_not_idle, lambda: joins_beside_the_idle, seed=71),
     Case(each_strategy_rents_what_it_may, lambda: rents_anything),
     Case(shared_pools_are_not_oversold, lambda: takes_each_offer_for_a_host_of_its_own),
-    Case(no_job_is_placed_below_the_quality_needed, lambda: takes_every_job_for_an_easy_one, seed=33),
+    Case(no_job_is_placed_below_the_quality_needed, lambda: takes_every_job_for_an_easy_one, seed=23),
 )
