@@ -243,14 +243,18 @@ def test_max_jobs_per_user_holds_for_peers(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", PEERS)
-def test_user_budgets_hold_for_peers(name: str, tmp_path: Path) -> None:
+def test_user_budgets_hold_for_peers(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Most of a day passes before the user may pay again; nothing else happens meanwhile.
+    monkeypatch.setattr("hcloud.simulator.run.QUIET_STEP_S", 20.0)
+    monkeypatch.setattr("hcloud.simulator.run.IDLE_STEP_S", 600.0)
     jobs = [job(0, 1800) for _ in range(3)]  # without a budget they cost $1.18 or more on the first day
     eve = replace(jobs[0], spec=replace(jobs[0].spec, user="eve"))
     made = setting(name, [eve, *jobs], reserved={"large": 1}, billing_minimum_s=1, reserved_price_factor=0.9)
     budgets = {"per_user": {"ada": {"per_day_usd": 1.17}}}
     policy = parse_simple({"name": name, "budgets": budgets, "caps": {"max_instances": 30}})
-    log = events(replace(made, policy=policy), tmp_path)
     midnight = START_AT - START_AT % 86_400.0 + 86_400.0
+    evening = replace(made.workload, began_at=midnight - 2 * 3600.0)
+    log = events(replace(made, policy=policy, workload=evening), tmp_path)
     paid = {row[0]: row for row in build_report("cost", log, midnight, by="user", until=midnight).rows}
     assert 0.2 < float(str(paid["ada"][2])) <= 1.17
     done = sum(e.kind is EventKind.JOB_FINISHED and e.fields["state"] == "succeeded" for e in log)
