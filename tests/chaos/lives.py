@@ -9,12 +9,13 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from tests.chaos.scene import CrashPoints, Scene, play, violations
+from tests.chaos.scene import PROFILED, CrashPoints, Scene, build, play, violations
 
 Build = Callable[[Path, CrashPoints], Scene]
 Check = Callable[[Scene], list[str]]
@@ -40,6 +41,7 @@ def live(
 
     ``check`` tells the promises that were broken in a life that came to its end; ``look`` is told each moment's number.
     """
+    _prepare_forks()
     home.mkdir(exist_ok=True)
     report = home / "report.json"
     report.unlink(missing_ok=True)
@@ -53,6 +55,16 @@ def live(
         return Life(killed=True)
     told = json.loads(report.read_text())
     return Life(killed=False, passed=tuple(told["passed"]), violations=tuple(told["violations"]))
+
+
+@cache
+def _prepare_forks() -> None:
+    """Play a life in this process: what it makes once, schemas of documents above all, no fork has to make again."""
+    with fresh_home() as home:
+        scene = build(home, CrashPoints(), cast_of=PROFILED)
+        with suppress(AssertionError):  # a fork finds the same, and says what was broken
+            play(scene)
+        scene.close()
 
 
 def _be_the_daemon(home: Path, build: Build, crash: CrashPoints, report: Path, check: Check) -> None:
