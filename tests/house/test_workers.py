@@ -52,7 +52,8 @@ def run(folder: Path, files: dict[str, str], *options: str) -> tuple[int, str]:
     done = subprocess.run(
         [*command, f"--rootdir={folder}", f"--basetemp={folder / 'temporary'}", "--workers=2", *options],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        # Without the plug-ins of everything installed, whose import takes most of the time.
+        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
         capture_output=True,
         text=True,
         timeout=120,
