@@ -88,7 +88,7 @@ def goes_on(machine: Machine, unit: UnitSpec) -> None:
 def test_a_running_unit_is_measured_by_its_own_progress_and_goes_on(
     watch: Watch, machine: Machine, subject: UnitSpec
 ) -> None:
-    for total_s in (5.0, 60.0):  # a busy machine lets nothing be measured in little time
+    for total_s in (10.0, 60.0):  # a busy machine lets nothing be measured in little time
         unit = in_place(subject.id, total_s=total_s)
         assert watch.runner.start([unit])[unit.id].outcome == "started"
         record = watch.ended(unit)
