@@ -34,7 +34,7 @@ from hcloud.planner import make
 from hcloud.planner.cache import PlanCache
 from hcloud.planner.make import make_plan
 from hcloud.planner.placement import holdback
-from hcloud.planner.plan import Correct, Drain, Launch, Place, Plan, StopAttempt, StopRank, Terminate
+from hcloud.planner.plan import Correct, Drain, Launch, Place, Plan, Profile, StopAttempt, StopRank, Terminate
 from hcloud.planner.snapshot import LeftOut, Snapshot
 from hcloud.planner.spot_preemption import SpotDeadlines, SpotRisk
 from hcloud.simulator.clouds import SPOT
@@ -360,6 +360,8 @@ def decisions(plan: Plan) -> set[tuple[str, object]]:
             found.add((action.instance_id, type(action).__name__))
         elif isinstance(action, StopAttempt | StopRank | Correct):
             found.add((action.job_id, type(action).__name__))
+        elif isinstance(action, Profile):
+            found.add((f"profile of {action.job_id}", tuple(run.profile for run in action.runs)))
         elif isinstance(action, Launch):
             found.add((f"launch of {action.offer.key}", action.for_jobs))
     return found

@@ -46,7 +46,7 @@ from hcloud.simulator.spot_history import (
     with_spot_history,
 )
 from hcloud.simulator.workload import NODE_VCPUS, LogReading, Workload, read_csv, read_swf
-from hcloud.simulator.world import Truth
+from hcloud.simulator.world import WORLDS, Truth
 from hcloud.spec.jobfile import VCPUS_MOST
 from hcloud.spec.policy import Policy
 from hcloud.spec.validation import nearest
@@ -54,6 +54,8 @@ from hcloud.spec.validation import nearest
 CLOUD: dict[str, object] = {**MEASURED, "zones": ["east-1a"], "reserved_default": 0, "boot": BOOT, "spot": SPOT}
 """Default cloud: the mock provider's types and prices, with boot times and spot behaviour measured on real clouds."""
 OF_EXPERIMENT: dict[str, object] = {"keep_terminated_s": 600}
+FORMER_WORLDS = {"interference": "today"}
+"""Worlds whose name changed in 0.2.0; the old name is accepted for one version."""
 SETTINGS_OF = f"providers.{PROVIDER}.settings."
 REFUSED = {
     "state_file": "not supported, as a simulated cloud is not kept after the run; remove this key",
@@ -112,11 +114,13 @@ PAPERS = "hcloud-"
 )
 @click.option(
     "--world",
-    type=click.Choice(["plain", "interference"]),
+    type=click.Choice(["plain", *WORLDS, *FORMER_WORLDS]),
     default="plain",
     show_default=True,
-    help="plain: run times are those of the workload. interference: co-located jobs, external load and the machine "
-    "type affect run times, and jobs are profiled. Experiments of papers have a world of their own.",
+    help="plain: run times are those of the workload. today: co-located jobs, external load and the machine type "
+    "affect run times as measured lately, and jobs are profiled. clouds-of-2014: strangers on shared servers slow jobs "
+    "far more, as in HCloud's chapter. interference: the former name of today. Experiments of papers have a world of "
+    "their own, in which clouds-of-2014 changes the strangers only.",
 )
 @click.option(
     "--share",
@@ -341,9 +345,13 @@ def _workload_by_seed(name: str, options: WorkloadOptions) -> Callable[[int], Ex
 
 
 def _simulation_input(load: Experiment | Workload, world: str) -> SimulationInput:
+    truth = WORLDS.get(FORMER_WORLDS.get(world, world))
     if isinstance(load, Workload):
-        return SimulationInput(workload=load, cloud=CLOUD, truth=Truth() if world == "interference" else None)
-    return SimulationInput(workload=load.workload, cloud={**OF_EXPERIMENT, **load.cloud}, truth=load.truth)
+        return SimulationInput(workload=load, cloud=CLOUD, truth=truth)
+    of_experiment = load.truth
+    if truth is not None:
+        of_experiment = replace(of_experiment, external_severity=truth.external_severity)
+    return SimulationInput(workload=load.workload, cloud={**OF_EXPERIMENT, **load.cloud}, truth=of_experiment)
 
 
 def _recorded_workload(source: str, options: WorkloadOptions) -> Workload:

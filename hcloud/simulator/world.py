@@ -99,7 +99,9 @@ CLOUDS_OF_2014 = Truth(external_severity=32.0)
 """Today's clouds vary by 2 to 3 %; those of HCloud's chapter slowed programs on slices of a server far more. One
 published number calibrates how much: jobs did 2.2 times better on reserved servers (SR) than on rented machines of
 their own size (OdM; Dissertation §8.3.2), here with the sizes that programs need and nothing known of them
-(``python -m lab.papers calibration``). All other numbers of that world are results."""
+(``python -m lab.papers --figure calibration-2014``). All other numbers of that world are results."""
+WORLDS: Mapping[str, Truth] = {"today": Truth(), "clouds-of-2014": CLOUDS_OF_2014}
+"""Worlds by name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,7 @@ from hcloud.core.errors import BadInput, NoJobs
 from hcloud.simulator.scenarios import LEAST_HOURS, MOST_HOURS
 from hcloud.spec.validation import nearest
 from lab.papers import CHAPTERS, Figure, RunSize, run_figure
-from lab.papers.page import FigureResults, bars_svg, markdown
+from lab.papers.page import FigureResults, bars_svg, details, markdown
 from lab.papers.study import FinishedRuns, complete_results
 
 DOCUMENTATION_COMMAND = "python -m lab.papers --no-run"
@@ -40,7 +40,7 @@ DOCUMENTATION_COMMAND = "python -m lab.papers --no-run"
               help="Run simulations on the Dask cluster with this scheduler, such as tcp://10.0.0.5:8786.")  # fmt: skip
 @click.option("--run/--no-run", default=True, help="--no-run: only write the page from `results/`, of any size.")
 @click.option("--out", type=NamedPath(path_type=Path, dir_okay=False), default=Path("results.md"), show_default=True,
-              help="The page; charts and numbers go to `results/` next to it.")  # fmt: skip
+              help="The page; charts, numbers and a page for each figure go to `results/` next to it.")  # fmt: skip
 def reproduce(
     chapters: tuple[str, ...],
     figure_names: tuple[str, ...],
@@ -79,8 +79,15 @@ def reproduce(
         shown, missing = _collect(figures, folder, numbers_of)
     # Links work next to the documentation's pages, and in docs/results.md itself, which a copy must reproduce exactly.
     linked = (out.parent / "simulation.md").exists() or command == DOCUMENTATION_COMMAND
+    _write_pages(shown, folder, linked=linked)
     out.write_text(markdown(shown, command, missing, linked=linked))
     click.echo(f"wrote {out}")
+
+
+def _write_pages(shown: Mapping[str, Sequence[FigureResults]], folder: Path, *, linked: bool) -> None:
+    """Write a page for each figure."""
+    for part in (part for parts in shown.values() for part in parts):
+        (folder / f"{part[0].name}.md").write_text(details(part, linked=linked))
 
 
 def _collect(

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from hcloud.simulator.charts import limits_svg
 from hcloud.simulator.scenarios import SCENARIOS
 from hcloud.simulator.seeds import Mean, mean_of
-from lab.papers.study import Claim, Figure, Results, RunSize, judge
+from lab.papers.study import ENOUGH, Claim, Figure, Results, RunSize, Verdict, judge
 
 UNITS = {"_pct": "%", "_usd": "USD", "_s": "s"}
-PAGE_OF_DOCUMENTATION = re.compile(r"\[[a-z]+\]\(([a-z]+\.md)\)")
+PAGE_OF_DOCUMENTATION = re.compile(r"\[([a-z]+)\]\(([a-z]+\.md)\)")
 """A link to a documentation page, as used in the page and in figures' sources."""
 
 
@@ -19,10 +20,25 @@ FigureResults = tuple[Figure, Results, RunSize]
 """A figure, its results, and the size of the run."""
 
 
+PICTURED = (
+    "strategies-high-variability-whole",
+    "strategies-high-variability-2014",
+    "mappings",
+    "fuller-servers-whole",
+    "paragon-small-oversubscribed",
+    "paragon-large-low-whole",
+    "arq",
+    "quasar",
+    "peers-high-variability",
+    "parts-of-the-world",
+)
+"""The figures whose pictures the page shows; those of all are on their own pages."""
+
+
 def markdown(
     chapters: Mapping[str, Sequence[FigureResults]], command: str, missing: Sequence[str] = (), *, linked: bool = True
 ) -> str:
-    """Return the whole page; charts are expected as ``results/NAME.svg`` next to it.
+    """Return the page: a table of all claims, and at most ten pictures; details are linked (:func:`details`).
 
     ``missing``: names of figures without results. ``linked``: documentation pages are next to it; else they are named
     without a link.
@@ -31,54 +47,104 @@ def markdown(
         "# Results: the papers' experiments, run again",
         "",
         f"Made by `{command}`: simulations by the daemon's own controller, planner and store. How much of each",
-        "experiment was run, and with how many seeds, is said at each figure. Numbers are means over seeds with their",
+        "experiment was run, and with how many seeds, is said on its own page. Numbers are means over seeds with their",
         "95 % limits. *Performance* is relative to a job alone on the best machine type, *QoS kept* the share of jobs",
         "that lost at most 5 %. The world is ours, as the papers' machines and programs are not to be had",
         "([simulation](simulation.md) says where its numbers come from): shape and rough size can",
-        "agree, digits cannot. What *holds* or *departs* does so by the mean; where the limits reach beyond,",
-        "that is said.",
+        f"agree, digits cannot. An effect *holds* if at least {100 * ENOUGH:.0f} % of the published size is there, or",
+        "within the limits; with less of it there is the *same sign*; what has none, or the opposite one, *departs*.",
+        "Where a paper states no size, what it says holds or departs.",
+        "",
+        _counted([judged for figures in chapters.values() for part in figures for judged in _judged(part)]),
     ]
     for chapter, figures in chapters.items():
-        lines += ["", f"## {chapter}"]
-        for figure, found, size in figures:
-            lines += ["", *_figure(figure, found, size)]
+        lines += ["", f"## {chapter}", "", "| claim | published | here | verdict |", "|---|---|---|---|"]
+        for part in figures:
+            lines += _summary_rows(part)
+        for figure, _, _ in figures:
+            if figure.drawn and figure.name in PICTURED:
+                lines += ["", f"![{figure.title}](results/{figure.name}.svg)"]
     if missing:
         lines += ["", "## Not run", "", f"Of these figures there are no results here: {', '.join(missing)}."]
+    return _without_links(lines, linked=linked)
+
+
+def details(part: FigureResults, *, linked: bool = True) -> str:
+    """Return the page of one figure, ``results/NAME.md``: its claims with what is known of their causes, and all its
+    numbers. ``linked``: see :func:`markdown`."""
+    figure, found, size = part
+    lines = [f"# {figure.title}", "", *_run_of(figure, size)]
+    if figure.claims:
+        lines += ["", "| claim | published | here | verdict |", "|---|---|---|---|"]
+        lines += [_row(claim, judged, why=True) for claim, judged in zip(figure.claims, _judged(part), strict=True)]
+    lines += ["", "| | " + " | ".join(_head(name) for name in figure.columns) + " |"]
+    lines.append("|---|" + "---|" * len(figure.columns))
+    for label, runs in found.items():
+        lines.append(f"| {label} | " + " | ".join(_cell(runs, name) for name in figure.columns) + " |")
+    if figure.drawn:
+        lines += ["", f"![{figure.title}]({figure.name}.svg)"]
+    lines += ["", "All claims: [results](../results.md)."]
+    return _without_links(lines, linked=linked, up="../")
+
+
+def _without_links(lines: Sequence[str], *, linked: bool, up: str = "") -> str:
     page = "\n".join(lines) + "\n"
-    return page if linked else PAGE_OF_DOCUMENTATION.sub(r"`docs/\1`", page)
+    return PAGE_OF_DOCUMENTATION.sub(rf"[\1]({up}\2)" if linked else r"`docs/\2`", page)
 
 
-def _figure(figure: Figure, found: Results, size: RunSize) -> Iterator[str]:
-    yield f"### {figure.title}"
-    yield ""
+Judged = tuple[Mean, Verdict] | None
+"""Our number and how it stands beside the published one; None: a stored run lacks the numbers for it."""
+
+
+def _judged(part: FigureResults) -> list[Judged]:
+    figure, found, _ = part
+    judged = list[Judged]()
+    for claim in figure.claims:
+        try:
+            judged.append(judge(claim, found))
+        except KeyError:
+            judged.append(None)
+    return judged
+
+
+def _counted(judged: Sequence[Judged]) -> str:
+    """Return how many claims have which verdict, as a sentence."""
+    counts = Counter(verdict for each in judged if each is not None for verdict in [each[1]])
+    words = [f"{counts[verdict]} {word}" for verdict, word in VERDICT_WORDS.items() if counts[verdict]]
+    return f"Of {len(judged)} claims {', '.join(words) or 'none was judged'}."
+
+
+VERDICT_WORDS = {
+    Verdict.HOLDS: "hold",
+    Verdict.HOLDS_WITHIN_LIMITS: "hold within their limits",
+    Verdict.SAME_SIGN: "have the same sign only",
+    Verdict.DEPARTS: "depart",
+}
+
+
+def _summary_rows(part: FigureResults) -> Iterator[str]:
+    figure = part[0]
+    yield f"| **[{figure.title}](results/{figure.name}.md)** | | | |"
+    for claim, judged in zip(figure.claims, _judged(part), strict=True):
+        yield _row(claim, judged, why=False)
+
+
+def _run_of(figure: Figure, size: RunSize) -> Iterator[str]:
+    """Yield where a figure is from, and the command that runs it."""
     length = f", {size.hours:g} h" if any(case.experiment in SCENARIOS for case in figure.cases) else ""
     yield f"After {figure.source}. Run: {size.share:g} of the jobs and machines{length}, {size.seeds} seed(s):"
     hours = f" --hours {size.hours:g}" if length else ""
     yield f"`python -m lab.papers --figure {figure.name} --share {size.share:g}{hours} --seeds {size.seeds}`."
-    if figure.claims:
-        yield ""
-        yield "| claim | published | here | |"
-        yield "|---|---|---|---|"
-        yield from (_claim_row(claim, found) for claim in figure.claims)
-    yield ""
-    yield "| | " + " | ".join(_head(name) for name in figure.columns) + " |"
-    yield "|---|" + "---|" * len(figure.columns)
-    for label, runs in found.items():
-        yield f"| {label} | " + " | ".join(_cell(runs, name) for name in figure.columns) + " |"
-    if figure.drawn:
-        yield ""
-        yield f"![{figure.title}](results/{figure.name}.svg)"
 
 
-def _claim_row(claim: Claim, found: Results) -> str:
-    """Return a claim as a table row; a stored run may lack the numbers it needs."""
-    try:
-        ours, holds = judge(claim, found)
-    except KeyError:
+def _row(claim: Claim, judged: Judged, *, why: bool) -> str:
+    """Return a claim as a table row."""
+    if judged is None:
         return f"| {claim.text} | {claim.published} | - | not read off these runs: run them again |"
-    verdict = _verdict(claim, ours, holds)
-    verdict += f": {claim.why}" if claim.why and not holds else ""
-    return f"| {claim.text} | {claim.published} | {_signed(ours, claim.unit)} | {verdict} |"
+    ours, verdict = judged
+    text = f"**{verdict}**" if verdict is Verdict.DEPARTS else str(verdict)
+    text += f": {claim.why}" if why and claim.why and verdict in (Verdict.DEPARTS, Verdict.SAME_SIGN) else ""
+    return f"| {claim.text} | {claim.published} | {_signed(ours, claim.unit)} | {text} |"
 
 
 OPPOSITES = {"cheaper": "more expensive", "dearer": "cheaper", "below": "above"}
@@ -90,16 +156,6 @@ def _signed(value: Mean, unit: str) -> str:
     if value.rounded >= 0 or direction not in OPPOSITES:
         return f"{value.text()} {unit}"
     return f"{value.text().removeprefix('-')} {unit.replace(direction, OPPOSITES[direction])}"
-
-
-def _verdict(claim: Claim, ours: Mean, holds: bool) -> str:
-    """Return whether a claim holds on average and within its limits."""
-    if ours.half_width is None:
-        return "holds with one seed" if holds else "**departs**"
-    limits = [claim.holds(ours.value - ours.half_width), claim.holds(ours.value + ours.half_width)]
-    if holds:
-        return "holds" if all(limits) else "holds on average, but not within the limits"
-    return "**departs** on average, but not within the limits" if any(limits) else "**departs**"
 
 
 def _head(name: str) -> str:

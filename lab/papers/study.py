@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from itertools import repeat
 from math import inf
 from pathlib import Path
@@ -85,16 +86,44 @@ FinishedRuns = dict[str, dict[int, Numbers]]
 """What has been run of a figure so far, by case and seed."""
 
 
+ENOUGH = 0.7
+"""A published effect holds if this share of it is there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """The size of a published effect, as a number of the claim's unit."""
+
+    published: float
+    none: float = 0.0
+    """The number if there were no effect: 1 for "so many times as much", 0 for "so many percent cheaper"."""
+
+    def share(self, value: float) -> float:
+        """Return which share of the effect ``value`` has; below 0: an effect of the opposite sign."""
+        return (value - self.none) / (self.published - self.none)
+
+
+class Verdict(StrEnum):
+    """How our number stands beside the published one."""
+
+    HOLDS = "holds"
+    HOLDS_WITHIN_LIMITS = "holds within its limits"
+    SAME_SIGN = "same sign"
+    DEPARTS = "departs"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """A statement of a paper."""
+    """A statement of a paper: an effect of some size, or something that holds or does not."""
 
     text: str
     published: str
     ours: Callable[[Mapping[str, Numbers]], float]
     """Returns our number for it from the numbers of one seed, by case."""
-    holds: Callable[[float], bool]
-    """Judges the mean over seeds."""
+    effect: Effect | None = None
+    """The published size, which judges the mean over seeds; None: ``holds`` does."""
+    holds: Callable[[float], bool] = lambda _: False
+    """Judges it where the paper states no size."""
     unit: str = ""
     why: str = ""
     """Why our result differs, as far as known."""
@@ -263,7 +292,22 @@ def by_seed(found: Results) -> Iterable[Mapping[str, Numbers]]:
         yield dict(zip(labels, together, strict=True))
 
 
-def judge(claim: Claim, found: Results) -> tuple[Mean, bool]:
-    """Return our number for a claim (over seeds), and whether the claim holds."""
+def judge(claim: Claim, found: Results) -> tuple[Mean, Verdict]:
+    """Return our number for a claim (over seeds), and how it stands beside the published one.
+
+    A claim holds if at least ``ENOUGH`` of the published effect is there, on average or within the 95 % limits; with
+    less of it the sign is the same, unless the limits include no effect.
+    """
     ours = mean_of([claim.ours(numbers) for numbers in by_seed(found)])
-    return ours, claim.holds(ours.rounded)
+    reach = ours.half_width or 0.0
+    limits = (ours.rounded - reach, ours.rounded + reach)
+    if claim.effect is None:
+        if claim.holds(ours.rounded):
+            return ours, Verdict.HOLDS
+        return ours, Verdict.HOLDS_WITHIN_LIMITS if any(map(claim.holds, limits)) else Verdict.DEPARTS
+    if claim.effect.share(ours.rounded) >= ENOUGH:
+        return ours, Verdict.HOLDS
+    shares = [claim.effect.share(limit) for limit in limits]
+    if max(shares) >= ENOUGH:
+        return ours, Verdict.HOLDS_WITHIN_LIMITS
+    return ours, Verdict.SAME_SIGN if min(shares) > 0.0 else Verdict.DEPARTS

@@ -11,12 +11,14 @@ from lab.papers import CHAPTERS, RunSize, ablations, fuller_servers, sensitiviti
 from lab.papers.clusters import scheduler
 from lab.papers.discounts import SUSTAINED, sustained_part
 from lab.papers.hybrid import strategy
-from lab.papers.page import bars_svg, markdown
+from lab.papers.page import PICTURED, bars_svg, details, markdown
 from lab.papers.study import (
     Case,
     Claim,
+    Effect,
     Figure,
     FinishedRuns,
+    Verdict,
     complete_results,
     judge,
     run_case,
@@ -66,22 +68,43 @@ def test_figure_is_run_for_every_case_and_seed_and_written_as_a_page() -> None:
     assert {label: len(runs) for label, runs in found.items()} == {"least_loaded": 2, "paragon": 2}
     assert all(0 < run["performance_pct"] <= 110 for runs in found.values() for run in runs)
     (yes, holds), (_, departs) = (judge(claim, found) for claim in FIGURE.claims)
-    assert (yes.half_width, holds, departs) == (pytest.approx(0.0), True, False)
+    assert (yes.half_width, holds, departs) == (pytest.approx(0.0), Verdict.HOLDS, Verdict.DEPARTS)
     page = markdown({"Little": [(FIGURE, found, SMALL)]}, "python -m lab.papers")
-    assert "| more | 1 | " in page
-    assert "**departs**: for a reason" in page
-    assert "0.06 of the jobs and machines, 2 seed(s)" in page
-    doubtful = replace(FIGURE.claims[0], holds=lambda v: v == 5.0)
+    assert "| more | 1 | " in page and "| **departs** |" in page and "Of 2 claims 1 hold, 1 depart." in page
+    assert "**[Two schedulers & few jobs](results/little.md)**" in page
+    own_page = details((FIGURE, found, SMALL))
+    assert "**departs**: for a reason" in own_page and "| paragon | " in own_page
+    assert "0.06 of the jobs and machines, 2 seed(s)" in own_page
     spread = {label: [{"jobs": 4.0}, {"jobs": 6.0}] for label in found}
-    told_page = markdown({"Little": [(replace(FIGURE, claims=(doubtful,)), spread, SMALL)]}, "python -m lab.papers")
-    assert "holds on average, but not within the limits" in told_page
     reached = replace(FIGURE.claims[1], holds=lambda v: v < 4.0)
-    told_page = markdown({"Little": [(replace(FIGURE, claims=(reached,)), spread, SMALL)]}, "python -m lab.papers")
-    assert "**departs** on average, but not within the limits: for a reason" in told_page
+    assert judge(reached, spread)[1] is Verdict.HOLDS_WITHIN_LIMITS
     picture = bars_svg(FIGURE, found)
     assert "few jobs" in picture
     assert picture.count("<rect") == 1 + len(CASES)
     assert complete_results(FIGURE, {**done, "paragon": {1: found["paragon"][1]}})["paragon"] == [found["paragon"][1]]
+
+
+@pytest.mark.parametrize(
+    ("effect", "values", "verdict"),
+    [
+        (Effect(2.2, none=1.0), (1.85, 1.85), Verdict.HOLDS),  # 71 % of "2.2 times"
+        (Effect(2.2, none=1.0), (1.8, 1.8), Verdict.SAME_SIGN),
+        (Effect(2.2, none=1.0), (0.9, 0.9), Verdict.DEPARTS),
+        (Effect(46.0), (10.0, 50.0), Verdict.HOLDS_WITHIN_LIMITS),
+        (Effect(46.0), (5.0, 6.0), Verdict.DEPARTS),  # two seeds: limits of 13 times their distance
+        (Effect(46.0), (5.0, 5.1), Verdict.SAME_SIGN),
+        (Effect(46.0), (-0.5, 0.7), Verdict.DEPARTS),
+        (Effect(-46.0), (-40.0, -40.0), Verdict.HOLDS),
+    ],
+)
+def test_effect_is_judged_by_its_size(effect: Effect, values: tuple[float, ...], verdict: Verdict) -> None:
+    claim = Claim(text="", published="", ours=lambda s: s["one"]["n"], effect=effect)
+    assert judge(claim, {"one": [{"n": value} for value in values]})[1] is verdict
+
+
+def test_page_shows_ten_pictures_at_most_and_each_is_of_a_figure() -> None:
+    named = [figure for _, made in CHAPTERS.values() for figure in made() if figure.name in PICTURED]
+    assert len(named) == len(PICTURED) <= 10 and all(figure.drawn for figure in named)
 
 
 def test_page_marks_missing_numbers_and_partial_seeds() -> None:
@@ -91,7 +114,8 @@ def test_page_marks_missing_numbers_and_partial_seeds() -> None:
         {"Little": [(replace(FIGURE, claims=(newer,), columns=("times_bound",)), found, SMALL)]}, "python -m lab.papers"
     )
     assert "| more | 1 | - | not read off these runs: run them again |" in page
-    assert "| paragon | 2 (1 of 2 seeds) |" in page
+    partial = replace(FIGURE, claims=(newer,), columns=("times_bound",))
+    assert "| paragon | 2 (1 of 2 seeds) |" in details((partial, found, SMALL))
     assert ">2</text>" in bars_svg(replace(FIGURE, drawn="times_bound"), found)
 
 

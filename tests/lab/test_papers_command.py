@@ -41,12 +41,15 @@ def test_results_of_the_same_size_are_reused(tmp_path: Path, monkeypatch: pytest
     kept.write_text(json.dumps(content))
     CliRunner().invoke(reproduce, words, catch_exceptions=False)
     page = (tmp_path / "results.md").read_text()
-    assert "12.3" in page and "Made by `python -m lab.papers quasar --share 0.02 --hours 2 --seeds 1`" in page
+    assert "12.3" in (tmp_path / "results" / "little.md").read_text()
+    assert "Made by `python -m lab.papers quasar --share 0.02 --hours 2 --seeds 1`" in page
     assert (tmp_path / "results" / "little.svg").read_text().startswith("<svg")
     CliRunner().invoke(reproduce, ["quasar", "--no-run", "--out", "page.md"], catch_exceptions=False)
-    page = (tmp_path / "page.md").read_text()
-    assert "`python -m lab.papers --figure little --share 0.02 --seeds 1`" in page
-    assert "Not run" not in page
+    assert (
+        "`python -m lab.papers --figure little --share 0.02 --seeds 1`"
+        in (tmp_path / "results" / "little.md").read_text()
+    )
+    assert "Not run" not in (tmp_path / "page.md").read_text()
 
 
 def test_the_page_names_its_figures_and_links_to_pages_that_are_there_only(
@@ -59,20 +62,26 @@ def test_the_page_names_its_figures_and_links_to_pages_that_are_there_only(
     CliRunner().invoke(reproduce, words, catch_exceptions=False)
     page = Path("results.md").read_text()
     assert "Made by `python -m lab.papers quasar --figure little --share 0.02 --hours 2 --seeds 1`" in page
-    assert "(`docs/simulation.md` says where" in page and "After `docs/policies.md`. Run" in page
+    assert "(`docs/simulation.md` says where" in page
+    assert "After `docs/policies.md`. Run" in Path("results/little.md").read_text()
     Path("simulation.md").touch()
     CliRunner().invoke(reproduce, words, catch_exceptions=False)
     page = Path("results.md").read_text()
-    assert "([simulation](simulation.md) says where" in page and "After [policies](policies.md). Run" in page
+    assert "([simulation](simulation.md) says where" in page
+    assert "After [policies](../policies.md). Run" in Path("results/little.md").read_text()
 
 
 def test_results_that_are_shipped_give_the_page_that_is_shipped(lab: LabShell) -> None:
     shipped = Path(__file__).parents[2] / "docs"
-    shutil.copytree(shipped / "results", lab.directory / "results")
+    shutil.copytree(shipped / "results", lab.directory / "results", ignore=shutil.ignore_patterns("*.md"))
     running = lab.start("--no-run")
     _, err = running.communicate(timeout=120)
     assert running.returncode == 0, err
     assert (lab.directory / "results.md").read_text() == (shipped / "results.md").read_text()
+    pages, ours = (
+        {page.name: page.read_text() for page in (at / "results").glob("*.md")} for at in (shipped, lab.directory)
+    )
+    assert pages == ours and len(pages) > 20
 
 
 def test_size_without_jobs_is_refused_with_its_figure(lab: LabShell) -> None:

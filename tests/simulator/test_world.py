@@ -18,7 +18,7 @@ from hcloud.simulator.program_models import KINDS, SOURCES, Ranking, draw_progra
 from hcloud.simulator.run import Setting, simulated
 from hcloud.simulator.scenarios import make_scenario
 from hcloud.simulator.workload import Arrival
-from hcloud.simulator.world import Truth, World
+from hcloud.simulator.world import WORLDS, Truth, World
 from tests.policies import parse_simple
 
 STILL = Truth(external_load=0.0, drift=0.0, stragglers=0.0, noise=0.0, phased=0.0)
@@ -251,3 +251,16 @@ def test_other_tenants_cost_a_few_percent_on_small_machines_only() -> None:
     assert kept["analytics", 1.0] == pytest.approx(0.96, abs=0.015)
     assert kept["service", 1.0] == pytest.approx(0.91, abs=0.025)
     assert kept["analytics", 16.0] == kept["service", 16.0] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("type_name", "market", "slower"),
+    [("m.large", Market.ON_DEMAND, True), ("m.2xlarge", Market.ON_DEMAND, False), ("m.large", Market.RESERVED, False)],
+)
+def test_strangers_of_2014_slow_shared_machines_only(type_name: str, market: Market, slower: bool) -> None:
+    """On a slice strangers press; a full server and a reserved slice have none."""
+    today, then = (
+        world(truth, ("sort", "analytics")).speeds(machine(type_name, market), [resident(1, job("sort"))], 0.0)[0][0]
+        for truth in (WORLDS["today"], WORLDS["clouds-of-2014"])
+    )
+    assert (then < 0.7 * today) is slower and (then == today) is not slower
