@@ -41,6 +41,8 @@ _JOBS = select(
 ).join(schema.job_spec, schema.job_spec.c.number == schema.job.c.number)
 _META = select(schema.meta.c.value).where(schema.meta.c.key == bindparam("wanted"))
 _EVENT_COUNT = select(schema.head.c.events)
+BUSY_TIMEOUT_S = 5.0
+"""How long a write waits for other writers."""
 _STREAM_CHUNK = 2000
 _KEYS_PER_QUERY = 500
 
@@ -58,14 +60,16 @@ class Store:
         self._highest_revision = 0
 
     @classmethod
-    def open(cls, url: str, *, busy_timeout_s: float = 5.0) -> Store:
-        """Open a database, creating or migrating its tables. A write waits up to ``busy_timeout_s`` for other writers.
+    def open(cls, url: str, *, busy_timeout_s: float | None = None) -> Store:
+        """Open a database, creating or migrating its tables.
+
+        A write waits up to ``busy_timeout_s`` for other writers; ``BUSY_TIMEOUT_S`` by default.
 
         Raises:
             ConfigError: the URL, path or file cannot be used, or its schema is newer.
             StoreBusy: the database is locked or does not answer.
         """
-        database = Database(url, busy_timeout_s)
+        database = Database(url, BUSY_TIMEOUT_S if busy_timeout_s is None else busy_timeout_s)
         with ExitStack() as undo:
             undo.callback(database.close)  # no connection may stay open after a failure
             prepare(database)

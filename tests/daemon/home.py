@@ -29,6 +29,8 @@ class Home:
     started: list[subprocess.Popen[bytes] | WarmProcess] = field(default_factory=list)
     program: list[str] | None = None
     """What daemons are started with, in processes that have imported nothing before; None: forks of one that has."""
+    constants: dict[str, float] = field(default_factory=dict)
+    """Waits of forks that are shorter than a user's, by the constants' full names."""
 
     def set_up(self) -> None:
         """Run ``hcloud init`` and make the mock cloud quick and lasting."""
@@ -63,7 +65,9 @@ class Home:
         process: subprocess.Popen[bytes] | WarmProcess
         with (self.path / f"{command[0]}.log").open("ab") as log:
             if self.program is None:
-                process = WARM.start(command, cwd=Path.cwd(), environment=known, out=log, err=log)
+                process = WARM.start(
+                    command, cwd=Path.cwd(), environment=known, out=log, err=log, constants=self.constants
+                )
             else:
                 process = subprocess.Popen([*self.program, *command], env=known, stdout=log, stderr=log)
         self.started.append(process)
@@ -76,7 +80,9 @@ class Home:
 
     def run(self, *arguments: str, exit_code: int = 0) -> str:
         """Run a command and return its output; it must end with ``exit_code``."""
-        done = WARM.run(arguments, cwd=Path.cwd(), environment=self.environment, timeout_s=PATIENCE_S)
+        done = WARM.run(
+            arguments, cwd=Path.cwd(), environment=self.environment, timeout_s=PATIENCE_S, constants=self.constants
+        )
         assert done.returncode == exit_code, f"{arguments}: {done.returncode} {done.stdout} {done.stderr} {self.path}"
         return done.stdout + done.stderr
 

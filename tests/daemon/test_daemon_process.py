@@ -93,6 +93,7 @@ def test_edited_policy_takes_effect_and_a_broken_one_leaves_the_old_in_force(hom
 
 
 def test_locked_database_is_told_and_waited_for(home: Home) -> None:
+    home.constants["hcloud.store.store.BUSY_TIMEOUT_S"] = 1.0
     home.daemon()
     other = sqlite3.connect(home.path / "hcloud.db", isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
