@@ -25,10 +25,13 @@ class DirectoryWatch:
         self._waiter: asyncio.Future[None] | None = None
         self._units_at = 0
 
-    async def wait(self, live: Iterable[Path], timeout_s: float) -> bool:
-        """Return at the next change (True) or after ``timeout_s``, then saying whether units came or went unwatched."""
+    async def wait(self, live: Iterable[Path], timeout_s: float, others: Iterable[Path] = ()) -> bool:
+        """Return at the next change (True) or after ``timeout_s``, then saying whether units came or went unwatched.
+
+        ``others`` are watched as well, but never polled.
+        """
         wanted = {self._units, *live}
-        self._watch(wanted)
+        self._watch(wanted.union(others))
         if self._handle < 0 and len(wanted) > 1:
             timeout_s = min(timeout_s, UNWATCHED_POLL_S)
         if not self._woken:

@@ -71,13 +71,18 @@ class LinkHost:
 
     def preempt_at(self) -> float | None:
         """Return when the machine will be preempted, if announced."""
-        notice = read_json(Path(self._bootstrap.settings.get("preempt_file", "/nowhere"))) or {}
+        notice = read_json(self.notice_file) or {}
         announced_at = notice.get("preempt_at")
         return float(announced_at) if announced_at is not None else None
 
     def live_paths(self) -> list[Path]:
         """Return the directories in which something may still change."""
         return [unit.path for unit in self._units if unit.id not in self._ended]
+
+    @property
+    def notice_file(self) -> Path:
+        """Return the file whose appearance announces a preemption."""
+        return Path(self._bootstrap.settings.get("preempt_file", "/nowhere/preempt.json"))
 
     @property
     def units_path(self) -> Path:
@@ -218,7 +223,8 @@ class AgentLink:
         live = self._host.live_paths()
         looking = True
         while looking:
-            changed = await self._changes.wait(live, POLL_S if live else HEARTBEAT_S)
+            notices = [self._host.notice_file.parent]
+            changed = await self._changes.wait(live, POLL_S if live else HEARTBEAT_S, notices)
             if time.monotonic() - self._spoke_at >= HEARTBEAT_S - POLL_S / 2 and self._outgoing.empty():
                 await self._outgoing.put(pb.FromAgent(alive=pb.Alive()))
             looking = not (changed or live or self._host.preempt_at() != preempt_at)

@@ -6,6 +6,7 @@ service that does not answer, or answers nonsense, is no notice.
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import sys
@@ -121,7 +122,9 @@ class Watch:
         self._thread = threading.Thread(target=self._run, name="metadata", daemon=True)
 
     def start(self) -> Watch:
-        """Begin."""
+        """Begin. The notice file's directory is there from now on, so that others can watch it."""
+        with contextlib.suppress(OSError):
+            self._file.parent.mkdir(parents=True, exist_ok=True)
         self._thread.start()
         return self
 

@@ -6,11 +6,13 @@ import pytest
 
 from hcloud.core.errors import WorkerUnreachable
 from hcloud.core.model import FailureCause, Resources
+from hcloud.engine.link import HEARTBEAT_S
 from hcloud.engine.runner import GatewayRunner
+from hcloud.engine.unit import write_json
 from hcloud.provider import NewsSource, UnitSpec
 from tests.contract.runner_contract import BURNS_CPU
 from tests.engine.conftest import NAME
-from tests.engine.site import PATIENCE_S, Site, Watch, new_unit_id
+from tests.engine.site import PATIENCE_S, Machine, Site, Watch, new_unit_id
 from tests.waiting import wait_until
 
 
@@ -40,6 +42,19 @@ def test_a_unit_that_begins_or_ends_is_news_at_once(watch: Watch, change: Callab
     change(watch, long)
     assert watch.runner.await_news(PATIENCE_S)
     watch.runner.stop({long.id: NAME}, cause=None)
+
+
+def test_a_notice_of_preemption_is_news_at_once_also_where_nothing_runs(watch: Watch, machine: Machine) -> None:
+    def preempt_at() -> list[float | None]:
+        return [each.preempt_at for each in watch.runner.observe().workers if each.instance_id == NAME]
+
+    without_news(watch.runner)
+    write_json(machine.notice_file, {"preempt_at": 2e9})
+    assert watch.runner.await_news(HEARTBEAT_S / 2)  # without news an agent says that it lives, and looks around
+    wait_until(lambda: preempt_at() == [2e9], PATIENCE_S)
+    write_json(machine.notice_file, {})
+    wait_until(lambda: preempt_at() == [None], PATIENCE_S)
+    machine.notice_file.unlink()
 
 
 def test_samples_are_no_news(watch: Watch) -> None:
