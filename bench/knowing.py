@@ -18,6 +18,7 @@ from pathlib import Path
 from hcloud.config import load_policy, package_data
 from hcloud.core.errors import ConfigError
 from hcloud.core.model import EventKind
+from hcloud.report.spending_accounts import Account
 from hcloud.report.table import share_pct
 from hcloud.simulator.outcome import SimulationResult, outcome_of
 from hcloud.simulator.peers import PEERS, PREFIX
@@ -46,7 +47,14 @@ def simulate(case: Case, seed: int, size: RunSize, reserved: Mapping[str, int]) 
     with tempfile.TemporaryDirectory() as folder, simulated(setting, Path(folder)) as simulation:
         commitments = simulation.commitments()
         simulation.run()
-        outcome = outcome_of(case.label, simulation.events, commitments, simulation.ideals(), setting.workload.span_s)
+        outcome = outcome_of(
+            case.label,
+            simulation.events,
+            commitments,
+            simulation.ideals(),
+            setting.workload.span_s,
+            simulation.needs_vcpus(),
+        )
         fired = Counter[str]()
         for event in simulation.events():
             if event.kind is EventKind.JOB_PROFILED:
@@ -108,7 +116,7 @@ def main() -> int:
 
 
 def _line(label: str, runs: Sequence[Run], first: Sequence[Run]) -> str:
-    """Return one row: means over seeds with 95 % limits, and what fired."""
+    """Return one row: means over seeds with 95 % limits, where the money went, and what fired."""
     cost_pct = [100 * one.result.cost_usd / base.result.cost_usd for one, base in zip(runs, first, strict=True)]
     results = [run.result for run in runs]
     reserved_pct = [share_pct(each.committed_held_vcpu_h, each.committed_vcpu_h) or 0.0 for each in results]
@@ -120,8 +128,12 @@ def _line(label: str, runs: Sequence[Run], first: Sequence[Run]) -> str:
         "reserved used %": reserved_pct,
         "wait p95 s": [each.wait_quantile_s(0.95) or 0.0 for each in results],
     }
+    spent_usd = {account: sum(each.spending.usd[account] for each in results) for account in Account}
+    whole_usd = sum(spent_usd.values()) or 1.0
+    accounts = ", ".join(f"{name} {100 * usd / whole_usd:.1f} %" for name, usd in spent_usd.items())
     fired = sum((run.fired for run in runs), Counter[str]())
     words = [f"{name} {mean_of(values).text()}" for name, values in figures.items()]
+    words.append(f"spent on: {accounts}")
     words.append(", ".join(f"{count} {name}" for name, count in sorted(fired.items())) or "nothing fired")
     return f"  {label:20} {'; '.join(words)}"
 
