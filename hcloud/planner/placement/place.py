@@ -31,6 +31,8 @@ def place(state: PlacementState, promise: bool) -> None:
     queue = context.waiting.queues[promise]
     for segment in queue.awaiting:
         segment.replace(settle(context, segment.first, segment.group))
+    if promise:
+        _hold_for_profiling(context)
     state.tried.clear()
     if promise and queue:
         _place_urgent(state, queue)
@@ -45,6 +47,14 @@ def place(state: PlacementState, promise: bool) -> None:
     for segment in queue.segments:
         if segment.group.state.awaits_type:
             _await_type(state, queue, segment)
+
+
+def _hold_for_profiling(context: PlanContext) -> None:
+    """Hold ready instances for the profiling runs that they were launched for; else jobs with a target take them, and
+    others are launched in their place."""
+    for segment in context.waiting.queues[False].awaiting:
+        if segment.first.spec.profile is not None:
+            segment.replace(settle(context, segment.first, segment.group))
 
 
 def _place_all(state: PlacementState, queue: JobQueue) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 
 import numpy as np
 
@@ -70,8 +71,11 @@ class EvictionCandidates:
 
 
 def _lost_usd(context: PlanContext, job: Job, units: Mapping[int, Sequence[Allocation]]) -> float:
-    """Return what the units of a job cost since they were placed, by their shares of their instances."""
+    """Return what the units of a job cost since they were placed, by their shares of their instances; inf for a
+    profiling run."""
     fleet, attempt = context.fleet, job.attempt
+    if job.spec.profile is not None:
+        return inf  # another machine would be launched for it at once
     if attempt is None:
         return 0.0
     shares = (
