@@ -10,15 +10,16 @@ from hcloud.core.model import (
     BestEffortTarget,
     InstanceState,
     Job,
+    JobSpec,
     JobState,
     Market,
     ProfileRequest,
     Resources,
 )
-from hcloud.planner.plan import Classify, Enqueue, Plan, Profile, Terminate
+from hcloud.planner.plan import Classify, Enqueue, Launch, Place, Plan, Profile, StopAttempt, Terminate
 from hcloud.planner.snapshot import Snapshot
 from hcloud.spec.policy import PlacementPolicy, Policy, ProfilingPolicy
-from tests.planner.scenes import NOW, decide, job, machine, of, offer, running, scene, spec
+from tests.planner.scenes import NOW, decide, job, machine, need, of, offer, running, scene, spec
 from tests.planner.test_profiling import knowing, new, row_of
 from tests.policies import simple
 
@@ -190,3 +191,28 @@ def test_a_job_whose_size_may_be_chosen_is_worth_more_to_know() -> None:
     fixed, open_sized = runs(for_s=2 * enough_s), runs(for_s=2 * enough_s, vcpus_within=(0.5, 2.0))
     assert not profiles(scene(fixed, HOST, SMALL), policy)
     assert profiles(scene(open_sized, HOST, SMALL), policy)
+
+
+def _measuring() -> JobSpec:
+    """Return the spec of a profiling run that takes a whole instance of two vCPUs."""
+    request = ProfileRequest(job_id="job-1", type_column="mock/small", steps_vcpus=(2.0,))
+    return spec(profile=request, profiling="never", target=BestEffortTarget(), exclusive=True, resources=need(2.0))
+
+
+def test_instance_launched_for_a_run_is_not_taken_by_a_job_with_a_target() -> None:
+    """Else another one is launched for the run, and the first stays half empty."""
+    ready = machine(2)
+    run = job(2, JobState.AWAITING_INSTANCE, asks=_measuring(), awaiting=("inst-2",))
+    plan = decide(scene(run, job(3), ready, offer()))
+    assert [(each.job_id, each.ranks[0].instance_id) for each in of(plan, Place)] == [("job-2", "inst-2")]
+    assert [each.for_jobs for each in of(plan, Launch)] == [("job-3",)]
+    plain = replace(run, spec=replace(run.spec, profile=None))
+    assert [each.job_id for each in of(decide(scene(plain, job(3), ready, offer())), Place)] == ["job-3"]
+
+
+def test_run_is_evicted_only_where_nothing_can_be_launched() -> None:
+    here = machine(2, idle_since=None)
+    run = running(2, here, asks=_measuring())
+    plan = decide(scene(run, job(3), here, offer()))
+    assert not of(plan, StopAttempt) and [each.for_jobs for each in of(plan, Launch)] == [("job-3",)]
+    assert [each.job_id for each in of(decide(scene(run, job(3), here)), StopAttempt)] == ["job-2"]
