@@ -61,7 +61,9 @@ LONGEST = (
     "tests/planner/test_known_properties.py",
     "tests/api/test_fuzz.py",
     "tests/store/test_processes.py",
-    "tests/store/test_against_model.py",
+    "tests/engine/test_profiling_in_place.py",
+    "tests/threats/test_wire.py",
+    "tests/threats/test_stopped_agent.py",
 )
 
 
