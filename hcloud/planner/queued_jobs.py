@@ -1,9 +1,9 @@
 """The long part of the queue, kept in order from plan to plan: jobs that differ in age only.
 
 Most jobs of a long queue are alike, and few change between two plans. :class:`SimilarJobs` holds those with the same
-requirements, deadline (as stated: a time, or one after submission), application, priority, user, tags and reason to
-wait, in the order in which they are served. A plan then decides once for all of them. It costs time for those it
-serves, not for those that wait.
+requirements, time from submission to deadline (about), application, priority, user, tags and reason to wait, in the
+order in which they are served. A plan then decides once for all of them. It costs time for those it serves, not for
+those that wait.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from math import inf
+from math import inf, log
 from typing import Final
 
-from hcloud.core.model import BatchTarget, Job, JobId, JobSpec, JobState
+from hcloud.core.model import Job, JobId, JobSpec, JobState
 from hcloud.core.rows import number_of
 from hcloud.planner.fit.arq import slack_s
 from hcloud.spec.policy import AdmissionPolicy
@@ -64,7 +64,7 @@ def requirements(spec: JobSpec) -> Key:
 
 @dataclass(slots=True, eq=False)
 class SimilarJobs:
-    """Queued jobs that differ in age and name only; never empty."""
+    """Queued jobs that differ in age, deadline and name only; never empty."""
 
     key: Key
     """What they have in common, as :class:`QueuedJobs` keeps them."""
@@ -182,9 +182,7 @@ class QueuedJobs:
         """Add a job for which :func:`is_plain` holds."""
         spec = job.spec
         tags = tuple(sorted(spec.tags.items())) if spec.tags else ()
-        target = spec.target
-        limits = (target.finish_by_at, target.finish_within_s) if isinstance(target, BatchTarget) else None
-        key = (requirements(spec), limits, job.application, spec.priority, spec.user, tags, job.wait_code)
+        key = (requirements(spec), _span_class(job), job.application, spec.priority, spec.user, tags, job.wait_code)
         similar = self._by_key.get(key)
         if similar is None:
             similar = SimilarJobs(key, spec.target.kind == "best_effort", spec.priority, job.wait_code)
@@ -198,6 +196,18 @@ class QueuedJobs:
         similar.remove(job)
         if not similar.members:
             del self._by_key[similar.key]
+
+
+SPAN_STEP: Final = 1.25
+"""Times from submission to deadline within such a factor count as alike, so that a queue in which every job has another
+deadline has few kinds. Only how risky spot is for them depends on it."""
+
+
+def _span_class(job: Job) -> int | None:
+    deadline_at = job.deadline_at
+    if deadline_at is None:
+        return None
+    return round(log(max(1.0, deadline_at - job.submitted_at)) / log(SPAN_STEP))
 
 
 def _insert(entries: list[QueuedJob], entry: QueuedJob) -> None:

@@ -145,6 +145,13 @@ def test_queued_jobs_with_other_deadlines_are_not_decided_together() -> None:
     assert sorted(len(kind.members) for kind in queued.kinds()) == [1, 2]
 
 
+def test_ten_thousand_queued_jobs_with_a_deadline_each_are_of_few_kinds() -> None:
+    queued = QueuedJobs()
+    for number in range(1, 10_001):
+        queued.add(due(0.5 + number / 1000.0, number))
+    assert len(queued) == 10_000 and len(queued.kinds()) <= 20
+
+
 def test_of_a_queue_each_deadline_gets_its_market() -> None:
     waiting = [due(hours, number) for number, hours in enumerate((8.0, 4.0, 8.0, 4.0), 1)]
     plan = decide(
