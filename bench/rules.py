@@ -181,7 +181,7 @@ def _worlds(logs: Path) -> dict[str, RulesWorld]:
         "guess": RulesWorld(summary="high variability, users guess sizes", setting=partial(high, guessed=True)),
         "know": RulesWorld(summary="high variability, users know sizes", setting=partial(high, guessed=False)),
         "clouds-of-2014": RulesWorld(
-            summary="high variability, users guess sizes, strangers slow small machines as in 2014",
+            summary="high variability, users guess sizes, other tenants slow small machines as in 2014",
             setting=partial(high, guessed=True, truth={"external_severity": CLOUDS_OF_2014.external_severity}),
         ),
         "spot": RulesWorld(

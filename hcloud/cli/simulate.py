@@ -118,9 +118,9 @@ PAPERS = "hcloud-"
     default="plain",
     show_default=True,
     help="plain: run times are those of the workload. today: co-located jobs, external load and the machine type "
-    "affect run times as measured lately, and jobs are profiled. clouds-of-2014: strangers on shared servers slow jobs "
-    "far more, as in HCloud's chapter. interference: the former name of today. Experiments of papers have a world of "
-    "their own, in which clouds-of-2014 changes the strangers only.",
+    "affect run times as measured lately, and jobs are profiled. clouds-of-2014: other tenants of shared servers slow "
+    "jobs far more, as in HCloud's chapter. interference: the former name of today. Experiments of papers have a world "
+    "of their own, in which clouds-of-2014 changes the other tenants only.",
 )
 @click.option(
     "--share",

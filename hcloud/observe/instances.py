@@ -83,9 +83,7 @@ class InstanceObserver:
         if not isinstance(provider, PriceFeed):
             return -inf
         try:
-            return call_provider(
-                provider.price_changed_at, f"{name}.price_changed_at", lambda at: isinstance(at, float)
-            )
+            return call_provider(provider.price_changed_at, f"{name}.price_changed_at", _is_time)
         except ProviderError:
             return -inf  # the next listing is due by its interval
 

@@ -120,25 +120,25 @@ class SpotDeadlines:
         rate_per_s = (losses + ASSUMED_PER_S * ASSUMED_WEIGHT_S) / (up_s + ASSUMED_WEIGHT_S)
         return cls(rate_per_s, risk, now)
 
-    def avoids_spot(self, job: Job, expected_s: Callable[[], float | None], boot_s: Callable[[], float]) -> bool:
+    def avoids_spot(self, job: Job, usual_s: Callable[[], float | None], boot_s: Callable[[], float]) -> bool:
         """Return whether ``job`` should be placed on other markets. One that awaits an instance keeps what it awaits.
 
-        ``expected_s`` returns its usual run time (None: unknown), ``boot_s`` how long an instance takes to boot.
+        ``usual_s`` returns its usual run time (None: unknown), ``boot_s`` how long an instance takes to boot.
         """
         deadline_at = job.deadline_at
         if deadline_at is None or job.state is JobState.AWAITING_INSTANCE:
             return False
-        run_s = max(LONGEST_OF_USUAL * (expected_s() or 0.0), 2.0 * _ran_s(job))
+        run_s = max(LONGEST_OF_USUAL * (usual_s() or 0.0), 2.0 * _ran_s(job))
         if run_s <= 0.0:
             return False
         boots_s = boot_s()
         left_s = deadline_at - self.now - (2.0 * boots_s if boots_s < inf else 0.0)
-        return self.broken(run_s, left_s) > self.risk
+        return self.broken_probability(run_s, left_s) > self.risk
 
-    def broken(self, run_s: float, left_s: float) -> float:
+    def broken_probability(self, run_s: float, left_s: float) -> float:
         """Return the probability that a loss breaks a deadline in ``left_s``, boots left out, of a run of ``run_s``."""
-        unharmed_s = min(max(0.0, left_s - run_s), run_s)
-        return exp(-self.rate_per_s * unharmed_s) - exp(-self.rate_per_s * run_s)
+        restarts_until_s = min(max(0.0, left_s - run_s), run_s)
+        return exp(-self.rate_per_s * restarts_until_s) - exp(-self.rate_per_s * run_s)
 
 
 def _ran_s(job: Job) -> float:

@@ -15,7 +15,7 @@ from typing import Any
 from hcloud.core.errors import BadInput
 from hcloud.core.model import BatchTarget, JobSpec
 from hcloud.core.units import shown
-from hcloud.simulator.input_table import Column, Problems, number_within, printable, read_json, read_objects, word
+from hcloud.simulator.input_table import InputColumn, Problems, number_within, printable, read_json, read_objects, word
 from hcloud.simulator.workload import (
     COMMAND,
     MIB_PER_VCPU,
@@ -31,11 +31,11 @@ from hcloud.spec.jobfile import NODES_MOST
 from hcloud.spec.validation import counted
 
 JOB = (
-    Column(name="id", parse=printable(NAME_MOST), required=True),
-    Column(name="subtime", parse=number_within(0.0, NUMBER_MOST), required=True),
-    Column(name="res", parse=number_within(1.0, 1e9, whole=True), required=True),
-    Column(name="profile", required=True),
-    Column(name="walltime", parse=number_within(-1.0, NUMBER_MOST)),
+    InputColumn(name="id", parse=printable(NAME_MOST), required=True),
+    InputColumn(name="subtime", parse=number_within(0.0, NUMBER_MOST), required=True),
+    InputColumn(name="res", parse=number_within(1.0, 1e9, whole=True), required=True),
+    InputColumn(name="profile", required=True),
+    InputColumn(name="walltime", parse=number_within(-1.0, NUMBER_MOST)),
 )
 DELAY = ("delay", "DelayProfile")
 HOMOGENEOUS = ("parallel_homogeneous", "ParallelTaskHomogeneousProfile")

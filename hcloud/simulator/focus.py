@@ -16,36 +16,36 @@ from functools import lru_cache
 from typing import Any
 
 from hcloud.core.model import BatchTarget, JobSpec
-from hcloud.simulator.input_table import Column, Problems, Row, moment, number_within, read_rows, word
+from hcloud.simulator.input_table import InputColumn, Problems, Row, listed, moment, number_within, read_rows
 from hcloud.simulator.workload import COMMAND, NAME_MOST, Arrival, Workload, request, workload_of
 from hcloud.spec.jobfile import VCPUS_MOST
 from hcloud.spec.validation import counted
 
 _COST = number_within(-1e12, 1e12)
-_MOMENT = lru_cache(100_000)(moment)
+_moment = lru_cache(100_000)(moment)
 """All machines are billed for the same periods."""
 COLUMNS = (
-    Column(name="ChargePeriodStart", parse=_MOMENT, required=True),
-    Column(name="ChargePeriodEnd", parse=_MOMENT, required=True),
-    Column(name="EffectiveCost", parse=_COST, required=True),
-    Column(name="ResourceId", required=True, may_be_empty=True),
-    Column(name="ServiceCategory", required=True),
-    Column(name="ChargeCategory", required=True),
-    Column(name="ResourceName"),
-    Column(name="SubAccountName"),
-    Column(name="SubAccountId"),
-    Column(name="BillingCurrency"),
-    Column(name="ProviderName"),
-    Column(name="ServiceProviderName"),
-    Column(name="RegionId"),
-    Column(name="PricingCategory"),
-    Column(name="CommitmentDiscountStatus"),
-    Column(name="ConsumedQuantity", parse=number_within(-1e15, 1e15)),
-    Column(name="ConsumedUnit"),
-    Column(name="SkuPriceDetails"),
-    Column(name="x_SkuDetails"),
-    Column(name="x_InstanceType"),
-    Column(name="x_UsageType"),
+    InputColumn(name="ChargePeriodStart", parse=_moment, required=True),
+    InputColumn(name="ChargePeriodEnd", parse=_moment, required=True),
+    InputColumn(name="EffectiveCost", parse=_COST, required=True),
+    InputColumn(name="ResourceId", required=True, may_be_empty=True),
+    InputColumn(name="ServiceCategory", required=True),
+    InputColumn(name="ChargeCategory", required=True),
+    InputColumn(name="ResourceName"),
+    InputColumn(name="SubAccountName"),
+    InputColumn(name="SubAccountId"),
+    InputColumn(name="BillingCurrency"),
+    InputColumn(name="ProviderName"),
+    InputColumn(name="ServiceProviderName"),
+    InputColumn(name="RegionId"),
+    InputColumn(name="PricingCategory"),
+    InputColumn(name="CommitmentDiscountStatus"),
+    InputColumn(name="ConsumedQuantity", parse=number_within(-1e15, 1e15)),
+    InputColumn(name="ConsumedUnit"),
+    InputColumn(name="SkuPriceDetails"),
+    InputColumn(name="x_SkuDetails"),
+    InputColumn(name="x_InstanceType"),
+    InputColumn(name="x_UsageType"),
 )
 """Those of FOCUS 1.0 to 1.3 that count here, and columns of providers that name the machine type."""
 CLOUDS = {"aws": "ec2", "amazon": "ec2", "google": "gce"}
@@ -57,7 +57,6 @@ SLACK, SLACK_S = 0.1, 600.0
 here is work: a machine that is slower takes longer."""
 FULL = 0.999
 """A machine that was used for this part of a charge period was up for all of it."""
-NAMES_SHOWN = 6
 Size = tuple[float, int]
 """vCPUs and memory in MiB."""
 SizeOf = Callable[[str, str], Size | None]
@@ -152,8 +151,8 @@ class _Totals:
 
     def notes(self) -> list[str]:
         """Return a sentence for each kind of row that was left out."""
-        money = "" if self.currencies <= {"USD"} else f" ({_listed(sorted(self.currencies))})"
-        types, regions = _listed(sorted(self.unsized)), _listed(sorted(self.regions))
+        money = "" if self.currencies <= {"USD"} else f" ({listed(sorted(self.currencies))})"
+        types, regions = listed(sorted(self.unsized)), listed(sorted(self.regions))
         found = (
             (self.other_rows, f"{counted(self.other_rows, 'row')} of other charges than use of machines left out, "
              f"of cost {self.other_usd:.2f}{money}"),
@@ -165,11 +164,6 @@ class _Totals:
             (money, f"costs in the file are not in USD{money}, so they are not compared"),
         )  # fmt: skip
         return [note for count, note in found if count]
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
-    return ", ".join(word(each) for each in names[:NAMES_SHOWN]) + more
 
 
 def read_focus(lines: Iterable[str], name: str, size_of: SizeOf) -> Workload:

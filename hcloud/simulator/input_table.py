@@ -29,6 +29,8 @@ DOCUMENT_MOST = 256 * 2**20
 """The largest document in bytes that is read as a whole, unpacked."""
 EXAMPLES, SUBJECTS = 2, 12
 """How many lines per column, and how many columns, a message names."""
+NAMES_SHOWN = 6
+"""How many names a list in a message has."""
 TIME_MOST = 40
 """The longest time, in characters."""
 LATEST_AT = 7_258_118_400.0
@@ -71,7 +73,7 @@ def read_json(path: Path) -> Any:
 
 
 def read_objects(
-    objects: Sequence[object], columns: Sequence[Column], problems: Problems, *, others: bool = False
+    objects: Sequence[object], columns: Sequence[InputColumn], problems: Problems, *, others: bool = False
 ) -> Iterator[tuple[int, Row]]:
     """Yield the values of JSON objects, with their places from 1, as :func:`read_rows` does those of lines.
 
@@ -100,7 +102,7 @@ def read_objects(
             yield at, values
 
 
-def _names(column: Column) -> tuple[str, ...]:
+def _names(column: InputColumn) -> tuple[str, ...]:
     return column.name, *column.aliases
 
 
@@ -217,7 +219,7 @@ class Problems:
 
 # --------------------------------------------------------------------------------------------------------------- tables
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Column:
+class InputColumn:
     """A column of a table."""
 
     name: str
@@ -232,11 +234,16 @@ class Column:
 
 
 Row = dict[str, Any]
-"""Values by :attr:`Column.name`; columns without a value are absent."""
+"""Values by :attr:`InputColumn.name`; columns without a value are absent."""
 
 
 def read_rows(
-    lines: Iterable[str], columns: Sequence[Column], problems: Problems, *, others: bool = False, table: str = "table"
+    lines: Iterable[str],
+    columns: Sequence[InputColumn],
+    problems: Problems,
+    *,
+    others: bool = False,
+    table: str = "table",
 ) -> Iterator[tuple[int, Row]]:
     """Yield the rows of a CSV table with their line numbers: a header, then a row per line.
 
@@ -278,11 +285,11 @@ def _content(lines: Iterable[str], at: list[int]) -> Iterator[str]:
             yield line
 
 
-Parser = tuple[int, Column]
+Parser = tuple[int, InputColumn]
 """The place of a column in the header, and the column."""
 
 
-def _parsers(header: Sequence[str], columns: Sequence[Column], problems: Problems, others: bool) -> list[Parser]:
+def _parsers(header: Sequence[str], columns: Sequence[InputColumn], problems: Problems, others: bool) -> list[Parser]:
     """Return where the columns are in the header. Missing, unknown and repeated columns are problems."""
     found, used, missing = [], set[int](), []
     for each in columns:
@@ -324,6 +331,12 @@ class _Hints:
             self._hints[name] = "" if is_list and self._listed else f", {hint}"
             self._listed = self._listed or is_list
         return self._hints.get(name, "")
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return the first names from a file, and how many more there are, as a message shows them."""
+    more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
+    return ", ".join(word(each) for each in names[:NAMES_SHOWN]) + more
 
 
 def word(name: str) -> str:

@@ -22,9 +22,10 @@ from hcloud.core.units import parse_number
 from hcloud.simulator.input_table import (
     PACKED,
     YES_OR_NO,
-    Column,
+    InputColumn,
     Problems,
     Row,
+    listed,
     moment,
     number_within,
     open_lines,
@@ -47,23 +48,22 @@ def _is_available(text: str) -> bool:
 
 
 COLUMNS = (
-    Column(name="time", parse=moment, required=True, aliases=("at", "Timestamp")),
-    Column(name="type", parse=_WORD, required=True, aliases=("InstanceType",)),
-    Column(name="zone", parse=_WORD, required=True, aliases=("AvailabilityZone",)),
-    Column(name="price_usd_per_h", parse=number_within(1e-9, 1e6), aliases=("usd_per_h", "SpotPrice")),
-    Column(name="score", parse=number_within(1.0, 10.0)),
-    Column(name="available", parse=_is_available),
-    Column(name="product", aliases=("ProductDescription",)),
-    Column(name="cloud"),
-    Column(name="region"),
-    Column(name="AvailabilityZoneId"),
+    InputColumn(name="time", parse=moment, required=True, aliases=("at", "Timestamp")),
+    InputColumn(name="type", parse=_WORD, required=True, aliases=("InstanceType",)),
+    InputColumn(name="zone", parse=_WORD, required=True, aliases=("AvailabilityZone",)),
+    InputColumn(name="price_usd_per_h", parse=number_within(1e-9, 1e6), aliases=("usd_per_h", "SpotPrice")),
+    InputColumn(name="score", parse=number_within(1.0, 10.0)),
+    InputColumn(name="available", parse=_is_available),
+    InputColumn(name="product", aliases=("ProductDescription",)),
+    InputColumn(name="cloud"),
+    InputColumn(name="region"),
+    InputColumn(name="AvailabilityZoneId"),
 )
 """Names that `aws ec2 describe-spot-price-history` and HCloud's own price history have are understood as well."""
 VALUES = {"price_usd_per_h": "prices", "score": "scores", "available": "available"}
 """Columns that hold a recorded value, and the setting of the mock provider that follows it."""
 LINUX = ("Linux/UNIX", "Linux/UNIX (Amazon VPC)")
 """Products whose prices count."""
-NAMES_SHOWN = 6
 Steps = tuple[tuple[float, float], ...]
 """Times (Unix seconds), each with the value from then on."""
 
@@ -197,10 +197,10 @@ def with_spot_history(setting: Setting, history: SpotHistory, sold: Pools, start
     """
     if not any(pool in pools for pool in history.pools for pools in sold.values()):
         sells = sorted({_text(*pool) for pools in sold.values() for pool in pools})
-        other = f"it sells {_listed(sells)}; --cloud names another" if sells else "it has no spot market"
+        other = f"it sells {listed(sells)}; --cloud names another" if sells else "it has no spot market"
         raise BadInput(
             f"{history.name}: the simulated cloud sells none of its types and zones as spot; {other}. It has "
-            f"{_listed([_text(*pool) for pool in history.pools])}"
+            f"{listed([_text(*pool) for pool in history.pools])}"
         )
     moved = history.since(history.first_at if start_at is None else start_at, setting.starts_at)
     clouds = {}
@@ -245,13 +245,8 @@ def with_recorded_spot(cloud: Mapping[str, Any], region: str, history: SpotHisto
 def unsold_note(history: SpotHistory, sold: Pools) -> str:
     """Return a sentence that names what of a history no cloud sells as spot, so that it is left out; empty if none."""
     unsold = [_text(*pool) for pool in history.pools if not any(pool in pools for pools in sold.values())]
-    return f"{history.name}: not sold as spot on this cloud, so left out: {_listed(unsold)}" if unsold else ""
+    return f"{history.name}: not sold as spot on this cloud, so left out: {listed(unsold)}" if unsold else ""
 
 
 def _text(zone: str, type_name: str) -> str:
     return f"{type_name} in {zone}"
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
-    return ", ".join(names[:NAMES_SHOWN]) + more

@@ -24,7 +24,7 @@ from hcloud.core.units import parse_number, plain, shown
 from hcloud.simulator.input_table import (
     LATEST_AT,
     YES_OR_NO,
-    Column,
+    InputColumn,
     Problems,
     number_within,
     printable,
@@ -331,18 +331,18 @@ def spread_over_nodes(vcpus: int, mib_per_vcpu: int, node_vcpus: int) -> tuple[R
 # ----------------------------------------------------------------------------------------------------------------- CSV
 _NAME = printable(NAME_MOST)
 COLUMNS = (
-    Column(name="at_s", parse=number_within(0.0), required=True),
-    Column(name="run_s", parse=number_within(0.001), required=True),
-    Column(name="vcpus", parse=number_within(0.001, VCPUS_MOST), required=True),
-    Column(name="memory_mib", parse=number_within(1.0, MEMORY_MOST_MIB)),
-    Column(name="name", parse=_NAME),
-    Column(name="user", parse=_NAME),
-    Column(name="nodes", parse=number_within(1.0, NODES_MOST, whole=True)),
-    Column(name="priority", parse=number_within(-1000.0, 1000.0, whole=True)),
-    Column(name="interruptible", parse=YES_OR_NO),
-    Column(name="within_s", parse=number_within(0.001, LONGEST_DAYS * DAY_S)),
-    Column(name="requests_per_s", parse=number_within(0.001, REQUESTS_MOST)),
-    Column(name="latency_ms", parse=number_within(0.001, LATENCY_MOST_MS)),
+    InputColumn(name="at_s", parse=number_within(0.0), required=True),
+    InputColumn(name="run_s", parse=number_within(0.001), required=True),
+    InputColumn(name="vcpus", parse=number_within(0.001, VCPUS_MOST), required=True),
+    InputColumn(name="memory_mib", parse=number_within(1.0, MEMORY_MOST_MIB)),
+    InputColumn(name="name", parse=_NAME),
+    InputColumn(name="user", parse=_NAME),
+    InputColumn(name="nodes", parse=number_within(1.0, NODES_MOST, whole=True)),
+    InputColumn(name="priority", parse=number_within(-1000.0, 1000.0, whole=True)),
+    InputColumn(name="interruptible", parse=YES_OR_NO),
+    InputColumn(name="within_s", parse=number_within(0.001, LONGEST_DAYS * DAY_S)),
+    InputColumn(name="requests_per_s", parse=number_within(0.001, REQUESTS_MOST)),
+    InputColumn(name="latency_ms", parse=number_within(0.001, LATENCY_MOST_MS)),
 )
 """Of a list of arrivals."""
 NEEDED = tuple(each.name for each in COLUMNS if each.required)

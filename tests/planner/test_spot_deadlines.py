@@ -135,7 +135,7 @@ def test_probability_is_that_of_a_loss_too_late_to_begin_anew(run_s: float, left
     rate_per_s, chances, count = 1.0 / 7200.0, random.Random(7), 20_000
     lost_after_s = [chances.expovariate(rate_per_s) for _ in range(count)]
     broken = sum(lost_s < run_s and lost_s + run_s > left_s for lost_s in lost_after_s) / count
-    assert SpotDeadlines(rate_per_s, 0.1, NOW).broken(run_s, left_s) == pytest.approx(broken, abs=0.012)
+    assert SpotDeadlines(rate_per_s, 0.1, NOW).broken_probability(run_s, left_s) == pytest.approx(broken, abs=0.012)
 
 
 def test_queued_jobs_with_other_deadlines_are_not_decided_together() -> None:

@@ -12,18 +12,26 @@ from hypothesis import strategies as st
 
 from hcloud.core.errors import BadInput
 from hcloud.simulator import input_table
-from hcloud.simulator.input_table import Column, Problems, moment, number_within, open_lines, read_document, read_rows
+from hcloud.simulator.input_table import (
+    InputColumn,
+    Problems,
+    moment,
+    number_within,
+    open_lines,
+    read_document,
+    read_rows,
+)
 from hcloud.simulator.workload import LogReading, Workload, read_csv, read_swf
 
 TABLE = (
-    Column(name="at_s", parse=number_within(0.0), required=True),
-    Column(name="run_s", parse=number_within(0.0), required=True, aliases=("runtime",)),
-    Column(name="vcpus", parse=number_within(0.0, 64.0), required=True),
-    Column(name="memory_mib", parse=number_within(1.0)),
+    InputColumn(name="at_s", parse=number_within(0.0), required=True),
+    InputColumn(name="run_s", parse=number_within(0.0), required=True, aliases=("runtime",)),
+    InputColumn(name="vcpus", parse=number_within(0.0, 64.0), required=True),
+    InputColumn(name="memory_mib", parse=number_within(1.0)),
 )
 
 
-def told(text: str, columns: tuple[Column, ...] = TABLE) -> str:
+def told(text: str, columns: tuple[InputColumn, ...] = TABLE) -> str:
     problems = Problems("jobs.csv")
     list(read_rows(io.StringIO(text, newline=""), columns, problems))
     with pytest.raises(BadInput) as error:

@@ -257,8 +257,8 @@ def test_other_tenants_cost_a_few_percent_on_small_machines_only() -> None:
     ("type_name", "market", "slower"),
     [("m.large", Market.ON_DEMAND, True), ("m.2xlarge", Market.ON_DEMAND, False), ("m.large", Market.RESERVED, False)],
 )
-def test_strangers_of_2014_slow_shared_machines_only(type_name: str, market: Market, slower: bool) -> None:
-    """On a slice strangers press; a full server and a reserved slice have none."""
+def test_other_tenants_of_2014_slow_shared_machines_only(type_name: str, market: Market, slower: bool) -> None:
+    """On a slice other tenants press; a full server and a reserved slice have none."""
     today, then = (
         world(truth, ("sort", "analytics")).speeds(machine(type_name, market), [resident(1, job("sort"))], 0.0)[0][0]
         for truth in (WORLDS["today"], WORLDS["clouds-of-2014"])

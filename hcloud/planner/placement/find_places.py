@@ -175,11 +175,11 @@ def _pay(context: PlanContext, job: Job, group: JobGroup, places: list[int]) -> 
     Returns False if one is refused. Then either the group is stuck at a user's or tag's limit, or an instance that
     cannot be renewed is no longer placeable, and another search may find others.
     """
-    lazy = sorted(context.reservations.renewed_if_used.intersection(places))
-    if not lazy and not context.ledger.watches_scopes:
+    to_renew = sorted(context.reservations.renewed_if_used.intersection(places))
+    if not to_renew and not context.ledger.watches_scopes:
         return True
     trial = context.ledger.copy()
-    for at in lazy:
+    for at in to_renew:
         refusal = trial.renewal_refusal(context.fleet.instances[at], context.renewed_until_at, {})
         if refusal is not None:
             terminate_unrenewed(context, at, refusal[0])
@@ -192,9 +192,9 @@ def _pay(context: PlanContext, job: Job, group: JobGroup, places: list[int]) -> 
             return False
         trial.book_placement(job, context.fleet.instances[at], held)
     context.reservations.adopt(trial)
-    for at in lazy:
+    for at in to_renew:
         context.renew(at)
-    context.reservations.renewed(lazy)
+    context.reservations.renewed(to_renew)
     return True
 
 
