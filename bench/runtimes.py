@@ -41,10 +41,12 @@ PROBABILITIES = np.array([0.05, 0.1, 0.25, 0.5, 0.75, 0.8, 0.9, 0.95])
 """Of the quantiles judged by pinball loss."""
 COVERED = (0.5, 0.8, 0.9, 0.95)
 """Of the quantiles whose coverage is shown."""
+AGE_S = 600.0
+"""Jobs that still run at this age are predicted again."""
 COVERAGE_GOAL, PINBALL_GOAL, TIME_GOAL_MS, MEMORY_GOAL_MB = 2.0, -20.0, 0.2, 20.0
 REMEMBERED_JOBS = 100_000
 """Jobs after which memory is measured."""
-OURS, PRINTED, LAST_TWO = "ours", "3Sigma as printed", "user's last two"
+OURS, PRINTED, LAST_TWO, LATE = "ours", "3Sigma as printed", "user's last two", "ours, judged late"
 
 Floats = NDArray[np.float64]
 
@@ -130,22 +132,28 @@ class Replayed:
     """Estimate of one time, shape ``(jobs,)``."""
     quantiles_s: Floats
     """Shape ``(jobs, PROBABILITIES)``."""
+    aged_s: Floats
+    """The same once a job ran for ``AGE_S``, as known at its submission."""
     predict_ms: float
     """Processor time per prediction, the features included."""
     observe_ms: float
     """Processor time per run learnt from."""
 
 
-def replay(jobs: Sequence[LoggedJob], predictor: Predictor) -> Replayed:
-    """Predict each job of a log from those that ended before."""
-    likely, quantiles = np.zeros(len(jobs)), np.zeros((len(jobs), len(PROBABILITIES)))
+def replay(jobs: Sequence[LoggedJob], predictor: Predictor, *, judged_late: bool = False) -> Replayed:
+    """Predict each job of a log from those that ended before.
+
+    ``judged_late``: predictions are not handed back, so the predictor judges itself by what it knows at the end.
+    """
+    likely = np.zeros(len(jobs))
+    quantiles, aged = np.zeros((2, len(jobs), len(PROBABILITIES)))
     made: dict[int, tuple[RunFeatures, RunTimes]] = {}
     spent = [0.0, 0.0]
     for number, ended in in_causal_order(jobs):
         job, begun = jobs[number], time.thread_time()
         if ended:
             features, predicted = made.pop(number)
-            predictor.observe(features, job.run_s, predicted=predicted)
+            predictor.observe(features, job.run_s, predicted=None if judged_late else predicted)
         else:
             features = RunFeatures(**job.features)  # type: ignore[arg-type]
             made[number] = features, predictor.predict(features)
@@ -153,8 +161,11 @@ def replay(jobs: Sequence[LoggedJob], predictor: Predictor) -> Replayed:
         if not ended:
             likely[number] = made[number][1].likely_s
             quantiles[number] = made[number][1].quantiles(PROBABILITIES)
+            aged[number] = made[number][1].after(AGE_S).quantiles(PROBABILITIES)
     per_job_ms = [1000.0 * each / max(1, len(jobs)) for each in spent]
-    return Replayed(likely_s=likely, quantiles_s=quantiles, predict_ms=per_job_ms[0], observe_ms=per_job_ms[1])
+    return Replayed(
+        likely_s=likely, quantiles_s=quantiles, aged_s=aged, predict_ms=per_job_ms[0], observe_ms=per_job_ms[1]
+    )
 
 
 # -------------------------------------------------------------------------------------------------------------- scores
@@ -166,6 +177,8 @@ class Score:
     """Percent of jobs that ran for between half and twice the estimate."""
     covered_pct: tuple[float, ...]
     """Percent of jobs that ran no longer than each quantile of ``COVERED``."""
+    covered_aged_pct: tuple[float, ...]
+    """The same of jobs that ran longer than ``AGE_S``, by what was predicted for that age; nan where none did."""
     pinball: float
     """Mean pinball loss of the logarithms, over ``PROBABILITIES``."""
 
@@ -175,12 +188,20 @@ def score(run_s: Floats, replayed: Replayed, part: slice) -> Score:
     ran, likely = run_s[part], replayed.likely_s[part]
     quantiles = np.maximum(replayed.quantiles_s[part], 0.01)
     error = np.log(ran)[:, None] - np.log(quantiles)
-    covered = 100.0 * (ran[:, None] <= quantiles).mean(axis=0)
+    old = ran > AGE_S
     return Score(
         within_pct=100.0 * float((np.minimum(ran, likely) >= 0.5 * np.maximum(ran, likely)).mean()),
-        covered_pct=tuple(float(covered[PROBABILITIES.tolist().index(each)]) for each in COVERED),
+        covered_pct=_covered_pct(ran, quantiles),
+        covered_aged_pct=_covered_pct(ran[old], replayed.aged_s[part][old]),
         pinball=float(np.maximum(PROBABILITIES * error, (PROBABILITIES - 1.0) * error).mean()),
     )
+
+
+def _covered_pct(ran_s: Floats, quantiles_s: Floats) -> tuple[float, ...]:
+    if not ran_s.size:
+        return (float("nan"),) * len(COVERED)
+    covered = 100.0 * (ran_s[:, None] <= quantiles_s).mean(axis=0)
+    return tuple(float(covered[PROBABILITIES.tolist().index(each)]) for each in COVERED)
 
 
 def remembered_mb(jobs: Sequence[LoggedJob], count: int = REMEMBERED_JOBS) -> tuple[float, float]:
@@ -212,19 +233,26 @@ def parts_of(name: str, jobs: Sequence[LoggedJob]) -> dict[str, slice]:
     return {f"{name}, 1st half (tuned on)": slice(half), f"{name}, 2nd half": slice(half, None)}
 
 
-def measured(name: str, jobs: Sequence[LoggedJob]) -> Iterator[Row]:
+def measured(name: str, jobs: Sequence[LoggedJob], *, judged_late: bool = False) -> Iterator[Row]:
     """Print the scores of all predictors on a log, and yield the figures that have goals."""
     predictors: dict[str, Predictor] = {OURS: MixturePredictor(), PRINTED: PrintedPredictor(), LAST_TWO: LastTwo()}
     replays = {label: replay(jobs, predictor) for label, predictor in predictors.items()}
+    if judged_late:
+        replays[LATE] = replay(jobs, MixturePredictor(), judged_late=True)
     run_s = np.array([job.run_s for job in jobs])
     for title, part in parts_of(name, jobs).items():
         scores = {label: score(run_s, each, part) for label, each in replays.items()}
         print(f"{title}: {len(run_s[part]):,} jobs")
-        print(f"  {'':<18} within x2  " + " ".join(f"<= q{100 * each:<3.0f}" for each in COVERED) + "  log pinball")
+        heads = " ".join(f"<= q{100 * each:<3.0f}" for each in COVERED)
+        print(f"  {'':<18} within x2  {heads}  log pinball       after {AGE_S:g} s: {heads}")
         for label, each in scores.items():
-            covered = " ".join(f"{percent:6.1f}" for percent in each.covered_pct)
+            covered, aged = (
+                " ".join(f"{percent:6.1f}" for percent in shown) for shown in (each.covered_pct, each.covered_aged_pct)
+            )
             beside = 100.0 * (each.pinball / scores[PRINTED].pinball - 1.0)
-            print(f"  {label:<18} {each.within_pct:7.1f} %  {covered}  {each.pinball:.4f} ({beside:+.1f} %)")
+            print(
+                f"  {label:<18} {each.within_pct:7.1f} %  {covered}  {each.pinball:.4f} ({beside:+5.1f} %)  {aged:>34}"
+            )
         if "tuned on" not in title:
             yield from _goals(name, title, scores)
     for label in (OURS, PRINTED):
@@ -253,6 +281,9 @@ def main() -> int:
     parser.add_argument("--logs", type=Path, default=LOGS, help="folder of job logs, *.csv.gz (default: %(default)s)")
     parser.add_argument("--only", nargs="*", default=[], help="names of logs, without .csv.gz")
     parser.add_argument("--memory-jobs", type=int, default=REMEMBERED_JOBS, help="jobs for the memory; 0: not measured")
+    parser.add_argument(
+        "--judged-late", action="store_true", help="also ours, if it judges itself by what is known when jobs end"
+    )
     arguments = parser.parse_args()
     logs = {path.name.removesuffix(".csv.gz"): path for path in sorted(arguments.logs.glob("*.csv.gz"))}
     found = {name: jobs for name, path in logs.items() if name in (arguments.only or logs) and (jobs := read_log(path))}
@@ -260,7 +291,7 @@ def main() -> int:
         print(f"bench.runtimes: no job log with the columns {', '.join(COLUMNS)} in {arguments.logs}", file=sys.stderr)
         return 2
     print(f"machine: {machine()}")
-    rows = [row for name, jobs in found.items() for row in measured(name, jobs)]
+    rows = [row for name, jobs in found.items() for row in measured(name, jobs, judged_late=arguments.judged_late)]
     if arguments.memory_jobs:
         longest = max(found.values(), key=len)
         memory_mb, written_mb = remembered_mb(longest, arguments.memory_jobs)

@@ -66,12 +66,17 @@ def test_last_two_runs_of_the_user_are_averaged() -> None:
 
 def test_score_counts_factors_coverage_and_loss() -> None:
     quantiles = np.tile(np.exp(PROBABILITIES), (4, 1))
-    said = Replayed(likely_s=np.array([1.0, 1.0, 1.0, 1.0]), quantiles_s=quantiles, predict_ms=0.0, observe_ms=0.0)
+    said = Replayed(
+        likely_s=np.ones(4), quantiles_s=quantiles, aged_s=1000.0 * quantiles, predict_ms=0.0, observe_ms=0.0
+    )
     run_s = np.array([2.0, 2.1, 0.4, 0.5])
     found = score(run_s, said, slice(None))
     assert found.within_pct == 50.0
     assert dict(zip(COVERED, found.covered_pct, strict=True))[0.8] == 100.0  # e^0.8 is 2.2
     assert dict(zip(COVERED, found.covered_pct, strict=True))[0.5] == 50.0
+    assert all(np.isnan(found.covered_aged_pct))
+    old = score(np.array([601.0, 2000.0, 3000.0, 1.0]), said, slice(None))
+    assert dict(zip(COVERED, old.covered_aged_pct, strict=True))[0.8] == pytest.approx(200.0 / 3.0)
     exact = score(np.exp(np.array([0.5])), said, slice(0, 1))
     loss = np.mean([max(p * (0.5 - p), (p - 1.0) * (0.5 - p)) for p in PROBABILITIES])
     assert exact.pinball == pytest.approx(loss)
