@@ -234,9 +234,9 @@ def test_limits_hold_as_often_as_stated_when_jobs_come_in_sweeps(judged_when_sub
     """A seeded fault: judged by what is known when they end, jobs of a sweep seem easy to predict."""
     predictor, rng = MixturePredictor(), np.random.default_rng(3)
     ran, limits = list[float](), list[np.ndarray]()
-    for number, sweep in enumerate(sweeps(rng, 250, 10)):
+    for number, sweep in enumerate(sweeps(rng, 160, 8)):
         made = replayed(predictor, sweep, judged_when_submitted=judged_when_submitted)
-        if number >= 100:
+        if number >= 60:
             ran += [each.run_s for each in sweep]
             limits += [each.quantiles([0.1, 0.5, 0.9]) for each in made]
     covered = (np.array(ran)[:, None] <= np.array(limits)).mean(axis=0)

@@ -224,7 +224,7 @@ def search(
 @pytest.mark.parametrize("name", CASES)
 def test_property_holds_whatever_was_observed(name: str) -> None:
     check, (subject, _), drawn = CASES[name]
-    search(check, subject, drawn, 40)
+    search(check, subject, drawn, 25)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -236,4 +236,4 @@ def test_property_catches_its_seeded_fault(name: str) -> None:
 
 def test_printed_predictor_gives_distributions_too() -> None:
     drawn = {"runs": histories, "job": features, "age_s": ages}
-    search(is_a_distribution, PrintedPredictor, drawn, 40)
+    search(is_a_distribution, PrintedPredictor, drawn, 25)
