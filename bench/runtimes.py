@@ -170,7 +170,7 @@ def replay(jobs: Sequence[LoggedJob], predictor: Predictor, *, judged_late: bool
 
 # -------------------------------------------------------------------------------------------------------------- scores
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Score:
+class RunTimeScore:
     """How good predictions of some jobs were."""
 
     within_pct: float
@@ -183,13 +183,13 @@ class Score:
     """Mean pinball loss of the logarithms, over ``PROBABILITIES``."""
 
 
-def score(run_s: Floats, replayed: Replayed, part: slice) -> Score:
+def score(run_s: Floats, replayed: Replayed, part: slice) -> RunTimeScore:
     """Judge what was predicted for a part of a log's jobs."""
     ran, likely = run_s[part], replayed.likely_s[part]
     quantiles = np.maximum(replayed.quantiles_s[part], 0.01)
     error = np.log(ran)[:, None] - np.log(quantiles)
     old = ran > AGE_S
-    return Score(
+    return RunTimeScore(
         within_pct=100.0 * float((np.minimum(ran, likely) >= 0.5 * np.maximum(ran, likely)).mean()),
         covered_pct=_covered_pct(ran, quantiles),
         covered_aged_pct=_covered_pct(ran[old], replayed.aged_s[part][old]),
@@ -265,7 +265,7 @@ def measured(name: str, jobs: Sequence[LoggedJob], *, judged_late: bool = False)
         )
 
 
-def _goals(name: str, title: str, scores: Mapping[str, Score]) -> Iterator[Row]:
+def _goals(name: str, title: str, scores: Mapping[str, RunTimeScore]) -> Iterator[Row]:
     ours, printed = scores[OURS], scores[PRINTED]
     goal = WITHIN_GOALS.get(name)
     yield Row(name=f"{title}: within a factor 2", value=ours.within_pct, unit="%", target=goal, better="higher")

@@ -28,6 +28,7 @@ BIN_WIDTH = math.log(LONGEST_S / SHORTEST_S) / BINS
 """Width of a bin, in natural logarithms of seconds."""
 EDGES_S: Floats = SHORTEST_S * np.exp(BIN_WIDTH * np.arange(BINS + 1))
 """Limits of the bins in seconds, shape ``(BINS + 1,)``."""
+EDGES_S.setflags(write=False)  # all distributions share them
 COARSE = 4
 """Bins that share one code for runs that were stopped."""
 CENSORED = BINS
