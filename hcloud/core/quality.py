@@ -117,11 +117,14 @@ class QualityClasses:
     """Qualities (0..1) needed by the known jobs, and one in the middle of each equal part of 0..1, ascending.
 
     The latter make classes meaningful while few jobs are known; many jobs outweigh them."""
+    allowed: float = 1.0
+    """How many times the pressure that costs 5 % jobs may feel."""
 
     @classmethod
-    def of(cls, needed: Iterable[float], count: int = CLASSES) -> QualityClasses:
-        """Return the classes of known jobs that need these qualities (0..1)."""
-        return cls(count=count, ranked=tuple(sorted([*needed, *((k + 0.5) / count for k in range(count))])))
+    def of(cls, needed: Iterable[float], count: int = CLASSES, allowed: float = 1.0) -> QualityClasses:
+        """Return the classes of known jobs that need these qualities (0..1) to lose no more than 5 %."""
+        ranked = tuple(sorted([*needed, *((k + 0.5) / count for k in range(count))]))
+        return cls(count=count, ranked=ranked, allowed=allowed)
 
     def level(self, quality: float) -> int:
         """Return the class, 0..``count``-1, of a job that needs ``quality`` or a machine that offers it (0..1).

@@ -172,7 +172,7 @@ def _estimate_numbers(state: ProfilingState, row: Application, job: Job, known: 
     classes = quality_classes(applications, policy.placement.neighbour_tolerance, policy.admission.classes)
     numbers: dict[str, Number] = {
         "quality_target": round(known.quality_target.value, 4),
-        "quality_class": classes.level(quality_needed(known, policy.placement.neighbour_tolerance)),
+        "quality_class": classes.level(quality_needed(known)),
         "nearest": ", ".join(f"{each.name} ({each.similarity:.0%})" for each in known.nearest[:3]),
         "measure": None if row.measure is None else row.measure.value,
     }

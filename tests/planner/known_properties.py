@@ -6,6 +6,7 @@ The oracles compute independently: pressure is summed unit by unit from the clas
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from hcloud.classifier.interference import LOSS
 from hcloud.core.model import BatchTarget, BestEffortTarget, Instance, InstanceState, Job, JobState, Resources
 from hcloud.core.quality import encode
 from hcloud.planner.fit.arq import run_s, slack_s
@@ -236,7 +237,8 @@ def _pool_of(machine: Instance, snapshot: Snapshot, policy: Policy) -> int:
     pressed = (
         [min(99.0, sum(unit.caused[source].value for unit in units)) for source in units[0].caused] if units else []
     )
-    return _level(1.0 - encode(pressed), snapshot, policy)
+    allowed = policy.placement.neighbour_tolerance / LOSS
+    return _level(max(0.0, 1.0 - encode(pressed) / allowed), snapshot, policy)
 
 
 def _level(quality: float, snapshot: Snapshot, policy: Policy) -> int:

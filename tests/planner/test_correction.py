@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from hcloud.classifier.applications import identify
-from hcloud.classifier.interference import EXCESS, TOLERATED_MIN
+from hcloud.classifier.interference import CORE_SOURCES, EXCESS, NOT_COUNTED, TOLERATED_MIN
 from hcloud.core.estimates import Application, Classification, Estimate, Measure
 from hcloud.core.model import (
     BestEffortTarget,
@@ -395,6 +395,11 @@ def test_neighbours_that_cannot_slow_it_so_much_change_no_estimate(believed: flo
     assert not _taught(_beside_loud(believed, tolerated))
 
 
+@pytest.mark.parametrize("source", sorted(CORE_SOURCES | NOT_COUNTED))
+def test_neighbours_on_other_cores_teach_nothing_about_the_own_core(source: str) -> None:
+    assert not _taught(_beside_loud(0.00035, guess(50.0, 2.0), source=source))
+
+
 def test_less_than_half_of_what_neighbours_leave_is_a_straggler() -> None:
     assert not _taught(_beside_loud(0.0009, guess(50.0, 0.1)))
     assert _taught(_beside_loud(0.0009, guess(1.5, 0.1))), "whom that was to slow so much"
@@ -413,13 +418,13 @@ def test_whatever_is_believed_a_lesson_is_less_and_within_its_limits(value: floa
         assert max(part * value, TOLERATED_MIN) <= learnt.tolerated["llc"] < max(value, TOLERATED_MIN + 1e-9)
 
 
-def _beside_loud(believed: float, tolerated: Estimate, caused: float = 40.0) -> Snapshot:
-    """Return a slow job, and a neighbour that causes 100 of a resource that the job tolerates so much of."""
+def _beside_loud(believed: float, tolerated: Estimate, caused: float = 40.0, source: str = "llc") -> Snapshot:
+    """Return a slow job, and a neighbour that presses so much on a source that the job tolerates so much of."""
     here = busy(1)
     job, beside = replace(late(here), application="app"), replace(neighbour(2, here), application="loud")
     known = {
-        "app": classified(believed, tolerated={"llc": tolerated, "net": sure(90.0)}),
-        "loud": classified(0.1, caused={"llc": sure(caused), "net": sure(0.25 * caused)}),
+        "app": classified(believed, tolerated={source: tolerated, "net": sure(90.0)}),
+        "loud": classified(0.1, caused={source: sure(caused), "net": sure(0.25 * caused)}),
     }
     return replace(slow(job, beside, here), applications=known)
 

@@ -198,7 +198,7 @@ def test_known_job_is_classified_and_placed_in_the_same_plan() -> None:
     plan = decide(knowing(scene(asked, machine(1)), row_of(asked)), ALWAYS)
     classify, enqueue = of(plan, Classify)[0], of(plan, Enqueue)[0]
     assert (classify.source, classify.application) == ("known", row_of(asked).name)
-    assert (classify.reason.numbers["predicted"], classify.reason.numbers["quality_class"]) == (2.0, 0)
+    assert (classify.reason.numbers["predicted"], classify.reason.numbers["quality_class"]) == (2.0, 6)
     assert enqueue.job_id == "job-1"
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import NamedTuple
 
-from hcloud.classifier.interference import EXCESS, TOLERATED_MIN
+from hcloud.classifier.interference import CORE_SOURCES, EXCESS, NOT_COUNTED, TOLERATED_MIN
 from hcloud.core.estimates import Measure
 from hcloud.core.model import Allocation, Job, JobId, ServiceTarget
 from hcloud.forecast.trend import Trend
@@ -185,7 +185,8 @@ def _pressures(
     for each in neighbours:
         belief = applications.get(each.application)
         for source, caused in belief.caused.items() if belief is not None else ():
-            pressure[source] = pressure.get(source, 0.0) + caused.value
+            if source not in CORE_SOURCES | NOT_COUNTED:
+                pressure[source] = pressure.get(source, 0.0) + caused.value
     tolerated = known.tolerated
     return pressure, {
         s: pressure[s] / max(tolerated[s].value, 1.0) for s in pressure if s in tolerated and pressure[s] > 0

@@ -63,7 +63,7 @@ class Sensitivity:
     usual: Floats
     """Shape ``(4, K)``: the values used for the medians that describe unknown applications."""
     quality: float
-    """Quality needed for losing no more than the policy's tolerance (0..1)."""
+    """Quality needed for losing no more than 5 % (0..1)."""
     hardest: tuple[int, ...]
     """The 2 K constraints, hardest first (k: own pressure on k; K + k: pressure on it from k)."""
     loudest: float
@@ -91,22 +91,23 @@ def sensitivity(
         expected=np.array([at_reach(cause[s], 0.0, upward=True) if s in cause else 0.0 for s in sources]),
         tolerated=np.array(kept),
         bears=np.array([at_reach(feel[s], 0.0, upward=False) if s in feel else NEVER_FELT for s in sources]),
-        needed=quality_needed(known, tolerance),
+        needed=quality_needed(known),
     )
 
 
-def quality_needed(known: Classification, tolerance: float) -> float:
-    """Return the quality (0..1) an application needs to lose no more than ``tolerance`` of its performance.
-
-    ``Q_T`` is for a loss of 5 %; loss is proportional to pressure, so more tolerance bears proportionally more.
-    """
-    borne = 1.0 - min(1.0, max(0.0, known.quality_target.value))
-    return 1.0 - min(1.0, tolerance / LOSS_AT_TOLERATED * borne)
+def quality_needed(known: Classification) -> float:
+    """Return the quality (0..1) an application needs to lose no more than 5 % of its performance."""
+    return min(1.0, max(0.0, known.quality_target.value))
 
 
 def quality_classes(applications: Mapping[str, Classification], tolerance: float, count: int) -> QualityClasses:
-    """Return ``count`` classes: quantiles of the quality that ``applications`` need."""
-    return QualityClasses.of([quality_needed(each, tolerance) for each in applications.values()], count)
+    """Return ``count`` classes: quantiles of the quality that ``applications`` need.
+
+    ``tolerance``: share of performance that neighbours may cost. Loss is proportional to pressure, so a machine offers
+    those who accept more loss a better quality.
+    """
+    needed = [quality_needed(each) for each in applications.values()]
+    return QualityClasses.of(needed, count, allowed=tolerance / LOSS_AT_TOLERATED)
 
 
 def sources_of(applications: Mapping[str, Classification]) -> tuple[str, ...]:
@@ -307,15 +308,17 @@ class PressureState:
 def _pools(expected: Floats, classes: QualityClasses) -> Floats:
     """Return the pools of machines under these pressures, shape ``(K, N)``: the class of the quality they offer.
 
-    A job that cannot bear a pressure above 30 needs 0.7, and a machine under a pressure of 30 offers 0.7.
+    A job that loses 5 % under a pressure of 10 needs 0.9, and a machine under a pressure of 10 offers 0.9 where jobs
+    may lose no more. Where they may lose four times that, one under 40 offers as much. (If what jobs *need* were scaled
+    instead, most would need none, and be in one class.)
     """
     count = len(expected)
     if not count:
         return np.full(expected.shape[1], float(classes.count - 1))
     digits = -np.sort(-np.clip(expected, 0.0, quality.PRESSURE_MAX), axis=0)
     code = (quality.BASE ** -np.arange(1.0, count + 1.0)) @ digits / (1.0 - quality.BASE**-count)
-    ranked = np.array(classes.ranked)
-    pools: Floats = np.minimum(classes.count - 1.0, classes.count * np.searchsorted(ranked, 1.0 - code) // ranked.size)
+    ranked, offered = np.array(classes.ranked), np.maximum(0.0, 1.0 - code / classes.allowed)
+    pools: Floats = np.minimum(classes.count - 1.0, classes.count * np.searchsorted(ranked, offered) // ranked.size)
     return pools
 
 

@@ -304,7 +304,7 @@ class Suitability(JobSizes):
         known = self.known(application)
         if known is None:
             return self.policy.admission.classes // 2
-        return self.classes.level(quality_needed(known, self.policy.placement.neighbour_tolerance))
+        return self.classes.level(quality_needed(known))
 
     def down_within_s(self, application: str, roomy: Mask, large: Mask, lost: Amounts, fresh_s: float) -> float:
         """Return how much slack may be left when a job goes down to a machine that does not suit it (ARQ eq. 6.2).
