@@ -72,10 +72,10 @@ class Beliefs:
 
         self._last = self._guarded(classify, self._last, lease)
         source_prior: SourcePrior | None = None
-        if _needs_source_prior(policy, submitted):
+        if _needs_source_prior(policy, view.jobs):
             source_prior = self._guarded(lambda: self.belief_store.source_prior(), None, lease)
         type_prior: TypePrior | None = None
-        if _needs_type_prior(policy, submitted):
+        if _needs_type_prior(policy, view.jobs):
             type_prior = self._guarded(lambda: self.belief_store.type_prior(), None, lease)
         return CurrentBeliefs(self._last, self.belief_store.programs, source_prior, type_prior)
 
@@ -90,7 +90,7 @@ class Beliefs:
         with self._lock:
             try:
                 believed = self.belief_store.believe(self._possible_applications(submitted))
-                needs_source, needs_type = _needs_source_prior(policy, submitted), _needs_type_prior(policy, submitted)
+                needs_source, needs_type = _needs_source_prior(policy, jobs), _needs_type_prior(policy, jobs)
                 return replace(
                     snapshot,
                     programs=self.belief_store.programs,
@@ -156,9 +156,10 @@ class Beliefs:
         return keys
 
 
-def _needs_type_prior(policy: Policy, submitted: Sequence[Job]) -> bool:
-    return bool(submitted) and policy.profiles_jobs
+def _needs_type_prior(policy: Policy, jobs: Sequence[Job]) -> bool:
+    """Return whether one of ``jobs`` may be profiled: a new one, or a running one of which a copy is."""
+    return bool(jobs) and policy.profiles_jobs
 
 
-def _needs_source_prior(policy: Policy, submitted: Sequence[Job]) -> bool:
-    return policy.profiling.sources is None and _needs_type_prior(policy, submitted)
+def _needs_source_prior(policy: Policy, jobs: Sequence[Job]) -> bool:
+    return policy.profiling.sources is None and _needs_type_prior(policy, jobs)

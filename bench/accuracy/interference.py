@@ -30,18 +30,20 @@ def report() -> None:
     library = load_library([package_data.path("profiles")])
     fitted = {name: _without(library, name) for name in library.known}
     print(f"\ninterference: all sources from some ({len(library.known)} programs, each left out); mean error, points")
-    print(f"  {'':<44}{'tolerated':>12}{'caused':>12}{'both, all sixteen':>20}")
+    print(f"  {'':<44}{'quality':>10}{'tolerated':>12}{'caused':>12}{'both, all sixteen':>20}")
     for title, choose in _choices():
         found = [_errors(library.known[name], known, choose(known)) for name, known in fitted.items()]
         counted = [_mean(found, question, COUNTED) for question in QUESTIONS]
         whole = sum(_mean(found, question, frozenset(SOURCES)) for question in QUESTIONS) / len(QUESTIONS)
-        print(f"  {title:<44}{counted[0]:>12.1f}{counted[1]:>12.1f}{whole:>20.1f}")
+        needed = float(np.mean([_quality_error(library.known[n], each, choose(each)) for n, each in fitted.items()]))
+        print(f"  {title:<44}{needed:>10.1f}{counted[0]:>12.1f}{counted[1]:>12.1f}{whole:>20.1f}")
 
 
 def _choices() -> Iterator[tuple[str, Choice]]:
     yield "chosen, on two machines (the product)", lambda known: _chosen(known, machines=2)
     yield "chosen, on one", lambda known: _chosen(known, machines=1)
-    for pair in (("llc-capacity", "memory-bandwidth"), ("floating-point", "llc-capacity")):
+    storage, memory = ("llc-capacity", "storage-bandwidth"), ("llc-capacity", "memory-bandwidth")
+    for pair in (storage, memory, ("floating-point", "llc-capacity")):
         yield f"always {' and '.join(pair)}", lambda _, pair=pair: pair  # type: ignore[misc]
     rng, pairs = np.random.default_rng(0), list(itertools.combinations(ASKED, 2))
     yield "any two that count, at random", lambda _: pairs[int(rng.integers(len(pairs)))]
@@ -70,6 +72,16 @@ def _errors(truth: MeasuredApplication, known: FittedClassifier, pair: Sequence[
         values = dict(zip(completion.columns, completion.values, strict=True))
         found[question] = [(s, abs(float(values[s]) - measured)) for s, measured in row.items() if s in values]
     return found
+
+
+def _quality_error(truth: MeasuredApplication, known: FittedClassifier, pair: Sequence[str]) -> float:
+    """Return how far the needed quality is off, in points: 100 minus what is tolerated of the least tolerated source
+    that counts."""
+    row = truth.cells[Question.TOLERATED]
+    completion = known.fitted[Question.TOLERATED].complete({source: row[source] for source in pair if source in row})
+    values = dict(zip(completion.columns, completion.values, strict=True))
+    counted = [source for source in row if source in COUNTED and source in values]
+    return float(abs(min(row[source] for source in counted) - min(values[source] for source in counted)))
 
 
 def _mean(found: Sequence[Errors], question: Question, sources: frozenset[str]) -> float:

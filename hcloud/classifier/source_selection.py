@@ -1,8 +1,10 @@
-"""Choose which sources of interference to profile a job with: those that leave the least uncertainty about the others.
+"""Choose which sources of interference to profile with: those that tell best what quality a job needs.
 
-The classifier's Gaussians hold the covariance of tolerated and caused pressures. Conditioned on two sources they give
-the remaining uncertainty of all others, whatever the values (Gaussian processes; Rasmussen and Williams, eq. 2.24), so
-the pair can be chosen before measuring (Paragon §2.2 takes two at random).
+The quality a job needs follows from the source it bears least of (:mod:`hcloud.classifier.needed_quality`). So for
+each pair of sources the qualities that the known programs need are predicted from that pair alone, with the Gaussian of
+what programs tolerate (Rasmussen and Williams, eq. 2.24), and the pair with the smallest mean error is taken (Paragon
+§2.2 takes two at random). Pairs that leave the least uncertainty *on average over sources* tell much less: they favour
+sources that hardly any program is sensitive to.
 
 Only sources used by decisions are probed and counted. Sources of one core are indistinguishable from taking turns on
 it, and locking the bus disturbs every job on the host. ``make bench-accuracy`` compares other choices.
@@ -16,8 +18,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hcloud.classifier.estimator import NOISE, Fitted
-from hcloud.classifier.gaussian import FittedGaussian
+from hcloud.classifier.estimator import NOISE, Fitted, ObservedRows
+from hcloud.classifier.gaussian import FittedGaussian, evenly
 from hcloud.classifier.interference import CORE_SOURCES, NOT_COUNTED
 from hcloud.classifier.library import Drift, Question
 from hcloud.classifier.utility_matrix import Matrix, Scale
@@ -25,26 +27,31 @@ from hcloud.core.estimates import SOURCES, Application
 
 COUNT = 2
 """Probes per question and run, as in Paragon §2.2."""
-USUAL = ("llc-capacity", "memory-bandwidth", "storage-bandwidth", "memory-capacity")
+USUAL = ("llc-capacity", "storage-bandwidth", "memory-bandwidth", "memory-capacity")
 """Default sources, in order, while few programs are known: felt from other cores, and best for the shipped library."""
 ROWS_MIN = 5
 """Minimum number of programs for a usable covariance."""
+ROWS_MAX = 100
+"""So many known programs are compared at most."""
 GAIN_MIN = 0.1
-"""The default pair is kept unless another reduces uncertainty by this share. A covariance of few programs is too
-uncertain to justify smaller gains."""
+"""The default pair is kept unless another reduces the error by this share. Few programs are too uncertain to justify
+smaller gains."""
 DRIFTED_SD = 0.15
 """Standard deviation (0..1) of cells measured before a program drifted."""
 NORMAL_95 = 1.959963984540054
-_QUESTIONS = (Question.TOLERATED, Question.CAUSED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SourcePrior:
-    """Covariance of pressures in a library, on the score axis (0..1)."""
+    """What the known programs tolerate, on the score axis (0..1)."""
 
     sources: tuple[str, ...]
-    covariances: tuple[Matrix, Matrix]
-    """(sources x sources) each, of tolerated and of caused pressures."""
+    mean: Matrix
+    """(sources)."""
+    covariance: Matrix
+    """(sources x sources)."""
+    programs: Matrix
+    """(programs x sources): each known program; what was not measured of it is expected from the rest."""
     rows: int
     """Number of programs it was learned from."""
 
@@ -59,35 +66,28 @@ class Pressing:
 
 
 def source_prior(fitted: Mapping[Question, Fitted]) -> SourcePrior | None:
-    """Return the covariances of the sources that count and that enough programs were measured with.
+    """Return what is known of the sources that count and that enough programs were measured with.
 
-    None if too few programs or sources are known, or if other estimators are used.
+    None if too few programs or sources are known, or if another estimator is used.
     """
-    both = [fitted.get(question) for question in _QUESTIONS]
-    gaussians = [each for each in both if isinstance(each, FittedGaussian)]
-    if len(gaussians) < len(_QUESTIONS):
+    found = fitted.get(Question.TOLERATED)
+    if not isinstance(found, FittedGaussian):
         return None
-    rows = min(each.moments.count for each in gaussians)
-    known = [
-        source
-        for source in SOURCES
-        if source not in CORE_SOURCES | NOT_COUNTED
-        and all(_times_measured(each, source) >= ROWS_MIN for each in gaussians)
-    ]
-    if rows < ROWS_MIN or len(known) <= COUNT:
+    columns, values = found.rows.columns, found.rows.values
+    times = dict(zip(columns, (~np.isnan(values)).sum(0).tolist(), strict=True))
+    sources = [s for s in SOURCES if s not in CORE_SOURCES | NOT_COUNTED and times.get(s, 0) >= ROWS_MIN]
+    if found.moments.count < ROWS_MIN or len(sources) <= COUNT:
         return None
-    tolerated, caused = (_covariance(each, known) for each in gaussians)
-    return SourcePrior(sources=tuple(known), covariances=(tolerated, caused), rows=rows)
-
-
-def _times_measured(fitted: FittedGaussian, source: str) -> int:
-    columns = fitted.rows.columns
-    return int((~np.isnan(fitted.rows.values[:, columns.index(source)])).sum()) if source in columns else 0
-
-
-def _covariance(fitted: FittedGaussian, sources: Sequence[str]) -> Matrix:
-    index = [fitted.rows.columns.index(source) for source in sources]
-    return np.asarray(fitted.moments.covariance[np.ix_(index, index)])
+    index = np.array([columns.index(each) for each in sources])
+    some = values[evenly(range(len(values)), ROWS_MAX)]
+    expected, _ = found.predict(ObservedRows(values=some, noise=np.zeros_like(some)))
+    return SourcePrior(
+        sources=tuple(sources),
+        mean=found.moments.mean[index],
+        covariance=found.moments.covariance[np.ix_(index, index)],
+        programs=np.where(np.isnan(some), expected, some)[:, index],
+        rows=found.moments.count,
+    )
 
 
 def choose_sources(
@@ -97,7 +97,7 @@ def choose_sources(
     row: Application | None = None,
     besides: Sequence[str] = (),
 ) -> Pressing:
-    """Return the two sources that minimise the mean uncertainty of all sources that count. Deterministic.
+    """Return the two sources that tell best what quality a job needs. Deterministic.
 
     ``left_out``: sources that the machine cannot generate. ``row``: earlier measurements of the job, each as certain as
     its limits, so that a further profile measures what is least known. ``besides``: sources that another run measures
@@ -108,38 +108,40 @@ def choose_sources(
         return Pressing(
             sources=usual, why=f"the defaults: fewer than {ROWS_MIN} programs were measured with every source"
         )
-    known = [_given(each, *_known(prior, row, q)) for each, q in zip(prior.covariances, _QUESTIONS, strict=True)]
-    others = [at for at, source in enumerate(prior.sources) if source in besides]
-    before = [_given(each, others, [NOISE[Scale.SCORE]] * len(others)) for each in known]
+    known = _known(prior, row)
+    known |= {at: NOISE[Scale.SCORE] for at, source in enumerate(prior.sources) if source in besides}
     free = [at for at, source in enumerate(prior.sources) if source not in left_out and source not in besides]
     pairs = list(itertools.combinations(free, min(COUNT, len(free))))
-    doubt = {tuple(prior.sources[at] for at in pair): _doubt(before, pair) for pair in pairs}
-    best = min(doubt, key=lambda pair: (doubt[pair], pair))
-    familiar = next((pair for pair in doubt if set(pair) == set(usual)), None)
-    if familiar is not None and doubt[best] > (1.0 - GAIN_MIN) * doubt[familiar]:
+    errors = {tuple(prior.sources[at] for at in pair): _error(prior, known, pair) for pair in pairs}
+    best = min(errors, key=lambda pair: (errors[pair], pair))
+    familiar = next((pair for pair in errors if set(pair) == set(usual)), None)
+    if familiar is not None and errors[best] >= (1.0 - GAIN_MIN) * errors[familiar]:
         best = familiar
-    why = f"leaving {100 * doubt[best]:.0f} points of uncertainty on average over {len(prior.sources)} sources"
-    return Pressing(sources=best, why=f"{why} ({100 * _doubt(known, ()):.0f} before)")
+    why = f"leaving {errors[best]:.0f} points of error in the quality that known programs need"
+    return Pressing(sources=best, why=f"{why} ({_error(prior, known, ()):.0f} before)")
 
 
-def _known(prior: SourcePrior, row: Application | None, question: Question) -> tuple[list[int], list[float]]:
+def _known(prior: SourcePrior, row: Application | None) -> dict[int, float]:
     """Return which sources a row knows, and the standard deviation of each, approximately as on the axis."""
-    cells = row.cells.get(question.value, {}) if row is not None else {}
-    spreads = row.spreads.get(question.value, {}) if row is not None else {}
+    cells = row.cells.get(Question.TOLERATED.value, {}) if row is not None else {}
+    spreads = row.spreads.get(Question.TOLERATED.value, {}) if row is not None else {}
     least = DRIFTED_SD if row is not None and Drift(missed=row.missed).drifted else NOISE[Scale.SCORE]
-    index = [at for at, source in enumerate(prior.sources) if source in cells]
-    return index, [max(least, spreads.get(prior.sources[at], 0.0) / 100.0 / NORMAL_95) for at in index]
+    return {
+        at: max(least, spreads.get(source, 0.0) / 100.0 / NORMAL_95)
+        for at, source in enumerate(prior.sources)
+        if source in cells
+    }
 
 
-def _given(covariance: Matrix, index: Sequence[int], deviations: Sequence[float]) -> Matrix:
-    """Return the covariance (sources x sources) that remains after measuring ``index`` with these deviations."""
-    if not index:
-        return covariance
-    own = covariance[np.ix_(index, index)] + np.diag(np.square(deviations))
-    return np.asarray(covariance - covariance[:, index] @ np.linalg.solve(own, covariance[index]))
-
-
-def _doubt(covariances: Sequence[Matrix], pair: Sequence[int]) -> float:
-    """Return the mean standard deviation of all sources on the axis (0..1) after measuring those of ``pair``."""
-    left = [_given(each, list(pair), [NOISE[Scale.SCORE]] * len(pair)).diagonal() for each in covariances]
-    return float(np.sqrt(np.maximum(np.concatenate(left), 0.0)).mean())
+def _error(prior: SourcePrior, known: Mapping[int, float], pair: Sequence[int]) -> float:
+    """Return the mean error, in points, of the qualities that the known programs need, as expected from the ``known``
+    sources, each with a standard deviation, and those of ``pair``."""
+    deviations = {**known, **dict.fromkeys(pair, NOISE[Scale.SCORE])}
+    expected = np.broadcast_to(prior.mean, prior.programs.shape)
+    if deviations:
+        index = sorted(deviations)
+        own = prior.covariance[np.ix_(index, index)] + np.diag([deviations[at] ** 2 for at in index])
+        gain = np.linalg.solve(own, prior.covariance[index]).T
+        expected = expected + (prior.programs[:, index] - prior.mean[index]) @ gain.T
+    least = [Scale.SCORE.from_axis(each.min(1)) for each in (np.clip(expected, 0.0, 1.0), prior.programs)]
+    return float(np.abs(least[0] - least[1]).mean())
