@@ -2,7 +2,8 @@
 
 Co-located jobs, external load and instance types affect run times there; profiling is measured with noise and is paid
 for. Everybody has the same reserved servers. In ``guess`` users request what they guess, in ``know`` what their jobs
-need. Each row shows how often its switches fired.
+need. Each row shows how often its switches fired. With ``--measured`` programs, errors of readings and what the planner
+knows at first are those of the shipped library.
 """
 
 from __future__ import annotations
@@ -70,13 +71,13 @@ def simulate(case: Case, seed: int, size: RunSize, reserved: Mapping[str, int]) 
     return Run(outcome, fired)
 
 
-def cases(policies: Sequence[Policy], *, guessed: bool, with_peer: bool) -> Iterator[Case]:
+def cases(policies: Sequence[Policy], *, guessed: bool, with_peer: bool, measured: bool = False) -> Iterator[Case]:
     """Yield simple rules, then the policies, then a peer's rules."""
+    common = Case(label="", experiment=EXPERIMENT, policy=SIMPLE, guessed=guessed, truth={"measured": measured})
     for policy in (SIMPLE, *policies):
-        yield Case(label=policy.name, experiment=EXPERIMENT, policy=policy, guessed=guessed)
+        yield replace(common, label=policy.name, policy=policy)
     if with_peer:
-        peer = PEERS[PEER]
-        yield Case(label=PREFIX + PEER, experiment=EXPERIMENT, policy=SIMPLE, planner=peer.plan, guessed=guessed)
+        yield replace(common, label=PREFIX + PEER, planner=PEERS[PEER].plan)
 
 
 def main() -> int:
@@ -94,6 +95,7 @@ def main() -> int:
     parser.add_argument("--hours", type=float, default=1.0)
     parser.add_argument("--reserved", type=int, default=2, help="full servers reserved for everybody")
     parser.add_argument("--worlds", nargs="+", choices=("guess", "know"), default=("guess", "know"))
+    parser.add_argument("--measured", action="store_true", help="programs and readings of the shipped library")
     given = parser.parse_args()
     if given.seeds < 1 or not 0 < given.share <= 1 or given.hours <= 0 or given.reserved < 0:
         parser.error("--seeds must be at least 1, --share above 0 up to 1, --hours above 0, and --reserved 0 or more")
@@ -108,7 +110,7 @@ def main() -> int:
             f"users {world} sizes: {EXPERIMENT} x {given.share:g}, {given.hours:g} h, seeds {seeds[0]} to {seeds[-1]}"
         )
         first: list[Run] = []
-        for case in cases(policies, guessed=world == "guess", with_peer=True):
+        for case in cases(policies, guessed=world == "guess", with_peer=True, measured=given.measured):
             runs = [simulate(case, seed, size, {"n1.16": given.reserved}) for seed in seeds]
             first = first or runs
             print(_line(case.label, runs, first), flush=True)

@@ -58,13 +58,8 @@ class ToleranceScale:
     @classmethod
     def of(cls, library: Library) -> ToleranceScale:
         """Return the scale of the programs of ``library``."""
-        readings: dict[str, list[tuple[float, float]]] = {}
-        for program in library.known.values():
-            spreads = program.spreads.get(Question.TOLERATED, {})
-            for source, value in program.cells.get(Question.TOLERATED, {}).items():
-                readings.setdefault(source, []).append((value, spreads.get(source, 0.0)))
-        reaching = {source: found for source, found in readings.items() if source not in CORE_SOURCES | NOT_COUNTED}
-        return cls(sources={source: _reliability(found) for source, found in sorted(reaching.items())})
+        found = reliabilities(library)
+        return cls(sources={source: each for source, each in found.items() if source not in CORE_SOURCES | NOT_COUNTED})
 
     def counted(self, sources: Sequence[str]) -> list[str]:
         """Return those of ``sources`` that count; all that reach a job from other cores if none is reliable."""
@@ -95,6 +90,16 @@ class ToleranceScale:
         value_codes, low_codes, high_codes = (_codes(100.0 - np.clip(each, 0.0, 100.0)) for each in (values, high, low))
         whole = np.asarray(observed.all(axis=1))
         return list(map(Estimate, value_codes.tolist(), low_codes.tolist(), high_codes.tolist(), whole.tolist()))
+
+
+def reliabilities(library: Library) -> dict[str, SourceReliability]:
+    """Return how well readings of each source, also of one core's, tell the programs of ``library`` apart."""
+    readings: dict[str, list[tuple[float, float]]] = {}
+    for program in library.known.values():
+        spreads = program.spreads.get(Question.TOLERATED, {})
+        for source, value in program.cells.get(Question.TOLERATED, {}).items():
+            readings.setdefault(source, []).append((value, spreads.get(source, 0.0)))
+    return {source: _reliability(found) for source, found in sorted(readings.items())}
 
 
 def _reliability(readings: Sequence[tuple[float, float]]) -> SourceReliability:

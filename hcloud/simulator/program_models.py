@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 import numpy as np
@@ -100,6 +100,18 @@ class ProgramModel:
     use: tuple[float, ...]
     """See :class:`hcloud.core.estimates.Findings`."""
     phases: tuple[Phase, ...] = ()
+    drawn_from: str = ""
+    """The program of the shipped library that it is like, if that is all it follows."""
+    own_core: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    """What it tolerates and causes on sources that are felt on its own cores only, as profiling reads it. Not stated:
+    100 and 0."""
+
+    def pressures(self, source: str) -> tuple[float, float]:
+        """Return what it tolerates and causes on any source, in percent of a machine."""
+        if source in SOURCES:
+            at = SOURCES.index(source)
+            return self.tolerated[at], self.caused[at]
+        return self.own_core.get(source, (100.0, 0.0))
 
     def on_vcpus(self, vcpus: float) -> float:
         """Return performance with ``vcpus``, relative to one vCPU."""

@@ -13,13 +13,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from hcloud.classifier.applications import identify
-from hcloud.classifier.library import Library
+from hcloud.classifier.library import Library, Question
 from hcloud.core.errors import BadInput
 from hcloud.core.estimates import MOST_KNEES, Findings, Measure, Reading, next_knee
 from hcloud.core.model import JobSpec, Market, Resources, ServiceTarget
 from hcloud.fake_runner.profile import measured_as, profiling_s, why_not_measured
 from hcloud.fake_runner.work import Resident, Work
 from hcloud.provider import SimulatedMachine, UnitSpec, unmarked
+from hcloud.simulator.measured_programs import MeasuredPrograms
 from hcloud.simulator.program_models import (
     NOTHING_CAUSED,
     SOURCES,
@@ -83,10 +84,15 @@ class Truth:
     """Share of units that run at less than half speed."""
     noise: float = 0.03
     """Standard deviation of the readings of a profiling run (lognormal)."""
+    measured: bool = False
+    """Programs are those of the shipped library, readings have its errors, and the planner begins with the programs
+    that none of them was drawn from (:mod:`hcloud.simulator.measured_programs`). False: services and frameworks follow
+    ranges stated in papers, readings have ``noise``, and the planner begins with programs that were profiled on all
+    machine types."""
 
     def __post_init__(self) -> None:
         for name in self.__dataclass_fields__:
-            if name == "room":
+            if name in ("room", "measured"):
                 continue
             value = getattr(self, name)
             if not (math.isfinite(value) and value >= 0):
@@ -100,7 +106,7 @@ CLOUDS_OF_2014 = Truth(external_severity=32.0)
 published number calibrates how much: jobs did 2.2 times better on reserved servers (SR) than on rented machines of
 their own size (OdM; Dissertation §8.3.2), here with the sizes that programs need and nothing known of them
 (``python -m lab.papers --figure calibration-2014``). All other numbers of that world are results."""
-WORLDS: Mapping[str, Truth] = {"today": Truth(), "clouds-of-2014": CLOUDS_OF_2014}
+WORLDS: Mapping[str, Truth] = {"today": Truth(measured=True), "clouds-of-2014": CLOUDS_OF_2014}
 """Worlds by name."""
 
 
@@ -152,9 +158,17 @@ class World:
     """The present phase of each unit whose program has phases."""
     _neighbour_profiles: dict[str, Sequence[float]] = field(default_factory=dict)
     _straggling: dict[str, bool] = field(default_factory=dict)
+    measured: MeasuredPrograms | None = None
+    """What programs are drawn from if ``Truth.measured``."""
+
+    def __post_init__(self) -> None:
+        if self.truth.measured:
+            self.measured = MeasuredPrograms.split(self.seed)
 
     def library(self) -> Library:
-        """Return the programs that were profiled on all machine types before the simulation begins."""
+        """Return the programs that the planner knows before the simulation begins."""
+        if self.measured is not None:
+            return self.measured.library()
         columns = tuple(f"{each}/" for each in self.providers)
         vcpus = {name: each.vcpus for name, each in self.types.items()}
         return offline_library(self.seed, vcpus, columns, heterogeneity=self.truth.heterogeneity, ranking=self.ranking)
@@ -213,13 +227,18 @@ class World:
         model = self._programs.get(program)
         if model is None:
             kind = spec.tags.get("program_kind") or ("service" if spec.target.kind == "service" else "single")
-            drawn = draw_program(program, kind, self.seed, phased=self.truth.phased)
+            drawn = self._draw(program, kind)
             model = self._programs[program] = replace(
                 drawn,
                 tolerated=tuple(each / max(self.truth.sensitivity, 1e-9) for each in drawn.tolerated),
                 caused=tuple(min(100.0, each * self.truth.pressure) for each in drawn.caused),
             )
         return model
+
+    def _draw(self, program: str, kind: str) -> ProgramModel:
+        if self.measured is not None:
+            return self.measured.draw(program, kind, phased=self.truth.phased)
+        return draw_program(program, kind, self.seed, phased=self.truth.phased)
 
     def work(self, unit: UnitSpec) -> Work:
         """Return what a unit does at its best. A profiling run measures copies of the job it profiles."""
@@ -401,8 +420,7 @@ class World:
                 rates[at] = reading.value
                 yield reading
         for name in () if request.look else request.sources:
-            for question, truth in (("tolerated", model.tolerated), ("caused", model.caused)):
-                value = truth[SOURCES.index(name)] if name in SOURCES else 100.0 if question == "tolerated" else 0.0
+            for question, value in zip(("tolerated", "caused"), model.pressures(name), strict=True):
                 yield self._score(question, name, value, noisy)
 
     def _in_place(self, unit: UnitSpec, task: JobTruth) -> Iterator[Reading]:
@@ -413,16 +431,20 @@ class World:
         beside = max(1.0, self.types[request.type_column.rpartition("/")[2]].vcpus - vcpus)
         highest = 100.0 * min(1.0, unit.resources.vcpus / beside)  # at 100 a source takes all CPUs beside the unit
         for each in request.expected:
-            at = SOURCES.index(each.column)
-            truth = model.tolerated[at] if each.question == "tolerated" else min(100.0, model.caused[at] * pressure)
+            tolerated, caused = model.pressures(each.column)
+            truth = tolerated if each.question == "tolerated" else min(100.0, caused * pressure)
             found = self._score(each.question, each.column, truth, noisy, IN_PLACE_NOISE)
             yield found if each.question == "caused" or found.value < min(each.value, highest) else each
 
     def _ratio(self, question: str, column: str, truth: float, noisy: random.Random) -> Reading:
+        if self.measured is not None:
+            return self.measured.reading(Question(question), column, truth, noisy)
         value, reach = truth * math.exp(noisy.gauss(0, self.truth.noise)), math.exp(Z95 * self.truth.noise)
         return Reading(question=question, column=column, value=value, low=value / reach, high=value * reach, runs=3)
 
     def _score(self, question: str, column: str, truth: float, noisy: random.Random, worse: float = 1.0) -> Reading:
+        if self.measured is not None:
+            return self.measured.reading(Question(question), column, truth, noisy, worse)
         noise = 2 * worse * self.truth.noise
         value, reach = min(100.0, truth * math.exp(noisy.gauss(0, noise))), math.exp(Z95 * noise)
         return Reading(
