@@ -30,6 +30,7 @@ from hcloud.planner.snapshot import Snapshot, Spend, closed
 from hcloud.preview import Preview, preview_plan
 from hcloud.provider import AdmittedMachine, Provider, Runner
 from hcloud.quarantine import Planner, Quarantine
+from hcloud.run_times import LearntRunTimes
 from hcloud.spec.policy import UNLIMITED, Budgets, Policy
 from hcloud.spend_ledger import SPEND_KINDS, SpendLedger, month_start
 from hcloud.store import LeaderLease, Store
@@ -97,6 +98,7 @@ class Controller:
         self.lease: LeaderLease | None = None
         self.quarantine = Quarantine(store, clock)
         self.beliefs = Beliefs(store, clock, self.quarantine, BeliefStore(library=library or Library()))
+        self.run_times = LearntRunTimes(store, clock, self.quarantine)
         self.lease_push = LeasePush()
         self.last_seen = Observation(reachable=frozenset(), engine_reachable=False, moved=False)
         self.last_snapshot = Snapshot(now=clock.now())
@@ -209,6 +211,7 @@ class Controller:
             programs=beliefs.programs,
             source_prior=beliefs.source_prior,
             type_prior=beliefs.type_prior,
+            run_times=self.run_times.update(ledger.seq, self.lease),
             offers_known=frozenset(self.offers.by_provider),
             providers=frozenset(self.offers.providers),
             engine_reachable=self.last_seen.engine_reachable,
@@ -289,12 +292,13 @@ class Controller:
         return self._ledger.seq if self._ledger is not None else 0
 
     def _read_events(self, live: Sequence[Instance]) -> SpendLedger:
-        """Pass new events to the followers of the log: spend ledger, fleet tracker and job monitor."""
+        """Pass new events to the followers of the log: spend ledger, fleet tracker, job monitor and run times."""
         watched = {tag: limit != UNLIMITED for tag, limit in self.policy.budgets.per_tag.items()}
         if self._ledger is None or self._tags_watched != watched:
             self._tags_watched = watched
             self._ledger, self._fleet, self._monitor = self._read_history(live)
         while events := self.store.new_events(self._ledger.seq, _EVENTS_PER_READ):
+            self.run_times.follow(self._ledger.seq, events, self.lease)
             self._ledger.follow(events)
             self._fleet.follow(events)
             self._monitor.follow(events)

@@ -8,6 +8,7 @@ from hcloud.core.model import (
     JOB_ENDED,
     Correction,
     EventKind,
+    FailureCause,
     Instance,
     InstanceId,
     InstanceState,
@@ -18,6 +19,7 @@ from hcloud.core.model import (
     move_job,
 )
 from hcloud.core.rows import replace_fields
+from hcloud.planner.run_times import recorded_features
 from hcloud.planner.snapshot import DirectiveScope
 from hcloud.store import Transaction
 
@@ -75,6 +77,8 @@ def _emit_finished(txn: Transaction, job: Job) -> None:
         run_s=run_s,
         queue_s=max(0.0, _last_end(job, txn.now) - job.submitted_at - run_s),
         attempts=job.attempts_made,
+        stopped=was_stopped(job),
+        features=recorded_features(job.spec, job.submitted_at),
     )
 
 
@@ -84,6 +88,15 @@ def run_time_s(job: Job) -> float:
     starts = [a.started_at for a in held if a.started_at is not None]
     ends = [a.ended_at for a in held if a.ended_at is not None]
     return max(0.0, max(ends) - min(starts)) if starts and ends else 0.0
+
+
+def was_stopped(job: Job) -> bool:
+    """Return whether the last run of an ended job was stopped before it ended by itself, with any exit code."""
+    if job.state is JobState.SUCCEEDED:
+        return False
+    attempt = job.attempt
+    exited = attempt is not None and any(each.cause is FailureCause.EXIT_CODE for each in attempt.allocations)
+    return job.state is JobState.CANCELLED or attempt is None or attempt.stop_cause is not None or not exited
 
 
 def _last_end(job: Job, now: float) -> float:

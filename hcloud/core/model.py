@@ -731,9 +731,11 @@ class Intent:
 class EventKind(StrEnum):
     """Kinds of entries in the audit log. The comments list the keys of ``Event.fields`` that reports rely on."""
 
-    JOB_SUBMITTED = "job_submitted"  # name, tags, target_kind, vcpus, memory_mib, nodes, priority; target fields
+    JOB_SUBMITTED = "job_submitted"  # name, tags, target_kind, vcpus, memory_mib, nodes, priority, features (what
+    #                       predicts its run time; empty: it is not predicted); target fields
     JOB_STATE = "job_state"  # from, to, code, text (+ numbers of the reason)
-    JOB_FINISHED = "job_finished"  # state, outcome, deadline_at, target_met (bool|None), run_s, queue_s, attempts
+    JOB_FINISHED = "job_finished"  # state, outcome, deadline_at, target_met (bool|None), run_s, queue_s, attempts,
+    #                       stopped (bool: it would have run longer), features (as in job_submitted)
     ATTEMPT_PLACED = "attempt_placed"  # attempt, allocations: "inst:rank:vcpus:memory_mib", code, text, candidates:
     #                       "type column market|usd_per_h of a rank|predicted|low|high|rejection", the chosen first
     UNIT_STARTED = "unit_started"  # attempt, rank, vcpus, memory_mib

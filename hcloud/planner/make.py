@@ -24,6 +24,7 @@ from hcloud.planner.profiling_beside import classify_unknown, profile_beside
 from hcloud.planner.provisioning.consolidation import consolidate
 from hcloud.planner.provisioning.provision import expand, launch, provision, start_provisioning
 from hcloud.planner.provisioning.upsizing import upsize_machines
+from hcloud.planner.run_times import RUN_TIMES
 from hcloud.planner.snapshot import Snapshot
 from hcloud.spec.policy import Policy
 
@@ -95,6 +96,7 @@ STAGES: Mapping[str, Callable[[PlanContext], None]] = {
 """The stages a plan can skip for a while, in order. Job outcomes and lease renewals are not among them: an instance
 that is not renewed expires, and its units with it."""
 OPTIONAL_STAGES = (
+    RUN_TIMES,
     "consolidation",
     "profiling",
     "lateness",

@@ -16,6 +16,7 @@ from hcloud.core.model import Instance, Job, JobId, Offer
 from hcloud.forecast.fleet_tracker import NOTHING_RECENT, FleetStats
 from hcloud.forecast.job_monitor import JobSamples
 from hcloud.planner.cache import PlanCache
+from hcloud.planner.run_times import NO_RUN_TIMES, RunTimeForecasts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,6 +233,8 @@ class Snapshot:
     profiled."""
     type_prior: TypePrior | None = None
     """Correlation of performance across instance types; None: too little is known, or no job is to be profiled."""
+    run_times: RunTimeForecasts = NO_RUN_TIMES
+    """How long jobs will run, learnt from those that ended."""
     directives: tuple[Directive, ...] = ()
     """Standing orders of operators; the offers they block are among ``backoffs``."""
     paused: str = ""

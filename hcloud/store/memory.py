@@ -66,6 +66,7 @@ class MemoryTransaction(Transaction):
         self._backoffs, self._quotas = store.backoffs, store.refused_quotas
         self._orders = store.orders
         self._meta = store.metas
+        self._run_times = store.run_times_state
         self._made: list[Event] = []
         self._secrets: dict[int, dict[str, str]] = {}
 
@@ -77,7 +78,7 @@ class MemoryTransaction(Transaction):
         stale |= {"refused_quotas"} if self._quotas is not store.refused_quotas else set()
         stale |= {"orders"} if self._orders is not store.orders else set()
         store.backoffs, store.refused_quotas, store.head = self._backoffs, self._quotas, self.head
-        store.orders, store.metas = self._orders, self._meta
+        store.orders, store.metas, store.run_times_state = self._orders, self._meta, self._run_times
         store.log += self._made
         store.secrets |= self._secrets
         store.publish(self._jobs.fresh, self._instances.fresh, self._applications.fresh, self._fresh_intents, stale)
@@ -249,6 +250,10 @@ class MemoryTransaction(Transaction):
         """Store a text under a key. Raises BadInput if it cannot be stored."""
         self._meta = {**self._meta, checked_text(key, "key"): checked_text(value, "value")}
 
+    def put_run_times(self, state: bytes) -> None:
+        """See :meth:`Transaction.put_run_times`."""
+        self._run_times = state
+
     # ---------------------------------------------------------------------------------------------------------- events
     def emit(
         self,
@@ -297,6 +302,7 @@ class MemoryStore(Store):
         self.log: list[Event] = []
         self.orders: Mapping[tuple[str, str], Directive] = {}
         self.metas: Mapping[str, str] = {}
+        self.run_times_state: bytes | None = None
         self._live_jobs: RowJournal[Job] = RowJournal()
         self._live_instances: RowJournal[Instance] = RowJournal()
         self._view = LiveView()
@@ -401,6 +407,10 @@ class MemoryStore(Store):
     def get_meta(self, key: str) -> str | None:
         """Return the text stored under a key, or None."""
         return self.metas.get(key)
+
+    def run_times(self) -> bytes | None:
+        """See :meth:`Store.run_times`."""
+        return self.run_times_state
 
     def prune_events(self, before: float, now: float) -> int:
         """See :meth:`Store.prune_events`."""

@@ -16,13 +16,14 @@ from sqlalchemy import (
     ForeignKey,
     Index,
     Integer,
+    LargeBinary,
     MetaData,
     Table,
     Text,
     event,
 )
 
-SCHEMA_REVISION = "v0006"
+SCHEMA_REVISION = "v0007"
 """The migration that this code requires; a test compares it with the newest one in `hcloud.migrations`."""
 
 VERSION_TABLE = "hcloud_schema"
@@ -199,6 +200,14 @@ meta = Table(
     metadata,
     Column("key", Text, primary_key=True),
     Column("value", Text, nullable=False),
+)
+
+run_times = Table(
+    "run_times",
+    metadata,
+    # One row: what was learnt from the events up to one of them, as `hcloud.forecast.run_time_tracker` writes it.
+    Column("only_row", Integer, CheckConstraint("only_row = 1", name="run_times_only_row"), primary_key=True),
+    Column("state", LargeBinary, nullable=False),
 )
 
 _SQLITE_TRIGGERS = (

@@ -40,6 +40,7 @@ _JOBS = select(
     schema.job.c.number, schema.job.c.revision, schema.job.c.document, schema.job_spec.c.document.label("spec")
 ).join(schema.job_spec, schema.job_spec.c.number == schema.job.c.number)
 _META = select(schema.meta.c.value).where(schema.meta.c.key == bindparam("wanted"))
+_RUN_TIMES = select(schema.run_times.c.state)
 _EVENT_COUNT = select(schema.head.c.events)
 BUSY_TIMEOUT_S = 5.0
 """How long a write waits for other writers."""
@@ -155,6 +156,12 @@ class Store:
             return None
         row = self._database.read_row(_META, {"wanted": key})
         return None if row is None else str(row[0])
+
+    def run_times(self) -> bytes | None:
+        """Return what was learnt of run times, as last stored; None: nothing was."""
+        with self._database.reading() as connection:
+            state = connection.execute(_RUN_TIMES).scalar()
+        return None if state is None else bytes(state)
 
     @contextmanager
     def _writing(self) -> Iterator[Connection]:

@@ -29,6 +29,7 @@ from hcloud.core.model import (
     check_job_move,
 )
 from hcloud.core.rows import replace_fields
+from hcloud.planner.run_times import recorded_features
 from hcloud.planner.snapshot import Directive, DirectiveScope, OfferBackoff, RefusedQuota
 from hcloud.store import schema
 from hcloud.store.batch import delete_keys, insert_rows, update_rows
@@ -95,6 +96,7 @@ _DELETE_DIRECTIVE = delete(schema.machine_order).where(
 )
 _META = select(schema.meta.c.value).where(schema.meta.c.key == bindparam("the_key"))
 _DELETE_META = delete(schema.meta).where(schema.meta.c.key == bindparam("the_key"))
+_DELETE_RUN_TIMES = delete(schema.run_times)
 _EARLIER_JOB = select(schema.job.c.number).where(
     schema.job.c.user_name == bindparam("u"), schema.job.c.token == bindparam("t")
 )
@@ -476,6 +478,11 @@ class Transaction:
         self._connection.execute(_DELETE_META, {"the_key": key})
         self._connection.execute(insert(schema.meta), row)
 
+    def put_run_times(self, state: bytes) -> None:
+        """Store what was learnt of run times, replacing what was stored."""
+        self._connection.execute(_DELETE_RUN_TIMES)
+        self._connection.execute(insert(schema.run_times), {"only_row": 1, "state": state})
+
     def _row(self, row_id: str, statement: Select[Any], number: int) -> Any:
         row = self._connection.execute(statement, {"n": number}).first()
         if row is None:
@@ -606,6 +613,7 @@ def submitted_fields(job: Job) -> dict[str, Any]:
         "memory_mib": spec.resources.memory_mib,
         "nodes": spec.nodes.count,
         "priority": spec.priority,
+        "features": recorded_features(spec, job.submitted_at),
     }
     if isinstance(target, BatchTarget):
         fields |= {"deadline_at": job.deadline_at}

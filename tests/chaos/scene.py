@@ -20,6 +20,7 @@ from hcloud.controller import Controller
 from hcloud.core.errors import StoreBusy
 from hcloud.core.model import JOB_ENDED, BatchTarget, BestEffortTarget, InstanceState, Job, JobSpec, Nodes, Resources
 from hcloud.fake_runner.runner import FakeRunner
+from hcloud.forecast.run_time_tracker import RunTimeTracker
 from hcloud.provider import Provider, Runner, unmarked
 from hcloud.store import Store, Submission
 from lab.soak.crash_points import CrashPointProxy
@@ -263,7 +264,18 @@ def violations(scene: Scene) -> list[str]:
     billed = scene.cloud.billed_usd(now)
     if billed > BUDGET_PER_DAY_USD:
         found.append(f"{billed} USD were billed, {BUDGET_PER_DAY_USD} allowed")
-    return found
+    return found + _miscounted_run_times(scene)
+
+
+def _miscounted_run_times(scene: Scene) -> list[str]:
+    """What is stored of run times is what one reading of the log teaches, up to the same event."""
+    state = scene.store.run_times()
+    if state is None:
+        return []
+    stored, expected = RunTimeTracker.load(state), RunTimeTracker()
+    expected.follow(event for event in scene.store.iter_events() if event.seq <= stored.seq)
+    same = expected.dump() == state
+    return [] if same else [f"{stored.runs} run times were learnt up to event {stored.seq}, not {expected.runs}"]
 
 
 def _profiled_twice(everybody: Sequence[Job]) -> list[str]:

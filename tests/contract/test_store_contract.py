@@ -12,6 +12,7 @@ import pytest
 from hcloud.core.errors import BadInput, InvalidTransition, NotFound, StaleWrite
 from hcloud.core.estimates import Application
 from hcloud.core.model import EventKind, FailureCause, InstanceState, JobState, move_instance, move_job
+from hcloud.planner.run_times import recorded_features
 from hcloud.planner.snapshot import OfferBackoff, RefusedQuota
 from hcloud.store import MemoryStore, Store, Submission
 from tests.store.samples import NOW, SPEC, build_instance, emit, launch, open_intent, submit, walk
@@ -38,6 +39,7 @@ def test_submit_records_who_asked_for_what(store: Store) -> None:
         "memory_mib": 512,
         "nodes": 1,
         "priority": 0,
+        "features": recorded_features(SPEC, NOW),
         "deadline_at": NOW + 60,
     }
 
@@ -648,6 +650,18 @@ def test_application_written_meanwhile_by_another_is_not_overwritten(store: Stor
 
 
 # ------------------------------------------------------------------------------------------------------------- secrets
+def test_run_times_are_stored_as_bytes_and_only_with_their_transaction(store: Store) -> None:
+    assert store.run_times() is None
+    for state in (b"\x00first", b"second\xff"):
+        with store.transaction(NOW) as txn:
+            txn.put_run_times(state)
+        assert store.run_times() == state
+    with suppress(KeyError), store.transaction(NOW) as txn:
+        txn.put_run_times(b"third")
+        raise KeyError
+    assert store.run_times() == b"second\xff"
+
+
 def test_secrets_are_kept_with_their_job_encrypted_anew_and_deleted_with_it(store: Store) -> None:
     spec = replace(SPEC, secrets=("A", "B"))
     sealed = {"A": "k1.one", "B": "k1.two"}

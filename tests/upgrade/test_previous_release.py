@@ -5,13 +5,16 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from hcloud.config import load_config
+from hcloud.core.model import EventKind
 from hcloud.core.units import utc_text
-from hcloud.store import verify_audit_log
+from hcloud.forecast.run_time_tracker import RunTimeTracker
+from hcloud.store import Store, verify_audit_log
 from tests.daemon.home import PATIENCE_S, Home
 from tests.engine.site import free_port
 from tests.upgrade.restore import RECORDED, restore
@@ -73,6 +76,7 @@ def test_ended_jobs_are_known_and_live_ones_go_on_without_running_twice(home: Ho
     rows = json.loads(home.run("queue", "--all-users", "-o", "json"))
     assert {row["unmet_text"] for row in rows} == {""}  # rows of before know nothing of missed targets
     _check_accounts_of_its_log(home)
+    _check_run_times_of_its_log(home)
     events = json.loads(home.run("events", "--kind", "unit_started", "-n", "1000", "-o", "json"))
     started = [event["job_id"] for event in events]
     # Only the retry, for which the previous daemon waited, is a second start.
@@ -97,6 +101,14 @@ def test_ended_jobs_are_known_and_live_ones_go_on_without_running_twice(home: Ho
     # The chain of its event log begins with this release.
     log = verify_audit_log(f"sqlite:///{home.path}/hcloud.db")
     assert log is not None and log.fault == "" and log.unlinked > 0 and log.records == log.head.link > 5
+
+
+def _check_run_times_of_its_log(home: Home) -> None:
+    with closing(Store.open(f"sqlite:///{home.path}/hcloud.db")) as store:
+        state = store.run_times()
+        ran = [event for event in store.iter_events(kinds=[EventKind.JOB_FINISHED]) if event.fields["run_s"]]
+    # Stored when the log of before was read, in which two jobs ran to an end; later runs follow within the hour.
+    assert state is not None and 2 <= RunTimeTracker.load(state).runs <= len(ran)
 
 
 def _check_accounts_of_its_log(home: Home) -> None:

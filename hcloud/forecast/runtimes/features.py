@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from hashlib import blake2b
+from typing import Any
 
 _KEY_BITS = 2**64 - 1
 _ODD = 0x9E3779B97F4A7C15
@@ -23,7 +24,7 @@ class RunFeatures:
     application: str | None = None
     """Program that it runs, as profiles name it."""
     executable: str | None = None
-    """File or image that is started."""
+    """What is started: a file or image, or the program with one input."""
     group: str | None = None
     """Group or project of the user."""
     queue: str | None = None
@@ -38,6 +39,24 @@ class RunFeatures:
     """Hour of the submission, 0 to 23."""
     submit_weekday: int | None = None
     """Day of the submission, 0 (Monday) to 6."""
+
+    def to_fields(self) -> dict[str, str | float]:
+        """Return what is known, by name, for an event."""
+        return {name: each for name in _NAMES if (each := getattr(self, name)) is not None}
+
+    @classmethod
+    def from_fields(cls, recorded: Mapping[str, object]) -> RunFeatures:
+        """Return what :meth:`to_fields` returned; names and types that are not known are left out."""
+        found: dict[str, Any] = {}
+        for name in _NAMES:
+            value = recorded.get(name)
+            if isinstance(value, str) if name in _TEXTS else isinstance(value, (int, float)):
+                found[name] = value
+        return cls(**found)
+
+
+_NAMES: tuple[str, ...] = tuple(each.name for each in fields(RunFeatures))
+_TEXTS = frozenset(each.name for each in fields(RunFeatures) if each.type == "str | None")
 
 
 PARTS: tuple[str, ...] = (

@@ -103,6 +103,10 @@ class KeyIndex:
         self.last_used[row] = now
         return row
 
+    def copy(self) -> KeyIndex:
+        """Return an index of its own with the same rows."""
+        return KeyIndex(self.limit, self.rows.copy(), self.last_used.copy())
+
     def reserve(self, row: int) -> None:
         """Make the arrays long enough for a row."""
         while row >= len(self.last_used):
@@ -134,6 +138,13 @@ class HistoryTable:
         self.index = KeyIndex(self.limit)
         self.codes = np.full((FIRST_ROWS, PLACES), EMPTY, np.uint8)
         self.counts = np.zeros(FIRST_ROWS, np.uint16)
+
+    def copy(self) -> HistoryTable:
+        """Return a table of its own with the same histories."""
+        other = object.__new__(HistoryTable)
+        other.limit, other.now = self.limit, self.now
+        other.index, other.codes, other.counts = self.index.copy(), self.codes.copy(), self.counts.copy()
+        return other
 
     def rows_to_read(self, keys: Sequence[int]) -> list[int]:
         """Return the row of each key; 0, an empty history, for those without one."""

@@ -209,6 +209,31 @@ class MixturePredictor:
         else:
             self.all_runs += _KERNEL[at]
 
+    def evidence(self, features: RunFeatures) -> bytes:
+        """Return the evidence of what :meth:`predict` would return now: all that :meth:`observe` needs of it."""
+        return self._known(combination_keys(features, COMBINATIONS)[1]).to_bytes()
+
+    def runs_of(self, features: RunFeatures, combination: tuple[str, ...]) -> int:
+        """Return how many runs with these values of a combination are remembered, at most ``COUNTED``.
+
+        0 if a value is not known. Raises ValueError if the combination is not one of ``COMBINATIONS``.
+        """
+        known, keys = combination_keys(features, COMBINATIONS)
+        wanted = COMBINATIONS.index(combination)
+        if wanted not in known:
+            return 0
+        [row] = self.histories.rows_to_read([keys[known.index(wanted)]])
+        return int(self.histories.counts[row])
+
+    def copy(self) -> MixturePredictor:
+        """Return a predictor that predicts the same, whatever this one learns later."""
+        other = object.__new__(MixturePredictor)
+        other.max_values, other.max_users = self.max_values, self.max_users
+        other.histories, other.users = self.histories.copy(), self.users.copy()
+        for name in ("all_runs", "log_weights", "user_log_weights", "past_pits"):
+            setattr(other, name, getattr(self, name).copy())
+        return other
+
     def _known(self, keys: list[int]) -> _Known:
         table = self.histories
         rows = np.array(table.rows_to_read(keys))

@@ -1,0 +1,95 @@
+"""How long jobs will run, as plans ask it: distributions learnt from past runs (:mod:`hcloud.forecast.runtimes`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from hcloud.classifier.applications import identify
+from hcloud.core.model import Job, JobSpec
+from hcloud.forecast.run_time_tracker import queue_name, submission_hour_and_weekday
+from hcloud.forecast.runtimes.distribution import RunTimes
+from hcloud.forecast.runtimes.features import RunFeatures
+from hcloud.forecast.runtimes.mixture import MixturePredictor
+
+RUN_TIMES = "run_times"
+"""A stage that plans can be made without: then they know no run times."""
+_OWN = (("application",), ("user", "name"), ("user", "executable"))
+"""Combinations of features that only runs of the same program share."""
+
+
+def has_run_time(spec: JobSpec) -> bool:
+    """Return whether a job's run time is learnt and predicted: services end when they are told to, and profiling runs
+    measure something else."""
+    return spec.target.kind != "service" and spec.profile is None
+
+
+def features_of(spec: JobSpec, submitted_at: float) -> RunFeatures:
+    """Return what predicts a job's run time: all that is known when it is submitted."""
+    identity = identify(spec)
+    hour, weekday = submission_hour_and_weekday(submitted_at)
+    return RunFeatures(
+        user=spec.user,
+        name=spec.name,
+        application=identity.program,
+        executable=identity.name,
+        queue=queue_name(spec.target.kind, spec.priority),
+        requested_s=spec.max_runtime_s,
+        size=spec.resources.vcpus * spec.nodes.count,
+        submit_hour=hour,
+        submit_weekday=weekday,
+    )
+
+
+def recorded_features(spec: JobSpec, submitted_at: float) -> dict[str, str | float]:
+    """Return :func:`features_of` for an event; empty: the job's run time is not learnt."""
+    return features_of(spec, submitted_at).to_fields() if has_run_time(spec) else {}
+
+
+def kind_features(spec: JobSpec) -> RunFeatures:
+    """Return those features that all jobs of a kind (:mod:`hcloud.planner.queued_jobs`) have in common."""
+    return RunFeatures(
+        user=spec.user,
+        application=identify(spec).program,
+        queue=queue_name(spec.target.kind, spec.priority),
+        requested_s=spec.max_runtime_s,
+        size=spec.resources.vcpus * spec.nodes.count,
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RunTimeForecasts:
+    """The run times of jobs, by what was learnt up to one moment. The same question always has the same answer."""
+
+    predictor: MixturePredictor | None = None
+    """What was learnt, which never changes; None: nothing."""
+    _by_kind: dict[RunFeatures, RunTimes | None] = field(default_factory=dict, repr=False)
+
+    def of_kind(self, spec: JobSpec) -> RunTimes | None:
+        """Return the run time of jobs like ``spec``, from start to end; None: no job of its program ended yet.
+
+        Name and hour of the submission are not considered. Take :meth:`RunTimes.after` for a job that runs.
+        """
+        if self.predictor is None or not has_run_time(spec):
+            return None
+        features = kind_features(spec)
+        if features not in self._by_kind:
+            known = self.predictor.runs_of(features, ("application",)) > 0
+            self._by_kind[features] = self.predictor.predict(features) if known else None
+        return self._by_kind[features]
+
+    def of_job(self, job: Job) -> RunTimes | None:
+        """Return the run time of ``job``, from start to end, by all that is known of it; None: nothing is."""
+        if self.predictor is None or not has_run_time(job.spec) or self.history(job) == 0:
+            return None
+        return self.predictor.predict(features_of(job.spec, job.submitted_at))
+
+    def history(self, job: Job) -> int:
+        """Return how many runs of the job's program are remembered."""
+        if self.predictor is None:
+            return 0
+        features = features_of(job.spec, job.submitted_at)
+        return max(self.predictor.runs_of(features, each) for each in _OWN)
+
+
+NO_RUN_TIMES = RunTimeForecasts()
+"""Nothing is known."""
