@@ -500,6 +500,7 @@ class Daemon:
             status=self.status,
             offers=lambda: self.controller.offers.all,
             preview=self._preview,
+            run_times=lambda: self.controller.last_snapshot.run_times,
             admit=self._admit,
             accept=self._accept,
             seal=self._keys.seal,

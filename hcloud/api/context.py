@@ -15,6 +15,7 @@ from hcloud.api.turns import LongWork
 from hcloud.core.clock import Clock
 from hcloud.core.errors import BadInput, SecretUnreadable
 from hcloud.core.model import InstanceId, JobSpec, Offer
+from hcloud.planner.run_times import NO_RUN_TIMES, RunTimeForecasts
 from hcloud.provider import Runner
 from hcloud.store import Store
 
@@ -137,6 +138,8 @@ class ApiContext:
 
     Returns one mapping per job, with the keys of :class:`hcloud.api.schemas.PlannedJob`.
     """
+    run_times: Callable[[], RunTimeForecasts] = lambda: NO_RUN_TIMES
+    """Returns what is known of run times as of the last cycle."""
     admit: Callable[[Sequence[JobSpec]], None] = _accept_all
     """Raises Refused if policy forbids submitting these jobs."""
     accept: Callable[[Sequence[str], str], None] = _accept_nothing

@@ -41,12 +41,17 @@ class JobTimeline:
     name: str
     state: JobState
     steps: tuple[Step, ...]
+    run_time: str
+    """How long it runs, by past runs, and the probability to meet its deadline; "" if it has ended or none is known."""
     lines: tuple[str, ...]
     """The same as text, with a heading."""
 
 
-def build_timeline(store: Store, job: Job, *, whole: bool) -> JobTimeline:
-    """Return the timeline of ``job`` from the event log; unless ``whole``, without what only its owner may see."""
+def build_timeline(store: Store, job: Job, run_time: str, *, whole: bool) -> JobTimeline:
+    """Return the timeline of ``job`` from the event log; unless ``whole``, without what only its owner may see.
+
+    ``run_time``: the sentence about its run time, shown below the heading.
+    """
     kinds = _TIMELINE_KINDS if whole else _TIMELINE_KINDS - OWNERS_KINDS
     events = list(store.events(job_id=job.id, kinds=kinds, limit=MAX_EVENTS))
     machines = _load_machines(store, job, events)
@@ -60,8 +65,9 @@ def build_timeline(store: Store, job: Job, *, whole: bool) -> JobTimeline:
     steps = tuple(_step(job, line) for line in timeline)
     state = job.outcome if job.outcome.startswith(job.state) else f"{job.state}, {job.outcome}".removesuffix(", ")
     heading = f"{job.id} {job.spec.name} of {job.spec.user}: {state}"
-    lines = (heading, *(f"{step.after_s:>9.1f} s  {step.text}" for step in steps))
-    return JobTimeline(job=job.id, name=job.spec.name, state=job.state, steps=steps, lines=lines)
+    heads = (heading, run_time) if run_time else (heading,)
+    lines = (*heads, *(f"{step.after_s:>9.1f} s  {step.text}" for step in steps))
+    return JobTimeline(job=job.id, name=job.spec.name, state=job.state, steps=steps, run_time=run_time, lines=lines)
 
 
 def _load_machines(store: Store, job: Job, events: Sequence[Event]) -> list[Instance]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -23,10 +24,12 @@ from hcloud.api.unit_logs import LogPart, LogQuery, poll_until, read_log_part
 from hcloud.api.uploads import touch_archive
 from hcloud.core.errors import BadInput, ConfigError, Refused
 from hcloud.core.model import JOB_ENDED, Job, JobSpec, JobState
+from hcloud.planner.run_times import forecast_line
 from hcloud.provider import Stream
 from hcloud.spec.jobfile import JobFile
 from hcloud.store import Submission
 
+_log = logging.getLogger("hcloud")
 router = APIRouter(prefix="/v1", tags=["jobs"], route_class=JsonRoute)
 MAX_JOBS_PER_REQUEST = 10_000
 LOG_PART_BYTES = 256 * 1024
@@ -155,7 +158,12 @@ async def explain_job(context: Context, caller: CurrentCaller, job_id: str) -> R
 
 def _timeline(context: ApiContext, caller: Caller, job_id: str) -> JobTimeline:
     job = context.store.job(job_id)
-    return build_timeline(context.store, job, whole=caller.may_see(job.spec.user))
+    try:
+        run_time = forecast_line(job, context.run_times(), context.clock.now())
+    except Exception:  # noqa: BLE001 any defect: the timeline is more important
+        _log.exception("forecasting the run time of %s failed", job_id)
+        run_time = ""
+    return build_timeline(context.store, job, run_time, whole=caller.may_see(job.spec.user))
 
 
 @router.get(

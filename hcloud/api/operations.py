@@ -48,6 +48,7 @@ class ReportName(StrEnum):
     COMMITMENTS = "commitments"
     ACCURACY = "accuracy"
     DECISIONS = "decisions"
+    RUN_TIMES = "run-times"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

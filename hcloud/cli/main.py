@@ -43,6 +43,7 @@ GROUPS: dict[str, dict[str, tuple[str, str, str]]] = {
         "wait": ("hcloud.cli.jobs", "wait", "Wait for jobs to end."),
         "cancel": ("hcloud.cli.jobs", "cancel", "Stop jobs."),
         "explain": ("hcloud.cli.jobs", "explain", "Explain every decision about a job."),
+        "forecast": ("hcloud.cli.forecast", "forecast", "Predict how long a job or program runs."),
         "job": ("hcloud.cli.job_files", "job", "Check job files; print their schema."),
     },
     "Machines and money": {
@@ -83,7 +84,7 @@ GROUPS: dict[str, dict[str, tuple[str, str, str]]] = {
 COMMANDS = {name: entry for group in GROUPS.values() for name, entry in group.items()}
 READ_ONLY = (
     *("status", "queue", "logs", "wait", "explain", "job", "instances", "offers", "report", "bill", "simulate", "plan"),
-    *("config", "doctor", "events", "orphans", "help", "completion", "version"),
+    *("forecast", "config", "doctor", "events", "orphans", "help", "completion", "version"),
 )
 """Commands that change nothing. The others are proposed only in place of a name that is nearly theirs."""
 MOVED = {

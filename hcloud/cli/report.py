@@ -1,4 +1,4 @@
-"""``hcloud report``: cost, performance, savings, utilisation, commitments, accuracy, decisions."""
+"""``hcloud report``: cost, performance, savings, utilisation, commitments, accuracy, decisions, run times."""
 
 from __future__ import annotations
 
@@ -35,10 +35,12 @@ def report(name: str, by: str | None, since: str | None, until: str | None, form
     utilisation: how much of the paid machines jobs held and used, and where the money went (--by account: only that);
     commitments: used and unused hours of each commitment, and whether they paid off;
     accuracy: errors of predicted speed, tolerated and caused pressures and losses, and how often their limits hold;
-    decisions: placements compared in hindsight with their alternatives.
+    decisions: placements compared in hindsight with their alternatives;
+    run-times: how often runs ended within the limits predicted when their jobs were submitted.
 
     Accuracy is grouped --by quantity, application, question, type, user or day; decisions by job, user, type,
-    constraint or day. Running machines and unfinished jobs count up to now.
+    constraint or day; run-times by history (known runs of the program), user, application or day. Running machines
+    and unfinished jobs count up to now.
     """
     options = {"since": since, "until": until}
     moments = {each: moment_of(value, f"--{each}") for each, value in options.items() if value is not None}

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from hcloud.classifier.applications import identify
-from hcloud.core.model import Job, JobSpec
+from hcloud.core.model import JOB_ENDED, JOB_ON_INSTANCE, Job, JobSpec
 from hcloud.forecast.run_time_tracker import queue_name, submission_hour_and_weekday
 from hcloud.forecast.runtimes.distribution import RunTimes
 from hcloud.forecast.runtimes.features import RunFeatures
 from hcloud.forecast.runtimes.mixture import MixturePredictor
+from hcloud.planner.text import seconds
+from hcloud.spec.validation import counted
 
 RUN_TIMES = "run_times"
 """A stage that plans can be made without: then they know no run times."""
@@ -90,6 +92,61 @@ class RunTimeForecasts:
         features = features_of(job.spec, job.submitted_at)
         return max(self.predictor.runs_of(features, each) for each in _OWN)
 
+    def of_program(self, program: str) -> RunTimes | None:
+        """Return the run time of jobs of ``USER:PROGRAM``, from start to end; None: no run of it is known."""
+        features = _program_features(program)
+        if self.predictor is None or not self.runs_of_program(program):
+            return None
+        return self.predictor.predict(features)
+
+    def runs_of_program(self, program: str) -> int:
+        """Return how many runs of ``USER:PROGRAM`` are remembered."""
+        if self.predictor is None:
+            return 0
+        return self.predictor.runs_of(_program_features(program), ("application",))
+
 
 NO_RUN_TIMES = RunTimeForecasts()
 """Nothing is known."""
+
+
+def _program_features(program: str) -> RunFeatures:
+    return RunFeatures(user=program.partition(":")[0], application=program)
+
+
+def program_of(spec: JobSpec) -> str:
+    """Return user and program of a job, ``USER:PROGRAM``."""
+    return identify(spec).program
+
+
+def ran_for_s(job: Job, now: float) -> float:
+    """Return how long the running attempt of a job ran already, in seconds; 0: none runs."""
+    if job.state not in JOB_ON_INSTANCE or job.attempt is None or job.attempt.over:
+        return 0.0
+    starts_at = [each.started_at for each in job.attempt.allocations if each.started_at is not None]
+    return max(0.0, now - min(starts_at, default=now))
+
+
+def deadline_probability(job: Job, run_time: RunTimes, now: float) -> float | None:
+    """Return the probability that a job meets its deadline if it starts now, or goes on running. None: it has none, or
+    has ended."""
+    deadline_at = job.deadline_at
+    if deadline_at is None or job.state in JOB_ENDED:
+        return None
+    age_s = ran_for_s(job, now)
+    return run_time.after(age_s).cdf(age_s + deadline_at - now)
+
+
+def forecast_line(job: Job, forecasts: RunTimeForecasts, now: float) -> str:
+    """Return one sentence about the run time of a job that has not ended; empty: nothing is known."""
+    if job.state in JOB_ENDED or (found := forecasts.of_job(job)) is None:
+        return ""
+    age_s = ran_for_s(job, now)
+    median_s, limit_s = found.after(age_s).quantiles((0.5, 0.9))
+    text = f"run time: {seconds(median_s)} (median), {seconds(limit_s)} at most with probability 0.9"
+    text += f", by {counted(forecasts.history(job), 'run')} of {program_of(job.spec)}"
+    chance = deadline_probability(job, found, now)
+    if chance is None:
+        return text
+    when = "" if job.state in JOB_ON_INSTANCE else " if it starts now"
+    return f"{text}; probability to meet the deadline{when} {chance:.2f}"

@@ -1,4 +1,5 @@
-"""Reports computed from the event log alone: cost, performance, savings, utilisation, commitments, accuracy, decisions.
+"""Reports computed from the event log alone: cost, performance, savings, utilisation, commitments, accuracy,
+decisions, run times.
 
 Each report reads the log once, in order. The log must start at its first event, even for a report of a later period:
 earlier events determine which machines are running when the period starts.
@@ -11,7 +12,7 @@ from dataclasses import replace
 
 from hcloud.core.errors import BadInput
 from hcloud.core.model import Event, EventKind
-from hcloud.report import decisions
+from hcloud.report import decisions, run_times
 from hcloud.report.accuracy import ACCURACY_KINDS, GROUPINGS, accuracy_table
 from hcloud.report.commitments import COMMITMENT_KINDS, commitments_table
 from hcloud.report.cost import COST_KINDS, SAVINGS_KINDS, cost_table, savings_table
@@ -30,8 +31,9 @@ _REPORTS: dict[str, tuple[_Build, str, frozenset[EventKind]]] = {
     "commitments": (commitments_table, "pool", COMMITMENT_KINDS),
     "accuracy": (accuracy_table, "quantity", ACCURACY_KINDS),
     "decisions": (decisions.decisions_table, "job", decisions.DECISION_KINDS),
+    "run-times": (run_times.run_times_table, "history", run_times.RUN_TIME_KINDS),
 }
-_OWN_GROUPINGS = {"accuracy": GROUPINGS, "decisions": decisions.GROUPINGS}
+_OWN_GROUPINGS = {"accuracy": GROUPINGS, "decisions": decisions.GROUPINGS, "run-times": run_times.GROUPINGS}
 _FURTHER_GROUPINGS = {"utilisation": (BY_ACCOUNT,)}
 REPORT_NAMES: tuple[str, ...] = tuple(_REPORTS)
 
@@ -54,7 +56,7 @@ def build_report(
 
     Times are Unix seconds; ``until`` is at most ``now``. ``by`` is what a row stands for (None: the report's default).
     Reports are grouped by ``job``, ``user``, ``tag:KEY``, ``pool``, ``market`` or ``day`` (UTC), utilisation also by
-    ``account``; accuracy and decisions have groupings of their own (``GROUPINGS`` of their modules).
+    ``account``; accuracy, decisions and run-times have groupings of their own (``GROUPINGS`` of their modules).
 
     Raises:
         BadInput: unknown report or grouping, or ``since`` after ``until``.

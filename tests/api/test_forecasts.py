@@ -1,0 +1,97 @@
+"""What the API says of run times: of jobs and programs that ran before, and of none."""
+
+import re
+from itertools import pairwise
+
+import pytest
+
+from hcloud.api.forecasts import chart_of
+from hcloud.forecast.runtimes.distribution import unknown_run_time
+from hcloud.forecast.runtimes.mixture import MixturePredictor
+from lab.soak.planted_defects import Planted
+from tests.api.deployment import READER, SUBMITTER, Deployment
+
+SLEEP = {"job": {"name": "nightly", "command": "sleep 20", "target": {"batch": {"within": "10m"}}}}
+
+
+def ended(deployment: Deployment, count: int) -> str:
+    """Run jobs of one program to their end; return the program."""
+    client = deployment.client(SUBMITTER)
+    client.post("/v1/jobs", json=[SLEEP] * count)
+    deployment.cycle_until(lambda: all(job.finished_at for job in deployment.store.jobs()))
+    deployment.cycle()
+    return f"{deployment.store.job('job-1').spec.user}:sleep"
+
+
+def test_forecast_of_a_job_counts_the_runs_of_its_program(deployment: Deployment) -> None:
+    program = ended(deployment, 6)
+    deployment.client(SUBMITTER).post("/v1/jobs", json=[SLEEP])
+    found = deployment.client(READER).get("/v1/forecast", params={"of": "job-7"}).json()
+    assert (found["job"], found["program"], found["runs"], found["ran_s"]) == ("job-7", program, 6, 0.0)
+    assert 5.0 < found["median_s"] <= found["within_80_pct_s"] <= found["within_90_pct_s"]
+    assert found["median_s"] == pytest.approx(20.0, rel=0.3)
+    assert 0.5 < found["deadline_probability"] <= 1.0
+    assert sum(bar["probability"] for bar in found["chart"]) == pytest.approx(1.0)
+    assert deployment.client(READER).get("/v1/forecast", params={"of": program}).json()["runs"] == 6
+
+
+def test_forecast_of_a_running_job_is_of_the_rest_given_its_age(deployment: Deployment) -> None:
+    ended(deployment, 3)
+    client = deployment.client(SUBMITTER)
+    client.post("/v1/jobs", json=[{"job": {**SLEEP["job"], "command": "sleep 300"}}])
+    deployment.cycle_until(lambda: deployment.store.job("job-4").state == "running")
+    deployment.cycle(10, step_s=10.0)
+    found = client.get("/v1/forecast", params={"of": "job-4"}).json()
+    assert 90.0 < found["ran_s"] < found["median_s"]
+    late = found["deadline_probability"]
+    deployment.cycle(15, step_s=10.0)
+    assert client.get("/v1/forecast", params={"of": "job-4"}).json()["deadline_probability"] < late
+
+
+def test_explain_says_how_long_a_live_job_runs_and_how_likely_it_meets_its_deadline(deployment: Deployment) -> None:
+    client = deployment.client(SUBMITTER)
+    program = ended(deployment, 2)
+    client.post("/v1/jobs", json=[SLEEP])
+    story = client.get("/v1/jobs/job-3/explain").json()
+    assert story["run_time"] == story["lines"][1]
+    assert story["run_time"].startswith("run time: ")
+    assert f", by 2 runs of {program}; probability to meet the deadline if it starts now 0." in story["run_time"]
+    ended_story = client.get("/v1/jobs/job-1/explain").json()
+    assert ended_story["run_time"] == "" and not any("run time:" in line for line in ended_story["lines"])
+
+
+def test_a_defect_of_the_forecast_leaves_the_timeline(deployment: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended(deployment, 1)
+    client = deployment.client(SUBMITTER)
+    client.post("/v1/jobs", json=[SLEEP])
+
+    def fail(*_: object) -> None:
+        raise Planted("a defect")
+
+    monkeypatch.setattr(MixturePredictor, "predict", fail)
+    story = client.get("/v1/jobs/job-2/explain").json()
+    assert (story["run_time"], story["steps"][0]["code"]) == ("", "submitted")
+
+
+@pytest.mark.parametrize(
+    ("of", "told"),
+    [
+        ("job-1", "no run of .*:sleep, the program of job-1, is known yet"),
+        ("job-7", "there is no job-7"),
+        ("ann:sort", "no run of the program ann:sort is known"),
+    ],
+)
+def test_what_never_ran_is_not_found_and_the_reason_is_one_sentence(deployment: Deployment, of: str, told: str) -> None:
+    client = deployment.client(SUBMITTER)
+    client.post("/v1/jobs", json=[SLEEP])
+    deployment.cycle()
+    answer = client.get("/v1/forecast", params={"of": of})
+    assert answer.status_code == 404
+    assert re.search(told, answer.text)
+
+
+def test_a_chart_has_few_bars_even_where_nothing_is_known() -> None:
+    bars = chart_of(unknown_run_time())
+    assert 10 <= len(bars) <= 30
+    assert sum(bar.probability for bar in bars) == pytest.approx(1.0)
+    assert all(one.until_s == other.from_s for one, other in pairwise(bars))
