@@ -278,7 +278,6 @@ RULES: Mapping[str, Rule] = {
     # How long machines are kept, and which are emptied
     "spin_up_multiple_0": _key("retention", spin_up_multiple=0.0),
     "spin_up_multiple_10": _key("retention", spin_up_multiple=10.0),
-    "consolidation": _key("disruption", consolidate=True),
     "upsizing": Rule(without="patched out", patch=partial(_replaced, make, "upsize_machines", lambda _: None)),
     "lateness": Rule(without="stage left out", skip_stage="lateness"),
     # Evictions

@@ -25,7 +25,7 @@ WORK = ROOT / "build" / "mutants"
 EQUIVALENT = ROOT / "scripts" / "equivalent_mutants.yaml"
 """Mutants that behave like the original, each with the reason."""
 SLOW = {"properties", "known_properties", "provisioning_properties", "room_reservation", "profiling", "correction"}
-SLOW |= {"consolidation", "least_loss", "plan_without_failing", "recheck_queue"}
+SLOW |= {"least_loss", "plan_without_failing", "recheck_queue"}
 PLANNER = tuple(
     str(path.relative_to(ROOT))
     for path in sorted((ROOT / "tests" / "planner").glob("test_*.py"))
@@ -67,10 +67,7 @@ MODULES = {
     "hcloud/planner/quota_limits.py": _planner("quota_limits"),
     "hcloud/planner/spot_preemption.py": PLANNER,
     "hcloud/planner/provisioning/commitments.py": PLANNER,
-    "hcloud/planner/provisioning/consolidation.py": (
-        *_planner("consolidation", "optional_ranks"),
-        "--deselect=tests/planner/test_consolidation.py::test_jobs_do_not_wander",
-    ),
+    "hcloud/planner/provisioning/surplus_ranks.py": _planner("optional_ranks"),
     "hcloud/planner/provisioning/eviction.py": _planner(
         "eviction", "jobs", "optional_ranks", "placement_orders", "instance_lifecycle"
     ),

@@ -45,9 +45,7 @@ def provisioned_policies(
     policy = draw(policies())
     disruption = replace(
         policy.disruption,
-        consolidate=draw(st.booleans()),
-        consolidate_gain=1.0,
-        consolidate_rest_s=draw(st.sampled_from([1.0, 600.0])),
+        optional_ranks_rest_s=draw(st.sampled_from([1.0, 600.0])),
     )
     return replace(policy, provisioning=provisioning, disruption=disruption)
 

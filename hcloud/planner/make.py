@@ -21,8 +21,8 @@ from hcloud.planner.placement.awaited_instances import hold_booting_capacity
 from hcloud.planner.placement.place import place
 from hcloud.planner.plan import Plan
 from hcloud.planner.profiling_beside import classify_unknown, profile_beside
-from hcloud.planner.provisioning.consolidation import consolidate
 from hcloud.planner.provisioning.provision import expand, launch, provision, start_provisioning
+from hcloud.planner.provisioning.surplus_ranks import give_up_optional_ranks
 from hcloud.planner.provisioning.upsizing import upsize_machines
 from hcloud.planner.run_times import RUN_TIMES
 from hcloud.planner.snapshot import Snapshot
@@ -35,7 +35,7 @@ def make_plan(snapshot: Snapshot, policy: Policy, rng: np.random.Generator) -> P
     """Return the actions to take now, each with the reason that decided it.
 
     Stages run in a fixed order: outcomes of jobs, state of instances, admission, corrections, placement and
-    provisioning, release of idle instances, consolidation. The same snapshot, policy and generator state give the same
+    provisioning, release of idle instances, optional ranks. The same snapshot, policy and generator state give the same
     plan, whatever the order of jobs and instances. Planning again after the plan was applied to its own snapshot
     launches, places and terminates nothing more. Jobs and stages in ``snapshot.left_out`` are skipped.
     """
@@ -91,13 +91,13 @@ STAGES: Mapping[str, Callable[[PlanContext], None]] = {
     "service": _serve,
     "profiling": profile_beside,
     "release": release_idle,
-    "consolidation": consolidate,
+    "optional_ranks": give_up_optional_ranks,
 }
 """The stages a plan can skip for a while, in order. Job outcomes and lease renewals are not among them: an instance
 that is not renewed expires, and its units with it."""
 OPTIONAL_STAGES = (
     RUN_TIMES,
-    "consolidation",
+    "optional_ranks",
     "profiling",
     "lateness",
     "misbehaviour",

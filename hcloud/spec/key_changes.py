@@ -115,6 +115,11 @@ KEY_CHANGES: Final[dict[DocumentKind, tuple[KeyChange, ...]]] = {
             since="0.2.0",
             advice="jobs that lose least are evicted first, and none where a launch costs less",
         ),
+        *(
+            KeyChange(old=f"disruption.{key}", since="0.2.0", advice="jobs are no longer moved to empty a machine")
+            for key in ("consolidate", "consolidate_gain")
+        ),
+        KeyChange(old="disruption.consolidate_rest_s", new="disruption.optional_ranks_rest_s", since="0.2.0"),
     ),
     "job": (),
 }

@@ -265,12 +265,9 @@ class DisruptionPolicy:
     """Instances terminated in one planning cycle."""
     evict_best_effort: Flag = True
     """Evict best-effort jobs, and ranks that jobs do not need (`nodes: 1..8`), to make room for jobs with a target."""
-    consolidate: Flag = False
-    """Move the jobs of a poorly used instance to others and terminate it, if that saves money."""
-    consolidate_gain: Annotated[Number, Field(ge=1, le=1000)] = 2.0
-    """Consolidate only if it saves this many times what it costs (hysteresis)."""
-    consolidate_rest_s: PositiveSeconds = 600.0
-    """A job is not moved before it has run this long on its instance."""
+    optional_ranks_rest_s: PositiveSeconds = 600.0
+    """Ranks that their job does not need and that alone keep a rented instance are stopped after they have run so
+    long."""
     move_gap_s: Seconds = 30.0
     """Assumed interruption of a moved job, in addition to the work it loses."""
 

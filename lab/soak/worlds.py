@@ -358,7 +358,7 @@ def _policy(
         "boot": {"timeout_s": 60},
         "unreachable": {"terminate_after_s": 30},
         "stockout": {"backoff_s": 5, "backoff_cap_s": 20},
-        "disruption": {"consolidate": bool(rng.random() < 0.3), "consolidate_gain": 1.0, "consolidate_rest_s": 5},
+        "disruption": {"optional_ranks_rest_s": 5 if rng.random() < 0.3 else 30},
         "admission": {"queues": "by_quality" if rng.random() < 0.2 else "one"},
         "provisioning": {"strategy": str(rng.choice(STRATEGIES)), "full_server_vcpus": 4},
         "placement": {"order": str(rng.choice(ORDERS))},

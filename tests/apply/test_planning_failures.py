@@ -84,10 +84,10 @@ def test_what_draws_lots_draws_as_if_nothing_had_failed(site: Deployment) -> Non
 
 def test_a_stage_that_fails_is_passed_over_and_told(site: Deployment) -> None:
     site.submit()
-    fail(site, lambda seen: "consolidation" not in seen.left_out.stages)
+    fail(site, lambda seen: "optional_ranks" not in seen.left_out.stages)
     site.until_state(JobState.SUCCEEDED)
     (event,) = site.events(EventKind.PLANNING_TROUBLE)
-    assert (event.job_id, event.fields["left_out"]) == (None, "consolidation")
+    assert (event.job_id, event.fields["left_out"]) == (None, "optional_ranks")
 
 
 def test_a_job_that_has_ended_is_not_remembered(site: Deployment) -> None:

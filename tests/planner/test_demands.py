@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from hcloud.core.model import Constraints, JobSpec, JobState, Nodes
-from hcloud.planner.plan import Drain, Finish, Launch, Place, Wait
-from hcloud.spec.policy import Caps, DisruptionPolicy
+from hcloud.planner.plan import Finish, Launch, Place, Wait
+from hcloud.spec.policy import Caps
 from tests.planner.scenes import decide, job, machine, need, of, offer, running, scene, spec
 from tests.policies import simple
 
@@ -85,19 +85,3 @@ def test_more_nodes_than_zones_can_never_run_and_too_few_zones_in_stock_wait() -
     assert "its 3 nodes need different zones (placement.spread), and only 2 can be used: a, b" in finish.reason.text
     [wait] = of(decide(scene(A, replace(B, available=0), job(1, asks=asks(2, spread="zone")))), Wait)
     assert wait.reason.code == "too_few_zones"
-
-
-def test_consolidation_respects_zones_and_anti_affinity() -> None:
-    policy = simple(disruption=DisruptionPolicy(consolidate=True))
-    moved = replace(running(1, machine(1, A)), submitted_at=1.0)
-    rested = replace(moved, attempt=replace(moved.attempt, placed_at=moved.attempt.placed_at - 9000.0))  # type: ignore
-    target = running(2, machine(2, offer("large", 8.0, 0.11, zone="b")), asks=spec(name="db", resources=need(4.0)))
-    machines = (machine(1, A), machine(2, offer("large", 8.0, 0.11, zone="b")))
-
-    def drained(**demands: object) -> bool:
-        mine = replace(rested, spec=asks(**demands))  # type: ignore[arg-type]
-        return bool(of(decide(scene(*machines, mine, target), policy), Drain))
-
-    assert drained()
-    assert not drained(zones=("a",))
-    assert not drained(apart_from=("db",))

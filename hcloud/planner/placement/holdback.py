@@ -180,8 +180,7 @@ class HalfEmpty:
     _expensive: dict[float, Mask | None] = field(default_factory=dict)
 
     def held_back(self, group: JobGroup, places: Places) -> Mask | None:
-        """See :class:`HoldbackRule`. Jobs that were moved are exempt: consolidation emptied an instance for less than
-        what runs on."""
+        """See :class:`HoldbackRule`. Jobs that were evicted are exempt: they are to run again soon."""
         below, fleet = self.context.policy.retention.drain_below, self.context.fleet
         if below <= 0.0 or group.moved:
             return None

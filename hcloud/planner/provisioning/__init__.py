@@ -1,1 +1,1 @@
-"""Provisioning: launching, eviction, holding back and consolidation for jobs that found no room."""
+"""Provisioning: launching, eviction, and holding back for jobs that found no room."""
