@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hcloud.classifier.applications import identify
 from hcloud.core.model import JOB_ENDED, JOB_ON_INSTANCE, Job, JobSpec
+from hcloud.core.units import parse_number
 from hcloud.forecast.run_time_tracker import queue_name, submission_hour_and_weekday
 from hcloud.forecast.runtimes.distribution import RunTimes
 from hcloud.forecast.runtimes.features import RunFeatures
@@ -15,6 +16,8 @@ from hcloud.spec.validation import counted
 
 RUN_TIMES = "run_times"
 """A stage that plans can be made without: then they know no run times."""
+GROUP_TAG, QUEUE_TAG, EXECUTABLE_TAG, REQUESTED_TAG = "group", "queue", "executable", "requested_s"
+"""Tags of a job that predict its run time, where they are given. Job logs are read into these."""
 _OWN = (("application",), ("user", "name"), ("user", "executable"))
 """Combinations of features that only runs of the same program share."""
 
@@ -27,19 +30,9 @@ def has_run_time(spec: JobSpec) -> bool:
 
 def features_of(spec: JobSpec, submitted_at: float) -> RunFeatures:
     """Return what predicts a job's run time: all that is known when it is submitted."""
-    identity = identify(spec)
     hour, weekday = submission_hour_and_weekday(submitted_at)
-    return RunFeatures(
-        user=spec.user,
-        name=spec.name,
-        application=identity.program,
-        executable=identity.name,
-        queue=queue_name(spec.target.kind, spec.priority),
-        requested_s=spec.max_runtime_s,
-        size=spec.resources.vcpus * spec.nodes.count,
-        submit_hour=hour,
-        submit_weekday=weekday,
-    )
+    executable = spec.tags.get(EXECUTABLE_TAG, identify(spec).name)
+    return replace(kind_features(spec), name=spec.name, executable=executable, submit_hour=hour, submit_weekday=weekday)
 
 
 def recorded_features(spec: JobSpec, submitted_at: float) -> dict[str, str | float]:
@@ -52,10 +45,17 @@ def kind_features(spec: JobSpec) -> RunFeatures:
     return RunFeatures(
         user=spec.user,
         application=identify(spec).program,
-        queue=queue_name(spec.target.kind, spec.priority),
-        requested_s=spec.max_runtime_s,
+        group=spec.tags.get(GROUP_TAG),
+        queue=spec.tags.get(QUEUE_TAG, queue_name(spec.target.kind, spec.priority)),
+        requested_s=_requested_s(spec),
         size=spec.resources.vcpus * spec.nodes.count,
     )
+
+
+def _requested_s(spec: JobSpec) -> float | None:
+    if spec.max_runtime_s is not None or not spec.tags:
+        return spec.max_runtime_s
+    return parse_number(spec.tags.get(REQUESTED_TAG, ""))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -21,6 +21,7 @@ from hcloud.core.model import (
     Target,
 )
 from hcloud.core.units import parse_number, plain, shown
+from hcloud.planner.run_times import EXECUTABLE_TAG, GROUP_TAG, QUEUE_TAG, REQUESTED_TAG
 from hcloud.simulator.input_table import (
     LATEST_AT,
     YES_OR_NO,
@@ -50,6 +51,8 @@ SWF_COLUMNS_MOST, SWF_COLUMNS_LEAST, UNKNOWN = len(SWF_COLUMNS), 12, -1.0
 """Of a job log: columns of a line, required columns, and the value for unknown."""
 SUBMITTED, WAITED, RAN, ALLOCATED, REQUESTED, STATUS, USER = 1, 2, 3, 4, 7, 10, 11
 """Places of columns of a job log."""
+SWF_TAGS = ((8, REQUESTED_TAG), (12, GROUP_TAG), (13, EXECUTABLE_TAG), (14, QUEUE_TAG))
+"""Columns of a job log that predict run times, by their place, and the tags they become."""
 SWF_LINE = 1000
 """Of a job log: more characters than any usual line has."""
 PARTS = (2.0, 3.0, 4.0)
@@ -311,8 +314,15 @@ def _swf_arrival(
         target=BatchTarget(finish_within_s=columns[RAN] * (1 + reading.slack) + reading.slack_s),
         resources=resources,
         nodes=nodes,
+        tags=_swf_tags(tuple(columns[place] if place < len(columns) else UNKNOWN for place, _ in SWF_TAGS)),
     )
     return Arrival(at_s=columns[SUBMITTED], run_s=columns[RAN], spec=spec)
+
+
+@lru_cache(10_000)
+def _swf_tags(values: tuple[float, ...]) -> Mapping[str, str]:
+    """Return what is known of the columns of ``SWF_TAGS``; jobs with the same values share it."""
+    return {tag: plain(value) for (_, tag), value in zip(SWF_TAGS, values, strict=True) if value >= 0}
 
 
 @lru_cache(10_000)
@@ -343,8 +353,13 @@ COLUMNS = (
     InputColumn(name="within_s", parse=number_within(0.001, LONGEST_DAYS * DAY_S)),
     InputColumn(name="requests_per_s", parse=number_within(0.001, REQUESTS_MOST)),
     InputColumn(name="latency_ms", parse=number_within(0.001, LATENCY_MOST_MS)),
+    InputColumn(name=REQUESTED_TAG, parse=number_within(0.001, LONGEST_DAYS * DAY_S)),
+    InputColumn(name=GROUP_TAG, parse=_NAME),
+    InputColumn(name=EXECUTABLE_TAG, parse=_NAME),
+    InputColumn(name=QUEUE_TAG, parse=_NAME),
 )
 """Of a list of arrivals."""
+_TAGS = (REQUESTED_TAG, GROUP_TAG, EXECUTABLE_TAG, QUEUE_TAG)
 NEEDED = tuple(each.name for each in COLUMNS if each.required)
 OPTIONAL = tuple(each.name for each in COLUMNS if not each.required)
 
@@ -406,6 +421,7 @@ def _csv_arrival(row: Mapping[str, Any]) -> Arrival:
         nodes=nodes,
         priority=int(row.get("priority", 0)),
         interruptible=row.get("interruptible", True),
+        tags={tag: row[tag] if isinstance(row[tag], str) else plain(row[tag]) for tag in _TAGS if tag in row},
     )
     return Arrival(at_s=row["at_s"], run_s=row["run_s"], spec=spec)
 

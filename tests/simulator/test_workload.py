@@ -9,6 +9,7 @@ import pytest
 
 from hcloud.core.errors import BadInput
 from hcloud.core.model import BatchTarget, BestEffortTarget, JobSpec, ProfileRequest, ServiceTarget
+from hcloud.planner.run_times import features_of
 from hcloud.simulator import workload
 from hcloud.simulator.scenarios import SCENARIOS, make_scenario
 from hcloud.simulator.workload import LogReading, PastJob, Workload, from_past
@@ -82,6 +83,28 @@ def test_job_log_lines_are_counted_like_editors_do(end: str) -> None:
     assert len(read_swf(comments + LOG.replace("\n", end), "log.swf", LogReading()).arrivals) == 2
     with pytest.raises(BadInput, match=r"log\.swf: line 4: expected 18 numbers"):
         read_swf(f"{comments}; more{end}1 2{end}", "log.swf", LogReading())
+
+
+def test_what_predicts_run_times_is_kept_from_job_logs_as_far_as_it_is_known() -> None:
+    lines = "1 0 5 60 4 -1 -1 4 3600 -1 1 7 2 31 3 -1 -1 -1\n2 9 5 60 4 -1 -1 4 -1 -1 1 7 -1 31 0 -1 -1 -1\n"
+    first, second = (each.spec for each in read_swf(lines, "log.swf", LogReading()).arrivals)
+    assert first.tags == {"requested_s": "3600", "group": "2", "executable": "31", "queue": "3"}
+    assert second.tags == {"executable": "31", "queue": "0"}
+    known = features_of(first, 0.0)
+    assert (known.user, known.group, known.executable, known.queue) == ("user7", "2", "31", "3")
+    assert (known.requested_s, first.max_runtime_s) == (3600.0, None)
+    assert features_of(second, 0.0).requested_s is None
+
+
+def test_what_predicts_run_times_is_kept_from_lists_of_arrivals() -> None:
+    text = (
+        "at_s,run_s,vcpus,user,requested_s,group,executable,queue\n0,30,1,ann,90.5,birds,sort,night\n0,30,1,ann,,,,\n"
+    )
+    first, second = (each.spec for each in read_csv(text, "jobs.csv").arrivals)
+    known = features_of(first, 0.0)
+    assert (known.requested_s, known.group, known.executable, known.queue) == (90.5, "birds", "sort", "night")
+    assert second.tags == {}
+    assert features_of(second, 0.0).queue == "best_effort:0"
 
 
 def test_job_log_without_a_user_has_an_unknown_user() -> None:
