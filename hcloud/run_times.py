@@ -25,9 +25,9 @@ _EVENTS_PER_CYCLE, _ROWS_PER_CYCLE = 1000, 50_000
 
 @dataclass(slots=True)
 class LearntRunTimes:
-    """Follows the event log; returns what plans may ask. What is not stored is read from the log again.
+    """Follows the event log; returns what is known. What is not stored is read from the log again.
 
-    If it fails because of a defect, it is quarantined: plans use what was known before.
+    If it fails because of a defect, it is quarantined: what was known before stays in use.
     """
 
     store: Store
@@ -42,11 +42,14 @@ class LearntRunTimes:
     """When the first run was learnt that is not stored; None: all are."""
 
     def follow(self, after_seq: int, events: Sequence[Event], lease: LeaderLease | None) -> None:
-        """Take in all events after ``after_seq``; a tracker that is behind reads them from the store later."""
+        """Take in all events after ``after_seq``; :meth:`update` reads from the store what is too much for a cycle."""
 
         def learn() -> None:
             tracker = self._tracker
-            if tracker is not None and tracker.seq >= after_seq and events:
+            if tracker is None or tracker.seq < after_seq or not events:
+                return
+            # Of thousands of jobs submitted at once, the rest is read from the store in later cycles.
+            if sum(event.kind in TRACKED_KINDS for event in events) <= _EVENTS_PER_CYCLE:
                 tracker.follow(events)
                 tracker.seq = max(tracker.seq, events[-1].seq)
 

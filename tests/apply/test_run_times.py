@@ -7,6 +7,7 @@ import pytest
 from hcloud import run_times
 from hcloud.core.model import BatchTarget, EventKind, JobState, ServiceTarget
 from hcloud.forecast.run_time_tracker import RunTimeTracker
+from hcloud.forecast.runtimes.features import RunFeatures
 from hcloud.forecast.runtimes.mixture import MixturePredictor
 from hcloud.forecast.runtimes.state import dump
 from hcloud.planner.run_times import RUN_TIMES, recorded_features
@@ -43,7 +44,7 @@ def test_an_ended_job_is_recorded_with_what_predicts_its_run_time_and_learnt_onc
     assert event.fields["stopped"] is False
     seen = planned_with(site)
     assert seen.run_times.history(job) == 1
-    forecast = seen.run_times.of_kind(job.spec)
+    forecast = seen.run_times.of_job(job)
     assert forecast is not None and forecast.quantile(0.1) < 5.0 < forecast.quantile(0.9)
     assert planned_with(site).run_times is seen.run_times
 
@@ -100,6 +101,33 @@ def test_a_killed_daemon_reads_what_it_had_not_stored_and_counts_nothing_twice(
     learnt = site.scene.controller.last_snapshot.run_times.predictor
     assert learnt is not None
     assert dump(learnt) == dump(expected.predictor)
+
+
+def test_many_jobs_submitted_at_once_are_taken_in_over_several_cycles(
+    site: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_times, "_EVENTS_PER_CYCLE", 4)
+    site.submit("sleep", "2")
+    site.until_state(JobState.SUCCEEDED)
+    site.cycle()
+    site.submit("sleep", "2", count=10)
+    counted: list[int] = []
+    learn = MixturePredictor.evidence
+
+    def count(predictor: MixturePredictor, features: RunFeatures) -> bytes:
+        counted[-1] += 1
+        return learn(predictor, features)
+
+    monkeypatch.setattr(MixturePredictor, "evidence", count)
+    for _ in range(4):
+        counted.append(0)
+        site.cycle()
+    assert (max(counted), sum(counted)) == (4, 10)
+    site.until(lambda: all(site.state(number) is JobState.SUCCEEDED for number in range(2, 12)))
+    site.until(lambda: planned_with(site).run_times.history(site.job(1)) == 11)
+    learnt = site.scene.controller.last_snapshot.run_times.predictor
+    assert learnt is not None
+    assert dump(learnt) == dump(learnt_from_all(site.scene.store).predictor)
 
 
 def test_the_recorded_jobs_of_a_daemon_that_kept_no_run_times_are_learnt_at_its_start(make: MakeDeployment) -> None:
