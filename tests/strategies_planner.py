@@ -32,15 +32,31 @@ from hcloud.core.model import (
     ServiceTarget,
     Target,
 )
+from hcloud.forecast.runtimes.mixture import MixturePredictor
+from hcloud.planner.run_times import NO_RUN_TIMES, RunTimeForecasts, kind_features
 from hcloud.planner.snapshot import OfferBackoff, RefusedQuota, Snapshot, Spend
 from hcloud.spec.policy import Budgets, Caps, DisruptionPolicy, Policy, RetentionPolicy, ScopeBudget
 from tests.policies import simple
 from tests.scopes import by_user
 
 NOW = 10_000.0
+
+
+def _run_times(usual_s: float) -> RunTimeForecasts:
+    """Return what is known after many runs of the jobs' programs of about this length."""
+    predictor = MixturePredictor()
+    for user in _USERS:
+        spec = JobSpec(name="job", user=user, command=("true",), target=BestEffortTarget())
+        for times in (0.5, 1.0, 1.0, 2.0) * 4:
+            predictor.observe(kind_features(spec), usual_s * times)
+    return RunTimeForecasts(predictor)
+
+
 _TYPES = {"small": (1, 1024, 0.05), "medium": (2, 2048, 0.10), "large": (4, 8192, 0.18), "huge": (8, 16384, 0.40)}
 _FACTORS = {Market.RESERVED: 0.6, Market.ON_DEMAND: 1.0, Market.SPOT: 0.3}
 _USERS = ("ann", "bob")
+RUN_TIMES_OF = {0.0: NO_RUN_TIMES, 100.0: _run_times(100.0), 5000.0: _run_times(5000.0)}
+"""What is known of run times, by the usual one in seconds."""
 _WAITING = (JobState.SUBMITTED, JobState.QUEUED, JobState.QUEUED, JobState.AWAITING_INSTANCE, JobState.PREEMPTED)
 _RUNNING = (JobState.PLACED, JobState.RUNNING, JobState.RUNNING)
 
@@ -219,6 +235,7 @@ def snapshots(draw: DrawFn) -> Snapshot:
         providers=frozenset(["mock"]),
         paused=draw(st.sampled_from(["", "", "", "", "upgrade"])),
         unreadable_secrets=dict.fromkeys(sorted(unreadable - {""}), "its key is gone"),
+        run_times=RUN_TIMES_OF[draw(st.sampled_from([0.0, 0.0, 100.0, 5000.0]))],
     )
 
 

@@ -44,7 +44,7 @@ class RunTimeForecast:
     program: str
     """User and program, ``user:program``."""
     runs: int
-    """Remembered runs of the program."""
+    """Remembered runs of the program, or of the user's jobs of that name."""
     ran_s: float
     """How long the job ran already; the times below include it."""
     median_s: float
@@ -74,7 +74,7 @@ def forecast_run_time(
     job = context.store.job(of)
     program, found = program_of(job.spec), known.of_job(job)
     if found is None:
-        raise NotFound(f"no run of {program}, the program of {job.id}, is known yet")
+        raise NotFound(f"no run of {program}, the program of {job.id}, or of that name is known yet")
     chance = deadline_probability(job, found, now)
     found = found.after(ran_for_s(job, now))
     return _forecast(found, program, known.history(job), job=job.id, chance=chance)

@@ -22,8 +22,8 @@ BAR_CHARS = 40
 def forecast(of: str, form: str) -> None:
     """Predict how long JOB runs, or jobs of APPLICATION (USER:PROGRAM, such as ann:sort).
 
-    Shows how many runs of the program are remembered, median, 80 and 90 % limits, and a chart: how likely the run ends
-    between two times.
+    Shows how many similar runs (of the program, or jobs of that name) are remembered, median, 80 and 90 % limits, and
+    a chart: how likely the run ends between two times.
     """
     found = Client().get("/v1/forecast", of=of if ":" in of else job_id(of))
     if form == "json":
@@ -35,7 +35,7 @@ def forecast(of: str, form: str) -> None:
 
 def _lines(found: dict[str, Any]) -> Iterator[str]:
     subject = f"{found['job']}, {found['program']}" if found["job"] else found["program"]
-    yield f"{subject}: {counted(found['runs'], 'run')} remembered"
+    yield f"{subject}: {counted(found['runs'], 'similar run')} remembered"
     if found["ran_s"]:
         yield f"runs for {_time(found['ran_s'])} already"
     yield (

@@ -24,7 +24,6 @@ from hcloud.planner.profiling_beside import classify_unknown, profile_beside
 from hcloud.planner.provisioning.provision import expand, launch, provision, start_provisioning
 from hcloud.planner.provisioning.surplus_ranks import give_up_optional_ranks
 from hcloud.planner.provisioning.upsizing import upsize_machines
-from hcloud.planner.run_times import RUN_TIMES
 from hcloud.planner.snapshot import Snapshot
 from hcloud.spec.policy import Policy
 
@@ -96,7 +95,6 @@ STAGES: Mapping[str, Callable[[PlanContext], None]] = {
 """The stages a plan can skip for a while, in order. Job outcomes and lease renewals are not among them: an instance
 that is not renewed expires, and its units with it."""
 OPTIONAL_STAGES = (
-    RUN_TIMES,
     "optional_ranks",
     "profiling",
     "lateness",

@@ -15,7 +15,7 @@ from hcloud.planner.text import seconds
 from hcloud.spec.validation import counted
 
 RUN_TIMES = "run_times"
-"""A stage that plans can be made without: then they know no run times."""
+"""Name of the learning of run times in the quarantine. It precedes planning, and no stage of plans depends on it."""
 GROUP_TAG, QUEUE_TAG, EXECUTABLE_TAG, REQUESTED_TAG = "group", "queue", "executable", "requested_s"
 """Tags of a job that predict its run time, where they are given. Job logs are read into these."""
 _OWN = (("application",), ("user", "name"), ("user", "executable"))
@@ -62,7 +62,7 @@ def _requested_s(spec: JobSpec) -> float | None:
 class RunTimeForecasts:
     """The run times of jobs, by what was learnt up to one moment. The same question always has the same answer."""
 
-    predictor: MixturePredictor | None = None
+    predictor: MixturePredictor | None = field(default=None, repr=False)
     """What was learnt, which never changes; None: nothing."""
     _by_kind: dict[RunFeatures, RunTimes | None] = field(default_factory=dict, repr=False)
 
@@ -86,7 +86,7 @@ class RunTimeForecasts:
         return self.predictor.predict(features_of(job.spec, job.submitted_at))
 
     def history(self, job: Job) -> int:
-        """Return how many runs of the job's program are remembered."""
+        """Return how many runs of the job's program, or of the user's jobs of that name, are remembered."""
         if self.predictor is None:
             return 0
         features = features_of(job.spec, job.submitted_at)
@@ -144,7 +144,7 @@ def forecast_line(job: Job, forecasts: RunTimeForecasts, now: float) -> str:
     age_s = ran_for_s(job, now)
     median_s, limit_s = found.after(age_s).quantiles((0.5, 0.9))
     text = f"run time: {seconds(median_s)} (median), {seconds(limit_s)} at most with probability 0.9"
-    text += f", by {counted(forecasts.history(job), 'run')} of {program_of(job.spec)}"
+    text += f", by {counted(forecasts.history(job), 'similar run')}"
     chance = deadline_probability(job, found, now)
     if chance is None:
         return text

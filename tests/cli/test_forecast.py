@@ -20,7 +20,7 @@ def ended(deployment: Deployment) -> Job:
 def test_forecast_shows_history_limits_and_a_chart(ended: Job, shell: Shell) -> None:
     out, _ = shell.run("forecast", "1")
     head, limits, *bars = out.splitlines()
-    assert head == f"job-1, {ended.spec.user}:sleep: 1 run remembered"
+    assert head == f"job-1, {ended.spec.user}:sleep: 1 similar run remembered"
     assert limits.startswith("median ") and ", 80 % within " in limits and ", 90 % within " in limits
     assert len(bars) > 2 and bars[0].lstrip().startswith("up to ") and bars[-1].lstrip().startswith("over ")
     assert max(bar.count("#") for bar in bars) == 40

@@ -17,7 +17,6 @@ from hcloud.planner import make_plan
 from hcloud.planner.job_outcomes import PLANNING_FAILS
 from hcloud.planner.make import GROWTH, OPTIONAL_STAGES, STAGES
 from hcloud.planner.plan import Finish, Launch, Place, Plan, Renew, StopAttempt, Wait
-from hcloud.planner.run_times import RUN_TIMES
 from hcloud.planner.snapshot import LeftOut, Snapshot
 from hcloud.quarantine.planning import FAILING_JOBS_MAX, TRIALS_MAX, RecoveredPlan, plan_without_failing
 from hcloud.spec.policy import Caps, Policy
@@ -163,7 +162,7 @@ def left_out(*numbers: int, stages: tuple[str, ...] = ()) -> LeftOut:
 
 
 def test_everything_optional_is_a_stage_and_every_stage_optional() -> None:
-    assert sorted(OPTIONAL_STAGES) == sorted([GROWTH, RUN_TIMES, *STAGES])
+    assert sorted(OPTIONAL_STAGES) == sorted([GROWTH, *STAGES])
 
 
 def test_a_waiting_job_that_is_left_out_is_recorded_once_and_the_others_are_served() -> None:
