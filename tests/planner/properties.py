@@ -387,8 +387,9 @@ def has_an_unlucky_number(snapshot: Snapshot, policy: Policy) -> Plan:
 def a_plan_settles(planner: Planner, snapshot: Snapshot, policy: Policy) -> None:
     """Planning again after a plan was applied finds nothing to do, except to record why jobs wait.
 
-    Only terminations beyond the limit per cycle are left for the next plan. A third plan is empty. Profiling runs are
-    new jobs, which the plan after them serves.
+    Only terminations beyond the limit per cycle are left for the next plan, and nodes that a job can do without: they
+    join where room is left once it runs. A third plan is empty. Profiling runs are new jobs, which the plan after them
+    serves.
     """
     plan = planner(snapshot, policy)
     after = apply_ideally(snapshot, plan)
@@ -398,7 +399,10 @@ def a_plan_settles(planner: Planner, snapshot: Snapshot, policy: Policy) -> None
     again = planner(after, policy)
     if len(_of(plan, Terminate)) >= policy.disruption.max_terminations_per_cycle:
         return
-    assert not [a for a in again.actions if not isinstance(a, Wait)], again
+    started = {each.job_id for each in _of(plan, Place)}
+    optional = {job.id for job in snapshot.jobs if job.spec.nodes.minimum < job.spec.nodes.count} & started
+    joining = [each for each in _of(again, Place) if each.job_id in optional]
+    assert not [a for a in again.actions if not isinstance(a, Wait) and a not in joining], again
     assert not planner(apply_ideally(after, again), policy).actions
 
 
