@@ -503,6 +503,29 @@ def rows(world: str, rules: Sequence[str], seeds: Sequence[int], kept: ResultsFi
         yield f"| `{rule}` | {words} | {fired} | {len(done)} | {' | '.join(values)} | {evicted} |"
 
 
+def summary(worlds: Sequence[str], rules: Sequence[str], seeds: Sequence[int], kept: ResultsFile) -> Iterator[str]:
+    """Yield the rows of one table in Markdown: what each rule is worth in each world."""
+    yield "| without | " + " | ".join(worlds) + " |"
+    yield "|" + "---|" * (1 + len(worlds))
+    for rule in rules:
+        yield f"| `{rule}` | {' | '.join(_worth(world, rule, seeds, kept) for world in worlds)} |"
+
+
+def _worth(world: str, rule: str, seeds: Sequence[int], kept: ResultsFile) -> str:
+    """Return how much more a world costs without a rule, in percent, and how many more points of targets are met; "-"
+    if it never fired, "" if it was not tried."""
+    done = [seed for seed in seeds if (world, rule, seed) in kept.runs and (world, WITH_ALL, seed) in kept.runs]
+    if not done:
+        return ""
+    if not kept.fired(world, rule, seeds):
+        return "-"
+    runs, base = ([kept.runs[world, name, seed] for seed in done] for name in (rule, WITH_ALL))
+    found = differences(runs, base)
+    texts = [f"{mean_of(values).value:+.1f}" if values else "-" for values in (found["cost_pct"], found["targets"])]
+    shown = zip(texts, (found["cost_pct"], found["targets"]), strict=True)
+    return " / ".join(f"**{text}**" if values and _beyond_chance(values) else text for text, values in shown)
+
+
 def _mean(values: Sequence[float], unit: str = "", *, sign: bool = False) -> str:
     if not values:
         return "-"
@@ -517,7 +540,7 @@ def _beyond_chance(values: Sequence[float]) -> bool:
 
 
 def main() -> int:
-    """Simulate what is missing, and print a table for each world."""
+    """Simulate what is missing, and print a table for each world, then one of all."""
     parser = argparse.ArgumentParser(prog="python -m bench.rules", description=__doc__)
     parser.add_argument("rules", nargs="*", metavar="RULE", help=f"default: all; {', '.join(RULES)}")
     parser.add_argument("--worlds", nargs="+", help="default: all")
@@ -543,6 +566,8 @@ def main() -> int:
         run_world(name, rules, seeds, given.logs, given.processes, kept)
         print(f"\n{name}: {worlds[name].summary}; seeds {seeds[0]} to {seeds[-1]}\n")
         print(*rows(name, rules, seeds, kept), sep="\n", flush=True)
+    print("\nall: cost in % / points of targets met, without a rule; bold: beyond chance (95 %); -: it never acted\n")
+    print(*summary(tuple(given.worlds or worlds), rules, seeds, kept), sep="\n", flush=True)
     return 0
 
 

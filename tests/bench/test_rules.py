@@ -19,6 +19,7 @@ from bench.rules import (
     main,
     rows,
     run_task,
+    summary,
 )
 from hcloud.planner.make import STAGES
 from hcloud.planner.placement import holdback
@@ -81,6 +82,21 @@ def test_differences_are_seed_by_seed_and_marked_where_chance_does_not_explain_t
     table = "\n".join(rows("w", ["drain_below"], range(3), kept))
     assert "| `drain_below` | retention.drain_below: 0.0 | 3 | 3 | **10 ±" in table
     assert "| 0 ±0 | - | 0 ±0 | 0 ±0 | 0 ±0 |" in table
+
+
+def test_one_table_of_all_worlds_tells_what_acted_and_what_is_beyond_chance() -> None:
+    kept = ResultsFile(None)
+    for seed in range(3):
+        kept.add(run(WITH_ALL, seed, 1.0 + seed))
+        kept.add(run("drain_below", seed, (1.0 + seed) * 1.1, fired=1))
+    kept.add(run("most_losses", 0, 1.0, fired=0))
+    table = list(summary(["w", "v"], ["drain_below", "most_losses", "upsizing"], range(3), kept))
+    assert table[0] == "| without | w | v |"
+    assert table[2:] == [
+        "| `drain_below` | **+10.0** / +0.0 |  |",
+        "| `most_losses` | - |  |",
+        "| `upsizing` |  |  |",
+    ]
 
 
 @pytest.mark.parametrize(
