@@ -38,14 +38,15 @@ def corrected(world: World, key: str, belief: Classification) -> Classification:
     model = world.known_program(row_name(key).rpartition("~")[0])
     if model is None:
         return belief
-    believed = belief.by_type
+    # Known programs may have run on types that this world does not have.
+    believed = {column: each for column, each in belief.by_type.items() if column.rpartition("/")[2] in world.types}
     true = {column: world.speed_on_type(model, column.rpartition("/")[2]) for column in believed}
     measured = [column for column, each in believed.items() if each.observed] or list(believed)
     # The geometric mean of believed over true speeds converts speeds into the job's unit of performance.
     scale = math.exp(sum(math.log(believed[each].value / true[each]) for each in measured) / max(1, len(measured)))
     return replace(
         belief,
-        by_type={column: _exact(scale * speed) for column, speed in true.items()},
+        by_type={**belief.by_type, **{column: _exact(scale * speed) for column, speed in true.items()}},
         tolerated={name: _exact(min(100.0, each)) for name, each in zip(SOURCES, model.tolerated, strict=True)},
         caused={name: _exact(each) for name, each in zip(SOURCES, model.caused, strict=True)},
     )

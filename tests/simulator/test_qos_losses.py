@@ -90,12 +90,13 @@ def test_corrected_beliefs_are_true_in_the_measured_unit(world: World) -> None:
     wrong = Estimate(value=1.0, low=0.5, high=2.0)
     seen = Estimate(value=0.01 * world.speed_on_type(model, "a.large"), low=0.0, high=1.0, observed=True)
     belief = Classification(
-        by_type={"mock/a.large": seen, "mock/b.large": wrong}, tolerated={"llc-capacity": wrong},
-        quality_target=wrong,
+        by_type={"mock/a.large": seen, "mock/b.large": wrong, "local/local.small": wrong},
+        tolerated={"llc-capacity": wrong}, quality_target=wrong,
     )  # fmt: skip
     told = corrected(world, "ada:sort~12345678#99", belief)
     assert told.by_type["mock/b.large"].value == pytest.approx(0.01 * world.speed_on_type(model, "b.large"))
     assert told.by_type["mock/b.large"].low == told.by_type["mock/b.large"].high == told.by_type["mock/b.large"].value
+    assert told.by_type["local/local.small"] is wrong, "of a type that the world does not have nothing is true"
     assert [told.caused[name].value for name in SOURCES] == list(model.caused)
     assert max(each.value for each in told.tolerated.values()) <= 100.0
     assert corrected(world, "ada:never-seen~12345678", belief) is belief
