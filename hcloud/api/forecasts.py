@@ -64,14 +64,19 @@ def forecast_run_time(
     caller: CurrentCaller,
     of: Annotated[str, Query(min_length=1, max_length=400, description="a job such as job-7, or USER:PROGRAM")],
 ) -> RunTimeForecast:
-    """Predict how long a job, or jobs of a program, run: from what similar jobs took."""
+    """Predict how long a job, or jobs of a program, run: from what similar jobs took.
+
+    Your own, unless you are an admin.
+    """
     known, now = context.run_times(), context.clock.now()
     if ":" in of:
+        caller.require_owner(of.partition(":")[0], "see how long its programs run")
         found = known.of_program(of)
         if found is None:
             raise NotFound(f"no run of the program {of} is known; 'hcloud forecast JOB' shows the program of a job")
         return _forecast(found, of, known.runs_of_program(of))
     job = context.store.job(of)
+    caller.require_owner(job.spec.user, f"see how long {job.id} runs")
     program, found = program_of(job.spec), known.of_job(job)
     if found is None:
         raise NotFound(f"no run of {program}, the program of {job.id}, or of that name is known yet")

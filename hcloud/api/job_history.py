@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hcloud.core.errors import NotFound
 from hcloud.core.model import Event, EventKind, Instance, Job, JobId, JobState
@@ -14,6 +14,8 @@ from hcloud.store import Store
 _TIMELINE_KINDS = frozenset(EventKind) - {EventKind.SAMPLE}
 OWNERS_KINDS = frozenset({EventKind.SAMPLE, EventKind.JOB_PROFILED})
 """What was measured of a job: for its owner and admins only."""
+OWNERS_FIELDS = frozenset({"features"})
+"""What a job runs, as far as it predicts the run time: likewise."""
 MAX_EVENTS = 10_000
 MAX_MACHINES = 50
 """Machines with events in the timeline; further ones appear only in the job's own events."""
@@ -47,6 +49,15 @@ class JobTimeline:
     """The same as text, with a heading."""
 
 
+def shown_to_others(event: Event) -> Event:
+    """Return an event of a job as callers see it who may not see what the job does."""
+    if event.kind in OWNERS_KINDS:
+        return replace(event, fields={})
+    if OWNERS_FIELDS.isdisjoint(event.fields):
+        return event
+    return replace(event, fields={key: each for key, each in event.fields.items() if key not in OWNERS_FIELDS})
+
+
 def build_timeline(store: Store, job: Job, run_time: str, *, whole: bool) -> JobTimeline:
     """Return the timeline of ``job`` from the event log; unless ``whole``, without what only its owner may see.
 
@@ -61,6 +72,8 @@ def build_timeline(store: Store, job: Job, run_time: str, *, whole: bool) -> Job
             instance_id=machine.id, kinds=_TIMELINE_KINDS, since=job.submitted_at, limit=MAX_EVENTS
         )
         events += [event for event in machine_events if until is None or event.at <= until]
+    if not whole:
+        events = [shown_to_others(event) for event in events]
     timeline = job_timeline(job, list({event.seq: event for event in events}.values()), machines)
     steps = tuple(_step(job, line) for line in timeline)
     state = job.outcome if job.outcome.startswith(job.state) else f"{job.state}, {job.outcome}".removesuffix(", ")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -16,7 +16,7 @@ from pydantic.dataclasses import dataclass as checked_dataclass
 from hcloud import __version__
 from hcloud.api.bodies import JsonRoute
 from hcloud.api.context import ApiContext, Context, CurrentCaller
-from hcloud.api.job_history import OWNERS_KINDS
+from hcloud.api.job_history import shown_to_others
 from hcloud.api.metrics import Gauges, exposition
 from hcloud.api.schemas import InstanceView, instance_views
 from hcloud.api.unit_logs import poll_until
@@ -151,8 +151,7 @@ async def list_events(
         )
 
     def visible(event: Event) -> Event:
-        hidden = event.kind in OWNERS_KINDS and not caller.may_see(event.user or "")
-        return replace(event, fields={}) if hidden else event
+        return event if caller.may_see(event.user or "") else shown_to_others(event)
 
     events = [visible(event) for event in await poll_until(context, bool, read, wait_s)]
     return await context.long_work.response(list[Event], lambda: events, at_once=caller.is_admin)

@@ -9,7 +9,7 @@ from hcloud.api.forecasts import chart_of
 from hcloud.forecast.runtimes.distribution import unknown_run_time
 from hcloud.forecast.runtimes.mixture import MixturePredictor
 from lab.soak.planted_defects import Planted
-from tests.api.deployment import READER, SUBMITTER, Deployment
+from tests.api.deployment import ROOT, STRANGER, SUBMITTER, Deployment
 
 SLEEP = {"job": {"name": "nightly", "command": "sleep 20", "target": {"batch": {"within": "10m"}}}}
 
@@ -26,13 +26,26 @@ def ended(deployment: Deployment, count: int) -> str:
 def test_forecast_of_a_job_counts_the_runs_of_its_program(deployment: Deployment) -> None:
     program = ended(deployment, 6)
     deployment.client(SUBMITTER).post("/v1/jobs", json=[SLEEP])
-    found = deployment.client(READER).get("/v1/forecast", params={"of": "job-7"}).json()
+    found = deployment.client(SUBMITTER).get("/v1/forecast", params={"of": "job-7"}).json()
     assert (found["job"], found["program"], found["runs"], found["ran_s"]) == ("job-7", program, 6, 0.0)
     assert 5.0 < found["median_s"] <= found["within_80_pct_s"] <= found["within_90_pct_s"]
     assert found["median_s"] == pytest.approx(20.0, rel=0.3)
     assert 0.5 < found["deadline_probability"] <= 1.0
     assert sum(bar["probability"] for bar in found["chart"]) == pytest.approx(1.0)
-    assert deployment.client(READER).get("/v1/forecast", params={"of": program}).json()["runs"] == 6
+    assert deployment.client(ROOT).get("/v1/forecast", params={"of": program}).json()["runs"] == 6
+
+
+def test_what_jobs_run_is_not_told_to_other_users(deployment: Deployment) -> None:
+    program = ended(deployment, 1)
+    client = deployment.client(STRANGER)
+    for of in ("job-1", program):
+        assert client.get("/v1/forecast", params={"of": of}).status_code == 403
+    for kind in ("job_submitted", "job_finished"):
+        [theirs] = client.get("/v1/events", params={"kind": kind}).json()
+        [own] = deployment.client(SUBMITTER).get("/v1/events", params={"kind": kind}).json()
+        assert own["fields"].pop("features")["application"] == program
+        assert theirs["fields"] == own["fields"] != {}
+    assert '"features"' not in client.get("/v1/jobs/job-1/explain").text
 
 
 def test_forecast_of_a_running_job_is_of_the_rest_given_its_age(deployment: Deployment) -> None:
@@ -78,13 +91,14 @@ def test_a_defect_of_the_forecast_leaves_the_timeline(deployment: Deployment, mo
     [
         ("job-1", "no run of .*:sleep, the program of job-1, or of that name is known yet"),
         ("job-7", "there is no job-7"),
-        ("ann:sort", "no run of the program ann:sort is known"),
+        ("USER:sort", "no run of the program .*:sort is known"),
     ],
 )
 def test_what_never_ran_is_not_found_and_the_reason_is_one_sentence(deployment: Deployment, of: str, told: str) -> None:
     client = deployment.client(SUBMITTER)
     client.post("/v1/jobs", json=[SLEEP])
     deployment.cycle()
+    of = of.replace("USER", deployment.store.job("job-1").spec.user)
     answer = client.get("/v1/forecast", params={"of": of})
     assert answer.status_code == 404
     assert re.search(told, answer.text)
