@@ -179,6 +179,6 @@ def _deviation(cell: Cell) -> float:
 
 
 def _half_width(cell: Cell) -> float:
-    """Return the larger distance from value to limit; that to a limit of the scale says nothing."""
+    """Return the larger distance from value to limit, on the logarithmic scale; at most a factor of ten."""
     low = max(cell.low, cell.value / 10.0)
     return max(math.log(cell.value / low), math.log(max(cell.high, cell.value) / cell.value))
