@@ -1,6 +1,6 @@
 """``python -m bench.rules``: what each rule of thumb of the planner is worth, switched off alone, in several worlds.
 
-All variants of a world run with the same seeds, jobs and machines, and interference affects run times. A row tells how
+All variants of a world run with the same seeds, jobs and machines, and interference affects run times. A row shows how
 much more a world costs without the rule, and how many more points of targets are met, seed by seed, with 95 % limits.
 *Fired* is counted with the first seed: at each cycle the plan is also made with the rule, from the same snapshot, and
 the jobs and machines that the two plans treat differently are counted. A rule that never fires with the first seed

@@ -1,4 +1,4 @@
-"""Interference: what two or four sources tell of the others, every program of the shipped library left out in turn.
+"""Interference: what two or four sources predict of the others, every program of the shipped library left out in turn.
 
 Errors are those of all sources, those that were measured counting as known, so that methods that measure different
 ones can be compared.

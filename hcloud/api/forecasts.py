@@ -27,8 +27,8 @@ _LIMITS_S: tuple[float, ...] = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bar:
-    """How many runs end between two times."""
+class RunTimeBin:
+    """The probability that a run ends between two times."""
 
     from_s: float
     until_s: float
@@ -54,7 +54,7 @@ class RunTimeForecast:
     """90 % of the runs end within this time."""
     deadline_probability: float | None
     """That the job meets its deadline, if it starts now or goes on running; None: it has none, or has ended."""
-    chart: tuple[Bar, ...]
+    chart: tuple[RunTimeBin, ...]
     """From the shortest to the longest likely run time."""
 
 
@@ -102,13 +102,13 @@ def _forecast(
     )
 
 
-def chart_of(found: RunTimes) -> tuple[Bar, ...]:
+def chart_of(found: RunTimes) -> tuple[RunTimeBin, ...]:
     """Return the bars between the 2 % and the 98 % quantile; the first and the last have what lies beyond as well."""
     shortest_s, longest_s = found.quantiles((0.02, 0.98))
     limits = [limit_s for limit_s in _LIMITS_S if shortest_s < limit_s < longest_s]
     edges_s = [float(found.quantile(0.0)), *limits, float(found.quantile(1.0))]
     shares = np.diff([0.0, *(found.cdf(limit_s) for limit_s in limits), 1.0]).tolist()
     return tuple(
-        Bar(from_s=begin_s, until_s=end_s, probability=share)
+        RunTimeBin(from_s=begin_s, until_s=end_s, probability=share)
         for (begin_s, end_s), share in zip(pairwise(edges_s), shares, strict=True)
     )

@@ -2,7 +2,7 @@
 
 HCloud §8.3.3 and ARQ §6.3 want quality to follow a job's *sensitivity*. Tarcil encodes the pressure a job causes and
 assumes that it tolerates the rest (``t = 99 - c``); in measured programs the two hardly correlate. So the code is that
-of ``100 - t``, over the sources that reach a job from other cores and that tell programs apart. Each measured value is
+of ``100 - t``, over the sources that reach a job from other cores and in which programs differ. Each measured value is
 shrunk towards the mean of the known programs by its doubt (regression to the mean): a single reading of 100 with
 limits of 10 and 100 says little.
 """
@@ -34,7 +34,7 @@ UNKNOWN = Estimate(value=0.5, low=0.0, high=1.0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceReliability:
-    """How well readings of one source tell programs apart."""
+    """How well readings of one source distinguish programs."""
 
     mean: float
     """Mean tolerated pressure (0..100) of the known programs."""
@@ -93,7 +93,7 @@ class ToleranceScale:
 
 
 def reliabilities(library: Library) -> dict[str, SourceReliability]:
-    """Return how well readings of each source, also of one core's, tell the programs of ``library`` apart."""
+    """Return how well readings of each source, also of one core's, distinguish the programs of ``library``."""
     readings: dict[str, list[tuple[float, float]]] = {}
     for program in library.known.values():
         spreads = program.spreads.get(Question.TOLERATED, {})

@@ -1,10 +1,10 @@
-"""Choose which sources of interference to profile with: those that tell best what quality a job needs.
+"""Choose which sources of interference to profile with: those from which the quality it needs is best predicted.
 
 The quality a job needs follows from the source it bears least of (:mod:`hcloud.classifier.needed_quality`). So for
 each pair of sources the qualities that the known programs need are predicted from that pair alone, with the Gaussian of
 what programs tolerate (Rasmussen and Williams, eq. 2.24), and the pair with the smallest mean error is taken (Paragon
-§2.2 takes two at random). Pairs that leave the least uncertainty *on average over sources* tell much less: they favour
-sources that hardly any program is sensitive to.
+§2.2 takes two at random). Pairs that leave the least uncertainty *on average over sources* predict it far worse: they
+favour sources that hardly any program is sensitive to.
 
 Only sources used by decisions are probed and counted. Sources of one core are indistinguishable from taking turns on
 it, and locking the bus disturbs every job on the host. ``make bench-accuracy`` compares other choices.
@@ -97,7 +97,7 @@ def choose_sources(
     row: Application | None = None,
     besides: Sequence[str] = (),
 ) -> Pressing:
-    """Return the two sources that tell best what quality a job needs. Deterministic.
+    """Return the two sources from which the quality a job needs is best predicted. Deterministic.
 
     ``left_out``: sources that the machine cannot generate. ``row``: earlier measurements of the job, each as certain as
     its limits, so that a further profile measures what is least known. ``besides``: sources that another run measures

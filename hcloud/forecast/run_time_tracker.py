@@ -143,7 +143,7 @@ class RunTimeTracker:
 def submitted_features(event: Event) -> RunFeatures | None:
     """Return what a JOB_SUBMITTED event says of a job; None: its run time is not predicted.
 
-    Events of releases that recorded no features tell user, name, queue, size and time of the submission.
+    Events of releases that recorded no features have user, name, queue, size and time of the submission.
     """
     recorded = event.fields.get("features")
     if isinstance(recorded, Mapping):

@@ -23,7 +23,7 @@ _OWN = (("application",), ("user", "name"), ("user", "executable"))
 
 
 def has_run_time(spec: JobSpec) -> bool:
-    """Return whether a job's run time is learnt and predicted: services end when they are told to, and profiling runs
+    """Return whether a job's run time is learnt and predicted: services end when they are stopped, and profiling runs
     measure something else."""
     return spec.target.kind != "service" and spec.profile is None
 
@@ -64,20 +64,6 @@ class RunTimeForecasts:
 
     predictor: MixturePredictor | None = field(default=None, repr=False)
     """What was learnt, which never changes; None: nothing."""
-    _by_kind: dict[RunFeatures, RunTimes | None] = field(default_factory=dict, repr=False)
-
-    def of_kind(self, spec: JobSpec) -> RunTimes | None:
-        """Return the run time of jobs like ``spec``, from start to end; None: no job of its program ended yet.
-
-        Name and hour of the submission are not considered. Take :meth:`RunTimes.after` for a job that runs.
-        """
-        if self.predictor is None or not has_run_time(spec):
-            return None
-        features = kind_features(spec)
-        if features not in self._by_kind:
-            known = self.predictor.runs_of(features, ("application",)) > 0
-            self._by_kind[features] = self.predictor.predict(features) if known else None
-        return self._by_kind[features]
 
     def of_job(self, job: Job) -> RunTimes | None:
         """Return the run time of ``job``, from start to end, by all that is known of it; None: nothing is."""

@@ -39,7 +39,7 @@ UNLIKE = 0.3
 """What a drawn program causes differs from its row's by a lognormal factor of this standard deviation."""
 Z95 = 1.959963984540054
 LEAST_PRESSURE = 1.0
-"""Percent; lower tolerated pressures cannot be told apart."""
+"""Percent; lower tolerated pressures cannot be distinguished."""
 OWN_CORE_SOURCES = tuple(each for each in ALL_SOURCES if each in CORE_SOURCES | NOT_COUNTED)
 """Sources that profiling measures but that do not reach a unit from other cores."""
 
@@ -121,13 +121,13 @@ class MeasuredPrograms:
 def _pressures(row: ReferenceProfile, source: str, chances: random.Random) -> tuple[float, float]:
     """Return what a program like ``row`` tolerates (may exceed 100) and causes, in percent of the machine."""
     tolerated, caused = (row.cells.of(each).get(source) for each in (Question.TOLERATED, Question.CAUSED))
-    limit = _tolerated(source, tolerated, chances) if tolerated is not None else math.inf
+    limit = _draw_tolerated(source, tolerated, chances) if tolerated is not None else math.inf
     pressure = caused.value if caused is not None else 0.0
     beyond, unlike = chances.uniform(100.0, TOLERANCE_MAX), chances.lognormvariate(0.0, UNLIKE)
     return beyond if limit >= 100 else max(LEAST_PRESSURE, limit), min(100.0, pressure * unlike)
 
 
-def _tolerated(source: str, cell: Cell, chances: random.Random) -> float:
+def _draw_tolerated(source: str, cell: Cell, chances: random.Random) -> float:
     """Draw what may be true where ``cell`` was read: a single extreme reading is mostly an error.
 
     The truth is about as far from the mean of all programs as the reading, times the reading's part of true variance.

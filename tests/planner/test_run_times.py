@@ -1,4 +1,4 @@
-"""What plans and users can ask of run times: by what jobs of a kind have in common, and by all that is known of one."""
+"""What is predicted of a job's run time, by all that is known of the job."""
 
 from dataclasses import replace
 
@@ -27,11 +27,11 @@ def after_runs(run_s: float, count: int = 20, of: JobSpec = SORT, begun_at: floa
     return RunTimeForecasts(predictor)
 
 
-def test_jobs_of_a_kind_have_one_run_time_whatever_their_names() -> None:
+def test_jobs_of_one_program_have_about_one_run_time_whatever_their_names() -> None:
     known = after_runs(300.0)
-    found = known.of_kind(SORT)
-    assert found is not None and found.quantile(0.5) == pytest.approx(300.0, rel=0.2)
-    assert known.of_kind(replace(SORT, name="another")) is found
+    for asks in (SORT, replace(SORT, name="another")):
+        found = known.of_job(job(1, asks=asks))
+        assert found is not None and found.quantile(0.5) == pytest.approx(300.0, rel=0.2)
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_jobs_of_a_kind_have_one_run_time_whatever_their_names() -> None:
 )
 def test_of_programs_that_never_ran_and_of_services_nothing_is_said(other: JobSpec) -> None:
     known = after_runs(300.0)
-    assert (known.of_kind(other), NO_RUN_TIMES.of_kind(SORT)) == (None, None)
+    assert NO_RUN_TIMES.of_job(job(1, asks=SORT)) is None
     unlike = replace(job(1), spec=replace(other, name="unlike"))
     assert (known.of_job(unlike), forecast_line(unlike, known, NOW)) == (None, "")
 

@@ -120,7 +120,7 @@ def unknown_run_time() -> RunTimes:
 
 
 class Predictor(Protocol):
-    """Learns how long jobs run, and predicts it. Has no clock: what it is told in which order is all it knows."""
+    """Learns how long jobs run, and predicts it. No clock: only what was observed, and in which order, counts."""
 
     def observe(
         self, features: RunFeatures, run_s: float, censored: bool = False, *, predicted: RunTimes | None = None

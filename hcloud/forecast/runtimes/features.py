@@ -18,7 +18,7 @@ class RunFeatures:
     """What is known of a job when it is submitted. None, a negative number or one that is not finite: not known."""
 
     user: str | None = None
-    """Who submitted it."""
+    """The user who submitted it."""
     name: str | None = None
     """Name of the job."""
     application: str | None = None
@@ -166,6 +166,6 @@ def _power_of_2(number: float) -> int:
 
 @lru_cache(maxsize=4096, typed=True)
 def _key_of(part: str, value: str | float) -> int:
-    # Texts are told apart from numbers by their quotes; "surrogatepass" because names may come from damaged files.
+    # Quotes distinguish texts from numbers; "surrogatepass" because names may come from damaged files.
     text = f"{part}={value!r}".encode("utf-8", "surrogatepass")
     return int.from_bytes(blake2b(text, digest_size=8).digest(), "little")

@@ -104,7 +104,7 @@ def quality_classes(applications: Mapping[str, Classification], tolerance: float
     """Return ``count`` classes: quantiles of the quality that ``applications`` need.
 
     ``tolerance``: share of performance that neighbours may cost. Loss is proportional to pressure, so a machine offers
-    those who accept more loss a better quality.
+    a better quality where more loss is accepted.
     """
     needed = [quality_needed(each) for each in applications.values()]
     return QualityClasses.of(needed, count, allowed=tolerance / LOSS_AT_TOLERATED)
