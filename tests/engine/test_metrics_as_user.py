@@ -1,11 +1,12 @@
 """Reading a service's metrics inside its sandbox, as an ordinary user: bubblewrap nests user namespaces there."""
 
+import mmap
 import os
 import subprocess
 from typing import Any
 
 from hcloud.core.model import MetricsHook
-from hcloud.engine.metrics import MetricsReader
+from hcloud.engine.metrics import READER_DATA_BYTES, MetricsReader
 from tests.machine import BWRAP, needs
 from tests.other_user import NOBODY, as_ordinary_user
 from tests.waiting import wait_until
@@ -50,6 +51,12 @@ def read_in_sandbox(hook: MetricsHook) -> dict[str, Any]:
 def test_url_is_read_in_the_services_own_network() -> None:
     hook = MetricsHook(url="http://127.0.0.1:8000/metrics", every_s=0.2)
     assert as_ordinary_user(lambda: read_in_sandbox(hook))["requests_per_s"] > 0
+
+
+def test_url_is_read_by_a_keeper_that_holds_much_memory() -> None:
+    hook = MetricsHook(url="http://127.0.0.1:8000/metrics", every_s=0.2)
+    with mmap.mmap(-1, READER_DATA_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS):
+        assert as_ordinary_user(lambda: read_in_sandbox(hook))["requests_per_s"] > 0
 
 
 def test_probe_runs_in_the_sandbox_without_rights_over_it() -> None:
