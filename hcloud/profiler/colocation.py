@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 
 from hcloud.core.errors import HCloudError, Unmeasurable
-from hcloud.profiler.sources import FILL_S_MAX, MIB, InterferenceSource, RunningSource, start
+from hcloud.profiler.sources import MIB, InterferenceSource, RunningSource, start
 from hcloud.profiler.subject import Stage
 from hcloud.profiler.tuning import FULL
 
@@ -126,7 +126,8 @@ def pressing(
     ) as running:
         if not running.fill(stage.attend):
             raise Unmeasurable(
-                f"{placed.source.name}: this machine did not fill {running.holds_mib:.0f} MiB within {FILL_S_MAX:g} s"
+                f"{placed.source.name}: this machine did not fill {running.holds_mib:.0f} MiB within "
+                f"{running.fill_s_max:.0f} s"
             )
         if placed.shares_cpus:
             stage.source_cpu_s = lambda: running.used().cpu_s

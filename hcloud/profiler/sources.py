@@ -33,7 +33,7 @@ STORAGE_FULL_MIB = 512
 OVERHEAD_MIB, OVERHEAD_MIB_PER_WORKER = 1280, 64
 """stress-ng divides its large buffers among the workers of a source; only the rest is each worker's own."""
 END_S = 1.0
-FILL_S_MAX, FILL_LOOK_S, FILLED = 10.0, 0.05, 0.9
+FILL_S_MAX, FILL_MIB_PER_S, FILL_LOOK_S, FILLED = 10.0, 1024.0, 0.05, 0.9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,12 +179,17 @@ class RunningSource:
             network_mib=_sent_mib(self._process.pid),
         )  # fmt: skip
 
+    @property
+    def fill_s_max(self) -> float:
+        """How long it may take until it holds what it is to hold, in seconds; more on large machines."""
+        return FILL_S_MAX + self.holds_mib / FILL_MIB_PER_S
+
     def fill(self, wait: Callable[[float], object]) -> bool:
         """Let time pass by ``wait`` (seconds) until a source that occupies something holds it; return whether it does.
 
         Others press at once. Large memories take seconds to fill, and what is measured meanwhile is something else.
         """
-        until = time.monotonic() + FILL_S_MAX
+        until = time.monotonic() + self.fill_s_max
         while self.holds_mib > 0 and self.running:
             used = self.used()
             if max(used.memory_mib, used.held_mib) >= FILLED * self.holds_mib:

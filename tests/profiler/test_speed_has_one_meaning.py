@@ -228,7 +228,7 @@ def _readings(rates: Mapping[float, float], column: str, *vcpus: float) -> Findi
 @pytest.mark.parametrize("vcpus", [0.5, 1.0, 2.0])
 def test_shipped_rows_predict_each_other_at_a_jobs_vcpus_without_bias(vcpus: float) -> None:
     errors, within = list[float](), list[bool]()
-    for name, whole in SHIPPED.known.items():
+    for name, whole in list(SHIPPED.known.items())[::2]:  # each takes a fit of all others
         others = {other: row for other, row in SHIPPED.known.items() if row.program != whole.program}
         rates = rates_by_vcpus(whole.cells[Question.STEP])
         request = asking("local/local.large", vcpus, vcpus / 2)
