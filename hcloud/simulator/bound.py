@@ -56,6 +56,8 @@ class Bound:
     """The part of ``usd`` for reserved machines up to the last arrival."""
     deadlines_kept: bool
     slots: int
+    in_time_usd: float | None = None
+    """No schedule that keeps all deadlines costs less; None: there is none, or it was not asked for."""
 
 
 @dataclass(frozen=True, slots=True)

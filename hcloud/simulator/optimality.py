@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from math import inf
 from pathlib import Path
 
-from hcloud.core.errors import ProviderError
+from hcloud.core.errors import BadInput, ProviderError
 from hcloud.core.model import PROFILE_TAG, Event, EventKind, Market, Offer
 from hcloud.report.spending_accounts import ACCOUNT_COLUMNS, account_values
 from hcloud.report.table import ReportTable, Row, columns, share_pct
@@ -88,19 +89,29 @@ def _recorded_lows(setting: Setting, offers: Sequence[Offer], span_s: float) -> 
 
 
 def distance(
-    setting: Setting, folder: Path, outcomes: Sequence[SimulationResult], runs: Sequence[Sequence[float]]
+    setting: Setting,
+    folder: Path,
+    outcomes: Sequence[SimulationResult],
+    runs: Sequence[Sequence[float]],
+    *,
+    in_time: bool = True,
 ) -> Bound:
-    """Return a lower bound that holds for all of these outcomes of the setting's workload on its cloud."""
+    """Return a lower bound that holds for all of these outcomes of the setting's workload on its cloud; ``in_time``:
+    and one that holds for those of them that keep all deadlines."""
     span_s = max(each.span_s for each in outcomes)
-    offers = lowest_offers(setting, folder, span_s)
-    return lower_bound(with_shortest_runs(setting.workload, runs), offers, keep_deadlines=False)
+    offers, workload = lowest_offers(setting, folder, span_s), with_shortest_runs(setting.workload, runs)
+    bound = lower_bound(workload, offers, keep_deadlines=False)
+    if in_time:
+        with suppress(BadInput):  # reserved machines alone may not suffice
+            bound = replace(bound, in_time_usd=lower_bound(workload, offers).usd)
+    return bound
 
 
 def peer_comparison(outcomes: Sequence[SimulationResult], bounds: Sequence[Bound]) -> ReportTable:
     """Return one row per outcome: cost, targets, waits, churn, commitments, and the ratio to its bound."""
     names = columns(
-        "policy", "cost_usd", "bound_usd", "times_bound", "target_met_pct", "wait_p95_s", "launches", "used_once_pct",
-        "unused_commitment_usd", "succeeded", "jobs",
+        "policy", "cost_usd", "bound_usd", "times_bound", "times_bound_in_time", "target_met_pct", "wait_p95_s",
+        "launches", "used_once_pct", "unused_commitment_usd", "succeeded", "jobs",
     )  # fmt: skip
     names += ACCOUNT_COLUMNS
     rows = tuple(_row(outcome, bound) for outcome, bound in zip(outcomes, bounds, strict=True))
@@ -112,7 +123,7 @@ def peer_notes(names: Sequence[str]) -> Iterator[str]:
     """Yield notes on what the bound is and which rules each peer among ``names`` follows."""
     yield f"{PREFIX}NAME: a tool's placement and purchasing rules, re-implemented; everything else is HCloud's"
     yield "bound: no planner can cost less, even with perfect knowledge (same commitments, deadlines ignored)"
-    yield "times_bound: cost / bound, if every job succeeded"
+    yield "times_bound: cost / bound, if every job succeeded; times_bound_in_time: the same with all deadlines kept"
     for peer in [PEERS[name.removeprefix(PREFIX)] for name in names if name.startswith(PREFIX)]:
         yield f"{PREFIX}{peer.name} (like {peer.like}): {peer.rule}"
 
@@ -128,12 +139,19 @@ def times_bound(outcome: SimulationResult, bound: Bound) -> float | None:
     return outcome.cost_usd / bound.usd if bound.usd and outcome.succeeded == outcome.jobs else None
 
 
+def times_bound_in_time(outcome: SimulationResult, bound: Bound) -> float | None:
+    """Return cost / the bound of schedules that keep all deadlines, which one that misses some may go below; None as
+    for :func:`times_bound`, or if none can keep them."""
+    return outcome.cost_usd / bound.in_time_usd if bound.in_time_usd and outcome.succeeded == outcome.jobs else None
+
+
 def _row(each: SimulationResult, bound: Bound) -> Row:
     return (
         each.name,
         each.cost_usd,
         bound.usd,
         times_bound(each, bound),
+        times_bound_in_time(each, bound),
         each.target_met_pct,
         each.wait_quantile_s(0.95),
         each.launches,

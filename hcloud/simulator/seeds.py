@@ -14,7 +14,7 @@ from statistics import fmean, stdev
 from hcloud.report.spending_accounts import SPENT, Account
 from hcloud.report.table import Column, ReportTable, Row, Unit, Value, share_pct
 from hcloud.simulator.bound import Bound
-from hcloud.simulator.optimality import peer_notes, times_bound, unused_commitment_usd
+from hcloud.simulator.optimality import peer_notes, times_bound, times_bound_in_time, unused_commitment_usd
 from hcloud.simulator.outcome import NOTES, SimulationResult, defects_of, failures_of, wait_notes
 from hcloud.simulator.performance import kept_pct, mean
 
@@ -129,11 +129,16 @@ def _account_measures(account: Account) -> tuple[_Measure, _Measure]:
     )
 
 
+def _times_in_time(outcome: SimulationResult, bound: Bound | None) -> float | None:
+    return None if bound is None else times_bound_in_time(outcome, bound)
+
+
 _ACCOUNTS = tuple(measure for account in Account for measure in _account_measures(account))
 _MEASURES: tuple[_Measure, ...] = (
     _Measure(name="cost", unit="usd", of=lambda each, _, __: each.cost_usd),
     _Measure(name="cost", unit="%", of=lambda each, first, _: share_pct(each.cost_usd, first.cost_usd)),
     _Measure(name="times_bound", unit="", of=lambda each, _, bound: times_bound(each, bound) if bound else None),
+    _Measure(name="times_bound_in_time", unit="", of=lambda each, _, bound: _times_in_time(each, bound)),
     _Measure(name="target_met", unit="%", of=lambda each, _, __: each.target_met_pct),
     _Measure(name="batch_met", unit="%", of=lambda each, _, __: each.batch_met_pct),
     _Measure(name="service_met", unit="%", of=lambda each, _, __: each.service_met_pct),
@@ -146,8 +151,8 @@ _MEASURES: tuple[_Measure, ...] = (
     _Measure(name="unused_commitment", unit="usd", of=lambda each, _, __: unused_commitment_usd(each)),
     *_ACCOUNTS,
 )
-_WITH_BOUNDS = {"cost", "times_bound", "target_met", "wait_p95", "launches", "used_once", "unused_commitment"}
-_WITH_BOUNDS |= {each.name for each in _ACCOUNTS}
+_WITH_BOUNDS = {"cost", "times_bound", "times_bound_in_time", "target_met", "wait_p95", "launches", "used_once"}
+_WITH_BOUNDS |= {"unused_commitment", *(each.name for each in _ACCOUNTS)}
 """Measures shown if bounds were computed."""
 _ONLY_WITH_BOUNDS = {"used_once", "unused_commitment"}
 """Measures shown only then."""

@@ -202,7 +202,7 @@ def run_case(case: Case, seed: int, size: RunSize, within: Path | None = None) -
             return {**numbers_of(outcome, paid_s or inf), **lost_numbers(lost, len(outcome.performance)), **least}
         if outcome.succeeded < outcome.jobs:  # leaving jobs undone may cost less than the bound
             return numbers_of(outcome)
-        bound = distance(setting, Path(folder), [outcome], [ran_s])
+        bound = distance(setting, Path(folder), [outcome], [ran_s], in_time=False)
     return {**numbers_of(outcome), "bound_usd": bound.usd, "times_bound": outcome.cost_usd / bound.usd}
 
 

@@ -216,6 +216,8 @@ def test_every_peer_costs_at_least_the_bound(tmp_path: Path) -> None:
     table = peer_comparison(outcomes, [bound] * len(outcomes))
     names = [column.name for column in table.columns]
     assert all(float(str(row[names.index("times_bound")])) >= 1.0 for row in table.rows)
+    # No job has a deadline here, so keeping all of them costs nothing.
+    assert bound.in_time_usd == pytest.approx(bound.usd)
     # The seeded fault: at the stated run times a machine faster than stated could have beaten it.
     shorter = with_shortest_runs(settings[0].workload, runs)
     assert sum(each.run_s for each in shorter.arrivals) < sum(each.run_s for each in jobs)
