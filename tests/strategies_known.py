@@ -130,7 +130,7 @@ def aware_policies(
         neighbour_tolerance=0.05,
     )
     admission = AdmissionPolicy(
-        queues=draw(st.sampled_from(["one", "by_quality"])),
+        queues=draw(st.sampled_from(["one", "by_quality", "planned"])),
         classes=draw(st.sampled_from([1, 4, 10])),
         order=draw(st.sampled_from(["priority", "shortest"])),
         patience_s=draw(st.sampled_from([0.0, 60.0])),

@@ -53,7 +53,7 @@ def admit(context: PlanContext) -> None:
     if context.distinguishes_similar_jobs:
         context.waiting.make_single()
     context.waiting.drop_excluded()
-    by_quality = context.suit if context.policy.admission.queues == "by_quality" else None
+    by_quality = context.suit if context.policy.admission.by_class else None
     admission = _Admission(context, by_quality)
     heads: list[tuple[tuple[float, ...], Job | SimilarJobs]] = []
     for job in context.waiting.single:

@@ -18,7 +18,7 @@ from hcloud.core.model import FailureCause, InstanceId, Job, JobId, JobSpec, Mar
 from hcloud.core.rows import by_number
 from hcloud.planner.budget import BudgetLedger, open_budget
 from hcloud.planner.decisions import Decisions
-from hcloud.planner.fit.arq import expected_run_s
+from hcloud.planner.fit.job_run_times import JobRunTimes
 from hcloud.planner.fit.sizing import SizeTarget
 from hcloud.planner.fit.suitability import Suitability
 from hcloud.planner.fleet import Fleet, vector
@@ -67,6 +67,8 @@ class PlanInputs:
     """Jobs with a running attempt."""
     measuring: Set[JobId]
     """Profiling runs that are not over."""
+    run_times: JobRunTimes
+    """How long jobs run."""
     spot_deadlines: SpotDeadlines | None
     """Which deadlines spot machines put at risk; None: no job with a deadline may use any."""
     _quickest_s: dict[Resources, float] = field(default_factory=dict)
@@ -229,7 +231,7 @@ class PlanContext(PlanInputs):
             return ""
         avoids = deadlines.avoids_spot(
             job,
-            lambda: expected_run_s(job, self.snapshot.applications, self.snapshot.programs),
+            lambda: self.run_times.median_s(job),
             lambda: self.quickest_s(spec.resources),
         )
         return OFF_SPOT_DEADLINE if avoids else ""
@@ -332,6 +334,7 @@ def open_context(snapshot: Snapshot, policy: Policy, rng: np.random.Generator) -
         jobs=jobs,
         running=[job for job in occupancy.running if job.id not in left_out] if left_out else occupancy.running,
         measuring=frozenset(occupancy.measuring),
+        run_times=JobRunTimes(snapshot),
         spot_deadlines=deadlines,
         fleet=fleet,
         waiting=WaitingJobs(similar=occupancy.queued.kinds()),

@@ -89,6 +89,8 @@ class GroupState:
     """Whether any offer is large enough."""
     lifted: bool = False
     """Instances held back are open to the group, because nothing can be launched for it."""
+    on_paid: bool = False
+    """Of all instances only reserved ones are open to the group, however full: a plan ahead starts its jobs there."""
     awaits_type: bool = True
     """Whether there may be room on instances that only their type makes unsuitable."""
     may_reserve: bool = True

@@ -20,6 +20,7 @@ from hcloud.planner.late_boots import find_late_boots
 from hcloud.planner.placement.awaited_instances import hold_booting_capacity
 from hcloud.planner.placement.place import place
 from hcloud.planner.plan import Plan
+from hcloud.planner.plan_ahead.stage import plan_ahead
 from hcloud.planner.profiling_beside import classify_unknown, profile_beside
 from hcloud.planner.provisioning.provision import expand, launch, provision, start_provisioning
 from hcloud.planner.provisioning.surplus_ranks import give_up_optional_ranks
@@ -65,6 +66,8 @@ def _serve(context: PlanContext) -> None:
     if grows:
         add_missing_ranks(state.placement, behind=True)
         expand(state)
+    if context.policy.admission.queues == "planned":
+        plan_ahead(state.placement, state.offer_market)
     for promise in (True, False):
         place(state.placement, promise)
         provision(state, promise)

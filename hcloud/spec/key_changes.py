@@ -142,7 +142,7 @@ DEFAULTS_SINCE: Final = "0.2.0"
 """The first version with the new defaults of ``DEFAULT_CHANGES``."""
 DEFAULT_CHANGES: Final = (
     DefaultChange(key="placement.order", old="least_loaded", new="quasar"),
-    DefaultChange(key="admission.queues", old="one", new="by_quality"),
+    DefaultChange(key="admission.queues", old="one", new="planned"),
     DefaultChange(key="provisioning.strategy", old="best_value", new="hm"),
     DefaultChange(key="provisioning.soft_limit", old=0.65, new=0.95, rule=False),
     DefaultChange(key="provisioning.hard_limit", old=0.9, new=1.0, rule=False),

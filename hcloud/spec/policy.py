@@ -358,8 +358,11 @@ class PlacementPolicy:
 class AdmissionPolicy:
     """The order of the queue, and how long a job waits for an instance of suitable quality (ARQ)."""
 
-    queues: Literal["one", "by_quality"] = "by_quality"
-    """one: a single queue; by_quality: one queue per class of quality target, so that none blocks another."""
+    queues: Literal["one", "by_quality", "planned"] = "planned"
+    """one: a single queue; by_quality: one queue per class of quality target, so that none blocks another; planned: the
+    same, and jobs with a deadline or of best effort wait for room that is paid already while their deadline allows."""
+    deadline_worth: Annotated[Number, Field(ge=1, le=1000)] = 20.0
+    """With planned: what keeping a deadline is worth, as a multiple of the job's cost on a machine of its own."""
     classes: Annotated[int, Field(ge=1, le=100, strict=True)] = 10
     """Number of classes with by_quality."""
     order: Literal["priority", "shortest"] = "priority"
@@ -371,6 +374,11 @@ class AdmissionPolicy:
     """Patience of jobs with unknown run time."""
     patience_cap_s: Seconds = 600.0
     """Upper limit of any job's patience."""
+
+    @property
+    def by_class(self) -> bool:
+        """Whether there is a queue per class of quality target."""
+        return self.queues != "one"
 
 
 CorrectionStep = Literal["reprofile", "reclassify", "resize", "evict", "nodes", "move"]
@@ -562,7 +570,7 @@ class Policy:
         """Whether placement, queues or the strategy depend on what is known about applications."""
         order = ORDERS.uses_classifications(self.placement.order)
         strategy = STRATEGIES.uses_classifications(self.provisioning.strategy)
-        return order or strategy or self.admission.queues == "by_quality"
+        return order or strategy or self.admission.by_class
 
     @property
     def digest(self) -> str:

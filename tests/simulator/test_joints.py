@@ -34,6 +34,7 @@ from hcloud.core.model import (
 )
 from hcloud.planner import profiling_beside
 from hcloud.planner.fit import interference, suitability
+from hcloud.planner.placement.room_reservation import PLANNED
 from hcloud.simulator.clusters import gce
 from hcloud.simulator.measured_programs import MeasuredPrograms
 from hcloud.simulator.program_models import SOURCES, ProgramModel
@@ -87,6 +88,7 @@ class Seen:
     classes: Sequence[int]
     """Classes of placed jobs."""
     waits_s: Sequence[float]
+    """Of jobs that were not planned to start later."""
     profiled_under: Sequence[str]
     """By profiling run beside a job, which sources it presses, and why."""
 
@@ -105,6 +107,7 @@ def simulate(folder: Path) -> Seen:
     programs = {program: model for program in measured if (model := world.known_program(program)) is not None}
     runs = [e.fields for e in events if e.kind is EventKind.PREDICTION and e.fields["question"] == "run"]
     placed = [e.fields for e in events if e.kind is EventKind.ATTEMPT_PLACED]
+    planned = {e.job_id for e in events if e.fields.get("code") == PLANNED}
     return Seen(
         truth=list(programs.values()),
         beliefs=[believed[measured[program]] for program in programs],
@@ -112,7 +115,9 @@ def simulate(folder: Path) -> Seen:
         run_errors=[math.log(each["predicted"] / each["measured"]) for each in runs],
         runs_within=float(np.mean([each["low"] <= each["measured"] <= each["high"] for each in runs])),
         classes=[each["quality_class"] for each in placed if "quality_class" in each],
-        waits_s=[each["waited_s"] for each in placed],
+        waits_s=[
+            e.fields["waited_s"] for e in events if e.kind is EventKind.ATTEMPT_PLACED and e.job_id not in planned
+        ],
         profiled_under=[
             text[text.index("; under ") :]
             for event in events

@@ -187,7 +187,7 @@ def test_a_copied_default_policy_keeps_its_rules_until_its_keys_are_deleted(home
     gone = re.compile(r"^  (queues|strategy|soft_limit|hard_limit|order: least_loaded)\b.*\n", re.MULTILINE)
     policy.write_text(gone.sub("", policy.read_text()))
     checked = home.run("policy", "check", str(policy))
-    assert "strategy hm, placement order quasar, queues by_quality, profiling beside" in checked
+    assert "strategy hm, placement order quasar, queues planned, profiling beside" in checked
     assert "was the default" not in checked and "were the default" not in checked
 
 

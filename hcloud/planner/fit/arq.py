@@ -11,14 +11,13 @@ queueing is ``tau CT - P``. After that the job takes any server.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 
-from hcloud.classifier.applications import identify
-from hcloud.core.estimates import WHOLE_JOBS, Application, Classification
+from hcloud.core.estimates import WHOLE_JOBS, Classification
 from hcloud.core.model import BatchTarget, Job
 from hcloud.forecast.wait_times import BusyTimes, Floats
 from hcloud.spec.policy import AdmissionPolicy
@@ -45,22 +44,6 @@ def _run_s(known: Classification, nodes: int) -> float | None:
     if counts and 1 in known.by_nodes:
         rate *= known.by_nodes[max(counts)].value / known.by_nodes[1].value
     return 1.0 / rate if rate > 0 else None
-
-
-def expected_run_s(
-    job: Job, applications: Mapping[str, Classification], programs: Mapping[str, tuple[Application, ...]]
-) -> float | None:
-    """Return the expected run time of ``job`` in seconds: from its classification, else as long as its program's jobs
-    usually ran, those with the same input if there are any. None: unknown, or a service."""
-    if job.spec.target.kind == "service":
-        return None
-    known_s = run_s(applications.get(job.application), job.spec.nodes.count)
-    if known_s is not None or not programs:
-        return known_s
-    identity = identify(job.spec)
-    rows = [row for row in programs.get(identity.program, ()) if row.run_s is not None]
-    rows = [row for row in rows if identity.input in row.inputs] or rows
-    return max([row.run_s for row in rows if row.run_s is not None], default=None)
 
 
 def slack_s(job: Job, queued_at: float, expected_s: float | None, admission: AdmissionPolicy) -> float:

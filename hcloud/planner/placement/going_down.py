@@ -73,7 +73,7 @@ def lost_to_types(state: PlacementState, group: JobGroup) -> Amounts:
     context = state.context
     lost = state.lost.get(group)
     if lost is None:
-        lost, by_quality = np.zeros(len(context.fleet.instances)), context.policy.admission.queues == "by_quality"
+        lost, by_quality = np.zeros(len(context.fleet.instances)), context.policy.admission.by_class
         if context.suit is not None and group.application and by_quality and context.suit.loses_to_types:
             among = suited(context, group, context.fleet.placeable) & context.fleet.large_enough(group.demand)
             lost = context.suit.type_losses(group.application, among)

@@ -70,6 +70,8 @@ class Holdback:
 
     def closed(self, group: JobGroup, among: Mask) -> Mask:
         """Return the instances of ``among`` that are held back from ``group``, shape ``(N,)``."""
+        if group.state.on_paid:
+            return among & ~self.context.fleet.reserved
         full = self._full(group)
         shut = np.zeros(len(among), dtype=np.bool_) if full is None else among & full
         if not group.state.lifted:

@@ -36,7 +36,7 @@ def place(state: PlacementState, promise: bool) -> None:
     state.tried.clear()
     if promise and queue:
         _place_urgent(state, queue)
-    if context.policy.admission.queues == "by_quality":
+    if context.policy.admission.by_class:
         state.diverting = False
         _place_all(state, queue)
         state.diverting = True
@@ -223,8 +223,19 @@ def _may_fit(state: PlacementState, job: Job, group: JobGroup) -> bool:
     return group.state.fits_now and (group.state.fits_well or goes_down(state, job, group))
 
 
-def place_now(state: PlacementState, job: Job, group: JobGroup) -> bool:
-    """Place ``job`` instead of what is held for it, and return True; or hold that again."""
+def place_now(state: PlacementState, job: Job, group: JobGroup, *, paid_only: bool = False) -> bool:
+    """Place ``job`` instead of what is held for it, and return True; or hold that again.
+
+    ``paid_only``: on reserved instances, however full, and on no others.
+    """
+    group.state.on_paid = paid_only
+    try:
+        return _place_now(state, job, group)
+    finally:
+        group.state.on_paid = False
+
+
+def _place_now(state: PlacementState, job: Job, group: JobGroup) -> bool:
     context = state.context
     held = context.reservations.unhold(job)
     if not held and job.state is JobState.QUEUED and not has_room_now(context, group):

@@ -18,7 +18,6 @@ import numpy as np
 from hcloud.core.model import Allocation, Job, JobState, Number, Reason
 from hcloud.core.rows import number_of
 from hcloud.planner.context import PlanContext
-from hcloud.planner.fit.arq import expected_run_s
 from hcloud.planner.fleet import SLACK, Amounts, Mask, vector
 from hcloud.planner.job_groups import JobGroup
 from hcloud.planner.occupancy import RESERVES_ROOM, SECRETS_UNREADABLE
@@ -32,8 +31,10 @@ BOOTING = "booting"
 """Code of the reason of a job for which an instance boots."""
 WAITS_FOR_RESERVED = "waits_for_reserved"
 """Code of the reason of a job that waits for reserved room because the hybrid mapping rents nothing for it."""
+PLANNED = "planned"
+"""Code of the reason of a job that is planned to start later (:mod:`hcloud.planner.plan_ahead`)."""
 NOT_FOR_ROOM = frozenset(
-    {BOOTING, WAITS_FOR_RESERVED, SECRETS_UNREADABLE, "engine_unreachable", "holds_out", "impossible"}
+    {BOOTING, WAITS_FOR_RESERVED, PLANNED, SECRETS_UNREADABLE, "engine_unreachable", "holds_out", "impossible"}
 )
 """Codes of jobs that wait for something else than room on machines in use."""
 MOST_SOUGHT = 16
@@ -74,8 +75,8 @@ def urgent_jobs(context: PlanContext) -> list[Job]:
         job = occupancy.rows[job_id]
         if job.deadline_at is None or not waits_for_room(job) or job.not_before_at > context.now or job_id in left_out:
             continue
-        ran_s = expected_run_s(job, context.snapshot.applications, context.snapshot.programs) or 0.0
-        may_wait_s, holds = job.deadline_at - ran_s - context.now, job.wait_code == RESERVES_ROOM
+        may_wait_s = job.deadline_at - (context.run_times.median_s(job) or 0.0) - context.now
+        holds = job.wait_code == RESERVES_ROOM
         if may_wait_s <= context.now - job.submitted_at and (holds or may_wait_s >= 0.0):
             found.append((not holds, may_wait_s, number_of(job_id), job))
     ranked = sorted(found, key=lambda each: each[:3])
@@ -288,6 +289,5 @@ def _remaining_s(context: PlanContext, job: Job, ran_s: float, usual_s: float) -
     limit_s = inf if job.spec.max_runtime_s is None else max(0.0, job.spec.max_runtime_s - ran_s)
     if job.spec.target.kind == "service":
         return limit_s
-    lasts_s = expected_run_s(job, context.snapshot.applications, context.snapshot.programs)
-    remains_s = max(ran_s, usual_s) if lasts_s is None else abs(lasts_s - ran_s)
-    return min(remains_s, limit_s)
+    rest_s = context.run_times.rest_s(job, ran_s)
+    return min(max(ran_s, usual_s) if rest_s is None else rest_s, limit_s)

@@ -31,7 +31,7 @@ class Paragon:
     def choose(self, context: PlanContext, group: JobGroup, fits: Mask, neighbours_too: bool | None) -> int:
         """Return the undisturbed instance of ``fits`` with the best type, or the least disturbed one."""
         suit = context.suitability
-        pools = self.pools if context.policy.admission.queues == "by_quality" else Pools.NO
+        pools = self.pools if context.policy.admission.by_class else Pools.NO
 
         def search(
             pressure: PressureState, newcomer: Sensitivity, among: Mask, preference: Floats | None

@@ -1,0 +1,81 @@
+"""Expected utility and expected consumption of a job that starts at a certain time (3Sigma §3, eqs. 1 and 2)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hcloud.forecast.runtimes.distribution import RunTimes
+
+Floats = NDArray[np.float64]
+
+_QUADRATURE = (np.arange(6) + 0.5) / 6
+"""Where a falling utility is looked at, as shares of its decay."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Utility:
+    """What the end of a job is worth, by when it ends: ``value`` up to ``until_s``, then less, and nothing from
+    ``until_s + decay_s`` on. Times count from now."""
+
+    value: float
+    until_s: float
+    decay_s: float = 0.0
+    """Over this time the value falls to nothing in a straight line; 0: at once, as for a deadline."""
+
+
+def cumulative(run_time: RunTimes, times_s: Floats) -> Floats:
+    """Return the probability that the run takes at most ``times_s``, of the same shape; 0 for negative times."""
+    logs = np.log(run_time.times_s)
+    asked = np.log(np.maximum(times_s, 0.5 * run_time.times_s[0]))
+    found: Floats = np.interp(asked, logs, run_time.cumulative, left=0.0, right=1.0)
+    return found
+
+
+def expected_utility(utility: Utility, run_time: RunTimes, starts_s: Floats, stretch: float = 1.0) -> Floats:
+    """Return what a job is worth by its expected end if it starts at ``starts_s`` from now (eq. 1), of the same shape.
+
+    ``stretch``: how many times as long it runs there. A value that falls in a straight line over ``decay_s`` makes the
+    expectation the mean of the probabilities to end by each moment of the fall.
+    """
+    if utility.decay_s <= 0.0:
+        ends_s = utility.until_s - starts_s
+        return utility.value * cumulative(run_time, ends_s / stretch)
+    ends_s = utility.until_s + utility.decay_s * _QUADRATURE[:, None] - starts_s.ravel()[None, :]
+    found: Floats = utility.value * cumulative(run_time, ends_s / stretch).mean(axis=0)
+    return found.reshape(starts_s.shape)
+
+
+def expected_use(run_time: RunTimes, after_s: Floats, stretch: float = 1.0) -> Floats:
+    """Return the probability that a job still runs ``after_s`` after its start (eq. 2), of the same shape; 0 before
+    it."""
+    return np.where(after_s < 0.0, 0.0, 1.0 - cumulative(run_time, after_s / stretch))
+
+
+def expected_rest(run_time: RunTimes, age_s: float, after_s: Floats, stretch: float = 1.0) -> Floats:
+    """Return the probability that a job that ran for ``age_s`` still runs ``after_s`` from now, of the same shape."""
+    age_s /= stretch
+    return 1.0 - cumulative(run_time.after(age_s), age_s + after_s / stretch)
+
+
+def slot_starts(horizon_s: float, first_s: float, slots: int) -> Floats:
+    """Return when the slots of a plan begin, from now, shape ``(slots,)``: at once, after ``first_s``, then ever
+    farther apart up to ``horizon_s``."""
+    if slots < 2 or horizon_s <= first_s:
+        return np.array([0.0, first_s])
+    return np.concatenate(((0.0,), np.geomspace(first_s, horizon_s, slots - 1)))
+
+
+def overestimated(run_time: RunTimes, available_s: float, below: float) -> bool:
+    """Return whether a job most likely runs shorter than predicted: of all that is known, a run within the time from
+    its submission to its deadline has a probability below ``below`` (3Sigma §4.2.3)."""
+    return float(cumulative(run_time, np.array([available_s]))[0]) < below
+
+
+def point(run_time_s: float, spread: Sequence[float] = (1.0, 1.0)) -> RunTimes:
+    """Return a run time that is known: a jump at ``run_time_s``."""
+    low, high = run_time_s * spread[0], run_time_s * spread[1]
+    return RunTimes(np.array([low * (1 - 1e-9), high]), np.array([0.0, 1.0]))

@@ -1,0 +1,71 @@
+"""The schedulers that 3Sigma's experiments compare (table 1, §6.2), each a choice of run times and of utilities."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from hcloud.core.pricing import HOUR_S
+from hcloud.forecast.runtimes.distribution import Predictor, RunTimes
+from hcloud.forecast.runtimes.mixture import MixturePredictor
+from hcloud.forecast.runtimes.printed import PrintedPredictor
+from hcloud.planner.plan_ahead.expected import Utility, overestimated, point
+from lab.three_sigma.workload import JobTrace, TracedJob
+
+IN_TIME_WORTH = 1.0
+BEST_EFFORT_WORTH = 0.1
+BEST_EFFORT_DECAY_S = 6 * HOUR_S
+OVERESTIMATED_BELOW = 0.05
+RunTimesOf = Callable[[JobTrace], Mapping[int, RunTimes]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterScheduler:
+    """One scheduler."""
+
+    name: str
+    run_times: RunTimesOf | None
+    """Returns by number what is expected of each job of a trace; None: strict priorities, no run times."""
+    overestimates: str = "no"
+    """Whether the value of deadlines falls slowly: ``no``, ``adaptive`` for overestimated jobs, ``always``."""
+
+    def utility(self, job: TracedJob, run_time: RunTimes, now_s: float) -> Utility:
+        """Return what the end of a job is worth at ``now_s``."""
+        if job.deadline_s is None:
+            waited = (now_s - job.submitted_s) / BEST_EFFORT_DECAY_S
+            return Utility(value=BEST_EFFORT_WORTH * (1.0 + waited), until_s=0.0, decay_s=BEST_EFFORT_DECAY_S)
+        allowed_s, decay_s = job.deadline_s - job.submitted_s, 0.0
+        slowly = self.overestimates == "always"
+        if slowly or (self.overestimates == "adaptive" and overestimated(run_time, allowed_s, OVERESTIMATED_BELOW)):
+            decay_s = allowed_s
+        return Utility(value=IN_TIME_WORTH, until_s=job.deadline_s - now_s, decay_s=decay_s)
+
+
+def _perfect(trace: JobTrace) -> Mapping[int, RunTimes]:
+    return {job.number: point(job.run_s) for job in trace.jobs}
+
+
+def _predicted(make: Callable[[], Predictor], trace: JobTrace, *, as_point: bool = False) -> Mapping[int, RunTimes]:
+    """Return what a predictor says that learnt from the runs before the experiment."""
+    predictor = make()
+    for features, run_s in trace.past:
+        predictor.observe(features, run_s, predicted=predictor.predict(features))
+    found = {job.number: predictor.predict(job.features) for job in trace.jobs}
+    return {number: point(each.likely_s) for number, each in found.items()} if as_point else found
+
+
+_OURS, _PRINTED = partial(_predicted, MixturePredictor), partial(_predicted, PrintedPredictor)
+SYSTEMS = {
+    each.name: each
+    for each in (
+        ClusterScheduler(name="HCloud", run_times=_OURS, overestimates="adaptive"),
+        ClusterScheduler(name="3Sigma", run_times=_PRINTED, overestimates="adaptive"),
+        ClusterScheduler(name="PointPerfEst", run_times=_perfect),
+        ClusterScheduler(name="PointRealEst", run_times=partial(_PRINTED, as_point=True)),
+        ClusterScheduler(name="Prio", run_times=None),
+        ClusterScheduler(name="NoDist", run_times=partial(_OURS, as_point=True), overestimates="adaptive"),
+        ClusterScheduler(name="NoOE", run_times=_OURS),
+        ClusterScheduler(name="NoAdapt", run_times=_OURS, overestimates="always"),
+    )
+}
