@@ -334,7 +334,7 @@ def open_context(snapshot: Snapshot, policy: Policy, rng: np.random.Generator) -
         jobs=jobs,
         running=[job for job in occupancy.running if job.id not in left_out] if left_out else occupancy.running,
         measuring=frozenset(occupancy.measuring),
-        run_times=JobRunTimes(snapshot),
+        run_times=JobRunTimes(snapshot, neighbour_tolerance=policy.placement.neighbour_tolerance),
         spot_deadlines=deadlines,
         fleet=fleet,
         waiting=WaitingJobs(similar=occupancy.queued.kinds()),

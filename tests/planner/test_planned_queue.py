@@ -106,6 +106,25 @@ def test_what_a_deadline_is_worth_decides_how_much_risk_waiting_may_bear() -> No
     assert bold < careful
 
 
+def test_a_reserved_machine_that_is_not_launched_yet_is_launched_rather_than_waited_for() -> None:
+    paid, more = machine(1, PAID), offer("paid", 2.0, 0.03, market=Market.RESERVED, available=1)
+    held = running(90, paid, asks=SORT, submitted_at=NOW - 150)
+    plan = decide(scene(paid, held, due(1, 5000.0), more, RENT, run_times=known()), policy())
+    assert [each.offer.market for each in of(plan, Launch)] == [Market.RESERVED]
+
+
+def test_jobs_wait_in_order_of_priority() -> None:
+    plan = planned(due(1, 5000.0), due(2, 5000.0, priority=5), busy=False)
+    assert [each.job_id for each in of(plan, Place)] == ["job-2"]
+    assert [each.job_id for each in of(plan, Wait)] == ["job-1"]
+
+
+def test_where_no_machine_may_be_rented_the_order_of_the_queue_holds() -> None:
+    paid = machine(1, PAID)
+    world = scene(paid, due(1, 5000.0), due(2, 450.0), PAID, run_times=known())
+    assert [each.job_id for each in of(decide(world, policy()), Place)] == ["job-1"]
+
+
 def test_a_job_whose_machine_boots_keeps_it() -> None:
     booting = machine(2, RENT, state="booting", ready_at=None)
     waiting = replace(due(1, 5000.0), state=JobState.AWAITING_INSTANCE, awaiting=("inst-2",))

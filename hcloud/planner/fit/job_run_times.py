@@ -22,6 +22,7 @@ LEAST_DOUBT = 0.05
 DOUBT_OF_USUAL = 0.8
 """The same where only a mean of earlier runs is known: of 56,117 runs in two job logs (KTH SP2, CEA Curie) 91 % took at
 most three times the mean of the same user's earlier runs on as many processors."""
+MOST_LOST = 0.9
 _LIMITS_OF_80 = 1.2816
 _NORMAL = np.linspace(-4.0, 4.0, 65)
 _CUMULATIVE = np.array([0.0, *[0.5 * (1.0 + math.erf(z / math.sqrt(2.0))) for z in _NORMAL[1:-1]], 1.0])
@@ -32,6 +33,8 @@ class JobRunTimes:
     """Run times by job, asked at most once each."""
 
     snapshot: Snapshot
+    neighbour_tolerance: float = 0.0
+    """Share of its performance that neighbours may cost a job."""
     _by_job: dict[JobId, RunTimes | None] = field(default_factory=dict)
 
     def of(self, job: Job) -> RunTimes | None:
@@ -55,7 +58,8 @@ class JobRunTimes:
         if job.spec.target.kind == "service":
             return None
         learnt = self.snapshot.run_times.of_job(job)
-        expected = expected_run_time(self.snapshot.applications.get(job.application), job.spec.nodes.count)
+        known = self.snapshot.applications.get(job.application)
+        expected = expected_run_time(known, job.spec.nodes.count, self.neighbour_tolerance)
         if learnt is None or expected is None:
             return learnt or expected or self._usual(job)
         return min(learnt, expected, key=spread)
@@ -82,13 +86,18 @@ def log_normal(median_s: float, doubt: float) -> RunTimes:
     return RunTimes(median_s * np.exp(doubt * _NORMAL), _CUMULATIVE, point_s=median_s)
 
 
-def expected_run_time(known: Classification | None, nodes: int) -> RunTimes | None:
-    """Return the run time that a classification expects, alone on the best type, log-normal within its limits; None: it
-    expects none."""
-    median_s = run_s(known, nodes)
-    if median_s is None or known is None:
+def expected_run_time(known: Classification | None, nodes: int, neighbour_tolerance: float = 0.0) -> RunTimes | None:
+    """Return the run time that a classification expects on the best type, log-normal within its limits; None: it
+    expects none.
+
+    Neighbours may cost up to ``neighbour_tolerance`` of its performance, and any part of that as likely as another.
+    """
+    alone_s = run_s(known, nodes)
+    if alone_s is None or known is None:
         return None
     best, doubt = max(known.by_type.values(), key=lambda each: each.value), LEAST_DOUBT
     if best.low > 0.0:
         doubt = max(doubt, math.log(best.high / best.low) / (2.0 * _LIMITS_OF_80))
-    return log_normal(median_s, doubt)
+    slowest = 1.0 / (1.0 - min(neighbour_tolerance, MOST_LOST))
+    doubt = math.hypot(doubt, math.log(slowest) / math.sqrt(12.0))
+    return log_normal(alone_s * math.sqrt(slowest), doubt)

@@ -40,8 +40,8 @@ FIRST_S = 15.0
 """The first slot after now begins so late, in seconds."""
 HORIZON_S = 2 * HOUR_S
 """No start is planned later than this."""
-MOST_PLANNED = 1000
-"""Of more jobs only the first in order are planned."""
+MOST_PLANNED = 500
+"""Of more waiting jobs only the first in order are looked at."""
 BEST_EFFORT_WORTH = 2.0
 """What the end of a best-effort job is worth, in what it costs on a machine of its own, if it ended at once."""
 BEST_EFFORT_DECAY_S = 6 * HOUR_S
@@ -72,6 +72,9 @@ def plan_ahead(state: PlacementState, market: OfferMarket) -> None:
     """Place the jobs that start now on room that is paid, and let those wait that start later."""
     context = state.context
     pools = _Pools(context, market)
+    # Without paid room there is nothing to wait for; where no machine may be rented, the queue's own order serves.
+    if not context.fleet.reserved.any() or pools.capacity[_BOUGHT] <= 0.0:
+        return
     planned = {each.pending.number: each for each in _waiting(context, pools)}
     if not planned:
         return
@@ -243,9 +246,11 @@ class _Pools:
 def _waiting(context: PlanContext, pools: _Pools) -> Iterator[_Planned]:
     """Yield the jobs to plan, those with a target first, each kind in order."""
     jobs = list(islice(_candidates(context), MOST_PLANNED))
-    levels = {each: at for at, each in enumerate(sorted({job.spec.priority for job, _, _ in jobs})[-LEVELS:])}
-    for job, segment, run_time in jobs:
-        group = segment.group
+    levels = {each: at for at, each in enumerate(sorted({job.spec.priority for job, _ in jobs})[-LEVELS:])}
+    for job, segment in jobs:
+        run_time, group = context.run_times.of(job), segment.group
+        if run_time is None or pools.market.paid_ranks(group):
+            continue  # unknown, or a reserved machine is launched for it
         amount = group.needed * float(group.demand[0])
         found = list(pools.places(group, run_time, amount))
         usd = max([place.usd for kind, place in found if kind == BOUGHT], default=0.0)
@@ -262,8 +267,8 @@ def _waiting(context: PlanContext, pools: _Pools) -> Iterator[_Planned]:
         yield _Planned(job, group, segment, pending, tuple(kind for kind, _ in found))
 
 
-def _candidates(context: PlanContext) -> Iterator[tuple[Job, QueueSegment, RunTimes]]:
-    """Yield the waiting jobs with a known run time and a deadline, then those of best effort, each kind in order."""
+def _candidates(context: PlanContext) -> Iterator[tuple[Job, QueueSegment]]:
+    """Yield the waiting jobs with a deadline, then those of best effort, each kind in order."""
     for promise in (True, False):
         queue = context.waiting.queues[promise]
         for segment in queue.segments:
@@ -272,8 +277,8 @@ def _candidates(context: PlanContext) -> Iterator[tuple[Job, QueueSegment, RunTi
             if segment.awaits or group.serves or group.sizable or segment.first.spec.profile is not None:
                 continue
             for job in queue.jobs_of(segment):
-                if (job.deadline_at is not None or not promise) and (run_time := context.run_times.of(job)) is not None:
-                    yield job, segment, run_time
+                if job.deadline_at is not None or not promise:
+                    yield job, segment
 
 
 def _utility(context: PlanContext, job: Job, run_time: RunTimes, usd: float) -> Utility:
