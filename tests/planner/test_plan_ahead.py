@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hcloud.forecast.runtimes.distribution import RunTimes
+from hcloud.planner.plan_ahead import linear_program
 from hcloud.planner.plan_ahead.expected import (
     Floats,
     Utility,
@@ -139,6 +140,15 @@ def test_a_job_is_stopped_only_for_one_that_is_worth_more() -> None:
 def test_nothing_waits_and_nothing_is_possible() -> None:
     assert schedule([], [], {0: 1.0}, STEPS) == Schedule()
     assert schedule([pending(1, point(50.0), in_time(10.0))], [], {0: 1.0}, STEPS) == Schedule()
+
+
+def test_where_the_solver_reaches_its_limit_nothing_is_planned(monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs = [pending(n, uniform(10, 60), in_time(90.0 + n), 1.0) for n in range(30)]
+    starts = slot_starts(400.0, 15.0, 8)
+    assert started(schedule(jobs, [], {0: 4.0}, starts))
+    monkeypatch.setattr(linear_program, "MOST_ITERATIONS", 1)
+    found = schedule(jobs, [], {0: 4.0}, starts)
+    assert (found.starting, dict(found.starts_s)) == ((), {})
 
 
 # --------------------------------------------------------------------------------------------------------- what is held

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -70,12 +69,11 @@ def slot_starts(horizon_s: float, first_s: float, slots: int) -> Floats:
 
 
 def overestimated(run_time: RunTimes, available_s: float, below: float) -> bool:
-    """Return whether a job most likely runs shorter than predicted: of all that is known, a run within the time from
-    its submission to its deadline has a probability below ``below`` (3Sigma §4.2.3)."""
+    """Return whether a prediction is most likely too long: it gives a run within ``available_s``, the time that the
+    deadline allows, a probability below ``below`` (3Sigma §4.2.3)."""
     return float(cumulative(run_time, np.array([available_s]))[0]) < below
 
 
-def point(run_time_s: float, spread: Sequence[float] = (1.0, 1.0)) -> RunTimes:
+def point(run_time_s: float) -> RunTimes:
     """Return a run time that is known: a jump at ``run_time_s``."""
-    low, high = run_time_s * spread[0], run_time_s * spread[1]
-    return RunTimes(np.array([low * (1 - 1e-9), high]), np.array([0.0, 1.0]))
+    return RunTimes(run_time_s * np.array([1.0 - 1e-9, 1.0]), np.array([0.0, 1.0]))

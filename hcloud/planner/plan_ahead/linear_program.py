@@ -23,6 +23,8 @@ ROUNDED = 0.5
 """Others are stopped for a job only if at least this share of it starts now."""
 WHOLE = 1.0 - 1e-6
 LEAST_SHARE = 1e-3
+MOST_ITERATIONS = 20_000
+"""Limit of the solver's steps; where it is reached, nothing is planned."""
 _TIES = 1e-5
 _SLACK = 1e-9
 
@@ -200,8 +202,9 @@ class _LinearProgram:
             b_ub=limits,
             bounds=(0.0, 1.0),
             method="highs-ds",
+            options={"maxiter": MOST_ITERATIONS},
         )
-        if solved.x is None:
+        if solved.status != 0:
             return np.zeros(count + len(costs))
         shares = np.asarray(solved.x, dtype=np.float64)
         self.bound = float(self.worth @ shares[:count] - np.array(costs) @ shares[count:])
@@ -249,9 +252,10 @@ class _LinearProgram:
                 break
             else:
                 later.setdefault(job, float(self.starts_s[1]))
-        started = {each.number for each in starting}
         numbers = [each.number for each in self.waiting]
-        value = sum([worth[numbers.index(each.number), each.place] for each in starting])
+        job_at = {number: at for at, number in enumerate(numbers)}
+        started = {each.number for each in starting}
+        value = sum([worth[job_at[each.number], each.place] for each in starting])
         return Schedule(
             starting=tuple(starting),
             stopping=tuple(sorted(self.running[at].number for at in stopped)),

@@ -30,7 +30,7 @@ from hcloud.planner.placement.open_instances import suited
 from hcloud.planner.placement.place import place_now
 from hcloud.planner.placement.room_reservation import PLANNED
 from hcloud.planner.placement.state import PlacementState
-from hcloud.planner.plan_ahead.expected import Utility, expected_utility, overestimated, slot_starts
+from hcloud.planner.plan_ahead.expected import Floats, Utility, expected_utility, overestimated, slot_starts
 from hcloud.planner.plan_ahead.linear_program import PendingJob, RunningJob, Schedule, StartOption, schedule
 from hcloud.planner.run_times import ran_for_s
 from hcloud.planner.text import percent, seconds
@@ -49,7 +49,10 @@ OVERESTIMATED_BELOW = 0.05
 """Below this probability to run as short as its deadline allows, a job is taken to be overestimated."""
 LEVELS, PRIORITY_WORTH = 5, 10.0
 """Of so many priorities, the highest ones, each is worth so many times as much as the next lower one."""
+PAID, RENTED, BOUGHT = "paid", "rented", "bought"
+"""Kinds of options: reserved room, room that is free on rented machines now, a machine rented for the job."""
 _RENTED, _BOUGHT = -1, -2
+"""Pools beside those of reserved machines, which have the numbers of their types."""
 _UNKNOWN = unknown_run_time()
 
 
@@ -65,9 +68,6 @@ class _Planned:
     """What each of its places is."""
 
 
-PAID, RENTED, BOUGHT = "paid", "rented", "bought"
-
-
 def plan_ahead(state: PlacementState, market: OfferMarket) -> None:
     """Place the jobs that start now on room that is paid, and let those wait that start later."""
     context = state.context
@@ -80,17 +80,19 @@ def plan_ahead(state: PlacementState, market: OfferMarket) -> None:
         return
     starts_s = slot_starts(HORIZON_S, FIRST_S, SLOTS)
     found = schedule([each.pending for each in planned.values()], pools.running(), pools.capacity, starts_s)
-    bought = set[int]()
+    if not (found.starting or found.starts_s):
+        return
+    decided = set[int]()  # those placed here, and those for which the other rules rent a machine
     for start in found.starting:
         each = planned[start.number]
         if each.kinds[start.place] == BOUGHT:
-            bought.add(start.number)
+            decided.add(start.number)
         elif _placed(state, each, each.kinds[start.place] == PAID):
             context.waiting.queues[each.group.promise].remove(each.job, each.group, each.segment)
-            bought.add(start.number)
+            decided.add(start.number)
     soonest_s = inf
     for number, each in planned.items():
-        if number in bought:
+        if number in decided:
             continue
         at_s = _start_later_s(found, each, starts_s.tolist())
         if at_s is not None:
@@ -125,7 +127,7 @@ def _start_later_s(found: Schedule, each: _Planned, starts_s: Sequence[float]) -
     return starts_s[1] if later > at_once else None
 
 
-def _worth(each: _Planned, place: StartOption, starts_s: np.ndarray) -> np.ndarray:
+def _worth(each: _Planned, place: StartOption, starts_s: Floats) -> Floats:
     begins_s = starts_s + place.delay_s
     return expected_utility(each.pending.utility, each.pending.run_time, begins_s, place.stretch) - place.usd
 
