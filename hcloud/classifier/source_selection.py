@@ -13,6 +13,7 @@ it, and locking the bus disturbs every job on the host. ``make bench-accuracy`` 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -33,9 +34,11 @@ ROWS_MIN = 5
 """Minimum number of programs for a usable covariance."""
 ROWS_MAX = 100
 """So many known programs are compared at most."""
-GAIN_MIN = 0.1
-"""The default pair is kept unless another reduces the error by this share. Few programs are too uncertain to justify
-smaller gains."""
+SURE_BY = 3.0
+"""The default pair is kept unless another reduces the error by so many standard errors, over the known programs (5 %
+over all pairs together, by Bonferroni). Pairs that are about as good miss different programs: to take the best of them
+by a hair is to take the one that misses the programs of which few are known. Where three pairs are nearly equal, each
+program left out in turn met just that, and the error doubled."""
 DRIFTED_SD = 0.15
 """Standard deviation (0..1) of cells measured before a program drifted."""
 NORMAL_95 = 1.959963984540054
@@ -112,13 +115,19 @@ def choose_sources(
     known |= {at: NOISE[Scale.SCORE] for at, source in enumerate(prior.sources) if source in besides}
     free = [at for at, source in enumerate(prior.sources) if source not in left_out and source not in besides]
     pairs = list(itertools.combinations(free, min(COUNT, len(free))))
-    errors = {tuple(prior.sources[at] for at in pair): _error(prior, known, pair) for pair in pairs}
-    best = min(errors, key=lambda pair: (errors[pair], pair))
+    errors = {tuple(prior.sources[at] for at in pair): _errors(prior, known, pair) for pair in pairs}
+    best = min(errors, key=lambda pair: (errors[pair].mean(), pair))
     familiar = next((pair for pair in errors if set(pair) == set(usual)), None)
-    if familiar is not None and errors[best] >= (1.0 - GAIN_MIN) * errors[familiar]:
+    if familiar is not None and not _surely_less(errors[best], errors[familiar]):
         best = familiar
-    why = f"leaving {errors[best]:.0f} points of error in the quality that known programs need"
-    return Pressing(sources=best, why=f"{why} ({_error(prior, known, ()):.0f} before)")
+    why = f"leaving {errors[best].mean():.0f} points of error in the quality that known programs need"
+    return Pressing(sources=best, why=f"{why} ({_errors(prior, known, ()).mean():.0f} before)")
+
+
+def _surely_less(errors: Matrix, others: Matrix) -> bool:
+    """Return whether errors are smaller than others of the same programs, by :data:`SURE_BY` standard errors."""
+    gains = others - errors
+    return float(gains.mean()) > SURE_BY * float(gains.std(ddof=1)) / math.sqrt(len(gains))
 
 
 def _known(prior: SourcePrior, row: Application | None) -> dict[int, float]:
@@ -133,9 +142,9 @@ def _known(prior: SourcePrior, row: Application | None) -> dict[int, float]:
     }
 
 
-def _error(prior: SourcePrior, known: Mapping[int, float], pair: Sequence[int]) -> float:
-    """Return the mean error, in points, of the qualities that the known programs need, as expected from the ``known``
-    sources, each with a standard deviation, and those of ``pair``."""
+def _errors(prior: SourcePrior, known: Mapping[int, float], pair: Sequence[int]) -> Matrix:
+    """Return the errors, in points (programs), of the qualities that the known programs need, as expected from the
+    ``known`` sources, each with a standard deviation, and those of ``pair``."""
     deviations = {**known, **dict.fromkeys(pair, NOISE[Scale.SCORE])}
     expected = np.broadcast_to(prior.mean, prior.programs.shape)
     if deviations:
@@ -144,4 +153,4 @@ def _error(prior: SourcePrior, known: Mapping[int, float], pair: Sequence[int]) 
         gain = np.linalg.solve(own, prior.covariance[index]).T
         expected = expected + (prior.programs[:, index] - prior.mean[index]) @ gain.T
     least = [Scale.SCORE.from_axis(each.min(1)) for each in (np.clip(expected, 0.0, 1.0), prior.programs)]
-    return float(np.abs(least[0] - least[1]).mean())
+    return np.abs(np.asarray(least[0] - least[1]))
