@@ -14,8 +14,6 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from statistics import median
 
-from scipy.stats import t as student_t
-
 from hcloud.classifier.interference import CORE_SOURCES, NOT_COUNTED
 from hcloud.classifier.library import Library, Question
 from hcloud.classifier.needed_quality import SourceReliability, reliabilities
@@ -175,7 +173,9 @@ def _reading_errors() -> Mapping[tuple[Question, str], Sequence[ReadingError]]:
 
 def _deviation(cell: Cell) -> float:
     """Return the standard deviation of the logarithm of a mean, whose 95 % limits are Student's."""
-    return _half_width(cell) / float(student_t.ppf(0.975, cell.runs - 1))
+    from scipy.special import stdtrit  # slow to import, and only asked in measured worlds
+
+    return _half_width(cell) / float(stdtrit(cell.runs - 1, 0.975))
 
 
 def _half_width(cell: Cell) -> float:

@@ -45,6 +45,12 @@ def test_daemon_starts_without_what_only_comparisons_need() -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_simulations_start_without_what_only_some_need() -> None:
+    code = "import sys, hcloud.cli.simulate\nassert 'scipy' not in sys.modules"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=None)
+    assert done.returncode == 0, done.stderr
+
+
 def test_submit_loads_nothing_of_the_daemon(shell: Shell) -> None:
     code = (
         "import sys\nfrom hcloud.cli.main import _run\n_run(['submit', '-q', '--', 'true'])\n"
