@@ -26,6 +26,7 @@ from hcloud.observe.observer import Observation, Observer
 from hcloud.observe.offer_cache import OfferCache
 from hcloud.planner import make_plan
 from hcloud.planner.cache import PlanCache
+from hcloud.planner.plan import PlannedStart
 from hcloud.planner.snapshot import Snapshot, Spend, closed
 from hcloud.preview import Preview, preview_plan
 from hcloud.provider import AdmittedMachine, Provider, Runner
@@ -103,6 +104,8 @@ class Controller:
         self.last_seen = Observation(reachable=frozenset(), engine_reachable=False, moved=False)
         self.last_snapshot = Snapshot(now=clock.now())
         self.last_spend = Spend()
+        self.planned_starts: Mapping[JobId, PlannedStart] = {}
+        """When waiting jobs are to start, by the last plan."""
         self._admitted: tuple[Sequence[Instance], tuple[AdmittedMachine, ...]] = ((), ())
         self._engine_reachable_since: float | None = None
         self._silent_since: dict[str, float] = {}
@@ -133,6 +136,7 @@ class Controller:
         self.observer.units.believed = self.last_snapshot.applications
         self.beliefs.record_prediction_errors(self.lease)
         plan = self.quarantine.plan(self.planner, self.last_snapshot, self.policy, self.rng, self._keep_lease)
+        self.planned_starts = plan.planned_starts
         result = self.applier.apply(plan, self.policy, self.offers.all, self.lease)
         self.quarantine.record_failed_actions([(each.action, each.why) for each in result.failed], self.lease)
         live, now = self.store.live().instances, self.clock.now()

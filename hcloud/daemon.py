@@ -501,6 +501,7 @@ class Daemon:
             offers=lambda: self.controller.offers.all,
             preview=self._preview,
             run_times=lambda: self.controller.last_snapshot.run_times,
+            planned_starts=lambda: self.controller.planned_starts,
             admit=self._admit,
             accept=self._accept,
             seal=self._keys.seal,

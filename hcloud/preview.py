@@ -56,8 +56,15 @@ def describe_preview(preview: Preview, policy: Policy) -> list[Mapping[str, Any]
     decisions = [a for a in preview.knowing.actions if isinstance(a, (Profile, Classify, Wait))]
     passed = _enqueued(preview.knowing)
     knowing = {a.job_id: a for a in decisions if not (isinstance(a, Wait) and a.job_id in passed)}
-    return [{**_planned(job, snapshot, plan, policy), "knowing": _knowing(knowing.get(job.id), job)}
-            for job in preview.jobs]  # fmt: skip
+    chances = snapshot.run_times.deadline_probabilities(preview.jobs, snapshot.now)
+    return [
+        {
+            **_planned(job, snapshot, plan, policy),
+            "knowing": _knowing(knowing.get(job.id), job),
+            "deadline_probability": chance,
+        }
+        for job, chance in zip(preview.jobs, chances, strict=True)
+    ]
 
 
 def _enqueued(plan: Plan) -> set[str]:

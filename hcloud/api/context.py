@@ -14,7 +14,8 @@ from hcloud.api.auth import Caller
 from hcloud.api.turns import LongWork
 from hcloud.core.clock import Clock
 from hcloud.core.errors import BadInput, SecretUnreadable
-from hcloud.core.model import InstanceId, JobSpec, Offer
+from hcloud.core.model import InstanceId, JobId, JobSpec, Offer
+from hcloud.planner.plan import PlannedStart
 from hcloud.planner.run_times import NO_RUN_TIMES, RunTimeForecasts
 from hcloud.provider import Runner
 from hcloud.store import Store
@@ -140,6 +141,8 @@ class ApiContext:
     """
     run_times: Callable[[], RunTimeForecasts] = lambda: NO_RUN_TIMES
     """Returns what is known of run times as of the last cycle."""
+    planned_starts: Callable[[], Mapping[JobId, PlannedStart]] = dict
+    """Returns when waiting jobs are to start, by the last plan."""
     admit: Callable[[Sequence[JobSpec]], None] = _accept_all
     """Raises Refused if policy forbids submitting these jobs."""
     accept: Callable[[Sequence[str], str], None] = _accept_nothing

@@ -8,14 +8,15 @@ from dataclasses import dataclass, replace
 
 from hcloud.core.errors import NotFound
 from hcloud.core.model import Event, EventKind, Instance, Job, JobId, JobState
-from hcloud.planner.explain import TimelineStep, job_timeline, machines_of
+from hcloud.forecast.runtimes.prediction import RECORDED_IN
+from hcloud.planner.explain import TimelineStep, job_timeline, machines_of, predicted_run
 from hcloud.store import Store
 
 _TIMELINE_KINDS = frozenset(EventKind) - {EventKind.SAMPLE}
 OWNERS_KINDS = frozenset({EventKind.SAMPLE, EventKind.JOB_PROFILED})
 """What was measured of a job: for its owner and admins only."""
-OWNERS_FIELDS = frozenset({"features"})
-"""What a job runs, as far as it predicts the run time: likewise."""
+OWNERS_FIELDS = frozenset({"features", RECORDED_IN})
+"""What a job runs, as far as it predicts the run time, and what was predicted: likewise."""
 MAX_EVENTS = 10_000
 MAX_MACHINES = 50
 """Machines with events in the timeline; further ones appear only in the job's own events."""
@@ -44,7 +45,11 @@ class JobTimeline:
     state: JobState
     steps: tuple[Step, ...]
     run_time: str
-    """How long it runs, by past runs, and the probability to meet its deadline; "" if it has ended or none is known."""
+    """How long it runs, by past runs, and the probability to meet its deadline; if it has ended, what was predicted at
+    its start, and how long it ran. "" if none is known."""
+    planned_start: str
+    """When it is to start by the last plan, and the probability to meet its deadline then; "" unless it waits for room
+    that is paid already."""
     lines: tuple[str, ...]
     """The same as text, with a heading."""
 
@@ -58,10 +63,10 @@ def shown_to_others(event: Event) -> Event:
     return replace(event, fields={key: each for key, each in event.fields.items() if key not in OWNERS_FIELDS})
 
 
-def build_timeline(store: Store, job: Job, run_time: str, *, whole: bool) -> JobTimeline:
+def build_timeline(store: Store, job: Job, run_time: str, planned_start: str, *, whole: bool) -> JobTimeline:
     """Return the timeline of ``job`` from the event log; unless ``whole``, without what only its owner may see.
 
-    ``run_time``: the sentence about its run time, shown below the heading.
+    ``run_time`` and ``planned_start``: sentences about its run time and start, shown below the heading.
     """
     kinds = _TIMELINE_KINDS if whole else _TIMELINE_KINDS - OWNERS_KINDS
     events = list(store.events(job_id=job.id, kinds=kinds, limit=MAX_EVENTS))
@@ -74,13 +79,22 @@ def build_timeline(store: Store, job: Job, run_time: str, *, whole: bool) -> Job
         events += [event for event in machine_events if until is None or event.at <= until]
     if not whole:
         events = [shown_to_others(event) for event in events]
+    run_time = run_time or predicted_run(job, events)
     timeline = job_timeline(job, list({event.seq: event for event in events}.values()), machines)
     steps = tuple(_step(job, line) for line in timeline)
     state = job.outcome if job.outcome.startswith(job.state) else f"{job.state}, {job.outcome}".removesuffix(", ")
     heading = f"{job.id} {job.spec.name} of {job.spec.user}: {state}"
-    heads = (heading, run_time) if run_time else (heading,)
+    heads = tuple(each for each in (heading, run_time, planned_start) if each)
     lines = (*heads, *(f"{step.after_s:>9.1f} s  {step.text}" for step in steps))
-    return JobTimeline(job=job.id, name=job.spec.name, state=job.state, steps=steps, run_time=run_time, lines=lines)
+    return JobTimeline(
+        job=job.id,
+        name=job.spec.name,
+        state=job.state,
+        steps=steps,
+        run_time=run_time,
+        planned_start=planned_start,
+        lines=lines,
+    )
 
 
 def _load_machines(store: Store, job: Job, events: Sequence[Event]) -> list[Instance]:

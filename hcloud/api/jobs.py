@@ -24,6 +24,7 @@ from hcloud.api.unit_logs import LogPart, LogQuery, poll_until, read_log_part
 from hcloud.api.uploads import touch_archive
 from hcloud.core.errors import BadInput, ConfigError, Refused
 from hcloud.core.model import JOB_ENDED, Job, JobSpec, JobState
+from hcloud.planner.placement.room_reservation import PLANNED
 from hcloud.planner.run_times import forecast_line
 from hcloud.provider import Stream
 from hcloud.spec.jobfile import JobFile
@@ -63,7 +64,16 @@ def submit_jobs(context: Context, caller: CurrentCaller, requests: JobRequests) 
     ]
     jobs = context.store.submit(submissions, context.clock.now())
     context.wake()
-    return [submitted_job(job) for job in jobs]
+    chances = _deadline_probabilities(context, jobs)
+    return [submitted_job(job, chance) for job, chance in zip(jobs, chances, strict=True)]
+
+
+def _deadline_probabilities(context: ApiContext, jobs: Sequence[Job]) -> Sequence[float | None]:
+    try:
+        return context.run_times().deadline_probabilities(jobs, context.clock.now())
+    except Exception:  # noqa: BLE001 any defect: the jobs are submitted
+        _log.exception("forecasting the run times of submitted jobs failed")
+        return [None] * len(jobs)
 
 
 def _admit_new(context: ApiContext, submissions: Sequence[Submission]) -> None:
@@ -157,13 +167,15 @@ async def explain_job(context: Context, caller: CurrentCaller, job_id: str) -> R
 
 
 def _timeline(context: ApiContext, caller: Caller, job_id: str) -> JobTimeline:
-    job = context.store.job(job_id)
+    job, now = context.store.job(job_id), context.clock.now()
     try:
-        run_time = forecast_line(job, context.run_times(), context.clock.now())
+        run_time = forecast_line(job, context.run_times(), now)
     except Exception:  # noqa: BLE001 any defect: the timeline is more important
         _log.exception("forecasting the run time of %s failed", job_id)
         run_time = ""
-    return build_timeline(context.store, job, run_time, whole=caller.may_see(job.spec.user))
+    planned = context.planned_starts().get(job.id) if job.wait_code == PLANNED else None
+    planned_start = "" if planned is None else planned.sentence(now)
+    return build_timeline(context.store, job, run_time, planned_start, whole=caller.may_see(job.spec.user))
 
 
 @router.get(

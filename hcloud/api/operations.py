@@ -186,6 +186,7 @@ async def report(
     context: Context,
     caller: CurrentCaller,
     name: ReportName,
+    of: Annotated[str | None, Query(max_length=64, description="what it is about; runtime for accuracy")] = None,
     by: Annotated[str | None, Query(max_length=64, description="group by; see the report")] = None,
     since: UnixTime = None,
     until: UnixTime = None,
@@ -195,8 +196,8 @@ async def report(
         raise BadInput(f"since ({utc_text(round(since))}) is after until ({utc_text(round(until))}); swap them")
 
     def computed() -> dict[str, Any]:
-        events = context.store.iter_events(kinds=report_kinds(name.value))
-        return dict(build_report(name.value, events, context.clock.now(), by=by, since=since, until=until).to_json())
+        events, now = context.store.iter_events(kinds=report_kinds(name.value, of)), context.clock.now()
+        return dict(build_report(name.value, events, now, of=of, by=by, since=since, until=until).to_json())
 
     return await context.long_work.response(dict[str, Any], computed, at_once=caller.is_admin)
 

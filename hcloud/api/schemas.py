@@ -61,6 +61,8 @@ class SubmittedJob:
     state: JobState
     submitted_at: float
     deadline_at: float | None
+    deadline_probability: float | None = None
+    """That it meets its deadline if it starts now, by past runs; None: it has none, or no run is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,6 +155,8 @@ class PlannedJob:
     candidates: tuple[PlanningCandidate, ...] = ()
     knowing: PlannedKnowing | None = None
     """Null if nothing is profiled."""
+    deadline_probability: float | None = None
+    """That it meets its deadline if it starts now, by past runs; None: it has none, or no run is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,7 +213,7 @@ def job_view(job: Job, caller: Caller) -> JobView:
     )
 
 
-def submitted_job(job: Job) -> SubmittedJob:
+def submitted_job(job: Job, deadline_probability: float | None) -> SubmittedJob:
     """Return the short form that answers a submission."""
     return SubmittedJob(
         id=job.id,
@@ -217,6 +221,7 @@ def submitted_job(job: Job) -> SubmittedJob:
         state=job.state,
         submitted_at=job.submitted_at,
         deadline_at=job.deadline_at,
+        deadline_probability=deadline_probability,
     )
 
 

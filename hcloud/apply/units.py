@@ -27,6 +27,7 @@ from hcloud.core.model import (
     UnitId,
 )
 from hcloud.core.rows import replace_fields
+from hcloud.forecast.runtimes.prediction import RECORDED_IN
 from hcloud.planner.plan import Candidate, Place, Resize, StopAttempt, StopRank
 from hcloud.provider import ResizeResult, Runner, StartResult, UnitSpec
 from hcloud.store import LeaderLease, Store, Transaction
@@ -74,6 +75,7 @@ class UnitActions:
             instance = txn.instance(allocation.instance_id)
             if instance.idle_since is not None:
                 txn.put_instance(replace_fields(instance, idle_since=None))
+        predicted = {} if action.run_time is None else {RECORDED_IN: action.run_time.to_fields()}
         txn.emit(
             EventKind.ATTEMPT_PLACED,
             job_id=job.id,
@@ -82,6 +84,7 @@ class UnitActions:
                 **reason_fields(action.reason),
                 "attempt": attempt.id,
                 "allocations": [f"{a.instance_id}:{a.rank}:{a.resources.vcpus}:{a.resources.memory_mib}" for a in held],
+                **predicted,
             },
             candidates=[_candidate_text(each) for each in action.candidates],
         )

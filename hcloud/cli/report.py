@@ -17,6 +17,7 @@ GROUPINGS = ("job", "user", "tag:KEY", "pool", "market", "day")
 
 @click.command()
 @click.argument("name", type=click.Choice(REPORT_NAMES), default="cost")
+@click.option("--of", metavar="runtime", help="What accuracy is about: runtime is predicted run times.")
 @click.option("--by", metavar="|".join(GROUPINGS), help="What a row stands for (days are UTC).")
 @click.option(
     "--since",
@@ -25,7 +26,7 @@ GROUPINGS = ("job", "user", "tag:KEY", "pool", "market", "day")
 )
 @click.option("--until", metavar="1d|TIME", help="End of the period, as in --since (default: now).")
 @format_option
-def report(name: str, by: str | None, since: str | None, until: str | None, form: str) -> None:
+def report(name: str, of: str | None, by: str | None, since: str | None, until: str | None, form: str) -> None:
     """Report on cost, jobs, machines and predictions, from the event log.
 
     \b
@@ -35,10 +36,12 @@ def report(name: str, by: str | None, since: str | None, until: str | None, form
     utilisation: how much of the paid machines jobs held and used, and where the money went (--by account: only that);
     commitments: used and unused hours of each commitment, and whether they paid off;
     accuracy: errors of predicted speed, tolerated and caused pressures and losses, and how often their limits hold;
+    accuracy --of runtime: how often the run times recorded at the start of each job held, by what they were based on;
     decisions: placements compared in hindsight with their alternatives;
     run-times: how often runs ended within the limits predicted when their jobs were submitted.
 
-    Accuracy is grouped --by quantity, application, question, type, user or day; decisions by job, user, type,
+    Accuracy is grouped --by quantity, application, question, type, user or day, of runtime --by feature, user,
+    application or day; decisions by job, user, type,
     constraint or day; run-times by history (known runs of the program), user, application or day. Running machines
     and unfinished jobs count up to now.
     """
@@ -46,7 +49,7 @@ def report(name: str, by: str | None, since: str | None, until: str | None, form
     moments = {each: moment_of(value, f"--{each}") for each, value in options.items() if value is not None}
     client = Client()
     now = client.get("/v1/status")["now"] if moments else 0.0
-    document = client.get(f"/v1/reports/{name}", by=by, **{each: at(now) for each, at in moments.items()})
+    document = client.get(f"/v1/reports/{name}", of=of, by=by, **{each: at(now) for each, at in moments.items()})
     if form == "json":
         write_json(document)
         return

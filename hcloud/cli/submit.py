@@ -30,6 +30,8 @@ from hcloud.core.errors import BadInput
 F = TypeVar("F", bound=Callable[..., Any])
 BATCH = 2000
 PLANS_SHOWN = 5
+LIKELY_LATE_BELOW, LATE_SHOWN = 0.5, 3
+"""Below this probability to meet its deadline a job is warned of; so many are named."""
 _MADE_UP = 10**12
 """The preview numbers jobs that are not submitted yet from here on."""
 COLUMNS = ("id", "name", "state", "submitted_at", "deadline_at")
@@ -90,6 +92,8 @@ def submit(
         if not confirmed(f"Submit {_count(jobs)}?", yes):
             raise click.Abort
     submitted = send(client, jobs)
+    if quiet or form != "table":
+        _warn_of_late(submitted)
     write_rows(form, submitted, COLUMNS, lambda job: [job[name] for name in COLUMNS]) if form != "table" else None
     if form == "table":
         for job in submitted:
@@ -125,6 +129,8 @@ def run(
     if not confirmed(f"Submit {_count(jobs)}?", yes):
         raise click.Abort
     submitted = send(client, jobs)
+    if quiet:
+        _warn_of_late(submitted)
     for job in submitted:
         click.echo(f"{job['id']} {job['name']}", err=not detach)
     if detach:
@@ -197,6 +203,7 @@ def _show_plan(client: Client, jobs: Sequence[Mapping[str, Any]], form: str, *, 
         answer = _posted(client, "/v1/plan", [{"job": job} for job in batch])
         planned += [_with_names(each, batch) for each in answer]
     code = 1 if any(each["action"] == "fail" for each in planned) else 0
+    _warn_of_late(planned)
     if form == "json":
         write_json(planned)
         return code
@@ -224,6 +231,23 @@ def _show_plan(client: Client, jobs: Sequence[Mapping[str, Any]], form: str, *, 
     added = sum(job["price_usd_per_h"] for job in planned)
     shown.print(f"adds {usd(added)}/h in new machines" if added else "adds no new machines")
     return code
+
+
+def _warn_of_late(jobs: Sequence[Mapping[str, Any]]) -> None:
+    """Say on stderr which jobs are likely to miss their deadline, in one sentence."""
+    known = [each for each in jobs if each.get("deadline_probability") is not None]  # an older daemon says none
+    late = [each for each in known if each["deadline_probability"] < LIKELY_LATE_BELOW]
+    if not late:
+        return
+    named = ", ".join(f"{each['name']} {each['deadline_probability']:.2f}" for each in late[:LATE_SHOWN])
+    if len(late) == 1:
+        name, _, chance = named.rpartition(" ")
+        text = f"{name} meets its deadline with probability {chance} even if it starts now"
+    else:
+        more = ", ..." if len(late) > LATE_SHOWN else ""
+        text = f"{len(late)} of {len(jobs)} jobs meet their deadline with probability below {LIKELY_LATE_BELOW:g}"
+        text += f" even if they start now: {named}{more}"
+    click.echo(f"warning: {printable(text)}", err=True)
 
 
 def _with_names(planned: dict[str, Any], batch: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -737,7 +737,8 @@ class EventKind(StrEnum):
     JOB_FINISHED = "job_finished"  # state, outcome, deadline_at, target_met (bool|None), run_s, queue_s, attempts,
     #                       stopped (bool: it would have run longer), features (as in job_submitted)
     ATTEMPT_PLACED = "attempt_placed"  # attempt, allocations: "inst:rank:vcpus:memory_mib", code, text, candidates:
-    #                       "type column market|usd_per_h of a rank|predicted|low|high|rejection", the chosen first
+    #                       "type column market|usd_per_h of a rank|predicted|low|high|rejection", the chosen first;
+    #                       run_time (if one was predicted): source, likely_s, quantiles_s
     UNIT_STARTED = "unit_started"  # attempt, rank, vcpus, memory_mib
     UNIT_ENDED = "unit_ended"  # attempt, rank, exit_code, cause, detail, started_at, cpu_s, memory_mib_max
     UNIT_RESIZED = "unit_resized"  # attempt, rank, vcpus, memory_mib

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from math import inf
 
 from hcloud.core.model import FailureCause, InstanceId, Job, JobId, JobState, Reason
-from hcloud.planner.plan import Action, Enqueue, StopAttempt, Terminate, Wait
+from hcloud.planner.plan import Action, Enqueue, PlannedStart, StopAttempt, Terminate, Wait
 from hcloud.planner.text import as_wait
 
 MOST_RECORDED = 4_000
@@ -29,6 +29,8 @@ class Decisions:
     """Running jobs that are to get all their nodes because they miss their target."""
     growing_on_new: list[Job] = field(default_factory=list)
     """Those of them for which instances are to be launched."""
+    planned_starts: dict[JobId, PlannedStart] = field(default_factory=dict)
+    """When jobs that wait for paid room are to start."""
     waits_recorded: int = 0
     postponed: bool = False
     """Whether more than :data:`MOST_RECORDED` jobs had to be admitted, or to wait."""
@@ -66,6 +68,10 @@ class Decisions:
         else:
             self.waits_recorded += 1
             self.add(Wait(job_id=job.id, reason=as_wait(why()), reserved=reserved))
+
+    def plan_start(self, job: Job, start: PlannedStart) -> None:
+        """State when a job that waits for paid room is to start."""
+        self.planned_starts[job.id] = start
 
     def stop(self, job: Job, cause: FailureCause | None, reason: Reason) -> None:
         """Ask a running attempt to stop, unless that was done already."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hcloud.core.model import JOB_ENDED, Event, EventKind, Instance, InstanceId, Job, JobState, Resources
+from hcloud.forecast.runtimes.prediction import RECORDED_IN, RunTimePrediction
 from hcloud.planner.text import failure, percent, price, seconds, size_share, usd
 from hcloud.spec.validation import counted
 
@@ -56,6 +57,25 @@ def machines_of(job: Job, events: Sequence[Event]) -> set[InstanceId]:
             machines |= {name for name in (event.instance_id, awaited) if isinstance(name, str)}
             machines |= {name for name, _ in _allocations(event)}
     return machines
+
+
+def predicted_run(job: Job, events: Sequence[Event]) -> str:
+    """Return one sentence about how long an ended job ran, beside what was predicted when its last attempt started;
+    empty: nothing was, or it never ran."""
+    attempt = job.attempt.id if job.attempt is not None else ""
+    placed = [each for each in events if each.kind is EventKind.ATTEMPT_PLACED and each.job_id == job.id]
+    found = next((each for each in placed if each.fields.get("attempt") == attempt), None)
+    predicted = None if found is None else RunTimePrediction.from_fields(found.fields.get(RECORDED_IN))
+    finished = next((each for each in events if each.kind is EventKind.JOB_FINISHED and each.job_id == job.id), None)
+    run_s = None if finished is None else _number(finished, "run_s")
+    if predicted is None or finished is None or not run_s:
+        return ""
+    limit_s = predicted.quantile_s(0.9)
+    text = f"run time: predicted {seconds(predicted.quantile_s(0.5))} (median), {seconds(limit_s)} at most with"
+    text += f" probability 0.9, by {predicted.source}"
+    if finished.fields.get("stopped"):
+        return f"{text}; stopped after {seconds(run_s)}"
+    return f"{text}; ran {seconds(run_s)}, {'within' if run_s <= limit_s else 'beyond'} the limit"
 
 
 def _allocations(event: Event) -> Iterator[tuple[InstanceId, Resources]]:

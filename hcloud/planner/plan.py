@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from math import inf
 
 from hcloud.core.model import FailureCause, InstanceId, JobId, JobSpec, JobState, Market, Offer, Reason, Resources
+from hcloud.forecast.runtimes.prediction import RunTimePrediction
+from hcloud.planner.text import seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +129,8 @@ class Place:
     reason: Reason
     candidates: tuple[Candidate, ...] = ()
     """The types considered, the chosen one first."""
+    run_time: RunTimePrediction | None = None
+    """How long the new attempt is predicted to run; None: not known, or it runs already."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,6 +232,28 @@ class StopRank:
     """It is optional and gives way to another job: it starts again where there is room, and need not."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedStart:
+    """When a job that waits for paid room is to start, as planned now; the next plan may find another time."""
+
+    at: float
+    """Unix seconds."""
+    chance: float | None
+    """Probability that it then meets its deadline; None: it has none."""
+    chance_now: float | None
+    """The same if it started at once."""
+
+    def sentence(self, now: float) -> str:
+        """Return it in words, at time ``now``."""
+        when = f"in about {seconds(self.at - now)}" if self.at > now else "now"
+        text = f"planned to start {when}, on room that is paid already"
+        if self.chance is None or self.chance_now is None:
+            return text
+        return (
+            f"{text}; probability to meet the deadline then {self.chance:.2f} ({self.chance_now:.2f} if it started now)"
+        )
+
+
 Action = (
     Enqueue
     | Preempted
@@ -257,3 +283,5 @@ class Plan:
     due_at: float = inf
     """Time at which an idle instance is due for release or a back-off ends; inf: never. Until then, planning again is
     useful only when something else changes."""
+    planned_starts: Mapping[JobId, PlannedStart] = field(default_factory=dict)
+    """When jobs that wait for paid room are to start."""

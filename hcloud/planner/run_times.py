@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from hcloud.classifier.applications import identify
@@ -76,7 +77,21 @@ class RunTimeForecasts:
         if self.predictor is None:
             return 0
         features = features_of(job.spec, job.submitted_at)
-        return max(self.predictor.runs_of(features, each) for each in _OWN)
+        return self.predictor.runs_of(features, *_OWN)
+
+    def deadline_probabilities(self, jobs: Sequence[Job], now: float) -> list[float | None]:
+        """Return the probability of each job to meet its deadline if it starts now, or goes on running; None: it has
+        none, or its run time is not known."""
+        found, chances = dict[RunFeatures, RunTimes | None](), list[float | None]()
+        for job in jobs if self.predictor is not None else ():
+            run_time = None
+            if job.deadline_at is not None and has_run_time(job.spec):
+                features = features_of(job.spec, job.submitted_at)
+                if features not in found:
+                    found[features] = self.of_job(job)
+                run_time = found[features]
+            chances.append(None if run_time is None else deadline_probability(job, run_time, now))
+        return chances or [None] * len(jobs)
 
     def of_program(self, program: str) -> RunTimes | None:
         """Return the run time of jobs of ``USER:PROGRAM``, from start to end; None: no run of it is known."""
@@ -131,6 +146,7 @@ def forecast_line(job: Job, forecasts: RunTimeForecasts, now: float) -> str:
     median_s, limit_s = found.after(age_s).quantiles((0.5, 0.9))
     text = f"run time: {seconds(median_s)} (median), {seconds(limit_s)} at most with probability 0.9"
     text += f", by {counted(forecasts.history(job), 'similar run')}"
+    text += f", given that it ran for {seconds(age_s)} already" if age_s > 0.0 else ""
     chance = deadline_probability(job, found, now)
     if chance is None:
         return text

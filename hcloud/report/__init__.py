@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from hcloud.core.errors import BadInput
 from hcloud.core.model import Event, EventKind
-from hcloud.report import decisions, run_times
+from hcloud.report import decisions, run_time_accuracy, run_times
 from hcloud.report.accuracy import ACCURACY_KINDS, GROUPINGS, accuracy_table
 from hcloud.report.commitments import COMMITMENT_KINDS, commitments_table
 from hcloud.report.cost import COST_KINDS, SAVINGS_KINDS, cost_table, savings_table
@@ -33,14 +33,27 @@ _REPORTS: dict[str, tuple[_Build, str, frozenset[EventKind]]] = {
     "decisions": (decisions.decisions_table, "job", decisions.DECISION_KINDS),
     "run-times": (run_times.run_times_table, "history", run_times.RUN_TIME_KINDS),
 }
-_OWN_GROUPINGS = {"accuracy": GROUPINGS, "decisions": decisions.GROUPINGS, "run-times": run_times.GROUPINGS}
+# What else a report may be about: by report and subject.
+_SUBJECTS: dict[tuple[str, str], tuple[_Build, str, frozenset[EventKind]]] = {
+    ("accuracy", "runtime"): (
+        run_time_accuracy.run_time_accuracy_table,
+        "feature",
+        run_time_accuracy.RUN_TIME_ACCURACY_KINDS,
+    ),
+}
+_OWN_GROUPINGS = {
+    "accuracy": GROUPINGS,
+    "accuracy of runtime": run_time_accuracy.GROUPINGS,
+    "decisions": decisions.GROUPINGS,
+    "run-times": run_times.GROUPINGS,
+}
 _FURTHER_GROUPINGS = {"utilisation": (BY_ACCOUNT,)}
 REPORT_NAMES: tuple[str, ...] = tuple(_REPORTS)
 
 
-def report_kinds(name: str) -> frozenset[EventKind]:
+def report_kinds(name: str, of: str | None = None) -> frozenset[EventKind]:
     """Return the event kinds that a report reads, so that callers can skip the others. Raises BadInput."""
-    return _definition(name)[2]
+    return _definition(name, of)[2]
 
 
 def build_report(
@@ -48,21 +61,23 @@ def build_report(
     events: Iterable[Event],
     now: float,
     *,
+    of: str | None = None,
     by: str | None = None,
     since: float | None = None,
     until: float | None = None,
 ) -> ReportTable:
     """Return a report for the period from ``since`` (None: the start of the log) to ``until`` (None: ``now``).
 
-    Times are Unix seconds; ``until`` is at most ``now``. ``by`` is what a row stands for (None: the report's default).
+    Times are Unix seconds; ``until`` is at most ``now``. ``of``: what the report is about, if not what it usually is;
+    ``runtime`` for accuracy. ``by`` is what a row stands for (None: the report's default).
     Reports are grouped by ``job``, ``user``, ``tag:KEY``, ``pool``, ``market`` or ``day`` (UTC), utilisation also by
     ``account``; accuracy, decisions and run-times have groupings of their own (``GROUPINGS`` of their modules).
 
     Raises:
-        BadInput: unknown report or grouping, or ``since`` after ``until``.
+        BadInput: unknown report, subject or grouping, or ``since`` after ``until``.
     """
-    build, default, kinds = _definition(name)
-    own = _OWN_GROUPINGS.get(name)
+    build, default, kinds = _definition(name, of)
+    own = _OWN_GROUPINGS.get(name if of is None else f"{name} of {of}")
     if own is not None:
         grouping = choose_grouping(by, default, own)
     else:
@@ -77,10 +92,15 @@ def build_report(
     return replace(table, title=f"{table.title}, {period}")
 
 
-def _definition(name: str) -> tuple[_Build, str, frozenset[EventKind]]:
+def _definition(name: str, of: str | None) -> tuple[_Build, str, frozenset[EventKind]]:
     if name not in _REPORTS:
         raise BadInput(f"there is no report {name!r}; known reports: {', '.join(REPORT_NAMES)}")
-    return _REPORTS[name]
+    if of is None:
+        return _REPORTS[name]
+    if (name, of) not in _SUBJECTS:
+        known = ", ".join(f"{report} of {subject}" for report, subject in _SUBJECTS)
+        raise BadInput(f"there is no report {name} of {of!r}; leave it out, or choose: {known}")
+    return _SUBJECTS[name, of]
 
 
 __all__ = ["REPORT_NAMES", "Column", "ReportTable", "build_report", "minute_of", "report_kinds"]

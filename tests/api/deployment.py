@@ -82,6 +82,7 @@ class Deployment:
             offers=lambda: self.controller.offers.all,
             preview=self._preview,
             run_times=lambda: self.controller.last_snapshot.run_times,
+            planned_starts=lambda: self.controller.planned_starts,
             admit=self._admit,
             accept=self._accept,
             seal=SecretKeys(None, home).seal,

@@ -6,8 +6,11 @@ from itertools import pairwise
 import pytest
 
 from hcloud.api.forecasts import chart_of
+from hcloud.core.rows import replace_fields
 from hcloud.forecast.runtimes.distribution import unknown_run_time
 from hcloud.forecast.runtimes.mixture import MixturePredictor
+from hcloud.planner.placement.room_reservation import PLANNED
+from hcloud.planner.plan import PlannedStart
 from lab.soak.planted_defects import Planted
 from tests.api.deployment import ROOT, STRANGER, SUBMITTER, Deployment
 
@@ -69,8 +72,71 @@ def test_explain_says_how_long_a_live_job_runs_and_how_likely_it_meets_its_deadl
     assert story["run_time"] == story["lines"][1]
     assert story["run_time"].startswith("run time: ")
     assert ", by 2 similar runs; probability to meet the deadline if it starts now 0." in story["run_time"]
-    ended_story = client.get("/v1/jobs/job-1/explain").json()
-    assert ended_story["run_time"] == "" and not any("run time:" in line for line in ended_story["lines"])
+    first_story = client.get("/v1/jobs/job-1/explain").json()  # nothing was known when it started
+    assert first_story["run_time"] == "" and not any("run time:" in line for line in first_story["lines"])
+
+
+def test_explain_shows_what_was_predicted_of_an_ended_job_beside_what_was_measured(deployment: Deployment) -> None:
+    client = deployment.client(SUBMITTER)
+    ended(deployment, 6)
+    client.post("/v1/jobs", json=[SLEEP])
+    deployment.cycle_until(lambda: deployment.store.job("job-7").state == "running")
+    deployment.cycle(5)
+    assert re.search(r"given that it ran for \d", client.get("/v1/jobs/job-7/explain").json()["run_time"])
+    recorded = client.get("/v1/events", params={"kind": "attempt_placed"}).json()[-1]["fields"]["run_time"]
+    deployment.cycle_until(lambda: deployment.store.job("job-7").finished_at is not None)
+    story = client.get("/v1/jobs/job-7/explain").json()
+    assert re.fullmatch(
+        r"run time: predicted \d+(\.\d)? s \(median\), 2\d(\.\d)? s at most with probability 0.9, by user\+\S+; "
+        r"ran 2\d(\.\d)? s, "
+        r"(within|beyond) the limit",
+        story["run_time"],
+    )
+    assert recorded == client.get("/v1/events", params={"kind": "attempt_placed"}).json()[-1]["fields"]["run_time"]
+    report = client.get("/v1/reports/accuracy", params={"of": "runtime"}).json()
+    assert report["total"]["runs"] == 1 and [row["feature"] for row in report["rows"]] == [recorded["source"]]
+    others = deployment.client(STRANGER)
+    assert "predicted" not in others.get("/v1/jobs/job-7/explain").text
+    assert "quantiles_s" not in others.get("/v1/events", params={"kind": "attempt_placed"}).text
+
+
+def test_submissions_and_previews_say_how_likely_deadlines_are_met(deployment: Deployment) -> None:
+    client = deployment.client(SUBMITTER)
+    assert client.post("/v1/jobs", json=[SLEEP]).json()[0]["deadline_probability"] is None
+    ended(deployment, 5)
+    hurried = {"job": {**SLEEP["job"], "target": {"batch": {"within": "10s"}}}}
+    some_time = {"job": {**SLEEP["job"], "target": {"batch": {}}}}
+    for path in ("/v1/jobs", "/v1/plan"):
+        likely, late, without = (each["deadline_probability"] for each in client.post(
+            path, json=[SLEEP, hurried, some_time]
+        ).json())  # fmt: skip
+        assert likely > 0.9 and late < 0.2 and without is None
+
+
+def test_a_defect_of_the_forecast_leaves_submissions(deployment: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended(deployment, 1)
+
+    def fail(*_: object) -> None:
+        raise Planted("a defect")
+
+    monkeypatch.setattr(MixturePredictor, "predict", fail)
+    [answer] = deployment.client(SUBMITTER).post("/v1/jobs", json=[SLEEP]).json()
+    assert (answer["id"], answer["deadline_probability"]) == ("job-2", None)
+
+
+def test_explain_follows_each_plan_of_when_a_waiting_job_starts(deployment: Deployment) -> None:
+    client = deployment.client(SUBMITTER)
+    client.post("/v1/jobs", json=[SLEEP])
+    [waiting] = deployment.store.jobs()
+    with deployment.store.transaction(deployment.clock.now()) as txn:
+        txn.put_job(replace_fields(waiting, wait_code=PLANNED, wait_text="planned to start later"))
+    for in_s in (300.0, 60.0):
+        start = PlannedStart(at=deployment.clock.now() + in_s, chance=0.7, chance_now=0.9)
+        deployment.controller.planned_starts = {"job-1": start}
+        story = client.get("/v1/jobs/job-1/explain").json()
+        assert story["planned_start"] == story["lines"][1] == start.sentence(deployment.clock.now())
+    deployment.controller.planned_starts = {}
+    assert client.get("/v1/jobs/job-1/explain").json()["planned_start"] == ""
 
 
 def test_a_defect_of_the_forecast_leaves_the_timeline(deployment: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -65,6 +65,28 @@ def test_a_preview_shows_jobs_that_are_alike_once_and_no_id_that_does_not_exist(
     assert not re.search(r"job-1\d{12}", out + whole)
 
 
+def test_a_job_that_will_likely_miss_its_deadline_is_warned_of_once_and_submitted(
+    shell: Shell, deployment: Deployment
+) -> None:
+    shell.run("run", "-q", "--within", "10m", "--", "sleep", "20")
+    wait_until(lambda: deployment.controller.last_snapshot.run_times.predictor is not None, timeout_s=20)
+    hurried = ("--within", "3s", "--", "sleep", "20")
+    for options in (("submit",), ("submit", "-q"), ("submit", "-o", "json"), ("submit", "--dry-run")):
+        out, err = shell.run(*options, *hurried)
+        [line] = [line for line in err.splitlines() if line.startswith("warning: ")]
+        assert re.fullmatch(r"warning: sleep meets its deadline with probability 0.\d\d even if it starts now", line)
+        assert "warning" not in out
+    assert "warning" not in shell.run("submit", "--within", "10m", "--", "sleep", "20")[1]
+    job = "name: {}\ncommand: sleep 20\ntarget: {{batch: {{within: 3s}}}}\n"
+    (shell.directory / "five.yaml").write_text("---\n".join(job.format(f"j{n}") for n in range(5)))
+    _, err = shell.run("submit", "-q", "five.yaml")
+    assert re.fullmatch(
+        r"warning: 5 of 5 jobs meet their deadline with probability below 0.5 even if they start now: "
+        r"j0 0.\d\d, j1 0.\d\d, j2 0.\d\d, ...\n",
+        err,
+    )
+
+
 def test_wait_and_logs_give_documents_to_programs(shell: Shell) -> None:
     shell.run("run", "-q", "--", "echo hello; exit 3", exit_code=1)
     out, err = shell.run("wait", "1", "-o", "json", exit_code=1)

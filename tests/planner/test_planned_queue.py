@@ -1,5 +1,6 @@
 """``admission.queues: planned``: jobs with time to spare wait for room that is paid already, but not too long."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -48,10 +49,26 @@ def test_a_job_with_time_to_spare_waits_for_paid_room_and_says_until_when() -> N
     plan = planned(due(1, 5000.0))
     (wait,) = of(plan, Wait)
     assert (wait.job_id, wait.reason.code, of(plan, Launch)) == ("job-1", "planned", [])
-    assert "on room that is paid already; it meets its deadline with probability" in wait.reason.text
+    assert wait.reason.text == "waiting: planned to start later, on room that is paid already"
     assert 15.0 <= float(wait.reason.numbers["starts_in_s"]) <= 600.0
     assert float(wait.reason.numbers["chance"]) >= 0.95
     assert NOW < plan.due_at <= NOW + 600.0
+
+
+def test_each_plan_says_when_a_job_starts_though_its_wait_is_recorded_once() -> None:
+    first = planned(due(1, 5000.0))
+    recorded = replace(due(1, 5000.0), wait_code="planned")
+    later = planned(recorded, due(2, 2000.0))
+    assert [each.job_id for each in of(later, Wait)] == ["job-2"]
+    assert set(later.planned_starts) == {"job-1", "job-2"}
+    assert later.planned_starts["job-1"].at > first.planned_starts["job-1"].at
+    said = first.planned_starts["job-1"].sentence(NOW)
+    assert re.fullmatch(
+        r"planned to start in about 5.\d+ min, on room that is paid already; probability to meet the deadline "
+        r"then 0.99 \(0.99 if it started now\)",
+        said,
+    )
+    assert "planned to start now, on" in first.planned_starts["job-1"].sentence(NOW + 5000.0)
 
 
 def test_without_a_plan_a_machine_is_rented_for_it() -> None:

@@ -42,6 +42,8 @@ class RunTimes:
     """The predictor's own estimate of one run time, in seconds; None: it has none beside the distribution."""
     evidence: bytes = field(default=b"", repr=False)
     """What was known when this was predicted; ``observe`` learns from it when given the prediction back."""
+    source: str = ""
+    """What it follows from most, such as the features ``user+name`` of past runs; empty: not stated."""
 
     def cdf(self, time_s: float) -> float:
         """Return the probability that the run takes at most ``time_s`` seconds."""
@@ -101,7 +103,7 @@ class RunTimes:
         if not age_s > self.age_s:
             return self
         if age_s <= self.times_s[0]:
-            return RunTimes(self.times_s, self.cumulative, age_s, None, self.evidence)
+            return RunTimes(self.times_s, self.cumulative, age_s, None, self.evidence, self.source)
         reached = self.cdf(age_s)
         if 1.0 - reached < LEAST_REST or math.isinf(age_s):
             age_s = min(age_s, 1e300)
@@ -111,7 +113,7 @@ class RunTimes:
             later = int(np.searchsorted(self.times_s, age_s, side="right"))
             times = np.concatenate(((age_s,), self.times_s[later:]))
             cumulative = np.concatenate(((0.0,), (self.cumulative[later:] - reached) / (1.0 - reached)))
-        return RunTimes(times, cumulative, age_s, None, self.evidence)
+        return RunTimes(times, cumulative, age_s, None, self.evidence, self.source)
 
 
 def unknown_run_time() -> RunTimes:

@@ -65,6 +65,7 @@ MAX_VALUES, MAX_USERS = 49_151, 4_095
 _COUNT_CLASSES, _PAIR_CLASSES = len(COUNT_LIMITS) + 1, len(AGREEMENT_LIMITS) + 2
 _CLASSES = _COUNT_CLASSES + _PAIR_CLASSES + len(RECENCY_LIMITS) + 1
 _EXPERTS = len(COMBINATIONS) * len(DECAYS)
+_SOURCES = tuple("+".join(each) or "all jobs" for each in COMBINATIONS)
 _PLACE_WEIGHTS = decay_weights(DECAYS)
 _RUNS = weights_by_count(DECAYS)
 _CLASS_OF_COUNT: Integers = np.searchsorted(COUNT_LIMITS, _RUNS)
@@ -176,7 +177,8 @@ class MixturePredictor:
         """Return the distribution of a job's run time; ``age_s``: how long it ran already, in seconds."""
         combinations, keys = combination_keys(features, COMBINATIONS)
         known = self._known(keys)
-        mass = self._mixture(_experts(tuple(combinations)), known, self._user_row(combinations, keys)).mass
+        mixture = self._mixture(_experts(tuple(combinations)), known, self._user_row(combinations, keys))
+        mass = mixture.mass
         below = np.empty(BINS + 1)
         below[0] = 0.0
         np.cumsum(mass, out=below[1:])
@@ -185,7 +187,14 @@ class MixturePredictor:
         pits[0] = 0.0
         np.cumsum(self.past_pits + PIT_FLOOR, out=pits[1:])
         pits /= pits[-1]
-        found = RunTimes(EDGES_S, np.interp(below, _PIT_GRID, pits), evidence=known.to_bytes())
+        # What is not of a history's own runs is of all jobs. Of equal combinations the last is the most special.
+        own = (mixture.weights * (1.0 - PRIOR_RUNS * mixture.shares)).sum(axis=1)
+        found = RunTimes(
+            EDGES_S,
+            np.interp(below, _PIT_GRID, pits),
+            evidence=known.to_bytes(),
+            source=_SOURCES[combinations[len(own) - 1 - int(own[::-1].argmax())]],
+        )
         return found.after(age_s) if age_s > 0.0 else found
 
     def observe(
@@ -213,17 +222,12 @@ class MixturePredictor:
         """Return the evidence of what :meth:`predict` would return now: all that :meth:`observe` needs of it."""
         return self._known(combination_keys(features, COMBINATIONS)[1]).to_bytes()
 
-    def runs_of(self, features: RunFeatures, combination: tuple[str, ...]) -> int:
-        """Return how many runs with these values of a combination are remembered, at most ``COUNTED``.
-
-        0 if a value is not known. Raises ValueError if the combination is not one of ``COMBINATIONS``.
-        """
-        known, keys = combination_keys(features, COMBINATIONS)
-        wanted = COMBINATIONS.index(combination)
-        if wanted not in known:
-            return 0
-        [row] = self.histories.rows_to_read([keys[known.index(wanted)]])
-        return int(self.histories.counts[row])
+    def runs_of(self, features: RunFeatures, *combinations: tuple[str, ...]) -> int:
+        """Return how many runs with these values of a combination of ``COMBINATIONS`` are remembered, at most
+        ``COUNTED``; the most of several. 0 if a value is not known."""
+        assert set(combinations) <= set(COMBINATIONS), combinations
+        _, keys = combination_keys(features, combinations)
+        return max([int(self.histories.counts[row]) for row in self.histories.rows_to_read(keys)], default=0)
 
     def copy(self) -> MixturePredictor:
         """Return a predictor that predicts the same, whatever this one learns later."""

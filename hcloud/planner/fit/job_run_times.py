@@ -14,6 +14,7 @@ from hcloud.classifier.applications import identify
 from hcloud.core.estimates import Classification
 from hcloud.core.model import Job, JobId
 from hcloud.forecast.runtimes.distribution import RunTimes
+from hcloud.forecast.runtimes.prediction import RunTimePrediction
 from hcloud.planner.fit.arq import run_s
 from hcloud.planner.snapshot import Snapshot
 
@@ -23,6 +24,8 @@ DOUBT_OF_USUAL = 0.8
 """The same where only a mean of earlier runs is known: of 56,117 runs in two job logs (KTH SP2, CEA Curie) 91 % took at
 most three times the mean of the same user's earlier runs on as many processors."""
 MOST_LOST = 0.9
+BY_PROFILE, BY_USUAL = "profile", "usual run time"
+"""Sources of what past runs do not predict: the job's classification, and the mean of its program's runs."""
 _LIMITS_OF_80 = 1.2816
 _NORMAL = np.linspace(-4.0, 4.0, 65)
 _CUMULATIVE = np.array([0.0, *[0.5 * (1.0 + math.erf(z / math.sqrt(2.0))) for z in _NORMAL[1:-1]], 1.0])
@@ -42,6 +45,12 @@ class JobRunTimes:
         if job.id not in self._by_job:
             self._by_job[job.id] = self._find(job)
         return self._by_job[job.id]
+
+    def prediction(self, job: Job) -> RunTimePrediction | None:
+        """Return what is predicted of ``job`` now, to be recorded before it runs; None: nothing is known."""
+        if job.spec.profile is not None or (found := self.of(job)) is None:
+            return None
+        return RunTimePrediction.of(found)
 
     def median_s(self, job: Job) -> float | None:
         """Return the run time that ``job`` exceeds as likely as not, in seconds; None: unknown, or a service."""
@@ -72,7 +81,7 @@ class JobRunTimes:
         rows = [row for row in self.snapshot.programs.get(identity.program, ()) if row.run_s is not None]
         rows = [row for row in rows if identity.input in row.inputs] or rows
         usual_s = max([row.run_s for row in rows if row.run_s is not None], default=None)
-        return None if usual_s is None else log_normal(usual_s, DOUBT_OF_USUAL)
+        return None if usual_s is None else log_normal(usual_s, DOUBT_OF_USUAL, BY_USUAL)
 
 
 def spread(run_time: RunTimes) -> float:
@@ -81,9 +90,9 @@ def spread(run_time: RunTimes) -> float:
     return math.log(high_s / low_s)
 
 
-def log_normal(median_s: float, doubt: float) -> RunTimes:
+def log_normal(median_s: float, doubt: float, source: str = "") -> RunTimes:
     """Return a log-normal run time; ``doubt``: the standard deviation of its logarithm."""
-    return RunTimes(median_s * np.exp(doubt * _NORMAL), _CUMULATIVE, point_s=median_s)
+    return RunTimes(median_s * np.exp(doubt * _NORMAL), _CUMULATIVE, point_s=median_s, source=source)
 
 
 def expected_run_time(known: Classification | None, nodes: int, neighbour_tolerance: float = 0.0) -> RunTimes | None:
@@ -100,4 +109,4 @@ def expected_run_time(known: Classification | None, nodes: int, neighbour_tolera
         doubt = max(doubt, math.log(best.high / best.low) / (2.0 * _LIMITS_OF_80))
     slowest = 1.0 / (1.0 - min(neighbour_tolerance, MOST_LOST))
     doubt = math.hypot(doubt, math.log(slowest) / math.sqrt(12.0))
-    return log_normal(alone_s * math.sqrt(slowest), doubt)
+    return log_normal(alone_s * math.sqrt(slowest), doubt, BY_PROFILE)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hcloud.core.model import Job, JobState
+from hcloud.core.model import JOB_ON_INSTANCE, Job, JobState
 from hcloud.planner.context import PlanContext
 from hcloud.planner.fleet import Mask
 from hcloud.planner.instance_lifecycle import terminate_unrenewed
@@ -209,4 +209,7 @@ def add_place(state: PlacementState, job: Job, group: JobGroup, ranks: Sequence[
     context.reservations.keep(*places)
     candidates = candidates_of(context, state.alternatives, job, group, places[0])
     reason = placement_reason(context, job, group, places)
-    context.decisions.add(Place(job_id=job.id, ranks=placements, reason=reason, candidates=candidates))
+    predicted = context.run_times.prediction(job) if job.state not in JOB_ON_INSTANCE else None
+    context.decisions.add(
+        Place(job_id=job.id, ranks=placements, reason=reason, candidates=candidates, run_time=predicted)
+    )

@@ -30,10 +30,10 @@ from hcloud.planner.placement.open_instances import suited
 from hcloud.planner.placement.place import place_now
 from hcloud.planner.placement.room_reservation import PLANNED
 from hcloud.planner.placement.state import PlacementState
+from hcloud.planner.plan import PlannedStart
 from hcloud.planner.plan_ahead.expected import Floats, Utility, expected_utility, overestimated, slot_starts
 from hcloud.planner.plan_ahead.linear_program import PendingJob, RunningJob, Schedule, StartOption, schedule
 from hcloud.planner.run_times import ran_for_s
-from hcloud.planner.text import percent, seconds
 
 SLOTS = 12
 FIRST_S = 15.0
@@ -135,16 +135,19 @@ def _worth(each: _Planned, place: StartOption, starts_s: Floats) -> Floats:
 def _let_wait(context: PlanContext, each: _Planned, at_s: float) -> None:
     job, run_time = each.job, each.pending.run_time
     context.waiting.queues[each.group.promise].remove(job, each.group, each.segment)
+    chance = chance_now = None
+    if (deadline_at := job.deadline_at) is not None:
+        left_s = deadline_at - context.now
+        chance, chance_now = run_time.cdf(max(0.0, left_s - at_s)), run_time.cdf(left_s)
+    start = PlannedStart(at=context.now + at_s, chance=chance, chance_now=chance_now)
+    context.decisions.plan_start(job, start)
 
     def why() -> Reason:
-        text = f"planned to start in about {seconds(at_s)}, on room that is paid already"
         numbers: dict[str, float | int | str] = {"starts_in_s": round(at_s, 1)}
-        if (deadline_at := job.deadline_at) is not None:
-            left_s = deadline_at - context.now
-            now, then = run_time.cdf(left_s), run_time.cdf(max(0.0, left_s - at_s))
-            text += f"; it meets its deadline with probability {percent(then)} then ({percent(now)} if it started now)"
-            numbers |= {"chance": round(then, 4), "chance_now": round(now, 4)}
-        return Reason(code=PLANNED, text=text, numbers=numbers)
+        if chance is not None and chance_now is not None:
+            numbers |= {"chance": round(chance, 4), "chance_now": round(chance_now, 4)}
+        # It is recorded once. When it starts may change with every plan, so the plan says it, and not this text.
+        return Reason(code=PLANNED, text="planned to start later, on room that is paid already", numbers=numbers)
 
     context.decisions.wait(job, PLANNED, why)
 
