@@ -51,7 +51,7 @@ def _choices() -> Iterator[tuple[str, Choice]]:
 
 
 def _chosen(known: FittedClassifier, machines: int) -> tuple[str, ...]:
-    prior, found = source_prior(known.fitted), tuple[str, ...]()
+    prior, found = source_prior(known.fitted, known.scale), tuple[str, ...]()
     for _ in range(machines):
         found += choose_sources(prior, left_out={"network-bandwidth"}, besides=found).sources
     return found
@@ -75,12 +75,12 @@ def _errors(truth: MeasuredApplication, known: FittedClassifier, pair: Sequence[
 
 
 def _quality_error(truth: MeasuredApplication, known: FittedClassifier, pair: Sequence[str]) -> float:
-    """Return how far the needed quality is off, in points: 100 minus what is tolerated of the least tolerated source
-    that counts."""
+    """Return how far the needed quality is off, in points: 100 minus what is tolerated of the least tolerated of the
+    sources that needed quality counts."""
     row = truth.cells[Question.TOLERATED]
     completion = known.fitted[Question.TOLERATED].complete({source: row[source] for source in pair if source in row})
     values = dict(zip(completion.columns, completion.values, strict=True))
-    counted = [source for source in row if source in COUNTED and source in values]
+    counted = known.scale.counted([source for source in row if source in values])
     return float(abs(min(row[source] for source in counted) - min(values[source] for source in counted)))
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from hcloud.classifier.gaussian import GaussianFoldIn
 from hcloud.classifier.library import Library, MeasuredApplication, Question
+from hcloud.classifier.needed_quality import ToleranceScale
 from hcloud.classifier.source_selection import choose_sources, source_prior
 from hcloud.cli.bootstrap import load_recipes
 from hcloud.config import package_data
@@ -177,7 +178,7 @@ def _probed(name: str, recipe: Recipe, folder: Path, library: Library) -> Probed
     """Probe as a profile does on two machines: with twice the two sources that leave least to guess, by a library that
     does not know the program."""
     fitted = {question: GaussianFoldIn().fit(library.rows(question)) for question in SIDES}
-    prior = source_prior(fitted)
+    prior = source_prior(fitted, ToleranceScale.of(library))
     first = choose_sources(prior, left_out=NOT_HERE).sources
     sources = (*first, *choose_sources(prior, left_out=NOT_HERE, besides=first).sources)
     with Bench(subject(name, recipe, folder), EngineHost(), run_s=LOOK_S, deadline_s=PATIENCE_S) as bench:

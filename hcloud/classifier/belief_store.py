@@ -143,7 +143,7 @@ class BeliefStore:
         """Return the covariance of pressures in the known rows; the same object until the next refit."""
         fitted = self._fit()
         if self._prior[0] != self._fit_number:
-            self._prior = (self._fit_number, source_prior(fitted.fitted))
+            self._prior = (self._fit_number, source_prior(fitted.fitted, fitted.scale))
         return self._prior[1]
 
     def _differs(self, seen: Application | None, row: Application) -> bool:

@@ -6,8 +6,9 @@ what programs tolerate (Rasmussen and Williams, eq. 2.24), and the pair with the
 §2.2 takes two at random). Pairs that leave the least uncertainty *on average over sources* predict it far worse: they
 favour sources that hardly any program is sensitive to.
 
-Only sources used by decisions are probed and counted. Sources of one core are indistinguishable from taking turns on
-it, and locking the bus disturbs every job on the host. ``make bench-accuracy`` compares other choices.
+Only sources used by decisions are probed. Sources of one core are indistinguishable from taking turns on it, and
+locking the bus disturbs every job on the host. Quality is that of the sources it is computed from, though others may
+be the ones that predict it. ``make bench-accuracy`` compares other choices.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from hcloud.classifier.estimator import NOISE, Fitted, ObservedRows
 from hcloud.classifier.gaussian import FittedGaussian, evenly
 from hcloud.classifier.interference import CORE_SOURCES, NOT_COUNTED
 from hcloud.classifier.library import Drift, Question
+from hcloud.classifier.needed_quality import ToleranceScale
 from hcloud.classifier.utility_matrix import Matrix, Scale
 from hcloud.core.estimates import SOURCES, Application
 
@@ -57,6 +59,8 @@ class SourcePrior:
     """(programs x sources): each known program; what was not measured of it is expected from the rest."""
     rows: int
     """Number of programs it was learned from."""
+    counted: tuple[str, ...]
+    """Sources that needed quality counts: those in which readings distinguish programs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,10 +72,10 @@ class Pressing:
     """End of a sentence that explains the choice."""
 
 
-def source_prior(fitted: Mapping[Question, Fitted]) -> SourcePrior | None:
-    """Return what is known of the sources that count and that enough programs were measured with.
+def source_prior(fitted: Mapping[Question, Fitted], scale: ToleranceScale) -> SourcePrior | None:
+    """Return what is known of the sources that reach other cores and that enough programs were measured with.
 
-    None if too few programs or sources are known, or if another estimator is used.
+    None if too few programs or sources are known, or if another estimator is used. ``scale`` says which sources count.
     """
     found = fitted.get(Question.TOLERATED)
     if not isinstance(found, FittedGaussian):
@@ -90,6 +94,7 @@ def source_prior(fitted: Mapping[Question, Fitted]) -> SourcePrior | None:
         covariance=found.moments.covariance[np.ix_(index, index)],
         programs=np.where(np.isnan(some), expected, some)[:, index],
         rows=found.moments.count,
+        counted=tuple(scale.counted(sources)),
     )
 
 
@@ -152,5 +157,6 @@ def _errors(prior: SourcePrior, known: Mapping[int, float], pair: Sequence[int])
         own = prior.covariance[np.ix_(index, index)] + np.diag([deviations[at] ** 2 for at in index])
         gain = np.linalg.solve(own, prior.covariance[index]).T
         expected = expected + (prior.programs[:, index] - prior.mean[index]) @ gain.T
-    least = [Scale.SCORE.from_axis(each.min(1)) for each in (np.clip(expected, 0.0, 1.0), prior.programs)]
+    counted = [at for at, source in enumerate(prior.sources) if source in prior.counted]
+    least = [Scale.SCORE.from_axis(each[:, counted].min(1)) for each in (np.clip(expected, 0.0, 1.0), prior.programs)]
     return np.abs(np.asarray(least[0] - least[1]))

@@ -39,7 +39,8 @@ def library(programs: int, seed: int = 0) -> Library:
 
 
 def prior_of(programs: Library) -> SourcePrior | None:
-    return source_prior(Classifier().fit(programs).fitted)
+    fitted = Classifier().fit(programs)
+    return source_prior(fitted.fitted, fitted.scale)
 
 
 def test_one_source_of_each_kind_is_chosen_and_it_is_said_what_that_leaves() -> None:
@@ -118,7 +119,11 @@ def left_by(prior: SourcePrior, pair: tuple[str, ...]) -> list[float]:
             prior.mean[at] + np.linalg.solve(own, prior.covariance[index, at]) @ (program[index] - prior.mean[index])
             for at in range(len(prior.sources))
         ]
-        borne = [100.0 * math.sin(math.pi / 2 * min(1.0, max(0.0, min(each)))) ** 2 for each in (found, program)]
+        counted = [prior.sources.index(each) for each in prior.counted]
+        borne = [
+            100.0 * math.sin(math.pi / 2 * min(1.0, max(0.0, min(each[at] for at in counted)))) ** 2
+            for each in (found, program)
+        ]
         missed.append(abs(borne[0] - borne[1]))
     return missed
 
@@ -165,6 +170,11 @@ def least_uncertain(prior: SourcePrior, *, left_out: set[str]) -> Pressing:
     return Pressing(sources=tuple(prior.sources[at] for at in best), why="")
 
 
+def sources_that_do_not_count(prior: SourcePrior, *, left_out: set[str]) -> Pressing:
+    """Seeded fault: judges by all sources, also by those whose readings do not distinguish programs."""
+    return choose_sources(replace(prior, counted=prior.sources), left_out=left_out)
+
+
 def whatever_is_missing(prior: SourcePrior, *, left_out: set[str]) -> Pressing:
     """Seeded fault: ignores which sources the machine cannot generate."""
     return choose_sources(prior)
@@ -178,7 +188,11 @@ def priors(draw: st.DrawFn) -> tuple[SourcePrior, set[str]]:
     covariance = load @ load.T + 0.0009 * np.eye(size)
     programs = np.clip(rng.multivariate_normal(mean, covariance, 20), 0.0, 1.0)
     left_out = draw(st.sets(st.sampled_from(COUNTED), max_size=5))
-    return SourcePrior(sources=tuple(COUNTED), mean=mean, covariance=covariance, programs=programs, rows=20), left_out
+    counted = tuple(sorted(draw(st.sets(st.sampled_from(COUNTED), min_size=3)), key=COUNTED.index))
+    prior = SourcePrior(
+        sources=tuple(COUNTED), mean=mean, covariance=covariance, programs=programs, rows=20, counted=counted
+    )
+    return prior, left_out
 
 
 @settings(max_examples=25, deadline=None, phases=[Phase.generate])
@@ -188,7 +202,9 @@ def test_least_is_left_in_doubt(drawn: tuple[SourcePrior, set[str]]) -> None:
 
 
 @pytest.mark.parametrize(
-    "fault", [always_the_usual, most_varied, least_uncertain, whatever_is_missing], ids=lambda each: each.__name__
+    "fault",
+    [always_the_usual, most_varied, least_uncertain, sources_that_do_not_count, whatever_is_missing],
+    ids=lambda each: each.__name__,
 )
 def test_property_catches_its_seeded_fault(fault: Choose) -> None:
     @settings(max_examples=200, deadline=None, phases=[Phase.generate], report_multiple_bugs=False)

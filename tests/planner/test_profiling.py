@@ -139,8 +139,9 @@ def test_sources_are_those_that_tell_most_of_the_needed_quality_and_why_is_said(
     assert "the defaults: fewer than 5 programs" in why
     names = ("memory-capacity", "network-bandwidth", "llc-capacity", "memory-bandwidth", "storage-bandwidth")
     mean, deviations = np.full(5, 0.8), np.array([0.3, 0.01, 0.05, 0.05, 0.3])
-    programs = np.clip(np.random.default_rng(1).normal(mean, deviations, (20, 5)), 0.0, 1.0)
-    prior = SourcePrior(sources=names, mean=mean, covariance=np.diag(deviations**2), programs=programs, rows=20)
+    programs = np.clip(np.random.default_rng(1).normal(mean, deviations, (80, 5)), 0.0, 1.0)
+    prior = SourcePrior(sources=names, mean=mean, covariance=np.diag(deviations**2), programs=programs, rows=80,
+                        counted=names)  # fmt: skip
     chosen, why = sources_for(new(), source_prior=prior)
     assert chosen == ("memory-capacity", "storage-bandwidth")
     assert "; under memory-capacity and storage-bandwidth, then elsewhere llc-capacity and memory-bandwidth" in why
