@@ -136,7 +136,11 @@ def subject(name: str, recipe: Recipe, folder: Path) -> Subject:
 def _narrowed(
     bench: Answers, plan: MeasurementPlan, readings: list[Reading], advance: Callable[[str], None]
 ) -> list[Reading]:
-    """Ask again what is widest across cores, until the median width is ``WIDTH_MAX`` points or ``most_s`` is over."""
+    """Ask again what is widest across cores, until the median width is ``WIDTH_MAX`` points or ``most_s`` is over.
+
+    Answers without any width are not counted: a program without a network, or that writes nothing, is sure of its
+    zeros from the first, and would hide that the other half is not.
+    """
     found, asked = {(each.question, each.column): each for each in readings}, Counter[tuple[str, str]]()
     across = {
         (word, source.name): source
@@ -146,7 +150,8 @@ def _narrowed(
     }
     while across and bench.spent_s < plan.most_s:
         widths = {question: found[question].high - found[question].low for question in across}
-        if _median(list(widths.values())) <= WIDTH_MAX:
+        unsure = [width for width in widths.values() if width > 0.0]
+        if not unsure or _median(unsure) <= WIDTH_MAX:
             break
         question = max(across, key=lambda each: widths[each] / (1 + asked[each]))
         word, name = question
@@ -196,7 +201,7 @@ _ACROSS_CORES = frozenset(source.name for source in SOURCES if source.cross_core
 def confidence(profile: ReferenceProfile) -> Mapping[str, float]:
     """Return the median half width of the 95 % limits, by performance (%) and pressure (points).
 
-    Questions without a cell are omitted.
+    Questions without a cell are omitted; cells across cores whose limits have no width are not counted.
     """
     performance = [*profile.cells.step.values(), *profile.cells.type.values()]
     halves = {
@@ -207,7 +212,7 @@ def confidence(profile: ReferenceProfile) -> Mapping[str, float]:
             (cell.high - cell.low) / 2
             for cells in (profile.cells.tolerated, profile.cells.caused)
             for name, cell in cells.items()
-            if name in _ACROSS_CORES
+            if name in _ACROSS_CORES and cell.high > cell.low
         ],
     }
     return {name: _median(values) for name, values in halves.items() if values}

@@ -11,7 +11,7 @@ from lab.papers.clusters import scheduler
 def run() -> Run:
     """Eighteen jobs of an hour or so, which change twice."""
     # One run is too small to judge rates by (make bench-phases does): this seed shows changes of both kinds.
-    return simulate(scheduler("paragon"), 4, 0.1, 8.0)
+    return simulate(scheduler("paragon"), 8, 0.1, 8.0)
 
 
 def test_most_slow_phases_and_changes_of_pressure_are_noticed(run: Run) -> None:

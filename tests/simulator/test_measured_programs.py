@@ -4,8 +4,11 @@ import math
 from statistics import fmean, stdev
 
 import pytest
+from scipy.stats import t as student_t
 
 from hcloud.classifier.library import Question
+from hcloud.config import package_data
+from hcloud.config.profiles import library_profiles
 from hcloud.simulator.measured_programs import OWN_CORE_SOURCES, SERVICE_GROUPS, MeasuredPrograms
 from hcloud.simulator.program_models import SOURCES, seeded_random
 
@@ -60,11 +63,33 @@ def test_an_extreme_reading_with_wide_limits_is_mostly_an_error() -> None:
     assert fmean(truths["disk-write"]) < 10.0 < fmean(truths["sqlite-insert"]) < 60.0
 
 
+def repeated(question: Question, source: str) -> float:
+    """Root mean square of how far repeated readings of the library's programs are from their mean, as logarithms: what
+    their 95 % limits say by Student's t."""
+    programs = [profile for _, profile in library_profiles([package_data.path("profiles")])]
+    cells = [cell for each in programs if (cell := each.cells.of(question).get(source)) and cell.runs > 1 < cell.value]
+    return (
+        fmean(
+            (
+                max(math.log(cell.value / max(cell.low, cell.value / 10)), math.log(cell.high / cell.value))
+                / student_t.ppf(0.975, cell.runs - 1)
+            )
+            ** 2
+            for cell in cells
+        )
+        ** 0.5
+    )
+
+
 def test_readings_are_as_far_off_as_repeated_ones_were_with_limits_as_wide_as_stated() -> None:
     measured, chances = MeasuredPrograms.split(3), seeded_random("readings")
     found = [measured.reading(Question.TOLERATED, "llc-capacity", 40.0, chances) for _ in range(400)]
     errors = [math.log(each.value / 40.0) for each in found]
-    assert 0.1 < stdev(errors) < 0.3
+    assert (
+        0.6 * repeated(Question.TOLERATED, "llc-capacity")
+        < stdev(errors)
+        < 1.3 * repeated(Question.TOLERATED, "llc-capacity")
+    )
     assert abs(fmean(errors)) < 0.05
     assert fmean(each.high - each.low for each in found) > 50.0
     assert all(each.low <= each.value <= each.high <= 100.0 for each in found)
