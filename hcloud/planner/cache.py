@@ -18,7 +18,7 @@ _KEPT_ASKS = 1000
 class PlanCache:
     """One result per name, with the objects it was computed from. Results are shared and must not be modified."""
 
-    __slots__ = ("_known", "_numbers", "asks", "expectations", "occupancy")
+    __slots__ = ("_known", "_numbers", "asks", "expectations", "occupancy", "run_times")
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[tuple[object, ...], object]] = {}
@@ -29,6 +29,8 @@ class PlanCache:
         """By id of a spec: the spec, and a number shared by all specs with the same requirements."""
         self.expectations: dict[str, Any] = {}
         """By running job: what does not change between two of its samples."""
+        self.run_times: dict[str, Any] = {}
+        """By job: how long it runs, and what this follows from."""
 
     def number_asks(self, spec: object, asks: tuple[object, ...]) -> int:
         """Return the number of the requirements ``asks``. Keeps ``spec`` alive, so that its id is not reused."""
@@ -43,10 +45,11 @@ class PlanCache:
             self.asks.clear()
             self._numbers.clear()
 
-    def trim_expectations(self, but: int) -> None:
-        """Clear the rank expectations if more than twice ``but`` are kept; most are of ended jobs."""
-        if len(self.expectations) > 2 * but + _KEPT_ASKS:
-            self.expectations.clear()
+    def trim_by_job(self, but: int) -> None:
+        """Clear what is kept by job if that is more than twice ``but``; most is of ended jobs."""
+        for kept in (self.expectations, self.run_times):
+            if len(kept) > 2 * but + _KEPT_ASKS:
+                kept.clear()
 
     def latest(self, name: str) -> Any:
         """Return the last result of this name, whatever it was computed from; None if there is none."""

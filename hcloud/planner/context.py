@@ -305,7 +305,7 @@ def open_context(snapshot: Snapshot, policy: Policy, rng: np.random.Generator) -
     """Return an empty plan over ``snapshot``, with jobs and instances sorted by number."""
     jobs = by_number(snapshot.jobs)
     snapshot.plan_cache.trim_asks(but=len(jobs))
-    snapshot.plan_cache.trim_expectations(but=len(jobs))
+    snapshot.plan_cache.trim_by_job(but=len(jobs))
     occupancy = snapshot.plan_cache.occupancy
     occupancy.follow(jobs)
     fleet, left_out = Fleet(snapshot.instances, snapshot.plan_cache), snapshot.left_out.jobs

@@ -6,16 +6,19 @@ Of both the surer one counts. Where neither is known, a job runs as long as its 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 
 from hcloud.classifier.applications import identify
-from hcloud.core.estimates import Classification
-from hcloud.core.model import Job, JobId
+from hcloud.core.estimates import Application, Classification
+from hcloud.core.model import Job, JobId, JobSpec
 from hcloud.forecast.runtimes.distribution import RunTimes
 from hcloud.forecast.runtimes.prediction import RunTimePrediction
 from hcloud.planner.fit.arq import run_s
+from hcloud.planner.run_times import RunTimeForecasts
 from hcloud.planner.snapshot import Snapshot
 
 LEAST_DOUBT = 0.05
@@ -29,6 +32,22 @@ BY_PROFILE, BY_USUAL = "profile", "usual run time"
 _LIMITS_OF_80 = 1.2816
 _NORMAL = np.linspace(-4.0, 4.0, 65)
 _CUMULATIVE = np.array([0.0, *[0.5 * (1.0 + math.erf(z / math.sqrt(2.0))) for z in _NORMAL[1:-1]], 1.0])
+
+
+class _MadeOf(NamedTuple):
+    """What the run time of a job follows from."""
+
+    spec: JobSpec
+    run_times: RunTimeForecasts
+    classification: Classification | None
+    rows: Sequence[Application]
+    submitted_at: float
+    tolerance: float
+
+    def same_as(self, other: _MadeOf) -> bool:
+        """Return whether all of it is identical, by object where it is one."""
+        objects = all(mine is its for mine, its in zip(self[:4], other[:4], strict=True))
+        return objects and self[4:] == other[4:]
 
 
 @dataclass(slots=True, eq=False)
@@ -66,22 +85,37 @@ class JobRunTimes:
     def _find(self, job: Job) -> RunTimes | None:
         if job.spec.target.kind == "service":
             return None
+        snapshot = self.snapshot
+        classification = snapshot.applications.get(job.application)
+        rows = snapshot.programs.get(identify(job.spec).program, ()) if snapshot.programs else ()
+        made_of = _MadeOf(
+            job.spec, snapshot.run_times, classification, rows, job.submitted_at, self.neighbour_tolerance
+        )
+        known = snapshot.plan_cache.run_times.get(job.id)
+        if known is None or not made_of.same_as(known[0]):
+            found = self._predict(job, classification, rows)
+            # What was known when it was predicted is of no use here, and is as large as the rest.
+            found = found and replace(found, evidence=b"")
+            known = snapshot.plan_cache.run_times[job.id] = (made_of, found)
+        answer: RunTimes | None = known[1]
+        return answer
+
+    def _predict(self, job: Job, classification: Classification | None, rows: Sequence[Application]) -> RunTimes | None:
         learnt = self.snapshot.run_times.of_job(job)
-        known = self.snapshot.applications.get(job.application)
-        expected = expected_run_time(known, job.spec.nodes.count, self.neighbour_tolerance)
+        expected = expected_run_time(classification, job.spec.nodes.count, self.neighbour_tolerance)
         if learnt is None or expected is None:
-            return learnt or expected or self._usual(job)
+            return learnt or expected or _usual(job, rows)
         return min(learnt, expected, key=spread)
 
-    def _usual(self, job: Job) -> RunTimes | None:
-        """Return the run time of jobs of its program, those with the same input if there are any; None: none ended."""
-        identity = identify(job.spec) if self.snapshot.programs else None
-        if identity is None:
-            return None
-        rows = [row for row in self.snapshot.programs.get(identity.program, ()) if row.run_s is not None]
-        rows = [row for row in rows if identity.input in row.inputs] or rows
-        usual_s = max([row.run_s for row in rows if row.run_s is not None], default=None)
-        return None if usual_s is None else log_normal(usual_s, DOUBT_OF_USUAL, BY_USUAL)
+
+def _usual(job: Job, rows: Sequence[Application]) -> RunTimes | None:
+    """Return the run time of jobs of its program, those with the same input if there are any; None: none ended."""
+    known = [row for row in rows if row.run_s is not None]
+    if not known:
+        return None
+    given = identify(job.spec).input
+    usual_s = max(row.run_s or 0.0 for row in [row for row in known if given in row.inputs] or known)
+    return log_normal(usual_s, DOUBT_OF_USUAL, BY_USUAL)
 
 
 def spread(run_time: RunTimes) -> float:

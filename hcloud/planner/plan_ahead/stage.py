@@ -9,15 +9,18 @@ rest is served as without a plan. Jobs whose run time is not known, services and
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from math import inf
+from typing import NamedTuple
 
 import numpy as np
 
-from hcloud.core.model import Job, Market, Reason
+from hcloud.core.estimates import Application, Classification
+from hcloud.core.model import Instance, Job, Market, Reason
 from hcloud.core.pricing import HOUR_S
 from hcloud.core.rows import number_of
 from hcloud.forecast.runtimes.distribution import RunTimes, unknown_run_time
@@ -33,7 +36,7 @@ from hcloud.planner.placement.state import PlacementState
 from hcloud.planner.plan import PlannedStart
 from hcloud.planner.plan_ahead.expected import Floats, Utility, expected_utility, overestimated, slot_starts
 from hcloud.planner.plan_ahead.linear_program import PendingJob, RunningJob, Schedule, StartOption, schedule
-from hcloud.planner.run_times import ran_for_s
+from hcloud.planner.run_times import RunTimeForecasts, ran_for_s
 
 SLOTS = 12
 FIRST_S = 15.0
@@ -56,75 +59,182 @@ _RENTED, _BOUGHT = -1, -2
 _UNKNOWN = unknown_run_time()
 
 
-@dataclass(slots=True, eq=False)
-class _Planned:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _GroupPlaces:
+    """Where jobs of a group may run, and at what price."""
+
+    amount: float
+    """vCPUs of all their nodes."""
+    paid: tuple[tuple[float, frozenset[int]], ...]
+    """Pools of reserved machines, by how many times as long the jobs run there."""
+    has_rented: bool
+    """Whether some rented machine suits."""
+    usd_per_h: float
+    """Price of what would be rented for a job; 0: nothing can be."""
+    boot_s: float
+    """How long a rented machine takes to boot."""
+
+
+class _Inputs(NamedTuple):
+    """All that the plan ahead follows from. Equal inputs give the same plan, so it is made once for them."""
+
+    at: float
+    deadline_worth: float
+    candidates: tuple[tuple[Job, int], ...]
+    """Waiting jobs, each with the place of its group in ``places``."""
+    places: tuple[_GroupPlaces | None, ...]
+    """By group; None: its jobs are not planned."""
+    capacity: tuple[tuple[int, float], ...]
+    claimed: bytes
+    """What is claimed of each reserved machine."""
+    open_machines: bytes
+    jobs: tuple[Job, ...]
+    instances: tuple[Instance, ...]
+    run_times: RunTimeForecasts
+    applications: Mapping[str, Classification]
+    programs: Mapping[str, tuple[Application, ...]]
+    neighbour_tolerance: float
+
+
+class _Planned(NamedTuple):
     """A waiting job as it is planned."""
 
-    job: Job
-    group: JobGroup
-    segment: QueueSegment
     pending: PendingJob
     kinds: tuple[str, ...]
     """What each of its places is."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _AheadPlan:
+    """What was planned for ``inputs``."""
+
+    inputs: _Inputs
+    planned: Mapping[int, _Planned]
+    """By number of the job."""
+    schedule: Schedule
+    starts: Mapping[int, PlannedStart]
+    """When jobs start that are not to start now."""
+
+
 def plan_ahead(state: PlacementState, market: OfferMarket) -> None:
     """Place the jobs that start now on room that is paid, and let those wait that start later."""
     context = state.context
-    pools = _Pools(context, market)
     # Without paid room there is nothing to wait for; where no machine may be rented, the queue's own order serves.
-    if not context.fleet.reserved.any() or pools.capacity[_BOUGHT] <= 0.0:
+    if not context.fleet.reserved.any():
         return
-    planned = {each.pending.number: each for each in _waiting(context, pools)}
-    if not planned:
+    pools = _Pools(context, market)
+    if pools.capacity[_BOUGHT] <= 0.0:
         return
-    starts_s = slot_starts(HORIZON_S, FIRST_S, SLOTS)
-    found = schedule([each.pending for each in planned.values()], pools.running(), pools.capacity, starts_s)
-    if not (found.starting or found.starts_s):
+    waiting = list(islice(_candidates(context), MOST_PLANNED))
+    if not waiting:
         return
+    ahead = _planned_for(context, pools, waiting)
+    segments = {number_of(job.id): (job, segment) for job, segment in waiting}
     decided = set[int]()  # those placed here, and those for which the other rules rent a machine
-    for start in found.starting:
-        each = planned[start.number]
-        if each.kinds[start.place] == BOUGHT:
+    for start in ahead.schedule.starting:
+        (job, segment), kind = segments[start.number], ahead.planned[start.number].kinds[start.place]
+        if kind == BOUGHT:
             decided.add(start.number)
-        elif _placed(state, each, each.kinds[start.place] == PAID):
-            context.waiting.queues[each.group.promise].remove(each.job, each.group, each.segment)
+        elif _placed(state, job, segment.group, kind == PAID):
+            context.waiting.queues[segment.group.promise].remove(job, segment.group, segment)
             decided.add(start.number)
-    soonest_s = inf
-    for number, each in planned.items():
+    soonest_at = inf
+    for number, each in ahead.planned.items() if ahead.schedule.starting or ahead.starts else ():
         if number in decided:
             continue
-        at_s = _start_later_s(found, each, starts_s.tolist())
-        if at_s is not None:
-            soonest_s = min(soonest_s, at_s)
-            _let_wait(context, each, at_s)
-    if soonest_s < inf:
-        context.decisions.release_due(context.now + max(FIRST_S, soonest_s))
+        job, segment = segments[number]
+        planned_start = ahead.starts.get(number) or _start_after_all(each, job, ahead.inputs.at)
+        if planned_start is not None:
+            soonest_at = min(soonest_at, planned_start.at)
+            _let_wait(context, job, segment, planned_start)
+    if soonest_at < inf:
+        # In the first slot that begins no earlier, as the plan is the same within a slot.
+        context.decisions.release_due(max(_slot_at(context.now) + FIRST_S, FIRST_S * math.ceil(soonest_at / FIRST_S)))
 
 
-def _placed(state: PlacementState, each: _Planned, paid: bool) -> bool:
-    if state.context.reservations.user_cap(each.job) is not None:
-        return False
-    return place_now(state, each.job, each.group, paid_only=paid)
+def _slot_at(at: float) -> float:
+    """Return the begin of the slot of ``FIRST_S`` in which a time is."""
+    return FIRST_S * math.floor(at / FIRST_S)
 
 
-def _start_later_s(found: Schedule, each: _Planned, starts_s: Sequence[float]) -> float | None:
-    """Return when a job should start that was not started now; None: it should be served now by the other rules.
+def _planned_for(context: PlanContext, pools: _Pools, waiting: Sequence[tuple[Job, QueueSegment]]) -> _AheadPlan:
+    """Return the plan for these jobs: the last one, if all that it follows from is as it was.
 
-    A job that was to start now, but for which no machine with paid room suits, waits for the next slot unless that
-    costs more than a machine of its own does.
+    It is made for the begin of the slot of ``FIRST_S``, or the last submission within it: so it is the same whether it
+    was made now or earlier in the slot.
     """
-    at_s = found.starts_s.get(each.pending.number)
-    if at_s is not None:
-        return at_s
-    worth_s = np.array([0.0, starts_s[1]])
+    fleet, snapshot = context.fleet, context.snapshot
+    groups, places = dict[int, int](), list[_GroupPlaces | None]()
+    for _, segment in waiting:
+        if segment.group.place not in groups:
+            groups[segment.group.place] = len(places)
+            places.append(pools.places_of(segment.group))
+    last_at = max(job.submitted_at for job, _ in waiting)
+    inputs = _Inputs(
+        at=min(context.now, max(_slot_at(context.now), last_at)),
+        deadline_worth=context.policy.admission.deadline_worth,
+        candidates=tuple((job, groups[segment.group.place]) for job, segment in waiting),
+        places=tuple(places),
+        capacity=tuple(pools.capacity.items()),
+        claimed=(fleet.free[0] - fleet.room[0])[pools.reserved].tobytes(),
+        open_machines=pools.reserved.tobytes(),
+        jobs=snapshot.jobs,
+        instances=snapshot.instances,
+        run_times=snapshot.run_times,
+        applications=snapshot.applications,
+        programs=snapshot.programs,
+        neighbour_tolerance=context.policy.placement.neighbour_tolerance,
+    )
+    known: _AheadPlan | None = snapshot.plan_cache.latest("plan ahead")
+    if known is None or known.inputs != inputs:
+        known = _solved(context, pools, inputs)
+        snapshot.plan_cache.keep("plan ahead", known)
+    return known
+
+
+def _solved(context: PlanContext, pools: _Pools, inputs: _Inputs) -> _AheadPlan:
+    planned = {number_of(job.id): each for job, each in _pending(context, inputs)}
+    if not planned:
+        return _AheadPlan(inputs=inputs, planned={}, schedule=Schedule(), starts={})
+    found = schedule(
+        [each.pending for each in planned.values()],
+        pools.running(inputs.at),
+        pools.capacity,
+        slot_starts(HORIZON_S, FIRST_S, SLOTS),
+    )
+    jobs = {number_of(job.id): job for job, _ in inputs.candidates}
+    starts = {
+        number: _start(jobs[number], planned[number].pending.run_time, inputs.at, at_s)
+        for number, at_s in found.starts_s.items()
+    }
+    return _AheadPlan(inputs=inputs, planned=planned, schedule=found, starts=starts)
+
+
+def _start(job: Job, run_time: RunTimes, now: float, at_s: float) -> PlannedStart:
+    if (deadline_at := job.deadline_at) is None:
+        return PlannedStart(at=now + at_s, chance=None, chance_now=None)
+    left_s = deadline_at - now
+    chance, chance_now = run_time.cdf(max(0.0, left_s - at_s)), run_time.cdf(left_s)
+    return PlannedStart(at=now + at_s, chance=chance, chance_now=chance_now)
+
+
+def _placed(state: PlacementState, job: Job, group: JobGroup, paid: bool) -> bool:
+    if state.context.reservations.user_cap(job) is not None:
+        return False
+    return place_now(state, job, group, paid_only=paid)
+
+
+def _start_after_all(each: _Planned, job: Job, now: float) -> PlannedStart | None:
+    """Return when a job should start that was to start now, but for which no machine with paid room suits: in the next
+    slot, unless that costs more than a machine of its own does. None: it should be served now by the other rules."""
+    worth_s = np.array([0.0, FIRST_S])
     paid = [place for place, kind in zip(each.pending.places, each.kinds, strict=True) if kind == PAID]
-    now = [place for place, kind in zip(each.pending.places, each.kinds, strict=True) if kind == BOUGHT]
+    now_at = [place for place, kind in zip(each.pending.places, each.kinds, strict=True) if kind == BOUGHT]
     if not paid:
         return None
     later = max(_worth(each, place, worth_s)[1] for place in paid)
-    at_once = max((_worth(each, place, worth_s)[0] for place in now), default=0.0)
-    return starts_s[1] if later > at_once else None
+    at_once = max((_worth(each, place, worth_s)[0] for place in now_at), default=0.0)
+    return _start(job, each.pending.run_time, now, FIRST_S) if later > at_once else None
 
 
 def _worth(each: _Planned, place: StartOption, starts_s: Floats) -> Floats:
@@ -132,20 +242,14 @@ def _worth(each: _Planned, place: StartOption, starts_s: Floats) -> Floats:
     return expected_utility(each.pending.utility, each.pending.run_time, begins_s, place.stretch) - place.usd
 
 
-def _let_wait(context: PlanContext, each: _Planned, at_s: float) -> None:
-    job, run_time = each.job, each.pending.run_time
-    context.waiting.queues[each.group.promise].remove(job, each.group, each.segment)
-    chance = chance_now = None
-    if (deadline_at := job.deadline_at) is not None:
-        left_s = deadline_at - context.now
-        chance, chance_now = run_time.cdf(max(0.0, left_s - at_s)), run_time.cdf(left_s)
-    start = PlannedStart(at=context.now + at_s, chance=chance, chance_now=chance_now)
+def _let_wait(context: PlanContext, job: Job, segment: QueueSegment, start: PlannedStart) -> None:
+    context.waiting.queues[segment.group.promise].remove(job, segment.group, segment)
     context.decisions.plan_start(job, start)
 
     def why() -> Reason:
-        numbers: dict[str, float | int | str] = {"starts_in_s": round(at_s, 1)}
-        if chance is not None and chance_now is not None:
-            numbers |= {"chance": round(chance, 4), "chance_now": round(chance_now, 4)}
+        numbers: dict[str, float | int | str] = {"starts_in_s": round(max(0.0, start.at - context.now), 1)}
+        if start.chance is not None and start.chance_now is not None:
+            numbers |= {"chance": round(start.chance, 4), "chance_now": round(start.chance_now, 4)}
         # It is recorded once. When it starts may change with every plan, so the plan says it, and not this text.
         return Reason(code=PLANNED, text="planned to start later, on room that is paid already", numbers=numbers)
 
@@ -166,9 +270,8 @@ class _Pools:
         fleet = self.context.fleet
         open_now = fleet.placeable | fleet.coming
         self.reserved, self.rented = open_now & fleet.reserved, open_now & ~fleet.reserved
-        for at in self.reserved.nonzero()[0].tolist():
-            pool = int(fleet.type_at[at])
-            self.capacity[pool] = self.capacity.get(pool, 0.0) + float(fleet.capacity[0, at])
+        sizes = np.bincount(fleet.type_at[self.reserved], fleet.capacity[0][self.reserved], len(fleet.type_columns))
+        self.capacity = {pool: float(sizes[pool]) for pool in np.unique(fleet.type_at[self.reserved]).tolist()}
         self.capacity[_RENTED] = float(np.maximum(fleet.free[0][self.rented], 0.0).sum())
         self.capacity[_BOUGHT] = self._to_buy()
 
@@ -180,8 +283,8 @@ class _Pools:
         held = float(self.context.fleet.capacity[0].sum())
         return max(0.0, caps.max_vcpus - held) if caps.max_vcpus is not None else 1e9
 
-    def running(self) -> list[RunningJob]:
-        """Return the jobs that hold reserved room, or have it held for them."""
+    def running(self, now: float) -> list[RunningJob]:
+        """Return the jobs that hold reserved room, or have it held for them; their age is that of ``now``."""
         fleet, context, found = self.context.fleet, self.context, list[RunningJob]()
         amounts = defaultdict[str, dict[int, float]](dict)
         jobs: dict[str, Job] = {}
@@ -197,7 +300,7 @@ class _Pools:
                     number=number_of(job_id),
                     amounts=amounts[job_id],
                     run_time=known or _UNKNOWN,
-                    age_s=ran_for_s(job, context.now),
+                    age_s=ran_for_s(job, now),
                 )
             )
         # What is held for jobs that await a machine, or claimed by this plan.
@@ -208,23 +311,29 @@ class _Pools:
                 found.append(RunningJob(number=-1 - at, amounts={pool: claimed}, run_time=_UNKNOWN, age_s=0.0))
         return found
 
-    def places(self, group: JobGroup, run_time: RunTimes, amount: float) -> Iterator[tuple[str, StartOption]]:
-        """Yield where jobs of ``group`` may run, each with what it is."""
+    def places_of(self, group: JobGroup) -> _GroupPlaces | None:
+        """Return where jobs of ``group`` may run; None: they are not planned.
+
+        These are groups for which a reserved machine can be launched, or nothing rented: the queue's own order, with
+        its reservations, serves fleets that cannot grow.
+        """
         context, fleet = self.context, self.context.fleet
+        usd_per_h = 0.0 if self.market.paid_ranks(group) else self._price_usd_per_h(group)
+        if usd_per_h <= 0.0:
+            return None
         allowed = suited(context, group, fleet.placeable | fleet.coming)
         paid = frozenset(int(at) for at in np.unique(fleet.type_at[allowed & self.reserved]))
-        speeds = self._stretches(group, paid)
-        for stretch in sorted(set(speeds.values())):
-            pools = frozenset(pool for pool in paid if speeds[pool] <= stretch)
-            yield PAID, StartOption(pools=pools, stretch=stretch)
-        usd = self._price_usd_per_h(group) * run_time.likely_s / HOUR_S
-        if self.capacity[_RENTED] > SLACK and (allowed & self.rented).any():
-            # Residents may leave before it; then the machine is paid for this job alone.
-            yield RENTED, StartOption(pools=frozenset((_RENTED,)), usd=0.5 * usd, lasting=False)
-        if usd > 0.0 and self.capacity[_BOUGHT] >= amount:
-            boot_s = context.quickest_s(group.resources)
-            delay_s = boot_s if boot_s < inf else 0.0
-            yield BOUGHT, StartOption(pools=frozenset((_BOUGHT,)), usd=usd, lasting=False, delay_s=delay_s)
+        speeds, boot_s = self._stretches(group, paid), context.quickest_s(group.resources)
+        return _GroupPlaces(
+            amount=group.needed * float(group.demand[0]),
+            paid=tuple(
+                (stretch, frozenset(pool for pool in paid if speeds[pool] <= stretch))
+                for stretch in sorted(set(speeds.values()))
+            ),
+            has_rented=bool((allowed & self.rented).any()),
+            usd_per_h=usd_per_h,
+            boot_s=boot_s if boot_s < inf else 0.0,
+        )
 
     def _stretches(self, group: JobGroup, pools: frozenset[int]) -> dict[int, float]:
         """Return how many times as long jobs of ``group`` run in each pool as on the best type, in steps of a tenth."""
@@ -248,28 +357,34 @@ class _Pools:
         return group.needed * min(1.0, share) * float(self.market.price_usd_per_h[at[0]])
 
 
-def _waiting(context: PlanContext, pools: _Pools) -> Iterator[_Planned]:
+def _pending(context: PlanContext, inputs: _Inputs) -> Iterator[tuple[Job, _Planned]]:
     """Yield the jobs to plan, those with a target first, each kind in order."""
-    jobs = list(islice(_candidates(context), MOST_PLANNED))
-    levels = {each: at for at, each in enumerate(sorted({job.spec.priority for job, _ in jobs})[-LEVELS:])}
-    for job, segment in jobs:
-        run_time, group = context.run_times.of(job), segment.group
-        if run_time is None or pools.market.paid_ranks(group):
-            continue  # unknown, or a reserved machine is launched for it
-        amount = group.needed * float(group.demand[0])
-        found = list(pools.places(group, run_time, amount))
-        usd = max([place.usd for kind, place in found if kind == BOUGHT], default=0.0)
-        if usd <= 0.0:
-            continue  # the queue's own order, with its reservations, serves fleets that cannot grow
+    levels = {each: at for at, each in enumerate(sorted({job.spec.priority for job, _ in inputs.candidates})[-LEVELS:])}
+    for job, group in inputs.candidates:
+        where, run_time = inputs.places[group], context.run_times.of(job)
+        if where is None or run_time is None or dict(inputs.capacity)[_BOUGHT] < where.amount:
+            continue
+        usd = where.usd_per_h * run_time.likely_s / HOUR_S
+        found = list(_options(where, usd, rented=dict(inputs.capacity)[_RENTED] > SLACK))
         worth = PRIORITY_WORTH ** levels.get(job.spec.priority, 0)
         pending = PendingJob(
             number=number_of(job.id),
-            amount=amount,
+            amount=where.amount,
             run_time=run_time,
-            utility=_utility(context, job, run_time, usd * worth),
-            places=tuple(place for _, place in found),
+            utility=_utility(job, run_time, usd * worth, inputs.at, inputs.deadline_worth),
+            places=tuple(option for _, option in found),
         )
-        yield _Planned(job, group, segment, pending, tuple(kind for kind, _ in found))
+        yield job, _Planned(pending, tuple(kind for kind, _ in found))
+
+
+def _options(where: _GroupPlaces, usd: float, *, rented: bool) -> Iterator[tuple[str, StartOption]]:
+    """Yield where a job may run, each with what it is; ``usd``: what it costs on a machine of its own."""
+    for stretch, pools in where.paid:
+        yield PAID, StartOption(pools=pools, stretch=stretch)
+    if rented and where.has_rented:
+        # Residents may leave before it; then the machine is paid for this job alone.
+        yield RENTED, StartOption(pools=frozenset((_RENTED,)), usd=0.5 * usd, lasting=False)
+    yield BOUGHT, StartOption(pools=frozenset((_BOUGHT,)), usd=usd, lasting=False, delay_s=where.boot_s)
 
 
 def _candidates(context: PlanContext) -> Iterator[tuple[Job, QueueSegment]]:
@@ -286,13 +401,13 @@ def _candidates(context: PlanContext) -> Iterator[tuple[Job, QueueSegment]]:
                     yield job, segment
 
 
-def _utility(context: PlanContext, job: Job, run_time: RunTimes, usd: float) -> Utility:
+def _utility(job: Job, run_time: RunTimes, usd: float, now: float, deadline_worth: float) -> Utility:
     """Return what the end of ``job`` is worth; ``usd``: what it costs on a machine of its own."""
-    deadline_at, worth = job.deadline_at, context.policy.admission.deadline_worth * usd
+    deadline_at, worth = job.deadline_at, deadline_worth * usd
     if deadline_at is None:
-        waited = (context.now - job.submitted_at) / BEST_EFFORT_DECAY_S
+        waited = max(0.0, now - job.submitted_at) / BEST_EFFORT_DECAY_S
         return Utility(value=BEST_EFFORT_WORTH * usd * (1.0 + waited), until_s=0.0, decay_s=BEST_EFFORT_DECAY_S)
-    left_s, allowed_s = deadline_at - context.now, deadline_at - job.submitted_at
+    left_s, allowed_s = deadline_at - now, deadline_at - job.submitted_at
     if left_s > 0.0 and not overestimated(run_time, left_s, OVERESTIMATED_BELOW):
         return Utility(value=worth, until_s=left_s)
     if left_s > 0.0:
