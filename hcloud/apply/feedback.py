@@ -25,6 +25,7 @@ from hcloud.classifier.applications import (
 )
 from hcloud.classifier.interference import NeighbourLoss
 from hcloud.classifier.phases import departures, describe_departures
+from hcloud.core.co_runs import CoRun, bounded_log_speed
 from hcloud.core.estimates import WHOLE_JOBS, Application, Classification, Estimate, Findings, Measure, per_rank
 from hcloud.core.model import JOB_ENDED, EventKind, Instance, InstanceId, Job, Reason, ServiceTarget
 from hcloud.planner.fit.expected_performance import ExpectedPerformance, expected
@@ -196,6 +197,49 @@ def record_window(
         return
     run = _job_run(job, instance, requests_per_s, beside, best_before)
     txn.put_application(_compare(txn, job, row, believed, run))
+
+
+class CoRunPeriod(NamedTuple):
+    """What a unit did while its neighbours were the same."""
+
+    neighbours: tuple[str, ...]
+    """Applications of the units beside it, sorted; empty: it was alone."""
+    seconds: float
+    progress: float | None
+    """Part of the whole job that was done (0..1); None: unknown."""
+    written_mib: float | None
+    ended_at: float
+
+
+def record_co_run(
+    txn: Transaction, job: Job, instance: Instance, period: CoRunPeriod, believed: Classification | None
+) -> None:
+    """Record how fast a job of one rank was in a period, compared with what was expected of it alone.
+
+    Only applications measured in progress or output: the request rate of a service shows its load, and CPU time passes
+    however little it achieves.
+    """
+    held = job.attempt.allocations if job.attempt is not None else ()
+    done = {Measure.PROGRESS: period.progress, Measure.OUTPUT: period.written_mib}
+    amount = done.get(believed.measure) if believed is not None and believed.measure is not None else None
+    if believed is None or not amount or len(held) != 1:
+        return
+    column, vcpus = f"{instance.offer.provider}/{instance.offer.instance_type.name}", held[0].resources.vcpus
+    alone = expected(believed, column, vcpus=vcpus, asked_vcpus=believed.reference_vcpus or vcpus)
+    if alone is None:
+        return
+    txn.add_co_run(
+        CoRun(
+            application=row_name(job.application),
+            neighbours=tuple(sorted(row_name(each) for each in period.neighbours)),
+            type_column=column,
+            log_speed=bounded_log_speed(amount / period.seconds / alone.value),
+            doubt=alone.deviation,
+            seconds=period.seconds,
+            # The instance's clock may be wrong.
+            observed_at=min(txn.now, period.ended_at),
+        )
+    )
 
 
 def _performance(row: Application, totals: UnitTotals, run_s: float, whole: bool) -> float | None:

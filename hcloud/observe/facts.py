@@ -7,7 +7,14 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from hcloud.apply.feedback import UnitTotals, record_findings, record_own_run, record_performance
+from hcloud.apply.feedback import (
+    CoRunPeriod,
+    UnitTotals,
+    record_co_run,
+    record_findings,
+    record_own_run,
+    record_performance,
+)
 from hcloud.apply.machines import record_preemption, record_registration, record_unregistered
 from hcloud.apply.transitions import release_allocation, transition_instance
 from hcloud.apply.unit_index import UnitIndex
@@ -195,6 +202,8 @@ class UnitEnd:
     host: UnitHost
     totals: UnitTotals
     believed: Classification | None
+    last_period: CoRunPeriod | None = None
+    """What it did since its neighbours last changed; None: too short a time, or not known."""
     learns: bool = False
     """Whether the run of a job that is not classified is recorded as well."""
     with_feedback: bool = True
@@ -226,6 +235,8 @@ class UnitEnd:
             record_findings(txn, job, exited.findings or Findings(notes=(f"profiling run measured nothing: {how}",)))
         elif job.application:
             record_performance(txn, job, host.instance, self.totals, self.believed)
+            if self.last_period is not None:
+                record_co_run(txn, job, host.instance, self.last_period, self.believed)
         elif self.learns:
             record_own_run(txn, job, host.instance, self.totals)
 

@@ -7,13 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from hcloud.apply.feedback import UnitTotals, record_window
+from hcloud.apply.feedback import UnitTotals, record_co_run, record_window
 from hcloud.apply.unit_index import UnitIndex, UnitOwner
 from hcloud.classifier.interference import UNKNOWN_LOSS, NeighbourLoss, neighbour_loss
 from hcloud.core.estimates import Classification
 from hcloud.core.model import EventKind, FailureCause, Instance, InstanceId, Job, JobId, ServiceTarget
 from hcloud.core.rows import number_of
 from hcloud.observe import facts
+from hcloud.observe.co_runs import CoRunPeriods
 from hcloud.observe.facts import Change, FactBatch, ObservationRound, UnitEnd, UnitHost
 from hcloud.observe.log_archive import LogArchive
 from hcloud.observe.sampling import SampleChange, Sampling, record_sample, served_as_promised
@@ -52,6 +53,7 @@ class UnitObserver:
     _windows: dict[str, tuple[float, list[float]]] = field(default_factory=dict)
     """By service unit: when its present window began, and the request rates in it."""
     _sampling: Sampling = field(default_factory=Sampling)
+    _co_runs: CoRunPeriods = field(default_factory=CoRunPeriods)
 
     # ---------------------------------------------------------------------------------------------------------- engine
     def read(self, observed: ObservationRound) -> RunnerView:
@@ -84,6 +86,7 @@ class UnitObserver:
             self._neighbours.pop(unit, None)
             self._totals.pop(unit, None)
             self._sampling.forget(unit)
+            self._co_runs.forget(unit)
         try:
             if observed.ended:
                 self.runner.forget(observed.ended)
@@ -101,6 +104,7 @@ class UnitObserver:
         self._windows = _only(self._windows, units)
         self._neighbours = _only(self._neighbours, units)
         self._sampling.retain(units)
+        self._co_runs.retain(units)
 
     # --------------------------------------------------------------------------------------------------------- workers
     def report_facts(
@@ -208,6 +212,8 @@ class UnitObserver:
         every_s = policy.timing.sample_every_s
         if report.exit is None and sample is not None and self._sampling.is_due(report.id, sample, every_s):
             yield from self._sample_changes(report.id, sample, job, allocation.rank, host, policy)
+        if report.exit is None and sample is not None:
+            yield from self._co_run_changes(report.id, sample, job, host)
         if report.exit is not None and report.id in observed.archived:
             observed.ended[report.id] = instance_id
             if report.sample is not None:
@@ -217,7 +223,16 @@ class UnitObserver:
             memory_mib, cpu_s = report.exit.memory_mib_max, report.exit.cpu_s
             totals = self._totals.get(report.id, UnitTotals())._replace(cpu_s=cpu_s, memory_mib=memory_mib)
             believed = self.believed.get(job.application)
-            yield UnitEnd(job.id, allocation.rank, report.exit, host, totals, believed, learns=policy.profiles_jobs)
+            yield UnitEnd(
+                job.id,
+                allocation.rank,
+                report.exit,
+                host,
+                totals,
+                believed,
+                last_period=self._co_runs.last(report.id),
+                learns=policy.profiles_jobs,
+            )
 
     def _sample_changes(
         self, unit: str, sample: UnitSample, job: Job, rank: int, host: UnitHost, policy: Policy
@@ -233,6 +248,16 @@ class UnitObserver:
             yield record_sample(job, rank, host.instance.id, recorded)
         if rate is not None:
             yield from self._window_changes(unit, job, host, sample, rate)
+
+    def _co_run_changes(self, unit: str, sample: UnitSample, job: Job, host: UnitHost) -> Iterator[Change]:
+        """Yield the record of a period that ends, of a job of which it is known how fast it is alone."""
+        believed, job_id = self.believed.get(job.application), job.id
+        if believed is None or job.spec.profile is not None:
+            return
+        beside = tuple(sorted(other.application for other in host.jobs.values() if other.id != job_id))
+        period = self._co_runs.follow(unit, sample, beside)
+        if period is not None:
+            yield lambda txn: record_co_run(txn, txn.job(job_id), host.instance, period, believed)
 
     def _note_neighbours(self, unit: str, job: Job, host: UnitHost) -> None:
         """Update what neighbours may have cost a unit: the worst of all it has had."""

@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import TypeAdapter
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
+from hcloud.core.co_runs import CoRun
 from hcloud.core.errors import BadInput, NotFound, StoreError
 from hcloud.core.estimates import Application
 from hcloud.core.model import Event, EventKind, Instance, InstanceId, Intent, Job, JobId, JobSpec
@@ -134,6 +135,17 @@ def load_application(revision: int, document: str) -> Application:
     """Return the application of a row."""
     application: Application = _load(Application, "known application", document, revision=revision)
     return application
+
+
+def co_run_key(record: CoRun) -> str:
+    """Return the text that identifies a co-run record."""
+    return dump(record.key)
+
+
+def load_co_run(document: str) -> CoRun:
+    """Return the co-run record of a document."""
+    record: CoRun = _load(CoRun, "co-run record", document)
+    return record
 
 
 def load_intent(document: str) -> Intent:

@@ -15,6 +15,7 @@ from itertools import islice
 from operator import attrgetter
 from typing import Any, Protocol, TypeVar
 
+from hcloud.core.co_runs import MOST_CO_RUNS, CoRun, CoRunKey
 from hcloud.core.errors import BadInput, InvalidTransition, NotFound, StaleWrite
 from hcloud.core.estimates import Application, LayeredRows
 from hcloud.core.model import (
@@ -34,7 +35,16 @@ from hcloud.core.model import (
 from hcloud.core.rows import RowJournal, replace_fields
 from hcloud.planner.snapshot import Directive, DirectiveScope, OfferBackoff, RefusedQuota
 from hcloud.store.chain import PRUNED, AuditHead
-from hcloud.store.documents import backoff_key, checked_text, dump, instance_number, job_number, read_back, storable
+from hcloud.store.documents import (
+    backoff_key,
+    checked_text,
+    co_run_key,
+    dump,
+    instance_number,
+    job_number,
+    read_back,
+    storable,
+)
 from hcloud.store.forgetting import referenced_numbers
 from hcloud.store.live import LiveView
 from hcloud.store.overlay import OverlayTable
@@ -67,6 +77,7 @@ class MemoryTransaction(Transaction):
         self._orders = store.orders
         self._meta = store.metas
         self._run_times = store.run_times_state
+        self._co_runs = store.all_co_runs
         self._made: list[Event] = []
         self._secrets: dict[int, dict[str, str]] = {}
 
@@ -79,6 +90,7 @@ class MemoryTransaction(Transaction):
         stale |= {"orders"} if self._orders is not store.orders else set()
         store.backoffs, store.refused_quotas, store.head = self._backoffs, self._quotas, self.head
         store.orders, store.metas, store.run_times_state = self._orders, self._meta, self._run_times
+        store.all_co_runs = self._co_runs
         store.log += self._made
         store.secrets |= self._secrets
         store.publish(self._jobs.fresh, self._instances.fresh, self._applications.fresh, self._fresh_intents, stale)
@@ -250,6 +262,18 @@ class MemoryTransaction(Transaction):
         """Store a text under a key. Raises BadInput if it cannot be stored."""
         self._meta = {**self._meta, checked_text(key, "key"): checked_text(value, "value")}
 
+    def add_co_run(self, observed: CoRun) -> CoRun:
+        """See :meth:`Transaction.add_co_run`."""
+        stored = self._co_runs.get(observed.key)
+        after = observed if stored is None else stored[1].then(observed)
+        checked_text(co_run_key(observed), "application")
+        rows = {**self._co_runs, observed.key: (self.revision, after)}
+        while len(rows) > MOST_CO_RUNS:
+            del rows[min(rows, key=lambda key: (rows[key][1].observed_at, co_run_key(rows[key][1])))]
+        self._co_runs = rows
+        self.head["revision"] = self.revision
+        return after
+
     def put_run_times(self, state: bytes) -> None:
         """See :meth:`Transaction.put_run_times`."""
         self._run_times = state
@@ -303,6 +327,7 @@ class MemoryStore(Store):
         self.orders: Mapping[tuple[str, str], Directive] = {}
         self.metas: Mapping[str, str] = {}
         self.run_times_state: bytes | None = None
+        self.all_co_runs: Mapping[CoRunKey, tuple[int, CoRun]] = {}
         self._live_jobs: RowJournal[Job] = RowJournal()
         self._live_instances: RowJournal[Instance] = RowJournal()
         self._view = LiveView()
@@ -411,6 +436,11 @@ class MemoryStore(Store):
     def run_times(self) -> bytes | None:
         """See :meth:`Store.run_times`."""
         return self.run_times_state
+
+    def co_runs(self, after_revision: int = -1) -> tuple[tuple[int, CoRun], ...]:
+        """See :meth:`Store.co_runs`."""
+        rows = [row for row in self.all_co_runs.values() if row[0] > after_revision]
+        return tuple(sorted(rows, key=lambda row: (row[0], co_run_key(row[1]))))
 
     def prune_events(self, before: float, now: float) -> int:
         """See :meth:`Store.prune_events`."""

@@ -23,7 +23,7 @@ from sqlalchemy import (
     event,
 )
 
-SCHEMA_REVISION = "v0007"
+SCHEMA_REVISION = "v0008"
 """The migration that this code requires; a test compares it with the newest one in `hcloud.migrations`."""
 
 VERSION_TABLE = "hcloud_schema"
@@ -208,6 +208,18 @@ run_times = Table(
     # One row: what was learnt from the events up to one of them, as `hcloud.forecast.run_time_tracker` writes it.
     Column("only_row", Integer, CheckConstraint("only_row = 1", name="run_times_only_row"), primary_key=True),
     Column("state", LargeBinary, nullable=False),
+)
+
+co_run = Table(
+    "co_run",
+    metadata,
+    # How fast an application ran beside the same neighbours on one instance type; see `hcloud.core.co_runs`.
+    Column("key", Text, primary_key=True),
+    Column("revision", _Count, nullable=False),
+    Column("observed_at", Double, nullable=False),
+    Column("document", Text, nullable=False),
+    Index("co_run_by_revision", "revision"),
+    Index("co_run_by_time", "observed_at", "key"),
 )
 
 _SQLITE_TRIGGERS = (

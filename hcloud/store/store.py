@@ -9,6 +9,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Select, Table, bindparam, delete, func, insert, select, tuple_, update
 
+from hcloud.core.co_runs import CoRun
 from hcloud.core.errors import NotFound, StaleWrite
 from hcloud.core.model import JOB_ENDED, Event, EventKind, Instance, InstanceId, InstanceState, Job, JobId, JobState
 from hcloud.store import schema
@@ -18,6 +19,7 @@ from hcloud.store.documents import (
     checked_text,
     instance_number,
     job_number,
+    load_co_run,
     load_event,
     load_instance,
     load_job,
@@ -41,6 +43,9 @@ _JOBS = select(
 ).join(schema.job_spec, schema.job_spec.c.number == schema.job.c.number)
 _META = select(schema.meta.c.value).where(schema.meta.c.key == bindparam("wanted"))
 _RUN_TIMES = select(schema.run_times.c.state)
+_CO_RUNS = select(schema.co_run.c.revision, schema.co_run.c.key, schema.co_run.c.document).where(
+    schema.co_run.c.revision > bindparam("seen")
+)
 _EVENT_COUNT = select(schema.head.c.events)
 BUSY_TIMEOUT_S = 5.0
 """How long a write waits for other writers."""
@@ -162,6 +167,13 @@ class Store:
         with self._database.reading() as connection:
             state = connection.execute(_RUN_TIMES).scalar()
         return None if state is None else bytes(state)
+
+    def co_runs(self, after_revision: int = -1) -> tuple[tuple[int, CoRun], ...]:
+        """Return the co-run records written after a revision, each with its own, in order; -1: all."""
+        with self._database.reading() as connection:
+            rows = connection.execute(_CO_RUNS, {"seen": after_revision}).all()
+        # Sorted here: databases compare text differently.
+        return tuple((row.revision, load_co_run(row.document)) for row in sorted(rows, key=lambda row: row[:2]))
 
     @contextmanager
     def _writing(self) -> Iterator[Connection]:

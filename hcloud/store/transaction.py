@@ -9,6 +9,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Select, bindparam, delete, insert, select, update
 
+from hcloud.core.co_runs import MOST_CO_RUNS, CoRun
 from hcloud.core.errors import BadInput, InvalidTransition, NotFound, StaleWrite
 from hcloud.core.estimates import Application
 from hcloud.core.model import (
@@ -37,6 +38,7 @@ from hcloud.store.chain import PRUNED, link_events
 from hcloud.store.documents import (
     backoff_key,
     checked_text,
+    co_run_key,
     dump,
     dump_application,
     dump_instance,
@@ -45,6 +47,7 @@ from hcloud.store.documents import (
     job_number,
     load_application,
     load_backoff,
+    load_co_run,
     load_instance,
     load_intent,
     load_job,
@@ -97,6 +100,13 @@ _DELETE_DIRECTIVE = delete(schema.machine_order).where(
 _META = select(schema.meta.c.value).where(schema.meta.c.key == bindparam("the_key"))
 _DELETE_META = delete(schema.meta).where(schema.meta.c.key == bindparam("the_key"))
 _DELETE_RUN_TIMES = delete(schema.run_times)
+_CO_RUN = select(schema.co_run.c.document).where(schema.co_run.c.key == bindparam("the_key")).with_for_update()
+_UPDATE_CO_RUN = update(schema.co_run).where(schema.co_run.c.key == bindparam("the_key"))
+_SURPLUS_CO_RUNS = (
+    select(schema.co_run.c.key)
+    .order_by(schema.co_run.c.observed_at.desc(), schema.co_run.c.key.desc())
+    .offset(MOST_CO_RUNS)
+)
 _EARLIER_JOB = select(schema.job.c.number).where(
     schema.job.c.user_name == bindparam("u"), schema.job.c.token == bindparam("t")
 )
@@ -372,6 +382,24 @@ class Transaction:
             self._connection.execute(_UPDATE_APPLICATION, {"the_name": application.name} | columns)
         self.head["revision"] = self.revision
         after = self._written_applications[application.name] = replace(application, revision=self.revision)
+        return after
+
+    def add_co_run(self, observed: CoRun) -> CoRun:
+        """Add what was observed in a period to the record of the same programs on the same type, and return it.
+
+        Of more than MOST_CO_RUNS records, those that were observed longest ago are deleted.
+        """
+        key = checked_text(co_run_key(observed), "application")
+        stored = self._connection.execute(_CO_RUN, {"the_key": key}).scalar()
+        after = observed if stored is None else load_co_run(stored).then(observed)
+        columns = {"revision": self.revision, "observed_at": after.observed_at, "document": dump(after)}
+        if stored is None:
+            self._connection.execute(insert(schema.co_run), {"key": key} | columns)
+            surplus = self._connection.execute(_SURPLUS_CO_RUNS).scalars().all()
+            delete_keys(self._connection, schema.co_run, "key", surplus)
+        else:
+            self._connection.execute(_UPDATE_CO_RUN, {"the_key": key} | columns)
+        self.head["revision"] = self.revision
         return after
 
     # --------------------------------------------------------------------------------------------- intents, back-offs

@@ -9,12 +9,13 @@ from itertools import pairwise
 
 import pytest
 
+from hcloud.core.co_runs import CoRun
 from hcloud.core.errors import BadInput, InvalidTransition, NotFound, StaleWrite
 from hcloud.core.estimates import Application
 from hcloud.core.model import EventKind, FailureCause, InstanceState, JobState, move_instance, move_job
 from hcloud.planner.run_times import recorded_features
 from hcloud.planner.snapshot import OfferBackoff, RefusedQuota
-from hcloud.store import MemoryStore, Store, Submission
+from hcloud.store import MemoryStore, Store, Submission, memory, transaction
 from tests.store.samples import NOW, SPEC, build_instance, emit, launch, open_intent, submit, walk
 
 
@@ -660,6 +661,47 @@ def test_run_times_are_stored_as_bytes_and_only_with_their_transaction(store: St
         txn.put_run_times(b"third")
         raise KeyError
     assert store.run_times() == b"second\xff"
+
+
+def co_run(application: str, *neighbours: str, at: float = NOW, log_speed: float = -0.2) -> CoRun:
+    return CoRun(
+        application=application,
+        neighbours=neighbours,
+        type_column="mock/small",
+        log_speed=log_speed,
+        doubt=0.1,
+        seconds=60.0,
+        observed_at=at,
+    )
+
+
+def test_periods_of_the_same_programs_are_one_record_and_later_ones_are_read_alone(store: Store) -> None:
+    assert store.co_runs() == ()
+    with store.transaction(NOW) as txn:
+        txn.add_co_run(co_run("ann:sort~1", "bob:x", "bob:x"))
+        txn.add_co_run(co_run("ann:sort~1"))
+    first = store.co_runs()
+    assert {each for _, each in first} == {co_run("ann:sort~1", "bob:x", "bob:x"), co_run("ann:sort~1")}
+    later = co_run("ann:sort~1", at=NOW + 60.0, log_speed=0.0)
+    with suppress(KeyError), store.transaction(NOW) as txn:
+        txn.add_co_run(later)
+        raise KeyError
+    assert store.co_runs() == first
+    with store.transaction(NOW) as txn:
+        kept = txn.add_co_run(later)
+    assert kept == co_run("ann:sort~1").then(later) and kept.periods == 2 and kept.seconds == 120.0
+    assert [each for _, each in store.co_runs(max(revision for revision, _ in first))] == [kept]
+
+
+def test_of_too_many_co_run_records_those_observed_longest_ago_are_deleted(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "MOST_CO_RUNS", 2)
+    monkeypatch.setattr(transaction, "_SURPLUS_CO_RUNS", transaction._SURPLUS_CO_RUNS.offset(None).offset(2))
+    for number, name in enumerate("abac"):
+        with store.transaction(NOW) as txn:
+            txn.add_co_run(co_run(name, "x", at=NOW + number))
+    assert [each.application for _, each in store.co_runs()] == ["a", "c"]
 
 
 def test_secrets_are_kept_with_their_job_encrypted_anew_and_deleted_with_it(store: Store) -> None:
