@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeVar
 
@@ -78,6 +78,10 @@ class Beliefs:
         if _needs_type_prior(policy, view.jobs):
             type_prior = self._guarded(lambda: self.belief_store.type_prior(), None, lease)
         return CurrentBeliefs(self._last, self.belief_store.programs, source_prior, type_prior)
+
+    def of_rows(self, names: Collection[str], lease: LeaderLease | None) -> Mapping[str, Classification]:
+        """Return the classifications of applications by name of their row, as far as there are."""
+        return self._guarded(lambda: self.belief_store.of_rows(names), {}, lease)
 
     def extend(self, snapshot: Snapshot, jobs: Sequence[Job], policy: Policy) -> Snapshot:
         """Return ``snapshot`` with beliefs about what hypothetical ``jobs`` may be; any thread may call it.

@@ -32,6 +32,7 @@ from hcloud.preview import Preview, preview_plan
 from hcloud.provider import AdmittedMachine, Provider, Runner
 from hcloud.quarantine import Planner, Quarantine
 from hcloud.run_times import LearntRunTimes
+from hcloud.slowdowns import LearntSlowdowns
 from hcloud.spec.policy import UNLIMITED, Budgets, Policy
 from hcloud.spend_ledger import SPEND_KINDS, SpendLedger, month_start
 from hcloud.store import LeaderLease, Store
@@ -100,6 +101,7 @@ class Controller:
         self.quarantine = Quarantine(store, clock)
         self.beliefs = Beliefs(store, clock, self.quarantine, BeliefStore(library=library or Library()))
         self.run_times = LearntRunTimes(store, clock, self.quarantine)
+        self.slowdowns = LearntSlowdowns(store, clock, self.quarantine)
         self.lease_push = LeasePush()
         self.last_seen = Observation(reachable=frozenset(), engine_reachable=False, moved=False)
         self.last_snapshot = Snapshot(now=clock.now())
@@ -216,6 +218,7 @@ class Controller:
             source_prior=beliefs.source_prior,
             type_prior=beliefs.type_prior,
             run_times=self.run_times.update(ledger.seq, self.lease),
+            slowdowns=self.slowdowns.update(lambda names: self.beliefs.of_rows(names, self.lease), self.lease),
             offers_known=frozenset(self.offers.by_provider),
             providers=frozenset(self.offers.providers),
             engine_reachable=self.last_seen.engine_reachable,

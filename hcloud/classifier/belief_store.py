@@ -103,6 +103,10 @@ class BeliefStore:
             self._returned = found
         return self._returned
 
+    def of_rows(self, names: Iterable[str]) -> Mapping[str, Classification]:
+        """Return the classifications of known applications by name of their row, at the scale of its cells."""
+        return self._believe(names)
+
     def _believe(self, wanted: Iterable[str]) -> dict[str, Classification]:
         fitted, found, rows = self._fit(), dict[str, Classification](), dict[str, Application]()
         for key in wanted:

@@ -8,6 +8,7 @@ from enum import StrEnum
 from fnmatch import fnmatchcase
 from math import inf
 
+from hcloud.classifier.slowdown.forecasts import NOTHING_OBSERVED, SlowdownForecasts
 from hcloud.classifier.source_selection import SourcePrior
 from hcloud.classifier.type_selection import TypePrior
 from hcloud.core.budget_scope import BudgetScope
@@ -235,6 +236,8 @@ class Snapshot:
     """Correlation of performance across instance types; None: too little is known, or no job is to be profiled."""
     run_times: RunTimeForecasts = NO_RUN_TIMES
     """How long jobs will run, learnt from those that ended."""
+    slowdowns: SlowdownForecasts = NOTHING_OBSERVED
+    """What neighbours cost applications that were observed together."""
     directives: tuple[Directive, ...] = ()
     """Standing orders of operators; the offers they block are among ``backoffs``."""
     paused: str = ""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from numpy.random import default_rng
 
-from hcloud.classifier.applications import identify
+from hcloud.classifier.applications import identify, row_name
 from hcloud.core.estimates import Measure
 from hcloud.core.model import (
     BatchTarget,
@@ -117,6 +118,23 @@ def test_loss_beside_neighbours_is_predicted_and_what_they_explain_corrects_noth
     assert all(float(str(each["predicted"])) < row.cells["type"][str(each["instance_type"])] for each in runs)
     after = site.scene.store.live().applications[name]
     assert after.cells["type"] == pytest.approx(row.cells["type"], rel=0.1)
+
+
+def test_how_fast_jobs_ran_beside_each_other_is_recorded_and_learnt(site: Deployment) -> None:
+    hook = ProgressHook(file="p")
+    (first,) = site.submit("sleep", "30", target=PROMISE, progress=hook)
+    until_ended(site, first)
+    jobs = site.submit("sleep", "60", count=2, target=PROMISE, progress=hook)
+    until_ended(site, *jobs)
+    name = row_name(site.scene.store.job(jobs[0].id).application)
+    records = [record for _, record in site.scene.store.co_runs() if record.neighbours]
+    (record,) = {each.key: each for each in records}.values()
+    assert record.key == (name, (name,), "mock/m.one")
+    assert record.periods == 2 and 60.0 <= record.seconds <= 130.0
+    assert math.exp(record.log_speed) == pytest.approx(1.0, rel=0.3)
+    learnt = site.scene.controller.slowdowns
+    site.until(lambda: site.scene.controller.last_snapshot.slowdowns.has_met(name, [name]), cycles=100)
+    assert learnt.quarantine.left_out(site.scene.clock.now()).stages == {}
 
 
 def test_on_two_machines_each_rank_is_held_against_its_own_part(site: Deployment) -> None:

@@ -1,0 +1,1 @@
+"""Slowdown of programs beside named neighbours, learnt from what was observed of them together."""

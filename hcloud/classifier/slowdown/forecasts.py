@@ -1,0 +1,227 @@
+"""Expected slowdown of programs beside named neighbours, by what was observed of them together.
+
+Models are compared on held-out groups of programs that ran together. The best one is blended with what pressures on
+shared resources tell, each by its doubt. Nothing is said of programs that were never observed together: there,
+pressures alone tell (:mod:`hcloud.classifier.interference`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Generator, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from hcloud.classifier.applications import row_name
+from hcloud.classifier.interference import CORE_SOURCES, NOT_COUNTED, PRESSURE_MAX, neighbour_loss
+from hcloud.classifier.slowdown.elastic_net import ElasticNet, folds_of
+from hcloud.classifier.slowdown.esp import Esp
+from hcloud.classifier.slowdown.pair_table import PairTable
+from hcloud.classifier.slowdown.table import (
+    CoRunQuestion,
+    CoRunTable,
+    FittedSlowdown,
+    Floats,
+    Slowdown,
+    SlowdownModel,
+)
+from hcloud.core.co_runs import CoRun
+from hcloud.core.estimates import Classification
+
+FOLDS = 4
+LEAST_GROUPS = 12
+"""With fewer different groups of programs nothing can be held out, and the pair table alone is used."""
+PERIOD_NOISE = 0.1
+"""Standard deviation of the logarithm of a program's speed from one period to another."""
+_ANSWERS_KEPT = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class ByPressure:
+    """The model for programs never observed together: pressures on shared resources."""
+
+    def fit(self, table: CoRunTable) -> FittedByPressure:
+        """Return the model with its error on the table; nothing in it is fitted."""
+        rows = [at for at, each in enumerate(table.questions) if each.longer_by_pressure is not None]
+        expected = np.array([math.log1p(table.questions[at].longer_by_pressure or 0.0) for at in rows])
+        return FittedByPressure(_root_mean_square(expected - table.log_longer[rows]) if rows else math.inf)
+
+
+@dataclass(frozen=True, slots=True)
+class FittedByPressure:
+    """See :class:`ByPressure`."""
+
+    error: float
+
+    def slowdown(self, question: CoRunQuestion) -> Slowdown | None:
+        """Return the slowdown by pressures; None if they are unknown."""
+        longer = question.longer_by_pressure
+        return None if longer is None else Slowdown(math.log1p(longer), self.error)
+
+
+PRESSURES = "pressures"
+_QUICK = ElasticNet(penalties=8, folds=2, tolerance=1e-3)
+MODELS: Mapping[str, SlowdownModel] = {
+    "pair table": PairTable(),
+    "ESP": Esp(log_link=False, net=_QUICK),
+    "ESP, log link": Esp(log_link=True, net=_QUICK),
+    PRESSURES: ByPressure(),
+}
+"""All models, the one that needs least first."""
+
+
+@dataclass(frozen=True, slots=True)
+class _JudgedModel:
+    """A fitted model, and how far its limits must be widened to hold as often as they say."""
+
+    fitted: FittedSlowdown
+    widening: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class BlendedSlowdown:
+    """The best model and pressures; each weighs by how sure it is."""
+
+    models: Sequence[_JudgedModel]
+    errors: Mapping[str, float]
+    """Root mean square error of the logarithm of held-out speeds, by name of the model; empty: nothing was held out."""
+
+    def slowdown(self, question: CoRunQuestion) -> Slowdown | None:
+        """Return the expected slowdown; None if no model knows enough."""
+        found = [(judged.fitted.slowdown(question), judged.widening) for judged in self.models]
+        answers = [(each.mean, 1.0 / (widening * each.deviation) ** 2) for each, widening in found if each is not None]
+        total = math.fsum(weight for _, weight in answers)
+        if total == 0.0:
+            return None
+        mean = math.fsum(mean * weight for mean, weight in answers) / total
+        # Models err together, so several are no surer than the surest.
+        return Slowdown(mean, max(weight for _, weight in answers) ** -0.5)
+
+
+def fit_in_steps(
+    table: CoRunTable, models: Mapping[str, SlowdownModel] = MODELS
+) -> Generator[None, None, BlendedSlowdown]:
+    """Yield after each fit of a model; return the blend of the best of ``models`` with pressures.
+
+    With few groups the first model is used.
+    """
+    groups = table.groups
+    if len(set(groups)) < LEAST_GROUPS:
+        return BlendedSlowdown(models=[_JudgedModel(next(iter(models.values())).fit(table), 1.0)], errors={})
+    fold, errors, widenings = folds_of(groups, FOLDS), dict[str, float](), dict[str, float]()
+    for name, model in models.items():
+        surprise, relative = list[float](), list[float]()
+        for number in range(FOLDS):
+            fitted = model.fit(table.take(np.flatnonzero(fold != number)))
+            for at in np.flatnonzero(fold == number).tolist():
+                answer = fitted.slowdown(table.questions[at])
+                if answer is not None:
+                    surprise.append(answer.mean - float(table.log_longer[at]))
+                    relative.append(surprise[-1] / math.hypot(answer.deviation, float(table.doubt[at])))
+            yield
+        if 2 * len(surprise) >= len(table):
+            errors[name], widenings[name] = _root_mean_square(surprise), max(1.0, _root_mean_square(relative))
+    best = min(errors, key=lambda name: errors[name])
+    chosen = [name for name in models if name in (best, PRESSURES) and name in errors]
+    return BlendedSlowdown(
+        models=[_JudgedModel(models[name].fit(table), widenings[name]) for name in chosen], errors=errors
+    )
+
+
+def _root_mean_square(values: Floats | Sequence[float]) -> float:
+    return math.sqrt(float(np.mean(np.square(values))))
+
+
+# ----------------------------------------------------------------------------------------------------- of applications
+@dataclass(frozen=True, slots=True, eq=False)
+class SlowdownForecasts:
+    """What neighbours cost applications that were observed together; never changes, and may be asked by any thread."""
+
+    blend: BlendedSlowdown | None = None
+    """None: nothing was observed."""
+    met: Mapping[str, Set[str]] = field(default_factory=dict)
+    """By name of an application's row, those of the neighbours it was observed beside."""
+    _answers: dict[CoRunQuestion, Slowdown | None] = field(default_factory=dict, repr=False)
+
+    def has_met(self, application: str, neighbours: Iterable[str]) -> bool:
+        """Return whether an application was observed beside one of some neighbours (values of ``Job.application``)."""
+        met = self.met.get(row_name(application))
+        return met is not None and any(row_name(each) in met for each in neighbours)
+
+    def slowdown(
+        self, application: str, neighbours: Collection[str], type_column: str, longer_by_pressure: float
+    ) -> Slowdown:
+        """Return the slowdown expected of an application among neighbours on an instance type.
+
+        ``longer_by_pressure``: the additional run time to expect by pressures alone.
+        """
+        question = CoRunQuestion(
+            row_name(application), tuple(sorted(map(row_name, neighbours))), type_column, longer_by_pressure
+        )
+        if question not in self._answers:
+            if len(self._answers) >= _ANSWERS_KEPT:
+                self._answers.clear()
+            self._answers[question] = None if self.blend is None else self.blend.slowdown(question)
+        return self._answers.get(question) or Slowdown(math.log1p(longer_by_pressure), 0.0)
+
+
+NOTHING_OBSERVED = SlowdownForecasts()
+"""No programs were observed together."""
+
+
+def fit_slowdowns(
+    records: Sequence[CoRun], known: Mapping[str, Classification]
+) -> Generator[None, None, SlowdownForecasts]:
+    """Yield after each part of the work; return what ``records`` tell.
+
+    ``known``: classifications by name of the application's row, as far as there are. The speed of a program alone, if
+    it was observed on the same type, corrects the speed that was expected of it.
+    """
+    alone = {(each.application, each.type_column): each for each in records if not each.neighbours}
+    together = sorted((each for each in records if each.neighbours), key=lambda each: (each.observed_at, each.key))
+    if not together:
+        return NOTHING_OBSERVED
+    met = dict[str, set[str]]()
+    for each in together:
+        met.setdefault(each.application, set()).update(each.neighbours)
+    observed = [_observed(each, alone.get((each.application, each.type_column))) for each in together]
+    table = CoRunTable(
+        questions=[
+            CoRunQuestion(each.application, each.neighbours, each.type_column, _by_pressure(each, known))
+            for each in together
+        ],
+        log_longer=np.array([each.mean for each in observed]),
+        doubt=np.array([each.deviation for each in observed]),
+        features=_features(known),
+    )
+    blend = yield from fit_in_steps(table)
+    return SlowdownForecasts(blend=blend, met=met)
+
+
+def _observed(record: CoRun, alone: CoRun | None) -> Slowdown:
+    """Return the slowdown that a record shows, by what was observed of the program ``alone`` on the same type."""
+    base, doubt = (0.0, record.doubt) if alone is None else (alone.log_speed, PERIOD_NOISE / math.sqrt(alone.periods))
+    return Slowdown(max(0.0, base - record.log_speed), math.hypot(doubt, PERIOD_NOISE / math.sqrt(record.periods)))
+
+
+def _by_pressure(record: CoRun, known: Mapping[str, Classification]) -> float | None:
+    own = known.get(record.application)
+    if own is None:
+        return None
+    loss = neighbour_loss(own, [known.get(name) for name in record.neighbours]).value
+    return loss / (1.0 - loss)
+
+
+def _features(known: Mapping[str, Classification]) -> dict[str, Floats]:
+    """Return the pressures that applications cause and do not tolerate, as shares of the largest, by name."""
+    measured = {source for each in known.values() for source in (*each.caused, *each.tolerated)}
+    sources = sorted(measured - CORE_SOURCES - NOT_COUNTED)
+    return {
+        name: np.array(
+            [each.caused[source].value / PRESSURE_MAX if source in each.caused else 0.0 for source in sources]
+            + [1.0 - each.tolerated[source].value / PRESSURE_MAX if source in each.tolerated else 0.0
+               for source in sources]
+        )
+        for name, each in known.items()
+    } if sources else {}  # fmt: skip

@@ -1,0 +1,141 @@
+"""Slowdown by pairs of programs: the additional run times that single neighbours cause add up.
+
+For each program a Gaussian process (equally: a ridge regression) over what its neighbours cost it. Each neighbour has
+a *press*, the additional run time it causes on average. A program's sensitivity scales the presses of all neighbours at
+once, so that two or three neighbours tell much of a new program (Mage §3.2 completes a matrix for that); deviations of
+single pairs, of instance types, and of crowds from the sum are proportional to the presses.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from hcloud.classifier.slowdown.table import Company, CoRunQuestion, CoRunTable, Floats, Slowdown
+
+SENSITIVITY_SD, PAIR_SD, CROWD_SD = 3.0, 0.4, 1.0
+"""Prior deviations, as shares of the presses: of a program's sensitivity, of single pairs, and of crowds."""
+TYPE_SHARE = 0.3
+"""Share of the prior variance that other instance types do not tell of."""
+LEAST_NOISE = 0.03
+"""Least relative error of an observed run time: it stands for what sums of pairs cannot express."""
+USUAL_PRESS, LEAST_PRESS = 0.1, 0.02
+"""Press of a neighbour before anything is known of it, and the least assumed of any."""
+PRESS_SD = 2.0
+"""Prior deviation of presses."""
+MOST_ROWS_EACH = 250
+"""Rows of one program that are used, latest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class _OwnRows:
+    """What was observed of one program."""
+
+    counts: Floats
+    """Neighbours by name, (n x names)."""
+    types: tuple[str, ...]
+    solved: Floats
+    """Inverse of the covariance of observations times their surprises, shape ``(n,)``."""
+    inverse: Floats
+    """That inverse, (n x n)."""
+    by_pressure: bool
+    """Whether surprises are relative to what pressures tell, not to presses."""
+
+
+@dataclass(frozen=True, slots=True)
+class PairTable:
+    """The model; it has no settings."""
+
+    def fit(self, table: CoRunTable) -> FittedPairTable:
+        """Fit the presses of all neighbours together, then each program on its own."""
+        names = sorted({name for each in table.questions for name in each.neighbours})
+        index = {name: at for at, name in enumerate(names)}
+        counts = np.zeros((len(table), len(names)))
+        for row, each in enumerate(table.questions):
+            for name in each.neighbours:
+                counts[row, index[name]] += 1.0
+        excess, noise = np.expm1(table.log_longer), np.maximum(table.doubt, LEAST_NOISE) * np.exp(table.log_longer)
+        fitted = FittedPairTable(index, _presses(counts, excess, noise), {})
+        places = dict[str, list[int]]()
+        for row, each in enumerate(table.questions):
+            places.setdefault(each.application, []).append(row)
+        for name, all_rows in places.items():
+            rows = all_rows[-MOST_ROWS_EACH:]
+            own, types = counts[rows], tuple(table.questions[row].type_column for row in rows)
+            by_pressure = all(table.questions[row].longer_by_pressure is not None for row in rows)
+            prior = np.array([fitted.prior(table.questions[row], counts[row], by_pressure) for row in rows])
+            covariance = fitted.covariance(own, types, own, types) + np.diag(noise[rows] ** 2)
+            inverse = np.asarray(np.linalg.inv(covariance), dtype=np.float64)
+            fitted.programs[name] = _OwnRows(own, types, inverse @ (excess[rows] - prior), inverse, by_pressure)
+        return fitted
+
+
+def _presses(counts: Floats, excess: Floats, noise: Floats) -> Floats:
+    """Return the mean additional run time that each neighbour causes, shape ``(names,)``."""
+    # Programs differ by about as much as a neighbour costs; large slowdowns are less precise.
+    weight = 1.0 / (0.25 + noise**2)
+    precision = counts.T @ (counts * weight[:, None]) + np.eye(counts.shape[1]) / PRESS_SD**2
+    surprise = counts.T @ (weight * (excess - counts.sum(axis=1) * USUAL_PRESS))
+    presses: Floats = np.maximum(USUAL_PRESS + np.linalg.solve(precision, surprise), LEAST_PRESS)
+    return presses
+
+
+@dataclass(frozen=True, slots=True)
+class FittedPairTable:
+    """See :class:`PairTable`."""
+
+    index: dict[str, int]
+    """Columns of the neighbours."""
+    presses: Floats
+    """By column."""
+    programs: dict[str, _OwnRows]
+
+    def slowdown(self, question: CoRunQuestion) -> Slowdown | None:
+        """Return the expected slowdown; None if it knows neither the program nor a pressure."""
+        counts, strangers = self._counts(question.neighbours)
+        own, types = self.programs.get(question.application), (question.type_column,)
+        if own is None and question.longer_by_pressure is None and strangers:
+            return None
+        prior = self.prior(question, counts, own is None or own.by_pressure, strangers)
+        variance = float(self.covariance(counts[None], types, counts[None], types)[0, 0])
+        variance += strangers * ((SENSITIVITY_SD**2 + PAIR_SD**2) * USUAL_PRESS**2)
+        mean = prior
+        if own is not None:
+            covariance = self.covariance(counts[None], types, own.counts, own.types)[0]
+            mean += float(covariance @ own.solved)
+            variance -= float(covariance @ own.inverse @ covariance)
+        mean = max(0.0, mean)
+        return Slowdown(math.log1p(mean), math.hypot(math.sqrt(max(0.0, variance)) / (1.0 + mean), LEAST_NOISE))
+
+    def prior(self, question: CoRunQuestion, counts: Floats, by_pressure: bool, strangers: int = 0) -> float:
+        """Return the additional run time to expect before the program's own rows are considered."""
+        if by_pressure and question.longer_by_pressure is not None:
+            return question.longer_by_pressure
+        return float(counts @ self.presses) + strangers * USUAL_PRESS
+
+    def covariance(self, a: Floats, a_types: tuple[str, ...], b: Floats, b_types: tuple[str, ...]) -> Floats:
+        """Return the prior covariance of additional run times, (a x b), of one program beside these neighbours."""
+        pressed_a, pressed_b = a * self.presses, b * self.presses
+        pairs = pressed_a @ pressed_b.T
+        level = np.outer(pressed_a.sum(axis=1), pressed_b.sum(axis=1))
+        crowd = np.outer(_crowd(pressed_a), _crowd(pressed_b))
+        same = np.array(a_types)[:, None] == np.array(b_types)[None]
+        total: Floats = SENSITIVITY_SD**2 * level + PAIR_SD**2 * pairs + CROWD_SD**2 * crowd
+        of_types: Floats = 1.0 - TYPE_SHARE + TYPE_SHARE * same.astype(np.float64)
+        return total * of_types
+
+    def _counts(self, neighbours: Company) -> tuple[Floats, int]:
+        """Return the neighbours by column, and how many have none."""
+        counts = np.zeros(len(self.index))
+        known = [self.index[name] for name in neighbours if name in self.index]
+        np.add.at(counts, known, 1.0)
+        return counts, len(neighbours) - len(known)
+
+
+def _crowd(pressed: Floats) -> Floats:
+    """Return by row how much of the pressure meets other pressure; 0 beside one neighbour, shape ``(n,)``."""
+    total = pressed.sum(axis=1)
+    apart: Floats = (total**2 - (pressed**2).sum(axis=1)) / (2.0 * np.maximum(total, LEAST_PRESS))
+    return apart
