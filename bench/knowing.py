@@ -72,10 +72,12 @@ def simulate(case: Case, seed: int, size: RunSize, reserved: Mapping[str, int]) 
 
 
 def cases(policies: Sequence[Policy], *, guessed: bool, with_peer: bool, measured: bool = False) -> Iterator[Case]:
-    """Yield simple rules, then the policies, then a peer's rules."""
+    """Yield simple rules, the policies, simple rules with right sizes where users guess, then a peer's rules."""
     common = Case(label="", experiment=EXPERIMENT, policy=SIMPLE, guessed=guessed, truth={"measured": measured})
     for policy in (SIMPLE, *policies):
         yield replace(common, label=policy.name, policy=policy)
+    if guessed:  # the same jobs, but their vCPUs are set to what they use
+        yield replace(common, label=f"{SIMPLE.name}, right-sized", guessed=False)
     if with_peer:
         yield replace(common, label=PREFIX + PEER, planner=PEERS[PEER].plan)
 
