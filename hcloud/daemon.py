@@ -60,6 +60,7 @@ from hcloud.core.model import EventKind, Instance, Job, JobSpec, Market
 from hcloud.core.pricing import oldest_prices
 from hcloud.core.units import utc_text
 from hcloud.engine.wire import PROTOCOL
+from hcloud.observe.output_archive import OUTPUTS_FOLDER
 from hcloud.planner.snapshot import Spend
 from hcloud.preview import describe_preview
 from hcloud.provider import ImageSupport, NewsSource, Provider
@@ -211,6 +212,8 @@ class Daemon:
             ticks = self._start_ticks(api)
             closing.callback(ticks.shutdown)
             self._install_signals()
+            if (archive := self.controller.observer.outputs) is not None:
+                archive.on_done = self._wake.set
             if isinstance(self.runner, NewsSource):
                 threading.Thread(target=self._await_news, args=(self.runner,), name="news", daemon=True).start()
             self._record("started")
@@ -273,7 +276,7 @@ class Daemon:
     def _record_cycle(self, began_at: float, outcome: ApplyResult | None = None, error: str = "") -> float:
         duration_s = self.clock.now() - began_at
         refused = len(outcome.refused) if outcome else 0
-        left_out, log_error = self._quarantined(began_at), self.controller.observer.logs.trouble
+        left_out, log_error = self._quarantined(began_at), self.controller.observer.storing_trouble
         if log_error and log_error != self.last_cycle.error:
             _log.error("%s", log_error)
         self.last_cycle = CycleReport(
@@ -427,6 +430,8 @@ class Daemon:
             with self.store.transaction(now) as txn:
                 txn.clear_backoffs(now - DAY_S)
             logs = self.controller.observer.logs.prune(now - kept.logs_days * DAY_S)
+            if (archive := self.controller.observer.outputs) is not None:
+                logs += archive.prune(now - kept.logs_days * DAY_S)
             in_use = [job.spec.workdir_sha256 or "" for job in self.store.live().jobs]
             uploads = prune_uploads(self.uploads_dir, set(in_use), now - kept.logs_days * DAY_S)
             text = "housekeeping: deleted %d events, %d jobs and machines, %d samples, %d logs, %d uploads"
@@ -462,8 +467,12 @@ class Daemon:
             return int(number) > newest or int(attempt) > made.get(job, int(attempt))
 
         count = self.controller.observer.logs.set_aside(foreign)
+        if (archive := self.controller.observer.outputs) is not None:
+            count += archive.set_aside(foreign)
         if count:
-            _log.warning("moved %d logs of jobs that this database does not know to logs/earlier", count)
+            _log.warning(
+                "moved %d logs and outputs of jobs that this database does not know to earlier/ beside them", count
+            )
 
     def _install_signals(self) -> None:
         def stop(signum: int, frame: FrameType | None) -> None:
@@ -508,6 +517,7 @@ class Daemon:
             seen_at=lambda: self.controller.observer.seen_at,
             uploads_dir=self.uploads_dir,
             logs_dir=self.config.state_dir / "logs",
+            outputs_dir=self.config.state_dir / OUTPUTS_FOLDER,
             readers=frozenset(self.config.api.readers),
             admins=frozenset(self.config.api.admins),
             max_upload_bytes=self.config.engine.max_workdir_mib * 2**20,

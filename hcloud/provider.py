@@ -363,6 +363,8 @@ class UnitSpec:
     """If set, the unit measures the command instead of running it once; the findings are in its exit record."""
     refusal: str = ""
     """Why the unit must never start; the runner refuses it with this text, unless it was started before."""
+    outputs: tuple[str, ...] = ()
+    """Patterns of files below its work directory that are wanted once it has ended."""
 
 
 def unmarked(unit: UnitId) -> str:
@@ -504,6 +506,32 @@ class LogPiece:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OutputsManifest:
+    """What an ended unit left of the files its job wants back."""
+
+    files: int = 0
+    bytes: int = 0
+    """Size of the archive (tar); 0: there is none."""
+    sha256: str = ""
+    """Of the archive, in hexadecimal."""
+    note: str = ""
+    """What is missing and why, in one sentence; empty if nothing is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputsPiece:
+    """A piece of the archive of a unit's outputs."""
+
+    content: bytes
+    next_offset: int
+    """Where to continue reading."""
+    end: bool
+    """There is no more."""
+    manifest: OutputsManifest | None
+    """Of the whole; None: it is not packed yet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AdmittedMachine:
     """An instance whose worker may connect."""
 
@@ -569,6 +597,14 @@ class Runner(Protocol):
 
     def read_logs(self, pieces: Sequence[LogPiece]) -> Mapping[LogPiece, LogChunk]:
         """Return the pieces of output that are here by now, of an unknown unit its end; ask again for the others."""
+        ...
+
+    def read_outputs(self, unit: UnitId, instance_id: InstanceId, offset: int, limit: int) -> OutputsPiece:
+        """Return a piece of what an ended unit left; of an unknown unit, that it left nothing. May take long.
+
+        Raises:
+            WorkerUnreachable: it does not answer now.
+        """
         ...
 
     def forget(self, units: Mapping[UnitId, InstanceId]) -> None:

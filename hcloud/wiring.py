@@ -31,6 +31,7 @@ from hcloud.fake_runner.runner import FakeRunner
 from hcloud.observe.instances import InstanceObserver
 from hcloud.observe.log_archive import LogArchive
 from hcloud.observe.observer import Observer
+from hcloud.observe.output_archive import OUTPUTS_FOLDER, OutputArchive
 from hcloud.observe.units import UnitObserver
 from hcloud.planner import make_plan
 from hcloud.provider import (
@@ -181,14 +182,15 @@ def build_controller(
     """Return a controller on the given ports.
 
     Defaults: a random ``rng``; as ``holder`` the host and run directory; the shipped and imported ``library``; the
-    product's ``planner``; ``logs`` in the state directory. Raises ConfigError for a profile that cannot be read,
-    or a rule of an installed package that cannot be used.
+    product's ``planner``; ``logs`` and outputs in the state directory. Raises ConfigError for a profile that cannot
+    be read, or a rule of an installed package that cannot be used.
     """
     load_plugins()
     if library is None:
         library = load_library([package_data.path("profiles"), config.state_dir / "profiles"])
+    outputs = None if logs is not None else _output_archive(config, runner, clock)
     logs = logs or LogArchive(folder=config.state_dir / "logs", max_mib=config.engine.max_log_mib)
-    observer, keys = _observer(config, store, providers, runner, clock, logs), secret_keys(config)
+    observer, keys = _observer(config, store, providers, runner, clock, logs, outputs), secret_keys(config)
     return Controller(
         store=store,
         providers=providers,
@@ -208,8 +210,24 @@ def build_controller(
     )
 
 
+def _output_archive(config: Config, runner: Runner, clock: Clock) -> OutputArchive:
+    return OutputArchive(
+        folder=config.state_dir / OUTPUTS_FOLDER,
+        read=runner.read_outputs,
+        clock=clock,
+        max_mib=config.engine.max_outputs_mib,
+        max_user_mib=config.engine.max_user_outputs_mib,
+    )
+
+
 def _observer(
-    config: Config, store: Store, providers: Mapping[str, Provider], runner: Runner, clock: Clock, logs: LogArchive
+    config: Config,
+    store: Store,
+    providers: Mapping[str, Provider],
+    runner: Runner,
+    clock: Clock,
+    logs: LogArchive,
+    outputs: OutputArchive | None,
 ) -> Observer:
     logs.folder.mkdir(parents=True, exist_ok=True)
     unit_index = UnitIndex()
@@ -221,7 +239,7 @@ def _observer(
         poll_s={provider.name: provider.poll_s for provider in config.providers},
         unit_index=unit_index,
     )
-    units = UnitObserver(runner=runner, logs=logs, unit_index=unit_index)
+    units = UnitObserver(runner=runner, logs=logs, unit_index=unit_index, outputs=outputs)
     return Observer(store=store, clock=clock, instances=instances, units=units, unit_index=unit_index)
 
 
@@ -257,6 +275,7 @@ def _bootstrap_of(engine: EngineSettings, runner: Runner) -> BootstrapOf:
     addresses = engine.gateway_addresses or (engine.listen,)
     settings = {
         "max_log_mib": str(engine.max_log_mib),
+        "max_outputs_mib": str(engine.max_outputs_mib),
         "max_workdir_mib": str(engine.max_workdir_mib),
         "unit_uid_base": str(engine.unit_user_base),
     }

@@ -94,6 +94,7 @@ specs = st.builds(
     setup=st.none() | texts,
     workdir_sha256=st.none() | texts,
     workdir_content_sha256=st.none() | texts,
+    outputs=st.lists(words, max_size=2).map(tuple),
     env=mappings,
     secrets=st.lists(words, max_size=2).map(tuple),
     tags=tags,

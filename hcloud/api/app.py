@@ -10,7 +10,7 @@ from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
 from hcloud import __version__
-from hcloud.api import drain, errors, forecasts, job_history, jobs, operations, schemas, uploads
+from hcloud.api import drain, errors, forecasts, job_history, jobs, operations, outputs, schemas, uploads
 from hcloud.api.auth import AuthMiddleware
 from hcloud.api.context import ApiContext
 from hcloud.api.schemas import ErrorBody
@@ -59,8 +59,9 @@ def build_app(context: ApiContext, tokens: TokenFile | None = None) -> FastAPI:
         max_upload_bytes=context.max_upload_bytes,
     )
     errors.install(app)
-    for router in (jobs.router, forecasts.router, operations.router, drain.router, uploads.router, operations.probes):
-        app.include_router(router)
+    for part in (jobs, outputs, forecasts, operations, drain, uploads):
+        app.include_router(part.router)
+    app.include_router(operations.probes)
     return app
 
 
@@ -69,7 +70,7 @@ def _operation_id(route: APIRoute) -> str:
 
 
 def _dataclasses() -> Iterator[type]:
-    for module in (drain, forecasts, job_history, jobs, model, operations, schemas, uploads):
+    for module in (drain, forecasts, job_history, jobs, model, operations, outputs, schemas, uploads):
         for each in vars(module).values():
             if isinstance(each, type) and is_dataclass(each):
                 yield each

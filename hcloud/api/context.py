@@ -153,6 +153,7 @@ class ApiContext:
     """Returns when workers last answered (Unix seconds), by instance."""
     uploads_dir: Path
     logs_dir: Path
+    outputs_dir: Path
     readers: frozenset[str] = frozenset()
     """Users who may only read."""
     admins: frozenset[str] = frozenset()

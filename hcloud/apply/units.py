@@ -161,6 +161,7 @@ class UnitActions:
             progress=spec.progress,
             metrics=spec.metrics,
             profile=spec.profile,
+            outputs=spec.outputs,
         )
 
     def _record_started(self, txn: Transaction, intent: Intent, results: Mapping[str, StartResult], epoch: int) -> None:

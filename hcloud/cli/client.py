@@ -153,7 +153,14 @@ class Client:
             raise _unreachable(self.endpoint, error) from error
         return _checked(response).json()
 
-    def send(self, method: str, path: str, parameters: Mapping[str, Any] | None = None, body: Any = None) -> Response:
+    def send(
+        self,
+        method: str,
+        path: str,
+        parameters: Mapping[str, Any] | None = None,
+        body: Any = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Response:
         """Send a request, and retry where that may help.
 
         Raises:
@@ -167,7 +174,9 @@ class Client:
             last = self.left_s() <= 0
             timeout_s = min(self.answer_timeout_s, max(0.0, self.left_s()) + GRACE_S)
             try:
-                response = self._http.request(method, path, parameters=given, body=body, timeout_s=timeout_s)
+                response = self._http.request(
+                    method, path, parameters=given, body=body, headers=headers, timeout_s=timeout_s
+                )
                 if response.status_code != HTTPStatus.SERVICE_UNAVAILABLE or waited_s >= BUSY_PATIENCE_S or last:
                     return _checked(response)
             except TransportError as error:

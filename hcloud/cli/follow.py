@@ -116,6 +116,7 @@ def follow_output(
     """
     client.be_patient(timeout_s)
     write = write or PrefixWriter()
+    asked = attempt
     left = dict.fromkeys(streams, 0)  # offsets of the streams that are not complete
     while True:
         stop_when_unread()
@@ -136,7 +137,7 @@ def follow_output(
         # This attempt is over; its job may have made, or may yet make, another one with output of its own.
         job = client.get(f"/v1/jobs/{job_id}")
         if job["state"] in ENDED and number >= job["attempts_made"]:
-            _report_not_run(job, number)
+            _report_not_run(job, asked)
             return
         attempt, left = number + 1, dict.fromkeys(streams, 0)
 

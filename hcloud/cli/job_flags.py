@@ -32,6 +32,8 @@ _OPTIONS = (
     click.option("--env-file", type=click.Path(path_type=Path), help="File of NAME=value lines."),
     click.option("--tag", "-t", multiple=True, metavar="NAME=VALUE", help="Tag that reports can group by."),
     click.option("--priority", type=WholeRange(), help="Higher goes first (-1000 to 1000)."),
+    click.option("--outputs", "outputs", multiple=True, metavar="PATTERN",
+                 help="Files to bring back, such as results/ or '*.csv' (repeatable)."),
     click.option("--workdir", "-w", type=click.Path(path_type=Path), help="Directory to upload and start in."),
     click.option("--setup", help="Shell script to run before the command, once per node."),
     click.option("--network", type=click.Choice(["none", "host"]), help="Network of the job."),
@@ -123,7 +125,8 @@ def _where(path: Sequence[str | int]) -> str:
              "by": "--by", "requests_per_s": "--rate", "latency_ms": "--latency-ms", "env": "--env", "tags": "--tag",
              "name": "--name", "nodes": "--nodes", "max_runtime": "--max-runtime", "retries": "--retries",
              "percentile": "--percentile", "priority": "--priority", "setup": "--setup", "zones": "--zone",
-             "labels": "--label", "apart_from": "--apart-from", "instance_types": "--type"}  # fmt: skip
+             "labels": "--label", "apart_from": "--apart-from", "instance_types": "--type",
+             "outputs": "--outputs"}  # fmt: skip
     key = next((str(part) for part in reversed(path) if str(part) in named), "")
     return f"{key_path(tuple(path))} ({named[key]})" if key else key_path(tuple(path))
 
@@ -141,8 +144,9 @@ def _changes(mapping: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str, 
         changes["nodes"] = int(flags["nodes"]) if flags["nodes"].isdigit() else flags["nodes"]
     if flags.get("workdir") is not None:
         changes["workdir"] = _directory(flags["workdir"])
-    if flags.get("instance_types"):
-        changes["instance_types"] = list(flags["instance_types"])
+    for name in ("instance_types", "outputs"):
+        if flags.get(name):
+            changes[name] = list(flags[name])
     placement = _placement(flags)
     if placement:
         changes["placement"] = {**mapping.get("placement", {}), **placement}

@@ -40,6 +40,7 @@ GROUPS: dict[str, dict[str, tuple[str, str, str]]] = {
         "status": ("hcloud.cli.status", "status", "Show the daemon, jobs and machines."),
         "queue": ("hcloud.cli.status", "queue", "Show jobs."),
         "logs": ("hcloud.cli.jobs", "logs", "Show a job's output; -f follows it."),
+        "cp": ("hcloud.cli.outputs", "cp", "Copy the files that a job left to here."),
         "wait": ("hcloud.cli.jobs", "wait", "Wait for jobs to end."),
         "cancel": ("hcloud.cli.jobs", "cancel", "Stop jobs."),
         "explain": ("hcloud.cli.jobs", "explain", "Explain every decision about a job."),

@@ -84,7 +84,7 @@ def submit(
     Flags win over what a file says. With --dry-run, ends with 1 if one of the jobs can never run.
     """
     client = Client()
-    jobs = _jobs(ctx, client, files, flags, upload=not dry_run)
+    jobs, _ = _jobs(ctx, client, files, flags, upload=not dry_run)
     if dry_run:
         return _show_plan(client, jobs, form)
     if not quiet and form == "table":
@@ -117,11 +117,14 @@ def run(
     timeout: float | None,
     **flags: Any,
 ) -> int:
-    """Submit, follow the output and wait; exits with 1 if a job failed. Interrupting leaves the jobs running."""
+    """Submit, follow the output and wait; exits with 1 if a job failed. Interrupting leaves the jobs running.
+
+    Files named by outputs are copied to the work directory, or to here where there is none.
+    """
     from hcloud.cli.follow import follow_output, wait_for
 
     client = Client()
-    jobs = _jobs(ctx, client, files, flags, upload=not dry_run)
+    jobs, folders = _jobs(ctx, client, files, flags, upload=not dry_run)
     if dry_run:
         return _show_plan(client, jobs, "table")
     if not quiet:
@@ -139,7 +142,13 @@ def run(
     try:
         if len(ids) == 1:
             follow_output(client, ids[0], attempt=1, timeout_s=timeout)
-        return wait_for(client, ids, timeout_s=timeout)
+        code = wait_for(client, ids, timeout_s=timeout)
+        wanted = {name: folder for name, folder, job in zip(ids, folders, jobs, strict=True) if job.get("outputs")}
+        if wanted:
+            from hcloud.cli.outputs import bring_outputs
+
+            bring_outputs(client, wanted)
+        return code
     except KeyboardInterrupt:
         click.echo(f"\nstill running: {' '.join(ids)}; stop with 'hcloud cancel {' '.join(ids)}'", err=True)
         raise
@@ -168,12 +177,14 @@ def _posted(client: Client, path: str, requests: Sequence[Mapping[str, Any]]) ->
 
 def _jobs(
     ctx: click.Context, client: Client, files: Sequence[Path], flags: Mapping[str, Any], *, upload: bool
-) -> list[dict[str, Any]]:
-    """Return the jobs as the API takes them, their work directories uploaded, or only checked."""
+) -> tuple[list[dict[str, Any]], list[Path]]:
+    """Return the jobs as the API takes them, their work directories uploaded, or only checked; and each one's work
+    directory (without one: here)."""
     from hcloud.cli.workdir import check_links, upload_workdir
 
     jobs = mappings_of_jobs(files, ctx.meta.get("hcloud.command"), flags)
     sent: dict[str, dict[str, str]] = {}
+    folders = [Path(job.get("workdir") or ".") for job in jobs]
     for job in jobs:
         directory = job.pop("workdir", None)
         if directory is None:
@@ -185,7 +196,7 @@ def _jobs(
             limit_bytes = int(client.get("/v1/status")["max_upload_bytes"])
             sent[directory] = upload_workdir(client, Path(directory), limit_bytes)
         job |= sent[directory]
-    return jobs
+    return jobs, folders
 
 
 def _count(jobs: Sequence[Any]) -> str:

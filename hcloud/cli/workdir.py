@@ -46,7 +46,7 @@ def upload_workdir(client: Client, directory: Path, limit_bytes: int) -> dict[st
             client.get(f"/v1/uploads/{sha256}")
         except NotFound:
             archive.seek(0)
-            with _progress(f"uploading {directory}", size) as (bar, task):
+            with transfer_bar(f"uploading {directory}", size) as (bar, task):
                 client.put_file(f"/v1/uploads/{sha256}", _chunks(archive, bar, task), size)
     return {"workdir_sha256": sha256, "workdir_content_sha256": content_sha256}
 
@@ -173,7 +173,8 @@ def _chunks(archive: IO[bytes], bar: Bar | None, task: Any) -> Iterator[bytes]:
             bar.update(task, advance=len(chunk))
 
 
-def _progress(what: str, size: int) -> AbstractContextManager[tuple[Bar | None, Any]]:
+def transfer_bar(what: str, size: int) -> AbstractContextManager[tuple[Bar | None, Any]]:
+    """Return a bar on standard error for ``size`` bytes, with its task; None where it would be of no use."""
     shown = console(stderr=True)
     if not shown.is_terminal or size < 2 * CHUNK_BYTES:
         return nullcontext((None, None))

@@ -182,6 +182,10 @@ class EngineSettings:
     """Largest work directory that can be uploaded."""
     max_log_mib: PositiveMib = 64
     """Largest log of one unit; of longer ones, the middle is dropped."""
+    max_outputs_mib: PositiveMib = 4096
+    """Largest archive of the outputs of one unit; of a larger one nothing is kept."""
+    max_user_outputs_mib: PositiveMib = 65_536
+    """Outputs kept for one user; beyond, the oldest are deleted."""
 
     def __post_init__(self) -> None:
         if _missing(self.enrolment_listen):

@@ -267,6 +267,8 @@ class JobSpec:
     """Digest of the uploaded work directory; each node starts in a copy."""
     workdir_content_sha256: str | None = None
     """Digest of its files without their times; None: not known."""
+    outputs: tuple[str, ...] = ()
+    """Patterns of files below the work directory that are brought back from each rank once it has ended."""
     env: Mapping[str, str] = field(default_factory=dict)
     secrets: tuple[str, ...] = ()
     """Environment variables with secret values, which the store has encrypted beside the spec."""

@@ -29,6 +29,7 @@ from hcloud.engine.changes import DirectoryWatch
 from hcloud.engine.channel import CONNECT, agent_options
 from hcloud.engine.credential import Credential
 from hcloud.engine.output import read_output
+from hcloud.engine.outputs import UnitOutputs
 from hcloud.engine.unit import UnitDirectories, read_json
 from hcloud.engine.wire import PROTOCOL, stream_name
 
@@ -55,6 +56,7 @@ class LinkHost:
         self._units = UnitDirectories(bootstrap.state_dir)
         self._archives = bootstrap.state_dir / "archives"
         self._archives.mkdir(mode=0o700, exist_ok=True)
+        self._outputs = UnitOutputs(bootstrap.number("max_outputs_mib", 4096) << 20, root=os.geteuid() == 0)
         self._ended: dict[str, dict[str, Any]] = {}  # an ended unit never changes: read once
 
     def report(self) -> dict[str, Any]:
@@ -95,11 +97,16 @@ class LinkHost:
             match request["op"]:
                 case "logs":
                     return self._logs(request)
+                case "outputs":
+                    return self._read_outputs(request)
                 case "put":
                     return self._put(request)
                 case "ping":
                     return {"alive": True}
-                case "forget" | "start" | "refuse" | "stop" | "renew" | "resize":
+                case "forget":
+                    self._outputs.forget(request["units"])
+                    return await self._supervise(request)
+                case "start" | "refuse" | "stop" | "renew" | "resize":
                     return await self._supervise(request)
         except (OSError, ValueError) as error:
             return {"unknown": f"{request['op']}: {error}"}
@@ -113,6 +120,12 @@ class LinkHost:
         stream, limit = stream_name(request["stream"]), min(request["limit"], CHUNK_MAX)
         content, offset, last = read_output(unit.path / "log", stream, request["offset"], limit)
         return {"content": content, "next_offset": offset, "end": ended and last}
+
+    def _read_outputs(self, request: Mapping[str, Any]) -> Answer:
+        unit = self._units.get(request["unit"])
+        if unit is None:
+            return {"absent": request["unit"]}
+        return self._outputs.read(unit, request["offset"], min(request["limit"], CHUNK_MAX))
 
     def _put(self, request: Mapping[str, Any]) -> Answer:
         """Take a piece of an archive; the last one makes it visible under its name."""

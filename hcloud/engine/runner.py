@@ -22,11 +22,13 @@ from hcloud.engine import gateway_pb2 as pb
 from hcloud.engine.calls import CHUNK_BYTES, Answer, Calls, Command, EngineAway, Numbered, refused, unreadable
 from hcloud.engine.channel import ADMIT, ARCHIVES, AWAIT, CALL, OBSERVE, daemon_options
 from hcloud.engine.tls import enrolment_secret
-from hcloud.engine.wire import report_from_wire, unit_to_wire
+from hcloud.engine.wire import outputs_piece_from_wire, report_from_wire, unit_to_wire
 from hcloud.provider import (
     AdmittedMachine,
     LogChunk,
     LogPiece,
+    OutputsManifest,
+    OutputsPiece,
     ResizeResult,
     RunnerView,
     StartResult,
@@ -238,6 +240,23 @@ class GatewayRunner:
                 content, after, end = answer["content"], answer["next_offset"], answer["end"]
                 chunks[piece] = LogChunk(content=content, next_offset=after, end=end)
         return chunks
+
+    def read_outputs(self, unit: UnitId, instance_id: InstanceId, offset: int, limit: int) -> OutputsPiece:
+        """Read a piece of a unit's outputs, for as long as that takes."""
+        request = {"op": "outputs", "unit": unit, "offset": offset, "limit": limit}
+        (answer,) = self._calls.ask_at_leisure([Command(("outputs", unit, offset), instance_id, request)])
+        if "absent" in answer:
+            return OutputsPiece(content=b"", next_offset=offset, end=True, manifest=OutputsManifest())
+        if "refused" in answer:  # an agent of before
+            manifest = OutputsManifest(note=_words(answer))
+            return OutputsPiece(content=b"", next_offset=offset, end=True, manifest=manifest)
+        if "content" not in answer:
+            raise WorkerUnreachable(f"{instance_id}: {_words(answer)}")
+        try:
+            return outputs_piece_from_wire(answer)
+        except (ValueError, KeyError, TypeError, OverflowError):  # that machine is not what it was
+            manifest = OutputsManifest(note="its machine sent something that is no outputs")
+            return OutputsPiece(content=b"", next_offset=offset, end=True, manifest=manifest)
 
     def facts(self) -> Mapping[str, str]:
         """Say where the engine is, whether it answers, and with what it was built."""

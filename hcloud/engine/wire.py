@@ -10,10 +10,20 @@ from hcloud.core.errors import UnitRefused
 from hcloud.core.estimates import Findings, Measure, Reading
 from hcloud.core.model import FailureCause, MetricsHook, ProfileRequest, ProgressHook, Resources
 from hcloud.core.plain import to_plain
-from hcloud.provider import ExitRecord, UnitReport, UnitSample, UnitSpec, UnitState, WorkerReport
+from hcloud.provider import (
+    ExitRecord,
+    OutputsManifest,
+    OutputsPiece,
+    UnitReport,
+    UnitSample,
+    UnitSpec,
+    UnitState,
+    WorkerReport,
+)
 
 PROTOCOL = 1
 """Version of the messages between agents and gateway (``gateway.proto``). The gateway refuses agents of any other."""
+NOTE_CHARACTERS_MAX = 500
 UNIT_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
@@ -24,6 +34,8 @@ def unit_to_wire(spec: UnitSpec) -> dict[str, Any]:
     """
     plain: dict[str, Any] = to_plain(spec) | {"env": dict(spec.env), "workdir": None}
     del plain["refusal"], plain["secrets"]
+    if not spec.outputs:  # nor do they know these
+        plain.pop("outputs", None)
     return plain
 
 
@@ -44,6 +56,7 @@ def unit_from_wire(plain: Mapping[str, Any]) -> UnitSpec:
     changes = {
         "command": tuple(plain["command"]),
         "peers": tuple(plain["peers"]),
+        "outputs": tuple(plain.get("outputs", ())),
         "resources": Resources(**plain["resources"]),
         "progress": ProgressHook(**progress) if progress is not None else None,
         "metrics": metrics,
@@ -111,6 +124,25 @@ def report_from_wire(instance_id: str, plain: Mapping[str, Any]) -> WorkerReport
         units=tuple(unit_report_from_wire(unit) for unit in plain["units"]),
         isolation=tuple(plain["isolation"]),
         preempt_at=plain["preempt_at"],
+    )
+
+
+def outputs_piece_from_wire(plain: Mapping[str, Any]) -> OutputsPiece:
+    """Return a piece of outputs. Raises ValueError, KeyError or TypeError if a machine sent something else."""
+    told = plain["manifest"]
+    manifest = None
+    if told is not None:
+        sha256, note = str(told["sha256"]), "".join(each if each.isprintable() else "?" for each in str(told["note"]))
+        if told["bytes"] and not re.fullmatch("[0-9a-f]{64}", sha256):
+            raise ValueError("the digest of outputs is not one of SHA-256")
+        manifest = OutputsManifest(
+            files=int(told["files"]), bytes=int(told["bytes"]), sha256=sha256, note=note[:NOTE_CHARACTERS_MAX]
+        )
+    return OutputsPiece(
+        content=bytes(plain["content"]),
+        next_offset=int(plain["next_offset"]),
+        end=bool(plain["end"]),
+        manifest=manifest,
     )
 
 

@@ -27,6 +27,8 @@ from hcloud.provider import (
     LogChunk,
     LogPiece,
     MachineSource,
+    OutputsManifest,
+    OutputsPiece,
     ResizeResult,
     RunnerView,
     SimulatedMachine,
@@ -222,6 +224,17 @@ class FakeRunner:
                     except NotFound:
                         chunks[each] = LogChunk(content=b"", next_offset=each.offset, end=True)
         return chunks
+
+    def read_outputs(self, unit: UnitId, instance_id: InstanceId, offset: int, limit: int) -> OutputsPiece:
+        """Say that nothing was left, as no program ran."""
+        with self._hold():
+            if not self._answers(instance_id):
+                raise WorkerUnreachable(f"the worker on {instance_id} does not answer")
+            life = self._on[instance_id].get(unit)
+            if life is not None and not life.unit.forgotten and not life.ended(self._now):
+                return OutputsPiece(content=b"", next_offset=offset, end=False, manifest=None)
+        note = "" if life is None or life.unit.forgotten else "no program ran, so there are no outputs"
+        return OutputsPiece(content=b"", next_offset=offset, end=True, manifest=OutputsManifest(note=note))
 
     def forget(self, units: Mapping[UnitId, InstanceId]) -> None:
         """Delete the output and records of ended units, but keep their fences."""

@@ -15,6 +15,7 @@ from hcloud.observe import facts
 from hcloud.observe.facts import FactBatch, ObservationRound, UnitEnd
 from hcloud.observe.instances import InstanceObserver
 from hcloud.observe.log_archive import LogArchive
+from hcloud.observe.output_archive import OutputArchive
 from hcloud.observe.sampling import SampleChange
 from hcloud.observe.units import UnitObserver
 from hcloud.quarantine import Failure, Failures, run_batch
@@ -65,6 +66,16 @@ class Observer:
     def logs(self) -> LogArchive:
         """The archive of unit output."""
         return self.units.logs
+
+    @property
+    def outputs(self) -> OutputArchive | None:
+        """The archive of what units left; None: there is none."""
+        return self.units.outputs
+
+    @property
+    def storing_trouble(self) -> str:
+        """Why output or outputs of ended units cannot be stored; empty if they can."""
+        return self.logs.trouble or (self.outputs.trouble if self.outputs is not None else "")
 
     def observe(self, policy: Policy, lease: LeaderLease | None = None) -> Observation:
         """Read everything that is due, record what changed, and return what was seen."""

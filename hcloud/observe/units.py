@@ -17,6 +17,7 @@ from hcloud.observe import facts
 from hcloud.observe.co_runs import CoRunPeriods
 from hcloud.observe.facts import Change, FactBatch, ObservationRound, UnitEnd, UnitHost
 from hcloud.observe.log_archive import LogArchive
+from hcloud.observe.output_archive import LeftUnit, OutputArchive
 from hcloud.observe.sampling import SampleChange, Sampling, record_sample, served_as_promised
 from hcloud.provider import Runner, RunnerView, UnitReport, UnitSample, UnitState, WorkerReport
 from hcloud.quarantine import CYCLE_ERRORS, Failure, bisect_failures
@@ -38,6 +39,8 @@ class UnitObserver:
     runner: Runner
     logs: LogArchive
     unit_index: UnitIndex
+    outputs: OutputArchive | None = None
+    """Where outputs of jobs are kept; None: nowhere, as no programs run."""
     believed: Mapping[str, Classification] = field(default_factory=dict)
     """What the last plan believed of applications: what jobs reach is compared with it."""
     _settled: dict[InstanceId, WorkerReport] = field(default_factory=dict)
@@ -146,7 +149,8 @@ class UnitObserver:
         }
 
         def collect(some: Sequence[str]) -> None:
-            observed.archived |= self.logs.collect(self.runner, {unit: ended[unit] for unit in some})
+            logged = self.logs.collect(self.runner, {unit: ended[unit] for unit in some})
+            observed.archived |= self._with_outputs({unit: ended[unit] for unit in logged})
 
         def on_failure(unit: str, failure: Failure) -> None:
             job, _ = owners[ended[unit]][unit]
@@ -155,6 +159,17 @@ class UnitObserver:
         failure = bisect_failures(list(ended), collect, on_failure)
         if failure is not None:
             observed.failing["archiving output"] = failure
+
+    def _with_outputs(self, ended: Mapping[str, InstanceId]) -> Set[str]:
+        """Return those of ended units that leave no outputs, or whose outputs are here; the others are being copied."""
+        left = dict[str, LeftUnit]()
+        for unit, instance_id in ended.items():
+            job, _ = self.unit_index.owners[instance_id][unit]
+            if job.spec.outputs:
+                left[unit] = LeftUnit(instance_id=instance_id, user=job.spec.user)
+        if not left or self.outputs is None:
+            return ended.keys()
+        return ended.keys() - left.keys() | self.outputs.collect(left)
 
     def _worker_facts(
         self,

@@ -150,6 +150,7 @@ def _run(
         exclusive=False,
         profiling="never",
         profile=request,
+        outputs=(),
         placement=Constraints(instance_id=instance.id),
         vcpus_within=None,
     )

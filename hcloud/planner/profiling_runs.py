@@ -150,6 +150,7 @@ def _run_spec(spec: JobSpec, request: ProfileRequest, policy: ProfilingPolicy) -
         exclusive=True,
         profiling="never",
         profile=request,
+        outputs=(),
         vcpus_within=None,
         placement=spec.placement and replace(spec.placement, apart_from=(), spread="none"),
     )

@@ -99,6 +99,14 @@ def _fits_a_program(text: str) -> str:
     return text
 
 
+def _output_pattern(text: str) -> str:
+    """Check that a pattern stays below the work directory."""
+    parts = text.split("/")
+    if text.startswith(("/", "~")) or ".." in parts or "\0" in text:
+        raise ValueError(f"must be below the work directory, such as results/ or *.csv, not {shown(text)}")
+    return text
+
+
 def _whole_number_as_text(value: object) -> object:
     """Accept ``THREADS: 4`` without quotes; 1.10, true and null stay errors, as their text is ambiguous."""
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 10**40:
@@ -507,6 +515,8 @@ class JobFile(_JobFilePart):
     """Digest of the uploaded work directory; set by `hcloud submit`."""
     workdir_content_sha256: Annotated[Text, AfterValidator(_spelled(r"^[0-9a-f]{64}$", "64 hex digits"))] | None = None
     """Digest of what is in it, without times of files; set by `hcloud submit`."""
+    outputs: Annotated[tuple[Annotated[NonEmptyText, AfterValidator(_output_pattern)], ...], Field(max_length=100)] = ()
+    """Files to bring back, as patterns below the work directory: results/, "*.csv", "models/**/best.pt"."""
     env: Annotated[Mapping[Variable, VariableValue], BeforeValidator(_few_entries)] = Field(default_factory=dict)
     """Environment variables: text, or for a secret `{secret: VALUE}` or `{secret_from: env:NAME}`."""
     env_file: NonEmptyText | None = None
@@ -640,6 +650,7 @@ class JobFile(_JobFilePart):
             "setup",
             "workdir_sha256",
             "workdir_content_sha256",
+            "outputs",
             "priority",
             "stateful",
             "interruptible",

@@ -89,6 +89,7 @@ class Deployment:
             seen_at=lambda: self.controller.observer.seen_at,
             uploads_dir=home / "uploads",
             logs_dir=home / "logs",
+            outputs_dir=home / "outputs",
             readers=frozenset({_name(READER)}),
             max_upload_bytes=max_upload_bytes,
         )

@@ -5,6 +5,7 @@ small shell does not understand by itself. Durations are short because real engi
 """
 
 import abc
+import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from enum import StrEnum
@@ -19,6 +20,7 @@ from hcloud.fake_runner.work import Work
 from hcloud.provider import (
     ExitRecord,
     LogPiece,
+    OutputsPiece,
     Runner,
     RunnerView,
     Stream,
@@ -415,6 +417,29 @@ class RunnerContract(ContractSuite):
             (b"1\n", 2, True),
             (b"", 0, True),
         ]
+
+    # --------------------------------------------------------------------------------------------------------- outputs
+    def test_outputs_are_there_once_a_unit_has_ended(self, bench: RunnerBench) -> None:
+        unit = bench.started(f"echo result > out.txt; {LOOP}", outputs=("out.txt",))
+        bench.until_running(unit)
+        before = bench.runner.read_outputs(unit.id, unit.instance_id, 0, 1 << 20)
+        assert (before.content, before.end, before.manifest) == (b"", False, None)
+        bench.runner.stop({unit.id: unit.instance_id}, cause=None)
+        bench.until_ended(unit)
+
+        def packed() -> OutputsPiece | None:
+            piece = bench.runner.read_outputs(unit.id, unit.instance_id, 0, 1 << 20)
+            return piece if piece.manifest is not None else None
+
+        piece = bench.until(packed, bench.patience_s)
+        assert piece.end and piece.manifest is not None
+        assert len(piece.content) == piece.next_offset == piece.manifest.bytes
+        assert piece.manifest.sha256 in ("", hashlib.sha256(piece.content).hexdigest())
+        assert (piece.manifest.files == 0) == (piece.manifest.note != "")
+
+    def test_an_unknown_unit_left_no_outputs(self, bench: RunnerBench) -> None:
+        piece = bench.runner.read_outputs("job-404.1.0", bench.instances[0], 0, 100)
+        assert piece.end and piece.manifest is not None and piece.manifest.bytes == 0
 
     # ---------------------------------------------------------------------------------------------------------- forget
     def test_forgotten_unit_is_reported_no_more(self, bench: RunnerBench) -> None:
