@@ -49,6 +49,8 @@ FACTS_KEPT_S = 5.0
 """For so long after an observation its facts are stated without another one."""
 LEAD_S = 3.0
 """So long after its last cycle a daemon still counts as leading, so that its agents stay."""
+OUTPUTS_PIECE_BYTES = 2 << 20
+"""Outputs are asked for in such pieces, several at a time."""
 REQUEST_BYTES_MAX = 4 << 20
 REMEMBER_S = 3600.0
 AGENTS_KEPT_S = 60.0
@@ -242,21 +244,26 @@ class GatewayRunner:
         return chunks
 
     def read_outputs(self, unit: UnitId, instance_id: InstanceId, offset: int, limit: int) -> OutputsPiece:
-        """Read a piece of a unit's outputs, for as long as that takes."""
-        request = {"op": "outputs", "unit": unit, "offset": offset, "limit": limit}
-        (answer,) = self._calls.ask_at_leisure([Command(("outputs", unit, offset), instance_id, request)])
-        if "absent" in answer:
-            return OutputsPiece(content=b"", next_offset=offset, end=True, manifest=OutputsManifest())
-        if "refused" in answer:  # an agent of before
-            manifest = OutputsManifest(note=_words(answer))
-            return OutputsPiece(content=b"", next_offset=offset, end=True, manifest=manifest)
-        if "content" not in answer:
-            raise WorkerUnreachable(f"{instance_id}: {_words(answer)}")
-        try:
-            return outputs_piece_from_wire(answer)
-        except (ValueError, KeyError, TypeError, OverflowError):  # that machine is not what it was
-            manifest = OutputsManifest(note="its machine sent something that is no outputs")
-            return OutputsPiece(content=b"", next_offset=offset, end=True, manifest=manifest)
+        """Read a part of a unit's outputs, for as long as that takes: in pieces that are under way together, so that
+        agent, gateway and this process are busy at the same time."""
+        commands = [
+            Command(
+                ("outputs", unit, at),
+                instance_id,
+                {"op": "outputs", "unit": unit, "offset": at, "limit": min(OUTPUTS_PIECE_BYTES, offset + limit - at)},
+            )
+            for at in range(offset, offset + limit, OUTPUTS_PIECE_BYTES)
+        ]
+        answers = self._calls.ask_at_leisure(commands)
+        last = _outputs_piece(instance_id, offset, answers[0])
+        content = [last.content]
+        for command, answer in zip(commands[1:], answers[1:], strict=True):
+            # What came in time counts: the connection may be too slow for all of it.
+            if last.end or last.next_offset != command.request["offset"] or "content" not in answer:
+                break
+            last = _outputs_piece(instance_id, command.request["offset"], answer)
+            content.append(last.content)
+        return replace(last, content=b"".join(content))
 
     def facts(self) -> Mapping[str, str]:
         """Say where the engine is, whether it answers, and with what it was built."""
@@ -328,6 +335,21 @@ class GatewayRunner:
 def _report_of(document: bytes) -> Answer:
     plain = json.loads(document)
     return {"units": plain["units"], **plain["machine"]}
+
+
+def _outputs_piece(instance_id: InstanceId, offset: int, answer: Answer) -> OutputsPiece:
+    """Return an answer as a piece. Raises WorkerUnreachable if it is none."""
+    if "absent" in answer:
+        return OutputsPiece(content=b"", next_offset=offset, end=True, manifest=OutputsManifest())
+    if "refused" in answer:  # an agent of before
+        return OutputsPiece(content=b"", next_offset=offset, end=True, manifest=OutputsManifest(note=_words(answer)))
+    if "content" not in answer:
+        raise WorkerUnreachable(f"{instance_id}: {_words(answer)}")
+    try:
+        return outputs_piece_from_wire(answer)
+    except (ValueError, KeyError, TypeError, OverflowError):  # that machine is not what it was
+        manifest = OutputsManifest(note="its machine sent something that is no outputs")
+        return OutputsPiece(content=b"", next_offset=offset, end=True, manifest=manifest)
 
 
 def _log_command(piece: LogPiece) -> Command:

@@ -21,7 +21,7 @@ from hcloud.core.model import InstanceId, UnitId
 from hcloud.provider import OutputsManifest, OutputsPiece
 
 _log = logging.getLogger("hcloud")
-PIECE_BYTES = 2 << 20
+PIECE_BYTES = 16 << 20
 PACKING_S, PACKING_LOOK_S = 20.0, 0.05
 """How long and how often a machine is asked for what it is still packing; then others have their turn."""
 PATIENCE_S = 1800.0
