@@ -55,19 +55,49 @@ class PrefixWriter:
         sys.stderr.buffer.flush()
 
 
+class LastLines:
+    """Keeps the last lines of one stream of output; ``flush`` writes them."""
+
+    def __init__(self, count: int, write: Write) -> None:
+        self._count, self._write = count, write
+        self._kept, self._stream, self._attempt, self._end = b"", "", 0, 0
+
+    def __call__(self, stream: str, content: bytes, attempt: int, offset: int) -> None:
+        """Take one part."""
+        lines = (self._kept + content).splitlines(keepends=True)
+        self._kept = b"".join(lines[max(0, len(lines) - self._count) :])
+        self._stream, self._attempt, self._end = stream, attempt, offset + len(content)
+
+    def flush(self) -> None:
+        """Write what is kept."""
+        if self._kept:
+            self._write(self._stream, self._kept, self._attempt, self._end - len(self._kept))
+
+
 def copy_output(
-    client: Client, job_id: str, *, stream: str, rank: int, attempt: int | None, write: Write = write_bytes
-) -> None:
-    """Write the output that one attempt has so far."""
-    offset, end = 0, False
+    client: Client,
+    job_id: str,
+    *,
+    stream: str,
+    rank: int,
+    attempt: int | None,
+    write: Write = write_bytes,
+    may_come: bool = False,
+) -> tuple[int, int]:
+    """Write the output that one attempt has so far; return which attempt, and where its output goes on.
+
+    ``may_come``: it is no news that there is none yet.
+    """
+    offset, end, number = 0, False, 0
     while not end:
         begin = offset
         content, offset, end, number = _part(client, job_id, stream, rank, attempt, offset, 0)
-        if not content and begin == 0:
+        if not content and begin == 0 and not may_come:
             _report_not_run(client.get(f"/v1/jobs/{job_id}"), attempt)
         if not content:
-            return
+            break
         write(stream, content, number, begin)
+    return number, offset
 
 
 def _report_not_run(job: Mapping[str, Any], attempt: int | None) -> None:
@@ -104,11 +134,13 @@ def follow_output(
     onwards: bool = True,
     timeout_s: float | None = None,
     write: Write | None = None,
+    offsets: Mapping[str, int] | None = None,
 ) -> None:
     """Write output as it appears, from ``attempt`` (None: the current one) on; two streams as they come.
 
     ``onwards``: until the job has ended, with the output of every later attempt; else of this attempt only.
-    ``write``: None marks what is of standard error.
+    ``write``: None marks what is of standard error. ``offsets``: where to begin in ``attempt``, by stream; None: at
+    its beginning.
 
     Raises:
         TimedOut: after ``timeout_s``.
@@ -117,7 +149,7 @@ def follow_output(
     client.be_patient(timeout_s)
     write = write or PrefixWriter()
     asked = attempt
-    left = dict.fromkeys(streams, 0)  # offsets of the streams that are not complete
+    left = dict(offsets or dict.fromkeys(streams, 0))  # offsets of the streams that are not complete
     while True:
         stop_when_unread()
         wait_s = _left(client, [job_id])

@@ -49,24 +49,37 @@ def job_id(text: str) -> str:
 @click.option("--stderr", "stderr", is_flag=True, help="Standard error instead of standard output.")
 @click.option("--rank", type=WholeRange(min=0), default=0, show_default=True, help="Which node of the job.")
 @click.option("--attempt", type=WholeRange(min=1), help="Which attempt (default: the current or last one).")
+@click.option("-n", "--tail", type=WholeRange(min=0), help="Only so many of the last lines; with -f also what follows.")
 @_text_or_json
-def logs(job: str, follow: bool, stderr: bool, rank: int, attempt: int | None, form: str) -> None:
+def logs(job: str, follow: bool, stderr: bool, rank: int, attempt: int | None, tail: int | None, form: str) -> None:
     """Show the output of JOB, also after its end. With -o json: one JSON object per line, for each part of it.
 
     With -f also its standard error as it comes, each line marked, on standard error.
     """
-    from hcloud.cli.follow import BOTH, PrefixWriter, copy_output, follow_output, write_bytes, write_part
+    from hcloud.cli.follow import BOTH, LastLines, PrefixWriter, copy_output, follow_output, write_bytes, write_part
 
     client, stream = Client(), "stderr" if stderr else "stdout"
     write = write_bytes if form == "text" else write_part
     if follow:
         streams = (stream,) if stderr else BOTH
         marking = PrefixWriter() if form == "text" and not stderr else write
+        onwards, offsets = attempt is None, dict[str, int]()
+        for each in streams if tail is not None else ():
+            lines = LastLines(tail or 0, marking)
+            number, offsets[each] = copy_output(
+                client, job_id(job), stream=each, rank=rank, attempt=attempt, write=lines, may_come=True
+            )
+            attempt = number or attempt
+            lines.flush()
         follow_output(
-            client, job_id(job), streams=streams, rank=rank, attempt=attempt, onwards=attempt is None, write=marking
-        )
+            client, job_id(job), streams=streams, rank=rank, attempt=attempt, onwards=onwards, write=marking,
+            offsets=offsets,
+        )  # fmt: skip
     else:
-        copy_output(client, job_id(job), stream=stream, rank=rank, attempt=attempt, write=write)
+        last = LastLines(tail, write) if tail is not None else None
+        copy_output(client, job_id(job), stream=stream, rank=rank, attempt=attempt, write=last or write)
+        if last is not None:
+            last.flush()
 
 
 @click.command()

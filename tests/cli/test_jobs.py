@@ -225,6 +225,17 @@ def test_logs_follow_to_the_end_across_attempts(shell: Shell) -> None:
     assert shell.run("logs", "1", "--attempt", "1", "--stderr")[0] == "trouble\n"
 
 
+def test_the_last_lines_of_logs_are_shown_alone(shell: Shell) -> None:
+    shell.run("run", "-q", "--", "; ".join(f"echo line {n}" for n in range(5)) + "; echo trouble >&2", exit_code=0)
+    assert shell.run("logs", "1", "--tail", "2")[0] == "line 3\nline 4\n"
+    assert shell.run("logs", "1", "-n", "0") == ("", "")
+    assert shell.run("logs", "1", "-n", "99")[0].splitlines()[0] == "line 0"
+    assert shell.run("logs", "1", "-n", "1", "-f") == ("line 4\n", "stderr: trouble\n")
+    (part,) = shell.run("logs", "1", "-n", "1", "-o", "json")[0].splitlines()
+    assert json.loads(part) == {"attempt": 1, "stream": "stdout", "offset": 28, "content": "line 4\n"}
+    assert "--tail" in shell.run("logs", "1", "--tail", "-1", exit_code=2)[1]
+
+
 def test_wait_tells_how_each_job_ended(shell: Shell) -> None:
     shell.run("submit", "-q", "--", "true")
     shell.run("submit", "-q", "--", "false")
