@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from hcloud.classifier.slowdown.forecasts import NOTHING_OBSERVED, SlowdownForecasts, fit_slowdowns
 from hcloud.core.clock import Clock
-from hcloud.core.co_runs import MOST_CO_RUNS, CoRun, CoRunKey
+from hcloud.core.co_runs import MOST_CO_RUNS, MOST_COUNTED, CoRun, CoRunKey
 from hcloud.core.errors import StoreError, defect_text
 from hcloud.core.estimates import Classification
 from hcloud.planner.snapshot import LeftOut
@@ -20,8 +20,9 @@ SLOWDOWNS = "slowdowns"
 """Name of the learning of slowdowns in the quarantine. It precedes planning, and no stage of plans depends on it."""
 READ_EVERY_S = 60.0
 """How often new records are read."""
-REFIT_SHARE = 0.2
-"""Models are fitted again once this share of the records is new or has changed."""
+REFIT_SHARE = 0.5
+"""Models are fitted again once so much is new, as a share of what they were fitted to: a new record counts as one, a
+further period of an old one as its share of that record's moving average. Fitting takes a second of CPU time."""
 Classify = Callable[[Collection[str]], Mapping[str, Classification]]
 """Returns the classifications of applications, by name of their row, as far as there are."""
 
@@ -40,8 +41,8 @@ class LearntSlowdowns:
     _records: dict[CoRunKey, CoRun] = field(default_factory=dict)
     _revision: int = -1
     """Revision of the last record that was read."""
-    _changed: set[CoRunKey] = field(default_factory=set)
-    """Records that the fitted models do not know as they are now."""
+    _news: float = 0.0
+    """How many records' worth of what is known the fitted models do not know."""
     _read_at: float | None = None
     _fitting: Generator[None, None, SlowdownForecasts] | None = None
 
@@ -75,12 +76,18 @@ class LearntSlowdowns:
             return
         self._read_at = now
         for revision, record in self.store.co_runs(self._revision):
+            self._news += _share_of_news(self._records.get(record.key), record)
             self._records[record.key], self._revision = record, max(self._revision, revision)
-            self._changed.add(record.key)
         for old in sorted(self._records.values(), key=lambda each: (each.observed_at, each.key))[:-MOST_CO_RUNS]:
             del self._records[old.key]
-        if len(self._changed) > REFIT_SHARE * (len(self._records) - len(self._changed)):
-            self._changed.clear()
+        if self._news > REFIT_SHARE * max(0.0, len(self._records) - self._news):
+            self._news = 0.0
             records = list(self._records.values())
             names = sorted({name for each in records for name in (each.application, *each.neighbours)})
             self._fitting = fit_slowdowns(records, classify(names))
+
+
+def _share_of_news(before: CoRun | None, now: CoRun) -> float:
+    """Return which share (0..1) of a record's moving average is new."""
+    seen = before.periods if before is not None else 0
+    return min(1.0, max(0, now.periods - seen) / min(now.periods, MOST_COUNTED))
