@@ -2,6 +2,7 @@
 
 from hypothesis import strategies as st
 
+from hcloud.core.arrays import IdRange, TaskList, TaskRecord, with_positions
 from hcloud.core.estimates import Application, Measure, Reading
 from hcloud.core.model import (
     Allocation,
@@ -82,6 +83,31 @@ constraints = st.builds(
     apart_from=st.lists(words, max_size=2).map(tuple),
     spread=st.sampled_from(["none", "host", "zone"]),
 )
+
+
+def _id_ranges(steps: list[tuple[int, int, int]]) -> tuple[IdRange, ...]:
+    """Return ranges that follow each other, from gap, count and step of each."""
+    ranges, after = [], 0
+    for gap, count, step in steps:
+        first = after + gap
+        ranges.append((first, first + (count - 1) * step, step))
+        after = ranges[-1][1] + 1
+    return tuple(ranges)
+
+
+id_ranges = st.lists(st.tuples(st.integers(0, 9), st.integers(1, 5), st.integers(1, 4)), min_size=1, max_size=3).map(
+    _id_ranges
+)
+task_lists = st.builds(
+    TaskList,
+    ranges=id_ranges,
+    at_most=st.none() | st.integers(1, 9),
+    matrix=st.lists(st.tuples(words, st.lists(texts, min_size=1, max_size=2).map(tuple)), max_size=2).map(tuple),
+)
+_intervals = st.lists(st.integers(0, 20), max_size=5, unique=True).map(lambda each: with_positions((), sorted(each)))
+task_records = st.builds(
+    TaskRecord, made=st.integers(0, 20), succeeded=_intervals, failed=_intervals, cancelled=_intervals
+)
 specs = st.builds(
     JobSpec,
     name=words,
@@ -120,6 +146,7 @@ specs = st.builds(
     profile=st.none() | profile_requests,
     placement=st.none() | constraints,
     vcpus_within=st.none() | st.tuples(amounts, amounts),
+    tasks=st.none() | task_lists,
 )
 
 causes = st.sampled_from(FailureCause)
@@ -174,17 +201,19 @@ job_progress = st.fixed_dictionaries(
         "application": texts,
         "corrections": st.lists(corrections, max_size=2).map(tuple),
         "profile_runs": st.lists(numbers.map("job-{}".format), max_size=2).map(tuple),
+        "task_record": st.none() | task_records,
     }
 )
 """All fields of a Job that change while it runs, except its state."""
 jobs = st.builds(
-    lambda spec, state, submitted_at, token, progress: Job(
-        id="job-1", spec=spec, state=state, submitted_at=submitted_at, submission_token=token, **progress
+    lambda spec, state, submitted_at, token, array, progress: Job(
+        id="job-1", spec=spec, state=state, submitted_at=submitted_at, submission_token=token, array=array, **progress
     ),
     specs,
     st.sampled_from(JobState),
     moments,
     st.none() | words,
+    st.sampled_from(["", "job-0"]),
     job_progress,
 )
 

@@ -13,9 +13,10 @@ from fnmatch import fnmatchcase
 from types import MappingProxyType
 from typing import Literal
 
+from hcloud.core.arrays import TaskList, TaskRecord
 from hcloud.core.errors import InvalidTransition
 from hcloud.core.estimates import Reading
-from hcloud.core.rows import replace_fields
+from hcloud.core.rows import number_of, replace_fields
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +111,7 @@ def matches(text: str, patterns: Sequence[str]) -> bool:
 
 
 JobId = str
-"""``job-<n>``, assigned by the store."""
+"""``job-<n>``, assigned by the store. The tasks of an array have the numbers that follow its own."""
 InstanceId = str
 """``inst-<n>``, assigned by the store before launch; also the worker's name and, with the owner, the name tag."""
 AttemptId = str
@@ -302,6 +303,8 @@ class JobSpec:
     placement: Constraints | None = None
     vcpus_within: tuple[float, float] | None = None
     """Limits between which the planner may choose the vCPUs of a classified job; None: exactly ``resources``."""
+    tasks: TaskList | None = None
+    """The tasks of an array, which have the same spec; None: an ordinary job."""
 
     def resources_on(self, capacity: Resources) -> Resources:
         """Return what one rank allocates of an instance with ``capacity``."""
@@ -352,6 +355,10 @@ JOB_TRANSITIONS: Mapping[JobState, frozenset[JobState]] = MappingProxyType(
         _J.CANCELLED: frozenset(),
     }
 )
+ARRAY_TRANSITIONS: Mapping[JobState, frozenset[JobState]] = MappingProxyType(
+    {**JOB_TRANSITIONS, _J.QUEUED: frozenset({_J.RUNNING}) | _END, _J.RUNNING: frozenset({_J.SUCCEEDED}) | _END}
+)
+"""An array is QUEUED until its first task is made, and RUNNING until the last one has ended."""
 JOB_ENDED: frozenset[JobState] = frozenset({_J.SUCCEEDED, _J.FAILED, _J.CANCELLED})
 JOB_WAITING: frozenset[JobState] = frozenset({_J.QUEUED, _J.AWAITING_INSTANCE})
 JOB_ON_INSTANCE: frozenset[JobState] = frozenset({_J.PLACED, _J.RUNNING})
@@ -487,8 +494,22 @@ class Job:
     """Why nothing helps while it runs and misses its target, by correction; empty: it is met, or not judged."""
     unmet_text: str = ""
     """The sentence for ``unmet_code``: what was measured, the target, what was tried, and why nothing helps."""
+    array: JobId = ""
+    """The array of which it is a task; empty: it is a job of its own."""
+    task_record: TaskRecord | None = None
+    """What became of an array's tasks that have no row; None: it is no array."""
     revision: int = 0
     """Increases with every write; the store assigns it."""
+
+    @property
+    def is_array(self) -> bool:
+        """Whether it stands for many tasks, which run instead of it."""
+        return self.spec.tasks is not None and not self.array
+
+    @property
+    def task_position(self) -> int:
+        """Position of a task in its array: the tasks have the numbers that follow the array's own."""
+        return number_of(self.id) - number_of(self.array) - 1
 
     @property
     def deadline_at(self) -> float | None:
@@ -509,11 +530,12 @@ def move_job(job: Job, to: JobState, **changes: object) -> Job:
 
 def check_job_move(job: Job, to: JobState) -> None:
     """Raise InvalidTransition, with the job's history, if it may not go to state ``to``."""
-    if to is not job.state and to not in JOB_TRANSITIONS[job.state]:
+    allowed = (ARRAY_TRANSITIONS if job.is_array else JOB_TRANSITIONS)[job.state]
+    if to is not job.state and to not in allowed:
         raise InvalidTransition(
             f"{job.id} cannot go from {job.state} to {to}: submitted {job.submitted_at:.0f}, "
             f"attempts {job.attempts_made}, failures {[str(f) for f in job.failures]}, last attempt {job.attempt}; "
-            f"allowed: {sorted(JOB_TRANSITIONS[job.state])}"
+            f"allowed: {sorted(allowed)}"
         )
 
 
@@ -734,7 +756,8 @@ class EventKind(StrEnum):
     """Kinds of entries in the audit log. The comments list the keys of ``Event.fields`` that reports rely on."""
 
     JOB_SUBMITTED = "job_submitted"  # name, tags, target_kind, vcpus, memory_mib, nodes, priority, features (what
-    #                       predicts its run time; empty: it is not predicted); target fields
+    #                       predicts its run time; empty: it is not predicted); target fields; of an array: tasks
+    #                       (how many); of a task, when it is made: array, task (its id), submitted_at
     JOB_STATE = "job_state"  # from, to, code, text (+ numbers of the reason)
     JOB_FINISHED = "job_finished"  # state, outcome, deadline_at, target_met (bool|None), run_s, queue_s, attempts,
     #                       stopped (bool: it would have run longer), features (as in job_submitted)

@@ -9,6 +9,7 @@ from sqlalchemy import ColumnElement, Connection, Table, delete, exists, func, i
 
 from hcloud.core.model import EventKind, InstanceState
 from hcloud.store import schema
+from hcloud.store.array_rows import of_kept_array
 from hcloud.store.chain import anchors_digest, read_anchors, with_pruned
 from hcloud.store.documents import instance_number, job_number
 from hcloud.store.live import ENDED_STATES, LiveView
@@ -22,7 +23,9 @@ def of_ended_subjects(before: float) -> ColumnElement[bool]:
     log = schema.event_log
     kept_jobs = select(schema.job.c.number).where(~_job_ended(before))
     kept_instances = select(schema.instance.c.number).where(~_instance_ended(before))
-    no_kept_job = log.c.job_number.is_(None) | log.c.job_number.not_in(kept_jobs)
+    # Tasks that were recorded with their array have no row: their events are kept as long as the array.
+    of_task = of_kept_array(log.c.job_number, ~_job_ended(before))
+    no_kept_job = log.c.job_number.is_(None) | (log.c.job_number.not_in(kept_jobs) & ~of_task)
     return no_kept_job & (log.c.instance_number.is_(None) | log.c.instance_number.not_in(kept_instances))
 
 

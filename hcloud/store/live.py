@@ -14,8 +14,8 @@ from typing import Any
 from sqlalchemy import Connection, bindparam, select
 
 from hcloud.core.estimates import Application, LayeredRows
-from hcloud.core.model import JOB_ENDED, Instance, InstanceState, Intent, Job, JobSpec
-from hcloud.core.rows import RowJournal
+from hcloud.core.model import JOB_ENDED, Instance, InstanceState, Intent, Job, JobSpec, JobState
+from hcloud.core.rows import RowJournal, number_of
 from hcloud.planner.snapshot import Directive, OfferBackoff, RefusedQuota
 from hcloud.store.database import Database
 from hcloud.store.documents import (
@@ -46,7 +46,7 @@ _TERMINATED = InstanceState.TERMINATED.value
 
 _REVISION = select(head.c.revision)
 _HEAD = select(head.c.revision, head.c.intents_revision, head.c.backoffs_revision)
-_JOB_COLUMNS = (job.c.number, job.c.revision, job.c.document, job.c.state)
+_JOB_COLUMNS = (job.c.number, job.c.revision, job.c.document, job.c.state, job.c.array_number, job.c.last_number)
 _FIRST_JOBS = select(*_JOB_COLUMNS).where(job.c.state.not_in(ENDED_STATES)).order_by(job.c.number)
 # Not ordered: SQLite would then scan the whole table instead of using the index on revisions.
 _CHANGED_JOBS = select(*_JOB_COLUMNS).where(job.c.revision > bindparam("seen"))
@@ -64,6 +64,9 @@ _DIRECTIVES = select(machine_order.c.document).order_by(machine_order.c.scope, m
 _CHANGED_APPLICATIONS = select(application.c.revision, application.c.document).where(
     application.c.revision > bindparam("seen")
 )
+_TASKS = select(job.c.number).where(
+    job.c.array_number.in_(bindparam("arrays", expanding=True)), job.c.state.not_in(ENDED_STATES)
+)
 _SPECS_PER_QUERY = 5000
 
 
@@ -72,7 +75,10 @@ class LiveView:
     """A consistent snapshot of everything that has not ended."""
 
     jobs: tuple[Job, ...] = ()
-    """Jobs that have not ended, by number."""
+    """Jobs that have not ended, by number; of arrays those tasks that have a row, and themselves until they are
+    admitted."""
+    arrays: tuple[Job, ...] = ()
+    """Admitted arrays that have not ended, by number."""
     instances: tuple[Instance, ...] = ()
     """Instances that are not terminated, by number."""
     intents: tuple[Intent, ...] = ()
@@ -85,6 +91,38 @@ class LiveView:
     """Known applications by name."""
     directives: tuple[Directive, ...] = ()
     """Operators' directives, by scope and name."""
+
+    @property
+    def submitted(self) -> tuple[Job, ...]:
+        """What users submitted and has not ended: jobs and arrays, without the arrays' tasks."""
+        return (*self.arrays, *(each for each in self.jobs if not each.array))
+
+
+def is_active_array(job: Job) -> bool:
+    """Return whether ``job`` is an admitted array: its tasks are planned, and it is not."""
+    return job.is_array and job.state in (JobState.QUEUED, JobState.RUNNING)
+
+
+class LiveJobs:
+    """Jobs and arrays that have not ended, with the changes between snapshots of each."""
+
+    def __init__(self) -> None:
+        self.jobs: RowJournal[Job] = RowJournal()
+        self.arrays: RowJournal[Job] = RowJournal()
+
+    def write(self, rows: Mapping[int, Job | None]) -> None:
+        """Insert or replace rows by number; None removes a row of either kind."""
+        arrays = {at: row for at, row in rows.items() if row is not None and is_active_array(row)}
+        gone = {at: None for at in rows if at in self.arrays.rows and at not in arrays}
+        if arrays or gone:
+            self.arrays.write({**arrays, **gone})
+            rows = {at: row for at, row in rows.items() if at not in gone and at not in arrays}
+            rows |= {at: None for at in arrays if at in self.jobs.rows}
+        self.jobs.write(rows)
+
+    def get(self, number: int) -> Job | None:
+        """Return a row of either kind, or None."""
+        return self.jobs.rows.get(number) or self.arrays.rows.get(number)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +143,7 @@ class LiveCache:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._lock = threading.Lock()
-        self._jobs: RowJournal[Job] = RowJournal()
+        self._jobs = LiveJobs()
         self._instances: RowJournal[Instance] = RowJournal()
         self._intents: dict[str, Intent] = {}
         self._applications: LayeredRows[Application] = LayeredRows()
@@ -148,12 +186,12 @@ class LiveCache:
 
     def known_spec(self, number: int) -> JobSpec | None:
         """Return a live job's spec if it is cached; specs never change."""
-        job = self._jobs.rows.get(number)
+        job = self._jobs.get(number)
         return job.spec if job is not None else None
 
     def known_job(self, number: int, revision: int) -> Job | None:
         """Return a live job if it is cached as of this revision of the database."""
-        return self._jobs.rows.get(number) if self._seen == revision else None
+        return self._jobs.get(number) if self._seen == revision else None
 
     def known_instance(self, number: int, revision: int) -> Instance | None:
         """Return a live instance if it is cached as of this revision of the database."""
@@ -196,7 +234,8 @@ class LiveCache:
 
     def _new_view(self) -> LiveView:
         return LiveView(
-            jobs=self._jobs.snapshot(),
+            jobs=self._jobs.jobs.snapshot(),
+            arrays=self._jobs.arrays.snapshot(),
             instances=self._instances.snapshot(),
             intents=tuple(self._intents[token] for token in sorted(self._intents)),
             backoffs=self._backoffs,
@@ -213,16 +252,27 @@ class LiveCache:
     def _changed_jobs(self, connection: Connection) -> dict[int, Job | None]:
         rows = self._rows(connection, _FIRST_JOBS, _CHANGED_JOBS)
         living = [row for row in rows if row.state not in ENDED_STATES]
-        specs = {row.number: spec for row in living if (spec := self.known_spec(row.number)) is not None}
-        missing = [row.number for row in living if row.number not in specs]
+        owners = {row.number: row.array_number or row.number for row in living}
+        specs = {number: spec for number in owners.values() if (spec := self.known_spec(number)) is not None}
+        missing = sorted(set(owners.values()) - specs.keys())
         for start in range(0, len(missing), _SPECS_PER_QUERY):
             batch = {"numbers": missing[start : start + _SPECS_PER_QUERY]}
             specs.update((row.number, load_spec(row.document)) for row in connection.execute(_SPECS, batch))
-        changed: dict[int, Job | None] = dict.fromkeys(row.number for row in rows)
+        changed: dict[int, Job | None] = dict.fromkeys(self._tasks_without_rows(connection, rows))
+        changed.update(dict.fromkeys(row.number for row in rows))
         changed.update(
-            (row.number, load_job(row.number, row.revision, row.document, specs[row.number])) for row in living
+            (row.number, load_job(row.number, row.revision, row.document, specs[owners[row.number]])) for row in living
         )
         return changed
+
+    def _tasks_without_rows(self, connection: Connection, rows: Sequence[Any]) -> list[int]:
+        """Return the cached tasks that another process recorded with their array, of which it deleted the rows."""
+        arrays = {f"job-{row.number}": row.number for row in rows if row.last_number is not None}
+        known = [number_of(each.id) for each in self._jobs.jobs.rows.values() if each.array in arrays] if arrays else []
+        if not known:
+            return []
+        left = set(connection.execute(_TASKS, {"arrays": list(arrays.values())}).scalars())
+        return [number for number in known if number not in left]
 
     def _changed_instances(self, connection: Connection) -> dict[int, Instance | None]:
         rows = self._rows(connection, _FIRST_INSTANCES, _CHANGED_INSTANCES)

@@ -34,6 +34,7 @@ from hcloud.core.model import (
 )
 from hcloud.core.rows import RowJournal, replace_fields
 from hcloud.planner.snapshot import Directive, DirectiveScope, OfferBackoff, RefusedQuota
+from hcloud.store.array_rows import EVENTS_OF_A_TASK, EndedTask, task_without_row
 from hcloud.store.chain import PRUNED, AuditHead
 from hcloud.store.documents import (
     backoff_key,
@@ -46,7 +47,7 @@ from hcloud.store.documents import (
     storable,
 )
 from hcloud.store.forgetting import referenced_numbers
-from hcloud.store.live import LiveView
+from hcloud.store.live import LiveJobs, LiveView
 from hcloud.store.overlay import OverlayTable
 from hcloud.store.store import Store, check_lease, nearest_number
 from hcloud.store.transaction import LeaderLease, Submission, Transaction, check_revision, indexed_columns
@@ -80,6 +81,8 @@ class MemoryTransaction(Transaction):
         self._co_runs = store.all_co_runs
         self._made: list[Event] = []
         self._secrets: dict[int, dict[str, str]] = {}
+        self._task_rows = store.task_rows
+        self._deleted: list[Job] = []
 
     def merge(self, store: MemoryStore) -> None:
         """Commit the writes to the store."""
@@ -93,6 +96,12 @@ class MemoryTransaction(Transaction):
         store.all_co_runs = self._co_runs
         store.log += self._made
         store.secrets |= self._secrets
+        for number, job in self._jobs.fresh.items():
+            if job.array:
+                store.task_rows.setdefault(job.array, set()).add(number)
+        for job in self._deleted:
+            store.task_rows[job.array].discard(job_number(job.id))
+            del store.all_jobs[job_number(job.id)]
         store.publish(self._jobs.fresh, self._instances.fresh, self._applications.fresh, self._fresh_intents, stale)
 
     # ------------------------------------------------------------------------------------------------------------ jobs
@@ -130,6 +139,21 @@ class MemoryTransaction(Transaction):
             if job.submission_token is not None:
                 self._tokens.fresh[job.spec.user, job.submission_token] = number
         self.head["revision"] = self.revision
+
+    def _insert_job_rows(self, jobs: Sequence[Job]) -> None:
+        self._jobs.fresh |= {job_number(job.id): job for job in jobs}
+        self.head["revision"] = self.revision
+
+    def tasks(self, array_id: JobId) -> tuple[Job, ...]:
+        """See :meth:`Transaction.tasks`."""
+        numbers = self._task_rows.get(array_id, set()) | {
+            n for n, job in self._jobs.fresh.items() if job.array == array_id
+        }
+        jobs = [self.job(f"job-{number}") for number in sorted(numbers)]
+        return tuple(job for job in jobs if job.state not in JOB_ENDED)
+
+    def _delete_job_rows(self, numbers: Sequence[int]) -> None:
+        self._deleted += [self.job(f"job-{number}") for number in numbers]
 
     def _insert_secrets(self, secrets: Mapping[JobId, Mapping[str, str]]) -> None:
         self._secrets |= {job_number(job_id): dict(each) for job_id, each in secrets.items()}
@@ -314,6 +338,7 @@ class MemoryStore(Store):
             "lease_holder": None, "lease_epoch": 0, "lease_until": 0.0,
         }  # fmt: skip
         self.all_jobs: dict[int, Job] = {}
+        self.task_rows: dict[JobId, set[int]] = {}
         self.all_instances: dict[int, Instance] = {}
         self.all_applications: dict[str, Application] = {}
         self.by_program: dict[str, set[str]] = {}
@@ -328,7 +353,7 @@ class MemoryStore(Store):
         self.metas: Mapping[str, str] = {}
         self.run_times_state: bytes | None = None
         self.all_co_runs: Mapping[CoRunKey, tuple[int, CoRun]] = {}
-        self._live_jobs: RowJournal[Job] = RowJournal()
+        self._live_jobs = LiveJobs()
         self._live_instances: RowJournal[Instance] = RowJournal()
         self._view = LiveView()
         self._viewing = threading.Lock()
@@ -412,7 +437,8 @@ class MemoryStore(Store):
             self._applications = self._applications.over(self._new_applications)
         self._stale, self._new_applications = set(), {}
         return LiveView(
-            jobs=self._live_jobs.snapshot(),
+            jobs=self._live_jobs.jobs.snapshot(),
+            arrays=self._live_jobs.arrays.snapshot(),
             instances=self._live_instances.snapshot(),
             intents=tuple([self.intents[name] for name in sorted(self.intents)]) if "intents" in stale
             else view.intents,
@@ -477,7 +503,9 @@ class MemoryStore(Store):
 
     def job_secrets(self, job_id: JobId) -> Mapping[str, str]:
         """See :meth:`Store.job_secrets`."""
-        return self.secrets.get(job_number(job_id), {})
+        number = job_number(job_id)
+        job = self.all_jobs.get(number)
+        return self.secrets.get(job_number(job.array) if job is not None and job.array else number, {})
 
     def secret_key_counts(self) -> Mapping[str, int]:
         """See :meth:`Store.secret_key_counts`."""
@@ -502,7 +530,11 @@ class MemoryStore(Store):
         return len(old_jobs) + len(old_machines)
 
     def _subject_is_kept(self, event: Event, before: float) -> bool:
-        job = self.all_jobs.get(job_number(event.job_id)) if event.job_id else None
+        job = (
+            self.all_jobs.get(job_number(event.job_id)) or self._array_of(job_number(event.job_id))
+            if event.job_id
+            else None
+        )
         machine = self.all_instances.get(instance_number(event.instance_id)) if event.instance_id else None
         return any(_ended_at(row) >= before for row in (job, machine) if row is not None)
 
@@ -517,9 +549,43 @@ class MemoryStore(Store):
     def job(self, job_id: JobId) -> Job:
         """Return a job. Raises NotFound with a hint."""
         try:
-            return _row(self.all_jobs, job_number(job_id), job_id)
+            number = job_number(job_id)
+            array = self._array_of(number) if number not in self.all_jobs else None
+            if array is not None:
+                events = [each for each in self.log if each.job_id == job_id and each.kind in EVENTS_OF_A_TASK]
+                if (task := task_without_row(number, array, events)) is not None:
+                    return task
+            return _row(self.all_jobs, number, job_id)
         except NotFound as error:
             raise NotFound(f"{error}; {self._nearest(job_id)}") from error
+
+    def _array_of(self, number: int) -> Job | None:
+        arrays = ((at, job) for at, job in self.all_jobs.items() if job.is_array and job.spec.tasks is not None)
+        return next((job for at, job in arrays if at < number <= at + len(job.spec.tasks or ())), None)
+
+    def ended_tasks(self, limit: int) -> Sequence[EndedTask]:
+        """See :meth:`Store.ended_tasks`."""
+        rows = (
+            (array, n, self.all_jobs[n].state) for array, numbers in self.task_rows.items() for n in sorted(numbers)
+        )
+        return [EndedTask(*each) for each in islice((each for each in rows if each[2] in JOB_ENDED), limit)]
+
+    def tasks(
+        self, array_id: JobId, *, states: Collection[JobState] | None = None, limit: int = 1000
+    ) -> tuple[Job, ...]:
+        """See :meth:`Store.tasks`."""
+        rows = (self.all_jobs[number] for number in sorted(self.task_rows.get(array_id, ())))
+        return tuple(islice((job for job in rows if states is None or job.state in states), limit))
+
+    def task_counts(self, array_ids: Collection[JobId]) -> Mapping[JobId, Mapping[JobState, int]]:
+        """See :meth:`Store.task_counts`."""
+        return {
+            each: Counter(self.all_jobs[number].state for number in self.task_rows.get(each, ())) for each in array_ids
+        }
+
+    def newest_job_number(self) -> int:
+        """See :meth:`Store.newest_job_number`."""
+        return int(self.head["jobs"])
 
     def _nearest(self, job_id: str) -> str:
         digits = job_id.removeprefix("job").lstrip("-_# ").split(".")[0]
@@ -554,7 +620,13 @@ class MemoryStore(Store):
         found: list[Job] = []
         for job in [job for number, job in reversed(self.all_jobs.items()) if number <= newest]:
             fits = (states is None or job.state in states) and user in (None, job.spec.user)
-            if fits and name in (None, job.spec.name) and (tag is None or _tagged(job, tag)) and len(found) < limit:
+            if (
+                fits
+                and not job.array
+                and name in (None, job.spec.name)
+                and (tag is None or _tagged(job, tag))
+                and len(found) < limit
+            ):
                 found.append(job)
         return tuple(found)
 
@@ -565,10 +637,10 @@ class MemoryStore(Store):
         return tuple(islice(fitting, limit))
 
     def counts(self) -> Mapping[JobState, int]:
-        """Return the number of jobs in each state, ended ones included."""
+        """See :meth:`Store.counts`."""
         counted = dict.fromkeys(JobState, 0)
         for job in self.all_jobs.values():
-            counted[job.state] += 1
+            counted[job.state] += not job.array
         return counted
 
     def newest_event_seq(self) -> int:

@@ -21,9 +21,10 @@ from sqlalchemy import (
     Table,
     Text,
     event,
+    text,
 )
 
-SCHEMA_REVISION = "v0008"
+SCHEMA_REVISION = "v0009"
 """The migration that this code requires; a test compares it with the newest one in `hcloud.migrations`."""
 
 VERSION_TABLE = "hcloud_schema"
@@ -66,11 +67,29 @@ job = Table(
     Column("finished_at", Double),
     Column("revision", _Count, nullable=False),
     Column("document", Text, nullable=False),
+    # Of a task: its array, which has the spec of both. Of an array: the number of its last task.
+    Column("array_number", _Count),
+    Column("last_number", _Count),
     Index("job_by_state", "state", "number"),
     Index("job_by_user", "user_name", "number"),
     Index("job_by_name", "name", "number"),
     Index("job_by_token", "user_name", "token", unique=True),
     Index("job_by_revision", "revision"),
+    Index(
+        "job_by_array",
+        "array_number",
+        "state",
+        "number",
+        sqlite_where=text("array_number IS NOT NULL"),
+        postgresql_where=text("array_number IS NOT NULL"),
+    ),
+    Index(
+        "job_by_last_number",
+        "last_number",
+        "number",
+        sqlite_where=text("last_number IS NOT NULL"),
+        postgresql_where=text("last_number IS NOT NULL"),
+    ),
 )
 
 job_spec = Table(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -12,7 +13,18 @@ from sqlalchemy import ColumnElement, Connection, Select, Table, bindparam, dele
 from hcloud.core.co_runs import CoRun
 from hcloud.core.errors import NotFound, StaleWrite
 from hcloud.core.model import JOB_ENDED, Event, EventKind, Instance, InstanceId, InstanceState, Job, JobId, JobState
+from hcloud.spec.validation import counted
 from hcloud.store import schema
+from hcloud.store.array_rows import (
+    EVENTS_OF_A_TASK,
+    JOBS,
+    EndedTask,
+    array_of,
+    counts_of,
+    ended_tasks,
+    task_without_row,
+    tasks_of,
+)
 from hcloud.store.chain import AuditHead, read_head
 from hcloud.store.database import Database
 from hcloud.store.documents import (
@@ -38,9 +50,6 @@ from hcloud.store.opening import count_secrets, prepare
 from hcloud.store.recent import RecentEvents
 from hcloud.store.transaction import LeaderLease, Submission, Transaction
 
-_JOBS = select(
-    schema.job.c.number, schema.job.c.revision, schema.job.c.document, schema.job_spec.c.document.label("spec")
-).join(schema.job_spec, schema.job_spec.c.number == schema.job.c.number)
 _META = select(schema.meta.c.value).where(schema.meta.c.key == bindparam("wanted"))
 _RUN_TIMES = select(schema.run_times.c.state)
 _CO_RUNS = select(schema.co_run.c.revision, schema.co_run.c.key, schema.co_run.c.document).where(
@@ -125,28 +134,31 @@ class Store:
     def request_cancel(self, job_id: JobId, actor: str, now: float) -> Job:
         """Record that ``actor`` cancelled the job, for the next cycle; no effect if it has ended or is cancelled.
 
+        All tasks of an array are cancelled with it: those that have not begun end at once.
+
         Raises:
             NotFound: there is no such job.
         """
-        self.job(job_id)  # its NotFound has a hint
+        job = self.job(job_id)  # its NotFound has a hint
+        if job.array:
+            return self.cancel_tasks(job.array, [job.task_position], actor, now)
         with self.transaction(now) as tx:
             job = tx.job(job_id)
             if job.state in JOB_ENDED or job.cancelled_by is not None:
                 return job
-            fields: dict[str, Any] = {
-                "from": job.state.value,
-                "to": job.state.value,
-                "code": "cancel_requested",
-                "text": f"cancellation requested by {actor}",
-            }
-            tx.emit(
-                EventKind.JOB_STATE,
-                job_id=job_id,
-                user=job.spec.user,
-                actor=actor,
-                **fields,
-            )
-            return tx.put_job(replace(job, cancelled_by=actor))
+            if job.is_array and job.spec.tasks is not None:
+                job = _cancel_tasks(tx, job, range(len(job.spec.tasks)), actor)
+            return _cancel(tx, job, actor)
+
+    def cancel_tasks(self, array_id: JobId, positions: Sequence[int], actor: str, now: float) -> Job:
+        """Record that ``actor`` cancelled the tasks at ``positions`` of an array; return the array.
+
+        Those that have not begun end at once; no effect on those that have ended. Raises NotFound.
+        """
+        self.job(array_id)
+        with self.transaction(now) as tx:
+            array = tx.job(array_id)
+            return array if array.state in JOB_ENDED else _cancel_tasks(tx, array, positions, actor)
 
     def set_meta(self, key: str, value: str) -> None:
         """Store a text under a key."""
@@ -290,12 +302,41 @@ class Store:
         """Return a job. Raises NotFound with a hint."""
         with self._database.reading() as connection:
             try:
-                row = connection.execute(_JOBS.where(schema.job.c.number == job_number(job_id))).first()
+                row = connection.execute(JOBS.where(schema.job.c.number == job_number(job_id))).first()
             except NotFound as error:
                 raise NotFound(f"{error}; {_nearest_job(connection, job_id)}") from error
-            if row is None:
+            found = _loaded(row) if row is not None else _task_without_row(connection, job_number(job_id))
+            if found is None:
                 raise NotFound(f"there is no {job_id}; {_nearest_job(connection, job_id)}")
-            return load_job(row.number, row.revision, row.document, load_spec(row.spec))
+            return found
+
+    # ----------------------------------------------------------------------------------------------------------- arrays
+    def ended_tasks(self, limit: int) -> Sequence[EndedTask]:
+        """Return tasks of arrays that have ended and still have a row of their own, at most ``limit``, by array."""
+        with self._database.reading() as connection:
+            rows = connection.execute(ended_tasks(limit)).all()
+        return [EndedTask(f"job-{row.array_number}", row.number, JobState(row.state)) for row in rows]
+
+    def tasks(
+        self, array_id: JobId, *, states: Collection[JobState] | None = None, limit: int = 1000
+    ) -> tuple[Job, ...]:
+        """Return the tasks of an array that have a row, in one of ``states``, by number; at most ``limit``."""
+        with self._database.reading() as connection:
+            return tuple(_loaded(row) for row in connection.execute(tasks_of(array_id, states, limit)))
+
+    def task_counts(self, array_ids: Collection[JobId]) -> Mapping[JobId, Mapping[JobState, int]]:
+        """Return how many tasks with a row are in each state, by array."""
+        counts: dict[JobId, dict[JobState, int]] = {each: {} for each in array_ids}
+        if counts:
+            with self._database.reading() as connection:
+                for row in connection.execute(counts_of([job_number(each) for each in array_ids])):
+                    counts[f"job-{row.array_number}"][JobState(row.state)] = row.tasks
+        return counts
+
+    def newest_job_number(self) -> int:
+        """Return the highest number that a job, or a task of an array, has or will have; 0: none was submitted."""
+        with self._database.reading() as connection:
+            return int(connection.execute(select(schema.head.c.jobs)).scalar_one())
 
     def instance(self, instance_id: InstanceId) -> Instance:
         """Return an instance. Raises NotFound with a hint."""
@@ -318,8 +359,11 @@ class Store:
         limit: int = 100,
         before: JobId | None = None,
     ) -> tuple[Job, ...]:
-        """Return jobs, newest first, at most ``limit``, older than ``before``. ``tag`` is ``KEY`` or ``KEY=VALUE``."""
-        query = _JOBS.order_by(schema.job.c.number.desc()).limit(limit)
+        """Return jobs, newest first, at most ``limit``, older than ``before``. ``tag`` is ``KEY`` or ``KEY=VALUE``.
+
+        An array is one of them, its tasks are not.
+        """
+        query = JOBS.where(schema.job.c.array_number.is_(None)).order_by(schema.job.c.number.desc()).limit(limit)
         if states is not None:
             query = query.where(schema.job.c.state.in_([state.value for state in states]))
         if user is not None:
@@ -334,7 +378,7 @@ class Store:
             return ()
         with self._database.reading() as connection:
             rows = connection.execute(query).all()
-        return tuple(load_job(row.number, row.revision, row.document, load_spec(row.spec)) for row in rows)
+        return tuple(_loaded(row) for row in rows)
 
     def instances(self, *, live_only: bool = True, limit: int = 1000) -> tuple[Instance, ...]:
         """Return instances, newest first, at most ``limit``."""
@@ -346,11 +390,13 @@ class Store:
         return tuple(load_instance(row.number, row.revision, row.document) for row in rows)
 
     def counts(self) -> Mapping[JobState, int]:
-        """Return the number of jobs in each state, ended ones included."""
+        """Return the number of jobs in each state, ended ones included. An array counts as one, its tasks do not."""
         query = select(schema.job.c.state, func.count().label("number")).group_by(schema.job.c.state)
         with self._database.reading() as connection:
-            counts = {row.state: row.number for row in connection.execute(query)}
-        return {state: counts.get(state.value, 0) for state in JobState}
+            counts = Counter({row.state: row.number for row in connection.execute(query)})
+            for row in connection.execute(counts_of(None)):
+                counts[row.state] -= row.tasks
+        return {state: counts[state.value] for state in JobState}
 
     def newest_event_seq(self) -> int:
         """Return the number of the newest event, or 0."""
@@ -363,9 +409,13 @@ class Store:
             return read_head(connection)
 
     def job_secrets(self, job_id: JobId) -> Mapping[str, str]:
-        """Return a job's encrypted secrets by name of the variable; empty also for a job that does not exist."""
-        table = schema.job_secret
-        query = select(table.c.name, table.c.sealed).where(table.c.number == job_number(job_id))
+        """Return a job's encrypted secrets by name of the variable; empty also for a job that does not exist.
+
+        Tasks have those of their array.
+        """
+        table, number = schema.job_secret, job_number(job_id)
+        owner = select(schema.job.c.array_number).where(schema.job.c.number == number).scalar_subquery()
+        query = select(table.c.name, table.c.sealed).where(table.c.number == func.coalesce(owner, number))
         with self._database.reading() as connection:
             return {row.name: row.sealed for row in connection.execute(query)}
 
@@ -444,6 +494,47 @@ class Store:
                 rows = connection.execute(batch).all()
             yield from (load_event(row) for row in rows)
             position = rows[-1].seq + 1 if len(rows) == _STREAM_CHUNK else None
+
+
+def _cancel(tx: Transaction, job: Job, actor: str) -> Job:
+    fields: dict[str, Any] = {
+        "from": job.state.value,
+        "to": job.state.value,
+        "code": "cancel_requested",
+        "text": f"cancellation requested by {actor}",
+    }
+    tx.emit(EventKind.JOB_STATE, job_id=job.id, user=job.spec.user, actor=actor, **fields)
+    return tx.put_job(replace(job, cancelled_by=actor))
+
+
+def _cancel_tasks(tx: Transaction, array: Job, positions: Sequence[int], actor: str) -> Job:
+    """Cancel tasks of an array: those with a row like jobs; those that are not made are recorded as cancelled."""
+    record, wanted = array.task_record, set(positions)
+    assert record is not None
+    for each in tx.tasks(array.id):
+        if each.task_position in wanted and each.cancelled_by is None:
+            _cancel(tx, each, actor)
+    unmade = [at for at in wanted if at >= record.made and record.state_of(at) is None]
+    if not unmade:
+        return array
+    array = tx.put_job(replace(array, task_record=record.with_ended("cancelled", unmade)))
+    fields: dict[str, Any] = {"from": array.state.value, "to": array.state.value, "code": "tasks_cancelled"}
+    text = f"{counted(len(unmade), 'task')} cancelled by {actor} before they began"
+    tx.emit(EventKind.JOB_STATE, job_id=array.id, user=array.spec.user, actor=actor, text=text, **fields)
+    return array
+
+
+def _loaded(row: Any) -> Job:
+    return load_job(row.number, row.revision, row.document, load_spec(row.spec))
+
+
+def _task_without_row(connection: Connection, number: int) -> Job | None:
+    row = connection.execute(array_of(number)).first()
+    if row is None:
+        return None
+    log = schema.event_log.c
+    query = _event_query(None, None, EVENTS_OF_A_TASK).where(log.job_number == number)
+    return task_without_row(number, _loaded(row), [load_event(each) for each in connection.execute(query)])
 
 
 def _event_query(since: float | None, until: float | None, kinds: Collection[EventKind] | None) -> Select[Any]:

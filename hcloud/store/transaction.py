@@ -9,8 +9,9 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Select, bindparam, delete, insert, select, update
 
+from hcloud.core.arrays import ENDINGS, TaskRecord
 from hcloud.core.co_runs import MOST_CO_RUNS, CoRun
-from hcloud.core.errors import BadInput, InvalidTransition, NotFound, StaleWrite
+from hcloud.core.errors import BadInput, InvalidTransition, NotFound, Refused, StaleWrite
 from hcloud.core.estimates import Application
 from hcloud.core.model import (
     JOB_ENDED,
@@ -25,14 +26,17 @@ from hcloud.core.model import (
     JobId,
     JobSpec,
     JobState,
+    Reason,
     ServiceTarget,
     check_instance_move,
     check_job_move,
+    move_job,
 )
 from hcloud.core.rows import replace_fields
 from hcloud.planner.run_times import recorded_features
 from hcloud.planner.snapshot import Directive, DirectiveScope, OfferBackoff, RefusedQuota
 from hcloud.store import schema
+from hcloud.store.array_rows import EndedTask
 from hcloud.store.batch import delete_keys, insert_rows, update_rows
 from hcloud.store.chain import PRUNED, link_events
 from hcloud.store.documents import (
@@ -56,14 +60,16 @@ from hcloud.store.documents import (
     read_back,
 )
 from hcloud.store.forgetting import delete_events, keep_anchors
-from hcloud.store.live import CommittedRows, LiveCache
+from hcloud.store.live import ENDED_STATES, CommittedRows, LiveCache
 from hcloud.store.recent import NewEvent
 
 _TERMINATED = InstanceState.TERMINATED
 _HEAD = select(schema.head).with_for_update()
 _SAVE_HEAD = update(schema.head)
 _JOB = (
-    select(schema.job.c.number, schema.job.c.revision, schema.job.c.state, schema.job.c.document)
+    select(
+        schema.job.c.number, schema.job.c.revision, schema.job.c.state, schema.job.c.document, schema.job.c.array_number
+    )
     .where(schema.job.c.number == bindparam("n"))
     .with_for_update()
 )
@@ -176,7 +182,7 @@ class Transaction:
             known = self._live.known_job(number, self._head_before["revision"])
             if known is None:
                 row = self._row(job_id, _JOB, number)
-                known = load_job(number, row.revision, row.document, self._spec(number))
+                known = load_job(number, row.revision, row.document, self._spec(row.array_number or number))
             self._cached_jobs[number] = known
         return self._cached_jobs[number]
 
@@ -238,22 +244,88 @@ class Transaction:
         return None if number is None else self.job(f"job-{number}")
 
     def _build_job(self, submission: Submission) -> Job:
-        self.head["jobs"] += 1
+        number, tasks = self.head["jobs"] + 1, submission.spec.tasks
+        self.head["jobs"] = number + (len(tasks) if tasks is not None else 0)  # the tasks have the numbers that follow
         return Job(
-            id=f"job-{self.head['jobs']}",
+            id=f"job-{number}",
             spec=submission.spec,
             state=JobState.SUBMITTED,
             submitted_at=self.now,
             submission_token=submission.token,
+            task_record=TaskRecord() if tasks is not None else None,
             revision=self.revision,
         )
 
-    def _insert_jobs(self, jobs: Sequence[Job]) -> None:
+    # ----------------------------------------------------------------------------------------------------------- tasks
+    def make_tasks(self, array: Job, positions: Sequence[int], reason: Reason) -> tuple[Job, ...]:
+        """Add the rows of these tasks of an array, which are queued, and write which were made; return the tasks.
+
+        Raises Refused: one was made before, or has ended.
+        """
+        record, tasks = array.task_record, array.spec.tasks
+        assert record is not None and tasks is not None, "only arrays have tasks"
+        again = [each for each in positions if each < record.made or record.state_of(each) is not None]
+        if again or not all(each < len(tasks) for each in positions):
+            raise Refused(f"{array.id}: its tasks at {again or positions} were made before, or do not exist")
+        first = job_number(array.id) + 1
+        made = tuple(
+            Job(
+                id=f"job-{first + each}",
+                spec=array.spec,
+                state=JobState.QUEUED,
+                submitted_at=array.submitted_at,
+                queued_at=self.now,
+                application=array.application,
+                array=array.id,
+                revision=self.revision,
+            )
+            for each in positions
+        )
+        self._insert_job_rows(made)
+        self.put_job(move_job(array, JobState.RUNNING, task_record=record.with_made(max(positions))))
+        for each in made:
+            fields = submitted_fields(each) | task_fields(each) | {"code": reason.code}
+            self.emit(EventKind.JOB_SUBMITTED, job_id=each.id, user=each.spec.user, **fields)
+        return made
+
+    def tasks(self, array_id: JobId) -> tuple[Job, ...]:
+        """Return the tasks of an array that have rows and have not ended, by number."""
+        query = select(schema.job.c.number).where(
+            schema.job.c.array_number == job_number(array_id), schema.job.c.state.not_in(ENDED_STATES)
+        )
+        numbers = self._connection.execute(query.order_by(schema.job.c.number)).scalars().all()
+        jobs = [self.job(f"job-{number}") for number in numbers]
+        return tuple(job for job in jobs if job.state not in JOB_ENDED)
+
+    def fold_tasks(self, array: Job, ended: Sequence[EndedTask]) -> Job:
+        """Record ended tasks with their array and delete their rows, in one step; return the array."""
+        record, first = array.task_record, job_number(array.id) + 1
+        assert record is not None
+        for state in ENDINGS:
+            record = record.with_ended(state, [each.number - first for each in ended if each.state == state])
+        self._delete_job_rows([each.number for each in ended])
+        return self.put_job(replace_fields(array, task_record=record))
+
+    def _delete_job_rows(self, numbers: Sequence[int]) -> None:
+        delete_keys(self._connection, schema.job, "number", numbers)
+        for number in numbers:
+            self._cached_jobs.pop(number, None)
+            self._written_jobs.pop(number, None)
+
+    # ------------------------------------------------------------------------------------------------------- inserting
+    def _insert_job_rows(self, jobs: Sequence[Job]) -> None:
         numbers = [job_number(job.id) for job in jobs]
         rows = [
             {"number": n} | indexed_columns(job) | self._job_columns(job) for n, job in zip(numbers, jobs, strict=True)
         ]
         insert_rows(self._connection, schema.job, rows)
+        self._cached_jobs.update(zip(numbers, jobs, strict=True))
+        self._added_jobs.update(zip(numbers, jobs, strict=True))
+        self.head["revision"] = self.revision
+
+    def _insert_jobs(self, jobs: Sequence[Job]) -> None:
+        self._insert_job_rows(jobs)
+        numbers = [job_number(job.id) for job in jobs]
         specs = [{"number": n, "document": dump(job.spec)} for n, job in zip(numbers, jobs, strict=True)]
         insert_rows(self._connection, schema.job_spec, specs)
         tags = [
@@ -262,9 +334,6 @@ class Transaction:
             for tag, value in job.spec.tags.items()
         ]
         insert_rows(self._connection, schema.job_tag, tags)
-        self._cached_jobs.update(zip(numbers, jobs, strict=True))
-        self._added_jobs.update(zip(numbers, jobs, strict=True))
-        self.head["revision"] = self.revision
 
     def _insert_secrets(self, secrets: Mapping[JobId, Mapping[str, str]]) -> None:
         rows = [
@@ -623,11 +692,22 @@ def check_revision(row_id: str, read_revision: int, stored: int) -> None:
 def indexed_columns(job: Job) -> dict[str, object]:
     """Return the columns of a job that queries use. Raises BadInput for a text that cannot be stored."""
     token = job.submission_token
+    tasks = job.spec.tasks if job.is_array else None
     return {
         "user_name": checked_text(job.spec.user, "user"),
         "name": checked_text(job.spec.name, "job name"),
         "token": None if token is None else checked_text(token, "submission token"),
+        "array_number": job_number(job.array) if job.array else None,
+        "last_number": None if tasks is None else job_number(job.id) + len(tasks),
     }
+
+
+def task_fields(job: Job) -> dict[str, Any]:
+    """Return the fields of the JOB_SUBMITTED event that only a task has."""
+    tasks = job.spec.tasks
+    if tasks is None or not job.array:
+        return {}
+    return {"array": job.array, "task": tasks.id_at(job.task_position), "submitted_at": job.submitted_at}
 
 
 def submitted_fields(job: Job) -> dict[str, Any]:
@@ -641,8 +721,10 @@ def submitted_fields(job: Job) -> dict[str, Any]:
         "memory_mib": spec.resources.memory_mib,
         "nodes": spec.nodes.count,
         "priority": spec.priority,
-        "features": recorded_features(spec, job.submitted_at),
+        "features": {} if job.is_array else recorded_features(spec, job.submitted_at),
     }
+    if job.is_array and spec.tasks is not None:
+        fields |= {"tasks": len(spec.tasks)}
     if isinstance(target, BatchTarget):
         fields |= {"deadline_at": job.deadline_at}
     elif isinstance(target, ServiceTarget):

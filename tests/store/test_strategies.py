@@ -16,6 +16,8 @@ ALL = [
     strategies.nodes,
     strategies.retries,
     strategies.profile_requests,
+    strategies.task_lists,
+    strategies.task_records,
     strategies.specs,
     strategies.allocations,
     strategies.attempts,
