@@ -10,6 +10,7 @@ import numpy as np
 
 from hcloud.apply import Applier, ApplyResult, emit_provider_error
 from hcloud.apply.directives import PAUSED
+from hcloud.apply.ended_tasks import EndedTasks
 from hcloud.apply.lease_push import LeasePush
 from hcloud.beliefs import Beliefs
 from hcloud.classifier.belief_store import BeliefStore
@@ -102,6 +103,7 @@ class Controller:
         self.beliefs = Beliefs(store, clock, self.quarantine, BeliefStore(library=library or Library()))
         self.run_times = LearntRunTimes(store, clock, self.quarantine)
         self.slowdowns = LearntSlowdowns(store, clock, self.quarantine)
+        self.arrays = EndedTasks(store, clock)
         self.lease_push = LeasePush()
         self.last_seen = Observation(reachable=frozenset(), engine_reachable=False, moved=False)
         self.last_snapshot = Snapshot(now=clock.now())
@@ -134,6 +136,7 @@ class Controller:
         self._admit()
         seen = self._observe()
         resumed = self.applier.resume(self.store.live().intents, self.policy, self.lease, seen.answered)
+        folded = self.arrays.fold(self.lease)
         self.last_snapshot = self.snapshot()
         self.observer.units.believed = self.last_snapshot.applications
         self.beliefs.record_prediction_errors(self.lease)
@@ -149,7 +152,7 @@ class Controller:
         if self.applier.machines.offers_failed:
             self.applier.machines.offers_failed = False
             self.offers.expire()
-        more = seen.moved or resumed > 0
+        more = seen.moved or resumed > 0 or folded > 0
         return replace(
             result, moved=result.moved or more, only_renewed=result.only_renewed and not more, due_at=plan.due_at
         )
@@ -200,6 +203,7 @@ class Controller:
         return Snapshot(
             now=now,
             jobs=self._with_spend.of(view.jobs, _with_spend(budgeted, ledger, now)) if budgeted else view.jobs,
+            arrays=view.arrays,
             instances=self._with_silence(view.instances),
             offers=self.offers.all,
             spend=self.last_spend,

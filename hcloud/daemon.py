@@ -432,7 +432,7 @@ class Daemon:
             logs = self.controller.observer.logs.prune(now - kept.logs_days * DAY_S)
             if (archive := self.controller.observer.outputs) is not None:
                 logs += archive.prune(now - kept.logs_days * DAY_S)
-            in_use = [job.spec.workdir_sha256 or "" for job in self.store.live().jobs]
+            in_use = [job.spec.workdir_sha256 or "" for job in self.store.live().submitted]
             uploads = prune_uploads(self.uploads_dir, set(in_use), now - kept.logs_days * DAY_S)
             text = "housekeeping: deleted %d events, %d jobs and machines, %d samples, %d logs, %d uploads"
             _log.info(text, events, rows, samples, logs, uploads)
@@ -455,7 +455,7 @@ class Daemon:
         _log.info("audit log: its head is %s; 'hcloud doctor --audit-head' verifies it", self.store.audit_head())
 
     def _move_foreign_logs(self) -> None:
-        newest = next((int(job.id.removeprefix("job-")) for job in self.store.jobs(limit=1)), 0)
+        newest = self.store.newest_job_number()
         made = {job.id: job.attempts_made for job in self.store.live().jobs}
 
         def foreign(unit: str) -> bool:
@@ -529,7 +529,7 @@ class Daemon:
 
     def _admit(self, specs: Sequence[JobSpec]) -> None:
         refuse_images(self.providers, specs)
-        refuse_full_queue(self.controller.policy.caps, self.store.live().jobs, specs)
+        refuse_full_queue(self.controller.policy.caps, self.store.live().submitted, specs)
 
     def status(self) -> DaemonStatus:
         """Return the daemon's status. Called by API threads."""

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from math import isinf
 from typing import Any
 
 import numpy as np
 
-from hcloud.core.model import Job, JobState, Market, Offer, Reason
+from hcloud.core.model import Job, JobId, JobState, Market, Offer, Reason
+from hcloud.core.rows import number_of
 from hcloud.planner import make_plan
 from hcloud.planner.plan import Classify, Enqueue, Finish, Launch, Place, Plan, Profile, Wait
 from hcloud.planner.snapshot import Snapshot
@@ -17,6 +18,8 @@ from hcloud.quarantine import Planner, plan_or_recover
 from hcloud.spec.policy import Policy
 
 CANDIDATES_MAX = 12
+TASKS_PREVIEWED = 256
+"""Of an array with more tasks only so many are planned."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,17 +29,27 @@ class Preview:
     snapshot: Snapshot
     """The snapshot with ``jobs`` added."""
     jobs: tuple[Job, ...]
+    """One for each that was asked about; of an array its first task."""
+    more_tasks: Mapping[JobId, tuple[JobId, ...]] = field(default_factory=dict)
+    """The other tasks of an array that may run soon, by the first one."""
+    tasks: Mapping[JobId, int] = field(default_factory=dict)
+    """How many tasks an array has in all, by the first one."""
     knowing: Plan
     """The plan right after submission: it says how each job gets classified."""
     plan: Plan
     """The same plan; if some jobs are profiled first, the plan as if they were classified already."""
 
 
-def preview_plan(snapshot: Snapshot, jobs: Sequence[Job], policy: Policy, planner: Planner = make_plan) -> Preview:
-    """Return what would happen to ``jobs``: submitted jobs that are not in ``snapshot`` yet.
+def preview_plan(snapshot: Snapshot, asked: Sequence[Job], policy: Policy, planner: Planner = make_plan) -> Preview:
+    """Return what would happen to jobs that are ``asked`` about: submitted ones that are not in ``snapshot`` yet.
 
-    A job that makes planning fail because of a defect is shown as waiting.
+    A job that makes planning fail because of a defect is shown as waiting. Of an array those tasks are planned that may
+    run soon.
     """
+    more_tasks = dict(_more_tasks(asked))
+    firsts = [replace(job, spec=replace(job.spec, tasks=None)) if job.is_array else job for job in asked]
+    others = [replace(job, id=task) for job in firsts for task in more_tasks.get(job.id, ())]
+    jobs = [*firsts, *others]
     extended = replace(snapshot, jobs=(*snapshot.jobs, *jobs))
     plan = knowing = plan_or_recover(planner, extended, policy, np.random.default_rng(0)).plan
     taken_for = {a.job_id: a.application for a in knowing.actions if isinstance(a, Classify)}
@@ -44,7 +57,25 @@ def preview_plan(snapshot: Snapshot, jobs: Sequence[Job], policy: Policy, planne
         queued = tuple(replace(job, state=JobState.QUEUED, application=taken_for.get(job.id, "")) for job in jobs)
         past = replace(snapshot, jobs=(*snapshot.jobs, *queued))
         plan = plan_or_recover(planner, past, policy, np.random.default_rng(0)).plan
-    return Preview(snapshot=extended, jobs=tuple(jobs), knowing=knowing, plan=plan)
+    return Preview(
+        snapshot=extended,
+        jobs=tuple(firsts),
+        more_tasks=more_tasks,
+        tasks={job.id: len(job.spec.tasks) for job in asked if job.spec.tasks is not None},
+        knowing=knowing,
+        plan=plan,
+    )
+
+
+def _more_tasks(asked: Sequence[Job]) -> Iterator[tuple[JobId, tuple[JobId, ...]]]:
+    """Yield for each array made-up ids of all its tasks but the first that may run soon."""
+    number = 2 * max([number_of(job.id) for job in asked], default=0)
+    for job in asked:
+        tasks = job.spec.tasks
+        if job.is_array and tasks is not None:
+            count = min(len(tasks), TASKS_PREVIEWED, tasks.at_most or len(tasks)) - 1
+            yield job.id, tuple(f"job-{number + each}" for each in range(count))
+            number += count
 
 
 def describe_preview(preview: Preview, policy: Policy) -> list[Mapping[str, Any]]:
@@ -57,7 +88,7 @@ def describe_preview(preview: Preview, policy: Policy) -> list[Mapping[str, Any]
     passed = _enqueued(preview.knowing)
     knowing = {a.job_id: a for a in decisions if not (isinstance(a, Wait) and a.job_id in passed)}
     chances = snapshot.run_times.deadline_probabilities(preview.jobs, snapshot.now)
-    return [
+    planned = [
         {
             **_planned(job, snapshot, plan, policy),
             "knowing": _knowing(knowing.get(job.id), job),
@@ -65,6 +96,21 @@ def describe_preview(preview: Preview, policy: Policy) -> list[Mapping[str, Any]
         }
         for job, chance in zip(preview.jobs, chances, strict=True)
     ]
+    return [_with_tasks(each, job, preview) for each, job in zip(planned, preview.jobs, strict=True)]
+
+
+def _with_tasks(planned: Mapping[str, Any], job: Job, preview: Preview) -> Mapping[str, Any]:
+    """Return what is planned for the first task of an array with the price and the number of all that would start."""
+    if job.id not in preview.tasks:
+        return planned
+    ids = {job.id, *preview.more_tasks[job.id]}
+    launches = [a for a in preview.plan.actions if isinstance(a, Launch)]
+    price = sum(a.offer.price_usd_per_h * sum(each in ids for each in a.for_jobs) / len(a.for_jobs) for a in launches)
+    starting = {a.job_id for a in preview.plan.actions if isinstance(a, Place)}
+    starting |= {each for a in launches for each in a.for_jobs}
+    text = f"{planned['text']}; {len(ids & starting)} of {preview.tasks[job.id]} tasks would start at first"
+    # When the last task ends is not forecast.
+    return {**planned, "text": text, "price_usd_per_h": price, "deadline_probability": None}
 
 
 def _enqueued(plan: Plan) -> set[str]:

@@ -15,7 +15,7 @@ from math import inf
 from pathlib import Path
 from typing import TypeVar
 
-from hcloud.apply.jobs import classify, correct, enqueue, finish, mark_preempted, miss, profile, wait
+from hcloud.apply.jobs import classify, correct, enqueue, finish, make_tasks, mark_preempted, miss, profile, wait
 from hcloud.apply.machines import LaunchBudgetView, MachineActions, drain, emit_provider_error, on_demand_price, renew
 from hcloud.apply.unit_index import UnitIndex
 from hcloud.apply.units import UnitActions
@@ -30,6 +30,7 @@ from hcloud.planner.plan import (
     Enqueue,
     Finish,
     Launch,
+    MakeTasks,
     Miss,
     Place,
     Plan,
@@ -59,6 +60,7 @@ _ROW_ACTIONS: Mapping[type, Callable[[Transaction, Action], object]] = {
     Wait: wait,  # type: ignore[dict-item]
     Miss: miss,  # type: ignore[dict-item]
     Finish: finish,  # type: ignore[dict-item]
+    MakeTasks: make_tasks,  # type: ignore[dict-item]
     Profile: profile,  # type: ignore[dict-item]
     Classify: classify,  # type: ignore[dict-item]
     Correct: correct,  # type: ignore[dict-item]

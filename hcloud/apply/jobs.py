@@ -10,7 +10,19 @@ from hcloud.classifier.applications import feed, row_name, scale_of, step_factor
 from hcloud.core.errors import Refused
 from hcloud.core.model import JOB_ENDED, JOB_ON_INSTANCE, EventKind, Job, JobState, Reason
 from hcloud.core.rows import replace_fields
-from hcloud.planner.plan import MET, Classify, Correct, Enqueue, Finish, Learnt, Miss, Preempted, Profile, Wait
+from hcloud.planner.plan import (
+    MET,
+    Classify,
+    Correct,
+    Enqueue,
+    Finish,
+    Learnt,
+    MakeTasks,
+    Miss,
+    Preempted,
+    Profile,
+    Wait,
+)
 from hcloud.store import Submission, Transaction
 
 
@@ -77,6 +89,19 @@ def finish(txn: Transaction, action: Finish) -> None:
     transition_job(txn, job, action.state, action.reason, failures=failures)
     if action.state is not JobState.SUCCEEDED:
         _end_runs(txn, job, f"{job.id} has ended")
+
+
+# --------------------------------------------------------------------------------------------------------------- arrays
+def make_tasks(txn: Transaction, action: MakeTasks) -> None:
+    """Make tasks of an array. Raises Refused if it was cancelled, has ended, or is not as the plan saw it."""
+    array = txn.job(action.job_id)
+    record, tasks = array.task_record, array.spec.tasks
+    if record is None or tasks is None or array.cancelled_by or array.state not in (JobState.QUEUED, JobState.RUNNING):
+        raise Refused(f"{array.id} makes no more tasks: it is {array.state}")
+    positions = record.next_positions(action.count, len(tasks))
+    if record.made != action.made_before or not positions:
+        raise Refused(f"{array.id} has made {record.made} of {len(tasks)} tasks by now")
+    txn.make_tasks(array, positions, action.reason)
 
 
 # ------------------------------------------------------------------------------------------------------------ profiling

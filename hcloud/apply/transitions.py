@@ -78,7 +78,7 @@ def _emit_finished(txn: Transaction, job: Job) -> None:
         queue_s=max(0.0, _last_end(job, txn.now) - job.submitted_at - run_s),
         attempts=job.attempts_made,
         stopped=was_stopped(job),
-        features=recorded_features(job.spec, job.submitted_at),
+        features={} if job.is_array else recorded_features(job.spec, job.submitted_at),
     )
 
 

@@ -144,6 +144,8 @@ class UnitActions:
             "HCLOUD_RANK": str(allocation.rank),
             "HCLOUD_NODES": str(spec.nodes.count),
         }
+        if job.array and spec.tasks is not None:
+            own |= {**spec.tasks.environment(job.task_position), "HCLOUD_ARRAY_ID": job.array}
         return UnitSpec(
             id=attempt.unit_id(allocation.rank),
             instance_id=allocation.instance_id,
@@ -449,6 +451,8 @@ def _start_pending(job: Job) -> bool:
 def _refuse_unready(txn: Transaction, job: Job, action: Place, free: Mapping[str, Resources]) -> None:
     if job.cancelled_by:
         raise Refused(f"{job.id} has been cancelled by {job.cancelled_by}")
+    if job.is_array:
+        raise Refused(f"{job.id} is an array; its tasks run instead of it")
     if job.state not in JOB_WAITING and not _can_grow(job):
         raise Refused(f"{job.id} is {job.state}, not waiting")
     attempt = job.attempt if job.state in JOB_ON_INSTANCE else None

@@ -326,6 +326,10 @@ class FleetTracker:
             self._releases.append(Release(at=event.at, vcpus=vcpus))
             self._invalidate("releases")
 
+    def _job_submitted(self, event: Event) -> None:
+        if event.fields.get("array"):  # a task of an array is queued from the start
+            self._count(event, waits=True)
+
     def _job_state(self, event: Event) -> None:
         # A job with a machine on the way, or in back-off, does not wait for capacity.
         fields = event.fields
@@ -364,6 +368,7 @@ _HANDLERS = {
     EventKind.INSTANCE_TERMINATED: FleetTracker._terminated,
     EventKind.UNIT_STARTED: FleetTracker._unit_started,
     EventKind.UNIT_ENDED: FleetTracker._unit_ended,
+    EventKind.JOB_SUBMITTED: FleetTracker._job_submitted,
     EventKind.JOB_STATE: FleetTracker._job_state,
     EventKind.JOB_FINISHED: FleetTracker._job_finished,
     EventKind.PREDICTION: FleetTracker._measured,

@@ -103,6 +103,10 @@ def _decision(event: Event) -> str:
 def _submitted(event: Event) -> Iterator[TimelineStep]:
     f = event.fields
     text = f"submitted by {event.user}: {f.get('name')}, {f.get('target_kind')}"
+    if f.get("array"):
+        text = f"may run soon: task {f.get('task')} of {f.get('array')} {f.get('name')}, {f.get('target_kind')}"
+    elif f.get("tasks"):
+        text += f", {counted(int(_number(event, 'tasks') or 0), 'task')}"
     text += f", {_number(event, 'vcpus') or 0.0:g} vCPU, {f.get('memory_mib')} MiB"
     text += f", {counted(int(_number(event, 'nodes') or 1), 'node')}, priority {f.get('priority')}"
     yield _line(event, "submitted", text)

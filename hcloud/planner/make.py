@@ -11,6 +11,7 @@ import numpy as np
 
 from hcloud.core.model import Reason
 from hcloud.planner.admission import admit
+from hcloud.planner.array_tasks import plan_tasks
 from hcloud.planner.context import PlanContext, open_context
 from hcloud.planner.correction.correct import correct
 from hcloud.planner.correction.scaling import add_missing_ranks
@@ -34,14 +35,15 @@ GROWTH = "growth"
 def make_plan(snapshot: Snapshot, policy: Policy, rng: np.random.Generator) -> Plan:
     """Return the actions to take now, each with the reason that decided it.
 
-    Stages run in a fixed order: outcomes of jobs, state of instances, admission, corrections, placement and
-    provisioning, release of idle instances, optional ranks. The same snapshot, policy and generator state give the same
-    plan, whatever the order of jobs and instances. Planning again after the plan was applied to its own snapshot
-    launches, places and terminates nothing more. Jobs and stages in ``snapshot.left_out`` are skipped.
+    Stages run in a fixed order: outcomes of jobs, tasks of arrays, state of instances, admission, corrections,
+    placement and provisioning, release of idle instances, optional ranks. The same snapshot, policy and generator state
+    give the same plan, whatever the order of jobs and instances. Planning again after the plan was applied to its own
+    snapshot launches, places and terminates nothing more. Jobs and stages in ``snapshot.left_out`` are skipped.
     """
     context = open_context(snapshot, policy, rng)
     decide_outcomes(context)
     classify_unknown(context)
+    plan_tasks(context)
     reconcile_instances(context)
     for name, stage in STAGES.items():
         if name not in snapshot.left_out.stages:

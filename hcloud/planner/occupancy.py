@@ -36,6 +36,17 @@ RESERVES_ROOM = "reserves_room"
 SECRETS_UNREADABLE = "secrets_unreadable"
 """Code of the reason of a job that waits for the key of its secrets."""
 _NOT_ADMITTED = frozenset({JobState.SUBMITTED, JobState.PROFILED, JobState.CLASSIFIED})
+
+
+@dataclass(slots=True)
+class TaskTally:
+    """The tasks of one array that have a row and have not ended."""
+
+    live: int = 0
+    waiting: int = 0
+    """Those that are queued and await no instance."""
+
+
 FEWEST_RANKS = 3
 """With fewer ranks, a median does not tell which one is slow."""
 
@@ -148,6 +159,8 @@ class Occupancy:
     """When the back-off of jobs ends, with their numbers; past ones included."""
     residents: dict[InstanceId, Residents] = field(default_factory=dict)
     """The units on each instance."""
+    tasks: dict[JobId, TaskTally] = field(default_factory=dict)
+    """The tasks of each array that have a row."""
     touched: set[InstanceId] = field(default_factory=set)
     """Instances with changed units since :meth:`take_touched`."""
     _seen: Sequence[Job] = ()
@@ -194,6 +207,8 @@ class Occupancy:
 
     def _add(self, job: Job) -> None:
         number = number_of(job.id)
+        if job.array:
+            self._count_task(job, 1)
         if is_plain(job):
             self.queued.add(job)
         for ids in self._sets_for(job):
@@ -215,6 +230,8 @@ class Occupancy:
 
     def _remove(self, job: Job) -> None:
         number = number_of(job.id)
+        if job.array:
+            self._count_task(job, -1)
         if is_plain(job):
             self.queued.remove(job)
         for ids in self._sets_for(job):
@@ -239,6 +256,13 @@ class Occupancy:
             self.touched.add(held.instance_id)
             if not residents.held:
                 del self.residents[held.instance_id]
+
+    def _count_task(self, job: Job, by: int) -> None:
+        tally = self.tasks.setdefault(job.array, TaskTally())
+        tally.live += by
+        tally.waiting += by * (job.state is JobState.QUEUED)
+        if not tally.live:
+            del self.tasks[job.array]
 
     def _sets_for(self, job: Job) -> Iterator[set[JobId]]:
         """Yield the sets that ``job`` belongs to, according to its row."""

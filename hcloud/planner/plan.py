@@ -69,6 +69,19 @@ class Finish:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MakeTasks:
+    """Make the next tasks of an array: rows of their own, queued."""
+
+    job_id: JobId
+    """The array."""
+    made_before: int
+    """What the plan saw as made (:attr:`hcloud.core.arrays.TaskRecord.made`)."""
+    count: int
+    """How many tasks."""
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
     """Submit the profiling runs of a submitted job, which waits for them."""
 
@@ -260,6 +273,7 @@ Action = (
     | Wait
     | Miss
     | Finish
+    | MakeTasks
     | Profile
     | Classify
     | Place

@@ -48,8 +48,8 @@ def decide_submitted(context: PlanContext, submitted: Sequence[Job]) -> None:
             queued.append(context.decisions.enqueue(job, _admission_reason(context, job)))
         elif (queued_job := _decide(state, job)) is not None:
             queued.append(queued_job)
-    if queued:
-        context.waiting.add_sorted(queued)
+    if queued:  # of an admitted array the tasks are placed, which the next plans make
+        context.waiting.add_sorted(job for job in queued if not job.is_array)
 
 
 def _admission_order(job: Job) -> tuple[int, float, int]:

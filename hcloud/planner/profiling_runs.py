@@ -128,10 +128,18 @@ def run_for(
         knees=spec.vcpus_within is not None and len(steps_vcpus) > 1,
     )
     name, only = f"{spec.name}:profile-{what}", (offer.instance_type.name,)
-    run_spec = replace(_run_spec(spec, request, policy), name=name, instance_types=only)
+    run_spec = replace(_run_spec(_of_one_task(job), request, policy), name=name, instance_types=only)
     if beside:  # no job waits for it: it makes way for other jobs, and may use spot instances
         run_spec = replace(run_spec, target=BestEffortTarget(), interruptible=True)
     return run_spec, nodes * run_usd(policy, offer)
+
+
+def _of_one_task(job: Job) -> JobSpec:
+    """Return the spec of one run: of a task, or of the first one of an array, with its own environment."""
+    spec, tasks = job.spec, job.spec.tasks
+    if tasks is None:
+        return spec
+    return replace(spec, tasks=None, env={**spec.env, **tasks.environment(job.task_position if job.array else 0)})
 
 
 def _run_spec(spec: JobSpec, request: ProfileRequest, policy: ProfilingPolicy) -> JobSpec:

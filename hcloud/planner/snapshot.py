@@ -202,7 +202,9 @@ class Snapshot:
 
     now: float
     jobs: tuple[Job, ...] = ()
-    """All jobs that have not ended."""
+    """All jobs that have not ended, the tasks of arrays that have a row among them."""
+    arrays: tuple[Job, ...] = ()
+    """Admitted arrays that have not ended: their tasks are planned, not they."""
     instances: tuple[Instance, ...] = ()
     """All instances that are not terminated."""
     offers: tuple[Offer, ...] = ()

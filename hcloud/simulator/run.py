@@ -132,9 +132,7 @@ class Simulation:
     _needs_vcpus: dict[str, float] = field(default_factory=dict)
     _waiting: list[Arrival] = field(init=False)
     _clouds: Sequence[VirtualCloud] = field(init=False)
-    _profiling: FilteredRows[Job] = field(
-        default_factory=lambda: FilteredRows(lambda job: job.spec.profile is not None)
-    )
+    _not_submitted: FilteredRows[Job] = field(default_factory=lambda: FilteredRows(_is_part))
 
     def __post_init__(self) -> None:
         """Build the deployment. Raises ConfigError if the cloud's settings are invalid."""
@@ -209,14 +207,14 @@ class Simulation:
         longest_s = max((each.run_s for each in self.setting.workload.arrivals), default=0.0)
         moved_at = will_move_at = self.setting.starts_at
         give_up_at = self.setting.starts_at + self.setting.workload.span_s + self.give_up_after_s + 2.0 * longest_s
-        while self._waiting or self.store.live().jobs or self._has_rented_machines():
+        while self._waiting or self._has_jobs() or self._has_rented_machines():
             self._submit_due()
             outcome = self.controller.cycle()
             self.progress.cycles += 1
             self.progress.now_s = self.clock.now() - self.setting.starts_at
-            # Profiling runs are the planner's own jobs and do not count as submitted.
-            jobs = self.store.live().jobs
-            left = len(jobs) - len(self._profiling.of(jobs))
+            # Profiling runs and tasks of arrays are the planner's own jobs and do not count as submitted.
+            view = self.store.live()
+            left = len(view.arrays) + len(view.jobs) - len(self._not_submitted.of(view.jobs))
             self.progress.ended = self.progress.submitted - left
             watch(self.progress)
             moved_at = moved_at if outcome.only_renewed else self.clock.now()
@@ -229,6 +227,10 @@ class Simulation:
                 why = f"they wait for {reasons}" if reasons else "they are still running"
                 raise SimulationStalled(f"{have} not ended {late_s:.0f} s after the last arrival; {why}")
             self.clock.advance(self._step_s(outcome, self.clock.now() - moved_at))
+
+    def _has_jobs(self) -> bool:
+        view = self.store.live()
+        return bool(view.jobs or view.arrays)
 
     def _has_rented_machines(self) -> bool:
         return any(each.offer.market is not Market.RESERVED for each in self.store.live().instances)
@@ -266,7 +268,7 @@ class Simulation:
         if self._waiting:
             events.append(self.setting.starts_at + self._waiting[-1].at_s)
         quiet_s = IDLE_STEP_S if still_s > HOUR_S else QUIET_STEP_S
-        if self._waiting and not self.store.live().jobs and not self._has_rented_machines():
+        if self._waiting and not self._has_jobs() and not self._has_rented_machines():
             quiet_s = math.inf
         return max(step_s, math.ceil(min(quiet_s, min(events) - self.clock.now() - 1e-6)))
 
@@ -311,6 +313,11 @@ class Simulation:
     def close(self) -> None:
         """Close the store."""
         self.store.close()
+
+
+def _is_part(job: Job) -> bool:
+    """Return whether a job is a profiling run or a task of an array: a part of what was submitted."""
+    return job.spec.profile is not None or bool(job.array)
 
 
 def offers_of(setting: Setting, folder: Path) -> Mapping[str, Sequence[Offer]]:

@@ -23,6 +23,7 @@ from pydantic import (
     model_validator,
 )
 
+from hcloud.core.arrays import FORMS, TASKS_MOST, TaskList, matrix_size, parse_ids
 from hcloud.core.errors import ConfigError
 from hcloud.core.image_names import image_name
 from hcloud.core.model import (
@@ -190,6 +191,29 @@ TagValue = Annotated[
     BeforeValidator(_whole_number_as_text, json_schema_input_type=str | int),
 ]
 Tries = Annotated[int, Field(strict=True, ge=0, le=1000)]
+
+
+def _array_text(value: object) -> object:
+    """Accept ``array: 7`` without quotes, and refuse what names no tasks."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        value = str(value)
+    if not isinstance(value, str):
+        raise ValueError(f"must be {FORMS}, not {shown(value)}")
+    parse_ids(value)
+    return value
+
+
+def _matrix_value(value: object) -> str:
+    """Return a value of a matrix as the environment has it."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return str(value)
+    if not isinstance(value, str):
+        raise ValueError(f"must be a number or text (put it in quotes), not {shown(value)}")
+    return _fits_a_program(plain_text(value))
+
+
+MatrixValue = Annotated[str, PlainValidator(_matrix_value, json_schema_input_type=str | int | float)]
+MatrixValues = Annotated[tuple[MatrixValue, ...], BeforeValidator(_few_entries), Field(min_length=1)]
 
 
 class _JobFilePart(BaseModel):
@@ -519,6 +543,10 @@ class JobFile(_JobFilePart):
     """Files to bring back, as patterns below the work directory: results/, "*.csv", "models/**/best.pt"."""
     env: Annotated[Mapping[Variable, VariableValue], BeforeValidator(_few_entries)] = Field(default_factory=dict)
     """Environment variables: text, or for a secret `{secret: VALUE}` or `{secret_from: env:NAME}`."""
+    array: Annotated[Text, BeforeValidator(_array_text, json_schema_input_type=str | int)] | None = None
+    """Run a task for each id, for example 0-999%50: at most 50 at once. HCLOUD_TASK_ID has its id."""
+    matrix: Annotated[Mapping[Variable, MatrixValues], Field(max_length=20)] = Field(default_factory=dict)
+    """Run a task for each combination of these variables' values, for example {lr: [0.1, 0.2], seed: [1, 2]}."""
     env_file: NonEmptyText | None = None
     """A file of NAME=value lines, relative to the job file; `env` takes precedence."""
     setup: Annotated[NonEmptyText, AfterValidator(_fits_a_program)] | None = None
@@ -600,6 +628,40 @@ class JobFile(_JobFilePart):
             )
         return self
 
+    @model_validator(mode="after")
+    def _countable(self) -> JobFile:
+        if self.array is None and not self.matrix:
+            return self
+        if self.measure is not None:
+            raise AtKey("measure", "measures one job; leave out array and matrix")
+        if self.budget_usd is not None:
+            raise AtKey("budget_usd", "is the limit of one job; limit an array by its tags (budgets.per_tag)")
+        size = matrix_size(self.matrix)
+        if self.matrix and size > TASKS_MOST:
+            raise AtKey("matrix", f"has {size:,} combinations; at most {TASKS_MOST:,} are possible")
+        for name, values in self.matrix.items():
+            if name in self.env or name.startswith("HCLOUD_"):
+                whose = "in env too" if name in self.env else "a name that HCloud itself sets"
+                raise AtKey("matrix", f"has {name}, which is {whose}; use another name")
+            if len(set(values)) < len(values):
+                twice = next(each for at, each in enumerate(values) if each in values[:at])
+                raise AtKey("matrix", f"has {twice} twice in {name}; name each value once")
+        ranges, _ = parse_ids(self.array) if self.array is not None else ((), None)
+        if not ranges and not self.matrix:
+            raise AtKey("array", f"must name its tasks, such as 0-999{self.array}")
+        highest = max((last for _, last, _ in ranges), default=0)
+        if self.matrix and highest >= size:
+            raise AtKey("array", f"names task {highest}, but the matrix has the tasks 0-{size - 1}")
+        return self
+
+    def to_tasks(self) -> TaskList | None:
+        """Return the tasks of an array, or None for an ordinary job."""
+        ranges, at_most = parse_ids(self.array) if self.array is not None else ((), None)
+        if not ranges and not self.matrix:
+            return None
+        ranges = ranges or ((0, matrix_size(self.matrix) - 1, 1),)
+        return TaskList(ranges=ranges, at_most=at_most, matrix=tuple(self.matrix.items()))
+
     def impossible(self, now: float) -> tuple[KeyPath, str] | None:
         """Return the key and the reason why the job cannot succeed if submitted at ``now``, or None."""
         batch = self.target.batch
@@ -678,6 +740,7 @@ class JobFile(_JobFilePart):
             "metrics": metrics and MetricsHook(url=metrics.url, probe=metrics.probe, every_s=metrics.every),
             "placement": self.placement.to_constraints(),
             "vcpus_within": need.vcpus_within,
+            "tasks": self.to_tasks(),
         }
 
 

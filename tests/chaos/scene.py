@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import cast
 
 from hcloud.controller import Controller
+from hcloud.core.arrays import TaskList
 from hcloud.core.errors import StoreBusy
 from hcloud.core.model import JOB_ENDED, BatchTarget, BestEffortTarget, InstanceState, Job, JobSpec, Nodes, Resources
 from hcloud.fake_runner.runner import FakeRunner
@@ -121,6 +122,8 @@ class Cast:
     policy: Mapping[str, object] = field(default_factory=dict)
     promised: frozenset[str] = frozenset({"quick"})
     step_s: float = 1.0
+    tasks: Mapping[str, TaskList] = field(default_factory=dict)
+    """The tasks of those that are arrays."""
 
 
 EVERYDAY = Cast(SPECS, ENDS)
@@ -136,6 +139,18 @@ PROFILED = Cast(
     promised=frozenset({"learns", "alike", "cancelled"}),
 )  # fmt: skip
 """A job that is profiled, one of the same program that is looked at, one that is cancelled while it is profiled."""
+
+
+ARRAYS = Cast(
+    specs=(("sweep", ("sleep", "1"), Nodes()), ("cancelled", ("sleep", "500"), Nodes())),
+    ends={"sweep": "succeeded", "cancelled": "cancelled"},
+    promised=frozenset({"sweep"}),
+    tasks={
+        "sweep": TaskList(ranges=((0, 4, 1), (10, 16, 3)), at_most=3),
+        "cancelled": TaskList(ranges=((0, 299, 1),), at_most=2),
+    },
+)
+"""An array that may run three tasks at once, and one that is cancelled while its first tasks run."""
 
 
 @dataclass(slots=True)
@@ -211,6 +226,7 @@ def submissions(cast_of: Cast = EVERYDAY) -> list[Submission]:
                 target=BatchTarget(finish_within_s=120) if name in cast_of.promised else BestEffortTarget(),
                 nodes=nodes,
                 resources=Resources(vcpus=1.5, memory_mib=1024, disk_gib=1.0),
+                tasks=cast_of.tasks.get(name),
             ),
             actor="ada",
             token=f"token-{name}",
@@ -237,7 +253,7 @@ def settled(scene: Scene) -> bool:
     """Return whether nothing is left to do, run or pay."""
     view = scene.store.live()
     up = [m for m in scene.cloud.machines(scene.clock.now()) if m.terminated_at is None]
-    return not view.jobs and not view.instances and not view.intents and not up
+    return not view.jobs and not view.arrays and not view.instances and not view.intents and not up
 
 
 def violations(scene: Scene) -> list[str]:
