@@ -40,6 +40,7 @@ def report(name: str, of: str | None, by: str | None, since: str | None, until: 
     decisions: placements compared in hindsight with their alternatives;
     run-times: how often runs ended within the limits predicted when their jobs were submitted.
 
+    Cost, performance and savings are grouped --by job (an array is one), task, user, tag:KEY, pool, market or day.
     Accuracy is grouped --by quantity, application, question, type, user or day, of runtime --by feature, user,
     application or day; decisions by job, user, type,
     constraint or day; run-times by history (known runs of the program), user, application or day. Running machines

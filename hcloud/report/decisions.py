@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from hcloud.core.model import PROFILE_TAG, Event, EventKind
-from hcloud.report.grouping import Grouping, JobFacts, day_of, number, text
+from hcloud.report.grouping import Grouping, JobFacts, day_of, job_facts, number, text
 from hcloud.report.table import ReportTable, Row, columns
 from hcloud.spec.validation import counted
 
@@ -184,7 +184,7 @@ class _DecisionLog:
         record = self.live.get(event.job_id or "")
         if event.kind is EventKind.JOB_SUBMITTED and PROFILE_TAG not in _tags(event):
             deadline = number(event, "deadline_at", -1.0)
-            facts = JobFacts(id=event.job_id or "", name=text(event, "name"), user=event.user or "")
+            facts = job_facts(event)
             self.live[facts.id] = _PlacementRecord(facts, deadline if deadline >= 0 else None)
         elif event.kind is EventKind.PREDICTION:
             self._add_measurement(event, record)
@@ -331,7 +331,7 @@ def _job_row(record: _PlacementRecord, chosen: CandidateVerdict, best: Candidate
     if record.deadline_at is not None:
         target = "kept" if chosen.kept else "missed; the best keeps it" if best.kept else "missed"
     return (
-        facts.id,
+        facts.label,
         facts.name,
         facts.user,
         chosen.stored.shape,

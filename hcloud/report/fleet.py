@@ -14,7 +14,7 @@ from math import inf
 
 from hcloud.core.model import PROFILE_TAG, Event, EventKind, InstanceState, JobState, Market
 from hcloud.core.pricing import billed_until, dominant_share
-from hcloud.report.grouping import JobFacts, number, text
+from hcloud.report.grouping import JobFacts, job_facts, number, text
 
 _SETTLE_AT = 256
 """Holds of a machine at which its stretches are settled for the first time."""
@@ -206,14 +206,7 @@ class FleetHistory:
 
     # ------------------------------------------------------------------------------------------------- event handlers
     def _submitted(self, event: Event) -> None:
-        tags = event.fields.get("tags")
-        self.jobs[event.job_id or ""] = JobFacts(
-            id=event.job_id or "",
-            name=text(event, "name"),
-            user=event.user or "",
-            tags={str(key): str(value) for key, value in tags.items()} if isinstance(tags, dict) else {},
-            target_kind=text(event, "target_kind"),
-        )
+        self.jobs[event.job_id or ""] = job_facts(event)
 
     def _finished(self, event: Event) -> None:
         self.jobs.pop(event.job_id or "", None)

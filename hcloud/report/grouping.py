@@ -12,7 +12,7 @@ from hcloud.core.errors import BadInput
 from hcloud.core.model import Event
 
 DAY_S = 86400.0
-OF_JOBS = ("job", "user", "tag")
+OF_JOBS = ("job", "task", "user", "tag")
 OF_MACHINES = ("pool", "market", "day")
 
 
@@ -26,6 +26,15 @@ class JobFacts:
     tags: dict[str, str] = field(default_factory=dict)
     target_kind: str = ""
     """``batch``, ``service`` or ``best_effort``; empty if the log does not say."""
+    array: str = ""
+    """The array of which it is a task; empty: it is none."""
+    task: int = 0
+    """Id of the task in its array."""
+
+    @property
+    def label(self) -> str:
+        """The id as users write it: of a task ``job-7[3]``."""
+        return f"{self.array}[{self.task}]" if self.array else self.id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,14 +59,14 @@ class Grouping:
     @property
     def columns(self) -> tuple[str, ...]:
         """Return the names of the key columns, which ``job_key`` or the key of a machine fills."""
-        if self.kind == "job":
-            return ("job", "name", "user")
+        if self.kind in ("job", "task"):
+            return (self.kind, "name", "user")
         return (self.text,)
 
     def job_key(self, job: JobFacts) -> tuple[str, ...]:
-        """Return the values of the key columns for a job."""
-        if self.kind == "job":
-            return (job.id, job.name, job.user)
+        """Return the values of the key columns for a job; by job, tasks count to their array."""
+        if self.kind in ("job", "task"):
+            return (job.array or job.id if self.kind == "job" else job.label, job.name, job.user)
         return (job.user,) if self.kind == "user" else (job.tags.get(self.tag, f"(no {self.tag})"),)
 
     def filler(self, text: str) -> tuple[str, ...]:
@@ -78,7 +87,7 @@ def parse_grouping(by: str | None, default: str, further: tuple[str, ...] = ()) 
     near = difflib.get_close_matches(kind, known, n=1)
     suggestion = {"tag": "tag:KEY with the tag's name"}.get(near[0], near[0]) if near else None
     hint = f"; did you mean {suggestion}?" if suggestion else ""
-    *names, last = ("job", "user", "tag:KEY", *OF_MACHINES, *further)
+    *names, last = ("job", "task", "user", "tag:KEY", *OF_MACHINES, *further)
     raise BadInput(f"a report is grouped by {', '.join(names)} or {last}, not by {by!r}{hint}")
 
 
@@ -120,6 +129,20 @@ def days(since: float, until: float) -> Iterator[tuple[float, float]]:
         midnight = since - since % DAY_S + DAY_S
         yield since, min(until, midnight)
         since = midnight
+
+
+def job_facts(event: Event) -> JobFacts:
+    """Return what a JOB_SUBMITTED event says of a job or a task."""
+    tags, task = event.fields.get("tags"), event.fields.get("task")
+    return JobFacts(
+        id=event.job_id or "",
+        name=text(event, "name"),
+        user=event.user or "",
+        tags={str(key): str(value) for key, value in tags.items()} if isinstance(tags, dict) else {},
+        target_kind=text(event, "target_kind"),
+        array=text(event, "array"),
+        task=task if isinstance(task, int) else 0,
+    )
 
 
 def number(event: Event, key: str, default: float = 0.0) -> float:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from hcloud.core.model import PROFILE_TAG, Event, EventKind, JobState
-from hcloud.report.grouping import Grouping, JobFacts, day_of, number, text
+from hcloud.report.grouping import Grouping, JobFacts, day_of, job_facts, number, text
 from hcloud.report.serving import Serving
 from hcloud.report.table import ReportTable, Row, Value, columns, share_pct
 
@@ -85,6 +86,20 @@ class _PerformanceSums:
     run_s: array[float] = field(default_factory=lambda: array("d"))
 
 
+@dataclass(slots=True, kw_only=True)
+class _ArrayRecord:
+    """An array and its tasks, as far as the log has been read."""
+
+    facts: JobFacts
+    target: str
+    submitted_at: float
+    total: int
+    state: str = JobState.SUBMITTED.value
+    ended_at: float | None = None
+    attempts: int = 0
+    tasks: _PerformanceSums = field(default_factory=lambda: _PerformanceSums())
+
+
 class _JobLog:
     """State while reading the log. A job is added to the rows or to its group when it, or the log, has ended.
 
@@ -96,6 +111,7 @@ class _JobLog:
         self.since = since
         self.now = now
         self.live: dict[str, _JobRecord] = {}
+        self.arrays: dict[str, _ArrayRecord] = {}
         self.machines: dict[str, tuple[str, str]] = {}
         self.rows: list[Row] = []
         self.groups: dict[tuple[str, ...], _PerformanceSums] = {}
@@ -103,7 +119,14 @@ class _JobLog:
 
     def take(self, event: Event) -> None:
         """Apply one event."""
-        if event.kind is EventKind.JOB_SUBMITTED:
+        if event.kind is EventKind.JOB_SUBMITTED and (total := int(number(event, "tasks"))):
+            self.arrays[event.job_id or ""] = _ArrayRecord(
+                facts=job_facts(event),
+                target=_target_text(text(event, "target_kind"), event, event.at),
+                submitted_at=event.at,
+                total=total,
+            )
+        elif event.kind is EventKind.JOB_SUBMITTED:
             record = _new_record(event, self.since)
             if PROFILE_TAG in record.facts.tags and self.grouping.tag != PROFILE_TAG:
                 self.omits_profiling = True
@@ -116,6 +139,9 @@ class _JobLog:
             self.machines.pop(event.instance_id or "", None)
         elif (live := self.live.get(event.job_id or "")) is not None:
             self._apply(live, event)
+        elif event.kind in _OF_ARRAYS and (array := self.arrays.get(event.job_id or "")) is not None:
+            array.state = text(event, "to") or text(event, "state") or array.state
+            array.ended_at = event.at if event.kind is EventKind.JOB_FINISHED else None
 
     def _apply(self, record: _JobRecord, event: Event) -> None:
         if event.kind is EventKind.JOB_STATE:
@@ -147,10 +173,23 @@ class _JobLog:
     def add(self, record: _JobRecord) -> None:
         """Add a job to the rows or to its group, as far as the log has been read."""
         record.close(self.now)
-        if self.grouping.kind == "job":
+        array = self.arrays.get(record.facts.array)
+        if self.grouping.kind == "task" or (self.grouping.kind == "job" and array is None):
             self.rows.append(_job_row(record, self.now))
-            return
-        group = self.groups.setdefault(self._key(record), _PerformanceSums())
+        elif self.grouping.kind == "job" and array is not None:
+            array.attempts += len(record.attempts)
+            self._add_to(array.tasks, record)
+        else:
+            self._add_to(self.groups.setdefault(self._key(record), _PerformanceSums()), record)
+
+    def array_rows(self) -> list[Row]:
+        """Return a row for each array that ended in the period or is live: medians over its tasks."""
+        if self.grouping.kind != "job":
+            return []
+        shown = (each for each in self.arrays.values() if each.ended_at is None or each.ended_at >= self.since)
+        return [_array_row(each, self.now) for each in shown]
+
+    def _add_to(self, group: _PerformanceSums, record: _JobRecord) -> None:
         group.jobs += 1
         for state in ("succeeded", "failed", "cancelled"):
             setattr(group, state, getattr(group, state) + (record.state == state))
@@ -163,7 +202,8 @@ class _JobLog:
 
     def notes(self) -> tuple[str, ...]:
         """Return the notes below the table."""
-        return (*_NOTES, _PROFILING_OMITTED) if self.omits_profiling else _NOTES
+        arrays = (_OF_TASKS,) if self.arrays and self.grouping.kind == "job" else ()
+        return (*_NOTES, *arrays, _PROFILING_OMITTED) if self.omits_profiling else (*_NOTES, *arrays)
 
     def _key(self, record: _JobRecord) -> tuple[str, ...]:
         kind = self.grouping.kind
@@ -185,7 +225,7 @@ def performance_table(
         log.take(event)
     for record in log.live.values():
         log.add(record)
-    if grouping.kind == "job":
+    if grouping.kind in ("job", "task"):
         return _by_job(log)
     return _by_group(log)
 
@@ -195,26 +235,43 @@ _NOTES = (
     "target_met: batch jobs by their deadline (100 or 0), services by the share of latency samples within the target "
     "times the share of the time since the first start in which they ran",
 )
+_OF_TASKS = "arrays: medians of their tasks' queue and run times, attempts of all; --by task shows each task"
+_OF_ARRAYS = (EventKind.JOB_STATE, EventKind.JOB_FINISHED)
 _PROFILING_OMITTED = f"profiling runs are left out; --by tag:{PROFILE_TAG} shows them"
 
 
 def _by_job(log: _JobLog) -> ReportTable:
+    kind = log.grouping.kind
     names = columns(
-        "job", "name", "user", "target", "state", "queue_s", "run_s", "total_s", "attempts", "target_met_pct"
+        kind, "name", "user", "target", "state", "queue_s", "run_s", "total_s", "attempts", "target_met_pct"
     )
     return ReportTable(
-        title="Performance by job",
+        title=f"Performance by {kind}",
         columns=names,
-        rows=tuple(sorted(log.rows, key=lambda row: int(str(row[0]).removeprefix("job-") or 0))),
+        rows=tuple(sorted([*log.rows, *log.array_rows()], key=lambda row: _numbers_in(str(row[0])))),
         notes=log.notes(),
     )
+
+
+def _numbers_in(label: str) -> tuple[int, ...]:
+    """Return the numbers of ``job-7`` or ``job-7[3]``, by which rows are in order."""
+    return tuple(int(each) for each in re.findall(r"\d+", label))
+
+
+def _array_row(array: _ArrayRecord, now: float) -> Row:
+    tasks, facts, end = array.tasks, array.facts, now if array.ended_at is None else array.ended_at
+    ended = tasks.succeeded + tasks.failed + tasks.cancelled
+    state = f"{array.state}, {ended} of {array.total} tasks" if array.ended_at is None else array.state
+    times = (_percentiles(tasks.queue_s)[0], _percentiles(tasks.run_s)[0], end - array.submitted_at)
+    began = (facts.id, facts.name, facts.user, array.target, state)
+    return (*began, *times, array.attempts, share_pct(tasks.met, tasks.with_target))
 
 
 def _job_row(record: _JobRecord, now: float) -> Row:
     end = now if record.ended_at is None else record.ended_at
     met = None if record.target_met is None else 100.0 * record.target_met
     facts = record.facts
-    began = (facts.id, facts.name, facts.user, record.target, record.state)
+    began = (facts.label, facts.name, facts.user, record.target, record.state)
     run_s = record.run_s if record.started_at is not None else None
     return (*began, record.queue_s(now), run_s, end - record.submitted_at, len(record.attempts), met)
 
@@ -270,18 +327,12 @@ def _percentiles(values: array[float]) -> tuple[Value, Value]:
 
 def _new_record(event: Event, since: float) -> _JobRecord:
     kind = text(event, "target_kind")
-    tags = event.fields.get("tags")
-    facts = JobFacts(
-        id=event.job_id or "",
-        name=text(event, "name"),
-        user=event.user or "",
-        tags=dict(tags) if isinstance(tags, dict) else {},
-    )
+    submitted_at = number(event, "submitted_at", event.at)  # tasks are made later than they were submitted
     deadline = event.fields.get("deadline_at")
     return _JobRecord(
-        facts=facts,
-        target=_target_text(kind, event),
-        submitted_at=event.at,
+        facts=job_facts(event),
+        target=_target_text(kind, event, submitted_at),
+        submitted_at=submitted_at,
         deadline_at=float(deadline) if isinstance(deadline, (int, float)) else None,
         serving=Serving(
             latency_ms=number(event, "latency_ms") if kind == "service" else None,
@@ -291,11 +342,11 @@ def _new_record(event: Event, since: float) -> _JobRecord:
     )
 
 
-def _target_text(kind: str, event: Event) -> str:
+def _target_text(kind: str, event: Event, submitted_at: float) -> str:
     if kind == "service":
         rate, limit = number(event, "requests_per_s"), number(event, "latency_ms")
         return f"{rate:g}/s, p{number(event, 'percentile', 99.0):g} <= {limit:g} ms"
     deadline = event.fields.get("deadline_at")
     if isinstance(deadline, (int, float)):
-        return f"within {max(0.0, deadline - event.at):.0f} s"
+        return f"within {max(0.0, deadline - submitted_at):.0f} s"
     return "best effort" if kind == "best_effort" else kind

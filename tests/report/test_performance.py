@@ -219,7 +219,7 @@ def test_cpu_time_of_a_running_unit_counts() -> None:
     ("asked", "message"),
     [
         ({"name": "costs"}, "no report 'costs'; known reports: cost, performance, savings, utilisation"),
-        ({"by": "usr"}, "by job, user, tag:KEY, pool, market or day, not by 'usr'; did you mean user\\?"),
+        ({"by": "usr"}, "by job, task, user, tag:KEY, pool, market or day, not by 'usr'; did you mean user\\?"),
         ({"by": "tag"}, "did you mean tag:KEY with the tag's name\\?"),
         ({"by": "tag:"}, "not by 'tag:'"),
         ({"by": "job:3"}, "not by 'job:3'; did you mean job\\?"),
