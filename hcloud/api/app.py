@@ -10,7 +10,18 @@ from fastapi import FastAPI
 from fastapi.routing import APIRoute
 
 from hcloud import __version__
-from hcloud.api import drain, errors, forecasts, job_history, jobs, operations, outputs, schemas, uploads
+from hcloud.api import (
+    arrays,
+    drain,
+    errors,
+    forecasts,
+    job_history,
+    jobs,
+    operations,
+    outputs,
+    schemas,
+    uploads,
+)
 from hcloud.api.auth import AuthMiddleware
 from hcloud.api.context import ApiContext
 from hcloud.api.schemas import ErrorBody
@@ -59,7 +70,7 @@ def build_app(context: ApiContext, tokens: TokenFile | None = None) -> FastAPI:
         max_upload_bytes=context.max_upload_bytes,
     )
     errors.install(app)
-    for part in (jobs, outputs, forecasts, operations, drain, uploads):
+    for part in (jobs, arrays, outputs, forecasts, operations, drain, uploads):
         app.include_router(part.router)
     app.include_router(operations.probes)
     return app

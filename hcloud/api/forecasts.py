@@ -9,6 +9,7 @@ from typing import Annotated
 import numpy as np
 from fastapi import APIRouter, Query
 
+from hcloud.api.arrays import find_job
 from hcloud.api.bodies import JsonRoute
 from hcloud.api.context import Context, CurrentCaller
 from hcloud.core.errors import NotFound
@@ -75,7 +76,7 @@ def forecast_run_time(
         if found is None:
             raise NotFound(f"no run of the program {of} is known; 'hcloud forecast JOB' shows the program of a job")
         return _forecast(found, of, known.runs_of_program(of))
-    job = context.store.job(of)
+    job = find_job(context.store, of)
     caller.require_owner(job.spec.user, f"see how long {job.id} runs")
     program, found = program_of(job.spec), known.of_job(job)
     if found is None:

@@ -14,12 +14,13 @@ from pydantic import Field, TypeAdapter
 from pydantic.dataclasses import dataclass as checked_dataclass
 from starlette.concurrency import run_in_threadpool
 
+from hcloud.api import arrays
 from hcloud.api.auth import Caller
 from hcloud.api.bodies import JsonRoute
 from hcloud.api.context import ApiContext, Context, CurrentCaller
 from hcloud.api.job_history import JobTimeline, build_timeline
 from hcloud.api.operations import WaitS
-from hcloud.api.schemas import JobView, PlannedJob, SubmittedJob, job_view, submitted_job
+from hcloud.api.schemas import JobView, PlannedJob, SubmittedJob, submitted_job
 from hcloud.api.unit_logs import LogPart, LogQuery, poll_until, read_log_part
 from hcloud.api.uploads import touch_archive
 from hcloud.core.errors import BadInput, ConfigError, Refused
@@ -130,20 +131,20 @@ async def list_jobs(
     limit: Annotated[int, Query(ge=1, le=10_000)] = 100,
     before: Annotated[str | None, Query(description="id of the last job of the previous page")] = None,
 ) -> Response:
-    """List jobs, newest first."""
+    """List jobs, newest first. Arrays are listed with the counts of their tasks, and not the tasks."""
 
     def views() -> list[JobView]:
         jobs = context.store.jobs(states=state, user=user, name=name, tag=tag, limit=limit, before=before)
-        return [job_view(job, caller) for job in jobs]
+        return arrays.views(context.store, jobs, caller)
 
     return await context.long_work.response(list[JobView], views, at_once=caller.is_admin)
 
 
 @router.get("/jobs/{job_id}")
 async def show_job(context: Context, caller: CurrentCaller, job_id: str, wait_s: WaitS = 0) -> JobView:
-    """Show one job; with ``wait_s``, wait until it has ended."""
-    job = await poll_until(context, _ended, partial(context.store.job, job_id), wait_s)
-    return job_view(job, caller)
+    """Show one job, array, or task (`job-7[3]`); with ``wait_s``, wait until it has ended."""
+    job = await poll_until(context, _ended, partial(arrays.find_job, context.store, job_id), wait_s)
+    return await run_in_threadpool(arrays.view, context.store, job, caller)
 
 
 def _ended(job: Job) -> bool:
@@ -152,11 +153,11 @@ def _ended(job: Job) -> bool:
 
 @router.post("/jobs/{job_id}/cancel")
 def cancel_job(context: Context, caller: CurrentCaller, job_id: str) -> JobView:
-    """Request the cancellation of a job (your own, unless you are an admin). An ended job does not change."""
-    caller.require_owner(context.store.job(job_id).spec.user, f"cancel {job_id}")
-    job = context.store.request_cancel(job_id, caller.name, context.clock.now())
-    context.wake()
-    return job_view(job, caller)
+    """Request the cancellation of a job, an array, or tasks such as `job-7[3-9]` (your own, unless you are an admin).
+
+    What has ended does not change. Of tasks, their array is returned.
+    """
+    return arrays.cancel(context, caller, job_id)
 
 
 @router.get("/jobs/{job_id}/explain", response_model=JobTimeline)
@@ -167,7 +168,7 @@ async def explain_job(context: Context, caller: CurrentCaller, job_id: str) -> R
 
 
 def _timeline(context: ApiContext, caller: Caller, job_id: str) -> JobTimeline:
-    job, now = context.store.job(job_id), context.clock.now()
+    job, now = arrays.find_job(context.store, job_id), context.clock.now()
     try:
         run_time = forecast_line(job, context.run_times(), now)
     except Exception:  # noqa: BLE001 any defect: the timeline is more important
@@ -210,9 +211,11 @@ async def read_logs(
 
     With ``wait_s``, wait until there is more.
     """
-    job = await run_in_threadpool(context.store.job, job_id)
+    job = await run_in_threadpool(arrays.find_job, context.store, job_id)
     caller.require_owner(job.spec.user, f"read the output of {job_id}")
-    query = LogQuery(job_id=job_id, stream=stream, offset=offset, limit=limit, rank=rank, attempt=attempt, tail=tail)
+    if job.is_array and job.spec.tasks is not None:
+        raise BadInput(f"{job.id} is an array; name one of its tasks, such as {job.id}[{job.spec.tasks.id_at(0)}]")
+    query = LogQuery(job_id=job.id, stream=stream, offset=offset, limit=limit, rank=rank, attempt=attempt, tail=tail)
     other_query = None
     if other_offset is not None:
         other: Stream = "stderr" if stream == "stdout" else "stdout"

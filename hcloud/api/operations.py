@@ -12,8 +12,10 @@ from fastapi import APIRouter, Query, Response
 from fastapi.responses import PlainTextResponse
 from pydantic import Field
 from pydantic.dataclasses import dataclass as checked_dataclass
+from starlette.concurrency import run_in_threadpool
 
 from hcloud import __version__
+from hcloud.api.arrays import find_job
 from hcloud.api.bodies import JsonRoute
 from hcloud.api.context import ApiContext, Context, CurrentCaller
 from hcloud.api.job_history import shown_to_others
@@ -136,6 +138,9 @@ async def list_events(
 
     With ``newest``, the last ``limit`` before ``before_seq``. With ``wait_s``, wait until there is one.
     """
+
+    if job_id is not None and "[" in job_id:
+        job_id = (await run_in_threadpool(find_job, context.store, job_id)).id
 
     def read() -> tuple[Event, ...]:
         return context.store.events(

@@ -10,9 +10,10 @@ from fastapi import APIRouter, Query
 from fastapi.responses import FileResponse
 from starlette.concurrency import run_in_threadpool
 
+from hcloud.api.arrays import find_job
 from hcloud.api.auth import Caller
 from hcloud.api.context import ApiContext, Context, CurrentCaller
-from hcloud.core.errors import NotFound, Refused
+from hcloud.core.errors import BadInput, NotFound, Refused
 from hcloud.core.model import JOB_ENDED, MARKED_BY, UnitId
 from hcloud.observe.output_archive import StoredOutputs, archive_of, stored_outputs
 
@@ -66,8 +67,11 @@ def _find(
 
     Raises NotFound: no such job, rank or attempt, or its outputs were deleted. Raises Refused: it has not ended yet.
     """
-    job = context.store.job(job_id)
+    job = find_job(context.store, job_id)
     caller.require_owner(job.spec.user, f"read the outputs of {job_id}")
+    if job.is_array and job.spec.tasks is not None:
+        raise BadInput(f"{job.id} is an array; name one of its tasks, such as {job.id}[{job.spec.tasks.id_at(0)}]")
+    job_id = job.id
     if not job.spec.outputs:
         raise NotFound(f"{job_id} asked for no outputs; name them in its job file: outputs: [results/]")
     if rank >= job.spec.nodes.count:

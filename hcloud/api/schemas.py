@@ -28,6 +28,19 @@ HIDDEN = "***"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TaskCounts:
+    """How many tasks of an array are where."""
+
+    total: int
+    waiting: int
+    """Those that have not started, whether or not a machine is on the way."""
+    running: int
+    succeeded: int
+    failed: int
+    cancelled: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobView:
     """A job as returned to callers: the fields of ``hcloud.core.model.Job`` and its deadline."""
 
@@ -50,6 +63,12 @@ class JobView:
     finished_at: float | None
     outcome: str
     spent_usd: float
+    array: JobId
+    """The array of which it is a task; "" if it is a job of its own."""
+    task: int | None
+    """Id of the task in its array; null if it is none."""
+    tasks: TaskCounts | None
+    """The tasks of an array; null for all others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +82,8 @@ class SubmittedJob:
     deadline_at: float | None
     deadline_probability: float | None = None
     """That it meets its deadline if it starts now, by past runs; None: it has none, or no run is known."""
+    tasks: int | None = None
+    """Number of tasks of an array; null for all others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +157,10 @@ class PlannedKnowing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedJob:
-    """What the next plan would do with a hypothetical job, after its profiling runs if there are any."""
+    """What the next plan would do with a hypothetical job, after its profiling runs if there are any.
+
+    Of an array: what it would do with the first task, and the price of all machines launched for its tasks.
+    """
 
     name: str
     action: str
@@ -176,9 +200,12 @@ class ErrorBody:
     error: ErrorDetail
 
 
-def job_view(job: Job, caller: Caller) -> JobView:
-    """Return ``job`` as visible to ``caller``: others see that it exists, its size and its cost, not what it does."""
-    spec = job.spec
+def job_view(job: Job, caller: Caller, counts: TaskCounts | None = None) -> JobView:
+    """Return ``job`` as visible to ``caller``: others see that it exists, its size and its cost, not what it does.
+
+    ``counts``: those of the tasks of an array.
+    """
+    spec, tasks = job.spec, job.spec.tasks
     if not caller.may_see(spec.user):
         spec = replace(
             spec,
@@ -189,6 +216,7 @@ def job_view(job: Job, caller: Caller) -> JobView:
             workdir_content_sha256=None,
             progress=None,
             metrics=None,
+            tasks=tasks and replace(tasks, matrix=tuple((name, (HIDDEN,) * len(each)) for name, each in tasks.matrix)),
         )
     return JobView(
         id=job.id,
@@ -210,6 +238,9 @@ def job_view(job: Job, caller: Caller) -> JobView:
         finished_at=job.finished_at,
         outcome=job.outcome,
         spent_usd=job.spent_usd,
+        array=job.array,
+        task=tasks.id_at(job.task_position) if tasks is not None and job.array else None,
+        tasks=counts,
     )
 
 
@@ -222,6 +253,7 @@ def submitted_job(job: Job, deadline_probability: float | None) -> SubmittedJob:
         submitted_at=job.submitted_at,
         deadline_at=job.deadline_at,
         deadline_probability=deadline_probability,
+        tasks=None if job.spec.tasks is None else len(job.spec.tasks),
     )
 
 

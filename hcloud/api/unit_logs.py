@@ -98,7 +98,7 @@ def _attempt_chunk(context: ApiContext, job: Job, number: int, query: LogQuery) 
     unit = job.attempt.unit_id(query.rank) if job.attempt and is_current else f"{job.id}.{number}.{query.rank}"
     path = (
         context.logs_dir / f"{unit}.{query.stream}"
-        if is_current
+        if is_current and job.attempt is not None and job.attempt.mark  # no events have it, so recorded tasks lack it
         else _newest_archive(context.logs_dir, unit, query.stream)
     )
     archived = read_archive(path, query)

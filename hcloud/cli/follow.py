@@ -217,7 +217,8 @@ def wait_for(
             job = client.get(f"/v1/jobs/{job_id}", wait_s=_left(client, ids[position:]))
         outcome = printable(job["outcome"])
         ending = outcome if outcome.startswith(job["state"]) else f"{job['state']}: {outcome}".removesuffix(": ")
-        click.echo(f"{job['id']} {job['spec']['name']} {ending}", err=True)
+        name = job["id"] if job["task"] is None else job_id
+        click.echo(f"{name} {job['spec']['name']} {ending}", err=True)
         if ended is not None:
             ended.append(job)
         failed += job["state"] != "succeeded"

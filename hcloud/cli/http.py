@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import quote, urlencode, urlsplit
 
 from hcloud.core.errors import error_text
 
@@ -76,7 +76,7 @@ class Http:
         Raises:
             TransportError: there was no connection, no answer in time, or no whole one.
         """
-        target = urlsplit(self.url).path + path
+        target = urlsplit(self.url).path + quote(path, safe="/%:,~")
         given = [(name, _text(each)) for name, value in (parameters or {}).items() for each in _several(value)]
         if given:
             target += f"?{urlencode(given)}"

@@ -12,11 +12,12 @@ from hcloud.cli.check import check_files, form_option
 from hcloud.cli.output import gib, span, write_json
 from hcloud.cli.policy import dollars
 from hcloud.config import load_job
+from hcloud.core.arrays import ids_text
 from hcloud.core.clock import SystemClock
 from hcloud.core.errors import BadInput, ConfigError
 from hcloud.core.units import utc_text
 from hcloud.spec.jobfile import JobFile
-from hcloud.spec.validation import json_schema
+from hcloud.spec.validation import counted, json_schema
 
 
 @click.group()
@@ -69,6 +70,11 @@ def _summary(asked: JobFile) -> Iterator[str]:
     together = "" if nodes.count == 1 else " together" if nodes.gang else f", from {nodes.minimum}"
     count = "1 node" if nodes.count == 1 else f"{nodes.count} nodes"
     yield f"  {count}{together}, each {need.vcpus:g} vCPUs, {need.memory} MiB memory, {gib(need.disk)} disk"
+    tasks = asked.to_tasks()
+    if tasks is not None:
+        at_once = f", at most {tasks.at_most} at once" if tasks.at_most is not None else ""
+        values = f", each with a combination of {', '.join(asked.matrix)}" if asked.matrix else ""
+        yield f"  an array of {counted(len(tasks), 'task')} ({ids_text(tasks.ranges)[:60]}){at_once}{values}"
     limits = [f"at most {span(asked.max_runtime)}"] if asked.max_runtime else []
     limits += [f"at most {dollars(asked.budget_usd)}"] if asked.budget_usd else []
     tries = asked.retries.exit_code

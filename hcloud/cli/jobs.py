@@ -1,8 +1,9 @@
-"""``hcloud logs``, ``wait``, ``cancel``, ``explain``: commands about jobs that exist."""
+"""``hcloud logs``, ``wait``, ``cancel``, ``rerun``, ``explain``: commands about jobs that exist."""
 
 from __future__ import annotations
 
 import re
+import uuid
 from typing import Any
 
 import click
@@ -21,10 +22,14 @@ from hcloud.cli.output import (
     write_json,
     write_rows,
 )
+from hcloud.core.arrays import count_of, ids_text, parse_ids, split_reference
 from hcloud.core.errors import BadInput
 
 ENDED = frozenset({"succeeded", "failed", "cancelled"})
 CANCELLED_COLUMNS = ("job", "name", "state", "cancelled_by")
+RERUN_COLUMNS = ("id", "name", "state", "submitted_at", "deadline_at", "tasks")
+TASK_STATES = ("waiting", "running", "succeeded", "failed", "cancelled")
+TASKS_AT_ONCE = 1000
 _text_or_json = click.option(
     "-o",
     "--output",
@@ -37,10 +42,39 @@ _text_or_json = click.option(
 
 
 def job_id(text: str) -> str:
-    """Return a job's id; ``7`` means ``job-7``. Raises BadInput for anything else than an id (a path, say)."""
-    if not re.fullmatch(r"[\w-]+", text, re.ASCII):
-        raise BadInput(f"{text!r} is not the id of a job; one looks like job-7")
-    return f"job-{text}" if text.isdigit() else text
+    """Return a job's id, or tasks of an array; ``7`` means ``job-7``, ``7[3]`` means ``job-7[3]``.
+
+    Raises BadInput for anything else than an id (a path, say).
+    """
+    found = re.fullmatch(r"(?P<job>[\w-]+)(?P<tasks>\[[^\[\]]*\])?", text, re.ASCII)
+    if found is None:
+        raise BadInput(f"{text!r} is not the id of a job; one looks like job-7, a task of an array like job-7[3]")
+    name = f"job-{found['job']}" if found["job"].isdigit() else found["job"]
+    if found["tasks"] is None:
+        return name
+    try:
+        ranges, at_most = parse_ids(found["tasks"][1:-1])
+    except ValueError as error:
+        raise BadInput(f"{text}: {error}") from None
+    if at_most is not None or not ranges:
+        raise BadInput(f"{text}: must name tasks, such as {name}[3] or {name}[3-9]")
+    return f"{name}[{ids_text(ranges)}]"
+
+
+def each_task(reference: str) -> list[str]:
+    """Return ``job-7[3-5]`` as one id for each task; others as they are. Raises BadInput for more than 1,000 tasks."""
+    name, ids = split_reference(reference)
+    if ids is None:
+        return [reference]
+    ranges, _ = parse_ids(ids)
+    if (count := sum(count_of(each) for each in ranges)) > TASKS_AT_ONCE:
+        raise BadInput(f"{reference} names {count} tasks; name at most {TASKS_AT_ONCE}, or {name} itself")
+    return [f"{name}[{each}]" for first, last, step in ranges for each in range(first, last + 1, step)]
+
+
+def shown_id(job: dict[str, Any]) -> str:
+    """Return the id of a job as users write it: of a task ``job-7[3]``."""
+    return str(job["id"]) if job["task"] is None else f"{job['array']}[{job['task']}]"
 
 
 @click.command()
@@ -52,7 +86,9 @@ def job_id(text: str) -> str:
 @click.option("-n", "--tail", type=WholeRange(min=0), help="Only so many of the last lines; with -f also what follows.")
 @_text_or_json
 def logs(job: str, follow: bool, stderr: bool, rank: int, attempt: int | None, tail: int | None, form: str) -> None:
-    """Show the output of JOB, also after its end. With -o json: one JSON object per line, for each part of it.
+    """Show the output of JOB, or of a task such as JOB[3], also after its end.
+
+    With -o json: one JSON object per line, for each part of it.
 
     With -f also its standard error as it comes, each line marked, on standard error.
     """
@@ -87,11 +123,12 @@ def logs(job: str, follow: bool, stderr: bool, rank: int, attempt: int | None, t
 @click.option("--timeout", type=FiniteRange(min=0), help="Give up after this many seconds; the jobs go on.")
 @_text_or_json
 def wait(jobs: tuple[str, ...], timeout: float | None, form: str) -> int:
-    """Wait until JOBS have ended; exits with 1 if one of them did not succeed."""
+    """Wait until JOBS, or tasks such as JOB[3-9], have ended; exits with 1 if one of them did not succeed."""
     from hcloud.cli.follow import wait_for
 
     ended: list[dict[str, Any]] = []
-    code = wait_for(Client(), [job_id(each) for each in jobs], timeout_s=timeout, ended=ended)
+    ids = [task for each in jobs for task in each_task(job_id(each))]
+    code = wait_for(Client(), ids, timeout_s=timeout, ended=ended)
     if form == "json":
         write_json(ended)
     return code
@@ -104,7 +141,7 @@ def wait(jobs: tuple[str, ...], timeout: float | None, form: str) -> int:
 @click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 @format_option
 def cancel(jobs: tuple[str, ...], every: bool, all_users: bool, yes: bool, form: str) -> None:
-    """Stop JOBS. Jobs that have ended are left alone."""
+    """Stop JOBS, or tasks such as JOB[3-9]. What has ended is left alone."""
     if bool(jobs) == every:
         raise BadInput("name the jobs to cancel, or --all; see 'hcloud status'")
     client = Client()
@@ -115,13 +152,41 @@ def cancel(jobs: tuple[str, ...], every: bool, all_users: bool, yes: bool, form:
     if not confirmed(f"Cancel {' '.join(ids) if len(ids) <= 5 else f'{len(ids)} jobs'}?", yes):
         raise click.Abort
     for each in ids if not every else ():  # one that is misspelt must not leave the others cancelled
-        client.get(f"/v1/jobs/{each}")
+        client.get(f"/v1/jobs/{each}/tasks" if "[" in each else f"/v1/jobs/{each}")
     cancelled = [client.post(f"/v1/jobs/{each}/cancel") for each in ids]
     write_rows(form, cancelled, CANCELLED_COLUMNS, _cancelled_row)
 
 
 def _cancelled_row(job: dict[str, Any]) -> list[Any]:
-    return [job["id"], job["spec"]["name"], job["state"], job["cancelled_by"]]
+    return [shown_id(job), job["spec"]["name"], job["state"], job["cancelled_by"]]
+
+
+@click.command()
+@click.argument("job", shell_complete=job_ids)
+@click.option("--failed", is_flag=True, help="Only what failed: of an array, its failed tasks.")
+@format_option
+def rerun(job: str, failed: bool, form: str) -> None:
+    """Submit JOB, which has ended, again as a new job; of an array all tasks, or those named, such as JOB[3-9].
+
+    Tasks keep their ids and the values of a matrix.
+    """
+    name, client = job_id(job), Client()
+    again = client.post(f"/v1/jobs/{name}/rerun", {"failed": failed, "token": f"cli-{uuid.uuid4()}"})
+    if form == "table":
+        click.echo(f"{again['id']} {again['name']}" + (f", {task_words(again['tasks'])}" if again["tasks"] else ""))
+    else:
+        write_rows(form, [again], RERUN_COLUMNS, lambda each: [each[column] for column in RERUN_COLUMNS])
+
+
+def task_words(count: int) -> str:
+    """Return a number of tasks in words."""
+    return "1 task" if count == 1 else f"{count} tasks"
+
+
+def count_words(tasks: dict[str, int]) -> str:
+    """Return the counts of an array's tasks in a few words, without those that are 0."""
+    parts = (f"{tasks[name]} {name}" for name in TASK_STATES if tasks[name])
+    return f"{', '.join(parts)} of {task_words(tasks['total'])}"
 
 
 def _all_live(client: Client, all_users: bool) -> list[str]:
@@ -141,7 +206,7 @@ def _all_live(client: Client, all_users: bool) -> list[str]:
 @click.argument("job", shell_complete=job_ids)
 @click.option("-o", "--output", "form", type=click.Choice(["table", "json"]), default="table", help="Output format.")
 def explain(job: str, form: str) -> None:
-    """Explain every decision about JOB, with the numbers that decided it."""
+    """Explain every decision about JOB, or a task such as JOB[3], with the numbers that decided it."""
     from hcloud.cli.follow import last_lines
 
     client = Client()
@@ -162,9 +227,10 @@ def job_detail(job: dict[str, Any], now: float) -> list[tuple[str, str]]:
     need = spec["resources"]
     failures = f", failures: {', '.join(job['failures'])}" if job["failures"] else ""
     lines = [
-        ("job", f"{job['id']} {spec['name']}"),
+        ("job", f"{shown_id(job)} {spec['name']}" + (f" ({job['id']})" if job["task"] is not None else "")),
         ("user", spec["user"]),
         ("state", job["state"] + (f" ({job['wait_text'] or job['wait_code']})" if job["wait_code"] else "")),
+        ("tasks", count_words(job["tasks"]) if job["tasks"] else ""),
         ("misses", job["unmet_text"]),
         ("outcome", job["outcome"]),
         ("command", " ".join(spec["command"])),

@@ -13,7 +13,7 @@ from rich.text import Text
 from hcloud.cli.client import Client
 from hcloud.cli.completing import job_ids
 from hcloud.cli.instance_table import INSTANCE_COLUMNS, INSTANCE_SPARE, instance_row
-from hcloud.cli.jobs import ENDED, job_detail, job_id, target_text
+from hcloud.cli.jobs import ENDED, TASKS_AT_ONCE, count_words, job_detail, job_id, shown_id, target_text
 from hcloud.cli.output import (
     FiniteRange,
     WholeRange,
@@ -36,6 +36,8 @@ JOB_CSV = ("job", "name", "user", "state", "target", "vcpus", "memory_mib", "nod
            "finished_at", "attempts", "wait_code", "wait_text", "outcome")  # fmt: skip
 
 
+DETAILED_MOST = 3
+"""More tasks of an array are shown as a table."""
 JOB_STATES = (
     "submitted", "profiled", "classified", "queued", "awaiting_instance", "placed", "running", "preempted", "succeeded",
     "failed", "cancelled",
@@ -88,7 +90,10 @@ def status(
     interval: float,
     form: str,
 ) -> None:
-    """Show the daemon, your newest jobs and the machines; or everything about JOBS."""
+    """Show the daemon, your newest jobs and the machines; or everything about JOBS.
+
+    An array is one line with the counts of its tasks. JOB[3-9] shows tasks; JOB with --state those in that state.
+    """
     client = Client()
     ids = [job_id(each) for each in jobs]
     choice = {"state": list(state) or None, "tag": tag, "limit": limit}
@@ -141,7 +146,7 @@ def _picture(client: Client, ids: list[str], all_users: bool, choice: dict[str, 
     if ids:
         from hcloud.cli.follow import last_lines
 
-        jobs = [client.get(f"/v1/jobs/{each}") for each in ids]
+        jobs = [job for each in ids for job in _jobs_of(client, each, choice)]
         lines = {job["id"]: last_lines(client, job) for job in jobs}
         return {"daemon": daemon, "jobs": jobs, "instances": [], "last_lines": lines}
     user = None if all_users else daemon["you"]
@@ -150,6 +155,17 @@ def _picture(client: Client, ids: list[str], all_users: bool, choice: dict[str, 
         "jobs": client.get("/v1/jobs", user=user, **choice),
         "instances": client.get("/v1/instances"),
     }
+
+
+def _jobs_of(client: Client, reference: str, choice: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return a job; of an array with --state its tasks in these states, and the tasks of ``job-7[3-9]``."""
+    if "[" not in reference:
+        job: dict[str, Any] = client.get(f"/v1/jobs/{reference}")
+        if job["tasks"] is None or not choice["state"]:
+            return [job]
+    limit = min(choice["limit"], TASKS_AT_ONCE)
+    tasks: list[dict[str, Any]] = client.get(f"/v1/jobs/{reference}/tasks", state=choice["state"], limit=limit)
+    return tasks
 
 
 def _watch(client: Client, form: str, interval_s: float, shown: Callable[[], RenderableType]) -> None:
@@ -180,6 +196,8 @@ def _watch(client: Client, form: str, interval_s: float, shown: Callable[[], Ren
 
 def _shown(picture: dict[str, Any], in_detail: bool) -> RenderableType:
     now = picture["daemon"]["now"]
+    if in_detail and all(job["task"] is not None for job in picture["jobs"]) and len(picture["jobs"]) > DETAILED_MOST:
+        return _job_table(picture)
     if in_detail:
         return Group(*(_detail_table(job, picture["last_lines"][job["id"]], now) for job in picture["jobs"]))
     parts: list[RenderableType] = [Text("\n".join(daemon_lines(picture["daemon"]))), Text(""), _job_table(picture)]
@@ -304,7 +322,7 @@ def _job_row(job: dict[str, Any], now: float) -> list[Any]:
     ended = job["state"] in ENDED
     left = None if ended or job["deadline_at"] is None else job["deadline_at"] - now
     return [
-        job["id"],
+        shown_id(job),
         spec["name"],
         spec["user"],
         job["state"],
@@ -320,6 +338,9 @@ def _job_row(job: dict[str, Any], now: float) -> list[Any]:
 def _where(job: dict[str, Any]) -> str:
     if job["state"] in ENDED:
         return str(job["outcome"])
+    if job["tasks"]:
+        waits = f"; {job['wait_text'] or job['wait_code']}" if job["wait_code"] else ""
+        return count_words(job["tasks"]) + waits
     if job["state"] in ("placed", "running") and job["attempt"]:
         places = " ".join(each["instance_id"] for each in job["attempt"]["allocations"] if each["ended_at"] is None)
         return f"{places}; {job['unmet_text']}" if job["unmet_text"] else places

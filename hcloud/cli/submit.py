@@ -13,6 +13,7 @@ import click
 
 from hcloud.cli.client import Client
 from hcloud.cli.job_flags import job_options, mappings_of_jobs
+from hcloud.cli.jobs import task_words
 from hcloud.cli.output import (
     FiniteRange,
     confirmed,
@@ -34,7 +35,7 @@ LIKELY_LATE_BELOW, LATE_SHOWN = 0.5, 3
 """Below this probability to meet its deadline a job is warned of; so many are named."""
 _MADE_UP = 10**12
 """The preview numbers jobs that are not submitted yet from here on."""
-COLUMNS = ("id", "name", "state", "submitted_at", "deadline_at")
+COLUMNS = ("id", "name", "state", "submitted_at", "deadline_at", "tasks")
 
 
 class JobCommand(click.Command):
@@ -97,7 +98,7 @@ def submit(
     write_rows(form, submitted, COLUMNS, lambda job: [job[name] for name in COLUMNS]) if form != "table" else None
     if form == "table":
         for job in submitted:
-            click.echo(f"{job['id']} {job['name']}")
+            click.echo(_submitted_line(job))
     return 0
 
 
@@ -135,15 +136,17 @@ def run(
     if quiet:
         _warn_of_late(submitted)
     for job in submitted:
-        click.echo(f"{job['id']} {job['name']}", err=not detach)
+        click.echo(_submitted_line(job), err=not detach)
     if detach:
         return 0
     ids = [job["id"] for job in submitted]
     try:
-        if len(ids) == 1:
+        if len(ids) == 1 and not submitted[0]["tasks"]:
             follow_output(client, ids[0], attempt=1, timeout_s=timeout)
         code = wait_for(client, ids, timeout_s=timeout)
-        wanted = {name: folder for name, folder, job in zip(ids, folders, jobs, strict=True) if job.get("outputs")}
+        # Those of tasks have the same names: they are copied one by one (hcloud cp 'job-7[3]').
+        plain = [each for each, job in enumerate(submitted) if not job["tasks"]]
+        wanted = {ids[each]: folders[each] for each in plain if jobs[each].get("outputs")}
         if wanted:
             from hcloud.cli.outputs import bring_outputs
 
@@ -199,8 +202,14 @@ def _jobs(
     return jobs, folders
 
 
-def _count(jobs: Sequence[Any]) -> str:
-    return "this job" if len(jobs) == 1 else f"these {len(jobs)} jobs"
+def _submitted_line(job: Mapping[str, Any]) -> str:
+    return f"{job['id']} {job['name']}" + (f", {task_words(job['tasks'])}" if job["tasks"] else "")
+
+
+def _count(jobs: Sequence[Mapping[str, Any]]) -> str:
+    if len(jobs) > 1:
+        return f"these {len(jobs)} jobs"
+    return "this array" if "array" in jobs[0] or "matrix" in jobs[0] else "this job"
 
 
 def _show_plan(client: Client, jobs: Sequence[Mapping[str, Any]], form: str, *, on_stderr: bool = False) -> int:

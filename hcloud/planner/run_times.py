@@ -130,9 +130,9 @@ def ran_for_s(job: Job, now: float) -> float:
 
 def deadline_probability(job: Job, run_time: RunTimes, now: float) -> float | None:
     """Return the probability that a job meets its deadline if it starts now, or goes on running. None: it has none, or
-    has ended."""
+    has ended, or is an array, whose last task may start much later."""
     deadline_at = job.deadline_at
-    if deadline_at is None or job.state in JOB_ENDED:
+    if deadline_at is None or job.state in JOB_ENDED or job.is_array:
         return None
     age_s = ran_for_s(job, now)
     return run_time.after(age_s).cdf(age_s + deadline_at - now)
