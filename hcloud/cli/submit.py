@@ -275,12 +275,14 @@ def _with_names(planned: dict[str, Any], batch: Sequence[Mapping[str, Any]]) -> 
 
     def name(found: re.Match[str]) -> str:
         place = int(found[1]) - _MADE_UP
-        return str(batch[place]["name"]) if place < len(batch) else "another job"
+        if place < len(batch):
+            return str(batch[place]["name"])
+        return "another job" if place < _MADE_UP else "another task"
 
-    text = re.sub(r"job-(1\d{12})\b", name, planned["text"])
+    text = re.sub(r"job-([12]\d{12})\b", name, planned["text"])
     knowing = planned["knowing"]
     if knowing is not None:
-        knowing = {**knowing, "text": re.sub(r"job-(1\d{12})\b", name, knowing["text"])}
+        knowing = {**knowing, "text": re.sub(r"job-([12]\d{12})\b", name, knowing["text"])}
     return {**planned, "text": text, "knowing": knowing}
 
 

@@ -102,3 +102,8 @@ def test_references_are_read_as_typed() -> None:
             job_id(bad)
     with pytest.raises(BadInput, match="names 2000 tasks; name at most 1000, or job-7 itself"):
         each_task("job-7[0-1999]")
+
+
+def test_the_plan_of_an_array_names_no_made_up_ids(shell: Shell) -> None:
+    out, _ = shell.run("submit", "--dry-run", "--array", "0-9", "--vcpus", "0.5", "--", "sleep", "5")
+    assert "another task" in out and "job-" not in out
