@@ -60,7 +60,9 @@ class LearntSlowdowns:
             raise
         except Exception as defect:  # noqa: BLE001 any defect: plans by pressures are better than no plans
             _log.exception("learning slowdowns failed; keeping earlier ones")
-            self._fitting = None
+            # All is read and fitted again once the quarantine is over.
+            self._fitting = self._read_at = None
+            self._records, self._revision, self._news = {}, -1, 0.0
             self.quarantine.exclude(LeftOut(stages={SLOWDOWNS: defect_text(defect)}), now, lease)
         return self._forecasts
 

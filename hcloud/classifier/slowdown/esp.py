@@ -8,6 +8,7 @@ with a logarithmic link errors are relative, so that strong slowdowns count as m
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -17,7 +18,7 @@ import numpy.typing as npt
 from hcloud.classifier.slowdown.elastic_net import ElasticNet, Floats, LinearModel
 from hcloud.classifier.slowdown.table import CoRunQuestion, CoRunTable, Slowdown
 
-LEAST_ROWS = 24
+LEAST_ROWS = 60
 """Fewer observations of programs with features are not fitted."""
 _LEAST_SPEED = 0.01
 
@@ -31,13 +32,15 @@ class Esp:
     most_selected: int = 20
     """Linear features whose products are added, at most; those with the largest coefficients."""
     net: ElasticNet = field(default_factory=ElasticNet)
+    extrapolates: bool = False
+    """Whether it answers beside more neighbours than it was fitted to, where sums of features are far from all seen."""
 
     def fit(self, table: CoRunTable) -> FittedEsp:
         """Fit both elastic nets to the rows of programs with features."""
         features = table.features
         rows = [row for row, each in enumerate(table.questions) if _is_described(each, features)]
         if len(rows) < LEAST_ROWS:
-            return FittedEsp(self.log_link, features, None)
+            return FittedEsp(self.log_link, features, None, 0)
         x = _linear([table.questions[row] for row in rows], features)
         y = -table.log_longer[rows]
         y = y if self.log_link else np.minimum(np.exp(y), 1.0)
@@ -49,7 +52,9 @@ class Esp:
         products = _with_products(first, x, selected)
         second = self.net.fit(products, y, own_groups)
         error = float(np.std(y - second.predict(products)))
-        return FittedEsp(self.log_link, features, _EspNets(first, selected, second, error))
+        seen = max(len(table.questions[row].neighbours) for row in rows)
+        most = sys.maxsize if self.extrapolates else seen
+        return FittedEsp(self.log_link, features, _EspNets(first, selected, second, error), most)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +75,15 @@ class FittedEsp:
     features: Mapping[str, Floats]
     nets: _EspNets | None
     """None: too little was observed."""
+    most_neighbours: int
+    """Beside more it does not answer."""
 
     def slowdown(self, question: CoRunQuestion) -> Slowdown | None:
-        """Return the expected slowdown; None if a program has no features, or too little was observed."""
+        """Return the expected slowdown; None if a program has no features, too little was observed, or among more."""
         nets = self.nets
-        if nets is None or not _is_described(question, self.features):
+        if nets is None or len(question.neighbours) > self.most_neighbours:
+            return None
+        if not _is_described(question, self.features):
             return None
         x = _linear([question], self.features)
         predicted = float(nets.second.predict(_with_products(nets.first, x, nets.selected))[0])

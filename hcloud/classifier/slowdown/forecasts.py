@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Generator, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 import numpy as np
 
@@ -29,7 +30,7 @@ from hcloud.classifier.slowdown.table import (
 from hcloud.core.co_runs import CoRun
 from hcloud.core.estimates import Classification
 
-FOLDS = 4
+FOLDS = 3
 LEAST_GROUPS = 12
 """With fewer different groups of programs nothing can be held out, and the pair table alone is used."""
 PERIOD_NOISE = 0.1
@@ -60,15 +61,15 @@ class FittedByPressure:
         return None if longer is None else Slowdown(math.log1p(longer), self.error)
 
 
-PRESSURES = "pressures"
+PAIR_TABLE, PRESSURES = "pair table", "pressures"
 _QUICK = ElasticNet(penalties=8, folds=2, tolerance=1e-3)
 MODELS: Mapping[str, SlowdownModel] = {
-    "pair table": PairTable(),
+    PAIR_TABLE: PairTable(),
     "ESP": Esp(log_link=False, net=_QUICK),
     "ESP, log link": Esp(log_link=True, net=_QUICK),
     PRESSURES: ByPressure(),
 }
-"""All models, the one that needs least first."""
+"""All models."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,39 +79,45 @@ class _JudgedModel:
     fitted: FittedSlowdown
     widening: float
 
+    def slowdown(self, question: CoRunQuestion) -> Slowdown | None:
+        """Return what the model says, with limits that hold."""
+        found = self.fitted.slowdown(question)
+        return None if found is None else found._replace(deviation=self.widening * found.deviation)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class BlendedSlowdown:
-    """The best model and pressures; each weighs by how sure it is."""
+    """The first model that knows enough, blended with pressures; each weighs by how sure it is."""
 
     models: Sequence[_JudgedModel]
+    """The best first, as far as they are better than pressures."""
+    pressures: _JudgedModel | None
+    """None: the error of pressures is not known."""
     errors: Mapping[str, float]
     """Root mean square error of the logarithm of held-out speeds, by name of the model; empty: nothing was held out."""
 
     def slowdown(self, question: CoRunQuestion) -> Slowdown | None:
         """Return the expected slowdown; None if no model knows enough."""
-        found = [(judged.fitted.slowdown(question), judged.widening) for judged in self.models]
-        answers = [(each.mean, 1.0 / (widening * each.deviation) ** 2) for each, widening in found if each is not None]
-        total = math.fsum(weight for _, weight in answers)
-        if total == 0.0:
-            return None
-        mean = math.fsum(mean * weight for mean, weight in answers) / total
-        # Models err together, so several are no surer than the surest.
-        return Slowdown(mean, max(weight for _, weight in answers) ** -0.5)
+        answers = (each.slowdown(question) for each in self.models)
+        observed = next((each for each in answers if each is not None), None)
+        told = None if self.pressures is None else self.pressures.slowdown(question)
+        if observed is None or told is None:
+            return observed or told
+        weight = told.deviation**2 / (observed.deviation**2 + told.deviation**2)
+        # Both err together, so the blend is no surer than the surer one.
+        return Slowdown(weight * observed.mean + (1.0 - weight) * told.mean, min(observed.deviation, told.deviation))
 
 
 def fit_in_steps(
     table: CoRunTable, models: Mapping[str, SlowdownModel] = MODELS
 ) -> Generator[None, None, BlendedSlowdown]:
-    """Yield after each fit of a model; return the blend of the best of ``models`` with pressures.
+    """Yield after each fit of a model; return the best of ``models`` by held-out groups, blended with pressures.
 
-    With few groups the first model is used.
+    With few groups the pair table is used alone.
     """
-    groups = table.groups
-    if len(set(groups)) < LEAST_GROUPS:
-        return BlendedSlowdown(models=[_JudgedModel(next(iter(models.values())).fit(table), 1.0)], errors={})
-    fold, errors, widenings = folds_of(groups, FOLDS), dict[str, float](), dict[str, float]()
-    for name, model in models.items():
+    groups, errors, widenings = table.groups, dict[str, float](), dict[str, float]()
+    fold = folds_of(groups, FOLDS)
+    for name, model in models.items() if len(set(groups)) >= LEAST_GROUPS else ():
         surprise, relative = list[float](), list[float]()
         for number in range(FOLDS):
             fitted = model.fit(table.take(np.flatnonzero(fold != number)))
@@ -122,11 +129,14 @@ def fit_in_steps(
             yield
         if 2 * len(surprise) >= len(table):
             errors[name], widenings[name] = _root_mean_square(surprise), max(1.0, _root_mean_square(relative))
-    best = min(errors, key=lambda name: errors[name])
-    chosen = [name for name in models if name in (best, PRESSURES) and name in errors]
-    return BlendedSlowdown(
-        models=[_JudgedModel(models[name].fit(table), widenings[name]) for name in chosen], errors=errors
-    )
+    ranked = sorted(errors, key=lambda name: errors[name]) or [PAIR_TABLE]
+    judged = list[_JudgedModel]()
+    # The pair table always answers; models that are worse than pressures are not used.
+    for name in takewhile(lambda name: name != PRESSURES, ranked[: ranked.index(PAIR_TABLE) + 1]):
+        judged.append(_JudgedModel(models[name].fit(table), widenings.get(name, 1.0)))
+        yield
+    pressures = _JudgedModel(models[PRESSURES].fit(table), widenings[PRESSURES]) if PRESSURES in errors else None
+    return BlendedSlowdown(models=judged, pressures=pressures, errors=errors)
 
 
 def _root_mean_square(values: Floats | Sequence[float]) -> float:
@@ -140,13 +150,22 @@ class SlowdownForecasts:
 
     blend: BlendedSlowdown | None = None
     """None: nothing was observed."""
-    met: Mapping[str, Set[str]] = field(default_factory=dict)
+    companions: Mapping[str, Set[str]] = field(default_factory=dict)
     """By name of an application's row, those of the neighbours it was observed beside."""
     _answers: dict[CoRunQuestion, Slowdown | None] = field(default_factory=dict, repr=False)
+    _neighbours: frozenset[str] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_neighbours", frozenset().union(*self.companions.values()))
+
+    def is_known(self, application: str) -> bool:
+        """Return whether an application was observed among others, or others beside it."""
+        name = row_name(application)
+        return name in self.companions or name in self._neighbours
 
     def has_met(self, application: str, neighbours: Iterable[str]) -> bool:
         """Return whether an application was observed beside one of some neighbours (values of ``Job.application``)."""
-        met = self.met.get(row_name(application))
+        met = self.companions.get(row_name(application))
         return met is not None and any(row_name(each) in met for each in neighbours)
 
     def slowdown(
@@ -196,7 +215,7 @@ def fit_slowdowns(
         features=_features(known),
     )
     blend = yield from fit_in_steps(table)
-    return SlowdownForecasts(blend=blend, met=met)
+    return SlowdownForecasts(blend=blend, companions=met)
 
 
 def _observed(record: CoRun, alone: CoRun | None) -> Slowdown:

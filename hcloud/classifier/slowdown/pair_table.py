@@ -10,13 +10,28 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from hcloud.classifier.slowdown.table import Company, CoRunQuestion, CoRunTable, Floats, Slowdown
 
-SENSITIVITY_SD, PAIR_SD, CROWD_SD = 3.0, 0.4, 1.0
-"""Prior deviations, as shares of the presses: of a program's sensitivity, of single pairs, and of crowds."""
+
+class PairPrior(NamedTuple):
+    """Prior standard deviations, as shares of the presses."""
+
+    sensitivity: float
+    """Of the sensitivity of a program to all neighbours."""
+    pair: float
+    """Of the sensitivity to a single one."""
+    crowd: float
+    """Of what several cost together, beside their sum."""
+
+
+BY_PRESSES = PairPrior(sensitivity=3.0, pair=0.4, crowd=1.0)
+"""Nothing is known of a program: its sensitivity may be anything."""
+BY_PRESSURES = PairPrior(sensitivity=0.2, pair=1.0, crowd=1.0)
+"""Pressures tell how sensitive a program is; to which of its neighbours they tell less well."""
 TYPE_SHARE = 0.3
 """Share of the prior variance that other instance types do not tell of."""
 LEAST_NOISE = 0.03
@@ -27,6 +42,8 @@ PRESS_SD = 2.0
 """Prior deviation of presses."""
 MOST_ROWS_EACH = 250
 """Rows of one program that are used, latest first."""
+_Companies = tuple[Floats, tuple[str, ...]]
+"""Neighbours by column, (n x names), and the instance type of each row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +74,9 @@ class PairTable:
             for name in each.neighbours:
                 counts[row, index[name]] += 1.0
         excess, noise = np.expm1(table.log_longer), np.maximum(table.doubt, LEAST_NOISE) * np.exp(table.log_longer)
-        fitted = FittedPairTable(index, _presses(counts, excess, noise), {})
+        # Where less was observed than pressures tell, corrections must be able to take all of that back.
+        told = np.maximum(excess, [each.longer_by_pressure or 0.0 for each in table.questions])
+        fitted = FittedPairTable(index, _presses(counts, told, noise), {})
         places = dict[str, list[int]]()
         for row, each in enumerate(table.questions):
             places.setdefault(each.application, []).append(row)
@@ -66,7 +85,8 @@ class PairTable:
             own, types = counts[rows], tuple(table.questions[row].type_column for row in rows)
             by_pressure = all(table.questions[row].longer_by_pressure is not None for row in rows)
             prior = np.array([fitted.prior(table.questions[row], counts[row], by_pressure) for row in rows])
-            covariance = fitted.covariance(own, types, own, types) + np.diag(noise[rows] ** 2)
+            scale = BY_PRESSURES if by_pressure else BY_PRESSES
+            covariance = fitted.covariance(scale, (own, types), (own, types)) + np.diag(noise[rows] ** 2)
             inverse = np.asarray(np.linalg.inv(covariance), dtype=np.float64)
             fitted.programs[name] = _OwnRows(own, types, inverse @ (excess[rows] - prior), inverse, by_pressure)
         return fitted
@@ -95,15 +115,15 @@ class FittedPairTable:
     def slowdown(self, question: CoRunQuestion) -> Slowdown | None:
         """Return the expected slowdown; None if it knows neither the program nor a pressure."""
         counts, strangers = self._counts(question.neighbours)
-        own, types = self.programs.get(question.application), (question.type_column,)
+        own, asked = self.programs.get(question.application), (counts[None], (question.type_column,))
         if own is None and question.longer_by_pressure is None and strangers:
             return None
-        prior = self.prior(question, counts, own is None or own.by_pressure, strangers)
-        variance = float(self.covariance(counts[None], types, counts[None], types)[0, 0])
-        variance += strangers * ((SENSITIVITY_SD**2 + PAIR_SD**2) * USUAL_PRESS**2)
-        mean = prior
+        by_pressure = question.longer_by_pressure is not None if own is None else own.by_pressure
+        mean, scale = self.prior(question, counts, by_pressure, strangers), BY_PRESSURES if by_pressure else BY_PRESSES
+        variance = float(self.covariance(scale, asked, asked)[0, 0])
+        variance += strangers * (scale.sensitivity**2 + scale.pair**2) * USUAL_PRESS**2
         if own is not None:
-            covariance = self.covariance(counts[None], types, own.counts, own.types)[0]
+            covariance = self.covariance(scale, asked, (own.counts, own.types))[0]
             mean += float(covariance @ own.solved)
             variance -= float(covariance @ own.inverse @ covariance)
         mean = max(0.0, mean)
@@ -115,16 +135,15 @@ class FittedPairTable:
             return question.longer_by_pressure
         return float(counts @ self.presses) + strangers * USUAL_PRESS
 
-    def covariance(self, a: Floats, a_types: tuple[str, ...], b: Floats, b_types: tuple[str, ...]) -> Floats:
-        """Return the prior covariance of additional run times, (a x b), of one program beside these neighbours."""
-        pressed_a, pressed_b = a * self.presses, b * self.presses
+    def covariance(self, scale: PairPrior, a: _Companies, b: _Companies) -> Floats:
+        """Return the prior covariance of additional run times, (a x b), of one program among these neighbours."""
+        pressed_a, pressed_b = a[0] * self.presses, b[0] * self.presses
         pairs = pressed_a @ pressed_b.T
         level = np.outer(pressed_a.sum(axis=1), pressed_b.sum(axis=1))
         crowd = np.outer(_crowd(pressed_a), _crowd(pressed_b))
-        same = np.array(a_types)[:, None] == np.array(b_types)[None]
-        total: Floats = SENSITIVITY_SD**2 * level + PAIR_SD**2 * pairs + CROWD_SD**2 * crowd
+        same = np.array(a[1])[:, None] == np.array(b[1])[None]
         of_types: Floats = 1.0 - TYPE_SHARE + TYPE_SHARE * same.astype(np.float64)
-        return total * of_types
+        return (scale.sensitivity**2 * level + scale.pair**2 * pairs + scale.crowd**2 * crowd) * of_types
 
     def _counts(self, neighbours: Company) -> tuple[Floats, int]:
         """Return the neighbours by column, and how many have none."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
@@ -70,7 +70,7 @@ class LossAttribution:
             return 1.0 + max(0.0, min(before / after, before / mean) - 1.0) * neighbour_held.vcpus / max(
                 sum(vcpus_arrived), SLACK
             )
-        share = neighbour_held.vcpus / max(self._neighbour_vcpus, SLACK)
+        share = self._shares.get(neighbour.id, 0.0)
         expected = view.deviation() is not None and assessment.by not in OF_SERVICE
         if self._performance_alone >= mean * (1.0 + margin):
             charged = expected or neighbour_held.placed_at >= view.samples[0].at
@@ -97,8 +97,15 @@ class LossAttribution:
         return neighbours
 
     @cached_property
-    def _neighbour_vcpus(self) -> float:
-        return sum(each.vcpus for each in self._neighbours.values())
+    def _shares(self) -> Mapping[JobId, float]:
+        """The part of the loss that each neighbour is charged with: by what they were observed to cost this program if
+        that is known of all, else by the vCPUs they hold."""
+        jobs = {job.id: job for job, _ in self._holdings if job.id in self._neighbours}
+        costs = {name: _observed_longer(self.context, self.view, [job]) for name, job in jobs.items()}
+        known = {name: cost for name, cost in costs.items() if cost is not None}
+        amounts = known if len(known) == len(jobs) else {name: each.vcpus for name, each in self._neighbours.items()}
+        total = max(math.fsum(amounts.values()), SLACK)
+        return {name: amount / total for name, amount in amounts.items()}
 
     @cached_property
     def _history(self) -> Trend | None:
@@ -131,16 +138,18 @@ def feedback_from(context: PlanContext, view: RankSamples) -> Learnt | None:
         return None
     at, column = context.fleet.index[view.held.instance_id], column_of(view.instance)
     neighbours = [each for each, _ in context.fleet.holdings[at] if each.id != view.job.id]
-    _, excess = _pressures(context, view, neighbours)
-    kept = 1.0 / (1.0 + EXCESS * max(excess.values(), default=0.0))  # the part of its performance they leave
-    if is_straggler(context, view, kept):
+    longer = _observed_longer(context, view, neighbours)
+    if longer is None:
+        longer = EXCESS * max(_pressures(context, view, neighbours)[1].values(), default=0.0)
+    if is_straggler(context, view, kept=1.0 / (1.0 + longer)):
         return None
     mean, vcpus = deviation.measured.mean, view.held.resources.vcpus
     if not neighbours or mean > deviation.estimate.value:
         single = view.estimate(nodes=1)  # several nodes do more than the one that the estimate is for
         performance = mean * (single.value / deviation.estimate.value) if single is not None else 0.0
         return Learnt(column=column, vcpus=vcpus, performance=performance) if performance > 0 else None
-    tolerated = _tolerated(context, view, neighbours, deviation.estimate.value / mean - 1.0) if mean > 0 else {}
+    measured = deviation.estimate.value / mean - 1.0 if mean > 0 else 0.0
+    tolerated = _tolerated(context, view, neighbours, measured) if measured > longer else {}
     return Learnt(column=column, vcpus=vcpus, tolerated=tolerated) if tolerated else None
 
 
@@ -157,14 +166,14 @@ def _tolerated(context: PlanContext, view: RankSamples, neighbours: list[Job], l
     """Return by resource the tolerated pressure that would explain a run time ``longer`` by this part; 1: twice as
     long.
 
-    Empty if the estimates explain it already, or if no estimate is uncertain enough to be so low. Phases, unknown
+    Empty if no estimate is uncertain enough to be so low. Phases, unknown
     neighbours and slow instances cost as much as known neighbours do. So values measured under a source stay: otherwise
     one slow job would close instances to its whole application, which then never runs next to anything that could prove
     the opposite.
     """
     pressure, excess = _pressures(context, view, neighbours)
     known = view.known()
-    if known is None or longer <= EXCESS * max(excess.values(), default=0.0):
+    if known is None:
         return {}
     doubts: dict[str, tuple[float, float]] = {}
     for source in sorted(excess):
@@ -175,8 +184,19 @@ def _tolerated(context: PlanContext, view: RankSamples, neighbours: list[Job], l
     return {source: max(TOLERATED_MIN, doubts[source][1])} if source else {}
 
 
+def _observed_longer(context: PlanContext, view: RankSamples, neighbours: Sequence[Job]) -> float | None:
+    """Return the additional run time (1: twice as long) that ``neighbours`` cost by what was observed of them together;
+    None: it was not."""
+    slowdowns, name = context.snapshot.slowdowns, view.job.application
+    names = [each.application for each in neighbours]
+    if view.known() is None or not slowdowns.has_met(name, names):
+        return None
+    by_pressure = EXCESS * max(_pressures(context, view, neighbours)[1].values(), default=0.0)
+    return math.expm1(slowdowns.slowdown(name, names, column_of(view.instance), by_pressure).mean)
+
+
 def _pressures(
-    context: PlanContext, view: RankSamples, neighbours: list[Job]
+    context: PlanContext, view: RankSamples, neighbours: Sequence[Job]
 ) -> tuple[dict[str, float], dict[str, float]]:
     """Return the pressure of the neighbours by resource (0..100), and the same divided by what the job tolerates."""
     known, applications = view.known(), context.snapshot.applications

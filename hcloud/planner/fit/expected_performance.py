@@ -234,9 +234,14 @@ def losses_beside(resident: Sensitivity, pressures: Floats) -> Floats:
 
 def loss_beside(resident: Sensitivity, pressures: Floats) -> float:
     """Return :func:`losses_beside` on one machine, ``pressures`` of shape ``(K,)``; faster than arrays for one."""
+    return 1.0 - 1.0 / (1.0 + longer_beside(resident, pressures))
+
+
+def longer_beside(resident: Sensitivity, pressures: Floats) -> float:
+    """Return the additional run time (0: none, 1: twice as long) that costs :func:`loss_beside`."""
     pairs = zip(pressures.tolist(), resident.felt, strict=True)
     worst = max([min(pressure, FULL) / felt for pressure, felt in pairs], default=0.0)
-    return 1.0 - 1.0 / (1.0 + EXCESS * max(worst, 0.0))
+    return EXCESS * max(worst, 0.0)
 
 
 @lru_cache(maxsize=64)

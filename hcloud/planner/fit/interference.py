@@ -16,7 +16,7 @@ from array import array
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from statistics import NormalDist
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,9 @@ from hcloud.classifier.interference import CORE_SOURCES, NOT_COUNTED
 from hcloud.core import quality
 from hcloud.core.estimates import Classification, Estimate
 from hcloud.core.quality import EVEN_CLASSES, QualityClasses
+
+if TYPE_CHECKING:
+    from hcloud.planner.fit.observed_slowdowns import ObservedSlowdowns
 
 Floats = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
@@ -204,6 +207,8 @@ class PressureState:
     copied: tuple[int, Floats] | None = None
     standing: PressureBaseline | None = None
     """The state at the start of the plan, for the next plan."""
+    observed: ObservedSlowdowns | None = None
+    """What programs cost each other that were observed together; None: nothing was."""
     met: dict[tuple[Sensitivity, ...], ResidentSums] = field(default_factory=dict)
     """Cache of the sums for combinations of residents, since searches add and remove the same ones many times."""
 
@@ -226,6 +231,10 @@ class PressureState:
     def of(self, application: str) -> Sensitivity:
         """Return the sensitivity of an application, or the prior."""
         return self.known.get(application, self.prior)
+
+    def observed_of(self, newcomer: Sensitivity) -> ObservedSlowdowns | None:
+        """Return what was observed of a program among others, or of others beside it; None: nothing was."""
+        return self.observed if self.observed is not None and self.observed.knows(newcomer) else None
 
     def add(self, at: int, resident: Sensitivity) -> None:
         """Add one unit of an application to machine ``at``."""

@@ -6,6 +6,8 @@ nothing is known, a job gets the vCPUs it requests.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -14,6 +16,7 @@ from hcloud.core.estimates import Classification
 from hcloud.core.model import Job, Number, Offer
 from hcloud.planner.fit.expected_performance import expected, loss_beside, losses_beside
 from hcloud.planner.fit.interference import Sensitivity
+from hcloud.planner.fit.observed_slowdowns import ObservedSlowdowns, or_else
 from hcloud.planner.fit.size_curves import SizeCurve, size_curves
 from hcloud.planner.fit.sizing import Platform, SizeTarget, least, ranks_of_types, sizes, wanted_performance
 from hcloud.planner.fleet import Amounts, Fleet, MachineKinds, Mask, Places
@@ -233,6 +236,10 @@ class RankSizes:
     """Sensitivity of the application; None if unknown or if the order ignores it."""
     beside: Amounts | None
     """Pressure caused by the residents, shape ``(K, N)``; None if the order ignores it."""
+    observed: ObservedSlowdowns | None = None
+    """What was observed of the application among others; None: nothing was."""
+    residents: Sequence[tuple[Sensitivity, ...]] = ()
+    """Of each machine, if something was observed."""
     found: Amounts | None = None
     """All sizes, once computed."""
     one: dict[int, float] = field(default_factory=dict)
@@ -243,7 +250,10 @@ class RankSizes:
         newcomer, count = self.newcomer, len(self.job_sizes.fleet.instances)
         if newcomer is None or self.beside is None or not count:
             return np.zeros(count)
-        return losses_beside(newcomer, self.beside)
+        losses = losses_beside(newcomer, self.beside)
+        if self.observed is None:
+            return losses
+        return or_else(-np.expm1(-self.observed.own(newcomer, self.residents, range(count))), losses)
 
     def vcpus(self) -> Amounts:
         """Return the vCPUs a rank gets on each machine, shape ``(N,)``."""
@@ -259,8 +269,10 @@ class RankSizes:
         return known
 
     def _vcpus_at(self, at: int) -> float:
-        newcomer = self.newcomer
-        loss = 0.0 if newcomer is None or self.beside is None else loss_beside(newcomer, self.beside[:, at])
+        newcomer, loss = self.newcomer, 0.0
+        if newcomer is not None and self.beside is not None:
+            own = math.nan if self.observed is None else float(self.observed.own(newcomer, self.residents, [at])[0])
+            loss = loss_beside(newcomer, self.beside[:, at]) if math.isnan(own) else -math.expm1(-own)
         return self.job_sizes.granted_on(self.application, self.aim, self.job_sizes.fleet.kinds, at, loss)
 
     def vcpus_on(self, places: Places) -> Amounts:

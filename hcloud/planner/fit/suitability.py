@@ -31,6 +31,7 @@ from hcloud.planner.fit.interference import (
     sensitivities,
 )
 from hcloud.planner.fit.job_sizes import JobSizes, RankSizes
+from hcloud.planner.fit.observed_slowdowns import ObservedSlowdowns
 from hcloud.planner.fit.paragon import Selection, relaxed_margin, select_relaxed
 from hcloud.planner.fit.sizing import SizeTarget
 from hcloud.planner.fleet import SLACK, Amounts, Fleet, Mask
@@ -65,6 +66,8 @@ class Suitability(JobSizes):
     prospects: dict[tuple[bytes, float], WaitingValue] = field(default_factory=dict)
     loss: float = 0.0
     """Expected loss of the current job to its neighbours."""
+    observed_beside: bool = False
+    """Whether that follows from what these programs were observed to cost each other."""
     run_times: dict[tuple[str, int], float | None] = field(default_factory=dict)
     companies: dict[tuple[str, tuple[str, ...]], bool] = field(default_factory=dict)
     """Cache of :meth:`together`."""
@@ -92,6 +95,13 @@ class Suitability(JobSizes):
                 **settings,
             )
             plan_cache.keep("standing", self.state.standing)
+            slowdowns, columns = self.snapshot.slowdowns, self.fleet.type_columns
+            if slowdowns.blend is not None:
+                self.state.observed = ObservedSlowdowns(
+                    forecasts=slowdowns,
+                    type_columns=[columns[at] for at in self.fleet.type_at.tolist()],
+                    known=plan_cache.get("observed slowdowns", (slowdowns, known, self.policy), dict),
+                )
         return self.state
 
     @property
@@ -250,13 +260,21 @@ class Suitability(JobSizes):
     def aim_at(self, job: Job, aim: SizeTarget | None) -> None:
         """Begin a search for ``job``; ``aim``: the result of :meth:`aim_of`, if already known (Quasar)."""
         self.chosen.clear()
-        self.loss, self.aim = 0.0, aim or self.aim_of(job)
+        self.loss, self.observed_beside, self.aim = 0.0, False, aim or self.aim_of(job)
 
     def rank_sizes(self, application: str, aim: SizeTarget) -> RankSizes:
         """Return the vCPUs a rank gets on the machines of the fleet with their present residents."""
-        beside = self.pressure.expected_now() if self.pressure is not None else None
-        newcomer = self.sensitivity_of(application)
-        return RankSizes(job_sizes=self, application=application, aim=aim, newcomer=newcomer, beside=beside)
+        pressure, newcomer = self.pressure, self.sensitivity_of(application)
+        observed = pressure.observed_of(newcomer) if pressure is not None and newcomer is not None else None
+        return RankSizes(
+            job_sizes=self,
+            application=application,
+            aim=aim,
+            newcomer=newcomer,
+            beside=None if pressure is None else pressure.expected_now(),
+            observed=observed,
+            residents=() if observed is None or pressure is None else tuple(pressure.residents),
+        )
 
     def select(self, application: str, fits: Mask, search: Search) -> int:
         """Return the machine of ``fits`` that ``search`` selects for a rank, or -1; on machines with units that stop,
@@ -275,7 +293,11 @@ class Suitability(JobSizes):
             return -1
         self.chosen.append(found)
         if found.relaxed or not self.needs.tolerable_neighbours:
-            self.loss = max(self.loss, loss_beside(newcomer, pressure.expected[:, found.at]))
+            observed = pressure.observed_of(newcomer)
+            own = math.nan if observed is None else float(observed.own(newcomer, pressure.residents, [found.at])[0])
+            expected = loss_beside(newcomer, pressure.expected[:, found.at]) if math.isnan(own) else -math.expm1(-own)
+            self.observed_beside = self.observed_beside or not math.isnan(own)
+            self.loss = max(self.loss, expected)
         return found.at
 
     def best_type(self, application: str, fits: Mask) -> int:
@@ -378,6 +400,8 @@ class Suitability(JobSizes):
         }
         if self.loss > 0.0:
             numbers["expected_loss"] = round(self.loss, 4)
+            if self.observed_beside:
+                numbers["loss_observed"] = True
         numbers |= self._quality_met(newcomer, chosen[0].at)
         return {**numbers, **_relaxed(chosen)}
 

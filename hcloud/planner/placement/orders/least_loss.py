@@ -8,6 +8,7 @@ import numpy as np
 
 from hcloud.classifier.interference import EXCESS
 from hcloud.planner.fit.interference import FULL, Floats, PressureState, Sensitivity
+from hcloud.planner.fit.observed_slowdowns import or_else
 from hcloud.planner.fit.paragon import SLACK, Places, Selection, margin
 from hcloud.planner.placement.order import OrderNeeds, PlacementOrder, Preference
 from hcloud.planner.placement.orders.interference_oblivious import BEST_TYPE
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 
 LASTS = 0.5
 """Share of a run during which the neighbours present at its start are assumed to stay."""
+
+MOST_LOOKED_UP = 500
+"""Of more machines, what was observed together counts on those on which the newcomer loses least by pressures."""
 
 
 class LeastLoss:
@@ -49,8 +53,15 @@ def least_loss_choice(
     places = among.nonzero()[0]
     if not places.size:
         return None
-    own = LASTS * _lengthened(newcomer.bears[:, None], pressure.expected[:, places])
-    own = own if preference is None else own + preference[places]
+    slower, observed = 0.0 if preference is None else preference[places], pressure.observed_of(newcomer)
+    lengthened = _lengthened(newcomer.bears[:, None], pressure.expected[:, places])
+    own = LASTS * lengthened + slower
+    if observed is not None:
+        if places.size > MOST_LOOKED_UP:
+            nearest = np.sort(np.argsort(own, kind="stable")[:MOST_LOOKED_UP])
+            places, own, lengthened = places[nearest], own[nearest], lengthened[nearest]
+        looked_up = or_else(observed.own(newcomer, pressure.residents, places.tolist()), lengthened)
+        own += LASTS * (looked_up - lengthened)
     first = np.argmin(own, keepdims=True)
     # A newcomer never speeds residents up, so machines on which it alone loses more than the best total are skipped.
     near = own <= own[first] + LASTS * _harm(pressure, newcomer, places[first]) + SLACK
@@ -71,7 +82,8 @@ def _harm(pressure: PressureState, newcomer: Sensitivity, places: Places) -> Flo
     others = pressure.expected[:, places[where]] - own
     more = _lengthened(bears, others + newcomer.expected[:, None]) - _lengthened(bears, others)
     harm: Floats = np.bincount(where, weights=more, minlength=places.size).astype(np.float64)
-    return harm
+    observed = pressure.observed_of(newcomer)
+    return harm if observed is None else or_else(observed.harm(newcomer, pressure.residents, places.tolist()), harm)
 
 
 def _lengthened(bears: Floats, pressures: Floats) -> Floats:
