@@ -16,15 +16,15 @@ from hcloud.core.model import BatchTarget, Resources
 from hcloud.planner.fit.interference import Floats, PressureState, Sensitivity
 from hcloud.planner.fit.observed_slowdowns import ObservedSlowdowns
 from hcloud.planner.placement.orders.least_loss import LASTS, least_loss_choice
-from hcloud.planner.plan import Correct, Place
+from hcloud.planner.plan import Correct, Place, StopAttempt
 from hcloud.planner.snapshot import Snapshot
 from hcloud.spec.policy import PlacementPolicy
 from tests.planner.scenes import decide, job, machine, of, running, scene, spec
-from tests.planner.test_correction import _beside_loud, _taught, guess
+from tests.planner.test_correction import _beside_loud, _taught, busy, guess, late, neighbour, slow
 from tests.planner.test_least_loss import ASKED, KNOWN, LEAST_LOSS
 from tests.planner.test_paragon import everywhere, fleet
 from tests.planner.test_placement_orders import APPLICATIONS, FAST
-from tests.planner.watched import sure
+from tests.planner.watched import classified, sure
 from tests.policies import simple
 
 TYPE = "mock/fast"
@@ -247,3 +247,27 @@ def test_a_loss_that_was_observed_before_corrects_no_tolerance() -> None:
     assert not _taught(replace(slow, slowdowns=learnt(beside, known=known)))
     harmless = observed("app", "loud", speed=1.0, type_column=column)
     assert [each.learnt for each in of(decide(replace(slow, slowdowns=learnt(harmless, known=known))), Correct)]
+
+
+@pytest.mark.parametrize("costly", ["loud", "quiet"])
+def test_the_neighbour_that_was_observed_to_cost_most_is_evicted(costly: str) -> None:
+    here = busy(1, 3.0)
+    beside = [
+        replace(neighbour(number, here, ago_s=600.0), application=name)
+        for number, name in enumerate(("loud", "quiet"), 2)
+    ]
+    known = {
+        "app": classified(0.0009, tolerated={"llc": sure(50.0)}),
+        "loud": classified(0.1, caused={"llc": sure(40.0)}),
+        "quiet": classified(0.1, caused={"llc": sure(40.0)}),
+    }
+    records = [
+        observed(
+            "app", name, speed=0.3 if name == costly else 0.99, type_column=f"mock/{here.offer.instance_type.name}"
+        )
+        for name in ("loud", "quiet")
+    ]
+    job_1 = replace(late(here), application="app")
+    snapshot = replace(slow(job_1, *beside, here), applications=known, slowdowns=learnt(*records, known=known))
+    [stop] = of(decide(snapshot), StopAttempt)
+    assert stop.job_id == {"loud": "job-2", "quiet": "job-3"}[costly]
