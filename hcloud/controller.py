@@ -147,7 +147,7 @@ class Controller:
         live, now = self.store.live().instances, self.clock.now()
         failures = self.lease_push.renew(self.runner, live, self.last_seen.reachable, now)
         self.quarantine.record_failures(failures, self.lease)
-        self.quarantine.record_failures(self.applier.take_failures(), self.lease)
+        self.quarantine.record_failures({**self.applier.take_failures(), **self.arrays.take_failures()}, self.lease)
         self._admit()
         if self.applier.machines.offers_failed:
             self.applier.machines.offers_failed = False

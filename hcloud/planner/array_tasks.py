@@ -28,7 +28,7 @@ def plan_tasks(context: PlanContext) -> None:
     left, tallies = MADE_MOST, context.snapshot.plan_cache.occupancy.tasks
     for array in sorted(context.snapshot.arrays, key=lambda each: (-each.spec.priority, each.submitted_at)):
         tasks, record = array.spec.tasks, array.task_record
-        if tasks is None or record is None:
+        if tasks is None or record is None or array.id in context.snapshot.left_out.jobs:
             continue
         tally = tallies.get(array.id, TaskTally())
         if record.ended >= len(tasks):

@@ -102,7 +102,8 @@ class _PlanSearch:
             return None
 
     def _candidate_jobs(self, before: LeftOut) -> list[JobId]:
-        return [job.id for job in self.snapshot.jobs if job.id not in before.jobs]
+        everything = (*self.snapshot.arrays, *self.snapshot.jobs)
+        return [job.id for job in everything if job.id not in before.jobs]
 
     def _without_jobs(self, before: LeftOut) -> RecoveredPlan | None:
         """Leave out the jobs at fault, or one minor stage if they are many; None if planning fails without any job."""

@@ -1,17 +1,23 @@
 """Arrays: one row, tasks made as they may run, recorded with their array when they have ended."""
 
 from collections import Counter
+from collections.abc import Sequence
 
 import pytest
 
 from hcloud.apply.ended_tasks import EndedTasks
 from hcloud.apply.jobs import make_tasks
-from hcloud.core.arrays import TaskList
+from hcloud.core.arrays import TaskList, TaskRecord
 from hcloud.core.errors import Refused
 from hcloud.core.model import EventKind, Intent, IntentKind, Job, JobState, Reason, Retries
 from hcloud.fake_runner.runner import FakeRunner
+from hcloud.planner import array_tasks
 from hcloud.planner.array_tasks import WINDOW_LEAST
+from hcloud.planner.occupancy import TaskTally
 from hcloud.planner.plan import MakeTasks
+from hcloud.store import Transaction
+from hcloud.store.array_rows import EndedTask
+from lab.soak.planted_defects import Planted
 from tests.apply.conftest import MakeDeployment
 from tests.apply.deployment import Deployment
 
@@ -152,6 +158,43 @@ def test_a_row_that_an_open_intent_needs_is_kept(site: Deployment) -> None:
     with store.transaction(site.now) as txn:
         txn.close_intent(token)
     site.until(lambda: site.state() is JobState.SUCCEEDED)
+
+
+def test_an_array_whose_tasks_cannot_be_recorded_holds_up_no_other(
+    site: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seeded defect: recording the tasks of the first array fails."""
+    right = Transaction.fold_tasks
+
+    def failing(txn: Transaction, array: Job, ended: Sequence[EndedTask]) -> Job:
+        if array.id == "job-1":
+            raise Planted("a defect")
+        return right(txn, array, ended)
+
+    site.submit("sleep", "1", tasks=tasks(2))
+    site.submit("sleep", "1", tasks=tasks(2))
+    monkeypatch.setattr(Transaction, "fold_tasks", failing)
+    site.until(lambda: site.state(4) is JobState.SUCCEEDED)
+    assert site.state(1) is JobState.RUNNING
+    assert any("recording tasks of job-1" in each for each in site.scene.controller.quarantine.failing(site.now))
+    monkeypatch.undo()
+    site.until(lambda: site.state(1) is JobState.SUCCEEDED)
+
+
+def test_an_array_that_planning_fails_on_is_left_out_alone(site: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seeded defect: planning fails on the first array."""
+    right = array_tasks._to_make
+
+    def failing(wanted: TaskList, record: TaskRecord, tally: TaskTally) -> int:
+        if len(wanted) == 3:
+            raise Planted("a defect")
+        return right(wanted, record, tally)
+
+    monkeypatch.setattr(array_tasks, "_to_make", failing)
+    site.submit("sleep", "1", tasks=tasks(3))
+    site.submit("sleep", "1", tasks=tasks(2))
+    site.until(lambda: site.state(5) is JobState.SUCCEEDED)
+    assert site.state(1) is JobState.QUEUED
 
 
 def test_tasks_get_their_id_and_the_values_of_their_combination(site: Deployment) -> None:
