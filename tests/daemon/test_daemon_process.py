@@ -158,7 +158,7 @@ def test_output_of_jobs_of_a_lost_database_is_not_shown_as_that_of_new_ones(home
     for lost in (*home.path.glob("hcloud.db*"), *home.path.glob("providers/mock/*")):
         lost.unlink()
     home.daemon()
-    assert "to logs/earlier" in home.log
+    assert "to earlier/ beside them" in home.log
     home.run("run", "-q", "--", "echo of the new job")
     assert home.run("logs", "1") == "of the new job\n"
     (kept,) = (home.path / "logs" / "earlier").glob("job-1.1.0_*.stdout")
