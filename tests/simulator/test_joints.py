@@ -43,7 +43,7 @@ from hcloud.simulator.workload import Arrival, Workload, workload_of
 from hcloud.simulator.world import Truth
 
 POLICY = load_policy(package_data.path("policies") / "default.yaml")
-PROGRAMS, RUNS, RUN_S = 28, 3, 1500.0
+PROGRAMS, RUNS, RUN_S = 20, 3, 1500.0
 SEED = 5
 
 
