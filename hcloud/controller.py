@@ -15,6 +15,7 @@ from hcloud.apply.lease_push import LeasePush
 from hcloud.beliefs import Beliefs
 from hcloud.classifier.belief_store import BeliefStore
 from hcloud.classifier.library import Library
+from hcloud.classifier.slowdown.forecasts import NOTHING_OBSERVED, SlowdownForecasts
 from hcloud.core.budget_scope import tag_scope
 from hcloud.core.clock import Clock
 from hcloud.core.errors import NotFound, SecretUnreadable, StaleWrite
@@ -222,7 +223,7 @@ class Controller:
             source_prior=beliefs.source_prior,
             type_prior=beliefs.type_prior,
             run_times=self.run_times.update(ledger.seq, self.lease),
-            slowdowns=self.slowdowns.update(lambda names: self.beliefs.of_rows(names, self.lease), self.lease),
+            slowdowns=self._observed_slowdowns(),
             offers_known=frozenset(self.offers.by_provider),
             providers=frozenset(self.offers.providers),
             engine_reachable=self.last_seen.engine_reachable,
@@ -232,6 +233,11 @@ class Controller:
             unreadable_secrets=self._unreadable_secrets(view.jobs),
             plan_cache=self.quarantine.plan_cache,
         )
+
+    def _observed_slowdowns(self) -> SlowdownForecasts:
+        if self.policy.placement.neighbours != "observed":
+            return NOTHING_OBSERVED
+        return self.slowdowns.update(lambda names: self.beliefs.of_rows(names, self.lease), self.lease)
 
     def _unreadable_secrets(self, jobs: Sequence[Job]) -> Mapping[JobId, str]:
         """Return why the secrets of jobs cannot be decrypted; each job is checked again when the keys have changed."""

@@ -347,6 +347,9 @@ class PlacementPolicy:
     neighbour_tolerance: Annotated[Number, Field(gt=0, lt=1)] = 0.2
     """Fraction of its performance that neighbours may cost a job. Lower values leave paid capacity unused; what a
     target cannot spare, corrections give back."""
+    neighbours: Literal["pressures", "observed"] = "pressures"
+    """What neighbours cost is told from pressures on shared resources; observed: where programs were observed together,
+    from that (ESP)."""
     services_apart: bool | None = None
     """Services share no machine while one of their own size can be launched; one whose size is still to be found may.
     null: true if `order` considers interference. Neighbours rarely cost a service its rate, but often its latency."""

@@ -10,6 +10,7 @@ import pytest
 from numpy.random import default_rng
 
 from hcloud.classifier.applications import identify, row_name
+from hcloud.classifier.slowdown.forecasts import NOTHING_OBSERVED
 from hcloud.core.estimates import Measure
 from hcloud.core.model import (
     BatchTarget,
@@ -121,11 +122,15 @@ def test_loss_beside_neighbours_is_predicted_and_what_they_explain_corrects_noth
 
 
 def test_how_fast_jobs_ran_beside_each_other_is_recorded_and_learnt(site: Deployment) -> None:
-    hook = ProgressHook(file="p")
+    hook, controller = ProgressHook(file="p"), site.scene.controller
     (first,) = site.submit("sleep", "30", target=PROMISE, progress=hook)
     until_ended(site, first)
     jobs = site.submit("sleep", "60", count=2, target=PROMISE, progress=hook)
     until_ended(site, *jobs)
+    assert controller.last_snapshot.slowdowns is NOTHING_OBSERVED
+    controller.policy = replace(
+        controller.policy, placement=replace(controller.policy.placement, neighbours="observed")
+    )
     name = row_name(site.scene.store.job(jobs[0].id).application)
     records = [record for _, record in site.scene.store.co_runs() if record.neighbours]
     (record,) = {each.key: each for each in records}.values()
