@@ -1,6 +1,7 @@
 """The linear program that plans ahead: the paper's example, small cases by trying, and what always holds."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -9,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hcloud.forecast.runtimes.distribution import RunTimes
-from hcloud.planner.plan_ahead import linear_program
+from hcloud.planner.plan_ahead import linear_program, packing
 from hcloud.planner.plan_ahead.expected import (
     Floats,
     Utility,
@@ -20,7 +21,14 @@ from hcloud.planner.plan_ahead.expected import (
     point,
     slot_starts,
 )
-from hcloud.planner.plan_ahead.linear_program import PendingJob, RunningJob, Schedule, StartOption, schedule
+from hcloud.planner.plan_ahead.linear_program import (
+    PendingJob,
+    RunningJob,
+    Schedule,
+    StartOption,
+    expected_rests,
+    schedule,
+)
 
 POOL = frozenset((0,))
 STEPS = np.arange(0.0, 20.0, 2.5)
@@ -104,7 +112,7 @@ def test_a_job_waits_for_the_machines_it_prefers_if_it_can() -> None:
     starts = slot_starts(200.0, 5.0, 8)
     patient = pending(1, point(50.0), in_time(100.0), 1.0, *both)
     hurried = pending(1, point(50.0), in_time(76.0), 1.0, *both)
-    other = pending(2, point(50.0), in_time(76.0), 1.0, StartOption(pools=frozenset((1,))))
+    other = pending(2, point(50.0), in_time(55.0), 1.0, StartOption(pools=frozenset((1,))))
     assert started(schedule([hurried], [busy], {0: 1.0, 1: 1.0}, starts)) == [1]
     found = schedule([patient, other], [busy], {0: 1.0, 1: 1.0}, starts)
     assert started(found) == [2]
@@ -146,9 +154,49 @@ def test_where_the_solver_reaches_its_limit_nothing_is_planned(monkeypatch: pyte
     jobs = [pending(n, uniform(10, 60), in_time(90.0 + n), 1.0) for n in range(30)]
     starts = slot_starts(400.0, 15.0, 8)
     assert started(schedule(jobs, [], {0: 4.0}, starts))
-    monkeypatch.setattr(linear_program, "MOST_ITERATIONS", 1)
+    monkeypatch.setattr(packing, "MOST_ITERATIONS", 1)
     found = schedule(jobs, [], {0: 4.0}, starts)
     assert (found.starting, dict(found.starts_s)) == ((), {})
+
+
+def test_of_jobs_of_one_kind_the_first_start_first() -> None:
+    jobs = [pending(n, point(50.0), in_time(500.0)) for n in range(10)]
+    found = schedule(jobs, [], {0: 3.0}, slot_starts(400.0, 25.0, 8))
+    assert started(found) == [0, 1, 2]
+    later_s = [found.starts_s[number] for number in sorted(found.starts_s)]
+    assert sorted(found.starts_s) == list(range(3, 10)) and later_s == sorted(later_s)
+
+
+def test_equal_run_times_are_one_whether_they_are_one_object_or_not() -> None:
+    shared = uniform(10, 60)
+    starts = slot_starts(400.0, 15.0, 8)
+    busy = [RunningJob(number=90 + n, amounts={0: 1.0}, run_time=shared, age_s=5.0 * n) for n in range(3)]
+    one = schedule([pending(n, shared, in_time(90.0)) for n in range(12)], busy, {0: 5.0}, starts)
+    apart = [replace(each, run_time=uniform(10, 60)) for each in busy]
+    other = schedule([pending(n, uniform(10, 60), in_time(90.0)) for n in range(12)], apart, {0: 5.0}, starts)
+    assert one == other and started(one) and one.starts_s
+
+
+@pytest.mark.parametrize("stretch", [1.0, 1.5])
+def test_the_rest_of_running_jobs_is_that_of_their_distribution_at_their_age(stretch: float) -> None:
+    run_time, ages_s = uniform(10, 60), [0.0, 5.0, 15.0, 44.0, 61.0, 500.0]
+    held = [
+        RunningJob(number=n, amounts={0: 1.0}, run_time=run_time, age_s=age_s, stretch=stretch)
+        for n, age_s in enumerate(ages_s)
+    ]
+    found = expected_rests(held, STEPS)
+    for row, age_s in zip(found, ages_s, strict=True):
+        left = run_time.after(age_s / stretch)
+        assert row == pytest.approx([1.0 - left.cdf((age_s + step_s) / stretch) for step_s in STEPS.tolist()], abs=1e-9)
+
+
+def test_with_very_many_sets_of_pools_starts_still_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(linear_program, "MOST_UNIONS", 3)
+    sets = [frozenset((n, (n + 1) % 6)) for n in range(6)]
+    jobs = [pending(n, point(50.0), in_time(60.0), 1.0, StartOption(pools=sets[n % 6])) for n in range(12)]
+    found = schedule(jobs, [], dict.fromkeys(range(6), 1.0), STEPS)
+    assert broken_by(found, (jobs, [], dict.fromkeys(range(6), 1.0))) == ""
+    assert 4 <= len(started(found)) <= 6
 
 
 # --------------------------------------------------------------------------------------------------------- what is held

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hcloud.forecast.runtimes.distribution import RunTimes
+from hcloud.forecast.runtimes.distribution import LEAST_REST, RunTimes
 
 Floats = NDArray[np.float64]
 
@@ -34,18 +35,30 @@ def cumulative(run_time: RunTimes, times_s: Floats) -> Floats:
     return found
 
 
-def expected_utility(utility: Utility, run_time: RunTimes, starts_s: Floats, stretch: float = 1.0) -> Floats:
-    """Return what a job is worth by its expected end if it starts at ``starts_s`` from now (eq. 1), of the same shape.
+def expected_utilities(
+    utilities: Sequence[Utility], run_time: RunTimes, starts_s: Floats, stretch: float = 1.0
+) -> Floats:
+    """Return what jobs are worth by their expected end (eq. 1) if they start at ``starts_s`` from now.
 
-    ``stretch``: how many times as long it runs there. A value that falls in a straight line over ``decay_s`` makes the
-    expectation the mean of the probabilities to end by each moment of the fall.
+    Both have the shape ``(n, T)``, with a row for each of the utilities. ``stretch``: how many times as long they run
+    there. A value that falls in a straight line over ``decay_s`` makes the expectation the mean of the probabilities to
+    end by each moment of the fall.
     """
-    if utility.decay_s <= 0.0:
-        ends_s = utility.until_s - starts_s
-        return utility.value * cumulative(run_time, ends_s / stretch)
-    ends_s = utility.until_s + utility.decay_s * _QUADRATURE[:, None] - starts_s.ravel()[None, :]
-    found: Floats = utility.value * cumulative(run_time, ends_s / stretch).mean(axis=0)
-    return found.reshape(starts_s.shape)
+    until_s, decay_s, value = (
+        np.array([[getattr(each, name)] for each in utilities]) for name in ("until_s", "decay_s", "value")
+    )
+    found, falling = np.empty_like(starts_s), (decay_s > 0.0).ravel()
+    found[~falling] = cumulative(run_time, (until_s - starts_s)[~falling] / stretch)
+    moments_s = (until_s + decay_s * _QUADRATURE)[falling, :, None] - starts_s[falling, None, :]
+    found[falling] = cumulative(run_time, moments_s / stretch).mean(axis=1)
+    valued: Floats = value * found
+    return valued
+
+
+def expected_utility(utility: Utility, run_time: RunTimes, starts_s: Floats, stretch: float = 1.0) -> Floats:
+    """Return :func:`expected_utilities` of one job, of the shape ``(T,)`` of ``starts_s``."""
+    found: Floats = expected_utilities((utility,), run_time, starts_s[None, :], stretch)[0]
+    return found
 
 
 def expected_use(run_time: RunTimes, after_s: Floats, stretch: float = 1.0) -> Floats:
@@ -54,10 +67,19 @@ def expected_use(run_time: RunTimes, after_s: Floats, stretch: float = 1.0) -> F
     return np.where(after_s < 0.0, 0.0, 1.0 - cumulative(run_time, after_s / stretch))
 
 
-def expected_rest(run_time: RunTimes, age_s: float, after_s: Floats, stretch: float = 1.0) -> Floats:
-    """Return the probability that a job that ran for ``age_s`` still runs ``after_s`` from now, of the same shape."""
-    age_s /= stretch
-    return 1.0 - cumulative(run_time.after(age_s), age_s + after_s / stretch)
+def expected_rest(run_time: RunTimes, age_s: float | Floats, after_s: Floats, stretch: float = 1.0) -> Floats:
+    """Return the probability that a job that ran for ``age_s`` still runs ``after_s`` from now.
+
+    It has the shape ``(T,)`` of ``after_s``; for several ages, shape ``(n,)``, a row for each.
+    """
+    ages_s = np.asarray(age_s, dtype=np.float64)[..., None] / stretch
+    reached = cumulative(run_time, ages_s)
+    rest: Floats = (1.0 - cumulative(run_time, ages_s + after_s / stretch)) / np.maximum(1.0 - reached, LEAST_REST)
+    outlived = (1.0 - reached < LEAST_REST)[..., 0]
+    for at in np.argwhere(outlived):
+        old_s = float(ages_s[tuple(at)][0])
+        rest[tuple(at)] = 1.0 - cumulative(run_time.after(old_s), old_s + after_s / stretch)
+    return rest
 
 
 def slot_starts(horizon_s: float, first_s: float, slots: int) -> Floats:

@@ -2,29 +2,32 @@
 
 Variables are the share of each job that takes each of its options (pool, start), and the share of each running job that
 is stopped. The program maximises the expected utility of what is started, less the cost of what is stopped, such that
-each job takes at most one option and, at the start of each slot and in each pool, jobs are expected to need no more
-than is expected to be free there. A job may be spread over several pools.
+each job takes at most one option and, at the start of each slot, jobs are expected to need no more than is expected to
+be free. A job may be spread over several pools: what jobs need that run in certain pools only must be free in these,
+for all sets of pools that jobs ask for and their unions (Hall's theorem). So the program is a little too hopeful: a job
+may change pools from one slot to the next, within its set. Jobs of one kind are one group of the program
+(:mod:`hcloud.planner.plan_ahead.packing`), of which the first ones start first.
 
 All but a few jobs take one option whole, as there are few constraints but those of jobs. The others are rounded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, cast
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from hcloud.forecast.runtimes.distribution import RunTimes
-from hcloud.planner.plan_ahead.expected import Floats, Utility, expected_rest, expected_use, expected_utility
+from hcloud.planner.plan_ahead.expected import Floats, Utility, expected_rest, expected_use, expected_utilities
+from hcloud.planner.plan_ahead.packing import PackingProgram, bound_at, solve_packing
 
 ROUNDED = 0.5
 """Others are stopped for a job only if at least this share of it starts now."""
 WHOLE = 1.0 - 1e-6
 LEAST_SHARE = 1e-3
-MOST_ITERATIONS = 20_000
-"""Limit of the solver's steps; where it is reached, nothing is planned."""
+MOST_UNIONS = 64
+"""Of more sets of pools that share some, no further unions are formed. Then the program is a little too hopeful."""
 _TIES = 1e-5
 _SLACK = 1e-9
 
@@ -113,13 +116,22 @@ def schedule(
     if not waiting:
         return Schedule()
     program = _LinearProgram(waiting, running, capacity, starts_s)
-    if not program.keys:
-        return Schedule()
-    return program.rounded(program.solve())
+    return program.rounded() if len(program.worth) and program.solve() else Schedule()
+
+
+@dataclass(slots=True, eq=False)
+class _Kind:
+    """Jobs that differ in nothing but their numbers."""
+
+    job: PendingJob
+    run_time: int
+    """Number of its run time, the same for equal ones."""
+    members: list[int] = field(default_factory=list)
+    """Places among the waiting jobs."""
 
 
 class _LinearProgram:
-    """The options of all jobs as columns: ``N`` of them, each of one job, place, pool and slot."""
+    """The options of all kinds of jobs as columns: ``N`` of them, each of one kind, place and slot."""
 
     def __init__(
         self,
@@ -129,100 +141,111 @@ class _LinearProgram:
         starts_s: Floats,
     ) -> None:
         self.waiting, self.running, self.starts_s, self.capacity = waiting, running, starts_s, capacity
-        self.pools = {pool: at for at, pool in enumerate(sorted(capacity))}
-        self.rests = [expected_rest(each.run_time, each.age_s, starts_s, each.stretch) for each in running]
+        self.rests = expected_rests(running, starts_s)
         self.stoppable = [at for at, each in enumerate(running) if each.stop_cost is not None]
+        self.kinds = _kinds_of(waiting)
         self.bound = 0.0
-        self.keys = list[tuple[int, int, int, int]]()
-        """Job, place, pool and slot of each column."""
-        self.worth, self.uses = np.zeros(0), np.zeros((0, len(starts_s)))
-        """What each column is worth, shape ``(N,)``, and expects to use at the start of each slot, ``(N, T)``."""
+        self.shares, self.stopped = np.zeros(0), np.zeros(0)
+        """What of each column, and of each job that can be stopped, is taken; from :meth:`solve`."""
         self._add_columns()
 
     def _add_columns(self) -> None:
+        """Set kind, place, slot, set of pools and worth of each column, shape ``(N,)``, and what it expects to use at
+        the start of each slot, shape ``(N, T)``."""
+        slots = len(self.starts_s)
         since_s = self.starts_s[None, :] - self.starts_s[:, None]  # from each start to each slot
-        worths, uses = list[Floats](), list[Floats]()
-        for at, job in enumerate(self.waiting):
+        places, sets = list[tuple[int, int, int]](), dict[frozenset[int], int]()
+        alike = dict[tuple[int, float], list[int]]()
+        for kind, each in enumerate(self.kinds):
             covered = frozenset[int]()  # pools of places before, where it is worth no less
-            for number, place in enumerate(job.places):
-                pools, covered = sorted(place.pools - covered), covered | place.pools
-                begins_s = self.starts_s + place.delay_s
-                worth = expected_utility(job.utility, job.run_time, begins_s, place.stretch) - place.usd
-                if not place.lasting:
-                    worth[1:] = 0.0
-                slots = (worth > _SLACK).nonzero()[0]
-                if not (slots.size and pools):
-                    continue
-                use = job.amount * expected_use(job.run_time, since_s[slots], place.stretch)
-                if not place.lasting:
-                    use[:, 1:] = 0.0
-                self.keys += [(at, number, self.pools[pool], slot) for pool in pools for slot in slots.tolist()]
-                worths += [worth[slots]] * len(pools)
-                uses += [use] * len(pools)
-        if self.keys:
-            self.worth, self.uses = np.concatenate(worths), np.concatenate(uses)
+            for number, place in enumerate(each.job.places):
+                pools, covered = place.pools - covered, covered | place.pools
+                if pools:
+                    alike.setdefault((each.run_time, place.stretch), []).append(len(places))
+                    places.append((kind, number, sets.setdefault(pools, len(sets))))
+        worth, uses = np.zeros((len(places), slots)), np.zeros((len(places), slots, slots))
+        for (_, stretch), at in alike.items():
+            jobs = [self.kinds[places[each][0]].job for each in at]
+            taken = [job.places[places[each][1]] for job, each in zip(jobs, at, strict=True)]
+            begins_s = self.starts_s + np.array([[place.delay_s] for place in taken])
+            found = expected_utilities([job.utility for job in jobs], jobs[0].run_time, begins_s, stretch)
+            worth[at] = found - np.array([[place.usd] for place in taken])
+            use = expected_use(jobs[0].run_time, since_s, stretch)
+            uses[at] = np.array([[[job.amount]] for job in jobs]) * use
+            passing = [each for each, place in zip(at, taken, strict=True) if not place.lasting]
+            worth[passing, 1:] = uses[passing, :, 1:] = 0.0
+        place_of, self.slot_of = (worth > _SLACK).nonzero()
+        columns = np.array(places, dtype=np.intp).reshape(-1, 3)[place_of]
+        self.kind_of, self.place_of, self.set_of = columns.T
+        self.worth, self.uses = worth[place_of, self.slot_of], uses[place_of, self.slot_of]
+        self.sets = tuple(sets)
+
+    def solve(self) -> bool:
+        """Choose the share of each option, and of each job that can be stopped; return whether that succeeded."""
+        # Slow to import: a daemon whose jobs need no plan does without.
+        from scipy.sparse import csr_array
+
+        slots, unions = len(self.starts_s), _unions_of(self.sets)
+        within = np.array([[pools <= union for union in unions] for pools in self.sets])
+        free, pools = self._expected_free(), {pool: at for at, pool in enumerate(sorted(self.capacity))}
+        held = np.zeros((len(self.stoppable), len(unions)))
+        for number, at in enumerate(self.stoppable):
+            amounts = self.running[at].amounts
+            held[number] = [sum([amounts[pool] for pool in union if pool in amounts]) for union in unions]
+        column, slot = (self.uses > _SLACK).nonzero()
+        used, at = within[self.set_of[column]].nonzero()
+        part, row = held.nonzero()
+        rests = self.rests[self.stoppable]
+        costs = np.array([float(self.running[each].stop_cost or 0.0) for each in self.stoppable])
+        program = PackingProgram(
+            worth=self.worth,
+            group_of=self.kind_of,
+            uses=csr_array(
+                (self.uses[column, slot][used], (column[used], at * slots + slot[used])),
+                shape=(len(self.worth), len(unions) * slots),
+            ),
+            counts=np.array([float(len(each.members)) for each in self.kinds]),
+            release_cost=costs,
+            releases=csr_array(
+                (
+                    (held[part, row][:, None] * rests[part]).ravel(),
+                    (np.repeat(part, slots), (row[:, None] * slots + np.arange(slots)).ravel()),
+                ),
+                shape=(len(self.stoppable), len(unions) * slots),
+            ),
+            capacity=np.concatenate([free[sorted(pools[pool] for pool in union)].sum(axis=0) for union in unions]),
+        )
+        # Of equal options the earliest is best, and of equal kinds the first: no other vertex is optimal.
+        worth = self.worth * (1.0 - _TIES * (self.slot_of + self.kind_of / len(self.kinds) / 4))
+        costs = costs * (1.0 + _TIES * np.arange(len(costs)))
+        solved = solve_packing(replace(program, worth=worth, release_cost=costs))
+        if solved is None:
+            return False
+        self.shares, self.stopped, self.bound = solved.units, solved.released, bound_at(program, solved.prices)
+        return True
 
     def _expected_free(self) -> Floats:
         """Return the room expected to be free in each pool at the start of each slot, shape ``(pools, T)``."""
-        free: Floats = np.repeat(np.array([[self.capacity[pool]] for pool in self.pools]), len(self.starts_s), axis=1)
-        for each, rest in zip(self.running, self.rests, strict=True):
-            for pool, amount in each.amounts.items():
-                free[self.pools[pool]] -= amount * rest
+        pools = {pool: at for at, pool in enumerate(sorted(self.capacity))}
+        free: Floats = np.repeat(np.array([[self.capacity[pool]] for pool in pools]), len(self.starts_s), axis=1)
+        held = [(pools[pool], at, part) for at, each in enumerate(self.running) for pool, part in each.amounts.items()]
+        if held:
+            rows, jobs, amounts = zip(*held, strict=True)
+            np.subtract.at(free, list(rows), np.array(amounts)[:, None] * self.rests[list(jobs)])
         np.maximum(free, 0.0, out=free)
         return free
 
-    def solve(self) -> Floats:
-        """Return the share of each option, and of each job that can be stopped, shape ``(N + stoppable,)``."""
-        # Slow to import: a daemon whose jobs need no plan does without.
-        from scipy.optimize import linprog
-        from scipy.sparse import csr_array
-
-        jobs, slots, count = len(self.waiting), len(self.starts_s), len(self.keys)
-        job_of, _, pool_of, slot_of = np.array(self.keys).T
-        # Rows: one per job, then one per pool and slot.
-        at, slot = (self.uses > _SLACK).nonzero()
-        rows = [job_of, jobs + pool_of[at] * slots + slot]
-        columns, values = [np.arange(count), at], [np.ones(count), self.uses[at, slot]]
-        costs = list[float]()
-        for number, of in enumerate(self.stoppable):
-            each = self.running[of]
-            costs.append(float(each.stop_cost or 0.0) * (1.0 + _TIES * number))
-            for pool, amount in each.amounts.items():
-                rows.append(jobs + self.pools[pool] * slots + np.arange(slots))
-                columns.append(np.full(slots, count + number))
-                values.append(-amount * self.rests[of])
-        limits = np.concatenate((np.ones(jobs), self._expected_free().ravel()))
-        entries = (np.concatenate(values), (np.concatenate(rows), np.concatenate(columns)))
-        matrix = csr_array(entries, shape=(len(limits), count + len(costs)))
-        # Of equal options the earliest is best, and of equal jobs the first: no other vertex is optimal.
-        worth = self.worth * (1.0 - _TIES * (slot_of + (job_of / jobs + pool_of / len(self.pools)) / 4))
-        solved = linprog(
-            np.concatenate((-worth, np.array(costs))),
-            A_ub=cast(Any, matrix),  # its stubs know dense matrices only
-            b_ub=limits,
-            bounds=(0.0, 1.0),
-            method="highs-ds",
-            options={"maxiter": MOST_ITERATIONS},
-        )
-        if solved.status != 0:
-            return np.zeros(count + len(costs))
-        shares = np.asarray(solved.x, dtype=np.float64)
-        self.bound = float(self.worth @ shares[:count] - np.array(costs) @ shares[count:])
-        return shares
-
     # --------------------------------------------------------------------------------------------------------- rounding
-    def rounded(self, shares: Floats) -> Schedule:
+    def rounded(self) -> Schedule:
         """Return whole starts: first of jobs of which all starts now, then of others by what their part is worth."""
         now, worth, later = dict[int, dict[int, float]](), dict[tuple[int, int], float](), dict[int, float]()
-        by_pool, names = dict[tuple[int, int], float](), list(self.pools)
-        for column in (shares[: len(self.keys)] >= LEAST_SHARE).nonzero()[0].tolist():
-            job, place, pool, slot = self.keys[column]
+        for job, column, share in self._shares_by_job():
+            place, slot = int(self.place_of[column]), int(self.slot_of[column])
             if slot == 0:
-                by_pool[job, names[pool]] = by_pool.get((job, names[pool]), 0.0) + float(shares[column])
                 places = now.setdefault(job, {})
-                places[place] = places.get(place, 0.0) + float(shares[column])
+                places[place] = places.get(place, 0.0) + share
                 worth[job, place] = float(self.worth[column])
-            elif job not in later or shares[column] > ROUNDED:
+            elif job not in later or share > ROUNDED:
                 later[job] = float(self.starts_s[slot])
         share_of = {job: min(1.0, sum(places.values())) for job, places in now.items()}
         density = {
@@ -231,7 +254,7 @@ class _LinearProgram:
         }
         ranked = sorted(now, key=lambda job: (share_of[job] < WHOLE, -share_of[job] * density[job], job))
         room, stopped, starting = self._free_now(), dict[int, None](), list[JobStart]()
-        stops = self._stops(shares)
+        stops = self._stops()
         for job in ranked:
             each = self.waiting[job]
             for place in sorted(now[job], key=lambda number: (-now[job][number], number)):
@@ -246,7 +269,7 @@ class _LinearProgram:
                     stopped[at] = None
                     for pool, held in self.running[at].amounts.items():
                         room[pool] += held
-                order = sorted(pools, key=lambda pool: (-by_pool.get((job, pool), 0.0), -room[pool], pool))
+                order = sorted(pools, key=lambda pool: (-room[pool], pool))
                 taken = _take(room, order, each.amount)
                 starting.append(JobStart(number=each.number, place=place, amounts=taken, share=share_of[job]))
                 break
@@ -264,9 +287,28 @@ class _LinearProgram:
             value=value - sum([self.running[at].stop_cost or 0.0 for at in stopped]),
         )
 
-    def _stops(self, shares: Floats) -> list[int]:
+    def _shares_by_job(self) -> Iterator[tuple[int, int, float]]:
+        """Yield jobs with columns and the share that they take of it; of each kind the first jobs start first."""
+        taken = (self.shares >= LEAST_SHARE).nonzero()[0]
+        kind, left = -1, iter(())  # type: tuple[int, Iterator[int]]
+        job, free = -1, 0.0
+        for column in taken[np.lexsort((self.place_of[taken], self.slot_of[taken], self.kind_of[taken]))].tolist():
+            if self.kind_of[column] != kind:
+                kind = int(self.kind_of[column])
+                left, free = iter(self.kinds[kind].members), 0.0
+            share = float(self.shares[column])
+            while share >= LEAST_SHARE:
+                if free < LEAST_SHARE:
+                    job, free = next(left, -1), 1.0
+                    if job < 0:
+                        break
+                part = min(share, free)
+                yield job, column, part
+                share, free = share - part, free - part
+
+    def _stops(self) -> list[int]:
         """Return the running jobs of which a part is stopped, those first of which most is."""
-        parts = {at: float(shares[len(self.keys) + number]) for number, at in enumerate(self.stoppable)}
+        parts = {at: float(self.stopped[number]) for number, at in enumerate(self.stoppable)}
         return sorted([at for at, part in parts.items() if part > LEAST_SHARE], key=lambda at: (-parts[at], at))
 
     def _free_now(self) -> dict[int, float]:
@@ -289,6 +331,47 @@ class _LinearProgram:
                 if lacks <= _SLACK:
                     return chosen
         return []
+
+
+def expected_rests(running: Sequence[RunningJob], after_s: Floats) -> Floats:
+    """Return :func:`expected_rest` of each running job, shape ``(len(running), T)``."""
+    found, alike = np.zeros((len(running), len(after_s))), dict[tuple[int, float], list[int]]()
+    equal = _numbered([each.run_time for each in running])
+    for at, each in enumerate(running):
+        alike.setdefault((equal[at], each.stretch), []).append(at)
+    for places in alike.values():
+        first, ages_s = running[places[0]], np.array([running[each].age_s for each in places])
+        found[places] = expected_rest(first.run_time, ages_s, after_s, first.stretch)
+    return found
+
+
+def _kinds_of(waiting: Sequence[PendingJob]) -> list[_Kind]:
+    kinds = dict[tuple[float, int, Utility, tuple[StartOption, ...]], _Kind]()
+    equal = _numbered([job.run_time for job in waiting])
+    for at, job in enumerate(waiting):
+        kinds.setdefault((job.amount, equal[at], job.utility, job.places), _Kind(job, equal[at])).members.append(at)
+    return list(kinds.values())
+
+
+def _numbered(run_times: Sequence[RunTimes]) -> list[int]:
+    """Return a number for each distribution, the same for equal ones. What is one object may depend on the past."""
+    by_id, by_value = dict[int, int](), dict[tuple[bytes, bytes], int]()
+    for each in run_times:
+        if id(each) not in by_id:
+            value = (each.times_s.tobytes(), each.cumulative.tobytes())
+            by_id[id(each)] = by_value.setdefault(value, len(by_value))
+    return [by_id[id(each)] for each in run_times]
+
+
+def _unions_of(sets: Sequence[frozenset[int]]) -> list[frozenset[int]]:
+    """Return ``sets`` and the unions of those that share members: of others, what holds of each holds of both."""
+    found, unseen = dict.fromkeys(sets), list(sets)
+    while unseen and len(found) < MOST_UNIONS:
+        one = unseen.pop(0)
+        more = [one | other for other in sets if one & other and one | other not in found]
+        found |= dict.fromkeys(more)
+        unseen += dict.fromkeys(more)
+    return sorted(found, key=lambda pools: (len(pools), sorted(pools)))
 
 
 def _take(room: dict[int, float], pools: Sequence[int], amount: float) -> dict[int, float]:

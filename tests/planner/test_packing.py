@@ -1,0 +1,108 @@
+"""Programs in which groups share capacity: solved nearly as well as by the solver alone, and never beyond capacity."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy.optimize import linprog
+from scipy.sparse import csr_array
+
+from hcloud.planner.plan_ahead import packing
+from hcloud.planner.plan_ahead.packing import PackingProgram, bound_at, solve_packing
+
+
+def program(seed: int, groups: int = 60, rows: int = 5, releases: int = 12, room: float = 0.1) -> PackingProgram:
+    """Return groups with one to four options each; ``room``: capacity as a part of what all would use."""
+    rng = np.random.default_rng(seed)
+    group_of = np.sort(rng.integers(0, groups, 3 * groups))
+    uses = rng.uniform(0.0, 2.0, (len(group_of), rows)) * (rng.random((len(group_of), rows)) < 0.6)
+    uses[:, 0] += 0.2
+    counts = rng.integers(1, 4, groups).astype(np.float64)
+    return PackingProgram(
+        worth=rng.uniform(0.1, 1.0, len(group_of)),
+        group_of=group_of,
+        uses=csr_array(uses),
+        counts=counts,
+        release_cost=rng.uniform(0.05, 0.5, releases),
+        releases=csr_array(rng.uniform(0.0, 1.0, (releases, rows))),
+        capacity=room * (counts[group_of, None] * uses).sum(axis=0),
+    )
+
+
+def best_worth(asked: PackingProgram) -> float:
+    """Return the worth of the best solution, from the whole program."""
+    own = (asked.group_of[None, :] == np.arange(len(asked.counts))[:, None]).astype(np.float64)
+    none = np.zeros((len(asked.counts), len(asked.release_cost)))
+    found = linprog(
+        np.concatenate((-asked.worth, asked.release_cost)),
+        A_ub=np.block([[own, none], [asked.uses.toarray().T, -asked.releases.toarray().T]]),
+        b_ub=np.concatenate((asked.counts, asked.capacity)),
+        bounds=[(0.0, None)] * len(asked.worth) + [(0.0, 1.0)] * len(asked.release_cost),
+    )
+    return -float(found.fun)
+
+
+@pytest.fixture(params=["whole", "by prices of a sample"])
+def solved_whole(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether programs are solved whole."""
+    if request.param != "whole":
+        monkeypatch.setattr(packing, "SOLVED_WHOLE", 10)
+        monkeypatch.setattr(packing, "SAMPLED", 15)
+    return bool(request.param == "whole")
+
+
+@pytest.mark.parametrize("seed", range(15))
+@pytest.mark.parametrize("room", [0.02, 0.2, 1.0])
+def test_a_solution_is_within_capacity_and_nearly_best(seed: int, room: float, solved_whole: bool) -> None:
+    asked = program(seed, room=room)
+    found, best = solve_packing(asked), best_worth(asked)
+    assert found is not None
+    used = found.units @ asked.uses.toarray() - found.released @ asked.releases.toarray()
+    assert (used <= asked.capacity + 1e-6).all()
+    assert (np.bincount(asked.group_of, found.units, len(asked.counts)) <= asked.counts + 1e-6).all()
+    assert found.units.min() >= -1e-9 and -1e-9 <= found.released.min() <= found.released.max() <= 1.0 + 1e-9
+    worth = float(asked.worth @ found.units - asked.release_cost @ found.released)
+    assert best * (1.0 - packing.GAP) - 1e-6 <= worth <= best + 1e-6
+    assert bound_at(asked, found.prices) >= best - 1e-6
+    assert bound_at(asked, found.prices) <= worth * (1.0 + packing.GAP) + 1e-6
+
+
+def test_large_programs_are_solved_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    solver, sizes = packing._PackingSolver, list[int]()
+    asked = program(1, groups=packing.SOLVED_WHOLE + 1400, releases=0)
+    linear_program = solver._linear_program
+
+    def counting(self: packing._PackingSolver, *given: packing.Floats) -> packing.PackingSolution | None:
+        sizes.append(int(self.open.sum()))
+        return linear_program(self, *given)
+
+    monkeypatch.setattr(solver, "_linear_program", counting)
+    assert solve_packing(asked) is not None
+    assert 0.8 * packing.SAMPLED <= sizes[0] <= 1.3 * packing.SAMPLED
+    assert len(sizes) >= 2 and max(sizes) < len(asked.counts)
+
+
+def test_where_prices_of_the_sample_mislead_all_groups_are_solved_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packing, "SOLVED_WHOLE", 10)
+    monkeypatch.setattr(packing, "SAMPLED", 10)
+    # Every second group, which are those in the sample, uses nothing: room seems free, and is not.
+    groups = 20
+    asked = replace(
+        program(0),
+        worth=np.ones(groups),
+        group_of=np.arange(groups),
+        uses=csr_array(np.tile([[0.0], [1.0]], (groups // 2, 1))),
+        counts=np.ones(groups),
+        release_cost=np.zeros(0),
+        releases=csr_array((0, 1)),
+        capacity=np.array([3.0]),
+    )
+    found = solve_packing(asked)
+    assert found is not None
+    assert found.units[::2].tolist() == [1.0] * 10 and found.units[1::2].sum() == pytest.approx(3.0)
+
+
+def test_the_same_program_always_has_the_same_solution() -> None:
+    one, other = (solve_packing(program(3, groups=900)) for _ in range(2))
+    assert one is not None and other is not None
+    assert (one.units == other.units).all() and (one.prices == other.prices).all()
