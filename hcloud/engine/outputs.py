@@ -70,16 +70,16 @@ class UnitOutputs:
             return
         del self._packing[unit.id]
         tries = self._tries[unit.id] = self._tries.get(unit.id, 0) + 1
-        told = unit.read(f".{MANIFEST}") if process.returncode == 0 else None
-        if told is None and tries < TRIES_MAX:
+        packed = unit.read(f".{MANIFEST}") if process.returncode == 0 else None
+        if packed is None and tries < TRIES_MAX:
             return
         self._tries.pop(unit.id)
-        if told is None:
-            told = asdict(OutputsManifest(note=f"its outputs could not be packed: code {process.returncode}"))
-        if told["bytes"]:
+        if packed is None:
+            packed = asdict(OutputsManifest(note=f"its outputs could not be packed: code {process.returncode}"))
+        if packed["bytes"]:
             (unit.path / f".{ARCHIVE}").rename(unit.path / ARCHIVE)
             sync_directory(unit.path)
-        write_json(unit.path / MANIFEST, told, durable=True)
+        write_json(unit.path / MANIFEST, packed, durable=True)
 
     def _begin(self, unit: Unit) -> None:
         spec = unit.read("spec.json") or {}

@@ -129,14 +129,17 @@ def report_from_wire(instance_id: str, plain: Mapping[str, Any]) -> WorkerReport
 
 def outputs_piece_from_wire(plain: Mapping[str, Any]) -> OutputsPiece:
     """Return a piece of outputs. Raises ValueError, KeyError or TypeError if a machine sent something else."""
-    told = plain["manifest"]
+    described = plain["manifest"]
     manifest = None
-    if told is not None:
-        sha256, note = str(told["sha256"]), "".join(each if each.isprintable() else "?" for each in str(told["note"]))
-        if told["bytes"] and not re.fullmatch("[0-9a-f]{64}", sha256):
+    if described is not None:
+        sha256, note = (
+            str(described["sha256"]),
+            "".join(each if each.isprintable() else "?" for each in str(described["note"])),
+        )
+        if described["bytes"] and not re.fullmatch("[0-9a-f]{64}", sha256):
             raise ValueError("the digest of outputs is not one of SHA-256")
         manifest = OutputsManifest(
-            files=int(told["files"]), bytes=int(told["bytes"]), sha256=sha256, note=note[:NOTE_CHARACTERS_MAX]
+            files=int(described["files"]), bytes=int(described["bytes"]), sha256=sha256, note=note[:NOTE_CHARACTERS_MAX]
         )
     return OutputsPiece(
         content=bytes(plain["content"]),

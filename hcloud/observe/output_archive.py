@@ -75,7 +75,7 @@ def archive_of(folder: Path, unit: UnitId) -> Path:
 
 @dataclass(slots=True)
 class OutputArchive:
-    """Copies outputs in threads of its own, so that a slow machine delays nobody else."""
+    """Copies outputs in threads of its own, so that a slow machine delays no other."""
 
     folder: Path
     read: ReadOutputs

@@ -348,7 +348,7 @@ class PlacementPolicy:
     """Fraction of its performance that neighbours may cost a job. Lower values leave paid capacity unused; what a
     target cannot spare, corrections give back."""
     neighbours: Literal["pressures", "observed"] = "pressures"
-    """What neighbours cost is told from pressures on shared resources; observed: where programs were observed together,
+    """Predict what neighbours cost from pressures on shared resources; observed: where programs were observed together,
     from that (ESP)."""
     services_apart: bool | None = None
     """Services share no machine while one of their own size can be launched; one whose size is still to be found may.

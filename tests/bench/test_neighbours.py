@@ -10,7 +10,7 @@ import pytest
 
 from bench import neighbours
 from bench.neighbours import main, read_features, read_groups, score
-from hcloud.classifier.slowdown.table import CoRunQuestion, Slowdown
+from hcloud.classifier.slowdown.table import CoRunQuestion, ExpectedSlowdown
 from tests.classifier.slowdown.worlds import PairWorld
 
 PROGRAMS = "abcde"
@@ -58,8 +58,8 @@ def test_a_score_is_relative_to_what_was_measured(data: Path) -> None:
     truth = dict(zip(pairs.table.questions, pairs.table.log_longer, strict=True))
 
     class Off:
-        def slowdown(self, asked: CoRunQuestion) -> Slowdown:
-            return Slowdown(float(truth[asked]) - np.log(1.1), 0.01)
+        def slowdown(self, asked: CoRunQuestion) -> ExpectedSlowdown:
+            return ExpectedSlowdown(float(truth[asked]) - np.log(1.1), 0.01)
 
     found = score(Off(), pairs)
     assert found.error_pct == pytest.approx(10.0)

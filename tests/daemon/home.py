@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.engine.site import free_port
 from tests.waiting import wait_until
 from tests.warm import WARM, WarmProcess
 
@@ -40,6 +41,17 @@ class Home:
         quick = text.replace("settings: {}", f"settings: {MOCK_SETTINGS}").replace("poll_s: 2.0", "poll_s: 0.1")
         assert quick != text
         config.write_text(quick.replace("cycle_interval_s: 1.0", "cycle_interval_s: 0.1"))
+
+    def set_up_local(self) -> None:
+        """Run ``hcloud init`` for real programs on slices of this host, on a port of its own, and make it quick."""
+        self.run("init", "--home", str(self.path), "--provider", "local")
+        config = self.path / "config.yaml"
+        text = config.read_text().replace("127.0.0.1:8786", f"127.0.0.1:{free_port()}")
+        for slow, quick in (("settings: {}", "settings: {cgroups: false}"), ("interval_s: 1.0", "interval_s: 0.1"),
+                            ("poll_s: 2.0", "poll_s: 0.1")):  # fmt: skip
+            assert slow in text
+            text = text.replace(slow, quick)
+        config.write_text(text)
 
     @property
     def environment(self) -> dict[str, str]:

@@ -13,7 +13,6 @@ import pytest
 from hcloud.cli.outputs import _members
 from hcloud.core.errors import BadInput
 from tests.daemon.home import PATIENCE_S, Home
-from tests.engine.site import free_port
 from tests.waiting import wait_until
 
 SMALL = ("--memory", "64MiB", "--vcpus", "0.5")
@@ -23,14 +22,7 @@ SMALL = ("--memory", "64MiB", "--vcpus", "0.5")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
     """A daemon that runs real programs on slices of this host."""
     made = Home(tmp_path_factory.mktemp("outputs") / "home")
-    made.run("init", "--home", str(made.path), "--provider", "local")
-    config = made.path / "config.yaml"
-    text = config.read_text().replace("127.0.0.1:8786", f"127.0.0.1:{free_port()}")
-    for slow, quick in (("settings: {}", "settings: {cgroups: false}"), ("interval_s: 1.0", "interval_s: 0.1"),
-                        ("poll_s: 2.0", "poll_s: 0.1")):  # fmt: skip
-        assert slow in text
-        text = text.replace(slow, quick)
-    config.write_text(text)
+    made.set_up_local()
     made.daemon()
     yield made
     made.run("destroy", "--all", "--yes", "--wait", str(PATIENCE_S))

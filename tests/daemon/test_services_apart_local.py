@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from tests.daemon.home import PATIENCE_S, Home
-from tests.engine.site import free_port
 from tests.waiting import wait_until
 
 SIZE = {"memory": "48MiB", "disk": "10MiB"}
@@ -18,14 +17,8 @@ SLEEPS = {"command": ["sleep", "300"]}
 def home(tmp_path: Path) -> Iterator[Home]:
     """A daemon under the default policy that rents slices of half a vCPU and of one."""
     made = Home(tmp_path / "home")
-    made.run("init", "--home", str(made.path), "--provider", "local")
-    config, policy = made.path / "config.yaml", made.path / "policies" / "default.yaml"
-    text = config.read_text().replace("127.0.0.1:8786", f"127.0.0.1:{free_port()}")
-    for slow, quick in (("settings: {}", "settings: {cgroups: false}"), ("interval_s: 1.0", "interval_s: 0.1"),
-                        ("poll_s: 2.0", "poll_s: 0.1")):  # fmt: skip
-        assert slow in text
-        text = text.replace(slow, quick)
-    config.write_text(text)
+    made.set_up_local()
+    policy = made.path / "policies" / "default.yaml"
     rules = policy.read_text()
     for wide, narrow in (("  instance_types: null", "  instance_types: [local.small, local.medium]"),
                          ("  markets: [reserved, on_demand, spot]", "  markets: [on_demand]")):  # fmt: skip

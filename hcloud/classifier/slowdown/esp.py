@@ -1,4 +1,4 @@
-"""Slowdown from what is known of programs run alone (ESP, algorithm 1).
+"""ExpectedSlowdown from what is known of programs run alone (ESP, algorithm 1).
 
 Features are those of the program and the sums of those of its neighbours. An elastic net selects linear ones; all their
 pairwise products are added; a second elastic net is the model. As printed it predicts the share of speed that is left;
@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hcloud.classifier.slowdown.elastic_net import ElasticNet, Floats, LinearModel
-from hcloud.classifier.slowdown.table import CoRunQuestion, CoRunTable, Slowdown
+from hcloud.classifier.slowdown.table import CoRunQuestion, CoRunTable, ExpectedSlowdown
 
 LEAST_ROWS = 60
 """Fewer observations of programs with features are not fitted."""
@@ -78,7 +78,7 @@ class FittedEsp:
     most_neighbours: int
     """Beside more it does not answer."""
 
-    def slowdown(self, question: CoRunQuestion) -> Slowdown | None:
+    def slowdown(self, question: CoRunQuestion) -> ExpectedSlowdown | None:
         """Return the expected slowdown; None if a program has no features, too little was observed, or among more."""
         nets = self.nets
         if nets is None or len(question.neighbours) > self.most_neighbours:
@@ -88,9 +88,9 @@ class FittedEsp:
         x = _linear([question], self.features)
         predicted = float(nets.second.predict(_with_products(nets.first, x, nets.selected))[0])
         if self.log_link:
-            return Slowdown(max(0.0, -predicted), nets.error)
+            return ExpectedSlowdown(max(0.0, -predicted), nets.error)
         speed = min(1.0, max(_LEAST_SPEED, predicted))
-        return Slowdown(-math.log(speed), nets.error / speed)
+        return ExpectedSlowdown(-math.log(speed), nets.error / speed)
 
 
 def _is_described(question: CoRunQuestion, features: Mapping[str, Floats]) -> bool:

@@ -1,8 +1,8 @@
 """Expected slowdown of programs beside named neighbours, by what was observed of them together.
 
 Models are compared on held-out groups of programs that ran together. The best one is blended with what pressures on
-shared resources tell, each by its doubt. Nothing is said of programs that were never observed together: there,
-pressures alone tell (:mod:`hcloud.classifier.interference`).
+shared resources predict, each by its doubt. Programs that were never observed together are left to
+pressures (:mod:`hcloud.classifier.interference`).
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from hcloud.classifier.slowdown.pair_table import PairTable
 from hcloud.classifier.slowdown.table import (
     CoRunQuestion,
     CoRunTable,
+    ExpectedSlowdown,
     FittedSlowdown,
     Floats,
-    Slowdown,
     SlowdownModel,
 )
 from hcloud.core.co_runs import CoRun
@@ -55,10 +55,10 @@ class FittedByPressure:
 
     error: float
 
-    def slowdown(self, question: CoRunQuestion) -> Slowdown | None:
+    def slowdown(self, question: CoRunQuestion) -> ExpectedSlowdown | None:
         """Return the slowdown by pressures; None if they are unknown."""
         longer = question.longer_by_pressure
-        return None if longer is None else Slowdown(math.log1p(longer), self.error)
+        return None if longer is None else ExpectedSlowdown(math.log1p(longer), self.error)
 
 
 PAIR_TABLE, PRESSURES = "pair table", "pressures"
@@ -79,7 +79,7 @@ class _JudgedModel:
     fitted: FittedSlowdown
     widening: float
 
-    def slowdown(self, question: CoRunQuestion) -> Slowdown | None:
+    def slowdown(self, question: CoRunQuestion) -> ExpectedSlowdown | None:
         """Return what the model says, with limits that hold."""
         found = self.fitted.slowdown(question)
         return None if found is None else found._replace(deviation=self.widening * found.deviation)
@@ -96,16 +96,18 @@ class BlendedSlowdown:
     errors: Mapping[str, float]
     """Root mean square error of the logarithm of held-out speeds, by name of the model; empty: nothing was held out."""
 
-    def slowdown(self, question: CoRunQuestion) -> Slowdown | None:
+    def slowdown(self, question: CoRunQuestion) -> ExpectedSlowdown | None:
         """Return the expected slowdown; None if no model knows enough."""
         answers = (each.slowdown(question) for each in self.models)
         observed = next((each for each in answers if each is not None), None)
-        told = None if self.pressures is None else self.pressures.slowdown(question)
-        if observed is None or told is None:
-            return observed or told
-        weight = told.deviation**2 / (observed.deviation**2 + told.deviation**2)
+        by_pressure = None if self.pressures is None else self.pressures.slowdown(question)
+        if observed is None or by_pressure is None:
+            return observed or by_pressure
+        weight = by_pressure.deviation**2 / (observed.deviation**2 + by_pressure.deviation**2)
         # Both err together, so the blend is no surer than the surer one.
-        return Slowdown(weight * observed.mean + (1.0 - weight) * told.mean, min(observed.deviation, told.deviation))
+        return ExpectedSlowdown(
+            weight * observed.mean + (1.0 - weight) * by_pressure.mean, min(observed.deviation, by_pressure.deviation)
+        )
 
 
 def fit_in_steps(
@@ -152,7 +154,7 @@ class SlowdownForecasts:
     """None: nothing was observed."""
     companions: Mapping[str, Set[str]] = field(default_factory=dict)
     """By name of an application's row, those of the neighbours it was observed beside."""
-    _answers: dict[CoRunQuestion, Slowdown | None] = field(default_factory=dict, repr=False)
+    _answers: dict[CoRunQuestion, ExpectedSlowdown | None] = field(default_factory=dict, repr=False)
     _neighbours: frozenset[str] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -170,7 +172,7 @@ class SlowdownForecasts:
 
     def slowdown(
         self, application: str, neighbours: Collection[str], type_column: str, longer_by_pressure: float
-    ) -> Slowdown:
+    ) -> ExpectedSlowdown:
         """Return the slowdown expected of an application among neighbours on an instance type.
 
         ``longer_by_pressure``: the additional run time to expect by pressures alone.
@@ -182,7 +184,7 @@ class SlowdownForecasts:
             if len(self._answers) >= _ANSWERS_KEPT:
                 self._answers.clear()
             self._answers[question] = None if self.blend is None else self.blend.slowdown(question)
-        return self._answers.get(question) or Slowdown(math.log1p(longer_by_pressure), 0.0)
+        return self._answers.get(question) or ExpectedSlowdown(math.log1p(longer_by_pressure), 0.0)
 
 
 NOTHING_OBSERVED = SlowdownForecasts()
@@ -192,7 +194,7 @@ NOTHING_OBSERVED = SlowdownForecasts()
 def fit_slowdowns(
     records: Sequence[CoRun], known: Mapping[str, Classification]
 ) -> Generator[None, None, SlowdownForecasts]:
-    """Yield after each part of the work; return what ``records`` tell.
+    """Yield after each part of the work; return what follows from ``records``.
 
     ``known``: classifications by name of the application's row, as far as there are. The speed of a program alone, if
     it was observed on the same type, corrects the speed that was expected of it.
@@ -218,10 +220,12 @@ def fit_slowdowns(
     return SlowdownForecasts(blend=blend, companions=met)
 
 
-def _observed(record: CoRun, alone: CoRun | None) -> Slowdown:
+def _observed(record: CoRun, alone: CoRun | None) -> ExpectedSlowdown:
     """Return the slowdown that a record shows, by what was observed of the program ``alone`` on the same type."""
     base, doubt = (0.0, record.doubt) if alone is None else (alone.log_speed, PERIOD_NOISE / math.sqrt(alone.periods))
-    return Slowdown(max(0.0, base - record.log_speed), math.hypot(doubt, PERIOD_NOISE / math.sqrt(record.periods)))
+    return ExpectedSlowdown(
+        max(0.0, base - record.log_speed), math.hypot(doubt, PERIOD_NOISE / math.sqrt(record.periods))
+    )
 
 
 def _by_pressure(record: CoRun, known: Mapping[str, Classification]) -> float | None:

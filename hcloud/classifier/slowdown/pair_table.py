@@ -1,8 +1,8 @@
-"""Slowdown by pairs of programs: the additional run times that single neighbours cause add up.
+"""ExpectedSlowdown by pairs of programs: the additional run times that single neighbours cause add up.
 
 For each program a Gaussian process (equally: a ridge regression) over what its neighbours cost it. Each neighbour has
 a *press*, the additional run time it causes on average. A program's sensitivity scales the presses of all neighbours at
-once, so that two or three neighbours tell much of a new program (Mage §3.2 completes a matrix for that); deviations of
+once, so that two or three neighbours say much of a new program (Mage §3.2 completes a matrix for that); deviations of
 single pairs, of instance types, and of crowds from the sum are proportional to the presses.
 """
 
@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hcloud.classifier.slowdown.table import Company, CoRunQuestion, CoRunTable, Floats, Slowdown
+from hcloud.classifier.slowdown.table import Company, CoRunQuestion, CoRunTable, ExpectedSlowdown, Floats
 
 
 class PairPrior(NamedTuple):
@@ -31,9 +31,9 @@ class PairPrior(NamedTuple):
 BY_PRESSES = PairPrior(sensitivity=3.0, pair=0.4, crowd=1.0)
 """Nothing is known of a program: its sensitivity may be anything."""
 BY_PRESSURES = PairPrior(sensitivity=0.2, pair=1.0, crowd=1.0)
-"""Pressures tell how sensitive a program is; to which of its neighbours they tell less well."""
+"""Pressures predict how sensitive a program is; to which of its neighbours, less well."""
 TYPE_SHARE = 0.3
-"""Share of the prior variance that other instance types do not tell of."""
+"""Share of the prior variance that other instance types say nothing of."""
 LEAST_NOISE = 0.03
 """Least relative error of an observed run time: it stands for what sums of pairs cannot express."""
 USUAL_PRESS, LEAST_PRESS = 0.1, 0.02
@@ -58,7 +58,7 @@ class _OwnRows:
     inverse: Floats
     """That inverse, (n x n)."""
     by_pressure: bool
-    """Whether surprises are relative to what pressures tell, not to presses."""
+    """Whether surprises are relative to what pressures predict, not to presses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +74,9 @@ class PairTable:
             for name in each.neighbours:
                 counts[row, index[name]] += 1.0
         excess, noise = np.expm1(table.log_longer), np.maximum(table.doubt, LEAST_NOISE) * np.exp(table.log_longer)
-        # Where less was observed than pressures tell, corrections must be able to take all of that back.
-        told = np.maximum(excess, [each.longer_by_pressure or 0.0 for each in table.questions])
-        fitted = FittedPairTable(index, _presses(counts, told, noise), {})
+        # Where less was observed than pressures predict, corrections must be able to take all of that back.
+        predicted = np.maximum(excess, [each.longer_by_pressure or 0.0 for each in table.questions])
+        fitted = FittedPairTable(index, _presses(counts, predicted, noise), {})
         places = dict[str, list[int]]()
         for row, each in enumerate(table.questions):
             places.setdefault(each.application, []).append(row)
@@ -112,7 +112,7 @@ class FittedPairTable:
     """By column."""
     programs: dict[str, _OwnRows]
 
-    def slowdown(self, question: CoRunQuestion) -> Slowdown | None:
+    def slowdown(self, question: CoRunQuestion) -> ExpectedSlowdown | None:
         """Return the expected slowdown; None if it knows neither the program nor a pressure."""
         counts, strangers = self._counts(question.neighbours)
         own, asked = self.programs.get(question.application), (counts[None], (question.type_column,))
@@ -127,7 +127,7 @@ class FittedPairTable:
             mean += float(covariance @ own.solved)
             variance -= float(covariance @ own.inverse @ covariance)
         mean = max(0.0, mean)
-        return Slowdown(math.log1p(mean), math.hypot(math.sqrt(max(0.0, variance)) / (1.0 + mean), LEAST_NOISE))
+        return ExpectedSlowdown(math.log1p(mean), math.hypot(math.sqrt(max(0.0, variance)) / (1.0 + mean), LEAST_NOISE))
 
     def prior(self, question: CoRunQuestion, counts: Floats, by_pressure: bool, strangers: int = 0) -> float:
         """Return the additional run time to expect before the program's own rows are considered."""

@@ -24,7 +24,7 @@ class CoRunQuestion(NamedTuple):
     """Additional run time (0: none, 1: twice as long) expected from pressures on shared resources; None: unknown."""
 
 
-class Slowdown(NamedTuple):
+class ExpectedSlowdown(NamedTuple):
     """Natural logarithm of by how much a run is lengthened: 0 alone, ln 2 for twice as long."""
 
     mean: float
@@ -65,7 +65,7 @@ class CoRunTable:
 class FittedSlowdown(Protocol):
     """A fitted model. The same question always has the same answer."""
 
-    def slowdown(self, question: CoRunQuestion) -> Slowdown | None:
+    def slowdown(self, question: CoRunQuestion) -> ExpectedSlowdown | None:
         """Return the expected slowdown of a program among neighbours; None: it knows too little of them."""
         ...
 

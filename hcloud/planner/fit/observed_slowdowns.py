@@ -1,7 +1,7 @@
 """What a newcomer and the residents of each machine cost each other, where these programs were observed together.
 
-Elsewhere pressures on shared resources tell (:mod:`hcloud.planner.fit.expected_performance`): with no co-run record,
-plans are exactly those by pressures.
+Elsewhere it follows from pressures on shared resources (:mod:`hcloud.planner.fit.expected_performance`): with no
+co-run record, plans are exactly those by pressures.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ class ObservedSlowdowns:
 
     def own(self, newcomer: Sensitivity, residents: Sequence[Company], places: Iterable[int]) -> Floats:
         """Return by machine of ``places`` the natural logarithm of by how much its residents lengthen the newcomer's
-        run; NaN where pressures tell."""
+        run; NaN where it follows from pressures."""
         return self._answers("own", newcomer, residents, places, self._own)
 
     def harm(self, newcomer: Sensitivity, residents: Sequence[Company], places: Iterable[int]) -> Floats:
         """Return by machine of ``places`` by how much the newcomer lengthens the residents' runs, as the sum of natural
-        logarithms; NaN where pressures tell."""
+        logarithms; NaN where it follows from pressures."""
         return self._answers("harm", newcomer, residents, places, self._harm)
 
     def _answers(

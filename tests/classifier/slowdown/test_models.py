@@ -1,4 +1,4 @@
-"""Slowdown models: what each learns of programs that slow each other down by a known rule."""
+"""ExpectedSlowdown models: what each learns of programs that slow each other down by a known rule."""
 
 import math
 from collections.abc import Callable
@@ -19,11 +19,11 @@ from hcloud.classifier.slowdown.forecasts import (
     fit_in_steps,
 )
 from hcloud.classifier.slowdown.pair_table import USUAL_PRESS, PairTable
-from hcloud.classifier.slowdown.table import CoRunQuestion, CoRunTable, FittedSlowdown, Slowdown, SlowdownModel
+from hcloud.classifier.slowdown.table import CoRunQuestion, CoRunTable, ExpectedSlowdown, FittedSlowdown, SlowdownModel
 from tests.classifier.slowdown.worlds import PROGRAMS, PairWorld, question
 
 
-def answer(fitted: FittedSlowdown, asked: CoRunQuestion) -> Slowdown:
+def answer(fitted: FittedSlowdown, asked: CoRunQuestion) -> ExpectedSlowdown:
     found = fitted.slowdown(asked)
     assert found is not None
     return found
@@ -142,7 +142,7 @@ class ForgetsTheLast:
     def __init__(self, table: CoRunTable) -> None:
         self.fitted = PairTable().fit(table)
 
-    def slowdown(self, asked: CoRunQuestion) -> Slowdown | None:
+    def slowdown(self, asked: CoRunQuestion) -> ExpectedSlowdown | None:
         return self.fitted.slowdown(asked._replace(neighbours=asked.neighbours[:-1]))
 
 
@@ -152,7 +152,7 @@ class Unbounded:
     def __init__(self, table: CoRunTable) -> None:
         self.fitted = PairTable().fit(table)
 
-    def slowdown(self, asked: CoRunQuestion) -> Slowdown | None:
+    def slowdown(self, asked: CoRunQuestion) -> ExpectedSlowdown | None:
         found = self.fitted.slowdown(asked)
         return None if found is None else found._replace(mean=found.mean - 0.2)
 
@@ -203,8 +203,8 @@ class Oracle:
     def fit(self, _: CoRunTable) -> "Oracle":
         return self
 
-    def slowdown(self, asked: CoRunQuestion) -> Slowdown:
-        return Slowdown(self.world.longer(asked.application, asked.neighbours) + self.error, 0.05)
+    def slowdown(self, asked: CoRunQuestion) -> ExpectedSlowdown:
+        return ExpectedSlowdown(self.world.longer(asked.application, asked.neighbours) + self.error, 0.05)
 
 
 def test_the_model_with_the_least_held_out_error_is_used_beside_pressures() -> None:
@@ -224,7 +224,7 @@ def test_the_model_with_the_least_held_out_error_is_used_beside_pressures() -> N
 class Silent(Oracle):
     """Knows the truth of pairs only."""
 
-    def slowdown(self, asked: CoRunQuestion) -> Slowdown | None:  # type: ignore[override]
+    def slowdown(self, asked: CoRunQuestion) -> ExpectedSlowdown | None:  # type: ignore[override]
         return super().slowdown(asked) if len(asked.neighbours) == 1 else None
 
 
