@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import math
 import threading
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left, bisect_right, insort
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from itertools import islice
 from operator import attrgetter
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from hcloud.core.co_runs import MOST_CO_RUNS, CoRun, CoRunKey
 from hcloud.core.errors import BadInput, InvalidTransition, NotFound, StaleWrite
@@ -57,6 +57,14 @@ Value = TypeVar("Value")
 Row = TypeVar("Row", covariant=True)
 _BackoffKey = tuple[str, str, str, str]
 _seq = attrgetter("seq")
+
+
+class _CoRuns(NamedTuple):
+    """The co-run records; never changed in place."""
+
+    rows: Mapping[CoRunKey, tuple[int, CoRun]]
+    by_time: Sequence[tuple[float, str, CoRunKey]]
+    """When each was observed last, its key as text, its key; the oldest first."""
 
 
 class MemoryTransaction(Transaction):
@@ -288,13 +296,17 @@ class MemoryTransaction(Transaction):
 
     def add_co_run(self, observed: CoRun) -> CoRun:
         """See :meth:`Transaction.add_co_run`."""
-        stored = self._co_runs.get(observed.key)
+        text = checked_text(co_run_key(observed), "application")
+        rows, by_time = dict(self._co_runs.rows), list(self._co_runs.by_time)
+        stored = rows.get(observed.key)
         after = observed if stored is None else stored[1].then(observed)
-        checked_text(co_run_key(observed), "application")
-        rows = {**self._co_runs, observed.key: (self.revision, after)}
-        while len(rows) > MOST_CO_RUNS:
-            del rows[min(rows, key=lambda key: (rows[key][1].observed_at, co_run_key(rows[key][1])))]
-        self._co_runs = rows
+        if stored is not None:
+            del by_time[bisect_left(by_time, (stored[1].observed_at, text, observed.key))]
+        rows[observed.key] = (self.revision, after)
+        insort(by_time, (after.observed_at, text, observed.key))
+        for _, _, key in by_time[: max(0, len(rows) - MOST_CO_RUNS)]:
+            del rows[key]
+        self._co_runs = _CoRuns(rows, by_time[-MOST_CO_RUNS:])
         self.head["revision"] = self.revision
         return after
 
@@ -352,7 +364,7 @@ class MemoryStore(Store):
         self.orders: Mapping[tuple[str, str], Directive] = {}
         self.metas: Mapping[str, str] = {}
         self.run_times_state: bytes | None = None
-        self.all_co_runs: Mapping[CoRunKey, tuple[int, CoRun]] = {}
+        self.all_co_runs = _CoRuns({}, [])
         self._live_jobs = LiveJobs()
         self._live_instances: RowJournal[Instance] = RowJournal()
         self._view = LiveView()
@@ -465,7 +477,7 @@ class MemoryStore(Store):
 
     def co_runs(self, after_revision: int = -1) -> tuple[tuple[int, CoRun], ...]:
         """See :meth:`Store.co_runs`."""
-        rows = [row for row in self.all_co_runs.values() if row[0] > after_revision]
+        rows = [row for row in self.all_co_runs.rows.values() if row[0] > after_revision]
         return tuple(sorted(rows, key=lambda row: (row[0], co_run_key(row[1]))))
 
     def prune_events(self, before: float, now: float) -> int:
