@@ -21,6 +21,8 @@ from typing import Any, NoReturn
 import pytest
 
 Message = dict[str, Any]
+LONGEST = ("tests/simulator/test_joints", "tests/threats/", "tests/upgrade/")
+"""Files whose tests take long, and would come last."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -62,7 +64,8 @@ class _Pool:
         portions: dict[str, list[pytest.Item]] = {}
         for item in session.items:
             portions.setdefault(item.nodeid if by_test else item.nodeid.partition("::")[0], []).append(item)
-        self._portions = list(portions.values())
+        # Not in the order of their names: else one worker ends with the longest ones, and the others wait for it.
+        self._portions = sorted(portions.values(), key=lambda items: not items[0].nodeid.startswith(LONGEST))
         # All workers read the numbers of portions at one common offset, so that each number is read once.
         self._numbers = os.memfd_create("portions")
         os.write(self._numbers, b"".join(number.to_bytes(4, "big") for number in range(len(portions))))

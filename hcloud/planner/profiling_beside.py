@@ -27,6 +27,10 @@ from hcloud.planner.profiling_runs import affordable, choose_runs, profiling_rea
 from hcloud.planner.profiling_state import ProfilingState, open_profiling, type_of
 from hcloud.planner.text import size_share, usd
 
+LEFT_TO_LEARN = 0.5
+"""Part of what a profile may save that is left once an own run has shown what the program uses (docs/policy-costs.md).
+"""
+
 
 def classify_unknown(context: PlanContext) -> None:
     """Classify the jobs without a classification whose program has become known since they were submitted."""
@@ -108,6 +112,8 @@ def _worth(context: PlanContext, jobs: ProgramJobs) -> _Worth | None:
         usd_per_h += instance.offer.price_usd_per_h * size_share(part.resources, instance)
     policy = context.policy.profiling
     share = policy.expected_saving if job.spec.vcpus_within is None else policy.expected_saving_sized
+    if known_as(identity, rows, own_runs=True) is not None:
+        share *= LEFT_TO_LEARN
     saving_usd = share * usd_per_h * future_s / 3600
     return _Worth(job=job, rows=rows, saving_usd=saving_usd, future_s=future_s) if saving_usd > 0 else None
 

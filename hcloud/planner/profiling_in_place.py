@@ -158,14 +158,16 @@ def _run(
 
 def is_pointless(context: PlanContext, run: Job) -> bool:
     """Return whether a queued profiling run is to be given up: it waited too long for room and no job waits for it, or
-    the unit that it measures in place has ended."""
+    what it was to measure beside, or in place, has ended."""
     request, waited_s = run.spec.profile, context.now - run.submitted_at
     if request is None or not request.job_id:
         return False
-    subject = context.snapshot.plan_cache.occupancy.rows.get(request.job_id)
+    occupancy = context.snapshot.plan_cache.occupancy
+    subject = occupancy.rows.get(request.job_id)
     if not request.unit_id:
-        is_waited_for = subject is not None and subject.state is JobState.SUBMITTED
-        return not is_waited_for and waited_s > context.policy.profiling.patience_s
+        if subject is not None and subject.state is JobState.SUBMITTED:
+            return False
+        return waited_s > context.policy.profiling.patience_s or identify(run.spec).program not in occupancy.unprofiled
     attempt = subject.attempt if subject is not None else None
     units = {attempt.unit_id(each.rank) for each in attempt.allocations if not each.released} if attempt else set()
     return request.unit_id not in units or waited_s > PATIENCE_S

@@ -460,7 +460,8 @@ class ProfilingPolicy:
     """With `when: beside`: a program is profiled once this fraction of what its jobs are expected to cost from now on
     exceeds the cost of profiling it."""
     expected_saving_sized: Annotated[Number, Field(gt=0, le=1)] = 1.0
-    """The same for jobs with a range of vCPUs (`vcpus_min`, `vcpus_max`), whose size knowledge improves."""
+    """The same for jobs with a range of vCPUs (`vcpus_min`, `vcpus_max`), whose size knowledge improves. Once a job of
+    the program has run to its end, half of either counts, as that run has shown what it uses."""
     for_targets: tuple[TargetKind, ...] = ("batch", "service")
     """Kinds of target that are profiled: batch, service, best_effort."""
     max_concurrent: PositiveCount = 4

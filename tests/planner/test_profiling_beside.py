@@ -16,7 +16,7 @@ from hcloud.core.model import (
     ProfileRequest,
     Resources,
 )
-from hcloud.planner.plan import Classify, Enqueue, Launch, Place, Plan, Profile, StopAttempt, Terminate
+from hcloud.planner.plan import Classify, Enqueue, Finish, Launch, Place, Plan, Profile, StopAttempt, Terminate
 from hcloud.planner.snapshot import Snapshot
 from hcloud.spec.policy import PlacementPolicy, Policy, ProfilingPolicy
 from tests.planner.scenes import NOW, decide, job, machine, need, of, offer, running, scene, spec
@@ -191,6 +191,21 @@ def test_a_job_whose_size_may_be_chosen_is_worth_more_to_know() -> None:
     fixed, open_sized = runs(for_s=2 * enough_s), runs(for_s=2 * enough_s, vcpus_within=(0.5, 2.0))
     assert not profiles(scene(fixed, HOST, SMALL), policy)
     assert profiles(scene(open_sized, HOST, SMALL), policy)
+    seen = row_of(open_sized, profiled_at=None, ended_runs=1, run_s=1.5 * enough_s)
+    own_run = knowing(scene(open_sized, HOST, SMALL), seen)
+    assert not profiles(own_run, policy)  # it has shown a half of what there is to learn
+    assert profiles(own_run, replace(policy, profiling=replace(policy.profiling, expected_saving_sized=0.4)))
+
+
+@pytest.mark.parametrize("state", [JobState.QUEUED, JobState.RUNNING])
+def test_a_run_that_has_not_begun_when_the_last_job_of_its_program_ends_is_given_up(state: JobState) -> None:
+    subject = runs()
+    asks = replace(_measuring(), command=subject.spec.command, user=subject.spec.user)
+    run = job(2, asks=asks) if state is JobState.QUEUED else running(2, machine(2), asks=asks)
+    machines = [HOST] if state is JobState.QUEUED else [HOST, machine(2)]
+    assert not of(decide(scene(subject, run, *machines), BESIDE), Finish)
+    given_up = of(decide(scene(run, *machines), BESIDE), Finish)
+    assert [each.reason.code for each in given_up] == ["profiling_given_up"] * (state is JobState.QUEUED)
 
 
 def _measuring() -> JobSpec:
