@@ -18,9 +18,11 @@ from hcloud.classifier.library import Library
 from hcloud.classifier.slowdown.forecasts import NOTHING_OBSERVED, SlowdownForecasts
 from hcloud.core.budget_scope import tag_scope
 from hcloud.core.clock import Clock
+from hcloud.core.dependencies import Dependency, resolve_names
 from hcloud.core.errors import NotFound, SecretUnreadable, StaleWrite
-from hcloud.core.model import EventKind, Instance, InstanceState, Job, JobId, JobSpec, JobState
+from hcloud.core.model import JOB_ENDED, EventKind, Instance, InstanceState, Job, JobId, JobSpec, JobState
 from hcloud.core.rows import FilteredRows, RowOverlay, number_of, replace_fields
+from hcloud.due_times import DueTimes, median_s
 from hcloud.forecast.fleet_tracker import KEPT_S, RECENT_KINDS, FleetTracker
 from hcloud.forecast.job_monitor import WATCH_KINDS, WATCHED_S, JobMonitor
 from hcloud.observe.commitment_log import CommitmentLog
@@ -28,6 +30,7 @@ from hcloud.observe.observer import Observation, Observer
 from hcloud.observe.offer_cache import OfferCache
 from hcloud.planner import make_plan
 from hcloud.planner.cache import PlanCache
+from hcloud.planner.due_times import due_times, planned_by
 from hcloud.planner.plan import PlannedStart
 from hcloud.planner.snapshot import Snapshot, Spend, closed
 from hcloud.preview import Preview, preview_plan
@@ -117,6 +120,7 @@ class Controller:
         self._ledger: SpendLedger | None = None
         self._tags_watched: Mapping[str, bool] = {}
         """The keys of ``budgets.per_tag`` for which ``_ledger`` was read, and whether each had a limit."""
+        self.due_times = DueTimes()
         self._fleet = FleetTracker()
         self._monitor = JobMonitor()
         self._commitments = CommitmentLog(store)
@@ -201,9 +205,11 @@ class Controller:
         self.last_spend = ledger.spend(now)
         budgeted = self._budgeted.of(view.jobs)
         beliefs = self.beliefs.update(view, self.policy, self.lease)
+        run_times = self.run_times.update(ledger.seq, self.lease)
+        jobs = self._with_spend.of(view.jobs, _with_spend(budgeted, ledger, now)) if budgeted else view.jobs
         return Snapshot(
             now=now,
-            jobs=self._with_spend.of(view.jobs, _with_spend(budgeted, ledger, now)) if budgeted else view.jobs,
+            jobs=self.due_times.apply(jobs, view.held, view.arrays, run_times),
             arrays=view.arrays,
             instances=self._with_silence(view.instances),
             offers=self.offers.all,
@@ -222,7 +228,7 @@ class Controller:
             programs=beliefs.programs,
             source_prior=beliefs.source_prior,
             type_prior=beliefs.type_prior,
-            run_times=self.run_times.update(ledger.seq, self.lease),
+            run_times=run_times,
             slowdowns=self._observed_slowdowns(),
             offers_known=frozenset(self.offers.by_provider),
             providers=frozenset(self.offers.providers),
@@ -262,12 +268,43 @@ class Controller:
         """Plan as if ``specs`` had been submitted before the last cycle. Changes nothing; any thread may call it."""
         snapshot = self.last_snapshot
         jobs = tuple(
-            Job(id=f"job-{_HYPOTHETICAL + n}", spec=spec, state=JobState.SUBMITTED, submitted_at=snapshot.now)
-            for n, spec in enumerate(specs)
+            Job(
+                id=f"job-{_HYPOTHETICAL + n}",
+                spec=spec,
+                state=JobState.SUBMITTED,
+                submitted_at=snapshot.now,
+                waits_for=waits_for,
+            )
+            for n, (spec, waits_for) in enumerate(zip(specs, self._dependencies(specs), strict=True))
         )
+        due = due_times([job for job in jobs if job.is_held], lambda job: median_s(snapshot.run_times, job))
+        jobs = tuple(planned_by(job, due[job.id]) if job.id in due else job for job in jobs)
         # A cache of its own: the cycle's thread may be using the shared one.
         snapshot = replace(self.beliefs.extend(snapshot, jobs, self.policy), plan_cache=PlanCache())
         return preview_plan(snapshot, jobs, self.policy, self.planner)
+
+    def _dependencies(self, specs: Sequence[JobSpec]) -> list[tuple[Dependency, ...]]:
+        """Return what jobs of a preview would wait for. Raises DependencyError, NotFound."""
+        if not any(spec.after for spec in specs):
+            return [()] * len(specs)
+        resolved = resolve_names([spec.name for spec in specs], [spec.after for spec in specs])
+        found = list[tuple[Dependency, ...]]()
+        for each in resolved:
+            names = {f"job-{_HYPOTHETICAL + upstream}": ending for upstream, ending in each.items()
+                     if isinstance(upstream, int)}  # fmt: skip
+            earlier = [(self.store.job(upstream), ending) for upstream, ending in each.items()
+                       if isinstance(upstream, str)]  # fmt: skip
+            found.append(
+                (
+                    *(Dependency(job_id=name, ending=ending) for name, ending in names.items()),
+                    *(
+                        Dependency(job_id=job.id, ending=ending, name=job.spec.name)
+                        for job, ending in earlier
+                        if job.state not in JOB_ENDED
+                    ),
+                )
+            )
+        return found
 
     # ----------------------------------------------------------------------------------------------------- leader lease
     def _lead(self) -> bool:

@@ -511,6 +511,7 @@ class Daemon:
             preview=self._preview,
             run_times=lambda: self.controller.last_snapshot.run_times,
             planned_starts=lambda: self.controller.planned_starts,
+            due_times=lambda: self.controller.due_times.by_job,
             admit=self._admit,
             accept=self._accept,
             seal=self._keys.seal,

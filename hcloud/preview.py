@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from hcloud.core.dependencies import DEPENDENCY, wait_words
 from hcloud.core.model import Job, JobId, JobState, Market, Offer, Reason
 from hcloud.core.rows import number_of
 from hcloud.planner import make_plan
@@ -27,7 +28,7 @@ class Preview:
     """What would happen to ``jobs``."""
 
     snapshot: Snapshot
-    """The snapshot with ``jobs`` added."""
+    """The snapshot with ``jobs`` added, except those that wait for other jobs to end."""
     jobs: tuple[Job, ...]
     """One for each that was asked about; of an array its first task."""
     more_tasks: Mapping[JobId, tuple[JobId, ...]] = field(default_factory=dict)
@@ -49,7 +50,7 @@ def preview_plan(snapshot: Snapshot, asked: Sequence[Job], policy: Policy, plann
     more_tasks = dict(_more_tasks(asked))
     firsts = [replace(job, spec=replace(job.spec, tasks=None)) if job.is_array else job for job in asked]
     others = [replace(job, id=task) for job in firsts for task in more_tasks.get(job.id, ())]
-    jobs = [*firsts, *others]
+    jobs = [job for job in (*firsts, *others) if not job.is_held]
     extended = replace(snapshot, jobs=(*snapshot.jobs, *jobs))
     plan = knowing = plan_or_recover(planner, extended, policy, np.random.default_rng(0)).plan
     taken_for = {a.job_id: a.application for a in knowing.actions if isinstance(a, Classify)}
@@ -143,6 +144,8 @@ def _planned(job: Job, snapshot: Snapshot, plan: Plan, policy: Policy) -> Mappin
     action = "place" if placed else "launch" if launches else "fail" if fails else "wait"
     reasons = [a.reason for a in placed] + [a.reason for a in launches] + others
     default = Reason(code="waiting", text="it would wait")
+    if job.is_held:
+        default = Reason(code=DEPENDENCY, text=wait_words(job.waits_for))
     reason = reasons[0] if reasons else default
     return {
         "name": job.spec.name,

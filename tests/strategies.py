@@ -3,6 +3,7 @@
 from hypothesis import strategies as st
 
 from hcloud.core.arrays import IdRange, TaskList, TaskRecord, with_positions
+from hcloud.core.dependencies import ENDINGS_AWAITED, Dependency
 from hcloud.core.estimates import Application, Measure, Reading
 from hcloud.core.model import (
     Allocation,
@@ -108,6 +109,7 @@ _intervals = st.lists(st.integers(0, 20), max_size=5, unique=True).map(lambda ea
 task_records = st.builds(
     TaskRecord, made=st.integers(0, 20), succeeded=_intervals, failed=_intervals, cancelled=_intervals
 )
+endings = st.sampled_from(ENDINGS_AWAITED)
 specs = st.builds(
     JobSpec,
     name=words,
@@ -147,6 +149,7 @@ specs = st.builds(
     placement=st.none() | constraints,
     vcpus_within=st.none() | st.tuples(amounts, amounts),
     tasks=st.none() | task_lists,
+    after=st.dictionaries(words, endings, max_size=2),
 )
 
 causes = st.sampled_from(FailureCause)
@@ -202,6 +205,11 @@ job_progress = st.fixed_dictionaries(
         "corrections": st.lists(corrections, max_size=2).map(tuple),
         "profile_runs": st.lists(numbers.map("job-{}".format), max_size=2).map(tuple),
         "task_record": st.none() | task_records,
+        "waits_for": st.lists(
+            st.builds(Dependency, job_id=numbers.map("job-{}".format), ending=endings, name=words), max_size=2
+        ).map(tuple),
+        "released_at": maybe_moments,
+        "needed_for": st.sampled_from(["", "job-9"]),
     }
 )
 """All fields of a Job that change while it runs, except its state."""

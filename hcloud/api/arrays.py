@@ -229,6 +229,7 @@ def _submit_again(context: ApiContext, caller: Caller, job: Job, spec: JobSpec, 
     secrets = store.job_secrets(job.id)
     if absent := [each for each in spec.secrets if each not in secrets]:
         raise BadInput(f"secret {absent[0]} of {job.id} is no longer kept; submit a new job")
+    spec = replace(spec, after={})  # what it waited for has ended
     submission = Submission(spec=spec, actor=caller.name, token=token, secrets=secrets)
     if not store.known_submissions([submission]):
         context.admit([spec])

@@ -15,6 +15,7 @@ from hcloud.api.turns import LongWork
 from hcloud.core.clock import Clock
 from hcloud.core.errors import BadInput, SecretUnreadable
 from hcloud.core.model import InstanceId, JobId, JobSpec, Offer
+from hcloud.planner.due_times import DueTime
 from hcloud.planner.plan import PlannedStart
 from hcloud.planner.run_times import NO_RUN_TIMES, RunTimeForecasts
 from hcloud.provider import Runner
@@ -143,6 +144,8 @@ class ApiContext:
     """Returns what is known of run times as of the last cycle."""
     planned_starts: Callable[[], Mapping[JobId, PlannedStart]] = dict
     """Returns when waiting jobs are to start, by the last plan."""
+    due_times: Callable[[], Mapping[JobId, DueTime]] = dict
+    """Returns by when jobs that others wait for must end, as of the last cycle."""
     admit: Callable[[Sequence[JobSpec]], None] = _accept_all
     """Raises Refused if policy forbids submitting these jobs."""
     accept: Callable[[Sequence[str], str], None] = _accept_nothing

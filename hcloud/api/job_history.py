@@ -50,6 +50,9 @@ class JobTimeline:
     planned_start: str
     """When it is to start by the last plan, and the probability to meet its deadline then; "" unless it waits for room
     that is paid already."""
+    critical_path: str
+    """By when it should end, so that jobs that wait for it keep their deadlines, and by which path; "" if there is
+    none."""
     lines: tuple[str, ...]
     """The same as text, with a heading."""
 
@@ -63,10 +66,13 @@ def shown_to_others(event: Event) -> Event:
     return replace(event, fields={key: each for key, each in event.fields.items() if key not in OWNERS_FIELDS})
 
 
-def build_timeline(store: Store, job: Job, run_time: str, planned_start: str, *, whole: bool) -> JobTimeline:
+def build_timeline(
+    store: Store, job: Job, run_time: str, planned_start: str, critical_path: str, *, whole: bool
+) -> JobTimeline:
     """Return the timeline of ``job`` from the event log; unless ``whole``, without what only its owner may see.
 
-    ``run_time`` and ``planned_start``: sentences about its run time and start, shown below the heading.
+    ``run_time``, ``planned_start`` and ``critical_path``: sentences about its run time, its start, and by when it
+    should end, shown below the heading.
     """
     kinds = _TIMELINE_KINDS if whole else _TIMELINE_KINDS - OWNERS_KINDS
     events = list(store.events(job_id=job.id, kinds=kinds, limit=MAX_EVENTS))
@@ -84,7 +90,7 @@ def build_timeline(store: Store, job: Job, run_time: str, planned_start: str, *,
     steps = tuple(_step(job, line) for line in timeline)
     state = job.outcome if job.outcome.startswith(job.state) else f"{job.state}, {job.outcome}".removesuffix(", ")
     heading = f"{job.id} {job.spec.name} of {job.spec.user}: {state}"
-    heads = tuple(each for each in (heading, run_time, planned_start) if each)
+    heads = tuple(each for each in (heading, run_time, planned_start, critical_path) if each)
     lines = (*heads, *(f"{step.after_s:>9.1f} s  {step.text}" for step in steps))
     return JobTimeline(
         job=job.id,
@@ -93,6 +99,7 @@ def build_timeline(store: Store, job: Job, run_time: str, planned_start: str, *,
         steps=steps,
         run_time=run_time,
         planned_start=planned_start,
+        critical_path=critical_path,
         lines=lines,
     )
 

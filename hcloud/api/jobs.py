@@ -23,8 +23,10 @@ from hcloud.api.operations import WaitS
 from hcloud.api.schemas import JobView, PlannedJob, SubmittedJob, submitted_job
 from hcloud.api.unit_logs import LogPart, LogQuery, poll_until, read_log_part
 from hcloud.api.uploads import touch_archive
-from hcloud.core.errors import BadInput, ConfigError, Refused
+from hcloud.core.dependencies import DependencyError, Ending, Upstream, holds, resolve_names
+from hcloud.core.errors import BadInput, ConfigError, NotFound, Refused
 from hcloud.core.model import JOB_ENDED, Job, JobSpec, JobState
+from hcloud.planner.due_times import critical_path
 from hcloud.planner.placement.room_reservation import PLANNED
 from hcloud.planner.run_times import forecast_line
 from hcloud.provider import Stream
@@ -55,8 +57,8 @@ def submit_jobs(context: Context, caller: CurrentCaller, requests: JobRequests) 
     """Submit jobs: all of them, or none if one is invalid. Returns them in the same order."""
     specs = _build_specs(context, caller, requests)
     submissions = [
-        Submission(spec=spec, actor=caller.name, token=request.token)
-        for spec, request in zip(specs, requests, strict=True)
+        Submission(spec=spec, actor=caller.name, token=request.token, after=after)
+        for spec, request, after in zip(specs, requests, _dependencies(context, caller, specs), strict=True)
     ]
     _admit_new(context, submissions)
     submissions = [
@@ -96,6 +98,7 @@ async def plan_jobs(context: Context, caller: CurrentCaller, requests: JobReques
 
     def planned() -> list[PlannedJob]:
         specs = _build_specs(context, caller, requests)
+        _dependencies(context, caller, specs)
         context.admit(specs)
         return _PLANNED.validate_python(context.preview(specs))
 
@@ -118,6 +121,38 @@ def _build_specs(context: ApiContext, caller: Caller, requests: Sequence[JobRequ
             )
         specs.append(spec)
     return specs
+
+
+def _dependencies(context: ApiContext, caller: Caller, specs: Sequence[JobSpec]) -> list[dict[Upstream, Ending]]:
+    """Return what each job waits for. Raises BadInput: an unknown job, a cycle, or a job of somebody else."""
+    if not any(spec.after for spec in specs):
+        return [{} for _ in specs]
+    try:
+        resolved = resolve_names([spec.name for spec in specs], [spec.after for spec in specs])
+    except DependencyError as error:
+        raise BadInput(f"body[{error.position}].job.after.{error.key}: {error}") from error
+    for index, found in enumerate(resolved):
+        for upstream in (each for each in found if isinstance(each, str)):
+            if problem := _why_not_awaited(context, caller, upstream, found[upstream]):
+                raise BadInput(f"body[{index}].job.after.{upstream}: {problem}")
+    return resolved
+
+
+def _why_not_awaited(context: ApiContext, caller: Caller, job_id: str, ending: Ending) -> str:
+    """Return why no job of ``caller`` can wait for ``job_id``; empty: it can."""
+    try:
+        job = context.store.job(job_id)
+    except NotFound as error:
+        return str(error)
+    if job.spec.user != caller.name and not caller.is_admin:
+        return f"is a job of {job.spec.user}; you can wait for your own jobs only"
+    if job.array:
+        return f"is a task of {job.array}; wait for {job.array}, which ends with its last task"
+    if job.spec.target.kind == "service" and job.state not in JOB_ENDED and ending == "succeeded":
+        return "is a service, which never succeeds by itself; wait for finished"
+    if job.state in JOB_ENDED and not holds(ending, job.state):
+        return f"has {'been ' if job.state is JobState.CANCELLED else ''}{job.state} already, so this could never start"
+    return ""
 
 
 @router.get("/jobs", response_model=list[JobView])
@@ -176,7 +211,8 @@ def _timeline(context: ApiContext, caller: Caller, job_id: str) -> JobTimeline:
         run_time = ""
     planned = context.planned_starts().get(job.id) if job.wait_code == PLANNED else None
     planned_start = "" if planned is None else planned.sentence(now)
-    return build_timeline(context.store, job, run_time, planned_start, whole=caller.may_see(job.spec.user))
+    path = "" if job.state in JOB_ENDED else critical_path(job.array or job.id, context.due_times())
+    return build_timeline(context.store, job, run_time, planned_start, path, whole=caller.may_see(job.spec.user))
 
 
 @router.get(

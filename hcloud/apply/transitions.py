@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from hcloud.core.dependencies import Dependency, holds, shown, wait_words
 from hcloud.core.model import (
     JOB_ENDED,
     Correction,
@@ -32,8 +33,17 @@ def reason_fields(reason: Reason) -> dict[str, Any]:
 def transition_job(txn: Transaction, job: Job, to: JobState, reason: Reason, **changes: Any) -> Job:
     """Move ``job`` to state ``to``; write the row and a JOB_STATE event, and JOB_FINISHED if the job ended.
 
+    Jobs that wait for its end are released, or end with it, in the same transaction: no crash can come between.
+
     Raises InvalidTransition if the transition table forbids the move, StaleWrite if the row has changed.
     """
+    after = _move(txn, job, to, reason, **changes)
+    if to in JOB_ENDED and not after.array:  # the tasks of arrays are waited for together
+        _settle_dependents(txn, after)
+    return after
+
+
+def _move(txn: Transaction, job: Job, to: JobState, reason: Reason, **changes: Any) -> Job:
     if to in JOB_ENDED:
         changes = {"finished_at": txn.now, "outcome": reason.text, "wait_code": "", "awaiting": ()} | changes
     if job.unmet_code and to is not JobState.RUNNING:
@@ -46,6 +56,43 @@ def transition_job(txn: Transaction, job: Job, to: JobState, reason: Reason, **c
     if to in JOB_ENDED:
         _emit_finished(txn, after)
     return after
+
+
+def _settle_dependents(txn: Transaction, ended: Job) -> None:
+    """Release the jobs that wait for ``ended`` if it ended as awaited, else cancel them, and what waits for them."""
+    all_ended = [ended]
+    while all_ended:
+        upstream = all_ended.pop()
+        for job in txn.take_dependents(upstream.id):
+            left = tuple(each for each in job.waits_for if each.job_id != upstream.id)
+            broken = [
+                each for each in job.waits_for if each.job_id == upstream.id and not holds(each.ending, upstream.state)
+            ]
+            if broken:
+                text = f"waited for {broken[0].words}, which {_ENDED_AS[upstream.state]}"
+                reason = Reason(code="dependency_not_met", text=text, numbers={"upstream": upstream.id})
+                ended_at = {"released_at": txn.now}  # it never waited for anything else
+                all_ended.append(_move(txn, job, JobState.CANCELLED, reason, waits_for=(), **ended_at))
+            else:
+                _release(txn, job, upstream, left)
+
+
+_ENDED_AS = {JobState.SUCCEEDED: "succeeded", JobState.FAILED: "failed", JobState.CANCELLED: "was cancelled"}
+
+
+def _release(txn: Transaction, job: Job, upstream: Job, left: tuple[Dependency, ...]) -> None:
+    """Record that a job no longer waits for ``upstream``; if nothing else is ``left``, the next plan has it."""
+    text = f"{shown(upstream.id, upstream.spec.name)} {_ENDED_AS[upstream.state]}"
+    if left:
+        changes: dict[str, Any] = {"wait_text": wait_words(left)}
+        code, text = "dependency_ended", f"{text}; {wait_words(left)}"
+    else:
+        changes = {"wait_code": "", "wait_text": "", "released_at": txn.now}
+        code, text = "released", f"{text}: it waits for no other job any more"
+    txn.put_job(replace_fields(job, waits_for=left, **changes))
+    fields: dict[str, Any] = {"from": job.state.value, "to": job.state.value, "code": code, "text": text}
+    fields["upstream"] = upstream.id
+    txn.emit(EventKind.JOB_STATE, job_id=job.id, user=job.spec.user, **fields)
 
 
 CORRECTIONS_KEPT = 64
@@ -75,7 +122,7 @@ def _emit_finished(txn: Transaction, job: Job) -> None:
         deadline_at=job.deadline_at,
         target_met=deadline_met(job),
         run_s=run_s,
-        queue_s=max(0.0, _last_end(job, txn.now) - job.submitted_at - run_s),
+        queue_s=max(0.0, _last_end(job, txn.now) - job.eligible_at - run_s),
         attempts=job.attempts_made,
         stopped=was_stopped(job),
         features={} if job.is_array else recorded_features(job.spec, job.submitted_at),

@@ -37,7 +37,7 @@ def check(files: tuple[Path, ...], form: str) -> None:
     now = SystemClock().now()
 
     def load(file: Path, notes: list[str]) -> tuple[JobFile, ...]:
-        jobs = load_job(file, notes, now=now)
+        jobs = load_job(file, notes, now=now, alone=True)
         _check_links(file, jobs)
         return jobs
 
@@ -75,6 +75,8 @@ def _summary(asked: JobFile) -> Iterator[str]:
         at_once = f", at most {tasks.at_most} at once" if tasks.at_most is not None else ""
         values = f", each with a combination of {', '.join(asked.matrix)}" if asked.matrix else ""
         yield f"  an array of {counted(len(tasks), 'task')} ({ids_text(tasks.ranges)[:60]}){at_once}{values}"
+    if asked.after:
+        yield f"  starts once {', '.join(f'{name} has {ending}' for name, ending in asked.after.items())}"
     limits = [f"at most {span(asked.max_runtime)}"] if asked.max_runtime else []
     limits += [f"at most {dollars(asked.budget_usd)}"] if asked.budget_usd else []
     tries = asked.retries.exit_code

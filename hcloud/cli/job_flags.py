@@ -28,6 +28,8 @@ _OPTIONS = (
     click.option("--percentile", type=FiniteRange(), help="Percentile of --latency-ms (default 99)."),
     click.option("--best-effort", is_flag=True, help="Target: no promise; runs in what is left over."),
     click.option("--env", "-e", multiple=True, metavar="NAME[=VALUE]", help="Environment; without a value, yours."),
+    click.option("--after", multiple=True, metavar="JOB[=END]",
+                 help="Start after a job (job-7, or one of the files) succeeded; or =finished, =failed (repeatable)."),
     click.option("--secret", multiple=True, metavar="NAME[=FROM]",
                  help="Secret variable: yours, or env:NAME, file:/PATH."),
     click.option("--env-file", type=click.Path(path_type=Path), help="File of NAME=value lines."),
@@ -79,7 +81,7 @@ def mappings_of_jobs(
         return [_checked(_of_command(command), flags)]
     from hcloud.config import load_job
 
-    jobs = [job for path in files for job in load_job(path)]
+    jobs = [job for path in files for job in load_job(path, alone=len(files) == 1)]
     if flags.get("name") and len(jobs) > 1:
         raise BadInput(f"--name: the files hold {len(jobs)} jobs, which cannot all have one name; leave it out")
     return [_checked(job.model_dump(mode="json", exclude_unset=True), flags) for job in jobs]
@@ -127,7 +129,7 @@ def _where(path: Sequence[str | int]) -> str:
              "name": "--name", "nodes": "--nodes", "max_runtime": "--max-runtime", "retries": "--retries",
              "percentile": "--percentile", "priority": "--priority", "setup": "--setup", "zones": "--zone",
              "labels": "--label", "array": "--array", "apart_from": "--apart-from", "instance_types": "--type",
-             "outputs": "--outputs"}  # fmt: skip
+             "outputs": "--outputs", "after": "--after"}  # fmt: skip
     key = next((str(part) for part in reversed(path) if str(part) in named), "")
     return f"{key_path(tuple(path))} ({named[key]})" if key else key_path(tuple(path))
 
@@ -151,6 +153,13 @@ def _changes(mapping: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str, 
     placement = _placement(flags)
     if placement:
         changes["placement"] = {**mapping.get("placement", {}), **placement}
+    if flags.get("after"):
+        pairs = (each.partition("=") for each in flags["after"])
+        after = mapping.get("after", {})
+        changes["after"] = {
+            **(after if isinstance(after, Mapping) else {}),
+            **{f"job-{name}" if name.isdigit() else name: end or "succeeded" for name, _, end in pairs},
+        }
     env = _environment(flags)
     if env:
         changes["env"] = {**mapping.get("env", {}), **env}

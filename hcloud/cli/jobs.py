@@ -239,6 +239,7 @@ def job_detail(job: dict[str, Any], now: float) -> list[tuple[str, str]]:
         ("nodes", str(spec["nodes"]["count"])),
         ("priority", str(spec["priority"])),
         ("tags", " ".join(f"{key}={value}" for key, value in spec["tags"].items())),
+        ("after", ", ".join(f"{name}: {ending}" for name, ending in spec.get("after", {}).items())),
         ("submitted", f"{when(job['submitted_at'])} ({span(now - job['submitted_at'])} ago)"),
         ("deadline", f"{when(job['deadline_at'])}" if job["deadline_at"] is not None else ""),
         ("finished", when(job["finished_at"])),

@@ -30,6 +30,8 @@ from hcloud.core.errors import BadInput
 
 F = TypeVar("F", bound=Callable[..., Any])
 BATCH = 2000
+TOGETHER_MOST = 10_000
+"""Jobs of one request at most."""
 PLANS_SHOWN = 5
 LIKELY_LATE_BELOW, LATE_SHOWN = 0.5, 3
 """Below this probability to meet its deadline a job is warned of; so many are named."""
@@ -161,9 +163,21 @@ def send(client: Client, jobs: Sequence[Mapping[str, Any]]) -> list[dict[str, An
     """Submit jobs in batches. Each has a token of its own, so a repeated request submits nothing twice."""
     requests = [{"job": job, "token": f"cli-{uuid.uuid4()}"} for job in jobs]
     submitted: list[dict[str, Any]] = []
-    for start in range(0, len(requests), BATCH):
-        submitted += _posted(client, "/v1/jobs", requests[start : start + BATCH])
+    size = _batch_size(jobs)
+    for start in range(0, len(requests), size):
+        submitted += _posted(client, "/v1/jobs", requests[start : start + size])
     return submitted
+
+
+def _batch_size(jobs: Sequence[Mapping[str, Any]]) -> int:
+    """Return how many jobs go into one request: all, if any waits for another one. Raises BadInput: too many."""
+    if not any(job.get("after") for job in jobs):
+        return BATCH
+    if len(jobs) > TOGETHER_MOST:
+        raise BadInput(
+            f"{len(jobs)} jobs with `after` among them are submitted together; at most {TOGETHER_MOST:,} are possible"
+        )
+    return TOGETHER_MOST
 
 
 def _posted(client: Client, path: str, requests: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -218,8 +232,9 @@ def _show_plan(client: Client, jobs: Sequence[Mapping[str, Any]], form: str, *, 
     Return 1 if one of them can never run, else 0.
     """
     planned: list[dict[str, Any]] = []
-    for start in range(0, len(jobs), BATCH):
-        batch = jobs[start : start + BATCH]
+    size = _batch_size(jobs)
+    for start in range(0, len(jobs), size):
+        batch = jobs[start : start + size]
         answer = _posted(client, "/v1/plan", [{"job": job} for job in batch])
         planned += [_with_names(each, batch) for each in answer]
     code = 1 if any(each["action"] == "fail" for each in planned) else 0

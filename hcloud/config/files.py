@@ -14,6 +14,7 @@ from pathlib import Path
 from hcloud.config.document import STDIN, Document, file_name, read_document, read_each_document, read_text
 from hcloud.config.plugins import load_plugins
 from hcloud.config.settings import Config, EngineSettings
+from hcloud.core.dependencies import DependencyError, resolve_names
 from hcloud.core.errors import ConfigError
 from hcloud.core.units import shown
 from hcloud.spec.jobfile import JobFile, parse_job
@@ -139,24 +140,28 @@ def at_its_line(error: ConfigError, file: Path) -> ConfigError:
     return ConfigError(str(error).removeprefix(f"{key}: "), where=document.where((key,)))
 
 
-def load_job(path: Path, notes: list[str] | None = None, *, now: float | None = None) -> tuple[JobFile, ...]:
+def load_job(
+    path: Path, notes: list[str] | None = None, *, now: float | None = None, alone: bool = False
+) -> tuple[JobFile, ...]:
     """Return the jobs in ``path`` (``-``: standard input), one per document.
 
     ``env_file`` is merged into ``env``, and ``workdir`` becomes an absolute path; both are relative to the job file.
-    Deadlines before ``now`` are refused. ``notes``: as of :func:`load_config`.
+    Deadlines before ``now`` are refused. ``notes``: as of :func:`load_config`. ``alone``: no other file is submitted
+    with it, so that names in ``after`` are those of its own jobs.
 
     Raises:
         ConfigError: names file, line, key, what is wrong and what would be right; the faults of further documents are
             its notes.
     """
     base = Path.cwd() if path == STDIN else path.expanduser().absolute().parent
-    jobs, faults = list[JobFile](), list[ConfigError]()
+    jobs, faults, documents = list[JobFile](), list[ConfigError](), list[Document]()
     for document in read_each_document(path):
         if isinstance(document, ConfigError):
             faults.append(document)
             continue
         try:
-            jobs.append(_job(_with_todays_keys(document, "job", notes), base, now))
+            documents.append(_with_todays_keys(document, "job", notes))
+            jobs.append(_job(documents[-1], base, now))
         except ConfigError as error:
             faults.append(error)
     if faults:
@@ -164,6 +169,12 @@ def load_job(path: Path, notes: list[str] | None = None, *, now: float | None = 
             for line in (str(fault), *getattr(fault, "__notes__", ())):
                 faults[0].add_note(line)
         raise faults[0]
+    if alone:
+        try:
+            resolve_names([job.name for job in jobs], [job.after for job in jobs])
+        except DependencyError as error:
+            where = documents[error.position].where(("after", error.key))
+            raise ConfigError(str(error), where=where) from error
     return tuple(jobs)
 
 

@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Literal
 
 from hcloud.core.arrays import TaskList, TaskRecord
+from hcloud.core.dependencies import Dependency, Ending
 from hcloud.core.errors import InvalidTransition
 from hcloud.core.estimates import Reading
 from hcloud.core.rows import number_of, replace_fields
@@ -305,6 +306,8 @@ class JobSpec:
     """Limits between which the planner may choose the vCPUs of a classified job; None: exactly ``resources``."""
     tasks: TaskList | None = None
     """The tasks of an array, which have the same spec; None: an ordinary job."""
+    after: Mapping[str, Ending] = field(default_factory=dict)
+    """How others must end before it starts, by their name in the same submission or their id, as written."""
 
     def resources_on(self, capacity: Resources) -> Resources:
         """Return what one rank allocates of an instance with ``capacity``."""
@@ -498,6 +501,12 @@ class Job:
     """The array of which it is a task; empty: it is a job of its own."""
     task_record: TaskRecord | None = None
     """What became of an array's tasks that have no row; None: it is no array."""
+    waits_for: tuple[Dependency, ...] = ()
+    """Jobs that must end before it is planned; those that ended as awaited are removed."""
+    released_at: float | None = None
+    """When the last of the jobs that it waited for had ended; None: it waited for none, or still does."""
+    needed_for: JobId = ""
+    """In plans only: the job by whose deadline it is planned instead of by its own; empty: its own."""
     revision: int = 0
     """Increases with every write; the store assigns it."""
 
@@ -505,6 +514,16 @@ class Job:
     def is_array(self) -> bool:
         """Whether it stands for many tasks, which run instead of it."""
         return self.spec.tasks is not None and not self.array
+
+    @property
+    def is_held(self) -> bool:
+        """Whether it waits for other jobs to end: nothing is planned for it until then."""
+        return bool(self.waits_for) and self.state is JobState.SUBMITTED and self.cancelled_by is None
+
+    @property
+    def eligible_at(self) -> float:
+        """Since when it can be planned: since its submission, or the end of the jobs that it waited for."""
+        return self.submitted_at if self.released_at is None else self.released_at
 
     @property
     def task_position(self) -> int:
@@ -757,7 +776,8 @@ class EventKind(StrEnum):
 
     JOB_SUBMITTED = "job_submitted"  # name, tags, target_kind, vcpus, memory_mib, nodes, priority, features (what
     #                       predicts its run time; empty: it is not predicted); target fields; of an array: tasks
-    #                       (how many); of a task, when it is made: array, task (its id), submitted_at
+    #                       (how many); of a task, when it is made: array, task (its id), submitted_at; of a job
+    #                       that waits for others: after ("job-7:succeeded")
     JOB_STATE = "job_state"  # from, to, code, text (+ numbers of the reason)
     JOB_FINISHED = "job_finished"  # state, outcome, deadline_at, target_met (bool|None), run_s, queue_s, attempts,
     #                       stopped (bool: it would have run longer), features (as in job_submitted)

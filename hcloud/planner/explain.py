@@ -109,6 +109,7 @@ def _submitted(event: Event) -> Iterator[TimelineStep]:
         text += f", {counted(int(_number(event, 'tasks') or 0), 'task')}"
     text += f", {_number(event, 'vcpus') or 0.0:g} vCPU, {f.get('memory_mib')} MiB"
     text += f", {counted(int(_number(event, 'nodes') or 1), 'node')}, priority {f.get('priority')}"
+    text += f"; {f['waits']}" if f.get("waits") else ""
     yield _line(event, "submitted", text)
 
 

@@ -57,9 +57,10 @@ def _admission_order(job: Job) -> tuple[int, float, int]:
 
 
 def _admission_reason(context: PlanContext, job: Job) -> Reason:
-    waited_s = context.now - job.submitted_at
+    waited_s = context.now - job.eligible_at
     numbers: dict[str, Number] = {"priority": job.spec.priority, "waited_s": round(waited_s, 3)}
-    text = f"admitted {seconds(waited_s)} after submission with priority {job.spec.priority}"
+    since = "submission" if job.released_at is None else "the end of what it waited for"
+    text = f"admitted {seconds(waited_s)} after {since} with priority {job.spec.priority}"
     return Reason(code="admitted", text=text, numbers={**numbers, **deadline_numbers(job, context.now)})
 
 
@@ -100,11 +101,11 @@ def _decide(state: ProfilingState, job: Job) -> Job | None:
 
 
 def _slack_ends_at(state: ProfilingState, job: Job) -> float:
-    """Return until when profiling may delay a job: a part of the time from submission to deadline."""
+    """Return until when profiling may delay a job: a part of the time until its deadline."""
     deadline_at = job.deadline_at
     if deadline_at is None:
         return inf
-    return job.submitted_at + state.policy.max_share_of_slack * max(0.0, deadline_at - job.submitted_at)
+    return job.eligible_at + state.policy.max_share_of_slack * max(0.0, deadline_at - job.eligible_at)
 
 
 def why_never(state: ProfilingState, job: Job, identity: Identity, rows: Sequence[Application]) -> Reason | None:

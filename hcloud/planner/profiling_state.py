@@ -58,8 +58,8 @@ class ProfilingState:
         return self.context.policy.profiling
 
     def waited_s(self, job: Job) -> float:
-        """Return for how long a job has waited since its submission, in seconds."""
-        return self.context.now - job.submitted_at
+        """Return for how long a job has waited since it could be planned, in seconds."""
+        return self.context.now - job.eligible_at
 
 
 def open_profiling(context: PlanContext) -> ProfilingState:

@@ -80,9 +80,9 @@ def as_wait(reason: Reason) -> Reason:
 
 
 def deadline_numbers(job: Job, now: float) -> dict[str, Number]:
-    """Return whether and by how much ``now`` is past the job's deadline; empty if it has none."""
+    """Return whether and by how much ``now`` is past the job's deadline; empty if it has none of its own."""
     deadline_at = job.deadline_at
-    if deadline_at is None:
+    if deadline_at is None or job.needed_for:
         return {}
     missed = now > deadline_at
     return {

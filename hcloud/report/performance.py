@@ -35,6 +35,8 @@ class _JobRecord:
     target: str
     submitted_at: float
     deadline_at: float | None
+    released_at: float | None = None
+    """When the last of the jobs that it waited for had ended."""
     serving: Serving
     """Latency samples and downtime, if the job is a service."""
     state: str = JobState.SUBMITTED.value
@@ -66,9 +68,13 @@ class _JobRecord:
             self.target_met = 0.0
 
     def queue_s(self, now: float) -> float:
-        """Return the seconds from submission to the first start; up to the end, or ``now``, if it never started."""
+        """Return the seconds from submission to the first start; up to the end, or ``now``, if it never started.
+
+        What it waited for other jobs is not counted.
+        """
         waited_to = self.started_at if self.started_at is not None else self.ended_at
-        return max(0.0, (now if waited_to is None else waited_to) - self.submitted_at)
+        since = self.submitted_at if self.released_at is None else self.released_at
+        return max(0.0, (now if waited_to is None else waited_to) - since)
 
 
 @dataclass(slots=True)
@@ -146,6 +152,8 @@ class _JobLog:
     def _apply(self, record: _JobRecord, event: Event) -> None:
         if event.kind is EventKind.JOB_STATE:
             record.state = text(event, "to") or record.state
+            if text(event, "code") == "released":
+                record.released_at = event.at
         elif event.kind is EventKind.UNIT_STARTED:
             self._unit_started(record, event)
         elif event.kind is EventKind.UNIT_ENDED:

@@ -24,6 +24,7 @@ from pydantic import (
 )
 
 from hcloud.core.arrays import FORMS, TASKS_MOST, TaskList, matrix_size, parse_ids
+from hcloud.core.dependencies import DEPENDENCIES_MOST, ENDINGS_AWAITED, Ending
 from hcloud.core.errors import ConfigError
 from hcloud.core.image_names import image_name
 from hcloud.core.model import (
@@ -210,6 +211,21 @@ def _matrix_value(value: object) -> str:
     if not isinstance(value, str):
         raise ValueError(f"must be a number or text (put it in quotes), not {shown(value)}")
     return _fits_a_program(plain_text(value))
+
+
+def _after_from_names(value: object) -> object:
+    """Turn the short forms ``after: prepare`` and ``after: [prepare, fetch]`` into a mapping."""
+    if isinstance(value, str):
+        value = [value]
+    if isinstance(value, list | tuple) and all(isinstance(each, str) for each in value):
+        return dict.fromkeys(value, "succeeded")
+    return value
+
+
+def _ending(value: object) -> object:
+    if not isinstance(value, str) or value not in ENDINGS_AWAITED:
+        raise ValueError(f"must be one of {', '.join(ENDINGS_AWAITED)}, not {shown(value)}")
+    return value
 
 
 MatrixValue = Annotated[str, PlainValidator(_matrix_value, json_schema_input_type=str | int | float)]
@@ -547,6 +563,14 @@ class JobFile(_JobFilePart):
     """Run a task for each id, for example 0-999%50: at most 50 at once. HCLOUD_TASK_ID has its id."""
     matrix: Annotated[Mapping[Variable, MatrixValues], Field(max_length=20)] = Field(default_factory=dict)
     """Run a task for each combination of these variables' values, for example {lr: [0.1, 0.2], seed: [1, 2]}."""
+    after: Annotated[
+        Mapping[JobName, Annotated[Ending, BeforeValidator(_ending)]],
+        Field(max_length=DEPENDENCIES_MOST),
+        BeforeValidator(
+            _after_from_names, json_schema_input_type=Mapping[str, Ending] | str | Annotated[list[str], Field()]
+        ),
+    ] = Field(default_factory=dict)
+    """Start once other jobs have ended: name in the same submission, or id, to succeeded, finished or failed."""
     env_file: NonEmptyText | None = None
     """A file of NAME=value lines, relative to the job file; `env` takes precedence."""
     setup: Annotated[NonEmptyText, AfterValidator(_fits_a_program)] | None = None
@@ -621,6 +645,8 @@ class JobFile(_JobFilePart):
             raise AtKey("metrics", "has no meaning for a batch job, which serves no requests; use progress")
         if self.exclusive and self.resources.vcpus_within is not None:
             raise AtKey("exclusive", "gives each node a whole machine; leave out vcpus_min and vcpus_max")
+        if self.name in self.after:
+            raise AtKey("after", f"names {self.name}, the job itself, which can never start so")
         if self.placement.spread != "none" and self.nodes.count == 1:
             raise AtKey(
                 "placement",
@@ -724,7 +750,8 @@ class JobFile(_JobFilePart):
         fields: dict[str, Any] = {name: getattr(self, name) for name in same}
         env = {name: each for name, each in self.env.items() if isinstance(each, str)}
         secrets = tuple(sorted(self.env.keys() - env.keys()))
-        return fields | {"env": env, "secrets": secrets, "tags": dict(self.tags), "budget_usd": self.budget_usd}
+        fields |= {"env": env, "secrets": secrets, "tags": dict(self.tags), "budget_usd": self.budget_usd}
+        return fields | {"after": dict(self.after)}
 
     def _parts(self) -> dict[str, Any]:
         """Return the fields that ``JobSpec`` names or represents differently."""

@@ -98,6 +98,7 @@ def task_without_row(number: int, array: Job, events: Sequence[Event]) -> Job | 
         spec=array.spec,
         state=JobState.QUEUED,
         submitted_at=array.submitted_at,
+        released_at=array.released_at,
         application=array.application,
         array=array.id,
     )

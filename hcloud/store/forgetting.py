@@ -94,7 +94,8 @@ def without_events(connection: Connection, table: Table, before: float, after: i
 
 
 def delete_rows(connection: Connection, table: Table, numbers: Collection[int]) -> None:
-    """Delete rows of jobs, with their specs, tags and secrets, or of instances."""
-    parts = (schema.job_secret, schema.job_tag, schema.job_spec) if table is schema.job else ()
+    """Delete rows of jobs, with their specs, tags, secrets and dependencies, or of instances."""
+    of_jobs = (schema.job_dependency, schema.job_secret, schema.job_tag, schema.job_spec)
+    parts = of_jobs if table is schema.job else ()
     for each in (*parts, table):
         connection.execute(delete(each).where(each.c.number.in_(numbers)))

@@ -79,6 +79,8 @@ class LiveView:
     admitted."""
     arrays: tuple[Job, ...] = ()
     """Admitted arrays that have not ended, by number."""
+    held: tuple[Job, ...] = ()
+    """Jobs and arrays that wait for others to end (:attr:`Job.is_held`), by number; they are not among ``jobs``."""
     instances: tuple[Instance, ...] = ()
     """Instances that are not terminated, by number."""
     intents: tuple[Intent, ...] = ()
@@ -95,7 +97,7 @@ class LiveView:
     @property
     def submitted(self) -> tuple[Job, ...]:
         """What users submitted and has not ended: jobs and arrays, without the arrays' tasks."""
-        return (*self.arrays, *(each for each in self.jobs if not each.array))
+        return (*self.arrays, *self.held, *(each for each in self.jobs if not each.array))
 
 
 def is_active_array(job: Job) -> bool:
@@ -104,25 +106,37 @@ def is_active_array(job: Job) -> bool:
 
 
 class LiveJobs:
-    """Jobs and arrays that have not ended, with the changes between snapshots of each."""
+    """Jobs that have not ended, active arrays and held jobs, with the changes between snapshots of each."""
 
     def __init__(self) -> None:
         self.jobs: RowJournal[Job] = RowJournal()
         self.arrays: RowJournal[Job] = RowJournal()
+        self.held: RowJournal[Job] = RowJournal()
 
     def write(self, rows: Mapping[int, Job | None]) -> None:
-        """Insert or replace rows by number; None removes a row of either kind."""
-        arrays = {at: row for at, row in rows.items() if row is not None and is_active_array(row)}
-        gone = {at: None for at in rows if at in self.arrays.rows and at not in arrays}
-        if arrays or gone:
-            self.arrays.write({**arrays, **gone})
-            rows = {at: row for at, row in rows.items() if at not in gone and at not in arrays}
-            rows |= {at: None for at in arrays if at in self.jobs.rows}
-        self.jobs.write(rows)
+        """Insert or replace rows by number; None removes a row of whichever kind."""
+        written: list[tuple[RowJournal[Job], dict[int, Job | None]]] = [
+            (self.jobs, {}), (self.arrays, {}), (self.held, {}),
+        ]  # fmt: skip
+        for at, row in rows.items():
+            home = None if row is None else self._home(row)
+            for journal, of_kind in written:
+                if journal is home:
+                    of_kind[at] = row
+                elif at in journal.rows:
+                    of_kind[at] = None
+        for journal, of_kind in written:
+            if of_kind:
+                journal.write(of_kind)
+
+    def _home(self, job: Job) -> RowJournal[Job]:
+        if job.is_held:
+            return self.held
+        return self.arrays if is_active_array(job) else self.jobs
 
     def get(self, number: int) -> Job | None:
-        """Return a row of either kind, or None."""
-        return self.jobs.rows.get(number) or self.arrays.rows.get(number)
+        """Return a row of any kind, or None."""
+        return self.jobs.rows.get(number) or self.arrays.rows.get(number) or self.held.rows.get(number)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -236,6 +250,7 @@ class LiveCache:
         return LiveView(
             jobs=self._jobs.jobs.snapshot(),
             arrays=self._jobs.arrays.snapshot(),
+            held=self._jobs.held.snapshot(),
             instances=self._instances.snapshot(),
             intents=tuple(self._intents[token] for token in sorted(self._intents)),
             backoffs=self._backoffs,

@@ -9,7 +9,7 @@ import math
 import threading
 from bisect import bisect_left, bisect_right, insort
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from itertools import islice
 from operator import attrgetter
@@ -89,6 +89,9 @@ class MemoryTransaction(Transaction):
         self._co_runs = store.all_co_runs
         self._made: list[Event] = []
         self._secrets: dict[int, dict[str, str]] = {}
+        self._dependents = store.dependents
+        self._new_dependents: dict[int, set[int]] = {}
+        self._taken_dependents: set[int] = set()
         self._task_rows = store.task_rows
         self._deleted: list[Job] = []
 
@@ -104,6 +107,10 @@ class MemoryTransaction(Transaction):
         store.all_co_runs = self._co_runs
         store.log += self._made
         store.secrets |= self._secrets
+        for upstream in self._taken_dependents:
+            store.dependents.pop(upstream, None)
+        for upstream, numbers in self._new_dependents.items():
+            store.dependents.setdefault(upstream, set()).update(numbers)
         for number, job in self._jobs.fresh.items():
             if job.array:
                 store.task_rows.setdefault(job.array, set()).add(number)
@@ -162,6 +169,20 @@ class MemoryTransaction(Transaction):
 
     def _delete_job_rows(self, numbers: Sequence[int]) -> None:
         self._deleted += [self.job(f"job-{number}") for number in numbers]
+
+    def _insert_dependencies(self, jobs: Iterable[Job]) -> None:
+        for job in jobs:
+            for each in job.waits_for:
+                self._new_dependents.setdefault(job_number(each.job_id), set()).add(job_number(job.id))
+
+    def take_dependents(self, job_id: JobId) -> tuple[Job, ...]:
+        """See :meth:`Transaction.take_dependents`."""
+        number = job_number(job_id)
+        known = set() if number in self._taken_dependents else self._dependents.get(number, set())
+        numbers = sorted(known | self._new_dependents.pop(number, set()))
+        self._taken_dependents.add(number)
+        jobs = (self._jobs.get(each) for each in numbers)
+        return tuple(job for job in jobs if job is not None and job.is_held)
 
     def _insert_secrets(self, secrets: Mapping[JobId, Mapping[str, str]]) -> None:
         self._secrets |= {job_number(job_id): dict(each) for job_id, each in secrets.items()}
@@ -356,6 +377,8 @@ class MemoryStore(Store):
         self.by_program: dict[str, set[str]] = {}
         self.tokens: dict[tuple[str, str], int] = {}
         self.secrets: dict[int, dict[str, str]] = {}
+        self.dependents: dict[int, set[int]] = {}
+        """Numbers of the jobs that wait for the end of a job, by its number."""
         self.launch_tokens: dict[str, int] = {}
         self.intents: dict[str, Intent] = {}
         self.backoffs: Mapping[_BackoffKey, OfferBackoff] = {}
@@ -451,6 +474,7 @@ class MemoryStore(Store):
         return LiveView(
             jobs=self._live_jobs.jobs.snapshot(),
             arrays=self._live_jobs.arrays.snapshot(),
+            held=self._live_jobs.held.snapshot(),
             instances=self._live_instances.snapshot(),
             intents=tuple([self.intents[name] for name in sorted(self.intents)]) if "intents" in stale
             else view.intents,

@@ -24,7 +24,7 @@ from sqlalchemy import (
     text,
 )
 
-SCHEMA_REVISION = "v0009"
+SCHEMA_REVISION = "v0010"
 """The migration that this code requires; a test compares it with the newest one in `hcloud.migrations`."""
 
 VERSION_TABLE = "hcloud_schema"
@@ -116,6 +116,16 @@ job_secret = Table(
     Column("name", Text, primary_key=True),
     Column("key_id", Text, nullable=False),
     Column("sealed", Text, nullable=False),
+)
+
+job_dependency = Table(
+    "job_dependency",
+    metadata,
+    # Which jobs wait for the end of which other one; deleted in the transaction that records the end. How it must end
+    # stands in their rows.
+    Column("upstream", _Count, primary_key=True, autoincrement=False),
+    Column("number", _Count, primary_key=True, autoincrement=False),
+    Index("job_dependency_by_number", "number"),
 )
 
 instance = Table(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -11,6 +11,7 @@ from sqlalchemy import ColumnElement, Connection, Select, bindparam, delete, ins
 
 from hcloud.core.arrays import ENDINGS, TaskRecord
 from hcloud.core.co_runs import MOST_CO_RUNS, CoRun
+from hcloud.core.dependencies import DEPENDENCY, Dependency, Ending, Upstream, holds, shown, wait_words
 from hcloud.core.errors import BadInput, InvalidTransition, NotFound, Refused, StaleWrite
 from hcloud.core.estimates import Application
 from hcloud.core.model import (
@@ -113,6 +114,13 @@ _SURPLUS_CO_RUNS = (
     .order_by(schema.co_run.c.observed_at.desc(), schema.co_run.c.key.desc())
     .offset(MOST_CO_RUNS)
 )
+_DEPENDENTS = (
+    select(schema.job_dependency.c.number)
+    .where(schema.job_dependency.c.upstream == bindparam("n"))
+    .order_by(schema.job_dependency.c.number)
+)
+_DELETE_DEPENDENTS = delete(schema.job_dependency).where(schema.job_dependency.c.upstream == bindparam("n"))
+_ENDED_WORDS = {JobState.SUCCEEDED: "succeeded", JobState.FAILED: "failed", JobState.CANCELLED: "been cancelled"}
 _EARLIER_JOB = select(schema.job.c.number).where(
     schema.job.c.user_name == bindparam("u"), schema.job.c.token == bindparam("t")
 )
@@ -129,6 +137,8 @@ class Submission:
     """Idempotency key of the client: one user and token always mean the same job."""
     secrets: Mapping[str, str] = field(default_factory=dict)
     """Encrypted values of its secret environment variables, each beginning with the id of its key and a dot."""
+    after: Mapping[Upstream, Ending] = field(default_factory=dict)
+    """How others must end before it starts: by their place in the same submission, or their id."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,6 +221,8 @@ class Transaction:
 
         Raises:
             BadInput: a text cannot be stored.
+            Refused: one would wait for a job that has ended otherwise.
+            NotFound: one would wait for a job that does not exist.
         """
         added: dict[tuple[str, str | None], Job] = {}
         jobs, fresh = [], []
@@ -223,9 +235,14 @@ class Transaction:
                 if submission.token is not None:
                     added[key] = job
             jobs.append(job)
+        held = {job.id: self._held_job(job, each.after, jobs) for each, job in fresh if each.after}
+        if held:
+            jobs = [held.get(job.id, job) for job in jobs]
+            fresh = [(each, held.get(job.id, job)) for each, job in fresh]
         if fresh:
             self._insert_jobs([job for _, job in fresh])
             self._insert_secrets({job.id: submission.secrets for submission, job in fresh if submission.secrets})
+            self._insert_dependencies(held.values())
         for submission, job in fresh:
             self.emit(
                 EventKind.JOB_SUBMITTED,
@@ -256,6 +273,43 @@ class Transaction:
             revision=self.revision,
         )
 
+    # ---------------------------------------------------------------------------------------------------- dependencies
+    def _held_job(self, job: Job, after: Mapping[Upstream, Ending], jobs: Sequence[Job]) -> Job:
+        """Return a new job with what it waits for; ``jobs``: the whole submission."""
+        waits_for = []
+        for upstream, ending in after.items():
+            other = jobs[upstream] if isinstance(upstream, int) else self.job(upstream)
+            if other.state not in JOB_ENDED:
+                waits_for.append(Dependency(job_id=other.id, ending=ending, name=other.spec.name))
+            elif not holds(ending, other.state):
+                ended = f"{shown(other.id, other.spec.name)} has {_ENDED_WORDS[other.state]} already"
+                raise Refused(f"{job.spec.name} could never start: it waits for {ending}, but {ended}")
+        if not waits_for:
+            return job
+        changes = {"wait_code": DEPENDENCY, "wait_text": wait_words(waits_for)}
+        return replace_fields(job, waits_for=tuple(waits_for), **changes)
+
+    def _insert_dependencies(self, jobs: Iterable[Job]) -> None:
+        pairs = {(job_number(each.job_id), job_number(job.id)): None for job in jobs for each in job.waits_for}
+        rows: list[dict[str, object]] = [{"upstream": upstream, "number": number} for upstream, number in pairs]
+        insert_rows(self._connection, schema.job_dependency, rows)
+
+    def take_dependents(self, job_id: JobId) -> tuple[Job, ...]:
+        """Return the jobs that are held for the end of ``job_id``, by number, and forget that they are: the caller
+        decides what becomes of them, in this transaction."""
+        number = job_number(job_id)
+        numbers = self._connection.execute(_DEPENDENTS, {"n": number}).scalars().all()
+        if not numbers:
+            return ()
+        self._connection.execute(_DELETE_DEPENDENTS, {"n": number})
+        # Those that were cancelled have ended, and may be pruned by now.
+        return tuple(job for each in numbers if (job := self._held_by_number(each)) is not None and job.is_held)
+
+    def _held_by_number(self, number: int) -> Job | None:
+        with suppress(NotFound):
+            return self.job(f"job-{number}")
+        return None
+
     # ----------------------------------------------------------------------------------------------------------- tasks
     def make_tasks(self, array: Job, positions: Sequence[int], reason: Reason) -> tuple[Job, ...]:
         """Add the rows of these tasks of an array, which are queued, and write which were made; return the tasks.
@@ -277,6 +331,7 @@ class Transaction:
                 queued_at=self.now,
                 application=array.application,
                 array=array.id,
+                released_at=array.released_at,
                 revision=self.revision,
             )
             for each in positions
@@ -725,6 +780,8 @@ def submitted_fields(job: Job) -> dict[str, Any]:
     }
     if job.is_array and spec.tasks is not None:
         fields |= {"tasks": len(spec.tasks)}
+    if job.waits_for:
+        fields |= {"after": [f"{each.job_id}:{each.ending}" for each in job.waits_for], "waits": job.wait_text}
     if isinstance(target, BatchTarget):
         fields |= {"deadline_at": job.deadline_at}
     elif isinstance(target, ServiceTarget):

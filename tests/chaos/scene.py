@@ -18,6 +18,7 @@ from typing import cast
 
 from hcloud.controller import Controller
 from hcloud.core.arrays import TaskList
+from hcloud.core.dependencies import Ending, Upstream
 from hcloud.core.errors import StoreBusy
 from hcloud.core.model import JOB_ENDED, BatchTarget, BestEffortTarget, InstanceState, Job, JobSpec, Nodes, Resources
 from hcloud.fake_runner.runner import FakeRunner
@@ -124,6 +125,8 @@ class Cast:
     step_s: float = 1.0
     tasks: Mapping[str, TaskList] = field(default_factory=dict)
     """The tasks of those that are arrays."""
+    after: Mapping[str, Mapping[Upstream, Ending]] = field(default_factory=dict)
+    """What jobs wait for, by place."""
 
 
 EVERYDAY = Cast(SPECS, ENDS)
@@ -151,6 +154,23 @@ ARRAYS = Cast(
     },
 )
 """An array that may run three tasks at once, and one that is cancelled while its first tasks run."""
+
+
+DEPENDENT = Cast(
+    specs=(
+        ("quick", ("sleep", "1"), Nodes()),
+        ("fails", ("/bin/sh", "-c", "exit 3"), Nodes()),
+        ("follows", ("sleep", "1"), Nodes()),
+        ("never", ("sleep", "1"), Nodes()),
+        ("cleans", ("sleep", "1"), Nodes()),
+        ("cancelled", ("sleep", "500"), Nodes()),
+    ),
+    ends={"quick": "succeeded", "fails": "failed", "follows": "succeeded", "never": "cancelled", "cleans": "succeeded",
+          "cancelled": "cancelled"},
+    after={"follows": {0: "succeeded", 1: "failed"}, "never": {1: "succeeded"}, "cleans": {3: "finished"},
+           "cancelled": {0: "succeeded"}},
+)  # fmt: skip
+"""Jobs that wait for others: for an end that comes, for one that does not come, and for a job that never starts."""
 
 
 @dataclass(slots=True)
@@ -229,6 +249,7 @@ def submissions(cast_of: Cast = EVERYDAY) -> list[Submission]:
                 tasks=cast_of.tasks.get(name),
             ),
             actor="ada",
+            after=cast_of.after.get(name, {}),
             token=f"token-{name}",
         )
         for name, command, nodes in cast_of.specs
@@ -253,7 +274,7 @@ def settled(scene: Scene) -> bool:
     """Return whether nothing is left to do, run or pay."""
     view = scene.store.live()
     up = [m for m in scene.cloud.machines(scene.clock.now()) if m.terminated_at is None]
-    return not view.jobs and not view.arrays and not view.instances and not view.intents and not up
+    return not view.submitted and not view.jobs and not view.instances and not view.intents and not up
 
 
 def violations(scene: Scene) -> list[str]:

@@ -104,6 +104,10 @@ def test_ended_jobs_are_known_and_live_ones_go_on_without_running_twice(home: Ho
     # Arrays, which it does not know, have columns of their own in its table of jobs.
     home.run("submit", "-y", "-q", "--array", "0-2", "--", "true")
     wait_until(lambda: _states(home)["job-10"] == "succeeded", PATIENCE_S)
+    # So does what jobs wait for, in a table of its own.
+    home.run("submit", "-y", "-q", "--after", "job-10", "--", "true")
+    home.run("submit", "-y", "-q", "--after", "14=finished", "--", "true")
+    wait_until(lambda: _states(home)["job-15"] == "succeeded", PATIENCE_S)
     # The chain of its event log begins with this release.
     log = verify_audit_log(f"sqlite:///{home.path}/hcloud.db")
     assert log is not None and log.fault == "" and log.unlinked > 0 and log.records == log.head.link > 5

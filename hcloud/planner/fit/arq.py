@@ -54,7 +54,7 @@ def slack_s(job: Job, queued_at: float, expected_s: float | None, admission: Adm
     """
     slack = admission.patience_s
     if expected_s is not None:
-        overhead_s = queued_at - job.submitted_at if job.profile_runs else 0.0
+        overhead_s = queued_at - job.eligible_at if job.profile_runs else 0.0
         slack = admission.tolerance * expected_s - overhead_s
     if isinstance(job.spec.target, BatchTarget) and (deadline_at := job.deadline_at) is not None:
         slack = min(slack, deadline_at - queued_at - (expected_s or 0.0))

@@ -168,7 +168,7 @@ def _make_candidate(
 def placement_reason(context: PlanContext, job: Job, group: JobGroup, places: Sequence[int]) -> Reason:
     """Return why ``job`` of ``group`` was placed on the instances ``places``; the first one represents all."""
     first, load = context.fleet.instances[places[0]], float(context.fleet.load[places[0]])
-    waited_s = context.now - job.submitted_at
+    waited_s = context.now - job.eligible_at
     numbers: dict[str, Number] = {
         "instance": first.id,
         "vcpu_share_after": round(load, 4),

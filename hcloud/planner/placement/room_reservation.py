@@ -77,7 +77,7 @@ def urgent_jobs(context: PlanContext) -> list[Job]:
             continue
         may_wait_s = job.deadline_at - (context.run_times.median_s(job) or 0.0) - context.now
         holds = job.wait_code == RESERVES_ROOM
-        if may_wait_s <= context.now - job.submitted_at and (holds or may_wait_s >= 0.0):
+        if may_wait_s <= context.now - job.eligible_at and (holds or may_wait_s >= 0.0):
             found.append((not holds, may_wait_s, number_of(job_id), job))
     ranked = sorted(found, key=lambda each: each[:3])
     return list({job.id: job for *_, job in ranked}.values())[:MOST_SOUGHT]

@@ -405,9 +405,9 @@ def _utility(job: Job, run_time: RunTimes, usd: float, now: float, deadline_wort
     """Return what the end of ``job`` is worth; ``usd``: what it costs on a machine of its own."""
     deadline_at, worth = job.deadline_at, deadline_worth * usd
     if deadline_at is None:
-        waited = max(0.0, now - job.submitted_at) / BEST_EFFORT_DECAY_S
+        waited = max(0.0, now - job.eligible_at) / BEST_EFFORT_DECAY_S
         return Utility(value=BEST_EFFORT_WORTH * usd * (1.0 + waited), until_s=0.0, decay_s=BEST_EFFORT_DECAY_S)
-    left_s, allowed_s = deadline_at - now, deadline_at - job.submitted_at
+    left_s, allowed_s = deadline_at - now, deadline_at - job.eligible_at
     if left_s > 0.0 and not overestimated(run_time, left_s, OVERESTIMATED_BELOW):
         return Utility(value=worth, until_s=left_s)
     if left_s > 0.0:

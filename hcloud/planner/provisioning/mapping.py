@@ -137,7 +137,7 @@ class Hybrid:
         if name == "p8":
             kind = (job.application, job.spec.target.kind)
             in_time, overdue = self._known.get(kind) or self._kinds(job, kind)
-            since = job.submitted_at if job.submitted_at > job.not_before_at else job.not_before_at
+            since = job.eligible_at if job.eligible_at > job.not_before_at else job.not_before_at
             return overdue if self.snapshot.now - since > self.spin_up_s else in_time
         if name == "p1":
             return MappingNeed(heads=_heads(job))
