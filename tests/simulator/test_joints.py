@@ -145,7 +145,7 @@ def sources_are_chosen(seen: Seen) -> bool:
 def speeds_are_predicted(seen: Seen) -> bool:
     """Most runs, on whatever type and size, perform as predicted, and within the limits that were stated."""
     errors = np.abs(seen.run_errors)
-    return len(errors) >= 20 and float(np.quantile(errors, 0.75)) <= 0.2 and seen.runs_within >= 0.75
+    return len(errors) >= 20 and float(np.quantile(errors, 0.75)) <= 0.15 and seen.runs_within >= 0.75
 
 
 def tolerances_are_within_limits(seen: Seen) -> bool:
