@@ -1,5 +1,9 @@
 """Arrays over the API: submitted as one, shown with counts, and their tasks named in brackets."""
 
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 
 from hcloud.core.model import JobState
@@ -20,6 +24,17 @@ def ended(deployment: Deployment, **changes: object) -> str:
     name = submitted(deployment, array=None, **ENDS, **changes)
     deployment.cycle_until(lambda: deployment.store.job(name).state is JobState.FAILED)
     return name
+
+
+@pytest.fixture(scope="module")
+def waiting() -> Iterator[Deployment]:
+    """A deployment with an array of ten tasks and a job, of which nothing has begun; its tests change nothing."""
+    with tempfile.TemporaryDirectory(prefix="hcloud-api-") as made:
+        deployment = Deployment(Path(made))
+        submitted(deployment)
+        deployment.client(SUBMITTER).post("/v1/jobs", json=[job("plain")])
+        yield deployment
+        deployment.close()
 
 
 def test_an_array_is_one_job_with_the_number_of_its_tasks(deployment: Deployment) -> None:
@@ -67,11 +82,9 @@ def test_a_task_is_shown_whether_it_waits_or_has_ended(deployment: Deployment) -
     ],
 )
 def test_what_names_no_task_is_refused_with_one_sentence(
-    deployment: Deployment, reference: str, code: int, wanted: str
+    waiting: Deployment, reference: str, code: int, wanted: str
 ) -> None:
-    submitted(deployment)
-    deployment.client(SUBMITTER).post("/v1/jobs", json=[job("plain")])
-    answer = deployment.client(SUBMITTER).get(f"/v1/jobs/{reference}")
+    answer = waiting.client(SUBMITTER).get(f"/v1/jobs/{reference}")
     assert answer.status_code == code
     assert wanted in sentence(answer)
 
@@ -95,12 +108,13 @@ def test_what_names_no_task_is_refused_with_one_sentence(
     ],
 )
 def test_bad_arrays_are_refused_with_one_sentence_and_nothing_is_submitted(
-    deployment: Deployment, bad: dict[str, object], wanted: str
+    waiting: Deployment, bad: dict[str, object], wanted: str
 ) -> None:
-    answer = deployment.client(SUBMITTER).post("/v1/jobs", json=[job("bad", **bad)])
+    before = waiting.store.newest_job_number()
+    answer = waiting.client(SUBMITTER).post("/v1/jobs", json=[job("bad", **bad)])
     assert answer.status_code == 400
     assert wanted in sentence(answer)
-    assert deployment.store.jobs() == ()
+    assert waiting.store.newest_job_number() == before
 
 
 def test_tasks_are_listed_by_state(deployment: Deployment) -> None:
@@ -165,13 +179,11 @@ def test_failed_tasks_are_run_again_with_their_ids_and_values(deployment: Deploy
     ],
 )
 def test_what_has_not_ended_or_failed_is_not_run_again(
-    deployment: Deployment, reference: str, body: dict[str, object], wanted: str
+    waiting: Deployment, reference: str, body: dict[str, object], wanted: str
 ) -> None:
-    submitted(deployment)
-    deployment.client(SUBMITTER).post("/v1/jobs", json=[job("plain")])
-    answer = deployment.client(SUBMITTER).post(f"/v1/jobs/{reference}/rerun", json=body)
+    answer = waiting.client(SUBMITTER).post(f"/v1/jobs/{reference}/rerun", json=body)
     assert (answer.status_code, sentence(answer)) == (409, wanted)
-    assert len(deployment.store.jobs()) == 2
+    assert len(waiting.store.jobs()) == 2
 
 
 def test_only_the_owner_runs_a_job_again_and_others_see_no_values(deployment: Deployment) -> None:

@@ -150,7 +150,7 @@ ARRAYS = Cast(
     promised=frozenset({"sweep"}),
     tasks={
         "sweep": TaskList(ranges=((0, 4, 1), (10, 16, 3)), at_most=3),
-        "cancelled": TaskList(ranges=((0, 299, 1),), at_most=2),
+        "cancelled": TaskList(ranges=((0, 29, 1),), at_most=1),
     },
 )
 """An array that may run three tasks at once, and one that is cancelled while its first tasks run."""

@@ -16,7 +16,7 @@ from hcloud.store import Store
 from tests.daemon.home import PATIENCE_S, Home
 from tests.waiting import wait_until
 
-TASKS = 120
+TASKS = 48
 
 
 @pytest.fixture
@@ -42,8 +42,8 @@ def _counts(home: Home) -> dict[str, int]:
 
 def test_each_task_of_an_array_runs_once_although_the_daemon_is_killed(home: Home) -> None:
     daemon = home.daemon()
-    home.run("submit", "-y", "-q", "--vcpus", "0.2", "--array", f"0-{TASKS - 1}%40", "--", "echo task $HCLOUD_TASK_ID")
-    wait_until(lambda: _counts(home)["succeeded"] >= TASKS // 4, PATIENCE_S)
+    home.run("submit", "-y", "-q", "--vcpus", "0.2", "--array", f"0-{TASKS - 1}%16", "--", "echo task $HCLOUD_TASK_ID")
+    wait_until(lambda: _counts(home)["succeeded"] >= TASKS // 8, PATIENCE_S)
     daemon.send_signal(signal.SIGKILL)
     daemon.wait()
     assert _has_work_left(home)
