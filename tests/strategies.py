@@ -143,6 +143,8 @@ specs = st.builds(
         every_s=finite,
     ),
     instance_types=st.lists(words, max_size=2).map(tuple),
+    preferred_types=st.lists(words, max_size=2).map(tuple),
+    slower_elsewhere=st.sampled_from([1.0, 1.5, 4.0]),
     exclusive=st.booleans(),
     profiling=st.sampled_from(["auto", "never"]),
     profile=st.none() | profile_requests,

@@ -201,6 +201,8 @@ def specs(draw: DrawFn) -> JobSpec:
         interruptible=draw(st.booleans()),
         budget_usd=draw(st.sampled_from([None, None, None, 1.0])),
         instance_types=draw(st.sampled_from([(), (), (), ("small", "m*"), ("large",)])),
+        preferred_types=draw(st.sampled_from([(), (), (), ("small", "m*"), ("large",)])),
+        slower_elsewhere=2.0,
         exclusive=draw(st.sampled_from([False, False, False, True])),
         placement=draw(st.one_of(st.none(), st.none(), demands)),
     )

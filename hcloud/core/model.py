@@ -295,6 +295,10 @@ class JobSpec:
     metrics: MetricsHook | None = None
     instance_types: tuple[str, ...] = ()
     """Patterns of the type names it may run on; empty: any."""
+    preferred_types: tuple[str, ...] = ()
+    """Patterns of the type names on which it runs fastest; empty: no preference."""
+    slower_elsewhere: float = 1.0
+    """How many times as long it runs on types that it does not prefer."""
     exclusive: bool = False
     """Each rank gets a whole instance, shared with no other job."""
     profiling: Literal["auto", "never"] = "auto"
@@ -316,6 +320,11 @@ class JobSpec:
     def may_run_on(self, type_name: str) -> bool:
         """Return whether ``instance_types`` includes the type."""
         return not self.instance_types or any(fnmatchcase(type_name, each) for each in self.instance_types)
+
+    def stretch_on(self, type_name: str) -> float:
+        """Return how many times as long it runs on this type as on those that it prefers."""
+        preferred = self.preferred_types
+        return 1.0 if not preferred or matches(type_name, preferred) else self.slower_elsewhere
 
     def may_use(self, offer: Offer) -> bool:
         """Return whether the job may run on instances of ``offer``, by type, zone and labels."""

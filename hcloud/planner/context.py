@@ -279,6 +279,8 @@ class PlanContext(PlanInputs):
             serves=spec.target.kind == "service",
             max_runtime_s=spec.max_runtime_s,
             instance_types=spec.instance_types,
+            preferred_types=spec.preferred_types,
+            slower_elsewhere=spec.slower_elsewhere,
             exclusive=spec.exclusive,
             mapping_need=mapping_need,
             moved=moved,

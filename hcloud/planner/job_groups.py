@@ -43,6 +43,10 @@ class JobDemand:
     """When its units are stopped at the latest, in seconds after their start; None: never."""
     instance_types: tuple[str, ...] = ()
     """Patterns of permitted instance types; empty: any."""
+    preferred_types: tuple[str, ...] = ()
+    """Patterns of the instance types on which the jobs run fastest; empty: no preference."""
+    slower_elsewhere: float = 1.0
+    """How many times as long they run on other types."""
     exclusive: bool = False
     """Whether a rank takes a whole instance."""
     mapping_need: MappingNeed = PLAIN
@@ -89,8 +93,9 @@ class GroupState:
     """Whether any offer is large enough."""
     lifted: bool = False
     """Instances held back are open to the group, because nothing can be launched for it."""
-    on_paid: bool = False
-    """Of all instances only reserved ones are open to the group, however full: a plan ahead starts its jobs there."""
+    on_paid: frozenset[int] | None = None
+    """Of all instances only reserved ones of these types (:attr:`Fleet.type_at`) are open to the group, however full: a
+    plan ahead starts its jobs there. None: others too."""
     awaits_type: bool = True
     """Whether there may be room on instances that only their type makes unsuitable."""
     may_reserve: bool = True

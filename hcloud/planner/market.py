@@ -127,6 +127,15 @@ class OfferMarket:
             return allowed
         return allowed & np.array([may_use(group, offer) for offer in self.offers], dtype=np.bool_)
 
+    def stretches(self, group: JobGroup) -> list[float] | None:
+        """Return by offer how many times as long ``group`` runs there as on types that it prefers; None: it prefers
+        none."""
+        patterns = group.preferred_types
+        if not patterns:
+            return None
+        types = [each.instance_type.name for each in self.offers]
+        return [1.0 if matches(name, patterns) else group.slower_elsewhere for name in types]
+
     def obtainable(self, group: JobGroup) -> list[int]:
         """Return the fitting offers that are neither backed off nor sold out, cheapest first."""
         had = self.obtainable_places(group)

@@ -64,8 +64,9 @@ def rank_choices(
     return rank_for(context, offer_market, company, among)
 
 
-_Wanted = tuple[list[bool], list[list[float]], int, float, str]
-"""A group that needs instances: :meth:`OfferMarket.lists`, its number of ranks, the worth of each, its application."""
+_Wanted = tuple[list[bool], list[list[float]], int, float, str, list[float] | None]
+"""A group that needs instances: :meth:`OfferMarket.lists`, its number of ranks, the worth of each, its application, and
+:meth:`OfferMarket.stretches`."""
 
 
 def rank_for(
@@ -80,7 +81,7 @@ def rank_for(
     worths = [offer_market.worth_usd_per_h(group) for group, _ in company]
     scarce = sum(count for _, count in company) > context.policy.caps.max_instances - context.ledger.instances
     wants = [
-        (*offer_market.lists(group), count, worth, group.application)
+        (*offer_market.lists(group), count, worth, group.application, offer_market.stretches(group))
         for (group, count), worth in zip(company, worths, strict=True)
     ]
     choices = [_score_offer(context.suit, offer_market, at, wants) for at in among]
@@ -117,7 +118,7 @@ def _score_offer(suit: Suitability | None, offer_market: OfferMarket, at: int, w
     vcpus, memory_mib, disk_gib = offer_market.capacity[at].tolist()
     worth, ranks, present = 0.0, 0, tuple[str, ...]()
     interference = suit if suit is not None and suit.pressure is not None else None
-    for serves, amounts, count, each, application in wants:
+    for serves, amounts, count, each, application, stretches in wants:
         if not serves[at]:
             continue
         rank_vcpus, rank_memory_mib, rank_disk_gib = amounts[at]
@@ -134,7 +135,7 @@ def _score_offer(suit: Suitability | None, offer_market: OfferMarket, at: int, w
             vcpus -= rank_vcpus * taken
             memory_mib -= rank_memory_mib * taken
             disk_gib -= rank_disk_gib * taken
-            worth += each * taken
+            worth += each * taken / (1.0 if stretches is None else stretches[at])
             ranks += taken
     score = float(offer_market.price_usd_per_h[at]) / max(worth, FREE_USD_PER_H)
     return Choice(at=at, worth_usd_per_h=worth, ranks=ranks, score=score)

@@ -55,6 +55,7 @@ def requirements(spec: JobSpec) -> Key:
         spec.target.kind,
         spec.interruptible,
         spec.instance_types,
+        *(spec.preferred_types, spec.slower_elsewhere),
         spec.exclusive,
         spec.placement,
         spec.max_runtime_s,

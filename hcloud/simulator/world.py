@@ -312,7 +312,7 @@ class World:
         if unit.profile is not None:
             return 1.0
         spec, model = task.spec, task.program
-        factor = self.speed_on_type(model, machine.type_name) / task.best
+        factor = self.speed_on_type(model, machine.type_name) / task.best / spec.stretch_on(machine.type_name)
         if unit.resources.vcpus != task.needs_vcpus:
             factor *= task.on_vcpus(unit.resources.vcpus)
         if (nodes := max(1, len(unit.peers))) != spec.nodes.count:

@@ -67,6 +67,8 @@ ENTRIES_MOST: Final = 10_000
 PROGRAM_BYTES_MAX: Final = 1024 * 1024
 """Limits of arguments and of environment variables, in number and together; Linux starts no program with 2 MiB."""
 PATTERNS_MOST: Final = 100
+SLOWER_ELSEWHERE: Final = 1.5
+"""How many times as long a job runs on types that it does not prefer, unless it says otherwise (3Sigma §5)."""
 """Limit of each list of names and patterns: each is compared in every plan."""
 URL_MOST: Final = 2048
 SETUP_S: Final = 600.0
@@ -606,6 +608,10 @@ class JobFile(_JobFilePart):
     """How a service's request rate and latency are read."""
     instance_types: Patterns = ()
     """Instance types it may run on; * and ? are wildcards. Default: any."""
+    preferred_types: Patterns = ()
+    """Instance types on which it runs fastest; * and ? are wildcards. It runs on others too."""
+    slower_elsewhere: Annotated[float, Field(ge=1, le=100, allow_inf_nan=False)] | None = None
+    """How many times as long it runs on types that are not among preferred_types. Default: 1.5."""
     exclusive: Flag = False
     """Each node gets a whole instance, shared with no other job."""
     placement: PlacementPart = PlacementPart()
@@ -647,6 +653,8 @@ class JobFile(_JobFilePart):
             raise AtKey("exclusive", "gives each node a whole machine; leave out vcpus_min and vcpus_max")
         if self.name in self.after:
             raise AtKey("after", f"names {self.name}, the job itself, which can never start so")
+        if self.slower_elsewhere is not None and not self.preferred_types:
+            raise AtKey("slower_elsewhere", "has no meaning without preferred_types; name these, or leave it out")
         if self.placement.spread != "none" and self.nodes.count == 1:
             raise AtKey(
                 "placement",
@@ -744,12 +752,15 @@ class JobFile(_JobFilePart):
             "interruptible",
             "network",
             "instance_types",
+            "preferred_types",
             "exclusive",
             "profiling",
         )
         fields: dict[str, Any] = {name: getattr(self, name) for name in same}
         env = {name: each for name, each in self.env.items() if isinstance(each, str)}
         secrets = tuple(sorted(self.env.keys() - env.keys()))
+        if self.preferred_types:
+            fields["slower_elsewhere"] = self.slower_elsewhere or SLOWER_ELSEWHERE
         fields |= {"env": env, "secrets": secrets, "tags": dict(self.tags), "budget_usd": self.budget_usd}
         return fields | {"after": dict(self.after)}
 

@@ -277,6 +277,15 @@ def test_types_solitude_and_profiling_are_read_and_a_profiling_run_is_never_a_us
     assert "instance_types" in refusal(instance_types="m5.large")
 
 
+def test_preferred_types_are_read_with_how_much_slower_the_job_is_elsewhere() -> None:
+    asked = spec(preferred_types=["m5.*"])
+    assert (asked.preferred_types, asked.slower_elsewhere, asked.stretch_on("c5.large")) == (("m5.*",), 1.5, 1.5)
+    assert spec(preferred_types=["m5.*"], slower_elsewhere=2).stretch_on("m5.large") == 1.0
+    assert spec().stretch_on("c5.large") == 1.0
+    assert "slower_elsewhere: has no meaning without preferred_types" in refusal(slower_elsewhere=2)
+    assert "slower_elsewhere" in refusal(preferred_types=["m5.*"], slower_elsewhere=0.5)
+
+
 def test_demands_on_machines_are_read_and_refused_in_one_sentence() -> None:
     asked = spec(nodes=2, placement={"zones": ["a*"], "labels": {"disk": "ssd", "gpus": 2}, "spread": "zone"})
     assert asked.placement == Constraints(zones=("a*",), labels=(("disk", "ssd"), ("gpus", "2")), spread="zone")

@@ -148,3 +148,44 @@ def test_a_job_whose_machine_boots_keeps_it() -> None:
     paid = machine(1, PAID)
     world = scene(paid, booting, running(90, paid, asks=SORT), waiting, PAID, RENT, run_times=known())
     assert not [each for each in decide(world, policy()).actions if getattr(each, "job_id", "") == "job-1"]
+
+
+FAST, SLOW = (offer(name, 2.0, 0.03, market=Market.RESERVED, available=0) for name in ("fast", "slow"))
+
+
+@pytest.mark.parametrize(("slower", "places"), [(6.0, []), (1.5, ["inst-2"])])
+def test_a_job_waits_for_the_type_it_prefers_if_it_would_be_late_elsewhere(slower: float, places: list[str]) -> None:
+    # It runs for 300 s on the busy machine, free in 150 s, and longer on the free one, or on one that is rented.
+    fast, slow = machine(1, FAST), machine(2, SLOW)
+    busy = running(90, fast, asks=SORT, submitted_at=NOW - 150)
+    waiting = due(1, 900.0, preferred_types=("fa*",), slower_elsewhere=slower)
+    plan = decide(scene(fast, slow, busy, waiting, FAST, SLOW, RENT, run_times=known()), policy())
+    assert [each.ranks[0].instance_id for each in of(plan, Place)] == places
+    assert [each.reason.code for each in of(plan, Wait)] == ([] if places else ["planned"])
+    assert not of(plan, Launch)
+
+
+def test_what_runs_on_machines_it_does_not_prefer_holds_them_longer() -> None:
+    # Another job can wait for the rest of 300 s, not of three times as long.
+    paid = machine(1, PAID)
+    for slower, launches in ((1.0, 0), (3.0, 1)):
+        held = replace(SORT, preferred_types=("other",), slower_elsewhere=slower)
+        world = scene(paid, running(90, paid, asks=held, submitted_at=NOW - 150), due(1, 1200.0), PAID, RENT)
+        assert len(of(decide(replace(world, run_times=known()), policy()), Launch)) == launches
+
+
+def test_free_room_of_the_preferred_type_is_taken_first() -> None:
+    fast, slow = machine(2, FAST), machine(1, SLOW)
+    waiting = job(1, asks=replace(SORT, preferred_types=("fast",), slower_elsewhere=1.5))
+    for rules in (policy(), policy("by_quality")):
+        (place,) = of(decide(scene(fast, slow, waiting, FAST, SLOW, RENT), rules), Place)
+        assert place.ranks[0].instance_id == "inst-2"
+
+
+def test_a_machine_on_which_a_job_is_slower_counts_as_that_much_dearer() -> None:
+    cheap, fast = offer("cheap", 2.0, 0.08), offer("fast", 2.0, 0.1)
+    for preferred, expected in (((), "cheap"), (("fast",), "fast")):
+        waiting = job(1, asks=replace(SORT, preferred_types=preferred, slower_elsewhere=1.5))
+        assert [each.offer for each in of(decide(scene(waiting, cheap, fast), policy()), Launch)] == [
+            {"cheap": cheap, "fast": fast}[expected]
+        ]

@@ -99,7 +99,7 @@ def _search(
         own[0][list(held)] = True
         allowed |= roomy & own[0]
     if np.count_nonzero(allowed):
-        for mask in [allowed & mask for mask in own] + _paid_first(context, allowed):
+        for mask in [allowed & mask for mask in own] + _paid_first(context, group, allowed):
             _fill(context, group, mask, wanted, places, present, roomy=True)
     return places
 
@@ -159,14 +159,20 @@ def _open_now(state: PlacementState, group: JobGroup) -> list[Mask]:
     """Return where units of ``group`` may start now, in order of preference."""
     context = state.context
     roomy = usable(context, group, context.fleet.fitting_now(group.demand, context.fleet.placeable))
-    return _paid_first(context, roomy & ~state.holdback.closed(group, roomy) if np.count_nonzero(roomy) else roomy)
+    if np.count_nonzero(roomy):
+        roomy = roomy & ~state.holdback.closed(group, roomy)
+    return _paid_first(context, group, roomy)
 
 
-def _paid_first(context: PlanContext, mask: Mask) -> list[Mask]:
+def _paid_first(context: PlanContext, group: JobGroup, mask: Mask) -> list[Mask]:
     """Return ``mask`` in order of preference: reserved instances first, so that rented ones become idle and are
-    released."""
-    reserved = context.fleet.reserved
-    return [mask & reserved, mask & ~reserved] if context.fleet.partly_reserved else [mask]
+    released; of both, the types first that the jobs prefer."""
+    fleet = context.fleet
+    masks = [mask & fleet.reserved, mask & ~fleet.reserved] if fleet.partly_reserved else [mask]
+    if group.preferred_types:
+        preferred = fleet.of_types(group.preferred_types)
+        masks = [part for each in masks for part in (each & preferred, each & ~preferred)]
+    return masks
 
 
 def _pay(context: PlanContext, job: Job, group: JobGroup, places: list[int]) -> bool:

@@ -70,8 +70,9 @@ class Holdback:
 
     def closed(self, group: JobGroup, among: Mask) -> Mask:
         """Return the instances of ``among`` that are held back from ``group``, shape ``(N,)``."""
-        if group.state.on_paid:
-            return among & ~self.context.fleet.reserved
+        if group.state.on_paid is not None:
+            fleet = self.context.fleet
+            return among & ~(fleet.reserved & np.isin(fleet.type_at, list(group.state.on_paid)))
         full = self._full(group)
         shut = np.zeros(len(among), dtype=np.bool_) if full is None else among & full
         if not group.state.lifted:

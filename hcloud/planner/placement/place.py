@@ -223,16 +223,16 @@ def _may_fit(state: PlacementState, job: Job, group: JobGroup) -> bool:
     return group.state.fits_now and (group.state.fits_well or goes_down(state, job, group))
 
 
-def place_now(state: PlacementState, job: Job, group: JobGroup, *, paid_only: bool = False) -> bool:
+def place_now(state: PlacementState, job: Job, group: JobGroup, *, on_paid: frozenset[int] | None = None) -> bool:
     """Place ``job`` instead of what is held for it, and return True; or hold that again.
 
-    ``paid_only``: on reserved instances, however full, and on no others.
+    ``on_paid``: on reserved instances of these types, however full, and on no others.
     """
-    group.state.on_paid = paid_only
+    group.state.on_paid = on_paid
     try:
         return _place_now(state, job, group)
     finally:
-        group.state.on_paid = False
+        group.state.on_paid = None
 
 
 def _place_now(state: PlacementState, job: Job, group: JobGroup) -> bool:

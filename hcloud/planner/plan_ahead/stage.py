@@ -20,11 +20,12 @@ from typing import NamedTuple
 import numpy as np
 
 from hcloud.core.estimates import Application, Classification
-from hcloud.core.model import Instance, Job, Market, Reason
+from hcloud.core.model import Instance, Job, Market, Reason, matches
 from hcloud.core.pricing import HOUR_S
 from hcloud.core.rows import number_of
 from hcloud.forecast.runtimes.distribution import RunTimes, unknown_run_time
 from hcloud.planner.context import PlanContext
+from hcloud.planner.fit.job_sizes import column_of
 from hcloud.planner.fleet import SLACK, Mask
 from hcloud.planner.job_groups import JobGroup
 from hcloud.planner.job_queue import QueueSegment
@@ -67,10 +68,12 @@ class _GroupPlaces:
     """vCPUs of all their nodes."""
     paid: tuple[tuple[float, frozenset[int]], ...]
     """Pools of reserved machines, by how many times as long the jobs run there."""
-    has_rented: bool
-    """Whether some rented machine suits."""
+    rented_stretch: float | None
+    """How many times as long the jobs run on rented machines; None: none of these suits."""
     usd_per_h: float
     """Price of what would be rented for a job; 0: nothing can be."""
+    bought_stretch: float
+    """How many times as long the jobs run there."""
     boot_s: float
     """How long a rented machine takes to boot."""
 
@@ -132,10 +135,11 @@ def plan_ahead(state: PlacementState, market: OfferMarket) -> None:
     segments = {number_of(job.id): (job, segment) for job, segment in waiting}
     decided = set[int]()  # those placed here, and those for which the other rules rent a machine
     for start in ahead.schedule.starting:
-        (job, segment), kind = segments[start.number], ahead.planned[start.number].kinds[start.place]
+        (job, segment), each = segments[start.number], ahead.planned[start.number]
+        kind, place = each.kinds[start.place], each.pending.places[start.place]
         if kind == BOUGHT:
             decided.add(start.number)
-        elif _placed(state, job, segment.group, kind == PAID):
+        elif _placed(state, job, segment.group, place.pools if kind == PAID else None):
             context.waiting.queues[segment.group.promise].remove(job, segment.group, segment)
             decided.add(start.number)
     soonest_at = inf
@@ -218,10 +222,10 @@ def _start(job: Job, run_time: RunTimes, now: float, at_s: float) -> PlannedStar
     return PlannedStart(at=now + at_s, chance=chance, chance_now=chance_now)
 
 
-def _placed(state: PlacementState, job: Job, group: JobGroup, paid: bool) -> bool:
+def _placed(state: PlacementState, job: Job, group: JobGroup, on_paid: frozenset[int] | None) -> bool:
     if state.context.reservations.user_cap(job) is not None:
         return False
-    return place_now(state, job, group, paid_only=paid)
+    return place_now(state, job, group, on_paid=on_paid)
 
 
 def _start_after_all(each: _Planned, job: Job, now: float) -> PlannedStart | None:
@@ -265,10 +269,13 @@ class _Pools:
     capacity: dict[int, float] = field(default_factory=dict)
     reserved: Mask = field(init=False)
     rented: Mask = field(init=False)
+    _columns: list[str] = field(init=False)
+    _stretches: dict[tuple[str, tuple[str, ...], float], dict[str, float]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         fleet = self.context.fleet
         open_now = fleet.placeable | fleet.coming
+        self._columns = sorted({*fleet.type_columns, *map(column_of, self.market.offers)})
         self.reserved, self.rented = open_now & fleet.reserved, open_now & ~fleet.reserved
         sizes = np.bincount(fleet.type_at[self.reserved], fleet.capacity[0][self.reserved], len(fleet.type_columns))
         self.capacity = {pool: float(sizes[pool]) for pool in np.unique(fleet.type_at[self.reserved]).tolist()}
@@ -294,13 +301,15 @@ class _Pools:
                 jobs[job.id] = job
                 amounts[job.id][pool] = amounts[job.id].get(pool, 0.0) + held.resources.vcpus
         for job_id, job in sorted(jobs.items(), key=lambda each: number_of(each[0])):
-            known = context.run_times.of(job)
+            known, spec = context.run_times.of(job), job.spec
+            stretches = self._stretches_of(job.application, spec.preferred_types, spec.slower_elsewhere)
             found.append(
                 RunningJob(
                     number=number_of(job_id),
                     amounts=amounts[job_id],
                     run_time=known or _UNKNOWN,
                     age_s=ran_for_s(job, now),
+                    stretch=max(stretches[fleet.type_columns[pool]] for pool in amounts[job_id]),
                 )
             )
         # What is held for jobs that await a machine, or claimed by this plan.
@@ -318,43 +327,61 @@ class _Pools:
         its reservations, serves fleets that cannot grow.
         """
         context, fleet = self.context, self.context.fleet
-        usd_per_h = 0.0 if self.market.paid_ranks(group) else self._price_usd_per_h(group)
+        stretches = self._stretches_of(group.application, group.preferred_types, group.slower_elsewhere)
+        usd_per_h, bought = (0.0, 1.0) if self.market.paid_ranks(group) else self._to_rent(group, stretches)
         if usd_per_h <= 0.0:
             return None
         allowed = suited(context, group, fleet.placeable | fleet.coming)
-        paid = frozenset(int(at) for at in np.unique(fleet.type_at[allowed & self.reserved]))
-        speeds, boot_s = self._stretches(group, paid), context.quickest_s(group.resources)
+        paid = np.unique(fleet.type_at[allowed & self.reserved]).tolist()
+        speeds = {int(pool): stretches[fleet.type_columns[pool]] for pool in paid}
+        rented = [stretches[fleet.type_columns[pool]] for pool in np.unique(fleet.type_at[allowed & self.rented])]
+        boot_s = context.quickest_s(group.resources)
         return _GroupPlaces(
             amount=group.needed * float(group.demand[0]),
             paid=tuple(
-                (stretch, frozenset(pool for pool in paid if speeds[pool] <= stretch))
+                (stretch, frozenset(pool for pool, each in speeds.items() if each <= stretch))
                 for stretch in sorted(set(speeds.values()))
             ),
-            has_rented=bool((allowed & self.rented).any()),
+            rented_stretch=min(rented, default=None),
             usd_per_h=usd_per_h,
+            bought_stretch=bought,
             boot_s=boot_s if boot_s < inf else 0.0,
         )
 
-    def _stretches(self, group: JobGroup, pools: frozenset[int]) -> dict[int, float]:
-        """Return how many times as long jobs of ``group`` run in each pool as on the best type, in steps of a tenth."""
-        known = self.context.snapshot.applications.get(group.application)
-        columns = self.context.fleet.type_columns
-        if known is None or not known.by_type or not pools:
-            return dict.fromkeys(pools, 1.0)
-        rates = {pool: known.by_type[columns[pool]].value for pool in pools if columns[pool] in known.by_type}
-        best = max((each.value for each in known.by_type.values()), default=0.0)
-        usual = float(np.median(list(rates.values()))) if rates else best
-        if best <= 0.0:
-            return dict.fromkeys(pools, 1.0)
-        return {pool: max(1.0, round(best / max(rates.get(pool, usual), 1e-9), 1)) for pool in pools}
+    def _stretches_of(self, application: str, preferred: tuple[str, ...], slower: float) -> dict[str, float]:
+        """Return by type of machine (:attr:`Fleet.type_columns`, and those on offer) how many times as long jobs run
+        there as on the best type, in steps of a tenth: as their program was measured, else as they say themselves."""
+        key = (application, preferred, slower)
+        if key not in self._stretches:
+            known = self.context.snapshot.applications.get(application)
+            columns = self._columns
+            rates = {} if known is None else {name: each.value for name, each in known.by_type.items()}
+            best, had = max(rates.values(), default=0.0), [rates[each] for each in columns if each in rates]
+            usual = float(np.median(had)) if had else best
+            self._stretches[key] = {
+                column: max(1.0, round(best / max(rates.get(column, usual), 1e-9), 1))
+                if best > 0.0
+                else 1.0
+                if not preferred or matches(column.partition("/")[2], preferred)
+                else slower
+                for column in columns
+            }
+        return self._stretches[key]
 
-    def _price_usd_per_h(self, group: JobGroup) -> float:
-        """Return the price of what would be rented for a job of ``group``; 0: nothing can be."""
-        at = [each for each in self.market.obtainable(group) if self.market.offers[each].market is not Market.RESERVED]
-        if not at:
-            return 0.0
-        share = float(self.market.taken(group)[at[0]][0] / max(self.market.capacity[at[0]][0], SLACK))
-        return group.needed * min(1.0, share) * float(self.market.price_usd_per_h[at[0]])
+    def _to_rent(self, group: JobGroup, stretches: Mapping[str, float]) -> tuple[float, float]:
+        """Return the price of what would be rented for a job of ``group``, and how many times as long it runs there; 0:
+        nothing can be."""
+        market, best = self.market, (inf, 0.0, 1.0)
+        for at in market.obtainable(group):
+            if market.offers[at].market is not Market.RESERVED:
+                stretch = stretches[column_of(market.offers[at])]
+                usd_per_h = float(market.price_usd_per_h[at])
+                if usd_per_h >= best[0]:
+                    break
+                if usd_per_h * stretch < best[0]:
+                    share = float(market.taken(group)[at][0] / max(market.capacity[at][0], SLACK))
+                    best = (usd_per_h * stretch, group.needed * min(1.0, share) * usd_per_h, stretch)
+        return best[1:]
 
 
 def _pending(context: PlanContext, inputs: _Inputs) -> Iterator[tuple[Job, _Planned]]:
@@ -364,7 +391,7 @@ def _pending(context: PlanContext, inputs: _Inputs) -> Iterator[tuple[Job, _Plan
         where, run_time = inputs.places[group], context.run_times.of(job)
         if where is None or run_time is None or dict(inputs.capacity)[_BOUGHT] < where.amount:
             continue
-        usd = where.usd_per_h * run_time.likely_s / HOUR_S
+        usd = where.usd_per_h * where.bought_stretch * run_time.likely_s / HOUR_S
         found = list(_options(where, usd, rented=dict(inputs.capacity)[_RENTED] > SLACK))
         worth = PRIORITY_WORTH ** levels.get(job.spec.priority, 0)
         pending = PendingJob(
@@ -381,10 +408,15 @@ def _options(where: _GroupPlaces, usd: float, *, rented: bool) -> Iterator[tuple
     """Yield where a job may run, each with what it is; ``usd``: what it costs on a machine of its own."""
     for stretch, pools in where.paid:
         yield PAID, StartOption(pools=pools, stretch=stretch)
-    if rented and where.has_rented:
+    if rented and where.rented_stretch is not None:
         # Residents may leave before it; then the machine is paid for this job alone.
-        yield RENTED, StartOption(pools=frozenset((_RENTED,)), usd=0.5 * usd, lasting=False)
-    yield BOUGHT, StartOption(pools=frozenset((_BOUGHT,)), usd=usd, lasting=False, delay_s=where.boot_s)
+        stretch = where.rented_stretch
+        yield RENTED, StartOption(pools=frozenset((_RENTED,)), stretch=stretch, usd=0.5 * usd, lasting=False)
+    bought = frozenset((_BOUGHT,))
+    yield (
+        BOUGHT,
+        StartOption(pools=bought, stretch=where.bought_stretch, usd=usd, lasting=False, delay_s=where.boot_s),
+    )
 
 
 def _candidates(context: PlanContext) -> Iterator[tuple[Job, QueueSegment]]:
