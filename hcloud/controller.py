@@ -13,6 +13,7 @@ from hcloud.apply.directives import PAUSED
 from hcloud.apply.ended_tasks import EndedTasks
 from hcloud.apply.lease_push import LeasePush
 from hcloud.beliefs import Beliefs
+from hcloud.budget_watch import BudgetWatch
 from hcloud.classifier.belief_store import BeliefStore
 from hcloud.classifier.library import Library
 from hcloud.classifier.slowdown.forecasts import NOTHING_OBSERVED, SlowdownForecasts
@@ -121,6 +122,7 @@ class Controller:
         self._tags_watched: Mapping[str, bool] = {}
         """The keys of ``budgets.per_tag`` for which ``_ledger`` was read, and whether each had a limit."""
         self.due_times = DueTimes()
+        self.budget_watch = BudgetWatch(store)
         self._fleet = FleetTracker()
         self._monitor = JobMonitor()
         self._commitments = CommitmentLog(store)
@@ -147,6 +149,7 @@ class Controller:
         self.beliefs.record_prediction_errors(self.lease)
         plan = self.quarantine.plan(self.planner, self.last_snapshot, self.policy, self.rng, self._keep_lease)
         self.planned_starts = plan.planned_starts
+        self.budget_watch.record(self.last_spend, self.policy.budgets, plan, self.clock.now(), self.lease)
         result = self.applier.apply(plan, self.policy, self.offers.all, self.lease)
         self.quarantine.record_failed_actions([(each.action, each.why) for each in result.failed], self.lease)
         live, now = self.store.live().instances, self.clock.now()
@@ -317,6 +320,7 @@ class Controller:
         if self.lease is None:
             return False
         self._ledger = None  # another leader may have written events: read the history again
+        self.budget_watch.forget()
         with self.store.transaction(now, self.lease) as txn:
             txn.emit(EventKind.DAEMON, what="leader", holder=self.holder, epoch=self.lease.epoch)
         return True

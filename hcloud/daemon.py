@@ -70,6 +70,7 @@ from hcloud.store import Store
 from hcloud.wiring import (
     build_controller,
     build_gateway,
+    build_outboxes,
     build_providers,
     build_runner,
     price_sources,
@@ -185,6 +186,7 @@ class Daemon:
             self.clock,
             with_limits(self.watch.status.policy, limits),
         )
+        self.outboxes = build_outboxes(config, self.store, self.clock, lambda: self.controller.lease is not None)
         self.uploads_dir = config.state_dir / "uploads"
         self._keys = secret_keys(config)
         self.last_cycle = CycleReport()
@@ -216,6 +218,9 @@ class Daemon:
                 archive.on_done = self._wake.set
             if isinstance(self.runner, NewsSource):
                 threading.Thread(target=self._await_news, args=(self.runner,), name="news", daemon=True).start()
+            for outbox in self.outboxes:
+                name = f"notifications {outbox.name}"
+                threading.Thread(target=outbox.run, args=(self._stop,), name=name, daemon=True).start()
             self._record("started")
             self._reencrypt_secrets()
             self._resume_changed_providers()
@@ -550,7 +555,13 @@ class Daemon:
             "engine": self._engine_status(),
             "providers": {name: self._provider_status(name) for name in self.providers} | self._missing_providers(),
             "spend": self._spend_status(),
-            "notes": [*self.notes, *self.watch.status.notes, *self._ending_commitments(), *self._prices_notes],
+            "notes": [
+                *self.notes,
+                *self.watch.status.notes,
+                *self._ending_commitments(),
+                *self._prices_notes,
+                *self._notification_notes(),
+            ],
             "unaccepted_changes": list(self._unaccepted_changes),
         }
 
@@ -575,6 +586,9 @@ class Daemon:
             "facts": self.providers[name].facts(),
             "stopped": self._why_stopped(name),
         }
+
+    def _notification_notes(self) -> list[str]:
+        return [f"notifications to {each.name} are not taken: {each.trouble}" for each in self.outboxes if each.trouble]
 
     def _ending_commitments(self) -> list[str]:
         """Return a sentence for each commitment that ends within ``ENDING_WITHIN_S``."""

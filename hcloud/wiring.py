@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -18,6 +18,7 @@ from hcloud.classifier.library import Library
 from hcloud.config import (
     Config,
     EngineSettings,
+    NotificationTarget,
     ProviderSettings,
     load_library,
     load_plugins,
@@ -28,6 +29,7 @@ from hcloud.controller import Controller
 from hcloud.core.clock import Clock
 from hcloud.core.errors import ConfigError, ProviderUnavailable
 from hcloud.fake_runner.runner import FakeRunner
+from hcloud.notifications import Outbox, Sender
 from hcloud.observe.instances import InstanceObserver
 from hcloud.observe.log_archive import LogArchive
 from hcloud.observe.observer import Observer
@@ -91,6 +93,34 @@ def ensure_price_files(config: Config) -> None:
     files = CatalogFiles(config.catalog_dir)
     if not files.price_files_are_current():
         files.write_price_files()
+
+
+def build_sender(target: NotificationTarget) -> Sender:
+    """Return what sends the messages of a target. Raises ConfigError: its address or key cannot be read."""
+    url = target.url
+    if url.startswith(("env:", "file:")):
+        url = resolve_secret(url)
+        if not url.startswith(("https://", "http://")):
+            raise ConfigError("must contain an address such as https://hooks.example.com/...", where=target.url)
+    key = resolve_secret(target.key) if target.key is not None else ""
+    return Sender(url=url, is_slack=target.form == "slack", key=key)
+
+
+def build_outboxes(config: Config, store: Store, clock: Clock, leads: Callable[[], bool]) -> tuple[Outbox, ...]:
+    """Return the outbox of each target of notifications. Raises ConfigError."""
+    return tuple(
+        Outbox(
+            store=store,
+            clock=clock,
+            owner=config.owner,
+            name=target.name,
+            send=build_sender(target).send,
+            kinds=target.events,
+            users=target.users,
+            leads=leads,
+        )
+        for target in config.notifications
+    )
 
 
 def price_sources(config: Config, clock: Clock) -> tuple[PriceSource, ...]:

@@ -113,6 +113,7 @@ def record_correction(
 
 def _emit_finished(txn: Transaction, job: Job) -> None:
     run_s = run_time_s(job)
+    of_array: dict[str, Any] = {"array": job.array} if job.array else {}
     txn.emit(
         EventKind.JOB_FINISHED,
         job_id=job.id,
@@ -125,6 +126,7 @@ def _emit_finished(txn: Transaction, job: Job) -> None:
         queue_s=max(0.0, _last_end(job, txn.now) - job.eligible_at - run_s),
         attempts=job.attempts_made,
         stopped=was_stopped(job),
+        **of_array,
         features={} if job.is_array else recorded_features(job.spec, job.submitted_at),
     )
 

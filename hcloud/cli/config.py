@@ -13,7 +13,7 @@ import click
 from hcloud.cli.check import check_files, form_option
 from hcloud.cli.output import write_json
 from hcloud.config import Config, at_its_line, find_config, load_config, load_named_policy, package_data
-from hcloud.core.errors import ConfigError
+from hcloud.core.errors import BadInput, ConfigError, Refused
 from hcloud.spec.validation import json_schema
 
 
@@ -43,6 +43,38 @@ def schema() -> None:
 def example() -> None:
     """Print the shipped example: every setting with its default and a line of meaning."""
     click.echo(package_data.path("config.example.yaml").read_text(encoding="utf-8"), nl=False)
+
+
+@config.command()
+@click.argument("name", required=False)
+def notify(name: str | None) -> None:
+    """Send a test message to the target NAME of `notifications` (none: to all), and say whether it was taken.
+
+    Reads the configuration in force, and addresses and keys as this user.
+    """
+    from hcloud.core.clock import SystemClock
+    from hcloud.notifications import DeliveryError, Message
+    from hcloud.notifications.messages import TEST
+    from hcloud.wiring import build_sender
+
+    loaded, now = load_config(find_config(None)), SystemClock().now()
+    targets = [each for each in loaded.notifications if name in (None, each.name)]
+    if not targets:
+        known = ", ".join(each.name for each in loaded.notifications)
+        named = f"has no target {name}; there are {known}" if known else "has no targets of notifications"
+        raise BadInput(f"the configuration {named}")
+    text = f"this is a test message of {loaded.owner}"
+    message = Message(id=f"{loaded.owner}-test-{int(now)}", kind=TEST, at=float(int(now)), text=text)
+    refused = []
+    for each in targets:
+        try:
+            build_sender(each).send(message, now)
+        except DeliveryError as error:
+            refused.append(f"{each.name}: {error}")
+        else:
+            click.echo(f"{each.name}: taken")
+    if refused:
+        raise Refused(f"notifications are not taken by {'; '.join(refused)}")
 
 
 def load_with_policy(file: Path, notes: list[str] | None = None) -> Config:
@@ -89,6 +121,8 @@ def _summary(loaded: Config) -> Iterator[str]:
     yield f"database: {without_password(loaded.database)}"
     yield f"policy: {loaded.policy}"
     yield f"engine: {loaded.engine.programs} programs, at {loaded.engine.listen}, isolation {loaded.engine.isolation}"
+    for target in loaded.notifications:
+        yield f"notifications: {', '.join(target.events)} to {target.name} ({target.form})"
     yield f"providers: {', '.join(f'{provider.name} ({provider.type})' for provider in loaded.providers)}"
     with suppress(PermissionError):  # who may not see them need not be told
         if not (loaded.engine.tls_dir / "ca.pem").is_file():

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         CatalogSettings,
         Config,
         EngineSettings,
+        NotificationTarget,
         ProviderSettings,
         RetentionSettings,
         TcpSettings,
@@ -59,8 +60,8 @@ _MODULES = {
     "profiles": ("load_library",),
     "secrets": ("resolve_secret",),
     "settings": (
-        "ApiSettings", "CatalogSettings", "Config", "EngineSettings", "ProviderSettings", "RetentionSettings",
-        "TcpSettings",
+        "ApiSettings", "CatalogSettings", "Config", "EngineSettings", "NotificationTarget", "ProviderSettings",
+        "RetentionSettings", "TcpSettings",
     ),
     "watch": ("FileWatch", "PolicyStatus", "PolicyWatch"),
 }  # fmt: skip
@@ -74,6 +75,7 @@ __all__ = [
     "Config",
     "EngineSettings",
     "FileWatch",
+    "NotificationTarget",
     "PolicyStatus",
     "PolicyWatch",
     "ProviderSettings",

@@ -274,6 +274,40 @@ class CatalogSettings:
     """Prices of Compute Engine."""
 
 
+NotificationKind = Literal["job_ended", "budget", "spot_loss", "provider_trouble"]
+ALL_NOTIFICATIONS: Final[tuple[NotificationKind, ...]] = ("job_ended", "budget", "spot_loss", "provider_trouble")
+
+
+def _check_webhook(text: str) -> str:
+    if text.startswith(("env:", "file:")):
+        return check_secret(text)
+    if not re.fullmatch(r"https?://[^\s/?#@]+(/[^\s?#]*)?(\?[^\s#]*)?", text):
+        raise ValueError("must be an address such as https://hooks.example.com/x, or env:NAME or file:/PATH")
+    return text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
+class NotificationTarget:
+    """An address that is told what happens. Jobs cannot name one: the operator decides what the daemon may reach."""
+
+    name: Annotated[NonEmptyText, AfterValidator(_check_owner)]
+    """Its name in status and log: letters, digits and dashes."""
+    url: Annotated[NonEmptyText, AfterValidator(_check_webhook)] = field(repr=False)
+    """Address, or where it is kept if it is a secret, as those of Slack are: env:NAME or file:/PATH."""
+    form: Literal["webhook", "slack"] = "webhook"
+    """webhook: JSON in the form of Standard Webhooks; slack: as Slack's incoming webhooks take it."""
+    key: Annotated[NonEmptyText, AfterValidator(check_secret)] | None = None
+    """Location of the key that signs webhooks (HMAC-SHA256), env:NAME or file:/PATH; null: they are not signed."""
+    events: Annotated[tuple[NotificationKind, ...], Field(min_length=1)] = ALL_NOTIFICATIONS
+    """What it is told of."""
+    users: tuple[NonEmptyText, ...] = ()
+    """Users whose jobs and budgets it is told of; empty: all."""
+
+    def __post_init__(self) -> None:
+        if self.form == "slack" and self.key is not None:
+            raise AtKey("key", "signs webhooks; Slack checks no signature; leave it out")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
 class Config:
     """Configuration of one deployment."""
@@ -303,6 +337,8 @@ class Config:
     """Sources of prices."""
     retention: RetentionSettings = RetentionSettings()
     """How long records are kept."""
+    notifications: tuple[NotificationTarget, ...] = ()
+    """Addresses that are told what happens."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """Lowest level that is logged."""
 
@@ -325,6 +361,9 @@ class Config:
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice:
             raise AtKey("providers", f"has two entries named {twice!r}; give each its own name")
+        told = [target.name for target in self.notifications]
+        if twice := next((name for name in told if told.count(name) > 1), None):
+            raise AtKey("notifications", f"has two entries named {twice!r}; give each its own name")
         if len(os.fsencode(self.socket_path)) > _SOCKET_PATH_BYTES_MAX:
             raise AtKey("run_dir", f"is too long for a socket ({_SOCKET_PATH_BYTES_MAX} bytes): {self.socket_path}")
         ports = {name: _port_of(getattr(self.engine, name)) for name in ("listen", "enrolment_listen")}

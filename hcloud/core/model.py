@@ -789,7 +789,7 @@ class EventKind(StrEnum):
     #                       that waits for others: after ("job-7:succeeded")
     JOB_STATE = "job_state"  # from, to, code, text (+ numbers of the reason)
     JOB_FINISHED = "job_finished"  # state, outcome, deadline_at, target_met (bool|None), run_s, queue_s, attempts,
-    #                       stopped (bool: it would have run longer), features (as in job_submitted)
+    #                       stopped (bool: it would have run longer), features (as in job_submitted); of a task: array
     ATTEMPT_PLACED = "attempt_placed"  # attempt, allocations: "inst:rank:vcpus:memory_mib", code, text, candidates:
     #                       "type column market|usd_per_h of a rank|predicted|low|high|rejection", the chosen first;
     #                       run_time (if one was predicted): source, likely_s, quantiles_s
@@ -816,6 +816,8 @@ class EventKind(StrEnum):
     INSTANCE_NOTICE = "instance_notice"  # preempt_at
     INSTANCE_TERMINATED = "instance_terminated"  # terminated_at (billing ends), billed (bool), code, text
     PROVIDER_TROUBLE = "provider_trouble"  # provider, call, error, text
+    BUDGET = "budget"  # scope (total | user | tag), name, period (per_day | per_month), ends_at, share (0.8 | 1.0),
+    #                    spent_usd, limit_usd, text
     PLANNING_TROUBLE = "planning_trouble"  # left_out: the job or stage that planning fails on; error, text
     OFFER_BACKOFF = "offer_backoff"  # provider, zone, type, market (of a quota: region, quota), until_at, error
     ORPHAN = "orphan"  # provider_id: it has our owner tag but no record; action

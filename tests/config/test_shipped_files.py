@@ -35,19 +35,21 @@ def written_paths(path: Path) -> set[KeyPath]:
     return {tuple(part for part in each if isinstance(part, str)) for each in lines}
 
 
-def with_tcp_example(tmp_path: Path) -> Path:
-    """Write the example with its commented TCP block enabled."""
+def with_commented_blocks(tmp_path: Path) -> Path:
+    """Write the example with its commented blocks of TCP and notifications enabled."""
     text = EXAMPLE.read_text(encoding="utf-8")
     block = re.sub(r"(?m)^  # (tcp:|  (?:listen|certificate|key|tokens_file):)", r"  \1", text)
+    block = re.sub(r"(?m)^# (notifications:|  - name: operators|    (?:url|form|key|events|users):)", r"\1", block)
     path = tmp_path / "config.yaml"
-    path.write_text(block.replace("  tcp: null\n", ""), encoding="utf-8")
+    block = block.replace("  tcp: null\n", "").replace("notifications: []\n", "")
+    path.write_text(block, encoding="utf-8")
     return path
 
 
 def test_example_shows_every_setting(tmp_path: Path) -> None:
     known = set(schema_paths(json_schema(Config), json_schema(Config)))
     assert ("api", "tcp", "tokens_file") in known
-    assert known - written_paths(with_tcp_example(tmp_path)) == set()
+    assert known - written_paths(with_commented_blocks(tmp_path)) == set()
 
 
 def test_example_says_the_defaults() -> None:
@@ -57,8 +59,10 @@ def test_example_says_the_defaults() -> None:
     assert loaded.database == wanted.database
 
 
-def test_commented_tcp_block_of_the_example_is_right(tmp_path: Path) -> None:
-    tcp = load_config(with_tcp_example(tmp_path)).api.tcp
+def test_commented_blocks_of_the_example_are_right(tmp_path: Path) -> None:
+    loaded = load_config(with_commented_blocks(tmp_path))
+    assert [(each.name, each.form, each.users) for each in loaded.notifications] == [("operators", "webhook", ())]
+    tcp = loaded.api.tcp
     assert tcp is not None
     assert tcp.certificate == tmp_path / "tls" / "api.pem"
 
