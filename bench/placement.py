@@ -6,7 +6,7 @@ import math
 import statistics
 import time
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -20,6 +20,8 @@ from hcloud.planner.admission import admit
 from hcloud.planner.context import open_context
 from hcloud.planner.fit.interference import PressureState, Sensitivity, open_pressure
 from hcloud.planner.fit.paragon import Pools, select, select_relaxed
+from hcloud.planner.placement.orders.least_loss import least_loss_choice
+from hcloud.planner.placement.orders.sampled import MOST_DRAWN, drawn
 from hcloud.planner.plan import Place
 from hcloud.planner.snapshot import Snapshot
 from hcloud.spec.policy import AdmissionPolicy, Caps, PlacementPolicy, Policy
@@ -43,7 +45,7 @@ def run() -> list[Row]:
     """Measure single selections on fleets with residents, many placements in one plan, and admission of a queue."""
     known = _applications()
     rows = [row for machines, target in FLEETS for row in _selecting(known, machines, target)]
-    return [*rows, _memory(known), _placing(known), _admitting(known)]
+    return [*rows, *_sampling(known), _memory(known), _placing(known), _admitting(known)]
 
 
 def _applications() -> dict[str, Classification]:
@@ -122,6 +124,25 @@ def _timed(name: str, decide: Callable[[int], None], target: float | None) -> Ro
         decide(turn)
         times_ms.append((time.perf_counter() - began) * 1e3)
     return Row(name=name, value=statistics.median(times_ms), unit="ms", target=target)
+
+
+def _sampling(known: dict[str, Classification]) -> Iterator[Row]:
+    """Time one placement by sample in the largest fleet, and see how good the best of a sample is."""
+    machines, count, rng = FLEETS[-1][0], MOST_DRAWN, np.random.default_rng(2)
+    pressure, everywhere = _state(known, machines), np.ones(machines, dtype=np.bool_)
+    types = (np.arange(machines) % 5) / 10.0
+    who = list(pressure.known.values())
+
+    def place(turn: int) -> None:
+        """Draw and choose."""
+        least_loss_choice(pressure, who[turn % APPLICATIONS], drawn(rng, everywhere, count), types)
+
+    yield _timed(f"one placement by {count} draws among {machines:,} servers", place, 0.05)
+    quality = rng.permutation(machines) / machines
+    best = [quality[drawn(rng, everywhere, count)].max() for _ in range(1_000)]
+    off = 100 * abs(statistics.fmean(best) - count / (count + 1))
+    note = f"{100 * count / (count + 1):.1f} % expected, R / (R + 1)"
+    yield Row(name="mean rank of the best of them, off by", value=off, unit="points", target=2.0, note=note)
 
 
 def _memory(known: dict[str, Classification]) -> Row:

@@ -2,11 +2,13 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from hcloud.core.estimates import Classification, Estimate, Measure
 from hcloud.core.model import BatchTarget, BestEffortTarget, JobState, Nodes, Offer
 from hcloud.forecast.fleet_tracker import FleetStats
+from hcloud.planner.placement.orders.sampled import drawn, sample_size
 from hcloud.planner.plan import Launch, Place, StopAttempt
 from hcloud.planner.snapshot import Snapshot
 from hcloud.spec.policy import AdmissionPolicy, PlacementPolicy, Policy
@@ -70,6 +72,7 @@ def fleet(**changes: object) -> Snapshot:
         ("heterogeneity_oblivious", "inst-3", "suits"),
         ("interference_oblivious", "inst-1", "best_type"),
         ("least_loss", "inst-3", "least_loss"),
+        ("sampled", "inst-3", "sampled"),
     ],
 )
 def test_each_order_prefers_another_machine(order: str, taken: str, code: str) -> None:
@@ -81,6 +84,22 @@ def test_random_order_draws_the_same_for_the_same_seed_and_only_what_fits() -> N
     places = {of(decide(fleet(), policy("random")), Place)[0].ranks[0].instance_id for _ in range(3)}
     assert len(places) == 1
     assert places < {"inst-1", "inst-2", "inst-3"}
+
+
+@pytest.mark.parametrize(("quantile", "size"), [(0.5, 5), (0.9, 29), (0.92, 32), (0.99, 32)])
+def test_sample_is_as_large_as_its_quantile_needs_and_never_above_32(quantile: float, size: int) -> None:
+    assert sample_size(quantile) == size
+
+
+@pytest.mark.parametrize("roomy", [1.0, 0.02, 0.002])
+def test_sample_has_distinct_machines_with_room_each_as_likely_as_another(roomy: float) -> None:
+    rng = np.random.default_rng(3)
+    among = rng.random(5_000) < roomy
+    samples = [drawn(rng, among, 8) for _ in range(400)]
+    assert all(not (sample & ~among).any() and sample.sum() == min(8, among.sum()) for sample in samples)
+    rank = np.cumsum(among) / among.sum()  # of those with room
+    best, size = [float(rank[sample].max()) for sample in samples], among.sum()
+    assert np.mean(best) == pytest.approx(8 / 9 * (1 + 1 / size), abs=0.02)
 
 
 @pytest.mark.parametrize("order", ["paragon", "interference_oblivious"])
