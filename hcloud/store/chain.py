@@ -19,9 +19,11 @@ from typing import Any
 
 from sqlalchemy import Connection, select
 
+from hcloud.core.errors import StoreError
 from hcloud.core.model import EventKind
 from hcloud.core.units import utc_text
 from hcloud.store import schema
+from hcloud.store.event_folds import EventFilter, EventRow, FoldCache, read_events, wrong_fold
 
 PRUNED = "pruned"
 """``what`` of the event that records a pruning."""
@@ -131,24 +133,63 @@ def verify_log(connection: Connection, kept: AuditHead | None = None) -> Verifie
     """
     head = read_head(connection)
     walk = _Walk(read_anchors(connection), connection.execute(select(schema.head.c.unlinked)).scalar_one(), kept)
-    log = schema.event_log
-    position = None  # not 0: a row that was inserted may have any number
-    while True:
-        query = select(log).order_by(log.c.seq).limit(_CHUNK)
-        after = query if position is None else query.where(log.c.seq > position)
-        rows = connection.execute(after).mappings().all()
-        for row in rows:
-            walk.take(row)
-            if walk.fault:
+    position, folds = None, FoldCache()  # not 0: a row that was inserted may have any number
+    try:
+        wrong = wrong_fold(connection)
+        while not wrong:
+            rows = read_events(connection, EventFilter(after_seq=position), folds, limit=_CHUNK)
+            for row in rows:
+                walk.take(_columns(row), is_folded=isinstance(row, EventRow))
+                if walk.fault:
+                    break
+            if walk.fault or len(rows) < _CHUNK:
                 break
-        if walk.fault or len(rows) < _CHUNK:
-            break
-        position = rows[-1]["seq"]
+            position = rows[-1].seq
+            folds.drop_before(position)
+    except StoreError as error:
+        wrong = str(error)
+    walk.fault = walk.fault or wrong
     if not walk.fault:
         walk.end(head)
     return VerifiedLog(
         head=head, records=walk.records, pruned=walk.pruned, unlinked=walk.without_link, fault=walk.fault
     )
+
+
+def folded_links(connection: Connection, first_seqs: Sequence[int]) -> list[tuple[int, str]]:
+    """Return number and digest of each link in the folds that begin with these events."""
+    folds, wanted = FoldCache(), set[int]()
+    chosen = select(schema.event_fold).where(schema.event_fold.c.first_seq.in_(first_seqs))
+    for fold in connection.execute(chosen):
+        wanted |= {row.link for row in folds.rows(connection, fold) if row.link is not None}
+    if not wanted:
+        return []
+    log = schema.event_log.c
+    before = select(log.seq, log.link, log.digest).where(log.seq < min(first_seqs), log.link.is_not(None))
+    last = connection.execute(before.order_by(log.seq.desc()).limit(1)).first()
+    position, link, digest = (-1, 0, "") if last is None else (last.seq, last.link, last.digest)
+    anchors = {each.first: each for each in read_anchors(connection)}
+    found = list[tuple[int, str]]()
+    while link < max(wanted):
+        rows = read_events(connection, EventFilter(after_seq=position), folds, limit=_CHUNK)
+        for row in rows:
+            if row.link is None or row.link <= link:
+                continue
+            while (anchor := anchors.get(link + 1)) is not None:
+                link, digest = anchor.last, anchor.digest
+            link, digest = row.link, row.digest or link_digest(digest, _columns(row))
+            if link in wanted:
+                found.append((link, digest))
+        if len(rows) < _CHUNK:
+            break
+        position = rows[-1].seq
+        folds.drop_before(position)
+    return found
+
+
+def _columns(row: Any) -> Mapping[str, Any]:
+    columns: Mapping[str, Any] = row._asdict() if isinstance(row, EventRow) else row._mapping
+    return columns
 
 
 class _Walk:
@@ -163,10 +204,11 @@ class _Walk:
         self._unlinked = unlinked
         self._kept = kept
         self._link, self._digest = 0, ""
+        self._or_folded = ""
         self._last_row: Mapping[Any, Any] | None = None
 
-    def take(self, row: Mapping[Any, Any]) -> None:
-        """Verify the next event."""
+    def take(self, row: Mapping[Any, Any], *, is_folded: bool = False) -> None:
+        """Verify the next event. The digest of a folded one is not stored: the next that is stored depends on it."""
         if row["kind"] == _SAMPLE:
             if row["link"] is not None:
                 self.fault = f"{_name(row)} was changed: a sample has no link number, and it has {row['link']}"
@@ -185,14 +227,15 @@ class _Walk:
             self.fault = f"{_missing(missing)} between {between}: expected link {numbers}, found {row['link']}"
         elif row["link"] < expected:
             self.fault = f"{_name(row)} or one before was inserted: expected link {expected}, found {row['link']}"
-        elif (digest := link_digest(self._digest, row)) != row["digest"]:
+        elif (digest := link_digest(self._digest, row)) != row["digest"] and not is_folded:
             self.fault = (
-                f"{_name(row)} was changed: expected digest {digest[:SHOWN_DIGITS]}, "
+                f"{_name(row)}{self._or_folded} was changed: expected digest {digest[:SHOWN_DIGITS]}, "
                 f"found {str(row['digest'])[:SHOWN_DIGITS]}"
             )
         if self.fault:
             return
-        self._move(expected, row["digest"])
+        self._or_folded = " or a folded one before it" if is_folded else ""
+        self._move(expected, digest)
         self.records, self._last_row = self.records + 1, row
         if row["kind"] == EventKind.DAEMON.value and f'"what":"{PRUNED}"' in row["fields"]:
             self._stated_digest = json.loads(row["fields"]).get("anchors", "")
@@ -203,7 +246,8 @@ class _Walk:
         if self._link < head.link:
             self.fault = f"{_missing(head.link - self._link)} after {self._last}: expected links up to {head.link}"
         elif (self._link, self._digest) != (head.link, head.digest):
-            self.fault = f"{self._last} was inserted: the log ended with link {head}, not {self._link}"
+            what = f"was inserted{' or changed' if self._or_folded else ''}"
+            self.fault = f"{self._last}{self._or_folded} {what}: the log ended with link {head}, not {self._link}"
         elif self._anchors or self._anchors_digest != self._stated_digest:
             self.fault = (
                 "the runs of pruned links are not those of the last recorded pruning: "

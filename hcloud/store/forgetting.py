@@ -12,8 +12,10 @@ from hcloud.store import schema
 from hcloud.store.array_rows import of_kept_array
 from hcloud.store.chain import anchors_digest, read_anchors, with_pruned
 from hcloud.store.documents import instance_number, job_number
+from hcloud.store.event_folds import has_folds, prunable_folds
 from hcloud.store.live import ENDED_STATES, LiveView
 
+FOLDS = 10
 BATCH = 5000
 """Rows deleted in one transaction, so that other writers get their turn."""
 
@@ -55,6 +57,13 @@ def delete_events(connection: Connection, before: float, condition: ColumnElemen
     return [(row.link or 0, row.digest or "") for row in rows]
 
 
+def ended_folds(connection: Connection, before: float) -> list[int]:
+    """Return the first events of a batch of folds of which array and instances ended before ``before``."""
+    kept_arrays = select(schema.job.c.number).where(~_job_ended(before))
+    kept_instances = select(schema.instance.c.number).where(~_instance_ended(before))
+    return prunable_folds(connection, before, kept_arrays, kept_instances, FOLDS)
+
+
 def keep_anchors(connection: Connection, links: Iterable[tuple[int, str]]) -> str:
     """Keep what the chain needs of deleted links, given as number and digest; return the digest of all anchors."""
     table, before = schema.event_anchor, read_anchors(connection)
@@ -90,6 +99,8 @@ def without_events(connection: Connection, table: Table, before: float, after: i
     later = select(subject).where(log.at >= before, log.kind == first.value).order_by(log.at).limit(1).scalar_subquery()
     candidates = (table.c.number > after) & (table.c.number < func.coalesce(later, sys.maxsize))
     query = select(table.c.number).where(ended, candidates, ~exists().where(subject == table.c.number))
+    if is_job:
+        query = query.where(~has_folds(table.c.number))
     return connection.execute(query.order_by(table.c.number).limit(BATCH)).scalars().all()
 
 

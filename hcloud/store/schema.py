@@ -24,7 +24,7 @@ from sqlalchemy import (
     text,
 )
 
-SCHEMA_REVISION = "v0010"
+SCHEMA_REVISION = "v0011"
 """The migration that this code requires; a test compares it with the newest one in `hcloud.migrations`."""
 
 VERSION_TABLE = "hcloud_schema"
@@ -206,6 +206,30 @@ event_log = Table(
     Index("event_by_at", "at"),
     Index("event_by_job", "job_number", "seq"),
     Index("event_by_instance", "instance_number", "seq"),
+)
+
+event_fold = Table(
+    "event_fold",
+    metadata,
+    # The events of many ended tasks of an array, compressed; see `hcloud.store.event_folds`. Samples stand apart, as
+    # their retention is shorter.
+    Column("first_seq", _Count, primary_key=True, autoincrement=False),
+    Column("last_seq", _Count, nullable=False),
+    Column("first_at", Double, nullable=False),
+    Column("last_at", Double, nullable=False),
+    Column("array_number", _Count, nullable=False),
+    Column("first_job", _Count, nullable=False),
+    Column("last_job", _Count, nullable=False),
+    Column("kinds", Text, nullable=False),
+    Column("instances", Text, nullable=False),
+    Column("records", _Count, nullable=False),
+    Column("content", LargeBinary, nullable=False),
+    Column("sample_count", _Count, nullable=False),
+    Column("samples_last_at", Double),
+    Column("samples", LargeBinary),
+    Index("event_fold_by_last_seq", "last_seq"),
+    Index("event_fold_by_last_job", "last_job"),
+    Index("event_fold_by_array", "array_number"),
 )
 
 event_pruning = Table(

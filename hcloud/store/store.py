@@ -38,6 +38,14 @@ from hcloud.store.documents import (
     load_spec,
     storable,
 )
+from hcloud.store.event_folds import (
+    KEPT_FOLDS,
+    EventFilter,
+    FoldCache,
+    first_seq_since,
+    folded_instances,
+    read_events,
+)
 from hcloud.store.forgetting import (
     BATCH,
     delete_rows,
@@ -72,6 +80,7 @@ class Store:
         self._database = database
         self._live = LiveCache(database)
         self._recent = RecentEvents()
+        self._folds = FoldCache(most=KEPT_FOLDS)
         self._highest_revision = 0
 
     @classmethod
@@ -198,22 +207,25 @@ class Store:
 
         Jobs and instances that are live, or ended later, keep all their events: reports need them complete.
         """
-        return self._prune(before, now, of_ended_subjects(before))
+        return self._prune(before, now, of_ended_subjects(before), lambda tx: tx.delete_folds(before))
 
     def prune_samples(self, before: float, now: float) -> int:
         """Delete samples before ``before``, also those of live jobs; return their number.
 
         Otherwise a single service that runs for a year would fill the database.
         """
-        return self._prune(before, now, schema.event_log.c.kind == EventKind.SAMPLE.value)
+        is_sample = schema.event_log.c.kind == EventKind.SAMPLE.value
+        return self._prune(before, now, is_sample, lambda tx: tx.delete_folded_samples(before))
 
-    def _prune(self, before: float, now: float, condition: ColumnElement[bool]) -> int:
+    def _prune(
+        self, before: float, now: float, condition: ColumnElement[bool], delete_folded: Callable[[Transaction], int]
+    ) -> int:
         pruned = 0
         while True:
             with self.transaction(now) as tx:
-                count = tx.delete_events(before, condition)
-            pruned += count
-            if count < BATCH:
+                count, folded = tx.delete_events(before, condition), delete_folded(tx)
+            pruned += count + folded
+            if count < BATCH and not folded:
                 return pruned
 
     def prune_rows(self, before: float) -> int:
@@ -222,6 +234,8 @@ class Store:
         Rows that live jobs refer to are kept. Numbers are never assigned again, but submission tokens become free.
         """
         jobs, instances = referenced_numbers(self.live())
+        with self._database.reading() as connection:
+            instances |= folded_instances(connection)
         return self._prune_table(schema.job, before, jobs) + self._prune_table(schema.instance, before, instances)
 
     def _prune_table(self, table: Table, before: float, kept: Set[int]) -> int:
@@ -305,7 +319,7 @@ class Store:
                 row = connection.execute(JOBS.where(schema.job.c.number == job_number(job_id))).first()
             except NotFound as error:
                 raise NotFound(f"{error}; {_nearest_job(connection, job_id)}") from error
-            found = _loaded(row) if row is not None else _task_without_row(connection, job_number(job_id))
+            found = _loaded(row) if row is not None else _task_without_row(connection, job_number(job_id), self._folds)
             if found is None:
                 raise NotFound(f"there is no {job_id}; {_nearest_job(connection, job_id)}")
             return found
@@ -452,19 +466,18 @@ class Store:
 
         Of more than ``limit``, the first ones are returned, or with ``newest`` the last ones.
         """
-        seq = schema.event_log.c.seq
-        query = _event_query(since, until, kinds).where(seq > after_seq).limit(limit)
-        if before_seq is not None:
-            query = query.where(seq < before_seq)
-        if newest:
-            query = query.order_by(None).order_by(seq.desc())
-        if job_id is not None:
-            query = query.where(schema.event_log.c.job_number == job_number(job_id))
-        if instance_id is not None:
-            query = query.where(schema.event_log.c.instance_number == instance_number(instance_id))
+        wanted = EventFilter(
+            after_seq=after_seq,
+            before_seq=before_seq,
+            since=since,
+            until=until,
+            job_number=None if job_id is None else job_number(job_id),
+            instance_number=None if instance_id is None else instance_number(instance_id),
+            kinds=_names(kinds),
+        )
         with self._database.reading() as connection:
-            rows = connection.execute(query).all()
-        return tuple(load_event(row) for row in (reversed(rows) if newest else rows))
+            rows = read_events(connection, wanted, self._folds, limit=limit, newest=newest)
+        return tuple(map(load_event, rows))
 
     def new_events(self, after_seq: int, limit: int) -> tuple[Event, ...]:
         """Return the first ``limit`` events after ``after_seq``, in order, for a follower of the log.
@@ -481,19 +494,19 @@ class Store:
 
         Each batch is read in its own short transaction; they are consistent, as the log only grows.
         """
-        query = _event_query(since, until, kinds)
-        seq = schema.event_log.c.seq
+        folds = FoldCache()
         with self._database.reading() as connection:
             last = connection.execute(select(schema.head.c.events)).scalar_one()
-            position: int | None = 1
-            if since is not None:
-                position = connection.execute(select(func.min(seq)).where(schema.event_log.c.at >= since)).scalar()
-        while position is not None and position <= last:
-            batch = query.where(seq >= position, seq <= last).limit(_STREAM_CHUNK)
+            first = 1 if since is None else first_seq_since(connection, since)
+        wanted = EventFilter(before_seq=last + 1, since=since, until=until, kinds=_names(kinds))
+        position = None if first is None else first - 1
+        while position is not None and position < last:
             with self._database.reading() as connection:
-                rows = connection.execute(batch).all()
-            yield from (load_event(row) for row in rows)
-            position = rows[-1].seq + 1 if len(rows) == _STREAM_CHUNK else None
+                after = replace(wanted, after_seq=position)
+                rows = read_events(connection, after, folds, limit=_STREAM_CHUNK)
+            yield from map(load_event, rows)
+            position = rows[-1].seq if len(rows) == _STREAM_CHUNK else None
+            folds.drop_before(position or 0)
 
 
 def _cancel(tx: Transaction, job: Job, actor: str) -> Job:
@@ -528,24 +541,17 @@ def _loaded(row: Any) -> Job:
     return load_job(row.number, row.revision, row.document, load_spec(row.spec))
 
 
-def _task_without_row(connection: Connection, number: int) -> Job | None:
+def _task_without_row(connection: Connection, number: int, folds: FoldCache) -> Job | None:
     row = connection.execute(array_of(number)).first()
     if row is None:
         return None
-    log = schema.event_log.c
-    query = _event_query(None, None, EVENTS_OF_A_TASK).where(log.job_number == number)
-    return task_without_row(number, _loaded(row), [load_event(each) for each in connection.execute(query)])
+    wanted = EventFilter(job_number=number, kinds=_names(EVENTS_OF_A_TASK))
+    rows = read_events(connection, wanted, folds, limit=_STREAM_CHUNK)
+    return task_without_row(number, _loaded(row), [load_event(each) for each in rows])
 
 
-def _event_query(since: float | None, until: float | None, kinds: Collection[EventKind] | None) -> Select[Any]:
-    query = select(schema.event_log).order_by(schema.event_log.c.seq)
-    if since is not None:
-        query = query.where(schema.event_log.c.at >= since)
-    if until is not None:
-        query = query.where(schema.event_log.c.at < until)
-    if kinds is not None:
-        query = query.where(schema.event_log.c.kind.in_([kind.value for kind in kinds]))
-    return query
+def _names(kinds: Collection[EventKind] | None) -> frozenset[str] | None:
+    return None if kinds is None else frozenset(kind.value for kind in kinds)
 
 
 def _tagged(tag: str) -> Select[Any]:

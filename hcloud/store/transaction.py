@@ -39,7 +39,7 @@ from hcloud.planner.snapshot import Directive, DirectiveScope, OfferBackoff, Ref
 from hcloud.store import schema
 from hcloud.store.array_rows import EndedTask
 from hcloud.store.batch import delete_keys, insert_rows, update_rows
-from hcloud.store.chain import PRUNED, link_events
+from hcloud.store.chain import PRUNED, folded_links, link_events
 from hcloud.store.documents import (
     backoff_key,
     checked_text,
@@ -60,7 +60,8 @@ from hcloud.store.documents import (
     load_spec,
     read_back,
 )
-from hcloud.store.forgetting import delete_events, keep_anchors
+from hcloud.store.event_folds import FOLDED_LEAST, delete_folded_samples, delete_folds, fold_events
+from hcloud.store.forgetting import delete_events, ended_folds, keep_anchors
 from hcloud.store.live import ENDED_STATES, CommittedRows, LiveCache
 from hcloud.store.recent import NewEvent
 
@@ -353,13 +354,22 @@ class Transaction:
         return tuple(job for job in jobs if job.state not in JOB_ENDED)
 
     def fold_tasks(self, array: Job, ended: Sequence[EndedTask]) -> Job:
-        """Record ended tasks with their array and delete their rows, in one step; return the array."""
+        """Record ended tasks with their array and delete their rows, in one step; return the array.
+
+        Events of many such tasks, or of all that are left, are folded in the same step.
+        """
         record, first = array.task_record, job_number(array.id) + 1
         assert record is not None
         for state in ENDINGS:
             record = record.with_ended(state, [each.number - first for each in ended if each.state == state])
         self._delete_job_rows([each.number for each in ended])
+        tasks = array.spec.tasks
+        self._fold_events(array, 1 if tasks is not None and record.ended == len(tasks) else FOLDED_LEAST)
         return self.put_job(replace_fields(array, task_record=record))
+
+    def _fold_events(self, array: Job, at_least: int) -> None:
+        number, tasks = job_number(array.id), array.spec.tasks
+        fold_events(self._connection, number, number + len(tasks or ()), at_least=at_least)
 
     def _delete_job_rows(self, numbers: Sequence[int]) -> None:
         delete_keys(self._connection, schema.job, "number", numbers)
@@ -690,6 +700,21 @@ class Transaction:
             digest = keep_anchors(self._connection, links)
             self.emit(EventKind.DAEMON, what=PRUNED, records=len(links), before=before, anchors=digest)
         return len(deleted)
+
+    def delete_folds(self, before: float) -> int:
+        """Delete a batch of old folds and record that; return the number of their events. See ``prune_events``."""
+        chosen = ended_folds(self._connection, before)
+        if not chosen:
+            return 0
+        links = folded_links(self._connection, chosen)
+        count = delete_folds(self._connection, chosen)
+        digest = keep_anchors(self._connection, links)
+        self.emit(EventKind.DAEMON, what=PRUNED, records=len(links), before=before, anchors=digest)
+        return count
+
+    def delete_folded_samples(self, before: float) -> int:
+        """Delete old samples of folds; return their number."""
+        return delete_folded_samples(self._connection, before)
 
     def finish(self, connection: Connection) -> None:
         """Write changed rows, events and the head row; called once, before the commit."""
