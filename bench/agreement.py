@@ -18,8 +18,8 @@ from typing import Any
 
 from bench.rows import Row
 from demo.stage import DEMO, Stage
-from hcloud.cli.client import Client, Endpoint
 from hcloud.cli.history import offered_clouds, recorded_workload
+from hcloud.client.connection import Connection, Endpoint
 from hcloud.config import load_policy
 from hcloud.core.clock import holds_within
 from hcloud.core.model import Event
@@ -121,18 +121,18 @@ def _rows(real: History, replayed: History, measured: str) -> list[Row]:
 
 
 @contextmanager
-def _daemon(home: Path) -> Iterator[Client]:
+def _daemon(home: Path) -> Iterator[Connection]:
     stage = Stage(home)
     try:
         stage.init(DEMO / "unprofiled.yaml")
         stage.start("daemon")
         stage.until_daemon_answers(90)
-        yield Client(Endpoint(socket=home / "run" / "hcloud.sock"))
+        yield Connection(Endpoint(socket=home / "run" / "hcloud.sock"))
     finally:
         stage.take_down()
 
 
-def _run_jobs(client: Client, home: Path) -> None:
+def _run_jobs(client: Connection, home: Path) -> None:
     """Submit the demo's jobs together, and wait until they are over and their machines gone."""
     stage = Stage(home)
     stage.hcloud("submit", "-y", "-q", str(DEMO / "service.yaml"))
@@ -151,7 +151,7 @@ def _names(jobs: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     return {job["id"]: job["spec"]["name"] for job in jobs}
 
 
-def _replay(client: Client, clouds: Clouds, boot_s: float, stop_s: float, folder: Path) -> History:
+def _replay(client: Connection, clouds: Clouds, boot_s: float, stop_s: float, folder: Path) -> History:
     """Return what becomes of the recorded jobs on these clouds with equal machines that boot and end as those did."""
     measured = {"quality": {"spread": 0.0}, "boot": {"p50_s": boot_s, "p95_s": boot_s}, "stop_s": stop_s}
     equal = {name: {**settings, **measured} for name, settings in clouds.items()}

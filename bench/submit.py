@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.rows import Row
-from hcloud.cli.client import Client, Endpoint
+from hcloud.client.connection import Connection, Endpoint
 from tests.api.deployment import Deployment
 
 SINGLE = 600
@@ -27,7 +27,7 @@ COMMANDS = 7
 def run() -> list[Row]:
     """Measure with the server in a process of its own."""
     with _server() as socket:
-        client = Client(Endpoint(socket=socket))
+        client = Connection(Endpoint(socket=socket))
         client.post("/v1/jobs", [_job()])  # what is made on first use
         single = _rate(SINGLE, lambda: client.post("/v1/jobs", [_job()]))
         requests = [[_job() for _ in range(BATCH)] for _ in range(BATCHES)]

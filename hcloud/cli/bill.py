@@ -13,9 +13,9 @@ from typing import Any
 import click
 
 from hcloud.cli.catalog import deployment
-from hcloud.cli.client import Client
 from hcloud.cli.output import FiniteRange, format_option, write_json
 from hcloud.cli.report import show
+from hcloud.client.connection import Connection
 from hcloud.core.errors import BadInput
 from hcloud.core.model import Event, EventKind
 from hcloud.report.bill import BILL_KINDS, NOT_OURS, bill_table
@@ -53,7 +53,7 @@ def bill(files: tuple[Path, ...], providers: tuple[str, ...], owner: str | None,
     if owner is None:
         config = deployment()
         owner = config.owner if config is not None else ""
-    report = bill_table(_events(Client()), parsed, providers=providers, owner=owner, tolerance=tolerance / 100.0)
+    report = bill_table(_events(Connection()), parsed, providers=providers, owner=owner, tolerance=tolerance / 100.0)
     if form == "json":
         write_json(report.to_json())
     elif form == "csv":
@@ -104,7 +104,7 @@ def _json_rows(first: str, stream: io.TextIOWrapper, path: Path) -> Iterator[tup
         number, line = number + 1, stream.readline()
 
 
-def _events(client: Client) -> Iterator[Event]:
+def _events(client: Connection) -> Iterator[Event]:
     after_seq = 0
     while True:
         page = client.get("/v1/events", after_seq=after_seq, limit=PAGE, kind=[kind.value for kind in BILL_KINDS])

@@ -115,10 +115,10 @@ def _measure_by_daemon(
     at_once: int,
     again: bool,
 ) -> Iterable[tuple[str, ReferenceProfile | HCloudError]]:
-    from hcloud.cli.client import Client
     from hcloud.cli.references import measure_by_jobs, parts_on
+    from hcloud.client.connection import Connection
 
-    client = Client()
+    client = Connection()
     parts = parts_on(client, provider, types)
     results = measure_by_jobs(client, recipes, parts, seconds=seconds, at_once=at_once, again=again)
     for name, result in results:

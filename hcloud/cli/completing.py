@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 from click.shell_completion import CompletionItem
 
-from hcloud.cli.client import Client
+from hcloud.client.connection import Connection
 from hcloud.core.errors import HCloudError
 
 TIMEOUT_S = 1.0
@@ -39,7 +39,7 @@ def instance_ids(ctx: click.Context, param: click.Parameter, incomplete: str) ->
     ]
 
 
-def _client() -> Client:
-    client = Client()
+def _client() -> Connection:
+    client = Connection()
     client.patience_s, client.answer_timeout_s = 0.0, TIMEOUT_S
     return client

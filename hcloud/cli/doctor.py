@@ -21,9 +21,9 @@ from urllib.parse import quote
 import click
 
 from hcloud.catalog import CatalogFiles, PricePlan, freshness
-from hcloud.cli.client import Client
 from hcloud.cli.config import load_with_policy
 from hcloud.cli.output import format_option, span, when, write_rows
+from hcloud.client.connection import Connection
 from hcloud.config import Config, ProviderSettings, at_its_line, find_config, resolve_secret
 from hcloud.core.clock import SystemClock
 from hcloud.core.errors import BadInput, ConfigError, DaemonUnreachable, HCloudError, StoreBusy, StoreDamaged
@@ -338,7 +338,7 @@ def _accounts(config: Config) -> Iterator[DoctorFinding]:
 # -------------------------------------------------------------------------------------------------------- the daemon
 def _of_the_daemon(here: Sequence[DoctorFinding]) -> Iterator[DoctorFinding]:
     """What the daemon says. ``here``: what was found of this machine and the accounts."""
-    client = Client()
+    client = Connection()
     try:
         status = client.get("/v1/status")
     except DaemonUnreachable as error:
@@ -356,7 +356,7 @@ def _of_the_daemon(here: Sequence[DoctorFinding]) -> Iterator[DoctorFinding]:
             yield _resumed(client, name, why, [each for each in here if each.check.startswith(f"{name}: ")])
 
 
-def _resumed(client: Client, name: str, why: str, account: Sequence[DoctorFinding]) -> DoctorFinding:
+def _resumed(client: Connection, name: str, why: str, account: Sequence[DoctorFinding]) -> DoctorFinding:
     """Try a stopped provider again if its account was looked at, and nothing is wrong there."""
     check, finding, do = f"provider {name}", f"launches nothing {why}", f"fix that; hcloud provider resume {name}"
     if not account or any(each.verdict == "fail" for each in account):
@@ -440,7 +440,7 @@ def orphans(form: str) -> None:
     that a provider never listed.
     """
     found: dict[tuple[str, str, str], dict[str, Any]] = {}
-    for event in _orphan_events(Client().get):
+    for event in _orphan_events(Connection().get):
         fields = event["fields"]
         what = fields.get("provider_id") or ""
         key = (fields.get("provider") or "", what, fields.get("action") or "")

@@ -13,10 +13,10 @@ import click
 
 from hcloud.apply.directives import record_directive, set_paused
 from hcloud.cli.arguments import duration_s
-from hcloud.cli.client import Client
 from hcloud.cli.completing import instance_ids
 from hcloud.cli.config import load_with_policy
 from hcloud.cli.output import FiniteRange, format_option, span, stop_when_unread, usd, when, write_json, write_rows
+from hcloud.client.connection import Connection
 from hcloud.config import Config, find_config
 from hcloud.core.clock import Clock, SystemClock, holds_within
 from hcloud.core.errors import BadInput, DaemonUnreachable, HCloudError, ProviderError, Refused, StoreError
@@ -60,7 +60,7 @@ def drain(
     until --undo.
     """
     deadline_s = None if deadline is None else duration_s(deadline, "--deadline")
-    client = Client()
+    client = Connection()
     if not (instances or types or providers):
         if undo or deadline is not None:
             raise BadInput("name what to drain: machines, --type or --provider; 'hcloud drain' alone shows it")
@@ -124,14 +124,16 @@ def destroy(
     if providers:
         raise BadInput("--provider is for --without-daemon; see 'hcloud drain --provider'")
     try:
-        return _destroy(Client(), {"instances": instances, "every": every}, yes, dry_run, wait_s, form)
+        return _destroy(Connection(), {"instances": instances, "every": every}, yes, dry_run, wait_s, form)
     except DaemonUnreachable as error:
         if not every:
             raise
         raise DaemonUnreachable(f"{error}; or let the providers end all machines: --all --without-daemon") from error
 
 
-def _destroy(client: Client, body: dict[str, Any], yes: bool, dry_run: bool, wait_s: float | None, form: str) -> int:
+def _destroy(
+    client: Connection, body: dict[str, Any], yes: bool, dry_run: bool, wait_s: float | None, form: str
+) -> int:
     plan = client.post("/v1/destroy", {**body, "dry_run": True})
     if form == "table":
         show_plan(plan, body["every"])
@@ -153,7 +155,7 @@ def _destroy(client: Client, body: dict[str, Any], yes: bool, dry_run: bool, wai
     return 0
 
 
-def _live(client: Client) -> set[str]:
+def _live(client: Connection) -> set[str]:
     return {each["id"] for each in client.get("/v1/instances", limit=10_000)}
 
 
@@ -332,7 +334,7 @@ def end(providers: Mapping[str, Provider], found: LiveMachines) -> None:
 
 def _refuse_beside_a_daemon() -> None:
     try:
-        Client().get("/v1/status")
+        Connection().get("/v1/status")
     except DaemonUnreachable:
         return
     raise Refused("a daemon answers, and would launch again what is ended behind its back; use 'hcloud destroy --all'")

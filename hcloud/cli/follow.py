@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
-from hcloud.cli.client import Client
 from hcloud.cli.output import json_text, printable, stop_when_unread
+from hcloud.client.connection import Connection
 from hcloud.core.errors import HCloudError, NotFound
 
 WAIT_S = 5.0
@@ -75,7 +75,7 @@ class LastLines:
 
 
 def copy_output(
-    client: Client,
+    client: Connection,
     job_id: str,
     *,
     stream: str,
@@ -107,7 +107,7 @@ def _report_not_run(job: Mapping[str, Any], attempt: int | None) -> None:
         click.echo(f"{job['id']} has not run" + (f" attempt {attempt}, only {made}" if made else ""), err=True)
 
 
-def last_lines(client: Client, job: Mapping[str, Any]) -> str:
+def last_lines(client: Connection, job: Mapping[str, Any]) -> str:
     """Return the last lines of a failed job: of standard error, or of its output if there are none."""
     if job["state"] != "failed" or not job["attempts_made"]:
         return ""
@@ -125,7 +125,7 @@ def last_lines(client: Client, job: Mapping[str, Any]) -> str:
 
 
 def follow_output(
-    client: Client,
+    client: Connection,
     job_id: str,
     *,
     streams: Sequence[str] = BOTH,
@@ -175,7 +175,7 @@ def follow_output(
 
 
 def _write_more(
-    client: Client, job_id: str, left: dict[str, int], rank: int, attempt: int | None, wait_s: float, write: Write
+    client: Connection, job_id: str, left: dict[str, int], rank: int, attempt: int | None, wait_s: float, write: Write
 ) -> int:
     """Write what there is of the streams in ``left``, or what comes within ``wait_s``; return the attempt it is of.
 
@@ -195,7 +195,7 @@ def _write_more(
 
 
 def wait_for(
-    client: Client,
+    client: Connection,
     ids: Sequence[str],
     *,
     timeout_s: float | None = None,
@@ -226,7 +226,7 @@ def wait_for(
 
 
 def _part(
-    client: Client,
+    client: Connection,
     job_id: str,
     stream: str,
     rank: int,
@@ -251,7 +251,7 @@ def _part(
     )
 
 
-def _left(client: Client, ids: Sequence[str]) -> float:
+def _left(client: Connection, ids: Sequence[str]) -> float:
     """Return for how long the next request may wait. Raises TimedOut."""
     left_s = client.left_s()
     if left_s <= 0:

@@ -7,10 +7,10 @@ from typing import Any
 
 import click
 
-from hcloud.cli.client import Client
 from hcloud.cli.completing import job_ids
 from hcloud.cli.jobs import job_id
 from hcloud.cli.output import printable, span, write_json
+from hcloud.client.connection import Connection
 from hcloud.spec.validation import counted
 
 BAR_CHARS = 40
@@ -25,7 +25,7 @@ def forecast(of: str, form: str) -> None:
     Shows how many similar runs (of the program, or jobs of that name) are remembered, median, 80 and 90 % limits, and
     a chart: how likely the run ends between two times.
     """
-    found = Client().get("/v1/forecast", of=of if ":" in of else job_id(of))
+    found = Connection().get("/v1/forecast", of=of if ":" in of else job_id(of))
     if form == "json":
         write_json(found)
         return

@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import TypeAdapter
 
 from hcloud.cli.arguments import moment_of
-from hcloud.cli.client import Client
+from hcloud.client.connection import Connection
 from hcloud.core.errors import BadInput, NoJobs
 from hcloud.core.model import InstanceState, JobSpec, JobState, Market, Offer, ServiceTarget
 from hcloud.report import minute_of
@@ -38,7 +38,7 @@ def back_s_of(since: str, now: Callable[[], float]) -> float:
     return back_s
 
 
-def now_of(client: Client) -> float:
+def now_of(client: Connection) -> float:
     """Return the daemon's current time, Unix seconds."""
     return float(client.get("/v1/status")["now"])
 
@@ -86,7 +86,7 @@ class Recorded:
     notes: tuple[str, ...]
 
 
-def read_past(client: Client, back_s: float) -> Past:
+def read_past(client: Connection, back_s: float) -> Past:
     """Return the jobs submitted in the last ``back_s`` seconds."""
     now = now_of(client)
     # The daemon lists the newest first; jobs submitted at the same time must keep their order of submission.
@@ -95,12 +95,12 @@ def read_past(client: Client, back_s: float) -> Past:
     return Past(from_at=now - back_s, until_at=now, jobs=jobs, earlier=earlier)
 
 
-def recorded_workload(client: Client, back_s: float) -> Workload:
+def recorded_workload(client: Connection, back_s: float) -> Workload:
     """Return the jobs of the last ``back_s`` seconds as a workload. Raises NoJobs if the run time of none is known."""
     return read_past(client, back_s).workload()
 
 
-def recorded_outcome(client: Client, past: Past) -> Recorded:
+def recorded_outcome(client: Connection, past: Past) -> Recorded:
     """Return the recorded results of the period: waits and targets of the replayed jobs, cost of all machines."""
     period = {"since": past.from_at, "until": past.until_at}
     by_job = client.get("/v1/reports/performance", by="job", **period)["rows"]
@@ -142,7 +142,7 @@ def _mean_met(jobs: Sequence[Mapping[str, Any]]) -> float | None:
     return sum(met) / len(met) if met else None
 
 
-def _launches(client: Client, past: Past) -> Iterator[object]:
+def _launches(client: Connection, past: Past) -> Iterator[object]:
     after = 0
     while page := client.get(
         "/v1/events", after_seq=after, since=past.from_at, until=past.until_at, kind=["instance_launched"], limit=10_000
@@ -169,7 +169,7 @@ def _notes_on(past: Past, replayed: int) -> tuple[str, ...]:
     )
 
 
-def _past_jobs(client: Client, from_at: float, now: float) -> Iterator[tuple[str, PastJob]]:
+def _past_jobs(client: Connection, from_at: float, now: float) -> Iterator[tuple[str, PastJob]]:
     specs, before = TypeAdapter(JobSpec), None
     while page := client.get("/v1/jobs", limit=PAGE, before=before):
         for job in page:
@@ -199,7 +199,7 @@ def _ran_s(job: Mapping[str, Any], spec: JobSpec, now: float) -> float | None:
     return max(ran_s) if ran_s and job["state"] == JobState.SUCCEEDED.value else None
 
 
-def offered_clouds(client: Client) -> tuple[dict[str, dict[str, object]], float]:
+def offered_clouds(client: Connection) -> tuple[dict[str, dict[str, object]], float]:
     """Return simulator settings of a cloud per provider: its current offers, and the machines in use now.
 
     Also returns the age of the oldest price among these offers, in seconds. Raises BadInput if nothing is offered.
@@ -209,7 +209,7 @@ def offered_clouds(client: Client) -> tuple[dict[str, dict[str, object]], float]
     return clouds, max(0.0, now_of(client) - min(each.priced_at for each in offers))
 
 
-def _offers_in_use(client: Client, offers: Sequence[Offer]) -> list[Offer]:
+def _offers_in_use(client: Connection, offers: Sequence[Offer]) -> list[Offer]:
     """Return the offer of each machine in use, for providers with a pool at the time the pool was read.
 
     The free resources of a pool are up to a minute old. To get its size, machines that were up then are added, even if

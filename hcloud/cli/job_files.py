@@ -51,7 +51,7 @@ def schema() -> None:
 
 
 def _check_links(file: Path, jobs: tuple[JobFile, ...]) -> None:
-    from hcloud.cli.workdir import check_links
+    from hcloud.client.workdir import check_links
 
     for directory in sorted({each.workdir for each in jobs if each.workdir is not None}):
         try:

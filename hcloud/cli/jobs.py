@@ -8,7 +8,6 @@ from typing import Any
 
 import click
 
-from hcloud.cli.client import Client
 from hcloud.cli.completing import job_ids
 from hcloud.cli.output import (
     FiniteRange,
@@ -22,6 +21,7 @@ from hcloud.cli.output import (
     write_json,
     write_rows,
 )
+from hcloud.client.connection import Connection
 from hcloud.core.arrays import count_of, ids_text, parse_ids, split_reference
 from hcloud.core.errors import BadInput
 
@@ -94,7 +94,7 @@ def logs(job: str, follow: bool, stderr: bool, rank: int, attempt: int | None, t
     """
     from hcloud.cli.follow import BOTH, LastLines, PrefixWriter, copy_output, follow_output, write_bytes, write_part
 
-    client, stream = Client(), "stderr" if stderr else "stdout"
+    client, stream = Connection(), "stderr" if stderr else "stdout"
     write = write_bytes if form == "text" else write_part
     if follow:
         streams = (stream,) if stderr else BOTH
@@ -128,7 +128,7 @@ def wait(jobs: tuple[str, ...], timeout: float | None, form: str) -> int:
 
     ended: list[dict[str, Any]] = []
     ids = [task for each in jobs for task in each_task(job_id(each))]
-    code = wait_for(Client(), ids, timeout_s=timeout, ended=ended)
+    code = wait_for(Connection(), ids, timeout_s=timeout, ended=ended)
     if form == "json":
         write_json(ended)
     return code
@@ -144,7 +144,7 @@ def cancel(jobs: tuple[str, ...], every: bool, all_users: bool, yes: bool, form:
     """Stop JOBS, or tasks such as JOB[3-9]. What has ended is left alone."""
     if bool(jobs) == every:
         raise BadInput("name the jobs to cancel, or --all; see 'hcloud status'")
-    client = Client()
+    client = Connection()
     ids = _all_live(client, all_users) if every else [job_id(each) for each in jobs]
     if not ids:
         click.echo("none of your jobs is left to cancel")
@@ -170,7 +170,7 @@ def rerun(job: str, failed: bool, form: str) -> None:
 
     Tasks keep their ids and the values of a matrix.
     """
-    name, client = job_id(job), Client()
+    name, client = job_id(job), Connection()
     again = client.post(f"/v1/jobs/{name}/rerun", {"failed": failed, "token": f"cli-{uuid.uuid4()}"})
     if form == "table":
         click.echo(f"{again['id']} {again['name']}" + (f", {task_words(again['tasks'])}" if again["tasks"] else ""))
@@ -189,7 +189,7 @@ def count_words(tasks: dict[str, int]) -> str:
     return f"{', '.join(parts)} of {task_words(tasks['total'])}"
 
 
-def _all_live(client: Client, all_users: bool) -> list[str]:
+def _all_live(client: Connection, all_users: bool) -> list[str]:
     """Return the ids of all jobs that have not ended, page by page."""
     user = None if all_users else client.get("/v1/status")["you"]
     live = ["submitted", "profiled", "classified", "queued", "awaiting_instance", "placed", "running", "preempted"]
@@ -209,7 +209,7 @@ def explain(job: str, form: str) -> None:
     """Explain every decision about JOB, or a task such as JOB[3], with the numbers that decided it."""
     from hcloud.cli.follow import last_lines
 
-    client = Client()
+    client = Connection()
     timeline = client.get(f"/v1/jobs/{job_id(job)}/explain")
     if form == "json":
         write_json(timeline)

@@ -12,7 +12,6 @@ import click
 
 from hcloud.cli import candidates
 from hcloud.cli.candidates import OfferQuery, queries_of
-from hcloud.cli.client import Client
 from hcloud.cli.completing import instance_ids
 from hcloud.cli.instance_table import INSTANCE_COLUMNS, INSTANCE_SPARE, instance_row
 from hcloud.cli.jobs import job_id
@@ -29,6 +28,7 @@ from hcloud.cli.output import (
     write_json,
     write_rows,
 )
+from hcloud.client.connection import Connection
 from hcloud.core.clock import SystemClock
 from hcloud.core.errors import BadInput
 from hcloud.core.model import EventKind
@@ -47,7 +47,7 @@ PAGE = 1000
 @format_option
 def instances(ended: bool, limit: int, form: str) -> None:
     """Show machines, and the jobs on them."""
-    client = Client()
+    client = Connection()
     found = client.get("/v1/instances", ended=ended or None, limit=limit)
     if form == "table":
         now = client.get("/v1/status")["now"]
@@ -101,7 +101,7 @@ def offers(
     if job_file is not None or vcpus is not None or memory is not None or offline:
         _candidates(queries_of(job_file, vcpus, memory), (provider, market, regions), offline, limit, form)
         return
-    client = Client()
+    client = Connection()
     found = [
         each
         for each in client.get("/v1/offers")
@@ -119,7 +119,7 @@ def offers(
         click.echo(f"the oldest of these prices is {price_age(age_s)}; the cheapest is {cheapest}/h", err=True)
 
 
-def _check_provider(client: Client, name: str) -> None:
+def _check_provider(client: Connection, name: str) -> None:
     from hcloud.spec.validation import nearest  # 0.15 s, for a mistake only
 
     known = sorted(client.get("/v1/status")["daemon"]["providers"])
@@ -138,7 +138,7 @@ def _candidates(
         known: list[dict[str, Any]] = []
         now = SystemClock().now()
     else:
-        client = Client()
+        client = Connection()
         known, now = client.get("/v1/offers"), client.get("/v1/status")["now"]
         if filters[0] is not None and not any(each["provider"] == filters[0] for each in known):
             _check_provider(client, filters[0])
@@ -192,7 +192,7 @@ def events(
     form: str,
 ) -> None:
     """Show the newest of the audit log, in order of time. With -f, -o json writes one object per line."""
-    client = Client()
+    client = Connection()
     about = {"job_id": job and job_id(job), "instance_id": instance, "kind": list(kind) or None}
     found, more = _newest(client, limit, about) if after_seq is None else _first(client, limit, after_seq, about)
     # Of what there is not these say so.
@@ -210,7 +210,7 @@ def events(
         write_rows(form, found, EVENT_COLUMNS, _event_row, empty="no events")
 
 
-def _first(client: Client, limit: int, after_seq: int, about: dict[str, Any]) -> tuple[list[dict[str, Any]], bool]:
+def _first(client: Connection, limit: int, after_seq: int, about: dict[str, Any]) -> tuple[list[dict[str, Any]], bool]:
     """Return the first events after a number, and whether there are more."""
     found: list[dict[str, Any]] = []
     while len(found) <= limit:
@@ -222,7 +222,7 @@ def _first(client: Client, limit: int, after_seq: int, about: dict[str, Any]) ->
     return found[:limit], len(found) > limit
 
 
-def _newest(client: Client, limit: int, about: dict[str, Any]) -> tuple[list[dict[str, Any]], bool]:
+def _newest(client: Connection, limit: int, about: dict[str, Any]) -> tuple[list[dict[str, Any]], bool]:
     """Return the newest events in order, and whether there are older ones."""
     found: list[dict[str, Any]] = []
     while len(found) <= limit:
@@ -248,7 +248,7 @@ def _event_kind(name: str) -> str:
     raise BadInput(f"--kind {printable(name)}: there is no such kind of event; {hint}")
 
 
-def _follow(client: Client, found: list[dict[str, Any]], after_seq: int, about: dict[str, Any], form: str) -> None:
+def _follow(client: Connection, found: list[dict[str, Any]], after_seq: int, about: dict[str, Any], form: str) -> None:
     from hcloud.cli.follow import WAIT_S
 
     client.be_patient()
@@ -280,13 +280,13 @@ def _field(name: str, value: Any) -> str:
 def pause(reason: tuple[str, ...]) -> None:
     """Launch and place nothing more until resumed; what runs goes on. REASON is shown to everybody."""
     body = {"reason": " ".join(reason)} if reason else {}
-    click.echo(f"paused: {Client().post('/v1/pause', body)['paused']}")
+    click.echo(f"paused: {Connection().post('/v1/pause', body)['paused']}")
 
 
 @click.command()
 def resume() -> None:
     """Launch and place again."""
-    Client().post("/v1/resume")
+    Connection().post("/v1/resume")
     click.echo("resumed")
 
 
@@ -302,5 +302,5 @@ def resume_provider(name: str) -> None:
 
     A changed configuration (at the daemon's start) and an `hcloud doctor` that finds nothing wrong do the same.
     """
-    done = Client().post(f"/v1/providers/{quote(name, safe='')}/resume")
+    done = Connection().post(f"/v1/providers/{quote(name, safe='')}/resume")
     click.echo(f"{name} is tried again" if done["resumed"] else f"{name} was not stopped")

@@ -13,7 +13,6 @@ import click
 
 from hcloud.catalog import PricePlan, Quote
 from hcloud.cli.catalog import catalogue_in_force
-from hcloud.cli.client import Client
 from hcloud.cli.compare import Seeds, seeds_options
 from hcloud.cli.output import (
     FiniteRange,
@@ -27,6 +26,7 @@ from hcloud.cli.output import (
     write_json,
 )
 from hcloud.cli.report import SINCE_HELP
+from hcloud.client.connection import Connection
 from hcloud.config import load_policy
 from hcloud.core.clock import SystemClock
 from hcloud.core.errors import BadInput
@@ -129,7 +129,7 @@ def policy(policies: tuple[Path, ...], since: str, out: Path | None, seeds: Seed
     from hcloud.simulator.peers import PREFIX
     from hcloud.simulator.run import Setting
 
-    client, (ours, peers) = Client(), load_policies(policies)
+    client, (ours, peers) = Connection(), load_policies(policies)
     back_s = back_s_of(since, lambda: now_of(client))
     in_force = load_policy(Path(client.get("/v1/status")["daemon"]["policy"]["path"]))
     past, (clouds, age_s) = read_past(client, back_s), offered_clouds(client)
@@ -277,7 +277,7 @@ def _time_s(file: Path, line: int, text: str | None) -> float:
 
 def _recorded_load(region: str, name: str) -> LoadCurve:
     """Return the number of machines over time, from the daemon's log: of one region and type, "" for any."""
-    client = Client()
+    client = Connection()
     changes: list[tuple[float, int]] = []
     machines: set[str] = set()
     for event in _events(client):
@@ -299,7 +299,7 @@ def _recorded_load(region: str, name: str) -> LoadCurve:
     return LoadCurve.of(samples.items(), until_at=max(float(client.get("/v1/status")["now"]), max(samples) + 1.0))
 
 
-def _events(client: Client) -> Iterator[dict[str, Any]]:
+def _events(client: Connection) -> Iterator[dict[str, Any]]:
     kinds, after = ["instance_requested", "instance_launched", "instance_terminated"], 0
     while page := client.get("/v1/events", after_seq=after, kind=kinds, limit=PAGE):
         yield from page

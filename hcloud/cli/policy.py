@@ -14,8 +14,8 @@ from typing import Any
 import click
 
 from hcloud.cli.check import check_files, form_option
-from hcloud.cli.client import Client
 from hcloud.cli.output import span, write_json
+from hcloud.client.connection import Connection
 from hcloud.config import find_config, load_config, load_plugins, load_policy, to_yaml
 from hcloud.core.errors import BadInput, HCloudError
 from hcloud.core.model import Market
@@ -43,7 +43,7 @@ def check(files: tuple[Path, ...], form: str) -> None:
     check_files(files or (_in_force(),), form, load_policy, describe)
     if not files and form == "table":
         with suppress(HCloudError):  # no daemon runs here
-            for change in Client().get("/v1/status")["daemon"].get("unaccepted_changes", []):
+            for change in Connection().get("/v1/status")["daemon"].get("unaccepted_changes", []):
                 click.echo(f"not in force until 'hcloud policy accept': {change}")
 
 
@@ -74,7 +74,7 @@ def accept(yes: bool) -> None:
     Until then the accepted limits hold, whatever policy, configuration and tokens file say. Isolation, admins and
     readers hold from the daemon's next start.
     """
-    client = Client()
+    client = Connection()
     changes = client.get("/v1/status")["daemon"].get("unaccepted_changes", [])
     if not changes:
         click.echo("nothing waits to be accepted")

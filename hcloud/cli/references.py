@@ -9,11 +9,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hcloud.classifier.profiles import ReferenceProfile
-from hcloud.cli.client import Client
 from hcloud.cli.compare import progress
 from hcloud.cli.follow import ENDED, WAIT_S
 from hcloud.cli.output import printable
-from hcloud.cli.workdir import upload_workdir
+from hcloud.cli.transfer_bar import transfer_bar
+from hcloud.client.connection import Connection
+from hcloud.client.workdir import upload_workdir
 from hcloud.core.errors import BadInput, HCloudError, Unmeasurable
 from hcloud.profiler.recipes import Recipe, write_inputs
 from hcloud.profiler.references import Part, facts_of, job_of, profile_of, readings_of
@@ -38,7 +39,7 @@ class _Task:
     """The job as last returned by the API."""
 
 
-def parts_on(client: Client, provider: str, types: Sequence[str]) -> tuple[Part, ...]:
+def parts_on(client: Connection, provider: str, types: Sequence[str]) -> tuple[Part, ...]:
     """Return the parts to measure of every program: everything on the first type, only speed on the others.
 
     Raises BadInput if the provider does not offer a type, or another provider has a type of the same name.
@@ -65,7 +66,7 @@ def parts_on(client: Client, provider: str, types: Sequence[str]) -> tuple[Part,
 
 
 def measure_by_jobs(
-    client: Client,
+    client: Connection,
     recipes: Mapping[str, Recipe],
     parts: Sequence[Part],
     *,
@@ -100,12 +101,12 @@ def measure_by_jobs(
                     yield task.name, _profile(client, by_name[task.name])
 
 
-def _job_for(client: Client, task: _Task, seconds: float, *, again: bool) -> str:
+def _job_for(client: Connection, task: _Task, seconds: float, *, again: bool) -> str:
     """Return the id of the task's job: one that has the results, one that is unfinished, or a new one."""
     job = job_of(task.name, task.recipe, task.part, seconds)
     with scratch("inputs") as folder:
         write_inputs(task.recipe, folder)
-        job |= upload_workdir(client, folder, int(client.get("/v1/status")["max_upload_bytes"]))
+        job |= upload_workdir(client, folder, int(client.get("/v1/status")["max_upload_bytes"]), transfer_bar)
     # Inputs are written anew each time, so that their times differ.
     same = {key: value for key, value in job.items() if key != "workdir_sha256"}
     digest = hashlib.sha256(json.dumps(same, sort_keys=True).encode()).hexdigest()[:32]
@@ -119,13 +120,13 @@ def _job_for(client: Client, task: _Task, seconds: float, *, again: bool) -> str
     return str(client.post("/v1/jobs", [request])[0]["id"])
 
 
-def _results(client: Client, job_id: str) -> dict[str, Any]:
+def _results(client: Connection, job_id: str) -> dict[str, Any]:
     """Return the fields of a job's last ``job_profiled`` event; empty without one."""
     events = client.get("/v1/events", job_id=job_id, kind="job_profiled")
     return dict(events[-1]["fields"]) if events else {}
 
 
-def _profile(client: Client, tasks: Sequence[_Task]) -> ReferenceProfile | HCloudError:
+def _profile(client: Connection, tasks: Sequence[_Task]) -> ReferenceProfile | HCloudError:
     """Return the profile of a program whose tasks have all ended, or the reason why there is none."""
     parts = [_measured_part(client, task) for task in tasks]
     try:
@@ -134,7 +135,7 @@ def _profile(client: Client, tasks: Sequence[_Task]) -> ReferenceProfile | HClou
         return error
 
 
-def _measured_part(client: Client, task: _Task) -> Part:
+def _measured_part(client: Connection, task: _Task) -> Part:
     fields, job = _results(client, task.job_id), task.job
     notes = tuple(fields.get("notes", ()))
     if job["state"] != "succeeded":
@@ -153,7 +154,7 @@ def _measured_part(client: Client, task: _Task) -> Part:
     )
 
 
-def _output(client: Client, job_id: str, stream: str) -> str:
+def _output(client: Connection, job_id: str, stream: str) -> str:
     """Return the first ``LOG_BYTES`` of a job's output; empty if the output is lost."""
     try:
         answer = client.send("GET", f"/v1/jobs/{job_id}/logs", {"stream": stream, "limit": LOG_BYTES})

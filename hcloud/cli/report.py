@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import click
 
 from hcloud.cli.arguments import moment_of
-from hcloud.cli.client import Client
 from hcloud.cli.output import console, format_option, span, table, usd, write_json
+from hcloud.client.connection import Connection
 from hcloud.report import REPORT_NAMES, Column, ReportTable
 
 SINCE_HELP = "a duration before now (a bare number is in seconds), or a UTC date or time"
@@ -48,7 +48,7 @@ def report(name: str, of: str | None, by: str | None, since: str | None, until: 
     """
     options = {"since": since, "until": until}
     moments = {each: moment_of(value, f"--{each}") for each, value in options.items() if value is not None}
-    client = Client()
+    client = Connection()
     now = client.get("/v1/status")["now"] if moments else 0.0
     document = client.get(f"/v1/reports/{name}", of=of, by=by, **{each: at(now) for each, at in moments.items()})
     if form == "json":

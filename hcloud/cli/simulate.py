@@ -13,12 +13,12 @@ import click
 
 from hcloud.catalog import CLOUDS
 from hcloud.cli.catalog import catalogue_in_force
-from hcloud.cli.client import Client
 from hcloud.cli.compare import ComparisonOptions, Seeds, compare, seeds_options
 from hcloud.cli.config import check_provider_settings
 from hcloud.cli.history import back_s_of, now_of, offered_clouds, recorded_workload
 from hcloud.cli.output import FiniteRange, NamedPath, WholeRange, format_option
 from hcloud.cli.report import SINCE_HELP
+from hcloud.client.connection import Connection
 from hcloud.config import load_policy
 from hcloud.config.document import read_document
 from hcloud.config.package_data import path as shipped_path
@@ -374,7 +374,7 @@ def _recorded_workload(source: str, options: WorkloadOptions) -> Workload:
             return read_batsim(path, reading)
     if source == HISTORY:
         options.allow_only("since")
-        client = Client()
+        client = Connection()
         since = SINCE if options.since is None else options.since
         return recorded_workload(client, back_s_of(since, lambda: now_of(client)))
     if source and (path.suffix or path.exists()):
@@ -454,7 +454,7 @@ def _cloud_settings(file: Path | None, recorded: SpotMarket | None) -> CloudSett
     Raises BadInput or ConfigError if they cannot be read.
     """
     if file == OFFERED:
-        offered, age_s = offered_clouds(Client())
+        offered, age_s = offered_clouds(Connection())
         return CloudSettings(clouds=offered, price_age_s=age_s)
     if (place := _place_in_catalogue(file)) is not None:
         known = catalogue_in_force()

@@ -10,7 +10,6 @@ import click
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from hcloud.cli.client import Client
 from hcloud.cli.completing import job_ids
 from hcloud.cli.instance_table import INSTANCE_COLUMNS, INSTANCE_SPARE, instance_row
 from hcloud.cli.jobs import ENDED, TASKS_AT_ONCE, count_words, job_detail, job_id, shown_id, target_text
@@ -27,6 +26,7 @@ from hcloud.cli.output import (
     write_json,
     write_rows,
 )
+from hcloud.client.connection import Connection
 from hcloud.core.errors import BadInput
 from hcloud.core.price_age import PRICES_OLD_S
 
@@ -94,7 +94,7 @@ def status(
 
     An array is one line with the counts of its tasks. JOB[3-9] shows tasks; JOB with --state those in that state.
     """
-    client = Client()
+    client = Connection()
     ids = [job_id(each) for each in jobs]
     choice = {"state": list(state) or None, "tag": tag, "limit": limit}
 
@@ -125,7 +125,7 @@ def queue(
     form: str,
 ) -> None:
     """Show your newest jobs."""
-    client = Client()
+    client = Connection()
     choice = {"state": list(state) or None, "tag": tag, "limit": limit}
 
     def read() -> dict[str, Any]:
@@ -141,7 +141,7 @@ def queue(
         write_rows(form, picture["jobs"], JOB_CSV, _csv_row)
 
 
-def _picture(client: Client, ids: list[str], all_users: bool, choice: dict[str, Any]) -> dict[str, Any]:
+def _picture(client: Connection, ids: list[str], all_users: bool, choice: dict[str, Any]) -> dict[str, Any]:
     daemon = client.get("/v1/status")
     if ids:
         from hcloud.cli.follow import last_lines
@@ -157,7 +157,7 @@ def _picture(client: Client, ids: list[str], all_users: bool, choice: dict[str, 
     }
 
 
-def _jobs_of(client: Client, reference: str, choice: dict[str, Any]) -> list[dict[str, Any]]:
+def _jobs_of(client: Connection, reference: str, choice: dict[str, Any]) -> list[dict[str, Any]]:
     """Return a job; of an array with --state its tasks in these states, and the tasks of ``job-7[3-9]``."""
     if "[" not in reference:
         job: dict[str, Any] = client.get(f"/v1/jobs/{reference}")
@@ -168,7 +168,7 @@ def _jobs_of(client: Client, reference: str, choice: dict[str, Any]) -> list[dic
     return tasks
 
 
-def _watch(client: Client, form: str, interval_s: float, shown: Callable[[], RenderableType]) -> None:
+def _watch(client: Connection, form: str, interval_s: float, shown: Callable[[], RenderableType]) -> None:
     """Redraw until interrupted; a restarting daemon is waited for."""
     if form != "table":
         raise BadInput("--watch draws tables; leave -o out, or call repeatedly")

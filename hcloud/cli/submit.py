@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
-from hcloud.cli.client import Client
 from hcloud.cli.job_flags import job_options, mappings_of_jobs
 from hcloud.cli.jobs import task_words
 from hcloud.cli.output import (
@@ -26,12 +24,10 @@ from hcloud.cli.output import (
     write_json,
     write_rows,
 )
-from hcloud.core.errors import BadInput
+from hcloud.client.connection import Connection
+from hcloud.client.submission import batch_size, posted, send
 
 F = TypeVar("F", bound=Callable[..., Any])
-BATCH = 2000
-TOGETHER_MOST = 10_000
-"""Jobs of one request at most."""
 PLANS_SHOWN = 5
 LIKELY_LATE_BELOW, LATE_SHOWN = 0.5, 3
 """Below this probability to meet its deadline a job is warned of; so many are named."""
@@ -86,7 +82,7 @@ def submit(
 
     Flags win over what a file says. With --dry-run, ends with 1 if one of the jobs can never run.
     """
-    client = Client()
+    client = Connection()
     jobs, _ = _jobs(ctx, client, files, flags, upload=not dry_run)
     if dry_run:
         return _show_plan(client, jobs, form)
@@ -126,7 +122,7 @@ def run(
     """
     from hcloud.cli.follow import follow_output, wait_for
 
-    client = Client()
+    client = Connection()
     jobs, folders = _jobs(ctx, client, files, flags, upload=not dry_run)
     if dry_run:
         return _show_plan(client, jobs, "table")
@@ -159,45 +155,13 @@ def run(
         raise
 
 
-def send(client: Client, jobs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Submit jobs in batches. Each has a token of its own, so a repeated request submits nothing twice."""
-    requests = [{"job": job, "token": f"cli-{uuid.uuid4()}"} for job in jobs]
-    submitted: list[dict[str, Any]] = []
-    size = _batch_size(jobs)
-    for start in range(0, len(requests), size):
-        submitted += _posted(client, "/v1/jobs", requests[start : start + size])
-    return submitted
-
-
-def _batch_size(jobs: Sequence[Mapping[str, Any]]) -> int:
-    """Return how many jobs go into one request: all, if any waits for another one. Raises BadInput: too many."""
-    if not any(job.get("after") for job in jobs):
-        return BATCH
-    if len(jobs) > TOGETHER_MOST:
-        raise BadInput(
-            f"{len(jobs)} jobs with `after` among them are submitted together; at most {TOGETHER_MOST:,} are possible"
-        )
-    return TOGETHER_MOST
-
-
-def _posted(client: Client, path: str, requests: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Send requests about jobs. Errors name the job instead of its place in the body."""
-    try:
-        answer: list[dict[str, Any]] = client.post(path, requests)
-        return answer
-    except BadInput as error:
-        place = re.match(r"body\[(\d+)\]\.(?:job\.)?", str(error))
-        if place is None:
-            raise
-        raise BadInput(f"job {requests[int(place[1])]['job']['name']}: {str(error)[place.end() :]}") from error
-
-
 def _jobs(
-    ctx: click.Context, client: Client, files: Sequence[Path], flags: Mapping[str, Any], *, upload: bool
+    ctx: click.Context, client: Connection, files: Sequence[Path], flags: Mapping[str, Any], *, upload: bool
 ) -> tuple[list[dict[str, Any]], list[Path]]:
     """Return the jobs as the API takes them, their work directories uploaded, or only checked; and each one's work
     directory (without one: here)."""
-    from hcloud.cli.workdir import check_links, upload_workdir
+    from hcloud.cli.transfer_bar import transfer_bar
+    from hcloud.client.workdir import check_links, upload_workdir
 
     jobs = mappings_of_jobs(files, ctx.meta.get("hcloud.command"), flags)
     sent: dict[str, dict[str, str]] = {}
@@ -211,7 +175,7 @@ def _jobs(
             continue
         if directory not in sent:
             limit_bytes = int(client.get("/v1/status")["max_upload_bytes"])
-            sent[directory] = upload_workdir(client, Path(directory), limit_bytes)
+            sent[directory] = upload_workdir(client, Path(directory), limit_bytes, transfer_bar)
         job |= sent[directory]
     return jobs, folders
 
@@ -226,16 +190,16 @@ def _count(jobs: Sequence[Mapping[str, Any]]) -> str:
     return "this array" if "array" in jobs[0] or "matrix" in jobs[0] else "this job"
 
 
-def _show_plan(client: Client, jobs: Sequence[Mapping[str, Any]], form: str, *, on_stderr: bool = False) -> int:
+def _show_plan(client: Connection, jobs: Sequence[Mapping[str, Any]], form: str, *, on_stderr: bool = False) -> int:
     """Ask what the next plan would do with the jobs and show it; jobs that are alike are shown once.
 
     Return 1 if one of them can never run, else 0.
     """
     planned: list[dict[str, Any]] = []
-    size = _batch_size(jobs)
+    size = batch_size(jobs)
     for start in range(0, len(jobs), size):
         batch = jobs[start : start + size]
-        answer = _posted(client, "/v1/plan", [{"job": job} for job in batch])
+        answer = posted(client, "/v1/plan", [{"job": job} for job in batch])
         planned += [_with_names(each, batch) for each in answer]
     code = 1 if any(each["action"] == "fail" for each in planned) else 0
     _warn_of_late(planned)

@@ -20,7 +20,7 @@ import httpx2
 import pytest
 
 from hcloud.api.server import AlreadyServing, ApiServer, open_unix_socket
-from hcloud.cli.client import Client, Endpoint
+from hcloud.client.connection import Connection, Endpoint
 from hcloud.config import ApiSettings
 from hcloud.core.clock import ManualClock
 from hcloud.core.errors import ConfigError, DaemonUnreachable
@@ -277,10 +277,10 @@ def test_a_certificate_that_is_not_trusted_is_named_and_not_tried_again(
         host, port = server.tcp_address or ("", 0)
         clock = ManualClock(0.0)
         with pytest.raises(DaemonUnreachable, match=rf"certificate of https://{host}:{port} is refused \(self.signed"):
-            Client(Endpoint(url=f"https://{host}:{port}", token="t"), clock).get("/v1/status")
+            Connection(Endpoint(url=f"https://{host}:{port}", token="t"), clock).get("/v1/status")
         trusted = Endpoint(url=f"https://localhost:{port}", token="t", ca_file=str(home / "cert.pem"))
         with pytest.raises(DaemonUnreachable, match=r"refused .*Hostname mismatch.*signed by HCLOUD_CA_FILE"):
-            Client(trusted, clock).get("/v1/status")
+            Connection(trusted, clock).get("/v1/status")
     assert clock.now() == 0.0
 
 

@@ -81,4 +81,4 @@ def lonely(tmp_path: Path) -> Shell:
     """A shell without a daemon."""
     environment = {"HCLOUD_SOCKET": str(tmp_path / "none.sock"), "HOME": str(tmp_path)}
     # How long a daemon is waited for that does not answer.
-    return Shell(directory=tmp_path, environment=environment, constants={"hcloud.cli.client.PATIENCE_S": 0.05})
+    return Shell(directory=tmp_path, environment=environment, constants={"hcloud.client.connection.PATIENCE_S": 0.05})

@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 
 from hcloud.cli import doctor
-from hcloud.cli.client import Client, Endpoint
 from hcloud.cli.config import _summary
 from hcloud.cli.doctor import CLOCK_SKEW_MAX_S, CYCLE_STALLED_S, DoctorFinding, _gateway
 from hcloud.cli.output import span
+from hcloud.client.connection import Connection, Endpoint
 from hcloud.config import load_config
 from hcloud.core.clock import ManualClock, SystemClock
 from hcloud.core.model import EventKind
@@ -267,7 +267,7 @@ def test_providers_in_trouble_and_those_that_offer_nothing_are_told() -> None:
 
 
 def test_a_stopped_provider_is_tried_again_if_its_account_passes(shell: Shell, deployment: Deployment) -> None:
-    client, now = Client(Endpoint(socket=Path(shell.environment["HCLOUD_SOCKET"]))), deployment.clock.now()
+    client, now = Connection(Endpoint(socket=Path(shell.environment["HCLOUD_SOCKET"]))), deployment.clock.now()
     with deployment.store.transaction(now) as txn:
         txn.put_backoff(OfferBackoff(provider="mock", until_at=now + 3000.0, error="no such role"))
     right = DoctorFinding(check="mock: permissions", verdict="ok", finding="all")

@@ -120,7 +120,7 @@ def cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cloud:
     monkeypatch.setenv("HCLOUD_CONFIG", configured(Shell(directory=tmp_path)))
     monkeypatch.setenv("HCLOUD_SOCKET", str(tmp_path / "none.sock"))
     monkeypatch.setattr(drain, "build_providers", lambda config, clock: {"m": cloud})
-    monkeypatch.setattr("hcloud.cli.client.PATIENCE_S", 0.0)
+    monkeypatch.setattr("hcloud.client.connection.PATIENCE_S", 0.0)
     (tmp_path / "state").mkdir()
     return cloud
 

@@ -8,8 +8,8 @@ from typing import Any, cast
 import pytest
 from pydantic import TypeAdapter
 
-from hcloud.cli.client import Client
 from hcloud.cli.history import Past, offered_clouds
+from hcloud.client.connection import Connection
 from hcloud.core.errors import NoJobs
 from hcloud.core.model import BestEffortTarget, InstanceType, JobSpec, Market, Offer, Resources
 from hcloud.simulator.workload import PastJob
@@ -58,7 +58,7 @@ def machine(number: int, launched_at: float | None, gone_at: float | None = None
 
 def quota_of(offers: list[Offer], machines: list[dict[str, Any]]) -> float:
     """The vCPU quota of the cloud made of these offers and machines."""
-    clouds, age_s = offered_clouds(cast(Client, FakeClient(offers, machines)))
+    clouds, age_s = offered_clouds(cast(Connection, FakeClient(offers, machines)))
     (cloud,) = clouds.values()
     assert age_s == READ_AT + 60.0 - offers[0].priced_at
     ((quota),) = cast(list[dict[str, float]], cloud["quotas"])

@@ -13,9 +13,10 @@ from typing import Any, cast
 
 import pytest
 
-from hcloud.cli.client import BUSY_PATIENCE_S, WAITING_PATIENCE_S, Client, Endpoint
 from hcloud.cli.follow import wait_for
-from hcloud.cli.submit import BATCH, PLANS_SHOWN, send
+from hcloud.cli.submit import PLANS_SHOWN
+from hcloud.client.connection import BUSY_PATIENCE_S, WAITING_PATIENCE_S, Connection, Endpoint
+from hcloud.client.submission import BATCH, send
 from hcloud.core.clock import ManualClock
 from hcloud.core.errors import DaemonUnreachable, HCloudError
 from hcloud.core.model import JobState
@@ -38,7 +39,7 @@ class Takes:
 
 def test_many_jobs_are_sent_in_batches_each_with_a_token_of_its_own() -> None:
     daemon, names = Takes(), [f"n{number}" for number in range(BATCH + 1)]
-    answers = send(cast(Client, daemon), [{"name": name} for name in names])
+    answers = send(cast(Connection, daemon), [{"name": name} for name in names])
     assert [each["id"] for each in answers] == names
     assert [len(body) for body in daemon.bodies] == [BATCH, 1]
     assert len({each["token"] for body in daemon.bodies for each in body}) == len(names)
@@ -69,14 +70,14 @@ class Busy(http.server.BaseHTTPRequestHandler):
 
 
 @contextmanager
-def busy_daemon(times: int) -> Iterator[Client]:
+def busy_daemon(times: int) -> Iterator[Connection]:
     """A client with a clock of its own before a daemon that is busy so often."""
     Busy.times, Busy.asked = times, 0
     with TemporaryDirectory(prefix="hcloud-busy-") as made:
         path = Path(made) / "sock"
         with socketserver.ThreadingUnixStreamServer(str(path), Busy) as server:
             threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-            yield Client(Endpoint(socket=path), ManualClock(0.0))
+            yield Connection(Endpoint(socket=path), ManualClock(0.0))
             server.shutdown()
 
 
@@ -96,7 +97,7 @@ def test_a_daemon_that_stays_busy_is_given_up_in_its_own_words() -> None:
 def test_waiting_keeps_its_time_also_where_no_daemon_answers_and_says_once_what_it_waits_for(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    client = Client(Endpoint(socket=tmp_path / "none"), ManualClock(0.0))
+    client = Connection(Endpoint(socket=tmp_path / "none"), ManualClock(0.0))
     with pytest.raises(DaemonUnreachable, match="no daemon answers on"):
         wait_for(client, ["job-1"], timeout_s=3.0)
     assert client.clock.now() == pytest.approx(3.0)
@@ -107,7 +108,7 @@ def test_a_daemon_that_hangs_does_not_keep_a_waiting_command_beyond_its_time() -
     with TemporaryDirectory(prefix="hcloud-hangs-") as made, socket.socket(socket.AF_UNIX) as server:
         server.bind(f"{made}/sock")
         server.listen()  # and nobody accepts
-        client = Client(Endpoint(socket=Path(made) / "sock"), ManualClock(0.0))
+        client = Connection(Endpoint(socket=Path(made) / "sock"), ManualClock(0.0))
         with pytest.raises(DaemonUnreachable, match="did not answer in time"):
             wait_for(client, ["job-1"], timeout_s=0.0)
 
@@ -117,7 +118,7 @@ def test_what_follows_waits_for_a_restart_and_an_ordinary_command_says_nothing_o
 ) -> None:
     told: list[str] = []
     for patient in (False, True):
-        client = Client(Endpoint(socket=tmp_path / "none"), ManualClock(0.0))
+        client = Connection(Endpoint(socket=tmp_path / "none"), ManualClock(0.0))
         client.report_waiting = told.append if patient else None
         if patient:
             client.be_patient()

@@ -10,8 +10,8 @@ from typing import Any, cast
 
 import pytest
 
-from hcloud.cli.client import Client
 from hcloud.cli.history import recorded_workload
+from hcloud.client.connection import Connection
 from hcloud.report.spending_accounts import Account
 from tests.api.deployment import Deployment
 from tests.cli.conftest import Shell
@@ -518,7 +518,7 @@ def api_job(name: str, at: float, *ranks: tuple[float | None, float | None], **m
 
 def test_jobs_submitted_at_the_same_time_keep_their_order() -> None:
     jobs = [api_job(name, at, (10.0, 20.0)) for name, at in (("job-3", 990.0), ("job-2", 990.0), ("job-1", 980.0))]
-    work = recorded_workload(cast(Client, FakeClient(*jobs)), 100.0)
+    work = recorded_workload(cast(Connection, FakeClient(*jobs)), 100.0)
     assert [each.spec.name for each in work.arrivals] == ["job-1", "job-2", "job-3"]
     assert [each.at_s for each in work.arrivals] == [0.0, 10.0, 10.0]
     assert work.began_at == 980.0
@@ -538,7 +538,7 @@ def test_jobs_submitted_at_the_same_time_keep_their_order() -> None:
 )
 def test_run_time_in_replays_of_batch_jobs_and_services(job: dict[str, object], runs_s: float | None) -> None:
     other = api_job("other", 990.0, (10.0, 20.0))
-    work = recorded_workload(cast(Client, FakeClient(other, job)), 100.0)
+    work = recorded_workload(cast(Connection, FakeClient(other, job)), 100.0)
     found = {each.spec.name: each.run_s for each in work.arrivals}
     assert found.get(str(job["id"])) == runs_s
 

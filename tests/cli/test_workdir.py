@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hcloud.cli.workdir import pack
+from hcloud.client.workdir import pack
 from hcloud.core.errors import BadInput
 from hcloud.engine.archive import unpack
 

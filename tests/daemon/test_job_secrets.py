@@ -92,7 +92,7 @@ def test_with_a_lost_key_jobs_with_secrets_wait_for_it_and_nothing_is_rented(hom
     assert "missing" in home.run("secrets", "keys", exit_code=1)
     assert "instance_requested" not in home.run("explain", "job-1", "-o", "json")
     key.chmod(0o644)
-    home.constants["hcloud.cli.client.BUSY_PATIENCE_S"] = 0.5
+    home.constants["hcloud.client.connection.BUSY_PATIENCE_S"] = 0.5
     refusal = home.run("submit", "-y", str(tmp_path / "anew.yaml"), exit_code=3)
     assert f"the key of secrets {key} is open to other users (mode 0644); run: chmod 400 {key}" in refusal
     key.write_text(key.read_text() + (tmp_path / "kept").read_text())

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hcloud.cli.outputs import _members
+from hcloud.client.outputs import members
 from hcloud.core.errors import BadInput
 from tests.daemon.home import PATIENCE_S, Home
 from tests.waiting import wait_until
@@ -90,4 +90,4 @@ def test_an_archive_that_leads_outside_is_refused(name: str) -> None:
         tar.addfile(member)
     archive.seek(0)
     with pytest.raises(BadInput, match="no plain file below a folder; nothing was written"):
-        list(_members(archive, ""))
+        list(members(archive, ""))

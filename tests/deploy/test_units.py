@@ -10,8 +10,8 @@ from pathlib import Path
 import click
 import pytest
 
-from hcloud.cli.client import SYSTEM_CONFIG, SYSTEM_SOCKET
 from hcloud.cli.main import cli
+from hcloud.client.connection import SYSTEM_CONFIG, SYSTEM_SOCKET
 from hcloud.engine.bootstrap import POWERED_OFF_EXIT
 from hcloud.secret_keys import CREDENTIAL
 from tests.house.tree import ROOT

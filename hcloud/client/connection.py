@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hcloud.cli.http import Http, Response, TransportError
+from hcloud.client.http import Http, Response, TransportError
 from hcloud.config.locate import SYSTEM_CONFIG, find_config, stated_socket
 from hcloud.core.clock import Clock, SystemClock
 from hcloud.core.errors import BadInput, ConfigError, DaemonUnreachable, HCloudError, NotFound, Refused
@@ -100,7 +100,7 @@ def _configured_socket() -> Path:
     return parse(Config, known, document.where, context={"base": found.expanduser().absolute().parent}).socket_path
 
 
-class Client:
+class Connection:
     """Requests to one daemon. Every request may be repeated without harm, so lost connections and 503 are retried."""
 
     def __init__(self, endpoint: Endpoint | None = None, clock: Clock | None = None) -> None:

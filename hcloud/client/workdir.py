@@ -1,4 +1,4 @@
-"""Work directories: packed with their times, sent once, with a progress bar."""
+"""Work directories: packed with their times, and sent once."""
 
 from __future__ import annotations
 
@@ -9,30 +9,23 @@ import json
 import os
 import tarfile
 import tempfile
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any
 
-from hcloud.cli.client import Client
-from hcloud.cli.output import console
+from hcloud.client.connection import Connection
+from hcloud.client.transfers import CHUNK_BYTES, Transfer, no_bar
 from hcloud.core.errors import BadInput, NotFound
 
 IGNORE_FILE = ".hcloudignore"
 ALWAYS_IGNORED = (".git", "__pycache__")
-CHUNK_BYTES = 256 * 1024
 
 
-class Bar(Protocol):
-    """What moves while something takes long."""
-
-    def update(self, task_id: Any, *, advance: float) -> None:
-        """Move on by ``advance``."""
-
-
-def upload_workdir(client: Client, directory: Path, limit_bytes: int) -> dict[str, str]:
+def upload_workdir(client: Connection, directory: Path, limit_bytes: int, shown: Transfer = no_bar) -> dict[str, str]:
     """Pack ``directory``, send it unless the daemon has it already, and return the fields of a job that name it.
+
+    ``shown`` shows how far the transfer has got.
 
     Raises:
         BadInput: it cannot be read, has a link that leads outside, or is larger than ``limit_bytes`` when packed.
@@ -46,8 +39,8 @@ def upload_workdir(client: Client, directory: Path, limit_bytes: int) -> dict[st
             client.get(f"/v1/uploads/{sha256}")
         except NotFound:
             archive.seek(0)
-            with transfer_bar(f"uploading {directory}", size) as (bar, task):
-                client.put_file(f"/v1/uploads/{sha256}", _chunks(archive, bar, task), size)
+            with shown(f"uploading {directory}", size) as advance:
+                client.put_file(f"/v1/uploads/{sha256}", _chunks(archive, advance), size)
     return {"workdir_sha256": sha256, "workdir_content_sha256": content_sha256}
 
 
@@ -166,31 +159,7 @@ class _Bounded(io.RawIOBase):
         return self._inner.write(content)
 
 
-def _chunks(archive: IO[bytes], bar: Bar | None, task: Any) -> Iterator[bytes]:
+def _chunks(archive: IO[bytes], advance: Callable[[float], None]) -> Iterator[bytes]:
     while chunk := archive.read(CHUNK_BYTES):
         yield chunk
-        if bar is not None:
-            bar.update(task, advance=len(chunk))
-
-
-def transfer_bar(what: str, size: int) -> AbstractContextManager[tuple[Bar | None, Any]]:
-    """Return a bar on standard error for ``size`` bytes, with its task; None where it would be of no use."""
-    shown = console(stderr=True)
-    if not shown.is_terminal or size < 2 * CHUNK_BYTES:
-        return nullcontext((None, None))
-    return _terminal_bar(shown, what, size)
-
-
-def _terminal_bar(shown: Any, what: str, size: int) -> AbstractContextManager[tuple[Bar | None, Any]]:
-    from contextlib import contextmanager
-
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
-
-    @contextmanager
-    def opened() -> Iterator[tuple[Bar | None, Any]]:
-        """Yield a bar and its one task of ``size`` bytes; both are gone from the terminal afterwards."""
-        columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-        with Progress(*columns, console=shown, transient=True) as progress:
-            yield progress, progress.add_task(what, total=size)
-
-    return opened()
+        advance(len(chunk))
