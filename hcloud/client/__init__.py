@@ -3,7 +3,7 @@
 >>> from hcloud.client import Client
 >>> with Client() as client:
 ...     job = client.submit(name="train", command=["python3", "train.py"], within="2h")
-...     job.result().spent_usd
+...     job.result().outcome
 
 Jobs are described as in job files (docs/jobs.md). The command line is built on the same modules.
 """

@@ -35,7 +35,6 @@ class JobResult:
     """succeeded, failed or cancelled."""
     outcome: str
     """The same in words, with what went wrong."""
-    spent_usd: float
     submitted_at: float
     """Unix seconds (UTC)."""
     finished_at: float
@@ -115,7 +114,6 @@ class JobFuture(Future[JobResult]):
             name=view["spec"]["name"],
             state=view["state"],
             outcome=view["outcome"],
-            spent_usd=view["spent_usd"],
             submitted_at=view["submitted_at"],
             finished_at=view["finished_at"],
             view=view,
