@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import replace
 from typing import Any, cast
@@ -45,6 +46,7 @@ PUBLISHED = {
     "paragon-large-oversubscribed": "Paragon 52 %, NH 5 %, NI 1 %, LL 0.09 %",
 }
 """Share of jobs that kept their QoS (Paragon §1, §6.1, §6.2; without and with admission queues Dissertation §6.5)."""
+_STATED = re.compile(r"(Paragon|NH|NI|LL) ([0-9.]+) %")
 Ours = Callable[[Mapping[str, Numbers]], float]
 WHY_NO_ROOM = "not enough servers of the types that suit"
 WHY_NO_GAIN = (
@@ -88,6 +90,7 @@ WITH_QUEUES = {
     "paragon-small-oversubscribed": "24 points (88 % of jobs beside 64 %; on 1,000 servers 83 % beside 61 %)",
 }
 """What admission queues added (Dissertation §6.5)."""
+HALF_LIES_BELOW = "what knows only half of it lies below"
 TRUTH_BOUNDS = "who is told the truth bounds what can be kept in this world"
 LARGE = ("paragon-large-low", "paragon-large-high", "paragon-large-oversubscribed")
 
@@ -168,6 +171,9 @@ def _order(load: str, published: str, names: Set[str]) -> Iterator[Claim]:
     def above_halves(name: str) -> Ours:
         return lambda seed: kept(name)(seed) - kept("NH", "NI")(seed)
 
+    stated = {name: float(pct) for name, pct in _STATED.findall(published)}
+    halves = [stated[name] for name in ("NH", "NI") if name in stated]
+    effects = {HALF_LIES_BELOW: Effect(stated["Paragon"] - max(halves))} if halves else {}
     jobs, above = "% of jobs", "points above the better of NH and NI"
     enough, more = (lambda value: value >= _enough(load)), (lambda value: value > 0)
     rows: tuple[tuple[str, str, str, Ours, Callable[[float], bool], str, str], ...] = (
@@ -193,7 +199,7 @@ def _order(load: str, published: str, names: Set[str]) -> Iterator[Claim]:
         (ORACLE_LEAST_LOSS, TRUTH_BOUNDS, "-", kept(ORACLE_LEAST_LOSS), enough, jobs, WHY_NO_ROOM),
         (
             "Paragon",
-            "what knows only half of it lies below",
+            HALF_LIES_BELOW,
             published,
             above_halves("Paragon"),
             more,
@@ -210,9 +216,17 @@ def _order(load: str, published: str, names: Set[str]) -> Iterator[Claim]:
             WHY_AS_GOOD,
         ),
     )
-    for name, text, stated, ours, holds, unit, why in rows:
+    for name, text, words, ours, holds, unit, why in rows:
         if name in names:
-            yield Claim(text=f"{text} ({load})", published=stated, ours=ours, holds=holds, unit=unit, why=why)
+            yield Claim(
+                text=f"{text} ({load})",
+                published=words,
+                ours=ours,
+                effect=effects.get(text),
+                holds=holds,
+                unit=unit,
+                why=why,
+            )
     for name, best in PERFORMANCE.get(load, {}).items():
         yield _performs(load, name, best)
 
