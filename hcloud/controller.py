@@ -38,6 +38,7 @@ from hcloud.preview import Preview, preview_plan
 from hcloud.provider import AdmittedMachine, Provider, Runner
 from hcloud.quarantine import Planner, Quarantine
 from hcloud.run_times import LearntRunTimes
+from hcloud.schedules import Schedules
 from hcloud.slowdowns import LearntSlowdowns
 from hcloud.spec.policy import UNLIMITED, Budgets, Policy
 from hcloud.spend_ledger import SPEND_KINDS, SpendLedger, month_start
@@ -122,6 +123,7 @@ class Controller:
         self._tags_watched: Mapping[str, bool] = {}
         """The keys of ``budgets.per_tag`` for which ``_ledger`` was read, and whether each had a limit."""
         self.due_times = DueTimes()
+        self.schedules = Schedules(store, clock)
         self.budget_watch = BudgetWatch(store)
         self._fleet = FleetTracker()
         self._monitor = JobMonitor()
@@ -144,6 +146,7 @@ class Controller:
         seen = self._observe()
         resumed = self.applier.resume(self.store.live().intents, self.policy, self.lease, seen.answered)
         folded = self.arrays.fold(self.lease)
+        fired = self.schedules.fire(self.lease)
         self.last_snapshot = self.snapshot()
         self.observer.units.believed = self.last_snapshot.applications
         self.beliefs.record_prediction_errors(self.lease)
@@ -160,7 +163,7 @@ class Controller:
         if self.applier.machines.offers_failed:
             self.applier.machines.offers_failed = False
             self.offers.expire()
-        more = seen.moved or resumed > 0 or folded > 0
+        more = seen.moved or resumed > 0 or folded > 0 or fired > 0
         return replace(
             result, moved=result.moved or more, only_renewed=result.only_renewed and not more, due_at=plan.due_at
         )

@@ -187,6 +187,7 @@ class Daemon:
             with_limits(self.watch.status.policy, limits),
         )
         self.outboxes = build_outboxes(config, self.store, self.clock, lambda: self.controller.lease is not None)
+        self.controller.schedules.admit = self._admit
         self.uploads_dir = config.state_dir / "uploads"
         self._keys = secret_keys(config)
         self.last_cycle = CycleReport()
@@ -438,6 +439,7 @@ class Daemon:
             if (archive := self.controller.observer.outputs) is not None:
                 logs += archive.prune(now - kept.logs_days * DAY_S)
             in_use = [job.spec.workdir_sha256 or "" for job in self.store.live().submitted]
+            in_use += [each.spec.workdir_sha256 or "" for each in self.store.schedules()]
             uploads = prune_uploads(self.uploads_dir, set(in_use), now - kept.logs_days * DAY_S)
             text = "housekeeping: deleted %d events, %d jobs and machines, %d samples, %d logs, %d uploads"
             _log.info(text, events, rows, samples, logs, uploads)

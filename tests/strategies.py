@@ -33,6 +33,7 @@ from hcloud.core.model import (
     Retries,
     ServiceTarget,
 )
+from hcloud.core.schedules import Recurrence, Schedule
 from hcloud.planner.snapshot import OfferBackoff, RefusedQuota
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
@@ -154,6 +155,24 @@ specs = st.builds(
     after=st.dictionaries(words, endings, max_size=2),
 )
 
+schedules = st.builds(
+    Schedule,
+    id=st.just(""),
+    spec=specs,
+    recurrence=st.builds(
+        Recurrence,
+        cron=texts,
+        timezone=texts,
+        missed=st.sampled_from(["skip", "once", "all"]),
+        overlap=st.sampled_from(["skip", "queue", "allow", "replace"]),
+    ),
+    created_at=moments,
+    next_at=maybe_moments,
+    paused_by=texts,
+    fired_at=maybe_moments,
+    jobs=st.lists(numbers.map("job-{}".format), max_size=2).map(tuple),
+    secrets=mappings,
+)
 causes = st.sampled_from(FailureCause)
 allocations = st.builds(
     Allocation,

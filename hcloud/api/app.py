@@ -19,6 +19,7 @@ from hcloud.api import (
     jobs,
     operations,
     outputs,
+    schedules,
     schemas,
     uploads,
 )
@@ -70,7 +71,7 @@ def build_app(context: ApiContext, tokens: TokenFile | None = None) -> FastAPI:
         max_upload_bytes=context.max_upload_bytes,
     )
     errors.install(app)
-    for part in (jobs, arrays, outputs, forecasts, operations, drain, uploads):
+    for part in (jobs, arrays, outputs, schedules, forecasts, operations, drain, uploads):
         app.include_router(part.router)
     app.include_router(operations.probes)
     return app

@@ -106,21 +106,27 @@ async def plan_jobs(context: Context, caller: CurrentCaller, requests: JobReques
 
 
 def _build_specs(context: ApiContext, caller: Caller, requests: Sequence[JobRequest]) -> list[JobSpec]:
-    now = context.clock.now()
     specs = []
     for index, request in enumerate(requests):
-        try:
-            spec = request.job.to_spec(caller.name, now)
-            request.job.secret_values()  # all there
-        except ConfigError as error:
-            raise BadInput(f"body[{index}].job.{error}") from error
-        if spec.workdir_sha256 is not None and not touch_archive(context.uploads_dir, spec.workdir_sha256, caller):
-            raise BadInput(
-                f"body[{index}].job.workdir_sha256: archive {spec.workdir_sha256} has not been uploaded by you; "
-                "PUT it to /v1/uploads first"
-            )
-        specs.append(spec)
+        if request.job.schedule is not None:
+            raise BadInput(f"body[{index}].job.schedule: makes a schedule of it; POST it to /v1/schedules")
+        specs.append(build_spec(context, caller, index, request.job))
     return specs
+
+
+def build_spec(context: ApiContext, caller: Caller, index: int, job: JobFile) -> JobSpec:
+    """Return the spec of a job in a request body. Raises BadInput: it is not complete, or is in the past."""
+    try:
+        spec = job.to_spec(caller.name, context.clock.now())
+        job.secret_values()  # all there
+    except ConfigError as error:
+        raise BadInput(f"body[{index}].job.{error}") from error
+    if spec.workdir_sha256 is not None and not touch_archive(context.uploads_dir, spec.workdir_sha256, caller):
+        raise BadInput(
+            f"body[{index}].job.workdir_sha256: archive {spec.workdir_sha256} has not been uploaded by you; "
+            "PUT it to /v1/uploads first"
+        )
+    return spec
 
 
 def _dependencies(context: ApiContext, caller: Caller, specs: Sequence[JobSpec]) -> list[dict[Upstream, Ending]]:

@@ -200,28 +200,34 @@ class ErrorBody:
     error: ErrorDetail
 
 
+def visible_spec(spec: JobSpec, caller: Caller) -> JobSpec:
+    """Return a spec as visible to ``caller``: others see its size, not what it does."""
+    tasks = spec.tasks
+    if caller.may_see(spec.user):
+        return spec
+    return replace(
+        spec,
+        command=(HIDDEN,),
+        setup=spec.setup and HIDDEN,
+        env=dict.fromkeys(spec.env, HIDDEN),
+        workdir_sha256=None,
+        workdir_content_sha256=None,
+        progress=None,
+        metrics=None,
+        tasks=tasks and replace(tasks, matrix=tuple((name, (HIDDEN,) * len(each)) for name, each in tasks.matrix)),
+    )
+
+
 def job_view(job: Job, caller: Caller, counts: TaskCounts | None = None) -> JobView:
     """Return ``job`` as visible to ``caller``: others see that it exists, its size and its cost, not what it does.
 
     ``counts``: those of the tasks of an array.
     """
-    spec, tasks = job.spec, job.spec.tasks
-    if not caller.may_see(spec.user):
-        spec = replace(
-            spec,
-            command=(HIDDEN,),
-            setup=spec.setup and HIDDEN,
-            env=dict.fromkeys(spec.env, HIDDEN),
-            workdir_sha256=None,
-            workdir_content_sha256=None,
-            progress=None,
-            metrics=None,
-            tasks=tasks and replace(tasks, matrix=tuple((name, (HIDDEN,) * len(each)) for name, each in tasks.matrix)),
-        )
+    tasks = job.spec.tasks
     return JobView(
         id=job.id,
         state=job.state,
-        spec=spec,
+        spec=visible_spec(job.spec, caller),
         submitted_at=job.submitted_at,
         deadline_at=job.deadline_at,
         queued_at=job.queued_at,

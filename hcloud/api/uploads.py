@@ -94,6 +94,7 @@ def _make_room(context: ApiContext, user: str, sha256: str, size: int) -> None:
     if size > limit:
         raise TooLarge(f"the archive has {size} bytes; the limit for all archives of a user is {limit}")
     in_use = {job.spec.workdir_sha256 for job in context.store.live().submitted}
+    in_use |= {each.spec.workdir_sha256 for each in context.store.schedules()}
     kept = []
     for mark in _folder_of(uploads_dir, user).iterdir():
         with suppress(FileNotFoundError):  # pruned; so will the mark be

@@ -75,6 +75,9 @@ def _summary(asked: JobFile) -> Iterator[str]:
         at_once = f", at most {tasks.at_most} at once" if tasks.at_most is not None else ""
         values = f", each with a combination of {', '.join(asked.matrix)}" if asked.matrix else ""
         yield f"  an array of {counted(len(tasks), 'task')} ({ids_text(tasks.ranges)[:60]}){at_once}{values}"
+    if asked.schedule is not None:
+        rule = asked.schedule
+        yield f"  submitted at {rule.cron} ({rule.timezone}); missed runs: {rule.missed}, overlap: {rule.overlap}"
     if asked.after:
         yield f"  starts once {', '.join(f'{name} has {ending}' for name, ending in asked.after.items())}"
     limits = [f"at most {span(asked.max_runtime)}"] if asked.max_runtime else []

@@ -30,6 +30,8 @@ _OPTIONS = (
     click.option("--env", "-e", multiple=True, metavar="NAME[=VALUE]", help="Environment; without a value, yours."),
     click.option("--after", multiple=True, metavar="JOB[=END]",
                  help="Start after a job (job-7, or one of the files) succeeded; or =finished, =failed (repeatable)."),
+    click.option("--cron", help="Submit it again and again: minute hour day month weekday, or @daily."),
+    click.option("--timezone", help="Time zone of --cron, such as Europe/Berlin (default: UTC)."),
     click.option("--secret", multiple=True, metavar="NAME[=FROM]",
                  help="Secret variable: yours, or env:NAME, file:/PATH."),
     click.option("--env-file", type=click.Path(path_type=Path), help="File of NAME=value lines."),
@@ -129,7 +131,8 @@ def _where(path: Sequence[str | int]) -> str:
              "name": "--name", "nodes": "--nodes", "max_runtime": "--max-runtime", "retries": "--retries",
              "percentile": "--percentile", "priority": "--priority", "setup": "--setup", "zones": "--zone",
              "labels": "--label", "array": "--array", "apart_from": "--apart-from", "instance_types": "--type",
-             "outputs": "--outputs", "after": "--after"}  # fmt: skip
+             "outputs": "--outputs", "after": "--after", "cron": "--cron",
+             "timezone": "--timezone"}  # fmt: skip
     key = next((str(part) for part in reversed(path) if str(part) in named), "")
     return f"{key_path(tuple(path))} ({named[key]})" if key else key_path(tuple(path))
 
@@ -160,6 +163,9 @@ def _changes(mapping: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str, 
             **(after if isinstance(after, Mapping) else {}),
             **{f"job-{name}" if name.isdigit() else name: end or "succeeded" for name, _, end in pairs},
         }
+    recurrence = {key: flags[key] for key in ("cron", "timezone") if flags.get(key) is not None}
+    if recurrence:
+        changes["schedule"] = {**(mapping.get("schedule") or {}), **recurrence}
     env = _environment(flags)
     if env:
         changes["env"] = {**mapping.get("env", {}), **env}

@@ -44,6 +44,7 @@ GROUPS: dict[str, dict[str, tuple[str, str, str]]] = {
         "wait": ("hcloud.cli.jobs", "wait", "Wait for jobs to end."),
         "cancel": ("hcloud.cli.jobs", "cancel", "Stop jobs."),
         "rerun": ("hcloud.cli.jobs", "rerun", "Submit a job, or failed tasks of an array, again."),
+        "schedule": ("hcloud.cli.schedules", "schedule", "Show, pause, resume and delete schedules."),
         "explain": ("hcloud.cli.jobs", "explain", "Explain every decision about a job."),
         "forecast": ("hcloud.cli.forecast", "forecast", "Predict how long a job or program runs."),
         "job": ("hcloud.cli.job_files", "job", "Check job files; print their schema."),

@@ -21,11 +21,14 @@ from hcloud.cli.output import (
     printable,
     table,
     usd,
+    when,
     write_json,
     write_rows,
 )
+from hcloud.cli.schedules import coming_words
 from hcloud.client.connection import Connection
-from hcloud.client.submission import batch_size, posted, send
+from hcloud.client.submission import batch_size, posted, save_schedules, send
+from hcloud.core.errors import BadInput
 
 F = TypeVar("F", bound=Callable[..., Any])
 PLANS_SHOWN = 5
@@ -90,7 +93,8 @@ def submit(
         _show_plan(client, jobs, form, on_stderr=True)
         if not confirmed(f"Submit {_count(jobs)}?", yes):
             raise click.Abort
-    submitted = send(client, jobs)
+    submitted = send(client, [job for job in jobs if not job.get("schedule")])
+    submitted += save_schedules(client, [job for job in jobs if job.get("schedule")])
     if quiet or form != "table":
         _warn_of_late(submitted)
     write_rows(form, submitted, COLUMNS, lambda job: [job[name] for name in COLUMNS]) if form != "table" else None
@@ -124,6 +128,8 @@ def run(
 
     client = Connection()
     jobs, folders = _jobs(ctx, client, files, flags, upload=not dry_run)
+    if named := next((job["name"] for job in jobs if job.get("schedule")), None):
+        raise BadInput(f"job {named}: schedule: 'hcloud run' waits for the end, which a schedule has not; submit it")
     if dry_run:
         return _show_plan(client, jobs, "table")
     if not quiet:
@@ -181,6 +187,8 @@ def _jobs(
 
 
 def _submitted_line(job: Mapping[str, Any]) -> str:
+    if job["state"] == "scheduled":
+        return f"{job['id']} {job['name']}, {coming_words(job['next_at'])}"
     return f"{job['id']} {job['name']}" + (f", {task_words(job['tasks'])}" if job["tasks"] else "")
 
 
@@ -196,7 +204,9 @@ def _show_plan(client: Connection, jobs: Sequence[Mapping[str, Any]], form: str,
     Return 1 if one of them can never run, else 0.
     """
     planned: list[dict[str, Any]] = []
-    size = batch_size(jobs)
+    size, schedules = batch_size(jobs), [job for job in jobs if job.get("schedule")]
+    if schedules:  # what is submitted each time
+        jobs = [{key: value for key, value in job.items() if key != "schedule"} for job in jobs]
     for start in range(0, len(jobs), size):
         batch = jobs[start : start + size]
         answer = posted(client, "/v1/plan", [{"job": job} for job in batch])
@@ -227,9 +237,25 @@ def _show_plan(client: Connection, jobs: Sequence[Mapping[str, Any]], form: str,
     left = sum(len(group) for group in groups[first:])
     if left:
         shown.print(f"... and {left} more job{'s' if left > 1 else ''}")
+    for each in schedules:
+        shown.print(f"{printable(each['name'])}: submitted {_next_times(each['schedule'])}")
     added = sum(job["price_usd_per_h"] for job in planned)
     shown.print(f"adds {usd(added)}/h in new machines" if added else "adds no new machines")
     return code
+
+
+def _next_times(schedule: Mapping[str, Any]) -> str:
+    """Return the next three times of a schedule in words."""
+    from hcloud.core.clock import SystemClock
+    from hcloud.core.cron import next_fire_at
+
+    found, at = list[str](), SystemClock().now()
+    while (
+        len(found) < 3 and (coming := next_fire_at(schedule["cron"], schedule.get("timezone", "UTC"), at)) is not None
+    ):
+        found.append(when(coming))
+        at = coming
+    return f"at {', '.join(found)}, ..."
 
 
 def _warn_of_late(jobs: Sequence[Mapping[str, Any]]) -> None:

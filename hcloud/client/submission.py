@@ -25,6 +25,18 @@ def send(client: Connection, jobs: Sequence[Mapping[str, Any]]) -> list[dict[str
     return submitted
 
 
+def save_schedules(client: Connection, jobs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Make schedules of jobs, or replace those of the same names; return them like submitted jobs."""
+    if not jobs:
+        return []
+    saved = posted(client, "/v1/schedules", [{"job": job} for job in jobs])
+    none = dict.fromkeys(("submitted_at", "deadline_at", "tasks"))
+    return [
+        {**none, "id": each["id"], "name": each["name"], "state": "scheduled", "next_at": each["next_at"]}
+        for each in saved
+    ]
+
+
 def batch_size(jobs: Sequence[Mapping[str, Any]]) -> int:
     """Return how many jobs go into one request: all, if any waits for another one. Raises BadInput: too many."""
     if not any(job.get("after") for job in jobs):

@@ -816,6 +816,8 @@ class EventKind(StrEnum):
     INSTANCE_NOTICE = "instance_notice"  # preempt_at
     INSTANCE_TERMINATED = "instance_terminated"  # terminated_at (billing ends), billed (bool), code, text
     PROVIDER_TROUBLE = "provider_trouble"  # provider, call, error, text
+    SCHEDULE = "schedule"  # what: created | replaced | fired | skipped | missed | paused | resumed | deleted; schedule,
+    #                        name, due_at (for which time), count (of missed runs), text
     BUDGET = "budget"  # scope (total | user | tag), name, period (per_day | per_month), ends_at, share (0.8 | 1.0),
     #                    spent_usd, limit_usd, text
     PLANNING_TROUBLE = "planning_trouble"  # left_out: the job or stage that planning fails on; error, text

@@ -24,6 +24,7 @@ from pydantic import (
 )
 
 from hcloud.core.arrays import FORMS, TASKS_MOST, TaskList, matrix_size, parse_ids
+from hcloud.core.cron import check_cron
 from hcloud.core.dependencies import DEPENDENCIES_MOST, ENDINGS_AWAITED, Ending
 from hcloud.core.errors import ConfigError
 from hcloud.core.image_names import image_name
@@ -41,6 +42,7 @@ from hcloud.core.model import (
     ServiceTarget,
     Target,
 )
+from hcloud.core.schedules import Recurrence
 from hcloud.core.units import (
     Flag,
     Name,
@@ -505,6 +507,29 @@ class PlacementPart(_JobFilePart):
         return constraints if constraints != Constraints() else None
 
 
+class SchedulePart(_JobFilePart):
+    """Submit the job again and again instead of once."""
+
+    cron: Annotated[Text, Field(max_length=200)]
+    """When: minute hour day month weekday, for example 30 2 * * 1-5; or @hourly, @daily, @weekly, @monthly."""
+    timezone: Annotated[Text, Field(max_length=64)] = "UTC"
+    """Time zone of cron, for example Europe/Berlin."""
+    missed: Literal["skip", "once", "all"] = "skip"
+    """Runs that were due while no daemon ran: skip, run the last one once, or run all."""
+    overlap: Literal["skip", "queue", "allow", "replace"] = "skip"
+    """A run is due and the one before has not ended: skip it, queue it (one at most), allow both, or replace the one
+    before, which is cancelled."""
+
+    @model_validator(mode="after")
+    def _fires(self) -> SchedulePart:
+        for key, timezone in (("cron", "UTC"), ("timezone", self.timezone)):
+            try:
+                check_cron(self.cron, timezone)
+            except ValueError as error:
+                raise AtKey(key, str(error)) from None
+        return self
+
+
 class MeasurePart(_JobFilePart):
     """Measure the command instead of running it once: its performance at each size, and the interference it tolerates
     and causes. The results are in the job's log and in its `job_profiled` event."""
@@ -573,6 +598,8 @@ class JobFile(_JobFilePart):
         ),
     ] = Field(default_factory=dict)
     """Start once other jobs have ended: name in the same submission, or id, to succeeded, finished or failed."""
+    schedule: SchedulePart | None = None
+    """Submit it again and again, at the times of a cron expression."""
     env_file: NonEmptyText | None = None
     """A file of NAME=value lines, relative to the job file; `env` takes precedence."""
     setup: Annotated[NonEmptyText, AfterValidator(_fits_a_program)] | None = None
@@ -651,6 +678,8 @@ class JobFile(_JobFilePart):
             raise AtKey("metrics", "has no meaning for a batch job, which serves no requests; use progress")
         if self.exclusive and self.resources.vcpus_within is not None:
             raise AtKey("exclusive", "gives each node a whole machine; leave out vcpus_min and vcpus_max")
+        if self.schedule is not None:
+            self._check_schedule()
         if self.name in self.after:
             raise AtKey("after", f"names {self.name}, the job itself, which can never start so")
         if self.slower_elsewhere is not None and not self.preferred_types:
@@ -687,6 +716,20 @@ class JobFile(_JobFilePart):
         if self.matrix and highest >= size:
             raise AtKey("array", f"names task {highest}, but the matrix has the tasks 0-{size - 1}")
         return self
+
+    def _check_schedule(self) -> None:
+        batch = self.target.batch
+        if self.after:
+            raise AtKey("after", "is for jobs that are submitted once; of a schedule, use overlap: queue")
+        if batch is not None and batch.by is not None:
+            raise AtKey("target", "batch.by is one moment, and a schedule has many; use batch.within")
+
+    def to_recurrence(self) -> Recurrence | None:
+        """Return when it is submitted again; None: it is submitted once."""
+        part = self.schedule
+        if part is None:
+            return None
+        return Recurrence(cron=part.cron, timezone=part.timezone, missed=part.missed, overlap=part.overlap)
 
     def to_tasks(self) -> TaskList | None:
         """Return the tasks of an array, or None for an ordinary job."""

@@ -13,6 +13,7 @@ from hcloud.core.co_runs import CoRun
 from hcloud.core.errors import BadInput, NotFound, StoreError
 from hcloud.core.estimates import Application
 from hcloud.core.model import Event, EventKind, Instance, InstanceId, Intent, Job, JobId, JobSpec
+from hcloud.core.schedules import Schedule, ScheduleId
 from hcloud.planner.snapshot import Directive, OfferBackoff, RefusedQuota
 
 _JOB_COLUMNS = {"id", "spec", "revision"}
@@ -37,7 +38,7 @@ def numbered(prefix: str, thing_id: str) -> int:
     return int(digits)
 
 
-_LONG_NAMES = {"job": "a job", "inst": "a machine"}
+_LONG_NAMES = {"job": "a job", "inst": "a machine", "sched": "a schedule"}
 
 
 @lru_cache(maxsize=8192)
@@ -175,6 +176,22 @@ def load_directive(document: str) -> Directive:
 def backoff_key(backoff: OfferBackoff) -> tuple[str, str, str, str]:
     """Return what a back-off applies to: provider, zone, type name, market (empty: any)."""
     return (backoff.provider, backoff.zone, backoff.instance_type, backoff.market)
+
+
+def schedule_number(schedule_id: ScheduleId) -> int:
+    """Return n of ``sched-<n>``. Raises NotFound."""
+    return numbered("sched", schedule_id)
+
+
+def dump_schedule(schedule: Schedule) -> str:
+    """Return a schedule's document, without its id."""
+    return dump(schedule, without={"id"})
+
+
+def load_schedule(number: int, document: str) -> Schedule:
+    """Return the schedule of a row."""
+    schedule: Schedule = _load(Schedule, "schedule", document, id=f"sched-{number}")
+    return schedule
 
 
 def load_event(row: Any) -> Event:

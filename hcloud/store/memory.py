@@ -33,6 +33,7 @@ from hcloud.core.model import (
     check_job_move,
 )
 from hcloud.core.rows import RowJournal, replace_fields
+from hcloud.core.schedules import Schedule, ScheduleId
 from hcloud.planner.snapshot import Directive, DirectiveScope, OfferBackoff, RefusedQuota
 from hcloud.store.array_rows import EVENTS_OF_A_TASK, EndedTask, task_without_row
 from hcloud.store.chain import PRUNED, AuditHead
@@ -44,6 +45,7 @@ from hcloud.store.documents import (
     instance_number,
     job_number,
     read_back,
+    schedule_number,
     storable,
 )
 from hcloud.store.forgetting import referenced_numbers
@@ -90,6 +92,7 @@ class MemoryTransaction(Transaction):
         self._made: list[Event] = []
         self._secrets: dict[int, dict[str, str]] = {}
         self._dependents = store.dependents
+        self._schedules = store.all_schedules
         self._new_dependents: dict[int, set[int]] = {}
         self._taken_dependents: set[int] = set()
         self._task_rows = store.task_rows
@@ -107,6 +110,7 @@ class MemoryTransaction(Transaction):
         store.all_co_runs = self._co_runs
         store.log += self._made
         store.secrets |= self._secrets
+        store.all_schedules = self._schedules
         for upstream in self._taken_dependents:
             store.dependents.pop(upstream, None)
         for upstream, numbers in self._new_dependents.items():
@@ -186,6 +190,24 @@ class MemoryTransaction(Transaction):
 
     def _fold_events(self, array: Job, at_least: int) -> None:
         """Leave the events as they are: they take no space on a disk."""
+
+    def schedule(self, schedule_id: ScheduleId) -> Schedule | None:
+        """See :meth:`Transaction.schedule`."""
+        return self._schedules.get(schedule_number(schedule_id))
+
+    def schedule_named(self, user: str, name: str) -> Schedule | None:
+        """See :meth:`Transaction.schedule_named`."""
+        named = (each for each in self._schedules.values() if (each.spec.user, each.spec.name) == (user, name))
+        return next(named, None)
+
+    def _write_schedule(self, number: int, schedule: Schedule) -> None:
+        checked_text(schedule.spec.user, "user")
+        self._schedules = {**self._schedules, number: schedule}
+
+    def delete_schedule(self, schedule_id: ScheduleId) -> None:
+        """See :meth:`Transaction.delete_schedule`."""
+        deleted = schedule_number(schedule_id)
+        self._schedules = {number: each for number, each in self._schedules.items() if number != deleted}
 
     def _insert_secrets(self, secrets: Mapping[JobId, Mapping[str, str]]) -> None:
         self._secrets |= {job_number(job_id): dict(each) for job_id, each in secrets.items()}
@@ -380,6 +402,7 @@ class MemoryStore(Store):
         self.by_program: dict[str, set[str]] = {}
         self.tokens: dict[tuple[str, str], int] = {}
         self.secrets: dict[int, dict[str, str]] = {}
+        self.all_schedules: Mapping[int, Schedule] = {}
         self.dependents: dict[int, set[int]] = {}
         """Numbers of the jobs that wait for the end of a job, by its number."""
         self.launch_tokens: dict[str, int] = {}
@@ -538,7 +561,7 @@ class MemoryStore(Store):
                     if again is not None:
                         each[name] = again
                         changed += 1
-        return changed
+        return changed + self._reencrypt_schedules(key_id, reseal)
 
     def job_secrets(self, job_id: JobId) -> Mapping[str, str]:
         """See :meth:`Store.job_secrets`."""
@@ -548,7 +571,17 @@ class MemoryStore(Store):
 
     def secret_key_counts(self) -> Mapping[str, int]:
         """See :meth:`Store.secret_key_counts`."""
-        return Counter(sealed.partition(".")[0] for each in self.secrets.values() for sealed in each.values())
+        owners = (*self.secrets.values(), *(each.secrets for each in self.all_schedules.values()))
+        return Counter(sealed.partition(".")[0] for each in owners for sealed in each.values())
+
+    def schedules(self, *, user: str | None = None) -> tuple[Schedule, ...]:
+        """See :meth:`Store.schedules`."""
+        return tuple(each for _, each in sorted(self.all_schedules.items()) if user in (None, each.spec.user))
+
+    def due_schedules(self, now: float, limit: int) -> tuple[Schedule, ...]:
+        """See :meth:`Store.due_schedules`."""
+        due = [(each.next_at, at) for at, each in self.all_schedules.items() if each.next_at is not None]
+        return tuple(self.all_schedules[at] for next_at, at in sorted(due) if next_at <= now)[:limit]
 
     def audit_head(self) -> AuditHead:
         """Return the number of events: nothing is persistent here that a chain could protect."""

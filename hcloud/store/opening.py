@@ -7,6 +7,7 @@ the others read-only.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -32,8 +33,9 @@ from hcloud.core.errors import ConfigError, StoreBusy, StoreDamaged
 from hcloud.core.model import EventKind
 from hcloud.store.chain import AuditHead, VerifiedLog, verify_log
 from hcloud.store.database import Database
+from hcloud.store.documents import load_schedule
 from hcloud.store.faults import connection_mistake, first_line
-from hcloud.store.schema import SCHEMA_REVISION, VERSION_TABLE, event_log, head, job_secret, metadata
+from hcloud.store.schema import SCHEMA_REVISION, VERSION_TABLE, event_log, head, job_secret, metadata, schedule
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -126,7 +128,10 @@ def count_secrets(connection: Connection) -> dict[str, int]:
     """Return how many secrets each key has encrypted, by the key's id."""
     key_id = job_secret.c.key_id
     rows = connection.execute(select(key_id, func.count().label("number")).group_by(key_id))
-    return {row.key_id: row.number for row in rows}
+    counts = Counter({row.key_id: row.number for row in rows})
+    for row in connection.execute(select(schedule.c.number, schedule.c.document)):
+        counts.update(sealed.partition(".")[0] for sealed in load_schedule(row.number, row.document).secrets.values())
+    return dict(counts)
 
 
 def verify_audit_log(url: str, kept: AuditHead | None = None) -> VerifiedLog | None:

@@ -24,7 +24,7 @@ from sqlalchemy import (
     text,
 )
 
-SCHEMA_REVISION = "v0011"
+SCHEMA_REVISION = "v0012"
 """The migration that this code requires; a test compares it with the newest one in `hcloud.migrations`."""
 
 VERSION_TABLE = "hcloud_schema"
@@ -126,6 +126,19 @@ job_dependency = Table(
     Column("upstream", _Count, primary_key=True, autoincrement=False),
     Column("number", _Count, primary_key=True, autoincrement=False),
     Index("job_dependency_by_number", "number"),
+)
+
+schedule = Table(
+    "schedule",
+    metadata,
+    Column("number", _Count, primary_key=True, autoincrement=False),
+    Column("user_name", Text, nullable=False),
+    Column("name", Text, nullable=False),
+    # When it fires next; null: it is paused.
+    Column("next_at", Double),
+    Column("document", Text, nullable=False),
+    Index("schedule_by_name", "user_name", "name", unique=True),
+    Index("schedule_by_time", "next_at"),
 )
 
 instance = Table(

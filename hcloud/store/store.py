@@ -13,6 +13,7 @@ from sqlalchemy import ColumnElement, Connection, Select, Table, bindparam, dele
 from hcloud.core.co_runs import CoRun
 from hcloud.core.errors import NotFound, StaleWrite
 from hcloud.core.model import JOB_ENDED, Event, EventKind, Instance, InstanceId, InstanceState, Job, JobId, JobState
+from hcloud.core.schedules import Schedule
 from hcloud.spec.validation import counted
 from hcloud.store import schema
 from hcloud.store.array_rows import (
@@ -35,6 +36,7 @@ from hcloud.store.documents import (
     load_event,
     load_instance,
     load_job,
+    load_schedule,
     load_spec,
     storable,
 )
@@ -62,6 +64,12 @@ _META = select(schema.meta.c.value).where(schema.meta.c.key == bindparam("wanted
 _RUN_TIMES = select(schema.run_times.c.state)
 _CO_RUNS = select(schema.co_run.c.revision, schema.co_run.c.key, schema.co_run.c.document).where(
     schema.co_run.c.revision > bindparam("seen")
+)
+_DUE_SCHEDULES = (
+    select(schema.schedule.c.number, schema.schedule.c.document)
+    .where(schema.schedule.c.next_at <= bindparam("now"))
+    .order_by(schema.schedule.c.next_at, schema.schedule.c.number)
+    .limit(bindparam("most"))
 )
 _EVENT_COUNT = select(schema.head.c.events)
 BUSY_TIMEOUT_S = 5.0
@@ -152,12 +160,7 @@ class Store:
         if job.array:
             return self.cancel_tasks(job.array, [job.task_position], actor, now)
         with self.transaction(now) as tx:
-            job = tx.job(job_id)
-            if job.state in JOB_ENDED or job.cancelled_by is not None:
-                return job
-            if job.is_array and job.spec.tasks is not None:
-                job = _cancel_tasks(tx, job, range(len(job.spec.tasks)), actor)
-            return _cancel(tx, job, actor)
+            return cancel_in(tx, tx.job(job_id), actor)
 
     def cancel_tasks(self, array_id: JobId, positions: Sequence[int], actor: str, now: float) -> Job:
         """Record that ``actor`` cancelled the tasks at ``positions`` of an array; return the array.
@@ -274,8 +277,20 @@ class Store:
                         connection.execute(update(table).where(this).values(values))
                         changed += 1
             if len(rows) < BATCH:
-                return changed
+                return changed + self._reencrypt_schedules(key_id, reseal)
             last = (rows[-1].number, rows[-1].name)
+
+    def _reencrypt_schedules(self, key_id: str, reseal: Callable[[str, str, str], str | None]) -> int:
+        changed = 0
+        for each in self.schedules():
+            if any(not sealed.startswith(f"{key_id}.") for sealed in each.secrets.values()):
+                with self.transaction(0.0) as tx:
+                    fresh = tx.schedule(each.id)
+                    if fresh is not None:
+                        again, count = resealed(fresh, key_id, reseal)
+                        changed += count
+                        tx.put_schedule(again)
+        return changed
 
     # ----------------------------------------------------------------------------------------------------------- lease
     def acquire_lease(self, holder: str, now: float, ttl_s: float) -> LeaderLease | None:
@@ -323,6 +338,23 @@ class Store:
             if found is None:
                 raise NotFound(f"there is no {job_id}; {_nearest_job(connection, job_id)}")
             return found
+
+    # -------------------------------------------------------------------------------------------------------- schedules
+    def schedules(self, *, user: str | None = None) -> tuple[Schedule, ...]:
+        """Return schedules, of one user or all, by number."""
+        query = select(schema.schedule.c.number, schema.schedule.c.document).order_by(schema.schedule.c.number)
+        if user is not None:
+            if not storable(user):
+                return ()
+            query = query.where(schema.schedule.c.user_name == user)
+        with self._database.reading() as connection:
+            return tuple(load_schedule(row.number, row.document) for row in connection.execute(query))
+
+    def due_schedules(self, now: float, limit: int) -> tuple[Schedule, ...]:
+        """Return the schedules that are due at ``now``, the longest due first, at most ``limit``."""
+        with self._database.reading() as connection:
+            rows = connection.execute(_DUE_SCHEDULES, {"now": now, "most": limit}).all()
+        return tuple(load_schedule(row.number, row.document) for row in rows)
 
     # ----------------------------------------------------------------------------------------------------------- arrays
     def ended_tasks(self, limit: int) -> Sequence[EndedTask]:
@@ -507,6 +539,27 @@ class Store:
             yield from map(load_event, rows)
             position = rows[-1].seq if len(rows) == _STREAM_CHUNK else None
             folds.drop_before(position or 0)
+
+
+def resealed(schedule: Schedule, key_id: str, reseal: Callable[[str, str, str], str | None]) -> tuple[Schedule, int]:
+    """Return a schedule with the secrets of other keys encrypted anew, and their number."""
+    secrets, changed = dict(schedule.secrets), 0
+    for name, sealed in schedule.secrets.items():
+        other = not sealed.startswith(f"{key_id}.")
+        again = reseal(schedule.spec.user, name, sealed) if other else None
+        if again is not None:
+            secrets[name] = again
+            changed += 1
+    return replace(schedule, secrets=secrets), changed
+
+
+def cancel_in(tx: Transaction, job: Job, actor: str) -> Job:
+    """Record, within a transaction, that ``actor`` cancelled a job or an array with its tasks."""
+    if job.state in JOB_ENDED or job.cancelled_by is not None:
+        return job
+    if job.is_array and job.spec.tasks is not None:
+        job = _cancel_tasks(tx, job, range(len(job.spec.tasks)), actor)
+    return _cancel(tx, job, actor)
 
 
 def _cancel(tx: Transaction, job: Job, actor: str) -> Job:

@@ -34,6 +34,7 @@ from hcloud.core.model import (
     move_job,
 )
 from hcloud.core.rows import replace_fields
+from hcloud.core.schedules import Schedule, ScheduleId
 from hcloud.planner.run_times import recorded_features
 from hcloud.planner.snapshot import Directive, DirectiveScope, OfferBackoff, RefusedQuota
 from hcloud.store import schema
@@ -48,6 +49,7 @@ from hcloud.store.documents import (
     dump_application,
     dump_instance,
     dump_job,
+    dump_schedule,
     instance_number,
     job_number,
     load_application,
@@ -57,8 +59,10 @@ from hcloud.store.documents import (
     load_intent,
     load_job,
     load_refused_quota,
+    load_schedule,
     load_spec,
     read_back,
+    schedule_number,
 )
 from hcloud.store.event_folds import FOLDED_LEAST, delete_folded_samples, delete_folds, fold_events
 from hcloud.store.forgetting import delete_events, ended_folds, keep_anchors
@@ -121,6 +125,13 @@ _DEPENDENTS = (
     .order_by(schema.job_dependency.c.number)
 )
 _DELETE_DEPENDENTS = delete(schema.job_dependency).where(schema.job_dependency.c.upstream == bindparam("n"))
+_SCHEDULE = select(schema.schedule.c.document).where(schema.schedule.c.number == bindparam("n"))
+_SCHEDULE_NAMED = select(schema.schedule.c.number, schema.schedule.c.document).where(
+    schema.schedule.c.user_name == bindparam("user"), schema.schedule.c.name == bindparam("name")
+)
+_DELETE_SCHEDULE = delete(schema.schedule).where(schema.schedule.c.number == bindparam("n"))
+_SCHEDULE_NUMBERS = "schedule_numbers"
+"""Metadata key of the highest number of a schedule: none is used again."""
 _ENDED_WORDS = {JobState.SUCCEEDED: "succeeded", JobState.FAILED: "failed", JobState.CANCELLED: "been cancelled"}
 _EARLIER_JOB = select(schema.job.c.number).where(
     schema.job.c.user_name == bindparam("u"), schema.job.c.token == bindparam("t")
@@ -310,6 +321,42 @@ class Transaction:
         with suppress(NotFound):
             return self.job(f"job-{number}")
         return None
+
+    # ------------------------------------------------------------------------------------------------------- schedules
+    def schedule(self, schedule_id: ScheduleId) -> Schedule | None:
+        """Return a schedule; None: it was deleted."""
+        number = schedule_number(schedule_id)
+        document = self._connection.execute(_SCHEDULE, {"n": number}).scalar()
+        return None if document is None else load_schedule(number, document)
+
+    def schedule_named(self, user: str, name: str) -> Schedule | None:
+        """Return a user's schedule by the name of its job, or None."""
+        row = self._connection.execute(_SCHEDULE_NAMED, {"user": user, "name": name}).first()
+        return None if row is None else load_schedule(row.number, row.document)
+
+    def put_schedule(self, schedule: Schedule) -> Schedule:
+        """Add a schedule, if its id is empty, or replace it; return it with its id. Raises BadInput."""
+        if not schedule.id:
+            number = int(self.meta(_SCHEDULE_NUMBERS) or 0) + 1
+            self.put_meta(_SCHEDULE_NUMBERS, str(number))
+            schedule = replace(schedule, id=f"sched-{number}")
+        self._write_schedule(schedule_number(schedule.id), schedule)
+        return schedule
+
+    def _write_schedule(self, number: int, schedule: Schedule) -> None:
+        self._connection.execute(_DELETE_SCHEDULE, {"n": number})
+        columns = {
+            "number": number,
+            "user_name": checked_text(schedule.spec.user, "user"),
+            "name": checked_text(schedule.spec.name, "job name"),
+            "next_at": schedule.next_at,
+            "document": dump_schedule(schedule),
+        }
+        self._connection.execute(insert(schema.schedule), columns)
+
+    def delete_schedule(self, schedule_id: ScheduleId) -> None:
+        """Delete a schedule; its jobs are not touched."""
+        self._connection.execute(_DELETE_SCHEDULE, {"n": schedule_number(schedule_id)})
 
     # ----------------------------------------------------------------------------------------------------------- tasks
     def make_tasks(self, array: Job, positions: Sequence[int], reason: Reason) -> tuple[Job, ...]:

@@ -15,7 +15,7 @@ from hcloud.api.tokens import TokenFile
 from tests.api.deployment import READER, ROOT, STRANGER, SUBMITTER, Deployment, job, sentence
 
 CHANGING = ("post", "put", "patch", "delete")
-PLACES = {"job_id": "job-1", "name": "cost", "sha256": "0" * 64}
+PLACES = {"job_id": "job-1", "name": "cost", "sha256": "0" * 64, "schedule_id": "sched-1"}
 
 
 def _changing_routes(app: FastAPI) -> Iterator[tuple[str, str]]:

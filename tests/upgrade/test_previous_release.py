@@ -108,6 +108,8 @@ def test_ended_jobs_are_known_and_live_ones_go_on_without_running_twice(home: Ho
     home.run("submit", "-y", "-q", "--after", "job-10", "--", "true")
     home.run("submit", "-y", "-q", "--after", "14=finished", "--", "true")
     wait_until(lambda: _states(home)["job-15"] == "succeeded", PATIENCE_S)
+    # Schedules have a table of their own, too.
+    assert home.run("submit", "-y", "-q", "--cron", "@yearly", "--", "true").startswith("sched-1 true, next at ")
     # The chain of its event log begins with this release.
     log = verify_audit_log(f"sqlite:///{home.path}/hcloud.db")
     assert log is not None and log.fault == "" and log.unlinked > 0 and log.records == log.head.link > 5
