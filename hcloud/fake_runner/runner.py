@@ -241,7 +241,8 @@ class FakeRunner:
         with self._hold():
             lives = [self._on[at].get(each) for each, at in units.items() if self._answers(at)]
             ended = [life.unit for life in lives if life is not None and life.ended(self._now)]
-            self._put(*(replace(unit, forgotten=True) for unit in ended))
+            # The fence stays; what the unit was is forgotten with its output.
+            self._put(*(replace(unit, forgotten=True, spec=None) for unit in ended))
 
     def facts(self) -> Mapping[str, str]:
         """Return facts that mark the engine as simulated."""
