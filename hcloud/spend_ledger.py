@@ -17,6 +17,8 @@ Scopes = tuple[BudgetScope, ...]
 _TOTAL: Scopes = (TOTAL,)
 SHARES_MAX, SHARES_KEPT_S = 64, 3600.0
 """With this many units on an instance, those that ended over an hour ago are settled; events may arrive late."""
+SHARES_MANY, SHARES_OF_MANY_KEPT_S = 1024, 60.0
+"""With this many, as short tasks of an array are in an hour, those that ended over a minute ago are settled."""
 
 
 @dataclass(slots=True)
@@ -62,6 +64,8 @@ class _Sharers:
     """The units that hold an instance, or did lately."""
 
     parts: list[_CostShare] = field(default_factory=list)
+    settled_at_size: int = SHARES_MAX
+    """So many parts are settled. Doubles with those that are left, so that each is looked at a few times only."""
     crowded: bool = False
     """Whether shares that may overlap in time exceed the instance."""
 
@@ -216,8 +220,10 @@ class SpendLedger:
 
     def _joined(self, name: str, meter: _Meter, part: _CostShare) -> None:
         sharers = self._sharers.setdefault(name, _Sharers())
-        if len(sharers.parts) >= SHARES_MAX:
-            self._settle(name, sharers, meter, part.since - SHARES_KEPT_S)
+        if len(sharers.parts) >= sharers.settled_at_size:
+            kept_s = SHARES_KEPT_S if len(sharers.parts) < SHARES_MANY else SHARES_OF_MANY_KEPT_S
+            self._settle(name, sharers, meter, part.since - kept_s)
+            sharers.settled_at_size = max(SHARES_MAX, 2 * len(sharers.parts))
         sharers.join(part)
         if sharers.crowded:
             self._crowded[name] = sharers

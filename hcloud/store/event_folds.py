@@ -187,7 +187,7 @@ def fold_events(connection: Connection, array_number: int, last_number: int, *, 
     for start in range(0, len(tasks), size):
         piece = tasks[start : start + size]
         of_piece = of_ended & (_log.job_number >= piece[0]) & (_log.job_number <= piece[-1])
-        rows = list(starmap(EventRow, connection.execute(select(*columns).where(of_piece))))
+        rows = list(starmap(EventRow, connection.execute(select(*columns).where(of_piece)).all()))
         connection.execute(insert(schema.event_pruning), {"before_at": max(row.at for row in rows) + 1.0})
         connection.execute(delete(schema.event_log).where(of_piece))
         connection.execute(delete(schema.event_pruning))

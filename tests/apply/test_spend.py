@@ -18,7 +18,7 @@ from hcloud.core.clock import ManualClock
 from hcloud.core.model import Event, EventKind, JobState
 from hcloud.planner.snapshot import Spend
 from hcloud.spec.policy import Budgets, ScopeBudget
-from hcloud.spend_ledger import SpendLedger
+from hcloud.spend_ledger import SHARES_MANY, SpendLedger
 from lab.soak.reference_accounts import ReferenceAccounts
 from tests.apply.conftest import MakeDeployment
 from tests.apply.deployment import Deployment, deployment
@@ -419,16 +419,20 @@ def test_a_price_heard_of_after_the_end_costs_nothing() -> None:
     assert book.total_usd(NEW_YEAR + 4 * HOUR) == pytest.approx(2.0)
 
 
-def test_a_job_with_many_short_neighbours_is_charged_its_part_of_the_machine_for_all_of_its_time() -> None:
+@pytest.mark.parametrize(("count", "each_s"), [(200, 300.0), (4000, 0.25)])
+def test_a_job_with_many_short_neighbours_is_charged_its_part_of_the_machine_for_all_of_its_time(
+    count: int, each_s: float
+) -> None:
     """What lies far back is settled while the job runs on: 3 of 4 vCPUs, scaled by 4/5 beside neighbours of 2."""
     log = [_machine("inst-1", 2.0, vcpus=4.0), _launched("inst-1", NEW_YEAR, 2.0)]
     log.append(_unit(EventKind.UNIT_STARTED, "long", "inst-1", "ada", NEW_YEAR, vcpus=3.0))
-    for n in range(200):
-        at = NEW_YEAR + n * 300.0
+    for n in range(count):
+        at = NEW_YEAR + n * each_s
         log.append(_unit(EventKind.UNIT_STARTED, f"job-{n}", "inst-1", "eve", at, vcpus=2.0))
-        log.append(_unit(EventKind.UNIT_ENDED, f"job-{n}", "inst-1", "eve", at + 300.0))
-    now, hours = NEW_YEAR + 200 * 300.0, 200 * 300.0 / HOUR
+        log.append(_unit(EventKind.UNIT_ENDED, f"job-{n}", "inst-1", "eve", at + each_s))
+    now, hours = NEW_YEAR + count * each_s, count * each_s / HOUR
     book = _book(*log)
+    assert len(book._sharers["inst-1"].parts) <= 2 * SHARES_MANY
     assert book.job_usd(now)["long"] == pytest.approx(2.0 * hours * 0.6)
     assert book.spend(now).by_scope_day_usd == pytest.approx(
         by_user({"ada": 2.0 * hours * 0.6, "eve": 2.0 * hours * 0.4})
