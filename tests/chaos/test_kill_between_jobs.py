@@ -9,7 +9,7 @@ from hcloud.core.model import EventKind
 from tests.chaos.lives import broken_after_kills, fresh_home, live
 from tests.chaos.scene import DEPENDENT, Scene, build, violations
 
-EVERY = 1 if os.environ.get("CHAOS_LIVES") == "all" else 15
+EVERY = 1 if os.environ.get("CHAOS_LIVES") == "all" else 40
 play_dependent = partial(build, cast_of=DEPENDENT)
 
 
