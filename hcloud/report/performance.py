@@ -152,7 +152,7 @@ class _JobLog:
     def _apply(self, record: _JobRecord, event: Event) -> None:
         if event.kind is EventKind.JOB_STATE:
             record.state = text(event, "to") or record.state
-            if text(event, "code") == "released":
+            if text(event, "code") in ("released", "dependency_not_met"):
                 record.released_at = event.at
         elif event.kind is EventKind.UNIT_STARTED:
             self._unit_started(record, event)
@@ -239,7 +239,8 @@ def performance_table(
 
 
 _NOTES = (
-    "queue: from submission to the first start; run: the last attempt, from its first start to its last end",
+    "queue: from submission, or the end of the jobs it waited for, to the first start; run: the last attempt, from its "
+    "first start to its last end",
     "target_met: batch jobs by their deadline (100 or 0), services by the share of latency samples within the target "
     "times the share of the time since the first start in which they ran",
 )
