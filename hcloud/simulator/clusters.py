@@ -10,11 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
 from hcloud.core.errors import BadInput
 from hcloud.core.model import BatchTarget, BestEffortTarget, JobSpec, Nodes, ProgressHook, Resources
+from hcloud.simulator.deadline_mix import NODE_GIB, NODE_VCPUS, NODES, RACKS, JobTrace, make_trace, rack_type
 from hcloud.simulator.program_models import SERVER_PRESSURE_SHARE
 from hcloud.simulator.programs import Programs, Run
 from hcloud.simulator.scenarios import SCENARIOS, make_scenario, service_job
@@ -245,9 +247,16 @@ _CLUSTER_EXPERIMENTS: dict[str, _ClusterExperiment] = {
         arrivals=lambda rng, share: _quasar(rng, _evenly_spaced(1.0 / share, round(1200 * share))),
     ),
 }  # fmt: skip
+_DEADLINE_MIXES: Mapping[str, Mapping[str, Any]] = {
+    "3sigma": {},
+    **{f"3sigma-load-{load:g}": {"load": load} for load in (1.0, 1.2, 1.6)},
+    **{f"3sigma-slack-{slack}": {"slacks": (slack / 100,)} for slack in (20, 60, 100, 140, 180)},
+}
+"""What differs from 3Sigma's workload: the load offered, or the slack of all deadlines in percent of the run time."""
 EXPERIMENTS: dict[str, str] = {each.name: each.summary for each in SCENARIOS.values()} | {
     name: plan.summary for name, plan in _CLUSTER_EXPERIMENTS.items()
 }
+EXPERIMENTS |= dict.fromkeys(_DEADLINE_MIXES, "jobs with deadlines and of best effort on 256 nodes, more than fit")
 """Summaries of all experiments by name."""
 
 
@@ -256,12 +265,15 @@ def make_experiment(
 ) -> Experiment:
     """Return an experiment with ``share`` (0..1] of its jobs.
 
-    ``hours`` and ``sensitive`` apply to HCloud's scenarios only (:func:`hcloud.simulator.scenarios.make_scenario`).
+    ``sensitive`` applies to HCloud's scenarios only (:func:`hcloud.simulator.scenarios.make_scenario`), ``hours`` also
+    to 3Sigma's.
     Raises BadInput for an unknown name or an invalid size.
     """
     if name in SCENARIOS:
         made = make_scenario(name, seed, hours=hours, share=share, sensitive=sensitive)
         return Experiment(workload=made, cloud=gce(), truth=Truth(heterogeneity=0.0))
+    if name in _DEADLINE_MIXES:
+        return deadline_mix(make_trace(seed, hours=hours, nodes=nodes_at(share), **_DEADLINE_MIXES[name]), name, share)
     if name not in _CLUSTER_EXPERIMENTS:
         raise BadInput(f"there is no experiment {name!r}; {nearest(name, EXPERIMENTS)}")
     if not 0 < share <= 1:
@@ -271,6 +283,25 @@ def make_experiment(
     jobs = [replace(each, at_s=each.at_s + WARM_UP_S) for each in plan.arrivals(rng, share)]
     made = workload_of(name if share == 1 else f"{name} x {share:g}", [*_warm_up(servers), *jobs])
     return Experiment(workload=made, cloud=cluster(servers), truth=plan.truth)
+
+
+def nodes_at(share: float) -> int:
+    """Return how many nodes a share (0..1] of 3Sigma's cluster has, the same number in each rack."""
+    if not 0 < share <= 1:
+        raise BadInput(f"share {share:g} is out of range; 0 < share <= 1")
+    return RACKS * max(1, round(share * NODES / RACKS))
+
+
+def deadline_mix(trace: JobTrace, name: str = "3sigma", share: float = 1.0) -> Experiment:
+    """Return 3Sigma's experiment with the jobs of ``trace``, on ``share`` of its nodes."""
+    servers = [
+        Server(name=rack_type(rack), vcpus=NODE_VCPUS, memory_gib=NODE_GIB, count=nodes_at(share) // RACKS)
+        for rack in range(RACKS)
+    ]
+    jobs = [Arrival(at_s=each.submitted_s + WARM_UP_S, run_s=each.run_s, spec=each.to_spec()) for each in trace.jobs]
+    made = workload_of(name if share == 1 else f"{name} x {share:g}", [*_warm_up(servers), *jobs])
+    alike = Truth(external_load=0.0, heterogeneity=0.0, pressure=0.0, drift=0.0, phased=0.0, stragglers=0.0)
+    return Experiment(workload=made, cloud=cluster(servers), truth=alike)
 
 
 def _warm_up(servers: Sequence[Server]) -> list[Arrival]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -12,8 +12,8 @@ from hcloud.core.pricing import HOUR_S
 from hcloud.forecast.runtimes.distribution import RunTimes
 from hcloud.planner.plan_ahead.expected import slot_starts
 from hcloud.planner.plan_ahead.linear_program import PendingJob, RunningJob, StartOption, schedule
+from hcloud.simulator.deadline_mix import NODES, RACKS, SLOWER_ELSEWHERE, JobTrace, TracedJob
 from lab.three_sigma.systems import BEST_EFFORT_WORTH, ClusterScheduler
-from lab.three_sigma.workload import NODES_PER_RACK, RACKS, SLOWER_ELSEWHERE, JobTrace, TracedJob
 
 CYCLE_S = 15.0
 SLOTS, HORIZON_S = 12, 2 * HOUR_S
@@ -47,12 +47,28 @@ class ClusterResult:
     """CPU time of one cycle, on average."""
 
 
+def result_of(trace: JobTrace, ended: Sequence[tuple[TracedJob, float]], stopped: int, plan_ms: float) -> ClusterResult:
+    """Return what comes out if these jobs ``ended`` at these times, in seconds from the start."""
+    ends_s = {job.number: at_s for job, at_s in ended}
+    due = [job for job in trace.jobs if job.deadline_s is not None and job.deadline_s <= trace.span_s]
+    met = [job for job in due if ends_s.get(job.number, np.inf) <= (job.deadline_s or 0.0)]
+    effort = [(job, at_s) for job, at_s in ended if job.deadline_s is None]
+    return ClusterResult(
+        missed_pct=100.0 * (1.0 - len(met) / max(1, len(due))),
+        goodput_node_h=sum(job.nodes * job.run_s for job, _ in ended) / HOUR_S,
+        best_effort_node_h=sum(job.nodes * job.run_s for job, _ in effort) / HOUR_S,
+        latency_s=float(np.mean([at_s - job.submitted_s for job, at_s in effort])) if effort else 0.0,
+        stopped=stopped,
+        plan_ms=plan_ms,
+    )
+
+
 @dataclass(slots=True)
 class _Cluster:
     trace: JobTrace
     system: ClusterScheduler
     run_times: Mapping[int, RunTimes]
-    free: dict[int, int] = field(default_factory=lambda: dict.fromkeys(range(RACKS), NODES_PER_RACK))
+    free: dict[int, int] = field(default_factory=lambda: dict.fromkeys(range(RACKS), NODES // RACKS))
     waiting: list[TracedJob] = field(default_factory=list)
     running: dict[int, _Started] = field(default_factory=dict)
     ended: list[tuple[TracedJob, float]] = field(default_factory=list)
@@ -72,26 +88,13 @@ class _Cluster:
                 self._by_priority(now_s) if self.system.run_times is None else self._planned(now_s)
                 self.plan_s.append(time.process_time() - began_s)
             now_s += CYCLE_S
-        return self._result()
-
-    def _result(self) -> ClusterResult:
-        ends_s = {job.number: at_s for job, at_s in self.ended}
-        due = [job for job in self.trace.jobs if job.deadline_s is not None and job.deadline_s <= self.trace.span_s]
-        met = [job for job in due if ends_s.get(job.number, np.inf) <= (job.deadline_s or 0.0)]
-        effort = [(job, at_s) for job, at_s in self.ended if job.deadline_s is None]
-        return ClusterResult(
-            missed_pct=100.0 * (1.0 - len(met) / max(1, len(due))),
-            goodput_node_h=sum(job.nodes * job.run_s for job, _ in self.ended) / HOUR_S,
-            best_effort_node_h=sum(job.nodes * job.run_s for job, _ in effort) / HOUR_S,
-            latency_s=float(np.mean([at_s - job.submitted_s for job, at_s in effort])) if effort else 0.0,
-            stopped=self.stopped,
-            plan_ms=1e3 * float(np.mean(self.plan_s)) if self.plan_s else 0.0,
-        )
+        plan_ms = 1e3 * float(np.mean(self.plan_s)) if self.plan_s else 0.0
+        return result_of(self.trace, self.ended, self.stopped, plan_ms)
 
     # -------------------------------------------------------------------------------------------------------- decisions
     def _planned(self, now_s: float) -> None:
         pending = [self._pending(job, now_s) for job in self.waiting]
-        capacity = dict.fromkeys(range(RACKS), float(NODES_PER_RACK))
+        capacity = dict.fromkeys(range(RACKS), NODES / RACKS)
         running = [self._running(each, now_s) for each in self.running.values()]
         found = schedule(pending, running, capacity, slot_starts(HORIZON_S, CYCLE_S, SLOTS))
         for number in found.stopping:

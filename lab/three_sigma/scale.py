@@ -10,8 +10,8 @@ import numpy as np
 from hcloud.planner.fit.job_run_times import log_normal
 from hcloud.planner.plan_ahead.expected import Utility, slot_starts
 from hcloud.planner.plan_ahead.linear_program import PendingJob, RunningJob, Schedule, StartOption, schedule
+from hcloud.simulator.deadline_mix import PREFERRED_RACKS, RACKS, SLOWER_ELSEWHERE
 from lab.three_sigma.cluster import ANYWHERE, HORIZON_S, SLOTS
-from lab.three_sigma.workload import PREFERRED_RACKS, RACKS, SLOWER_ELSEWHERE
 
 NODES = 12_583
 RUNNING = 10_000

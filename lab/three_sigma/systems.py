@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+
+import numpy as np
 
 from hcloud.core.pricing import HOUR_S
 from hcloud.forecast.runtimes.distribution import Predictor, RunTimes
 from hcloud.forecast.runtimes.mixture import MixturePredictor
 from hcloud.forecast.runtimes.printed import PrintedPredictor
 from hcloud.planner.plan_ahead.expected import Utility, overestimated, point
-from lab.three_sigma.workload import JobTrace, TracedJob
+from hcloud.simulator.deadline_mix import JobTrace, TracedJob
 
 IN_TIME_WORTH = 1.0
 BEST_EFFORT_WORTH = 0.1
 BEST_EFFORT_DECAY_S = 6 * HOUR_S
 OVERESTIMATED_BELOW = 0.05
+PADDED_TO = 0.84
+SHIFT_SPREAD = 0.1
+_NORMAL = np.linspace(-4.0, 4.0, 65)
+_CUMULATIVE = np.array([0.5 * (1.0 + math.erf(z / math.sqrt(2.0))) for z in _NORMAL])
 RunTimesOf = Callable[[JobTrace], Mapping[int, RunTimes]]
 
 
@@ -55,6 +62,24 @@ def _predicted(make: Callable[[], Predictor], trace: JobTrace, *, as_point: bool
     return {number: point(each.likely_s) for number, each in found.items()} if as_point else found
 
 
+def _padded(trace: JobTrace) -> Mapping[int, RunTimes]:
+    """Return one estimate of each run time, a standard deviation above the middle one (§2.2)."""
+    return {number: point(each.quantile(PADDED_TO)) for number, each in _predicted(PrintedPredictor, trace).items()}
+
+
+def shifted(trace: JobTrace, seed: int, shift: float, spread: float) -> Mapping[int, RunTimes]:
+    """Return normal run times beside the true ones (§6.3), ``shift`` of these off in the mean; ``spread``: standard
+    deviation as a share of the true run time, 0: one estimate."""
+    rng, found = np.random.default_rng([seed, 9]), dict[int, RunTimes]()
+    for job in trace.jobs:
+        middle_s = job.run_s * max(0.05, 1.0 + rng.normal(shift, SHIFT_SPREAD))
+        times_s = middle_s + job.run_s * spread * _NORMAL
+        kept = times_s > 0.01 * job.run_s
+        cumulative = np.concatenate(((0.0,), _CUMULATIVE[kept][1:-1], (1.0,)))
+        found[job.number] = RunTimes(times_s[kept], cumulative) if spread else point(middle_s)
+    return found
+
+
 _OURS, _PRINTED = partial(_predicted, MixturePredictor), partial(_predicted, PrintedPredictor)
 SYSTEMS = {
     each.name: each
@@ -63,6 +88,7 @@ SYSTEMS = {
         ClusterScheduler(name="3Sigma", run_times=_PRINTED, overestimates="adaptive"),
         ClusterScheduler(name="PointPerfEst", run_times=_perfect),
         ClusterScheduler(name="PointRealEst", run_times=partial(_PRINTED, as_point=True)),
+        ClusterScheduler(name="PointPadded", run_times=_padded),
         ClusterScheduler(name="Prio", run_times=None),
         ClusterScheduler(name="NoDist", run_times=partial(_OURS, as_point=True), overestimates="adaptive"),
         ClusterScheduler(name="NoOE", run_times=_OURS),

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from hcloud.core.model import BatchTarget, BestEffortTarget, Instance, Job, JobState, Market, ServiceTarget, Target
-from hcloud.planner.plan import Launch, Place, Plan, Wait
+from hcloud.planner.plan import Launch, Place, Plan, StopAttempt, Wait
 from hcloud.planner.run_times import NO_RUN_TIMES, RunTimeForecasts
 from hcloud.spec.policy import AdmissionPolicy, Policy
 from tests.planner.scenes import NOW, decide, job, machine, need, of, offer, running, scene, spec
@@ -136,10 +136,22 @@ def test_jobs_wait_in_order_of_priority() -> None:
     assert [each.job_id for each in of(plan, Wait)] == ["job-1"]
 
 
-def test_where_no_machine_may_be_rented_the_order_of_the_queue_holds() -> None:
-    paid = machine(1, PAID)
-    world = scene(paid, due(1, 5000.0), due(2, 450.0), PAID, run_times=known())
-    assert [each.job_id for each in of(decide(world, policy()), Place)] == ["job-1"]
+def test_where_no_machine_may_be_rented_the_job_in_a_hurry_goes_first_and_the_other_waits() -> None:
+    world = scene(machine(1, PAID), due(1, 5000.0), due(2, 450.0), PAID, run_times=known())
+    for rules, first in ((policy(), "job-2"), (policy("by_quality"), "job-1")):
+        assert [each.job_id for each in of(decide(world, rules), Place)] == [first]
+    assert [each.reason.code for each in of(decide(world, policy()), Wait)] == ["planned"]
+
+
+@pytest.mark.parametrize(("within_s", "evicts", "stopped"), [(450.0, True, 1), (5000.0, True, 0), (450.0, False, 0)])
+def test_where_no_machine_may_be_rented_best_effort_makes_room_for_a_deadline(
+    within_s: float, evicts: bool, stopped: int
+) -> None:
+    rules = replace(policy(), disruption=replace(policy().disruption, evict_best_effort=evicts))
+    held = running(90, machine(1, PAID), asks=replace(SORT, target=BestEffortTarget()))
+    plan = decide(scene(machine(1, PAID), held, due(1, within_s), PAID, run_times=known()), rules)
+    assert [each.job_id for each in of(plan, StopAttempt)] == ["job-90"] * stopped
+    assert not of(plan, Place)
 
 
 def test_a_job_whose_machine_boots_keeps_it() -> None:

@@ -57,9 +57,13 @@ def slurm(_empty_library: None) -> Waited:
 
 @pytest.mark.parametrize("name", POLICIES)
 def test_wide_job_starts_about_as_early_as_with_slurm(name: str, slurm: Waited) -> None:
-    ours = measure(STREAM, load_policy(POLICIES[name]), reserved=name == "sr")
-    assert ours.wide_s <= 1.5 * slurm.wide_s
-    assert ours.met >= 0.99
+    policy = load_policy(POLICIES[name])
+    # Where nothing can be rented, a plan ahead lets it wait for as long as its deadline allows.
+    for queues, most in (("by_quality", 1.5), ("planned", 3.0)) if name == "sr" else ((policy.admission.queues, 1.5),):
+        rules = replace(policy, admission=replace(policy.admission, queues=queues))
+        ours = measure(STREAM, rules, reserved=name == "sr")
+        assert ours.wide_s <= most * slurm.wide_s
+        assert ours.met >= 0.99
 
 
 @pytest.mark.parametrize(("order", "queues"), list(zip(ORDERS, [*QUEUES, *QUEUES], strict=True)), ids=str)

@@ -5,6 +5,9 @@ the more the sooner they end. A linear program (:mod:`hcloud.planner.plan_ahead.
 start now on room that is paid, now on a machine that is rented for it, or later on paid room, as running jobs are
 expected to release it. What is to start now on paid room is placed, in that order; what is to start later waits; the
 rest is served as without a plan. Jobs whose run time is not known, services and jobs without a deadline take no part.
+
+Where nothing may be rented, all of them wait for paid room, each deadline counts the same, and jobs of best effort are
+stopped where jobs with a deadline are worth more (§4.3.5).
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from typing import NamedTuple
 import numpy as np
 
 from hcloud.core.estimates import Application, Classification
-from hcloud.core.model import Instance, Job, Market, Reason, matches
+from hcloud.core.model import FailureCause, Instance, Job, Market, Reason, matches
 from hcloud.core.pricing import HOUR_S
 from hcloud.core.rows import number_of
 from hcloud.forecast.runtimes.distribution import RunTimes, unknown_run_time
@@ -37,6 +40,7 @@ from hcloud.planner.placement.state import PlacementState
 from hcloud.planner.plan import PlannedStart
 from hcloud.planner.plan_ahead.expected import Floats, Utility, expected_utility, overestimated, slot_starts
 from hcloud.planner.plan_ahead.linear_program import PendingJob, RunningJob, Schedule, StartOption, schedule
+from hcloud.planner.provisioning.eviction import is_evictable
 from hcloud.planner.run_times import RunTimeForecasts, ran_for_s
 
 SLOTS = 12
@@ -51,6 +55,10 @@ BEST_EFFORT_WORTH = 2.0
 BEST_EFFORT_DECAY_S = 6 * HOUR_S
 OVERESTIMATED_BELOW = 0.05
 """Below this probability to run as short as its deadline allows, a job is taken to be overestimated."""
+EACH_WORTH = 1.0
+"""Where nothing can be rented, each job counts so much whatever its size, as in the paper. Only ratios matter there."""
+REST_S = 300.0
+"""A job that was evicted before is not stopped again so soon after its start."""
 LEVELS, PRIORITY_WORTH = 5, 10.0
 """Of so many priorities, the highest ones, each is worth so many times as much as the next lower one."""
 PAID, RENTED, BOUGHT = "paid", "rented", "bought"
@@ -72,8 +80,8 @@ class _GroupPlaces:
     """How many times as long the jobs run on rented machines; None: none of these suits."""
     usd_per_h: float
     """Price of what would be rented for a job; 0: nothing can be."""
-    bought_stretch: float
-    """How many times as long the jobs run there."""
+    bought_stretch: float | None
+    """How many times as long the jobs run there; None: nothing can be rented."""
     boot_s: float
     """How long a rented machine takes to boot."""
 
@@ -122,11 +130,10 @@ class _AheadPlan:
 def plan_ahead(state: PlacementState, market: OfferMarket) -> None:
     """Place the jobs that start now on room that is paid, and let those wait that start later."""
     context = state.context
-    # Without paid room there is nothing to wait for; where no machine may be rented, the queue's own order serves.
-    if not context.fleet.reserved.any():
+    if not context.fleet.reserved.any():  # without paid room there is nothing to wait for
         return
     pools = _Pools(context, market)
-    if pools.capacity[_BOUGHT] <= 0.0:
+    if pools.can_grow and pools.capacity[_BOUGHT] <= 0.0:  # at the policy's caps: the queue's own order serves
         return
     waiting = list(islice(_candidates(context), MOST_PLANNED))
     if not waiting:
@@ -142,18 +149,31 @@ def plan_ahead(state: PlacementState, market: OfferMarket) -> None:
         elif _placed(state, job, segment.group, place.pools if kind == PAID else None):
             context.waiting.queues[segment.group.promise].remove(job, segment.group, segment)
             decided.add(start.number)
+    _stop(context, ahead.schedule)
     soonest_at = inf
     for number, each in ahead.planned.items() if ahead.schedule.starting or ahead.starts else ():
         if number in decided:
             continue
         job, segment = segments[number]
         planned_start = ahead.starts.get(number) or _start_after_all(each, job, ahead.inputs.at)
-        if planned_start is not None:
-            soonest_at = min(soonest_at, planned_start.at)
+        if planned_start is not None or BOUGHT not in each.kinds:
+            soonest_at = min(soonest_at, ahead.inputs.at + FIRST_S if planned_start is None else planned_start.at)
             _let_wait(context, job, segment, planned_start)
     if soonest_at < inf:
         # In the first slot that begins no earlier, as the plan is the same within a slot.
         context.decisions.release_due(max(_slot_at(context.now) + FIRST_S, FIRST_S * math.ceil(soonest_at / FIRST_S)))
+
+
+def _stop(context: PlanContext, plan: Schedule) -> None:
+    """Stop the jobs of best effort that make room for what is to start: that starts once they have ended."""
+    occupancy = context.snapshot.plan_cache.occupancy
+    for number in plan.stopping:
+        job = occupancy.rows.get(f"job-{number}")
+        if job is not None and is_evictable(context, job):
+            times = job.failures.count(FailureCause.EVICTED) + 1
+            text = "evicted for jobs with a deadline, which the plan starts in its room"
+            reason = Reason(code="evicted_for_promise", text=text, numbers={"evictions": times})
+            context.decisions.stop(job, FailureCause.EVICTED, reason)
 
 
 def _slot_at(at: float) -> float:
@@ -246,11 +266,15 @@ def _worth(each: _Planned, place: StartOption, starts_s: Floats) -> Floats:
     return expected_utility(each.pending.utility, each.pending.run_time, begins_s, place.stretch) - place.usd
 
 
-def _let_wait(context: PlanContext, job: Job, segment: QueueSegment, start: PlannedStart) -> None:
+def _let_wait(context: PlanContext, job: Job, segment: QueueSegment, start: PlannedStart | None) -> None:
+    """Let a job wait for its ``start``; None: other jobs are worth more of all the room there is."""
     context.waiting.queues[segment.group.promise].remove(job, segment.group, segment)
-    context.decisions.plan_start(job, start)
+    if start is not None:
+        context.decisions.plan_start(job, start)
 
     def why() -> Reason:
+        if start is None:
+            return Reason(code=PLANNED, text="other jobs are worth more of all the room there is")
         numbers: dict[str, float | int | str] = {"starts_in_s": round(max(0.0, start.at - context.now), 1)}
         if start.chance is not None and start.chance_now is not None:
             numbers |= {"chance": round(start.chance, 4), "chance_now": round(start.chance_now, 4)}
@@ -282,6 +306,11 @@ class _Pools:
         self.capacity[_RENTED] = float(np.maximum(fleet.free[0][self.rented], 0.0).sum())
         self.capacity[_BOUGHT] = self._to_buy()
 
+    @property
+    def can_grow(self) -> bool:
+        """Whether machines are offered that may be rented, if the policy's caps permit."""
+        return any(each.market is not Market.RESERVED for each in self.market.offers)
+
     def _to_buy(self) -> float:
         """Return how many vCPUs may still be rented, by the policy's caps."""
         caps, ledger = self.context.policy.caps, self.context.ledger
@@ -298,6 +327,8 @@ class _Pools:
         for at in self.reserved.nonzero()[0].tolist():
             pool = int(fleet.type_at[at])
             for job, held in fleet.holdings[at]:
+                if job.id in context.decisions.stopping:
+                    continue
                 jobs[job.id] = job
                 amounts[job.id][pool] = amounts[job.id].get(pool, 0.0) + held.resources.vcpus
         for job_id, job in sorted(jobs.items(), key=lambda each: number_of(each[0])):
@@ -310,6 +341,7 @@ class _Pools:
                     run_time=known or _UNKNOWN,
                     age_s=ran_for_s(job, now),
                     stretch=max(stretches[fleet.type_columns[pool]] for pool in amounts[job_id]),
+                    stop_cost=self._stop_cost(job, known, now),
                 )
             )
         # What is held for jobs that await a machine, or claimed by this plan.
@@ -320,21 +352,35 @@ class _Pools:
                 found.append(RunningJob(number=-1 - at, amounts={pool: claimed}, run_time=_UNKNOWN, age_s=0.0))
         return found
 
+    def _stop_cost(self, job: Job, run_time: RunTimes | None, now: float) -> float | None:
+        """Return what it costs to stop a job: what was done of it, and half of what its end is worth, as it has to wait
+        again. None: it may not be stopped, or machines may be rented instead."""
+        context = self.context
+        if self.can_grow or run_time is None or not context.policy.disruption.evict_best_effort:
+            return None
+        age_s = ran_for_s(job, now)
+        if not is_evictable(context, job) or (FailureCause.EVICTED in job.failures and age_s < REST_S):
+            return None
+        return BEST_EFFORT_WORTH * EACH_WORTH * (0.5 + age_s / max(FIRST_S, run_time.after(age_s).quantile(0.5)))
+
     def places_of(self, group: JobGroup) -> _GroupPlaces | None:
         """Return where jobs of ``group`` may run; None: they are not planned.
 
-        These are groups for which a reserved machine can be launched, or nothing rented: the queue's own order, with
-        its reservations, serves fleets that cannot grow.
+        These are groups for which a reserved machine can be launched, or no other one although others may be rented.
         """
         context, fleet = self.context, self.context.fleet
         stretches = self._stretches_of(group.application, group.preferred_types, group.slower_elsewhere)
-        usd_per_h, bought = (0.0, 1.0) if self.market.paid_ranks(group) else self._to_rent(group, stretches)
-        if usd_per_h <= 0.0:
+        if self.market.paid_ranks(group):
+            return None
+        usd_per_h, bought = self._to_rent(group, stretches) if self.can_grow else (0.0, None)
+        if self.can_grow and bought is None:
             return None
         allowed = suited(context, group, fleet.placeable | fleet.coming)
         paid = np.unique(fleet.type_at[allowed & self.reserved]).tolist()
         speeds = {int(pool): stretches[fleet.type_columns[pool]] for pool in paid}
         rented = [stretches[fleet.type_columns[pool]] for pool in np.unique(fleet.type_at[allowed & self.rented])]
+        if not self.can_grow and not speeds:
+            return None
         boot_s = context.quickest_s(group.resources)
         return _GroupPlaces(
             amount=group.needed * float(group.demand[0]),
@@ -368,10 +414,10 @@ class _Pools:
             }
         return self._stretches[key]
 
-    def _to_rent(self, group: JobGroup, stretches: Mapping[str, float]) -> tuple[float, float]:
-        """Return the price of what would be rented for a job of ``group``, and how many times as long it runs there; 0:
-        nothing can be."""
-        market, best = self.market, (inf, 0.0, 1.0)
+    def _to_rent(self, group: JobGroup, stretches: Mapping[str, float]) -> tuple[float, float | None]:
+        """Return the price of what would be rented for a job of ``group``, and how many times as long it runs there;
+        None: nothing can be."""
+        market, best = self.market, tuple[float, float, float | None]((inf, 0.0, None))
         for at in market.obtainable(group):
             if market.offers[at].market is not Market.RESERVED:
                 stretch = stretches[column_of(market.offers[at])]
@@ -389,9 +435,13 @@ def _pending(context: PlanContext, inputs: _Inputs) -> Iterator[tuple[Job, _Plan
     levels = {each: at for at, each in enumerate(sorted({job.spec.priority for job, _ in inputs.candidates})[-LEVELS:])}
     for job, group in inputs.candidates:
         where, run_time = inputs.places[group], context.run_times.of(job)
-        if where is None or run_time is None or dict(inputs.capacity)[_BOUGHT] < where.amount:
+        if where is None or run_time is None:
             continue
-        usd = where.usd_per_h * where.bought_stretch * run_time.likely_s / HOUR_S
+        usd, slower = EACH_WORTH, where.bought_stretch
+        if slower is not None:
+            if dict(inputs.capacity)[_BOUGHT] < where.amount:
+                continue
+            usd = where.usd_per_h * slower * run_time.likely_s / HOUR_S
         found = list(_options(where, usd, rented=dict(inputs.capacity)[_RENTED] > SLACK))
         worth = PRIORITY_WORTH ** levels.get(job.spec.priority, 0)
         pending = PendingJob(
@@ -412,11 +462,9 @@ def _options(where: _GroupPlaces, usd: float, *, rented: bool) -> Iterator[tuple
         # Residents may leave before it; then the machine is paid for this job alone.
         stretch = where.rented_stretch
         yield RENTED, StartOption(pools=frozenset((_RENTED,)), stretch=stretch, usd=0.5 * usd, lasting=False)
-    bought = frozenset((_BOUGHT,))
-    yield (
-        BOUGHT,
-        StartOption(pools=bought, stretch=where.bought_stretch, usd=usd, lasting=False, delay_s=where.boot_s),
-    )
+    if (slower := where.bought_stretch) is not None:
+        bought = frozenset((_BOUGHT,))
+        yield BOUGHT, StartOption(pools=bought, stretch=slower, usd=usd, lasting=False, delay_s=where.boot_s)
 
 
 def _candidates(context: PlanContext) -> Iterator[tuple[Job, QueueSegment]]:

@@ -1,4 +1,4 @@
-"""The workload of 3Sigma's experiments: jobs with deadlines and of best effort on 256 nodes (§5).
+"""The workload of 3Sigma's experiments (EuroSys 2018, §5): jobs with deadlines and of best effort on 256 nodes.
 
 The paper draws from the Google trace, of which it states no numbers. What it does state is kept: load, shares, slacks,
 arrivals with a squared coefficient of variation of 4, and that each job with a deadline prefers a random three quarters
@@ -15,11 +15,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hcloud.core.model import BatchTarget, BestEffortTarget, JobSpec, Nodes, Resources
 from hcloud.core.pricing import HOUR_S
 from hcloud.forecast.runtimes.features import RunFeatures
+from hcloud.simulator.workload import MIB_PER_VCPU
 
-RACKS, NODES_PER_RACK = 4, 64
-NODES = RACKS * NODES_PER_RACK
+RACKS, NODES = 4, 256
 PREFERRED_RACKS = 3
 SLOWER_ELSEWHERE = 1.5
 PROGRAMS, USERS = 60, 20
@@ -28,6 +29,9 @@ PAST_RUNS = 40
 LOAD, SLACKS = 1.4, (0.2, 0.4, 0.6, 0.8)
 """Offered load, half of it by jobs with a deadline; slack of their deadlines over their run times."""
 HOURS = 5.0
+NODE_VCPUS, NODE_GIB = 4, 16
+NUMBER_TAG = "number"
+"""Tag of a job: its number in the trace."""
 SHORTEST_S, LONGEST_S = 20.0, 3 * HOUR_S
 LARGEST_SHARE = 0.03
 """No job is more than this part of all work."""
@@ -47,6 +51,22 @@ class TracedJob:
     """None: best effort."""
     preferred: frozenset[int]
     """Racks."""
+
+    def to_spec(self) -> JobSpec:
+        """Return what a user submits: a rank on each of its nodes, all of which it needs."""
+        within_s, types = self.deadline_s, tuple(rack_type(rack) for rack in sorted(self.preferred))
+        return JobSpec(
+            name=self.features.name or "",
+            user=self.features.user or "",
+            command=(self.features.name or "",),
+            target=BestEffortTarget() if within_s is None else BatchTarget(finish_within_s=within_s - self.submitted_s),
+            resources=Resources(vcpus=NODE_VCPUS, memory_mib=MIB_PER_VCPU * NODE_VCPUS),
+            nodes=Nodes(count=self.nodes, minimum=self.nodes),
+            profiling="never",
+            preferred_types=() if within_s is None else types,
+            slower_elsewhere=1.0 if within_s is None else SLOWER_ELSEWHERE,
+            tags={"kind": "batch" if within_s is not None else "best_effort", NUMBER_TAG: str(self.number)},
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,12 +103,14 @@ def make_trace(
     slacks: Sequence[float] = SLACKS,
     hours: float = HOURS,
     past_runs: float = PAST_RUNS,
+    nodes: int = NODES,
 ) -> JobTrace:
-    """Return the workload of a seed. ``load``: work offered, in parts of what the cluster can do."""
+    """Return the workload of a seed. ``load``: work offered, in parts of what ``nodes`` can do; on fewer nodes than
+    the paper's, jobs are as much smaller."""
     rng, span_s = np.random.default_rng([seed, 3]), hours * HOUR_S
-    programs = [_program(number, rng) for number in range(PROGRAMS)]
+    programs = [_program(number, rng, nodes) for number in range(PROGRAMS)]
     past = [programs[int(rng.integers(PROGRAMS))] for _ in range(round(past_runs * PROGRAMS))]
-    whole_s = load * NODES * span_s
+    whole_s = load * nodes * span_s
     drawn = [
         (program, run_s, promised) for promised in (True, False) for program, run_s in _draw(programs, rng, whole_s / 2)
     ]
@@ -112,8 +134,14 @@ def make_trace(
     return JobTrace(jobs=tuple(jobs), past=runs, span_s=span_s)
 
 
-def _program(number: int, rng: np.random.Generator) -> _TracedProgram:
-    user, nodes = f"user{rng.integers(USERS)}", min(NODES // 2, max(1, round(math.exp(rng.normal(1.6, 1.2)))))
+def rack_type(rack: int) -> str:
+    """Return the machine type of the nodes of a rack."""
+    return f"rack{rack}.node"
+
+
+def _program(number: int, rng: np.random.Generator, available: int) -> _TracedProgram:
+    user, part = f"user{rng.integers(USERS)}", available / NODES
+    nodes = min(available // 2, max(1, round(part * math.exp(rng.normal(1.6, 1.2)))))
     name = f"program{number}"
     return _TracedProgram(
         features=RunFeatures(user=user, name=name, application=f"{user}:{name}", size=float(nodes)),
