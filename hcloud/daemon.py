@@ -60,7 +60,9 @@ from hcloud.core.model import EventKind, Instance, Job, JobSpec, Market
 from hcloud.core.pricing import oldest_prices
 from hcloud.core.units import utc_text
 from hcloud.engine.wire import PROTOCOL
+from hcloud.forecast.runtimes.distribution import RunTimes
 from hcloud.observe.output_archive import OUTPUTS_FOLDER
+from hcloud.planner.fit.job_run_times import JobRunTimes
 from hcloud.planner.snapshot import Spend
 from hcloud.preview import describe_preview
 from hcloud.provider import ImageSupport, NewsSource, Provider
@@ -507,6 +509,11 @@ class Daemon:
             self.controller.release()
 
     # --------------------------------------------------------------------------------------------------- API context
+    def _expected_run_time(self, job: Job) -> RunTimes | None:
+        controller = self.controller
+        tolerance = controller.policy.placement.neighbour_tolerance
+        return JobRunTimes(controller.last_snapshot, neighbour_tolerance=tolerance).anew(job)
+
     def _api_context(self) -> ApiContext:
         return ApiContext(
             store=self.store,
@@ -517,6 +524,7 @@ class Daemon:
             offers=lambda: self.controller.offers.all,
             preview=self._preview,
             run_times=lambda: self.controller.last_snapshot.run_times,
+            expected_run_time=self._expected_run_time,
             planned_starts=lambda: self.controller.planned_starts,
             due_times=lambda: self.controller.due_times.by_job,
             admit=self._admit,

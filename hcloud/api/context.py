@@ -14,7 +14,8 @@ from hcloud.api.auth import Caller
 from hcloud.api.turns import LongWork
 from hcloud.core.clock import Clock
 from hcloud.core.errors import BadInput, SecretUnreadable
-from hcloud.core.model import InstanceId, JobId, JobSpec, Offer
+from hcloud.core.model import InstanceId, Job, JobId, JobSpec, Offer
+from hcloud.forecast.runtimes.distribution import RunTimes
 from hcloud.planner.due_times import DueTime
 from hcloud.planner.plan import PlannedStart
 from hcloud.planner.run_times import NO_RUN_TIMES, RunTimeForecasts
@@ -123,6 +124,10 @@ def _seal_nothing(user: str, secrets: Mapping[str, str]) -> Mapping[str, str]:
     raise SecretUnreadable("no secrets can be kept here: there is no key")
 
 
+def _know_nothing(_job: Job) -> None:
+    return None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiContext:
     """What handlers need of the daemon. Called from several threads at once."""
@@ -142,6 +147,8 @@ class ApiContext:
     """
     run_times: Callable[[], RunTimeForecasts] = lambda: NO_RUN_TIMES
     """Returns what is known of run times as of the last cycle."""
+    expected_run_time: Callable[[Job], RunTimes | None] = _know_nothing
+    """Returns the run time that plans count with: by earlier runs of the job's program, or its profile."""
     planned_starts: Callable[[], Mapping[JobId, PlannedStart]] = dict
     """Returns when waiting jobs are to start, by the last plan."""
     due_times: Callable[[], Mapping[JobId, DueTime]] = dict

@@ -211,7 +211,7 @@ async def explain_job(context: Context, caller: CurrentCaller, job_id: str) -> R
 def _timeline(context: ApiContext, caller: Caller, job_id: str) -> JobTimeline:
     job, now = arrays.find_job(context.store, job_id), context.clock.now()
     try:
-        run_time = forecast_line(job, context.run_times(), now)
+        run_time = forecast_line(job, context.expected_run_time(job), context.run_times(), now)
     except Exception:  # noqa: BLE001 any defect: the timeline is more important
         _log.exception("forecasting the run time of %s failed", job_id)
         run_time = ""

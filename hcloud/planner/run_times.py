@@ -19,6 +19,8 @@ RUN_TIMES = "run_times"
 """Name of the learning of run times in the quarantine. It precedes planning, and no stage of plans depends on it."""
 GROUP_TAG, QUEUE_TAG, EXECUTABLE_TAG, REQUESTED_TAG = "group", "queue", "executable", "requested_s"
 """Tags of a job that predict its run time, where they are given. Job logs are read into these."""
+BY_PROFILE, BY_USUAL = "profile", "usual run time"
+"""Sources of what past runs do not predict: the job's classification, and the mean of its program's runs."""
 _OWN = (("application",), ("user", "name"), ("user", "executable"))
 """Combinations of features that only runs of the same program share."""
 
@@ -138,14 +140,16 @@ def deadline_probability(job: Job, run_time: RunTimes, now: float) -> float | No
     return run_time.after(age_s).cdf(age_s + deadline_at - now)
 
 
-def forecast_line(job: Job, forecasts: RunTimeForecasts, now: float) -> str:
-    """Return one sentence about the run time of a job that has not ended; empty: nothing is known."""
-    if job.state in JOB_ENDED or (found := forecasts.of_job(job)) is None:
+def forecast_line(job: Job, found: RunTimes | None, forecasts: RunTimeForecasts, now: float) -> str:
+    """Return one sentence about the run time of a job that has not ended, which plans count with; empty: nothing is
+    known, or it is a profiling run."""
+    if job.state in JOB_ENDED or job.spec.profile is not None or found is None:
         return ""
     age_s = ran_for_s(job, now)
     median_s, limit_s = found.after(age_s).quantiles((0.5, 0.9))
     text = f"run time: {seconds(median_s)} (median), {seconds(limit_s)} at most with probability 0.9"
-    text += f", by {counted(forecasts.history(job), 'similar run')}"
+    others = {BY_PROFILE: "its profile", BY_USUAL: "the usual run time of its program"}
+    text += f", by {others.get(found.source) or counted(forecasts.history(job), 'similar run')}"
     text += f", given that it ran for {seconds(age_s)} already" if age_s > 0.0 else ""
     chance = deadline_probability(job, found, now)
     if chance is None:

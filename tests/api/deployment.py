@@ -20,6 +20,7 @@ from hcloud.core.errors import BadInput, Refused
 from hcloud.core.model import JobSpec
 from hcloud.fake_runner.runner import FakeRunner
 from hcloud.fake_runner.work import WorkOf, read_work
+from hcloud.planner.fit.job_run_times import JobRunTimes
 from hcloud.preview import describe_preview
 from hcloud.secret_keys import SecretKeys
 from hcloud.store import Store
@@ -82,6 +83,7 @@ class Deployment:
             offers=lambda: self.controller.offers.all,
             preview=self._preview,
             run_times=lambda: self.controller.last_snapshot.run_times,
+            expected_run_time=lambda job: JobRunTimes(self.controller.last_snapshot).anew(job),
             planned_starts=lambda: self.controller.planned_starts,
             due_times=lambda: self.controller.due_times.by_job,
             admit=self._admit,

@@ -1,11 +1,14 @@
 """What is predicted of a job's run time, by all that is known of the job."""
 
+import re
 from dataclasses import replace
 
 import pytest
 
-from hcloud.core.model import BatchTarget, BestEffortTarget, JobSpec, ServiceTarget
+from hcloud.core.estimates import Classification, Estimate, Measure
+from hcloud.core.model import BatchTarget, BestEffortTarget, JobSpec, ProfileRequest, ServiceTarget
 from hcloud.forecast.runtimes.mixture import MixturePredictor
+from hcloud.planner.fit.job_run_times import JobRunTimes
 from hcloud.planner.run_times import (
     NO_RUN_TIMES,
     RunTimeForecasts,
@@ -14,7 +17,7 @@ from hcloud.planner.run_times import (
     forecast_line,
     ran_for_s,
 )
-from tests.planner.scenes import NOW, job, machine, running, spec
+from tests.planner.scenes import NOW, job, machine, running, scene, spec
 
 SORT = spec(target=BatchTarget(finish_within_s=1000.0))
 
@@ -41,7 +44,8 @@ def test_of_programs_that_never_ran_and_of_services_nothing_is_said(other: JobSp
     known = after_runs(300.0)
     assert NO_RUN_TIMES.of_job(job(1, asks=SORT)) is None
     unlike = replace(job(1), spec=replace(other, name="unlike"))
-    assert (known.of_job(unlike), forecast_line(unlike, known, NOW)) == (None, "")
+    found = JobRunTimes(scene(unlike, run_times=known)).anew(unlike)
+    assert (known.of_job(unlike), forecast_line(unlike, found, known, NOW)) == (None, "")
 
 
 def test_a_waiting_job_meets_its_deadline_if_it_runs_no_longer_than_is_left() -> None:
@@ -65,4 +69,20 @@ def test_of_a_running_job_counts_what_is_left_after_its_age() -> None:
     assert found is not None
     chance = deadline_probability(begun, found, NOW)
     assert chance == pytest.approx(found.after(250.0).cdf(350.0))
-    assert f"probability to meet the deadline {chance:.2f}" in forecast_line(begun, known, NOW)
+    assert f"probability to meet the deadline {chance:.2f}" in forecast_line(begun, found, known, NOW)
+    assert ", by 20 similar runs, given that it ran for 4.17 min already" in forecast_line(begun, found, known, NOW)
+
+
+def test_a_job_that_was_only_profiled_has_a_run_time_by_its_profile() -> None:
+    profiled = job(1, asks=SORT, application="sort~1")
+    speed = Estimate(value=1 / 300.0, low=1 / 330.0, high=1 / 270.0)
+    known = Classification(
+        by_type={"mock/small": speed}, measure=Measure.PROGRESS, quality_target=Estimate(value=0.5, low=0.5, high=0.5)
+    )
+    found = JobRunTimes(scene(profiled, applications={"sort~1": known})).anew(profiled)
+    assert found is not None and found.quantile(0.5) == pytest.approx(300.0, rel=0.02)
+    said = forecast_line(profiled, found, NO_RUN_TIMES, NOW)
+    assert re.match(r"run time: .* min \(median\), .* at most with probability 0.9, by its profile; probability", said)
+    request = ProfileRequest(job_id="job-2", type_column="mock/small", steps_vcpus=(1.0,))
+    profiling_run = replace(profiled, spec=replace(SORT, profile=request))
+    assert forecast_line(profiling_run, found, NO_RUN_TIMES, NOW) == ""

@@ -18,7 +18,7 @@ from hcloud.core.model import Job, JobId, JobSpec
 from hcloud.forecast.runtimes.distribution import RunTimes
 from hcloud.forecast.runtimes.prediction import RunTimePrediction
 from hcloud.planner.fit.arq import run_s
-from hcloud.planner.run_times import RunTimeForecasts
+from hcloud.planner.run_times import BY_PROFILE, BY_USUAL, RunTimeForecasts
 from hcloud.planner.snapshot import Snapshot
 
 LEAST_DOUBT = 0.05
@@ -27,8 +27,6 @@ DOUBT_OF_USUAL = 0.8
 """The same where only a mean of earlier runs is known: of 56,117 runs in two job logs (KTH SP2, CEA Curie) 91 % took at
 most three times the mean of the same user's earlier runs on as many processors."""
 MOST_LOST = 0.9
-BY_PROFILE, BY_USUAL = "profile", "usual run time"
-"""Sources of what past runs do not predict: the job's classification, and the mean of its program's runs."""
 _LIMITS_OF_80 = 1.2816
 _NORMAL = np.linspace(-4.0, 4.0, 65)
 _CUMULATIVE = np.array([0.0, *[0.5 * (1.0 + math.erf(z / math.sqrt(2.0))) for z in _NORMAL[1:-1]], 1.0])
@@ -64,6 +62,14 @@ class JobRunTimes:
         if job.id not in self._by_job:
             self._by_job[job.id] = self._find(job)
         return self._by_job[job.id]
+
+    def anew(self, job: Job) -> RunTimes | None:
+        """Return :meth:`of` without the caches, for threads beside the planner."""
+        snapshot = self.snapshot
+        if job.spec.target.kind == "service":
+            return None
+        rows = snapshot.programs.get(identify(job.spec).program, ())
+        return self._predict(job, snapshot.applications.get(job.application), rows)
 
     def prediction(self, job: Job) -> RunTimePrediction | None:
         """Return what is predicted of ``job`` now, to be recorded before it runs; None: nothing is known."""
