@@ -407,11 +407,15 @@ class Transaction:
         """
         record, first = array.task_record, job_number(array.id) + 1
         assert record is not None
+        ended_before = record.ended
         for state in ENDINGS:
             record = record.with_ended(state, [each.number - first for each in ended if each.state == state])
         self._delete_job_rows([each.number for each in ended])
         tasks = array.spec.tasks
-        self._fold_events(array, 1 if tasks is not None and record.ended == len(tasks) else FOLDED_LEAST)
+        if tasks is not None and record.ended == len(tasks):
+            self._fold_events(array, 1)
+        elif ended_before // FOLDED_LEAST < record.ended // FOLDED_LEAST:  # not each time: it reads all their numbers
+            self._fold_events(array, FOLDED_LEAST)
         return self.put_job(replace_fields(array, task_record=record))
 
     def _fold_events(self, array: Job, at_least: int) -> None:
