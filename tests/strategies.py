@@ -32,6 +32,7 @@ from hcloud.core.model import (
     Resources,
     Retries,
     ServiceTarget,
+    with_memory,
 )
 from hcloud.core.schedules import Recurrence, Schedule
 from hcloud.planner.snapshot import OfferBackoff, RefusedQuota
@@ -61,6 +62,7 @@ retries = st.builds(
     limits=st.dictionaries(st.sampled_from([cause.value for cause in FailureCause]), st.integers(0, 100)),
     backoff_s=amounts,
     backoff_cap_s=amounts,
+    memory_factor=amounts,
 )
 readings = st.builds(Reading, question=words, column=words, value=finite, low=finite, high=finite, runs=numbers)
 profile_requests = st.builds(
@@ -231,12 +233,19 @@ job_progress = st.fixed_dictionaries(
         ).map(tuple),
         "released_at": maybe_moments,
         "needed_for": st.sampled_from(["", "job-9"]),
+        "memory_mib": st.none() | numbers,
     }
 )
 """All fields of a Job that change while it runs, except its state."""
 jobs = st.builds(
     lambda spec, state, submitted_at, token, array, progress: Job(
-        id="job-1", spec=spec, state=state, submitted_at=submitted_at, submission_token=token, array=array, **progress
+        id="job-1",
+        spec=with_memory(spec, progress["memory_mib"]),
+        state=state,
+        submitted_at=submitted_at,
+        submission_token=token,
+        array=array,
+        **progress,
     ),
     specs,
     st.sampled_from(JobState),

@@ -45,6 +45,7 @@ def enqueue(txn: Transaction, action: Enqueue) -> None:
         not_before_at=action.not_before_at,
         awaiting=(),
         failures=failures,
+        memory_mib=action.memory_mib or job.memory_mib,
         wait_code="",
     )
 

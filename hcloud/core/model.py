@@ -246,6 +246,8 @@ class Retries:
     """Delay before the first retry; doubled with each further one."""
     backoff_cap_s: float = 300.0
     """Upper limit of the delay."""
+    memory_factor: float = 2.0
+    """By so much memory grows when a job is tried again that ran out of it, up to the largest machine it may use."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -514,6 +516,9 @@ class Job:
     """Jobs that must end before it is planned; those that ended as awaited are removed."""
     released_at: float | None = None
     """When the last of the jobs that it waited for had ended; None: it waited for none, or still does."""
+    memory_mib: int | None = None
+    """What each rank gets, in place of what was asked for, since it ran out of memory; None: that is enough so far.
+    ``spec`` says it, too."""
     needed_for: JobId = ""
     """In plans only: the job by whose deadline it is planned instead of by its own; empty: its own."""
     revision: int = 0
@@ -544,6 +549,13 @@ class Job:
         """Deadline of a batch job, or None."""
         target = self.spec.target
         return target.deadline_at(self.submitted_at) if isinstance(target, BatchTarget) else None
+
+
+def with_memory(spec: JobSpec, memory_mib: int | None) -> JobSpec:
+    """Return ``spec`` with this much memory for each rank; itself if that is what it asks for, or None."""
+    if memory_mib is None or memory_mib == spec.resources.memory_mib:
+        return spec
+    return replace_fields(spec, resources=replace_fields(spec.resources, memory_mib=memory_mib))
 
 
 def move_job(job: Job, to: JobState, **changes: object) -> Job:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from math import inf
 
-from hcloud.core.model import FailureCause, InstanceId, Job, JobId, JobState, Reason
+from hcloud.core.model import FailureCause, InstanceId, Job, JobId, JobState, Reason, with_memory
 from hcloud.planner.plan import Action, Enqueue, PlannedStart, StopAttempt, Terminate, Wait
 from hcloud.planner.text import as_wait
 
@@ -42,15 +42,27 @@ class Decisions:
         self.actions.append(action)
 
     def enqueue(
-        self, job: Job, reason: Reason, *, not_before_at: float = 0.0, failure: FailureCause | None = None
+        self,
+        job: Job,
+        reason: Reason,
+        *,
+        not_before_at: float = 0.0,
+        failure: FailureCause | None = None,
+        memory_mib: int | None = None,
     ) -> Job:
-        """Put a job into the queue, to be considered in this same plan; return it as queued."""
-        self.add(Enqueue(job_id=job.id, reason=reason, not_before_at=not_before_at, failure=failure))
+        """Put a job into the queue, to be considered in this same plan; return it as queued.
+
+        ``memory_mib``: what each rank gets from now on; None: as before.
+        """
+        self.add(
+            Enqueue(job_id=job.id, reason=reason, not_before_at=not_before_at, failure=failure, memory_mib=memory_mib)
+        )
         self.enqueued.add(job.id)
         failures = (*job.failures, failure) if failure is not None else job.failures
         return replace(
             job,
             state=JobState.QUEUED,
+            spec=with_memory(job.spec, memory_mib),
             not_before_at=not_before_at,
             failures=failures,
             awaiting=(),

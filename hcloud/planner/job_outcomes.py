@@ -117,7 +117,7 @@ def _judge(context: PlanContext, job: Job, attempt: Attempt) -> None:
         _finish(context, job, JobState.SUCCEEDED, _success(context, job, attempt))
     elif job.spec.budget_usd is not None and job.spent_usd >= job.spec.budget_usd:
         _finish(context, job, JobState.FAILED, _budget_reason(job))
-    elif may_retry(job, cause):
+    elif may_retry(context, job, cause):
         retry(context, job, attempt, cause)
     else:
         _finish(context, job, JobState.FAILED, failure_reason(context, job, attempt, cause))

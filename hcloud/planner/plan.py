@@ -24,6 +24,8 @@ class Enqueue:
     """Earliest time of the next attempt (back-off)."""
     failure: FailureCause | None = None
     """Cause to append to the job's failures; None: the job did not fail."""
+    memory_mib: int | None = None
+    """What each rank gets from now on; None: as before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -419,7 +419,9 @@ class RetriesPart(_JobFilePart):
     exit_code: Tries = 0
     """The program ended with a non-zero code."""
     out_of_memory: Tries = 0
-    """It exceeded its memory."""
+    """It exceeded its memory; it gets more with each retry (`memory_factor`)."""
+    memory_factor: Annotated[Number, Field(ge=1, le=16)] = 2.0
+    """By so much its memory grows when it is tried again after it exceeded it, up to the largest machine it may use."""
     out_of_disk: Tries = 0
     """It exceeded its disk."""
     timeout: Tries = 0
@@ -441,15 +443,20 @@ class RetriesPart(_JobFilePart):
     def _possible(self) -> RetriesPart:
         if self.backoff_cap < self.backoff:
             raise AtKey("backoff_cap", f"must be at least backoff ({self.backoff:g} s), but is {self.backoff_cap:g} s")
+        if self.out_of_memory and self.memory_factor == 1:
+            raise AtKey(
+                "memory_factor", "must be above 1, such as 2: with the same memory it would run out of it again"
+            )
         return self
 
     def to_retries(self) -> Retries:
         """Return the retries as the model's class, without causes that are never retried."""
-        limits = self.model_dump(exclude={"backoff", "backoff_cap"})
+        limits = self.model_dump(exclude={"backoff", "backoff_cap", "memory_factor"})
         return Retries(
             limits={cause: tries for cause, tries in limits.items() if tries},
             backoff_s=self.backoff,
             backoff_cap_s=self.backoff_cap,
+            memory_factor=self.memory_factor,
         )
 
 

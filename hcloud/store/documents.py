@@ -12,7 +12,8 @@ from pydantic_core import PydanticSerializationError, from_json, to_json
 from hcloud.core.co_runs import CoRun
 from hcloud.core.errors import BadInput, NotFound, StoreError
 from hcloud.core.estimates import Application
-from hcloud.core.model import Event, EventKind, Instance, InstanceId, Intent, Job, JobId, JobSpec
+from hcloud.core.model import Event, EventKind, Instance, InstanceId, Intent, Job, JobId, JobSpec, with_memory
+from hcloud.core.rows import replace_fields
 from hcloud.core.schedules import Schedule, ScheduleId
 from hcloud.planner.snapshot import Directive, OfferBackoff, RefusedQuota
 
@@ -111,9 +112,9 @@ def dump_job(job: Job) -> str:
 
 
 def load_job(number: int, revision: int, document: str, spec: JobSpec) -> Job:
-    """Return the job of a row, with ``spec`` itself, not a copy."""
+    """Return the job of a row, with ``spec`` itself, not a copy, unless it got more memory since."""
     job: Job = _load(Job, "job", document, id=f"job-{number}", revision=revision, spec=spec)
-    return job
+    return job if job.memory_mib is None else replace_fields(job, spec=with_memory(spec, job.memory_mib))
 
 
 def dump_instance(instance: Instance) -> str:

@@ -31,6 +31,7 @@ from hcloud.core.model import (
     JobState,
     check_instance_move,
     check_job_move,
+    with_memory,
 )
 from hcloud.core.rows import RowJournal, replace_fields
 from hcloud.core.schedules import Schedule, ScheduleId
@@ -137,7 +138,9 @@ class MemoryTransaction(Transaction):
             check_job_move(stored, job.state)
         if job.spec is not stored.spec and job.spec != stored.spec:
             raise BadInput(f"{job.id}: a job's spec never changes after submission; submit a new job")
-        written = self._jobs.fresh[number] = replace_fields(job, spec=stored.spec, revision=self.revision)
+        written = self._jobs.fresh[number] = replace_fields(
+            job, spec=with_memory(stored.spec, job.memory_mib), revision=self.revision
+        )
         self.head["revision"] = self.revision
         return written
 

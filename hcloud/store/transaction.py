@@ -32,6 +32,7 @@ from hcloud.core.model import (
     check_instance_move,
     check_job_move,
     move_job,
+    with_memory,
 )
 from hcloud.core.rows import replace_fields
 from hcloud.core.schedules import Schedule, ScheduleId
@@ -225,7 +226,9 @@ class Transaction:
             raise BadInput(f"{job.id}: a job's spec never changes after submission; submit a new job")
         self._written_jobs[number] = {"number": number} | self._job_columns(job)
         self.head["revision"] = self.revision
-        after = self._cached_jobs[number] = replace_fields(job, spec=stored.spec, revision=self.revision)
+        after = self._cached_jobs[number] = replace_fields(
+            job, spec=with_memory(stored.spec, job.memory_mib), revision=self.revision
+        )
         return after
 
     def add_jobs(self, submissions: Sequence[Submission]) -> tuple[Job, ...]:

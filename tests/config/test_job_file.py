@@ -156,6 +156,10 @@ def test_every_failure_cause_can_be_given_retries() -> None:
         ({"retries": -1}, "retries.exit_code: must be at least 0, not -1"),
         ({"retries": {"exit_cod": 1}}, "retries.exit_cod: unknown key; did you mean 'exit_code'?"),
         ({"retries": {"backoff": "1h"}}, "retries.backoff_cap: must be at least backoff (3600 s), but is 300 s"),
+        (
+            {"retries": {"out_of_memory": 1, "memory_factor": 1}},
+            "retries.memory_factor: must be above 1, such as 2: with the same memory it would run out again",
+        ),
         ({"budget_usd": 0}, "budget_usd: must be more than 0, not 0"),
         ({"metrics": {}}, "metrics: must have exactly one of url and probe"),
         ({"metrics": {"url": "ftp://x"}}, "metrics.url: must be a http:// or https:// address, not 'ftp://x'"),

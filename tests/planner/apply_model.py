@@ -21,6 +21,7 @@ from hcloud.core.model import (
     Offer,
     move_instance,
     move_job,
+    with_memory,
 )
 from hcloud.core.rows import number_of
 from hcloud.planner.plan import (
@@ -86,6 +87,8 @@ def _enqueue(world: World, action: Enqueue) -> None:
         not_before_at=action.not_before_at,
         awaiting=(),
         failures=failures,
+        spec=with_memory(job.spec, action.memory_mib),
+        memory_mib=action.memory_mib or job.memory_mib,
         wait_code="",
         reserved=(),
     )

@@ -72,6 +72,26 @@ def test_job_that_may_not_be_interrupted_never_runs_on_spot() -> None:
     assert of(decide(scene(job(1), spot)), Place)
 
 
+def test_job_that_ran_out_of_memory_gets_more_up_to_the_largest_machine_it_may_use() -> None:
+    grows = Retries(limits={"out_of_memory": 9}, backoff_s=0.0, memory_factor=3.0)
+    here, larger = machine(1, offer(vcpus=1.0)), offer("large", vcpus=2.0)  # 4 and 8 GiB
+    asks = spec(resources=replace(need(1), memory_mib=2000), retries=grows)
+    failed = ended(running(1, here, asks=asks), FailureCause.OUT_OF_MEMORY)
+    plan = decide(scene(failed, here, larger))
+    (queued,), (launch,) = of(plan, Enqueue), of(plan, Launch)
+    assert (queued.memory_mib, queued.reason.numbers["memory_mib"]) == (6000, 6000)
+    assert "with 6000 MiB" in queued.reason.text
+    assert launch.offer.instance_type.name == "large"  # it no longer fits where it ran
+    most = replace(failed, spec=replace(asks, resources=replace(need(1), memory_mib=3000)), memory_mib=3000)
+    assert of(decide(scene(most, here, larger)), Enqueue)[0].memory_mib == 8192
+    whole = replace(failed, spec=replace(asks, resources=replace(need(1), memory_mib=8192)), memory_mib=8192)
+    (finish,) = of(decide(scene(whole, here, larger)), Finish)
+    assert finish.state is JobState.FAILED
+    assert "no machine that it may use has more than 8192 MiB for it" in finish.reason.text
+    only_here = replace(failed, spec=replace(asks, instance_types=("small",)))
+    assert of(decide(scene(only_here, here, larger)), Enqueue)[0].memory_mib == 4096
+
+
 def test_a_successful_attempt_finishes_the_job_and_reports_a_missed_deadline() -> None:
     asks = spec(target=BatchTarget(finish_by_at=NOW - 10))
     finish = of(decide(scene(ended(running(1, machine(1), asks=asks)), machine(1))), Finish)[0]
