@@ -444,9 +444,7 @@ class RetriesPart(_JobFilePart):
         if self.backoff_cap < self.backoff:
             raise AtKey("backoff_cap", f"must be at least backoff ({self.backoff:g} s), but is {self.backoff_cap:g} s")
         if self.out_of_memory and self.memory_factor == 1:
-            raise AtKey(
-                "memory_factor", "must be above 1, such as 2: with the same memory it would run out of it again"
-            )
+            raise AtKey("memory_factor", "must be above 1, such as 2: with the same memory it would run out again")
         return self
 
     def to_retries(self) -> Retries:
