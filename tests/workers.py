@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 import pytest
 
 Message = dict[str, Any]
-LONGEST = ("tests/simulator/test_joints", "tests/threats/", "tests/upgrade/")
+LONGEST = ("tests/simulator/test_joints", "tests/upgrade/")
 """Files whose tests take long, and would come last."""
 
 
