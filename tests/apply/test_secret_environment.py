@@ -24,21 +24,28 @@ def submit(site: Deployment, keys: SecretKeys, **spec: Any) -> Job:
     return site.scene.store.submit([submission], site.now)[0]
 
 
-def environments(site: Deployment, job_id: str) -> list[str | None]:
-    """The secret in the environment of each unit of a job that was started."""
-    units = site.scene.engine._units.values()
-    specs = [unit.spec for unit in units if unit.id.startswith(f"{job_id}.") and unit.spec is not None]
-    return [spec.env.get("TOKEN") for spec in specs]
+def environments(site: Deployment, until: Job) -> dict[str, set[str | None]]:
+    """Run cycles until a job has ended; return by job the secret in the environments of its units, while they run."""
+    found: dict[str, set[str | None]] = {}
+
+    def is_over() -> bool:
+        """Note the units there are."""
+        for unit in site.scene.engine._units.values():
+            if unit.spec is not None:
+                found.setdefault(unit.id.partition(".")[0], set()).add(unit.spec.env.get("TOKEN"))
+        return site.scene.store.job(until.id).finished_at is not None
+
+    site.until(is_over, cycles=250)
+    return found
 
 
 def test_profiling_runs_get_the_secrets_of_the_job_that_they_measure(tmp_path: Path) -> None:
     site, keys = open_site(tmp_path), SecretKeys(None, tmp_path)
     job = submit(site, keys, target=BatchTarget(), progress=ProgressHook(file="p"), profiling="auto")
-    until_ended(site, job)
-    runs = runs_of(site, job)
+    seen, runs = environments(site, job), runs_of(site, job)
     assert runs
     for each in (job, *runs):
-        assert environments(site, each.id) == ["hunter2"], each.id
+        assert seen[each.id] == {"hunter2"}, each.id
         assert site.scene.store.job(each.id).state is JobState.SUCCEEDED
 
 

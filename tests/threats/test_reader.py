@@ -77,19 +77,32 @@ def job_id(served: Served) -> str:
     return made
 
 
-def readable(served: Served, job_id: str) -> dict[str, str]:
-    """Every path that can be read, from the API's own description, about ada's job and its machine."""
+@pytest.fixture(scope="module")
+def schedule_id(served: Served) -> str:
+    """A schedule of ada's that submits such a job."""
+    job = {"name": "later", "command": ["sleep", SECRET], "env": {"TOKEN": f"{SECRET}-env"}}
+    with served.caller("ada") as ada:
+        answer = ada.post("/v1/schedules", json=[{"job": {**job, "schedule": {"cron": "0 3 * * *"}}}])
+    assert answer.status_code == 201, answer.text
+    return str(answer.json()[0]["id"])
+
+
+def readable(served: Served, job_id: str, schedule_id: str) -> dict[str, str]:
+    """Every path that can be read, from the API's own description, about ada's job, its machine and her schedule."""
     with served.root() as root:
         paths = root.get("/openapi.json").json()["paths"]
         machines = [each["id"] for each in root.get("/v1/instances?ended=true").json()]
     values = {"job_id": job_id, "instance_id": machines[0], "name": "performance", "sha256": "0" * 64}
+    values |= {"schedule_id": schedule_id}
     found = {path: path.format(**values) for path, methods in paths.items() if "get" in methods}
     return found | {"/v1/jobs of a user": "/v1/jobs?user=ada", "/v1/events of it": f"/v1/events?job_id={job_id}"}
 
 
 @pytest.mark.parametrize("name", ["eve", "mallory"])
-def test_nobody_else_sees_what_a_job_does_nor_what_it_writes(served: Served, job_id: str, name: str) -> None:
-    paths = readable(served, job_id)
+def test_nobody_else_sees_what_a_job_does_nor_what_it_writes(
+    served: Served, job_id: str, schedule_id: str, name: str
+) -> None:
+    paths = readable(served, job_id, schedule_id)
     assert len(paths) > 12
     with served.caller(name) as other:
         answers = {path: other.get(asked) for path, asked in paths.items()}
@@ -100,15 +113,17 @@ def test_nobody_else_sees_what_a_job_does_nor_what_it_writes(served: Served, job
     assert (shown["state"], shown["spec"]["name"], shown["spec"]["user"]) == ("succeeded", "private", "ada")
     assert shown["spec"]["resources"]["vcpus"] == 1
     assert shown["spent_usd"] is not None
+    assert answers["/v1/schedules/{schedule_id}"].json()["spec"]["name"] == "later"
 
 
-def test_its_owner_and_an_admin_see_all_of_it(served: Served, job_id: str) -> None:
+def test_its_owner_and_an_admin_see_all_of_it(served: Served, job_id: str, schedule_id: str) -> None:
     with served.caller("ada") as ada, served.root() as root:
         for client in (ada, root):
             shown = client.get(f"/v1/jobs/{job_id}").text
             for part in ("", "-env", "-setup", "-file", "-probe"):
                 assert f"{SECRET}{part}" in shown
             assert client.get(f"/v1/jobs/{job_id}/logs").status_code == 200
+            assert f"{SECRET}-env" in client.get(f"/v1/schedules/{schedule_id}").text
 
 
 def test_what_was_measured_of_a_job_is_its_owners(served: Served, job_id: str) -> None:
