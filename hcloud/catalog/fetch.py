@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import http.client
 import json
-import ssl
 import threading
 import urllib.request
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, TypeVar
 from urllib.error import HTTPError, URLError
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlencode
 
 from hcloud.core.clock import Clock
 from hcloud.core.errors import ProviderUnavailable, error_text
+from hcloud.core.web_opener import web_opener
 
 T = TypeVar("T")
 TRIES: Final = 4
@@ -32,7 +32,6 @@ LIST_BYTES_MAX: Final = 4 * 2**30
 LINE_BYTES_MAX: Final = 2**20
 _PIECE_BYTES: Final = 2**18
 _ERROR_BYTES: Final = 2**16
-_LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
 _TRANSIENT: Final = (408, 429, 500, 502, 503, 504)
 
 
@@ -51,18 +50,7 @@ class PriceServer:
         self.endpoint = endpoint.rstrip("/")
         self._clock = clock
         self._headers = {"User-Agent": "hcloud", "Accept-Encoding": "gzip", **(headers or {})}
-        # The environment's proxy must not be used for this machine itself.
-        direct = urlsplit(self.endpoint).hostname in _LOOPBACK
-        self._opener = urllib.request.OpenerDirector()  # has no handler of redirects, files or FTP
-        for handler in (
-            urllib.request.ProxyHandler({} if direct else None),
-            urllib.request.HTTPHandler(),
-            urllib.request.HTTPSHandler(context=ssl.create_default_context()),
-            urllib.request.HTTPErrorProcessor(),
-            urllib.request.HTTPDefaultErrorHandler(),
-            urllib.request.UnknownHandler(),
-        ):
-            self._opener.add_handler(handler)
+        self._opener = web_opener(self.endpoint)
 
     def json(self, path: str, parameters: Mapping[str, str] | None = None) -> dict[str, Any]:
         """Return the JSON object at ``path``.

@@ -288,7 +288,7 @@ def _check_webhook(text: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True, config=_STRICT)
 class NotificationTarget:
-    """An address that is told what happens. Jobs cannot name one: the operator decides what the daemon may reach."""
+    """An address to which messages about events go. Jobs cannot name one: only the operator may."""
 
     name: Annotated[NonEmptyText, AfterValidator(_check_owner)]
     """Its name in status and log: letters, digits and dashes."""
@@ -299,9 +299,9 @@ class NotificationTarget:
     key: Annotated[NonEmptyText, AfterValidator(check_secret)] | None = None
     """Location of the key that signs webhooks (HMAC-SHA256), env:NAME or file:/PATH; null: they are not signed."""
     events: Annotated[tuple[NotificationKind, ...], Field(min_length=1)] = ALL_NOTIFICATIONS
-    """What it is told of."""
+    """Kinds of events that it gets messages about."""
     users: tuple[NonEmptyText, ...] = ()
-    """Users whose jobs and budgets it is told of; empty: all."""
+    """Users about whose jobs and budgets it gets messages; empty: all."""
 
     def __post_init__(self) -> None:
         if self.form == "slack" and self.key is not None:
@@ -338,7 +338,7 @@ class Config:
     retention: RetentionSettings = RetentionSettings()
     """How long records are kept."""
     notifications: tuple[NotificationTarget, ...] = ()
-    """Addresses that are told what happens."""
+    """Addresses to which messages about events go."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """Lowest level that is logged."""
 
@@ -361,8 +361,8 @@ class Config:
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice:
             raise AtKey("providers", f"has two entries named {twice!r}; give each its own name")
-        told = [target.name for target in self.notifications]
-        if twice := next((name for name in told if told.count(name) > 1), None):
+        names = [target.name for target in self.notifications]
+        if twice := next((name for name in names if names.count(name) > 1), None):
             raise AtKey("notifications", f"has two entries named {twice!r}; give each its own name")
         if len(os.fsencode(self.socket_path)) > _SOCKET_PATH_BYTES_MAX:
             raise AtKey("run_dir", f"is too long for a socket ({_SOCKET_PATH_BYTES_MAX} bytes): {self.socket_path}")

@@ -1,7 +1,7 @@
 """Send one message over HTTP, signed as Standard Webhooks are (https://www.standardwebhooks.com).
 
 The address comes from the operator's configuration, never from a job: it may be internal, and is not checked further.
-Redirects are not followed, so that nobody but the operator chooses where messages go.
+Redirects are not followed, so only the operator chooses where messages go.
 """
 
 from __future__ import annotations
@@ -11,18 +11,16 @@ import binascii
 import hashlib
 import hmac
 import http.client
-import ssl
 import urllib.request
 from dataclasses import dataclass, field
 from urllib.error import HTTPError, URLError
-from urllib.parse import urlsplit
 
+from hcloud.core.web_opener import web_opener
 from hcloud.notifications.messages import Message, slack_body, webhook_body
 
 TIMEOUT_S = 10.0
 _ANSWER_BYTES = 4096
 _BINARY_KEY = "whsec_"
-_LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 class DeliveryError(Exception):
@@ -64,7 +62,7 @@ class Sender:
             headers["webhook-signature"] = signature(self.key, message.id, at_s, body)
         request = urllib.request.Request(self.url, data=body, headers=headers, method="POST")
         try:
-            with _opener(self.url).open(request, timeout=TIMEOUT_S) as answer:
+            with web_opener(self.url).open(request, timeout=TIMEOUT_S) as answer:
                 answer.read(_ANSWER_BYTES)
         except HTTPError as refusal:
             with refusal:
@@ -73,19 +71,3 @@ class Sender:
             raise DeliveryError(f"no answer: {failure.reason}") from None
         except (OSError, http.client.HTTPException, ValueError) as failure:
             raise DeliveryError(f"no answer: {type(failure).__name__}") from None
-
-
-def _opener(url: str) -> urllib.request.OpenerDirector:
-    opener = urllib.request.OpenerDirector()  # has no handler of redirects, files or FTP
-    # The environment's proxy must not be used for this machine itself.
-    direct = urlsplit(url).hostname in _LOOPBACK
-    for handler in (
-        urllib.request.ProxyHandler({} if direct else None),
-        urllib.request.HTTPHandler(),
-        urllib.request.HTTPSHandler(context=ssl.create_default_context()),
-        urllib.request.HTTPErrorProcessor(),
-        urllib.request.HTTPDefaultErrorHandler(),
-        urllib.request.UnknownHandler(),
-    ):
-        opener.add_handler(handler)
-    return opener

@@ -24,7 +24,7 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 5.0, 600.0
 GIVE_UP_S = 86_400.0
 """A message that was not taken for so long is dropped, so that those behind it are sent."""
 SAME_TROUBLE_S = 3600.0
-"""The same trouble of a provider is told once in so long."""
+"""The same trouble of a provider is reported once in so long."""
 _BATCH = 100
 _SAVED_EVERY = 5_000
 """Events without a message after which the place in the log is stored."""
@@ -54,7 +54,7 @@ class Outbox:
     _tries: int = 0
     _failing_since: float = 0.0
     _told: dict[tuple[object, ...], tuple[int, float]] = field(default_factory=dict)
-    """Which troubles of providers were told last, each with number and time of its event."""
+    """Which troubles of providers were reported last, each with number and time of its event."""
 
     @property
     def _key(self) -> str:
@@ -105,7 +105,7 @@ class Outbox:
 
     def _stored_place(self) -> int:
         text = self.store.get_meta(self._key)
-        if text is None:  # a new target is not told of the past
+        if text is None:  # a new target gets no messages about the past
             self._place = self.store.newest_event_seq()
             self._advance(self._place, save=True)
             return self._place

@@ -29,7 +29,7 @@ FOLDED_LEAST: Final = 200
 FOLDED_MOST: Final = 400
 """Tasks of one fold: a reader of one task decompresses those of all."""
 KEPT_FOLDS: Final = 3
-"""Folds that a store keeps decompressed for who reads page after page, about a megabyte each."""
+"""Folds that a store keeps decompressed for readers of page after page, about a megabyte each."""
 _PRESET: Final = 1
 _SAMPLE: Final = EventKind.SAMPLE.value
 _seq = attrgetter("seq")

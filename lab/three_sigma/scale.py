@@ -9,7 +9,7 @@ import numpy as np
 
 from hcloud.planner.fit.job_run_times import log_normal
 from hcloud.planner.plan_ahead.expected import Utility, slot_starts
-from hcloud.planner.plan_ahead.linear_program import PendingJob, RunningJob, Schedule, StartOption, schedule
+from hcloud.planner.plan_ahead.linear_program import PendingJob, RunningJob, ScheduleOfStarts, StartOption, schedule
 from hcloud.simulator.deadline_mix import PREFERRED_RACKS, RACKS, SLOWER_ELSEWHERE
 from lab.three_sigma.cluster import ANYWHERE, HORIZON_S, SLOTS
 
@@ -19,7 +19,7 @@ PENDING = (500, 1000, 3668)
 REPEATS = 3
 
 
-def one_plan(count: int, seed: int = 0) -> tuple[float, Schedule]:
+def one_plan(count: int, seed: int = 0) -> tuple[float, ScheduleOfStarts]:
     """Return the processor time in seconds of a plan for ``count`` pending jobs beside 10,000 running ones, and the
     plan."""
     rng = np.random.default_rng([seed, count])

@@ -24,7 +24,7 @@ from hcloud.planner.plan_ahead.expected import (
 from hcloud.planner.plan_ahead.linear_program import (
     PendingJob,
     RunningJob,
-    Schedule,
+    ScheduleOfStarts,
     StartOption,
     expected_rests,
     schedule,
@@ -57,7 +57,7 @@ def soon(value: float, decay_s: float) -> Utility:
     return Utility(value=value, until_s=0.0, decay_s=decay_s)
 
 
-def started(found: Schedule) -> list[int]:
+def started(found: ScheduleOfStarts) -> list[int]:
     """Return the jobs that start now."""
     return [each.number for each in found.starting]
 
@@ -146,8 +146,8 @@ def test_a_job_is_stopped_only_for_one_that_is_worth_more() -> None:
 
 
 def test_nothing_waits_and_nothing_is_possible() -> None:
-    assert schedule([], [], {0: 1.0}, STEPS) == Schedule()
-    assert schedule([pending(1, point(50.0), in_time(10.0))], [], {0: 1.0}, STEPS) == Schedule()
+    assert schedule([], [], {0: 1.0}, STEPS) == ScheduleOfStarts()
+    assert schedule([pending(1, point(50.0), in_time(10.0))], [], {0: 1.0}, STEPS) == ScheduleOfStarts()
 
 
 def test_where_the_solver_reaches_its_limit_nothing_is_planned(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -231,7 +231,7 @@ def cases(draw: st.DrawFn) -> tuple[list[PendingJob], list[RunningJob], dict[int
     return waiting, running, capacity
 
 
-def broken_by(found: Schedule, case: tuple[list[PendingJob], list[RunningJob], dict[int, float]]) -> str:
+def broken_by(found: ScheduleOfStarts, case: tuple[list[PendingJob], list[RunningJob], dict[int, float]]) -> str:
     """Return what is wrong with a schedule; empty: nothing."""
     waiting, running, capacity = case
     jobs = {each.number: each for each in waiting}

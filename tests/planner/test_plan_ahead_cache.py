@@ -10,7 +10,7 @@ from hcloud.core.model import BatchTarget, BestEffortTarget, Instance, Job, Mark
 from hcloud.planner.cache import PlanCache
 from hcloud.planner.plan import Place, Plan
 from hcloud.planner.plan_ahead import stage
-from hcloud.planner.plan_ahead.linear_program import Schedule, schedule
+from hcloud.planner.plan_ahead.linear_program import ScheduleOfStarts, schedule
 from hcloud.planner.snapshot import OfferBackoff, Snapshot
 from hcloud.spec.policy import Caps
 from tests.planner.scenes import NOW, decide, machine, need, of, offer, running, scene
@@ -23,11 +23,11 @@ BEGIN = 15.0 * math.ceil(NOW / 15.0)
 
 
 @pytest.fixture
-def solved(monkeypatch: pytest.MonkeyPatch) -> list[Schedule]:
+def solved(monkeypatch: pytest.MonkeyPatch) -> list[ScheduleOfStarts]:
     """What was solved, in order."""
-    found = list[Schedule]()
+    found = list[ScheduleOfStarts]()
 
-    def recording(*asked: object) -> Schedule:
+    def recording(*asked: object) -> ScheduleOfStarts:
         found.append(schedule(*asked))  # type: ignore[arg-type]
         return found[-1]
 
@@ -47,7 +47,7 @@ def later(world: Snapshot, by_s: float, **changes: object) -> Snapshot:
     return replace(world, now=world.now + by_s, **changes)
 
 
-def test_while_nothing_changes_one_plan_serves_a_whole_slot(solved: list[Schedule]) -> None:
+def test_while_nothing_changes_one_plan_serves_a_whole_slot(solved: list[ScheduleOfStarts]) -> None:
     world = busy(*(due(number, 2000.0 * number) for number in range(1, 4)))
     plans = [decide(later(world, by_s), policy()) for by_s in (0.0, 1.0, 7.0, 14.9)]
     assert len(solved) == 1 and len(plans[0].planned_starts) == 3
@@ -71,7 +71,9 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_whatever_changes_is_planned_anew_and_as_if_nothing_was_remembered(change: str, solved: list[Schedule]) -> None:
+def test_whatever_changes_is_planned_anew_and_as_if_nothing_was_remembered(
+    change: str, solved: list[ScheduleOfStarts]
+) -> None:
     world = busy(*(due(number, 2000.0 * number) for number in range(1, 4)))
     decide(world, policy())
     changed = CHANGES[change](later(world, 1.0))
@@ -82,7 +84,7 @@ def test_whatever_changes_is_planned_anew_and_as_if_nothing_was_remembered(chang
     assert len(solved) == count + (0 if change == "a back-off" else 2)
 
 
-def test_a_job_whose_delay_ends_within_a_slot_is_planned_then(solved: list[Schedule]) -> None:
+def test_a_job_whose_delay_ends_within_a_slot_is_planned_then(solved: list[ScheduleOfStarts]) -> None:
     world = busy(due(1, 2000.0), replace(due(2, 2000.0), not_before_at=BEGIN + 5.0))
     assert set(decide(world, policy()).planned_starts) == {"job-1"}
     assert set(decide(later(world, 6.0), policy()).planned_starts) == {"job-1", "job-2"}

@@ -87,7 +87,7 @@ class JobStart:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Schedule:
+class ScheduleOfStarts:
     """What to do now, and what is expected later."""
 
     starting: tuple[JobStart, ...] = ()
@@ -107,16 +107,16 @@ def schedule(
     running: Sequence[RunningJob],
     capacity: Mapping[int, float],
     starts_s: Floats,
-) -> Schedule:
+) -> ScheduleOfStarts:
     """Return which of the ``waiting`` jobs start now.
 
     ``capacity``: the room of each pool, that of running jobs included; ``starts_s``: the starts of the slots, the first
     one now, ascending, shape ``(T,)``. The same jobs in the same order always give the same schedule.
     """
     if not waiting:
-        return Schedule()
+        return ScheduleOfStarts()
     program = _LinearProgram(waiting, running, capacity, starts_s)
-    return program.rounded() if len(program.worth) and program.solve() else Schedule()
+    return program.rounded() if len(program.worth) and program.solve() else ScheduleOfStarts()
 
 
 @dataclass(slots=True, eq=False)
@@ -236,7 +236,7 @@ class _LinearProgram:
         return free
 
     # --------------------------------------------------------------------------------------------------------- rounding
-    def rounded(self) -> Schedule:
+    def rounded(self) -> ScheduleOfStarts:
         """Return whole starts: first of jobs of which all starts now, then of others by what their part is worth."""
         now, worth, later = dict[int, dict[int, float]](), dict[tuple[int, int], float](), dict[int, float]()
         for job, column, share in self._shares_by_job():
@@ -279,7 +279,7 @@ class _LinearProgram:
         job_at = {number: at for at, number in enumerate(numbers)}
         started = {each.number for each in starting}
         value = sum([worth[job_at[each.number], each.place] for each in starting])
-        return Schedule(
+        return ScheduleOfStarts(
             starting=tuple(starting),
             stopping=tuple(sorted(self.running[at].number for at in stopped)),
             starts_s={numbers[job]: at_s for job, at_s in later.items() if numbers[job] not in started},

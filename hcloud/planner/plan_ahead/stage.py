@@ -39,7 +39,7 @@ from hcloud.planner.placement.room_reservation import PLANNED
 from hcloud.planner.placement.state import PlacementState
 from hcloud.planner.plan import PlannedStart
 from hcloud.planner.plan_ahead.expected import Floats, Utility, expected_utility, overestimated, slot_starts
-from hcloud.planner.plan_ahead.linear_program import PendingJob, RunningJob, Schedule, StartOption, schedule
+from hcloud.planner.plan_ahead.linear_program import PendingJob, RunningJob, ScheduleOfStarts, StartOption, schedule
 from hcloud.planner.provisioning.eviction import is_evictable
 from hcloud.planner.run_times import RunTimeForecasts, ran_for_s
 
@@ -122,7 +122,7 @@ class _AheadPlan:
     inputs: _Inputs
     planned: Mapping[int, _Planned]
     """By number of the job."""
-    schedule: Schedule
+    schedule: ScheduleOfStarts
     starts: Mapping[int, PlannedStart]
     """When jobs start that are not to start now."""
 
@@ -164,7 +164,7 @@ def plan_ahead(state: PlacementState, market: OfferMarket) -> None:
         context.decisions.release_due(max(_slot_at(context.now) + FIRST_S, FIRST_S * math.ceil(soonest_at / FIRST_S)))
 
 
-def _stop(context: PlanContext, plan: Schedule) -> None:
+def _stop(context: PlanContext, plan: ScheduleOfStarts) -> None:
     """Stop the jobs of best effort that make room for what is to start: that starts once they have ended."""
     occupancy = context.snapshot.plan_cache.occupancy
     for number in plan.stopping:
@@ -219,7 +219,7 @@ def _planned_for(context: PlanContext, pools: _Pools, waiting: Sequence[tuple[Jo
 def _solved(context: PlanContext, pools: _Pools, inputs: _Inputs) -> _AheadPlan:
     planned = {number_of(job.id): each for job, each in _pending(context, inputs)}
     if not planned:
-        return _AheadPlan(inputs=inputs, planned={}, schedule=Schedule(), starts={})
+        return _AheadPlan(inputs=inputs, planned={}, schedule=ScheduleOfStarts(), starts={})
     found = schedule(
         [each.pending for each in planned.values()],
         pools.running(inputs.at),

@@ -46,7 +46,7 @@ def drawn(rng: np.random.Generator, among: Mask, count: int) -> Mask:
     return mask
 
 
-class Sampled:
+class SampledOrder:
     """Like least_loss, but its cost grows with the sample, not with the fleet. Each rank of a gang draws anew."""
 
     name = "sampled"
@@ -65,4 +65,4 @@ class Sampled:
         return Preference("sampled", f"least expected loss of {count} machines drawn at random")
 
 
-ORDER: Final[PlacementOrder] = Sampled()
+ORDER: Final[PlacementOrder] = SampledOrder()
