@@ -65,8 +65,8 @@ clean:  ## remove everything these targets made
 prices: setup  ## renew the shipped prices from the clouds' public lists (ARGS="us-east-1 ...": only these EC2 regions)
 	@$(PYTHON) -m hcloud.catalog.renew $(ARGS)
 
-lock: setup  ## renew requirements.lock from pyproject.toml
-	@scripts/lock
+lock: setup  ## requirements.lock from pyproject.toml (ARGS=--upgrade: newest versions of all)
+	@scripts/lock $(ARGS)
 
 setup:
 	@scripts/setup

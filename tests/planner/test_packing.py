@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from scipy.optimize import linprog
-from scipy.sparse import csr_array
 
 from hcloud.planner.plan_ahead import packing
 from hcloud.planner.plan_ahead.packing import PackingProgram, bound_at, solve_packing
+from hcloud.planner.plan_ahead.sparse_rows import SparseRows, sparse_rows_of
 
 
 def program(seed: int, groups: int = 60, rows: int = 5, releases: int = 12, room: float = 0.1) -> PackingProgram:
@@ -21,12 +21,18 @@ def program(seed: int, groups: int = 60, rows: int = 5, releases: int = 12, room
     return PackingProgram(
         worth=rng.uniform(0.1, 1.0, len(group_of)),
         group_of=group_of,
-        uses=csr_array(uses),
+        uses=sparse_rows_of(uses),
         counts=counts,
         release_cost=rng.uniform(0.05, 0.5, releases),
-        releases=csr_array(rng.uniform(0.0, 1.0, (releases, rows))),
+        releases=sparse_rows_of(rng.uniform(0.0, 1.0, (releases, rows))),
         capacity=room * (counts[group_of, None] * uses).sum(axis=0),
     )
+
+
+def dense(entries: SparseRows) -> packing.Floats:
+    matrix = np.zeros(entries.shape)
+    matrix[entries.rows, entries.columns] = entries.values
+    return matrix
 
 
 def best_worth(asked: PackingProgram) -> float:
@@ -35,7 +41,7 @@ def best_worth(asked: PackingProgram) -> float:
     none = np.zeros((len(asked.counts), len(asked.release_cost)))
     found = linprog(
         np.concatenate((-asked.worth, asked.release_cost)),
-        A_ub=np.block([[own, none], [asked.uses.toarray().T, -asked.releases.toarray().T]]),
+        A_ub=np.block([[own, none], [dense(asked.uses).T, -dense(asked.releases).T]]),
         b_ub=np.concatenate((asked.counts, asked.capacity)),
         bounds=[(0.0, None)] * len(asked.worth) + [(0.0, 1.0)] * len(asked.release_cost),
     )
@@ -57,7 +63,7 @@ def test_a_solution_is_within_capacity_and_nearly_best(seed: int, room: float, s
     asked = program(seed, room=room)
     found, best = solve_packing(asked), best_worth(asked)
     assert found is not None
-    used = found.units @ asked.uses.toarray() - found.released @ asked.releases.toarray()
+    used = found.units @ dense(asked.uses) - found.released @ dense(asked.releases)
     assert (used <= asked.capacity + 1e-6).all()
     assert (np.bincount(asked.group_of, found.units, len(asked.counts)) <= asked.counts + 1e-6).all()
     assert found.units.min() >= -1e-9 and -1e-9 <= found.released.min() <= found.released.max() <= 1.0 + 1e-9
@@ -91,15 +97,27 @@ def test_where_prices_of_the_sample_mislead_all_groups_are_solved_together(monke
         program(0),
         worth=np.ones(groups),
         group_of=np.arange(groups),
-        uses=csr_array(np.tile([[0.0], [1.0]], (groups // 2, 1))),
+        uses=sparse_rows_of(np.tile([[0.0], [1.0]], (groups // 2, 1))),
         counts=np.ones(groups),
         release_cost=np.zeros(0),
-        releases=csr_array((0, 1)),
+        releases=sparse_rows_of(np.zeros((0, 1))),
         capacity=np.array([3.0]),
     )
     found = solve_packing(asked)
     assert found is not None
     assert found.units[::2].tolist() == [1.0] * 10 and found.units[1::2].sum() == pytest.approx(3.0)
+
+
+def test_the_solver_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    assert solve_packing(program(4)) is not None
+    assert capfd.readouterr() == ("", "")
+
+
+def test_where_all_best_options_fit_each_group_takes_its_own() -> None:
+    asked = program(5, room=10.0)
+    found, best = solve_packing(asked), best_worth(asked)
+    assert found is not None and not found.prices.any() and not found.released.any()
+    assert float(asked.worth @ found.units) == pytest.approx(best)
 
 
 def test_the_same_program_always_has_the_same_solution() -> None:

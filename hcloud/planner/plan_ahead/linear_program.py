@@ -21,6 +21,7 @@ import numpy as np
 from hcloud.forecast.runtimes.distribution import RunTimes
 from hcloud.planner.plan_ahead.expected import Floats, Utility, expected_rest, expected_use, expected_utilities
 from hcloud.planner.plan_ahead.packing import PackingProgram, bound_at, solve_packing
+from hcloud.planner.plan_ahead.sparse_rows import SparseRows
 
 ROUNDED = 0.5
 """Others are stopped for a job only if at least this share of it starts now."""
@@ -182,9 +183,6 @@ class _LinearProgram:
 
     def solve(self) -> bool:
         """Choose the share of each option, and of each job that can be stopped; return whether that succeeded."""
-        # Slow to import: a daemon whose jobs need no plan does without.
-        from scipy.sparse import csr_array
-
         slots, unions = len(self.starts_s), _unions_of(self.sets)
         within = np.array([[pools <= union for union in unions] for pools in self.sets])
         free, pools = self._expected_free(), {pool: at for at, pool in enumerate(sorted(self.capacity))}
@@ -200,17 +198,18 @@ class _LinearProgram:
         program = PackingProgram(
             worth=self.worth,
             group_of=self.kind_of,
-            uses=csr_array(
-                (self.uses[column, slot][used], (column[used], at * slots + slot[used])),
+            uses=SparseRows(
+                rows=column[used],
+                columns=at * slots + slot[used],
+                values=self.uses[column, slot][used],
                 shape=(len(self.worth), len(unions) * slots),
             ),
             counts=np.array([float(len(each.members)) for each in self.kinds]),
             release_cost=costs,
-            releases=csr_array(
-                (
-                    (held[part, row][:, None] * rests[part]).ravel(),
-                    (np.repeat(part, slots), (row[:, None] * slots + np.arange(slots)).ravel()),
-                ),
+            releases=SparseRows(
+                rows=np.repeat(part, slots),
+                columns=(row[:, None] * slots + np.arange(slots)).ravel(),
+                values=(held[part, row][:, None] * rests[part]).ravel(),
                 shape=(len(self.stoppable), len(unions) * slots),
             ),
             capacity=np.concatenate([free[sorted(pools[pool] for pool in union)].sum(axis=0) for union in unions]),

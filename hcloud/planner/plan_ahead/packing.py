@@ -3,22 +3,19 @@
 A plan ahead has thousands of jobs and options but less than a hundred rows of capacity (pools and slots). At the right
 price of each row, most groups have one option that is clearly best, and the program is needed for the others only.
 Prices come from a sample of the groups, then from ever larger programs, until no group could gain more than a small
-part by another option. All steps are deterministic.
+part by another option. Where there is room for the best option of each group, no program is needed at all. All steps
+are deterministic.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from scipy.sparse import csr_array
+from hcloud.planner.plan_ahead.sparse_rows import Floats, Integers, SparseRows
 
-Floats = NDArray[np.float64]
-Integers = NDArray[np.intp]
 Mask = NDArray[np.bool_]
 
 MOST_ITERATIONS = 20_000
@@ -45,13 +42,13 @@ class PackingProgram:
     """Of one unit of each option, shape ``(N,)``."""
     group_of: Integers
     """Group of each option, ascending, shape ``(N,)``."""
-    uses: csr_array
+    uses: SparseRows
     """What one unit of each option takes of each row, shape ``(N, R)``; none is negative."""
     counts: Floats
     """How many units each group takes at most, shape ``(G,)``."""
     release_cost: Floats
     """Of releasing each part of what is held, shape ``(K,)``."""
-    releases: csr_array
+    releases: SparseRows
     """What each gives to each row, shape ``(K, R)``; none is negative."""
     capacity: Floats
     """Of each row, shape ``(R,)``; none is negative."""
@@ -77,8 +74,8 @@ def solve_packing(program: PackingProgram) -> PackingSolution | None:
 def bound_at(program: PackingProgram, prices: Floats) -> float:
     """Return what no solution is worth more than, whatever the prices: its worth if all could take what pays."""
     best = np.zeros(len(program.counts))
-    np.maximum.at(best, program.group_of, program.worth - program.uses @ prices)
-    gains = np.maximum(program.releases @ prices - program.release_cost, 0.0)
+    np.maximum.at(best, program.group_of, program.worth - program.uses.times(prices))
+    gains = np.maximum(program.releases.times(prices) - program.release_cost, 0.0)
     return float(best @ program.counts + gains.sum() + program.capacity @ prices)
 
 
@@ -101,6 +98,8 @@ class _PackingSolver:
 
     def solve(self) -> PackingSolution | None:
         """See :func:`solve_packing`."""
+        if (unhindered := self._unhindered()) is not None:
+            return unhindered
         program, groups = self.program, len(self.program.counts)
         prices, gap = np.zeros(len(program.capacity)), GAP if groups > SOLVED_WHOLE else GAP_WHOLE
         if groups <= SOLVED_WHOLE:
@@ -118,8 +117,9 @@ class _PackingSolver:
         for _ in range(MOST_ROUNDS):
             fixed = np.flatnonzero(~self.open & (self.fixed >= 0))
             taken, released = self.fixed[fixed], self.fixed_releases & ~self.open_releases
-            left = program.capacity - program.uses[taken].T @ program.counts[fixed]
-            left += program.releases[np.flatnonzero(released)].sum(axis=0)
+            units = np.zeros(len(program.worth))
+            units[taken] = program.counts[fixed]
+            left = program.capacity - program.uses.summed(units) + program.releases.summed(released.astype(np.float64))
             found = self._linear_program(left, prices)
             if found is None:
                 if self.open.all():
@@ -134,13 +134,24 @@ class _PackingSolver:
                 self._open_all()
         return found
 
+    def _unhindered(self) -> PackingSolution | None:
+        """Return the solution in which each group takes its best option; None: there is not room for all of them."""
+        program = self.program
+        best, at = self._best(program.worth)
+        paying = np.flatnonzero(best > 0.0)
+        units, released = np.zeros(len(program.worth)), np.zeros(len(program.release_cost))
+        units[at[paying]] = program.counts[paying]
+        if (program.uses.summed(units) > program.capacity).any():
+            return None
+        return PackingSolution(units=units, released=released, prices=np.zeros(len(program.capacity)))
+
     def _open_all(self) -> None:
         self.open[:] = self.eligible[:] = self.open_releases[:] = True
 
     def _profits(self, prices: Floats) -> tuple[Floats, Floats]:
         """Return what one unit of each option is worth at these prices, and what each release is."""
         program = self.program
-        return program.worth - program.uses @ prices, program.releases @ prices - program.release_cost
+        return program.worth - program.uses.times(prices), program.releases.times(prices) - program.release_cost
 
     def _best(self, profits: Floats) -> tuple[Floats, Integers]:
         """Return the highest profit of each group, and the first option that has it; -1: it has no option."""
@@ -157,13 +168,13 @@ class _PackingSolver:
         others = profits.copy()
         others[at[at >= 0]] = _NEVER
         second = np.maximum(self._best(others)[0], 0.0)
-        doubt = np.maximum(CLEAR_BY * (self.program.uses @ prices), _GAIN * self.scale)
+        doubt = np.maximum(CLEAR_BY * self.program.uses.times(prices), _GAIN * self.scale)
         doubts = np.where(at >= 0, doubt[at], 0.0)
         pays = best > 0.0
         self.open = self.filled & (np.abs(np.where(pays, best - second, best)) < doubts)
         self.fixed = np.where(pays, at, -1)
         self.eligible = profits > (np.maximum(best, 0.0) - doubts)[self.program.group_of]
-        self.open_releases = np.abs(gains) < CLEAR_BY * (self.program.releases @ prices)
+        self.open_releases = np.abs(gains) < CLEAR_BY * self.program.releases.times(prices)
         self.fixed_releases = gains > 0.0
 
     def _reopen(self, prices: Floats) -> bool:
@@ -171,7 +182,7 @@ class _PackingSolver:
         profits, gains = self._profits(prices)
         best, least = np.maximum(self._best(profits)[0], 0.0), _GAIN * self.scale
         taken = np.where(self.fixed >= 0, profits[self.fixed], 0.0)
-        doubt = np.maximum(CLEAR_BY * (self.program.uses @ prices), least)
+        doubt = np.maximum(CLEAR_BY * self.program.uses.times(prices), least)
         opened = (
             self.open | (self.filled & (best > taken + least)),
             self.open_releases | np.where(self.fixed_releases, gains < -least, gains > least),
@@ -184,10 +195,6 @@ class _PackingSolver:
 
     def _linear_program(self, capacity: Floats, prices: Floats) -> PackingSolution | None:
         """Return the best solution of the open groups and releases; None: none was found. ``prices``: those so far."""
-        # Slow to import: a daemon whose jobs need no plan does without.
-        from scipy.optimize import linprog
-        from scipy.sparse import csr_array, hstack, vstack
-
         program, open_groups = self.program, np.flatnonzero(self.open)
         options = np.flatnonzero(self.open[program.group_of] & self.eligible)
         releases = np.flatnonzero(self.open_releases)
@@ -196,22 +203,64 @@ class _PackingSolver:
             found = PackingSolution(units=units, released=released, prices=prices)
             return found if capacity.min(initial=0.0) >= -_GAIN else None
         row_of = np.cumsum(self.open) - 1
-        entries = (np.ones(len(options)), (row_of[program.group_of[options]], np.arange(len(options))))
-        own = csr_array(entries, shape=(len(open_groups), len(options) + len(releases)))
-        shared = hstack((program.uses[options].T, -program.releases[releases].T))
-        # The bounds follow from the rows of groups, but the solver takes half the steps with them.
-        most = np.concatenate((program.counts[program.group_of[options]], np.ones(len(releases))))
-        solved = linprog(
+        solved = _solved(
             np.concatenate((-program.worth[options], program.release_cost[releases])) / self.scale,
-            A_ub=cast(Any, vstack((own, shared), format="csc")),  # its stubs know dense matrices and lists only
-            b_ub=np.concatenate((program.counts[open_groups], capacity)),
-            bounds=cast(Any, np.stack((np.zeros(len(most)), most), axis=1)),
-            method="highs-ds",
-            options={"maxiter": MOST_ITERATIONS},
+            # The bounds follow from the rows of groups, but the solver takes half the steps with them.
+            np.concatenate((program.counts[program.group_of[options]], np.ones(len(releases)))),
+            _by_column(
+                row_of[program.group_of[options]],
+                program.uses.chosen(options),
+                program.releases.chosen(releases),
+                len(open_groups),
+            ),
+            np.concatenate((program.counts[open_groups], capacity)),
         )
-        if solved.status != 0:
+        if solved is None:
             return None
-        shares = np.asarray(solved.x, dtype=np.float64)
+        shares, duals = solved
         units[options], released[releases] = shares[: len(options)], shares[len(options) :]
-        marginals = -self.scale * np.asarray(solved.ineqlin.marginals[len(open_groups) :], dtype=np.float64)
-        return PackingSolution(units=units, released=released, prices=np.maximum(marginals, 0.0))
+        prices = np.maximum(-self.scale * duals[len(open_groups) :], 0.0)
+        return PackingSolution(units=units, released=released, prices=prices)
+
+
+def _by_column(group_rows: Integers, uses: SparseRows, releases: SparseRows, groups: int) -> SparseRows:
+    """Return the entries of the program by column, which are options and then releases: its rows are groups, then
+    capacities."""
+    options = len(group_rows)
+    columns = np.concatenate((np.arange(options), uses.rows, options + releases.rows))
+    rows = np.concatenate((group_rows, groups + uses.columns, groups + releases.columns))
+    values, order = np.concatenate((np.ones(options), uses.values, -releases.values)), np.lexsort((rows, columns))
+    shape = (options + releases.shape[0], groups + uses.shape[1])
+    return SparseRows(rows=columns[order], columns=rows[order], values=values[order], shape=shape)
+
+
+def _solved(cost: Floats, most: Floats, entries: SparseRows, limits: Floats) -> tuple[Floats, Floats] | None:
+    """Return the values from 0 to ``most`` of least ``cost`` within the ``limits`` of rows, and the rows' dual values.
+
+    ``entries``: by column. None: the solver reached its limit.
+    """
+    import highspy  # not needed by daemons whose jobs need no plan
+
+    solver, infinite = highspy.Highs(), highspy.kHighsInf
+    for option, value in (
+        ("output_flag", False),
+        ("threads", 1),
+        ("solver", "simplex"),
+        ("simplex_iteration_limit", MOST_ITERATIONS),
+    ):
+        solver.setOptionValue(option, value)
+    starts = np.zeros(len(cost) + 1, dtype=np.int32)
+    np.cumsum(np.bincount(entries.rows, minlength=len(cost)), out=starts[1:])
+    program = highspy.HighsLp()
+    program.num_col_, program.num_row_ = len(cost), len(limits)
+    program.col_cost_, program.col_lower_, program.col_upper_ = cost, np.zeros(len(cost)), most
+    program.row_lower_, program.row_upper_ = np.full(len(limits), -infinite), limits
+    program.a_matrix_.format_ = highspy.MatrixFormat.kColwise
+    program.a_matrix_.start_ = starts
+    program.a_matrix_.index_, program.a_matrix_.value_ = entries.columns.astype(np.int32), entries.values
+    solver.passModel(program)
+    solver.run()
+    if solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:
+        return None
+    found = solver.getSolution()
+    return np.asarray(found.col_value, dtype=np.float64), np.asarray(found.row_dual, dtype=np.float64)
