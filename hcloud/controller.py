@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Protocol
 
 import numpy as np
 
@@ -21,7 +22,7 @@ from hcloud.core.budget_scope import tag_scope
 from hcloud.core.clock import Clock
 from hcloud.core.dependencies import Dependency, resolve_names
 from hcloud.core.errors import NotFound, SecretUnreadable, StaleWrite
-from hcloud.core.model import JOB_ENDED, EventKind, Instance, InstanceState, Job, JobId, JobSpec, JobState
+from hcloud.core.model import JOB_ENDED, Event, EventKind, Instance, InstanceState, Job, JobId, JobSpec, JobState
 from hcloud.core.rows import FilteredRows, RowOverlay, number_of, replace_fields
 from hcloud.due_times import DueTimes, median_s
 from hcloud.forecast.fleet_tracker import KEPT_S, RECENT_KINDS, FleetTracker
@@ -66,6 +67,16 @@ class CycleReport:
     """What the cycle failed with; "" if it succeeded."""
     left_out: Mapping[str, str] = field(default_factory=dict)
     """The errors of jobs, stages and operations that fail because of a defect (:meth:`Quarantine.failing`)."""
+
+
+class EventFollower(Protocol):
+    """Follows the event log while this daemon leads; what it raises would end the cycle."""
+
+    def begin(self, jobs: Iterable[Job], instances: Iterable[Instance]) -> None:
+        """Start anew from the jobs and instances that live now: this daemon has become the leader."""
+
+    def follow(self, events: Sequence[Event]) -> None:
+        """Take in the next events, in order, each once."""
 
 
 class Controller:
@@ -125,6 +136,8 @@ class Controller:
         self.due_times = DueTimes()
         self.schedules = Schedules(store, clock)
         self.budget_watch = BudgetWatch(store)
+        self.follower: EventFollower | None = None
+        """Follows the log beside the cycle's own followers, for metrics."""
         self._fleet = FleetTracker()
         self._monitor = JobMonitor()
         self._commitments = CommitmentLog(store)
@@ -355,17 +368,29 @@ class Controller:
     def _read_events(self, live: Sequence[Instance]) -> SpendLedger:
         """Pass new events to the followers of the log: spend ledger, fleet tracker, job monitor and run times."""
         watched = {tag: limit != UNLIMITED for tag, limit in self.policy.budgets.per_tag.items()}
-        if self._ledger is None or self._tags_watched != watched:
+        if self._ledger is None:
             self._tags_watched = watched
             self._ledger, self._fleet, self._monitor = self._read_history(live)
-        while events := self.store.new_events(self._ledger.seq, _EVENTS_PER_READ):
-            self.run_times.follow(self._ledger.seq, events, self.lease)
-            self._ledger.follow(events)
+            if self.follower is not None:
+                view = self.store.live()
+                self.follower.begin((*view.jobs, *view.held), view.instances)
+        elif self._tags_watched != watched:
+            self._follow_events(self._ledger)  # no follower misses an event because the ledger is read again
+            self._tags_watched = watched
+            self._ledger, self._fleet, self._monitor = self._read_history(live)
+        self._follow_events(self._ledger)
+        return self._ledger
+
+    def _follow_events(self, ledger: SpendLedger) -> None:
+        while events := self.store.new_events(ledger.seq, _EVENTS_PER_READ):
+            self.run_times.follow(ledger.seq, events, self.lease)
+            ledger.follow(events)
             self._fleet.follow(events)
             self._monitor.follow(events)
+            if self.follower is not None:
+                self.follower.follow(events)
             if len(events) < _EVENTS_PER_READ:
                 break
-        return self._ledger
 
     def _read_history(self, live: Sequence[Instance]) -> tuple[SpendLedger, FleetTracker, JobMonitor]:
         """Return new followers that have read the log up to one common event; a failed read leaves none behind."""

@@ -25,6 +25,7 @@ from hcloud import __version__, sd_notify
 from hcloud.api.auth import user_name
 from hcloud.api.context import ApiContext, DaemonStatus, EngineStatus, ProviderStatus, SpendStatus
 from hcloud.api.server import ApiServer, serve
+from hcloud.api.telemetry import Telemetry
 from hcloud.api.tokens import TokenFile
 from hcloud.api.uploads import prune as prune_uploads
 from hcloud.apply import ApplyResult
@@ -190,6 +191,7 @@ class Daemon:
         )
         self.outboxes = build_outboxes(config, self.store, self.clock, lambda: self.controller.lease is not None)
         self.controller.schedules.admit = self._admit
+        self.telemetry = self.controller.follower = Telemetry(self.providers)
         self.uploads_dir = config.state_dir / "uploads"
         self._keys = secret_keys(config)
         self.last_cycle = CycleReport()
@@ -295,6 +297,8 @@ class Daemon:
             error=error or log_error,
             left_out=left_out,
         )
+        if self.controller.lease is not None or error:
+            self.telemetry.record_cycle(duration_s)
         self._log_leadership()
         if outcome is None:
             return ERROR_PAUSE_S
@@ -531,6 +535,7 @@ class Daemon:
             accept=self._accept,
             seal=self._keys.seal,
             seen_at=lambda: self.controller.observer.seen_at,
+            telemetry=self.telemetry,
             uploads_dir=self.uploads_dir,
             logs_dir=self.config.state_dir / "logs",
             outputs_dir=self.config.state_dir / OUTPUTS_FOLDER,

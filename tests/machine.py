@@ -5,6 +5,7 @@
 
 import os
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -27,12 +28,14 @@ def groups_named(name: str) -> list[Path]:
 
 ROOT = os.geteuid() == 0
 BWRAP = shutil.which("bwrap")
+PROMTOOL = shutil.which("promtool") or shutil.which("promtool", path=str(Path(sys.executable).parent))
 
 needs_root = needs(ROOT, "only root can become another user, give units a user id and set firewall rules")
 needs_bwrap = needs(BWRAP, "bubblewrap is not installed")
 needs_podman = needs(ROOT and BWRAP and shutil.which("podman"), "container images need root, podman and bubblewrap")
 needs_stress_ng = needs(shutil.which("stress-ng"), "stress-ng is not installed")
 needs_systemd_analyze = needs(shutil.which("systemd-analyze"), "systemd-analyze is not installed: units not verified")
+needs_promtool = needs(PROMTOOL, "promtool (Debian package prometheus) is not installed")
 needs_sqlite3 = needs(shutil.which("sqlite3"), "the program sqlite3 is not installed: the guide's backup not tried")
 needs_postgresql = needs(BINARIES, "PostgreSQL is not installed")
 needs_cgroups_v1 = needs(ROOT and os.access("/sys/fs/cgroup/pids", os.W_OK), "no writable cgroup v1 hierarchy here")

@@ -25,6 +25,7 @@ from hcloud.api import (
 )
 from hcloud.api.auth import AuthMiddleware
 from hcloud.api.context import ApiContext
+from hcloud.api.metrics import RequestMetrics
 from hcloud.api.schemas import ErrorBody
 from hcloud.api.tokens import TokenFile
 from hcloud.core import model
@@ -70,6 +71,7 @@ def build_app(context: ApiContext, tokens: TokenFile | None = None) -> FastAPI:
         tokens=tokens,
         max_upload_bytes=context.max_upload_bytes,
     )
+    app.add_middleware(RequestMetrics, telemetry=context.telemetry)  # the last one added is the outermost
     errors.install(app)
     for part in (jobs, arrays, outputs, schedules, forecasts, operations, drain, uploads):
         app.include_router(part.router)

@@ -11,6 +11,7 @@ from typing import Annotated, TypedDict
 from fastapi import Depends, Request
 
 from hcloud.api.auth import Caller
+from hcloud.api.telemetry import Telemetry
 from hcloud.api.turns import LongWork
 from hcloud.core.clock import Clock
 from hcloud.core.errors import BadInput, SecretUnreadable
@@ -171,6 +172,8 @@ class ApiContext:
     max_upload_bytes: int = 64 * 2**20
     max_user_upload_bytes: int = 2**30
     """Bytes of all archives of one user."""
+    telemetry: Telemetry = field(default_factory=Telemetry)
+    """Counters and histograms of this process."""
     long_work: LongWork = field(default_factory=LongWork)
     """Runs long computations, a few at once."""
     closing: threading.Event = field(default_factory=threading.Event)

@@ -302,4 +302,6 @@ def healthz(context: Context) -> str:
 @probes.get("/metrics", response_class=PlainTextResponse)
 def metrics(context: Context) -> PlainTextResponse:
     """Return metrics in Prometheus' text format."""
-    return PlainTextResponse(exposition(read_gauges(context)), media_type="text/plain; version=0.0.4")
+    return PlainTextResponse(
+        exposition(read_gauges(context), context.telemetry), media_type="text/plain; version=0.0.4"
+    )

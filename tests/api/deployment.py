@@ -13,6 +13,7 @@ from starlette.testclient import TestClient
 from starlette.types import Receive, Scope, Send
 
 from hcloud.api import ApiContext, ApiServer, DaemonStatus, SocketPeer, build_app, serve
+from hcloud.api.telemetry import Telemetry
 from hcloud.api.tokens import TokenFile
 from hcloud.config import ApiSettings, Config
 from hcloud.core.clock import ManualClock
@@ -68,6 +69,7 @@ class Deployment:
         self.policy_file.write_text(json.dumps(policy))
         self.controller = assembled(home, self.store, self.cloud, self.engine, self.clock, policy, owner=OWNER)
         self.policy, self.logs = self.controller.policy, self.controller.observer.logs
+        self.telemetry = self.controller.follower = Telemetry(["mock"])
         self.refusal = ""
         self.unaccepted_changes: list[str] = []
         self.wakes = 0
@@ -90,6 +92,7 @@ class Deployment:
             accept=self._accept,
             seal=SecretKeys(None, home).seal,
             seen_at=lambda: self.controller.observer.seen_at,
+            telemetry=self.telemetry,
             uploads_dir=home / "uploads",
             logs_dir=home / "logs",
             outputs_dir=home / "outputs",
@@ -115,15 +118,22 @@ class Deployment:
 
     def status(self) -> DaemonStatus:
         """What the daemon would say of itself."""
-        seen = self.controller.last_seen
+        seen, spent, budgets = self.controller.last_seen, self.controller.last_spend, self.policy.budgets
+        silent = self.controller.observer.silent & {each.id for each in self.store.live().instances}
         return {
             "started_at": START_AT,
-            "leader": True,
+            "leader": self.controller.lease is not None,
             "policy": {"name": self.policy.name, "digest": "0" * 64, "path": str(self.policy_file), "error": ""},
             "cycle": {"at": self.clock.now(), "duration_s": 0.01, "actions": 0, "refused": 0, "error": ""},
-            "engine": {"reachable": seen.engine_reachable, "workers": len(seen.reachable), "silent": 0},
+            "engine": {"reachable": seen.engine_reachable, "workers": len(seen.reachable), "silent": len(silent)},
             "providers": {"mock": {"ok": True, "error": "", "offers": len(self.controller.offers.all), "stopped": ""}},
-            "spend": {"day_usd": self.controller.last_spend.day_usd, "month_usd": self.controller.last_spend.month_usd},
+            "spend": {
+                "day_usd": spent.day_usd,
+                "month_usd": spent.month_usd,
+                "per_hour_limit_usd": budgets.per_hour_usd,
+                "per_day_limit_usd": budgets.per_day_usd,
+                "per_month_limit_usd": budgets.per_month_usd,
+            },
             "event_seq": 0,
             "unaccepted_changes": list(self.unaccepted_changes),
         }

@@ -98,7 +98,7 @@ def test_pausing_is_recorded_with_its_actor_and_stops_launches(deployment: Deplo
     assert [each for each in told if each[0] == "root"] == [("root", "paused"), ("root", "resumed")]
 
 
-_SAMPLE = re.compile(r"([a-z_]+)(?:\{((?:[a-z]+=\"[^\"]*\",?)*)\})? (\S+)")
+_SAMPLE = re.compile(r"([a-z_]+?)(_bucket|_sum|_count)?(?:\{((?:[a-z]+=\"[^\"]*\",?)*)\})? (\S+)")
 
 
 def _metrics(deployment: Deployment) -> dict[str, float]:
@@ -112,7 +112,7 @@ def _metrics(deployment: Deployment) -> dict[str, float]:
         match = _SAMPLE.fullmatch(line)
         assert match, line
         assert match[1] in described, line
-        found[line.rpartition(" ")[0]] = float(match[3])
+        found[line.rpartition(" ")[0]] = float(match[4])
     return found
 
 
@@ -121,7 +121,7 @@ def test_metrics_can_be_scraped(deployment: Deployment) -> None:
     metrics = _metrics(deployment)
     assert metrics['hcloud_jobs{state="running"}'] == 1
     assert metrics['hcloud_jobs{state="failed"}'] == 0
-    assert metrics['hcloud_instances{state="ready",market="on_demand"}'] == 1
+    assert metrics['hcloud_instances{market="on_demand",state="ready"}'] == 1
     assert metrics['hcloud_price_usd_per_hour{market="on_demand"}'] > 0
     assert metrics["hcloud_engine_workers"] == 1
     assert metrics["hcloud_cycle_duration_seconds"] == 0.01

@@ -2,13 +2,16 @@
 
 import json
 import re
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hcloud.config import package_data
-from hcloud.core.model import JobState
-from tests.api.deployment import READER, Deployment, job
+from tests.api.deployment import POLICY, READER, Deployment, job
+from tests.deploy.promtool import Case, failures
+from tests.machine import needs_promtool
 
 BOARD: dict[str, Any] = json.loads(package_data.path("deploy/grafana/hcloud.json").read_text())
 NAME = re.compile(r"\bhcloud_[a-z_]+")
@@ -26,15 +29,28 @@ def series(text: str) -> dict[str, set[str]]:
 
 
 @pytest.fixture(scope="module")
-def scraped(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
-    """What a daemon with a running job shows."""
-    deployment = Deployment(tmp_path_factory.mktemp("board"))
+def text(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """What a daemon shows that has run a job with a deadline, has a budget, and left a job out."""
+    policy = {**POLICY, "budgets": {"per_day_usd": 5.0}}
+    deployment = Deployment(tmp_path_factory.mktemp("board"), policy=policy)
     client = deployment.client(0)
-    client.post("/v1/jobs", json=[job(command=["sleep", "50"])])
-    deployment.cycle_until(lambda: deployment.store.job("job-1").state is JobState.RUNNING)
-    found = series(deployment.client(READER).get("/metrics").text)
+    client.post("/v1/jobs", json=[job(target={"batch": {"within": "10min"}})])
+    deployment.cycle_until(lambda: not deployment.store.live().jobs)
+    deployment.cycle()
+    deployment.telemetry.record_cycle(0.1)
+    status: Any = deployment.status()
+    status["cycle"]["left_out"] = {"job-7": "ValueError"}
+    status["engine"]["refused"] = {"certificate": 2}
+    deployment.context = replace(deployment.context, status=lambda: status)
+    found: str = deployment.client(READER).get("/metrics").text
     deployment.close()
     return found
+
+
+@pytest.fixture(scope="module")
+def scraped(text: str) -> dict[str, set[str]]:
+    """The labels of each series that is scraped."""
+    return series(text)
 
 
 def expressions(board: dict[str, Any]) -> list[str]:
@@ -68,7 +84,15 @@ def test_the_check_sees_a_series_and_a_label_that_are_not_there(scraped: dict[st
 
 def test_everything_scraped_is_on_the_board(scraped: dict[str, set[str]]) -> None:
     shown = {name for expression in expressions(BOARD) for name in NAME.findall(expression)}
-    assert set(scraped) - shown == set()
+    parts = ("_sum", "_count")  # of histograms, which are shown by their buckets
+    assert {name for name in scraped if not name.endswith(parts)} - shown == set()
+
+
+@needs_promtool
+def test_every_panel_shows_something_of_a_daemon_that_has_worked(text: str, tmp_path: Path) -> None:
+    asked = [expression.replace("$job", ".*") for expression in expressions(BOARD)]
+    shown: dict[str, float | None] = {f"count({expression}) > bool 0": 1.0 for expression in asked}
+    assert failures([Case(name="board", before="", after=text, at_last=shown)], tmp_path) == ""
 
 
 def test_panels_have_their_own_numbers_and_places_and_ask_the_chosen_source() -> None:
