@@ -50,7 +50,16 @@ class ReportName(StrEnum):
     COMMITMENTS = "commitments"
     ACCURACY = "accuracy"
     DECISIONS = "decisions"
+    RIGHT_SIZING = "right-sizing"
+    FOCUS = "focus"
     RUN_TIMES = "run-times"
+
+
+class IdleCost(StrEnum):
+    """Where the cost report has idle and boot cost: in rows of its own, or shared among the jobs."""
+
+    SEPARATE = "separate"
+    SHARE = "share"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,6 +204,10 @@ async def report(
     by: Annotated[str | None, Query(max_length=64, description="group by; see the report")] = None,
     since: UnixTime = None,
     until: UnixTime = None,
+    zone: Annotated[str, Query(max_length=64, description="time zone of days, such as Europe/Berlin")] = "UTC",
+    idle: Annotated[IdleCost, Query(description="idle and boot cost in rows apart, or shared among jobs")] = (
+        IdleCost.SEPARATE
+    ),
 ) -> Response:
     """Compute a report from the event log."""
     if since is not None and until is not None and since > until:
@@ -202,7 +215,11 @@ async def report(
 
     def computed() -> dict[str, Any]:
         events, now = context.store.iter_events(kinds=report_kinds(name.value, of)), context.clock.now()
-        return dict(build_report(name.value, events, now, of=of, by=by, since=since, until=until).to_json())
+        shares_idle = idle is IdleCost.SHARE
+        table = build_report(
+            name.value, events, now, of=of, by=by, since=since, until=until, zone=zone, shares_idle=shares_idle
+        )
+        return dict(table.to_json())
 
     return await context.long_work.response(dict[str, Any], computed, at_once=caller.is_admin)
 

@@ -31,12 +31,12 @@ def duration_s(given: str, option: str) -> float:
         raise BadInput(f"{option} {shown(given)}: {error}") from error
 
 
-def moment_of(given: str, option: str) -> Callable[[float], float]:
+def moment_of(given: str, option: str, zone: str = "UTC") -> Callable[[float], float]:
     """Return what, of the present Unix time, makes the one that ``7d`` or ``600`` (so long before) or a date or time
-    in UTC means.
+    in a time zone means.
 
     Raises:
-        BadInput: it is none of these, out of range, or a number that could as well be a year.
+        BadInput: it is none of these, out of range, or a number that could as well be a year; there is no such zone.
     """
     text = given.strip()
     if _YEAR.fullmatch(text):
@@ -45,12 +45,28 @@ def moment_of(given: str, option: str) -> Callable[[float], float]:
         back_s = duration_s(text, option)
         return lambda now: now - back_s
     try:
-        at = parse_utc_s(text if "T" in text or " " in text else f"{text}T00:00:00Z")
+        at = _in_zone_s(text, zone) if zone != "UTC" else None
+        at = parse_utc_s(text if "T" in text or " " in text else f"{text}T00:00:00Z") if at is None else at
     except ValueError as error:
         raise BadInput(
             f"{option} {given!r}: write a duration such as 7d, or a UTC date or time such as 2026-11-21T08:00Z"
         ) from error
     return lambda now: at
+
+
+def _in_zone_s(text: str, zone: str) -> float | None:
+    """Return the Unix time of a date or time that names no offset, in a zone; None if it names one, or is none.
+
+    Raises BadInput if there is no such zone.
+    """
+    from hcloud.report.grouping import zone_of
+
+    found = zone_of(zone)
+    try:
+        stated = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return parse_utc_s(stated.replace(tzinfo=found).isoformat()) if stated.tzinfo is None else None
 
 
 def _is_duration(text: str) -> bool:

@@ -26,6 +26,16 @@ from hcloud.cli.output import (
     write_json,
 )
 from hcloud.cli.report import SINCE_HELP
+from hcloud.cli.reservations import (
+    CONCURRENT_USE,
+    PLANS_HEADER,
+    AllTypes,
+    Place,
+    advise_all,
+    read_plan_prices,
+    show_all,
+    weeks_text,
+)
 from hcloud.client.connection import Connection
 from hcloud.config import load_policy
 from hcloud.core.clock import SystemClock
@@ -38,14 +48,12 @@ from hcloud.simulator.workload import DAY_S, LONGEST_DAYS
 from hcloud.spec.validation import counted
 
 PAGE = 10_000
-COLUMNS = ("option", ">reserve", ">upfront", ">usd/h", ">saves %", ">in use %", ">pays from %", ">back after",
+COLUMNS = ("option", ">reserve", ">upfront", ">usd/h", ">saves %", ">in use %", ">pays from %", ">weeks", ">back after",
            ">at least", ">if halved", ">by week")  # fmt: skip
 FIELDS = ("option", "term_months", "count", "upfront_usd", "usd_per_h", "on_demand_usd_per_h", "saving", "use",
           "break_even_use", "pays_after_months", "least_load", "if_load_halves_usd_per_h", "by_week_min",
-          "by_week_max")  # fmt: skip
+          "by_week_max", "break_even_weeks")  # fmt: skip
 TERMS_HEADER = ("option", "term_months", "upfront_usd", "usd_per_h")
-CONCURRENT_USE = ("gce",)
-"""Clouds whose commitments apply to what runs at the same time: what is unused at one moment is lost."""
 MONTHS_MOST, USD_MOST, MACHINES_MOST = 1200.0, 1e9, 1e5
 """Limits of plausible input; a value beyond them is probably in another unit."""
 
@@ -75,16 +83,35 @@ def plan() -> None:
     type=NamedPath(path_type=Path),
     help=f"CSV with columns {','.join(TERMS_HEADER)} (default: from the catalogue).",
 )
+@click.option(
+    "--savings-plans",
+    "plans_file",
+    type=NamedPath(path_type=Path),
+    help=f"CSV of savings plan prices, for the advice on all types: {','.join(PLANS_HEADER)}.",
+)
 @format_option
 def reservations(
-    load_file: Path | None, kind: str | None, on_demand: float | None, terms_file: Path | None, form: str
+    load_file: Path | None,
+    kind: str | None,
+    on_demand: float | None,
+    terms_file: Path | None,
+    plans_file: Path | None,
+    form: str,
 ) -> None:
     """Recommend how many machines to reserve under each option: the count with the least cost, cheapest option first.
 
-    The load is the number of machines needed over time: from --load, or the machines that the daemon launched. Prices
-    are from the catalogue for --type, or from --on-demand and --terms. Use is counted per clock hour, as AWS bills it;
-    for a --type of gce at each moment, as Google applies commitments.
+    Without any option: the best one for each type that the daemon launched, in weeks until it pays off, and savings
+    plans over all types where --savings-plans has their prices; "no price" where none is known.
+
+    The load of one type is the number of machines needed over time: from --load, or the machines that the daemon
+    launched. Prices are from the catalogue for --type, or from --on-demand and --terms. Use is counted per clock hour,
+    as AWS bills it; for a --type of gce at each moment, as Google applies commitments.
     """
+    if load_file is None and kind is None and on_demand is None and terms_file is None:
+        show_all(_advise_all_types(plans_file), form)
+        return
+    if plans_file is not None:
+        raise BadInput("--savings-plans is for the advice on all types; leave out --type, --load and prices")
     cloud, region, name = _place(kind)
     load = _read_load(load_file) if load_file is not None else _recorded_load(region, name)
     load = load if cloud in CONCURRENT_USE else load.per_clock_hour()
@@ -299,6 +326,28 @@ def _recorded_load(region: str, name: str) -> LoadCurve:
     return LoadCurve.of(samples.items(), until_at=max(float(client.get("/v1/status")["now"]), max(samples) + 1.0))
 
 
+def _advise_all_types(plans_file: Path | None) -> AllTypes:
+    """Return advice on every type that the daemon launched."""
+    client, places = Connection(), dict[str, Place]()
+    changes: dict[Place, list[tuple[float, int]]] = {}
+    catalogue, now = catalogue_in_force(), float(client.get("/v1/status")["now"])
+    for event in _events(client):
+        machine, fields = event["instance_id"], event["fields"]
+        if event["kind"] == "instance_requested":
+            where = (str(fields.get("provider")), str(fields.get("region")), str(fields.get("type")))
+            places[machine] = Place.named(*where, catalogue)
+        elif event["kind"] == "instance_launched" and machine in places:
+            at = float(fields.get("launched_at", event["at"]))
+            changes.setdefault(places[machine], []).append((at, 1))
+        elif event["kind"] == "instance_terminated" and machine in places and fields.get("billed", True):
+            at = float(fields.get("terminated_at", event["at"]))
+            changes.setdefault(places[machine], []).append((at, -1))
+    if not changes:
+        raise BadInput("no machine was launched yet; give --load, a CSV, and --type")
+    plan_prices = {} if plans_file is None else read_plan_prices(_rows(plans_file, PLANS_HEADER), plans_file)
+    return advise_all(changes, catalogue, plan_prices, now)
+
+
 def _events(client: Connection) -> Iterator[dict[str, Any]]:
     kinds, after = ["instance_requested", "instance_launched", "instance_terminated"], 0
     while page := client.get("/v1/events", after_seq=after, kind=kinds, limit=PAGE):
@@ -318,7 +367,8 @@ def _notes(load: LoadCurve, on_demand: float, cloud: str) -> list[str]:
         if cloud in CONCURRENT_USE
         else "use is counted per clock hour: machines that run for a part of an hour add up",
         f"machines reserved by the provisioning strategies: {sizes}",
-        "pays from: share of the time that a machine must be in use to pay off; back after: time to recover the "
+        "pays from: share of the time that a machine must be in use to pay off; weeks: of this load until all that the "
+        "option costs is earned back; back after: time to recover the "
         "upfront payment; at least: share of this load down to which the option costs no more than all on demand",
         "if halved: extra cost per hour compared with all on demand, at half the load; by week: smallest and largest "
         "count that is best for a single week",
@@ -333,8 +383,8 @@ def _row(each: Advice) -> list[str]:
     after = "" if each.pays_after_months is None else f"{each.pays_after_months:.1f} months"
     return [
         each.terms.name, str(each.count), usd(each.upfront_usd), f"{each.usd_per_h:.4f}", f"{100 * each.saving:.1f}",
-        f"{100 * each.use:.0f}", f"{100 * each.break_even_use:.0f}", after, f"{100 * each.least_load:.0f} %",
-        f"{each.if_load_halves_usd_per_h:+.4f}", weeks,
+        f"{100 * each.use:.0f}", f"{100 * each.break_even_use:.0f}", weeks_text(each.break_even_weeks), after,
+        f"{100 * each.least_load:.0f} %", f"{each.if_load_halves_usd_per_h:+.4f}", weeks,
     ]  # fmt: skip
 
 
@@ -344,5 +394,6 @@ def _document(each: Advice) -> dict[str, Any]:
         each.terms.name, each.terms.term_months, each.count, each.upfront_usd, each.usd_per_h,
         each.on_demand_usd_per_h, each.saving, each.use, each.break_even_use, each.pays_after_months,
         each.least_load, each.if_load_halves_usd_per_h, low, high,
+        each.break_even_weeks,
     ]  # fmt: skip
     return dict(zip(FIELDS, values, strict=True))

@@ -1,4 +1,4 @@
-"""``hcloud report``: cost, performance, savings, utilisation, commitments, accuracy, decisions, run times."""
+"""``hcloud report``: money, jobs, machines and predictions, from the event log."""
 
 from __future__ import annotations
 
@@ -18,7 +18,15 @@ GROUPINGS = ("job", "user", "tag:KEY", "pool", "market", "day")
 @click.command()
 @click.argument("name", type=click.Choice(REPORT_NAMES), default="cost")
 @click.option("--of", metavar="runtime", help="What accuracy is about: runtime is predicted run times.")
-@click.option("--by", metavar="|".join(GROUPINGS), help="What a row stands for (days are UTC).")
+@click.option("--by", metavar="|".join(GROUPINGS), help="What a row stands for.")
+@click.option(
+    "--idle",
+    type=click.Choice(("separate", "share")),
+    default="separate",
+    show_default=True,
+    help="Idle and boot cost of the cost report: in rows of its own, or shared among the jobs.",
+)
+@click.option("--zone", metavar="ZONE", default="UTC", show_default=True, help="Time zone of days: Europe/Berlin.")
 @click.option(
     "--since",
     metavar="7d|TIME",
@@ -26,7 +34,9 @@ GROUPINGS = ("job", "user", "tag:KEY", "pool", "market", "day")
 )
 @click.option("--until", metavar="1d|TIME", help="End of the period, as in --since (default: now).")
 @format_option
-def report(name: str, of: str | None, by: str | None, since: str | None, until: str | None, form: str) -> None:
+def report(
+    name: str, of: str | None, by: str | None, idle: str, zone: str, since: str | None, until: str | None, form: str
+) -> None:
     """Report on cost, jobs, machines and predictions, from the event log.
 
     \b
@@ -35,27 +45,30 @@ def report(name: str, of: str | None, by: str | None, since: str | None, until: 
     savings: cost compared with on-demand prices;
     utilisation: how much of the paid machines jobs held and used, and where the money went (--by account: only that);
     commitments: used and unused hours of each commitment, and whether they paid off;
+    right-sizing: what programs asked for, what profile and measurements show they need, and what less would save;
+    focus: the cost as charges in the FinOps FOCUS 1.2 format (CSV, or JSON with -o json);
     accuracy: errors of predicted speed, tolerated and caused pressures and losses, and how often their limits hold;
     accuracy --of runtime: how often the run times recorded at the start of each job held, by what they were based on;
     decisions: placements compared in hindsight with their alternatives;
     run-times: how often runs ended within the limits predicted when their jobs were submitted.
 
     Cost, performance and savings are grouped --by job (an array is one), task, user, tag:KEY, pool, market or day.
-    Accuracy is grouped --by quantity, application, question, type, user or day, of runtime --by feature, user,
-    application or day; decisions by job, user, type,
-    constraint or day; run-times by history (known runs of the program), user, application or day. Running machines
-    and unfinished jobs count up to now.
+    Right-sizing is grouped --by program, user or job. Accuracy is grouped --by quantity, application, question, type,
+    user or day, of runtime --by feature, user, application or day; decisions by job, user, type, constraint or day;
+    run-times by history (known runs of the program), user, application or day. Running machines and unfinished jobs
+    count up to now.
     """
     options = {"since": since, "until": until}
-    moments = {each: moment_of(value, f"--{each}") for each, value in options.items() if value is not None}
+    moments = {each: moment_of(value, f"--{each}", zone) for each, value in options.items() if value is not None}
     client = Connection()
     now = client.get("/v1/status")["now"] if moments else 0.0
-    document = client.get(f"/v1/reports/{name}", of=of, by=by, **{each: at(now) for each, at in moments.items()})
+    asked = {"of": of, "by": by, "zone": zone if zone != "UTC" else None, "idle": idle if idle != "separate" else None}
+    document = client.get(f"/v1/reports/{name}", **asked, **{each: at(now) for each, at in moments.items()})
     if form == "json":
         write_json(document)
         return
     report_table = ReportTable.from_json(document)
-    if form == "csv":
+    if form == "csv" or name == "focus":
         click.echo(report_table.to_csv(), nl=False)
         return
     show(report_table)

@@ -1,5 +1,5 @@
 """Reports computed from the event log alone: cost, performance, savings, utilisation, commitments, accuracy,
-decisions, run times.
+decisions, run times, right sizes, and the cost in the FOCUS format.
 
 Each report reads the log once, in order. The log must start at its first event, even for a report of a later period:
 earlier events determine which machines are running when the period starts.
@@ -12,11 +12,12 @@ from dataclasses import replace
 
 from hcloud.core.errors import BadInput
 from hcloud.core.model import Event, EventKind
-from hcloud.report import decisions, run_time_accuracy, run_times
+from hcloud.report import decisions, right_sizing, run_time_accuracy, run_times
 from hcloud.report.accuracy import ACCURACY_KINDS, GROUPINGS, accuracy_table
 from hcloud.report.commitments import COMMITMENT_KINDS, commitments_table
-from hcloud.report.cost import COST_KINDS, SAVINGS_KINDS, cost_table, savings_table
-from hcloud.report.grouping import Grouping, choose_grouping, minute_of, parse_grouping
+from hcloud.report.cost import COST_KINDS, SAVINGS_KINDS, cost_table, savings_table, shared_cost_table
+from hcloud.report.focus_export import FOCUS_KINDS, focus_table
+from hcloud.report.grouping import Grouping, choose_grouping, minute_of, parse_grouping, zone_of
 from hcloud.report.performance import PERFORMANCE_KINDS, performance_table
 from hcloud.report.table import Column, ReportTable
 from hcloud.report.utilisation import BY_ACCOUNT, UTILISATION_KINDS, utilisation_table
@@ -31,6 +32,8 @@ _REPORTS: dict[str, tuple[_Build, str, frozenset[EventKind]]] = {
     "commitments": (commitments_table, "pool", COMMITMENT_KINDS),
     "accuracy": (accuracy_table, "quantity", ACCURACY_KINDS),
     "decisions": (decisions.decisions_table, "job", decisions.DECISION_KINDS),
+    "right-sizing": (right_sizing.right_sizing_table, "program", right_sizing.RIGHT_SIZING_KINDS),
+    "focus": (focus_table, "day", FOCUS_KINDS),
     "run-times": (run_times.run_times_table, "history", run_times.RUN_TIME_KINDS),
 }
 # What else a report may be about: by report and subject.
@@ -46,6 +49,8 @@ _OWN_GROUPINGS = {
     "accuracy of runtime": run_time_accuracy.GROUPINGS,
     "decisions": decisions.GROUPINGS,
     "run-times": run_times.GROUPINGS,
+    "right-sizing": right_sizing.GROUPINGS,
+    "focus": ("day",),
 }
 _FURTHER_GROUPINGS = {"utilisation": (BY_ACCOUNT,)}
 REPORT_NAMES: tuple[str, ...] = tuple(_REPORTS)
@@ -65,30 +70,40 @@ def build_report(
     by: str | None = None,
     since: float | None = None,
     until: float | None = None,
+    zone: str = "UTC",
+    shares_idle: bool = False,
 ) -> ReportTable:
     """Return a report for the period from ``since`` (None: the start of the log) to ``until`` (None: ``now``).
 
     Times are Unix seconds; ``until`` is at most ``now``. ``of``: what the report is about, if not what it usually is;
-    ``runtime`` for accuracy. ``by`` is what a row stands for (None: the report's default).
-    Reports are grouped by ``job``, ``user``, ``tag:KEY``, ``pool``, ``market`` or ``day`` (UTC), utilisation also by
+    ``runtime`` for accuracy. ``by`` is what a row stands for (None: the report's default). Days, and times in the
+    title, are of the time ``zone``. ``shares_idle``: the cost report shares idle and boot cost among jobs.
+    Reports are grouped by ``job``, ``user``, ``tag:KEY``, ``pool``, ``market`` or ``day``, utilisation also by
     ``account``; accuracy, decisions and run-times have groupings of their own (``GROUPINGS`` of their modules).
 
     Raises:
-        BadInput: unknown report, subject or grouping, or ``since`` after ``until``.
+        BadInput: unknown report, subject, grouping or zone, ``since`` after ``until``, or nothing to share.
     """
     build, default, kinds = _definition(name, of)
+    if shares_idle and name != "cost":
+        raise BadInput(f"only the cost report shares idle cost, not {name}")
+    build = shared_cost_table if shares_idle else build
+    zone_of(zone)
     own = _OWN_GROUPINGS.get(name if of is None else f"{name} of {of}")
     if own is not None:
-        grouping = choose_grouping(by, default, own)
+        grouping = choose_grouping(by, default, own, zone)
     else:
-        grouping = parse_grouping(by, default, _FURTHER_GROUPINGS.get(name, ()))
+        grouping = parse_grouping(by, default, _FURTHER_GROUPINGS.get(name, ()), zone)
     end = now if until is None else min(until, now)
     begin = 0.0 if since is None else since
     if begin > end:
-        raise BadInput(f"the start of the report ({minute_of(begin)} UTC) is after its end ({minute_of(end)} UTC)")
+        start_text, end_text = (f"{minute_of(at, zone)} {zone}" for at in (begin, end))
+        raise BadInput(f"the start of the report ({start_text}) is after its end ({end_text})")
     relevant = (event for event in events if event.kind in kinds and event.at <= end)
     table = build(relevant, grouping, begin, end, now)
-    period = f"up to {minute_of(end)} UTC" if since is None else f"{minute_of(begin)} to {minute_of(end)} UTC"
+    period = f"up to {minute_of(end, zone)} {zone}"
+    if since is not None:
+        period = f"{minute_of(begin, zone)} to {minute_of(end, zone)} {zone}"
     return replace(table, title=f"{table.title}, {period}")
 
 

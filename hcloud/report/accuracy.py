@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from hcloud.core.model import Event, EventKind
-from hcloud.report.grouping import Grouping, day_of, number, text
+from hcloud.report.grouping import Grouping, number, text
 from hcloud.report.table import ReportTable, Row, columns
 from hcloud.spec.validation import counted
 
@@ -114,7 +114,7 @@ def _key(event: Event, grouping: Grouping) -> str:
         question = text(event, "question")
         return question if question in IN_POINTS else "speed"
     if grouping.kind == "day":
-        return day_of(event.at)
+        return grouping.day_of(event.at)
     if grouping.kind == "user":
         return event.user or ""
     return text(event, "instance_type" if grouping.kind == "type" else grouping.kind)

@@ -8,7 +8,7 @@ from math import inf
 
 from hcloud.core.model import Event, EventKind, Market
 from hcloud.core.pricing import HOUR_S
-from hcloud.report.grouping import Grouping, day_of, days, number, text
+from hcloud.report.grouping import Grouping, number, text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +44,7 @@ class CommitmentStretch:
             return [(grouping.filler(filler), 1.0)]
         if grouping.kind == "day":
             length_s = self.until - self.since
-            return [((day_of(a),), (b - a) / length_s) for a, b in days(self.since, self.until)]
+            return [((grouping.day_of(a),), (b - a) / length_s) for a, b in grouping.days(self.since, self.until)]
         return [((self.pool if grouping.kind == "pool" else Market.RESERVED.value,), 1.0)]
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 
+from hcloud.core.errors import BadInput
 from hcloud.core.model import PROFILE_TAG, Event, EventKind
 from hcloud.core.pricing import HOUR_S, cost_usd, split
 from hcloud.report.commitment_history import CommitmentHistory, CommitmentStretch
 from hcloud.report.fleet import FLEET_KINDS, FleetHistory, Stretch
-from hcloud.report.grouping import Grouping, day_of, days
+from hcloud.report.grouping import Grouping
 from hcloud.report.price_dates import PriceDates
 from hcloud.report.table import ReportTable, Row, columns, share_pct, total_row
 from hcloud.spec.validation import counted
@@ -41,12 +42,52 @@ class CostLine:
         return self.jobs_usd + self.idle_usd + self.boot_usd + self.unused_usd
 
 
+@dataclass(slots=True)
+class _SharedCost:
+    """What machines cost while nothing, or not all of them, was held, to be shared among those who held them."""
+
+    held_usd: dict[str, dict[tuple[str, ...], float]] = field(default_factory=dict)
+    """Cost of what was held, by machine and row."""
+    rest: dict[str, tuple[float, float]] = field(default_factory=dict)
+    """Cost, and cost at on-demand prices, of what was not held, by machine."""
+
+    def add_held(self, machine: str, key: tuple[str, ...], usd: float) -> None:
+        """Count what a row's jobs held of a machine."""
+        held = self.held_usd.setdefault(machine, {})
+        held[key] = held.get(key, 0.0) + usd
+
+    def add_rest(self, machine: str, usd: float, list_usd: float) -> None:
+        """Count what nothing held of a machine."""
+        before = self.rest.get(machine, (0.0, 0.0))
+        self.rest[machine] = (before[0] + usd, before[1] + list_usd)
+
+    def parts(self) -> Iterator[tuple[tuple[str, ...], float, float]]:
+        """Yield rows with their parts: of a machine, in proportion to what each held of it.
+
+        What machines cost that nothing held is shared in proportion to what was held of all machines.
+        """
+        everywhere = dict[tuple[str, ...], float]()
+        for held in self.held_usd.values():
+            for key, usd in held.items():
+                everywhere[key] = everywhere.get(key, 0.0) + usd
+        for machine, (usd, list_usd) in self.rest.items():
+            held = self.held_usd.get(machine, {})
+            held = held if sum(held.values()) > 0.0 else everywhere
+            whole_usd = sum(held.values())
+            for key, held_usd in held.items() if whole_usd > 0.0 else ():
+                yield key, usd * held_usd / whole_usd, list_usd * held_usd / whole_usd
+            if whole_usd <= 0.0:
+                yield (), usd, list_usd
+
+
 class CostTable:
     """Adds stretches of machine time to the rows of a cost report."""
 
-    def __init__(self, grouping: Grouping) -> None:
+    def __init__(self, grouping: Grouping, *, shares_idle: bool = False) -> None:
+        """``shares_idle``: idle and boot cost is shared among the jobs, not apart; for rows that stand for jobs."""
         self.grouping = grouping
         self.lines: dict[tuple[str, ...], CostLine] = {}
+        self._shared = _SharedCost() if shares_idle else None
         self.prices = PriceDates()
         self.profiling_usd = 0.0
         self.profiled: set[str] = set()
@@ -63,11 +104,16 @@ class CostTable:
         list_usd = cost_usd(stretch.machine.on_demand_usd_per_h, stretch.seconds)
         if self.grouping.of_jobs:
             for holding, fraction in zip(stretch.holdings, fractions, strict=True):
-                line = self._line(self.grouping.job_key(holding.job))
+                row = self.grouping.job_key(holding.job)
+                line = self._line(row)
                 line.seconds += stretch.seconds
                 line.jobs_usd += usd * fraction
                 line.list_usd += list_usd * fraction
-            if rest > 0.0:
+                if self._shared is not None:
+                    self._shared.add_held(stretch.machine.id, row, usd * fraction)
+            if rest > 0.0 and self._shared is not None:
+                self._shared.add_rest(stretch.machine.id, usd * rest, list_usd * rest)
+            elif rest > 0.0:
                 rest_key = self.grouping.filler(BOOT if stretch.booting else IDLE)
                 self._add_rest(self._line(rest_key), stretch, usd * rest, list_usd * rest)
             return
@@ -82,6 +128,13 @@ class CostTable:
         if stretch.unused_usd > 0.0:
             for key, part in stretch.keys(self.grouping, UNUSED):
                 self._line(key).unused_usd += stretch.unused_usd * part
+
+    def share_rest(self) -> None:
+        """Add the idle and boot cost of each machine to the jobs that held it. Call once, after the last stretch."""
+        for key, idle_usd, list_usd in self._shared.parts() if self._shared is not None else ():
+            line = self._line(key or self.grouping.filler(IDLE))
+            line.idle_usd += idle_usd
+            line.list_usd += list_usd
 
     def _add_rest(self, line: CostLine, stretch: Stretch, usd: float, list_usd: float) -> None:
         if stretch.booting:
@@ -127,12 +180,15 @@ def machine_keys(grouping: Grouping, stretch: Stretch) -> list[tuple[str, float]
         return [(stretch.machine.pool, 1.0)]
     if grouping.kind == "market":
         return [(stretch.market, 1.0)]
-    return [(day_of(a), (b - a) / stretch.seconds) for a, b in days(stretch.since, stretch.until)]
+    return [(grouping.day_of(a), (b - a) / stretch.seconds) for a, b in grouping.days(stretch.since, stretch.until)]
 
 
-def gather(events: Iterable[Event], grouping: Grouping, since: float, until: float) -> tuple[CostTable, FleetHistory]:
+def gather(
+    events: Iterable[Event], grouping: Grouping, since: float, until: float, *, shares_idle: bool = False
+) -> tuple[CostTable, FleetHistory]:
     """Read the log once; return the cost between ``since`` and ``until``, and the fleet's history."""
-    ledger, history, commitments = CostTable(grouping), FleetHistory(since, until), CommitmentHistory(since, until)
+    ledger = CostTable(grouping, shares_idle=shares_idle)
+    history, commitments = FleetHistory(since, until), CommitmentHistory(since, until)
     for event in events:
         for stretch in history.take(event):
             ledger.add(stretch)
@@ -142,7 +198,47 @@ def gather(events: Iterable[Event], grouping: Grouping, since: float, until: flo
         ledger.add(stretch)
     for unused in commitments.finish():
         ledger.add_unused(unused)
+    ledger.share_rest()
     return ledger, history
+
+
+def shared_cost_table(
+    events: Iterable[Event], grouping: Grouping, since: float, until: float, now: float
+) -> ReportTable:
+    """Return the cost by job, user or tag, with the idle and boot cost of machines shared among them.
+
+    Raises BadInput for another grouping.
+    """
+    if not grouping.of_jobs:
+        raise BadInput(
+            f"idle and boot cost is shared among jobs: group by job, task, user or tag:KEY, not by {grouping.text}, "
+            "where it has columns of its own"
+        )
+    ledger, history = gather(events, grouping, since, until, shares_idle=True)
+    spent = sum(line.usd for line in ledger.lines.values())
+    names = columns(*grouping.columns, "unit_h", "held_usd", "idle_usd", "cost_usd", "share_pct")
+    rows: list[Row] = [
+        (
+            *key,
+            line.seconds / HOUR_S or None,
+            line.jobs_usd,
+            line.idle_usd,
+            line.usd,
+            share_pct(line.usd, spent),
+        )
+        for key, line in ledger.sorted()
+    ]
+    basis = (
+        "idle: a machine's idle and boot cost, shared in proportion to what each held of it; that of machines which "
+        "nothing held in proportion to all that was held"
+    )
+    return ReportTable(
+        title=f"Cost by {grouping.text}, idle and boot time shared",
+        columns=names,
+        rows=tuple(rows),
+        total=total_row(names, rows, {"unit_h", "held_usd", "idle_usd", "cost_usd"}),
+        notes=(basis, *ledger.notes(history, now)),
+    )
 
 
 def cost_table(events: Iterable[Event], grouping: Grouping, since: float, until: float, now: float) -> ReportTable:

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from hcloud.core.model import PROFILE_TAG, Event, EventKind
-from hcloud.report.grouping import Grouping, JobFacts, day_of, job_facts, number, text
+from hcloud.report.grouping import Grouping, JobFacts, job_facts, number, text
 from hcloud.report.table import ReportTable, Row, columns
 from hcloud.spec.validation import counted
 
@@ -322,7 +322,7 @@ def _key(grouping: Grouping, record: _PlacementRecord, chosen: CandidateVerdict,
     if grouping.kind == "type":
         return chosen.stored.column
     if grouping.kind == "day":
-        return day_of(record.ended_at)
+        return grouping.day_of(record.ended_at)
     return best.stored.rejected or "(best taken)"
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta, tzinfo
+from functools import lru_cache
 from typing import Any
 
 from hcloud.core.errors import BadInput
@@ -45,6 +46,8 @@ class Grouping:
     """One of OF_JOBS or OF_MACHINES, or a grouping of one report only."""
     tag: str = ""
     """The tag's key, for kind ``tag``."""
+    zone: str = "UTC"
+    """The time zone of days."""
 
     @property
     def of_jobs(self) -> bool:
@@ -69,13 +72,29 @@ class Grouping:
             return (job.array or job.id if self.kind == "job" else job.label, job.name, job.user)
         return (job.user,) if self.kind == "user" else (job.tags.get(self.tag, f"(no {self.tag})"),)
 
+    def day_of(self, at: float) -> str:
+        """Return the date of a Unix time in the zone of the reader."""
+        return datetime.fromtimestamp(at, zone_of(self.zone)).strftime("%Y-%m-%d")
+
+    def days(self, since: float, until: float) -> Iterator[tuple[float, float]]:
+        """Split a period at every midnight of the zone; yield start and end of each part."""
+        zone = zone_of(self.zone)
+        while since < until:
+            day = datetime.fromtimestamp(since, zone).date() + timedelta(days=1)
+            starts = [datetime(day.year, day.month, day.day, tzinfo=zone, fold=fold).timestamp() for fold in (0, 1)]
+            midnight = next((at for at in starts if at > since), starts[1])  # clocks may be set back over midnight
+            yield since, min(until, midnight)
+            since = midnight
+
     def filler(self, text: str) -> tuple[str, ...]:
         """Return key columns for a row that stands for no job: ``text`` and empty values."""
         return (text, *("" for _ in self.columns[1:]))
 
 
-def parse_grouping(by: str | None, default: str, further: tuple[str, ...] = ()) -> Grouping:
+def parse_grouping(by: str | None, default: str, further: tuple[str, ...] = (), zone: str = "UTC") -> Grouping:
     """Return the grouping named ``by``, or ``default`` without one; ``further``: groupings of this report only.
+
+    ``zone``: the time zone of days.
 
     Raises:
         BadInput: unknown grouping; the message lists all and suggests the closest.
@@ -83,7 +102,7 @@ def parse_grouping(by: str | None, default: str, further: tuple[str, ...] = ()) 
     kind, colon, tag = (by or default).partition(":")
     known = OF_JOBS + OF_MACHINES + further
     if (kind in known and kind != "tag" and not colon) or (kind == "tag" and tag):
-        return Grouping(kind=kind, tag=tag)
+        return Grouping(kind=kind, tag=tag, zone=zone)
     near = difflib.get_close_matches(kind, known, n=1)
     suggestion = {"tag": "tag:KEY with the tag's name"}.get(near[0], near[0]) if near else None
     hint = f"; did you mean {suggestion}?" if suggestion else ""
@@ -91,24 +110,33 @@ def parse_grouping(by: str | None, default: str, further: tuple[str, ...] = ()) 
     raise BadInput(f"a report is grouped by {', '.join(names)} or {last}, not by {by!r}{hint}")
 
 
-def choose_grouping(by: str | None, default: str, among: tuple[str, ...]) -> Grouping:
+def choose_grouping(by: str | None, default: str, among: tuple[str, ...], zone: str = "UTC") -> Grouping:
     """Return the grouping named ``by`` of a report with its own groupings (``among``). Raises BadInput."""
     kind = by or default
     if kind in among:
-        return Grouping(kind=kind)
+        return Grouping(kind=kind, zone=zone)
     near = difflib.get_close_matches(kind, among, n=1)
     hint = f"; did you mean {near[0]}?" if near else ""
-    raise BadInput(f"this report is grouped by {', '.join(among[:-1])} or {among[-1]}, not by {by!r}{hint}")
+    known = " or ".join(filter(None, (", ".join(among[:-1]), among[-1])))
+    raise BadInput(f"this report is grouped by {known}, not by {by!r}{hint}")
 
 
-def day_of(at: float) -> str:
-    """Return the UTC date of a Unix time."""
-    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d")
+@lru_cache(maxsize=64)
+def zone_of(name: str) -> tzinfo:
+    """Return a time zone. Raises BadInput if there is none of that name."""
+    from zoneinfo import ZoneInfo  # a few milliseconds, which most commands save
+
+    if name == "UTC":
+        return UTC
+    try:
+        return ZoneInfo(name)
+    except (KeyError, ValueError, OSError):
+        raise BadInput(f"there is no time zone {name[:60]!r}; one looks like Europe/Berlin or UTC") from None
 
 
-def minute_of(at: float) -> str:
-    """Return the UTC date and time of a Unix time, to the minute."""
-    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M")
+def minute_of(at: float, zone: str = "UTC") -> str:
+    """Return the date and time of a Unix time in a zone, to the minute."""
+    return datetime.fromtimestamp(at, zone_of(zone)).strftime("%Y-%m-%d %H:%M")
 
 
 _AGES = ((2 * DAY_S, DAY_S, "day"), (2 * 3600.0, 3600.0, "hour"), (120.0, 60.0, "minute"), (0.0, 1.0, "second"))
@@ -121,14 +149,6 @@ def age_of(seconds: float) -> str:
             count = int(seconds // unit_s)
             return f"{count} {name}" if count == 1 else f"{count} {name}s"
     return "0 seconds"
-
-
-def days(since: float, until: float) -> Iterator[tuple[float, float]]:
-    """Split a period at every UTC midnight; yield start and end of each part."""
-    while since < until:
-        midnight = since - since % DAY_S + DAY_S
-        yield since, min(until, midnight)
-        since = midnight
 
 
 def job_facts(event: Event) -> JobFacts:

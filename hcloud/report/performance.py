@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from hcloud.core.model import PROFILE_TAG, Event, EventKind, JobState
-from hcloud.report.grouping import Grouping, JobFacts, day_of, job_facts, number, text
+from hcloud.report.grouping import Grouping, JobFacts, job_facts, number, text
 from hcloud.report.serving import Serving
 from hcloud.report.table import ReportTable, Row, Value, columns, share_pct
 
@@ -220,7 +220,7 @@ class _JobLog:
         if kind == "market":
             return (record.market or "(never started)",)
         if kind == "day":
-            return ("(not ended)" if record.ended_at is None else day_of(record.ended_at),)
+            return ("(not ended)" if record.ended_at is None else self.grouping.day_of(record.ended_at),)
         return self.grouping.job_key(record.facts)
 
 

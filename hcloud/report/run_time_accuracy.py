@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from hcloud.core.model import Event, EventKind, JobId
 from hcloud.forecast.run_time_tracker import finished_run
 from hcloud.forecast.runtimes.prediction import JUDGED_COLUMNS, RECORDED_IN, JudgedRuns, RunTimePrediction
-from hcloud.report.grouping import Grouping, day_of, text
+from hcloud.report.grouping import Grouping, text
 from hcloud.report.run_times import JUDGED_NOTES, stopped_note
 from hcloud.report.table import ReportTable, columns
 from hcloud.spec.validation import counted
@@ -64,7 +64,7 @@ def _key(event: Event, predicted: RunTimePrediction, application: str | None, gr
     if grouping.kind == "feature":
         return predicted.source
     if grouping.kind == "day":
-        return day_of(event.at)
+        return grouping.day_of(event.at)
     return (event.user if grouping.kind == "user" else application) or ""
 
 

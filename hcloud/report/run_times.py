@@ -19,7 +19,7 @@ from hcloud.forecast.run_time_tracker import (
 )
 from hcloud.forecast.runtimes.features import RunFeatures
 from hcloud.forecast.runtimes.prediction import JUDGED_COLUMNS, JudgedRuns, RunTimePrediction
-from hcloud.report.grouping import Grouping, day_of
+from hcloud.report.grouping import Grouping
 from hcloud.report.table import ReportTable, columns
 from hcloud.spec.validation import counted
 
@@ -91,7 +91,7 @@ def _key(event: Event, predicted: _Predicted, grouping: Grouping) -> str:
     if grouping.kind == "history":
         return next((text for most, text in _HISTORIES if predicted.history <= most), _LONG_HISTORY)
     if grouping.kind == "day":
-        return day_of(event.at)
+        return grouping.day_of(event.at)
     return (predicted.features.user if grouping.kind == "user" else predicted.features.application) or ""
 
 

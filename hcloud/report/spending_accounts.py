@@ -191,7 +191,7 @@ class SpendingReader:
         elif holding.job.target_kind == "service" or holding.use.vcpus_max is None:
             return None
         else:
-            vcpus = min(vcpus, _whole_vcpus(holding.use.vcpus_max))
+            vcpus = min(vcpus, whole_vcpus(holding.use.vcpus_max))
             memory_mib = min(memory_mib, holding.use.memory_mib_max or memory_mib)
         needed = dominant_share(vcpus, memory_mib, machine.vcpus, machine.memory_mib)
         return min(1.0, needed / holding.share) if holding.share > 0.0 else 1.0
@@ -209,7 +209,7 @@ class SpendingReader:
         self._known_usd += held.known_usd
 
 
-def _whole_vcpus(used: float) -> float:
+def whole_vcpus(used: float) -> float:
     """Return the vCPUs that a program needs which used this many: one that waits part of the time needs a whole one."""
     return max(1.0, math.ceil(used - CPU_TOLERANCE))
 

@@ -67,3 +67,11 @@ def test_bare_numbers_are_seconds_as_in_files() -> None:
 
 def test_a_wrong_time_of_a_report_is_told_also_where_no_daemon_runs(lonely: Shell) -> None:
     assert "--until 'soon'" in lonely.run("report", "--until", "soon", exit_code=2)[1]
+
+
+def test_dates_are_of_the_zone_unless_they_state_an_offset() -> None:
+    assert moment_of("2026-11-21", "--since", "Europe/Berlin")(NOW) == moment_of("2026-11-20T23:00Z", "--since")(NOW)
+    assert moment_of("2026-11-21T08:00Z", "--since", "Europe/Berlin")(NOW) == moment_of("2026-11-21T08:00Z", "-")(NOW)
+    assert moment_of("7d", "--since", "Europe/Berlin")(NOW) == NOW - 7 * 86_400
+    with pytest.raises(BadInput, match="no time zone 'Mars'"):
+        moment_of("2026-11-21", "--since", "Mars")

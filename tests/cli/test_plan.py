@@ -3,12 +3,15 @@
 import csv
 import io
 import json
+from pathlib import Path
 
 import pytest
 
 from hcloud.catalog.files import CatalogFiles
 from hcloud.catalog.prices import Key, PriceCatalogue, PricePlan, Quote
+from hcloud.cli.reservations import NO_PRICE, Place, advise_all, read_plan_prices
 from hcloud.core.clock import SystemClock
+from hcloud.core.errors import BadInput
 from tests.cli.conftest import Shell
 
 TERMS = "option,term_months,upfront_usd,usd_per_h\n1y none,12,0,0.06\n3y all,36,788.4,0\n"
@@ -151,3 +154,59 @@ def test_missing_prices_are_refused_with_the_option_to_give(files: Shell) -> Non
     assert "give --on-demand" in err
     _, err = files.run("plan", "reservations", "--load", "load.csv", "--type", "x/y", exit_code=2)
     assert "CLOUD/REGION/TYPE" in err
+
+
+# ------------------------------------------------------------------------------------------------- all types at once
+DAY_S = 86_400.0
+M5, C5, GPU = Place("ec2", "us-east-1", "m5.large"), Place("ec2", "us-east-1", "c5.large"), Place("ec2", "x", "gpu")
+
+
+def prices() -> PriceCatalogue:
+    """Return a catalogue of m5 (all plans) and c5 (on demand only), and no price of the GPU type."""
+    plans = {PricePlan.ON_DEMAND: 0.1, PricePlan.COMMIT_1Y: 0.06, PricePlan.COMMIT_3Y: 0.08}
+    quotes = {Key(*M5, plan): Quote(price, 0.0, "read") for plan, price in plans.items()}
+    return PriceCatalogue(quotes=quotes | {Key(*C5, PricePlan.ON_DEMAND): Quote(0.1, 0.0, "read")})
+
+
+def steady(count: int) -> list[tuple[float, int]]:
+    return [(float(at), 1) for at in range(count)]
+
+
+def test_every_type_gets_its_best_option_in_weeks_or_no_price() -> None:
+    found = advise_all({M5: steady(4), C5: steady(2), GPU: steady(1)}, prices(), {}, 40 * DAY_S)
+    rows = {row.what: row for row in found.rows}
+    best = rows["ec2/us-east-1/m5.large"].advice
+    assert found.rows[0].advice is best is not None
+    assert (best.terms.name, best.count) == ("reserved, 1 year, no upfront", 4)
+    assert best.break_even_weeks == pytest.approx(0.6 * 8760 / 168, rel=1e-3)  # of the 52 weeks of the term
+    assert {what for what, row in rows.items() if row.advice is None} == {
+        "ec2/us-east-1/c5.large", "ec2/x/gpu", "ec2 (all types)"
+    }  # fmt: skip
+    assert NO_PRICE in rows["ec2/x/gpu"].values()
+
+
+def test_a_savings_plan_commits_to_what_all_types_together_use_nearly_always() -> None:
+    half = [*steady(2), (20 * DAY_S, 1), (40 * DAY_S, -1)]
+    plans = {(M5, 12.0): 0.07, (C5, 12.0): 0.05}
+    found = advise_all({M5: half, C5: steady(4)}, prices(), plans, 80 * DAY_S)
+    best = next(row for row in found.rows if row.what == "ec2 (all types)")
+    assert best.advice is not None
+    assert best.advice.count * best.unit_usd_per_h == pytest.approx(2 * 0.07 + 4 * 0.05, abs=0.011)
+    assert 0.3 < best.advice.saving < 0.45
+
+
+def test_a_commitment_that_is_not_earned_back_in_its_term_has_no_weeks() -> None:
+    [row, _] = advise_all({C5: [(0.0, 1), (DAY_S, -1)]}, prices(), {}, 40 * DAY_S).rows
+    assert row.advice is None
+    [row, _] = advise_all({M5: [(0.0, 1), (DAY_S, -1)]}, prices(), {}, 40 * DAY_S).rows
+    assert row.advice is not None
+    assert (row.advice.count, row.advice.break_even_weeks) == (0, None)
+
+
+def test_savings_plan_prices_are_refused_with_their_line(lonely: Shell) -> None:
+    (lonely.directory / "plans.csv").write_text("cloud,region,type,term_months,usd_per_h\nec2,r,m5,12,cheap\n")
+    given = ("--savings-plans", "plans.csv", "--type", "ec2/us-east-1/m5.large")
+    _, err = lonely.run("plan", "reservations", *given, exit_code=2)
+    assert "--savings-plans is for the advice on all types" in err
+    with pytest.raises(BadInput, match=r"plans.csv:2: usd_per_h is 'cheap'; it must be a number above 0"):
+        read_plan_prices([(2, {"term_months": "12", "usd_per_h": "cheap"})], Path("plans.csv"))

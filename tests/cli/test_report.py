@@ -42,13 +42,29 @@ def done(shell: Shell, deployment: Deployment) -> Shell:
 
 
 def test_every_report_is_shown(done: Shell) -> None:
-    for name in REPORT_NAMES:
+    for name in (each for each in REPORT_NAMES if each != "focus"):
         out, _ = done.run("report", name)
         assert out.splitlines()[0].lower().startswith(name)
         assert "UTC" in out
     header, *lines = csv.reader(io.StringIO(done.run("report", "--by", "tag:team", "-o", "csv")[0]))
     assert header[:2] == ["tag:team", "unit_h"]
     assert "search" in {line[0] for line in lines}
+
+
+def test_idle_cost_is_shared_and_days_are_of_the_zone_as_asked_for(done: Shell) -> None:
+    separate = json.loads(done.run("report", "-o", "json")[0])
+    shared = json.loads(done.run("report", "--idle", "share", "-o", "json")[0])
+    assert "(idle)" in {row["user"] for row in separate["rows"]} - {row["user"] for row in shared["rows"]}
+    assert shared["total"]["cost_usd"] == pytest.approx(separate["total"]["cost_usd"])
+    assert "Asia/Tokyo" in done.run("report", "--by", "day", "--zone", "Asia/Tokyo")[0].splitlines()[0]
+    _, err = done.run("report", "--zone", "Tokyo", exit_code=2)
+    assert "no time zone 'Tokyo'" in err
+
+
+def test_focus_charges_are_csv_and_add_up_to_the_cost(done: Shell) -> None:
+    cost = json.loads(done.run("report", "cost", "-o", "json")[0])["total"]["cost_usd"]
+    charges = csv.DictReader(io.StringIO(done.run("report", "focus")[0]))
+    assert sum(float(each["EffectiveCost"]) for each in charges) == pytest.approx(cost)
 
 
 def test_cost_equals_the_spend_ledger(done: Shell, deployment: Deployment) -> None:

@@ -1,9 +1,12 @@
 """The cost and savings reports on small logs with obvious results."""
 
+from datetime import datetime
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 
+from hcloud.core.errors import BadInput
 from hcloud.report import ReportTable, build_report
 from hcloud.report.grouping import age_of
 from tests.report.log_builder import HOUR, LogBuilder
@@ -88,6 +91,48 @@ def test_cost_by_day_is_cut_at_utc_midnight() -> None:
         "1970-01-03": (1.0,),
         "total": (27.0,),
     }
+
+
+def test_days_are_those_of_the_readers_zone_also_when_clocks_change() -> None:
+    log = LogBuilder()
+    begin = datetime(2026, 10, 25, tzinfo=ZoneInfo("Europe/Berlin")).timestamp()  # this day has 25 hours
+    log.machine(1, begin - HOUR, begin - HOUR)
+    log.terminate(1, begin + 26 * HOUR)
+    berlin = report(log, now=begin + 30 * HOUR, by="day", zone="Europe/Berlin")
+    assert {row[0]: row[1] for row in berlin.rows} == {"2026-10-24": 1.0, "2026-10-25": 25.0, "2026-10-26": 1.0}
+    assert berlin.title.endswith("2026-10-26 05:00 Europe/Berlin")
+    assert rows(berlin, "cost_usd")["total"] == rows(report(log, now=begin + 30 * HOUR), "cost_usd")["total"]
+
+
+def test_an_unknown_zone_is_refused(log: LogBuilder) -> None:
+    with pytest.raises(BadInput, match="there is no time zone 'Berlin'; one looks like Europe/Berlin"):
+        report(log, by="day", zone="Berlin")
+
+
+def test_idle_and_boot_cost_can_be_shared_among_those_who_held_the_machine(log: LogBuilder) -> None:
+    shared = report(log, by="job", shares_idle=True)
+    assert rows(shared, "held_usd", "idle_usd", "cost_usd") == {
+        "job-1": (0.5, pytest.approx(2.5 / 3), pytest.approx(4 / 3)),
+        "job-2": (1.0, pytest.approx(5 / 3), pytest.approx(8 / 3)),
+        "total": (1.5, pytest.approx(2.5), pytest.approx(4.0)),
+    }
+
+
+def test_a_machine_that_nothing_held_is_shared_by_all_and_stays_apart_without_jobs(log: LogBuilder) -> None:
+    log.machine(2, 0.0, 0.0, price=3.0)
+    log.terminate(2, HOUR)
+    shared = rows(report(log, shares_idle=True), "cost_usd")
+    assert shared == {"ann": (pytest.approx(7 / 3),), "bob": (pytest.approx(14 / 3),), "total": (pytest.approx(7.0),)}
+    alone = LogBuilder()
+    alone.machine(1, 0.0, 0.0)
+    assert rows(report(alone, shares_idle=True), "cost_usd") == {"(idle)": (4.0,), "total": (4.0,)}
+
+
+def test_idle_cost_is_shared_among_jobs_only(log: LogBuilder) -> None:
+    with pytest.raises(BadInput, match="group by job, task, user or tag:KEY, not by pool"):
+        report(log, by="pool", shares_idle=True)
+    with pytest.raises(BadInput, match="only the cost report shares idle cost"):
+        report(log, "savings", shares_idle=True)
 
 
 def test_live_machine_and_running_unit_count_up_to_now() -> None:

@@ -235,7 +235,7 @@ def test_invalid_report_is_refused_in_one_sentence(asked: dict[str, Any], messag
 def test_report_survives_json_and_csv(log: LogBuilder) -> None:
     for name in REPORT_NAMES:
         own = {"accuracy": ("question", "day"), "decisions": ("job", "constraint", "day")}
-        own["run-times"] = ("history", "application", "day")
+        own |= {"run-times": ("history", "application", "day"), "right-sizing": ("program", "job"), "focus": ("day",)}
         for by in own.get(name, ("job", "tag:cost_usd", "day")):
             table = build_report(name, iter(log.events), 1000.0, by=by)
             assert ReportTable.from_json(table.to_json()) == table

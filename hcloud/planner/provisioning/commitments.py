@@ -66,6 +66,18 @@ class Advice:
     """Smallest and largest count that is best for a single week; None: less than two weeks of load."""
 
     @property
+    def break_even_weeks(self) -> float | None:
+        """Weeks of this load after which all that the commitment costs is earned back, also if no more is used then.
+
+        None: nothing is committed, or it is not earned back within the term.
+        """
+        committed_usd_per_h = self.count * self.terms.amortised_usd_per_h
+        replaced_usd_per_h = self.on_demand_usd_per_h - (self.usd_per_h - committed_usd_per_h)
+        if not committed_usd_per_h or replaced_usd_per_h < committed_usd_per_h:
+            return None
+        return self.terms.term_months * MONTH_S / WEEK_S * committed_usd_per_h / replaced_usd_per_h
+
+    @property
     def saving(self) -> float:
         """Part (0..1) of the on-demand cost that is saved."""
         return 1.0 - self.usd_per_h / self.on_demand_usd_per_h if self.on_demand_usd_per_h > 0 else 0.0
