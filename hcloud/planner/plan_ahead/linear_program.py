@@ -185,11 +185,11 @@ class _LinearProgram:
         """Choose the share of each option, and of each job that can be stopped; return whether that succeeded."""
         slots, unions = len(self.starts_s), _unions_of(self.sets)
         within = np.array([[pools <= union for union in unions] for pools in self.sets])
-        free, pools = self._expected_free(), {pool: at for at, pool in enumerate(sorted(self.capacity))}
-        held = np.zeros((len(self.stoppable), len(unions)))
-        for number, at in enumerate(self.stoppable):
-            amounts = self.running[at].amounts
-            held[number] = [sum([amounts[pool] for pool in union if pool in amounts]) for union in unions]
+        pools = {pool: at for at, pool in enumerate(sorted(self.capacity))}
+        parts, held_by_pool = self._held(pools), np.zeros((len(self.running), len(pools)))
+        held_by_pool[parts.columns, parts.rows] = parts.values
+        of_unions = np.array([[float(pool in union) for union in unions] for pool in pools])
+        free, held = self._expected_free(parts), held_by_pool[self.stoppable] @ of_unions
         column, slot = (self.uses > _SLACK).nonzero()
         used, at = within[self.set_of[column]].nonzero()
         part, row = held.nonzero()
@@ -223,16 +223,17 @@ class _LinearProgram:
         self.shares, self.stopped, self.bound = solved.units, solved.released, bound_at(program, solved.prices)
         return True
 
-    def _expected_free(self) -> Floats:
-        """Return the room expected to be free in each pool at the start of each slot, shape ``(pools, T)``."""
-        pools = {pool: at for at, pool in enumerate(sorted(self.capacity))}
-        free: Floats = np.repeat(np.array([[self.capacity[pool]] for pool in pools]), len(self.starts_s), axis=1)
+    def _held(self, pools: Mapping[int, int]) -> SparseRows:
+        """Return what running jobs (columns) hold of each pool (rows, by their numbers in ``pools``)."""
         held = [(pools[pool], at, part) for at, each in enumerate(self.running) for pool, part in each.amounts.items()]
-        if held:
-            rows, jobs, amounts = zip(*held, strict=True)
-            np.subtract.at(free, list(rows), np.array(amounts)[:, None] * self.rests[list(jobs)])
-        np.maximum(free, 0.0, out=free)
-        return free
+        entries = np.array(sorted(held)).reshape(-1, 3)
+        rows, columns = entries[:, :2].astype(np.intp).T
+        return SparseRows(rows=rows, columns=columns, values=entries[:, 2], shape=(len(pools), len(self.running)))
+
+    def _expected_free(self, held: SparseRows) -> Floats:
+        """Return the room expected to be free in each pool at the start of each slot, shape ``(pools, T)``."""
+        capacity = np.array([self.capacity[pool] for pool in sorted(self.capacity)])
+        return np.maximum(np.stack([capacity - held.times(rests) for rests in self.rests.T], axis=1), 0.0)
 
     # --------------------------------------------------------------------------------------------------------- rounding
     def rounded(self) -> ScheduleOfStarts:

@@ -245,6 +245,7 @@ def _solved(cost: Floats, most: Floats, entries: SparseRows, limits: Floats) -> 
     for option, value in (
         ("output_flag", False),
         ("threads", 1),
+        ("presolve", "off"),  # it takes as long as the program itself
         ("solver", "simplex"),
         ("simplex_iteration_limit", MOST_ITERATIONS),
     ):
