@@ -2,10 +2,12 @@
 
 from dataclasses import replace
 
+import pytest
+
 from bench.beside_ray import snapshot_of
 from hcloud.core.estimates import Classification, Estimate, Measure
-from hcloud.core.model import BestEffortTarget, FailureCause, JobState, Market, Nodes
-from hcloud.planner.plan import Launch, Place, Wait
+from hcloud.core.model import BatchTarget, BestEffortTarget, FailureCause, JobState, Market, Nodes
+from hcloud.planner.plan import Launch, Place, StopAttempt, Wait
 from hcloud.planner.snapshot import OfferBackoff, Snapshot
 from hcloud.spec.policy import Policy
 from tests.planner.apply_model import apply_ideally
@@ -90,6 +92,19 @@ def test_a_job_that_nothing_can_be_rented_for_takes_its_turn_on_a_half_empty_mac
     moved = job(2, asks=spec(resources=need(6.0)), failures=(FailureCause.EVICTED,))
     plan = decide(scene(first, moved, IDLE, SMALL, replace(LARGE, available=0)))
     assert [each.job_id for each in of(plan, Place)] == ["job-1"]
+
+
+@pytest.mark.parametrize("limited", [False, True], ids=["free", "at the limit"])
+@pytest.mark.parametrize("within_s", [240.0, 5000.0], ids=["at once", "in time"])
+def test_nothing_is_evicted_beside_a_half_empty_machine(within_s: float, limited: bool) -> None:
+    full = machine(2, SMALL, idle_since=None)
+    free = running(5, full, asks=spec(target=BestEffortTarget()))
+    policy = simple()
+    if limited:
+        policy = replace(policy, caps=replace(policy.caps, max_instances=2))
+    before = scene(job(1, asks=spec(target=BatchTarget(finish_within_s=within_s))), free, full, IDLE, SMALL, LARGE)
+    assert not of(decide(before, policy), StopAttempt)
+    assert outcome(before, policy) == (([], ["small"]) if within_s > 240.0 and not limited else (["inst-1"], []))
 
 
 def test_of_half_empty_machines_only_those_are_closed_that_cost_more_than_a_new_one() -> None:

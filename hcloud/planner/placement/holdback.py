@@ -98,6 +98,20 @@ class Holdback:
                 places = places[~shut]
         return places
 
+    def kept_empty(self, group: JobGroup, places: Places) -> Places:
+        """Return which of the instances ``places`` are held back from ``group`` only because launches are cheaper."""
+        rest = places
+        for rule in self.rules:
+            if rule.code in (CostlyToKeep.code, HalfEmpty.code) and rest.size:
+                shut = rule.held_back(group, rest)
+                rest = rest if shut is None else rest[~shut]
+        kept = np.setdiff1d(places, rest)
+        for rule in self.rules:
+            if rule.code not in (CostlyToKeep.code, HalfEmpty.code) and kept.size:
+                shut = rule.held_back(group, kept)
+                kept = kept if shut is None else kept[~shut]
+        return kept
+
     def causes(self, group: JobGroup, among: Mask) -> dict[str, tuple[str, Places]]:
         """Return by code of the rule why instances of ``among`` are held back from ``group``, and which."""
         found, full = dict[str, tuple[str, Places]](), self._full(group)
@@ -123,7 +137,9 @@ def open_holdback(context: PlanContext, offer_market: OfferMarket) -> Holdback:
     failing = FailingServices(context=context)
     if rented.any():
         rules.append(CostlyToKeep(elsewhere=elsewhere, need=need))
-        rules.append(HalfEmpty(context=context, offer_market=offer_market, need=need, rented=rented))
+        rules.append(
+            HalfEmpty(context=context, offer_market=offer_market, need=need, elsewhere=elsewhere, rented=rented)
+        )
     if paid.size:
         rules.append(KeptForDearer(elsewhere=elsewhere, failing=failing))
         rules.append(KeptForQuiet(context=context, paid=paid, is_paid=is_paid))
@@ -178,12 +194,14 @@ class HalfEmpty:
     context: PlanContext
     offer_market: OfferMarket
     need: _RemainingNeed
+    elsewhere: _PricesElsewhere
     rented: Mask
     """Which instances are rented, shape ``(N,)``."""
     _expensive: dict[float, Mask | None] = field(default_factory=dict)
 
     def held_back(self, group: JobGroup, places: Places) -> Mask | None:
-        """See :class:`HoldbackRule`. Jobs that were evicted are exempt: they are to run again soon."""
+        """See :class:`HoldbackRule`. Jobs that were evicted are exempt, as they are to run again soon, and those whose
+        deadline a boot would endanger."""
         below, fleet = self.context.policy.retention.drain_below, self.context.fleet
         if below <= 0.0 or group.moved:
             return None
@@ -193,7 +211,7 @@ class HalfEmpty:
         empty: Mask = self.rented[places] & np.logical_and.reduce(used < limit, axis=0)
         expensive = self._above_price(self.offer_market.alone_usd_per_h(group)) if np.count_nonzero(empty) else None
         candidates = (empty & expensive[places]).nonzero()[0] if expensive is not None else places[:0]
-        if not candidates.size:
+        if not candidates.size or (group.promise and not self.elsewhere.bears_a_boot(group)):
             return None
         more = max(1, group.state.pending) * group.wanted * group.taken_on(fleet.capacity, places[candidates])[:2]
         empty[:] = False

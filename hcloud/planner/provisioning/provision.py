@@ -2,8 +2,9 @@
 
 Each unplaced job, in queue order, claims room in this order: on running instances, as their stopping units will free
 it; on booting instances; by evicting best-effort jobs, where that loses less than a launch costs; on instances that
-this plan launches; by evicting, if nothing can be launched. Claims are not stored: every plan makes them again in the
-same order, and so never launches twice for the same need.
+this plan launches; by evicting, if nothing can be launched. Nothing is evicted beside free room that is held back only
+because a launch would be cheaper. Claims are not stored: every plan makes them again in the same order, and so never
+launches twice for the same need.
 """
 
 from __future__ import annotations
@@ -207,7 +208,7 @@ def _give_reason(context: PlanContext, job: Job, reason: Reason) -> None:
 def _serve(state: ProvisioningState, job: Job, group: JobGroup) -> Reason | None:
     """Claim room for one job and return None; or change nothing and return why no job of its group can be served."""
     context, needed, claimable = state.context, group.needed, _claimable(state, group)
-    evicts = group.promise and state.victims.amounts.any()
+    evicts = group.promise and state.victims.amounts.any() and not _spares_room(state, group)
     # Most jobs find nothing to claim and have nothing to undo.
     may_claim = evicts or claimable.any() or context.fleet.coming.any()
     before = context.reservations.mark() if may_claim else None
@@ -251,9 +252,26 @@ def _claimable(state: ProvisioningState, group: JobGroup) -> Mask:
     places = roomy.nonzero()[0]
     if not places.size:  # nothing to claim, whatever is closed
         return roomy
+    return state.running & roomy & ~state.placement.holdback.closed(group, _free_now(state, group, roomy))
+
+
+def _free_now(state: ProvisioningState, group: JobGroup, roomy: Mask) -> Mask:
+    """Return the instances of ``roomy`` with room that is free for a rank of ``group`` now."""
+    fleet, places = state.context.fleet, roomy.nonzero()[0]
     taken, free = group.taken_on(fleet.capacity, places), np.zeros(len(roomy), dtype=np.bool_)
     free[places] = np.logical_and.reduce(fleet.free.take(places, axis=1) >= taken - SLACK, axis=0)
-    return state.running & roomy & ~state.placement.holdback.closed(group, free)
+    return free
+
+
+def _spares_room(state: ProvisioningState, group: JobGroup) -> bool:
+    """Return whether all of a job of ``group`` would have room now on instances that are held back only because a
+    launch would be cheaper."""
+    context, holdback = state.context, state.placement.holdback
+    if not has_room_now(context, group):
+        return False
+    among = permitted(context, group, context.fleet.placeable & context.fleet.large_enough(group.demand))
+    places = holdback.kept_empty(group, _free_now(state, group, among).nonzero()[0])
+    return len(places) >= group.needed
 
 
 def _lift(state: ProvisioningState, job: Job, group: JobGroup, refusal: Reason) -> bool:
